@@ -1,0 +1,173 @@
+"""Block annotations: which operations of a model belong together.
+
+Outside a trace they do nothing, so that an annotated model runs unchanged in plain PyTorch. What a
+block means for stages and IPUs is the tracer's business.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any, TypeVar
+
+import torch
+
+from poptorch_emu.errors import make_error, require
+from poptorch_emu.trace.blocks import (
+    begin_block,
+    end_block,
+    is_tracing,
+    next_auto_id,
+    reset_auto_id,
+)
+
+Result = TypeVar("Result")
+
+
+class Block(torch.nn.Module):
+    """Puts the operations of a `with` statement in one block (exact).
+
+    Leaving it ends the block; the next operation must be in another one.
+    """
+
+    def __init__(self, user_id: str | None = None, ipu_id: int | None = None) -> None:
+        """Describes a block.
+
+        Args:
+            user_id: its id; by default "0", "1", ... in the order in which blocks begin.
+            ipu_id: the IPU to run on, where the execution strategy does not say.
+        """
+        super().__init__()
+        self._user_id = user_id
+        self._ipu_id = ipu_id
+
+    def __enter__(self) -> None:
+        """Begins the block."""
+        Block.start(self._user_id, self._ipu_id)
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Ends the block."""
+        end_block()
+
+    @staticmethod
+    def start(user_id: str | None = None, ipu_id: int | None = None) -> None:
+        """Begins a block that lasts until the next one begins (exact)."""
+        if is_tracing():
+            begin_block(user_id or next_auto_id(), ipu_id)
+
+    @staticmethod
+    def useAutoId() -> None:
+        """Starts automatic ids at "0" again; to be called first in `forward` (exact)."""
+        reset_auto_id()
+
+
+class _BlockStart:
+    """Begins a block when called; an automatic id is chosen once and kept."""
+
+    def __init__(self, user_id: str | None, ipu_id: int | None) -> None:
+        self._user_id = user_id
+        self._ipu_id = ipu_id
+
+    def __call__(self, *_: Any) -> None:
+        if is_tracing():
+            self._user_id = self._user_id or next_auto_id()
+            begin_block(self._user_id, self._ipu_id)
+
+    def __repr__(self) -> str:
+        return f"BeginBlock(user_id={self._user_id}, ipu_id={self._ipu_id})"
+
+
+class LegacyBeginBlockFn(torch.nn.Module):
+    """Begins a block, then calls a layer (exact)."""
+
+    def __init__(
+        self,
+        layer_to_call: Callable[..., Any],
+        user_id: str | None = None,
+        ipu_id: int | None = None,
+    ) -> None:
+        """Wraps `layer_to_call`; the other arguments are those of `Block`."""
+        super().__init__()
+        self._layer_to_call = layer_to_call
+        self._start = _BlockStart(user_id, ipu_id)
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """Begins the block and returns what the layer returns."""
+        self._start()
+        return self._layer_to_call(*args, **kwargs)
+
+
+def BeginBlock(
+    layer_to_call: Any, user_id: str | None = None, ipu_id: int | None = None
+) -> torch.nn.Module:
+    """Makes a block begin each time a layer is called (exact).
+
+    The block lasts until the next one begins, also beyond the layer.
+
+    Args:
+        layer_to_call: a module, or a function.
+        user_id: as for `Block`; an automatic id is fixed when the layer is first traced.
+        ipu_id: as for `Block`.
+
+    Returns:
+        the same module, or a `LegacyBeginBlockFn` that calls the function.
+
+    Raises:
+        Error: `layer_to_call` is neither, or begins a block already.
+    """
+    if not isinstance(layer_to_call, torch.nn.Module):
+        if not callable(layer_to_call):
+            raise make_error(
+                "module is not an instance of torch.nn.Module or function. "
+                f"It is {layer_to_call!r} of type {type(layer_to_call).__name__}."
+            )
+        return LegacyBeginBlockFn(layer_to_call, user_id, ipu_id)
+    for hook in layer_to_call._forward_pre_hooks.values():
+        if isinstance(hook, _BlockStart):
+            raise make_error(
+                f"module has already been assigned to a block. It is in {hook!r}; call "
+                "poptorch.removeBlocks(module) first."
+            )
+    layer_to_call.register_forward_pre_hook(_BlockStart(user_id, ipu_id))
+    return layer_to_call
+
+
+def removeBlocks(module: torch.nn.Module) -> None:
+    """Takes back `BeginBlock` from a module and all modules inside it (exact).
+
+    Raises:
+        AssertionError: `module` is not a module.
+    """
+    require(
+        isinstance(module, torch.nn.Module),
+        f"removeBlocks expects a torch.nn.Module, not {module!r}.",
+    )
+    for inner in module.modules():
+        hooks = inner._forward_pre_hooks
+        for key in [key for key, hook in hooks.items() if isinstance(hook, _BlockStart)]:
+            del hooks[key]
+
+
+def BlockFunction(
+    user_id: str | None = None, ipu_id: int | None = None
+) -> Callable[[Callable[..., Result]], Callable[..., Result]]:
+    """Returns a decorator that puts each call of a function in a block (exact).
+
+    Unlike PopTorch's, the decorated function keeps its name and signature.
+    """
+
+    def decorate(function: Callable[..., Result]) -> Callable[..., Result]:
+        @functools.wraps(function)
+        def call_in_block(*args: Any, **kwargs: Any) -> Result:
+            with Block(user_id, ipu_id):
+                return function(*args, **kwargs)
+
+        return call_in_block
+
+    return decorate

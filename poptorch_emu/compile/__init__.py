@@ -1,0 +1,1 @@
+"""Floor 6: everything together becomes a program for the engine."""

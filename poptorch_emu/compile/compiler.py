@@ -1,0 +1,137 @@
+"""The sequence of a compilation, readable as a table of contents."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from poptorch_emu.compile.executable import Executable
+from poptorch_emu.compile.lower import Lowering
+from poptorch_emu.compile.limits import check_num_ipus, check_schedule, check_written_variables
+from poptorch_emu.compile.segments import cut
+from poptorch_emu.config import CompileConfig, StrategyKind
+from poptorch_emu.ir.graph import Graph, SinkKind
+from poptorch_emu.ir.verify import verify
+from poptorch_emu.passes import (
+    constant_folding,
+    functional,
+    output_types,
+    random_numbers,
+    simplify,
+)
+from poptorch_emu.schedule.make import ScheduleKind, make_schedule
+from poptorch_emu.schedule.partition import Partition, partition
+from poptorch_emu.schedule.schedule import Schedule
+from poptorch_emu.trace.tracer import ArgumentsOf, Trace, trace
+from poptorch_emu.update.config import OptimizerConfig
+
+# What the progress bar shows: a step and what fraction of a compilation it usually is.
+STEPS = ("capture", "functionalise", "optimise", "place and schedule", "lower")
+
+_SCHEDULES = {
+    StrategyKind.PIPELINED: ScheduleKind.GROUPED,
+    StrategyKind.SHARDED: ScheduleKind.SHARDED,
+    StrategyKind.SERIAL_PHASED: ScheduleKind.SERIAL_PHASED,
+    StrategyKind.PARALLEL_PHASED: ScheduleKind.PARALLEL_PHASED,
+}
+
+
+@dataclass(frozen=True)
+class Request:
+    """What is to be compiled.
+
+    Attributes:
+        model: the user's module.
+        arguments: makes the arguments of a call from a function of each input tensor.
+        tensors: the input tensors, whole batches.
+        optimizer: made by the caller from the user's optimiser, in training.
+        parameters: names of the parameters in the order in which the optimiser knows them.
+        hooks: called before forward and after the trace.
+    """
+
+    model: torch.nn.Module
+    arguments: ArgumentsOf
+    tensors: Sequence[torch.Tensor]
+    config: CompileConfig
+    optimizer: OptimizerConfig | None = None
+    parameters: tuple[str, ...] = ()
+    hooks: tuple[Callable[[], None], Callable[[], None]] = (lambda: None, lambda: None)
+
+
+def compile_model(request: Request, on_step: Callable[[str], None] = lambda step: None) -> Executable:
+    """Returns the executable of `request.model`.
+
+    Raises:
+        Error: the model cannot be captured or does not fit the options.
+    """
+    config = request.config
+    on_step(STEPS[0])
+    recorded = trace(
+        request.model,
+        request.arguments,
+        config,
+        request.optimizer.loss_scaling if request.optimizer else None,
+        request.hooks,
+    )
+    on_step(STEPS[1])
+    graph = functional.run(recorded.graph, recorded.fake_mode)
+    on_step(STEPS[2])
+    graph = optimise(graph)
+    on_step(STEPS[3])
+    placed, schedule = place(graph, config)
+    on_step(STEPS[4])
+    return lower(request, recorded, graph, placed, schedule)
+
+
+def optimise(graph: Graph) -> Graph:
+    """Returns the graph after all passes."""
+    graph = simplify.run(graph)
+    graph = constant_folding.run(graph)
+    graph = random_numbers.run(graph)
+    graph = output_types.run(graph)
+    return verify(graph)
+
+
+def place(graph: Graph, config: CompileConfig) -> tuple[Partition, Schedule]:
+    """Returns which stage runs what, and when."""
+    is_pipelined = config.strategy.kind is StrategyKind.PIPELINED
+    placed = partition(graph, is_pipelined)
+    check_num_ipus(placed, config)
+    check_written_variables(graph, placed)
+    if is_pipelined:
+        check_schedule(placed, config)
+    num_micro_batches = (
+        config.gradient_accumulation if config.is_training else config.device_iterations
+    )
+    schedule = make_schedule(
+        _SCHEDULES[config.strategy.kind],
+        placed.ipu_of_stage,
+        num_micro_batches,
+        config.is_training,
+    )
+    return placed, schedule
+
+
+def lower(
+    request: Request, recorded: Trace, graph: Graph, placed: Partition, schedule: Schedule
+) -> Executable:
+    """Returns the executable of a placed and scheduled graph."""
+    config = request.config
+    segments = cut(graph, placed, config.is_training)
+    lowering = Lowering(graph, segments, placed, schedule, config, request.optimizer)
+    lowering.run([tensor.dim() > 0 for tensor in request.tensors], request.parameters)
+    return Executable(
+        program=lowering.program,
+        config=config,
+        graph=graph,
+        partition=placed,
+        schedule=schedule,
+        outputs=recorded.outputs,
+        host_outputs=recorded.host_outputs,
+        num_outputs=sum(sink.kind is SinkKind.OUTPUT for sink in graph.sinks),
+        written_inputs=tuple(lowering.written_inputs),
+        variables=lowering.variables,
+        scalars=lowering.scalars,
+    )

@@ -1,0 +1,91 @@
+"""What the device refuses: too many IPUs, a pipeline with too few micro-batches, and the like."""
+
+from __future__ import annotations
+
+from poptorch_emu.config import CompileConfig
+from poptorch_emu.errors import compiler_error
+from poptorch_emu.ir.graph import Graph, SinkKind, SourceKind, source_of
+from poptorch_emu.log import logger
+from poptorch_emu.schedule.partition import Partition
+
+# Source: PopTorch's device manager: one process gets at most 64 IPUs.
+MAX_IPUS = 64
+
+
+def check_num_ipus(placed: Partition, config: CompileConfig) -> None:
+    """Checks that one process may have as many IPUs as the model uses.
+
+    Raises:
+        Error: there are too many, or their number is not a power of two and may not be rounded.
+    """
+    used = max(placed.ipu_ids) + 1
+    total = used * config.replication_factor
+    if total > MAX_IPUS:
+        raise compiler_error(
+            f"Too many IPUs requested ({total}). Experiments that need more than {MAX_IPUS} IPUs "
+            "must be run distributed over several processes; use fewer IPUs or fewer replicas."
+        )
+    reserved = 1 << (total - 1).bit_length()
+    if reserved == total:
+        return
+    if not config.auto_round_num_ipus:
+        raise compiler_error(
+            f"The model specifies the use of {total} IPUs, however a process must reserve a "
+            f"minimum of {reserved}: IPUs are given in powers of two, at most {MAX_IPUS}. Change "
+            "the number of IPUs of the model, or reserve the larger number with "
+            "poptorch.Options().autoRoundNumIPUs(True)."
+        )
+    logger.warning(
+        "Reserving %d IPUs when the model specifices the use of only %d. The others stay idle.",
+        reserved,
+        total,
+    )
+
+
+def check_schedule(placed: Partition, config: CompileConfig) -> None:
+    """Checks that a pipeline has at least as many micro-batches as stages.
+
+    Raises:
+        Error: it has fewer.
+    """
+    forward = placed.num_stages
+    if forward == 1:
+        return
+    if config.is_training:
+        backward = forward - 1
+        stages, name = forward + backward, "Training.gradientAccumulation"
+        given = config.gradient_accumulation
+        detail = f" ({forward} in the model, and {backward} more in training)"
+    else:
+        stages, name, given, detail = forward, "deviceIterations", config.device_iterations, ""
+    if given < stages:
+        raise compiler_error(
+            f"poptorch.Options().{name} must be greater than or equal to the number of pipeline "
+            f"stages ({stages}){detail} with poptorch.PipelinedExecution, but it is {given}. Raise "
+            "it, or use poptorch.ShardedExecution."
+        )
+
+
+def check_written_variables(graph: Graph, placed: Partition) -> None:
+    """Checks that a variable which the model changes is read and written by one stage.
+
+    Otherwise the next micro-batch could read it before this one has written it.
+
+    Raises:
+        Error: its reader and its writer are in different stages.
+    """
+    readers = {
+        source_of(node).name: placed.port_of[node]
+        for node in graph.sources
+        if node in placed.port_of and source_of(node).kind is SourceKind.VARIABLE
+    }
+    for sink, node in graph.results:
+        if sink.kind is not SinkKind.VARIABLE or sink.name not in readers:
+            continue
+        writer = placed.port_of.get(node, readers[sink.name])
+        if writer != readers[sink.name]:
+            raise compiler_error(
+                f"'{sink.name}' is read in stage {readers[sink.name][1]} and written in stage "
+                f"{writer[1]}: micro-batches in flight would see each other's values. Use and "
+                "change it within one block."
+            )

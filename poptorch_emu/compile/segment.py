@@ -1,0 +1,135 @@
+"""Straight-line code of one stage, as values, before it is handed to the engine.
+
+Registers are numbered in each segment on its own; a value that is needed by another segment crosses
+by a link. Nothing here knows the engine.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import fx
+
+from poptorch_emu.ir.graph import Graph, Sink, Source, record_of, source_of
+from poptorch_emu.ir.record import NodeRecord
+
+
+@dataclass(frozen=True)
+class Register:
+    """A numbered place for one tensor."""
+
+    index: int
+
+
+@dataclass
+class Instruction:
+    """One operation: registers stand for tensors in `args` and `kwargs`, also within lists.
+
+    Attributes:
+        outputs: register of each result, -1 where nobody uses it.
+        dies: registers whose value nobody needs after this instruction.
+    """
+
+    target: torch._ops.OpOverload
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    outputs: list[int]
+    name: str
+    record: NodeRecord
+    dies: list[int] = field(default_factory=list)
+
+    def reads(self) -> Iterator[int]:
+        """Yields each register that the arguments name."""
+        yield from _registers((self.args, self.kwargs))
+
+
+@dataclass
+class Segment:
+    """The code of one stage and one kind of action."""
+
+    name: str
+    registers: dict[fx.Node, int] = field(default_factory=dict)
+    loads: dict[Source, int] = field(default_factory=dict)
+    instructions: list[Instruction] = field(default_factory=list)
+    num_registers: int = 0
+
+    def new_register(self) -> int:
+        """Returns a register that nobody uses yet."""
+        self.num_registers += 1
+        return self.num_registers - 1
+
+    def load(self, source: Source) -> int:
+        """Returns the register of a source, loaded at the first use."""
+        if source not in self.loads:
+            self.loads[source] = self.new_register()
+        return self.loads[source]
+
+    def add(self, node: fx.Node) -> None:
+        """Adds an operation whose inputs have registers here already."""
+        args, kwargs = fx.node.map_arg(
+            (node.args, node.kwargs), lambda value: Register(self.registers[value])
+        )
+        self.instructions.append(
+            Instruction(
+                node.target,  # type: ignore[arg-type]
+                args,
+                dict(kwargs),
+                self._output_registers(node),
+                node.name,
+                record_of(node),
+            )
+        )
+
+    def inline(self, graph: Graph, bind: Callable[[Source], Source]) -> dict[Sink, int]:
+        """Adds all operations of `graph` and returns the register of each result.
+
+        Args:
+            graph: may be added many times.
+            bind: the source of this segment that stands for a source of `graph`.
+        """
+        outer, self.registers = self.registers, {}
+        for node in graph.fx.nodes:
+            if node.op == "placeholder":
+                self.registers[node] = self.load(bind(source_of(node)))
+            elif node.op == "call_function" and node.target is not operator.getitem:
+                self.add(node)
+        results = {sink: self.registers[node] for sink, node in graph.results}
+        self.registers = outer
+        return results
+
+    def set_dying(self, kept: set[int]) -> None:
+        """Notes in each instruction which registers die there, given those read at the end."""
+        alive = set(kept)
+        for instruction in reversed(self.instructions):
+            read = set(instruction.reads())
+            instruction.outputs = [
+                output if output in alive else -1 for output in instruction.outputs
+            ]
+            instruction.dies = sorted(read - alive)
+            alive |= read
+
+    def _output_registers(self, node: fx.Node) -> list[int]:
+        value = node.meta["val"]
+        if isinstance(value, torch.Tensor):
+            self.registers[node] = self.new_register()
+            return [self.registers[node]]
+        outputs = [-1] * len(value)
+        for user in node.users:
+            index: int = user.args[1]  # type: ignore[assignment]
+            outputs[index] = self.registers[user] = self.new_register()
+        return outputs
+
+
+def _registers(value: Any) -> Iterator[int]:
+    if isinstance(value, Register):
+        yield value.index
+    elif isinstance(value, (list, tuple)):
+        for item in value:
+            yield from _registers(item)
+    elif isinstance(value, dict):
+        for item in value.values():
+            yield from _registers(item)

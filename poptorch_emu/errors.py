@@ -1,0 +1,121 @@
+"""The exceptions that users see, and the helpers that build them.
+
+Two layers raise `Error`: the Python front end (`make_error`) and everything from capture to the
+engine, which PopTorch wrote in C++ (`compiler_error`); the layout of their texts differs. This
+module knows nothing of the rest of the package.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from types import FrameType
+
+MAX_TEXT_LINES = 80
+LOG_FILE_NAME = "poptorch_error.log"
+
+
+class Error(Exception):
+    """Tells that the device, its compiler or the front end cannot do what was asked (exact).
+
+    Attributes:
+        message: what is wrong, without prefix.
+        type: short category such as "poptorch_py_error" or "poptorch_cpp_error".
+        location: the contexts in which it happened, one a line, innermost first; "" for errors of
+            the Python layer.
+    """
+
+    message: str = ""
+    type: str = ""
+    location: str = ""
+
+
+class RecoverableError(Error):
+    """Tells of a fault of the machine that a reset cures (exact).
+
+    Attributes:
+        recovery_action: "IPU_RESET", "LINK_RESET", "PARTITION_RESET" or "FULL_RESET".
+    """
+
+    recovery_action: str = ""
+
+
+class UnrecoverableError(Error):
+    """Tells of a fault of the machine that no reset cures (exact)."""
+
+
+class ConfigFileError(Exception):
+    """Tells that a file given to `Options.loadFromFile` is not valid Python (exact)."""
+
+
+_CLASS_OF_TYPE: dict[str, type[Error]] = {
+    "poplar_recoverable_runtime_error": RecoverableError,
+    "poplar_unrecoverable_runtime_error": UnrecoverableError,
+}
+
+
+def require(condition: bool, message: str) -> None:
+    """Raises `AssertionError` with `message` unless `condition` holds, also under `python -O`.
+
+    For those mistakes of the user that PopTorch reports by an assertion.
+    """
+    if not condition:
+        raise AssertionError(message)
+
+
+def make_error(message: str) -> Error:
+    """Returns an `Error` of the Python layer; the caller raises it."""
+    return _with_attributes(
+        Error(f"'poptorch_py_error': {message}"), message, "poptorch_py_error", ""
+    )
+
+
+def compiler_error(
+    message: str,
+    type: str = "poptorch_cpp_error",
+    location: str = "",
+    recovery_action: str = "",
+) -> Error:
+    """Returns an error in the layout of PopTorch's C++ layer; the caller raises it.
+
+    A text of more than 80 lines goes to `poptorch_error.log` in the current directory and is cut.
+
+    Args:
+        message: what is wrong, what was expected, what to do.
+        type: category; it decides between `Error`, `RecoverableError` and `UnrecoverableError`.
+        location: contexts, one a line, innermost first; by default the calling function.
+        recovery_action: which reset cures a recoverable fault.
+    """
+    file_and_line, function = _place_of(sys._getframe(1))
+    location = location or f"{function} ({file_and_line})"
+    lines = [f"In {file_and_line}: '{type}': {message}"]
+    if recovery_action:
+        lines.append(f"Recovery action required: {recovery_action}")
+    lines.append("Error raised in:")
+    lines += [f"  [{depth}] {context}" for depth, context in enumerate(location.splitlines())]
+    error = _CLASS_OF_TYPE.get(type, Error)(_shorten("\n".join(lines)))
+    if isinstance(error, RecoverableError):
+        error.recovery_action = recovery_action
+    return _with_attributes(error, message, type, location)
+
+
+def _with_attributes(error: Error, message: str, type: str, location: str) -> Error:
+    error.message, error.type, error.location = message, type, location
+    return error
+
+
+def _place_of(frame: FrameType) -> tuple[str, str]:
+    code = frame.f_code
+    return f"{Path(code.co_filename).name}:{frame.f_lineno}", code.co_name
+
+
+def _shorten(text: str) -> str:
+    lines = text.splitlines()
+    if len(lines) <= MAX_TEXT_LINES:
+        return text
+    try:
+        Path(LOG_FILE_NAME).write_text(text + "\n", encoding="utf-8")
+    except OSError:
+        return text  # Nowhere to keep the rest: show all of it.
+    kept = lines[: MAX_TEXT_LINES - 1]
+    return "\n".join([*kept, f"See {LOG_FILE_NAME} for details"])

@@ -1,0 +1,155 @@
+"""A graph of tensor operations: `torch.fx.Graph` with typed sources and sinks.
+
+A *source* is a placeholder: where a value comes from each time the graph runs (an input, a variable
+of the model, a constant, ...). A *sink* is what becomes of a result. The fake tensor of a value is
+in `node.meta["val"]`, its origin in `node.meta["record"]`. Nothing here knows devices or schedules.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any
+
+import torch
+from torch import fx
+
+from poptorch_emu.ir.record import NodeRecord
+
+Operation = Callable[..., Any]
+
+
+class SourceKind(Enum):
+    """Where a value comes from."""
+
+    INPUT = "input"
+    VARIABLE = "variable"
+    CONSTANT = "constant"
+    SCALAR = "scalar"
+    GRADIENT = "gradient"
+    RNG = "rng"
+
+
+@dataclass(frozen=True)
+class Source:
+    """The origin of a placeholder: `name` is an input's number as text, or a variable's name."""
+
+    kind: SourceKind
+    name: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.kind.value} {self.name}".rstrip()
+
+
+class SinkKind(Enum):
+    """What becomes of a result."""
+
+    OUTPUT = "output"
+    GRADIENT = "gradient"
+    VARIABLE = "variable"
+    INPUT = "input"
+
+
+@dataclass(frozen=True)
+class Sink:
+    """The destination of a result; `INPUT` writes back into the caller's tensor."""
+
+    kind: SinkKind
+    name: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.kind.value} {self.name}".rstrip()
+
+
+@dataclass
+class Graph:
+    """Operations in the order they were recorded, with typed ends.
+
+    Attributes:
+        fx: the operations; its output node holds one result a sink.
+        sinks: what becomes of each result, in the order of the output node.
+        constants: the tensors behind the sources of kind CONSTANT.
+    """
+
+    fx: fx.Graph = field(default_factory=fx.Graph)
+    sinks: tuple[Sink, ...] = ()
+    constants: dict[str, torch.Tensor] = field(default_factory=dict)
+
+    def add_source(self, source: Source, value: torch.Tensor, record: NodeRecord) -> fx.Node:
+        """Adds a placeholder in front of all operations and returns it."""
+        name = f"{source.kind.value}_{source.name}".rstrip("_").replace(".", "_")
+        first = next((node for node in self.fx.nodes if node.op != "placeholder"), None)
+        with self.fx.inserting_before(first) if first is not None else nullcontext():
+            node = self.fx.placeholder(name)
+        node.meta.update(val=value, record=record, source=source)
+        return node
+
+    def add_operation(
+        self, target: Operation, args: Any, kwargs: Any, value: Any, record: NodeRecord
+    ) -> fx.Node:
+        """Adds an operation at the end (or where `fx.inserting_before` says) and returns it."""
+        node = self.fx.call_function(target, args, kwargs)
+        node.meta.update(val=value, record=record)
+        return node
+
+    def set_results(self, results: Iterable[tuple[Sink, fx.Node]]) -> None:
+        """Ends the graph with these results, replacing former ones."""
+        pairs = list(results)
+        for node in self.fx.find_nodes(op="output"):
+            self.fx.erase_node(node)
+        self.fx.output(tuple(node for _, node in pairs))
+        self.sinks = tuple(sink for sink, _ in pairs)
+
+    @property
+    def sources(self) -> Sequence[fx.Node]:
+        """The placeholders."""
+        return list(self.fx.find_nodes(op="placeholder"))
+
+    @property
+    def operations(self) -> Sequence[fx.Node]:
+        """All operations in order, without the selections (`getitem`) of their results."""
+        return [
+            node
+            for node in self.fx.nodes
+            if node.op == "call_function" and node.target is not operator.getitem
+        ]
+
+    @property
+    def results(self) -> Sequence[tuple[Sink, fx.Node]]:
+        """Each sink with the node whose value goes there."""
+        (output,) = self.fx.find_nodes(op="output")
+        return list(zip(self.sinks, output.args[0], strict=True))
+
+
+def record_of(node: fx.Node) -> NodeRecord:
+    """Returns the origin of `node`."""
+    record: NodeRecord = node.meta["record"]
+    return record
+
+
+def source_of(node: fx.Node) -> Source:
+    """Returns where the value of a placeholder comes from."""
+    source: Source = node.meta["source"]
+    return source
+
+
+def replay(
+    graph: Graph, values: Sequence[Any], before: Callable[[fx.Node], None] = lambda node: None
+) -> list[Any]:
+    """Runs the operations on `values`, one a source, and returns the results, one a sink.
+
+    Args:
+        graph: what to run.
+        values: the tensors of `graph.sources`, in order.
+        before: called before each operation.
+    """
+    env: dict[fx.Node, Any] = dict(zip(graph.sources, values, strict=True))
+    for node in graph.fx.nodes:
+        if node.op == "call_function":
+            before(node)
+            args, kwargs = fx.node.map_arg((node.args, node.kwargs), env.__getitem__)
+            env[node] = node.target(*args, **kwargs)
+    return [env[node] for _, node in graph.results]

@@ -1,0 +1,50 @@
+"""What is known about each operation of a graph besides its arguments.
+
+Every node carries one `NodeRecord`: where the user put it, which phase it belongs to, and which line
+of the user's code it came from. This module knows neither graphs nor tensors.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+
+class Phase(Enum):
+    """When an operation runs."""
+
+    FORWARD = "forward"
+    BACKWARD = "backward"
+    UPDATE = "update"
+
+
+@dataclass(frozen=True)
+class BlockPlace:
+    """Where the operations of one block go; `stage` and `ipu` are the user's numbers."""
+
+    block_id: str
+    stage: int
+    ipu: int
+    phase: int = 0
+
+
+BEFORE_FIRST_BLOCK = BlockPlace(block_id="", stage=0, ipu=0)
+
+
+@dataclass(frozen=True)
+class NodeRecord:
+    """Origin of one operation.
+
+    Attributes:
+        place: the block that was open; for a backward operation, that of its forward operation.
+        phase: forward, backward or update.
+        module: dotted path of the innermost module whose `forward` was running.
+        source: "file:line" of the user's code.
+        is_anonymous: nobody named a place (a sum of gradients, say); it follows its inputs.
+    """
+
+    place: BlockPlace = BEFORE_FIRST_BLOCK
+    phase: Phase = Phase.FORWARD
+    module: str = ""
+    source: str = ""
+    is_anonymous: bool = False

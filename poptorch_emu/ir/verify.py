@@ -1,0 +1,72 @@
+"""What a legal graph is. Run between passes; a fault is a bug of ours, not of the user."""
+
+from __future__ import annotations
+
+import operator
+
+import torch
+from torch import fx
+
+from poptorch_emu.ir.graph import Graph, SinkKind, Source, SourceKind
+from poptorch_emu.ir.record import NodeRecord
+
+
+class IllegalGraphError(AssertionError):
+    """A graph breaks a rule; the text names the node and shows the graph around it."""
+
+
+def verify(graph: Graph) -> Graph:
+    """Returns `graph` if it is well-formed and mutates nothing.
+
+    Raises:
+        IllegalGraphError: a node lacks its record, mutates an argument, comes before one of its
+            inputs, or a sink and its result do not fit.
+    """
+    graph.fx.lint()
+    for node in graph.fx.nodes:
+        fault = _fault(node, graph)
+        if fault:
+            raise IllegalGraphError(f"{node.format_node()}: {fault}.")
+    results = graph.results
+    sinks = [sink for sink, _ in results]
+    if len(set(sinks)) != len(sinks):
+        raise IllegalGraphError(f"Two results have the same destination: {sinks}.")
+    return graph
+
+
+def _fault(node: fx.Node, graph: Graph) -> str:
+    if node.op == "output":
+        return "" if len(node.args[0]) == len(graph.sinks) else "results and sinks differ in number"
+    if node.op not in ("placeholder", "call_function"):
+        return f"a node of kind {node.op} is not allowed"
+    if not isinstance(node.meta.get("record"), NodeRecord):
+        return "it has no record"
+    if "val" not in node.meta:
+        return "it has no fake value"
+    if node.op == "placeholder":
+        return _source_fault(node, graph)
+    return _operation_fault(node)
+
+
+def _source_fault(node: fx.Node, graph: Graph) -> str:
+    source = node.meta.get("source")
+    if not isinstance(source, Source):
+        return "it has no source"
+    if source.kind is SourceKind.CONSTANT and source.name not in graph.constants:
+        return f"constant {source.name} has no value"
+    return ""
+
+
+def _operation_fault(node: fx.Node) -> str:
+    if node.target is operator.getitem:
+        return ""
+    if not isinstance(node.target, torch._ops.OpOverload):
+        return "it is not an operator of PyTorch's dispatcher"
+    if node.target._schema.is_mutable:
+        return "it changes one of its arguments"
+    return ""
+
+
+def gradient_names(graph: Graph) -> list[str]:
+    """Returns the names of the variables that the graph computes a gradient of, in order."""
+    return [sink.name for sink in graph.sinks if sink.kind is SinkKind.GRADIENT]

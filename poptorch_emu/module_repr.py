@@ -1,0 +1,33 @@
+"""Text of a model that shows where its blocks begin."""
+
+from __future__ import annotations
+
+import builtins
+from typing import Any
+
+import torch
+
+
+def module_repr(m: torch.nn.Module) -> str:
+    """Returns the tree of modules as PyTorch prints it, each after the hooks that run before it.
+
+    Exact, but for nested lines, which are indented by two blanks where PopTorch writes a number.
+    """
+    lines = m.extra_repr().splitlines()
+    is_short = len(lines) == 1 and not m._modules
+    for key, child in m._modules.items():
+        text = "None" if child is None else module_repr(child)
+        lines += f"({key}): {text}".splitlines()
+    hooks = "".join(f"{hook!r} " for hook in m._forward_pre_hooks.values())
+    name = m._get_name()  # type: ignore[no-untyped-call]
+    if is_short or not lines:
+        return f"{hooks}{name}({''.join(lines)})"
+    inner = "\n".join(f"  {line}" for line in lines)
+    return f"{hooks}{name}(\n{inner}\n)"
+
+
+def print(m: Any) -> None:
+    """Prints any object; a module first with the blocks that begin in it, then as it is (exact)."""
+    if isinstance(m, torch.nn.Module):
+        builtins.print(module_repr(m))
+    builtins.print(m)

@@ -1,0 +1,182 @@
+"""What all option objects share: named, typed values that can be frozen, copied and printed.
+
+Public names are values, kept in one dictionary; names that start with "_" are plain attributes.
+It knows no option by name.
+"""
+
+from __future__ import annotations
+
+import copy
+from functools import cache
+from typing import Any, TypeVar
+
+from poptorch_emu.errors import require
+from poptorch_emu.log import logger
+
+Self = TypeVar("Self", bound="Freezable")
+
+
+@cache
+def note_accepted(option: str) -> None:
+    """Logs once in a process that `option` has no effect here."""
+    logger.info("%s is accepted and recorded; it has no effect on virtual IPUs.", option)
+
+
+def require_type(value: object, expected: type, parameter: str) -> None:
+    """Raises `AssertionError` unless `value` is an `expected`."""
+    require(
+        isinstance(value, expected),
+        f"{parameter} must be of type {expected.__name__}, but {value!r} is of type "
+        f"{type(value).__name__}.",
+    )
+
+
+def merge(into: dict[str, Any], values: dict[str, Any]) -> dict[str, Any]:
+    """Adds `values` to `into`, which it returns.
+
+    Raises:
+        AssertionError: both have a key.
+    """
+    common = sorted(into.keys() & values.keys())
+    require(
+        not common,
+        "Can't merge dictionaries, they have some keys in common: "
+        f"{', '.join(common)}. Set each of them in one place only.",
+    )
+    into.update(values)
+    return into
+
+
+class Freezable:
+    """An object that refuses to change from `_freeze()` to `_unfreeze()`; copies are unfrozen."""
+
+    _is_frozen: bool
+
+    def __setattr__(self, name: str, value: object) -> None:
+        """Sets an attribute unless frozen."""
+        self._check_unfrozen()
+        super().__setattr__(name, value)
+
+    def __deepcopy__(self: Self, memo: dict[int, Any]) -> Self:
+        """Returns a deep copy that can be changed, also where the original is frozen."""
+        duplicate = self.__class__.__new__(self.__class__)
+        memo[id(self)] = duplicate
+        duplicate.__dict__.update(copy.deepcopy(self.__dict__, memo))
+        duplicate.__dict__["_is_frozen"] = False
+        return duplicate
+
+    def _freeze(self) -> None:
+        self.__dict__["_is_frozen"] = True
+
+    def _unfreeze(self) -> None:
+        self.__dict__["_is_frozen"] = False
+
+    def _check_unfrozen(self) -> None:
+        if self.__dict__.get("_is_frozen", False):
+            raise AttributeError(
+                "Can't modify frozen Options: they belong to a model or a DataLoader by now. "
+                "Change a clone() instead."
+            )
+
+
+class OptionsDict(Freezable):
+    """Named values that are read, and set with a check of their type, as attributes (exact).
+
+    A subclass creates its private attributes *before* it calls this constructor; afterwards no
+    new one may appear.
+    """
+
+    _values: dict[str, Any]
+
+    def __init__(self, **default_values: Any) -> None:
+        """Starts with `default_values`, whose types are the types allowed from now on."""
+        self.__dict__["_is_frozen"] = False
+        self.__dict__["_values"] = default_values
+
+    def set(self, **values: Any) -> None:
+        """Sets existing options.
+
+        Raises:
+            AttributeError: the options are frozen.
+            AssertionError: there is no such option, or the value is not of its type.
+        """
+        for name, value in values.items():
+            self._check_unfrozen()
+            require(
+                name in self._values,
+                f"Invalid option {name}, valid options are {list(self._values)}",
+            )
+            expected = type(self._values[name])
+            require(
+                isinstance(value, expected),
+                f"Unexpected type {type(value)} for option {name}. Expected {expected}: "
+                f"{value!r} cannot replace {self._values[name]!r}.",
+            )
+            self._values[name] = value
+
+    def createOrSet(self, **values: Any) -> None:
+        """Sets options; those that do not exist yet are created without check of the type."""
+        for name, value in values.items():
+            if self.exists(name):
+                self.set(**{name: value})
+            else:
+                self._check_unfrozen()
+                self._values[name] = value
+
+    def exists(self, name: str) -> bool:
+        """Returns whether there is an option `name`."""
+        return name in self._values
+
+    def deleteIfExists(self, name: str) -> None:
+        """Removes the option `name` where there is one."""
+        self._values.pop(name, None)
+
+    def update(self, other: dict[str, Any]) -> dict[str, Any]:
+        """Adds all values to `other`, which it returns; a key in both is an `AssertionError`."""
+        return merge(other, self._values)
+
+    def toDict(self) -> dict[str, Any]:
+        """Returns all values in a new dictionary."""
+        return self.update({})
+
+    def clone(self: Self) -> Self:
+        """Returns a deep copy that is not frozen."""
+        return copy.deepcopy(self)
+
+    def __call__(self, option: str) -> Any:
+        """Returns the value of `option`."""
+        return self.__getattr__(option)
+
+    def __getattr__(self, name: str) -> Any:
+        """Returns the value of the option `name`; called only for names that Python cannot find."""
+        values = self.__dict__.get("_values", {})
+        if name not in values:
+            raise AttributeError(f"Invalid attribute {name}. Valid options are {list(values)}.")
+        return values[name]
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Sets an option, or a private attribute that exists."""
+        self._check_unfrozen()
+        is_under_construction = "_values" not in self.__dict__
+        if not name.startswith("_"):
+            self.set(**{name: value})
+        elif is_under_construction or name in self.__dict__:
+            self.__dict__[name] = value
+        else:
+            private = [known for known in self.__dict__ if known.startswith("_")]
+            raise AttributeError(
+                f"Invalid private attribute {name}. Valid attributes: {private}. "
+                "A subclass creates its own before it calls super().__init__()."
+            )
+
+    def __repr__(self) -> str:
+        """Returns the class, the values, then the private attributes."""
+        hidden = ("_values", "_is_frozen")
+        private = {name: value for name, value in self.__dict__.items() if name not in hidden}
+        return format_fields(type(self).__name__, {**self._values, **private})
+
+
+def format_fields(type_name: str, fields: dict[str, Any]) -> str:
+    """Returns `type_name(key=value, ...)`."""
+    inner = ", ".join(f"{name}={value!r}" for name, value in fields.items())
+    return f"{type_name}({inner})"

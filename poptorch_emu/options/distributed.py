@@ -1,0 +1,41 @@
+"""`Options.Distributed`: which process of how many this is."""
+
+from __future__ import annotations
+
+import os
+
+from poptorch_emu.options.base import OptionsDict
+
+
+class _DistributedOptions(OptionsDict):
+    """Options of a run in several processes; the defaults come from OpenMPI's environment."""
+
+    def __init__(self) -> None:
+        """Reads `OMPI_COMM_WORLD_SIZE` and `OMPI_COMM_WORLD_RANK`."""
+        super().__init__(num_distributed_processes=1, distributed_process_id=0, ipuof_configs={})
+        self.setEnvVarNames("OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK")
+
+    def disable(self) -> _DistributedOptions:
+        """Makes this the only process (exact)."""
+        return self.configureProcessId(0, 1)
+
+    def setEnvVarNames(self, var_num_processes: str, var_process_id: str) -> _DistributedOptions:
+        """Reads count and id from environment variables, 1 and 0 where they are not set (exact)."""
+        return self.configureProcessId(
+            int(os.environ.get(var_process_id, "0")), int(os.environ.get(var_num_processes, "1"))
+        )
+
+    def configureProcessId(self, process_id: int, num_processes: int) -> _DistributedOptions:
+        """Sets both by hand (exact)."""
+        self.set(distributed_process_id=process_id, num_distributed_processes=num_processes)
+        return self
+
+    @property
+    def processId(self) -> int:
+        """The id of this process, from 0."""
+        return int(self.distributed_process_id)
+
+    @property
+    def numProcesses(self) -> int:
+        """How many processes there are."""
+        return int(self.num_distributed_processes)

@@ -1,0 +1,86 @@
+"""`Options.Precision`: how numbers are computed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from poptorch_emu.errors import require
+from poptorch_emu.log import logger
+from poptorch_emu.options.base import OptionsDict, note_accepted
+from poptorch_emu.options.popart import _PopartOptions
+
+_NAME_OF_PARTIALS = {torch.float32: "float", torch.float16: "half"}
+
+
+class _PrecisionOptions(OptionsDict):
+    """Options of numeric precision; they are kept among those of `Options._Popart`."""
+
+    def __init__(self, popart_options: _PopartOptions) -> None:
+        """Writes to `popart_options`."""
+        self._popart = popart_options
+        super().__init__()
+
+    def enableFloatingPointExceptions(self, enabled: bool) -> _PrecisionOptions:
+        """Makes a run fail where a NaN or an infinity appears (exact).
+
+        Raises:
+            AssertionError: `enabled` is not a bool.
+        """
+        require(
+            isinstance(enabled, bool),
+            f"enableFloatingPointExceptions needs to be set to a bool, not to {enabled!r}.",
+        )
+        self._popart.set("enableFloatingPointChecks", enabled)
+        return self
+
+    def enableStochasticRounding(self, enabled: bool) -> _PrecisionOptions:
+        """Asks for unbiased random rounding from float32 to float16 (accepted)."""
+        note_accepted("Options.Precision.enableStochasticRounding")
+        self._popart.set("enableStochasticRounding", enabled)
+        return self
+
+    def setPartialsType(self, dtype: torch.dtype) -> _PrecisionOptions:
+        """Sets the type in which products of matmul and convolution are summed (accepted).
+
+        Replaces what `Training.setConvolutionDithering` has set, as PopTorch does.
+
+        Raises:
+            ValueError: `dtype` is neither `torch.float` nor `torch.half`.
+        """
+        if dtype not in _NAME_OF_PARTIALS:
+            # The missing blank is PopTorch's; programs may match it.
+            raise ValueError(
+                "The parameter to setPartialsType should be either"
+                f"torch.float or torch.half, not {dtype!r}."
+            )
+        note_accepted("Options.Precision.setPartialsType")
+        self._popart.set("partialsTypeMatMuls", _NAME_OF_PARTIALS[dtype])
+        self._popart.set("convolutionOptions", {"partialsType": _NAME_OF_PARTIALS[dtype]})
+        return self
+
+    def halfFloatCasting(self, half_float_casting: Any) -> _PrecisionOptions:
+        """Does nothing; mixed types follow PyTorch's rules (accepted, deprecated)."""
+        _warn_deprecated("halfFloatCasting")
+        return self
+
+    def runningStatisticsAlwaysFloat(self, value: bool) -> _PrecisionOptions:
+        """Does nothing; running statistics keep the dtype of their buffers (accepted, deprecated).
+
+        Raises:
+            ValueError: `value` is not a bool.
+        """
+        if not isinstance(value, bool):
+            raise ValueError(
+                f"runningStatisticsAlwaysFloat needs to be set to a bool, not to {value!r}."
+            )
+        _warn_deprecated("runningStatisticsAlwaysFloat")
+        return self
+
+
+def _warn_deprecated(method: str) -> None:
+    logger.warning(
+        "[Deprecated] Do not call options.Precision.%s(): it has no effect. Remove the call.",
+        method,
+    )

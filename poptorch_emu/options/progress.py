@@ -1,0 +1,33 @@
+"""The bar that shows how far a compilation is, and the clock beside it."""
+
+from __future__ import annotations
+
+import time
+
+from tqdm import tqdm  # type: ignore[import-untyped]
+
+
+class ProgressBar:
+    """Shows the progress of one compilation after the other on stderr.
+
+    Attributes:
+        compilation_seconds: how long the last one took; `None` before the first has ended.
+    """
+
+    def __init__(self) -> None:
+        """Shows nothing yet."""
+        self.compilation_seconds: float | None = None
+        self._start_seconds = 0.0
+        self._bar: tqdm | None = None
+
+    def __call__(self, progress: int, total: int) -> None:
+        """Moves the bar to `progress` of `total`; it opens at the first call, closes at `total`."""
+        if self._bar is None:
+            self._start_seconds = time.perf_counter()
+            layout = "{l_bar}{bar}| {n_fmt}/{total_fmt} [{elapsed}<{remaining}]"
+            self._bar = tqdm(desc="Graph compilation", total=total, bar_format=layout)
+        self._bar.update(progress - self._bar.n)
+        if progress >= total:
+            self._bar.close()
+            self._bar = None
+            self.compilation_seconds = time.perf_counter() - self._start_seconds

@@ -1,0 +1,287 @@
+"""Execution strategies: which blocks form which stage, and how stages share the IPUs.
+
+These objects only remember what the user asked for. `strategy_config` turns one into the immutable
+`StrategyConfig`; which stage and IPU a block gets is settled below, while the model is traced.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, TypeAlias
+
+from poptorch_emu.config import StageConfig, StrategyConfig, StrategyKind
+from poptorch_emu.enums import AutoStage, Liveness
+from poptorch_emu.errors import require
+from poptorch_emu.log import logger
+from poptorch_emu.options.base import require_type
+
+BlockId: TypeAlias = str
+
+
+class Stage:
+    """Blocks that run one after the other on one IPU (exact)."""
+
+    def __init__(self, *block_ids: BlockId) -> None:
+        """Joins blocks.
+
+        Raises:
+            AssertionError: an id is not a string.
+        """
+        for block_id in block_ids:
+            require(
+                isinstance(block_id, str),
+                f"Block IDs are supposed to be strings but got {block_id!r} of type "
+                f"{type(block_id).__name__}.",
+            )
+        self._blocks = block_ids
+        self._stage_id = -1
+        self._phase_id = -1
+        self._ipu: int | None = None
+
+    @property
+    def blocks(self) -> tuple[BlockId, ...]:
+        """The ids of the blocks."""
+        return self._blocks
+
+    def ipu(self, ipu: int) -> Stage:
+        """Sets the IPU; it wins over the `ipu_id` of the blocks (exact)."""
+        require_type(ipu, int, "ipu")
+        self._ipu = ipu
+        return self
+
+    def __repr__(self) -> str:
+        """Returns how the stage is written."""
+        return f"Stage{self._blocks!r}"
+
+
+class Phase:
+    """Stages that run side by side in phased execution (exact)."""
+
+    stages: Sequence[Stage]
+
+    def __init__(self, *arg: BlockId | Stage) -> None:
+        """Takes stages, or the ids of the blocks of a single stage.
+
+        Raises:
+            AssertionError: the arguments are neither all stages nor all strings.
+        """
+        if all(isinstance(element, Stage) for element in arg):
+            self.stages = arg  # type: ignore[assignment]
+            return
+        require(
+            all(isinstance(element, str) for element in arg),
+            f"All arguments must either be block IDs (strings) or Stages: got {arg!r}. "
+            "Pass each phase as an argument of its own.",
+        )
+        self.stages = [Stage(*arg)]  # type: ignore[arg-type]
+
+    def stage(self, idx: int) -> Stage:
+        """Returns one stage."""
+        return self.stages[idx]
+
+    def ipus(self, *ipus: int) -> None:
+        """Sets the IPU of each stage.
+
+        Raises:
+            AssertionError: there are not as many IPUs as stages.
+        """
+        require(
+            len(ipus) == len(self.stages),
+            f"Phase contains {len(self.stages)} stages but you provided {len(ipus)} ipus. "
+            "Pass one for each stage.",
+        )
+        for stage, ipu in zip(self.stages, ipus, strict=True):
+            stage.ipu(ipu)
+
+
+class _IExecutionStrategy:
+    """What all strategies share: a map from blocks to stages."""
+
+    def __init__(self) -> None:
+        self._block_map: dict[BlockId, Stage] = {}
+
+    def onStartTracing(self) -> None:
+        """Does nothing: stages are settled by the tracer (accepted)."""
+
+    def onEndTracing(self) -> None:
+        """Does nothing: stages are settled by the tracer (accepted)."""
+
+    def stage(self, block_id: BlockId) -> Stage:
+        """Returns the stage that was made for a block; automatic strategies have none (exact).
+
+        Raises:
+            AssertionError: there is none.
+        """
+        require(
+            block_id in self._block_map,
+            f"Unknown block {block_id}. The strategy names {list(self._block_map)}.",
+        )
+        return self._block_map[block_id]
+
+    def backendOptions(self) -> dict[str, Any]:
+        """Returns what `Options.toDict()` says about the strategy (exact)."""
+        raise NotImplementedError("a strategy says how it executes")
+
+    def _add_stages(self, stages: Iterable[Stage], phase: int, container: str) -> None:
+        for stage_id, stage in enumerate(stages):
+            stage._stage_id, stage._phase_id = stage_id, phase
+            for block_id in stage.blocks:
+                require(
+                    block_id not in self._block_map,
+                    f"{block_id} associated with more than one stage. Name each block once.",
+                )
+                self._block_map[block_id] = stage
+                index = phase if container == "phase" else stage_id
+                logger.debug("block %s added to %s %d", block_id, container, index)
+
+
+class PipelinedExecution(_IExecutionStrategy):
+    """Runs stages on different IPUs at the same time, each on another micro-batch (exact)."""
+
+    _execution_mode = 0
+
+    def __init__(self, *args: AutoStage | BlockId | Sequence[BlockId] | Stage) -> None:
+        """Takes the stages in order, or the rule by which blocks become stages.
+
+        Args:
+            args: stages, block ids, or lists of block ids that form one stage; or a single
+                `AutoStage`; or nothing, which means `AutoStage.SameAsIpu`.
+
+        Raises:
+            AssertionError: a block is named twice, or an id is not a string.
+        """
+        super().__init__()
+        self._auto_stage: AutoStage | None = None
+        self._stages: list[Stage] = []
+        if not args:
+            self._auto_stage = AutoStage.SameAsIpu
+        elif len(args) == 1 and isinstance(args[0], AutoStage):
+            self._auto_stage = args[0]
+        else:
+            self._stages = [_as_stage(arg) for arg in args]
+            self._add_stages(self._stages, phase=0, container="stage")
+
+    def backendOptions(self) -> dict[str, Any]:
+        """Returns what `Options.toDict()` says about the strategy (exact)."""
+        return {"execution_mode": self._execution_mode}
+
+
+class ShardedExecution(PipelinedExecution):
+    """Runs the model over the IPUs in sequence, one micro-batch at a time (exact)."""
+
+    _execution_mode = 1
+
+
+class _IPhasedExecution(_IExecutionStrategy):
+    """Runs phases one after the other; between them, tensors may leave the chip."""
+
+    _is_serial: bool
+
+    def __init__(self, *phases: Phase | Sequence[BlockId | Stage] | BlockId | Stage) -> None:
+        """Takes the phases in order, each as an argument of its own.
+
+        Args:
+            phases: phases, lists of stages or of block ids, single stages or block ids.
+
+        Raises:
+            AssertionError: there are none, or a block is named twice.
+        """
+        super().__init__()
+        self._tensors_liveness = Liveness.AlwaysLive
+        self._separate_backward_phase = False
+        require(
+            len(phases) > 0,
+            "There is currently no AutoStage for PhasedExecution, please explicitly specify the "
+            "phases, each as an argument of its own.",
+        )
+        self._phases = [_as_phase(phase) for phase in phases]
+        for index, phase in enumerate(self._phases):
+            self._add_stages(phase.stages, phase=index, container="phase")
+
+    def phase(self, phase: int) -> Phase:
+        """Returns one phase.
+
+        Raises:
+            AssertionError: `phase` is not an int, or is negative.
+        """
+        require(
+            isinstance(phase, int) and phase >= 0,
+            f"Phases are identified by positive integers, not by {phase!r}.",
+        )
+        return self._phases[phase]
+
+    def useSeparateBackwardPhase(self, use: bool = True) -> _IPhasedExecution:
+        """Gives the first backward phase a slot of its own (accepted: no effect on results)."""
+        require_type(use, bool, "useSeparateBackwardPhase")
+        self._separate_backward_phase = use
+        return self
+
+    def backendOptions(self) -> dict[str, Any]:
+        """Returns what `Options.toDict()` says about the strategy (exact)."""
+        return {
+            "execution_mode": 2,
+            "separate_backward_phase": self._separate_backward_phase,
+            "tensors_liveness": self._tensors_liveness.value,
+            "serial_phases_execution": self._is_serial,
+        }
+
+
+class ParallelPhasedExecution(_IPhasedExecution):
+    """Runs even phases on even IPUs while odd IPUs load the next phase (accepted)."""
+
+    _is_serial = False
+
+    def sendTensorsOffChipAfterFwd(self, off_chip: bool = True) -> ParallelPhasedExecution:
+        """Sends tensors to streaming memory between forward and backward (accepted)."""
+        require_type(off_chip, bool, "sendTensorsOffChipAfterFwd")
+        self._tensors_liveness = Liveness.OffChipAfterFwd if off_chip else Liveness.AlwaysLive
+        return self
+
+
+class SerialPhasedExecution(_IPhasedExecution):
+    """Runs all phases on the same IPUs, one after the other (accepted)."""
+
+    _is_serial = True
+
+    def setTensorsLiveness(self, liveness: Liveness) -> SerialPhasedExecution:
+        """Says when tensors go to streaming memory (accepted)."""
+        require_type(liveness, Liveness, "liveness")
+        self._tensors_liveness = liveness
+        return self
+
+
+def strategy_config(strategy: _IExecutionStrategy) -> StrategyConfig:
+    """Returns the immutable form of a strategy."""
+    if isinstance(strategy, PipelinedExecution):
+        is_sharded = isinstance(strategy, ShardedExecution)
+        return StrategyConfig(
+            kind=StrategyKind.SHARDED if is_sharded else StrategyKind.PIPELINED,
+            stages=tuple(_stage_config(stage, phase=0) for stage in strategy._stages),
+            auto_stage=strategy._auto_stage,
+        )
+    assert isinstance(strategy, _IPhasedExecution), "every strategy is pipelined or phased"
+    return StrategyConfig(
+        kind=StrategyKind.SERIAL_PHASED if strategy._is_serial else StrategyKind.PARALLEL_PHASED,
+        stages=tuple(
+            _stage_config(stage, index)
+            for index, phase in enumerate(strategy._phases)
+            for stage in phase.stages
+        ),
+        auto_stage=None,
+    )
+
+
+def _stage_config(stage: Stage, phase: int) -> StageConfig:
+    return StageConfig(block_ids=stage.blocks, ipu=stage._ipu, phase=phase)
+
+
+def _as_stage(arg: Any) -> Stage:
+    if isinstance(arg, Stage):
+        return arg
+    return Stage(*arg) if isinstance(arg, (list, tuple)) else Stage(arg)
+
+
+def _as_phase(arg: Any) -> Phase:
+    if isinstance(arg, Phase):
+        return arg
+    return Phase(*arg) if isinstance(arg, (list, tuple)) else Phase(arg)

@@ -1,0 +1,94 @@
+"""`Options.TensorLocations` and `TensorLocationSettings`: where tensors live.
+
+Placement never changes a result.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from poptorch_emu.errors import require
+from poptorch_emu.options.base import OptionsDict, require_type
+
+MIN_IO_TILES: Final = 32
+MAX_IO_TILES: Final = 192
+
+
+class TensorLocationSettings(OptionsDict):
+    """Where the tensors of one kind live (accepted); starts empty: all is left to the backend."""
+
+    def minElementsForOffChip(self, min_elements: int) -> TensorLocationSettings:
+        """Keeps tensors with fewer elements on chip (accepted)."""
+        require_type(min_elements, int, "minElementsForOffChip")
+        self.createOrSet(minElementsForOffChip=min_elements)
+        return self
+
+    def minElementsForReplicatedTensorSharding(self, min_elements: int) -> TensorLocationSettings:
+        """Keeps tensors with fewer elements whole on each replica (accepted)."""
+        require_type(min_elements, int, "minElementsForReplicatedTensorSharding")
+        self.createOrSet(minElementsForReplicatedTensorSharding=min_elements)
+        return self
+
+    def useOnChipStorage(self, use: bool | None = True) -> TensorLocationSettings:
+        """Chooses between the IPU's memory and streaming memory; `None` unsets it (accepted)."""
+        self._check_unfrozen()
+        if use is None:
+            self.deleteIfExists("onChip")
+            return self
+        return self._set_flag("onChip", use, "useOnChipStorage")
+
+    def useReplicatedTensorSharding(self, use: bool = True) -> TensorLocationSettings:
+        """Lets each replica hold a part of the tensor only (accepted)."""
+        return self._set_flag("useReplicatedTensorSharding", use, "useReplicatedTensorSharding")
+
+    def useIOTilesToLoad(self, use: bool = True) -> TensorLocationSettings:
+        """Loads through the tiles set apart for I/O (accepted)."""
+        return self._set_flag("useIOTilesToLoad", use, "useIOTilesToLoad")
+
+    def useIOTilesToStore(self, use: bool = True) -> TensorLocationSettings:
+        """Keeps the tensor on the tiles set apart for I/O (accepted)."""
+        return self._set_flag("useIOTilesToStore", use, "useIOTilesToStore")
+
+    def _set_flag(self, key: str, use: bool, method: str) -> TensorLocationSettings:
+        require_type(use, bool, method)
+        self.createOrSet(**{key: int(use)})
+        return self
+
+
+class _TensorLocationOptions(OptionsDict):
+    """Where activations, weights, optimiser state and accumulators live."""
+
+    def numIOTiles(self, num_tiles: int) -> _TensorLocationOptions:
+        """Sets apart tiles for I/O on each IPU (accepted).
+
+        Raises:
+            AssertionError: `num_tiles` is not an even number between 32 and 192.
+        """
+        require_type(num_tiles, int, "numIOTiles")
+        require(
+            MIN_IO_TILES <= num_tiles <= MAX_IO_TILES and num_tiles % 2 == 0,
+            f"numIOTiles must be an even number between 32 and 192. It was set to {num_tiles}.",
+        )
+        self.createOrSet(numIOTiles=num_tiles)
+        return self
+
+    def setActivationLocation(self, location: TensorLocationSettings) -> _TensorLocationOptions:
+        """Says where activations live between forward and backward (accepted)."""
+        return self._set_location("activation", location)
+
+    def setWeightLocation(self, location: TensorLocationSettings) -> _TensorLocationOptions:
+        """Says where weights live (accepted)."""
+        return self._set_location("weight", location)
+
+    def setOptimizerLocation(self, location: TensorLocationSettings) -> _TensorLocationOptions:
+        """Says where the optimiser's state lives (accepted)."""
+        return self._set_location("optimizer", location)
+
+    def setAccumulatorLocation(self, location: TensorLocationSettings) -> _TensorLocationOptions:
+        """Says where gradient accumulators live (accepted)."""
+        return self._set_location("accumulator", location)
+
+    def _set_location(self, what: str, location: TensorLocationSettings) -> _TensorLocationOptions:
+        require_type(location, TensorLocationSettings, f"the {what} location")
+        self.createOrSet(**{f"location_{what}": location.toDict()})
+        return self

@@ -1,0 +1,85 @@
+"""`Options.Training` and `Options.Jit`."""
+
+from __future__ import annotations
+
+from poptorch_emu.enums import MeanReductionStrategy, ReductionType
+from poptorch_emu.log import logger
+from poptorch_emu.options.base import OptionsDict, note_accepted
+from poptorch_emu.options.popart import _PopartOptions
+
+
+class _TrainingOptions(OptionsDict):
+    """Options that only training reads."""
+
+    def __init__(self, popart_options: _PopartOptions) -> None:
+        """Writes some of them to `popart_options`."""
+        self._popart = popart_options
+        super().__init__(
+            gradient_accumulation=1,
+            accumulation_and_replication_reduction_type=ReductionType.Mean,
+            meanAccumulationAndReplicationReductionStrategy=MeanReductionStrategy.Post,
+        )
+
+    def gradientAccumulation(self, gradient_accumulation: int) -> _TrainingOptions:
+        """Sets how many micro-batches contribute to one update of the weights (exact)."""
+        self.set(gradient_accumulation=gradient_accumulation)
+        return self
+
+    def accumulationAndReplicationReductionType(
+        self, reduction_type: ReductionType
+    ) -> _TrainingOptions:
+        """Sets how gradients of micro-batches and replicas become one (exact).
+
+        Raises:
+            ValueError: `reduction_type` is neither `Mean` nor `Sum`.
+        """
+        if reduction_type not in (ReductionType.Mean, ReductionType.Sum):
+            raise ValueError(
+                "accumulationAndReplicationReductionType must be set to "
+                "poptorch.ReductionType.Mean or poptorch.ReductionType.Sum, "
+                f"not to {reduction_type!r}."
+            )
+        self.set(accumulation_and_replication_reduction_type=reduction_type)
+        return self
+
+    def setMeanAccumulationAndReplicationReductionStrategy(
+        self, mean_reduction_strategy: MeanReductionStrategy
+    ) -> _TrainingOptions:
+        """Sets when a mean of gradients is divided, which decides its rounding (exact)."""
+        self.set(meanAccumulationAndReplicationReductionStrategy=mean_reduction_strategy)
+        return self
+
+    def setAutomaticLossScaling(self, enabled: bool) -> _TrainingOptions:
+        """Asks for a loss scale that follows the size of the gradients (accepted)."""
+        note_accepted("Options.Training.setAutomaticLossScaling")
+        self._popart.set("automaticLossScalingSettings.enabled", enabled)
+        return self
+
+    def setConvolutionDithering(self, enabled: bool) -> _TrainingOptions:
+        """Asks that convolutions start on different tiles (accepted).
+
+        Replaces the convolution part of `Precision.setPartialsType`, as PopTorch does.
+        """
+        note_accepted("Options.Training.setConvolutionDithering")
+        self._popart.set("convolutionOptions", {"enableConvDithering": enabled})
+        return self
+
+
+class _JitOptions(OptionsDict):
+    """Options of a way of tracing that is gone."""
+
+    def traceModel(self, trace_model: bool) -> _JitOptions:
+        """Does nothing for `False` (accepted, deprecated); `True` is refused.
+
+        Raises:
+            ValueError: `trace_model` is true.
+        """
+        logger.warning(
+            "[Deprecated] Do not call options.Jit.traceModel(): there is one way to trace. "
+            "Remove the call."
+        )
+        if trace_model:
+            raise ValueError(
+                "options.Jit.traceModel(True) is no longer supported. Remove the call."
+            )
+        return self

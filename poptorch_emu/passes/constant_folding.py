@@ -1,0 +1,64 @@
+"""Computes once, at compile time, what does not depend on inputs, variables or random numbers."""
+
+from __future__ import annotations
+
+import operator
+from typing import Any
+
+import torch
+from torch import fx
+
+from poptorch_emu.ir.graph import Graph, Source, SourceKind, record_of, source_of
+from poptorch_emu.passes.simplify import remove_dead
+
+# A folded constant is held for the life of the program; larger ones are computed when needed.
+_MAX_CONSTANT_BYTES = 16 * 2**20
+
+
+def run(graph: Graph) -> Graph:
+    """Folds constants of `graph` in place and returns it."""
+    known: dict[fx.Node, Any] = {
+        node: graph.constants[source_of(node).name]
+        for node in graph.sources
+        if source_of(node).kind is SourceKind.CONSTANT
+    }
+    for node in [node for node in graph.fx.nodes if node.op == "call_function"]:
+        if _is_foldable(node, known):
+            known[node] = _evaluate(node, known)
+    for node, value in known.items():
+        is_needed = any(user not in known for user in node.users)
+        if node.op == "call_function" and is_needed and isinstance(value, torch.Tensor):
+            _replace(graph, node, value)
+    remove_dead(graph)
+    return graph
+
+
+def _is_foldable(node: fx.Node, known: dict[fx.Node, Any]) -> bool:
+    if any(producer not in known for producer in node.all_input_nodes):
+        return False
+    if node.target is operator.getitem:
+        return True
+    if torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ()):
+        return False
+    value = node.meta["val"]
+    values = value if isinstance(value, (tuple, list)) else (value,)
+    num_bytes = sum(
+        item.numel() * item.element_size() for item in values if isinstance(item, torch.Tensor)
+    )
+    return num_bytes <= _MAX_CONSTANT_BYTES
+
+
+def _evaluate(node: fx.Node, known: dict[fx.Node, Any]) -> Any:
+    args, kwargs = fx.node.map_arg((node.args, node.kwargs), known.__getitem__)
+    kwargs = {key: value for key, value in kwargs.items() if key not in ("device", "pin_memory")}
+    target: Any = node.target
+    return target(*args, **kwargs)
+
+
+def _replace(graph: Graph, node: fx.Node, value: torch.Tensor) -> None:
+    name = f"folded_{node.name}"
+    graph.constants[name] = value.contiguous()
+    source = graph.add_source(
+        Source(SourceKind.CONSTANT, name), node.meta["val"], record_of(node)
+    )
+    node.replace_all_uses_with(source)

@@ -1,0 +1,83 @@
+"""Removes mutation: afterwards no operation changes its arguments.
+
+What was written into a source (batch-norm statistics, a buffer, an input) becomes a result of the
+graph with a sink of its own. The graph is replayed under PyTorch's functionalisation and recorded
+again; each new operation keeps the record of the one it stands for.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import fx
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from poptorch_emu.ir.graph import Graph, Sink, SinkKind, SourceKind, record_of, replay, source_of
+from poptorch_emu.ir.record import NodeRecord
+from poptorch_emu.trace.recorder import Recorder
+
+aten = torch.ops.aten
+
+_SINK_OF = {SourceKind.VARIABLE: SinkKind.VARIABLE, SourceKind.INPUT: SinkKind.INPUT}
+
+
+def run(graph: Graph, fake_mode: FakeTensorMode) -> Graph:
+    """Returns a graph that computes the same and mutates nothing."""
+    if not any(is_mutating(node) for node in graph.operations):
+        return graph
+    functional = Graph(constants=graph.constants)
+    current = [NodeRecord()]
+    recorder = Recorder(functional, lambda: current[0])
+    values = []
+    with fake_mode:
+        for source in graph.sources:
+            old = source.meta["val"]
+            value = torch.empty_strided(
+                old.size(), old.stride(), dtype=old.dtype, device=old.device
+            )
+            recorder.add_source(source_of(source), value, record_of(source))
+            values.append(value)
+
+    def set_record(node: fx.Node) -> None:
+        current[0] = record_of(node)
+
+    def replay_all(*inputs: torch.Tensor) -> list[Any]:
+        return replay(graph, inputs, before=set_record)
+
+    with torch.no_grad(), fake_mode, recorder:
+        results = torch.func.functionalize(replay_all, remove="mutations")(*values)
+    ends = [
+        (sink, _node_of(recorder, result))
+        for (sink, _), result in zip(graph.results, results, strict=True)
+    ]
+    functional.set_results([*ends, *_write_backs(functional)])
+    return functional
+
+
+def is_mutating(node: fx.Node) -> bool:
+    """Returns whether an operation changes one of its arguments."""
+    schema = getattr(node.target, "_schema", None)
+    return bool(schema is not None and schema.is_mutable)
+
+
+def _node_of(recorder: Recorder, value: torch.Tensor) -> fx.Node:
+    node = recorder.find(value)
+    assert node is not None, "functionalisation returned a tensor that was not recorded"
+    return node
+
+
+def _write_backs(graph: Graph) -> list[tuple[Sink, fx.Node]]:
+    """Turns the final `copy_` into each changed source into a result of the graph."""
+    written: dict[fx.Node, fx.Node] = {}
+    for node in list(graph.operations):
+        if node.target is aten.copy_.default and node.args[0].op == "placeholder":
+            target, value = node.args[0], node.args[1]
+            written[target] = value
+            node.replace_all_uses_with(value)
+            graph.fx.erase_node(node)
+    return [
+        (Sink(_SINK_OF[source_of(target).kind], source_of(target).name), value)
+        for target, value in written.items()
+        if source_of(target).kind in _SINK_OF
+    ]

@@ -1,0 +1,46 @@
+"""Gives every random operation the counter-based generator.
+
+Its numbers depend on the seed, the micro-batch, the replica and the operation alone: not on threads,
+and the same again when an activation is recomputed.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from poptorch_emu.errors import compiler_error
+from poptorch_emu.ir.graph import Graph, Source, SourceKind, record_of
+from poptorch_emu.ir.record import NodeRecord
+from poptorch_emu.passes.simplify import remove_dead
+from poptorch_emu.trace.random_ops import RANDOM_REWRITES
+
+
+def run(graph: Graph) -> Graph:
+    """Rewrites the random operations of `graph` in place and returns it.
+
+    Raises:
+        Error: an operation is random and has no counter-based form.
+    """
+    random_nodes = [
+        node
+        for node in graph.operations
+        if torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ())
+    ]
+    if not random_nodes:
+        return graph
+    state = torch.empty(4, dtype=torch.int64, device="meta")
+    rng = graph.add_source(Source(SourceKind.RNG), state, NodeRecord())
+    for op_id, node in enumerate(random_nodes):
+        if node.target not in RANDOM_REWRITES:
+            raise compiler_error(
+                f"{node.target} at {record_of(node).source} draws random numbers in a way that has "
+                "no counter-based form here. Build it from torch.rand, torch.randn, "
+                "torch.bernoulli, torch.randint, torch.randperm or dropout."
+            )
+        rewrite = RANDOM_REWRITES[node.target]
+        target, args, kwargs = rewrite(node.args, node.kwargs, rng, op_id)
+        with graph.fx.inserting_before(node):
+            new = graph.add_operation(target, args, kwargs, node.meta["val"], record_of(node))
+        node.replace_all_uses_with(new)
+    remove_dead(graph)
+    return graph

@@ -1,0 +1,63 @@
+"""Removes operations that pass a value on, and those whose result nobody uses."""
+
+from __future__ import annotations
+
+import torch
+from torch import fx
+
+from poptorch_emu.ir.graph import Graph
+
+aten = torch.ops.aten
+
+_PASS_ON = {
+    aten.detach.default,
+    aten.alias.default,
+    aten.lift_fresh.default,
+    aten.lift_fresh_copy.default,
+    aten.view_as.default,
+}
+
+
+def run(graph: Graph) -> Graph:
+    """Simplifies `graph` in place and returns it; a graph that mutates must not come here."""
+    for node in graph.operations:
+        value = _passed_on(node)
+        if value is not None:
+            node.replace_all_uses_with(value)
+    remove_dead(graph)
+    return graph
+
+
+def remove_dead(graph: Graph) -> None:
+    """Erases every operation and every source without a user."""
+    for node in reversed(list(graph.fx.nodes)):
+        if node.op in ("call_function", "placeholder") and not node.users:
+            graph.fx.erase_node(node)
+
+
+def _passed_on(node: fx.Node) -> fx.Node | None:
+    """Returns the value that `node` merely passes on, or `None` if it does something."""
+    if node.target in _PASS_ON and isinstance(node.args[0], fx.Node):
+        return node.args[0]
+    if node.target is aten._to_copy.default and not _changes_type(node):
+        return node.args[0]  # type: ignore[return-value]
+    if node.target is aten.copy.default and _same_type(node, node.args[1]):
+        return node.args[1]  # type: ignore[return-value]
+    if node.target is aten.t.default and getattr(node.args[0], "target", None) is node.target:
+        return node.args[0].args[0]  # type: ignore[union-attr, return-value]
+    return None
+
+
+def _changes_type(node: fx.Node) -> bool:
+    return not _same_type(node, node.args[0]) or node.kwargs.get("memory_format") is not None
+
+
+def _same_type(node: fx.Node, other: object) -> bool:
+    if not isinstance(other, fx.Node):
+        return False
+    ours, theirs = node.meta["val"], other.meta["val"]
+    return bool(
+        ours.dtype == theirs.dtype
+        and ours.shape == theirs.shape
+        and ours.stride() == theirs.stride()
+    )

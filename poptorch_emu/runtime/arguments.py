@@ -1,0 +1,188 @@
+"""Binds the arguments of a call to the parameters of `forward`, and compares calls.
+
+A model is compiled for the arguments of its first call; every later call must have the same
+structure, types, shapes and constants.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from poptorch_emu.errors import Error, make_error
+from poptorch_emu.structure import find_parser, flatten_tensors, rebuild
+
+_EMPTY = inspect.Parameter.empty
+
+
+@dataclass(frozen=True)
+class Arguments:
+    """One call: positional values in the order of `names`, and those that stay named."""
+
+    names: tuple[str, ...]
+    positional: tuple[Any, ...]
+    named: dict[str, Any]
+
+    def tensors(self) -> list[torch.Tensor]:
+        """Returns every tensor, depth first."""
+        return flatten_tensors((self.positional, self.named))
+
+    def map(self, function: Callable[[torch.Tensor], torch.Tensor]) -> Arguments:
+        """Returns the same arguments with `function` applied to each tensor."""
+        positional, named = self.rebuild_with(function)
+        return Arguments(self.names, tuple(positional), named)
+
+    def rebuild_with(
+        self, function: Callable[[torch.Tensor], torch.Tensor]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Returns positional and named values with `function` applied to each tensor."""
+        result: tuple[tuple[Any, ...], dict[str, Any]] = rebuild(
+            (self.positional, self.named), map(function, self.tensors())
+        )
+        return result
+
+
+class Signature:
+    """The parameters of a model's `forward`, taken before the model is wrapped."""
+
+    def __init__(self, forward: Callable[..., Any]) -> None:
+        parameters = inspect.signature(forward).parameters.values()
+        kinds = inspect.Parameter
+        self._ordinary = [
+            p for p in parameters if p.kind in (kinds.POSITIONAL_ONLY, kinds.POSITIONAL_OR_KEYWORD)
+        ]
+        self._keyword_only = [p for p in parameters if p.kind is kinds.KEYWORD_ONLY]
+        self._rest = next((p.name for p in parameters if p.kind is kinds.VAR_POSITIONAL), None)
+        self._keywords = next((p.name for p in parameters if p.kind is kinds.VAR_KEYWORD), None)
+
+    def bind(self, args: Sequence[Any], kwargs: dict[str, Any]) -> Arguments:
+        """Returns the arguments in order, defaults filled in.
+
+        Raises:
+            AssertionError: too many arguments, an unknown name, or one given twice.
+            Error: a mandatory one is missing.
+        """
+        self._check(args, kwargs)
+        kwargs = dict(kwargs)
+        names, values = [], []
+        for index, parameter in enumerate(self._ordinary):
+            names.append(parameter.name)
+            if index < len(args):
+                assert parameter.name not in kwargs, (
+                    f"Parameter {parameter.name} was passed more than once: by position and by name"
+                )
+                values.append(args[index])
+            else:
+                values.append(_take(parameter, kwargs))
+        rest = args[len(self._ordinary) :]
+        names += [f"*{self._rest}[{index}]" for index in range(len(rest))]
+        named = {p.name: _take(p, kwargs) for p in self._keyword_only}
+        if self._keywords:
+            named.update(kwargs)
+        return Arguments(tuple(names), (*values, *rest), named)
+
+    def _check(self, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
+        known = [p.name for p in (*self._ordinary, *self._keyword_only)]
+        if self._rest is None and self._keywords is None:
+            given = len(args) + len(kwargs)
+            assert given <= len(known), (
+                f"Too many arguments provided: expected {known} ({len(known)}) but got {given}"
+            )
+            for name in kwargs:
+                assert name in known, (
+                    f"{name} is not a valid parameter.Allowed values are {known}"
+                )
+        assert len(args) <= len(self._ordinary) or self._rest is not None, (
+            f"Too many arguments provided: expected {known} ({len(known)}) but got {len(args)}"
+        )
+
+
+def _take(parameter: inspect.Parameter, kwargs: dict[str, Any]) -> Any:
+    if parameter.name in kwargs:
+        return kwargs.pop(parameter.name)
+    if parameter.default is _EMPTY:
+        raise make_error(
+            f"Mandatory parameter {parameter.name} missing: forward has no default for it. Pass it "
+            "by position or by name."
+        )
+    return parameter.default
+
+
+def check_same(compiled: Arguments, given: Arguments) -> None:
+    """Checks that a call has the arguments the model was compiled for.
+
+    Raises:
+        Error: the first difference, with the ways to recompile.
+    """
+    count, expected = len(given.positional), len(compiled.positional)
+    if count != expected:
+        raise _mismatch(
+            f"Number of positional arguments mismatch: expected {expected} arguments but got "
+            f"{count}."
+        )
+    for name, old, new in zip(compiled.names, compiled.positional, given.positional, strict=True):
+        _check_value(name, old, new)
+    _check_dict("named arguments", compiled.named, given.named, names_keys=False)
+
+
+def _check_value(name: str, old: Any, new: Any) -> None:
+    if type(old) is not type(new):
+        raise _mismatch(
+            f"Type mismatch for {name}: expected {type(old).__name__} but got "
+            f"{type(new).__name__}."
+        )
+    if isinstance(old, torch.Tensor):
+        _check_tensor(name, old, new)
+    elif find_parser(old) is not None or (isinstance(old, list) and flatten_tensors(old)):
+        _check_tuple(name, flatten_tensors(old), flatten_tensors(new))
+    elif isinstance(old, tuple):
+        _check_tuple(name, old, new)
+    elif isinstance(old, dict):
+        _check_dict(name, old, new, names_keys=True)
+    elif not _is_equal(old, new):
+        raise _mismatch(f"Value mismatch for {name}: expected {old} but got {new}.")
+
+
+def _check_tensor(name: str, old: torch.Tensor, new: torch.Tensor) -> None:
+    if old.dtype != new.dtype:
+        raise _mismatch(f"Data type mismatch for {name}: expected {old.dtype} but got {new.dtype}.")
+    if old.shape != new.shape:
+        raise _mismatch(f"Shape mismatch for {name}: expected {old.shape} but got {new.shape}.")
+
+
+def _check_tuple(name: str, old: Sequence[Any], new: Sequence[Any]) -> None:
+    if len(old) != len(new):
+        raise _mismatch(
+            f"Length mismatch for {name}: expected {len(old)} elements but got {len(new)}."
+        )
+    for index, (old_item, new_item) in enumerate(zip(old, new, strict=True)):
+        _check_value(f"{name}[{index}]", old_item, new_item)
+
+
+def _check_dict(name: str, old: dict[Any, Any], new: dict[Any, Any], names_keys: bool) -> None:
+    if old.keys() != new.keys():
+        faults = []
+        if extra := [str(key) for key in new if key not in old]:
+            faults.append(f"Unexpected arguments: {', '.join(extra)}.")
+        if missing := [str(key) for key in old if key not in new]:
+            faults.append(f"Missing arguments: {', '.join(missing)}.")
+        raise _mismatch(f"Keys mismatch for {name}: {' '.join(faults)}")
+    for key, value in old.items():
+        _check_value(f"{name}[{key}]" if names_keys else str(key), value, new[key])
+
+
+def _is_equal(old: Any, new: Any) -> bool:
+    return old is new or bool(old == new)
+
+
+def _mismatch(beginning: str) -> Error:
+    return make_error(
+        f"{beginning} This error occurred because the inputs passed at runtime don't match the "
+        "inputs the model was compiled for. To recompile, wrap the model anew with inferenceModel "
+        "or trainingModel, or call destroy() on this one and try again."
+    )
+

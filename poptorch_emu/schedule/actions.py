@@ -1,0 +1,59 @@
+"""One action of one virtual IPU, and its text form.
+
+An action only names work; it does not know what the work is, what it costs or when it runs.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from enum import Enum
+from functools import total_ordering
+
+_ACTION = re.compile(r"(0|[1-9][0-9]*)([FBU])(0|[1-9][0-9]*)")
+
+
+@total_ordering
+class Kind(Enum):
+    """What an action does; the value is its letter in text, the order is that of training."""
+
+    FORWARD = "F"
+    BACKWARD = "B"
+    UPDATE = "U"
+
+    def __lt__(self, other: Kind) -> bool:
+        """Whether this kind comes before `other` in a training step."""
+        return "FBU".index(self.value) < "FBU".index(other.value)
+
+
+@dataclass(frozen=True, order=True)
+class Action:
+    """The `kind` of work done for one `stage` and one `micro_batch`.
+
+    An UPDATE belongs to an IPU, not to a stage and a micro-batch: its `stage` is the index of the
+    IPU and its `micro_batch` is 0.
+    """
+
+    kind: Kind
+    stage: int
+    micro_batch: int
+
+    def __str__(self) -> str:
+        """Returns stage, letter of the kind and micro-batch, such as `2F0`."""
+        return f"{self.stage}{self.kind.value}{self.micro_batch}"
+
+
+def parse_action(text: str) -> Action:
+    """Returns the action that `text` names; the inverse of `str`.
+
+    Raises:
+        ValueError: `text` is not the text form of an action.
+    """
+    match = _ACTION.fullmatch(text)
+    if match is None:
+        raise ValueError(
+            f"{text!r} is not an action: expected a stage, one of F, B and U, and a micro-batch, "
+            "such as '2F0'."
+        )
+    stage, letter, micro_batch = match.groups()
+    return Action(Kind(letter), int(stage), int(micro_batch))

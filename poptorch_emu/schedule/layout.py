@@ -1,0 +1,61 @@
+"""Lays a strategy out as a schedule.
+
+The forward and backward stages form one line: forward stage s has index s and its backward has
+index 2N - 2 - s, so that the last stage's forward and backward share an index. A strategy is then
+nothing but a rule that gives the slot of (index, micro-batch).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from poptorch_emu.schedule.actions import Action, Kind
+from poptorch_emu.schedule.schedule import Schedule
+
+# (index in the line of stages, micro-batch) -> slot
+SlotRule = Callable[[int, int], int]
+
+
+def num_indices(num_stages: int, is_training: bool) -> int:
+    """Returns how many places the line of stages has: 2N - 1 in training, N in inference.
+
+    Source: user guide of PopTorch, pipelined execution; the last forward and backward stage are
+    one.
+    """
+    return 2 * num_stages - 1 if is_training else num_stages
+
+
+def lay_out(
+    ipu_of_stage: tuple[int, ...], num_micro_batches: int, is_training: bool, slot_rule: SlotRule
+) -> Schedule:
+    """Returns the schedule in which each action stands in the slot that `slot_rule` gives.
+
+    An IPU with several actions in one slot runs them in the order of the line. In training a slot
+    of its own at the end holds the updates.
+
+    Raises:
+        ValueError: as `Schedule` does.
+    """
+    cells: dict[tuple[int, int], list[Action]] = {}
+    for index, kind, stage in _line(len(ipu_of_stage), is_training):
+        for micro_batch in range(num_micro_batches):
+            slot = slot_rule(index, micro_batch)
+            cell = cells.setdefault((ipu_of_stage[stage], slot), [])
+            cell.append(Action(kind, stage, micro_batch))
+    num_slots = 1 + max((slot for _, slot in cells), default=-1)
+    ipus = range(len(set(ipu_of_stage)))
+    if is_training:
+        cells |= {(ipu, num_slots): [Action(Kind.UPDATE, ipu, 0)] for ipu in ipus}
+        num_slots += 1
+    rows = tuple(
+        tuple(tuple(cells.get((ipu, slot), ())) for slot in range(num_slots)) for ipu in ipus
+    )
+    return Schedule(ipu_of_stage, num_micro_batches, is_training, rows)
+
+
+def _line(num_stages: int, is_training: bool) -> list[tuple[int, Kind, int]]:
+    line = [(stage, Kind.FORWARD, stage) for stage in range(num_stages)]
+    if is_training:
+        last = num_indices(num_stages, is_training) - 1
+        line += [(last - s, Kind.BACKWARD, s) for s in reversed(range(num_stages))]
+    return line

@@ -1,0 +1,125 @@
+"""The schedule of one window as a value, and the links that its actions need.
+
+A window is what the engine repeats: in training the micro-batches of one weight update and the
+update, in inference all device iterations. Strategies make schedules; nothing here knows how.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from dataclasses import dataclass
+from functools import cached_property
+
+from poptorch_emu.schedule.actions import Action, Kind
+
+# One end of a link: the actions of one kind and one stage, over all micro-batches.
+Port = tuple[Kind, int]
+Link = tuple[Port, Port]
+Cell = tuple[Action, ...]
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """What every virtual IPU runs in every slot of one window.
+
+    Attributes:
+        ipu_of_stage: for each forward stage its IPU; the IPUs used are 0 ... num_ipus - 1.
+        num_micro_batches: gradient accumulation in training, device iterations in inference.
+        is_training: whether the window has backward actions and ends with an update of each IPU.
+        rows: `rows[ipu][slot]` are the actions of that IPU in that slot, in order.
+
+    Raises:
+        ValueError: there is no stage or no micro-batch, an IPU in between is unused, or `rows` is
+            not a table with one row for each IPU.
+    """
+
+    ipu_of_stage: tuple[int, ...]
+    num_micro_batches: int
+    is_training: bool
+    rows: tuple[tuple[Cell, ...], ...]
+
+    def __post_init__(self) -> None:
+        """Refuses what is not a table of IPUs and slots; `legality` checks the actions."""
+        used = sorted(set(self.ipu_of_stage))
+        if not used or used != list(range(len(used))):
+            raise ValueError(
+                f"The stages are on IPUs {used}: expected at least one stage, and IPUs numbered "
+                "0, 1, 2, ... without a gap. Renumber the IPUs that are used."
+            )
+        if self.num_micro_batches < 1:
+            raise ValueError(
+                f"num_micro_batches is {self.num_micro_batches}: a schedule needs at least 1."
+            )
+        lengths = [len(row) for row in self.rows]
+        if len(lengths) != len(used) or len(set(lengths)) != 1:
+            raise ValueError(
+                f"The rows have {lengths} slots: expected {len(used)} rows, one for each IPU, all "
+                "with the same number of slots. Fill up with empty slots."
+            )
+
+    @property
+    def num_stages(self) -> int:
+        """The number of forward stages."""
+        return len(self.ipu_of_stage)
+
+    @property
+    def num_ipus(self) -> int:
+        """The number of virtual IPUs."""
+        return len(self.rows)
+
+    @property
+    def num_slots(self) -> int:
+        """The number of slots: pipeline cycles, and in training one more for the update."""
+        return len(self.rows[0])
+
+    @cached_property
+    def slot_of(self) -> dict[Action, int]:
+        """The slot of each action."""
+        return {
+            action: slot for row in self.rows for slot, cell in enumerate(row) for action in cell
+        }
+
+    def actions(self, ipu: int) -> tuple[Action, ...]:
+        """Returns everything that `ipu` runs in one window, in order."""
+        return tuple(action for cell in self.rows[ipu] for action in cell)
+
+
+def links(num_stages: int, is_training: bool) -> tuple[Link, ...]:
+    """Returns the links of a chain of stages, as (producer, consumer).
+
+    Activations go to the next stage's forward and, in training, to the own backward; gradients go
+    to the backward of the stage before.
+    """
+    forward, backward = Kind.FORWARD, Kind.BACKWARD
+    chain = range(num_stages - 1)
+    result: list[Link] = [((forward, s), (forward, s + 1)) for s in chain]
+    if is_training:
+        result += [((forward, s), (backward, s)) for s in range(num_stages)]
+        result += [((backward, s + 1), (backward, s)) for s in chain]
+    return tuple(result)
+
+
+def link_depth(schedule: Schedule, producer: Port, consumer: Port) -> int:
+    """Returns the smallest FIFO depth that lets the slots of `schedule` run as they are laid out.
+
+    The FIFO carries one item for each micro-batch from `producer` to `consumer`. Within a slot
+    all producers insert before any consumer removes, since nothing orders the IPUs inside a slot.
+
+    With these depths no execution in the order of each IPU's list can deadlock: going slot by slot
+    finds every item present and room for it, and what one valid order can do, all can.
+    """
+
+    def slots(port: Port) -> list[int]:
+        kind, stage = port
+        micro_batches = range(schedule.num_micro_batches)
+        return sorted(schedule.slot_of[Action(kind, stage, m)] for m in micro_batches)
+
+    removed = slots(consumer)
+    inserted = slots(producer)
+    return max(num - bisect_left(removed, slot) for num, slot in enumerate(inserted, start=1))
+
+
+def link_depths(schedule: Schedule) -> dict[Link, int]:
+    """Returns the depth of each link of the chain of stages."""
+    chain = links(schedule.num_stages, schedule.is_training)
+    return {link: link_depth(schedule, *link) for link in chain}

@@ -1,0 +1,1 @@
+"""Floor 3: from a `torch.nn.Module` to a graph."""

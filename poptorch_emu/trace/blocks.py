@@ -1,0 +1,89 @@
+"""Which block is open while the user's `forward` is traced.
+
+The annotations of the front end (`Block`, `BeginBlock`, ...) call `begin_block` and `end_block`; the
+tracer asks `current_block` for each operation it records. One trace runs at a time in a process.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from poptorch_emu.errors import compiler_error
+from poptorch_emu.ir.record import BEFORE_FIRST_BLOCK, BlockPlace
+
+
+Resolver = Callable[[str, "int | None"], BlockPlace]
+
+
+@dataclass
+class _Trace:
+    resolve: Resolver
+    current: BlockPlace | None = BEFORE_FIRST_BLOCK
+    auto_id: int = 0
+    history: list[BlockPlace] = field(default_factory=list)
+
+
+_active: _Trace | None = None
+
+
+@contextmanager
+def tracing(resolve: Resolver) -> Iterator[None]:
+    """Makes annotations count while a model is traced; `resolve` turns a block id into its place."""
+    global _active
+    if _active is not None:
+        raise compiler_error("A model is being traced already; forward may not trace another one.")
+    _active = _Trace(resolve)
+    try:
+        yield
+    finally:
+        _active = None
+
+
+def is_tracing() -> bool:
+    """Returns whether a model's `forward` is being traced now."""
+    return _active is not None
+
+
+def begin_block(user_id: str, ipu_id: int | None) -> None:
+    """Opens the block that all following operations belong to; outside a trace, does nothing."""
+    if _active is not None:
+        _active.current = _active.resolve(user_id, ipu_id)
+        _active.history.append(_active.current)
+
+
+def end_block() -> None:
+    """Closes the open block; an operation before the next one opens is an error."""
+    if _active is not None:
+        _active.current = None
+
+
+def current_block() -> BlockPlace:
+    """Returns the place of an operation recorded now.
+
+    Raises:
+        Error: a block was left and none was opened since.
+    """
+    assert _active is not None, "current_block is asked only during a trace"
+    if _active.current is None:
+        last = _active.history[-1].block_id if _active.history else ""
+        raise compiler_error(
+            "No active Block, all the ops must belong to a Block: an operation was met after block "
+            f"'{last}' had ended. Move it into a block, or start the block with poptorch.BeginBlock."
+        )
+    return _active.current
+
+
+def next_auto_id() -> str:
+    """Returns the next automatic block id: "0", "1", ..."""
+    if _active is None:
+        return "0"
+    _active.auto_id += 1
+    return str(_active.auto_id - 1)
+
+
+def reset_auto_id() -> None:
+    """Starts automatic block ids at "0" again."""
+    if _active is not None:
+        _active.auto_id = 0

@@ -1,0 +1,70 @@
+"""What is done about a function of `torch` before it becomes ATen operations.
+
+Factories (`torch.zeros`, ...) that name no device make tensors on the IPU, with a warning, and calls
+of loss functions are marked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import _disable_current_modes
+
+from poptorch_emu.log import logger
+from poptorch_emu.trace import loss
+from poptorch_emu.trace.recorder import IPU
+
+# Source: PopTorch's list of factories whose result goes to the IPU.
+_FACTORIES = frozenset(
+    {
+        torch.empty,
+        torch.full,
+        torch.ones,
+        torch.zeros,
+        torch.arange,
+        torch.range,
+        torch.linspace,
+        torch.logspace,
+        torch.rand,
+        torch.randn,
+        torch.randint,
+        torch.randperm,
+        torch.eye,
+        torch.tril_indices,
+        torch.triu_indices,
+    }
+)
+
+
+class FunctionMode(TorchFunctionMode):
+    """Active while the user's `forward` runs."""
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        """Runs `func`, on the IPU if it is a factory, and marks its result if it is a loss."""
+        kwargs = dict(kwargs or {})
+        is_normal = func is torch.normal and not any(isinstance(a, torch.Tensor) for a in args)
+        if (func in _FACTORIES or is_normal) and kwargs.get("device") is None:
+            logger.warning("No device set in torch.%s(): forcing to IPU", func.__name__)
+            kwargs["device"] = IPU
+        if func is torch.tensor and kwargs.get("device") is None:
+            logger.warning("No device set in torch.tensor(): forcing to IPU")
+            return _constant(*args, **kwargs)
+        result = func(*args, **kwargs)
+        if func in loss.LOSS_FUNCTIONS:
+            loss.mark(result)
+        return result
+
+
+def _constant(data: Any, **kwargs: Any) -> torch.Tensor:
+    with _disable_current_modes():
+        value = torch.tensor(data, **{key: v for key, v in kwargs.items() if key != "device"})
+    return value.to(IPU)

@@ -1,0 +1,96 @@
+"""Finds the loss as PopTorch does: in the graph, not in what `forward` returns.
+
+Each call of a built-in loss function, and each `identity_loss`, leaves a mark. Of several marks the
+last one that depends on all others is the loss; the others are plain reductions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+import torch.nn.functional as F  # noqa: N812
+from torch import fx
+
+from poptorch_emu.errors import compiler_error
+
+# Source: PopTorch's supported losses; each of them counts as a loss when it is called in forward.
+LOSS_FUNCTIONS = frozenset(
+    {
+        F.l1_loss,
+        F.mse_loss,
+        F.smooth_l1_loss,
+        F.soft_margin_loss,
+        F.hinge_embedding_loss,
+        F.margin_ranking_loss,
+        F.nll_loss,
+        F.cross_entropy,
+        F.binary_cross_entropy,
+        F.binary_cross_entropy_with_logits,
+        F.kl_div,
+        F.poisson_nll_loss,
+        F.cosine_embedding_loss,
+        F.triplet_margin_loss,
+        F.multilabel_soft_margin_loss,
+        F.ctc_loss,
+    }
+)
+
+_marks: list[torch.Tensor] | None = None
+
+
+def start_marks() -> None:
+    """Begins to collect the losses of a trace."""
+    global _marks
+    _marks = []
+
+
+def mark(value: torch.Tensor) -> None:
+    """Notes that `value` is a loss; outside a trace, does nothing."""
+    if _marks is not None:
+        _marks.append(value)
+
+
+def take_marks() -> list[torch.Tensor]:
+    """Ends the collection and returns the losses in the order they were computed."""
+    global _marks
+    marks, _marks = _marks or [], None
+    return marks
+
+
+def final_loss(nodes: Sequence[fx.Node]) -> int:
+    """Returns the index of the loss that depends on all others.
+
+    Args:
+        nodes: the nodes of the marked values, in the order they were computed.
+
+    Raises:
+        Error: there is no loss, or none depends on all others.
+    """
+    if not nodes:
+        raise compiler_error(
+            "Couldn't find a loss in graph! A training model needs one: call a loss function of "
+            "torch.nn.functional (or a torch.nn loss) in forward, or wrap the value to minimise in "
+            "poptorch.identity_loss."
+        )
+    last = len(nodes) - 1
+    ancestors = _ancestors(nodes[last])
+    independent = [node for node in nodes if node is not nodes[last] and node not in ancestors]
+    if independent:
+        places = ", ".join(node.meta["record"].source or node.name for node in nodes)
+        raise compiler_error(
+            f"Multiple independent losses found in graph (at {places}): a training model has one "
+            "final loss. Combine them and wrap the result in poptorch.identity_loss."
+        )
+    return last
+
+
+def _ancestors(node: fx.Node) -> set[fx.Node]:
+    found: set[fx.Node] = set()
+    pending = [node]
+    while pending:
+        for producer in pending.pop().all_input_nodes:
+            if producer not in found:
+                found.add(producer)
+                pending.append(producer)
+    return found

@@ -1,0 +1,91 @@
+"""Puts a module's parameters and buffers on the fake IPU for the time of a trace.
+
+Everything is put back afterwards, whatever happens. What the trace must not do to a module
+(reassigning or deleting a parameter or buffer) is found here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+
+from poptorch_emu.errors import make_error
+
+Slot = tuple[torch.nn.Module, str, str]  # module, "_parameters" or "_buffers", attribute name
+
+
+@dataclass(frozen=True)
+class HostTensor:
+    """One parameter or buffer of the user's module; tied ones appear once, under the first name."""
+
+    name: str
+    value: torch.Tensor
+    is_parameter: bool
+
+
+def host_tensors(model: torch.nn.Module) -> list[HostTensor]:
+    """Returns each parameter and buffer of `model` once."""
+    seen: dict[int, HostTensor] = {}
+    for name, module, kind, key in _slots(model):
+        value = getattr(module, kind)[key]
+        seen.setdefault(id(value), HostTensor(name, value, kind == "_parameters"))
+    return list(seen.values())
+
+
+@contextmanager
+def on_ipu(
+    model: torch.nn.Module, to_fake: Callable[[HostTensor], torch.Tensor]
+) -> Iterator[dict[str, torch.Tensor]]:
+    """Replaces every parameter and buffer by `to_fake` of it, and puts them back at the end.
+
+    Yields:
+        The fakes by name.
+
+    Raises:
+        Error: the body left a parameter or buffer reassigned or removed.
+    """
+    tensors = host_tensors(model)
+    fakes = {tensor.name: to_fake(tensor) for tensor in tensors}
+    name_of = {id(tensor.value): tensor.name for tensor in tensors}
+    original: list[tuple[str, torch.nn.Module, str, str, torch.Tensor]] = []
+    for name, module, kind, key in list(_slots(model)):
+        value = getattr(module, kind)[key]
+        original.append((name, module, kind, key, value))
+        getattr(module, kind)[key] = fakes[name_of[id(value)]]
+    try:
+        yield fakes
+        faults = [
+            fault
+            for name, module, kind, key, value in original
+            if (fault := _fault(name, module, kind, key, fakes[name_of[id(value)]]))
+        ]
+    finally:
+        for _, module, kind, key, value in original:
+            getattr(module, kind)[key] = value
+            module.__dict__.pop(key, None)
+    if faults:
+        raise make_error(faults[0])
+
+
+def _slots(model: torch.nn.Module) -> Iterator[tuple[str, torch.nn.Module, str, str]]:
+    for prefix, module in model.named_modules():
+        for kind in ("_parameters", "_buffers"):
+            for key, value in getattr(module, kind).items():
+                if value is not None:
+                    yield f"{prefix}.{key}" if prefix else key, module, kind, key
+
+
+def _fault(name: str, module: torch.nn.Module, kind: str, key: str, fake: torch.Tensor) -> str:
+    what = "Parameter" if kind == "_parameters" else "Buffer"
+    if key not in getattr(module, kind):
+        return f"{what} {name} is removed from the model when calling the forward method."
+    is_exempt = what == "Buffer" and isinstance(module, torch.nn.modules.batchnorm._BatchNorm)
+    if getattr(module, kind)[key] is fake or is_exempt:
+        return ""
+    return (
+        f"{what} {name} is reassigned within the model when calling the forward method. Change it "
+        f'in place instead: "self.{key}.copy_(src)", where src is the tensor with the new values.'
+    )

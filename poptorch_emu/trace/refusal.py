@@ -1,0 +1,61 @@
+"""What cannot be captured, and the errors that say so: with the user's line and a way out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor
+
+from poptorch_emu.errors import Error, compiler_error
+from poptorch_emu.trace.source_line import user_source
+
+aten = torch.ops.aten
+
+_ITEM = {aten._local_scalar_dense.default, aten.item.default, aten.is_nonzero.default}
+_COPIES = {aten._to_copy.default, aten.to.device, aten.to.dtype_layout, aten.to.other}
+
+
+def check(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+    """Raises if `func` would take a value out of the graph while it is being traced."""
+    if func in _ITEM and _is_unknown(args[0]):
+        raise compiler_error(
+            'aten::item is only supported in eager mode: something in the graph ("tensor.item()", '
+            "int(tensor), `if tensor:` or similar) reads a value that only exists when the model "
+            f"runs, at {user_source()}. Keep the decision on the device with torch.where or "
+            "poptorch.cond, loop with poptorch.for_loop, or run that part on the host with "
+            "poptorch.CPU."
+        )
+    device = kwargs.get("device")
+    if func in _COPIES and device is not None and torch.device(device).type == "cpu":
+        if isinstance(args[0], FakeTensor) and args[0].device.type == "ipu":
+            raise compiler_error(
+                'Illegal move to CPU (via `.to("cpu")`) of an IPU tensor of shape '
+                f"{list(args[0].shape)} at {user_source()}. Return the IPU tensor from forward "
+                "instead: what forward returns arrives on the CPU."
+            )
+
+
+def data_dependent(func: Any) -> Error:
+    """Returns the error for an operation whose result's shape depends on data."""
+    return compiler_error(
+        f"{func} at {user_source()} makes a tensor whose shape depends on data, but a compiled "
+        "graph has static shapes. Use a form of fixed size (torch.where, a mask, torch.topk), or "
+        "run that part on the host with poptorch.CPU."
+    )
+
+
+def foreign_tensor(tensor: torch.Tensor) -> Error:
+    """Returns the error for a tensor on the CPU that met tensors on the IPU."""
+    return compiler_error(
+        f"Expected an IPU tensor but got tensor(device={tensor.device}, "
+        f"shape={list(tensor.shape)}, dtype={tensor.dtype}) at {user_source()}. Register it as a "
+        'buffer or parameter of the model, or make it a constant with cpu_tensor.to("ipu").'
+    )
+
+
+def _is_unknown(tensor: Any) -> bool:
+    return (
+        isinstance(tensor, FakeTensor) and tensor.constant is None and tensor.device.type == "ipu"
+    )

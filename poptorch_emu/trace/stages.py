@@ -1,0 +1,49 @@
+"""From a block's id to its place, by the rules of the execution strategy."""
+
+from __future__ import annotations
+
+from poptorch_emu.config import StrategyConfig
+from poptorch_emu.enums import AutoStage
+from poptorch_emu.ir.record import BlockPlace
+
+
+class StageResolver:
+    """Gives each block its stage, IPU and phase; automatic stages are made at first sight."""
+
+    def __init__(self, strategy: StrategyConfig) -> None:
+        self._auto_stage = strategy.auto_stage
+        self._places: dict[str, tuple[int, int | None, int]] = {}
+        for index, stage in enumerate(strategy.stages):
+            for block_id in stage.block_ids:
+                self._places[block_id] = (index, stage.ipu, stage.phase)
+
+    def __call__(self, block_id: str, ipu_id: int | None) -> BlockPlace:
+        """Returns the place of `block_id`, whose annotation names IPU `ipu_id` (or none).
+
+        Raises:
+            AssertionError: the strategy lists its blocks and this is not one of them, or stages
+                follow the IPUs and no IPU is named.
+        """
+        if block_id not in self._places:
+            self._places[block_id] = (self._new_stage(block_id, ipu_id), None, 0)
+        stage, stage_ipu, phase = self._places[block_id]
+        if stage_ipu is not None:
+            ipu = stage_ipu
+        else:
+            ipu = ipu_id if ipu_id is not None else stage
+        return BlockPlace(block_id, stage, ipu, phase)
+
+    def _new_stage(self, block_id: str, ipu_id: int | None) -> int:
+        if self._auto_stage is None:
+            raise AssertionError(
+                f"Unknown Block '{block_id}' list of expected Blocks: {sorted(self._places)}. Add "
+                "it to a stage of the execution strategy, or let stages be made automatically."
+            )
+        if self._auto_stage is AutoStage.AutoIncrement:
+            return max((stage for stage, _, _ in self._places.values()), default=0) + 1
+        if ipu_id is None:
+            raise AssertionError(
+                "poptorch.AutoStage.SameAsIpu was selected but no IPU was specified for block "
+                f"{block_id}. Give the block an ipu_id, or choose poptorch.AutoStage.AutoIncrement."
+            )
+        return ipu_id

@@ -1,0 +1,251 @@
+"""Runs a model's `forward` once on fake tensors and records forward, loss and backward.
+
+The result still contains operations that change their arguments; `passes/functional.py` removes
+them. Nothing here knows schedules, and the user's module is as it was before when `trace` returns
+or raises.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from poptorch_emu.config import CompileConfig
+from poptorch_emu.errors import compiler_error
+from poptorch_emu.ir.graph import Graph, Sink, SinkKind, Source, SourceKind
+from poptorch_emu.ir.record import BlockPlace, NodeRecord, Phase
+from poptorch_emu.log import logger
+from poptorch_emu.structure import flatten_tensors
+from poptorch_emu.trace import blocks, loss
+from poptorch_emu.trace.functions import FunctionMode
+from poptorch_emu.trace.module_state import HostTensor, on_ipu
+from poptorch_emu.trace.recorder import IPU, Recorder
+from poptorch_emu.trace.source_line import user_source
+from poptorch_emu.trace.stages import StageResolver
+from poptorch_emu.update.config import LOSS_SCALING, Hyper
+
+# Source: PopTorch's numeric types; the device has no 64-bit floating point.
+_NARROW = {torch.float64: torch.float32}
+
+# From a function of each input tensor to the positional and the keyword arguments of a call.
+ArgumentsOf = Callable[
+    [Callable[[torch.Tensor], torch.Tensor]], tuple[tuple[Any, ...], dict[str, Any]]
+]
+
+
+@dataclass
+class Trace:
+    """What one run of `forward` (and, in training, of backward) came down to.
+
+    Attributes:
+        graph: the recorded operations.
+        fake_mode: the mode that the graph's fake tensors belong to.
+        outputs: what `forward` returned, with fake tensors as leaves.
+        host_outputs: tensors among the outputs that never were on the device, by position.
+        block_history: the blocks in the order they were opened.
+        trainable: names of the parameters that got a gradient, in the model's order.
+    """
+
+    graph: Graph
+    fake_mode: FakeTensorMode
+    outputs: Any = None
+    host_outputs: dict[int, torch.Tensor] = field(default_factory=dict)
+    trainable: tuple[str, ...] = ()
+
+
+def trace(
+    model: torch.nn.Module,
+    arguments: ArgumentsOf,
+    config: CompileConfig,
+    loss_scaling: Hyper | None = None,
+    hooks: tuple[Callable[[], None], Callable[[], None]] = (lambda: None, lambda: None),
+) -> Trace:
+    """Records one call of `model` for one micro-batch.
+
+    Args:
+        model: the user's module.
+        arguments: makes positional and keyword arguments from a function of each input tensor.
+        config: what is compiled.
+        loss_scaling: by what back-propagation starts, in training.
+        hooks: called before forward and at the end of the trace, even after an error.
+
+    Raises:
+        Error: the model cannot be captured; the text says why, where, and what to do.
+    """
+    session = _Tracer(config)
+    with session.active(), ExitStack() as cleanup:
+        cleanup.callback(hooks[1])
+        with on_ipu(model, session.to_fake) as fakes, _named_modules(model, session.modules):
+            fake_args, fake_kwargs = arguments(session.input_to_fake)
+            hooks[0]()
+            outputs = session.run_forward(model, fake_args, fake_kwargs)
+        gradients = session.run_backward(fakes, loss_scaling) if config.is_training else {}
+        return session.finish(outputs, gradients)
+
+
+class _Tracer:
+    """The state of one trace."""
+
+    def __init__(self, config: CompileConfig) -> None:
+        self.config = config
+        self.graph = Graph()
+        self.fake_mode = FakeTensorMode(allow_non_fake_inputs=True)
+        self.recorder = Recorder(self.graph, self._origin)
+        self.modules: list[str] = []
+        self._num_inputs = 0
+        self._phase = Phase.FORWARD
+        self._forward_records: dict[int, NodeRecord] = {}
+
+    @contextmanager
+    def active(self) -> Iterator[None]:
+        """Everything that must surround a trace."""
+        with ExitStack() as stack:
+            stack.enter_context(blocks.tracing(StageResolver(self.config.strategy)))
+            stack.enter_context(torch.autograd.set_multithreading_enabled(False))
+            stack.enter_context(torch.enable_grad())
+            loss.start_marks()
+            stack.callback(loss.take_marks)
+            yield
+
+    def to_fake(self, tensor: HostTensor) -> torch.Tensor:
+        """Returns the stand-in on the IPU of a parameter or buffer."""
+        value = tensor.value.detach()
+        if value.is_floating_point():
+            fake = self._fake_like(value)
+            source = Source(SourceKind.VARIABLE, tensor.name)
+        else:
+            fake = self._fake_like(value)
+            source = Source(SourceKind.CONSTANT, tensor.name)
+            self.graph.constants[tensor.name] = value.clone()
+        if tensor.is_parameter:
+            fake = torch.nn.Parameter(fake, requires_grad=tensor.value.requires_grad)
+        self.recorder.add_source(source, fake, NodeRecord())
+        return fake
+
+    def input_to_fake(self, value: torch.Tensor) -> torch.Tensor:
+        """Returns the stand-in of one micro-batch of an input."""
+        if value.requires_grad:
+            logger.warning(
+                "Input tensor has requires_grad=True set. This tensor will be detached because "
+                "gradients do not flow back through inputs."
+            )
+        rows = value.detach()
+        if rows.dim() > 0:
+            rows = rows.narrow(0, 0, rows.size(0) // self.config.batch_factor)
+        fake = self._fake_like(rows)
+        source = Source(SourceKind.INPUT, str(self._num_inputs))
+        self._num_inputs += 1
+        self.recorder.add_source(source, fake, NodeRecord())
+        return fake
+
+    def run_forward(
+        self, model: torch.nn.Module, args: Sequence[Any], kwargs: dict[str, Any]
+    ) -> Any:
+        """Runs the user's forward; every operation is recorded."""
+        with FunctionMode(), self.fake_mode, self.recorder:
+            return model(*args, **kwargs)
+
+    def run_backward(
+        self, fakes: dict[str, torch.Tensor], loss_scaling: Hyper | None
+    ) -> dict[str, torch.Tensor]:
+        """Finds the loss, differentiates it, and returns the gradient of each parameter."""
+        marks = [(value, self.recorder.find(value)) for value in loss.take_marks()]
+        known = [(value, node) for value, node in marks if node is not None]
+        value = known[loss.final_loss([node for _, node in known])][0]
+        trainable = {name: fake for name, fake in fakes.items() if fake.requires_grad}
+        if not value.requires_grad or not trainable:
+            return {}
+        self._phase = Phase.BACKWARD
+        with self.fake_mode, self.recorder:
+            gradients = torch.autograd.grad(
+                value,
+                list(trainable.values()),
+                grad_outputs=self._seed(value, loss_scaling),
+                allow_unused=True,
+            )
+        pairs = zip(trainable, gradients, strict=True)
+        return {name: gradient for name, gradient in pairs if gradient is not None}
+
+    def finish(self, outputs: Any, gradients: dict[str, torch.Tensor]) -> Trace:
+        """Closes the graph with its outputs and gradients."""
+        results = []
+        host_outputs = {}
+        for index, value in enumerate(flatten_tensors(outputs)):
+            node = self.recorder.find(value)
+            if node is not None:
+                results.append((Sink(SinkKind.OUTPUT, str(index)), node))
+            else:
+                host_outputs[index] = value
+        for name, gradient in gradients.items():
+            node = self.recorder.find(gradient)
+            assert node is not None, f"the gradient of {name} was not recorded"
+            results.append((Sink(SinkKind.GRADIENT, name), node))
+        self.graph.set_results(results)
+        return Trace(self.graph, self.fake_mode, outputs, host_outputs, tuple(gradients))
+
+    def _seed(self, loss_value: torch.Tensor, loss_scaling: Hyper | None) -> torch.Tensor:
+        """Returns the gradient with which back-propagation starts."""
+        if loss_scaling is None or loss_scaling.is_constant:
+            return torch.full_like(loss_value, loss_scaling.value if loss_scaling else 1.0)
+        scale = torch.empty((), dtype=torch.float64, device=IPU)
+        self.recorder.add_source(Source(SourceKind.SCALAR, LOSS_SCALING), scale, NodeRecord())
+        return torch.ones_like(loss_value) * scale
+
+    def _fake_like(self, value: torch.Tensor) -> torch.Tensor:
+        if value.dtype is torch.bfloat16 or value.is_complex():
+            raise compiler_error(
+                f"Unsupported tensor input type from pytorch: {value.dtype}. Please cast to "
+                "torch.float32 or torch.float16 before the tensor goes to the device."
+            )
+        dtype = _NARROW.get(value.dtype, value.dtype)
+        with self.fake_mode:
+            return torch.empty(value.shape, dtype=dtype, device=IPU)
+
+    def _origin(self) -> NodeRecord:
+        """Says where the operation that is being recorded belongs.
+
+        Autograd numbers the nodes of its graph; an operation of backward finds its forward
+        operation by that number.
+        """
+        if self._phase is Phase.BACKWARD:
+            return self._backward_origin()
+        place = blocks.current_block()
+        module = self.modules[-1] if self.modules else ""
+        record = NodeRecord(place, Phase.FORWARD, module, user_source())
+        self._forward_records.setdefault(torch.autograd._get_sequence_nr() - 1, record)  # type: ignore[attr-defined]
+        return record
+
+    def _backward_origin(self) -> NodeRecord:
+        node = torch._C._current_autograd_node()
+        forward = self._forward_records.get(node._sequence_nr()) if node is not None else None  # type: ignore[attr-defined]
+        if forward is None:
+            return NodeRecord(BlockPlace("", 0, 0), Phase.BACKWARD, is_anonymous=True)
+        return NodeRecord(forward.place, Phase.BACKWARD, forward.module, forward.source)
+
+
+@contextmanager
+def _named_modules(model: torch.nn.Module, stack: list[str]) -> Iterator[None]:
+    """Keeps on `stack` the dotted names of the modules whose forward is running."""
+    names = {id(module): name for name, module in model.named_modules()}
+
+    def enter(module: torch.nn.Module, _: Any) -> None:
+        stack.append(names.get(id(module), stack[-1] if stack else ""))
+
+    def leave(module: torch.nn.Module, _: Any, __: Any) -> None:
+        stack.pop()
+
+    before = torch.nn.modules.module.register_module_forward_pre_hook(enter)
+    after = torch.nn.modules.module.register_module_forward_hook(leave)
+    try:
+        yield
+    finally:
+        before.remove()
+        after.remove()
+        stack.clear()
+
+

@@ -1,0 +1,133 @@
+"""Invariants of every schedule, on random maps from stages to IPUs."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from poptorch_emu.schedule.actions import Action, Kind
+from poptorch_emu.schedule.grid import from_csv, to_csv
+from poptorch_emu.schedule.legality import check
+from poptorch_emu.schedule.make import ScheduleKind, make_schedule
+from poptorch_emu.schedule.schedule import link_depth, link_depths, links
+from poptorch_emu.schedule.stash import stash_depths, stash_slots
+from poptorch_emu.schedule.timeline import busy_fractions, makespan, timeline
+
+
+@st.composite
+def stage_maps(draw):
+    """Maps of one to six stages to IPUs numbered without a gap, revisits included."""
+    ids = draw(st.lists(st.integers(0, 5), min_size=1, max_size=6))
+    dense = sorted(set(ids))
+    return tuple(dense.index(ipu) for ipu in ids)
+
+
+schedules = st.builds(
+    make_schedule, st.sampled_from(ScheduleKind), stage_maps(), st.integers(1, 12), st.booleans()
+)
+
+
+@given(schedules)
+def test_schedule_when_made_is_legal(schedule):
+    check(schedule)
+
+
+@given(schedules)
+def test_schedule_when_written_as_csv_parses_back(schedule):
+    assert from_csv("# header\n" + to_csv(schedule)) == schedule
+
+
+@given(stage_maps(), st.integers(1, 12))
+def test_stash_when_pipelined_stays_in_its_published_bound(ipu_of_stage, num_micro_batches):
+    num_stages = len(ipu_of_stage)
+    bounds = {
+        ScheduleKind.GROUPED: [stash_slots(stage, num_stages) for stage in range(num_stages)],
+        ScheduleKind.INTERLEAVED: [num_stages + 1] * num_stages,
+        ScheduleKind.SEQUENTIAL: [1] * num_stages,
+    }
+    for kind, bound in bounds.items():
+        schedule = make_schedule(kind, ipu_of_stage, num_micro_batches, True)
+        check(schedule, max_stash=bound)
+        assert all(map(int.__le__, stash_depths(schedule), bound))
+
+
+@given(schedules, st.data())
+def test_link_depth_when_slots_are_played_is_the_most_in_flight(schedule, data):
+    # Any pair may have a link, such as a connection that skips stages.
+    stages = st.integers(0, schedule.num_stages - 1)
+    first, second = sorted([data.draw(stages), data.draw(stages)])
+    producer, consumer = (Kind.FORWARD, first), (Kind.FORWARD, second)
+    if schedule.is_training and data.draw(st.booleans()):
+        consumer = (Kind.BACKWARD, first)
+
+    in_flight = most = 0
+    for slot in range(schedule.num_slots):
+        ports = [(a.kind, a.stage) for row in schedule.rows for a in row[slot]]
+        in_flight += ports.count(producer)
+        most = max(most, in_flight)
+        in_flight -= ports.count(consumer)
+    assert link_depth(schedule, producer, consumer) == most
+
+
+@given(schedules, st.randoms(use_true_random=False))
+def test_windows_when_run_as_processes_never_deadlock(schedule, random):
+    """Two windows back to back; IPUs take turns at random, slots play no part."""
+    depths = link_depths(schedule)
+    fifos = {link: [] for link in depths}
+    lists = [list(schedule.actions(ipu)) * 2 for ipu in range(schedule.num_ipus)]
+
+    def is_ready(action):
+        port = (action.kind, action.stage)
+        return all(
+            (link[1] != port or fifo) and (link[0] != port or len(fifo) < depths[link])
+            for link, fifo in fifos.items()
+        )
+
+    while any(lists):
+        ready = [actions for actions in lists if actions and is_ready(actions[0])]
+        assert ready, "deadlock"
+        action = random.choice(ready).pop(0)
+        for link, fifo in fifos.items():
+            if link[1] == (action.kind, action.stage):
+                assert fifo.pop(0) == action.micro_batch
+            if link[0] == (action.kind, action.stage):
+                fifo.append(action.micro_batch)
+    assert not any(fifos.values())
+
+
+@given(schedules, st.data())
+def test_timeline_when_costs_are_random_keeps_dependencies_and_never_overlaps(schedule, data):
+    costs = {a: data.draw(st.integers(0, 9)) for row in schedule.rows for c in row for a in c}
+    times = timeline(schedule, costs.__getitem__)
+
+    assert times.keys() == costs.keys()
+    assert all(times[action][1] - times[action][0] == cost for action, cost in costs.items())
+    for ipu in range(schedule.num_ipus):
+        spans = [times[action] for action in schedule.actions(ipu)]
+        assert all(a[1] <= b[0] for a, b in zip(spans, spans[1:], strict=False))
+        assert makespan(times) >= sum(end - start for start, end in spans)
+    for producer, consumer in links(schedule.num_stages, schedule.is_training):
+        for micro_batch in range(schedule.num_micro_batches):
+            end = times[Action(*producer, micro_batch)][1]
+            assert end <= times[Action(*consumer, micro_batch)][0]
+    assert all(0 <= fraction <= 1 for fraction in busy_fractions(schedule, times))
+
+
+@given(
+    costs=st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9)), min_size=1, max_size=6),
+    num_micro_batches=st.integers(1, 12),
+)
+def test_makespan_when_grouped_is_at_most_the_published_step_time(costs, num_micro_batches):
+    """The formula counts M + 2N - 2 cycles, each as long as the slowest stage's pair."""
+    num_stages = len(costs)
+    schedule = make_schedule(
+        ScheduleKind.GROUPED, tuple(range(num_stages)), num_micro_batches, True
+    )
+
+    def duration(action):
+        if action.kind is Kind.UPDATE:
+            return 0
+        return costs[action.stage][action.kind is Kind.BACKWARD]
+
+    slowest = max(map(sum, costs))
+    span = makespan(timeline(schedule, duration))
+    assert num_micro_batches * slowest <= span
+    assert span <= (num_micro_batches + 2 * num_stages - 2) * slowest

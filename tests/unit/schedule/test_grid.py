@@ -1,0 +1,65 @@
+import pytest
+
+from poptorch_emu.schedule.grid import from_csv, slot_parts, to_csv, to_grid
+from poptorch_emu.schedule.grouped import grouped
+from poptorch_emu.schedule.schedule import Schedule
+
+
+def test_from_csv_when_read_finds_stages_micro_batches_and_mode():
+    schedule = from_csv("# a comment, with commas\n0F0,,2F0,0F1,,2F1\n,1F0,,,1F1,\n")
+    assert schedule.ipu_of_stage == (0, 1, 0)
+    assert schedule.num_micro_batches == 2
+    assert not schedule.is_training
+    assert [[len(cell) for cell in row] for row in schedule.rows] == [
+        [1, 0, 1, 1, 0, 1],
+        [0, 1, 0, 0, 1, 0],
+    ]
+
+
+def test_to_csv_when_a_slot_has_several_actions_joins_them():
+    assert to_csv(grouped((0, 1), 1, True)) == "0F0,,0B0,0U0\n,1F0|1B0,,1U0\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("0F0,0X0\n", "'0X0' is not an action"),
+        ("0F0,0F1\n,1F0\n0F2,\n", "Stage 0 has forwards on IPU 0 and on IPU 2"),
+        ("0F0,2F0\n", r"Stages \[1\] have no forward"),
+        ("0F0\n,1F0\n", r"rows have \[1, 2\] slots"),
+        ("", "at least one stage"),
+    ],
+    ids=["action", "two-ipus", "stage-missing", "ragged", "empty"],
+)
+def test_from_csv_when_text_is_no_schedule_raises(text, message):
+    with pytest.raises(ValueError, match=message):
+        from_csv(text)
+
+
+def test_to_grid_when_training_has_slots_parts_and_a_row_for_each_ipu():
+    assert to_grid(grouped((0, 1), 3, True), error_ipu=1) == (
+        "slot   0     1        2        3        4      5\n"
+        "       fill  fill     main     flush    flush  update\n"
+        "IPU 0  0F0   0F1      0F2|0B0  0B1      0B2    0U0\n"
+        "IPU 1        1F0|1B0  1F1|1B1  1F2|1B2         1U0  <-- ERROR HERE"
+    )
+
+
+@pytest.mark.parametrize(("num_micro_batches", "num_main"), [(3, 0), (4, 0), (5, 1), (8, 4)])
+def test_slot_parts_when_grouped_fill_and_flush_for_twice_the_stages_but_two(
+    num_micro_batches, num_main
+):
+    parts = slot_parts(grouped((0, 1, 2), num_micro_batches, True))
+    assert parts.count("main") == num_main
+    assert parts.count("update") == 1
+    assert parts.count("flush") == 4
+    assert parts.count("fill") == min(num_micro_batches, 4)
+
+
+def test_slot_parts_when_inference_fill_and_flush_for_the_stages_but_one():
+    parts = slot_parts(grouped((0, 1, 2), 5, False))
+    assert parts == ("fill",) * 2 + ("main",) * 3 + ("flush",) * 2
+
+
+def test_to_grid_when_schedule_is_empty_still_prints():
+    assert to_grid(Schedule((0,), 1, True, (((),),))) == "slot   0\n       fill\nIPU 0"

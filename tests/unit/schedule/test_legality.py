@@ -1,0 +1,142 @@
+import pytest
+
+from poptorch_emu.schedule.actions import Kind, parse_action
+from poptorch_emu.schedule.deadlock import blocked_actions
+from poptorch_emu.schedule.grid import from_csv
+from poptorch_emu.schedule.grouped import grouped
+from poptorch_emu.schedule.legality import ScheduleError, check
+from poptorch_emu.schedule.schedule import Schedule, link_depths
+
+LEGAL = """\
+0F0,,0B0,0F1,,0B1,0U0
+,1F0|1B0,,,1F1|1B1,,1U0
+"""
+
+# Two stages and two micro-batches in training; each grid breaks one rule.
+ILLEGAL = {
+    "missing": (
+        """\
+0F0,,0B0,0F1,,,0U0
+,1F0|1B0,,,1F1|1B1,,1U0
+""",
+        0,
+        "IPU 0 never runs 0B1",
+    ),
+    "twice": (
+        """\
+0F0,,0B0,0F1,,0B1,0U0
+,1F0|1B0,,1F0,1F1|1B1,,1U0
+""",
+        1,
+        "IPU 1 runs 1F0 twice",
+    ),
+    "unknown-stage": (
+        """\
+0F0,,0B0,0F1,,0B1,0U0
+,1F0|1B0,2B0,,1F1|1B1,,1U0
+""",
+        1,
+        "runs 2B0, which is no action of 2 stages and 2 micro-batches with is_training=True",
+    ),
+    "wrong-ipu": (
+        """\
+0F0,,0B0,0F1,,1B1,0U0
+,1F0|1B0,,,1F1|1B1,,1U0
+""",
+        0,
+        "IPU 0 runs 1B1, which belongs to IPU 1",
+    ),
+    "input-in-the-same-slot-of-another-ipu": (
+        """\
+0F0,,0B0,0F1,,0B1,0U0
+1F0|1B0,,,,1F1|1B1,,1U0
+""",
+        1,
+        "1F0 in slot 0 needs 0F0, which is in slot 0 of IPU 0",
+    ),
+    "input-later-in-the-same-cell": (
+        """\
+0F0,,0B0,0F1,,0B1,0U0
+,1B0|1F0,,,1F1|1B1,,1U0
+""",
+        1,
+        "1B0 in slot 1 needs 1F0, which is in slot 1 of IPU 1",
+    ),
+    "backward-before-forward": (
+        """\
+0B1,,0B0,0F0,,0F1,0U0
+,1F0|1B0,,,1F1|1B1,,1U0
+""",
+        1,
+        "1F0 in slot 1 needs 0F0, which is in slot 3 of IPU 0",
+    ),
+    "last-stage-apart": (
+        """\
+0F0,,,0B0,0F1,,0B1,0U0
+,1F0,1B0,,,1F1|1B1,,1U0
+""",
+        1,
+        "1B0 is in slot 2. The last stage's backward must follow its forward in slot 1",
+    ),
+    "update-before-backward": (
+        """\
+0F0,,0B0,0F1,,0U0,0B1
+,1F0|1B0,,,1F1|1B1,,1U0
+""",
+        0,
+        "IPU 0 runs 0B1 after its update",
+    ),
+    "micro-batches-overtake": (
+        """\
+0F0,0F1,,0B1,0B0,0U0
+,,1F1|1B1,1F0|1B0,,1U0
+""",
+        0,
+        "IPUs wait for ever: IPU 0 before 0B1, IPU 1 before 1F1",
+    ),
+}
+
+
+def test_check_when_schedule_is_legal_says_nothing():
+    check(from_csv(LEGAL))
+
+
+@pytest.mark.parametrize("name", ILLEGAL)
+def test_check_when_a_rule_is_broken_says_which_and_marks_the_row(name):
+    text, ipu, message = ILLEGAL[name]
+    with pytest.raises(ScheduleError) as error:
+        check(from_csv(text))
+    problem, *grid = str(error.value).splitlines()
+    assert message in problem
+    assert [line[:5] for line in grid if line.endswith("  <-- ERROR HERE")] == [f"IPU {ipu}"]
+    assert len(grid) == 4
+
+
+def test_check_when_inference_has_backward_actions_raises():
+    training = from_csv(LEGAL)
+    schedule = Schedule((0, 1), 2, False, training.rows)
+    with pytest.raises(ScheduleError, match="0B0, which is no action of .* is_training=False"):
+        check(schedule)
+
+
+def test_check_when_stash_is_at_and_over_its_bound():
+    schedule = grouped((0, 1, 2), 8, True)
+    check(schedule, max_stash=(5, 3, 1))
+    with pytest.raises(ScheduleError, match="Stage 1 holds 3 micro-batches after 1F2 .* stash 2"):
+        check(schedule, max_stash=(5, 2, 1))
+
+
+def test_blocked_actions_when_a_stash_is_one_too_small_names_the_waiting_actions():
+    schedule = grouped((0, 1, 2), 8, True)
+    depths = link_depths(schedule)
+    assert blocked_actions(schedule, depths) == {}
+
+    depths[(Kind.FORWARD, 0), (Kind.BACKWARD, 0)] -= 1
+    assert blocked_actions(schedule, depths)[0] == parse_action("0F4")
+
+
+def test_blocked_actions_when_neighbours_have_one_place_each_still_finish():
+    schedule = grouped((0, 1, 2), 8, True)
+    depths = link_depths(schedule)
+    depths[(Kind.FORWARD, 0), (Kind.FORWARD, 1)] = 1
+    assert blocked_actions(schedule, depths) == {}

@@ -1,0 +1,114 @@
+"""Levels, layout and the hook for uncaught exceptions."""
+
+import logging
+import re
+import subprocess
+import sys
+
+import pytest
+
+from poptorch_emu import log
+
+
+@pytest.fixture(autouse=True)
+def restore_level():
+    level = log.logger.level
+    yield
+    log.logger.setLevel(level)
+
+
+@pytest.mark.parametrize(
+    ("level", "expected"),
+    [
+        ("TRACE", logging.DEBUG),
+        ("TRACE_ALL", logging.DEBUG),
+        ("DEBUG", logging.DEBUG),
+        ("DEBUG_IR", logging.DEBUG),
+        ("INFO", logging.INFO),
+        ("WARN", logging.WARNING),
+        ("ERR", logging.ERROR),
+        ("OFF", logging.CRITICAL),
+        (0, logging.DEBUG),
+        (1, logging.DEBUG),
+        (2, logging.INFO),
+        (3, logging.WARNING),
+        (4, logging.ERROR),
+        (6, logging.CRITICAL),
+    ],
+)
+def test_set_log_level_when_known_then_python_level_follows(level, expected):
+    log.set_log_level(level)
+    assert log.logger.level == expected
+
+
+@pytest.mark.parametrize("level", [5, 7, -1])
+def test_set_log_level_when_integer_unknown_then_refuses(level):
+    with pytest.raises(ValueError, match=f"Invalid log level integer: {level}"):
+        log.set_log_level(level)
+
+
+@pytest.mark.parametrize("level", ["WARNING", "info", ""])
+def test_set_log_level_when_name_unknown_then_lists_the_valid(level):
+    with pytest.raises(ValueError, match=f"Unknown log level: {level}\\. Valid values are"):
+        log.set_log_level(level)
+
+
+def test_set_popart_log_level_when_not_a_name_then_refuses():
+    log.set_popart_log_level("INFO")
+    with pytest.raises(ValueError, match="^Level must be one of "):
+        log.set_popart_log_level(2)
+
+
+def test_logger_name_then_is_poptorchs():
+    assert log.logger is logging.getLogger("poptorch::python")
+    assert len(log.logger.handlers) == 1
+
+
+def test_record_when_not_on_a_terminal_then_has_the_plain_layout(capsys):
+    log.logger.warning("%d blocks", 3)
+    line = capsys.readouterr().err
+    assert re.fullmatch(
+        r"\[\d\d:\d\d:\d\d\.\d{3}\] \[poptorch::python\] \[warning\] 3 blocks\n", line
+    )
+
+
+@pytest.mark.parametrize("out_is_terminal", [True, False], ids=["both", "stderr-only"])
+def test_record_then_is_coloured_only_when_both_are_terminals(out_is_terminal, capsys, monkeypatch):
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: out_is_terminal)
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    log.logger.error("hot")
+    assert ("\x1b[" in capsys.readouterr().err) == out_is_terminal
+
+
+def test_log_uncaught_then_last_line_comes_first_and_then_everything(caplog):
+    try:
+        raise ValueError("bad batch")
+    except ValueError as error:
+        log.log_uncaught(type(error), error, error.__traceback__)
+    first, second = [record.message for record in caplog.records]
+    assert first == "ValueError: bad batch"
+    assert second.startswith("Traceback") and second.endswith("ValueError: bad batch")
+    assert {record.levelno for record in caplog.records} == {logging.CRITICAL}
+
+
+@pytest.mark.parametrize(
+    ("stdout", "stderr", "shown"),
+    [(b"out", b"broken", "broken"), ("out", None, "out"), (None, None, None)],
+    ids=["stderr", "stdout", "nothing"],
+)
+def test_log_uncaught_when_a_child_failed_then_shows_its_output(stdout, stderr, shown, caplog):
+    error = subprocess.CalledProcessError(2, ["make"], stdout, stderr)
+    log.log_uncaught(type(error), error, None)
+    assert [record.message for record in caplog.records][2:] == ([shown] if shown else [])
+
+
+def test_excepthook_in_a_fresh_process_then_logs_at_critical_even_when_off():
+    program = "from poptorch_emu import log; log.install_excepthook(); raise KeyError('w')"
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env={"POPTORCH_LOG_LEVEL": "OFF", "PYTHONPATH": ":".join(filter(None, sys.path))},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 1
+    assert "[poptorch::python] [critical] KeyError: 'w'\n" in done.stderr
