@@ -1,0 +1,269 @@
+// The one file that knows Python: the builder of programs, the executor, and the translation of errors.
+
+#include <torch/csrc/jit/python/pybind_utils.h>
+#include <torch/extension.h>
+
+#include "common/errors.h"
+#include "program/program.h"
+#include "runtime/executor.h"
+
+namespace py = pybind11;
+
+namespace poptorch_emu {
+namespace {
+
+// In Python an argument that is a register.
+struct PyRegister {
+  int64_t index;
+};
+
+// Puts one Python argument into an instruction: a register or list of registers becomes a slot, any
+// other value a constant of the schema's type.
+void set_argument(Instruction& instruction, size_t index, const py::handle& value) {
+  const c10::Argument& argument = instruction.op.schema().arguments().at(index);
+  const auto position = static_cast<int64_t>(index);
+  if (py::isinstance<PyRegister>(value)) {
+    instruction.slots.push_back({position, {value.cast<PyRegister>().index}});
+    return;
+  }
+  const bool is_list = py::isinstance<py::list>(value) || py::isinstance<py::tuple>(value);
+  if (is_list) {
+    ListSlot slot{position, {}, false};
+    bool has_register = false;
+    for (const py::handle item : value) {
+      const bool is_register = py::isinstance<PyRegister>(item);
+      has_register |= is_register;
+      slot.is_optional |= item.is_none();
+      slot.sources.push_back({is_register ? item.cast<PyRegister>().index : -1});
+    }
+    const std::string type = argument.type()->str();
+    slot.is_optional = type.find("Tensor?[]") != std::string::npos ||
+                       type.find("Optional[Tensor]") != std::string::npos || slot.is_optional;
+    if (has_register) {
+      instruction.list_slots.push_back(std::move(slot));
+      return;
+    }
+  }
+  instruction.arguments[index] = torch::jit::toIValue(value, argument.type());
+}
+
+Instruction make_instruction(const std::string& name, const std::string& overload,
+                             const py::list& args, const py::dict& kwargs,
+                             const std::vector<int64_t>& outputs, const std::vector<int64_t>& dies,
+                             Debug debug) {
+  Instruction instruction{c10::Dispatcher::singleton().findSchemaOrThrow(name.c_str(),
+                                                                         overload.c_str()),
+                          {}, {}, {}, {}, {}, std::move(debug)};
+  const auto& schema = instruction.op.schema();
+  instruction.arguments.resize(schema.arguments().size());
+  for (size_t i = 0; i < schema.arguments().size(); ++i) {
+    const c10::Argument& argument = schema.arguments()[i];
+    if (i < args.size()) {
+      set_argument(instruction, i, args[i]);
+    } else if (kwargs.contains(argument.name())) {
+      set_argument(instruction, i, kwargs[argument.name().c_str()]);
+    } else if (argument.default_value()) {
+      instruction.arguments[i] = *argument.default_value();
+    } else {
+      throw Error("'" + instruction.debug.node + "' gives no value to argument '" +
+                  argument.name() + "' of " + name + ".");
+    }
+  }
+  for (int64_t output : outputs) instruction.outputs.push_back({output});
+  for (int64_t dead : dies) instruction.dies.push_back({dead});
+  return instruction;
+}
+
+std::vector<RegisterId> registers(const std::vector<int64_t>& indices) {
+  std::vector<RegisterId> result;
+  for (int64_t index : indices) result.push_back({index});
+  return result;
+}
+
+void note_register(Segment& segment, int64_t index) {
+  segment.num_registers = std::max(segment.num_registers, index + 1);
+}
+
+// Adds to a table and returns the index.
+template <typename Table, typename Entry>
+int64_t append(Table& table, Entry entry) {
+  table.push_back(std::move(entry));
+  return static_cast<int64_t>(table.size()) - 1;
+}
+
+void add_load(Program& program, int64_t segment, int64_t target, LoadSource source) {
+  Segment& owner = program.at(SegmentId{segment});
+  note_register(owner, target);
+  owner.loads.push_back({{target}, source});
+}
+
+void add_store(Program& program, int64_t segment, int64_t source, StoreTarget target) {
+  program.at(SegmentId{segment}).stores.push_back({{source}, target});
+}
+
+void add_instruction(Program& program, int64_t segment, const std::string& name,
+                     const std::string& overload, const py::list& args, const py::dict& kwargs,
+                     const std::vector<int64_t>& outputs, const std::vector<int64_t>& dies,
+                     Debug debug) {
+  Segment& owner = program.at(SegmentId{segment});
+  for (int64_t output : outputs) note_register(owner, output);
+  owner.instructions.push_back(
+      make_instruction(name, overload, args, kwargs, outputs, dies, std::move(debug)));
+}
+
+int64_t add_link(Program& program, int64_t producer, const std::vector<int64_t>& sources,
+                 int64_t consumer, const std::vector<int64_t>& targets, int64_t capacity) {
+  for (int64_t target : targets) note_register(program.at(SegmentId{consumer}), target);
+  const int64_t id = append(program.links, Link{{producer}, registers(sources), {consumer},
+                                                registers(targets), capacity});
+  program.at(SegmentId{producer}).outgoing.push_back({id});
+  program.at(SegmentId{consumer}).incoming.push_back({id});
+  return id;
+}
+
+void set_schedule(Program& program,
+                  const std::vector<std::vector<std::pair<int64_t, int64_t>>>& actions,
+                  int64_t micro_batches_per_window) {
+  program.schedule.clear();
+  for (const auto& list : actions) {
+    std::vector<Action> row;
+    for (const auto& [segment, micro_batch] : list) row.push_back({{segment}, micro_batch});
+    program.schedule.push_back(std::move(row));
+  }
+  program.micro_batches_per_window = micro_batches_per_window;
+}
+
+void bind_program(py::module_& m) {
+  py::class_<PyRegister>(m, "Register").def(py::init<int64_t>(), py::arg("index"));
+  py::class_<Debug>(m, "Debug")
+      .def(py::init<std::string, std::string, int64_t, std::string, std::string>(),
+           py::arg("node"), py::arg("block") = "", py::arg("stage") = 0, py::arg("module") = "",
+           py::arg("source") = "");
+  py::enum_<SegmentKind>(m, "SegmentKind")
+      .value("MICRO_BATCH", SegmentKind::kMicroBatch)
+      .value("WINDOW", SegmentKind::kWindow);
+  py::enum_<OutputMode>(m, "OutputMode")
+      .value("FINAL", OutputMode::kFinal)
+      .value("EVERY_N", OutputMode::kEveryN)
+      .value("ALL", OutputMode::kAll)
+      .value("SUM", OutputMode::kSum);
+
+  py::class_<Program, std::shared_ptr<Program>>(m, "Program")
+      .def(py::init<>())
+      .def("add_constant",
+           [](Program& p, at::Tensor value) { return append(p.constants, std::move(value)); })
+      .def("add_variable",
+           [](Program& p, std::string name, std::vector<int64_t> shape, at::ScalarType dtype,
+              bool is_per_replica) {
+             return append(p.variables,
+                           Variable{std::move(name), std::move(shape), dtype, is_per_replica});
+           })
+      .def("add_scalar",
+           [](Program& p, std::string name, double value) {
+             return append(p.scalars, Scalar{std::move(name), value});
+           })
+      .def("add_accumulator",
+           [](Program& p, std::string name, at::ScalarType dtype, bool is_running_mean) {
+             return append(p.accumulators, Accumulator{std::move(name), dtype, is_running_mean});
+           })
+      .def("add_input",
+           [](Program& p, std::string name, bool is_batched) {
+             return append(p.inputs, Input{std::move(name), is_batched});
+           })
+      .def("add_segment",
+           [](Program& p, std::string name, int64_t ipu, SegmentKind kind) {
+             Segment segment;
+             segment.name = std::move(name);
+             segment.ipu = ipu;
+             segment.kind = kind;
+             return append(p.segments, std::move(segment));
+           })
+      .def("load_input",
+           [](Program& p, int64_t s, int64_t r, int64_t id) { add_load(p, s, r, LoadInput{{id}}); })
+      .def("load_variable", [](Program& p, int64_t s, int64_t r,
+                               int64_t id) { add_load(p, s, r, LoadVariable{{id}}); })
+      .def("load_constant", [](Program& p, int64_t s, int64_t r,
+                               int64_t id) { add_load(p, s, r, LoadConstant{{id}}); })
+      .def("load_scalar", [](Program& p, int64_t s, int64_t r,
+                             int64_t id) { add_load(p, s, r, LoadScalar{{id}}); })
+      .def("load_accumulator", [](Program& p, int64_t s, int64_t r,
+                                  int64_t id) { add_load(p, s, r, LoadAccumulator{{id}}); })
+      .def("load_rng", [](Program& p, int64_t s, int64_t r) { add_load(p, s, r, LoadRng{}); })
+      .def("add_instruction", &add_instruction)
+      .def("store_output",
+           [](Program& p, int64_t s, int64_t r, OutputMode mode, int64_t period) {
+             const int64_t id = append(p.outputs, Output{mode, period});
+             add_store(p, s, r, StoreOutput{{id}});
+             return id;
+           })
+      .def("store_variable", [](Program& p, int64_t s, int64_t r,
+                                int64_t id) { add_store(p, s, r, StoreVariable{{id}}); })
+      .def("accumulate", [](Program& p, int64_t s, int64_t r,
+                            int64_t id) { add_store(p, s, r, Accumulate{{id}}); })
+      .def("add_link", &add_link)
+      .def("set_schedule", &set_schedule)
+      .def("validate", &Program::validate)
+      .def("text", &Program::text)
+      .def("__str__", &Program::text);
+}
+
+void bind_executor(py::module_& m) {
+  py::class_<Event>(m, "Event")
+      .def_readonly("replica", &Event::replica)
+      .def_readonly("ipu", &Event::ipu)
+      .def_readonly("segment", &Event::segment)
+      .def_readonly("window", &Event::window)
+      .def_readonly("micro_batch", &Event::micro_batch)
+      .def_readonly("worker", &Event::worker)
+      .def_readonly("start_ns", &Event::start_ns)
+      .def_readonly("end_ns", &Event::end_ns);
+  py::class_<Executor>(m, "Executor")
+      .def(py::init([](std::shared_ptr<Program> program, int64_t num_replicas, int64_t num_workers,
+                       int64_t num_intra_op_threads, std::vector<int64_t> input_groups) {
+             return std::make_unique<Executor>(
+                 std::move(program), ExecutorOptions{num_replicas, num_workers,
+                                                     num_intra_op_threads, std::move(input_groups)});
+           }),
+           py::arg("program"), py::arg("num_replicas"), py::arg("num_workers"),
+           py::arg("num_intra_op_threads"), py::arg("input_group_of_replica"))
+      .def("write_variable", [](Executor& e, int64_t id, int64_t replica,
+                                const at::Tensor& value) { e.write_variable({id}, replica, value); })
+      .def("read_variable", [](const Executor& e, int64_t id,
+                               int64_t replica) { return e.read_variable({id}, replica); })
+      .def("set_scalar", [](Executor& e, int64_t id, double value) { e.set_scalar({id}, value); })
+      .def("set_seed", [](Executor& e, int64_t seed) { e.set_rng_state(seed, 0); })
+      .def("rng_state",
+           [](const Executor& e) {
+             const auto [seed, counter] = e.rng_state();
+             return std::vector<int64_t>{seed, counter};
+           })
+      .def("set_rng_state",
+           [](Executor& e, int64_t seed, int64_t counter) { e.set_rng_state(seed, counter); })
+      .def("run", &Executor::run, py::call_guard<py::gil_scoped_release>())
+      .def("set_tracing", &Executor::set_tracing)
+      .def("take_events", &Executor::take_events)
+      .def("variable_bytes", &Executor::variable_bytes)
+      .def("peak_link_items", &Executor::peak_link_items);
+}
+
+void translate_errors() {
+  py::register_exception_translator([](std::exception_ptr pointer) {
+    try {
+      if (pointer) std::rethrow_exception(pointer);
+    } catch (const Error& error) {
+      const py::object make = py::module_::import("poptorch_emu.errors").attr("compiler_error");
+      const py::object exception = make(error.message(), error.category());
+      PyErr_SetObject(py::type::of(exception).ptr(), exception.ptr());
+    }
+  });
+}
+
+}  // namespace
+}  // namespace poptorch_emu
+
+PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
+  m.doc() = "The C++ engine of poptorch_emu: programs and their execution on virtual IPUs.";
+  poptorch_emu::translate_errors();
+  poptorch_emu::bind_program(m);
+  poptorch_emu::bind_executor(m);
+}

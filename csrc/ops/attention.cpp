@@ -1,0 +1,49 @@
+// Keeps attention whole in a traced graph where PyTorch has a fused CPU kernel for it.
+
+#include <ATen/SDPBackend.h>
+#include <ATen/ops/_fused_sdp_choice_native.h>
+#include <ATen/ops/_scaled_dot_product_attention_math.h>
+#include <ATen/ops/_scaled_dot_product_flash_attention_for_cpu.h>
+#include <ATen/ops/scalar_tensor.h>
+#include <ATen/ops/scaled_dot_product_attention_native.h>
+#include <ATen/ops/where.h>
+#include <torch/library.h>
+
+#include <limits>
+
+namespace poptorch_emu {
+namespace {
+
+// The fused kernel takes a mask to add; a boolean one says what takes part.
+std::optional<at::Tensor> additive_mask(const std::optional<at::Tensor>& mask, at::ScalarType dtype) {
+  if (!mask || mask->scalar_type() != at::kBool) return mask;
+  const auto options = mask->options().dtype(dtype);
+  return at::where(*mask, at::scalar_tensor(0.0, options),
+                   at::scalar_tensor(-std::numeric_limits<double>::infinity(), options));
+}
+
+// Decides as eager PyTorch does on CPU tensors: its own function is asked, which reads sizes,
+// strides and types only. What is not fused falls to PyTorch's composition, whose dropout is then
+// intercepted too.
+at::Tensor record_scaled_dot_product_attention(const at::Tensor& query, const at::Tensor& key,
+                                        const at::Tensor& value,
+                                        const std::optional<at::Tensor>& mask, double dropout_p,
+                                        bool is_causal, std::optional<double> scale,
+                                        bool enable_gqa) {
+  const auto choice = static_cast<at::SDPBackend>(at::native::_fused_sdp_choice_cpp(
+      query, key, value, mask, dropout_p, is_causal, scale, enable_gqa));
+  if (choice != at::SDPBackend::flash_attention) {
+    return at::native::scaled_dot_product_attention(query, key, value, mask, dropout_p, is_causal,
+                                                    scale, enable_gqa);
+  }
+  return std::get<0>(at::_scaled_dot_product_flash_attention_for_cpu(
+      query, key, value, dropout_p, is_causal, additive_mask(mask, query.scalar_type()), scale));
+}
+
+}  // namespace
+
+TORCH_LIBRARY_IMPL(aten, AutogradIPU, m) {
+  m.impl("scaled_dot_product_attention", record_scaled_dot_product_attention);
+}
+
+}  // namespace poptorch_emu

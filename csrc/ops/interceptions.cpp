@@ -1,0 +1,47 @@
+// What PyTorch's small composite operators become while a model is traced.
+//
+// Every kernel here is registered at AutogradIPU, so that only the fake tensors of a trace meet it:
+// nothing ever computes on device `ipu`. Each records operations that functionalise, have autograd,
+// and have a CPU kernel.
+
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/leaky_relu.h>
+#include <ATen/ops/native_dropout.h>
+#include <ATen/ops/where.h>
+#include <torch/library.h>
+
+namespace poptorch_emu {
+namespace {
+
+// PyTorch composes dropout of four operations unless the device is CUDA; one is enough.
+at::Tensor record_dropout(const at::Tensor& input, double p, bool train) {
+  TORCH_CHECK_VALUE(p >= 0 && p <= 1, "dropout: p is ", p, "; expected a probability in [0, 1].");
+  if (p == 0 || !train || input.numel() == 0) return input;
+  return std::get<0>(at::native_dropout(input, p, train));
+}
+
+// rrelu_with_noise writes into its argument `noise` in a way that does not functionalise.
+at::Tensor record_rrelu(const at::Tensor& input, const at::Scalar& lower, const at::Scalar& upper,
+                 bool training, std::optional<at::Generator> generator) {
+  const double low = lower.toDouble();
+  const double high = upper.toDouble();
+  if (!training) return at::leaky_relu(input, (low + high) / 2);
+  const at::Tensor slope = at::empty_like(input.detach()).uniform_(low, high, generator);
+  return at::where(input > 0, input, input * slope);
+}
+
+at::Tensor& record_rrelu_(at::Tensor& input, const at::Scalar& lower, const at::Scalar& upper,
+                   bool training, std::optional<at::Generator> generator) {
+  return input.copy_(record_rrelu(input, lower, upper, training, std::move(generator)));
+}
+
+}  // namespace
+
+TORCH_LIBRARY_IMPL(aten, AutogradIPU, m) {
+  m.impl("dropout", record_dropout);
+  m.impl("rrelu", record_rrelu);
+  m.impl("rrelu_", record_rrelu_);
+}
+
+}  // namespace poptorch_emu

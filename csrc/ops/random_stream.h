@@ -1,0 +1,88 @@
+#pragma once
+
+#include <ATen/Parallel.h>
+#include <ATen/core/Tensor.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <tuple>
+
+#include "numerics/philox.h"
+
+namespace poptorch_emu {
+
+// The random numbers of one operation, in one micro-batch of one replica: a pure function from the
+// index of a block to four words.
+class RandomStream {
+ public:
+  // `rng` holds {seed, micro-batch counter, replica, 0} as int64 on the CPU.
+  RandomStream(const at::Tensor& rng, int64_t op_id) {
+    TORCH_CHECK_VALUE(rng.numel() == 4 && rng.scalar_type() == at::kLong && rng.is_contiguous(),
+                      "rng is ", rng.scalar_type(), rng.sizes(), "; expected int64[4] with {seed, ",
+                      "micro-batch, replica, 0}.");
+    const int64_t* state = rng.const_data_ptr<int64_t>();
+    const auto seed = static_cast<uint64_t>(state[0]);
+    const auto micro_batch = static_cast<uint64_t>(state[1]);
+    const auto replica = static_cast<uint64_t>(state[2]);
+    TORCH_CHECK_VALUE(replica <= kMaxReplica && micro_batch >> 48 == 0, "replica ", replica,
+                      " and micro-batch ", micro_batch, " do not fit in 16 and 48 bits.");
+    TORCH_CHECK_VALUE(op_id >= 0 && op_id <= UINT32_MAX, "op_id ", op_id,
+                      " does not fit in 32 bits.");
+    key_ = {low(seed), low(seed >> 32)};
+    op_id_ = static_cast<uint32_t>(op_id);
+    micro_batch_low_ = low(micro_batch);
+    // Sixteen bits each: replicas below, the high bits of the micro-batch above.
+    replica_and_high_ = low(replica | (micro_batch >> 32) << 16);
+  }
+
+  philox::Words words(int64_t block) const {
+    return philox::philox4x32(
+        {static_cast<uint32_t>(block), op_id_, micro_batch_low_, replica_and_high_}, key_);
+  }
+
+ private:
+  static constexpr uint64_t kMaxReplica = UINT16_MAX;
+  static uint32_t low(uint64_t value) { return static_cast<uint32_t>(value); }
+
+  philox::Key key_;
+  uint32_t op_id_;
+  uint32_t micro_batch_low_;
+  uint32_t replica_and_high_;
+};
+
+// Calls `consume(words, first, count)` for each block of `kLanes` elements, on several threads:
+// the words are those of elements [first, first + count).
+template <int64_t kLanes, typename Consume>
+void for_each_block(const RandomStream& stream, int64_t numel, const Consume& consume) {
+  // At some 10 ns a block, enough work to pay for a thread.
+  constexpr int64_t kGrainBlocks = 2048;
+  const int64_t num_blocks = (numel + kLanes - 1) / kLanes;
+  TORCH_CHECK_VALUE(num_blocks <= UINT32_MAX, numel, " random numbers at once; at most ",
+                    kLanes * UINT32_MAX, " can be drawn. Draw them in parts.");
+  at::parallel_for(0, num_blocks, kGrainBlocks, [&](int64_t begin, int64_t end) {
+    for (int64_t block = begin; block < end; ++block) {
+      const int64_t first = block * kLanes;
+      if (numel - first >= kLanes) { consume(stream.words(block), first, kLanes); } else
+      consume(stream.words(block), first, numel - first);
+    }
+  });
+}
+
+// Fills a contiguous tensor; `draw` turns four words into as many elements as its array holds.
+// A tensor on device `meta` stays as it is, so that one kernel serves CPU and Meta.
+template <typename T, typename Draw>
+at::Tensor fill(const at::Tensor& out, const at::Tensor& rng, int64_t op_id, const Draw& draw) {
+  if (out.is_meta()) return out;
+  constexpr int64_t kLanes = std::tuple_size_v<decltype(draw(philox::Words{}))>;
+  T* data = out.mutable_data_ptr<T>();
+  for_each_block<kLanes>(RandomStream(rng, op_id), out.numel(),
+                         [&](const philox::Words& words, int64_t first, int64_t count) {
+                           const auto values = draw(words);
+                           for (int64_t i = 0; i < count; ++i) {
+                             data[first + i] = static_cast<T>(values[i]);
+                           }
+                         });
+  return out;
+}
+
+}  // namespace poptorch_emu

@@ -1,0 +1,175 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/core/ivalue.h>
+
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "common/ids.h"
+
+namespace poptorch_emu {
+
+// A program is values only: what the virtual IPUs run, with every decision taken. It is built once
+// by the compiler, checked by `validate`, and never changes while it runs.
+
+// Where an instruction came from, for error messages.
+struct Debug {
+  std::string node;
+  std::string block;
+  int64_t stage = 0;
+  std::string module;
+  std::string source;
+};
+
+// An argument that is filled from registers before each call: one tensor, or a list of tensors in
+// which an empty register (value -1) stands for None.
+struct Slot {
+  int64_t argument;
+  RegisterId source;
+};
+struct ListSlot {
+  int64_t argument;
+  std::vector<RegisterId> sources;
+  bool is_optional;  // Tensor?[] rather than Tensor[]
+};
+
+struct Instruction {
+  c10::OperatorHandle op;
+  std::vector<c10::IValue> arguments;  // constants in place, anything in the slots
+  std::vector<Slot> slots;
+  std::vector<ListSlot> list_slots;
+  std::vector<RegisterId> outputs;  // -1 where nobody uses the result
+  std::vector<RegisterId> dies;     // released after the call
+  Debug debug;
+};
+
+// What fills a register before the code of a segment runs.
+struct LoadInput {
+  InputId input;
+};
+struct LoadVariable {
+  VariableId variable;
+};
+struct LoadConstant {
+  ConstantId constant;
+};
+struct LoadScalar {
+  ScalarId scalar;
+};
+struct LoadAccumulator {
+  AccumulatorId accumulator;
+};
+struct LoadRng {};
+using LoadSource =
+    std::variant<LoadInput, LoadVariable, LoadConstant, LoadScalar, LoadAccumulator, LoadRng>;
+struct Load {
+  RegisterId target;
+  LoadSource source;
+};
+
+// What becomes of a register after the code of a segment ran.
+struct StoreOutput {
+  OutputId output;
+};
+struct StoreVariable {
+  VariableId variable;
+};
+struct Accumulate {
+  AccumulatorId accumulator;
+};
+using StoreTarget = std::variant<StoreOutput, StoreVariable, Accumulate>;
+struct Store {
+  RegisterId source;
+  StoreTarget target;
+};
+
+enum class SegmentKind {
+  kMicroBatch,  // runs once for each micro-batch, by its own action
+  kWindow,      // runs once for each window, for all replicas together
+};
+
+// Straight-line code of one stage, or of one IPU's weight update.
+struct Segment {
+  std::string name;
+  int64_t ipu;
+  SegmentKind kind;
+  int64_t num_registers = 0;
+  std::vector<Load> loads;
+  std::vector<Instruction> instructions;
+  std::vector<Store> stores;
+  std::vector<LinkId> incoming;
+  std::vector<LinkId> outgoing;
+};
+
+// A bounded FIFO that carries tensors from one segment to another: a stash when both are on one IPU,
+// a channel otherwise.
+struct Link {
+  SegmentId producer;
+  std::vector<RegisterId> producer_registers;
+  SegmentId consumer;
+  std::vector<RegisterId> consumer_registers;
+  int64_t capacity;
+};
+
+struct Variable {
+  std::string name;
+  std::vector<int64_t> shape;
+  at::ScalarType dtype;
+  bool is_per_replica;
+};
+struct Scalar {
+  std::string name;
+  double value;
+};
+struct Accumulator {
+  std::string name;
+  at::ScalarType dtype;
+  bool is_running_mean;
+};
+struct Input {
+  std::string name;
+  bool is_batched;
+};
+
+// The numbers are those of PopTorch's enumeration.
+enum class OutputMode { kFinal = 0, kEveryN = 1, kAll = 2, kSum = 3 };
+struct Output {
+  OutputMode mode;
+  int64_t period;
+};
+
+struct Action {
+  SegmentId segment;
+  int64_t micro_batch;
+};
+
+struct Program {
+  std::vector<Input> inputs;
+  std::vector<at::Tensor> constants;
+  std::vector<Variable> variables;
+  std::vector<Scalar> scalars;
+  std::vector<Accumulator> accumulators;
+  std::vector<Output> outputs;
+  std::vector<Segment> segments;
+  std::vector<Link> links;
+  // For each IPU what it does in one window, in order.
+  std::vector<std::vector<Action>> schedule;
+  int64_t micro_batches_per_window = 1;
+
+  Segment& at(SegmentId id);
+  const Segment& at(SegmentId id) const;
+
+  // Throws `Error` that names the first fault; a program that passes cannot fail for its form.
+  void validate() const;
+
+  // A listing of everything, for people.
+  std::string text() const;
+};
+
+// "float32[4, 3]" for a tensor, a short form of anything else.
+std::string describe(const c10::IValue& value);
+
+}  // namespace poptorch_emu

@@ -1,0 +1,83 @@
+#include "runtime/collector.h"
+
+#include <ATen/ops/empty.h>
+
+namespace poptorch_emu {
+
+OutputCollector::OutputCollector(const Output& output, int64_t num_micro_batches,
+                                 int64_t num_replicas)
+    : mode_(output.mode),
+      period_(output.period),
+      num_micro_batches_(num_micro_batches),
+      num_replicas_(num_replicas) {
+  switch (mode_) {
+    case OutputMode::kFinal:
+    case OutputMode::kSum:
+      num_pieces_ = num_replicas;
+      break;
+    case OutputMode::kAll:
+      num_pieces_ = num_micro_batches * num_replicas;
+      break;
+    case OutputMode::kEveryN:
+      num_pieces_ = num_micro_batches / period_ * num_replicas;
+      break;
+  }
+}
+
+bool OutputCollector::is_wanted(int64_t micro_batch) const {
+  switch (mode_) {
+    case OutputMode::kFinal:
+      return micro_batch + 1 == num_micro_batches_;
+    case OutputMode::kEveryN:
+      return (micro_batch + 1) % period_ == 0;
+    case OutputMode::kAll:
+    case OutputMode::kSum:
+      return true;
+  }
+  return true;
+}
+
+int64_t OutputCollector::index_of(int64_t micro_batch, int64_t replica) const {
+  switch (mode_) {
+    case OutputMode::kAll:
+      return micro_batch * num_replicas_ + replica;
+    case OutputMode::kEveryN:
+      return ((micro_batch + 1) / period_ - 1) * num_replicas_ + replica;
+    case OutputMode::kFinal:
+    case OutputMode::kSum:
+      return replica;
+  }
+  return replica;
+}
+
+void OutputCollector::add(const at::Tensor& piece, int64_t micro_batch, int64_t replica) {
+  if (!is_wanted(micro_batch)) return;
+  const bool is_scalar = piece.dim() == 0;
+  {
+    std::lock_guard lock(*allocation_);
+    if (!result_.defined()) {
+      std::vector<int64_t> shape = piece.sizes().vec();
+      if (num_pieces_ > 1) {
+        if (is_scalar) {
+          shape = {num_pieces_};
+        } else {
+          shape[0] *= num_pieces_;
+        }
+      }
+      result_ = at::empty(shape, piece.options());
+    }
+  }
+  const int64_t index = index_of(micro_batch, replica);
+  at::Tensor target = result_;
+  if (num_pieces_ > 1) {
+    target = is_scalar ? result_.select(0, index)
+                       : result_.narrow(0, index * piece.size(0), piece.size(0));
+  }
+  if (mode_ == OutputMode::kSum && micro_batch > 0) {
+    target.add_(piece);
+  } else {
+    target.copy_(piece);
+  }
+}
+
+}  // namespace poptorch_emu

@@ -1,0 +1,38 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <mutex>
+#include <vector>
+
+#include "program/program.h"
+
+namespace poptorch_emu {
+
+// Gathers one output of all micro-batches and replicas of a call by its mode. Replicas may add at
+// the same time; of one replica the micro-batches come in order.
+class OutputCollector {
+ public:
+  // `num_micro_batches` counts all of the call, for one replica.
+  OutputCollector(const Output& output, int64_t num_micro_batches, int64_t num_replicas);
+
+  void add(const at::Tensor& piece, int64_t micro_batch, int64_t replica);
+
+  // The gathered tensor: one piece unchanged, several joined along the first dimension.
+  at::Tensor take() { return std::move(result_); }
+
+ private:
+  // Whether this micro-batch is part of the result, and the index of its piece.
+  bool is_wanted(int64_t micro_batch) const;
+  int64_t index_of(int64_t micro_batch, int64_t replica) const;
+
+  OutputMode mode_;
+  int64_t period_;
+  int64_t num_micro_batches_;
+  int64_t num_replicas_;
+  int64_t num_pieces_;
+  at::Tensor result_;
+  std::unique_ptr<std::mutex> allocation_ = std::make_unique<std::mutex>();
+};
+
+}  // namespace poptorch_emu

@@ -1,0 +1,148 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <exception>
+#include <memory>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include "program/program.h"
+#include "runtime/collector.h"
+#include "runtime/frame.h"
+#include "runtime/memory.h"
+
+namespace poptorch_emu {
+
+// One executed action, for profiles. Times are of the steady clock.
+struct Event {
+  int64_t replica;
+  int64_t ipu;
+  int64_t segment;
+  int64_t window;
+  int64_t micro_batch;
+  int64_t worker;
+  int64_t start_ns;
+  int64_t end_ns;
+};
+
+// How an executor uses the machine and its replicas.
+struct ExecutorOptions {
+  int64_t num_replicas = 1;
+  int64_t num_workers = 1;
+  int64_t num_intra_op_threads = 1;
+  // Which input block each replica reads of those of one micro-batch.
+  std::vector<int64_t> input_group_of_replica = {0};
+};
+
+// Runs a program on virtual IPUs. A virtual IPU is one IPU of one replica; it works through its list
+// of actions in order, waiting for its links. Any number of workers gives the same results: each
+// link has one producer and one consumer, each list one order, and each sum a fixed order.
+//
+// Owns variables, links and worker threads. One call at a time; the program must outlive it.
+class Executor {
+ public:
+  Executor(std::shared_ptr<const Program> program, ExecutorOptions options);
+  ~Executor();
+  Executor(const Executor&) = delete;
+  Executor& operator=(const Executor&) = delete;
+
+  void write_variable(VariableId id, int64_t replica, const at::Tensor& value);
+  at::Tensor read_variable(VariableId id, int64_t replica) const;
+  void set_scalar(ScalarId id, double value);
+
+  // The random numbers depend on the seed and on how many micro-batches ran since it was set.
+  std::pair<int64_t, int64_t> rng_state() const { return {seed_, counter_}; }
+  void set_rng_state(int64_t seed, int64_t counter);
+
+  // Runs `num_windows` windows on whole batches and returns the outputs. After an error the variables
+  // are those of the last complete window, and the next call can run.
+  std::vector<at::Tensor> run(const std::vector<at::Tensor>& inputs, int64_t num_windows);
+
+  void set_tracing(bool is_tracing) { is_tracing_ = is_tracing; }
+  std::vector<Event> take_events();
+
+  // Bytes of all variables, and for each link the most items it ever held.
+  int64_t variable_bytes() const { return memory_.variable_bytes(); }
+  std::vector<int64_t> peak_link_items() const;
+
+ private:
+  struct LinkQueue {
+    std::deque<std::vector<at::Tensor>> items;
+    int64_t peak = 0;
+  };
+  struct VirtualIpu {
+    int64_t replica;
+    int64_t ipu;
+    size_t position = 0;  // next action in the IPU's list
+    bool is_running = false;
+  };
+
+  const Action& next_action(const VirtualIpu& ipu) const;
+  LinkQueue& queue(LinkId id, int64_t replica);
+
+  // The following are called with the lock held.
+  VirtualIpu* find_ready();
+  bool is_ready(const VirtualIpu& ipu);
+  bool has_links_ready(const Segment& segment, int64_t replica);
+  void take_inputs(const VirtualIpu& ipu, const Action& action);
+  void give_outputs(const VirtualIpu& ipu, const Action& action);
+  void advance(VirtualIpu& ipu);
+  void finish_window();
+  [[noreturn]] void report_deadlock() const;
+
+  // Called without the lock.
+  void execute(const VirtualIpu& ipu, const Action& action);
+  void load(Frame& frame, const Load& load, const VirtualIpu& ipu, int64_t global_micro_batch);
+  void store(Frame& frame, const Store& store, const VirtualIpu& ipu, const Action& action);
+  void work(int64_t worker);
+  void run_actions(VirtualIpu& ipu, int64_t worker, std::unique_lock<std::mutex>& lock);
+
+  void prepare(const std::vector<at::Tensor>& inputs, int64_t num_windows);
+  void clean_up();
+  void serve(int64_t worker);
+  int64_t global_micro_batch(const Action& action) const;
+  at::Tensor rows_of(InputId id, int64_t micro_batch, int64_t replica) const;
+
+  const std::shared_ptr<const Program> program_;
+  const ExecutorOptions options_;
+  int64_t num_groups_;
+  DeviceMemory memory_;
+  std::vector<std::vector<LinkQueue>> queues_;           // by link, then replica
+  std::vector<std::vector<std::unique_ptr<Frame>>> frames_;  // by segment, then replica
+  std::vector<VirtualIpu> ipus_;
+  int64_t seed_ = 0;
+  int64_t counter_ = 0;
+
+  // State of the running call.
+  std::vector<at::Tensor> inputs_;
+  std::vector<OutputCollector> outputs_;
+  int64_t num_windows_ = 0;
+  int64_t window_ = 0;
+  int64_t micro_batch_actions_left_ = 0;  // of this window
+  int64_t ipus_at_end_ = 0;
+  int64_t num_running_ = 0;
+  int64_t num_waiting_ = 0;
+  bool is_done_ = false;
+  std::exception_ptr error_;
+  bool is_tracing_ = false;
+  std::vector<Event> events_;
+
+  std::mutex mutex_;
+  std::condition_variable progress_;
+
+  // The pool: worker 0 is the caller's thread.
+  std::mutex pool_mutex_;
+  std::condition_variable pool_wake_;
+  std::condition_variable pool_idle_;
+  int64_t generation_ = 0;
+  int64_t num_busy_ = 0;
+  bool is_closing_ = false;
+  std::vector<std::thread> threads_;
+};
+
+}  // namespace poptorch_emu

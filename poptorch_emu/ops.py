@@ -1,0 +1,77 @@
+"""Operations that PopTorch adds to PyTorch's; outside a trace they are plain PyTorch."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from poptorch_emu.errors import make_error
+from poptorch_emu.trace import loss
+
+
+def identity_loss(x: torch.Tensor, reduction: str) -> torch.Tensor:
+    """Returns `x` reduced, and marks it as the loss of the model (exact).
+
+    Args:
+        x: any shape.
+        reduction: "sum" and "mean" give a 0-d tensor, "none" the shape of `x`.
+
+    Raises:
+        AssertionError: `reduction` is none of them.
+    """
+    assert reduction in ("sum", "mean", "none"), (
+        f"Unsupported reduction type! Got {reduction!r}; choose 'sum', 'mean' or 'none'."
+    )
+    if reduction == "sum":
+        value = x.sum()
+    elif reduction == "mean":
+        value = x.mean()
+    else:
+        value = x.clone()
+    loss.mark(value)
+    return value
+
+
+def nop(tensor: torch.Tensor) -> torch.Tensor:
+    """Returns a copy of `tensor` (exact).
+
+    Raises:
+        Error: the argument is not a tensor.
+    """
+    if not isinstance(tensor, torch.Tensor):
+        raise make_error(f"nop must take a torch.tensor argument. {type(tensor)} is not supported.")
+    return tensor.clone()
+
+
+def recomputationCheckpoint(*tensors: Any) -> Any:
+    """Returns its arguments; their values are kept rather than recomputed (accepted).
+
+    Returns:
+        The tensor, a tuple of several, or the same container.
+
+    Raises:
+        ValueError: an argument is not a tensor.
+    """
+    if len(tensors) == 1 and isinstance(tensors[0], (list, tuple)):
+        return type(tensors[0])(recomputationCheckpoint(item) for item in tensors[0])
+    for tensor in tensors:
+        if not isinstance(tensor, torch.Tensor):
+            raise ValueError(f"All inputs must be tensors, but one is of type {type(tensor)}.")
+    return tensors[0] if len(tensors) == 1 else tensors
+
+
+def set_available_memory(
+    tensor: torch.Tensor, available_memory_proportion: float
+) -> torch.Tensor:
+    """Returns `tensor`; a hint about the memory of the operation that makes it (accepted).
+
+    Raises:
+        Error: the argument is not a tensor.
+    """
+    if not isinstance(tensor, torch.Tensor):
+        raise make_error(
+            "You may only set available memory for torch.tensor values, but this is of type "
+            f"{type(tensor)}."
+        )
+    return tensor
