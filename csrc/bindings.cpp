@@ -1,5 +1,6 @@
 // The one file that knows Python: the builder of programs, the executor, and the translation of errors.
 
+#include <ATen/ScalarOps.h>
 #include <torch/csrc/jit/python/pybind_utils.h>
 #include <torch/extension.h>
 
@@ -43,6 +44,13 @@ void set_argument(Instruction& instruction, size_t index, const py::handle& valu
       instruction.list_slots.push_back(std::move(slot));
       return;
     }
+  }
+  const bool takes_tensor = argument.type()->kind() == c10::TypeKind::TensorType;
+  if (takes_tensor && !value.is_none() && !THPVariable_Check(value.ptr())) {
+    // A Python number beside a tensor: it does not take part in type promotion.
+    instruction.arguments[index] =
+        at::native::wrapped_scalar_tensor(torch::jit::toIValue(value, c10::NumberType::get()).toScalar());
+    return;
   }
   instruction.arguments[index] = torch::jit::toIValue(value, argument.type());
 }

@@ -62,8 +62,7 @@ void for_each_block(const RandomStream& stream, int64_t numel, const Consume& co
   at::parallel_for(0, num_blocks, kGrainBlocks, [&](int64_t begin, int64_t end) {
     for (int64_t block = begin; block < end; ++block) {
       const int64_t first = block * kLanes;
-      if (numel - first >= kLanes) { consume(stream.words(block), first, kLanes); } else
-      consume(stream.words(block), first, numel - first);
+      consume(stream.words(block), first, std::min(kLanes, numel - first));
     }
   });
 }

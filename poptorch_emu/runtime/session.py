@@ -71,6 +71,17 @@ class Session:
             if variable.is_state
         }
 
+    def write_states(self, states: Mapping[str, torch.Tensor]) -> list[str]:
+        """Copies states of the optimiser to the device; returns the names that were missing."""
+        missing = []
+        for variable in self.executable.variables.values():
+            if variable.is_state:
+                if variable.name in states:
+                    self._write(variable, states[variable.name])
+                else:
+                    missing.append(variable.name)
+        return missing
+
     def set_hyper_parameters(self, optimizer: OptimizerConfig) -> None:
         """Gives the variable hyper-parameters their present values."""
         for (name, group), index in self.executable.scalars.items():
@@ -88,7 +99,7 @@ class Session:
 
     @rng_state.setter
     def rng_state(self, state: Sequence[int]) -> None:
-        self._executor.set_rng_state(list(state))
+        self._executor.set_rng_state(*state)
 
     def run(self, inputs: Sequence[torch.Tensor]) -> Any:
         """Runs one call on whole batches and returns outputs in the structure forward made.

@@ -1,0 +1,41 @@
+# Thin names for the commands; each does all the set-up that a fresh machine needs.
+#   make demo   trains the pipelining tutorial on handwritten digits
+#   make test   runs the test suite
+#   make check  format, lint and types
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+SOURCES := setup.py $(shell find csrc -name '*.cpp' -o -name '*.h' 2>/dev/null)
+
+.PHONY: demo test check bench clean
+
+demo: $(VENV)/.built
+	$(BIN)/python tutorials/pipelining/mnist_pipeline.py --epochs 10
+
+test: $(VENV)/.built
+	$(BIN)/python -m pytest
+
+check: $(VENV)/.built
+	$(BIN)/pip install -q ruff mypy clang-format
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/clang-format --dry-run --Werror $(filter %.cpp %.h,$(SOURCES))
+
+bench: $(VENV)/.built
+	$(BIN)/python benchmarks/speed.py
+
+$(VENV)/.dependencies: pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install -q torch==2.13.0 numpy tqdm
+	$(BIN)/pip install -q pytest hypothesis ninja 'setuptools>=77' wheel scipy \
+		scikit-learn matplotlib nbformat nbclient ipykernel
+	touch $@
+
+$(VENV)/.built: $(VENV)/.dependencies $(SOURCES)
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/pip install -q --no-build-isolation --no-deps -e .
+	touch $@
+
+clean:
+	rm -rf $(VENV) build *.egg-info poptorch_emu/_C*.so

@@ -1,0 +1,211 @@
+// The operators `rnn_layer` and `rnn_layer_backward`: one layer in one direction as one operation of
+// a graph, with its gradient as another.
+//
+// An LSTM in float32 without projection runs in oneDNN, as in eager PyTorch, whose workspace then is
+// the reserve. All others run by steps; half precision computes in float32.
+
+#include "ops/rnn_layer.h"
+
+#include <ATen/Context.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/mkldnn_rnn_layer.h>
+#include <ATen/ops/mkldnn_rnn_layer_backward.h>
+#include <ATen/ops/zeros_like.h>
+#include <torch/library.h>
+
+namespace poptorch_emu::rnn {
+namespace {
+
+using at::Tensor;
+using at::TensorList;
+using OptionalTensor = std::optional<Tensor>;
+using Outputs = std::tuple<Tensor, Tensor, Tensor, Tensor>;
+
+// PyTorch's number for an LSTM among its recurrent modes.
+constexpr int64_t kMkldnnLstm = 2;
+
+bool is_half(const Tensor& tensor) {
+  return tensor.scalar_type() == at::kHalf || tensor.scalar_type() == at::kBFloat16;
+}
+
+bool runs_in_mkldnn(const Layer& layer) {
+  return layer.mode == Mode::kLstm && !layer.has_projection() && layer.input.numel() > 0 &&
+         (layer.input.scalar_type() == at::kFloat || is_half(layer.input)) &&
+         at::globalContext().userEnabledMkldnn();
+}
+
+Layer make_layer(std::string_view mode, bool reverse, const Tensor& input, TensorList state,
+                 TensorList weights) {
+  Layer layer{mode_of(mode), reverse, input, state.vec(), weights.vec()};
+  const bool is_lstm = layer.mode == Mode::kLstm;
+  TORCH_CHECK_VALUE(state.size() == (is_lstm ? 2 : 1), mode, " got ", state.size(),
+                    " initial states; expected ", is_lstm ? "[h0, c0]." : "[h0].");
+  TORCH_CHECK_VALUE(
+      weights.size() == 2 || weights.size() == 4 || (layer.has_projection() && is_lstm), mode,
+      " got ", weights.size(), " weights; expected w_ih, w_hh, perhaps b_ih and b_hh, and for an ",
+      "LSTM with projection w_hr.");
+  TORCH_CHECK_VALUE(input.dim() == 3 && input.size(2) == layer.w_ih().size(1), mode,
+                    " got an input of shape ", input.sizes(), "; expected (steps, batch, ",
+                    layer.w_ih().size(1), ").");
+  TORCH_CHECK_VALUE(input.size(0) > 0, mode, " got no steps; expected at least one.");
+  const std::array<int64_t, 2> state_size = {layer.batch_size(), layer.output_size()};
+  TORCH_CHECK_VALUE(layer.h0().sizes() == at::IntArrayRef(state_size), mode,
+                    " got an initial state of shape ", layer.h0().sizes(), "; expected ",
+                    at::IntArrayRef(state_size), ".");
+  return layer;
+}
+
+std::vector<Tensor> in_type(std::vector<Tensor> tensors, at::ScalarType dtype) {
+  for (Tensor& tensor : tensors) tensor = tensor.to(dtype);
+  return tensors;
+}
+
+Layer in_float(const Layer& layer) {
+  return {layer.mode, layer.is_reverse, layer.input.to(at::kFloat),
+          in_type(layer.state, at::kFloat), in_type(layer.weights, at::kFloat)};
+}
+
+// oneDNN wants biases in any case, and does not read these.
+Tensor bias_or_zeros(const Layer& layer, size_t index) {
+  return layer.has_biases() ? layer.weights[index] : at::zeros_like(layer.w_ih());
+}
+
+Results forward_in_mkldnn(const Layer& layer, bool is_training) {
+  auto [output, h, c, reserve] = at::mkldnn_rnn_layer(
+      layer.input, layer.w_ih(), layer.w_hh(), bias_or_zeros(layer, 2), bias_or_zeros(layer, 3),
+      layer.h0(), layer.c0(), layer.is_reverse, /*batch_sizes=*/{}, kMkldnnLstm,
+      layer.hidden_size(), /*num_layers=*/1, layer.has_biases(), /*bidirectional=*/false,
+      /*batch_first=*/false, is_training);
+  return {output, h, c, is_training ? reserve : at::empty({0}, reserve.options())};
+}
+
+Gradients backward_in_mkldnn(const Layer& layer, const Results& results,
+                             const ResultGradients& gradients) {
+  auto [input, w_ih, w_hh, b_ih, b_hh, h0, c0] = at::mkldnn_rnn_layer_backward(
+      layer.input, layer.w_ih(), layer.w_hh(), bias_or_zeros(layer, 2), bias_or_zeros(layer, 3),
+      layer.h0(), layer.c0(), results.output, results.h, results.c, gradients.output, gradients.h,
+      gradients.c, layer.is_reverse, kMkldnnLstm, layer.hidden_size(), /*num_layers=*/1,
+      layer.has_biases(), /*train=*/true, /*bidirectional=*/false, /*batch_sizes=*/{},
+      /*batch_first=*/false, results.reserve);
+  Gradients all{input, {h0, c0}, {w_ih, w_hh}};
+  if (layer.has_biases()) all.weights.insert(all.weights.end(), {b_ih, b_hh});
+  return all;
+}
+
+Results forward(const Layer& layer, bool is_training) {
+  if (is_half(layer.input)) {
+    const auto dtype = layer.input.scalar_type();
+    const Results wide = forward(in_float(layer), is_training);
+    return {wide.output.to(dtype), wide.h.to(dtype), wide.c.to(dtype), wide.reserve};
+  }
+  return runs_in_mkldnn(layer) ? forward_in_mkldnn(layer, is_training)
+                               : forward_by_steps(layer, is_training);
+}
+
+Gradients backward(const Layer& layer, const Results& results, const ResultGradients& gradients,
+                   bool needs_input_gradient) {
+  if (is_half(layer.input)) {
+    const auto wide = [](const Tensor& tensor) { return tensor.to(at::kFloat); };
+    const auto dtype = layer.input.scalar_type();
+    const Gradients all = backward(
+        in_float(layer),
+        {wide(results.output), wide(results.h), wide(results.c), results.reserve},
+        {wide(gradients.output), wide(gradients.h), wide(gradients.c)}, needs_input_gradient);
+    return {needs_input_gradient ? all.input.to(dtype) : Tensor(), in_type(all.state, dtype),
+            in_type(all.weights, dtype)};
+  }
+  // The reserve tells who made it, whatever has been switched on or off since.
+  return results.reserve.scalar_type() == at::kByte
+             ? backward_in_mkldnn(layer, results, gradients)
+             : backward_by_steps(layer, results, gradients, needs_input_gradient);
+}
+
+Outputs rnn_layer_cpu(const Tensor& input, TensorList state, TensorList weights,
+                      std::string_view mode, bool reverse, bool training) {
+  const Results results =
+      forward(make_layer(mode, reverse, input.contiguous(), state, weights), training);
+  return {results.output, results.h, results.c, results.reserve};
+}
+
+Outputs rnn_layer_meta(const Tensor& input, TensorList state, TensorList weights,
+                       std::string_view mode, bool reverse, bool training) {
+  const Layer layer = make_layer(mode, reverse, input, state, weights);
+  const auto options = input.options();
+  const Tensor c = layer.mode == Mode::kLstm
+                       ? at::empty_like(layer.c0(), at::MemoryFormat::Contiguous)
+                       : at::empty({0}, options);
+  const bool is_bytes = runs_in_mkldnn(layer);
+  const auto reserve_type = is_bytes            ? at::kByte
+                            : is_half(input)    ? at::kFloat
+                                                : input.scalar_type();
+  // Of oneDNN's workspace, whose size only oneDNN knows, what an LSTM must keep: gates and cells.
+  std::vector<int64_t> reserve_size = {layer.num_steps(), layer.batch_size(),
+                                       layer.num_saved() * layer.hidden_size()};
+  if (is_bytes) reserve_size = {c10::multiply_integers(reserve_size) * int64_t{sizeof(float)}};
+  if (!training) reserve_size = {0};
+  return {at::empty({layer.num_steps(), layer.batch_size(), layer.output_size()}, options),
+          at::empty({layer.batch_size(), layer.output_size()}, options), c,
+          at::empty(reserve_size, options.dtype(reserve_type))};
+}
+
+// All gradients in the order of the arguments; that of the input comes first, if it is wanted.
+std::vector<Tensor> in_order(Gradients gradients, bool needs_input_gradient) {
+  std::vector<Tensor> all;
+  if (needs_input_gradient) all.push_back(gradients.input);
+  all.insert(all.end(), gradients.state.begin(), gradients.state.end());
+  all.insert(all.end(), gradients.weights.begin(), gradients.weights.end());
+  return all;
+}
+
+std::vector<Tensor> rnn_layer_backward_cpu(
+    const OptionalTensor& grad_output, const OptionalTensor& grad_h, const OptionalTensor& grad_c,
+    const Tensor& input, TensorList state, TensorList weights, const Tensor& output,
+    const Tensor& h, const Tensor& c, const Tensor& reserve, std::string_view mode, bool reverse,
+    bool needs_input_grad) {
+  const auto or_zeros = [](const OptionalTensor& gradient, const Tensor& result) {
+    return gradient ? gradient->contiguous() : at::zeros_like(result);
+  };
+  const Layer layer = make_layer(mode, reverse, input.contiguous(), state, weights);
+  return in_order(backward(layer, {output, h, c, reserve},
+                           {or_zeros(grad_output, output), or_zeros(grad_h, h), or_zeros(grad_c, c)},
+                           needs_input_grad),
+                  needs_input_grad);
+}
+
+std::vector<Tensor> rnn_layer_backward_meta(
+    const OptionalTensor&, const OptionalTensor&, const OptionalTensor&, const Tensor& input,
+    TensorList state, TensorList weights, const Tensor&, const Tensor&, const Tensor&,
+    const Tensor&, std::string_view, bool, bool needs_input_grad) {
+  const auto alike = [](const Tensor& tensor) {
+    return at::empty_like(tensor, at::MemoryFormat::Contiguous);
+  };
+  Gradients gradients{alike(input), state.vec(), weights.vec()};
+  for (Tensor& tensor : gradients.state) tensor = alike(tensor);
+  for (Tensor& tensor : gradients.weights) tensor = alike(tensor);
+  return in_order(gradients, needs_input_grad);
+}
+
+}  // namespace
+
+TORCH_LIBRARY_FRAGMENT(poptorch_emu, m) {
+  m.def(
+      "rnn_layer(Tensor input, Tensor[] state, Tensor[] weights, str mode, bool reverse, "
+      "bool training) -> (Tensor output, Tensor h, Tensor c, Tensor reserve)");
+  m.def(
+      "rnn_layer_backward(Tensor? grad_output, Tensor? grad_h, Tensor? grad_c, Tensor input, "
+      "Tensor[] state, Tensor[] weights, Tensor output, Tensor h, Tensor c, Tensor reserve, "
+      "str mode, bool reverse, bool needs_input_grad) -> Tensor[]");
+}
+
+TORCH_LIBRARY_IMPL(poptorch_emu, CPU, m) {
+  m.impl("rnn_layer", rnn_layer_cpu);
+  m.impl("rnn_layer_backward", rnn_layer_backward_cpu);
+}
+
+TORCH_LIBRARY_IMPL(poptorch_emu, Meta, m) {
+  m.impl("rnn_layer", rnn_layer_meta);
+  m.impl("rnn_layer_backward", rnn_layer_backward_meta);
+}
+
+}  // namespace poptorch_emu::rnn

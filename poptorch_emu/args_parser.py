@@ -1,0 +1,49 @@
+"""Teaches the package how to find the tensors in a type of the user's."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+
+from poptorch_emu.errors import make_error
+from poptorch_emu.structure import ICustomArgParser, flatten_tensors, rebuild, register_parser
+
+__all__ = [
+    "ICustomArgParser",
+    "flattenTensorStructure",
+    "reconstructTensorStructure",
+    "registerCustomArgParser",
+    "registerGeometricCustomArgParsers",
+]
+
+
+def registerCustomArgParser(arg_data_type: type, arg_parser: ICustomArgParser | None) -> None:
+    """Makes `arg_parser` responsible for `arg_data_type`; `None` forgets the type (exact).
+
+    Raises:
+        Error: `arg_parser` is not an `ICustomArgParser`.
+    """
+    if arg_parser is not None and not isinstance(arg_parser, ICustomArgParser):
+        raise make_error(
+            f"arg_parser must inherit from ICustomArgParser, but it is of type {type(arg_parser)}."
+        )
+    register_parser(arg_data_type, arg_parser)
+
+
+def registerGeometricCustomArgParsers() -> None:
+    """Registers the parsers of `poptorch_geometric` if that package is installed (exact)."""
+    if importlib.util.find_spec("poptorch_geometric") is not None:
+        importlib.import_module("poptorch_geometric.types")
+
+
+def flattenTensorStructure(tensors: Any) -> list[torch.Tensor]:
+    """Returns every tensor in a structure, depth first (exact)."""
+    return flatten_tensors(tensors)
+
+
+def reconstructTensorStructure(structure: Any, values: Iterable[torch.Tensor]) -> Any:
+    """Returns `structure` with its tensors replaced by `values` (exact)."""
+    return rebuild(structure, iter(values))

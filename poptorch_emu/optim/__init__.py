@@ -1,0 +1,6 @@
+"""Optimisers whose arithmetic runs on the device: `poptorch.optim`."""
+
+from poptorch_emu.optim.base import Optimizer, VariableAttributes
+from poptorch_emu.optim.optimizers import LAMB, SGD, Adam, AdamW, RMSprop
+
+__all__ = ["LAMB", "SGD", "Adam", "AdamW", "Optimizer", "RMSprop", "VariableAttributes"]

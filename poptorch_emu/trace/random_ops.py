@@ -1,0 +1,150 @@
+"""Which counter-based operator stands for each random ATen operation.
+
+A table and what it takes to read it; it must not know where random operations come from nor how
+their numbers are made. An operation that draws random numbers and is not in the table has no
+counter-based form.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import torch
+from torch import fx
+from torch._ops import OpOverload
+
+from poptorch_emu.errors import compiler_error
+
+aten = torch.ops.aten
+
+Call = tuple[OpOverload, tuple[Any, ...], dict[str, Any]]
+Rewrite = Callable[[Sequence[Any], Mapping[str, Any], fx.Node, int], Call]
+
+# From the arguments of an ATen operation, by name, to those of ours that follow `rng`, `op_id`.
+Arguments = Callable[[dict[str, Any]], tuple[Any, ...]]
+
+
+def _dtype(call: dict[str, Any], default: torch.dtype) -> torch.dtype:
+    # The default value of a schema is a number, not a `torch.dtype`.
+    dtype = call.get("dtype")
+    return dtype if isinstance(dtype, torch.dtype) else default
+
+
+def _sized(call: dict[str, Any]) -> tuple[list[int], torch.dtype]:
+    return list(call["size"]), _dtype(call, torch.get_default_dtype())
+
+
+def _like(call: dict[str, Any]) -> tuple[list[int], torch.dtype]:
+    value = call["self"].meta["val"]
+    return list(value.shape), _dtype(call, value.dtype)
+
+
+def _integers(call: dict[str, Any]) -> tuple[Any, ...]:
+    return list(call["size"]), _dtype(call, torch.int64), call.get("low", 0), call["high"]
+
+
+def _integers_like(call: dict[str, Any]) -> tuple[Any, ...]:
+    return *_like(call), call.get("low", 0), call["high"]
+
+
+def _moments(call: dict[str, Any]) -> tuple[Any, Any]:
+    return call["mean"], call["std"]
+
+
+def _dropout_p(call: dict[str, Any]) -> float:
+    p: float = 0.0 if call["train"] is False else call["p"]
+    return p
+
+
+def _full_range(call: dict[str, Any]) -> tuple[Any, ...]:
+    size, dtype = _like(call)
+    end = call.get("to")
+    return size, dtype, call.get("from", 0), _end_of(dtype) if end is None else end
+
+
+def _end_of(dtype: torch.dtype) -> int:
+    """Returns the first integer that `random_` does not draw for a tensor of `dtype`."""
+    if dtype is torch.bool:
+        return 2
+    if dtype.is_floating_point:
+        return int(2 / torch.finfo(dtype).eps) + 1
+    # The last int64 is left out: there is no bound above it.
+    return min(torch.iinfo(dtype).max + 1, torch.iinfo(torch.int64).max)
+
+
+# Our operator and its arguments, for each operation of ATen.
+_TABLE: dict[OpOverload, tuple[str, Arguments]] = {
+    aten.rand.default: ("uniform", lambda call: (*_sized(call), 0.0, 1.0)),
+    aten.rand_like.default: ("uniform", lambda call: (*_like(call), 0.0, 1.0)),
+    aten.uniform.default: ("uniform", lambda call: (*_like(call), call["from"], call["to"])),
+    aten.randn.default: ("normal", lambda call: (*_sized(call), 0.0, 1.0)),
+    aten.randn_like.default: ("normal", lambda call: (*_like(call), 0.0, 1.0)),
+    aten.normal.float_float: ("normal", lambda call: (*_sized(call), *_moments(call))),
+    aten.normal_functional.default: ("normal", lambda call: (*_like(call), *_moments(call))),
+    aten.normal.Tensor_Tensor: ("normal.tensor", _moments),
+    aten.normal.Tensor_float: ("normal.tensor_float", _moments),
+    aten.normal.float_Tensor: ("normal.float_tensor", _moments),
+    aten.log_normal.default: ("log_normal", lambda call: (*_like(call), *_moments(call))),
+    aten.exponential.default: ("exponential", lambda call: (*_like(call), call["lambd"])),
+    aten.cauchy.default: ("cauchy", lambda call: (*_like(call), call["median"], call["sigma"])),
+    aten.geometric.default: ("geometric", lambda call: (*_like(call), call["p"])),
+    aten.bernoulli.default: ("bernoulli.tensor", lambda call: (*_like(call), call["self"])),
+    aten.bernoulli.p: ("bernoulli", lambda call: (*_like(call), call["p"])),
+    aten.bernoulli.Tensor: ("bernoulli.tensor", lambda call: (*_like(call), call["p"])),
+    aten.native_dropout.default: ("dropout", lambda call: (call["input"], _dropout_p(call))),
+    aten.randint.default: ("randint", _integers),
+    aten.randint.low: ("randint", _integers),
+    aten.randint_like.default: ("randint", _integers_like),
+    aten.randint_like.low_dtype: ("randint", _integers_like),
+    aten.random.default: ("randint", _full_range),
+    aten.random.to: ("randint", _full_range),
+    getattr(aten.random, "from"): ("randint", _full_range),
+    aten.randperm.default: ("randperm", lambda call: (call["n"], _dtype(call, torch.int64))),
+    aten.multinomial.default: (
+        "multinomial",
+        lambda call: (call["self"], call["num_samples"], call["replacement"]),
+    ),
+}
+
+
+def _rewrite(
+    overload: OpOverload,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    rng: fx.Node,
+    op_id: int,
+) -> Call:
+    call = _named(overload, args, kwargs)
+    if call.get("generator") is not None:
+        raise compiler_error(
+            f"{overload} was given a torch.Generator, but the device draws from its own stream. "
+            "Leave the generator out and seed the stream with Options.randomSeed()."
+        )
+    name, arguments = _TABLE[overload]
+    return _ours(name), (rng, op_id, *arguments(call)), {}
+
+
+def _named(overload: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the arguments of a call by name, defaults included."""
+    names = [argument.name for argument in overload._schema.arguments]
+    defaults = {
+        argument.name: argument.default_value
+        for argument in overload._schema.arguments
+        if argument.has_default_value()
+    }
+    return {**defaults, **dict(zip(names, args, strict=False)), **kwargs}
+
+
+def _ours(name: str) -> OpOverload:
+    packet, _, overload = name.partition(".")
+    found: OpOverload = getattr(getattr(torch.ops.poptorch_emu, packet), overload or "default")
+    return found
+
+
+RANDOM_REWRITES: dict[OpOverload, Rewrite] = {
+    overload: partial(_rewrite, overload) for overload in _TABLE
+}
+"""Makes the counter-based call for a random one, from its arguments (constants, or `fx.Node`s with
+`meta["val"]`), the node of the generator's state and the number of the operation in its graph."""
