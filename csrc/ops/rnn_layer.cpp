@@ -12,6 +12,7 @@
 #include <ATen/ops/mkldnn_rnn_layer.h>
 #include <ATen/ops/mkldnn_rnn_layer_backward.h>
 #include <ATen/ops/zeros_like.h>
+#include <c10/core/GradMode.h>
 #include <torch/library.h>
 
 namespace poptorch_emu::rnn {
@@ -72,20 +73,22 @@ Tensor bias_or_zeros(const Layer& layer, size_t index) {
 }
 
 Results forward_in_mkldnn(const Layer& layer, bool is_training) {
+  // The kernel makes its workspace when gradients are enabled, whatever `train` says.
+  const c10::AutoGradMode makes_workspace(is_training);
   auto [output, h, c, reserve] = at::mkldnn_rnn_layer(
       layer.input, layer.w_ih(), layer.w_hh(), bias_or_zeros(layer, 2), bias_or_zeros(layer, 3),
-      layer.h0(), layer.c0(), layer.is_reverse, /*batch_sizes=*/{}, kMkldnnLstm,
-      layer.hidden_size(), /*num_layers=*/1, layer.has_biases(), /*bidirectional=*/false,
+      layer.h0().contiguous(), layer.c0().contiguous(), layer.is_reverse, /*batch_sizes=*/{},
+      kMkldnnLstm, layer.hidden_size(), /*num_layers=*/1, layer.has_biases(), /*bidirectional=*/false,
       /*batch_first=*/false, is_training);
-  return {output, h, c, is_training ? reserve : at::empty({0}, reserve.options())};
+  return {output, h, c, is_training ? reserve : at::empty({0}, layer.input.options().dtype(at::kByte))};
 }
 
 Gradients backward_in_mkldnn(const Layer& layer, const Results& results,
                              const ResultGradients& gradients) {
   auto [input, w_ih, w_hh, b_ih, b_hh, h0, c0] = at::mkldnn_rnn_layer_backward(
       layer.input, layer.w_ih(), layer.w_hh(), bias_or_zeros(layer, 2), bias_or_zeros(layer, 3),
-      layer.h0(), layer.c0(), results.output, results.h, results.c, gradients.output, gradients.h,
-      gradients.c, layer.is_reverse, kMkldnnLstm, layer.hidden_size(), /*num_layers=*/1,
+      layer.h0().contiguous(), layer.c0().contiguous(), results.output, results.h, results.c,
+      gradients.output, gradients.h, gradients.c, layer.is_reverse, kMkldnnLstm, layer.hidden_size(), /*num_layers=*/1,
       layer.has_biases(), /*train=*/true, /*bidirectional=*/false, /*batch_sizes=*/{},
       /*batch_first=*/false, results.reserve);
   Gradients all{input, {h0, c0}, {w_ih, w_hh}};
@@ -143,10 +146,10 @@ Outputs rnn_layer_meta(const Tensor& input, TensorList state, TensorList weights
   std::vector<int64_t> reserve_size = {layer.num_steps(), layer.batch_size(),
                                        layer.num_saved() * layer.hidden_size()};
   if (is_bytes) reserve_size = {c10::multiply_integers(reserve_size) * int64_t{sizeof(float)}};
-  if (!training) reserve_size = {0};
+  const Tensor reserve = at::empty(training ? at::IntArrayRef(reserve_size) : at::IntArrayRef{0},
+                                   options.dtype(reserve_type));
   return {at::empty({layer.num_steps(), layer.batch_size(), layer.output_size()}, options),
-          at::empty({layer.batch_size(), layer.output_size()}, options), c,
-          at::empty(reserve_size, options.dtype(reserve_type))};
+          at::empty({layer.batch_size(), layer.output_size()}, options), c, reserve};
 }
 
 // All gradients in the order of the arguments; that of the input comes first, if it is wanted.

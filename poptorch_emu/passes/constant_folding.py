@@ -9,6 +9,7 @@ import torch
 from torch import fx
 
 from poptorch_emu.ir.graph import Graph, Source, SourceKind, record_of, source_of
+from poptorch_emu.passes.random_numbers import is_random
 from poptorch_emu.passes.simplify import remove_dead
 
 # A folded constant is held for the life of the program; larger ones are computed when needed.
@@ -38,7 +39,7 @@ def _is_foldable(node: fx.Node, known: dict[fx.Node, Any]) -> bool:
         return False
     if node.target is operator.getitem:
         return True
-    if torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ()):
+    if is_random(node):
         return False
     value = node.meta["val"]
     values = value if isinstance(value, (tuple, list)) else (value,)

@@ -7,6 +7,7 @@ and the same again when an activation is recomputed.
 from __future__ import annotations
 
 import torch
+from torch import fx
 
 from poptorch_emu.errors import compiler_error
 from poptorch_emu.ir.graph import Graph, Source, SourceKind, record_of
@@ -21,11 +22,7 @@ def run(graph: Graph) -> Graph:
     Raises:
         Error: an operation is random and has no counter-based form.
     """
-    random_nodes = [
-        node
-        for node in graph.operations
-        if torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ())
-    ]
+    random_nodes = [node for node in graph.operations if is_random(node)]
     if not random_nodes:
         return graph
     state = torch.empty(4, dtype=torch.int64, device="meta")
@@ -44,3 +41,15 @@ def run(graph: Graph) -> Graph:
         node.replace_all_uses_with(new)
     remove_dead(graph)
     return graph
+
+
+def is_random(node: fx.Node) -> bool:
+    """Returns whether an operation draws random numbers; attention without dropout does not."""
+    if torch.Tag.nondeterministic_seeded not in getattr(node.target, "tags", ()):
+        return False
+    names = [argument.name for argument in node.target._schema.arguments]  # type: ignore[union-attr]
+    if "dropout_p" not in names:
+        return True
+    index = names.index("dropout_p")
+    given = node.args[index] if index < len(node.args) else node.kwargs.get("dropout_p", 0.0)
+    return given != 0.0
