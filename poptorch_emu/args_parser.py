@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterable
+import importlib.util
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -28,22 +29,32 @@ def registerCustomArgParser(arg_data_type: type, arg_parser: ICustomArgParser | 
     """
     if arg_parser is not None and not isinstance(arg_parser, ICustomArgParser):
         raise make_error(
-            f"arg_parser must inherit from ICustomArgParser, but it is of type {type(arg_parser)}."
+            f"arg_parser must inherit from ICustomArgParser, but it is of type {type(arg_parser)}. "
+            "Derive its class from poptorch.ICustomArgParser, or pass None to remove a parser."
         )
     register_parser(arg_data_type, arg_parser)
 
 
 def registerGeometricCustomArgParsers() -> None:
     """Registers the parsers of `poptorch_geometric` if that package is installed (exact)."""
-    if importlib.util.find_spec("poptorch_geometric") is not None:
+    if importlib.util.find_spec("poptorch_geometric") is None:
+        return
+    if importlib.util.find_spec("poptorch_geometric.types") is not None:
         importlib.import_module("poptorch_geometric.types")
 
 
-def flattenTensorStructure(tensors: Any) -> list[torch.Tensor]:
-    """Returns every tensor in a structure, depth first (exact)."""
-    return flatten_tensors(tensors)
+def flattenTensorStructure(tensors: Any, canonical: Any = None) -> list[torch.Tensor]:
+    """Returns every tensor in a structure, depth first (exact).
+
+    Dicts go in insertion order, or in that of the equal structure `canonical`.
+    """
+    return flatten_tensors(tensors, canonical)
 
 
-def reconstructTensorStructure(structure: Any, values: Iterable[torch.Tensor]) -> Any:
-    """Returns `structure` with its tensors replaced by `values` (exact)."""
-    return rebuild(structure, iter(values))
+def reconstructTensorStructure(
+    structure: Any,
+    values: Iterable[torch.Tensor],
+    filter_fn: Callable[[torch.Tensor], bool] = lambda _: True,
+) -> Any:
+    """Returns `structure` with the tensors that `filter_fn` accepts replaced by `values` (exact)."""
+    return rebuild(structure, iter(values), filter_fn)

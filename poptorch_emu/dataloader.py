@@ -60,7 +60,9 @@ class DataLoader(TorchDataLoader[Any]):
             shuffle=bool(shuffle) if "sampler" not in kwargs else None,
             num_workers=num_workers,
             drop_last=drop_last if self._combined is not None else False,
-            persistent_workers=num_workers > 0 if persistent_workers is None else persistent_workers,
+            persistent_workers=num_workers > 0
+            if persistent_workers is None
+            else persistent_workers,
             **kwargs,
         )
 

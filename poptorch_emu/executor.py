@@ -33,8 +33,8 @@ _NOT_COMPILED = "Model has not been compiled or has been destroyed."
 class PoplarExecutor:
     """A model that runs on virtual IPUs (exact).
 
-    Made by `trainingModel` and `inferenceModel`. Attributes that it does not have itself are those of
-    the user's model.
+    Made by `trainingModel` and `inferenceModel`. Attributes that it does not have itself are those
+    of the user's model.
     """
 
     def __init__(

@@ -38,7 +38,7 @@ class TestErrorType(Enum):
     PoplarLinkError = "poplar_link_error"
 
 
-def _throwTestError(kind: TestErrorType) -> None:  # noqa: N802
+def _throwTestError(kind: TestErrorType) -> None:
     is_recoverable = kind is TestErrorType.PoplarRecoverableFullReset
     raise compiler_error(
         f"This is the test error {kind.name}, raised because _throwTestError was called.",
@@ -47,15 +47,15 @@ def _throwTestError(kind: TestErrorType) -> None:  # noqa: N802
     )
 
 
-def _validateOptions(options: dict[str, Any]) -> None:  # noqa: N802
+def _validateOptions(options: dict[str, Any]) -> None:
     validate_options(options)
 
 
-def isCompilingWithDispatcher() -> bool:  # noqa: N802
+def isCompilingWithDispatcher() -> bool:
     """Returns whether a model is being traced (exact)."""
     return is_tracing()
 
 
-def setLogLevel(level: int | str) -> None:  # noqa: N802
+def setLogLevel(level: int | str) -> None:
     """Sets what is logged (exact); see `poptorch.setLogLevel`."""
     set_log_level(level)

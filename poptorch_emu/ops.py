@@ -61,9 +61,7 @@ def recomputationCheckpoint(*tensors: Any) -> Any:
     return tensors[0] if len(tensors) == 1 else tensors
 
 
-def set_available_memory(
-    tensor: torch.Tensor, available_memory_proportion: float
-) -> torch.Tensor:
+def set_available_memory(tensor: torch.Tensor, available_memory_proportion: float) -> torch.Tensor:
     """Returns `tensor`; a hint about the memory of the operation that makes it (accepted).
 
     Raises:

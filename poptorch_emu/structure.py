@@ -7,7 +7,7 @@ that is not a tensor stays where it is.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -17,7 +17,7 @@ class ICustomArgParser(ABC):
     """Teaches how to find and replace the tensors of a type (exact)."""
 
     @abstractmethod
-    def yieldTensors(self, struct: Any) -> Iterator[torch.Tensor]:  # noqa: N802
+    def yieldTensors(self, struct: Any) -> Iterator[torch.Tensor]:
         """Yields every tensor in `struct`, always in the same order."""
 
     @abstractmethod
@@ -36,43 +36,69 @@ def register_parser(data_type: type, parser: ICustomArgParser | None) -> None:
         _parsers[data_type] = parser
 
 
+def registered_parsers() -> dict[type, ICustomArgParser]:
+    """Returns a copy of what is registered, in the order of registration."""
+    return dict(_parsers)
+
+
 def find_parser(value: object) -> ICustomArgParser | None:
-    """Returns the parser of the exact type of `value`, or of the first type it is an instance of."""
+    """Returns the parser of the type of `value`, else of the first type it is an instance of."""
     exact = _parsers.get(type(value))
     if exact is not None:
         return exact
     return next((p for cls, p in _parsers.items() if isinstance(value, cls)), None)
 
 
-def flatten_tensors(structure: Any) -> list[torch.Tensor]:
-    """Returns every tensor in `structure`, depth first, dicts in insertion order."""
-    return list(_tensors(structure))
+def flatten_tensors(structure: Any, canonical: Any = None) -> list[torch.Tensor]:
+    """Returns every tensor in `structure`, depth first, dicts in insertion order.
+
+    Args:
+        structure: tensors in containers.
+        canonical: an equal structure whose dicts decide the order instead.
+    """
+    return list(_tensors(structure, canonical))
 
 
-def rebuild(structure: Any, tensors: Iterator[torch.Tensor]) -> Any:
-    """Returns `structure` with its tensors replaced, in the order of `flatten_tensors`."""
+def rebuild(
+    structure: Any,
+    tensors: Iterator[torch.Tensor],
+    is_replaced: Callable[[torch.Tensor], bool] = lambda _: True,
+) -> Any:
+    """Returns `structure` with its tensors replaced, in the order of `flatten_tensors`.
+
+    Args:
+        structure: tensors in containers.
+        tensors: what comes in their places.
+        is_replaced: which tensors take one; a parser decides that for its own type.
+    """
     parser = find_parser(structure)
     if parser is not None:
         return parser.reconstruct(structure, tensors)
     if isinstance(structure, torch.Tensor):
-        return next(tensors)
+        return next(tensors) if is_replaced(structure) else structure
     if isinstance(structure, dict):
-        return type(structure)({key: rebuild(value, tensors) for key, value in structure.items()})
+        items = {key: rebuild(value, tensors, is_replaced) for key, value in structure.items()}
+        return type(structure)(items)
     if isinstance(structure, (list, tuple)):
-        items = [rebuild(item, tensors) for item in structure]
-        return type(structure)(*items) if hasattr(structure, "_fields") else type(structure)(items)
+        values = [rebuild(item, tensors, is_replaced) for item in structure]
+        is_named = hasattr(structure, "_fields")
+        return type(structure)(*values) if is_named else type(structure)(values)
     return structure
 
 
-def _tensors(structure: Any) -> Iterator[torch.Tensor]:
+def _tensors(structure: Any, canonical: Any) -> Iterator[torch.Tensor]:
     parser = find_parser(structure)
     if parser is not None:
         yield from parser.yieldTensors(structure)
     elif isinstance(structure, torch.Tensor):
         yield structure
     elif isinstance(structure, dict):
-        for value in structure.values():
-            yield from _tensors(value)
+        for key in structure if canonical is None else canonical:
+            yield from _tensors(structure[key], _part(canonical, key))
     elif isinstance(structure, (list, tuple)):
-        for item in structure:
-            yield from _tensors(item)
+        for index, item in enumerate(structure):
+            yield from _tensors(item, _part(canonical, index))
+
+
+def _part(canonical: Any, key: Any) -> Any:
+    return None if canonical is None else canonical[key]

@@ -41,7 +41,7 @@ class _Link:
     def owner(self) -> Any:
         """The executor, or `None` when it is gone."""
         sync = self._sync()
-        return sync.__self__ if sync is not None else None
+        return getattr(sync, "__self__", None)
 
     def __deepcopy__(self, _: Any) -> _Link:
         return self
@@ -78,11 +78,11 @@ class _Synced:
             return func(*args, **(kwargs or {}))
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        return plain(self).__reduce_ex__(protocol)  # type: ignore[arg-type]
+        return plain(self).__reduce_ex__(protocol)  # type: ignore[arg-type, no-untyped-call]
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
         sync_of(self)()
-        return plain(self).__deepcopy__(memo)  # type: ignore[arg-type]
+        return plain(self).__deepcopy__(memo)  # type: ignore[arg-type, no-untyped-call]
 
 
 class SyncedParameter(_Synced, torch.nn.Parameter):
@@ -158,7 +158,7 @@ def unwrap(model: torch.nn.Module) -> None:
     for buffer in model.buffers():
         _restore(buffer, torch.Tensor)
     if is_wrapped(model):
-        model.__class__ = type(model)._poptorch_original  # type: ignore[assignment]
+        model.__class__ = type(model)._poptorch_original  # type: ignore[attr-defined]
     object.__getattribute__(model, "__dict__").pop(_SYNC, None)
 
 
@@ -224,4 +224,4 @@ def _rebuild(original: type[torch.nn.Module]) -> torch.nn.Module:
 
 
 def _plain_entry(value: Any) -> Any:
-    return plain(value) if isinstance(value, _Synced) else value
+    return plain(value) if isinstance(value, (SyncedParameter, SyncedBuffer)) else value

@@ -105,4 +105,6 @@ def assert_same_training(
     state = emulated.state_dict()
     for name, value in plain.state_dict().items():
         if value.is_floating_point():
-            torch.testing.assert_close(state[name], value, rtol=rtol, atol=atol, msg=lambda m, n=name: f"{n}: {m}")
+            torch.testing.assert_close(
+                state[name], value, rtol=rtol, atol=atol, msg=lambda m, n=name: f"{n}: {m}"
+            )

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import torch
 
 from poptorch_emu.compile.executable import Executable
-from poptorch_emu.compile.lower import Lowering
 from poptorch_emu.compile.limits import check_num_ipus, check_schedule, check_written_variables
+from poptorch_emu.compile.lower import Lowering
 from poptorch_emu.compile.segments import cut
 from poptorch_emu.config import CompileConfig, StrategyKind
 from poptorch_emu.ir.graph import Graph, SinkKind
@@ -60,7 +60,9 @@ class Request:
     hooks: tuple[Callable[[], None], Callable[[], None]] = (lambda: None, lambda: None)
 
 
-def compile_model(request: Request, on_step: Callable[[str], None] = lambda step: None) -> Executable:
+def compile_model(
+    request: Request, on_step: Callable[[str], None] = lambda step: None
+) -> Executable:
     """Returns the executable of `request.model`.
 
     Raises:

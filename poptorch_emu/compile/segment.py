@@ -71,7 +71,8 @@ class Segment:
     def add(self, node: fx.Node) -> None:
         """Adds an operation whose inputs have registers here already."""
         args, kwargs = fx.node.map_arg(
-            (node.args, node.kwargs), lambda value: Register(self.registers[value])
+            (node.args, node.kwargs),
+            lambda value: Register(self.registers[value]),  # type: ignore[arg-type, return-value]
         )
         self.instructions.append(
             Instruction(

@@ -16,6 +16,8 @@ from typing import Any
 
 import torch
 from torch import fx
+from torch.fx import Node
+from torch.fx.node import map_arg
 
 from poptorch_emu.ir.record import NodeRecord
 
@@ -78,7 +80,7 @@ class Graph:
     sinks: tuple[Sink, ...] = ()
     constants: dict[str, torch.Tensor] = field(default_factory=dict)
 
-    def add_source(self, source: Source, value: torch.Tensor, record: NodeRecord) -> fx.Node:
+    def add_source(self, source: Source, value: torch.Tensor, record: NodeRecord) -> Node:
         """Adds a placeholder in front of all operations and returns it."""
         name = f"{source.kind.value}_{source.name}".rstrip("_").replace(".", "_")
         first = next((node for node in self.fx.nodes if node.op != "placeholder"), None)
@@ -89,13 +91,13 @@ class Graph:
 
     def add_operation(
         self, target: Operation, args: Any, kwargs: Any, value: Any, record: NodeRecord
-    ) -> fx.Node:
+    ) -> Node:
         """Adds an operation at the end (or where `fx.inserting_before` says) and returns it."""
         node = self.fx.call_function(target, args, kwargs)
         node.meta.update(val=value, record=record)
         return node
 
-    def set_results(self, results: Iterable[tuple[Sink, fx.Node]]) -> None:
+    def set_results(self, results: Iterable[tuple[Sink, Node]]) -> None:
         """Ends the graph with these results, replacing former ones."""
         pairs = list(results)
         for node in self.fx.find_nodes(op="output"):
@@ -104,12 +106,12 @@ class Graph:
         self.sinks = tuple(sink for sink, _ in pairs)
 
     @property
-    def sources(self) -> Sequence[fx.Node]:
+    def sources(self) -> Sequence[Node]:
         """The placeholders."""
         return list(self.fx.find_nodes(op="placeholder"))
 
     @property
-    def operations(self) -> Sequence[fx.Node]:
+    def operations(self) -> Sequence[Node]:
         """All operations in order, without the selections (`getitem`) of their results."""
         return [
             node
@@ -118,26 +120,26 @@ class Graph:
         ]
 
     @property
-    def results(self) -> Sequence[tuple[Sink, fx.Node]]:
+    def results(self) -> Sequence[tuple[Sink, Node]]:
         """Each sink with the node whose value goes there."""
         (output,) = self.fx.find_nodes(op="output")
         return list(zip(self.sinks, output.args[0], strict=True))
 
 
-def record_of(node: fx.Node) -> NodeRecord:
+def record_of(node: Node) -> NodeRecord:
     """Returns the origin of `node`."""
     record: NodeRecord = node.meta["record"]
     return record
 
 
-def source_of(node: fx.Node) -> Source:
+def source_of(node: Node) -> Source:
     """Returns where the value of a placeholder comes from."""
     source: Source = node.meta["source"]
     return source
 
 
 def replay(
-    graph: Graph, values: Sequence[Any], before: Callable[[fx.Node], None] = lambda node: None
+    graph: Graph, values: Sequence[Any], before: Callable[[Node], None] = lambda node: None
 ) -> list[Any]:
     """Runs the operations on `values`, one a source, and returns the results, one a sink.
 
@@ -146,10 +148,10 @@ def replay(
         values: the tensors of `graph.sources`, in order.
         before: called before each operation.
     """
-    env: dict[fx.Node, Any] = dict(zip(graph.sources, values, strict=True))
+    env: dict[Node, Any] = dict(zip(graph.sources, values, strict=True))
     for node in graph.fx.nodes:
         if node.op == "call_function":
             before(node)
-            args, kwargs = fx.node.map_arg((node.args, node.kwargs), env.__getitem__)
+            args, kwargs = map_arg((node.args, node.kwargs), env.__getitem__)
             env[node] = node.target(*args, **kwargs)
     return [env[node] for _, node in graph.results]

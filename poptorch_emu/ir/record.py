@@ -1,7 +1,7 @@
 """What is known about each operation of a graph besides its arguments.
 
-Every node carries one `NodeRecord`: where the user put it, which phase it belongs to, and which line
-of the user's code it came from. This module knows neither graphs nor tensors.
+Every node carries one `NodeRecord`: where the user put it, which phase it belongs to, and which
+line of the user's code it came from. This module knows neither graphs nor tensors.
 """
 
 from __future__ import annotations

@@ -36,7 +36,8 @@ def verify(graph: Graph) -> Graph:
 
 def _fault(node: fx.Node, graph: Graph) -> str:
     if node.op == "output":
-        return "" if len(node.args[0]) == len(graph.sinks) else "results and sinks differ in number"
+        num_results = len(node.args[0])  # type: ignore[arg-type]
+        return "" if num_results == len(graph.sinks) else "results and sinks differ in number"
     if node.op not in ("placeholder", "call_function"):
         return f"a node of kind {node.op} is not allowed"
     if not isinstance(node.meta.get("record"), NodeRecord):

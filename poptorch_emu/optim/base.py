@@ -7,13 +7,14 @@ from typing import Any
 
 import torch
 
-from poptorch_emu.log import logger
+from poptorch_emu.errors import require
 
-ACCUM_TYPES = (torch.float32, torch.float16)
+_ACCUM_TYPES = (torch.float32, torch.float16)
+_STATE_KEYS = ("ipu_state", "ipu_param")
 
 
 class VariableAttributes:
-    """Which hyper-parameters may change after compilation (exact)."""
+    """Tells which hyper-parameters may change after compilation (exact)."""
 
     def __init__(
         self, variable_attributes: Iterable[str], allowed_attributes: Iterable[str]
@@ -45,102 +46,114 @@ class VariableAttributes:
         self._variable.add(attr)
 
     def _check(self, attr: str) -> None:
-        assert attr in self._allowed, (
-            f"Unknown attribute {attr}, allowed values: {self._allowed}"
+        require(
+            attr in self._allowed, f"Unknown attribute {attr}, allowed values: {self._allowed}"
         )
 
 
-class Optimizer:
-    """Mixed into each optimiser beside PyTorch's class (exact).
+class Optimizer(torch.optim.Optimizer):
+    """The base of all optimisers that know the device (exact).
 
     Attributes:
         variable_attrs: which attributes may change after compilation.
+        loss_scaling: by what the loss is multiplied before back-propagation.
         ipu_state_is_dirty: the device's state is newer than the cached one.
         host_state_is_dirty: a loaded state waits to be uploaded.
     """
 
     variable_attrs: VariableAttributes
+    loss_scaling: float
+    _state_dict: dict[str, Any]
 
-    def _init_state(self) -> None:
+    def _add_device_part(
+        self, given: Iterable[str], loss_scaling: float | None, **accum_types: torch.dtype | None
+    ) -> None:
+        """Sets what there is beside PyTorch's part.
+
+        Args:
+            given: names of PyTorch's arguments that the user gave.
+            loss_scaling: 1 by default.
+            accum_types: attributes that hold a type; float32 by default.
+        """
+        for name, dtype in accum_types.items():
+            require(
+                dtype is None or dtype in _ACCUM_TYPES,
+                "Accumulation types must be either torch.float32 or torch.float16, but "
+                f"{name} is {dtype}.",
+            )
+            setattr(self, name, dtype or torch.float32)
+        self.loss_scaling = 1.0 if loss_scaling is None else loss_scaling
+        self.variable_attrs = VariableAttributes(
+            given if loss_scaling is None else [*given, "loss_scaling"],
+            [*self.defaults, "loss_scaling"],
+        )
         self.ipu_state_is_dirty = False
         self.host_state_is_dirty = False
-        self._state_dict: dict[str, Any] = {"ipu_state": None, "ipu_param": None}
+        self._state_dict = dict.fromkeys(_STATE_KEYS)
 
     def state_dict(self) -> dict[str, Any]:
         """Returns the device's state ("ipu_state", "ipu_param") and PyTorch's own (exact)."""
-        torch_state = torch.optim.Optimizer.state_dict(self)  # type: ignore[arg-type]
-        return {**self.get_state_dict(), **torch_state}
+        return {**self.get_state_dict(), **super().state_dict()}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Loads hyper-parameters now and the device's state at the next upload (exact).
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Loads hyper-parameters now, and the device's state at the next upload (exact).
 
         Raises:
             RuntimeError: the state is empty or lacks the device's part.
         """
-        known = {key: state[key] for key in ("state", "param_groups") if key in state}
-        if "param_groups" in known:
-            torch.optim.Optimizer.load_state_dict(self, known)  # type: ignore[arg-type]
-        self.set_state_dict(state)
+        if "param_groups" in state_dict:
+            super().load_state_dict(state_dict)
+        self.set_state_dict(state_dict)
 
     def get_state_dict(self) -> dict[str, Any]:
-        """Returns the cached state of the device."""
+        """Returns the cached state of the device (exact)."""
         return dict(self._state_dict)
 
     def set_state_dict(self, state: dict[str, Any]) -> None:
-        """Takes a state that the next upload sends to the device.
+        """Takes a state of the device, which the next upload sends (exact).
 
         Raises:
             RuntimeError: the state is empty or lacks the device's part.
         """
         if not state:
             raise RuntimeError("Cannot load optimizer state dictionary because it is empty.")
-        if "ipu_state" not in state or "ipu_param" not in state:
+        missing = [key for key in _STATE_KEYS if key not in state]
+        if missing:
             raise RuntimeError(
-                "Only IPU optimizer states can be loaded onto the IPU. The keys ipu_state and "
-                f"ipu_param are missing from {sorted(map(str, state))}."
+                "Only IPU optimizer states can be loaded onto the IPU. Expected the keys "
+                f"{missing} beside {sorted(map(str, state))}: load what state_dict() of an "
+                "optimizer of poptorch.optim returned."
             )
-        self._state_dict = {key: state[key] for key in ("ipu_state", "ipu_param")}
+        self._state_dict = {key: state[key] for key in _STATE_KEYS}
         self.ipu_state_is_dirty = False
         self.host_state_is_dirty = True
 
     def has_state(self) -> bool:
-        """Returns whether a state of the device is known."""
+        """Returns whether a state of the device is known (exact)."""
         return all(value is not None for value in self._state_dict.values())
 
     def __getstate__(self) -> dict[str, Any]:
-        """Pickles the optimiser with its state of the device, freshly read if it is newer there."""
-        state = dict(self.__dict__)
-        if "state_dict" in state:
-            current = state.pop("state_dict")()
-            state["_state_dict"] = {key: current[key] for key in ("ipu_state", "ipu_param")}
-        state["host_state_is_dirty"] = all(v is not None for v in state["_state_dict"].values())
-        return state
+        """Returns all attributes with the newest state of the device, for copy and pickle.
+
+        What others attached to this object (a scheduler's `step`, an executor's `state_dict`, hooks)
+        stays behind.
+        """
+        current = self.state_dict()
+        public = {
+            name: value
+            for name, value in vars(self).items()
+            if not name.startswith("_") and not callable(value)
+        }
+        return {**public, "_state_dict": {key: current[key] for key in _STATE_KEYS}}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Restores a pickled optimiser."""
-        torch.optim.Optimizer.__setstate__(self, state)  # type: ignore[arg-type]
+        """Restores a copy; PyTorch also calls this with its own part of a loaded state."""
+        super().__setstate__(state)
+        if "_state_dict" in state:
+            self.ipu_state_is_dirty = False
+            self.host_state_is_dirty = self.has_state()
 
 
-def check_accum_types(*dtypes: torch.dtype) -> None:
-    """Checks the types of accumulators and optimiser state.
-
-    Raises:
-        AssertionError: one is neither float32 nor float16.
-    """
-    for dtype in dtypes:
-        assert dtype in ACCUM_TYPES, (
-            f"Accumulation types must be either torch.float32 or torch.float16, not {dtype}."
-        )
-
-
-def given(**values: Any) -> dict[str, Any]:
+def given(**arguments: Any) -> dict[str, Any]:
     """Returns the arguments that are not `None`."""
-    return {name: value for name, value in values.items() if value is not None}
-
-
-def warn_velocity_scaling() -> None:
-    """Says that a velocity scaling has no effect here."""
-    logger.warning(
-        "velocity_scaling value ignored when using the separate variant of SGD "
-        "(use_combined_accum=False). Set use_combined_accum=True to use it."
-    )
+    return {name: value for name, value in arguments.items() if value is not None}

@@ -74,9 +74,7 @@ class OptimizerLink:
         self._read(session)
         self._session = None
 
-    def replace(
-        self, optimizer: torch.optim.Optimizer, session: DeviceSession | None
-    ) -> None:
+    def replace(self, optimizer: torch.optim.Optimizer, session: DeviceSession | None) -> None:
         """Goes on with `optimizer`, which may be the same object with other values."""
         new = self._convert(optimizer) if self._config is not None else None
         if new is not None and self._config is not None:
@@ -105,9 +103,7 @@ class OptimizerLink:
     def _convert(self, optimizer: torch.optim.Optimizer) -> OptimizerConfig:
         settings = self._options._Popart.options
         automatic = bool(settings.get("automaticLossScalingSettings.enabled", False))
-        return optimizer_config(
-            optimizer, self._parameters, is_automatic_loss_scaling=automatic
-        )
+        return optimizer_config(optimizer, self._parameters, is_automatic_loss_scaling=automatic)
 
     def _instrument(self, optimizer: torch.optim.Optimizer) -> None:
         """Makes `state_dict()` of one of our optimisers show the state of the device."""

@@ -1,7 +1,7 @@
 """SGD, Adam, AdamW, RMSprop and LAMB with PopTorch's arguments.
 
-An argument that is given is variable: it may change after compilation through `setOptimizer`. What is
-left at `None` has PyTorch's default and is constant. `foreach`, `maximize`, `capturable`,
+An argument that is given is variable: it may change after compilation through `setOptimizer`. What
+is left at `None` has PyTorch's default and is constant. `foreach`, `maximize`, `capturable`,
 `differentiable` and `fused` are accepted and have no effect on the device.
 """
 
@@ -149,7 +149,7 @@ class Adam(_AdamBase, torch.optim.Adam):
 
 
 class AdamW(_AdamBase, torch.optim.AdamW):
-    """Adam with decoupled weight decay; `bias_correction` changes nothing, as in PopTorch (exact)."""
+    """Adam with decoupled weight decay; `bias_correction` has no effect, as in PopTorch (exact)."""
 
     def __init__(
         self,

@@ -59,7 +59,5 @@ def _evaluate(node: fx.Node, known: dict[fx.Node, Any]) -> Any:
 def _replace(graph: Graph, node: fx.Node, value: torch.Tensor) -> None:
     name = f"folded_{node.name}"
     graph.constants[name] = value.contiguous()
-    source = graph.add_source(
-        Source(SourceKind.CONSTANT, name), node.meta["val"], record_of(node)
-    )
+    source = graph.add_source(Source(SourceKind.CONSTANT, name), node.meta["val"], record_of(node))
     node.replace_all_uses_with(source)

@@ -1,7 +1,7 @@
 """Gives every random operation the counter-based generator.
 
-Its numbers depend on the seed, the micro-batch, the replica and the operation alone: not on threads,
-and the same again when an activation is recomputed.
+Its numbers depend on the seed, the micro-batch, the replica and the operation alone: not on
+threads, and the same again when an activation is recomputed.
 """
 
 from __future__ import annotations
@@ -52,4 +52,4 @@ def is_random(node: fx.Node) -> bool:
         return True
     index = names.index("dropout_p")
     given = node.args[index] if index < len(node.args) else node.kwargs.get("dropout_p", 0.0)
-    return given != 0.0
+    return bool(given != 0.0)

@@ -93,9 +93,7 @@ class Signature:
                 f"Too many arguments provided: expected {known} ({len(known)}) but got {given}"
             )
             for name in kwargs:
-                assert name in known, (
-                    f"{name} is not a valid parameter.Allowed values are {known}"
-                )
+                assert name in known, f"{name} is not a valid parameter.Allowed values are {known}"
         assert len(args) <= len(self._ordinary) or self._rest is not None, (
             f"Too many arguments provided: expected {known} ({len(known)}) but got {len(args)}"
         )
@@ -132,8 +130,7 @@ def check_same(compiled: Arguments, given: Arguments) -> None:
 def _check_value(name: str, old: Any, new: Any) -> None:
     if type(old) is not type(new):
         raise _mismatch(
-            f"Type mismatch for {name}: expected {type(old).__name__} but got "
-            f"{type(new).__name__}."
+            f"Type mismatch for {name}: expected {type(old).__name__} but got {type(new).__name__}."
         )
     if isinstance(old, torch.Tensor):
         _check_tensor(name, old, new)
@@ -185,4 +182,3 @@ def _mismatch(beginning: str) -> Error:
         "inputs the model was compiled for. To recompile, wrap the model anew with inferenceModel "
         "or trainingModel, or call destroy() on this one and try again."
     )
-

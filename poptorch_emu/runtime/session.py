@@ -1,7 +1,7 @@
 """Owns the engine of one compiled model: weights up and down, hyper-parameters, one call.
 
-The host's tensors and the device's variables are different memory; nothing moves between them but by
-`upload` and `download`.
+The host's tensors and the device's variables are different memory; nothing moves between them but
+by `upload` and `download`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Which block is open while the user's `forward` is traced.
 
-The annotations of the front end (`Block`, `BeginBlock`, ...) call `begin_block` and `end_block`; the
-tracer asks `current_block` for each operation it records. One trace runs at a time in a process.
+The annotations of the front end (`Block`, `BeginBlock`, ...) call `begin_block` and `end_block`;
+the tracer asks `current_block` for each operation it records. One trace runs at a time in a process.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 
 from poptorch_emu.errors import compiler_error
 from poptorch_emu.ir.record import BEFORE_FIRST_BLOCK, BlockPlace
-
 
 Resolver = Callable[[str, "int | None"], BlockPlace]
 
@@ -30,7 +29,7 @@ _active: _Trace | None = None
 
 @contextmanager
 def tracing(resolve: Resolver) -> Iterator[None]:
-    """Makes annotations count while a model is traced; `resolve` turns a block id into its place."""
+    """Makes annotations count while a model is traced; `resolve` gives a block its place."""
     global _active
     if _active is not None:
         raise compiler_error("A model is being traced already; forward may not trace another one.")
@@ -70,7 +69,7 @@ def current_block() -> BlockPlace:
         last = _active.history[-1].block_id if _active.history else ""
         raise compiler_error(
             "No active Block, all the ops must belong to a Block: an operation was met after block "
-            f"'{last}' had ended. Move it into a block, or start the block with poptorch.BeginBlock."
+            f"'{last}' had ended. Move it into a block, or start one with poptorch.BeginBlock."
         )
     return _active.current
 

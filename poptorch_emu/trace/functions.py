@@ -1,7 +1,7 @@
 """What is done about a function of `torch` before it becomes ATen operations.
 
-Factories (`torch.zeros`, ...) that name no device make tensors on the IPU, with a warning, and calls
-of loss functions are marked.
+Factories (`torch.zeros`, ...) that name no device make tensors on the IPU, with a warning, and
+calls of loss functions are marked.
 """
 
 from __future__ import annotations

@@ -34,11 +34,11 @@ _QUERIES = {torch.ops.prim.device.default, aten.sym_size.int, aten.sym_stride.in
 _HONEST_TWINS = {aten.native_batch_norm.default: aten._native_batch_norm_legit.default}
 
 
-class Recorder(TorchDispatchMode):
+class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Writes what runs into `graph`; to be entered inside a `FakeTensorMode`."""
 
     def __init__(self, graph: Graph, origin: Callable[[], NodeRecord]) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.graph = graph
         self.origin = origin
         # The tensor is kept beside its node, so that its id is never given to another one.
@@ -55,7 +55,7 @@ class Recorder(TorchDispatchMode):
         entry = self._nodes.get(id(value))
         return entry[1] if entry else None
 
-    def __torch_dispatch__(  # type: ignore[override]
+    def __torch_dispatch__(
         self,
         func: Any,
         types: Any,

@@ -1,4 +1,4 @@
-"""Finds the user's line: the innermost frame that belongs neither to PyTorch nor to this package."""
+"""Finds the user's line: the innermost frame that is neither PyTorch's nor this package's."""
 
 from __future__ import annotations
 

@@ -217,7 +217,7 @@ class _Tracer:
         place = blocks.current_block()
         module = self.modules[-1] if self.modules else ""
         record = NodeRecord(place, Phase.FORWARD, module, user_source())
-        self._forward_records.setdefault(torch.autograd._get_sequence_nr() - 1, record)  # type: ignore[attr-defined]
+        self._forward_records.setdefault(torch.autograd._get_sequence_nr() - 1, record)
         return record
 
     def _backward_origin(self) -> NodeRecord:
@@ -247,5 +247,3 @@ def _named_modules(model: torch.nn.Module, stack: list[str]) -> Iterator[None]:
         before.remove()
         after.remove()
         stack.clear()
-
-

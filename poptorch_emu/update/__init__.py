@@ -1,1 +1,1 @@
-"""Floor 1: the optimisers' rules as plain PyTorch, and what configures them."""
+"""Floor 1: the optimisers' rules as plain PyTorch, and the values that configure them."""

@@ -1,10 +1,14 @@
 """The update rules, each one function of plain PyTorch.
 
-Every rule takes a weight `w`, its gradient `g` (reduced, without loss scaling), its state and the
-hyper-parameters, and returns the new weight and state; nothing is changed in place and no shape is
-looked at, so that a rule is recorded once and serves every parameter. A constant hyper-parameter is
-a float, one that may change a 0-d float64 tensor. The order of operations is that of torch.optim's
-single-tensor code, where that has the same rule.
+A rule takes a weight `w`, its gradient `g` (reduced, without loss scaling), its state and the
+hyper-parameters, all float32, and returns the new weight and state. Nothing is changed in place, no
+shape is looked at and no value decides which operation comes next, so that what is recorded once
+serves every parameter. A constant hyper-parameter is a float; one that may change is a 0-d float64
+tensor, and so are the scalars computed from it.
+
+Where torch.optim has the same rule, operations and their order are those of its single-tensor code,
+which makes the results equal bit for bit: SGD, Adam and AdamW, RMSprop. SGD differs by intent where
+PopART does: the velocity starts at zero, and without momentum the dampening still counts.
 """
 
 from __future__ import annotations
@@ -13,21 +17,26 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 
+from poptorch_emu.update.arithmetic import (
+    Value,
+    add_product,
+    add_quotient,
+    add_scaled,
+    is_zero,
+    moved_towards,
+    scaled,
+    single,
+)
 from poptorch_emu.update.config import GroupConfig, OptimizerConfig, OptimizerKind
 
-Value = float | torch.Tensor
-State = dict[str, torch.Tensor]
+State = dict[str, Tensor]
 Hypers = Mapping[str, Value]
 
-_ADAM_KINDS = {
-    OptimizerKind.ADAM,
-    OptimizerKind.ADAMW,
-    OptimizerKind.ADAMW_NO_BIAS,
-    OptimizerKind.LAMB,
-    OptimizerKind.LAMB_NO_BIAS,
-}
-_LAMB_KINDS = {OptimizerKind.LAMB, OptimizerKind.LAMB_NO_BIAS}
+_LAMBS = (OptimizerKind.LAMB, OptimizerKind.LAMB_NO_BIAS)
+_SGDS = (OptimizerKind.SGD1, OptimizerKind.SGD2)
+_RMSPROPS = (OptimizerKind.RMSPROP, OptimizerKind.RMSPROP_CENTERED)
 
 
 @dataclass(frozen=True)
@@ -41,170 +50,158 @@ class StateSpec:
 
 
 def is_elementwise(kind: OptimizerKind) -> bool:
-    """Returns whether the rule treats each element of a weight on its own."""
-    return kind not in _LAMB_KINDS
+    """Returns whether the rule may run on one flat tensor that holds many parameters."""
+    return kind not in _LAMBS
 
 
 def state_names(config: OptimizerConfig, group: GroupConfig) -> tuple[StateSpec, ...]:
-    """Returns the state that the rule keeps for a weight of `group`."""
-    kind = config.kind
-    if kind in _ADAM_KINDS:
-        return (
-            StateSpec("Accl1", False, config.first_order_type, 0.0),
-            StateSpec("Accl2", False, config.second_order_type, 0.0),
-            StateSpec("Step", True, torch.float32, 0.0),
-        )
-    if kind in (OptimizerKind.RMSPROP, OptimizerKind.RMSPROP_CENTERED):
-        first = 1.0 if config.uses_tf_variant else 0.0
-        specs = [StateSpec("Accl1", False, config.first_order_type, first)]
-        if kind is OptimizerKind.RMSPROP_CENTERED:
+    """Returns the state that the rule keeps for each parameter of `group`."""
+    has_momentum = config.kind in (*_SGDS, *_RMSPROPS) and not group.is_constant_zero("momentum")
+    if config.kind in _SGDS:
+        name = "Accl" if config.kind is OptimizerKind.SGD1 else "Accl1"
+        return (StateSpec(name, False, config.velocity_type, 0.0),) if has_momentum else ()
+    if config.kind in _RMSPROPS:
+        initial = 1.0 if config.uses_tf_variant else 0.0
+        specs = [StateSpec("Accl1", False, config.first_order_type, initial)]
+        if config.kind is OptimizerKind.RMSPROP_CENTERED:
             specs.append(StateSpec("Accl2", False, config.second_order_type, 0.0))
-        if not group.is_constant_zero("momentum"):
+        if has_momentum:
             specs.append(StateSpec("Accl3", False, torch.float32, 0.0))
         return tuple(specs)
-    if group.is_constant_zero("momentum"):
-        return ()
-    name = "Accl" if kind is OptimizerKind.SGD1 else "Accl1"
-    return (StateSpec(name, False, config.velocity_type, 0.0),)
+    return (
+        StateSpec("Accl1", False, config.first_order_type, 0.0),
+        StateSpec("Accl2", False, config.second_order_type, 0.0),
+        StateSpec("Step", True, torch.float32, 0.0),
+    )
 
 
 def update(
     config: OptimizerConfig,
     group_index: int,
-    weight: torch.Tensor,
-    gradient: torch.Tensor,
+    weight: Tensor,
+    gradient: Tensor,
     state: State,
     hyper: Hypers,
-) -> tuple[torch.Tensor, State]:
-    """Returns the weight and state after one step."""
-    w, g = weight, gradient.to(weight.dtype)
-    dtypes = {name: value.dtype for name, value in state.items()}
-    working = {name: value.to(w.dtype) if value.dim() else value for name, value in state.items()}
-    new_weight, new_state = _RULES[config.kind](config, w, g, working, hyper)
-    return new_weight.to(w.dtype), {
-        name: value.to(dtypes[name]) for name, value in new_state.items()
+) -> tuple[Tensor, State]:
+    """Returns the weight and the state after one step.
+
+    Computes in float32 and rounds once, when weight and state are stored in their own types.
+
+    Args:
+        config: which rule.
+        group_index: which group of `config` the weight belongs to.
+        weight: of any shape.
+        gradient: of the same shape, reduced over micro-batches and replicas, without loss scaling.
+        state: by the names of `state_names`.
+        hyper: by the names of the group: floats, or 0-d float64 tensors for those that may change.
+    """
+    operands = {name: value.float() for name, value in state.items()}
+    rule = _RULES[config.kind]
+    new_weight, new_state = rule(config, weight.float(), gradient.float(), operands, hyper)
+    specs = state_names(config, config.groups[group_index])
+    return new_weight.to(weight.dtype), {
+        spec.name: new_state[spec.name].to(spec.dtype) for spec in specs
     }
 
 
-def squared_norm(gradients: list[torch.Tensor]) -> torch.Tensor:
-    """Returns the sum of the squares of all elements, 0-d float32."""
-    total = gradients[0].float().square().sum()
-    for gradient in gradients[1:]:
-        total = total + gradient.float().square().sum()
-    return total
-
-
-def clip_factor(squared_norm_value: torch.Tensor, max_norm: float) -> torch.Tensor:
-    """Returns by what gradients are multiplied so that their global norm is at most `max_norm`."""
-    return torch.clamp(max_norm / squared_norm_value.sqrt(), max=1.0)
-
-
 def _sgd(
-    config: OptimizerConfig, w: torch.Tensor, g: torch.Tensor, state: State, hyper: Hypers
-) -> tuple[torch.Tensor, State]:
-    lr, decay = hyper["lr"], hyper["weight_decay"]
-    undamped = 1 - hyper["dampening"]
+    config: OptimizerConfig, w: Tensor, g: Tensor, state: State, hyper: Hypers
+) -> tuple[Tensor, State]:
+    damping = hyper["dampening"] - 1
+    if not is_zero(hyper["weight_decay"]):
+        g = add_scaled(g, w, hyper["weight_decay"])
     if not state:
-        step = _times(g, undamped)
-        if not _is_zero(decay):
-            step = step + w * (undamped * decay)
-        return w - step * lr, {}
+        return add_scaled(w, g, hyper["lr"] * damping), {}
     ((name, velocity),) = state.items()
-    if not _is_zero(decay):
-        g = g + w * decay
-    velocity = velocity * hyper["momentum"] + _times(g, undamped)
-    direction = g + velocity * hyper["momentum"] if hyper["nesterov"] else velocity
-    return w - direction * lr, {name: velocity}
+    velocity = add_scaled(scaled(velocity, hyper["momentum"]), g, -damping)
+    direction = add_scaled(g, velocity, hyper["momentum"]) if hyper["nesterov"] else velocity
+    return add_scaled(w, direction, -hyper["lr"]), {name: velocity}
 
 
 def _adam(
-    config: OptimizerConfig, w: torch.Tensor, g: torch.Tensor, state: State, hyper: Hypers
-) -> tuple[torch.Tensor, State]:
+    config: OptimizerConfig, w: Tensor, g: Tensor, state: State, hyper: Hypers
+) -> tuple[Tensor, State]:
     lr, decay = hyper["lr"], hyper["weight_decay"]
-    if config.kind is OptimizerKind.ADAM:
-        if not _is_zero(decay):
-            g = g + w * decay
-    elif not _is_zero(decay):
-        w = w * (1 - lr * decay)
-    moments, first, second = _moments(g, state, hyper)
-    correction1, correction2 = _bias_corrections(moments["Step"], hyper)
-    denominator = second.sqrt() / correction2.sqrt() + hyper["eps"]
-    return w + first * (-lr / correction1) / denominator, moments
+    if not is_zero(decay):
+        if config.kind is OptimizerKind.ADAM:
+            g = add_scaled(g, w, decay)
+        else:
+            w = scaled(w, 1 - lr * decay)
+    moments = _moments(g, state, hyper)
+    step_size = lr / _bias(moments["Step"], hyper["beta1"])
+    return add_quotient(w, moments["Accl1"], _corrected_root(moments, hyper), step_size), moments
 
 
 def _lamb(
-    config: OptimizerConfig, w: torch.Tensor, g: torch.Tensor, state: State, hyper: Hypers
-) -> tuple[torch.Tensor, State]:
-    moments, first, second = _moments(g, state, hyper)
+    config: OptimizerConfig, w: Tensor, g: Tensor, state: State, hyper: Hypers
+) -> tuple[Tensor, State]:
+    moments = _moments(g, state, hyper)
     if config.kind is OptimizerKind.LAMB:
-        correction1, correction2 = _bias_corrections(moments["Step"], hyper)
-        first, second = first / correction1, second / correction2
-    direction = first / (second.sqrt() + hyper["eps"]) + w * hyper["weight_decay"]
-    limit = hyper["max_weight_norm"]
-    if _is_zero(limit):
-        return w - direction * hyper["lr"], moments
-    weight_norm, norm = w.float().square().sum().sqrt(), direction.float().square().sum().sqrt()
-    bounded = torch.minimum(weight_norm, weight_norm * 0 + limit)
-    ratio = torch.where((weight_norm > 0) & (norm > 0) & (bounded > 0), bounded / norm, 1.0)
-    return w - direction * (ratio * hyper["lr"]), moments
+        mean = moments["Accl1"] / single(-_bias(moments["Step"], hyper["beta1"]))
+        direction = mean / _corrected_root(moments, hyper)
+    else:
+        direction = moments["Accl1"] / (moments["Accl2"].sqrt() + single(hyper["eps"]))
+    if not is_zero(hyper["weight_decay"]):
+        direction = add_scaled(direction, w, hyper["weight_decay"])
+    step_size = -hyper["lr"] * _trust_ratio(w, direction, hyper["max_weight_norm"])
+    return add_scaled(w, direction, step_size), moments
 
 
 def _rmsprop(
-    config: OptimizerConfig, w: torch.Tensor, g: torch.Tensor, state: State, hyper: Hypers
-) -> tuple[torch.Tensor, State]:
-    lr, alpha, eps = hyper["lr"], hyper["alpha"], hyper["eps"]
-    if not _is_zero(hyper["weight_decay"]):
-        g = g + w * hyper["weight_decay"]
-    square = state["Accl1"] * alpha + g * g * (1 - alpha)
-    result = {"Accl1": square}
+    config: OptimizerConfig, w: Tensor, g: Tensor, state: State, hyper: Hypers
+) -> tuple[Tensor, State]:
+    alpha, lr = hyper["alpha"], hyper["lr"]
+    if not is_zero(hyper["weight_decay"]):
+        g = add_scaled(g, w, hyper["weight_decay"])
+    new = {"Accl1": add_product(scaled(state["Accl1"], alpha), g, g, 1 - alpha)}
+    spread = new["Accl1"]
     if config.kind is OptimizerKind.RMSPROP_CENTERED:
-        average = state["Accl2"] + (g - state["Accl2"]) * (1 - alpha)
-        result["Accl2"] = average
-        square = square - average * average
-    denominator = (square + eps).sqrt() if config.uses_tf_variant else square.sqrt() + eps
-    direction = g / denominator
+        new["Accl2"] = moved_towards(state["Accl2"], g, 1 - alpha)
+        spread = add_product(spread, new["Accl2"], new["Accl2"], -1.0)
+    eps = single(hyper["eps"])
+    denominator = (spread + eps).sqrt() if config.uses_tf_variant else spread.sqrt() + eps
     if "Accl3" not in state:
-        return w - direction * lr, result
+        return add_quotient(w, g, denominator, -lr), new
+    remembered = scaled(state["Accl3"], hyper["momentum"])
     if config.uses_tf_variant:
-        result["Accl3"] = state["Accl3"] * hyper["momentum"] + direction * lr
-        return w - result["Accl3"], result
-    result["Accl3"] = state["Accl3"] * hyper["momentum"] + direction
-    return w - result["Accl3"] * lr, result
+        new["Accl3"] = add_quotient(remembered, g, denominator, lr)
+        return w - new["Accl3"], new
+    new["Accl3"] = add_quotient(remembered, g, denominator, 1.0)
+    return add_scaled(w, new["Accl3"], -lr), new
 
 
-def _moments(
-    g: torch.Tensor, state: State, hyper: Hypers
-) -> tuple[State, torch.Tensor, torch.Tensor]:
-    """Returns the new state with its two moments."""
+def _moments(g: Tensor, state: State, hyper: Hypers) -> State:
+    """Returns the running means of `g` and of its square, and the number of steps."""
     beta1, beta2 = hyper["beta1"], hyper["beta2"]
-    first, second = state["Accl1"], state["Accl2"]
-    if isinstance(beta1, float):
-        first = torch.lerp(first, g, 1 - beta1)
-    else:
-        first = first + (g - first) * (1 - beta1)
-    if isinstance(beta2, float):
-        second = torch.addcmul(second * beta2, g, g, value=1 - beta2)
-    else:
-        second = second * beta2 + g * g * (1 - beta2)
-    return {"Accl1": first, "Accl2": second, "Step": state["Step"] + 1}, first, second
+    return {
+        "Accl1": moved_towards(state["Accl1"], g, 1 - beta1),
+        "Accl2": add_product(scaled(state["Accl2"], beta2), g, g, 1 - beta2),
+        "Step": state["Step"] + 1,
+    }
 
 
-def _bias_corrections(step: torch.Tensor, hyper: Hypers) -> tuple[torch.Tensor, torch.Tensor]:
-    count = step.double()
-    return 1 - hyper["beta1"] ** count, 1 - hyper["beta2"] ** count
+def _bias(step: Tensor, beta: Value) -> Tensor:
+    """Returns `beta**step - 1`: minus what a mean that started at 0 has seen so far."""
+    return torch.pow(beta, step.double()) - 1
 
 
-def _times(tensor: torch.Tensor, factor: Value) -> torch.Tensor:
-    return tensor if isinstance(factor, (int, float)) and factor == 1 else tensor * factor
+def _corrected_root(moments: State, hyper: Hypers) -> Tensor:
+    """Returns the root of the corrected second moment, plus eps."""
+    correction = -_bias(moments["Step"], hyper["beta2"])
+    return moments["Accl2"].sqrt() / single(correction.sqrt()) + single(hyper["eps"])
 
 
-def _is_zero(value: Value) -> bool:
-    return isinstance(value, (int, float)) and value == 0
+def _trust_ratio(w: Tensor, direction: Tensor, max_weight_norm: Value) -> Value:
+    """Returns the norm of `w`, bounded, over that of `direction`; 1 where either is 0."""
+    if is_zero(max_weight_norm):
+        return 1.0
+    bounded = torch.linalg.vector_norm(w).clamp(max=single(max_weight_norm))
+    norm = torch.linalg.vector_norm(direction)
+    ratio: Tensor = bounded / norm
+    return ratio.masked_fill((bounded == 0) | (norm == 0), 1.0)
 
 
-_Rule = Callable[
-    [OptimizerConfig, torch.Tensor, torch.Tensor, State, Hypers], tuple[torch.Tensor, State]
-]
+_Rule = Callable[[OptimizerConfig, Tensor, Tensor, State, Hypers], tuple[Tensor, State]]
 _RULES: dict[OptimizerKind, _Rule] = {
     OptimizerKind.SGD1: _sgd,
     OptimizerKind.SGD2: _sgd,

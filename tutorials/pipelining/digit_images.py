@@ -1,4 +1,4 @@
-"""Handwritten digits for the tutorial: those of scikit-learn, or MNIST from a folder of IDX files."""
+"""Handwritten digits for the tutorial: scikit-learn's, or MNIST from a folder of IDX files."""
 
 from __future__ import annotations
 
@@ -64,8 +64,8 @@ def _find(folder: Path, name: str) -> Path:
         if path.exists():
             return path
     raise FileNotFoundError(
-        f"{folder} has neither {name} nor {name}.gz. Name a folder with MNIST's IDX files, or leave "
-        "--data-dir out to use the digits of scikit-learn."
+        f"{folder} has neither {name} nor {name}.gz. Name a folder with MNIST's IDX files, or "
+        "leave --data-dir out to use the digits of scikit-learn."
     )
 
 

@@ -1,4 +1,4 @@
-"""Trains a small convolutional network on handwritten digits, its four blocks on a pipeline of IPUs.
+"""Trains a small convolutional network on handwritten digits, its blocks on a pipeline of IPUs.
 
 Run it: `python mnist_pipeline.py`, or with `--help` to see what can be changed.
 """

@@ -2,11 +2,10 @@
 
 from itertools import product
 
+import poptorch_emu._C  # noqa: F401
 import pytest
 import torch
 from torch import distributions
-
-import poptorch_emu._C  # noqa: F401
 
 ops = torch.ops.poptorch_emu
 
@@ -53,7 +52,9 @@ def words(count, seed=0, micro_batch=0, replica=0, op_id=0):
 )  # fmt: skip
 def test_reference_on_published_vectors_gives_published_answers(counter, key, answer):
     """Random123, kat_vectors; the C++ header asserts the same when it is compiled."""
-    counter, key, answer = ([int(word, 16) for word in text.split()] for text in (counter, key, answer))
+    counter, key, answer = (
+        [int(word, 16) for word in text.split()] for text in (counter, key, answer)
+    )
     assert list(philox(counter, key)) == answer
 
 
@@ -77,7 +78,8 @@ def test_uniform_on_float32_holds_the_high_24_bits_of_each_word(state):
 def test_uniform_on_float64_holds_the_high_53_bits_of_two_words():
     pairs = words(10, seed=5)
     expected = [
-        ((low | high << 32) >> 11) / 2**53 for low, high in zip(pairs[::2], pairs[1::2], strict=True)
+        ((low | high << 32) >> 11) / 2**53
+        for low, high in zip(pairs[::2], pairs[1::2], strict=True)
     ]
     assert ops.uniform(rng(5), 0, [5], torch.float64, 0.0, 1.0).tolist() == expected
 
@@ -137,7 +139,9 @@ def test_normal_on_half_is_the_float32_draw_rounded(dtype):
     "draw",
     [
         lambda mean, std: ops.normal.tensor(rng(), 0, mean, std),
-        lambda mean, std: ops.normal.tensor_float(rng(), 0, mean, 2.0) * (std / 2) + mean * (1 - std / 2),
+        lambda mean, std: (
+            ops.normal.tensor_float(rng(), 0, mean, 2.0) * (std / 2) + mean * (1 - std / 2)
+        ),
         lambda mean, std: (ops.normal.float_tensor(rng(), 0, 1.0, std) - 1) + mean,
     ],
     ids=["tensor mean and std", "tensor mean", "tensor std"],

@@ -1,0 +1,22 @@
+"""The limit on the global norm of all gradients (`max_grad_norm`)."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+def global_norm(gradients: list[Tensor]) -> Tensor:
+    """Returns the L2 norm of all elements of `gradients`, 0-d float32."""
+    norms = [torch.linalg.vector_norm(gradient, dtype=torch.float32) for gradient in gradients]
+    norm: Tensor = torch.linalg.vector_norm(torch.stack(norms))
+    return norm
+
+
+def clip_scale(gradients: list[Tensor], max_norm: float) -> Tensor:
+    """Returns what to multiply all gradients by so that their norm is at most `max_norm`.
+
+    The factor is 0-d float32 and at most 1. A norm of norms is the norm of everything: where
+    gradients lie on several IPUs, give the `global_norm` of each IPU in place of its gradients.
+    """
+    return torch.clamp(max_norm / global_norm(gradients), max=1.0)
