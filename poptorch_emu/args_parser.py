@@ -56,5 +56,8 @@ def reconstructTensorStructure(
     values: Iterable[torch.Tensor],
     filter_fn: Callable[[torch.Tensor], bool] = lambda _: True,
 ) -> Any:
-    """Returns `structure` with the tensors that `filter_fn` accepts replaced by `values` (exact)."""
+    """Returns `structure` with its tensors replaced by `values` (exact).
+
+    Those that `filter_fn` does not accept stay.
+    """
     return rebuild(structure, iter(values), filter_fn)

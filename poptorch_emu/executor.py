@@ -13,6 +13,7 @@ import torch
 from poptorch_emu import wrapping
 from poptorch_emu.compile.compiler import STEPS, Request, compile_model
 from poptorch_emu.compile.executable import Executable
+from poptorch_emu.compile.limits import check_batches
 from poptorch_emu.config import CompileConfig
 from poptorch_emu.enums import ConnectionType, OutputMode
 from poptorch_emu.errors import make_error
@@ -284,7 +285,7 @@ class PoplarExecutor:
     def _compile(self, arguments: Arguments) -> None:
         start = time.perf_counter()
         config = self._config()
-        check_batches(arguments, config)
+        check_batches(arguments.tensors(), config)
         parameters = dict(self._user_model.named_parameters())
         optimizer = self._optimizer.config(parameters) if self._optimizer else None
         request = Request(
@@ -332,26 +333,6 @@ class PoplarExecutor:
             )
             self._has_warned_about_strides = True
         return arguments.map(torch.Tensor.contiguous)
-
-
-def check_batches(arguments: Arguments, config: CompileConfig) -> None:
-    """Checks that every input can be cut into micro-batches.
-
-    Raises:
-        AssertionError: the first dimension of an input is not a multiple of the batch factor.
-    """
-    for tensor in arguments.tensors():
-        rows = tensor.size(0) if tensor.dim() else 1
-        assert rows % config.batch_factor == 0, (
-            f"Invalid batch dimension: In the input {tensor.shape}, the batch dimension ({rows}) "
-            "must be a multiple of "
-            f"Options.deviceIterations({config.device_iterations}) * "
-            f"(Options.replicationFactor({config.replication_factor}) / "
-            f"Options.inputReplicaGrouping.input_group_size({config.input_group_size})) * "
-            f"Options.Training.gradientAccumulation({config.gradient_accumulation}) = "
-            f"{config.batch_factor} because it is used to calculate the batch size of one "
-            "micro-batch. Give a batch of fitting size; see the documentation on batching."
-        )
 
 
 def trainingModel(

@@ -15,7 +15,8 @@ namespace poptorch_emu {
 namespace {
 
 // The fused kernel takes a mask to add; a boolean one says what takes part.
-std::optional<at::Tensor> additive_mask(const std::optional<at::Tensor>& mask, at::ScalarType dtype) {
+std::optional<at::Tensor> additive_mask(const std::optional<at::Tensor>& mask,
+                                        at::ScalarType dtype) {
   if (!mask || mask->scalar_type() != at::kBool) return mask;
   const auto options = mask->options().dtype(dtype);
   return at::where(*mask, at::scalar_tensor(0.0, options),
@@ -26,10 +27,10 @@ std::optional<at::Tensor> additive_mask(const std::optional<at::Tensor>& mask, a
 // strides and types only. What is not fused falls to PyTorch's composition, whose dropout is then
 // intercepted too.
 at::Tensor record_scaled_dot_product_attention(const at::Tensor& query, const at::Tensor& key,
-                                        const at::Tensor& value,
-                                        const std::optional<at::Tensor>& mask, double dropout_p,
-                                        bool is_causal, std::optional<double> scale,
-                                        bool enable_gqa) {
+                                               const at::Tensor& value,
+                                               const std::optional<at::Tensor>& mask,
+                                               double dropout_p, bool is_causal,
+                                               std::optional<double> scale, bool enable_gqa) {
   const auto choice = static_cast<at::SDPBackend>(at::native::_fused_sdp_choice_cpp(
       query, key, value, mask, dropout_p, is_causal, scale, enable_gqa));
   if (choice != at::SDPBackend::flash_attention) {

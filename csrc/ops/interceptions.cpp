@@ -23,7 +23,7 @@ at::Tensor record_dropout(const at::Tensor& input, double p, bool train) {
 
 // rrelu_with_noise writes into its argument `noise` in a way that does not functionalise.
 at::Tensor record_rrelu(const at::Tensor& input, const at::Scalar& lower, const at::Scalar& upper,
-                 bool training, std::optional<at::Generator> generator) {
+                        bool training, std::optional<at::Generator> generator) {
   const double low = lower.toDouble();
   const double high = upper.toDouble();
   if (!training) return at::leaky_relu(input, (low + high) / 2);
@@ -32,7 +32,7 @@ at::Tensor record_rrelu(const at::Tensor& input, const at::Scalar& lower, const 
 }
 
 at::Tensor& record_rrelu_(at::Tensor& input, const at::Scalar& lower, const at::Scalar& upper,
-                   bool training, std::optional<at::Generator> generator) {
+                          bool training, std::optional<at::Generator> generator) {
   return input.copy_(record_rrelu(input, lower, upper, training, std::move(generator)));
 }
 

@@ -1,8 +1,8 @@
 // Random operators whose numbers depend only on (seed, micro-batch, replica, operation, element).
 //
-// Each takes `rng`, the int64 state {seed, micro-batch, replica, 0}, and the number of the operation
-// in its graph. Elements are counted in contiguous order: float64 and integers take 64 random bits,
-// everything else 32. The same functions are the kernels for CPU and Meta.
+// Each takes `rng`, the int64 state {seed, micro-batch, replica, 0}, and the number of the
+// operation in its graph. Elements are counted in contiguous order: float64 and integers take 64
+// random bits, everything else 32. The same functions are the kernels for CPU and Meta.
 
 #include <ATen/Dispatch.h>
 #include <ATen/ExpandUtils.h>

@@ -2,6 +2,7 @@
 
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/dispatch/Dispatcher.h>
+#include <torch/csrc/autograd/autograd_not_implemented_fallback.h>
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/library.h>
 
@@ -78,6 +79,9 @@ Outputs rnn_layer(const Tensor& input, TensorList state, TensorList weights, std
 
 }  // namespace
 
-TORCH_LIBRARY_IMPL(poptorch_emu, Autograd, m) { m.impl("rnn_layer", rnn_layer); }
+TORCH_LIBRARY_IMPL(poptorch_emu, Autograd, m) {
+  m.impl("rnn_layer", rnn_layer);
+  m.impl("rnn_layer_backward", torch::autograd::autogradNotImplementedFallback());
+}
 
 }  // namespace poptorch_emu::rnn

@@ -1,8 +1,8 @@
-// The operators `rnn_layer` and `rnn_layer_backward`: one layer in one direction as one operation of
-// a graph, with its gradient as another.
+// The operators `rnn_layer` and `rnn_layer_backward`: one layer in one direction as one operation
+// of a graph, with its gradient as another.
 //
-// An LSTM in float32 without projection runs in oneDNN, as in eager PyTorch, whose workspace then is
-// the reserve. All others run by steps; half precision computes in float32.
+// An LSTM in float32 without projection runs in oneDNN, as in eager PyTorch, whose workspace then
+// is the reserve. All others run by steps; half precision computes in float32.
 
 #include "ops/rnn_layer.h"
 
@@ -78,9 +78,10 @@ Results forward_in_mkldnn(const Layer& layer, bool is_training) {
   auto [output, h, c, reserve] = at::mkldnn_rnn_layer(
       layer.input, layer.w_ih(), layer.w_hh(), bias_or_zeros(layer, 2), bias_or_zeros(layer, 3),
       layer.h0().contiguous(), layer.c0().contiguous(), layer.is_reverse, /*batch_sizes=*/{},
-      kMkldnnLstm, layer.hidden_size(), /*num_layers=*/1, layer.has_biases(), /*bidirectional=*/false,
-      /*batch_first=*/false, is_training);
-  return {output, h, c, is_training ? reserve : at::empty({0}, layer.input.options().dtype(at::kByte))};
+      kMkldnnLstm, layer.hidden_size(), /*num_layers=*/1, layer.has_biases(),
+      /*bidirectional=*/false, /*batch_first=*/false, is_training);
+  const auto bytes = layer.input.options().dtype(at::kByte);
+  return {output, h, c, is_training ? reserve : at::empty({0}, bytes)};
 }
 
 Gradients backward_in_mkldnn(const Layer& layer, const Results& results,
@@ -88,9 +89,9 @@ Gradients backward_in_mkldnn(const Layer& layer, const Results& results,
   auto [input, w_ih, w_hh, b_ih, b_hh, h0, c0] = at::mkldnn_rnn_layer_backward(
       layer.input, layer.w_ih(), layer.w_hh(), bias_or_zeros(layer, 2), bias_or_zeros(layer, 3),
       layer.h0().contiguous(), layer.c0().contiguous(), results.output, results.h, results.c,
-      gradients.output, gradients.h, gradients.c, layer.is_reverse, kMkldnnLstm, layer.hidden_size(), /*num_layers=*/1,
-      layer.has_biases(), /*train=*/true, /*bidirectional=*/false, /*batch_sizes=*/{},
-      /*batch_first=*/false, results.reserve);
+      gradients.output, gradients.h, gradients.c, layer.is_reverse, kMkldnnLstm,
+      layer.hidden_size(), /*num_layers=*/1, layer.has_biases(), /*train=*/true,
+      /*bidirectional=*/false, /*batch_sizes=*/{}, /*batch_first=*/false, results.reserve);
   Gradients all{input, {h0, c0}, {w_ih, w_hh}};
   if (layer.has_biases()) all.weights.insert(all.weights.end(), {b_ih, b_hh});
   return all;
@@ -170,9 +171,9 @@ std::vector<Tensor> rnn_layer_backward_cpu(
     return gradient ? gradient->contiguous() : at::zeros_like(result);
   };
   const Layer layer = make_layer(mode, reverse, input.contiguous(), state, weights);
-  return in_order(backward(layer, {output, h, c, reserve},
-                           {or_zeros(grad_output, output), or_zeros(grad_h, h), or_zeros(grad_c, c)},
-                           needs_input_grad),
+  const ResultGradients gradients{or_zeros(grad_output, output), or_zeros(grad_h, h),
+                                  or_zeros(grad_c, c)};
+  return in_order(backward(layer, {output, h, c, reserve}, gradients, needs_input_grad),
                   needs_input_grad);
 }
 

@@ -13,8 +13,9 @@ enum class Mode { kLstm, kGru, kRnnTanh, kRnnRelu };
 Mode mode_of(std::string_view name);
 
 // What one layer in one direction computes from. T steps, N rows, I inputs, H hidden, P outputs
-// (P = H without projection), G gates in PyTorch's order: input (T, N, I); state h0 (N, P) and, for an
-// LSTM, c0 (N, H); weights w_ih (G H, I), w_hh (G H, P), perhaps b_ih and b_hh (G H), perhaps w_hr (P, H).
+// (P = H without projection), G gates in PyTorch's order: input (T, N, I); state h0 (N, P) and, for
+// an LSTM, c0 (N, H); weights w_ih (G H, I), w_hh (G H, P), perhaps b_ih and b_hh (G H), perhaps
+// w_hr (P, H).
 struct Layer {
   Mode mode;
   bool is_reverse;

@@ -108,7 +108,8 @@ void lstm_forward(const Layer& layer, const Steps& x, const Tensor& saved, Steps
   }
 }
 
-// Gradients with respect to what enters the gates of each step (T, N, G H), and to the initial state.
+// Gradients with respect to what enters the gates of each step (T, N, G H), and to the initial
+// state.
 struct Deltas {
   Tensor input;      // of the product with the input
   Tensor hidden;     // of the product with the hidden state
@@ -253,7 +254,8 @@ int64_t Layer::num_saved() const {
 Results forward_by_steps(const Layer& layer, bool is_training) {
   const int64_t num_rows = is_training ? layer.num_steps() : 1;
   const auto options = layer.input.options();
-  const Tensor x = at::linear(layer.input, layer.w_ih(), layer.has_biases() ? layer.b_ih() : Tensor());
+  const Tensor bias = layer.has_biases() ? layer.b_ih() : Tensor();
+  const Tensor x = at::linear(layer.input, layer.w_ih(), bias);
   const Tensor output =
       at::empty({layer.num_steps(), layer.batch_size(), layer.output_size()}, options);
   const Tensor saved =

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+import torch
+
 from poptorch_emu.config import CompileConfig
 from poptorch_emu.errors import compiler_error
 from poptorch_emu.ir.graph import Graph, SinkKind, SourceKind, source_of
@@ -10,6 +14,26 @@ from poptorch_emu.schedule.partition import Partition
 
 # Source: PopTorch's device manager: one process gets at most 64 IPUs.
 MAX_IPUS = 64
+
+
+def check_batches(tensors: Sequence[torch.Tensor], config: CompileConfig) -> None:
+    """Checks that every input can be cut into micro-batches.
+
+    Raises:
+        AssertionError: the first dimension of an input is not a multiple of the batch factor.
+    """
+    for tensor in tensors:
+        rows = tensor.size(0) if tensor.dim() else 1
+        assert rows % config.batch_factor == 0, (
+            f"Invalid batch dimension: In the input {tensor.shape}, the batch dimension ({rows}) "
+            "must be a multiple of "
+            f"Options.deviceIterations({config.device_iterations}) * "
+            f"(Options.replicationFactor({config.replication_factor}) / "
+            f"Options.inputReplicaGrouping.input_group_size({config.input_group_size})) * "
+            f"Options.Training.gradientAccumulation({config.gradient_accumulation}) = "
+            f"{config.batch_factor} because it is used to calculate the batch size of one "
+            "micro-batch. Give a batch of fitting size; see the documentation on batching."
+        )
 
 
 def check_num_ipus(placed: Partition, config: CompileConfig) -> None:

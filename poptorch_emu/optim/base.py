@@ -46,9 +46,7 @@ class VariableAttributes:
         self._variable.add(attr)
 
     def _check(self, attr: str) -> None:
-        require(
-            attr in self._allowed, f"Unknown attribute {attr}, allowed values: {self._allowed}"
-        )
+        require(attr in self._allowed, f"Unknown attribute {attr}, allowed values: {self._allowed}")
 
 
 class Optimizer(torch.optim.Optimizer):
@@ -135,8 +133,8 @@ class Optimizer(torch.optim.Optimizer):
     def __getstate__(self) -> dict[str, Any]:
         """Returns all attributes with the newest state of the device, for copy and pickle.
 
-        What others attached to this object (a scheduler's `step`, an executor's `state_dict`, hooks)
-        stays behind.
+        What others attached to this object stays behind: a scheduler's `step`, an executor's
+        `state_dict`, hooks.
         """
         current = self.state_dict()
         public = {

@@ -2,41 +2,42 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
+from numbers import Real
 from typing import Any
 
 import torch
 
+from poptorch_emu.errors import compiler_error, require
 from poptorch_emu.optim.base import Optimizer
-from poptorch_emu.optim.optimizers import LAMB
-from poptorch_emu.update.config import GroupConfig, Hyper, OptimizerConfig, OptimizerKind
+from poptorch_emu.optim.differences import warn_of_differences
+from poptorch_emu.optim.kind import attribute, check_supported, optimizer_kind
+from poptorch_emu.optim.limits import check_values
+from poptorch_emu.update.config import (
+    HYPERS,
+    LOSS_SCALING,
+    GroupConfig,
+    Hyper,
+    OptimizerConfig,
+    OptimizerKind,
+)
 
-_SGD = ("lr", "momentum", "dampening", "weight_decay", "nesterov")
-_ADAM = ("lr", "betas", "eps", "weight_decay")
-_HYPERS = {
-    OptimizerKind.SGD1: (*_SGD, "velocity_scaling"),
-    OptimizerKind.SGD2: _SGD,
-    OptimizerKind.ADAM: _ADAM,
-    OptimizerKind.ADAMW: _ADAM,
-    OptimizerKind.ADAMW_NO_BIAS: _ADAM,
-    OptimizerKind.RMSPROP: ("lr", "alpha", "eps", "weight_decay", "momentum"),
-    OptimizerKind.RMSPROP_CENTERED: ("lr", "alpha", "eps", "weight_decay", "momentum"),
-    OptimizerKind.LAMB: (*_ADAM, "max_weight_norm"),
-    OptimizerKind.LAMB_NO_BIAS: (*_ADAM, "max_weight_norm"),
-}
-# Of a plain PyTorch optimiser an attribute is constant where it has this value.
+# An attribute of a plain PyTorch optimiser is constant where it has this value, else variable.
 _CONSTANT_VALUES = {
     "weight_decay": 0.0,
     "momentum": 0.0,
     "dampening": 0.0,
     "eps": 1e-8,
     "velocity_scaling": 1.0,
-    "loss_scaling": 1.0,
+    LOSS_SCALING: 1.0,
     "max_weight_norm": 65500.0,
 }
+_ADAMW_WEIGHT_DECAY = 1e-2
 _ALWAYS_CONSTANT = {"alpha", "betas", "nesterov"}
-# Nesterov chooses between two rules, so that it is compiled in whatever its attribute says.
-_STRUCTURAL = {"nesterov"}
+
+# Where a beta is found in `betas`.
+_BETAS = {"beta1": 0, "beta2": 1}
 
 
 def optimizer_config(
@@ -49,130 +50,134 @@ def optimizer_config(
 
     Args:
         optimizer: of `poptorch.optim`, or one of PyTorch's with a counterpart there.
-        named_parameters: the model's parameters.
+        named_parameters: all of the model's parameters, in the order the compiler knows them.
         is_automatic_loss_scaling: the loss scaling changes by itself.
 
     Raises:
         AssertionError: there is no such rule, or an attribute is missing or not a number.
+        Error: a value is out of the range of the rule.
         KeyError: a group has a parameter that is not one of the model's.
         ValueError: `amsgrad` is on.
     """
+    check_supported(optimizer)
     kind = optimizer_kind(optimizer)
-    _check_amsgrad(optimizer)
     groups = [optimizer.defaults, *optimizer.param_groups]
-    scaling = getattr(optimizer, "loss_scaling", 1.0)
-    is_fixed = _is_constant(optimizer, kind, "loss_scaling", scaling)
-    return OptimizerConfig(
+    loss_scaling = _hyper(
+        optimizer, kind, LOSS_SCALING, {LOSS_SCALING: attribute(optimizer, LOSS_SCALING)}
+    )
+    if is_automatic_loss_scaling:
+        loss_scaling = Hyper(loss_scaling.value, is_constant=False)
+    config = OptimizerConfig(
         kind=kind,
         groups=tuple(_group(optimizer, kind, group) for group in groups),
         group_of_parameter=_group_of_parameter(optimizer, named_parameters),
-        loss_scaling=Hyper(
-            _number("loss_scaling", scaling), is_fixed and not is_automatic_loss_scaling
-        ),
-        accum_type=getattr(optimizer, "accum_type", torch.float32),
-        first_order_type=getattr(optimizer, "first_order_momentum_accum_type", torch.float32),
-        second_order_type=getattr(optimizer, "second_order_momentum_accum_type", torch.float32),
-        velocity_type=getattr(optimizer, "velocity_accum_type", torch.float32),
-        max_grad_norm=float(getattr(optimizer, "max_grad_norm", float("inf"))),
-        uses_tf_variant=bool(getattr(optimizer, "use_tf_variant", False)),
+        loss_scaling=loss_scaling,
+        accum_type=attribute(optimizer, "accum_type"),
+        first_order_type=attribute(optimizer, "first_order_momentum_accum_type"),
+        second_order_type=attribute(optimizer, "second_order_momentum_accum_type"),
+        velocity_type=attribute(optimizer, "velocity_accum_type"),
+        max_grad_norm=_max_grad_norm(optimizer),
+        uses_tf_variant=bool(attribute(optimizer, "use_tf_variant")),
     )
+    check_values(config)
+    warn_of_differences(optimizer, config, named_parameters)
+    return config
 
 
-def optimizer_kind(optimizer: torch.optim.Optimizer) -> OptimizerKind:
-    """Returns the rule of `optimizer`; AdamW comes before Adam, whose subclass it is.
+def needs_running_mean(config: OptimizerConfig) -> bool:
+    """Returns whether gradients must be averaged while they accumulate.
+
+    Their sum might exceed float16; the combined accumulator of SGD is not concerned.
+    """
+    return config.accum_type is torch.float16 and config.kind is not OptimizerKind.SGD1
+
+
+def check_reduction(config: OptimizerConfig, is_running_mean: bool) -> None:
+    """Checks that a compiled model can go on with this optimiser.
+
+    Args:
+        config: of the new optimiser.
+        is_running_mean: how the model was compiled to average gradients.
 
     Raises:
-        AssertionError: there is none.
+        ValueError: it was compiled for a mean taken at the end, and float16 needs the other.
     """
-    has_bias = getattr(optimizer, "bias_correction", True)
-    if isinstance(optimizer, torch.optim.SGD):
-        combined = getattr(optimizer, "use_combined_accum", False)
-        return OptimizerKind.SGD1 if combined else OptimizerKind.SGD2
-    if isinstance(optimizer, torch.optim.AdamW):
-        return OptimizerKind.ADAMW if has_bias else OptimizerKind.ADAMW_NO_BIAS
-    if isinstance(optimizer, torch.optim.Adam):
-        return OptimizerKind.ADAM
-    if isinstance(optimizer, torch.optim.RMSprop):
-        return _rmsprop_kind(optimizer)
-    if isinstance(optimizer, LAMB):
-        return OptimizerKind.LAMB if has_bias else OptimizerKind.LAMB_NO_BIAS
-    raise AssertionError(
-        f"Unsupported optimizer type {type(optimizer)}. Types supported are SGD, Adam, AdamW and "
-        "RMSprop of torch.optim and poptorch.optim, and poptorch.optim.LAMB."
-    )
-
-
-def _rmsprop_kind(optimizer: torch.optim.Optimizer) -> OptimizerKind:
-    first = optimizer.param_groups[0]["centered"]
-    for index, group in enumerate(optimizer.param_groups):
-        assert group["centered"] == first, (
-            "All parameter groups must have the same value for the 'centered' attribute "
-            f"(Group 0: {first} / Group {index}: {group['centered']})"
-        )
-    return OptimizerKind.RMSPROP_CENTERED if first else OptimizerKind.RMSPROP
-
-
-def _check_amsgrad(optimizer: torch.optim.Optimizer) -> None:
-    if any(group.get("amsgrad") for group in (optimizer.defaults, *optimizer.param_groups)):
+    if needs_running_mean(config) and not is_running_mean:
         raise ValueError(
-            "Only non-amsgrad Adam/AdamW optimizers are supported. Leave amsgrad at False."
+            "Invalid optimizer: its accum_type, torch.float16, needs the option "
+            "options.Training.meanAccumulationAndReplicationReductionStrategy to be "
+            "poptorch.MeanReductionStrategy.Running, but the model is already compiled without it. "
+            "Set the option or the optimizer before the first call."
         )
+
+
+def _max_grad_norm(optimizer: torch.optim.Optimizer) -> float:
+    limit = _number("max_grad_norm", attribute(optimizer, "max_grad_norm"))
+    if math.isnan(limit):
+        raise compiler_error(
+            "Maximum norm of gradients cannot be NaN: give max_grad_norm a positive number, or "
+            "leave it out for no limit."
+        )
+    return limit
 
 
 def _group(
     optimizer: torch.optim.Optimizer, kind: OptimizerKind, group: Mapping[str, Any]
 ) -> GroupConfig:
-    hypers: list[tuple[str, Hyper]] = []
-    for name in _HYPERS[kind]:
-        assert name in group, f"Mandatory attribute {name} not found in optimizer group"
-        value = group[name]
-        is_constant = _is_constant(optimizer, kind, name, value)
-        if name == "betas":
-            assert isinstance(value, tuple) and len(value) == 2, (
-                f"Expected a pair for betas but got {value} instead"
-            )
-            hypers.append(("beta1", Hyper(_number("betas", value[0]), is_constant)))
-            hypers.append(("beta2", Hyper(_number("betas", value[1]), is_constant)))
-        else:
-            hypers.append((name, Hyper(_number(name, value), is_constant)))
-    return GroupConfig(tuple(hypers))
+    names = HYPERS[kind]
+    return GroupConfig(tuple((name, _hyper(optimizer, kind, name, group)) for name in names))
+
+
+def _hyper(
+    optimizer: torch.optim.Optimizer, kind: OptimizerKind, name: str, group: Mapping[str, Any]
+) -> Hyper:
+    key = "betas" if name in _BETAS else name
+    require(key in group, f"Mandatory attribute {key} not found in optimizer group")
+    value = group[key]
+    is_constant = _is_constant(optimizer, kind, key, value)
+    if name in _BETAS:
+        require(
+            isinstance(value, tuple) and len(value) == 2,
+            f"Expected a pair for betas but got {value} instead",
+        )
+        value = value[_BETAS[name]]
+    return Hyper(_number(key, value), is_constant)
+
+
+def _is_constant(
+    optimizer: torch.optim.Optimizer, kind: OptimizerKind, key: str, value: Any
+) -> bool:
+    if key == "nesterov":  # It chooses between two rules, so that it is always compiled in.
+        return True
+    if isinstance(optimizer, Optimizer):
+        return optimizer.variable_attrs.isConstant(key)
+    if key in _ALWAYS_CONSTANT:
+        return True
+    if key == "weight_decay" and kind is OptimizerKind.ADAMW:
+        return bool(value == _ADAMW_WEIGHT_DECAY)
+    return key in _CONSTANT_VALUES and bool(value == _CONSTANT_VALUES[key])
 
 
 def _number(name: str, value: Any) -> float:
     if isinstance(value, torch.Tensor) and value.numel() == 1:
         value = value.item()
-    assert isinstance(value, (int, float)), f"Expected a number for {name} but got {value} instead"
+    require(isinstance(value, Real), f"Expected a number for {name} but got {value} instead")
     return float(value)
-
-
-def _is_constant(
-    optimizer: torch.optim.Optimizer, kind: OptimizerKind, name: str, value: Any
-) -> bool:
-    if name in _STRUCTURAL:
-        return True
-    if isinstance(optimizer, Optimizer):
-        return optimizer.variable_attrs.isConstant(name)
-    if name in _ALWAYS_CONSTANT:
-        return True
-    is_adamw = kind is OptimizerKind.ADAMW and name == "weight_decay"
-    return bool(value == (1e-2 if is_adamw else _CONSTANT_VALUES.get(name)))
 
 
 def _group_of_parameter(
     optimizer: torch.optim.Optimizer, named_parameters: Mapping[str, torch.nn.Parameter]
 ) -> tuple[int, ...]:
     """Returns for each parameter its group, 0 (the defaults) for one in no group."""
-    group_of = {
-        id(parameter): index
-        for index, group in enumerate(optimizer.param_groups, start=1)
-        for parameter in group["params"]
-    }
-    known = {id(parameter) for parameter in named_parameters.values()}
-    strangers = [parameter for parameter in group_of if parameter not in known]
-    if strangers:
-        index = group_of[strangers[0]] - 1
-        raise KeyError(
-            f"Parameter group {index} of the optimizer has a parameter that is not part of the "
-            "model. Make the optimizer from the parameters of the model that is wrapped."
-        )
+    members = {id(parameter) for parameter in named_parameters.values()}
+    group_of: dict[int, int] = {}
+    for index, group in enumerate(optimizer.param_groups):
+        for parameter in group["params"]:
+            if id(parameter) not in members:
+                raise KeyError(
+                    f"Parameter group {index} of the optimizer has a parameter of shape "
+                    f"{list(parameter.shape)} that is not part of the model. Make the optimizer "
+                    "from the parameters of the model that is wrapped."
+                )
+            group_of[id(parameter)] = index + 1
     return tuple(group_of.get(id(parameter), 0) for parameter in named_parameters.values())

@@ -2,24 +2,31 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping
 from typing import Any, Protocol
 
 import torch
 
+from poptorch_emu.enums import MeanReductionStrategy
+from poptorch_emu.errors import Error
 from poptorch_emu.log import logger
+from poptorch_emu.optim.attributes import AttributeTracker
 from poptorch_emu.optim.base import Optimizer
 from poptorch_emu.optim.compatible import check_compatible
-from poptorch_emu.optim.convert import optimizer_config
+from poptorch_emu.optim.convert import check_reduction, needs_running_mean, optimizer_config
+from poptorch_emu.optim.parameter_tensors import parameter_tensors
 from poptorch_emu.options import Options
 from poptorch_emu.update.config import OptimizerConfig
+
+_AUTOMATIC_LOSS_SCALING = "automaticLossScalingSettings.enabled"
 
 
 class DeviceSession(Protocol):
     """What is needed of a session on the device."""
 
     def set_hyper_parameters(self, optimizer: OptimizerConfig) -> None:
-        """Sends hyper-parameters."""
+        """Sends the variable hyper-parameters."""
 
     def read_states(self) -> dict[str, torch.Tensor]:
         """Returns a copy of the optimiser's state."""
@@ -29,81 +36,146 @@ class DeviceSession(Protocol):
 
 
 class OptimizerLink:
-    """Keeps one executor's optimiser and its state in step with the device."""
+    """Keeps one executor's optimiser and its state in step with the device.
+
+    The device has the newest state while a session is attached; the host's copy is refreshed when
+    somebody reads `state_dict()` and before the session ends.
+    """
 
     def __init__(self, optimizer: torch.optim.Optimizer | None, options: Options) -> None:
-        """Takes the optimiser given to `trainingModel`."""
+        """Takes the optimiser given to `trainingModel`, and checks it.
+
+        Args:
+            optimizer: of `poptorch.optim`, or one of PyTorch's with a counterpart there.
+            options: of the executor; an optimiser may change how gradients are averaged.
+        """
         assert optimizer is not None, "a training model has an optimiser"
         self._optimizer = optimizer
         self._options = options
-        self._parameters: Mapping[str, torch.nn.Parameter] = {}
+        self._tracker = AttributeTracker(optimizer, is_relaxed=options._relax_optimizer_checks)
+        self._parameters: dict[str, torch.nn.Parameter] | None = None
         self._config: OptimizerConfig | None = None
-        self._is_dirty = False
-        self._state_is_stale = False
+        self._states: dict[str, torch.Tensor] | None = None
         self._session: DeviceSession | None = None
+        with contextlib.suppress(Error):  # What the device refuses is said at compilation.
+            self._convert(optimizer)
         self._instrument(optimizer)
 
     def config(self, parameters: Mapping[str, torch.nn.Parameter]) -> OptimizerConfig:
-        """Converts the optimiser for a compilation."""
-        self._parameters = parameters
+        """Converts the optimiser for a compilation.
+
+        Args:
+            parameters: all of the model's, by name.
+        """
+        self._parameters, self._config = dict(parameters), None
         self._config = self._convert(self._optimizer)
         return self._config
 
     def send(self, session: DeviceSession) -> None:
         """Sends hyper-parameters, and a state if there is one, to a device just attached."""
-        assert self._config is not None, "a device is attached after a compilation"
-        self._session = session
-        session.set_hyper_parameters(self._config)
-        self._is_dirty = False
-        if isinstance(self._optimizer, Optimizer) and self._optimizer.has_state():
-            missing = session.write_states(self._optimizer.get_state_dict()["ipu_state"])
-            for name in missing:
-                logger.warning("writeOptimizerState: ignoring missing state %s", name)
-            self._optimizer.host_state_is_dirty = False
+        self._send_values(session)
+        self._send_states(session)
 
     def send_if_dirty(self, session: DeviceSession) -> None:
-        """Sends what `setOptimizer` changed since the last call, and notes that a call follows."""
-        if self._is_dirty:
-            self.send(session)
-        self._state_is_stale = True
-        if isinstance(self._optimizer, Optimizer):
-            self._optimizer.ipu_state_is_dirty = True
+        """Sends what `load_state_dict` brought since the last call, and notes that a call follows.
+
+        Values changed otherwise wait for `setOptimizer`.
+        """
+        optimizer = self._optimizer
+        if isinstance(optimizer, Optimizer):
+            if optimizer.host_state_is_dirty:
+                self.replace(optimizer, session)
+            optimizer.ipu_state_is_dirty = True
+        self._session = session
 
     def receive(self, session: DeviceSession) -> None:
-        """Brings the state back before the device is released."""
-        self._read(session)
+        """Brings the state back before the host overwrites or releases the device."""
+        optimizer = self._optimizer
+        if not isinstance(optimizer, Optimizer) or optimizer.ipu_state_is_dirty:
+            self._read(session)
         self._session = None
 
     def replace(self, optimizer: torch.optim.Optimizer, session: DeviceSession | None) -> None:
-        """Goes on with `optimizer`, which may be the same object with other values."""
-        new = self._convert(optimizer) if self._config is not None else None
-        if new is not None and self._config is not None:
-            check_compatible(self._config, new)
+        """Goes on with `optimizer`, which may be the same object with other values.
+
+        Args:
+            optimizer: must fit the program if there is one.
+            session: the attached device, which gets the values now; otherwise at `send`.
+        """
+        config = self._convert(optimizer)
+        if self._config is not None:
+            check_compatible(self._config, config)
+            self._config = config
         if optimizer is not self._optimizer:
-            if session is not None:
-                self._read(session)
-            self._optimizer.__dict__.pop("state_dict", None)
-            self._optimizer = optimizer
-            self._instrument(optimizer)
-        if new is not None:
-            self._config = new
-            self._is_dirty = True
-            if session is not None:
-                self._send_values(session)
+            self._hand_over(optimizer, session)
+        if session is not None:
+            self._send_values(session)
+            if isinstance(optimizer, Optimizer) and optimizer.host_state_is_dirty:
+                self._send_states(session)
+
+    def _hand_over(self, optimizer: torch.optim.Optimizer, session: DeviceSession | None) -> None:
+        """Leaves the last state with the old optimiser; a state of the new one goes up."""
+        if session is not None:
+            self._read(session)
+        vars(self._optimizer).pop("state_dict", None)
+        self._optimizer = optimizer
+        self._instrument(optimizer)
+        if isinstance(optimizer, Optimizer):
+            optimizer.host_state_is_dirty = optimizer.has_state()
+            optimizer.ipu_state_is_dirty = session is not None
 
     def _send_values(self, session: DeviceSession) -> None:
-        assert self._config is not None
+        assert self._config is not None, "a device is attached after a compilation"
+        self._session = session
+        session.set_hyper_parameters(self._config)
+
+    def _send_states(self, session: DeviceSession) -> None:
         optimizer = self._optimizer
-        if isinstance(optimizer, Optimizer) and optimizer.host_state_is_dirty:
-            self.send(session)
-        else:
-            session.set_hyper_parameters(self._config)
-        self._is_dirty = False
+        states = self._states
+        if isinstance(optimizer, Optimizer):
+            if optimizer.has_state():
+                cached = optimizer.get_state_dict()
+                states = cached["ipu_state"]
+                self._report_missing("parameter", set(self._tensors()) - set(cached["ipu_param"]))
+            optimizer.host_state_is_dirty = False
+            optimizer.ipu_state_is_dirty = True
+        if states is not None:
+            self._report_missing("state", session.write_states(states))
+
+    def _report_missing(self, what: str, names: set[str] | list[str]) -> None:
+        for name in sorted(names):
+            logger.warning("writeOptimizerState: ignoring missing %s %s", what, name)
+
+    def _tensors(self) -> dict[str, torch.Tensor]:
+        if self._config is None or self._parameters is None:
+            return {}
+        return parameter_tensors(self._config, self._parameters)
 
     def _convert(self, optimizer: torch.optim.Optimizer) -> OptimizerConfig:
-        settings = self._options._Popart.options
-        automatic = bool(settings.get("automaticLossScalingSettings.enabled", False))
-        return optimizer_config(optimizer, self._parameters, is_automatic_loss_scaling=automatic)
+        """Checks and converts `optimizer`, before a compilation by its own parameters only."""
+        config = optimizer_config(
+            optimizer,
+            _own_parameters(optimizer) if self._parameters is None else self._parameters,
+            is_automatic_loss_scaling=bool(
+                self._options._Popart.options.get(_AUTOMATIC_LOSS_SCALING, False)
+            ),
+        )
+        self._tracker.check(optimizer)
+        self._choose_reduction(config)
+        return config
+
+    def _choose_reduction(self, config: OptimizerConfig) -> None:
+        training = self._options.Training
+        running = MeanReductionStrategy.Running
+        is_running = training.meanAccumulationAndReplicationReductionStrategy is running
+        if self._config is not None:
+            check_reduction(config, is_running)
+        elif needs_running_mean(config) and not is_running:
+            was_frozen = training._is_frozen
+            training._unfreeze()
+            training.set(meanAccumulationAndReplicationReductionStrategy=running)
+            if was_frozen:
+                training._freeze()
 
     def _instrument(self, optimizer: torch.optim.Optimizer) -> None:
         """Makes `state_dict()` of one of our optimisers show the state of the device."""
@@ -111,31 +183,23 @@ class OptimizerLink:
             return
 
         def state_dict() -> dict[str, Any]:
-            if self._session is not None and self._state_is_stale:
+            if self._session is not None and optimizer.ipu_state_is_dirty:
                 self._read(self._session)
-            return Optimizer.state_dict(optimizer)
+            return type(optimizer).state_dict(optimizer)
 
         optimizer.state_dict = state_dict  # type: ignore[method-assign]
 
     def _read(self, session: DeviceSession) -> None:
-        optimizer = self._optimizer
-        if isinstance(optimizer, Optimizer) and self._config is not None:
-            optimizer._state_dict = {
-                "ipu_state": session.read_states(),
-                "ipu_param": _parameter_tensors(self._config),
+        self._states = session.read_states()
+        if isinstance(self._optimizer, Optimizer):
+            self._optimizer._state_dict = {
+                "ipu_state": self._states,
+                "ipu_param": self._tensors(),
             }
-            optimizer.ipu_state_is_dirty = False
-        self._state_is_stale = False
+            self._optimizer.ipu_state_is_dirty = False
 
 
-def _parameter_tensors(config: OptimizerConfig) -> dict[str, torch.Tensor]:
-    """Returns the variable hyper-parameters as 0-d tensors, under names like PopART's."""
-    result = {}
-    for index, group in enumerate(config.groups):
-        suffix = "___default" if index == 0 else f"___specific___{index - 1}"
-        for name, hyper in group.hypers:
-            if not hyper.is_constant:
-                result[f"{name}{suffix}"] = torch.tensor(hyper.value)
-    if not config.loss_scaling.is_constant:
-        result["lossScaling_FLOAT"] = torch.tensor(config.loss_scaling.value)
-    return result
+def _own_parameters(optimizer: torch.optim.Optimizer) -> dict[str, torch.nn.Parameter]:
+    """Returns the parameters of the groups, under any names."""
+    parameters = (parameter for group in optimizer.param_groups for parameter in group["params"])
+    return {str(index): parameter for index, parameter in enumerate(parameters)}

@@ -50,7 +50,7 @@ class LAMB(Optimizer, torch.optim.Optimizer):
             betas: how much the two moments keep of their past, (0.9, 0.999) by default.
             eps: added to the root of the second moment, 1e-8 by default.
             weight_decay: decoupled, inside the trust ratio, 1e-2 by default.
-            bias_correction: whether moments are corrected for their start at 0; by default they are.
+            bias_correction: whether moments are corrected for their start at 0, as by default.
             loss_scaling: by what the loss is multiplied before back-propagation.
             max_weight_norm: limit of the norm of a weight in the trust ratio, 65500 by default;
                 0 for a ratio of 1.

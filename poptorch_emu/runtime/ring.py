@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import mmap
 import os
-import tempfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 
@@ -84,7 +83,8 @@ def new_file(layout: RingLayout) -> int:
     Raises:
         OSError: there is not that much memory.
     """
-    file = _anonymous_file()
+    # Unlike /dev/shm, which is small in containers, it is limited by the memory alone.
+    file = os.memfd_create("poptorch_emu_ring")
     try:
         # Without this, too little memory would show as a bus error at the first write.
         os.posix_fallocate(file, 0, layout.num_bytes)
@@ -92,50 +92,6 @@ def new_file(layout: RingLayout) -> int:
         os.close(file)
         raise
     return file
-
-
-@dataclass(frozen=True)
-class Piece:
-    """Rows of one element, and the row of a slot at which they go."""
-
-    tensors: Sequence[torch.Tensor]
-    first_row: int
-    num_rows: int
-
-
-def cut_rows(elements: Iterable[Sequence[torch.Tensor]], slot_rows: int) -> Iterator[Piece]:
-    """Yields the rows of all elements, cut where a slot of `slot_rows` is full.
-
-    Raises:
-        ValueError: the tensors of an element differ in their number of rows.
-    """
-    filled = 0
-    for tensors in elements:
-        rows, taken = _num_rows(tensors), 0
-        while taken < rows:
-            count = min(rows - taken, slot_rows - filled)
-            yield Piece([tensor.narrow(0, taken, count) for tensor in tensors], filled, count)
-            taken += count
-            filled = (filled + count) % slot_rows
-
-
-def _num_rows(tensors: Sequence[torch.Tensor]) -> int:
-    counts = {tensor.shape[0] if tensor.ndim else None for tensor in tensors}
-    count = counts.pop() if len(counts) == 1 else None
-    if count is None:
-        shapes = ", ".join(str(TensorSpec.of(tensor)) for tensor in tensors)
-        raise ValueError(
-            f"Cannot rebatch {shapes}: all tensors of an element must have the same size(0)."
-        )
-    return count
-
-
-def _anonymous_file() -> int:
-    if hasattr(os, "memfd_create"):
-        # Unlike /dev/shm, which is small in containers, it is limited by the memory alone.
-        return os.memfd_create("poptorch_emu_ring")
-    with tempfile.TemporaryFile() as file:
-        return os.dup(file.fileno())
 
 
 def _tensors_at(

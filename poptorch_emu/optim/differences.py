@@ -1,0 +1,58 @@
+"""Warnings where the device, as PopTorch's, does something else than PyTorch would."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+
+import torch
+
+from poptorch_emu.log import logger
+from poptorch_emu.update.config import OptimizerConfig, OptimizerKind
+
+
+@cache
+def warn_once(message: str) -> None:
+    """Logs a warning once in a process."""
+    logger.warning("%s", message)
+
+
+def warn_of_differences(
+    optimizer: torch.optim.Optimizer,
+    config: OptimizerConfig,
+    named_parameters: Mapping[str, torch.nn.Parameter],
+) -> None:
+    """Says what PyTorch would compute differently with this optimiser."""
+    name = type(optimizer).__name__
+    if any(group.get("maximize") for group in optimizer.param_groups):
+        warn_once(
+            f"maximize=True of {name} is ignored on the device, which minimises the loss. Negate "
+            "the loss instead."
+        )
+    if config.kind in (OptimizerKind.SGD1, OptimizerKind.SGD2):
+        if any(group["dampening"].value for group in config.groups[1:]):
+            warn_once(
+                f"The velocity of {name} starts at zero on the device, so that dampening also "
+                "reduces the first step; in PyTorch the first velocity is the whole gradient."
+            )
+    if config.kind is OptimizerKind.ADAMW_NO_BIAS:
+        warn_once(f"bias_correction=False of {name} has no effect: the moments are corrected.")
+    _warn_of_defaults(config, named_parameters)
+
+
+def _warn_of_defaults(
+    config: OptimizerConfig, named_parameters: Mapping[str, torch.nn.Parameter]
+) -> None:
+    left_out = [
+        name
+        for (name, parameter), group in zip(
+            named_parameters.items(), config.group_of_parameter, strict=True
+        )
+        if group == 0 and parameter.requires_grad
+    ]
+    if left_out:
+        warn_once(
+            f"{len(left_out)} parameters are in no group of the optimizer, the first is "
+            f"{left_out[0]!r}: the device updates them with the optimizer's default values, where "
+            "PyTorch would not change them. Call requires_grad_(False) on those to be kept."
+        )

@@ -1,0 +1,118 @@
+"""What the engine should do and does not yet; each reason names the place of the fault."""
+
+import pytest
+import torch
+from hand_built import ALL, MICRO_BATCH, Reg, add, executor, one_segment
+from test_executor import training
+
+from poptorch_emu.errors import Error
+
+FLOAT = torch.float32
+
+
+def register_with_a_second_use(use):
+    """Returns a program that accumulates 2 * x and also passes the same register to `use`."""
+    program, segment = one_segment()
+    add(program, segment, "mul.Tensor", [Reg(0), 2.0], [1])
+    program.accumulate(segment, 1, program.add_accumulator("g", FLOAT, False))
+    use(program, segment)
+    return program
+
+
+def gives_an_output(program, segment):
+    program.store_output(segment, 1, ALL, 1)
+
+
+def accumulates_again(program, segment):
+    program.accumulate(segment, 1, program.add_accumulator("h", FLOAT, False))
+    program.store_output(segment, 0, ALL, 1)
+
+
+def passes_it_on(program, segment):
+    other = program.add_segment("other", 0, MICRO_BATCH)
+    program.add_link(segment, [1], other, [0], 1)
+    add(program, other, "mul.Tensor", [Reg(0), 1.0], [1])
+    program.store_output(other, 1, ALL, 1)
+    program.set_schedule([[(segment, 0), (other, 0)]], 1)
+
+
+@pytest.mark.parametrize(
+    ("use", "expected"),
+    [(gives_an_output, 6.0), (accumulates_again, 3.0), (passes_it_on, 6.0)],
+    ids=["output", "accumulator", "link"],
+)
+@pytest.mark.xfail(strict=True, reason="Executor::store moves the register out when accumulating")
+def test_register_that_is_accumulated_then_later_uses_still_see_it(use, expected):
+    (result,) = executor(register_with_a_second_use(use)).run([torch.tensor([3.0])], 1)
+    assert result.item() == expected
+
+
+@pytest.mark.xfail(strict=True, reason="Executor::store assigns a view of the caller's tensor")
+@pytest.mark.parametrize("is_batched", [True, False], ids=["rows", "whole"])
+def test_variable_assigned_from_an_input_then_caller_cannot_change_it(is_batched):
+    program, segment = one_segment(is_batched=is_batched)
+    program.store_variable(segment, 0, program.add_variable("last", [1], FLOAT, True))
+    engine = executor(program)
+    x = torch.ones(1)
+    engine.run([x], 1)
+    x.fill_(5.0)
+    assert engine.read_variable(0, 0).item() == 1.0
+
+
+@pytest.mark.xfail(strict=True, reason="Executor::store assigns the scalar itself")
+def test_variable_assigned_from_a_scalar_then_set_scalar_leaves_it():
+    program, segment = one_segment(num_inputs=0)
+    program.load_scalar(segment, 0, program.add_scalar("lr", 1.0))
+    program.store_variable(segment, 0, program.add_variable("v", [], torch.float64, True))
+    engine = executor(program)
+    engine.run([], 1)
+    engine.set_scalar(0, 5.0)
+    assert engine.read_variable(0, 0).item() == 1.0
+
+
+@pytest.mark.xfail(strict=True, reason="Frame::fail prints None for arguments in list slots")
+def test_instruction_with_a_list_that_fails_then_error_shows_its_shapes():
+    program, segment = one_segment(2)
+    add(program, segment, "cat", [[Reg(0), Reg(1)]], [2])
+    with pytest.raises(Error) as caught:
+        executor(program).run([torch.ones(2, 3), torch.ones(2, 4)], 1)
+    assert "aten::cat([float32[2, 3], float32[2, 4]], 0)" in caught.value.message
+
+
+@pytest.mark.xfail(strict=True, reason="describe() spells four dtypes as PyTorch does, not all")
+@pytest.mark.parametrize("dtype", [torch.bool, torch.float64, torch.bfloat16], ids=str)
+def test_error_that_shows_a_tensor_then_its_dtype_is_spelled_as_in_pytorch(dtype):
+    with pytest.raises(Error) as caught:
+        executor(training(1)).write_variable(0, 0, torch.ones(1, dtype=dtype))
+    assert f"{str(dtype).removeprefix('torch.')}[1]" in caught.value.message
+
+
+@pytest.mark.xfail(strict=True, reason="errors of loads and stores are not given their place")
+def test_accumulator_that_changes_its_shape_then_error_names_it():
+    program, segment = one_segment(is_batched=True, num_micro_batches=2)
+    add(program, segment, "nonzero", [Reg(0)], [1])
+    program.accumulate(segment, 1, program.add_accumulator("g", torch.int64, False))
+    with pytest.raises(Error, match="only"):
+        executor(program).run([torch.tensor([[1, 1], [1, 0], [1, 1], [1, 1]])], 1)
+
+
+@pytest.mark.xfail(strict=True, reason="prepare() asks a 0-d input for its number of rows")
+def test_batched_input_without_dimensions_then_error_names_it():
+    program, _ = one_segment()
+    with pytest.raises(Error, match="x0"):
+        executor(program).run([torch.tensor(1.0)], 1)
+
+
+@pytest.mark.xfail(strict=True, reason="prepare() takes 0 windows; with inputs it divides by 0")
+def test_run_of_no_window_then_error():
+    program, _ = one_segment(num_inputs=0)
+    with pytest.raises(Error, match="window"):
+        executor(program).run([], 0)
+
+
+@pytest.mark.xfail(strict=True, reason="Executor lets replicas race for a shared variable")
+def test_replicas_that_assign_a_shared_variable_then_refused():
+    program, segment = one_segment()
+    program.store_variable(segment, 0, program.add_variable("mean", [1], FLOAT, False))
+    with pytest.raises(Error, match="mean"):
+        executor(program, replicas=2)

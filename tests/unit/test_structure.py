@@ -1,0 +1,223 @@
+"""Tensors in containers: found in a fixed order, replaced without touching anything else."""
+
+import collections
+import sys
+from typing import NamedTuple
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from poptorch_emu import args_parser, structure
+from poptorch_emu.errors import Error
+from poptorch_emu.structure import flatten_tensors, rebuild
+
+pytestmark = pytest.mark.feature("ICustomArgParser", fidelity="exact")
+
+
+class Pair(NamedTuple):
+    left: object
+    right: object
+
+
+class TypedDict(dict):
+    pass
+
+
+class Graph:
+    def __init__(self, x, edges, name):
+        self.x, self.edges, self.name = x, edges, name
+
+
+class BigGraph(Graph):
+    pass
+
+
+class GraphParser(structure.ICustomArgParser):
+    def yieldTensors(self, struct):
+        yield struct.x
+        yield struct.edges
+
+    def reconstruct(self, original_structure, tensor_iterator):
+        kind = type(original_structure)
+        return kind(next(tensor_iterator), next(tensor_iterator), original_structure.name)
+
+
+class FirstOnlyParser(structure.ICustomArgParser):
+    """Sees one tensor of anything."""
+
+    def yieldTensors(self, struct):
+        yield torch.tensor(99)
+
+    def reconstruct(self, original_structure, tensor_iterator):
+        return ("rebuilt", next(tensor_iterator))
+
+
+@pytest.fixture(autouse=True)
+def no_parsers(monkeypatch):
+    monkeypatch.setattr(structure, "_parsers", {})
+
+
+def numbers(tensors):
+    return [int(tensor) for tensor in tensors]
+
+
+def scalars(*values):
+    return [torch.tensor(value) for value in values]
+
+
+def test_flatten_tensors_of_nesting_then_depth_first_without_other_leaves():
+    a, b, c, d = scalars(1, 2, 3, 4)
+    nested = [a, {"y": (b, None, 3.5), "x": Pair(c, "text")}, d]
+    assert numbers(flatten_tensors(nested)) == [1, 2, 3, 4]
+
+
+def test_flatten_tensors_with_canonical_then_its_order_of_keys_counts():
+    a, b, c = scalars(1, 2, 3)
+    given = ({"x": a, "y": [b, {"p": c}]},)
+    canonical = ({"y": [None, {"p": None}], "x": None},)
+    assert numbers(flatten_tensors(given, canonical)) == [2, 3, 1]
+
+
+@pytest.mark.parametrize(
+    "container",
+    [
+        [torch.tensor(1), 2],
+        (torch.tensor(1), None),
+        Pair(torch.tensor(1), "b"),
+        {"k": torch.tensor(1), "n": 2},
+        collections.OrderedDict(z=torch.tensor(1), a=0),
+        TypedDict(k=torch.tensor(1)),
+        torch.Size([1, 2]),
+        None,
+        "text",
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_rebuild_then_keeps_the_type_and_what_is_no_tensor(container):
+    copy = rebuild(container, iter(scalars(1)))
+    assert type(copy) is type(container)
+    assert copy == container
+
+
+def test_rebuild_then_takes_tensors_in_the_order_of_flatten():
+    original = {"b": [torch.zeros(1), (torch.zeros(1),)], "a": torch.zeros(1)}
+    copy = rebuild(original, iter(scalars(1, 2, 3)))
+    assert numbers([copy["b"][0], copy["b"][1][0], copy["a"]]) == [1, 2, 3]
+    assert list(copy) == ["b", "a"]
+
+
+def test_rebuild_with_filter_then_other_tensors_stay():
+    kept = torch.tensor(1.0)
+    copy = rebuild([kept, torch.tensor(2)], iter(scalars(7)), lambda t: not t.is_floating_point())
+    assert copy[0] is kept
+    assert int(copy[1]) == 7
+
+
+def tree(depth=3):
+    leaf = st.one_of(st.none(), st.integers(), st.just("tensor"))
+    if depth == 0:
+        return leaf
+    child = tree(depth - 1)
+    return st.one_of(
+        leaf,
+        st.lists(child, max_size=3),
+        st.lists(child, max_size=3).map(tuple),
+        st.dictionaries(st.sampled_from("abc"), child, max_size=3),
+        st.builds(Pair, child, child),
+    )
+
+
+def plant(value, count):
+    """Replaces each "tensor" by the next number as a tensor: a walk of its own."""
+    if value == "tensor":
+        return torch.tensor(next(count))
+    if isinstance(value, dict):
+        return {key: plant(item, count) for key, item in value.items()}
+    if isinstance(value, Pair):
+        return Pair(plant(value.left, count), plant(value.right, count))
+    if isinstance(value, (list, tuple)):
+        return type(value)([plant(item, count) for item in value])
+    return value
+
+
+@given(tree())
+def test_flatten_and_rebuild_on_any_nesting_then_are_inverse(shape):
+    numbered = plant(shape, iter(range(10**6)))
+    flat = flatten_tensors(numbered)
+    assert numbers(flat) == list(range(len(flat)))
+    assert rebuild(numbered, iter(flat)) == numbered
+
+
+def test_parser_then_finds_and_replaces_tensors_of_its_type():
+    graph = Graph(*scalars(1, 2), name="g")
+    assert flatten_tensors([graph]) == []
+    args_parser.registerCustomArgParser(Graph, GraphParser())
+    assert numbers(flatten_tensors([graph])) == [1, 2]
+    copy = rebuild({"g": graph}, iter(scalars(3, 4)))["g"]
+    assert (int(copy.x), int(copy.edges), copy.name) == (3, 4, "g")
+
+
+def test_parser_look_up_then_exact_type_wins_over_base_and_first_base_over_second():
+    by_base, by_type, late = GraphParser(), GraphParser(), GraphParser()
+    args_parser.registerCustomArgParser(Graph, by_base)
+    args_parser.registerCustomArgParser(object, late)
+    graph = BigGraph(*scalars(1, 2), name="g")
+    assert structure.find_parser(graph) is by_base
+    args_parser.registerCustomArgParser(BigGraph, by_type)
+    assert structure.find_parser(graph) is by_type
+
+
+@pytest.mark.parametrize("base", [dict, list, tuple])
+def test_parser_of_a_container_then_wins_over_its_usual_handling(base):
+    args_parser.registerCustomArgParser(base, FirstOnlyParser())
+    assert numbers(flatten_tensors(base())) == [99]
+    assert rebuild(base(), iter([5])) == ("rebuilt", 5)
+
+
+def test_register_then_replaces_and_none_removes():
+    first, second = GraphParser(), GraphParser()
+    args_parser.registerCustomArgParser(Graph, first)
+    args_parser.registerCustomArgParser(Graph, second)
+    assert structure.registered_parsers() == {Graph: second}
+    args_parser.registerCustomArgParser(Graph, None)
+    args_parser.registerCustomArgParser(Graph, None)
+    assert structure.registered_parsers() == {}
+
+
+@pytest.mark.parametrize("wrong", [GraphParser, object(), "parser"], ids=["class", "object", "str"])
+def test_register_of_no_parser_then_raises(wrong):
+    with pytest.raises(Error, match="arg_parser must inherit from ICustomArgParser"):
+        args_parser.registerCustomArgParser(Graph, wrong)
+
+
+def test_public_flatten_and_reconstruct_then_do_the_same_as_ours():
+    a, b = scalars(1, 2)
+    assert numbers(args_parser.flattenTensorStructure({"x": a, "y": b}, {"y": 0, "x": 0})) == [2, 1]
+    assert args_parser.reconstructTensorStructure((a, None), [5]) == (5, None)
+    assert args_parser.reconstructTensorStructure((a, b), [5], lambda t: int(t) == 2) == (a, 5)
+
+
+def test_geometric_parsers_where_the_package_is_absent_then_nothing():
+    args_parser.registerGeometricCustomArgParsers()
+    assert structure.registered_parsers() == {}
+
+
+@pytest.mark.parametrize("has_types", [True, False], ids=["with_types", "without_types"])
+def test_geometric_parsers_where_the_package_is_there_then_its_types_are_imported(
+    has_types, tmp_path, monkeypatch
+):
+    package = tmp_path / "poptorch_geometric"
+    package.mkdir()
+    (package / "__init__.py").write_text("")
+    if has_types:
+        (package / "types.py").write_text("import decimal\ndecimal.was_seen_by_test = True\n")
+    import decimal
+
+    monkeypatch.setattr(decimal, "was_seen_by_test", False, raising=False)
+    monkeypatch.syspath_prepend(tmp_path)
+    args_parser.registerGeometricCustomArgParsers()
+    assert decimal.was_seen_by_test is has_types
+    for name in ("poptorch_geometric", "poptorch_geometric.types"):
+        sys.modules.pop(name, None)

@@ -1,0 +1,106 @@
+"""Where PopTorch's rules are not PyTorch's: worked examples and scalar references."""
+
+import pytest
+import torch
+import update_reference as reference
+from update_runner import hyper_values, initial_state, make_config, run_updates
+
+from poptorch_emu.update.config import OptimizerKind as Kind
+from poptorch_emu.update.rules import update
+
+_SGD = {"lr": 1.0, "momentum": 0.9, "dampening": 0.5, "weight_decay": 0.0, "nesterov": 0.0}
+_RMSPROP = {"lr": 0.01, "alpha": 0.9, "eps": 1e-3, "weight_decay": 0.01, "momentum": 0.8}
+_LAMB = {
+    "lr": 0.01,
+    "beta1": 0.9,
+    "beta2": 0.99,
+    "eps": 1e-6,
+    "weight_decay": 0.05,
+    "max_weight_norm": 65500.0,
+}
+
+
+def test_sgd_when_dampened_then_velocity_starts_at_zero():
+    config = make_config(Kind.SGD2, _SGD)
+    ones = torch.ones(3)
+    velocities = [run_updates(config, ones, [ones] * count)[1]["Accl1"][0] for count in (1, 2, 3)]
+    # The worked example of PopTorch's rule: constant gradient 1; PyTorch has 1, 1.4, 1.76.
+    torch.testing.assert_close(torch.stack(velocities), torch.tensor([0.5, 0.95, 1.355]))
+
+
+@pytest.mark.parametrize("is_combined", [False, True], ids=["separate", "combined"])
+def test_sgd_when_momentum_is_constant_zero_then_dampening_still_counts(is_combined):
+    settings = {**_SGD, "lr": 0.1, "momentum": 0.0, "dampening": 0.25, "weight_decay": 0.5}
+    config = make_config(Kind.SGD1 if is_combined else Kind.SGD2, settings)
+    weight, state = run_updates(config, torch.tensor([2.0]), [torch.tensor([1.0])])
+    assert state == {}
+    # w (1 - lr (1 - dm) wd) - lr (1 - dm) g = 2 (1 - 0.0375) - 0.075
+    torch.testing.assert_close(weight, torch.tensor([1.85]))
+
+
+def test_sgd_when_momentum_is_variable_zero_then_keeps_a_velocity():
+    config = make_config(Kind.SGD2, {**_SGD, "momentum": 0.0}, is_constant=False)
+    weight, state = run_updates(config, torch.tensor([2.0]), [torch.tensor([1.0])])
+    torch.testing.assert_close(state["Accl1"], torch.tensor([0.5]))
+    torch.testing.assert_close(weight, torch.tensor([1.5]))
+
+
+@pytest.mark.parametrize("is_centered", [False, True], ids=["plain", "centered"])
+@pytest.mark.parametrize("momentum", [0.0, 0.8])
+def test_rmsprop_when_tensorflow_variant_then_follows_its_formula(is_centered, momentum):
+    settings = {**_RMSPROP, "momentum": momentum}
+    kind = Kind.RMSPROP_CENTERED if is_centered else Kind.RMSPROP
+    gradients = [torch.randn(5) for _ in range(50)]
+    weight = torch.randn(5)
+
+    result, _ = run_updates(make_config(kind, settings, uses_tf_variant=True), weight, gradients)
+
+    expected = [
+        reference.rmsprop(
+            weight[i].item(),
+            [g[i].item() for g in gradients],
+            is_centered=is_centered,
+            is_tensorflow=True,
+            **settings,
+        )
+        for i in range(5)
+    ]
+    torch.testing.assert_close(result, torch.tensor(expected), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("is_corrected", [True, False], ids=["corrected", "uncorrected"])
+@pytest.mark.parametrize(
+    "max_weight_norm", [65500.0, 0.5, 0.0], ids=["loose", "binding", "no_ratio"]
+)
+@pytest.mark.parametrize("is_constant", [True, False], ids=["constant", "variable"])
+def test_lamb_when_run_then_follows_its_formula(is_corrected, max_weight_norm, is_constant):
+    settings = {**_LAMB, "max_weight_norm": max_weight_norm}
+    kind = Kind.LAMB if is_corrected else Kind.LAMB_NO_BIAS
+    weight, gradients = torch.randn(6), [torch.randn(6) for _ in range(50)]
+
+    result, _ = run_updates(make_config(kind, settings, is_constant), weight, gradients)
+
+    expected = reference.lamb(
+        weight.tolist(), [g.tolist() for g in gradients], is_corrected=is_corrected, **settings
+    )
+    torch.testing.assert_close(result, torch.tensor(expected), rtol=1e-5, atol=1e-5)
+
+
+def test_lamb_when_a_norm_is_zero_then_ratio_is_one():
+    config = make_config(Kind.LAMB, {**_LAMB, "eps": 0.0})
+    result, _ = run_updates(config, torch.zeros(4), [torch.ones(4)])
+    torch.testing.assert_close(result, torch.full((4,), -0.01))
+    undecayed = make_config(Kind.LAMB, {**_LAMB, "weight_decay": 0.0})
+    result, _ = run_updates(undecayed, torch.ones(4), [torch.zeros(4)])
+    torch.testing.assert_close(result, torch.ones(4))
+
+
+def test_update_when_called_then_changes_nothing_in_place():
+    config = make_config(Kind.ADAM, {k: v for k, v in _LAMB.items() if k != "max_weight_norm"})
+    weight, gradient = torch.randn(4), torch.randn(4)
+    state = initial_state(config, weight)
+    inputs = [weight, gradient, *state.values()]
+    before = [tensor.clone() for tensor in inputs]
+    update(config, 0, weight, gradient, state, hyper_values(config))
+    for tensor, old in zip(inputs, before, strict=True):
+        torch.testing.assert_close(tensor, old, rtol=0, atol=0)
