@@ -1,4 +1,4 @@
-"""Training throughput against eager PyTorch and `torch.compile`, in alternating processes of one run.
+"""Training throughput against eager PyTorch and `torch.compile`, in alternating processes.
 
 Every candidate does the same updates on the same micro-batches. A process warms up and reports the
 median of several calls; rounds of processes take turns, and the table shows medians over rounds and

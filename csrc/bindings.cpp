@@ -31,16 +31,21 @@ void set_argument(Instruction& instruction, size_t index, const py::handle& valu
   if (is_list) {
     ListSlot slot{position, {}, false};
     bool has_register = false;
+    bool has_constant = false;
     for (const py::handle item : value) {
       const bool is_register = py::isinstance<PyRegister>(item);
       has_register |= is_register;
-      slot.is_optional |= item.is_none();
+      if (!is_register && !item.is_none()) has_constant = true;
       slot.sources.push_back({is_register ? item.cast<PyRegister>().index : -1});
     }
     const std::string type = argument.type()->str();
     slot.is_optional = type.find("Tensor?[]") != std::string::npos ||
-                       type.find("Optional[Tensor]") != std::string::npos || slot.is_optional;
+                       type.find("Optional[Tensor]") != std::string::npos;
     if (has_register) {
+      if (has_constant) {
+        throw Error("Argument '" + argument.name() + "' of " + instruction.debug.node +
+                    " mixes registers and constants in a list; load the constants first.");
+      }
       instruction.list_slots.push_back(std::move(slot));
       return;
     }
@@ -53,6 +58,21 @@ void set_argument(Instruction& instruction, size_t index, const py::handle& valu
     return;
   }
   instruction.arguments[index] = torch::jit::toIValue(value, argument.type());
+}
+
+// Refuses arguments that the schema does not have.
+void check_names(const c10::FunctionSchema& schema, const py::list& args, const py::dict& kwargs,
+                 const std::string& node) {
+  if (args.size() > schema.arguments().size()) {
+    throw Error("'" + node + "' gives " + std::to_string(args.size()) + " arguments to " +
+                schema.name() + ", which takes " + std::to_string(schema.arguments().size()) + ".");
+  }
+  for (const auto& [key, value] : kwargs) {
+    if (!schema.argumentIndexWithName(key.cast<std::string>())) {
+      throw Error("'" + node + "' names argument '" + key.cast<std::string>() + "', which " +
+                  schema.name() + " does not have.");
+    }
+  }
 }
 
 Instruction make_instruction(const std::string& name, const std::string& overload,
@@ -77,6 +97,7 @@ Instruction make_instruction(const std::string& name, const std::string& overloa
                   argument.name() + "' of " + name + ".");
     }
   }
+  check_names(schema, args, kwargs, instruction.debug.node);
   for (int64_t output : outputs) instruction.outputs.push_back({output});
   for (int64_t dead : dies) instruction.dies.push_back({dead});
   return instruction;
@@ -210,7 +231,11 @@ void bind_program(py::module_& m) {
                             int64_t id) { add_store(p, s, r, Accumulate{{id}}); })
       .def("add_link", &add_link)
       .def("set_schedule", &set_schedule)
-      .def("validate", &Program::validate)
+      .def("validate",
+           [](Program& p) {
+             p.find_last_uses();
+             p.validate();
+           })
       .def("text", &Program::text)
       .def("__str__", &Program::text);
 }

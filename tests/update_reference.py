@@ -1,8 +1,8 @@
 """The optimisers' rules for plain Python floats (float64), written from the published formulas.
 
-SGD: PopTorch's documented rule. Adam: Kingma and Ba, arXiv 1412.6980, algorithm 1. AdamW: Loshchilov
-and Hutter, arXiv 1711.05101, algorithm 2. LAMB: You et al., arXiv 1904.00962, algorithm 2. RMSprop:
-Hinton's lecture 6e; centered: Graves, arXiv 1308.0850, equations 38 to 45.
+SGD: PopTorch's documented rule. Adam: Kingma and Ba, arXiv 1412.6980, algorithm 1. AdamW:
+Loshchilov and Hutter, arXiv 1711.05101, algorithm 2. LAMB: You et al., arXiv 1904.00962, algorithm
+2. RMSprop: Hinton's lecture 6e; centered: Graves, arXiv 1308.0850, equations 38 to 45.
 """
 
 from __future__ import annotations

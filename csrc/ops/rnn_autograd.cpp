@@ -15,10 +15,11 @@ using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 using Outputs = std::tuple<Tensor, Tensor, Tensor, Tensor>;
 using ForwardSchema = Outputs(const Tensor&, TensorList, TensorList, std::string_view, bool, bool);
-using BackwardSchema = std::vector<Tensor>(
-    const std::optional<Tensor>&, const std::optional<Tensor>&, const std::optional<Tensor>&,
-    const Tensor&, TensorList, TensorList, const Tensor&, const Tensor&, const Tensor&,
-    const Tensor&, std::string_view, bool, bool);
+using BackwardSchema = std::vector<Tensor>(const std::optional<Tensor>&,
+                                           const std::optional<Tensor>&,
+                                           const std::optional<Tensor>&, const Tensor&, TensorList,
+                                           TensorList, const Tensor&, const Tensor&, const Tensor&,
+                                           const Tensor&, std::string_view, bool, bool);
 
 template <typename Schema>
 auto find(const char* name) {

@@ -113,8 +113,7 @@ Gradients backward(const Layer& layer, const Results& results, const ResultGradi
     const auto wide = [](const Tensor& tensor) { return tensor.to(at::kFloat); };
     const auto dtype = layer.input.scalar_type();
     const Gradients all = backward(
-        in_float(layer),
-        {wide(results.output), wide(results.h), wide(results.c), results.reserve},
+        in_float(layer), {wide(results.output), wide(results.h), wide(results.c), results.reserve},
         {wide(gradients.output), wide(gradients.h), wide(gradients.c)}, needs_input_gradient);
     return {needs_input_gradient ? all.input.to(dtype) : Tensor(), in_type(all.state, dtype),
             in_type(all.weights, dtype)};
@@ -140,9 +139,9 @@ Outputs rnn_layer_meta(const Tensor& input, TensorList state, TensorList weights
                        ? at::empty_like(layer.c0(), at::MemoryFormat::Contiguous)
                        : at::empty({0}, options);
   const bool is_bytes = runs_in_mkldnn(layer);
-  const auto reserve_type = is_bytes            ? at::kByte
-                            : is_half(input)    ? at::kFloat
-                                                : input.scalar_type();
+  const auto reserve_type = is_bytes         ? at::kByte
+                            : is_half(input) ? at::kFloat
+                                             : input.scalar_type();
   // Of oneDNN's workspace, whose size only oneDNN knows, what an LSTM must keep: gates and cells.
   std::vector<int64_t> reserve_size = {layer.num_steps(), layer.batch_size(),
                                        layer.num_saved() * layer.hidden_size()};
@@ -162,11 +161,13 @@ std::vector<Tensor> in_order(Gradients gradients, bool needs_input_gradient) {
   return all;
 }
 
-std::vector<Tensor> rnn_layer_backward_cpu(
-    const OptionalTensor& grad_output, const OptionalTensor& grad_h, const OptionalTensor& grad_c,
-    const Tensor& input, TensorList state, TensorList weights, const Tensor& output,
-    const Tensor& h, const Tensor& c, const Tensor& reserve, std::string_view mode, bool reverse,
-    bool needs_input_grad) {
+std::vector<Tensor> rnn_layer_backward_cpu(const OptionalTensor& grad_output,
+                                           const OptionalTensor& grad_h,
+                                           const OptionalTensor& grad_c, const Tensor& input,
+                                           TensorList state, TensorList weights,
+                                           const Tensor& output, const Tensor& h, const Tensor& c,
+                                           const Tensor& reserve, std::string_view mode,
+                                           bool reverse, bool needs_input_grad) {
   const auto or_zeros = [](const OptionalTensor& gradient, const Tensor& result) {
     return gradient ? gradient->contiguous() : at::zeros_like(result);
   };
@@ -177,10 +178,11 @@ std::vector<Tensor> rnn_layer_backward_cpu(
                   needs_input_grad);
 }
 
-std::vector<Tensor> rnn_layer_backward_meta(
-    const OptionalTensor&, const OptionalTensor&, const OptionalTensor&, const Tensor& input,
-    TensorList state, TensorList weights, const Tensor&, const Tensor&, const Tensor&,
-    const Tensor&, std::string_view, bool, bool needs_input_grad) {
+std::vector<Tensor> rnn_layer_backward_meta(const OptionalTensor&, const OptionalTensor&,
+                                            const OptionalTensor&, const Tensor& input,
+                                            TensorList state, TensorList weights, const Tensor&,
+                                            const Tensor&, const Tensor&, const Tensor&,
+                                            std::string_view, bool, bool needs_input_grad) {
   const auto alike = [](const Tensor& tensor) {
     return at::empty_like(tensor, at::MemoryFormat::Contiguous);
   };

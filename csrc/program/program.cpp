@@ -1,5 +1,6 @@
 #include "program/program.h"
 
+#include <map>
 #include <set>
 #include <sstream>
 
@@ -46,7 +47,7 @@ class RegisterChecker {
     for (const Slot& slot : instruction.slots) read(slot.source, node);
     for (const ListSlot& slot : instruction.list_slots) {
       for (RegisterId source : slot.sources) {
-        if (source.value >= 0) read(source, node);
+        if (source.value >= 0 || !slot.is_optional) read(source, node);
       }
     }
     for (RegisterId dead : instruction.dies) {
@@ -120,6 +121,17 @@ class RegisterChecker {
   std::vector<bool> written_;
 };
 
+// PyTorch's Python name of a type.
+std::string dtype_name(at::ScalarType dtype) {
+  static const std::map<at::ScalarType, const char*> kNames = {
+      {at::kFloat, "float32"}, {at::kHalf, "float16"},   {at::kBFloat16, "bfloat16"},
+      {at::kDouble, "float64"}, {at::kLong, "int64"},    {at::kInt, "int32"},
+      {at::kShort, "int16"},    {at::kChar, "int8"},     {at::kByte, "uint8"},
+      {at::kBool, "bool"}};
+  const auto found = kNames.find(dtype);
+  return found == kNames.end() ? toString(dtype) : found->second;
+}
+
 void check_links(const Program& program) {
   std::set<std::pair<SegmentId, SegmentId>> seen;
   for (const Link& link : program.links) {
@@ -171,7 +183,28 @@ void check_schedule(const Program& program) {
 Segment& Program::at(SegmentId id) { return segments.at(id.value); }
 const Segment& Program::at(SegmentId id) const { return segments.at(id.value); }
 
+void Program::find_last_uses() {
+  for (Segment& segment : segments) {
+    std::set<int64_t> read_later;
+    for (LinkId id : segment.outgoing) {
+      for (RegisterId source : links[id.value].producer_registers) read_later.insert(source.value);
+    }
+    for (auto store = segment.stores.rbegin(); store != segment.stores.rend(); ++store) {
+      store->is_last_use = read_later.insert(store->source.value).second;
+    }
+  }
+}
+
 void Program::validate() const {
+  if (micro_batches_per_window < 1) {
+    throw Error("A window has at least 1 micro-batch, not " +
+                std::to_string(micro_batches_per_window));
+  }
+  for (const Output& output : outputs) {
+    if (output.period < 1) {
+      throw Error("An output's period is at least 1, not " + std::to_string(output.period));
+    }
+  }
   check_links(*this);
   for (const Segment& segment : segments) RegisterChecker(*this, segment).run();
   check_schedule(*this);
@@ -203,12 +236,7 @@ std::string describe(const c10::IValue& value) {
   if (value.isTensor()) {
     const at::Tensor& tensor = value.toTensor();
     if (!tensor.defined()) return "None";
-    std::string dtype = toString(tensor.scalar_type());
-    if (dtype == "Float") dtype = "float32";
-    if (dtype == "Long") dtype = "int64";
-    if (dtype == "Int") dtype = "int32";
-    if (dtype == "Half") dtype = "float16";
-    out << dtype << "[";
+    out << dtype_name(tensor.scalar_type()) << "[";
     for (int64_t dim = 0; dim < tensor.dim(); ++dim) out << (dim ? ", " : "") << tensor.size(dim);
     out << "]";
   } else if (value.isTensorList() || value.isList()) {

@@ -84,6 +84,8 @@ using StoreTarget = std::variant<StoreOutput, StoreVariable, Accumulate>;
 struct Store {
   RegisterId source;
   StoreTarget target;
+  // Nothing reads the register afterwards; set by `Program::find_last_uses`.
+  bool is_last_use = false;
 };
 
 enum class SegmentKind {
@@ -161,6 +163,9 @@ struct Program {
 
   Segment& at(SegmentId id);
   const Segment& at(SegmentId id) const;
+
+  // Notes in each store whether it is the last to read its register. Call when all is built.
+  void find_last_uses();
 
   // Throws `Error` that names the first fault; a program that passes cannot fail for its form.
   void validate() const;

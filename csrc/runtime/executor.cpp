@@ -121,9 +121,9 @@ std::vector<at::Tensor> Executor::run(const std::vector<at::Tensor>& inputs, int
   }
   std::vector<at::Tensor> results;
   for (OutputCollector& output : outputs_) results.push_back(output.take());
-  counter_ += num_windows * program_->micro_batches_per_window;
   clean_up();
   if (error_) std::rethrow_exception(std::exchange(error_, nullptr));
+  counter_ += num_windows * program_->micro_batches_per_window;
   return results;
 }
 
@@ -132,10 +132,14 @@ void Executor::prepare(const std::vector<at::Tensor>& inputs, int64_t num_window
     throw Error("The program takes " + std::to_string(program_->inputs.size()) +
                 " inputs, but was given " + std::to_string(inputs.size()) + ".");
   }
+  if (num_windows < 1) {
+    throw Error("A call runs at least 1 window, not " + std::to_string(num_windows) + ".");
+  }
   const int64_t num_micro_batches = num_windows * program_->micro_batches_per_window;
   const int64_t blocks = num_micro_batches * num_groups_;
   for (size_t i = 0; i < inputs.size(); ++i) {
-    if (program_->inputs[i].is_batched && inputs[i].size(0) % blocks != 0) {
+    if (!program_->inputs[i].is_batched) continue;
+    if (inputs[i].dim() == 0 || inputs[i].size(0) % blocks != 0) {
       throw Error("Input " + program_->inputs[i].name + " is " + describe(inputs[i]) +
                   ", but its first dimension must be a multiple of " + std::to_string(blocks) + ".");
     }
@@ -162,6 +166,7 @@ void Executor::clean_up() {
     for (auto& frame : of_replica) frame->clear();
   }
   memory_.clear_accumulators();
+  memory_.roll_back();
   num_running_ = 0;
   for (VirtualIpu& ipu : ipus_) ipu.is_running = false;
 }
@@ -319,6 +324,7 @@ void Executor::advance(VirtualIpu& ipu) {
 
 void Executor::finish_window() {
   memory_.clear_accumulators();
+  memory_.commit();
   ++window_;
   if (window_ == num_windows_) {
     is_done_ = true;
@@ -361,9 +367,24 @@ void Executor::execute(const VirtualIpu& ipu, const Action& action) {
   const Segment& segment = program_->at(action.segment);
   Frame& frame = *frames_[action.segment.value][ipu.replica];
   const int64_t micro_batch = global_micro_batch(action);
-  for (const Load& item : segment.loads) load(frame, item, ipu, micro_batch);
-  frame.run(action.micro_batch, ipu.replica);
-  for (const Store& item : segment.stores) store(frame, item, ipu, action);
+  try {
+    for (const Load& item : segment.loads) load(frame, item, ipu, micro_batch);
+    frame.run(action.micro_batch, ipu.replica);
+    for (const Store& item : segment.stores) store(frame, item, ipu, action);
+  } catch (const Error&) {
+    throw;
+  } catch (const c10::Error& error) {
+    fail(segment, action, ipu, error.what_without_backtrace());
+  } catch (const std::exception& error) {
+    fail(segment, action, ipu, error.what());
+  }
+}
+
+void Executor::fail(const Segment& segment, const Action& action, const VirtualIpu& ipu,
+                    const std::string& cause) const {
+  throw Error("The loads or stores of segment '" + segment.name + "' failed for micro-batch " +
+              std::to_string(action.micro_batch) + ", replica " + std::to_string(ipu.replica) +
+              ": " + cause);
 }
 
 void Executor::load(Frame& frame, const Load& load, const VirtualIpu& ipu,
@@ -395,9 +416,12 @@ void Executor::store(Frame& frame, const Store& store, const VirtualIpu& ipu,
   if (const auto* target = std::get_if<StoreOutput>(&store.target)) {
     outputs_[target->output.value].add(source, global_micro_batch(action), ipu.replica);
   } else if (const auto* target = std::get_if<StoreVariable>(&store.target)) {
-    memory_.assign(target->variable, ipu.replica, source);
+    // A tensor that shares its storage (an input's rows, a hyper-parameter, a view) is copied.
+    const bool is_own = source.use_count() == 1 && source.storage().use_count() == 1;
+    memory_.assign(target->variable, ipu.replica, is_own ? source : source.clone());
   } else if (const auto* target = std::get_if<Accumulate>(&store.target)) {
-    memory_.accumulate(target->accumulator, ipu.replica, std::move(source), action.micro_batch);
+    at::Tensor value = store.is_last_use ? std::move(source) : source;
+    memory_.accumulate(target->accumulator, ipu.replica, std::move(value), action.micro_batch);
   }
 }
 

@@ -98,6 +98,8 @@ class Executor {
   // Called without the lock.
   void execute(const VirtualIpu& ipu, const Action& action);
   void load(Frame& frame, const Load& load, const VirtualIpu& ipu, int64_t global_micro_batch);
+  [[noreturn]] void fail(const Segment& segment, const Action& action, const VirtualIpu& ipu,
+                         const std::string& cause) const;
   void store(Frame& frame, const Store& store, const VirtualIpu& ipu, const Action& action);
   void work(int64_t worker);
   void run_actions(VirtualIpu& ipu, int64_t worker, std::unique_lock<std::mutex>& lock);

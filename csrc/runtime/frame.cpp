@@ -2,6 +2,7 @@
 
 #include <c10/util/Exception.h>
 
+#include <algorithm>
 #include <sstream>
 
 #include "common/errors.h"
@@ -75,7 +76,21 @@ void Frame::fail(const Instruction& instruction, const std::string& cause, int64
     for (const Slot& slot : instruction.slots) {
       if (slot.argument == static_cast<int64_t>(i)) value = registers_[slot.source.value];
     }
-    out << (i ? ", " : "") << describe(value);
+    out << (i ? ", " : "");
+    const auto list = std::find_if(
+        instruction.list_slots.begin(), instruction.list_slots.end(),
+        [i](const ListSlot& slot) { return slot.argument == static_cast<int64_t>(i); });
+    if (list == instruction.list_slots.end()) {
+      out << describe(value);
+      continue;
+    }
+    out << "[";
+    for (size_t item = 0; item < list->sources.size(); ++item) {
+      const RegisterId source = list->sources[item];
+      out << (item ? ", " : "")
+          << describe(source.value < 0 ? c10::IValue() : registers_[source.value]);
+    }
+    out << "]";
   }
   out << ") in block '" << instruction.debug.block << "', stage " << instruction.debug.stage
       << ", segment '" << segment_.name << "', micro-batch " << micro_batch << ", replica "

@@ -48,7 +48,21 @@ at::Tensor DeviceMemory::read(VariableId id, int64_t replica) const {
 }
 
 void DeviceMemory::assign(VariableId id, int64_t replica, at::Tensor value) {
-  slot(id, replica) = std::move(value);
+  at::Tensor& target = slot(id, replica);
+  {
+    std::lock_guard lock(undo_mutex_);
+    undo_.push_back({id, replica, target});
+  }
+  target = std::move(value);
+}
+
+void DeviceMemory::commit() { undo_.clear(); }
+
+void DeviceMemory::roll_back() {
+  for (auto undo = undo_.rbegin(); undo != undo_.rend(); ++undo) {
+    slot(undo->variable, undo->replica) = std::move(undo->value);
+  }
+  undo_.clear();
 }
 
 void DeviceMemory::set_scalar(ScalarId id, double value) { scalars_.at(id.value).fill_(value); }

@@ -2,6 +2,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <mutex>
 #include <vector>
 
 #include "program/program.h"
@@ -23,6 +24,9 @@ class DeviceMemory {
   const at::Tensor& variable(VariableId id, int64_t replica) const;
   // Makes `value` the variable; nothing is copied.
   void assign(VariableId id, int64_t replica, at::Tensor value);
+  // Keeps what was assigned since the last commit, or takes it back.
+  void commit();
+  void roll_back();
 
   const at::Tensor& scalar(ScalarId id) const { return scalars_[id.value]; }
   void set_scalar(ScalarId id, double value);
@@ -46,8 +50,18 @@ class DeviceMemory {
 
   at::Tensor& slot(VariableId id, int64_t replica);
 
+  // The value of an assigned variable at the last commit; guarded by `undo_mutex_`, since virtual
+  // IPUs assign at the same time.
+  struct Undo {
+    VariableId variable;
+    int64_t replica;
+    at::Tensor value;
+  };
+
   const Program& program_;
   std::vector<std::vector<at::Tensor>> variables_;
+  std::vector<Undo> undo_;
+  std::mutex undo_mutex_;
   std::vector<at::Tensor> scalars_;
   std::vector<AccumulatorState> accumulators_;
 };

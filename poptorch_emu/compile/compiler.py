@@ -8,7 +8,12 @@ from dataclasses import dataclass
 import torch
 
 from poptorch_emu.compile.executable import Executable
-from poptorch_emu.compile.limits import check_num_ipus, check_schedule, check_written_variables
+from poptorch_emu.compile.limits import (
+    check_clipping,
+    check_num_ipus,
+    check_schedule,
+    check_written_variables,
+)
 from poptorch_emu.compile.lower import Lowering
 from poptorch_emu.compile.segments import cut
 from poptorch_emu.config import CompileConfig, StrategyKind
@@ -69,6 +74,7 @@ def compile_model(
         Error: the model cannot be captured or does not fit the options.
     """
     config = request.config
+    check_clipping(request.optimizer)
     on_step(STEPS[0])
     recorded = trace(
         request.model,

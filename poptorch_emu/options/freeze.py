@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from poptorch_emu.config import AnchorConfig, CompileConfig
-from poptorch_emu.enums import MeanReductionStrategy, OutputMode
+from poptorch_emu.enums import MeanReductionStrategy, OutputMode, ReductionType
 from poptorch_emu.options.options import Options
 from poptorch_emu.options.popart import validate_options
 from poptorch_emu.options.strategies import strategy_config
@@ -34,8 +34,7 @@ def freeze(options: Options, *, is_training: bool) -> CompileConfig:
         output_mode=OutputMode(options.output_mode),
         output_return_period=options.output_return_period,
         reduction_type=training.accumulation_and_replication_reduction_type,
-        is_running_mean=training.meanAccumulationAndReplicationReductionStrategy
-        is MeanReductionStrategy.Running,
+        is_running_mean=_is_running_mean(options),
         broadcast_buffers=options.broadcast_buffers,
         auto_round_num_ipus=options.auto_round_num_ipus,
         random_seed=options("random_seed") if options.exists("random_seed") else None,
@@ -49,6 +48,14 @@ def freeze(options: Options, *, is_training: bool) -> CompileConfig:
         shows_progress_bar=options._show_compilation_progress_bar,
         names_modules=options._module_namescope_enabled,
     )
+
+
+def _is_running_mean(options: Options) -> bool:
+    """Returns whether accumulators hold a running mean; a sum has none."""
+    training = options.Training
+    is_mean = training.accumulation_and_replication_reduction_type == ReductionType.Mean
+    strategy = training.meanAccumulationAndReplicationReductionStrategy
+    return is_mean and strategy is MeanReductionStrategy.Running
 
 
 def _count(option: str, count: int) -> int:

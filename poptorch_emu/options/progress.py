@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from tqdm import tqdm  # type: ignore[import-untyped]
+from tqdm import tqdm
 
 
 class ProgressBar:

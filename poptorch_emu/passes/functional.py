@@ -71,8 +71,11 @@ def _write_backs(graph: Graph) -> list[tuple[Sink, fx.Node]]:
     """Turns the final `copy_` into each changed source into a result of the graph."""
     written: dict[fx.Node, fx.Node] = {}
     for node in list(graph.operations):
-        if node.target is aten.copy_.default and node.args[0].op == "placeholder":
-            target, value = node.args[0], node.args[1]
+        if node.target is not aten.copy_.default:
+            continue
+        target, value = node.args[:2]
+        assert isinstance(target, fx.Node) and isinstance(value, fx.Node), "copy_ takes tensors"
+        if target.op == "placeholder":
             written[target] = value
             node.replace_all_uses_with(value)
             graph.fx.erase_node(node)

@@ -1,7 +1,7 @@
 """From the blocks of a recorded graph to stages, and from stages to virtual IPUs.
 
 A new stage begins wherever the IPU changes along the forward operations, starting on IPU 0; stages
-on one IPU that follow each other are one. A backward operation runs on the stage of its forward one.
+on one IPU that follow each other are one. Backward runs on the stage of its forward operation.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Which block is open while the user's `forward` is traced.
 
 The annotations of the front end (`Block`, `BeginBlock`, ...) call `begin_block` and `end_block`;
-the tracer asks `current_block` for each operation it records. One trace runs at a time in a process.
+the tracer asks `current_block` for each operation. One trace runs at a time in a process.
 """
 
 from __future__ import annotations

@@ -16,6 +16,7 @@ from torch._subclasses.fake_tensor import (
     DataDependentOutputException,
     DynamicOutputShapeException,
     FakeTensor,
+    FakeTensorDeviceMismatchError,
 )
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -71,6 +72,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             result = func(*args, **kwargs)
         except (DataDependentOutputException, DynamicOutputShapeException) as cause:
             raise refusal.data_dependent(func) from cause
+        except FakeTensorDeviceMismatchError as cause:
+            raise refusal.foreign_tensor(_on_host((args, kwargs))) from cause
         if _is_on_ipu(result) or _is_on_ipu(args):
             self._append(_recorded_as(func, args), args, kwargs, result)
         return result
@@ -115,6 +118,15 @@ def _is_on_ipu(values: Any) -> bool:
     return any(
         isinstance(value, torch.Tensor) and value.device.type == "ipu"
         for value in pytree.tree_iter(values)
+    )
+
+
+def _on_host(values: Any) -> torch.Tensor:
+    """Returns the tensor that is not on the IPU."""
+    return next(
+        value
+        for value in pytree.tree_iter(values)
+        if isinstance(value, torch.Tensor) and value.device.type != "ipu"
     )
 
 

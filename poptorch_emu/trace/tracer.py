@@ -217,12 +217,12 @@ class _Tracer:
         place = blocks.current_block()
         module = self.modules[-1] if self.modules else ""
         record = NodeRecord(place, Phase.FORWARD, module, user_source())
-        self._forward_records.setdefault(torch.autograd._get_sequence_nr() - 1, record)
+        self._forward_records.setdefault(torch._C._autograd._get_sequence_nr() - 1, record)
         return record
 
     def _backward_origin(self) -> NodeRecord:
         node = torch._C._current_autograd_node()
-        forward = self._forward_records.get(node._sequence_nr()) if node is not None else None  # type: ignore[attr-defined]
+        forward = self._forward_records.get(node._sequence_nr()) if node is not None else None
         if forward is None:
             return NodeRecord(BlockPlace("", 0, 0), Phase.BACKWARD, is_anonymous=True)
         return NodeRecord(forward.place, Phase.BACKWARD, forward.module, forward.source)

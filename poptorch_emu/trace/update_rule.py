@@ -78,6 +78,6 @@ def _rescaled(
 ) -> torch.Tensor:
     """Frees a gradient of the loss scaling and multiplies it by `scale`."""
     if isinstance(loss_scaling, torch.Tensor):
-        return gradient * (scale / loss_scaling)
+        return gradient.float() * (scale / loss_scaling).float()
     factor = scale / loss_scaling
-    return gradient if factor == 1.0 else gradient * factor
+    return gradient if factor == 1.0 else gradient.float() * factor

@@ -468,8 +468,10 @@ def mapped_rings() -> int:
     return Path("/proc/self/maps").read_text().count("memfd:poptorch_emu_ring")
 
 
-def shared_memory() -> set[str]:
-    return set(os.listdir("/dev/shm"))
+def shared_memory_of(process: int | str = "self") -> set[str]:
+    """Returns the files of /dev/shm that a process has mapped."""
+    lines = Path(f"/proc/{process}/maps").read_text().splitlines()
+    return {line.split("/dev/shm/")[1].split()[0] for line in lines if "/dev/shm/" in line}
 
 
 def use_and_terminate(accessor: AsynchronousDataAccessor) -> None:
@@ -494,14 +496,12 @@ def test_accessor_when_gone_then_leaves_nothing(
     use: Callable[[AsynchronousDataAccessor], None], early: bool
 ) -> None:
     gc.collect()
-    before = (children(), open_files(), mapped_rings(), shared_memory())
+    before = (children(), open_files(), mapped_rings(), shared_memory_of())
 
     for _ in range(3):
-        use(
-            AsynchronousDataAccessor(Numbers(30), early_preload=early, sharing_strategy=FORK)
-        )
+        use(AsynchronousDataAccessor(Numbers(30), early_preload=early, sharing_strategy=FORK))
 
-    assert (children(), open_files(), mapped_rings(), shared_memory()) == before
+    assert (children(), open_files(), mapped_rings(), shared_memory_of()) == before
 
 
 def test_loader_when_dropped_then_its_worker_ends_without_collection() -> None:
@@ -563,14 +563,14 @@ class Slow(torch.utils.data.Dataset):
 
 if __name__ == "__main__":
     loader = poptorch.DataLoader(
-        poptorch.Options(), Slow(), num_workers=int(sys.argv[2]), mode=poptorch.DataLoaderMode.Async,
+        poptorch.Options(), Slow(), num_workers=2, mode=poptorch.DataLoaderMode.Async,
         async_options={"sharing_strategy": poptorch.SharingStrategy[sys.argv[1]]})
     for index, element in enumerate(loader):
         if index == 5:
             print("ready", flush=True)
-            if sys.argv[3] == "return":
+            if sys.argv[2] == "return":
                 break
-            if sys.argv[3] == "raise":
+            if sys.argv[2] == "raise":
                 raise RuntimeError("user's mistake")
 """
 
@@ -582,7 +582,8 @@ ENDS = {
     "SIGTERM": (-signal.SIGTERM, lambda process: process.terminate()),
     "SIGKILL": (-signal.SIGKILL, lambda process: process.kill()),
 }
-STARTS = {"Fork with 2 workers": ("Fork", 2), "ForkServer": ("ForkServer", 0)}
+CASES = [("Fork", end) for end in ENDS]
+CASES += [("ForkServer", "SIGINT to the group"), ("ForkServer", "SIGKILL")]
 
 
 def processes_with(token: str) -> list[int]:
@@ -599,18 +600,17 @@ def processes_with(token: str) -> list[int]:
     return found
 
 
-@pytest.mark.parametrize(("strategy", "num_workers"), STARTS.values(), ids=STARTS)
-@pytest.mark.parametrize("end", ENDS)
+@pytest.mark.parametrize(("strategy", "end"), CASES, ids=[" ".join(case) for case in CASES])
 def test_process_when_it_ends_then_no_other_lives_on(
-    end: str, strategy: str, num_workers: int, tmp_path: Path
+    strategy: str, end: str, tmp_path: Path
 ) -> None:
     script = tmp_path / "script.py"
     script.write_text(SCRIPT)
     token = f"ACCESSOR_TEST={tmp_path}"
-    before = shared_memory()
+    shared: set[str] = set()
     expected_code, act = ENDS[end]
     with subprocess.Popen(
-        [sys.executable, "-W", "error", str(script), strategy, str(num_workers), end],
+        [sys.executable, "-W", "error", str(script), strategy, end],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -619,13 +619,15 @@ def test_process_when_it_ends_then_no_other_lives_on(
     ) as process:
         assert process.stdout.readline() == "ready\n"
         if act is not None:
-            assert len(processes_with(token)) >= 2
+            others = processes_with(token)
+            assert len(others) >= 2
+            shared.update(*map(shared_memory_of, others))
             act(process)
         process.wait(timeout=15)
         errors = process.stderr.read()
 
     assert wait_until(lambda: not processes_with(token)), errors
-    assert shared_memory() <= before
+    assert wait_until(lambda: not shared & set(os.listdir("/dev/shm")))
     assert process.returncode == expected_code or expected_code is None
     assert "leaked" not in errors
     if end == "return":

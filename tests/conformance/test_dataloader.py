@@ -16,6 +16,8 @@ pytestmark = [
 ]
 
 MODES = list(DataLoaderMode)
+# Starts at once; mode `Sync` has no use for it.
+FORK = {"sharing_strategy": poptorch.SharingStrategy.Fork}
 
 
 class Pairs(Dataset):
@@ -148,6 +150,7 @@ def test_iteration_then_yields_whole_steps_in_order_twice(mode, kind, drop_last,
         batch_size=2,
         drop_last=drop_last,
         mode=mode,
+        async_options=FORK,
     )
     expected = chunks(num_elements, 12, drop_last)
     for _ in range(2):
@@ -160,7 +163,13 @@ def test_iteration_then_yields_whole_steps_in_order_twice(mode, kind, drop_last,
 @pytest.mark.parametrize("drop_last", [True, False], ids=["drop", "keep"])
 def test_iteration_with_workers_then_the_same(mode, drop_last):
     loader = poptorch.DataLoader(
-        options(iterations=3), Pairs(17), 2, num_workers=2, drop_last=drop_last, mode=mode
+        options(iterations=3),
+        Pairs(17),
+        2,
+        num_workers=2,
+        drop_last=drop_last,
+        mode=mode,
+        async_options=FORK,
     )
     for _ in range(2):
         assert all_ids(loader) == chunks(17, 6, drop_last)
@@ -197,6 +206,7 @@ def test_rebatched_worker_size_then_changes_nothing_but_the_loading(size, drop_l
         2,
         drop_last=drop_last,
         mode=DataLoaderMode.AsyncRebatched,
+        async_options=FORK,
         rebatched_worker_size=size,
     )
     assert loader.batch_size == size
@@ -207,14 +217,18 @@ def test_rebatched_worker_size_then_changes_nothing_but_the_loading(size, drop_l
 @pytest.mark.parametrize("mode", MODES, ids=lambda mode: mode.name)
 @pytest.mark.parametrize("drop_last", [True, False], ids=["drop", "keep"])
 def test_single_rows_then_nothing_is_rebatched(mode, drop_last):
-    loader = poptorch.DataLoader(options(), Pairs(4), mode=mode, drop_last=drop_last)
+    loader = poptorch.DataLoader(
+        options(), Pairs(4), mode=mode, async_options=FORK, drop_last=drop_last
+    )
     assert all_ids(loader) == [[0], [1], [2], [3]]
     loader.terminate()
 
 
 @pytest.mark.parametrize("mode", MODES, ids=lambda mode: mode.name)
 def test_batch_size_none_then_elements_pass_unchanged(mode):
-    loader = poptorch.DataLoader(options(iterations=3), Pairs(2), None, drop_last=False, mode=mode)
+    loader = poptorch.DataLoader(
+        options(iterations=3), Pairs(2), None, drop_last=False, mode=mode, async_options=FORK
+    )
     first, values = (
         list(map(list, loader))[0] if mode == DataLoaderMode.Sync else next(iter(loader))
     )
@@ -226,7 +240,9 @@ def test_batch_size_none_then_elements_pass_unchanged(mode):
 def test_shuffle_then_every_epoch_is_another_order_that_the_seed_decides(mode):
     def epochs(seed):
         torch.manual_seed(seed)
-        loader = poptorch.DataLoader(options(), Pairs(64), 8, shuffle=True, mode=mode)
+        loader = poptorch.DataLoader(
+            options(), Pairs(64), 8, shuffle=True, mode=mode, async_options=FORK
+        )
         result = [sum(all_ids(loader), []) for _ in range(2)]
         loader.terminate()
         return result
@@ -311,6 +327,7 @@ def test_batch_sampler_then_consecutive_batches_are_joined(mode, drop_last):
         batch_sampler=batches(20, 2),
         drop_last=drop_last,
         mode=mode,
+        async_options=FORK,
     )
     expected = chunks(20, 6, drop_last)
     assert loader.combinedBatchSize == 6
@@ -485,7 +502,9 @@ PARTITIONS = {
 def test_shares_with_whole_steps_then_follow_each_other(mode):
     shares = []
     for rank in range(3):
-        loader = poptorch.DataLoader(process(rank, 3, iterations=2), Pairs(29), 2, mode=mode)
+        loader = poptorch.DataLoader(
+            process(rank, 3, iterations=2), Pairs(29), 2, mode=mode, async_options=FORK
+        )
         shares.append(all_ids(loader))
         assert len(loader) == 2
         loader.terminate()
@@ -549,7 +568,7 @@ def test_shuffled_shares_in_a_worker_then_the_same_as_in_this_process():
     orders = []
     for mode in (DataLoaderMode.Sync, DataLoaderMode.Async):
         loader = poptorch.DataLoader(
-            process(1, 2, seed=11), Scalars(11), 2, shuffle=True, mode=mode
+            process(1, 2, seed=11), Scalars(11), 2, shuffle=True, mode=mode, async_options=FORK
         )
         orders.append([all_ids(loader) for _ in range(3)])
         loader.terminate()

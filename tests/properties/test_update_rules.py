@@ -7,10 +7,11 @@ import math
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from update_runner import make_config, run_updates
 
 from poptorch_emu.update.clipping import clip_scale
-from poptorch_emu.update.config import HYPERS, GroupConfig, Hyper, OptimizerConfig, OptimizerKind
-from poptorch_emu.update.rules import is_elementwise, state_names, update
+from poptorch_emu.update.config import HYPERS, OptimizerKind
+from poptorch_emu.update.rules import is_elementwise
 
 _RANGES = {
     "lr": (0.0, 0.1),
@@ -45,24 +46,8 @@ def train(
 ) -> list[torch.Tensor]:
     """Returns the weight and the state after one update for each gradient."""
     kind, values, uses_tf_variant = case
-    hypers = {
-        name: Hyper(value, not variable or name == "nesterov") for name, value in values.items()
-    }
-    # What a constant 0 leaves out of the state is kept, so that both ways can be compared.
-    if hypers.get("momentum") == Hyper(0.0, True):
-        hypers["momentum"] = Hyper(0.5, not variable)
-    group = GroupConfig(tuple(hypers.items()))
-    config = OptimizerConfig(kind, (group,), (0,), uses_tf_variant=uses_tf_variant)
-    hyper = {
-        name: h.value if h.is_constant else torch.tensor(h.value, dtype=torch.float64)
-        for name, h in hypers.items()
-    }
-    state = {
-        spec.name: torch.full(() if spec.is_scalar else weight.shape, spec.initial)
-        for spec in state_names(config, group)
-    }
-    for gradient in gradients:
-        weight, state = update(config, 0, weight, gradient, state, hyper)
+    config = make_config(kind, values, not variable, uses_tf_variant=uses_tf_variant)
+    weight, state = run_updates(config, weight, list(gradients))
     return [weight, *state.values()]
 
 
@@ -75,7 +60,7 @@ def test_rule_when_hypers_are_variable_then_equals_constant(
     weight = torch.randn(size, generator=generator)
     gradients = torch.randn(4, size, generator=generator)
     if case[1].get("momentum") == 0.0:
-        case[1]["momentum"] = 0.5
+        case[1]["momentum"] = 0.5  # A constant 0 would leave out the velocity.
     constant = train(case, weight, gradients)
     variable = train(case, weight, gradients, variable=True)
     for left, right in zip(constant, variable, strict=True):

@@ -106,9 +106,6 @@ def test_error_in_a_later_window_then_weights_are_those_of_the_last_complete_one
     assert engine.read_variable(0, 0).item() == 3.0
 
 
-@pytest.mark.xfail(
-    strict=True, reason="micro-batches assign at once, so an error leaves part of a window behind"
-)
 def test_error_in_a_window_then_variables_of_its_micro_batches_are_undone():
     engine = executor(lookup(is_counting=True))
     with pytest.raises(Error):

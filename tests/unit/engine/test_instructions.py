@@ -132,21 +132,18 @@ def test_operator_that_does_not_exist_then_error_names_it():
         add(program, segment, "no_such_operator", [Reg(0)], [1])
 
 
-@pytest.mark.xfail(strict=True, reason="make_instruction ignores keywords that are not in schema")
 def test_unknown_keyword_then_it_is_refused():
     program, segment = one_segment()
     with pytest.raises(Exception, match="alhpa"):
         add(program, segment, "add.Tensor", [Reg(0), Reg(0)], [1], alhpa=2)
 
 
-@pytest.mark.xfail(strict=True, reason="make_instruction ignores arguments beyond the schema")
 def test_too_many_arguments_then_they_are_refused():
     program, segment = one_segment()
     with pytest.raises(Exception, match="neg"):
         add(program, segment, "neg", [Reg(0), Reg(0)], [1])
 
 
-@pytest.mark.xfail(strict=True, reason="set_argument makes a constant beside a register empty")
 def test_list_of_register_and_constant_then_it_is_refused():
     program, segment = one_segment()
     with pytest.raises(Exception, match="cat"):

@@ -41,13 +41,11 @@ def passes_it_on(program, segment):
     [(gives_an_output, 6.0), (accumulates_again, 3.0), (passes_it_on, 6.0)],
     ids=["output", "accumulator", "link"],
 )
-@pytest.mark.xfail(strict=True, reason="Executor::store moves the register out when accumulating")
 def test_register_that_is_accumulated_then_later_uses_still_see_it(use, expected):
     (result,) = executor(register_with_a_second_use(use)).run([torch.tensor([3.0])], 1)
     assert result.item() == expected
 
 
-@pytest.mark.xfail(strict=True, reason="Executor::store assigns a view of the caller's tensor")
 @pytest.mark.parametrize("is_batched", [True, False], ids=["rows", "whole"])
 def test_variable_assigned_from_an_input_then_caller_cannot_change_it(is_batched):
     program, segment = one_segment(is_batched=is_batched)
@@ -59,7 +57,6 @@ def test_variable_assigned_from_an_input_then_caller_cannot_change_it(is_batched
     assert engine.read_variable(0, 0).item() == 1.0
 
 
-@pytest.mark.xfail(strict=True, reason="Executor::store assigns the scalar itself")
 def test_variable_assigned_from_a_scalar_then_set_scalar_leaves_it():
     program, segment = one_segment(num_inputs=0)
     program.load_scalar(segment, 0, program.add_scalar("lr", 1.0))
@@ -70,7 +67,6 @@ def test_variable_assigned_from_a_scalar_then_set_scalar_leaves_it():
     assert engine.read_variable(0, 0).item() == 1.0
 
 
-@pytest.mark.xfail(strict=True, reason="Frame::fail prints None for arguments in list slots")
 def test_instruction_with_a_list_that_fails_then_error_shows_its_shapes():
     program, segment = one_segment(2)
     add(program, segment, "cat", [[Reg(0), Reg(1)]], [2])
@@ -79,7 +75,6 @@ def test_instruction_with_a_list_that_fails_then_error_shows_its_shapes():
     assert "aten::cat([float32[2, 3], float32[2, 4]], 0)" in caught.value.message
 
 
-@pytest.mark.xfail(strict=True, reason="describe() spells four dtypes as PyTorch does, not all")
 @pytest.mark.parametrize("dtype", [torch.bool, torch.float64, torch.bfloat16], ids=str)
 def test_error_that_shows_a_tensor_then_its_dtype_is_spelled_as_in_pytorch(dtype):
     with pytest.raises(Error) as caught:
@@ -87,7 +82,6 @@ def test_error_that_shows_a_tensor_then_its_dtype_is_spelled_as_in_pytorch(dtype
     assert f"{str(dtype).removeprefix('torch.')}[1]" in caught.value.message
 
 
-@pytest.mark.xfail(strict=True, reason="errors of loads and stores are not given their place")
 def test_accumulator_that_changes_its_shape_then_error_names_it():
     program, segment = one_segment(is_batched=True, num_micro_batches=2)
     add(program, segment, "nonzero", [Reg(0)], [1])
@@ -96,14 +90,12 @@ def test_accumulator_that_changes_its_shape_then_error_names_it():
         executor(program).run([torch.tensor([[1, 1], [1, 0], [1, 1], [1, 1]])], 1)
 
 
-@pytest.mark.xfail(strict=True, reason="prepare() asks a 0-d input for its number of rows")
 def test_batched_input_without_dimensions_then_error_names_it():
     program, _ = one_segment()
     with pytest.raises(Error, match="x0"):
         executor(program).run([torch.tensor(1.0)], 1)
 
 
-@pytest.mark.xfail(strict=True, reason="prepare() takes 0 windows; with inputs it divides by 0")
 def test_run_of_no_window_then_error():
     program, _ = one_segment(num_inputs=0)
     with pytest.raises(Error, match="window"):

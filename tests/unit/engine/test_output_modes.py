@@ -112,7 +112,6 @@ def test_worked_example_of_two_steps_three_accumulations_two_replicas():
     torch.testing.assert_close(losses, of_replica)
 
 
-@pytest.mark.xfail(strict=True, reason="validate() does not look at the period of an output")
 @pytest.mark.parametrize("period", [0, -1], ids=["zero", "negative"])
 def test_period_below_one_then_validate_refuses_it(period):
     program, segment = one_segment()

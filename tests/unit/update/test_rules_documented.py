@@ -1,15 +1,13 @@
-"""Where PopTorch's rules are not PyTorch's: worked examples and scalar references."""
+"""Where PopTorch's rules are not PyTorch's: worked examples."""
 
 import pytest
 import torch
-import update_reference as reference
 from update_runner import hyper_values, initial_state, make_config, run_updates
 
 from poptorch_emu.update.config import OptimizerKind as Kind
 from poptorch_emu.update.rules import update
 
 _SGD = {"lr": 1.0, "momentum": 0.9, "dampening": 0.5, "weight_decay": 0.0, "nesterov": 0.0}
-_RMSPROP = {"lr": 0.01, "alpha": 0.9, "eps": 1e-3, "weight_decay": 0.01, "momentum": 0.8}
 _LAMB = {
     "lr": 0.01,
     "beta1": 0.9,
@@ -43,47 +41,6 @@ def test_sgd_when_momentum_is_variable_zero_then_keeps_a_velocity():
     weight, state = run_updates(config, torch.tensor([2.0]), [torch.tensor([1.0])])
     torch.testing.assert_close(state["Accl1"], torch.tensor([0.5]))
     torch.testing.assert_close(weight, torch.tensor([1.5]))
-
-
-@pytest.mark.parametrize("is_centered", [False, True], ids=["plain", "centered"])
-@pytest.mark.parametrize("momentum", [0.0, 0.8])
-def test_rmsprop_when_tensorflow_variant_then_follows_its_formula(is_centered, momentum):
-    settings = {**_RMSPROP, "momentum": momentum}
-    kind = Kind.RMSPROP_CENTERED if is_centered else Kind.RMSPROP
-    gradients = [torch.randn(5) for _ in range(50)]
-    weight = torch.randn(5)
-
-    result, _ = run_updates(make_config(kind, settings, uses_tf_variant=True), weight, gradients)
-
-    expected = [
-        reference.rmsprop(
-            weight[i].item(),
-            [g[i].item() for g in gradients],
-            is_centered=is_centered,
-            is_tensorflow=True,
-            **settings,
-        )
-        for i in range(5)
-    ]
-    torch.testing.assert_close(result, torch.tensor(expected), rtol=1e-5, atol=1e-5)
-
-
-@pytest.mark.parametrize("is_corrected", [True, False], ids=["corrected", "uncorrected"])
-@pytest.mark.parametrize(
-    "max_weight_norm", [65500.0, 0.5, 0.0], ids=["loose", "binding", "no_ratio"]
-)
-@pytest.mark.parametrize("is_constant", [True, False], ids=["constant", "variable"])
-def test_lamb_when_run_then_follows_its_formula(is_corrected, max_weight_norm, is_constant):
-    settings = {**_LAMB, "max_weight_norm": max_weight_norm}
-    kind = Kind.LAMB if is_corrected else Kind.LAMB_NO_BIAS
-    weight, gradients = torch.randn(6), [torch.randn(6) for _ in range(50)]
-
-    result, _ = run_updates(make_config(kind, settings, is_constant), weight, gradients)
-
-    expected = reference.lamb(
-        weight.tolist(), [g.tolist() for g in gradients], is_corrected=is_corrected, **settings
-    )
-    torch.testing.assert_close(result, torch.tensor(expected), rtol=1e-5, atol=1e-5)
 
 
 def test_lamb_when_a_norm_is_zero_then_ratio_is_one():
