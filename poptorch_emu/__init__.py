@@ -13,6 +13,7 @@ from poptorch_emu.blocks import (
     LegacyBeginBlockFn,
     removeBlocks,
 )
+from poptorch_emu.data_accessor import AsynchronousDataAccessor
 from poptorch_emu.dataloader import DataLoader
 from poptorch_emu.enums import (
     AutoStage,
@@ -58,6 +59,7 @@ from poptorch_emu.trace.blocks import is_tracing as isRunningOnIpu  # noqa: N812
 from poptorch_emu.version import __version__
 
 __all__ = [
+    "AsynchronousDataAccessor",
     "AutoStage",
     "BeginBlock",
     "Block",
