@@ -1,4 +1,5 @@
-// The one file that knows Python: the builder of programs, the executor, and the translation of errors.
+// The one file that knows Python: the builder of programs, the executor, and the translation of
+// errors.
 
 #include <ATen/ScalarOps.h>
 #include <torch/csrc/jit/python/pybind_utils.h>
@@ -53,8 +54,8 @@ void set_argument(Instruction& instruction, size_t index, const py::handle& valu
   const bool takes_tensor = argument.type()->kind() == c10::TypeKind::TensorType;
   if (takes_tensor && !value.is_none() && !THPVariable_Check(value.ptr())) {
     // A Python number beside a tensor: it does not take part in type promotion.
-    instruction.arguments[index] =
-        at::native::wrapped_scalar_tensor(torch::jit::toIValue(value, c10::NumberType::get()).toScalar());
+    instruction.arguments[index] = at::native::wrapped_scalar_tensor(
+        torch::jit::toIValue(value, c10::NumberType::get()).toScalar());
     return;
   }
   instruction.arguments[index] = torch::jit::toIValue(value, argument.type());
@@ -79,9 +80,14 @@ Instruction make_instruction(const std::string& name, const std::string& overloa
                              const py::list& args, const py::dict& kwargs,
                              const std::vector<int64_t>& outputs, const std::vector<int64_t>& dies,
                              Debug debug) {
-  Instruction instruction{c10::Dispatcher::singleton().findSchemaOrThrow(name.c_str(),
-                                                                         overload.c_str()),
-                          {}, {}, {}, {}, {}, std::move(debug)};
+  Instruction instruction{
+      c10::Dispatcher::singleton().findSchemaOrThrow(name.c_str(), overload.c_str()),
+      {},
+      {},
+      {},
+      {},
+      {},
+      std::move(debug)};
   const auto& schema = instruction.op.schema();
   instruction.arguments.resize(schema.arguments().size());
   for (size_t i = 0; i < schema.arguments().size(); ++i) {
@@ -143,8 +149,9 @@ void add_instruction(Program& program, int64_t segment, const std::string& name,
 int64_t add_link(Program& program, int64_t producer, const std::vector<int64_t>& sources,
                  int64_t consumer, const std::vector<int64_t>& targets, int64_t capacity) {
   for (int64_t target : targets) note_register(program.at(SegmentId{consumer}), target);
-  const int64_t id = append(program.links, Link{{producer}, registers(sources), {consumer},
-                                                registers(targets), capacity});
+  const int64_t id =
+      append(program.links,
+             Link{{producer}, registers(sources), {consumer}, registers(targets), capacity});
   program.at(SegmentId{producer}).outgoing.push_back({id});
   program.at(SegmentId{consumer}).incoming.push_back({id});
   return id;
@@ -165,8 +172,8 @@ void set_schedule(Program& program,
 void bind_program(py::module_& m) {
   py::class_<PyRegister>(m, "Register").def(py::init<int64_t>(), py::arg("index"));
   py::class_<Debug>(m, "Debug")
-      .def(py::init<std::string, std::string, int64_t, std::string, std::string>(),
-           py::arg("node"), py::arg("block") = "", py::arg("stage") = 0, py::arg("module") = "",
+      .def(py::init<std::string, std::string, int64_t, std::string, std::string>(), py::arg("node"),
+           py::arg("block") = "", py::arg("stage") = 0, py::arg("module") = "",
            py::arg("source") = "");
   py::enum_<SegmentKind>(m, "SegmentKind")
       .value("MICRO_BATCH", SegmentKind::kMicroBatch)
@@ -254,13 +261,16 @@ void bind_executor(py::module_& m) {
       .def(py::init([](std::shared_ptr<Program> program, int64_t num_replicas, int64_t num_workers,
                        int64_t num_intra_op_threads, std::vector<int64_t> input_groups) {
              return std::make_unique<Executor>(
-                 std::move(program), ExecutorOptions{num_replicas, num_workers,
-                                                     num_intra_op_threads, std::move(input_groups)});
+                 std::move(program),
+                 ExecutorOptions{num_replicas, num_workers, num_intra_op_threads,
+                                 std::move(input_groups)});
            }),
            py::arg("program"), py::arg("num_replicas"), py::arg("num_workers"),
            py::arg("num_intra_op_threads"), py::arg("input_group_of_replica"))
-      .def("write_variable", [](Executor& e, int64_t id, int64_t replica,
-                                const at::Tensor& value) { e.write_variable({id}, replica, value); })
+      .def("write_variable",
+           [](Executor& e, int64_t id, int64_t replica, const at::Tensor& value) {
+             e.write_variable({id}, replica, value);
+           })
       .def("read_variable", [](const Executor& e, int64_t id,
                                int64_t replica) { return e.read_variable({id}, replica); })
       .def("set_scalar", [](Executor& e, int64_t id, double value) { e.set_scalar({id}, value); })

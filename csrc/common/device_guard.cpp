@@ -1,5 +1,5 @@
-// Gives PyTorch's built-in, but kernel-less, device type `ipu` the one thing that autograd asks of a
-// device: a guard. There is one device, one stream, and nothing to switch.
+// Gives PyTorch's built-in, but kernel-less, device type `ipu` the one thing that autograd asks of
+// a device: a guard. There is one device, one stream, and nothing to switch.
 
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 

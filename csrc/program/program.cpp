@@ -124,9 +124,9 @@ class RegisterChecker {
 // PyTorch's Python name of a type.
 std::string dtype_name(at::ScalarType dtype) {
   static const std::map<at::ScalarType, const char*> kNames = {
-      {at::kFloat, "float32"}, {at::kHalf, "float16"},   {at::kBFloat16, "bfloat16"},
-      {at::kDouble, "float64"}, {at::kLong, "int64"},    {at::kInt, "int32"},
-      {at::kShort, "int16"},    {at::kChar, "int8"},     {at::kByte, "uint8"},
+      {at::kFloat, "float32"},  {at::kHalf, "float16"}, {at::kBFloat16, "bfloat16"},
+      {at::kDouble, "float64"}, {at::kLong, "int64"},   {at::kInt, "int32"},
+      {at::kShort, "int16"},    {at::kChar, "int8"},    {at::kByte, "uint8"},
       {at::kBool, "bool"}};
   const auto found = kNames.find(dtype);
   return found == kNames.end() ? toString(dtype) : found->second;
@@ -171,7 +171,8 @@ void check_schedule(const Program& program) {
     const size_t expected = segment.kind == SegmentKind::kWindow
                                 ? 1
                                 : static_cast<size_t>(program.micro_batches_per_window);
-    if (seen[id].size() != expected || (expected > 0 && *seen[id].rbegin() + 1 != static_cast<int64_t>(expected))) {
+    if (seen[id].size() != expected ||
+        (expected > 0 && *seen[id].rbegin() + 1 != static_cast<int64_t>(expected))) {
       throw Error("'" + segment.name + "' is scheduled " + std::to_string(seen[id].size()) +
                   " times in a window instead of " + std::to_string(expected));
     }

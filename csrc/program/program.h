@@ -106,8 +106,8 @@ struct Segment {
   std::vector<LinkId> outgoing;
 };
 
-// A bounded FIFO that carries tensors from one segment to another: a stash when both are on one IPU,
-// a channel otherwise.
+// A bounded FIFO that carries tensors from one segment to another: a stash when both are on one
+// IPU, a channel otherwise.
 struct Link {
   SegmentId producer;
   std::vector<RegisterId> producer_registers;

@@ -141,7 +141,8 @@ void Executor::prepare(const std::vector<at::Tensor>& inputs, int64_t num_window
     if (!program_->inputs[i].is_batched) continue;
     if (inputs[i].dim() == 0 || inputs[i].size(0) % blocks != 0) {
       throw Error("Input " + program_->inputs[i].name + " is " + describe(inputs[i]) +
-                  ", but its first dimension must be a multiple of " + std::to_string(blocks) + ".");
+                  ", but its first dimension must be a multiple of " + std::to_string(blocks) +
+                  ".");
     }
   }
   inputs_ = inputs;

@@ -39,9 +39,9 @@ struct ExecutorOptions {
   std::vector<int64_t> input_group_of_replica = {0};
 };
 
-// Runs a program on virtual IPUs. A virtual IPU is one IPU of one replica; it works through its list
-// of actions in order, waiting for its links. Any number of workers gives the same results: each
-// link has one producer and one consumer, each list one order, and each sum a fixed order.
+// Runs a program on virtual IPUs. A virtual IPU is one IPU of one replica; it works through its
+// list of actions in order, waiting for its links. Any number of workers gives the same results:
+// each link has one producer and one consumer, each list one order, and each sum a fixed order.
 //
 // Owns variables, links and worker threads. One call at a time; the program must outlive it.
 class Executor {
@@ -59,8 +59,8 @@ class Executor {
   std::pair<int64_t, int64_t> rng_state() const { return {seed_, counter_}; }
   void set_rng_state(int64_t seed, int64_t counter);
 
-  // Runs `num_windows` windows on whole batches and returns the outputs. After an error the variables
-  // are those of the last complete window, and the next call can run.
+  // Runs `num_windows` windows on whole batches and returns the outputs. After an error the
+  // variables are those of the last complete window, and the next call can run.
   std::vector<at::Tensor> run(const std::vector<at::Tensor>& inputs, int64_t num_windows);
 
   void set_tracing(bool is_tracing) { is_tracing_ = is_tracing; }
@@ -114,7 +114,7 @@ class Executor {
   const ExecutorOptions options_;
   int64_t num_groups_;
   DeviceMemory memory_;
-  std::vector<std::vector<LinkQueue>> queues_;           // by link, then replica
+  std::vector<std::vector<LinkQueue>> queues_;               // by link, then replica
   std::vector<std::vector<std::unique_ptr<Frame>>> frames_;  // by segment, then replica
   std::vector<VirtualIpu> ipus_;
   int64_t seed_ = 0;

@@ -69,8 +69,8 @@ void Frame::clear() {
 void Frame::fail(const Instruction& instruction, const std::string& cause, int64_t micro_batch,
                  int64_t replica) {
   std::ostringstream out;
-  out << "Exception while executing node '" << instruction.debug.node << "': "
-      << instruction.op.schema().operator_name() << "(";
+  out << "Exception while executing node '" << instruction.debug.node
+      << "': " << instruction.op.schema().operator_name() << "(";
   for (size_t i = 0; i < instruction.arguments.size(); ++i) {
     c10::IValue value = instruction.arguments[i];
     for (const Slot& slot : instruction.slots) {

@@ -9,12 +9,11 @@
 
 namespace poptorch_emu {
 
-// Runs the instructions of one segment on one virtual IPU. Owns the registers; they are empty between
-// runs. Used by one thread at a time.
+// Runs the instructions of one segment on one virtual IPU. Owns the registers; they are empty
+// between runs. Used by one thread at a time.
 class Frame {
  public:
-  explicit Frame(const Segment& segment)
-      : segment_(segment), registers_(segment.num_registers) {}
+  explicit Frame(const Segment& segment) : segment_(segment), registers_(segment.num_registers) {}
 
   at::Tensor& operator[](RegisterId id) { return registers_[id.value]; }
 

@@ -9,9 +9,9 @@
 
 namespace poptorch_emu {
 
-// What lives on the virtual IPUs between and during calls: variables, accumulators, hyper-parameters.
-// A variable that is the same on all replicas is stored once. Not synchronised: the executor lets
-// only one thread at a time touch an entry.
+// What lives on the virtual IPUs between and during calls: variables, accumulators,
+// hyper-parameters. A variable that is the same on all replicas is stored once. Not synchronised:
+// the executor lets only one thread at a time touch an entry.
 class DeviceMemory {
  public:
   DeviceMemory(const Program& program, int64_t num_replicas);
