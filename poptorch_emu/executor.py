@@ -6,6 +6,7 @@ import copy
 import datetime
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -24,6 +25,7 @@ from poptorch_emu.optim import SGD
 from poptorch_emu.optim.device_state import OptimizerLink
 from poptorch_emu.options import Options, ShardedExecution
 from poptorch_emu.options.freeze import freeze
+from poptorch_emu.report.profile import write_profile
 from poptorch_emu.runtime.arguments import Arguments, Signature, check_same
 from poptorch_emu.runtime.progress import progress_bar
 from poptorch_emu.runtime.session import Session
@@ -148,6 +150,7 @@ class PoplarExecutor:
             self.copyWeightsToHostIfNeeded()
             if self._optimizer is not None and self._session is not None:
                 self._optimizer.receive(self._session)
+        self._write_profile()
         self._session = None
         self._executable = None
         self._arguments = None
@@ -225,6 +228,7 @@ class PoplarExecutor:
             self.copyWeightsToHostIfNeeded()
         if self._optimizer is not None:
             self._optimizer.receive(self._session)
+        self._write_profile()
         self._session = None
 
     def isAttachedToDevice(self) -> bool:
@@ -304,6 +308,17 @@ class PoplarExecutor:
         self._arguments = arguments
         if not self._is_offline:
             self.attachToDevice()
+
+    def _write_profile(self) -> None:
+        """Writes what ran since the device was attached, if `enableProfiling` asked for it."""
+        executable = self._compiled()
+        config = executable.config
+        if config.profile_dir is None or self._session is None:
+            return
+        name = config.model_name or ("training" if self._training else "inference")
+        folder = Path(config.profile_dir) / name
+        events = self._session.take_events()
+        write_profile(folder, executable, executable.segment_names, events)
 
     def _refresh_weights(self) -> None:
         """Takes over what a training wrapper of the same model has learnt since the last call."""

@@ -142,4 +142,5 @@ def lower(
         written_inputs=tuple(lowering.written_inputs),
         variables=lowering.variables,
         scalars=lowering.scalars,
+        segment_names=tuple(lowering.segment_names),
     )

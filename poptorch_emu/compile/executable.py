@@ -63,6 +63,7 @@ class Executable:
     written_inputs: tuple[int, ...] = ()
     variables: dict[str, VariableInfo] = field(default_factory=dict)
     scalars: dict[tuple[str, int], int] = field(default_factory=dict)
+    segment_names: tuple[str, ...] = ()
 
     @property
     def num_windows(self) -> int:

@@ -59,6 +59,7 @@ class Lowering:
         self.scalars: dict[tuple[str, int], int] = {}
         self.num_outputs = 0
         self.written_inputs: list[int] = []
+        self.segment_names: list[str] = []
         self._graph = graph
         self._cut = cut
         self._partition = partition
@@ -206,6 +207,7 @@ class Lowering:
 
     def _emit(self, segment: Segment, ipu: int, kind: _C.SegmentKind) -> int:
         index = self.program.add_segment(segment.name, ipu, kind)
+        self.segment_names.append(segment.name)
         for source, register in segment.loads.items():
             self._emit_load(index, source, register)
         for instruction in segment.instructions:

@@ -47,6 +47,11 @@ class Session:
                 value = torch.full(variable.shape, variable.initial, dtype=variable.dtype)
                 self._executor.write_variable(variable.index, 0, value)
         self.set_seed(config.random_seed)
+        self._executor.set_tracing(config.profile_dir is not None)
+
+    def take_events(self) -> list[_C.Event]:
+        """Returns what ran since the last time, when the options ask for a profile."""
+        return self._executor.take_events()
 
     def upload(self, tensors: Mapping[str, torch.Tensor]) -> None:
         """Copies host tensors to the variables of the same names; others are ignored."""

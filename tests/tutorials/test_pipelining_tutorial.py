@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import json
 import re
 import struct
 import subprocess
@@ -43,6 +44,12 @@ def test_script_when_profiled_and_offloaded_then_runs(tmp_path: Path) -> None:
     options = ("--epochs", "1", "--offload-optimiser", "--profile", "--profile-dir", "p", "--debug")
     done = run_script(*options, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
+    folder = tmp_path / "p" / "mnist_training"
+    assert "3F0|3B0" in (folder / "schedule.txt").read_text()
+    assert "aten.convolution" in (folder / "graph.txt").read_text()
+    events = json.loads((folder / "trace.json").read_text())["traceEvents"]
+    # 4 IPUs; in each of 2 windows of each of 11 calls: 8 forwards, 8 backwards, 1 update.
+    assert len(events) == 4 * 2 * 11 * 17
 
 
 def write_idx(path: Path, values: np.ndarray, magic: int) -> None:

@@ -1,0 +1,1 @@
+"""Floor 8: showing what was compiled and what ran."""

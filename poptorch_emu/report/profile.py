@@ -1,0 +1,72 @@
+"""Writes what ran where and when, for people and for trace viewers.
+
+Times are those of the engine on the host, not of an IPU.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+from poptorch_emu.compile.executable import Executable
+from poptorch_emu.ir.text import to_text
+from poptorch_emu.schedule.grid import to_grid
+
+_NS_PER_US = 1000.0
+
+
+class RunEvent(Protocol):
+    """One action that ran, as the engine notes it."""
+
+    @property
+    def replica(self) -> int: ...  # noqa: D102
+    @property
+    def ipu(self) -> int: ...  # noqa: D102
+    @property
+    def segment(self) -> int: ...  # noqa: D102
+    @property
+    def window(self) -> int: ...  # noqa: D102
+    @property
+    def micro_batch(self) -> int: ...  # noqa: D102
+    @property
+    def worker(self) -> int: ...  # noqa: D102
+    @property
+    def start_ns(self) -> int: ...  # noqa: D102
+    @property
+    def end_ns(self) -> int: ...  # noqa: D102
+
+
+def write_profile(
+    folder: Path, executable: Executable, segments: Sequence[str], events: Sequence[RunEvent]
+) -> None:
+    """Writes `graph.txt`, `schedule.txt` and `trace.json` (Chrome's trace format) into `folder`.
+
+    Args:
+        folder: made if it does not exist.
+        executable: what ran.
+        segments: name of each segment of the program.
+        events: the actions of all calls.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "graph.txt").write_text(to_text(executable.graph) + "\n")
+    (folder / "schedule.txt").write_text(to_grid(executable.schedule) + "\n")
+    trace = {"traceEvents": [_trace_event(event, segments) for event in events]}
+    (folder / "trace.json").write_text(json.dumps(trace))
+
+
+def _trace_event(event: RunEvent, segments: Sequence[str]) -> dict[str, Any]:
+    return {
+        "name": segments[event.segment],
+        "ph": "X",
+        "pid": f"replica {event.replica}",
+        "tid": f"IPU {event.ipu}",
+        "ts": event.start_ns / _NS_PER_US,
+        "dur": (event.end_ns - event.start_ns) / _NS_PER_US,
+        "args": {
+            "window": event.window,
+            "micro_batch": event.micro_batch,
+            "worker": event.worker,
+        },
+    }
