@@ -85,8 +85,6 @@ class PoplarExecutor:
         if training:
             wrapping.wrap(self._user_model, self.copyWeightsToHostIfNeeded, self.destroy)
 
-    # Compiling and running.
-
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Runs the model on a whole batch, after compiling it at the first call (exact).
 
@@ -157,8 +155,6 @@ class PoplarExecutor:
         if self._training:
             wrapping.unwrap(self._user_model)
 
-    # Weights.
-
     def copyWeightsToHost(self) -> None:
         """Copies parameters and floating-point buffers from the device (exact)."""
         self._compiled()
@@ -193,8 +189,6 @@ class PoplarExecutor:
             self.copyWeightsToDevice()
         return result
 
-    # Optimiser.
-
     def setOptimizer(self, optimizer: torch.optim.Optimizer) -> None:
         """Replaces the optimiser, or sends changed values of the same one (exact).
 
@@ -205,8 +199,6 @@ class PoplarExecutor:
                 "setOptimizer was called on an inference model, which has no optimizer."
             )
         self._optimizer.replace(optimizer, self._session)
-
-    # Device.
 
     def attachToDevice(self) -> None:
         """Takes a device and uploads weights, optimiser state and random state (exact)."""
@@ -244,8 +236,6 @@ class PoplarExecutor:
     def rng_state(self, state: list[int]) -> None:
         self._attached().rng_state = list(state)
 
-    # The user's model.
-
     @property
     def model(self) -> torch.nn.Module:
         """The user's model."""
@@ -264,8 +254,6 @@ class PoplarExecutor:
 
     def __repr__(self) -> str:
         return module_repr(self._user_model)
-
-    # Internals.
 
     @property
     def _is_offline(self) -> bool:
