@@ -105,15 +105,29 @@ class AsynchronousDataAccessor:
         return self._accessor.next()
 
     def __len__(self) -> int:
-        """Returns how many elements one iteration yields."""
-        dataset: Any = self._dataset
-        is_internal = getattr(dataset, "_accessor", None) is self
-        if self.rebatched_size is None or is_internal:
-            return len(dataset)
-        num_rows = len(dataset) * int(dataset.batch_size)
-        if _drops_remainder(dataset):
-            return num_rows // self.rebatched_size
-        return -(-num_rows // self.rebatched_size)
+        """Returns how many elements one iteration yields.
+
+        Raises:
+            TypeError: the dataset cannot tell.
+        """
+        try:
+            return _num_elements(self._dataset, self)
+        except ReferenceError as error:
+            raise TypeError("The DataLoader that knows the length is gone.") from error
+
+
+def _num_elements(dataset: Any, accessor: AsynchronousDataAccessor) -> int:
+    slot_rows = accessor.rebatched_size
+    if slot_rows is None or getattr(dataset, "_accessor", None) is accessor:
+        return len(dataset)
+    batch_size = getattr(dataset, "batch_size", None)
+    if batch_size is None:
+        raise TypeError(
+            f"How many elements of {slot_rows} rows there are is not known: {type(dataset)} has no "
+            "batch_size."
+        )
+    num_rows = len(dataset) * int(batch_size)
+    return num_rows // slot_rows if _drops_remainder(dataset) else -(-num_rows // slot_rows)
 
 
 def _drops_remainder(dataset: Any) -> bool:

@@ -200,7 +200,7 @@ class _Producer:
             has_delivered = self._deliver(epoch)
             # An empty epoch is not followed by another unasked: there could be no end of them.
             runs_ahead = self._settings.loads_indefinitely and has_delivered
-            epoch = max(epoch + 1, self._wanted)
+            epoch += 1
 
     def _share_ring(self, tensors: Sequence[torch.Tensor]) -> Ring:
         settings = self._settings

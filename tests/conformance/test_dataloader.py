@@ -233,9 +233,7 @@ def test_batch_size_none_then_elements_pass_unchanged(mode):
     loader = poptorch.DataLoader(
         options(iterations=3), Pairs(2), None, drop_last=False, mode=mode, async_options=FORK
     )
-    first, values = (
-        list(map(list, loader))[0] if mode == DataLoaderMode.Sync else next(iter(loader))
-    )
+    first, values = next(iter(loader))
     assert (int(first), values.tolist()) == (0, [0, 0.5])
     loader.terminate()
 
@@ -290,6 +288,8 @@ def test_temporary_loader_in_a_loop_then_its_worker_lives_to_the_end():
     given = options()
     ids = [ids_of(x) for x in poptorch.DataLoader(given, Pairs(9), 3, mode=DataLoaderMode.Async)]
     assert ids == chunks(9, 3, True)
+    iterator = iter(poptorch.DataLoader(given, Pairs(9), 3, mode=DataLoaderMode.Async))
+    assert len(list(iterator)) == 3
 
 
 @pytest.mark.parametrize(
