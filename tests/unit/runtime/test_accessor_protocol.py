@@ -174,11 +174,21 @@ def test_terminate_while_the_dataset_is_stuck_then_signals_end_it(make, ignored,
         worker.is_alive()
 
 
+class Slow:
+    """Takes a while for each element, so that the reader comes first."""
+
+    def __iter__(self):
+        for _ in range(2):
+            time.sleep(0.1)
+            yield torch.zeros(1)
+
+
 def test_miss_then_waits_at_least_as_long_as_asked(make):
-    accessor = make(numbers(2), miss_sleep_time_in_ms=200)
-    iter(accessor)  # Until now there is nothing in the ring.
+    accessor = make(Slow(), miss_sleep_time_in_ms=200)
+    iter(accessor)
     start = time.monotonic()
     next(accessor)
+    next(accessor)  # The first may be there already; then this one is not.
     assert 0.2 <= time.monotonic() - start < 2
 
 
