@@ -39,7 +39,8 @@ from poptorch_emu.errors import (
     UnrecoverableError,
 )
 from poptorch_emu.errors import make_error as createPoptorchError  # noqa: N812
-from poptorch_emu.executor import PoplarExecutor, inferenceModel, trainingModel
+from poptorch_emu.executor import PoplarExecutor
+from poptorch_emu.factories import inferenceModel, trainingModel
 from poptorch_emu.hooks import registerPostCompileHook, registerPreCompileHook
 from poptorch_emu.log import logger
 from poptorch_emu.log import set_log_level as setLogLevel  # noqa: N812

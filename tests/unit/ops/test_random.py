@@ -2,10 +2,11 @@
 
 from itertools import product
 
-import poptorch_emu._C  # noqa: F401
 import pytest
 import torch
 from torch import distributions
+
+import poptorch_emu._C  # noqa: F401
 
 ops = torch.ops.poptorch_emu
 

@@ -2,13 +2,13 @@
 
 from types import SimpleNamespace
 
-import poptorch_emu._C  # noqa: F401
 import pytest
 import torch
 from torch.func import functionalize
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
+import poptorch_emu._C  # noqa: F401
 from poptorch_emu.errors import Error
 from poptorch_emu.trace.random_ops import RANDOM_REWRITES
 
