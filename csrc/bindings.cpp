@@ -283,6 +283,10 @@ void bind_executor(py::module_& m) {
       .def("set_rng_state",
            [](Executor& e, int64_t seed, int64_t counter) { e.set_rng_state(seed, counter); })
       .def("run", &Executor::run, py::call_guard<py::gil_scoped_release>())
+      .def("begin_stream", &Executor::begin_stream, py::arg("max_unread"),
+           py::arg("micro_batches_per_step"))
+      .def("take_result", &Executor::take_result, py::call_guard<py::gil_scoped_release>())
+      .def("end_stream", &Executor::end_stream, py::call_guard<py::gil_scoped_release>())
       .def("set_tracing", &Executor::set_tracing)
       .def("take_events", &Executor::take_events)
       .def("variable_bytes", &Executor::variable_bytes)

@@ -21,6 +21,15 @@ class StrategyKind(Enum):
     PARALLEL_PHASED = "parallel_phased"
 
 
+class SyntheticData(Enum):
+    """What the device computes on instead of the host's inputs; the values are PopART's."""
+
+    OFF = 0
+    ZEROS = 1
+    RANDOM_NORMAL = 2
+    RANDOM_UNIFORM = 3
+
+
 @dataclass(frozen=True)
 class StageConfig:
     """One stage the user named: its blocks and, where given, its IPU and phase."""
@@ -75,6 +84,7 @@ class CompileConfig:
     anchors: tuple[AnchorConfig, ...] = ()
     num_processes: int = 1
     checks_floating_point: bool = False
+    synthetic_data: SyntheticData = SyntheticData.OFF
     cache_dir: str | None = None
     profile_dir: str | None = None
     model_name: str | None = None

@@ -25,6 +25,9 @@ from poptorch_emu.options import Options
 from poptorch_emu.runtime.index_share import IndexShareSampler, index_share
 from poptorch_emu.structure import flatten_tensors, rebuild
 
+# Source: PopTorch reference, default of `buffer_size`.
+_DEFAULT_BUFFERS = 3
+
 
 class DataLoader(TorchDataLoader[Any]):
     """Yields whole batches for one call of a wrapped model (exact).
@@ -187,6 +190,7 @@ class DataLoader(TorchDataLoader[Any]):
             "is too, and set rebatched_size in async_options: it is the combined batch size of the "
             "loader. Remove it.",
         )
+        arguments = {"buffer_size": _num_buffers(self._options), **arguments}
         accessor = AsynchronousDataAccessor(
             self, rebatched_size=self._combined if self._is_rebatching else None, **arguments
         )
@@ -225,6 +229,15 @@ def batches_per_step(options: Options) -> int:
     groups: int = options.replication_factor // options.input_group_size
     steps: int = options.device_iterations * options.Training.gradient_accumulation
     return steps * groups
+
+
+def _num_buffers(options: Options) -> int:
+    """Returns how many batches are made ahead: PopTorch's default, or the prefetch depth if deeper.
+
+    While a call runs one slot holds its batch, so that many more than the depth are needed.
+    """
+    depth: int = options._Popart.options.get("defaultPrefetchBufferingDepth", 1)
+    return max(_DEFAULT_BUFFERS, depth + 1)
 
 
 def _seed_of(options: Options) -> int | None:

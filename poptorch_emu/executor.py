@@ -27,6 +27,7 @@ from poptorch_emu.report.profile import write_profile
 from poptorch_emu.runtime.arguments import Arguments, Signature, check_same
 from poptorch_emu.runtime.progress import progress_bar
 from poptorch_emu.runtime.session import Session
+from poptorch_emu.runtime.stream import ResultStream
 
 _NOT_COMPILED = "Model has not been compiled or has been destroyed."
 
@@ -92,22 +93,8 @@ class PoplarExecutor:
         Raises:
             Error: the arguments are not those the model was compiled for, or the device failed.
         """
-        assert not self._is_offline, (
-            "Trying to run a model on an offline device (ConnectionType.Never): only "
-            "`model.compile(inputs)` is possible. Choose another connection type to run."
-        )
-        arguments = self._contiguous(self._signature.bind(args, kwargs))
-        if self._executable is None:
-            self._compile(arguments)
-        if self._session is None:
-            self.attachToDevice()
-        assert self._arguments is not None and self._session is not None
-        check_same(self._arguments, arguments)
-        if not self._training:
-            self._refresh_weights()
-        elif self._optimizer is not None:
-            self._optimizer.send_if_dirty(self._session)
-        outputs = self._session.run(arguments.tensors())
+        arguments, session = self._ready(args, kwargs)
+        outputs = session.run(arguments.tensors())
         if self._training:
             self._host_is_stale = True
         return outputs
@@ -157,6 +144,7 @@ class PoplarExecutor:
         """Copies parameters and floating-point buffers from the device (exact)."""
         self._compiled()
         if self._session is not None:
+            self._session.check_idle()
             self._host_is_stale = False
             self._session.download(self._host_tensors())
             self._weights_version += 1
@@ -172,6 +160,8 @@ class PoplarExecutor:
     def copyWeightsToDevice(self) -> None:
         """Copies parameters and floating-point buffers to the device: the host wins (exact)."""
         self._compiled()
+        if self._session is not None:
+            self._session.check_idle()
         self._host_is_stale = False
         if self._optimizer is not None and self._session is not None:
             self._optimizer.receive(self._session)
@@ -252,6 +242,32 @@ class PoplarExecutor:
 
     def __repr__(self) -> str:
         return module_repr(self._user_model)
+
+    def _ready(self, args: Any, kwargs: Any) -> tuple[Arguments, Session]:
+        """Does everything that comes before a run of the engine."""
+        assert not self._is_offline, (
+            "Trying to run a model on an offline device (ConnectionType.Never): only "
+            "`model.compile(inputs)` is possible. Choose another connection type to run."
+        )
+        arguments = self._contiguous(self._signature.bind(args, kwargs))
+        if self._executable is None:
+            self._compile(arguments)
+        if self._session is None:
+            self.attachToDevice()
+        assert self._arguments is not None and self._session is not None
+        check_same(self._arguments, arguments)
+        if not self._training:
+            self._refresh_weights()
+        elif self._optimizer is not None:
+            self._optimizer.send_if_dirty(self._session)
+        return arguments, self._session
+
+    def _stream(self, args: Any, kwargs: Any, max_unread: int) -> ResultStream:
+        """Begins a call whose results are read while it runs."""
+        arguments, session = self._ready(args, kwargs)
+        if self._training:
+            self._host_is_stale = True
+        return session.stream(arguments.tensors(), max_unread)
 
     @property
     def _is_offline(self) -> bool:

@@ -18,6 +18,10 @@ class OutputCollector {
 
   void add(const at::Tensor& piece, int64_t micro_batch, int64_t replica);
 
+  // What `count` micro-batches from `first` on have added, of all replicas, in mode `All`; shares
+  // its storage with the gathered tensor.
+  at::Tensor rows(int64_t first, int64_t count) const;
+
   // The gathered tensor: one piece unchanged, several joined along the first dimension.
   at::Tensor take() { return std::move(result_); }
 
@@ -32,6 +36,7 @@ class OutputCollector {
   int64_t num_replicas_;
   int64_t num_pieces_;
   at::Tensor result_;
+  bool is_scalar_ = false;  // whether the pieces are
   std::unique_ptr<std::mutex> allocation_ = std::make_unique<std::mutex>();
 };
 

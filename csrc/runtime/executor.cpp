@@ -106,7 +106,12 @@ std::vector<int64_t> Executor::peak_link_items() const {
 }
 
 std::vector<at::Tensor> Executor::run(const std::vector<at::Tensor>& inputs, int64_t num_windows) {
-  prepare(inputs, num_windows);
+  try {
+    prepare(inputs, num_windows);
+  } catch (...) {
+    end_stream_of_call();
+    throw;
+  }
   {
     const IntraOpThreads threads(options_.num_intra_op_threads);
     if (!threads_.empty()) {
@@ -122,6 +127,7 @@ std::vector<at::Tensor> Executor::run(const std::vector<at::Tensor>& inputs, int
   std::vector<at::Tensor> results;
   for (OutputCollector& output : outputs_) results.push_back(output.take());
   clean_up();
+  end_stream_of_call();
   if (error_) std::rethrow_exception(std::exchange(error_, nullptr));
   counter_ += num_windows * program_->micro_batches_per_window;
   return results;
@@ -153,6 +159,7 @@ void Executor::prepare(const std::vector<at::Tensor>& inputs, int64_t num_window
   num_windows_ = num_windows;
   window_ = -1;
   is_done_ = false;
+  begin_stream_of_call(num_micro_batches);
   finish_window();
 }
 
@@ -200,7 +207,7 @@ void Executor::work(int64_t worker) {
       run_actions(*ipu, worker, lock);
       continue;
     }
-    if (num_running_ == 0) {
+    if (num_running_ == 0 && !is_paused()) {
       try {
         report_deadlock();
       } catch (...) {
@@ -241,6 +248,7 @@ void Executor::run_actions(VirtualIpu& ipu, int64_t worker, std::unique_lock<std
                          worker, start_ns, end_ns});
     }
     give_outputs(ipu, action);
+    note_results(ipu, action);
     ipu.is_running = false;
     advance(ipu);
     if (num_waiting_ > 0) progress_.notify_all();
@@ -267,7 +275,7 @@ Executor::VirtualIpu* Executor::find_ready() {
 }
 
 bool Executor::is_ready(const VirtualIpu& ipu) {
-  if (ipu.position == program_->schedule[ipu.ipu].size()) return false;
+  if (is_paused() || ipu.position == program_->schedule[ipu.ipu].size()) return false;
   const Segment& segment = program_->at(next_action(ipu).segment);
   if (segment.kind == SegmentKind::kWindow) {
     // Replica 0 acts for all, when nothing of this window reads weights or adds gradients any more.

@@ -15,6 +15,7 @@
 #include "runtime/collector.h"
 #include "runtime/frame.h"
 #include "runtime/memory.h"
+#include "runtime/result_stream.h"
 
 namespace poptorch_emu {
 
@@ -63,6 +64,16 @@ class Executor {
   // variables are those of the last complete window, and the next call can run.
   std::vector<at::Tensor> run(const std::vector<at::Tensor>& inputs, int64_t num_windows);
 
+  // Streaming: between `begin_stream` and `end_stream` the results of a call can be taken while it
+  // runs, by another thread. A result holds for each output the rows of one step, which is a
+  // window in training and a micro-batch where a call is one window; all outputs have mode `All`.
+  // The engine pauses while `max_unread` results wait to be taken.
+  void begin_stream(int64_t max_unread, int64_t micro_batches_per_step);
+  // Waits for the next result; empty after the last one of the call, or when the call has failed.
+  std::vector<at::Tensor> take_result();
+  // From now on results are dropped and the engine does not pause; a call goes on to its end.
+  void end_stream();
+
   void set_tracing(bool is_tracing) { is_tracing_ = is_tracing; }
   std::vector<Event> take_events();
 
@@ -95,6 +106,9 @@ class Executor {
   void finish_window();
   [[noreturn]] void report_deadlock() const;
 
+  bool is_paused() const;
+  void note_results(const VirtualIpu& ipu, const Action& action);
+
   // Called without the lock.
   void execute(const VirtualIpu& ipu, const Action& action);
   void load(Frame& frame, const Load& load, const VirtualIpu& ipu, int64_t global_micro_batch);
@@ -105,6 +119,8 @@ class Executor {
   void run_actions(VirtualIpu& ipu, int64_t worker, std::unique_lock<std::mutex>& lock);
 
   void prepare(const std::vector<at::Tensor>& inputs, int64_t num_windows);
+  void begin_stream_of_call(int64_t num_micro_batches);
+  void end_stream_of_call();
   void clean_up();
   void serve(int64_t worker);
   int64_t global_micro_batch(const Action& action) const;
@@ -133,9 +149,11 @@ class Executor {
   std::exception_ptr error_;
   bool is_tracing_ = false;
   std::vector<Event> events_;
+  std::unique_ptr<ResultStream> stream_;
 
   std::mutex mutex_;
   std::condition_variable progress_;
+  std::condition_variable result_ready_;
 
   // The pool: worker 0 is the caller's thread.
   std::mutex pool_mutex_;

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from poptorch_emu.config import AnchorConfig, CompileConfig
+from poptorch_emu.config import AnchorConfig, CompileConfig, SyntheticData
 from poptorch_emu.enums import MeanReductionStrategy, OutputMode, ReductionType
 from poptorch_emu.options.options import Options
 from poptorch_emu.options.popart import validate_options
@@ -42,6 +42,7 @@ def freeze(options: Options, *, is_training: bool) -> CompileConfig:
         anchors=_anchors(options),
         num_processes=_count("Distributed.configureProcessId", options.Distributed.numProcesses),
         checks_floating_point=backend.get("enableFloatingPointChecks", False),
+        synthetic_data=SyntheticData(backend.get("syntheticDataMode", 0)),
         cache_dir=backend.get("cachePath") if backend.get("enableEngineCaching") else None,
         profile_dir=_profile_dir(backend),
         model_name=options("model_name") if options.exists("model_name") else None,

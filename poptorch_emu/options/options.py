@@ -262,8 +262,11 @@ class Options(ReportingOptions):
         return self
 
     def enableSyntheticData(self, enabled: bool) -> Options:
-        """Asks for random data made on the device in place of the inputs (accepted)."""
-        note_accepted("Options.enableSyntheticData")
+        """Lets the device make random data in place of the inputs (exact; the numbers are ours).
+
+        Values of the inputs are not looked at: floating-point inputs become normally distributed,
+        integers and booleans zero, the same at every call.
+        """
         self._popart.set("syntheticDataMode", 2 if enabled else 0)
         return self
 

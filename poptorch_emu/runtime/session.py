@@ -15,7 +15,11 @@ import torch
 from poptorch_emu import _C
 from poptorch_emu.compile.executable import Executable, VariableInfo
 from poptorch_emu.compile.lower import scalar_value
+from poptorch_emu.config import SyntheticData
 from poptorch_emu.enums import CommGroupType
+from poptorch_emu.errors import make_error
+from poptorch_emu.runtime.stream import ResultStream, RunningCall
+from poptorch_emu.runtime.synthetic import synthetic_inputs
 from poptorch_emu.structure import flatten_tensors, rebuild
 from poptorch_emu.update.config import OptimizerConfig
 
@@ -31,6 +35,8 @@ class Session:
 
     def __init__(self, executable: Executable) -> None:
         self.executable = executable
+        self._call: RunningCall | None = None
+        self._synthetic: list[torch.Tensor] | None = None
         config = executable.config
         workers, intra_op_threads = thread_counts(
             executable.schedule.num_ipus * config.replication_factor
@@ -55,6 +61,7 @@ class Session:
 
     def upload(self, tensors: Mapping[str, torch.Tensor]) -> None:
         """Copies host tensors to the variables of the same names; others are ignored."""
+        self.check_idle()
         for name, tensor in tensors.items():
             variable = self.executable.variables.get(name)
             if variable is not None:
@@ -62,6 +69,7 @@ class Session:
 
     def download(self, tensors: Mapping[str, torch.Tensor]) -> None:
         """Copies the variables into host tensors of the same names, in place."""
+        self.check_idle()
         with torch.no_grad():
             for name, tensor in tensors.items():
                 variable = self.executable.variables.get(name)
@@ -70,6 +78,7 @@ class Session:
 
     def read_states(self) -> dict[str, torch.Tensor]:
         """Returns a copy of each state of the optimiser, by name."""
+        self.check_idle()
         return {
             variable.name: self._executor.read_variable(variable.index, 0)
             for variable in self.executable.variables.values()
@@ -78,6 +87,7 @@ class Session:
 
     def write_states(self, states: Mapping[str, torch.Tensor]) -> list[str]:
         """Copies states of the optimiser to the device; returns the names that were missing."""
+        self.check_idle()
         missing = []
         for variable in self.executable.variables.values():
             if variable.is_state:
@@ -89,6 +99,7 @@ class Session:
 
     def set_hyper_parameters(self, optimizer: OptimizerConfig) -> None:
         """Gives the variable hyper-parameters their present values."""
+        self.check_idle()
         for (name, group), index in self.executable.scalars.items():
             self._executor.set_scalar(index, scalar_value(optimizer, name, group))
 
@@ -100,10 +111,12 @@ class Session:
     @property
     def rng_state(self) -> list[int]:
         """The seed, and how many micro-batches have drawn numbers since."""
+        self.check_idle()
         return list(self._executor.rng_state())
 
     @rng_state.setter
     def rng_state(self, state: Sequence[int]) -> None:
+        self.check_idle()
         self._executor.set_rng_state(*state)
 
     def run(self, inputs: Sequence[torch.Tensor]) -> Any:
@@ -111,18 +124,61 @@ class Session:
 
         Inputs that the model changes in place are written to.
         """
-        prepared = [_prepared(tensor) for tensor in inputs]
+        self.check_idle()
+        return self._structured(self._run(inputs))
+
+    def stream(self, inputs: Sequence[torch.Tensor], max_unread: int) -> ResultStream:
+        """Begins a call like `run`, and returns an iterator over the results of its iterations.
+
+        Args:
+            inputs: whole batches.
+            max_unread: how many results may wait to be read.
+
+        Raises:
+            Error: the model has no outputs that the device computes.
+        """
+        self.check_idle()
         executable = self.executable
-        results = self._executor.run(prepared, executable.num_windows)
+        if executable.num_outputs == 0:
+            raise make_error(
+                "This model returns nothing that is computed on the device, so there are no "
+                "results to stream. Call it instead."
+            )
+        step = executable.config.gradient_accumulation if executable.config.is_training else 1
+        self._executor.begin_stream(max_unread, step)
+        self._call = RunningCall(lambda: self._run(inputs))
+        return ResultStream(self._executor, self._call, self._structured)
+
+    def _run(self, inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """Runs one call; inputs that the model changes in place are written to."""
+        executable = self.executable
+        results = self._executor.run(self._device_inputs(inputs), executable.num_windows)
         changed = results[executable.num_outputs :]
-        for number, value in zip(executable.written_inputs, changed, strict=True):
-            with torch.no_grad():
-                inputs[number].copy_(value)
-        return self._structured(results[: executable.num_outputs])
+        if self._synthetic is None:
+            for number, value in zip(executable.written_inputs, changed, strict=True):
+                with torch.no_grad():
+                    inputs[number].copy_(value)
+        return results
+
+    def _device_inputs(self, inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        kind = self.executable.config.synthetic_data
+        if kind is SyntheticData.OFF:
+            return [_prepared(tensor) for tensor in inputs]
+        if self._synthetic is None:
+            self._synthetic = [_prepared(tensor) for tensor in synthetic_inputs(inputs, kind)]
+        return self._synthetic
+
+    def check_idle(self) -> None:
+        """Refuses to touch the device while a call is running."""
+        if self._call is not None and self._call.is_running:
+            raise make_error(
+                "The results of a call are being streamed. Read them to the end, or close the "
+                "stream, before the model is used for anything else."
+            )
 
     def _structured(self, results: Sequence[torch.Tensor]) -> Any:
         executable = self.executable
-        device = iter(results)
+        device = iter(results[: executable.num_outputs])
         count = len(flatten_tensors(executable.outputs))
         leaves = [
             executable.host_outputs[index] if index in executable.host_outputs else next(device)

@@ -24,7 +24,14 @@ FLOORS = {
 }  # fmt: skip
 TOP = 9
 CPP_FLOORS = {"common": 0, "program": 1, "numerics": 2, "ops": 3, "runtime": 3, "": 4}
-ENGINE_USERS = {"compile/lower", "compile/executable", "runtime/session", "testing", "__init__"}
+ENGINE_USERS = {
+    "compile/lower",
+    "compile/executable",
+    "runtime/session",
+    "runtime/stream",
+    "testing",
+    "__init__",
+}
 
 
 def floor_of(module: str) -> int:

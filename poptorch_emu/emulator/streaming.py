@@ -1,0 +1,45 @@
+"""Results of a call while it runs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from poptorch_emu.enums import OutputMode
+from poptorch_emu.errors import make_error
+from poptorch_emu.executor import PoplarExecutor
+from poptorch_emu.runtime.stream import ResultStream
+
+
+def stream(model: PoplarExecutor, *args: Any, max_unread: int = 2, **kwargs: Any) -> ResultStream:
+    """Calls `model` and returns an iterator over its results, which can be read as they come.
+
+    ```
+    with emulator.stream(model, batch) as results:
+        for output, loss in results:
+            ...
+    ```
+
+    A result is what a call with one device iteration returns. While `max_unread` results wait to
+    be read the virtual IPUs pause. Until the stream has ended or is closed, the model can be used
+    for nothing else. Closing it early is safe: the call then runs to its end, unseen.
+
+    Args:
+        model: made by `trainingModel` or `inferenceModel`, with `OutputMode.All`.
+        args: as for a call of the model.
+        max_unread: how many results may wait, at least 1.
+        kwargs: as for a call of the model.
+
+    Raises:
+        Error: the output mode is not `All`, or whatever the call raises; errors of the run come
+            from the iterator.
+        ValueError: `max_unread` is less than 1.
+    """
+    if max_unread < 1:
+        raise ValueError(f"max_unread must be at least 1, not {max_unread}.")
+    mode = OutputMode(model.options.output_mode)
+    if mode is not OutputMode.All:
+        raise make_error(
+            f"The results of a model with OutputMode.{mode.name} cannot be streamed: a device "
+            "iteration may have none. Set poptorch.Options().outputMode(poptorch.OutputMode.All)."
+        )
+    return model._stream(args, kwargs, max_unread)

@@ -1,0 +1,104 @@
+"""Reading the results of a call while it still runs.
+
+The call runs in a thread of its own, without Python's lock; the engine hands over the results of
+one device iteration after the other and pauses when too many wait to be read.
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from poptorch_emu import _C
+
+
+class RunningCall:
+    """One call of the engine in a thread of its own."""
+
+    def __init__(self, run: Callable[[], object]) -> None:
+        """Starts `run`."""
+        self._run = run
+        self._error: BaseException | None = None
+        self._thread = threading.Thread(target=self._main, name="streamed call", daemon=True)
+        self._thread.start()
+
+    @property
+    def is_running(self) -> bool:
+        """Whether the call has not ended yet."""
+        return self._thread.is_alive()
+
+    def wait(self) -> BaseException | None:
+        """Waits for the end of the call and returns what it raised, once."""
+        self._thread.join()
+        error, self._error = self._error, None
+        return error
+
+    def _main(self) -> None:
+        try:
+            self._run()
+        except BaseException as error:
+            self._error = error
+
+
+class ResultStream:
+    """An iterator over the results of a call, one for each device iteration, in order.
+
+    A result has the structure that `forward` returned; its tensors hold what the micro-batches of
+    that device iteration yielded, as a call with one device iteration returns them.
+    """
+
+    def __init__(
+        self,
+        executor: _C.Executor,
+        call: RunningCall,
+        structured: Callable[[Sequence[torch.Tensor]], Any],
+    ) -> None:
+        """Takes over a call that has begun to stream."""
+        self._executor = executor
+        self._call = call
+        self._structured = structured
+        self._finalizer = weakref.finalize(self, _finish, executor, call)
+
+    def __iter__(self) -> ResultStream:
+        return self
+
+    def __next__(self) -> Any:
+        """Returns the next result, as soon as it is complete.
+
+        Raises:
+            StopIteration: the call has ended, or the stream was closed.
+            Error: the call failed; the results before that were returned.
+        """
+        result = self._executor.take_result() if self._finalizer.alive else []
+        if result:
+            return self._structured(result)
+        self.close()
+        raise StopIteration
+
+    def close(self) -> None:
+        """Drops all further results and waits for the end of the call, which is not cut short.
+
+        So a training model has learnt from the whole batch, and device and host agree.
+
+        Raises:
+            Error: the call failed.
+        """
+        if self._finalizer.detach() is not None:
+            error = _finish(self._executor, self._call)
+            if error is not None:
+                raise error
+
+    def __enter__(self) -> ResultStream:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def _finish(executor: _C.Executor, call: RunningCall) -> BaseException | None:
+    executor.end_stream()
+    return call.wait()
