@@ -1,0 +1,26 @@
+"""Fixtures of the conformance tests."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from accessor_data import FORK, Make
+
+from poptorch_emu.data_accessor import AsynchronousDataAccessor
+
+
+@pytest.fixture
+def make() -> Iterator[Make]:
+    """Makes accessors and terminates them at the end of the test."""
+    made = []
+
+    def make_accessor(dataset: Any, **arguments: Any) -> AsynchronousDataAccessor:
+        arguments.setdefault("sharing_strategy", FORK)
+        made.append(AsynchronousDataAccessor(dataset, **arguments))
+        return made[-1]
+
+    yield make_accessor
+    for accessor in made:
+        accessor.terminate()

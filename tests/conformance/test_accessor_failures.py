@@ -1,0 +1,301 @@
+"""`AsynchronousDataAccessor` (api.md 15): what it refuses, how it fails, what it leaves behind."""
+
+from __future__ import annotations
+
+import gc
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from accessor_data import FORK, DyingAt, FailingAt, Make, Numbers, children, values, wait_until
+
+import poptorch_emu as poptorch
+from poptorch_emu.data_accessor import AsynchronousDataAccessor
+
+pytestmark = pytest.mark.feature("AsynchronousDataAccessor", fidelity="exact")
+
+T = torch.tensor
+
+
+# What is refused, and what goes wrong.
+
+
+def loader_with(**arguments: Any) -> poptorch.DataLoader:
+    return poptorch.DataLoader(poptorch.Options(), Numbers(5), batch_size=2, **arguments)
+
+
+def test_accessor_when_loader_has_one_then_raises() -> None:
+    loader = loader_with(
+        mode=poptorch.DataLoaderMode.Async, async_options={"sharing_strategy": FORK}
+    )
+    with pytest.raises(poptorch.Error) as caught:
+        AsynchronousDataAccessor(loader, sharing_strategy=FORK)
+    loader.terminate()
+
+    text = str(caught.value)
+    assert "The DataLoader already uses an AsynchronousDataAccessor internally" in text
+    assert "mode='poptorch.DataLoaderMode.Sync'" in text
+
+
+def test_accessor_when_loader_keeps_the_remainder_then_asks_for_a_size(make: Make) -> None:
+    loader = loader_with(drop_last=False)
+    with pytest.raises(AssertionError) as caught:
+        make(loader)
+    assert "The 'drop_last=False' option from the DataLoader" in str(caught.value)
+    assert "'rebatched_size'" in str(caught.value)
+
+    assert len(list(make(loader, rebatched_size=2))) == 2 + (not loader.rebatched_drop_last)
+
+
+@pytest.mark.parametrize("size", [-1, 0, 1])
+def test_accessor_when_rebatched_size_is_too_small_then_raises(make: Make, size: int) -> None:
+    with pytest.raises(AssertionError, match="rebatched_size must be None or greater than 1"):
+        make(Numbers(4), rebatched_size=size)
+
+
+SET_UP_FAILURES = {
+    "empty": ([], "The Dataset is empty"),
+    "exception": (FailingAt(3, 0), "out of numbers"),
+    "death": (DyingAt(3, 0), ""),
+    "number": ([[T(1), 5]], "Tensor at index 1 is not a torch tensor (<class 'int'>)"),
+    "nested": ([[[T(1)], T(1)]], "flat 1D container of tensors"),
+    "text": (["text"], "Tensor at index 0 is not a torch tensor (<class 'str'>)"),
+}
+
+
+@pytest.mark.parametrize(("dataset", "phrase"), SET_UP_FAILURES.values(), ids=SET_UP_FAILURES)
+def test_accessor_when_first_element_fails_then_raises(
+    make: Make, dataset: Any, phrase: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    before = children()
+    with pytest.raises(poptorch.Error) as caught:
+        make(dataset)
+
+    expected = "AsynchronousDataAccessor worker thread failed to start (Check above for details)"
+    assert expected in str(caught.value)
+    assert phrase in capfd.readouterr().err
+    assert children() <= before
+
+
+LATER_FAILURES = {
+    "exception": (FailingAt(9, 4), "out of numbers"),
+    "death": (DyingAt(9, 4), ""),
+    "another shape": ([T([1])] * 4 + [T([1, 2])], ""),
+    "another type": ([T([1])] * 4 + [T([1.0])], ""),
+    "more tensors": ([T([1])] * 4 + [[T([1]), T([1])]], ""),
+    "not a tensor": ([T([1])] * 4 + ["text"], "is not a torch tensor"),
+}
+
+
+@pytest.mark.parametrize(("dataset", "phrase"), LATER_FAILURES.values(), ids=LATER_FAILURES)
+def test_next_when_worker_fails_then_yields_what_was_loaded_and_raises(
+    make: Make, dataset: Any, phrase: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    before = children()
+    accessor = make(dataset)
+    iterator = iter(accessor)
+    for _ in range(4):
+        next(iterator)
+
+    for _ in range(2):
+        with pytest.raises(AssertionError, match="An error occurred in the data fetcher"):
+            next(iterator)
+    assert phrase in capfd.readouterr().err
+    assert children() <= before
+
+
+def test_next_when_worker_is_killed_then_raises_at_once(make: Make) -> None:
+    before = children()
+    accessor = make(Numbers(1000))
+    next(iter(accessor))
+    (worker,) = children() - before
+    os.kill(worker, signal.SIGKILL)
+
+    start = time.monotonic()
+    with pytest.raises(AssertionError, match="An error occurred in the data fetcher"):
+        values(accessor)
+    assert time.monotonic() - start < 2
+
+
+# Nothing is left behind.
+
+
+def open_files() -> int:
+    return len(os.listdir("/proc/self/fd"))
+
+
+def mapped_rings() -> int:
+    return Path("/proc/self/maps").read_text().count("memfd:poptorch_emu_ring")
+
+
+def shared_memory_of(process: int | str = "self") -> set[str]:
+    """Returns the files of /dev/shm that a process has mapped."""
+    lines = Path(f"/proc/{process}/maps").read_text().splitlines()
+    return {line.split("/dev/shm/")[1].split()[0] for line in lines if "/dev/shm/" in line}
+
+
+def use_and_terminate(accessor: AsynchronousDataAccessor) -> None:
+    values(accessor)
+    accessor.terminate()
+    accessor.terminate()
+
+
+def use_and_drop(accessor: AsynchronousDataAccessor) -> None:
+    next(iter(accessor))
+
+
+def only_drop(accessor: AsynchronousDataAccessor) -> None:
+    pass
+
+
+@pytest.mark.parametrize(
+    "use", [use_and_terminate, use_and_drop, only_drop], ids=lambda f: f.__name__
+)
+@pytest.mark.parametrize("early", [True, False], ids=["early", "late"])
+def test_accessor_when_gone_then_leaves_nothing(
+    use: Callable[[AsynchronousDataAccessor], None], early: bool
+) -> None:
+    gc.collect()
+    before = (children(), open_files(), mapped_rings(), shared_memory_of())
+
+    for _ in range(3):
+        use(AsynchronousDataAccessor(Numbers(30), early_preload=early, sharing_strategy=FORK))
+
+    assert (children(), open_files(), mapped_rings(), shared_memory_of()) == before
+
+
+def test_loader_when_dropped_then_its_worker_ends_without_collection() -> None:
+    gc.collect()
+    before = children()
+    gc.disable()
+    try:
+        loader = loader_with(
+            mode=poptorch.DataLoaderMode.Async, async_options={"sharing_strategy": FORK}
+        )
+        next(iter(loader))
+        assert len(children() - before) == 1
+        del loader
+        assert children() == before
+    finally:
+        gc.enable()
+
+
+def test_wait_when_dataset_is_slow_then_burns_no_core(make: Make) -> None:
+    class Slow(Numbers):
+        def __getitem__(self, index: int) -> torch.Tensor:
+            time.sleep(0.1)
+            return super().__getitem__(index)
+
+    accessor = make(Slow(8), buffer_size=1)
+    cpu_start, start = time.process_time(), time.monotonic()
+    values(accessor)
+
+    assert time.monotonic() - start > 0.5
+    assert time.process_time() - cpu_start < 0.1
+
+
+def test_worker_when_ring_is_full_then_burns_no_core(make: Make) -> None:
+    before = children()
+    make(Numbers(10**9), early_preload=True)
+    (worker,) = children() - before
+    time.sleep(0.1)
+
+    def worker_cpu_ticks() -> int:
+        fields = Path(f"/proc/{worker}/stat").read_text().rpartition(")")[2].split()
+        return int(fields[11]) + int(fields[12])
+
+    start = worker_cpu_ticks()
+    time.sleep(0.3)
+    assert worker_cpu_ticks() - start <= 2
+
+
+SCRIPT = """
+import sys, time
+import torch
+import poptorch_emu as poptorch
+
+class Slow(torch.utils.data.Dataset):
+    def __len__(self):
+        return 100000
+    def __getitem__(self, index):
+        time.sleep(0.01)
+        return torch.tensor([index])
+
+if __name__ == "__main__":
+    loader = poptorch.DataLoader(
+        poptorch.Options(), Slow(), num_workers=2, mode=poptorch.DataLoaderMode.Async,
+        async_options={"sharing_strategy": poptorch.SharingStrategy[sys.argv[1]]})
+    for index, element in enumerate(loader):
+        if index == 5:
+            print("ready", flush=True)
+            if sys.argv[2] == "return":
+                break
+            if sys.argv[2] == "raise":
+                raise RuntimeError("user's mistake")
+"""
+
+ENDS = {
+    "return": (0, None),
+    "raise": (1, None),
+    "SIGINT to the group": (None, lambda process: os.killpg(process.pid, signal.SIGINT)),
+    "SIGINT to the parent": (None, lambda process: process.send_signal(signal.SIGINT)),
+    "SIGTERM": (-signal.SIGTERM, lambda process: process.terminate()),
+    "SIGKILL": (-signal.SIGKILL, lambda process: process.kill()),
+}
+CASES = [("Fork", end) for end in ENDS]
+CASES += [("ForkServer", "SIGINT to the group"), ("ForkServer", "SIGKILL")]
+
+
+def processes_with(token: str) -> list[int]:
+    """Returns the living processes whose environment has `token`."""
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            is_ours = token.encode() in (folder / "environ").read_bytes()
+            state = (folder / "stat").read_text().rpartition(")")[2].split()[0]
+        except OSError:
+            continue
+        if is_ours and state != "Z":
+            found.append(int(folder.name))
+    return found
+
+
+@pytest.mark.parametrize(("strategy", "end"), CASES, ids=[" ".join(case) for case in CASES])
+def test_process_when_it_ends_then_no_other_lives_on(
+    strategy: str, end: str, tmp_path: Path
+) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT)
+    token = f"ACCESSOR_TEST={tmp_path}"
+    shared: set[str] = set()
+    expected_code, act = ENDS[end]
+    with subprocess.Popen(
+        [sys.executable, "-W", "error", str(script), strategy, end],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "ACCESSOR_TEST": str(tmp_path)},
+        start_new_session=True,
+    ) as process:
+        assert process.stdout.readline() == "ready\n"
+        if act is not None:
+            others = processes_with(token)
+            assert len(others) >= 2
+            shared.update(*map(shared_memory_of, others))
+            act(process)
+        process.wait(timeout=15)
+        errors = process.stderr.read()
+
+    assert wait_until(lambda: not processes_with(token)), errors
+    assert wait_until(lambda: not shared & set(os.listdir("/dev/shm")))
+    assert process.returncode == expected_code or expected_code is None
+    assert "leaked" not in errors
+    if end == "return":
+        assert errors == ""
