@@ -14,7 +14,7 @@ import torch
 
 from poptorch_emu import _C
 from poptorch_emu.compile.executable import Executable, VariableInfo
-from poptorch_emu.compile.lower import scalar_value
+from poptorch_emu.compile.hyper_parameters import scalar_value
 from poptorch_emu.enums import CommGroupType
 from poptorch_emu.structure import flatten_tensors, rebuild
 from poptorch_emu.update.config import OptimizerConfig
