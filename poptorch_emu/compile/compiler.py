@@ -9,7 +9,6 @@ import torch
 
 from poptorch_emu.compile.executable import Executable
 from poptorch_emu.compile.limits import (
-    check_clipping,
     check_num_ipus,
     check_schedule,
     check_written_variables,
@@ -74,7 +73,6 @@ def compile_model(
         Error: the model cannot be captured or does not fit the options.
     """
     config = request.config
-    check_clipping(request.optimizer)
     on_step(STEPS[0])
     recorded = trace(
         request.model,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 import torch
@@ -12,7 +11,6 @@ from poptorch_emu.errors import compiler_error
 from poptorch_emu.ir.graph import Graph, SinkKind, SourceKind, source_of
 from poptorch_emu.log import logger
 from poptorch_emu.schedule.partition import Partition
-from poptorch_emu.update.config import OptimizerConfig
 
 # Source: PopTorch's device manager: one process gets at most 64 IPUs.
 MAX_IPUS = 64
@@ -35,19 +33,6 @@ def check_batches(tensors: Sequence[torch.Tensor], config: CompileConfig) -> Non
             f"Options.Training.gradientAccumulation({config.gradient_accumulation}) = "
             f"{config.batch_factor} because it is used to calculate the batch size of one "
             "micro-batch. Give a batch of fitting size; see the documentation on batching."
-        )
-
-
-def check_clipping(optimizer: OptimizerConfig | None) -> None:
-    """Refuses to clip gradients, which the engine cannot do yet, rather than to ignore it.
-
-    Raises:
-        Error: the optimiser limits the global norm.
-    """
-    if optimizer is not None and math.isfinite(optimizer.max_grad_norm):
-        raise compiler_error(
-            f"max_grad_norm={optimizer.max_grad_norm} is not supported here yet: gradients would "
-            "have to be clipped by their global norm. Leave max_grad_norm out."
         )
 
 

@@ -12,11 +12,12 @@ import torch
 
 from poptorch_emu.compile.executable import VariableInfo
 from poptorch_emu.compile.hyper_parameters import scalar_name
-from poptorch_emu.compile.segment import Segment
+from poptorch_emu.compile.segment import Register, Segment
 from poptorch_emu.config import CompileConfig
 from poptorch_emu.enums import ReductionType
 from poptorch_emu.ir.graph import Graph, Sink, Source, SourceKind
-from poptorch_emu.trace.update_rule import WEIGHT, record_update
+from poptorch_emu.trace.clip_rule import record_clip, record_norm
+from poptorch_emu.trace.update_rule import CLIP, WEIGHT, record_update
 from poptorch_emu.update.config import OptimizerConfig
 from poptorch_emu.update.rules import state_names
 
@@ -78,17 +79,46 @@ class UpdatePlan:
 
     def add(self, gradients: Sequence[Gradient]) -> None:
         """Plans the update of all weights, each on the IPU where its gradient ends."""
+        norms = self._add_norms(gradients) if self._optimizer.clips else []
         for ipu, parts in enumerate(self.parts):
             update = Part(Segment(f"update {ipu}"))
-            for gradient in gradients:
-                if gradient.ipu == ipu:
-                    self._update(update, gradient)
+            mine = [gradient for gradient in gradients if gradient.ipu == ipu]
+            clip = self._add_clip(update.code, norms) if norms and mine else None
+            for gradient in mine:
+                self._update(update, gradient, clip)
             update.code.set_dying(set(update.stores))
             parts.append(update)
 
-    def _update(self, part: Part, gradient: Gradient) -> None:
+    def _add_norms(self, gradients: Sequence[Gradient]) -> list[tuple[str, int]]:
+        """Plans a norm on each IPU that has gradients; returns its segment and register."""
+        norms = []
+        for ipu, parts in enumerate(self.parts):
+            names = [gradient.name for gradient in gradients if gradient.ipu == ipu]
+            if not names:
+                continue
+            code = Segment(f"norm {ipu}")
+            template = record_norm(names, self._optimizer.accum_type, self._scale)
+            (register,) = code.inline(template, lambda source: source).values()
+            code.set_dying({register})
+            norms.append((code.name, register))
+            parts.append(Part(code))
+        return norms
+
+    def _add_clip(self, code: Segment, norms: Sequence[tuple[str, int]]) -> Register:
+        """Plans that the norms of all IPUs arrive and become one factor, in order of the IPUs.
+
+        Each IPU computes the factor for itself, from the same numbers and so with the same bits.
+        """
+        arrived = [Register(code.new_register()) for _ in norms]
+        for (producer, source), target in zip(norms, arrived, strict=True):
+            self.links.append(PartLink(producer, source, code.name, target.index))
+        template = record_clip(len(norms), self._optimizer.max_grad_norm)
+        (register,) = code.inline(template, lambda source: arrived[int(source.name)]).values()
+        return Register(register)
+
+    def _update(self, part: Part, gradient: Gradient, clip: Register | None) -> None:
         self._add_states(gradient)
-        binding = _Binding(gradient)
+        binding = _Binding(gradient, clip)
         results = part.code.inline(self._template(gradient), binding)
         for result, register in results.items():
             part.stores[register] = binding.variable(result)
@@ -109,11 +139,15 @@ class UpdatePlan:
 class _Binding:
     """Names the sources and results of an update's template for one weight."""
 
-    def __init__(self, gradient: Gradient) -> None:
+    def __init__(self, gradient: Gradient, clip: Register | None) -> None:
         self._gradient = gradient
+        self._clip = clip
 
-    def __call__(self, source: Source) -> Source:
-        """Returns the program's source for one of the template."""
+    def __call__(self, source: Source) -> Source | Register:
+        """Returns what stands in the program for a source of the template."""
+        if source == CLIP:
+            assert self._clip is not None, "the template of an optimiser that clips needs a factor"
+            return self._clip
         if source.kind is SourceKind.SCALAR:
             return replace(source, name=scalar_name(source.name, self._gradient.group))
         if source.kind is SourceKind.VARIABLE:
