@@ -9,6 +9,7 @@ import torch
 
 from poptorch_emu.compile.executable import Executable
 from poptorch_emu.compile.limits import (
+    check_broadcast_buffers,
     check_num_ipus,
     check_schedule,
     check_written_variables,
@@ -106,6 +107,7 @@ def place(graph: Graph, config: CompileConfig) -> tuple[Partition, Schedule]:
     placed = partition(graph, is_pipelined)
     check_num_ipus(placed, config)
     check_written_variables(graph, placed)
+    check_broadcast_buffers(graph, config)
     if is_pipelined:
         check_schedule(placed, config)
     num_micro_batches = (

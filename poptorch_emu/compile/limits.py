@@ -36,6 +36,25 @@ def check_batches(tensors: Sequence[torch.Tensor], config: CompileConfig) -> Non
         )
 
 
+def check_broadcast_buffers(graph: Graph, config: CompileConfig) -> None:
+    """Checks that replicas which see different data may keep different buffers.
+
+    Raises:
+        Error: the graph changes a parameter or buffer, and `broadcastBuffers` is on.
+    """
+    if not config.broadcast_buffers or config.input_group_size >= config.replication_factor:
+        return
+    written = [sink.name for sink in graph.sinks if sink.kind is SinkKind.VARIABLE]
+    if written:
+        raise compiler_error(
+            "PopTorch does not support broadcasting buffers: with "
+            f"replicationFactor({config.replication_factor}) each replica changes "
+            f"'{written[0]}' by its own data. If the model can live with replicas whose buffers "
+            "drift apart, call poptorch.Options.broadcastBuffers(False); the host then sees those "
+            "of replica 0."
+        )
+
+
 def check_num_ipus(placed: Partition, config: CompileConfig) -> None:
     """Checks that one process may have as many IPUs as the model uses.
 
