@@ -11,6 +11,7 @@ from poptorch_emu.errors import compiler_error
 from poptorch_emu.ir.graph import Graph, SinkKind, SourceKind, source_of
 from poptorch_emu.log import logger
 from poptorch_emu.schedule.partition import Partition
+from poptorch_emu.update.config import OptimizerConfig
 
 # Source: PopTorch's device manager: one process gets at most 64 IPUs.
 MAX_IPUS = 64
@@ -52,6 +53,22 @@ def check_broadcast_buffers(graph: Graph, config: CompileConfig) -> None:
             f"'{written[0]}' by its own data. If the model can live with replicas whose buffers "
             "drift apart, call poptorch.Options.broadcastBuffers(False); the host then sees those "
             "of replica 0."
+        )
+
+
+def check_clipped_groups(optimizer: OptimizerConfig, config: CompileConfig) -> None:
+    """Refuses a limit of the global norm where groups of replicas have weights of their own.
+
+    The norm would be another one in each group, and weights that all share would drift apart.
+
+    Raises:
+        Error: both are asked for.
+    """
+    if optimizer.clips and config.weight_groups:
+        raise compiler_error(
+            f"max_grad_norm={optimizer.max_grad_norm} cannot be combined with "
+            f"replicaGrouping ('{config.weight_groups[0].name}'): there is no one norm of all "
+            "gradients. Leave one of them out."
         )
 
 

@@ -6,6 +6,7 @@ is decided here or above; the engine only obeys.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -15,7 +16,7 @@ from poptorch_emu.compile.executable import VariableInfo
 from poptorch_emu.compile.hyper_parameters import scalar_name, scalar_value, split_scalar
 from poptorch_emu.compile.segment import Instruction, Register, Segment
 from poptorch_emu.compile.segments import SegmentedGraph
-from poptorch_emu.compile.update_lowering import Gradient, UpdatePlan
+from poptorch_emu.compile.update_lowering import Gradient, Part, UpdatePlan
 from poptorch_emu.config import CompileConfig
 from poptorch_emu.ir.graph import Graph, SinkKind, Source, SourceKind, source_of
 from poptorch_emu.schedule.actions import Action, Kind
@@ -84,24 +85,28 @@ class Lowering:
 
     def _add_model_variables(self) -> None:
         written = {sink.name for sink in self._graph.sinks if sink.kind is SinkKind.VARIABLE}
+        groups = {entry.name: entry for entry in self._config.weight_groups}
         for node in self._graph.sources:
             source = source_of(node)
-            if source.kind is SourceKind.VARIABLE:
-                value = node.meta["val"]
-                self._add_variable(
-                    source.name, tuple(value.shape), value.dtype, source.name in written
-                )
+            if source.kind is not SourceKind.VARIABLE:
+                continue
+            value = node.meta["val"]
+            variable = VariableInfo(
+                -1, source.name, tuple(value.shape), value.dtype, source.name in written
+            )
+            if source.name in groups:
+                entry = groups[source.name]
+                of_replica = entry.of_replica(self._config.replication_factor)
+                variable = replace(variable, group_of_replica=of_replica, reads_all=entry.reads_all)
+            self._add_variable(variable)
 
-    def _add_variable(
-        self,
-        name: str,
-        shape: tuple[int, ...],
-        dtype: torch.dtype,
-        is_per_replica: bool,
-        initial: float | None = None,
-    ) -> None:
-        index = self.program.add_variable(name, list(shape), dtype, is_per_replica)
-        self.variables[name] = VariableInfo(index, name, shape, dtype, is_per_replica, initial)
+    def _add_variable(self, variable: VariableInfo) -> None:
+        """Adds a variable, which gets its number here."""
+        index = self.program.add_variable(
+            variable.name, list(variable.shape), variable.dtype, variable.is_per_replica
+        )
+        self.program.group_variable(index, variable.group_of_replica)
+        self.variables[variable.name] = replace(variable, index=index)
 
     def _add_micro_batch_segments(self) -> None:
         for port, segment in self._cut.segments.items():
@@ -135,6 +140,8 @@ class Lowering:
                     sink.name, self._optimizer.accum_type, self._config.is_running_mean
                 )
                 self._accumulators[sink.name] = accumulator
+                groups = self.variables[sink.name].group_of_replica
+                self.program.group_accumulator(accumulator, groups)
                 self.program.accumulate(segment, register, accumulator)
         for sink, port, node in self._cut.results:
             if sink.kind is SinkKind.INPUT:
@@ -157,19 +164,18 @@ class Lowering:
         plan = UpdatePlan(optimizer, self._config, self._schedule.num_ipus)
         plan.add(gradients)
         for state in plan.states:
-            self._add_variable(
-                state.name, state.shape, state.dtype, is_per_replica=False, initial=state.initial
-            )
+            self._add_variable(state)
+        for name in plan.sharded_variables:
+            self.program.shard_variable(self.variables[name].index)
+        for name in plan.sharded_accumulators:
+            self.program.shard_accumulator(self._accumulators[name])
         self._emit_updates(plan)
 
     def _emit_updates(self, plan: UpdatePlan) -> None:
         indices: dict[str, int] = {}
         for ipu, parts in enumerate(plan.parts):
             for part in parts:
-                index = self._emit(part.code, ipu, _C.SegmentKind.WINDOW)
-                for register, name in part.stores.items():
-                    self.program.store_variable(index, register, self.variables[name].index)
-                indices[part.code.name] = index
+                indices[part.code.name] = self._emit_part(part, ipu)
             self._update_segments.append([indices[part.code.name] for part in parts])
         for link in plan.links:
             self.program.add_link(
@@ -179,6 +185,18 @@ class Lowering:
                 [link.target],
                 1,
             )
+
+    def _emit_part(self, part: Part, ipu: int) -> int:
+        index = self._emit(part.code, ipu, _C.SegmentKind.WINDOW, part.is_sharded)
+        self.program.set_runners(index, part.runners)
+        for name in part.reductions:
+            self.program.reduce(index, self._accumulators[name])
+        for register, name in part.stores.items():
+            variable = self.variables[name]
+            is_shard = part.is_sharded and bool(variable.shape)
+            store = self.program.store_variable_shard if is_shard else self.program.store_variable
+            store(index, register, variable.index)
+        return index
 
     def _scalar(self, name: str, group: int) -> int:
         if (name, group) not in self.scalars:
@@ -199,14 +217,32 @@ class Lowering:
             return [(segment, 0) for segment in self._update_segments[action.stage]]
         return [(self._segments[action.kind, action.stage], action.micro_batch)]
 
-    def _emit(self, segment: Segment, ipu: int, kind: _C.SegmentKind) -> int:
+    def _emit(
+        self, segment: Segment, ipu: int, kind: _C.SegmentKind, is_sharded: bool = False
+    ) -> int:
         index = self.program.add_segment(segment.name, ipu, kind)
         self.segment_names.append(segment.name)
         for source, register in segment.loads.items():
-            self._emit_load(index, source, register)
+            if is_sharded and self._is_cut(source):
+                self._emit_shard_load(index, source, register)
+            else:
+                self._emit_load(index, source, register)
         for instruction in segment.instructions:
             self._emit_instruction(index, instruction)
         return index
+
+    def _is_cut(self, source: Source) -> bool:
+        """Returns whether a sharded segment reads a part of `source` only."""
+        is_tensor = source.kind in (SourceKind.VARIABLE, SourceKind.GRADIENT)
+        return is_tensor and bool(self.variables[source.name].shape)
+
+    def _emit_shard_load(self, segment: int, source: Source, register: int) -> None:
+        if source.kind is SourceKind.VARIABLE:
+            index = self.variables[source.name].index
+            self.program.load_variable_shard(segment, register, index)
+        else:
+            index = self._accumulators[source.name]
+            self.program.load_accumulator_shard(segment, register, index)
 
     def _emit_load(self, segment: int, source: Source, register: int) -> None:
         program = self.program

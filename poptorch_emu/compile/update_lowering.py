@@ -13,6 +13,7 @@ import torch
 from poptorch_emu.compile.executable import VariableInfo
 from poptorch_emu.compile.hyper_parameters import scalar_name
 from poptorch_emu.compile.segment import Register, Segment
+from poptorch_emu.compile.sharding import Sharding, sharding_of
 from poptorch_emu.config import CompileConfig
 from poptorch_emu.enums import ReductionType
 from poptorch_emu.ir.graph import Graph, Sink, Source, SourceKind
@@ -38,22 +39,22 @@ class Gradient:
     weight: VariableInfo
 
 
-@dataclass(frozen=True)
-class NewState:
-    """A state that the optimiser keeps on the device."""
-
-    name: str
-    shape: tuple[int, ...]
-    dtype: torch.dtype
-    initial: float
-
-
 @dataclass
 class Part:
-    """One segment of an update; `stores` names the variable that a register becomes."""
+    """One segment of an update.
+
+    Attributes:
+        runners: the replicas that run it: one for all, one for each group, or each.
+        reductions: weights whose gradients the runners add up over their group first.
+        stores: the variable that a register becomes.
+        is_sharded: whether tensors stand for the runner's part of them.
+    """
 
     code: Segment
+    runners: tuple[int, ...] = (0,)
+    reductions: tuple[str, ...] = ()
     stores: dict[int, str] = field(default_factory=dict)
+    is_sharded: bool = False
 
 
 @dataclass(frozen=True)
@@ -67,27 +68,85 @@ class PartLink:
 
 
 class UpdatePlan:
-    """The parts of an update in the order in which each IPU runs them."""
+    """The parts of an update in the order in which each IPU runs them.
+
+    Attributes:
+        states: what the optimiser keeps on the device; numbered by who adds them to the program.
+        sharded_variables: names of those that each replica holds a part of.
+        sharded_accumulators: weights whose accumulator each replica holds a part of.
+    """
 
     def __init__(self, optimizer: OptimizerConfig, config: CompileConfig, num_ipus: int) -> None:
         self.parts: list[list[Part]] = [[] for _ in range(num_ipus)]
         self.links: list[PartLink] = []
-        self.states: list[NewState] = []
+        self.states: list[VariableInfo] = []
+        self.sharded_variables: list[str] = []
+        self.sharded_accumulators: list[str] = []
         self._optimizer = optimizer
+        self._config = config
         self._scale = gradient_scale(config)
+        self._everyone = tuple(range(config.replication_factor))
         self._templates: dict[tuple[int, torch.dtype], Graph] = {}
 
     def add(self, gradients: Sequence[Gradient]) -> None:
         """Plans the update of all weights, each on the IPU where its gradient ends."""
+        shardings = {g.name: self._add_sharding(g.weight) for g in gradients}
+        self._add_reductions(gradients)
         norms = self._add_norms(gradients) if self._optimizer.clips else []
         for ipu, parts in enumerate(self.parts):
-            update = Part(Segment(f"update {ipu}"))
-            mine = [gradient for gradient in gradients if gradient.ipu == ipu]
-            clip = self._add_clip(update.code, norms) if norms and mine else None
-            for gradient in mine:
-                self._update(update, gradient, clip)
-            update.code.set_dying(set(update.stores))
-            parts.append(update)
+            updates: dict[tuple[tuple[int, ...], bool], Part] = {}
+            self._part(updates, f"update {ipu}", (0,), is_sharded=False)
+            clips: dict[str, Register] = {}
+            for gradient in gradients:
+                if gradient.ipu != ipu:
+                    continue
+                sharding = shardings[gradient.name]
+                runners = self._everyone if sharding.is_active else gradient.weight.leaders
+                part = self._part(updates, f"update {ipu}", runners, sharding.is_active)
+                if norms and part.code.name not in clips:
+                    clips[part.code.name] = self._add_clip(part.code, norms)
+                self._update(part, gradient, sharding, clips.get(part.code.name))
+            for part in updates.values():
+                part.code.set_dying(set(part.stores))
+            parts.extend(updates.values())
+
+    def _part(
+        self,
+        parts: dict[tuple[tuple[int, ...], bool], Part],
+        name: str,
+        runners: tuple[int, ...],
+        is_sharded: bool,
+    ) -> Part:
+        """Returns the part for these runners, a new one if there is none."""
+        key = (runners, is_sharded)
+        if key not in parts:
+            detail = " in shards" if is_sharded else f" of {runners}" if len(runners) > 1 else ""
+            parts[key] = Part(Segment(name + detail), runners, is_sharded=is_sharded)
+        return parts[key]
+
+    def _add_sharding(self, weight: VariableInfo) -> Sharding:
+        sharding = sharding_of(weight, self._config, self._optimizer.kind)
+        if sharding.has_weight:
+            self.sharded_variables.append(weight.name)
+        if sharding.has_accumulator:
+            self.sharded_accumulators.append(weight.name)
+        return sharding
+
+    def _add_reductions(self, gradients: Sequence[Gradient]) -> None:
+        """Plans a ring all-reduce over the replicas, in which each does its part.
+
+        Nothing is left to do for an accumulator that is cut, or that each replica has for itself.
+        """
+        for ipu, parts in enumerate(self.parts):
+            names = tuple(
+                g.name
+                for g in gradients
+                if g.ipu == ipu
+                and g.name not in self.sharded_accumulators
+                and len(g.weight.leaders) < len(self._everyone)
+            )
+            if names:
+                parts.append(Part(Segment(f"reduce {ipu}"), self._everyone, names))
 
     def _add_norms(self, gradients: Sequence[Gradient]) -> list[tuple[str, int]]:
         """Plans a norm on each IPU that has gradients; returns its segment and register."""
@@ -116,8 +175,10 @@ class UpdatePlan:
         (register,) = code.inline(template, lambda source: arrived[int(source.name)]).values()
         return Register(register)
 
-    def _update(self, part: Part, gradient: Gradient, clip: Register | None) -> None:
-        self._add_states(gradient)
+    def _update(
+        self, part: Part, gradient: Gradient, sharding: Sharding, clip: Register | None
+    ) -> None:
+        self._add_states(gradient, sharding)
         binding = _Binding(gradient, clip)
         results = part.code.inline(self._template(gradient), binding)
         for result, register in results.items():
@@ -129,11 +190,25 @@ class UpdatePlan:
             self._templates[key] = record_update(self._optimizer, *key, self._scale)
         return self._templates[key]
 
-    def _add_states(self, gradient: Gradient) -> None:
+    def _add_states(self, gradient: Gradient, sharding: Sharding) -> None:
+        """Plans the weight's states, with as many copies as the weight has.
+
+        Each replica that updates a part counts the steps for itself.
+        """
+        weight = gradient.weight
         for spec in state_names(self._optimizer, self._optimizer.groups[gradient.group]):
-            shape = () if spec.is_scalar else gradient.weight.shape
-            name = state_variable(spec.name, gradient.name)
-            self.states.append(NewState(name, shape, spec.dtype, spec.initial))
+            state = VariableInfo(
+                index=-1,
+                name=state_variable(spec.name, gradient.name),
+                shape=() if spec.is_scalar else weight.shape,
+                dtype=spec.dtype,
+                is_per_replica=sharding.is_active and spec.is_scalar,
+                initial=spec.initial,
+                group_of_replica=weight.group_of_replica,
+            )
+            self.states.append(state)
+            if sharding.has_states and not spec.is_scalar:
+                self.sharded_variables.append(state.name)
 
 
 class _Binding:
