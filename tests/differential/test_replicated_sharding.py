@@ -16,7 +16,12 @@ import poptorch_emu as poptorch
 pytestmark = pytest.mark.feature("Replicated tensor sharding", fidelity="exact")
 
 KINDS = ("Weight", "Optimizer", "Accumulator")
-ALL_SUBSETS = [subset for count in range(4) for subset in itertools.combinations(KINDS, count)]
+SUBSETS = [(), *((kind,) for kind in KINDS), KINDS]
+# Every rule with everything cut; one rule with all numbers of replicas and each kind.
+CASES = [
+    *itertools.product(["AdamW"], [1, 2, 4], SUBSETS),
+    *itertools.product(["SGD", "Adam", "RMSprop"], [4], [KINDS]),
+]
 
 
 def sharded(options: poptorch.Options, kinds: tuple[str, ...], min_elements: int | None = 0):
@@ -46,9 +51,11 @@ def _train(model, setting, optimizer, batches, kinds, min_elements=0):
     return torch.cat(losses)
 
 
-@pytest.mark.parametrize("kinds", ALL_SUBSETS, ids=lambda kinds: "+".join(kinds) or "whole")
-@pytest.mark.parametrize("replicas", [1, 2, 4])
-@pytest.mark.parametrize("name", ["SGD", "Adam", "AdamW", "RMSprop"])
+@pytest.mark.parametrize(
+    ("name", "replicas", "kinds"),
+    CASES,
+    ids=[f"{name}-{replicas}-{'+'.join(kinds) or 'whole'}" for name, replicas, kinds in CASES],
+)
 def test_training_when_sharded_then_equals_the_global_batch(
     name: str, replicas: int, kinds: tuple[str, ...]
 ) -> None:
@@ -68,7 +75,7 @@ def test_training_when_sharded_then_equals_the_global_batch(
 def test_training_when_weights_and_states_are_sharded_then_has_the_bits_of_the_whole_run(
     kinds: tuple[str, ...],
 ) -> None:
-    setting = Setting("pipelined", accumulation=8, replicas=3)
+    setting = Setting("pipelined", accumulation=8, replicas=4)
     model = FAMILIES["mlp"].make(4)
     batches = [FAMILIES["mlp"].batch(2 * setting.num_micro_batches) for _ in range(3)]
     results = []
