@@ -194,6 +194,11 @@ void bind_program(py::module_& m) {
              return append(p.variables,
                            Variable{std::move(name), std::move(shape), dtype, is_per_replica});
            })
+      .def("group_variable",
+           [](Program& p, int64_t id, std::vector<int64_t> groups) {
+             p.variables.at(id).groups.of_replica = std::move(groups);
+           })
+      .def("shard_variable", [](Program& p, int64_t id) { p.variables.at(id).is_sharded = true; })
       .def("add_scalar",
            [](Program& p, std::string name, double value) {
              return append(p.scalars, Scalar{std::move(name), value});
@@ -202,6 +207,12 @@ void bind_program(py::module_& m) {
            [](Program& p, std::string name, at::ScalarType dtype, bool is_running_mean) {
              return append(p.accumulators, Accumulator{std::move(name), dtype, is_running_mean});
            })
+      .def("group_accumulator",
+           [](Program& p, int64_t id, std::vector<int64_t> groups) {
+             p.accumulators.at(id).groups.of_replica = std::move(groups);
+           })
+      .def("shard_accumulator",
+           [](Program& p, int64_t id) { p.accumulators.at(id).is_sharded = true; })
       .def("add_input",
            [](Program& p, std::string name, bool is_batched) {
              return append(p.inputs, Input{std::move(name), is_batched});
@@ -214,16 +225,28 @@ void bind_program(py::module_& m) {
              segment.kind = kind;
              return append(p.segments, std::move(segment));
            })
+      .def("set_runners",
+           [](Program& p, int64_t s, std::vector<int64_t> runners) {
+             p.at(SegmentId{s}).runners = std::move(runners);
+           })
+      .def("reduce",
+           [](Program& p, int64_t s, int64_t id) { p.at(SegmentId{s}).reductions.push_back({id}); })
       .def("load_input",
            [](Program& p, int64_t s, int64_t r, int64_t id) { add_load(p, s, r, LoadInput{{id}}); })
       .def("load_variable", [](Program& p, int64_t s, int64_t r,
                                int64_t id) { add_load(p, s, r, LoadVariable{{id}}); })
+      .def("load_variable_shard", [](Program& p, int64_t s, int64_t r,
+                                     int64_t id) { add_load(p, s, r, LoadVariable{{id}, true}); })
       .def("load_constant", [](Program& p, int64_t s, int64_t r,
                                int64_t id) { add_load(p, s, r, LoadConstant{{id}}); })
       .def("load_scalar", [](Program& p, int64_t s, int64_t r,
                              int64_t id) { add_load(p, s, r, LoadScalar{{id}}); })
       .def("load_accumulator", [](Program& p, int64_t s, int64_t r,
                                   int64_t id) { add_load(p, s, r, LoadAccumulator{{id}}); })
+      .def("load_accumulator_shard",
+           [](Program& p, int64_t s, int64_t r, int64_t id) {
+             add_load(p, s, r, LoadAccumulator{{id}, true});
+           })
       .def("load_rng", [](Program& p, int64_t s, int64_t r) { add_load(p, s, r, LoadRng{}); })
       .def("add_instruction", &add_instruction)
       .def("store_output",
@@ -234,6 +257,10 @@ void bind_program(py::module_& m) {
            })
       .def("store_variable", [](Program& p, int64_t s, int64_t r,
                                 int64_t id) { add_store(p, s, r, StoreVariable{{id}}); })
+      .def("store_variable_shard",
+           [](Program& p, int64_t s, int64_t r, int64_t id) {
+             add_store(p, s, r, StoreVariable{{id}, true});
+           })
       .def("accumulate", [](Program& p, int64_t s, int64_t r,
                             int64_t id) { add_store(p, s, r, Accumulate{{id}}); })
       .def("add_link", &add_link)
@@ -242,6 +269,7 @@ void bind_program(py::module_& m) {
            [](Program& p) {
              p.find_last_uses();
              p.validate();
+             p.find_collectives();
            })
       .def("text", &Program::text)
       .def("__str__", &Program::text);
@@ -290,6 +318,8 @@ void bind_executor(py::module_& m) {
       .def("set_tracing", &Executor::set_tracing)
       .def("take_events", &Executor::take_events)
       .def("variable_bytes", &Executor::variable_bytes)
+      .def("replica_bytes", &Executor::replica_bytes)
+      .def("peak_accumulator_bytes", &Executor::peak_accumulator_bytes)
       .def("peak_link_items", &Executor::peak_link_items);
 }
 

@@ -63,6 +63,57 @@ class AnchorConfig:
     return_period: int = 1
 
 
+def group_of_replica(
+    group_type: CommGroupType, group_size: int, num_replicas: int
+) -> tuple[int, ...]:
+    """Returns for each replica the number of its group.
+
+    Source: PopTorch's groups of replicas. `group_size` counts for neighbours and for equally
+    spaced replicas only.
+    """
+    if group_type is CommGroupType.All:
+        group_size = num_replicas
+    if group_type is CommGroupType.NoGrouping:
+        group_size = 1
+    num_groups = num_replicas // group_size
+    if group_type is CommGroupType.Orthogonal:
+        return tuple(replica % num_groups for replica in range(num_replicas))
+    return tuple(replica // group_size for replica in range(num_replicas))
+
+
+@dataclass(frozen=True)
+class WeightGroups:
+    """Groups of replicas, each with a value of its own for one parameter of the model.
+
+    Attributes:
+        name: of the parameter, whose first dimension on the host counts the groups.
+        reads_all: whether the host reads one value a replica rather than one a group.
+    """
+
+    name: str
+    group_type: CommGroupType
+    group_size: int
+    reads_all: bool
+
+    def of_replica(self, num_replicas: int) -> tuple[int, ...]:
+        """Returns for each replica the number of its group."""
+        return group_of_replica(self.group_type, self.group_size, num_replicas)
+
+
+@dataclass(frozen=True)
+class ShardingConfig:
+    """From how many elements on a tensor is cut over the replicas; `None` stands for never."""
+
+    weight: int | None = None
+    optimizer: int | None = None
+    accumulator: int | None = None
+
+    @property
+    def is_asked_for(self) -> bool:
+        """Whether any kind of tensor is cut."""
+        return (self.weight, self.optimizer, self.accumulator) != (None, None, None)
+
+
 @dataclass(frozen=True)
 class CompileConfig:
     """Everything that decides what is compiled; counts are at least 1."""
@@ -78,6 +129,8 @@ class CompileConfig:
     reduction_type: ReductionType = ReductionType.Mean
     is_running_mean: bool = False
     broadcast_buffers: bool = True
+    weight_groups: tuple[WeightGroups, ...] = ()
+    sharding: ShardingConfig = ShardingConfig()
     auto_round_num_ipus: bool = False
     random_seed: int | None = None
     strategy: StrategyConfig = StrategyConfig()

@@ -23,6 +23,7 @@ from poptorch_emu.module_repr import module_repr
 from poptorch_emu.optim.device_state import OptimizerLink
 from poptorch_emu.options import Options
 from poptorch_emu.options.freeze import freeze
+from poptorch_emu.replica_grouping import ReplicaGroupings, Triple
 from poptorch_emu.report.profile import write_profile
 from poptorch_emu.runtime.arguments import Arguments, Signature, check_same
 from poptorch_emu.runtime.progress import progress_bar
@@ -73,6 +74,7 @@ class PoplarExecutor:
         self._session: Session | None = None
         self._arguments: Arguments | None = None
         self._host_is_stale = False
+        self._groupings = ReplicaGroupings()
         self._weights_version = 0
         self._seen_version = 0
         self._compilation_time: datetime.timedelta | None = None
@@ -235,10 +237,16 @@ class PoplarExecutor:
         return self._options
 
     def __getattr__(self, name: str) -> Any:
-        """Returns an attribute of the user's model."""
+        """Returns an attribute of the user's model.
+
+        Before the compilation a parameter has the method `replicaGrouping`.
+        """
         if name.startswith("__") or "_user_model" not in self.__dict__:
             raise AttributeError(name)
-        return getattr(self._user_model, name)
+        value = getattr(self._user_model, name)
+        if self._executable is None:
+            self._groupings.offer(name, value)
+        return value
 
     def __repr__(self) -> str:
         return module_repr(self._user_model)
@@ -285,8 +293,20 @@ class PoplarExecutor:
         assert self._session is not None
         return self._session
 
+    @property
+    def per_replica_params(self) -> dict[str, Triple]:
+        """What `replicaGrouping` was given, by the parameter's name."""
+        return self._groupings.triples
+
     def _config(self) -> CompileConfig:
-        return freeze(self._options, is_training=self._training)
+        self._groupings.withdraw(self._user_model)
+        return freeze(
+            self._options,
+            is_training=self._training,
+            weight_groups=self._groupings.weight_groups(
+                dict(self._user_model.named_parameters()), self._options.replication_factor
+            ),
+        )
 
     def _compile(self, arguments: Arguments) -> None:
         start = time.perf_counter()

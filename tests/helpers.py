@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -47,11 +48,13 @@ def plain_step(
     optimizer: torch.optim.Optimizer,
     batch: Batch,
     setting: Setting,
+    max_grad_norm: float = math.inf,
 ) -> torch.Tensor:
     """Does what one call of a training model does, and returns the losses of all micro-batches.
 
     Micro-batches are consumed step-major with the replica innermost; gradients are averaged over
-    accumulation and replicas; there is one update for each device iteration.
+    accumulation and replicas, then clipped by their global norm; there is one update for each
+    device iteration.
     """
     rows = batch[0].size(0) // setting.num_micro_batches
     pieces = [tensor.split(rows) for tensor in batch]
@@ -64,6 +67,8 @@ def plain_step(
         (loss / per_update).backward()
         losses.append(loss.detach())
         if index % per_update == per_update - 1:
+            if math.isfinite(max_grad_norm):
+                torch.nn.utils.clip_grad_norm_(model.parameters(), max_grad_norm)
             optimizer.step()
     return torch.stack(losses)
 
@@ -76,6 +81,7 @@ def assert_same_training(
     num_updates: int = 20,
     rows: int = 2,
     make_optimizer: Callable[..., torch.optim.Optimizer] | None = None,
+    max_grad_norm: float = math.inf,
     rtol: float = 1e-5,
     atol: float = 1e-6,
 ) -> None:
@@ -99,7 +105,7 @@ def assert_same_training(
     for _ in range(-(-num_updates // setting.iterations)):
         batch = make_batch(rows * setting.num_micro_batches)
         _, losses = training(*batch)
-        expected = plain_step(plain, optimizer, batch, setting)
+        expected = plain_step(plain, optimizer, batch, setting, max_grad_norm)
         torch.testing.assert_close(losses.reshape(-1), expected, rtol=rtol, atol=atol)
     training.destroy()
     state = emulated.state_dict()

@@ -24,6 +24,10 @@ class RegisterChecker {
       : program_(program), segment_(segment), written_(segment.num_registers, false) {}
 
   void run() {
+    const std::string where = "A reduction of segment '" + segment_.name + "'";
+    for (AccumulatorId id : segment_.reductions) {
+      check_id(program_.accumulators, id, where, "accumulator");
+    }
     for (const Load& load : segment_.loads) {
       check_source(load.source);
       write(load.target, "a load");
@@ -84,7 +88,8 @@ class RegisterChecker {
     } else if (const auto* store = std::get_if<StoreVariable>(&target)) {
       check_id(program_.variables, store->variable, where, "variable");
       if (segment_.kind == SegmentKind::kWindow &&
-          program_.variables[store->variable.value].is_per_replica) {
+          program_.variables[store->variable.value].is_per_replica &&
+          segment_.runners.size() == 1) {
         throw Error(where + " assigns a variable that each replica has its own of");
       }
     } else if (const auto* store = std::get_if<Accumulate>(&target)) {
@@ -143,6 +148,12 @@ void check_links(const Program& program) {
                   program.at(link.consumer).name +
                   "' needs as many registers at both ends and room for at least one item");
     }
+    const Segment& producer = program.at(link.producer);
+    if (producer.kind == SegmentKind::kWindow && producer.runners.size() > 1 &&
+        producer.runners != program.at(link.consumer).runners) {
+      throw Error("The link from '" + producer.name + "' to '" + program.at(link.consumer).name +
+                  "' needs the same runners at both ends, or one that sends");
+    }
     if (!seen.insert({link.producer, link.consumer}).second) {
       throw Error("There are two links from '" + program.at(link.producer).name + "' to '" +
                   program.at(link.consumer).name + "'");
@@ -192,6 +203,17 @@ void Program::find_last_uses() {
     }
     for (auto store = segment.stores.rbegin(); store != segment.stores.rend(); ++store) {
       store->is_last_use = read_later.insert(store->source.value).second;
+    }
+  }
+}
+
+void Program::find_collectives() {
+  for (Segment& segment : segments) {
+    for (const Store& store : segment.stores) {
+      const auto* target = std::get_if<Accumulate>(&store.target);
+      if (target != nullptr && accumulators.at(target->accumulator.value).is_sharded) {
+        segment.is_collective = true;
+      }
     }
   }
 }

@@ -52,6 +52,7 @@ struct LoadInput {
 };
 struct LoadVariable {
   VariableId variable;
+  bool is_shard = false;  // only the replica's part of it
 };
 struct LoadConstant {
   ConstantId constant;
@@ -61,6 +62,7 @@ struct LoadScalar {
 };
 struct LoadAccumulator {
   AccumulatorId accumulator;
+  bool is_shard = false;
 };
 struct LoadRng {};
 using LoadSource =
@@ -76,6 +78,7 @@ struct StoreOutput {
 };
 struct StoreVariable {
   VariableId variable;
+  bool is_shard = false;  // the replica's part; all replicas store theirs in one window
 };
 struct Accumulate {
   AccumulatorId accumulator;
@@ -90,7 +93,7 @@ struct Store {
 
 enum class SegmentKind {
   kMicroBatch,  // runs once for each micro-batch, by its own action
-  kWindow,      // runs once for each window, for all replicas together
+  kWindow,      // runs once for each window, by the replicas that are its runners
 };
 
 // Straight-line code of one stage, or of one IPU's weight update.
@@ -98,6 +101,13 @@ struct Segment {
   std::string name;
   int64_t ipu;
   SegmentKind kind;
+  // The replicas that run a window segment: one for all, one for each group, or each. It begins
+  // when every replica of the IPU is through with what comes before.
+  std::vector<int64_t> runners = {0};
+  // What a runner adds up over its group first, its own part of it.
+  std::vector<AccumulatorId> reductions = {};
+  // A micro-batch segment that adds to a sharded accumulator begins like a window segment.
+  bool is_collective = false;
   int64_t num_registers = 0;
   std::vector<Load> loads;
   std::vector<Instruction> instructions;
@@ -106,8 +116,9 @@ struct Segment {
   std::vector<LinkId> outgoing;
 };
 
-// A bounded FIFO that carries tensors from one segment to another: a stash when both are on one
-// IPU, a channel otherwise.
+// A bounded FIFO that carries tensors from one segment to another of the same replica: a stash when
+// both are on one IPU, a channel otherwise. Between window segments, what a single runner sends
+// reaches every runner of the consumer.
 struct Link {
   SegmentId producer;
   std::vector<RegisterId> producer_registers;
@@ -116,11 +127,22 @@ struct Link {
   int64_t capacity;
 };
 
+// Which group each replica belongs to; all to one where nothing is said.
+struct ReplicaGroups {
+  std::vector<int64_t> of_replica = {};
+
+  int64_t of(int64_t replica) const { return of_replica.empty() ? 0 : of_replica.at(replica); }
+};
+
 struct Variable {
   std::string name;
   std::vector<int64_t> shape;
   at::ScalarType dtype;
   bool is_per_replica;
+  // Replicas of one group share a copy, unless each has its own.
+  ReplicaGroups groups = {};
+  // Each replica holds a part, in place of groups.
+  bool is_sharded = false;
 };
 struct Scalar {
   std::string name;
@@ -130,6 +152,10 @@ struct Accumulator {
   std::string name;
   at::ScalarType dtype;
   bool is_running_mean;
+  // Sums are over the replicas of one group.
+  ReplicaGroups groups = {};
+  // Each replica holds a part of the sum over all, in place of groups.
+  bool is_sharded = false;
 };
 struct Input {
   std::string name;
@@ -166,6 +192,9 @@ struct Program {
 
   // Notes in each store whether it is the last to read its register. Call when all is built.
   void find_last_uses();
+
+  // Notes which micro-batch segments add to sharded accumulators. Call when the program is valid.
+  void find_collectives();
 
   // Throws `Error` that names the first fault; a program that passes cannot fail for its form.
   void validate() const;

@@ -41,7 +41,9 @@ class IntraOpThreads {
 Executor::Executor(std::shared_ptr<const Program> program, ExecutorOptions options)
     : program_(std::move(program)),
       options_(std::move(options)),
-      memory_(*program_, options_.num_replicas) {
+      memory_(*program_, options_.num_replicas),
+      accumulators_(*program_, options_.num_replicas),
+      peak_accumulator_bytes_(options_.num_replicas, 0) {
   if (options_.num_replicas < 1 || options_.num_workers < 1 ||
       static_cast<int64_t>(options_.input_group_of_replica.size()) != options_.num_replicas) {
     throw Error(
@@ -173,7 +175,7 @@ void Executor::clean_up() {
   for (auto& of_replica : frames_) {
     for (auto& frame : of_replica) frame->clear();
   }
-  memory_.clear_accumulators();
+  accumulators_.clear();
   memory_.roll_back();
   num_running_ = 0;
   for (VirtualIpu& ipu : ipus_) ipu.is_running = false;
@@ -278,10 +280,34 @@ bool Executor::is_ready(const VirtualIpu& ipu) {
   if (is_paused() || ipu.position == program_->schedule[ipu.ipu].size()) return false;
   const Segment& segment = program_->at(next_action(ipu).segment);
   if (segment.kind == SegmentKind::kWindow) {
-    // Replica 0 acts for all, when nothing of this window reads weights or adds gradients any more.
-    if (ipu.replica != 0 || micro_batch_actions_left_ > 0) return false;
+    // Nothing of this window may read weights or add gradients any more.
+    if (micro_batch_actions_left_ > 0 || !have_peers_arrived(ipu)) return false;
+  } else if (segment.is_collective && !have_peers_arrived(ipu)) {
+    return false;
   }
   return has_links_ready(segment, ipu.replica);
+}
+
+// Whether every replica of this IPU is through with what comes before the next action.
+bool Executor::have_peers_arrived(const VirtualIpu& ipu) const {
+  return std::all_of(ipus_.begin(), ipus_.end(), [&ipu](const VirtualIpu& other) {
+    return other.ipu != ipu.ipu || other.position >= ipu.position;
+  });
+}
+
+// Whether this replica runs the next action; a window segment may be run by others.
+bool Executor::takes_part(const VirtualIpu& ipu) const {
+  const Segment& segment = program_->at(next_action(ipu).segment);
+  return segment.kind == SegmentKind::kMicroBatch ||
+         std::find(segment.runners.begin(), segment.runners.end(), ipu.replica) !=
+             segment.runners.end();
+}
+
+void Executor::move_to(VirtualIpu& ipu, size_t position) {
+  const size_t end = program_->schedule[ipu.ipu].size();
+  ipu.position = position;
+  while (ipu.position < end && !takes_part(ipu)) ++ipu.position;
+  if (ipu.position == end) ++ipus_at_end_;
 }
 
 bool Executor::has_links_ready(const Segment& segment, int64_t replica) {
@@ -307,32 +333,41 @@ void Executor::take_inputs(const VirtualIpu& ipu, const Action& action) {
   }
 }
 
+std::vector<int64_t> Executor::receivers(const Link& link, int64_t replica) const {
+  const Segment& producer = program_->at(link.producer);
+  const bool speaks_for_all = producer.kind == SegmentKind::kWindow && producer.runners.size() == 1;
+  return speaks_for_all ? program_->at(link.consumer).runners : std::vector<int64_t>{replica};
+}
+
 void Executor::give_outputs(const VirtualIpu& ipu, const Action& action) {
   Frame& frame = *frames_[action.segment.value][ipu.replica];
   for (LinkId id : program_->at(action.segment).outgoing) {
-    LinkQueue& link = queue(id, ipu.replica);
+    const Link& link = program_->links[id.value];
     std::vector<at::Tensor> item;
-    for (RegisterId source : program_->links[id.value].producer_registers) {
-      item.push_back(frame[source]);
+    for (RegisterId source : link.producer_registers) item.push_back(frame[source]);
+    for (int64_t receiver : receivers(link, ipu.replica)) {
+      LinkQueue& target = queue(id, receiver);
+      target.items.push_back(item);
+      target.peak = std::max(target.peak, static_cast<int64_t>(target.items.size()));
     }
-    link.items.push_back(std::move(item));
-    link.peak = std::max(link.peak, static_cast<int64_t>(link.items.size()));
   }
   frame.clear();
 }
 
 void Executor::advance(VirtualIpu& ipu) {
-  const bool is_window = program_->at(next_action(ipu).segment).kind == SegmentKind::kWindow;
-  if (!is_window) --micro_batch_actions_left_;
-  for (VirtualIpu& other : ipus_) {
-    const bool moves = &other == &ipu || (is_window && other.ipu == ipu.ipu);
-    if (moves && ++other.position == program_->schedule[other.ipu].size()) ++ipus_at_end_;
+  if (program_->at(next_action(ipu).segment).kind == SegmentKind::kMicroBatch) {
+    --micro_batch_actions_left_;
   }
+  move_to(ipu, ipu.position + 1);
   if (ipus_at_end_ == static_cast<int64_t>(ipus_.size())) finish_window();
 }
 
 void Executor::finish_window() {
-  memory_.clear_accumulators();
+  for (int64_t replica = 0; replica < options_.num_replicas; ++replica) {
+    int64_t& peak = peak_accumulator_bytes_[replica];
+    peak = std::max(peak, accumulators_.bytes(replica));
+  }
+  accumulators_.clear();
   memory_.commit();
   ++window_;
   if (window_ == num_windows_) {
@@ -342,13 +377,12 @@ void Executor::finish_window() {
   ipus_at_end_ = 0;
   micro_batch_actions_left_ = 0;
   for (VirtualIpu& ipu : ipus_) {
-    ipu.position = 0;
+    move_to(ipu, 0);
     for (const Action& action : program_->schedule[ipu.ipu]) {
       if (program_->at(action.segment).kind == SegmentKind::kMicroBatch) {
         ++micro_batch_actions_left_;
       }
     }
-    if (program_->schedule[ipu.ipu].empty()) ++ipus_at_end_;
   }
 }
 
@@ -377,6 +411,7 @@ void Executor::execute(const VirtualIpu& ipu, const Action& action) {
   Frame& frame = *frames_[action.segment.value][ipu.replica];
   const int64_t micro_batch = global_micro_batch(action);
   try {
+    for (AccumulatorId id : segment.reductions) accumulators_.reduce(id, ipu.replica);
     for (const Load& item : segment.loads) load(frame, item, ipu, micro_batch);
     frame.run(action.micro_batch, ipu.replica);
     for (const Store& item : segment.stores) store(frame, item, ipu, action);
@@ -400,7 +435,8 @@ void Executor::load(Frame& frame, const Load& load, const VirtualIpu& ipu,
                     int64_t global_micro_batch) {
   at::Tensor& target = frame[load.target];
   if (const auto* source = std::get_if<LoadVariable>(&load.source)) {
-    target = memory_.variable(source->variable, ipu.replica);
+    target = source->is_shard ? memory_.variable_shard(source->variable, ipu.replica)
+                              : memory_.variable(source->variable, ipu.replica);
   } else if (const auto* source = std::get_if<LoadConstant>(&load.source)) {
     target = program_->constants[source->constant.value];
   } else if (const auto* source = std::get_if<LoadInput>(&load.source)) {
@@ -408,7 +444,8 @@ void Executor::load(Frame& frame, const Load& load, const VirtualIpu& ipu,
   } else if (const auto* source = std::get_if<LoadScalar>(&load.source)) {
     target = memory_.scalar(source->scalar);
   } else if (const auto* source = std::get_if<LoadAccumulator>(&load.source)) {
-    target = memory_.reduced(source->accumulator);
+    target = source->is_shard ? accumulators_.total_shard(source->accumulator, ipu.replica)
+                              : accumulators_.total(source->accumulator, ipu.replica);
   } else {
     target = at::empty({4}, at::TensorOptions(at::kLong));
     int64_t* state = target.mutable_data_ptr<int64_t>();
@@ -427,10 +464,15 @@ void Executor::store(Frame& frame, const Store& store, const VirtualIpu& ipu,
   } else if (const auto* target = std::get_if<StoreVariable>(&store.target)) {
     // A tensor that shares its storage (an input's rows, a hyper-parameter, a view) is copied.
     const bool is_own = source.use_count() == 1 && source.storage().use_count() == 1;
-    memory_.assign(target->variable, ipu.replica, is_own ? source : source.clone());
+    at::Tensor value = is_own ? source : source.clone();
+    if (target->is_shard) {
+      memory_.assign_shard(target->variable, ipu.replica, std::move(value));
+    } else {
+      memory_.assign(target->variable, ipu.replica, std::move(value));
+    }
   } else if (const auto* target = std::get_if<Accumulate>(&store.target)) {
     at::Tensor value = store.is_last_use ? std::move(source) : source;
-    memory_.accumulate(target->accumulator, ipu.replica, std::move(value), action.micro_batch);
+    accumulators_.add(target->accumulator, ipu.replica, std::move(value), action.micro_batch);
   }
 }
 

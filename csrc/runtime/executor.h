@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "program/program.h"
+#include "runtime/accumulators.h"
 #include "runtime/collector.h"
 #include "runtime/frame.h"
 #include "runtime/memory.h"
@@ -79,6 +80,12 @@ class Executor {
 
   // Bytes of all variables, and for each link the most items it ever held.
   int64_t variable_bytes() const { return memory_.variable_bytes(); }
+  // Bytes of the variables of one replica, and the most its accumulators ever held at
+  // the end of a window.
+  int64_t replica_bytes(int64_t replica) const { return memory_.replica_bytes(replica); }
+  int64_t peak_accumulator_bytes(int64_t replica) const {
+    return peak_accumulator_bytes_.at(replica);
+  }
   std::vector<int64_t> peak_link_items() const;
 
  private:
@@ -99,8 +106,12 @@ class Executor {
   // The following are called with the lock held.
   VirtualIpu* find_ready();
   bool is_ready(const VirtualIpu& ipu);
+  bool have_peers_arrived(const VirtualIpu& ipu) const;
+  bool takes_part(const VirtualIpu& ipu) const;
+  void move_to(VirtualIpu& ipu, size_t position);
   bool has_links_ready(const Segment& segment, int64_t replica);
   void take_inputs(const VirtualIpu& ipu, const Action& action);
+  std::vector<int64_t> receivers(const Link& link, int64_t replica) const;
   void give_outputs(const VirtualIpu& ipu, const Action& action);
   void advance(VirtualIpu& ipu);
   void finish_window();
@@ -130,6 +141,8 @@ class Executor {
   const ExecutorOptions options_;
   int64_t num_groups_;
   DeviceMemory memory_;
+  Accumulators accumulators_;
+  std::vector<int64_t> peak_accumulator_bytes_;
   std::vector<std::vector<LinkQueue>> queues_;               // by link, then replica
   std::vector<std::vector<std::unique_ptr<Frame>>> frames_;  // by segment, then replica
   std::vector<VirtualIpu> ipus_;

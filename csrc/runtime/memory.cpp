@@ -4,43 +4,79 @@
 #include <ATen/ops/full.h>
 #include <ATen/ops/zeros.h>
 
+#include <algorithm>
+#include <utility>
+
 #include "common/errors.h"
+#include "runtime/shards.h"
 
 namespace poptorch_emu {
 
-DeviceMemory::DeviceMemory(const Program& program, int64_t num_replicas) : program_(program) {
+namespace {
+
+// How many tensors hold a variable.
+int64_t num_copies(const Variable& variable, int64_t num_replicas) {
+  if (variable.is_per_replica || variable.is_sharded) return num_replicas;
+  const std::vector<int64_t>& groups = variable.groups.of_replica;
+  return groups.empty() ? 1 : 1 + *std::max_element(groups.begin(), groups.end());
+}
+
+}  // namespace
+
+DeviceMemory::DeviceMemory(const Program& program, int64_t num_replicas)
+    : program_(program), num_replicas_(num_replicas) {
   for (const Variable& variable : program.variables) {
-    const int64_t copies = variable.is_per_replica ? num_replicas : 1;
+    at::Tensor zeros = at::zeros(variable.shape, at::TensorOptions(variable.dtype));
     std::vector<at::Tensor> tensors;
-    for (int64_t i = 0; i < copies; ++i) {
-      tensors.push_back(at::zeros(variable.shape, at::TensorOptions(variable.dtype)));
+    for (int64_t i = 0; i < num_copies(variable, num_replicas); ++i) {
+      tensors.push_back(variable.is_sharded ? shard_of(zeros, i, num_replicas).clone()
+                                            : zeros.clone());
     }
     variables_.push_back(std::move(tensors));
   }
+  gathering_.resize(variables_.size());
   for (const Scalar& scalar : program.scalars) {
     scalars_.push_back(at::full({}, scalar.value, at::TensorOptions(at::kDouble)));
   }
-  accumulators_.resize(program.accumulators.size());
-  for (AccumulatorState& state : accumulators_) state.of_replica.resize(num_replicas);
+}
+
+const at::Tensor& DeviceMemory::slot(VariableId id, int64_t replica) const {
+  const Variable& variable = program_.variables.at(id.value);
+  const bool has_own = variable.is_per_replica || variable.is_sharded;
+  return variables_.at(id.value).at(has_own ? replica : variable.groups.of(replica));
 }
 
 at::Tensor& DeviceMemory::slot(VariableId id, int64_t replica) {
-  std::vector<at::Tensor>& copies = variables_.at(id.value);
-  return copies.at(copies.size() == 1 ? 0 : replica);
+  return const_cast<at::Tensor&>(std::as_const(*this).slot(id, replica));
 }
 
-const at::Tensor& DeviceMemory::variable(VariableId id, int64_t replica) const {
-  const std::vector<at::Tensor>& copies = variables_.at(id.value);
-  return copies.at(copies.size() == 1 ? 0 : replica);
+at::Tensor DeviceMemory::variable(VariableId id, int64_t replica) const {
+  const Variable& variable = program_.variables.at(id.value);
+  return variable.is_sharded ? gathered(variables_.at(id.value), variable.shape)
+                             : slot(id, replica);
+}
+
+at::Tensor DeviceMemory::variable_shard(VariableId id, int64_t replica) const {
+  const at::Tensor& stored = slot(id, replica);
+  return program_.variables.at(id.value).is_sharded ? stored
+                                                    : shard_of(stored, replica, num_replicas_);
 }
 
 void DeviceMemory::write(VariableId id, int64_t replica, const at::Tensor& value) {
   const Variable& variable = program_.variables.at(id.value);
   if (value.sizes() != at::IntArrayRef(variable.shape) || value.scalar_type() != variable.dtype) {
     throw Error("Variable '" + variable.name + "' is given a tensor " + describe(value) +
-                ", which is not of its shape and type: " + describe(slot(id, replica)) + ".");
+                ", which is not of its shape and type: " + describe(this->variable(id, replica)) +
+                ".");
   }
-  slot(id, replica) = value.detach().clone(at::MemoryFormat::Contiguous);
+  const at::Tensor whole = value.detach();
+  if (!variable.is_sharded) {
+    slot(id, replica) = whole.clone(at::MemoryFormat::Contiguous);
+    return;
+  }
+  for (int64_t part = 0; part < num_replicas_; ++part) {
+    slot(id, part) = shard_of(whole, part, num_replicas_).clone();
+  }
 }
 
 at::Tensor DeviceMemory::read(VariableId id, int64_t replica) const {
@@ -56,63 +92,53 @@ void DeviceMemory::assign(VariableId id, int64_t replica, at::Tensor value) {
   target = std::move(value);
 }
 
-void DeviceMemory::commit() { undo_.clear(); }
+void DeviceMemory::assign_shard(VariableId id, int64_t replica, at::Tensor value) {
+  const Variable& variable = program_.variables[id.value];
+  if (variable.is_sharded) {
+    assign(id, replica, std::move(value));
+    return;
+  }
+  at::Tensor whole;
+  {
+    std::lock_guard lock(gathering_mutex_);
+    at::Tensor& target = gathering_[id.value];
+    if (!target.defined()) {
+      target = at::empty(variable.shape, at::TensorOptions(variable.dtype));
+    }
+    whole = target;
+  }
+  put_shard(whole, replica, num_replicas_, value);
+}
+
+void DeviceMemory::commit() {
+  for (size_t id = 0; id < gathering_.size(); ++id) {
+    if (gathering_[id].defined()) variables_[id].front() = std::move(gathering_[id]);
+  }
+  undo_.clear();
+}
 
 void DeviceMemory::roll_back() {
   for (auto undo = undo_.rbegin(); undo != undo_.rend(); ++undo) {
     slot(undo->variable, undo->replica) = std::move(undo->value);
   }
   undo_.clear();
+  for (at::Tensor& whole : gathering_) whole.reset();
 }
 
 void DeviceMemory::set_scalar(ScalarId id, double value) { scalars_.at(id.value).fill_(value); }
-
-void DeviceMemory::accumulate(AccumulatorId id, int64_t replica, at::Tensor value, int64_t index) {
-  const Accumulator& accumulator = program_.accumulators[id.value];
-  at::Tensor& sum = accumulators_[id.value].of_replica[replica];
-  if (index == 0 || !sum.defined()) {
-    if (value.scalar_type() != accumulator.dtype) {
-      sum = value.to(accumulator.dtype);
-    } else if (value.use_count() == 1 && value.storage().use_count() == 1 &&
-               value.is_non_overlapping_and_dense()) {
-      sum = std::move(value);
-    } else {
-      sum = value.clone();
-    }
-  } else if (accumulator.is_running_mean) {
-    const double n = static_cast<double>(index);
-    sum.mul_(n / (n + 1.0)).add_(value.to(accumulator.dtype), 1.0 / (n + 1.0));
-  } else {
-    sum.add_(value.to(accumulator.dtype));
-  }
-}
-
-const at::Tensor& DeviceMemory::reduced(AccumulatorId id) {
-  AccumulatorState& state = accumulators_[id.value];
-  at::Tensor& total = state.of_replica[0];
-  if (!total.defined()) {
-    throw Error("Accumulator '" + program_.accumulators[id.value].name + "' is empty.");
-  }
-  if (!state.is_reduced) {
-    for (size_t replica = 1; replica < state.of_replica.size(); ++replica) {
-      total.add_(state.of_replica[replica]);
-    }
-    state.is_reduced = true;
-  }
-  return total;
-}
-
-void DeviceMemory::clear_accumulators() {
-  for (AccumulatorState& state : accumulators_) {
-    for (at::Tensor& tensor : state.of_replica) tensor.reset();
-    state.is_reduced = false;
-  }
-}
 
 int64_t DeviceMemory::variable_bytes() const {
   int64_t bytes = 0;
   for (const auto& copies : variables_) {
     for (const at::Tensor& tensor : copies) bytes += static_cast<int64_t>(tensor.nbytes());
+  }
+  return bytes;
+}
+
+int64_t DeviceMemory::replica_bytes(int64_t replica) const {
+  int64_t bytes = 0;
+  for (int64_t id = 0; id < static_cast<int64_t>(variables_.size()); ++id) {
+    bytes += static_cast<int64_t>(slot(VariableId{id}, replica).nbytes());
   }
   return bytes;
 }

@@ -9,21 +9,29 @@
 
 namespace poptorch_emu {
 
-// What lives on the virtual IPUs between and during calls: variables, accumulators,
-// hyper-parameters. A variable that is the same on all replicas is stored once. Not synchronised:
-// the executor lets only one thread at a time touch an entry.
+// What lives on the virtual IPUs between calls: variables and hyper-parameters. A variable that is
+// the same on several replicas is stored once for all of them; of a sharded one each replica holds
+// a part. Not synchronised but where it is said: the executor lets only one thread at a time touch
+// an entry.
 class DeviceMemory {
  public:
   DeviceMemory(const Program& program, int64_t num_replicas);
 
-  // Copies a host tensor in; throws `Error` if shape or dtype differ from the variable's.
+  // Copies a host tensor, always whole, to the copy that the replica has; throws `Error` if shape
+  // or dtype differ from the variable's.
   void write(VariableId id, int64_t replica, const at::Tensor& value);
   // Returns a fresh copy.
   at::Tensor read(VariableId id, int64_t replica) const;
 
-  const at::Tensor& variable(VariableId id, int64_t replica) const;
+  // The whole variable, put together from its parts if it is sharded.
+  at::Tensor variable(VariableId id, int64_t replica) const;
+  // The replica's part of a variable, whether that is how it is stored or not.
+  at::Tensor variable_shard(VariableId id, int64_t replica) const;
   // Makes `value` the variable; nothing is copied.
   void assign(VariableId id, int64_t replica, at::Tensor value);
+  // Makes `value` the replica's part. Of a variable that is stored whole the parts are gathered,
+  // and take effect with the commit. Replicas may do so at the same time.
+  void assign_shard(VariableId id, int64_t replica, at::Tensor value);
   // Keeps what was assigned since the last commit, or takes it back.
   void commit();
   void roll_back();
@@ -31,23 +39,13 @@ class DeviceMemory {
   const at::Tensor& scalar(ScalarId id) const { return scalars_[id.value]; }
   void set_scalar(ScalarId id, double value);
 
-  // Adds one micro-batch's contribution, the `index`-th of this window. The first is moved in when
-  // nobody else holds it.
-  void accumulate(AccumulatorId id, int64_t replica, at::Tensor value, int64_t index);
-  // Returns the sum over replicas, added in replica order once a window.
-  const at::Tensor& reduced(AccumulatorId id);
-  // Empties all accumulators, at the end of a window or after an error.
-  void clear_accumulators();
-
   // Bytes of all variables, each counted as often as it is stored.
   int64_t variable_bytes() const;
+  // Bytes of what one replica holds, shared or not.
+  int64_t replica_bytes(int64_t replica) const;
 
  private:
-  struct AccumulatorState {
-    std::vector<at::Tensor> of_replica;
-    bool is_reduced = false;
-  };
-
+  const at::Tensor& slot(VariableId id, int64_t replica) const;
   at::Tensor& slot(VariableId id, int64_t replica);
 
   // The value of an assigned variable at the last commit; guarded by `undo_mutex_`, since virtual
@@ -59,11 +57,13 @@ class DeviceMemory {
   };
 
   const Program& program_;
-  std::vector<std::vector<at::Tensor>> variables_;
+  const int64_t num_replicas_;
+  std::vector<std::vector<at::Tensor>> variables_;  // by variable, then copy
+  std::vector<at::Tensor> gathering_;               // by variable; guarded by `gathering_mutex_`
+  std::mutex gathering_mutex_;
   std::vector<Undo> undo_;
   std::mutex undo_mutex_;
   std::vector<at::Tensor> scalars_;
-  std::vector<AccumulatorState> accumulators_;
 };
 
 }  // namespace poptorch_emu

@@ -9,13 +9,15 @@ import torch
 
 from poptorch_emu.compile.executable import Executable
 from poptorch_emu.compile.limits import (
-    check_clipping,
+    check_broadcast_buffers,
+    check_clipped_groups,
     check_num_ipus,
     check_schedule,
     check_written_variables,
 )
 from poptorch_emu.compile.lower import Lowering
 from poptorch_emu.compile.segments import cut
+from poptorch_emu.compile.sharding import warn_of_whole_tensors
 from poptorch_emu.config import CompileConfig, StrategyKind
 from poptorch_emu.ir.graph import Graph, SinkKind
 from poptorch_emu.ir.verify import verify
@@ -74,7 +76,9 @@ def compile_model(
         Error: the model cannot be captured or does not fit the options.
     """
     config = request.config
-    check_clipping(request.optimizer)
+    if request.optimizer is not None:
+        check_clipped_groups(request.optimizer, config)
+        warn_of_whole_tensors(config, request.optimizer.kind)
     on_step(STEPS[0])
     recorded = trace(
         request.model,
@@ -108,6 +112,7 @@ def place(graph: Graph, config: CompileConfig) -> tuple[Partition, Schedule]:
     placed = partition(graph, is_pipelined)
     check_num_ipus(placed, config)
     check_written_variables(graph, placed)
+    check_broadcast_buffers(graph, config)
     if is_pipelined:
         check_schedule(placed, config)
     num_micro_batches = (

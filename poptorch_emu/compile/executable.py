@@ -23,7 +23,9 @@ class VariableInfo:
         name: dotted name of the parameter or buffer, or "<state>___<parameter>".
         initial: the value of a new optimiser state; parameters and buffers have none.
         is_per_replica: whether each replica has its own.
-        group: index of the optimiser's group, of an optimiser state.
+        group_of_replica: the groups that share a copy, unless each replica has its own; empty for
+            one copy.
+        reads_all: whether the host reads one value a replica, rather than one a group.
     """
 
     index: int
@@ -32,11 +34,19 @@ class VariableInfo:
     dtype: torch.dtype
     is_per_replica: bool
     initial: float | None = None
+    group_of_replica: tuple[int, ...] = ()
+    reads_all: bool = False
 
     @property
     def is_state(self) -> bool:
         """Whether this is a state of the optimiser."""
         return self.initial is not None
+
+    @property
+    def leaders(self) -> tuple[int, ...]:
+        """The first replica of each group, in order of the groups."""
+        groups = self.group_of_replica or (0,)
+        return tuple(groups.index(group) for group in range(1 + max(groups)))
 
 
 @dataclass(frozen=True)

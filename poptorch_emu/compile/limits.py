@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 import torch
@@ -38,16 +37,38 @@ def check_batches(tensors: Sequence[torch.Tensor], config: CompileConfig) -> Non
         )
 
 
-def check_clipping(optimizer: OptimizerConfig | None) -> None:
-    """Refuses to clip gradients, which the engine cannot do yet, rather than to ignore it.
+def check_broadcast_buffers(graph: Graph, config: CompileConfig) -> None:
+    """Checks that replicas which see different data may keep different buffers.
 
     Raises:
-        Error: the optimiser limits the global norm.
+        Error: the graph changes a parameter or buffer, and `broadcastBuffers` is on.
     """
-    if optimizer is not None and math.isfinite(optimizer.max_grad_norm):
+    if not config.broadcast_buffers or config.input_group_size >= config.replication_factor:
+        return
+    written = [sink.name for sink in graph.sinks if sink.kind is SinkKind.VARIABLE]
+    if written:
         raise compiler_error(
-            f"max_grad_norm={optimizer.max_grad_norm} is not supported here yet: gradients would "
-            "have to be clipped by their global norm. Leave max_grad_norm out."
+            "PopTorch does not support broadcasting buffers: with "
+            f"replicationFactor({config.replication_factor}) each replica changes "
+            f"'{written[0]}' by its own data. If the model can live with replicas whose buffers "
+            "drift apart, call poptorch.Options.broadcastBuffers(False); the host then sees those "
+            "of replica 0."
+        )
+
+
+def check_clipped_groups(optimizer: OptimizerConfig, config: CompileConfig) -> None:
+    """Refuses a limit of the global norm where groups of replicas have weights of their own.
+
+    The norm would be another one in each group, and weights that all share would drift apart.
+
+    Raises:
+        Error: both are asked for.
+    """
+    if optimizer.clips and config.weight_groups:
+        raise compiler_error(
+            f"max_grad_norm={optimizer.max_grad_norm} cannot be combined with "
+            f"replicaGrouping ('{config.weight_groups[0].name}'): there is no one norm of all "
+            "gradients. Leave one of them out."
         )
 
 

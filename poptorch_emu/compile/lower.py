@@ -13,17 +13,16 @@ import torch
 
 from poptorch_emu import _C
 from poptorch_emu.compile.executable import VariableInfo
+from poptorch_emu.compile.hyper_parameters import scalar_name, scalar_value, split_scalar
 from poptorch_emu.compile.segment import Instruction, Register, Segment
 from poptorch_emu.compile.segments import SegmentedGraph
+from poptorch_emu.compile.update_lowering import Gradient, Part, UpdatePlan
 from poptorch_emu.config import CompileConfig
-from poptorch_emu.enums import ReductionType
-from poptorch_emu.ir.graph import Graph, Sink, SinkKind, Source, SourceKind, source_of
+from poptorch_emu.ir.graph import Graph, SinkKind, Source, SourceKind, source_of
 from poptorch_emu.schedule.actions import Action, Kind
 from poptorch_emu.schedule.partition import Partition
 from poptorch_emu.schedule.schedule import Port, Schedule, link_depth
-from poptorch_emu.trace.update_rule import WEIGHT, record_update
-from poptorch_emu.update.config import LOSS_SCALING, OptimizerConfig
-from poptorch_emu.update.rules import state_names
+from poptorch_emu.update.config import OptimizerConfig
 
 aten = torch.ops.aten
 
@@ -35,11 +34,6 @@ _SAFE_TWINS = {
 }
 
 _DEVICE = "cpu"
-
-
-def state_variable(state: str, parameter: str) -> str:
-    """Returns the name of an optimiser's state, in the form in which PopART names it."""
-    return f"{state}___{parameter}"
 
 
 class Lowering:
@@ -69,7 +63,7 @@ class Lowering:
         self._constants: dict[str, int] = {}
         self._accumulators: dict[str, int] = {}
         self._segments: dict[Port, int] = {}
-        self._update_segments: list[int] = []
+        self._update_segments: list[list[int]] = []
 
     def run(self, inputs: list[bool], parameters: tuple[str, ...]) -> None:
         """Fills the program.
@@ -91,24 +85,28 @@ class Lowering:
 
     def _add_model_variables(self) -> None:
         written = {sink.name for sink in self._graph.sinks if sink.kind is SinkKind.VARIABLE}
+        groups = {entry.name: entry for entry in self._config.weight_groups}
         for node in self._graph.sources:
             source = source_of(node)
-            if source.kind is SourceKind.VARIABLE:
-                value = node.meta["val"]
-                self._add_variable(
-                    source.name, tuple(value.shape), value.dtype, source.name in written
-                )
+            if source.kind is not SourceKind.VARIABLE:
+                continue
+            value = node.meta["val"]
+            variable = VariableInfo(
+                -1, source.name, tuple(value.shape), value.dtype, source.name in written
+            )
+            if source.name in groups:
+                entry = groups[source.name]
+                of_replica = entry.of_replica(self._config.replication_factor)
+                variable = replace(variable, group_of_replica=of_replica, reads_all=entry.reads_all)
+            self._add_variable(variable)
 
-    def _add_variable(
-        self,
-        name: str,
-        shape: tuple[int, ...],
-        dtype: torch.dtype,
-        is_per_replica: bool,
-        initial: float | None = None,
-    ) -> None:
-        index = self.program.add_variable(name, list(shape), dtype, is_per_replica)
-        self.variables[name] = VariableInfo(index, name, shape, dtype, is_per_replica, initial)
+    def _add_variable(self, variable: VariableInfo) -> None:
+        """Adds a variable, which gets its number here."""
+        index = self.program.add_variable(
+            variable.name, list(variable.shape), variable.dtype, variable.is_per_replica
+        )
+        self.program.group_variable(index, variable.group_of_replica)
+        self.variables[variable.name] = replace(variable, index=index)
 
     def _add_micro_batch_segments(self) -> None:
         for port, segment in self._cut.segments.items():
@@ -142,6 +140,8 @@ class Lowering:
                     sink.name, self._optimizer.accum_type, self._config.is_running_mean
                 )
                 self._accumulators[sink.name] = accumulator
+                groups = self.variables[sink.name].group_of_replica
+                self.program.group_accumulator(accumulator, groups)
                 self.program.accumulate(segment, register, accumulator)
         for sink, port, node in self._cut.results:
             if sink.kind is SinkKind.INPUT:
@@ -150,42 +150,53 @@ class Lowering:
                 self.written_inputs.append(int(sink.name))
 
     def _add_updates(self, optimizer: OptimizerConfig, parameters: tuple[str, ...]) -> None:
-        """Adds one segment for each IPU that updates the weights whose gradients end there."""
-        segments = [Segment(f"update {ipu}") for ipu in range(self._schedule.num_ipus)]
-        assigned: list[dict[int, str]] = [{} for _ in segments]
-        templates: dict[tuple[int, torch.dtype], Graph] = {}
-        for sink, port, _ in self._cut.results:
-            if sink.kind is not SinkKind.GRADIENT:
-                continue
-            name = sink.name
-            group = optimizer.group_of_parameter[parameters.index(name)]
-            weight = self.variables[name]
-            key = (group, weight.dtype)
-            if key not in templates:
-                scale = gradient_scale(self._config)
-                templates[key] = record_update(optimizer, group, weight.dtype, scale)
-            self._add_states(optimizer, group, weight)
-            ipu = self._partition.ipu_of_stage[port[1]]
-            binding = _Binding(name, group)
-            results = segments[ipu].inline(templates[key], binding)
-            for result, register in results.items():
-                assigned[ipu][register] = binding.variable(result)
-        for ipu, segment in enumerate(segments):
-            segment.set_dying(set(assigned[ipu]))
-            index = self._emit(segment, ipu, _C.SegmentKind.WINDOW)
-            for register, name in assigned[ipu].items():
-                self.program.store_variable(index, register, self.variables[name].index)
-            self._update_segments.append(index)
-
-    def _add_states(self, optimizer: OptimizerConfig, group: int, weight: VariableInfo) -> None:
-        for spec in state_names(optimizer, optimizer.groups[group]):
-            self._add_variable(
-                state_variable(spec.name, weight.name),
-                () if spec.is_scalar else weight.shape,
-                spec.dtype,
-                is_per_replica=False,
-                initial=spec.initial,
+        """Adds what each IPU runs at the end of a window."""
+        gradients = [
+            Gradient(
+                sink.name,
+                self._partition.ipu_of_stage[port[1]],
+                optimizer.group_of_parameter[parameters.index(sink.name)],
+                self.variables[sink.name],
             )
+            for sink, port, _ in self._cut.results
+            if sink.kind is SinkKind.GRADIENT
+        ]
+        plan = UpdatePlan(optimizer, self._config, self._schedule.num_ipus)
+        plan.add(gradients)
+        for state in plan.states:
+            self._add_variable(state)
+        for name in plan.sharded_variables:
+            self.program.shard_variable(self.variables[name].index)
+        for name in plan.sharded_accumulators:
+            self.program.shard_accumulator(self._accumulators[name])
+        self._emit_updates(plan)
+
+    def _emit_updates(self, plan: UpdatePlan) -> None:
+        indices: dict[str, int] = {}
+        for ipu, parts in enumerate(plan.parts):
+            for part in parts:
+                indices[part.code.name] = self._emit_part(part, ipu)
+            self._update_segments.append([indices[part.code.name] for part in parts])
+        for link in plan.links:
+            self.program.add_link(
+                indices[link.producer],
+                [link.source],
+                indices[link.consumer],
+                [link.target],
+                1,
+            )
+
+    def _emit_part(self, part: Part, ipu: int) -> int:
+        index = self._emit(part.code, ipu, _C.SegmentKind.WINDOW, part.is_sharded)
+        self.program.set_runners(index, part.runners)
+        for name in part.reductions:
+            self.program.reduce(index, self._accumulators[name])
+        for register, name in part.stores.items():
+            variable = self.variables[name]
+            is_shard = part.is_sharded and bool(variable.shape)
+            store = self.program.store_variable_shard if is_shard else self.program.store_variable
+            store(index, register, variable.index)
+        return index
 
     def _scalar(self, name: str, group: int) -> int:
         if (name, group) not in self.scalars:
@@ -196,23 +207,42 @@ class Lowering:
 
     def _actions(self) -> list[list[tuple[int, int]]]:
         return [
-            [self._action(action) for action in self._schedule.actions(ipu)]
+            [entry for action in self._schedule.actions(ipu) for entry in self._entries(action)]
             for ipu in range(self._schedule.num_ipus)
         ]
 
-    def _action(self, action: Action) -> tuple[int, int]:
+    def _entries(self, action: Action) -> list[tuple[int, int]]:
+        """Returns what the engine runs for one action; an update may have several parts."""
         if action.kind is Kind.UPDATE:
-            return self._update_segments[action.stage], 0
-        return self._segments[action.kind, action.stage], action.micro_batch
+            return [(segment, 0) for segment in self._update_segments[action.stage]]
+        return [(self._segments[action.kind, action.stage], action.micro_batch)]
 
-    def _emit(self, segment: Segment, ipu: int, kind: _C.SegmentKind) -> int:
+    def _emit(
+        self, segment: Segment, ipu: int, kind: _C.SegmentKind, is_sharded: bool = False
+    ) -> int:
         index = self.program.add_segment(segment.name, ipu, kind)
         self.segment_names.append(segment.name)
         for source, register in segment.loads.items():
-            self._emit_load(index, source, register)
+            if is_sharded and self._is_cut(source):
+                self._emit_shard_load(index, source, register)
+            else:
+                self._emit_load(index, source, register)
         for instruction in segment.instructions:
             self._emit_instruction(index, instruction)
         return index
+
+    def _is_cut(self, source: Source) -> bool:
+        """Returns whether a sharded segment reads a part of `source` only."""
+        is_tensor = source.kind in (SourceKind.VARIABLE, SourceKind.GRADIENT)
+        return is_tensor and bool(self.variables[source.name].shape)
+
+    def _emit_shard_load(self, segment: int, source: Source, register: int) -> None:
+        if source.kind is SourceKind.VARIABLE:
+            index = self.variables[source.name].index
+            self.program.load_variable_shard(segment, register, index)
+        else:
+            index = self._accumulators[source.name]
+            self.program.load_accumulator_shard(segment, register, index)
 
     def _emit_load(self, segment: int, source: Source, register: int) -> None:
         program = self.program
@@ -253,60 +283,6 @@ class Lowering:
                 record.source,
             ),
         )
-
-
-class _Binding:
-    """Names the sources and results of an update's template for one parameter."""
-
-    def __init__(self, parameter: str, group: int) -> None:
-        self._parameter = parameter
-        self._group = group
-
-    def __call__(self, source: Source) -> Source:
-        """Returns the program's source for one of the template."""
-        if source.kind is SourceKind.SCALAR:
-            return replace(source, name=scalar_name(source.name, self._group))
-        if source.kind is SourceKind.VARIABLE:
-            return replace(source, name=self._variable(source.name))
-        if source.kind is SourceKind.GRADIENT:
-            return replace(source, name=self._parameter)
-        return source
-
-    def variable(self, sink: Sink) -> str:
-        """Returns the name of the variable that a result of the template goes to."""
-        return self._variable(sink.name)
-
-    def _variable(self, name: str) -> str:
-        return self._parameter if name == WEIGHT else state_variable(name, self._parameter)
-
-
-def scalar_name(name: str, group: int) -> str:
-    """Returns the name of a group's hyper-parameter; the loss scaling belongs to all groups."""
-    return f"{name}:{0 if name == LOSS_SCALING else group}"
-
-
-def split_scalar(name: str) -> tuple[str, int]:
-    """Returns hyper-parameter and group; the inverse of `scalar_name`."""
-    hyper, _, group = name.partition(":")
-    return hyper, int(group or 0)
-
-
-def scalar_value(optimizer: OptimizerConfig, name: str, group: int) -> float:
-    """Returns the present value of a hyper-parameter."""
-    hyper = optimizer.loss_scaling if name == LOSS_SCALING else optimizer.groups[group][name]
-    return hyper.value
-
-
-def gradient_scale(config: CompileConfig) -> float:
-    """Returns the factor between the accumulated gradient and the one the optimiser is given.
-
-    Source: PopTorch's reduction of gradients; the sum over replicas is made by the engine.
-    """
-    if config.reduction_type is ReductionType.Sum:
-        return 1.0
-    replicas = config.replication_factor * config.num_processes
-    accumulated = 1 if config.is_running_mean else config.gradient_accumulation
-    return 1.0 / (replicas * accumulated)
 
 
 def _on_device(value: Any) -> Any:

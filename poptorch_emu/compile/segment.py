@@ -85,17 +85,21 @@ class Segment:
             )
         )
 
-    def inline(self, graph: Graph, bind: Callable[[Source], Source]) -> dict[Sink, int]:
+    def inline(self, graph: Graph, bind: Callable[[Source], Source | Register]) -> dict[Sink, int]:
         """Adds all operations of `graph` and returns the register of each result.
 
         Args:
             graph: may be added many times.
-            bind: the source of this segment that stands for a source of `graph`.
+            bind: what stands for a source of `graph` here: a source, or a register that is filled
+                by other means.
         """
         outer, self.registers = self.registers, {}
         for node in graph.fx.nodes:
             if node.op == "placeholder":
-                self.registers[node] = self.load(bind(source_of(node)))
+                bound = bind(source_of(node))
+                self.registers[node] = (
+                    bound.index if isinstance(bound, Register) else self.load(bound)
+                )
             elif node.op == "call_function" and node.target is not operator.getitem:
                 self.add(node)
         results = {sink: self.registers[node] for sink, node in graph.results}

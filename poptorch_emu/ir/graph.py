@@ -33,6 +33,7 @@ class SourceKind(Enum):
     SCALAR = "scalar"
     GRADIENT = "gradient"
     RNG = "rng"
+    LINK = "link"
 
 
 @dataclass(frozen=True)
@@ -53,11 +54,15 @@ class SinkKind(Enum):
     GRADIENT = "gradient"
     VARIABLE = "variable"
     INPUT = "input"
+    LINK = "link"
 
 
 @dataclass(frozen=True)
 class Sink:
-    """The destination of a result; `INPUT` writes back into the caller's tensor."""
+    """The destination of a result; `INPUT` writes back into the caller's tensor.
+
+    `LINK`, here and among the sources, is another segment of the same program.
+    """
 
     kind: SinkKind
     name: str = ""

@@ -4,15 +4,31 @@ from __future__ import annotations
 
 from typing import Any
 
-from poptorch_emu.config import AnchorConfig, CompileConfig, SyntheticData
+from poptorch_emu.config import (
+    AnchorConfig,
+    CompileConfig,
+    ShardingConfig,
+    SyntheticData,
+    WeightGroups,
+)
 from poptorch_emu.enums import MeanReductionStrategy, OutputMode, ReductionType
 from poptorch_emu.options.options import Options
 from poptorch_emu.options.popart import validate_options
 from poptorch_emu.options.strategies import strategy_config
 
+# Source: PopART's default for `minElementsForReplicatedTensorSharding`.
+_MIN_ELEMENTS_FOR_SHARDING = 8192
 
-def freeze(options: Options, *, is_training: bool) -> CompileConfig:
+
+def freeze(
+    options: Options, *, is_training: bool, weight_groups: tuple[WeightGroups, ...] = ()
+) -> CompileConfig:
     """Returns what `options` ask of a compilation.
+
+    Args:
+        options: the user's.
+        is_training: whether the model is trained.
+        weight_groups: what `replicaGrouping` asked for.
 
     Raises:
         AssertionError: no output mode was picked.
@@ -36,6 +52,8 @@ def freeze(options: Options, *, is_training: bool) -> CompileConfig:
         reduction_type=training.accumulation_and_replication_reduction_type,
         is_running_mean=_is_running_mean(options),
         broadcast_buffers=options.broadcast_buffers,
+        weight_groups=weight_groups,
+        sharding=_sharding(options),
         auto_round_num_ipus=options.auto_round_num_ipus,
         random_seed=options("random_seed") if options.exists("random_seed") else None,
         strategy=strategy_config(options._execution_strategy),
@@ -49,6 +67,20 @@ def freeze(options: Options, *, is_training: bool) -> CompileConfig:
         shows_progress_bar=options._show_compilation_progress_bar,
         names_modules=options._module_namescope_enabled,
     )
+
+
+def _sharding(options: Options) -> ShardingConfig:
+    """Returns from how many elements on each kind of tensor is cut over the replicas."""
+    locations = options.TensorLocations
+
+    def threshold(kind: str) -> int | None:
+        key = f"location_{kind}"
+        settings: dict[str, int] = locations(key) if locations.exists(key) else {}
+        if not settings.get("useReplicatedTensorSharding", 0):
+            return None
+        return settings.get("minElementsForReplicatedTensorSharding", _MIN_ELEMENTS_FOR_SHARDING)
+
+    return ShardingConfig(threshold("weight"), threshold("optimizer"), threshold("accumulator"))
 
 
 def _is_running_mean(options: Options) -> bool:

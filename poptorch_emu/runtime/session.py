@@ -14,9 +14,8 @@ import torch
 
 from poptorch_emu import _C
 from poptorch_emu.compile.executable import Executable, VariableInfo
-from poptorch_emu.compile.lower import scalar_value
-from poptorch_emu.config import SyntheticData
-from poptorch_emu.enums import CommGroupType
+from poptorch_emu.compile.hyper_parameters import scalar_value
+from poptorch_emu.config import SyntheticData, group_of_replica
 from poptorch_emu.errors import make_error
 from poptorch_emu.runtime.stream import ResultStream, RunningCall
 from poptorch_emu.runtime.synthetic import synthetic_inputs
@@ -46,12 +45,17 @@ class Session:
             config.replication_factor,
             workers,
             intra_op_threads,
-            _input_groups(config.replication_factor, config.input_group_size, executable),
+            group_of_replica(
+                config.input_group_type, config.input_group_size, config.replication_factor
+            ),
         )
         for variable in executable.variables.values():
             if variable.initial is not None:
-                value = torch.full(variable.shape, variable.initial, dtype=variable.dtype)
-                self._executor.write_variable(variable.index, 0, value)
+                shape = (len(variable.leaders),) if variable.group_of_replica else ()
+                self._write(
+                    variable,
+                    torch.full(shape + variable.shape, variable.initial, dtype=variable.dtype),
+                )
         self.set_seed(config.random_seed)
         self._executor.set_tracing(config.profile_dir is not None)
 
@@ -68,19 +72,27 @@ class Session:
                 self._write(variable, tensor)
 
     def download(self, tensors: Mapping[str, torch.Tensor]) -> None:
-        """Copies the variables into host tensors of the same names, in place."""
+        """Copies the variables into host tensors of the same names, in place.
+
+        A tensor of another shape gets that of the variable: one value a replica or group.
+        """
         self.check_idle()
         with torch.no_grad():
             for name, tensor in tensors.items():
                 variable = self.executable.variables.get(name)
-                if variable is not None:
-                    tensor.copy_(self._executor.read_variable(variable.index, 0))
+                if variable is None:
+                    continue
+                value = self._read(variable)
+                if tensor.shape == value.shape:
+                    tensor.copy_(value)
+                else:
+                    tensor.data = value.to(tensor.dtype)
 
     def read_states(self) -> dict[str, torch.Tensor]:
         """Returns a copy of each state of the optimiser, by name."""
         self.check_idle()
         return {
-            variable.name: self._executor.read_variable(variable.index, 0)
+            variable.name: self._read(variable)
             for variable in self.executable.variables.values()
             if variable.is_state
         }
@@ -186,11 +198,34 @@ class Session:
         ]
         return rebuild(executable.outputs, iter(leaves))
 
+    def _read(self, variable: VariableInfo) -> torch.Tensor:
+        """Returns the value of replica 0; of a grouped variable one a group or replica."""
+        read = self._executor.read_variable
+        if not variable.group_of_replica:
+            return read(variable.index, 0)
+        replicas = range(len(variable.group_of_replica))
+        readers = replicas if variable.reads_all else variable.leaders
+        return torch.stack([read(variable.index, replica) for replica in readers])
+
     def _write(self, variable: VariableInfo, tensor: torch.Tensor) -> None:
+        """Gives each copy its value; a grouped variable has one a group or a replica."""
         value = tensor.detach().to(variable.dtype)
-        replicas = self.executable.config.replication_factor if variable.is_per_replica else 1
-        for replica in range(replicas):
-            self._executor.write_variable(variable.index, replica, value)
+        groups = variable.group_of_replica
+        replicas = range(self.executable.config.replication_factor)
+        for replica in replicas if variable.is_per_replica else variable.leaders:
+            part = value
+            if groups:
+                has_all = variable.reads_all and len(value) == len(groups)
+                part = value[replica if has_all else groups[replica]]
+            self._executor.write_variable(variable.index, replica, part)
+
+    def replica_bytes(self, replica: int) -> int:
+        """Returns how many bytes of variables one replica holds, shared ones included."""
+        return self._executor.replica_bytes(replica)
+
+    def peak_accumulator_bytes(self, replica: int) -> int:
+        """Returns how many bytes of gradients one replica held at most at the end of a window."""
+        return self._executor.peak_accumulator_bytes(replica)
 
 
 def thread_counts(num_virtual_ipus: int) -> tuple[int, int]:
@@ -211,14 +246,3 @@ def thread_counts(num_virtual_ipus: int) -> tuple[int, int]:
 def _prepared(tensor: torch.Tensor) -> torch.Tensor:
     value = tensor.detach()
     return value.to(_NARROW.get(value.dtype, value.dtype)).contiguous()
-
-
-def _input_groups(replicas: int, group_size: int, executable: Executable) -> list[int]:
-    """Returns which input block each replica reads.
-
-    Source: PopTorch's input replica grouping.
-    """
-    num_groups = replicas // group_size
-    if executable.config.input_group_type is CommGroupType.Orthogonal:
-        return [replica % num_groups for replica in range(replicas)]
-    return [replica // group_size for replica in range(replicas)]

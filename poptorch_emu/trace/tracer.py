@@ -115,6 +115,8 @@ class _Tracer:
     def to_fake(self, tensor: HostTensor) -> torch.Tensor:
         """Returns the stand-in on the IPU of a parameter or buffer."""
         value = tensor.value.detach()
+        if any(groups.name == tensor.name for groups in self.config.weight_groups):
+            value = value[0]
         if value.is_floating_point():
             fake = self._fake_like(value)
             source = Source(SourceKind.VARIABLE, tensor.name)

@@ -5,6 +5,7 @@ Nothing here knows optimiser objects; the front end makes these values from them
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from enum import IntEnum
 
@@ -100,3 +101,8 @@ class OptimizerConfig:
     velocity_type: torch.dtype = torch.float32
     max_grad_norm: float = float("inf")
     uses_tf_variant: bool = False
+
+    @property
+    def clips(self) -> bool:
+        """Whether the global norm of all gradients has a limit."""
+        return math.isfinite(self.max_grad_norm)

@@ -172,11 +172,3 @@ def test_index_out_of_range_when_running_then_error_names_the_place() -> None:
     for name, value in model.state_dict().items():
         assert torch.equal(before[name], value)
     training(*good)
-
-
-def test_clipping_when_asked_for_then_refused() -> None:
-    model = FAMILIES["mlp"].make(1)
-    optimizer = poptorch.optim.SGD(model.parameters(), lr=0.1, max_grad_norm=1.0)
-    training = poptorch.trainingModel(model, options(), optimizer)
-    with pytest.raises(poptorch.Error, match="max_grad_norm=1.0 is not supported here yet"):
-        training(*FAMILIES["mlp"].batch(4))

@@ -78,9 +78,9 @@ def test_run_after_an_error_then_results_are_right(workers):
         assert torch.equal(result, 10.0 * indices[:, None])
 
 
-def failing_update():
+def failing_update(replicas=1):
     """Returns `training` with a second input that must be 0 to 3, or its micro-batch fails."""
-    program = training(2)
+    program = training(2, replicas=replicas)
     indices = program.add_input("indices", True)
     program.load_input(0, 3, indices)
     program.load_constant(0, 4, program.add_constant(torch.ones(4, 1)))
@@ -89,7 +89,7 @@ def failing_update():
 
 
 def test_run_after_an_error_then_accumulators_are_empty():
-    engine = executor(failing_update(), replicas=2)
+    engine = executor(failing_update(2), replicas=2)
     x = torch.tensor([1.0, 2.0, 4.0, 8.0])
     with pytest.raises(Error):
         engine.run([x, torch.tensor([0, 0, 0, 99])], 1)

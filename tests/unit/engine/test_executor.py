@@ -27,10 +27,11 @@ def stash(capacity, actions):
     return program
 
 
-def training(per_window, *, divisor=1, dtype=FLOAT, is_running_mean=False):
+def training(per_window, *, divisor=1, dtype=FLOAT, is_running_mean=False, replicas=1):
     """Returns a program with loss w * x, whose window subtracts lr * (sum of x) / divisor from w.
 
-    The only variable is w, the only scalar lr, the only output the losses of all micro-batches.
+    With several replicas each adds up its part of the gradient first. The only variable is w, the
+    only scalar lr, the only output the losses of all micro-batches.
     """
     program = _C.Program()
     forward = program.add_segment("forward", 0, MICRO_BATCH)
@@ -49,8 +50,19 @@ def training(per_window, *, divisor=1, dtype=FLOAT, is_running_mean=False):
     add(program, update, "mul.Tensor", [Reg(3), Reg(2)], [4])
     add(program, update, "sub.Tensor", [Reg(1), Reg(4)], [5])
     program.store_variable(update, 5, weight)
-    program.set_schedule([[*((forward, m) for m in range(per_window)), (update, 0)]], per_window)
+    window = [(update, 0)]
+    if replicas > 1:
+        window.insert(0, (all_reduce(program, gradient, replicas), 0))
+    program.set_schedule([[*((forward, m) for m in range(per_window)), *window]], per_window)
     return program
+
+
+def all_reduce(program, gradient, replicas, *, ipu=0):
+    """Adds a window segment in which each replica adds up its part of a gradient."""
+    segment = program.add_segment("reduce", ipu, WINDOW)
+    program.set_runners(segment, range(replicas))
+    program.reduce(segment, gradient)
+    return segment
 
 
 def gradient_seen(engine, x, windows=1):
@@ -157,7 +169,9 @@ def test_input_that_is_not_batched_then_each_micro_batch_gets_all_of_it():
     ids=["accumulated", "two-iterations"],
 )
 def test_training_with_two_replicas_then_worked_example(windows, per_window, weight, losses):
-    engine = executor(training(per_window, divisor=2 * per_window), replicas=2, workers=2)
+    engine = executor(
+        training(per_window, divisor=2 * per_window, replicas=2), replicas=2, workers=2
+    )
     engine.write_variable(0, 0, torch.ones(1))
     (result,) = engine.run([torch.tensor([1.0, 2.0, 3.0, 4.0])], windows)
     torch.testing.assert_close(result, torch.tensor(losses, dtype=FLOAT))
@@ -175,17 +189,19 @@ def test_scalar_set_between_calls_then_the_next_call_uses_it():
 @pytest.mark.parametrize("workers", [1, 4])
 @pytest.mark.parametrize(
     ("of_replica", "expected"),
-    [([1e8, 1.0, -1e8, 1.0], 1.0), ([1e8, -1e8, 1.0, 1.0], 2.0), ([1.0, 1.0, 1e8, -1e8], 0.0)],
+    [([1e8, 1.0, -1e8, 1.0], 0.0), ([1.0, 1e8, -1e8, 1.0], 2.0), ([1.0, 1.0, 1e8, -1e8], 1.0)],
     ids=["apart", "first", "last"],
 )
-def test_accumulator_of_replicas_then_added_in_replica_order(workers, of_replica, expected):
-    engine = executor(training(1), replicas=4, workers=workers)
+def test_accumulator_of_replicas_then_added_in_the_order_of_a_ring_that_ends_with_the_owner(
+    workers, of_replica, expected
+):
+    engine = executor(training(1, replicas=4), replicas=4, workers=workers)
     for _ in range(5):
         assert gradient_seen(engine, torch.tensor(of_replica)) == expected
 
 
 def test_accumulator_with_micro_batches_and_replicas_then_micro_batches_are_added_first():
-    engine = executor(training(2), replicas=2)
+    engine = executor(training(2, replicas=2), replicas=2)
     # Replica 0 gets 1e8 and 1, which rounds to 1e8; replica 1 gets 1 and -1e8, which is -1e8.
     assert gradient_seen(engine, torch.tensor([1e8, 1.0, 1.0, -1e8])) == 0.0
 
@@ -245,7 +261,7 @@ def test_window_segments_that_are_linked_then_both_ipus_update():
     assert [engine.read_variable(norm, 0).item() for norm in norms] == [3.0, 6.0]
 
 
-def noisy_sums():
+def noisy_sums(replicas):
     """Returns a two-stage pipeline that accumulates values whose sum depends on the order."""
     program = pipeline(2, 4, capacity=2)
     update = program.add_segment("update", 1, WINDOW)
@@ -258,7 +274,8 @@ def noisy_sums():
     add(program, update, "add.Tensor", [Reg(0), Reg(1)], [2])
     program.store_variable(update, 2, total)
     stages = [[(stage, m) for m in range(4)] for stage in (0, 1)]
-    program.set_schedule([stages[0], [*stages[1], (update, 0)]], 4)
+    reduction = all_reduce(program, gradient, replicas, ipu=1)
+    program.set_schedule([stages[0], [*stages[1], (reduction, 0), (update, 0)]], 4)
     return program
 
 
@@ -266,7 +283,7 @@ def test_number_of_workers_then_results_have_the_same_bits():
     x = torch.randn(2 * 4 * 3 * 5, 3) * torch.logspace(-4, 4, 120)[:, None]
     results = []
     for workers in (1, 2, 4):
-        engine = executor(noisy_sums(), replicas=3, workers=workers)
+        engine = executor(noisy_sums(3), replicas=3, workers=workers)
         (output,) = engine.run([x], 2)
         results.append((output, engine.read_variable(0, 0)))
     for output, total in results[1:]:

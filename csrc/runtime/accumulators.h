@@ -1,0 +1,65 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <atomic>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "program/program.h"
+
+namespace poptorch_emu {
+
+// The gradients of one window: first a sum for each replica, then one for each group of replicas.
+//
+// Not synchronised but where it is said: the executor lets only one thread at a time touch an entry
+// of a replica, and runs a reduction when all replicas have added.
+class Accumulators {
+ public:
+  Accumulators(const Program& program, int64_t num_replicas);
+
+  // Adds one micro-batch's contribution, the `index`-th of this window. The first is moved in when
+  // nobody else holds it. A sharded accumulator is reduced at once, by the replica that comes last;
+  // no replica may add again before.
+  void add(AccumulatorId id, int64_t replica, at::Tensor value, int64_t index);
+
+  // Does the replica's part of a ring all-reduce over its group. Of S members the k-th adds up the
+  // k-th of S parts, starting with the value of member k + 1 and ending with its own, and makes it
+  // known to all. Members may do so at the same time.
+  void reduce(AccumulatorId id, int64_t replica);
+
+  // The sum over the replica's group, and its part of it; reduced before if the group has several
+  // members.
+  at::Tensor total(AccumulatorId id, int64_t replica) const;
+  at::Tensor total_shard(AccumulatorId id, int64_t replica) const;
+
+  // Empties everything, at the end of a window or after an error.
+  void clear();
+
+  // Bytes that a replica's accumulators hold.
+  int64_t bytes(int64_t replica) const;
+
+ private:
+  struct State {
+    std::vector<at::Tensor> of_replica;  // of a sharded accumulator its parts, already reduced
+    // What the replicas contribute to a sharded accumulator for one micro-batch.
+    std::vector<at::Tensor> arrived;
+    int64_t num_arrived = 0;
+    std::atomic<int64_t> num_reduced = 0;  // replicas that did their part
+    std::vector<int64_t> sizes;
+    std::mutex mutex;
+  };
+
+  void add_to(at::Tensor& sum, const Accumulator& accumulator, at::Tensor value, int64_t index);
+  void add_sharded(State& state, const Accumulator& accumulator, int64_t replica,
+                   const at::Tensor& value, int64_t index);
+  const std::vector<int64_t>& members(AccumulatorId id, int64_t replica) const;
+
+  const Program& program_;
+  const int64_t num_replicas_;
+  std::vector<std::unique_ptr<State>> states_;
+  std::vector<std::vector<std::vector<int64_t>>> members_;  // by accumulator, then replica
+};
+
+}  // namespace poptorch_emu

@@ -1,0 +1,97 @@
+"""`executor.<parameter>.replicaGrouping`: parameters of which groups of replicas have their own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from poptorch_emu.config import WeightGroups, group_of_replica
+from poptorch_emu.enums import CommGroupType, VariableRetrievalMode
+from poptorch_emu.errors import make_error
+
+# What `replicaGrouping` was given: the type and the size of the groups, and what the host reads.
+Triple = tuple[CommGroupType, int, VariableRetrievalMode]
+
+_METHOD = "replicaGrouping"
+
+
+class ReplicaGroupings:
+    """The groupings that an executor was asked for, by the parameter's name."""
+
+    def __init__(self) -> None:
+        """Starts without any."""
+        self.triples: dict[str, Triple] = {}
+
+    def offer(self, name: str, value: Any) -> None:
+        """Gives a parameter the method `replicaGrouping`, until it is withdrawn."""
+        if not isinstance(value, torch.nn.Parameter):
+            return
+
+        def replicaGrouping(
+            comm_group_type: CommGroupType,
+            shards: int,
+            variable_retrieval_mode: VariableRetrievalMode,
+        ) -> None:
+            """Gives each group of replicas its own value of this parameter (exact).
+
+            On the host the parameter has one more dimension in front, which counts the groups;
+            `forward` sees one value. Takes effect at the next compilation.
+
+            Args:
+                comm_group_type: which replicas form a group.
+                shards: how many replicas a group has.
+                variable_retrieval_mode: whether the host reads one value a group or a replica.
+            """
+            self.triples[name] = (comm_group_type, shards, variable_retrieval_mode)
+
+        object.__getattribute__(value, "__dict__")[_METHOD] = replicaGrouping
+
+    def withdraw(self, model: torch.nn.Module) -> None:
+        """Takes the method away from the parameters of `model`."""
+        for value in model.parameters(recurse=False):
+            object.__getattribute__(value, "__dict__").pop(_METHOD, None)
+
+    def weight_groups(
+        self, parameters: Mapping[str, torch.Tensor], num_replicas: int
+    ) -> tuple[WeightGroups, ...]:
+        """Returns the groups for a compilation.
+
+        Raises:
+            Error: a parameter is a scalar, does not have one value a group, or the groups do not
+                divide the replicas.
+        """
+        result = []
+        for name, (group_type, size, mode) in self.triples.items():
+            _check_size(name, group_type, size, num_replicas)
+            reads_all = mode == VariableRetrievalMode.AllReplicas
+            groups = WeightGroups(name, CommGroupType(group_type), size, reads_all)
+            _check_shape(groups, parameters[name], num_replicas)
+            result.append(groups)
+        return tuple(result)
+
+
+def _check_size(name: str, group_type: CommGroupType, size: int, num_replicas: int) -> None:
+    is_sized = group_type in (CommGroupType.Consecutive, CommGroupType.Orthogonal)
+    if is_sized and (size < 1 or num_replicas % size != 0):
+        raise make_error(
+            f"replicaGrouping of '{name}': groups of {size} replicas do not divide "
+            f"replicationFactor({num_replicas}). Give a factor of it."
+        )
+
+
+def _check_shape(groups: WeightGroups, value: torch.Tensor, num_replicas: int) -> None:
+    if value.dim() == 0:
+        raise make_error(
+            f"Scalars cannot be passed as per-replica weight tensor values ('{groups.name}'): the "
+            "first dimension counts the groups of replicas. Give the parameter one."
+        )
+    of_replica = group_of_replica(groups.group_type, groups.group_size, num_replicas)
+    num_groups = 1 + max(of_replica)
+    allowed = {num_groups, num_replicas} if groups.reads_all else {num_groups}
+    if len(value) not in allowed:
+        raise make_error(
+            f"'{groups.name}' has shape {tuple(value.shape)}, but its first dimension must be "
+            f"{num_groups}, one value for each group of replicas. Stack the values of the groups."
+        )

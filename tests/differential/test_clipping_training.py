@@ -1,0 +1,124 @@
+"""`max_grad_norm` against `torch.nn.utils.clip_grad_norm_` in a plain loop (spec 6.4)."""
+
+from __future__ import annotations
+
+import copy
+import math
+
+import pytest
+import torch
+from helpers import Setting, assert_same_training, plain_step
+from models import FAMILIES
+
+import poptorch_emu as poptorch
+
+pytestmark = pytest.mark.feature("max_grad_norm", fidelity="exact")
+
+# The first updates of the MLP have norms of about 0.3 to 0.6: this limit bites at some of them.
+LIMIT = 0.4
+
+
+@pytest.mark.parametrize("replicas", [1, 2])
+@pytest.mark.parametrize("accumulation", [1, 8])
+@pytest.mark.parametrize("stages", [1, 2, 4])
+@pytest.mark.parametrize("name", ["SGD", "Adam", "AdamW"])
+def test_clipping_when_trained_then_equals_plain_pytorch(
+    name: str, stages: int, accumulation: int, replicas: int
+) -> None:
+    def make(parameters, module):
+        own = {"max_grad_norm": LIMIT} if module is poptorch.optim else {}
+        return getattr(module, name)(parameters, lr=0.02, **own)
+
+    assert_same_training(
+        FAMILIES["mlp"].make(stages),
+        FAMILIES["mlp"].batch,
+        Setting("sharded", accumulation, replicas=replicas),
+        num_updates=6,
+        make_optimizer=make,
+        max_grad_norm=LIMIT,
+        rtol=1e-4,
+        atol=1e-5,
+    )
+
+
+def test_clipping_when_pipelined_over_four_ipus_then_equals_plain_pytorch() -> None:
+    assert_same_training(
+        FAMILIES["mnist"].make(4),
+        FAMILIES["mnist"].batch,
+        Setting("pipelined", accumulation=8, iterations=2),
+        num_updates=4,
+        make_optimizer=lambda parameters, module: module.SGD(
+            parameters,
+            lr=0.1,
+            momentum=0.9,
+            **({"max_grad_norm": 0.5} if module is poptorch.optim else {}),
+        ),
+        max_grad_norm=0.5,
+        rtol=1e-4,
+        atol=1e-5,
+    )
+
+
+def _first_change(limit: float, loss_scaling: float) -> torch.Tensor:
+    """Returns the norm of what one update of plain gradient descent with rate 1 changes."""
+    torch.manual_seed(7)
+    model = FAMILIES["mlp"].make(2)
+    before = copy.deepcopy(model.state_dict())
+    setting = Setting("sharded", accumulation=2)
+    training = poptorch.trainingModel(
+        model,
+        setting.options(),
+        poptorch.optim.SGD(
+            model.parameters(), lr=1.0, max_grad_norm=limit, loss_scaling=loss_scaling
+        ),
+    )
+    training(*FAMILIES["mlp"].batch(4))
+    training.destroy()
+    changes = [(model.state_dict()[name] - value).flatten() for name, value in before.items()]
+    return torch.cat(changes).norm()
+
+
+def test_clipping_when_norm_is_above_the_limit_then_the_change_has_the_limit_as_norm() -> None:
+    unlimited = _first_change(math.inf, 1.0)
+    assert unlimited > 0.02
+    torch.testing.assert_close(_first_change(0.02, 1.0), torch.tensor(0.02), rtol=1e-4, atol=1e-6)
+    torch.testing.assert_close(_first_change(1e6, 1.0), unlimited)
+
+
+def test_clipping_when_loss_is_scaled_then_the_limit_is_of_the_scaled_gradient() -> None:
+    torch.testing.assert_close(
+        _first_change(0.02, 16.0), torch.tensor(0.02 / 16), rtol=1e-3, atol=1e-7
+    )
+
+
+def test_clipping_when_workers_differ_then_bits_are_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    setting = Setting("pipelined", accumulation=8, replicas=2)
+    torch.manual_seed(3)
+    model = FAMILIES["mlp"].make(4)
+    batch = FAMILIES["mlp"].batch(2 * setting.num_micro_batches)
+    states = []
+    for workers in ("1", "4"):
+        monkeypatch.setenv("POPTORCH_EMU_WORKERS", workers)
+        trained = copy.deepcopy(model)
+        optimizer = poptorch.optim.Adam(trained.parameters(), lr=0.01, max_grad_norm=0.1)
+        training = poptorch.trainingModel(trained, setting.options(), optimizer)
+        for _ in range(3):
+            training(*batch)
+        training.destroy()
+        states.append(trained.state_dict())
+    for name, value in states[0].items():
+        assert torch.equal(value, states[1][name])
+
+
+def test_plain_loop_when_clipped_then_differs_from_the_unclipped_one() -> None:
+    """Shows that the limit of the comparisons above takes effect."""
+    model = FAMILIES["mlp"].make(1)
+    batch = FAMILIES["mlp"].batch(2)
+    weights = []
+    for limit in (math.inf, LIMIT):
+        plain = copy.deepcopy(model)
+        plain_step(plain, torch.optim.SGD(plain.parameters(), lr=0.5), batch, Setting(), limit)
+        weights.append(plain.parts[0][0].weight)
+    assert not torch.equal(*weights)
