@@ -75,6 +75,7 @@ class CompileConfig:
     anchors: tuple[AnchorConfig, ...] = ()
     num_processes: int = 1
     checks_floating_point: bool = False
+    rounds_stochastically: bool = False
     cache_dir: str | None = None
     profile_dir: str | None = None
     model_name: str | None = None

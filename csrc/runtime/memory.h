@@ -32,8 +32,10 @@ class DeviceMemory {
   void set_scalar(ScalarId id, double value);
 
   // Adds one micro-batch's contribution, the `index`-th of this window. The first is moved in when
-  // nobody else holds it.
-  void accumulate(AccumulatorId id, int64_t replica, at::Tensor value, int64_t index);
+  // nobody else holds it. The sum is rounded to the accumulator's type each time; `rng` chooses the
+  // random bits where that is done at random.
+  void accumulate(AccumulatorId id, int64_t replica, at::Tensor value, int64_t index,
+                  const at::Tensor& rng);
   // Returns the sum over replicas, added in replica order once a window.
   const at::Tensor& reduced(AccumulatorId id);
   // Empties all accumulators, at the end of a window or after an error.

@@ -18,6 +18,7 @@ from poptorch_emu.compile.segments import SegmentedGraph
 from poptorch_emu.config import CompileConfig
 from poptorch_emu.enums import ReductionType
 from poptorch_emu.ir.graph import Graph, Sink, SinkKind, Source, SourceKind, source_of
+from poptorch_emu.passes import stochastic_rounding
 from poptorch_emu.schedule.actions import Action, Kind
 from poptorch_emu.schedule.partition import Partition
 from poptorch_emu.schedule.schedule import Port, Schedule, link_depth
@@ -87,6 +88,9 @@ class Lowering:
         if self._optimizer is not None:
             self._add_updates(self._optimizer, parameters)
         self.program.set_schedule(self._actions(), self._schedule.num_micro_batches)
+        self.program.set_numerics(
+            self._config.checks_floating_point, self._config.rounds_stochastically
+        )
         self.program.validate()
 
     def _add_model_variables(self) -> None:
@@ -153,17 +157,18 @@ class Lowering:
         """Adds one segment for each IPU that updates the weights whose gradients end there."""
         segments = [Segment(f"update {ipu}") for ipu in range(self._schedule.num_ipus)]
         assigned: list[dict[int, str]] = [{} for _ in segments]
-        templates: dict[tuple[int, torch.dtype], Graph] = {}
+        templates: dict[tuple[int, torch.dtype, int], Graph] = {}
         for sink, port, _ in self._cut.results:
             if sink.kind is not SinkKind.GRADIENT:
                 continue
             name = sink.name
             group = optimizer.group_of_parameter[parameters.index(name)]
             weight = self.variables[name]
-            key = (group, weight.dtype)
+            # Rounding at random, each parameter has numbers of its own.
+            number = parameters.index(name) if self._config.rounds_stochastically else 0
+            key = (group, weight.dtype, number)
             if key not in templates:
-                scale = gradient_scale(self._config)
-                templates[key] = record_update(optimizer, group, weight.dtype, scale)
+                templates[key] = self._update_rule(optimizer, *key)
             self._add_states(optimizer, group, weight)
             ipu = self._partition.ipu_of_stage[port[1]]
             binding = _Binding(name, group)
@@ -176,6 +181,14 @@ class Lowering:
             for register, name in assigned[ipu].items():
                 self.program.store_variable(index, register, self.variables[name].index)
             self._update_segments.append(index)
+
+    def _update_rule(
+        self, optimizer: OptimizerConfig, group: int, weight_dtype: torch.dtype, number: int
+    ) -> Graph:
+        rule = record_update(optimizer, group, weight_dtype, gradient_scale(self._config))
+        if self._config.rounds_stochastically:
+            return stochastic_rounding.run(rule, stochastic_rounding.first_update_id(number))
+        return rule
 
     def _add_states(self, optimizer: OptimizerConfig, group: int, weight: VariableInfo) -> None:
         for spec in state_names(optimizer, optimizer.groups[group]):

@@ -42,6 +42,7 @@ def freeze(options: Options, *, is_training: bool) -> CompileConfig:
         anchors=_anchors(options),
         num_processes=_count("Distributed.configureProcessId", options.Distributed.numProcesses),
         checks_floating_point=backend.get("enableFloatingPointChecks", False),
+        rounds_stochastically=bool(backend.get("enableStochasticRounding", False)),
         cache_dir=backend.get("cachePath") if backend.get("enableEngineCaching") else None,
         profile_dir=_profile_dir(backend),
         model_name=options("model_name") if options.exists("model_name") else None,

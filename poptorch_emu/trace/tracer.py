@@ -22,6 +22,7 @@ from poptorch_emu.ir.record import BlockPlace, NodeRecord, Phase
 from poptorch_emu.log import logger
 from poptorch_emu.structure import flatten_tensors
 from poptorch_emu.trace import blocks, loss
+from poptorch_emu.trace.casting import casts_mixed_types
 from poptorch_emu.trace.functions import FunctionMode
 from poptorch_emu.trace.module_state import HostTensor, on_ipu
 from poptorch_emu.trace.recorder import IPU, Recorder
@@ -108,6 +109,7 @@ class _Tracer:
             stack.enter_context(blocks.tracing(StageResolver(self.config.strategy)))
             stack.enter_context(torch.autograd.set_multithreading_enabled(False))
             stack.enter_context(torch.enable_grad())
+            stack.enter_context(casts_mixed_types())
             loss.start_marks()
             stack.callback(loss.take_marks)
             yield
@@ -156,7 +158,8 @@ class _Tracer:
         """Finds the loss, differentiates it, and returns the gradient of each parameter."""
         marks = [(value, self.recorder.find(value)) for value in loss.take_marks()]
         known = [(value, node) for value, node in marks if node is not None]
-        value = known[loss.final_loss([node for _, node in known])][0]
+        value, node = known[loss.final_loss([node for _, node in known])]
+        loss.warn_of_lost_operations(node)
         trainable = {name: fake for name, fake in fakes.items() if fake.requires_grad}
         if not value.requires_grad or not trainable:
             return {}
