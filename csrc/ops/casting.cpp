@@ -88,14 +88,15 @@ Tensor batch_norm(const Tensor& input, const std::optional<Tensor>& weight,
                   double eps, bool cudnn_enabled) {
   const c10::impl::ExcludeDispatchKeyGuard below(DispatchKey::AutocastIPU);
   const ScalarType dtype = input.scalar_type();
-  const ScalarType statistics = running_mean ? running_mean->scalar_type() : dtype;
+  const bool has_statistics = running_mean && running_mean->defined();
+  const ScalarType statistics = has_statistics ? running_mean->scalar_type() : dtype;
   const ScalarType computed = c10::promoteTypes(dtype, statistics);
   const auto mean = cast(running_mean, computed);
   const auto var = cast(running_var, computed);
   const Tensor result =
       at::batch_norm(input, cast(cast(weight, dtype), computed), cast(cast(bias, dtype), computed),
                      mean, var, training, momentum, eps, cudnn_enabled);
-  if (training && running_mean && computed != statistics) {
+  if (training && has_statistics && computed != statistics) {
     running_mean->copy_(*mean);
     running_var->copy_(*var);
   }

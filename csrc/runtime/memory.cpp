@@ -8,21 +8,9 @@
 
 #include "common/errors.h"
 #include "runtime/floating_point.h"
+#include "runtime/half_sum.h"
 
 namespace poptorch_emu {
-namespace {
-
-// Numbers of random operations: those of a graph are below, those of accumulators follow.
-constexpr int64_t kFirstAccumulatorOp = int64_t{3} << 28;
-
-at::Tensor round_stochastic(const at::Tensor& rng, int64_t op_id, const at::Tensor& values) {
-  static const auto op = c10::Dispatcher::singleton()
-                             .findSchemaOrThrow("poptorch_emu::round_stochastic", "")
-                             .typed<at::Tensor(const at::Tensor&, int64_t, const at::Tensor&)>();
-  return op.call(rng, op_id, values);
-}
-
-}  // namespace
 
 DeviceMemory::DeviceMemory(const Program& program, int64_t num_replicas) : program_(program) {
   for (const Variable& variable : program.variables) {
@@ -87,31 +75,22 @@ void DeviceMemory::accumulate(AccumulatorId id, int64_t replica, at::Tensor valu
                               const at::Tensor& rng) {
   const Accumulator& accumulator = program_.accumulators[id.value];
   at::Tensor& sum = accumulators_[id.value].of_replica[replica];
-  const bool is_first = index == 0 || !sum.defined();
-  const bool is_movable = value.use_count() == 1 && value.storage().use_count() == 1 &&
-                          value.is_non_overlapping_and_dense();
-  const double n = static_cast<double>(index);
   if (accumulator.dtype == at::kHalf) {
-    const auto rounded = [&](const at::Tensor& tensor, int64_t which) {
-      if (!program_.numerics.rounds_stochastically) return tensor.to(at::kHalf);
-      return round_stochastic(rng, kFirstAccumulatorOp + 2 * id.value + which, tensor);
-    };
-    const at::Tensor contribution = rounded(value, 0).to(at::kFloat);
-    if (is_first) {
-      sum = contribution.to(at::kHalf);
-    } else if (accumulator.is_running_mean) {
-      sum = rounded(sum.to(at::kFloat).lerp_(contribution, 1 / (n + 1)), 1);
+    sum = add_in_half(sum, value, accumulator, id, index, program_.numerics, rng);
+  } else if (index == 0 || !sum.defined()) {
+    if (value.scalar_type() != accumulator.dtype) {
+      sum = value.to(accumulator.dtype);
+    } else if (value.use_count() == 1 && value.storage().use_count() == 1 &&
+               value.is_non_overlapping_and_dense()) {
+      sum = std::move(value);
     } else {
-      sum = rounded(sum.to(at::kFloat).add_(contribution), 1);
+      sum = value.clone();
     }
-  } else if (is_first) {
-    sum = value.scalar_type() != at::kFloat ? value.to(at::kFloat)
-          : is_movable                      ? std::move(value)
-                                            : value.clone();
   } else if (accumulator.is_running_mean) {
-    sum.mul_(n / (n + 1.0)).add_(value.to(at::kFloat), 1.0 / (n + 1.0));
+    const double n = static_cast<double>(index);
+    sum.mul_(n / (n + 1.0)).add_(value.to(accumulator.dtype), 1.0 / (n + 1.0));
   } else {
-    sum.add_(value.to(at::kFloat));
+    sum.add_(value.to(accumulator.dtype));
   }
   if (program_.numerics.checks_floating_point && !is_finite(sum)) {
     throw std::domain_error("floating-point exception: the accumulated gradient of '" +
