@@ -265,6 +265,10 @@ void bind_program(py::module_& m) {
                             int64_t id) { add_store(p, s, r, Accumulate{{id}}); })
       .def("add_link", &add_link)
       .def("set_schedule", &set_schedule)
+      .def("set_numerics",
+           [](Program& p, bool checks_floating_point, bool rounds_stochastically) {
+             p.numerics = {checks_floating_point, rounds_stochastically};
+           })
       .def("validate",
            [](Program& p) {
              p.find_last_uses();

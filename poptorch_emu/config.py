@@ -138,6 +138,7 @@ class CompileConfig:
     num_processes: int = 1
     checks_floating_point: bool = False
     synthetic_data: SyntheticData = SyntheticData.OFF
+    rounds_stochastically: bool = False
     cache_dir: str | None = None
     profile_dir: str | None = None
     model_name: str | None = None

@@ -174,6 +174,14 @@ struct Action {
   int64_t micro_batch;
 };
 
+// How numbers are treated beside what the instructions say.
+struct Numerics {
+  // A NaN or an infinity that numbers did not have before is an error.
+  bool checks_floating_point = false;
+  // Gradients are rounded at random when they are added to a float16 accumulator.
+  bool rounds_stochastically = false;
+};
+
 struct Program {
   std::vector<Input> inputs;
   std::vector<at::Tensor> constants;
@@ -186,6 +194,7 @@ struct Program {
   // For each IPU what it does in one window, in order.
   std::vector<std::vector<Action>> schedule;
   int64_t micro_batches_per_window = 1;
+  Numerics numerics;
 
   Segment& at(SegmentId id);
   const Segment& at(SegmentId id) const;

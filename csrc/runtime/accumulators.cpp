@@ -1,8 +1,11 @@
 #include "runtime/accumulators.h"
 
 #include <algorithm>
+#include <stdexcept>
 
 #include "common/errors.h"
+#include "runtime/floating_point.h"
+#include "runtime/half_sum.h"
 #include "runtime/shards.h"
 
 namespace poptorch_emu {
@@ -16,6 +19,13 @@ at::Tensor ring_sum(const std::vector<const at::Tensor*>& values, int64_t index)
     sum.add_(shard_of(*values[(index + step) % count], index, count));
   }
   return sum;
+}
+
+// The state of the random numbers of another replica: whoever comes last, the bits are the same.
+at::Tensor with_replica(const at::Tensor& rng, int64_t replica) {
+  at::Tensor other = rng.clone();
+  other.mutable_data_ptr<int64_t>()[2] = replica;
+  return other;
 }
 
 }  // namespace
@@ -43,21 +53,24 @@ const std::vector<int64_t>& Accumulators::members(AccumulatorId id, int64_t repl
   return members_[id.value][replica];
 }
 
-void Accumulators::add(AccumulatorId id, int64_t replica, at::Tensor value, int64_t index) {
-  const Accumulator& accumulator = program_.accumulators[id.value];
+void Accumulators::add(AccumulatorId id, int64_t replica, at::Tensor value, int64_t index,
+                       const at::Tensor& rng) {
   State& state = *states_[id.value];
-  if (accumulator.is_sharded) {
-    add_sharded(state, accumulator, replica, value, index);
+  if (program_.accumulators[id.value].is_sharded) {
+    add_sharded(id, replica, value, index, rng);
     return;
   }
   // Parts are cut in row-major order, so replicas must agree on the order of the elements.
   if (members(id, replica).size() > 1 && !value.is_contiguous()) value = value.contiguous();
-  add_to(state.of_replica[replica], accumulator, std::move(value), index);
+  add_to(state.of_replica[replica], id, std::move(value), index, rng);
 }
 
-void Accumulators::add_to(at::Tensor& sum, const Accumulator& accumulator, at::Tensor value,
-                          int64_t index) {
-  if (index == 0 || !sum.defined()) {
+void Accumulators::add_to(at::Tensor& sum, AccumulatorId id, at::Tensor value, int64_t index,
+                          const at::Tensor& rng) {
+  const Accumulator& accumulator = program_.accumulators[id.value];
+  if (accumulator.dtype == at::kHalf) {
+    sum = add_in_half(sum, value, accumulator, id, index, program_.numerics, rng);
+  } else if (index == 0 || !sum.defined()) {
     if (value.scalar_type() != accumulator.dtype) {
       sum = value.to(accumulator.dtype);
     } else if (value.use_count() == 1 && value.storage().use_count() == 1 &&
@@ -72,10 +85,16 @@ void Accumulators::add_to(at::Tensor& sum, const Accumulator& accumulator, at::T
   } else {
     sum.add_(value.to(accumulator.dtype));
   }
+  if (program_.numerics.checks_floating_point && !is_finite(sum)) {
+    throw std::domain_error("floating-point exception: the accumulated gradient of '" +
+                            accumulator.name + "' is not finite.");
+  }
 }
 
-void Accumulators::add_sharded(State& state, const Accumulator& accumulator, int64_t replica,
-                               const at::Tensor& value, int64_t index) {
+void Accumulators::add_sharded(AccumulatorId id, int64_t replica, const at::Tensor& value,
+                               int64_t index, const at::Tensor& rng) {
+  const Accumulator& accumulator = program_.accumulators[id.value];
+  State& state = *states_[id.value];
   std::lock_guard lock(state.mutex);
   state.sizes = value.sizes().vec();
   state.arrived[replica] = value.to(accumulator.dtype);
@@ -83,7 +102,7 @@ void Accumulators::add_sharded(State& state, const Accumulator& accumulator, int
   std::vector<const at::Tensor*> values;
   for (const at::Tensor& arrived : state.arrived) values.push_back(&arrived);
   for (int64_t part = 0; part < num_replicas_; ++part) {
-    add_to(state.of_replica[part], accumulator, ring_sum(values, part), index);
+    add_to(state.of_replica[part], id, ring_sum(values, part), index, with_replica(rng, part));
   }
   for (at::Tensor& arrived : state.arrived) arrived.reset();
   state.num_arrived = 0;

@@ -20,9 +20,11 @@ class Accumulators {
   Accumulators(const Program& program, int64_t num_replicas);
 
   // Adds one micro-batch's contribution, the `index`-th of this window. The first is moved in when
-  // nobody else holds it. A sharded accumulator is reduced at once, by the replica that comes last;
-  // no replica may add again before.
-  void add(AccumulatorId id, int64_t replica, at::Tensor value, int64_t index);
+  // nobody else holds it. The sum is rounded to the accumulator's type each time; `rng` chooses the
+  // random bits where that is done at random. A sharded accumulator is reduced at once, by the
+  // replica that comes last; no replica may add again before.
+  void add(AccumulatorId id, int64_t replica, at::Tensor value, int64_t index,
+           const at::Tensor& rng);
 
   // Does the replica's part of a ring all-reduce over its group. Of S members the k-th adds up the
   // k-th of S parts, starting with the value of member k + 1 and ending with its own, and makes it
@@ -51,9 +53,10 @@ class Accumulators {
     std::mutex mutex;
   };
 
-  void add_to(at::Tensor& sum, const Accumulator& accumulator, at::Tensor value, int64_t index);
-  void add_sharded(State& state, const Accumulator& accumulator, int64_t replica,
-                   const at::Tensor& value, int64_t index);
+  void add_to(at::Tensor& sum, AccumulatorId id, at::Tensor value, int64_t index,
+              const at::Tensor& rng);
+  void add_sharded(AccumulatorId id, int64_t replica, const at::Tensor& value, int64_t index,
+                   const at::Tensor& rng);
   const std::vector<int64_t>& members(AccumulatorId id, int64_t replica) const;
 
   const Program& program_;

@@ -57,7 +57,8 @@ Executor::Executor(std::shared_ptr<const Program> program, ExecutorOptions optio
   for (const Segment& segment : program_->segments) {
     std::vector<std::unique_ptr<Frame>> of_replica;
     for (int64_t r = 0; r < options_.num_replicas; ++r) {
-      of_replica.push_back(std::make_unique<Frame>(segment));
+      of_replica.push_back(
+          std::make_unique<Frame>(segment, program_->numerics.checks_floating_point));
     }
     frames_.push_back(std::move(of_replica));
   }
@@ -447,13 +448,18 @@ void Executor::load(Frame& frame, const Load& load, const VirtualIpu& ipu,
     target = source->is_shard ? accumulators_.total_shard(source->accumulator, ipu.replica)
                               : accumulators_.total(source->accumulator, ipu.replica);
   } else {
-    target = at::empty({4}, at::TensorOptions(at::kLong));
-    int64_t* state = target.mutable_data_ptr<int64_t>();
-    state[0] = seed_;
-    state[1] = counter_ + global_micro_batch;
-    state[2] = ipu.replica;
-    state[3] = 0;
+    target = rng_for(ipu, global_micro_batch);
   }
+}
+
+at::Tensor Executor::rng_for(const VirtualIpu& ipu, int64_t global_micro_batch) const {
+  at::Tensor rng = at::empty({4}, at::TensorOptions(at::kLong));
+  int64_t* state = rng.mutable_data_ptr<int64_t>();
+  state[0] = seed_;
+  state[1] = counter_ + global_micro_batch;
+  state[2] = ipu.replica;
+  state[3] = 0;
+  return rng;
 }
 
 void Executor::store(Frame& frame, const Store& store, const VirtualIpu& ipu,
@@ -472,7 +478,8 @@ void Executor::store(Frame& frame, const Store& store, const VirtualIpu& ipu,
     }
   } else if (const auto* target = std::get_if<Accumulate>(&store.target)) {
     at::Tensor value = store.is_last_use ? std::move(source) : source;
-    accumulators_.add(target->accumulator, ipu.replica, std::move(value), action.micro_batch);
+    accumulators_.add(target->accumulator, ipu.replica, std::move(value), action.micro_batch,
+                      rng_for(ipu, global_micro_batch(action)));
   }
 }
 

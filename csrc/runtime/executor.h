@@ -122,6 +122,7 @@ class Executor {
 
   // Called without the lock.
   void execute(const VirtualIpu& ipu, const Action& action);
+  at::Tensor rng_for(const VirtualIpu& ipu, int64_t global_micro_batch) const;
   void load(Frame& frame, const Load& load, const VirtualIpu& ipu, int64_t global_micro_batch);
   [[noreturn]] void fail(const Segment& segment, const Action& action, const VirtualIpu& ipu,
                          const std::string& cause) const;

@@ -6,6 +6,7 @@
 #include <sstream>
 
 #include "common/errors.h"
+#include "runtime/floating_point.h"
 
 namespace poptorch_emu {
 
@@ -43,6 +44,7 @@ void Frame::execute(const Instruction& instruction) {
     }
   }
   instruction.op.callBoxed(stack_);
+  if (checks_floating_point_) check_floating_point(instruction, registers_, stack_);
   for (RegisterId dead : instruction.dies) registers_[dead.value].reset();
   take_results(instruction);
   stack_.clear();

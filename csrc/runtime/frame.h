@@ -13,11 +13,15 @@ namespace poptorch_emu {
 // between runs. Used by one thread at a time.
 class Frame {
  public:
-  explicit Frame(const Segment& segment) : segment_(segment), registers_(segment.num_registers) {}
+  Frame(const Segment& segment, bool checks_floating_point)
+      : segment_(segment),
+        checks_floating_point_(checks_floating_point),
+        registers_(segment.num_registers) {}
 
   at::Tensor& operator[](RegisterId id) { return registers_[id.value]; }
 
-  // Throws `Error` with the instruction's origin and arguments when a kernel fails.
+  // Throws `Error` with the instruction's origin and arguments when a kernel fails, or when it
+  // raises a floating-point exception and those are checked.
   void run(int64_t micro_batch, int64_t replica);
 
   // Releases every register, also after an error.
@@ -30,6 +34,7 @@ class Frame {
                          int64_t micro_batch, int64_t replica);
 
   const Segment& segment_;
+  const bool checks_floating_point_;
   std::vector<at::Tensor> registers_;
   std::vector<c10::IValue> stack_;
 };

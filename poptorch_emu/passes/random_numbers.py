@@ -10,7 +10,7 @@ import torch
 from torch import fx
 
 from poptorch_emu.errors import compiler_error
-from poptorch_emu.ir.graph import Graph, Source, SourceKind, record_of
+from poptorch_emu.ir.graph import Graph, Source, SourceKind, record_of, source_of
 from poptorch_emu.ir.record import NodeRecord
 from poptorch_emu.passes.simplify import remove_dead
 from poptorch_emu.trace.random_ops import RANDOM_REWRITES
@@ -25,8 +25,7 @@ def run(graph: Graph) -> Graph:
     random_nodes = [node for node in graph.operations if is_random(node)]
     if not random_nodes:
         return graph
-    state = torch.empty(4, dtype=torch.int64, device="meta")
-    rng = graph.add_source(Source(SourceKind.RNG), state, NodeRecord())
+    rng = generator_state(graph)
     for op_id, node in enumerate(random_nodes):
         if node.target not in RANDOM_REWRITES:
             raise compiler_error(
@@ -41,6 +40,15 @@ def run(graph: Graph) -> Graph:
         node.replace_all_uses_with(new)
     remove_dead(graph)
     return graph
+
+
+def generator_state(graph: Graph) -> fx.Node:
+    """Returns the source of the generator's state, which is added if there is none."""
+    for node in graph.sources:
+        if source_of(node).kind is SourceKind.RNG:
+            return node
+    state = torch.empty(4, dtype=torch.int64, device="meta")
+    return graph.add_source(Source(SourceKind.RNG), state, NodeRecord())
 
 
 def is_random(node: fx.Node) -> bool:

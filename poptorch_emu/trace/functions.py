@@ -14,7 +14,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import _disable_current_modes
 
 from poptorch_emu.log import logger
-from poptorch_emu.trace import loss
+from poptorch_emu.trace.loss_functions import LOSS_FUNCTIONS, call_loss
 from poptorch_emu.trace.recorder import IPU
 
 # Source: PopTorch's list of factories whose result goes to the IPU.
@@ -58,10 +58,9 @@ class FunctionMode(TorchFunctionMode):
         if func is torch.tensor and kwargs.get("device") is None:
             logger.warning("No device set in torch.tensor(): forcing to IPU")
             return _constant(*args, **kwargs)
-        result = func(*args, **kwargs)
-        if func in loss.LOSS_FUNCTIONS:
-            loss.mark(result)
-        return result
+        if func in LOSS_FUNCTIONS:
+            return call_loss(func, args, kwargs)
+        return func(*args, **kwargs)
 
 
 def _constant(data: Any, **kwargs: Any) -> torch.Tensor:

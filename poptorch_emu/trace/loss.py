@@ -9,32 +9,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
-import torch.nn.functional as F  # noqa: N812
 from torch import fx
 
 from poptorch_emu.errors import compiler_error
-
-# Source: PopTorch's supported losses; each of them counts as a loss when it is called in forward.
-LOSS_FUNCTIONS = frozenset(
-    {
-        F.l1_loss,
-        F.mse_loss,
-        F.smooth_l1_loss,
-        F.soft_margin_loss,
-        F.hinge_embedding_loss,
-        F.margin_ranking_loss,
-        F.nll_loss,
-        F.cross_entropy,
-        F.binary_cross_entropy,
-        F.binary_cross_entropy_with_logits,
-        F.kl_div,
-        F.poisson_nll_loss,
-        F.cosine_embedding_loss,
-        F.triplet_margin_loss,
-        F.multilabel_soft_margin_loss,
-        F.ctc_loss,
-    }
-)
+from poptorch_emu.log import logger
 
 _marks: list[torch.Tensor] | None = None
 
@@ -83,6 +61,20 @@ def final_loss(nodes: Sequence[fx.Node]) -> int:
             "final loss. Combine them and wrap the result in poptorch.identity_loss."
         )
     return last
+
+
+def warn_of_lost_operations(node: fx.Node) -> None:
+    """Says so if forward goes on with the loss: what follows has no part in the gradients."""
+    users = [user for user in node.users if user.target is not torch.ops.aten.detach.default]
+    if users:
+        logger.warning(
+            "The loss that drives back-propagation is %s at %s; what forward computes from it "
+            "afterwards (%s) has no part in the gradients. Wrap the value to minimise in "
+            "poptorch.identity_loss if it should have.",
+            node.name,
+            node.meta["record"].source or "an unknown line",
+            ", ".join(user.name for user in users),
+        )
 
 
 def _ancestors(node: fx.Node) -> set[fx.Node]:

@@ -35,11 +35,32 @@ _QUERIES = {torch.ops.prim.device.default, aten.sym_size.int, aten.sym_stride.in
 _HONEST_TWINS = {aten.native_batch_norm.default: aten._native_batch_norm_legit.default}
 
 
+Arguments = tuple[tuple[Any, ...], dict[str, Any]]
+
+
+def as_given(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Arguments:
+    """Returns the arguments of an operation as they are."""
+    return args, dict(kwargs)
+
+
 class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Writes what runs into `graph`; to be entered inside a `FakeTensorMode`."""
 
-    def __init__(self, graph: Graph, origin: Callable[[], NodeRecord]) -> None:
+    def __init__(
+        self,
+        graph: Graph,
+        origin: Callable[[], NodeRecord],
+        narrow: Callable[[Any, tuple[Any, ...], Mapping[str, Any]], Arguments] = as_given,
+    ) -> None:
+        """Records into `graph`.
+
+        Args:
+            graph: where operations are appended.
+            origin: says where the operation that is being recorded belongs.
+            narrow: changes the arguments of an operation before it runs.
+        """
         super().__init__()  # type: ignore[no-untyped-call]
+        self._narrow = narrow
         self.graph = graph
         self.origin = origin
         # The tensor is kept beside its node, so that its id is never given to another one.
@@ -68,6 +89,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if func in _QUERIES:
             return func(*args, **kwargs)
         refusal.check(func, args, kwargs)
+        args, kwargs = self._narrow(func, args, kwargs)
         try:
             result = func(*args, **kwargs)
         except (DataDependentOutputException, DynamicOutputShapeException) as cause:

@@ -17,13 +17,15 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from poptorch_emu.config import CompileConfig
 from poptorch_emu.errors import compiler_error
-from poptorch_emu.ir.graph import Graph, Sink, SinkKind, Source, SourceKind
+from poptorch_emu.ir.graph import Graph, Sink, SinkKind, Source, SourceKind, source_of
 from poptorch_emu.ir.record import BlockPlace, NodeRecord, Phase
 from poptorch_emu.log import logger
 from poptorch_emu.structure import flatten_tensors
 from poptorch_emu.trace import blocks, loss
+from poptorch_emu.trace.casting import casts_mixed_types
 from poptorch_emu.trace.functions import FunctionMode
 from poptorch_emu.trace.module_state import HostTensor, on_ipu
+from poptorch_emu.trace.narrowing import Narrowing, narrowed_constant
 from poptorch_emu.trace.recorder import IPU, Recorder
 from poptorch_emu.trace.source_line import user_source
 from poptorch_emu.trace.stages import StageResolver
@@ -95,9 +97,10 @@ class _Tracer:
         self.config = config
         self.graph = Graph()
         self.fake_mode = FakeTensorMode(allow_non_fake_inputs=True)
-        self.recorder = Recorder(self.graph, self._origin)
+        self.recorder = Recorder(self.graph, self._origin, Narrowing())
         self.modules: list[str] = []
         self._num_inputs = 0
+        self._downgraded: set[Source] = set()
         self._phase = Phase.FORWARD
         self._forward_records: dict[int, NodeRecord] = {}
 
@@ -108,6 +111,7 @@ class _Tracer:
             stack.enter_context(blocks.tracing(StageResolver(self.config.strategy)))
             stack.enter_context(torch.autograd.set_multithreading_enabled(False))
             stack.enter_context(torch.enable_grad())
+            stack.enter_context(casts_mixed_types())
             loss.start_marks()
             stack.callback(loss.take_marks)
             yield
@@ -123,7 +127,8 @@ class _Tracer:
         else:
             fake = self._fake_like(value)
             source = Source(SourceKind.CONSTANT, tensor.name)
-            self.graph.constants[tensor.name] = value.clone()
+            self._downgraded.add(source)
+            self.graph.constants[tensor.name] = narrowed_constant(value.clone())
         if tensor.is_parameter:
             fake = torch.nn.Parameter(fake, requires_grad=tensor.value.requires_grad)
         self.recorder.add_source(source, fake, NodeRecord())
@@ -158,16 +163,18 @@ class _Tracer:
         """Finds the loss, differentiates it, and returns the gradient of each parameter."""
         marks = [(value, self.recorder.find(value)) for value in loss.take_marks()]
         known = [(value, node) for value, node in marks if node is not None]
-        value = known[loss.final_loss([node for _, node in known])][0]
+        value, node = known[loss.final_loss([node for _, node in known])]
+        loss.warn_of_lost_operations(node)
         trainable = {name: fake for name, fake in fakes.items() if fake.requires_grad}
         if not value.requires_grad or not trainable:
             return {}
         self._phase = Phase.BACKWARD
+        scale = self._loss_scale(loss_scaling)
         with self.fake_mode, self.recorder:
             gradients = torch.autograd.grad(
                 value,
                 list(trainable.values()),
-                grad_outputs=self._seed(value, loss_scaling),
+                grad_outputs=_seed(value, scale),
                 allow_unused=True,
             )
         pairs = zip(trainable, gradients, strict=True)
@@ -188,15 +195,33 @@ class _Tracer:
             assert node is not None, f"the gradient of {name} was not recorded"
             results.append((Sink(SinkKind.GRADIENT, name), node))
         self.graph.set_results(results)
+        self._warn_of_constants()
         return Trace(self.graph, self.fake_mode, outputs, host_outputs, tuple(gradients))
 
-    def _seed(self, loss_value: torch.Tensor, loss_scaling: Hyper | None) -> torch.Tensor:
-        """Returns the gradient with which back-propagation starts."""
+    def _warn_of_constants(self) -> None:
+        """Says which parameters and buffers cannot change any more."""
+        for node in self.graph.sources:
+            source = source_of(node)
+            if source in self._downgraded and node.users:
+                logger.warning(
+                    "Parameter %s: %s %s was downgraded to constant because PopART doesn't support "
+                    "non floating point parameters",
+                    source.name,
+                    node.meta["val"].dtype,
+                    list(node.meta["val"].shape),
+                )
+
+    def _loss_scale(self, loss_scaling: Hyper | None) -> float | torch.Tensor:
+        """Returns the number with which back-propagation starts, or the source of a variable one.
+
+        Called outside the recorder: hyper-parameters are float64 also where a model has none.
+        """
         if loss_scaling is None or loss_scaling.is_constant:
-            return torch.full_like(loss_value, loss_scaling.value if loss_scaling else 1.0)
-        scale = torch.empty((), dtype=torch.float64, device=IPU)
+            return loss_scaling.value if loss_scaling else 1.0
+        with self.fake_mode:
+            scale = torch.empty((), dtype=torch.float64, device=IPU)
         self.recorder.add_source(Source(SourceKind.SCALAR, LOSS_SCALING), scale, NodeRecord())
-        return torch.ones_like(loss_value) * scale
+        return scale
 
     def _fake_like(self, value: torch.Tensor) -> torch.Tensor:
         if value.dtype is torch.bfloat16 or value.is_complex():
@@ -228,6 +253,13 @@ class _Tracer:
         if forward is None:
             return NodeRecord(BlockPlace("", 0, 0), Phase.BACKWARD, is_anonymous=True)
         return NodeRecord(forward.place, Phase.BACKWARD, forward.module, forward.source)
+
+
+def _seed(loss_value: torch.Tensor, scale: float | torch.Tensor) -> torch.Tensor:
+    """Returns the gradient of the loss by itself, times `scale`."""
+    if isinstance(scale, torch.Tensor):
+        return torch.ones_like(loss_value) * scale
+    return torch.full_like(loss_value, scale)
 
 
 @contextmanager

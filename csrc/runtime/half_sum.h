@@ -1,0 +1,16 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include "program/program.h"
+
+namespace poptorch_emu {
+
+// Returns a float16 accumulator after the contribution `value`, the `index`-th of its window: the
+// contribution is rounded to float16, added in float32 and the sum rounded again. `sum` is
+// undefined before the first. `rng` chooses the random bits where rounding is stochastic.
+at::Tensor add_in_half(const at::Tensor& sum, const at::Tensor& value,
+                       const Accumulator& accumulator, AccumulatorId id, int64_t index,
+                       const Numerics& numerics, const at::Tensor& rng);
+
+}  // namespace poptorch_emu

@@ -1,0 +1,178 @@
+"""Rounds to float16 at random wherever an operation rounds to float16.
+
+A cast becomes `round_stochastic`. Any other operation with a float16 result is computed in float32
+from widened arguments, and its result rounded once; the kernels' own float16 forms would round to
+nearest. Operations that only move, select or compare numbers never round and stay as they are.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterator
+from itertools import count
+from typing import Any
+
+import torch
+from torch import fx
+from torch.utils import _pytree as pytree
+
+from poptorch_emu.ir.graph import Graph, record_of
+from poptorch_emu.passes.random_numbers import generator_state
+
+aten = torch.ops.aten
+
+# Numbers of random operations: those of a graph's own are below the first, those of the engine's
+# accumulators start at three times the first (csrc/runtime/accumulators.cpp).
+_FIRST_ID = 1 << 28
+_IDS_PER_UPDATE = 16
+
+# Operations whose results are numbers that they were given, beside all that make views.
+_EXACT = frozenset(
+    {
+        aten.abs,
+        aten.amax,
+        aten.amin,
+        aten.cat,
+        aten.clamp,
+        aten.clone,
+        aten.constant_pad_nd,
+        aten.embedding,
+        aten.flip,
+        aten.gather,
+        aten.index,
+        aten.index_select,
+        aten.masked_fill,
+        aten.max_pool2d_with_indices,
+        aten.maximum,
+        aten.minimum,
+        aten.neg,
+        aten.relu,
+        aten.reshape,
+        aten.select_backward,
+        aten.select_scatter,
+        aten.slice_backward,
+        aten.slice_scatter,
+        aten.sort,
+        aten.stack,
+        aten.threshold_backward,
+        aten.topk,
+        aten.where,
+    }
+)
+
+
+def first_update_id(number: int) -> int:
+    """Returns the number of the first rounding in the update of parameter `number`."""
+    return 2 * _FIRST_ID + number * _IDS_PER_UPDATE
+
+
+def run(graph: Graph, first_id: int = _FIRST_ID) -> Graph:
+    """Rewrites `graph` in place and returns it.
+
+    Args:
+        graph: of one micro-batch, or of one update.
+        first_id: the number that the first rounding gets among the random operations.
+    """
+    nodes = [node for node in graph.operations if _rounds(node)]
+    if nodes:
+        rewriter = _Rewriter(graph, count(first_id))
+        for node in nodes:
+            rewriter.rewrite(node)
+    return graph
+
+
+class _Rewriter:
+    def __init__(self, graph: Graph, ids: Iterator[int]) -> None:
+        self._graph = graph
+        self._ids = ids
+        self._rng = generator_state(graph)
+        self._wide: dict[Any, fx.Node] = {}
+
+    def rewrite(self, node: fx.Node) -> None:
+        """Makes `node` round at random."""
+        if node.target is aten._to_copy.default:
+            (source,) = node.all_input_nodes
+            with self._graph.fx.inserting_before(node):
+                rounded = self._rounded(source, node)
+            node.replace_all_uses_with(rounded)
+            self._graph.fx.erase_node(node)
+            return
+        with self._graph.fx.inserting_before(node):
+            args, kwargs = pytree.tree_map(
+                lambda value: self._widened(value, node), (node.args, node.kwargs)
+            )
+        node.args, node.kwargs = args, kwargs
+        self._round_results(node)
+
+    def _round_results(self, node: fx.Node) -> None:
+        if isinstance(node.meta["val"], torch.Tensor):
+            results = [node]
+        else:
+            results = [user for user in node.users if user.target is operator.getitem]
+        narrow = [result for result in results if result.meta["val"].dtype is torch.float16]
+        node.meta["val"] = pytree.tree_map_only(torch.Tensor, _wide_fake, node.meta["val"])
+        for result in narrow:
+            users = list(result.users)
+            with self._graph.fx.inserting_after(result):
+                rounded = self._rounded(result, result)
+            result.meta["val"] = _wide_fake(result.meta["val"])
+            for user in users:
+                user.replace_input_with(result, rounded)
+
+    def _rounded(self, source: fx.Node, like: fx.Node) -> fx.Node:
+        return self._graph.add_operation(
+            torch.ops.poptorch_emu.round_stochastic.default,
+            (self._rng, next(self._ids), source),
+            {},
+            torch.empty_like(like.meta["val"], dtype=torch.float16),
+            record_of(like),
+        )
+
+    def _widened(self, value: Any, user: fx.Node) -> Any:
+        """Returns what stands for an argument of `user` when it is computed in float32."""
+        if value is torch.float16:
+            return torch.float32
+        if not isinstance(value, fx.Node) or not _is_half(value):
+            return value
+        # One cast serves all operations of a block and phase: what is kept between is float16.
+        record = record_of(user)
+        key = (value, record.place, record.phase)
+        if key not in self._wide:
+            self._wide[key] = self._graph.add_operation(
+                aten._to_copy.default,
+                (value,),
+                {"dtype": torch.float32},
+                _wide_fake(value.meta["val"]),
+                record,
+            )
+        return self._wide[key]
+
+
+def _rounds(node: fx.Node) -> bool:
+    """Returns whether an operation may round numbers to float16."""
+    target: Any = node.target
+    if target is aten._to_copy.default:
+        (source,) = node.all_input_nodes
+        return _is_half(node) and not _is_half(source) and source.meta["val"].is_floating_point()
+    values = pytree.tree_leaves(node.meta["val"])
+    makes_half = any(isinstance(v, torch.Tensor) and v.dtype is torch.float16 for v in values)
+    makes_view = any(result.alias_info is not None for result in target._schema.returns)
+    if not makes_half or makes_view or target.overloadpacket in _EXACT:
+        return False
+    # Without numbers among its arguments it draws or fills, which is exact in its own type.
+    return any(_is_floating(source.meta["val"]) for source in node.all_input_nodes)
+
+
+def _is_floating(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and value.is_floating_point()
+
+
+def _is_half(node: fx.Node) -> bool:
+    value = node.meta["val"]
+    return isinstance(value, torch.Tensor) and value.dtype is torch.float16
+
+
+def _wide_fake(value: torch.Tensor) -> torch.Tensor:
+    if value.dtype is not torch.float16:
+        return value
+    return torch.empty_like(value, dtype=torch.float32)

@@ -1,0 +1,123 @@
+"""What the device makes of types that it does not have, while a model is traced.
+
+Source: PopTorch's numeric types: float64 becomes float32; int64 stays int64 here, but a constant
+must fit int32, as which it would leave the device; bfloat16 and complex numbers do not exist.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.utils._python_dispatch import _disable_current_modes
+
+from poptorch_emu.errors import compiler_error
+from poptorch_emu.log import logger
+from poptorch_emu.trace.source_line import user_source
+
+_INT32 = torch.iinfo(torch.int32)
+_INT64 = torch.iinfo(torch.int64)
+
+# Names of unsupported types as PyTorch's C++ has them, and what to use in their place.
+_UNSUPPORTED = {
+    torch.bfloat16: ("BFloat16", "Half"),
+    torch.complex32: ("ComplexHalf", "Half"),
+    torch.complex64: ("ComplexFloat", "Float"),
+    torch.complex128: ("ComplexDouble", "Float"),
+}
+
+Arguments = tuple[tuple[Any, ...], dict[str, Any]]
+
+
+class Narrowing:
+    """Narrows the operations of one trace, and says so once for each line of the user's code."""
+
+    def __init__(self) -> None:
+        self._reported: set[str] = set()
+        self._num_tensors = 0
+
+    def __call__(self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Arguments:
+        """Returns the arguments with which the device would run `func`.
+
+        Raises:
+            Error: the operation makes a tensor of a type that the device does not have.
+        """
+        kwargs = dict(kwargs)
+        dtype = kwargs.get("dtype")
+        _refuse(dtype)
+        is_upload = func is torch.ops.aten._to_copy.default and _is_upload(args[0], kwargs)
+        if is_upload:
+            with _disable_current_modes():
+                args = (narrowed_constant(_value_of(args[0])), *args[1:])
+            dtype = dtype or args[0].dtype
+            _refuse(dtype)
+        if dtype is torch.float64:
+            kwargs["dtype"] = torch.float32
+            self._report()
+        return args, kwargs
+
+    def _report(self) -> None:
+        self._num_tensors += 1
+        source = user_source()
+        if source not in self._reported:
+            self._reported.add(source)
+            logger.warning(
+                "Type coerced from Double to Float for tensor id %d, made at %s: the device has no "
+                "float64. Ask for torch.float32 there.",
+                self._num_tensors,
+                source,
+            )
+
+
+def narrowed_constant(value: torch.Tensor) -> torch.Tensor:
+    """Returns a constant whose values the device can hold, with a warning if it is another one."""
+    if value.dtype is torch.int64 and value.numel():
+        return _narrowed_integers(value)
+    if value.dtype is torch.float64:
+        single = value.float()
+        if bool((single.isinf() & value.isfinite()).any()):
+            logger.warning(
+                "torch.float64 constant cannot be represented as a torch.float32: values beyond "
+                "%g become infinite.",
+                torch.finfo(torch.float32).max,
+            )
+    return value
+
+
+def _narrowed_integers(value: torch.Tensor) -> torch.Tensor:
+    is_largest = value == _INT64.max
+    if bool(is_largest.any()):
+        logger.info("The largest torch.int64 in a constant becomes the largest torch.int32.")
+        value = value.masked_fill(is_largest, _INT32.max)
+    if bool(((value < _INT32.min) | (value > _INT32.max)).any()):
+        logger.warning(
+            "torch.int64 constant cannot be represented as a torch.int32: the upper bits of values "
+            "outside [%d, %d] are lost.",
+            _INT32.min,
+            _INT32.max,
+        )
+        value = value.to(torch.int32).to(torch.int64)
+    return value
+
+
+def _refuse(dtype: Any) -> None:
+    if dtype in _UNSUPPORTED:
+        name, instead = _UNSUPPORTED[dtype]
+        raise compiler_error(
+            f"Unsupported scalar type `{name}' at {user_source()}. Please cast to `{instead}' "
+            "before the tensor goes to the device."
+        )
+
+
+def _is_upload(tensor: torch.Tensor, kwargs: Mapping[str, Any]) -> bool:
+    """Returns whether a tensor of known values goes from the host to the device."""
+    device = kwargs.get("device")
+    goes_to_ipu = device is not None and torch.device(device).type == "ipu"
+    return goes_to_ipu and tensor.device.type == "cpu" and _value_of(tensor) is not None
+
+
+def _value_of(tensor: torch.Tensor) -> torch.Tensor:
+    value: torch.Tensor = tensor.constant if isinstance(tensor, FakeTensor) else tensor
+    return value

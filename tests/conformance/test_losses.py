@@ -1,0 +1,312 @@
+"""How the loss is found (semantics §5), loss scaling (§5.1) and the built-in losses (§5.3)."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+import torch
+import torch.nn.functional as F
+from small_models import Function, options, run, trained
+
+import poptorch_emu as poptorch
+
+pytestmark = pytest.mark.feature("Losses", fidelity="exact")
+
+ROWS, CLASSES = 6, 5
+
+
+def _labels() -> torch.Tensor:
+    return torch.tensor([0, 3, 4, 1, 2, 2])
+
+
+def _signs() -> torch.Tensor:
+    return torch.tensor([1.0, -1.0, 1.0, 1.0, -1.0, -1.0])
+
+
+# Function of (x, target, reduction), and the target; x is ROWS x CLASSES and comes from a weight.
+_LOSSES = {
+    "l1": (lambda x, t, r: F.l1_loss(x, t, reduction=r), torch.randn(ROWS, CLASSES)),
+    "mse": (lambda x, t, r: F.mse_loss(x, t, reduction=r), torch.randn(ROWS, CLASSES)),
+    "smooth_l1": (
+        lambda x, t, r: F.smooth_l1_loss(x, t, reduction=r, beta=0.5),
+        torch.randn(ROWS, CLASSES),
+    ),
+    "soft_margin": (
+        lambda x, t, r: F.soft_margin_loss(x, t, reduction=r),
+        torch.randn(ROWS, CLASSES).sign(),
+    ),
+    "hinge_embedding": (
+        lambda x, t, r: F.hinge_embedding_loss(x, t, reduction=r),
+        torch.randn(ROWS, CLASSES).sign(),
+    ),
+    "margin_ranking": (
+        lambda x, t, r: F.margin_ranking_loss(x[:, 0], x[:, 1], t, 0.3, reduction=r),
+        _signs(),
+    ),
+    "nll": (lambda x, t, r: F.nll_loss(x.log_softmax(1), t, reduction=r), _labels()),
+    "nll_ignore": (
+        lambda x, t, r: F.nll_loss(x.log_softmax(1), t, ignore_index=2, reduction=r),
+        _labels(),
+    ),
+    "nll_2d": (
+        lambda x, t, r: F.nll_loss(
+            x.reshape(2, 3, CLASSES).transpose(1, 2).log_softmax(1), t.reshape(2, 3), reduction=r
+        ),
+        _labels(),
+    ),
+    "cross_entropy": (lambda x, t, r: F.cross_entropy(x, t, reduction=r), _labels()),
+    "cross_entropy_ignore": (
+        lambda x, t, r: F.cross_entropy(x, t, ignore_index=3, reduction=r),
+        _labels(),
+    ),
+    "bce": (
+        lambda x, t, r: F.binary_cross_entropy(x.sigmoid(), t, reduction=r),
+        torch.rand(ROWS, CLASSES),
+    ),
+    "bce_weight": (
+        lambda x, t, r: F.binary_cross_entropy(x.sigmoid(), t, weight=t + 0.5, reduction=r),
+        torch.rand(ROWS, CLASSES),
+    ),
+    "bce_logits": (
+        lambda x, t, r: F.binary_cross_entropy_with_logits(
+            x, t, weight=t + 0.5, pos_weight=t[0] + 1, reduction=r
+        ),
+        torch.rand(ROWS, CLASSES),
+    ),
+    "kl_div": (
+        lambda x, t, r: F.kl_div(x.log_softmax(1), t, reduction=r),
+        torch.rand(ROWS, CLASSES).softmax(1),
+    ),
+    "kl_div_log_target": (
+        lambda x, t, r: F.kl_div(x.log_softmax(1), t, reduction=r, log_target=True),
+        torch.rand(ROWS, CLASSES).log_softmax(1),
+    ),
+    "poisson_nll": (
+        lambda x, t, r: F.poisson_nll_loss(x, t, reduction=r),
+        torch.randint(4, (ROWS, CLASSES)).float(),
+    ),
+    "poisson_nll_full": (
+        lambda x, t, r: F.poisson_nll_loss(x.exp(), t, log_input=False, full=True, reduction=r),
+        torch.randint(4, (ROWS, CLASSES)).float(),
+    ),
+    "cosine_embedding": (
+        lambda x, t, r: F.cosine_embedding_loss(x, x.flip(0) * x, t, 0.1, reduction=r),
+        _signs(),
+    ),
+    "triplet_margin": (
+        lambda x, t, r: F.triplet_margin_loss(x, t, t.flip(0), reduction=r),
+        torch.randn(ROWS, CLASSES),
+    ),
+    "multilabel_soft_margin": (
+        lambda x, t, r: F.multilabel_soft_margin_loss(x, t, reduction=r),
+        torch.randint(2, (ROWS, CLASSES)).float(),
+    ),
+}
+
+
+def plain_update(function, weight: torch.Tensor, *inputs: torch.Tensor) -> torch.Tensor:
+    """Returns the weight after one step of lr 0.1 on the sum of what `function` returns."""
+    leaf = weight.clone().requires_grad_()
+    function(*inputs, leaf).sum().backward()
+    return leaf.detach() - 0.1 * leaf.grad
+
+
+@pytest.mark.filterwarnings("ignore:reduction. 'mean' divides the total loss")
+@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
+@pytest.mark.parametrize("name", _LOSSES)
+def test_built_in_loss_when_trained_then_equals_pytorch(name: str, reduction: str) -> None:
+    loss, target = _LOSSES[name]
+    weight, x = torch.randn(ROWS, CLASSES), torch.randn(ROWS, CLASSES)
+
+    def function(x: torch.Tensor, t: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        return loss(x * w, t, reduction)
+
+    (after,) = trained(function, [weight], [(x, target)])
+    expected = plain_update(function, weight, x, target)
+    torch.testing.assert_close(after, expected, rtol=1e-5, atol=1e-6)
+    assert not torch.equal(after, weight)
+
+
+def test_kl_div_when_batchmean_then_equals_pytorch() -> None:
+    target, weight = torch.rand(ROWS, CLASSES).softmax(1), torch.randn(ROWS, CLASSES)
+
+    def function(t: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        return F.kl_div(w.log_softmax(1), t, reduction="batchmean")
+
+    (after,) = trained(function, [weight], [(target,)])
+    torch.testing.assert_close(after, plain_update(function, weight, target))
+
+
+@pytest.mark.parametrize("reduction", ["mean", "sum"])
+def test_ctc_loss_when_trained_then_equals_pytorch(reduction: str) -> None:
+    weight = torch.randn(8, 2, CLASSES)
+    targets = torch.tensor([[1, 2, 3], [2, 4, 0]])
+
+    def function(t: torch.Tensor, ins: torch.Tensor, outs: torch.Tensor, w: torch.Tensor):
+        return F.ctc_loss(w.log_softmax(2), t, ins, outs, reduction=reduction)
+
+    inputs = (targets, torch.tensor([8, 7]), torch.tensor([3, 2]))
+    (after,) = trained(function, [weight], [inputs])
+    torch.testing.assert_close(after, plain_update(function, weight, *inputs), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("function", "message"),
+    [
+        (
+            lambda x, w: F.ctc_loss(
+                (w * x[0, 0]).log_softmax(2),
+                torch.ones(2, 3, dtype=torch.int64),
+                torch.tensor([8, 8]),
+                torch.tensor([3, 3]),
+                reduction="none",
+            ),
+            'CTCLoss with reduction="none" is currently not supported',
+        ),
+        (
+            lambda x, w: F.nll_loss(x * w[0, 0], torch.zeros(2, dtype=int), torch.ones(5)),
+            'Parameter "weight" is unsupported for aten::nll_loss_nd',
+        ),
+        (
+            lambda x, w: F.cross_entropy(x * w[0, 0], torch.zeros(2, dtype=int), torch.ones(5)),
+            'Parameter "weight" is unsupported for aten::nll_loss_nd',
+        ),
+        (lambda x, w: (x * w[0, 0]).sum(), "Couldn't find a loss in graph!"),
+        (
+            lambda x, w: F.cross_entropy(x * w[0, 0], x.softmax(1)),
+            "Couldn't find a loss in graph!",
+        ),
+        (
+            lambda x, w: (F.mse_loss(x * w[0, 0], x), F.l1_loss(x * w[0, 1], x)),
+            r"Multiple independent losses found in graph.*poptorch\.identity_loss",
+        ),
+    ],
+    ids=["ctc none", "nll weight", "ce weight", "no loss", "ce probabilities", "independent"],
+)
+def test_loss_when_refused_then_message_says_why(function, message: str) -> None:
+    with pytest.raises(poptorch.Error, match=message):
+        trained(function, [torch.randn(8, 2, CLASSES)], [(torch.randn(2, CLASSES),)])
+
+
+@pytest.mark.parametrize("reduction", ["sum", "mean", "none"])
+def test_identity_loss_when_reduced_then_value_and_gradient_follow(reduction: str) -> None:
+    weight, x = torch.randn(4), torch.randn(4)
+    (after,) = trained(lambda x, w: poptorch.identity_loss(x * w, reduction), [weight], [(x,)])
+    gradient = x / 4 if reduction == "mean" else x
+    torch.testing.assert_close(after, weight - 0.1 * gradient)
+    value = run(lambda x: poptorch.identity_loss(x, reduction), x)
+    torch.testing.assert_close(value, {"sum": x.sum(), "mean": x.mean(), "none": x}[reduction])
+
+
+def test_loss_when_scaled_afterwards_then_gradients_are_of_the_unscaled_and_a_warning_says_so(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    weight, x = torch.randn(4), torch.randn(4)
+    with caplog.at_level(logging.WARNING, logger="poptorch::python"):
+        (after,) = trained(lambda x, w: F.mse_loss(w, x) * 3, [weight], [(x,)])
+    torch.testing.assert_close(after, weight - 0.1 * (weight - x) / 2)
+    assert "no part in the gradients" in caplog.text and "mul" in caplog.text
+
+
+def test_losses_when_combined_in_identity_loss_then_all_count() -> None:
+    weight, x = torch.randn(4), torch.randn(4)
+
+    def function(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        return poptorch.identity_loss(F.mse_loss(w, x) + 0.5 * F.l1_loss(w, x), "mean")
+
+    (after,) = trained(function, [weight], [(x,)])
+    expected = plain_update(lambda x, w: F.mse_loss(w, x) + 0.5 * F.l1_loss(w, x), weight, x)
+    torch.testing.assert_close(after, expected)
+
+
+def test_nested_loss_when_it_flows_into_the_last_then_that_one_drives() -> None:
+    weight, x = torch.randn(4), torch.randn(4)
+    (after,) = trained(lambda x, w: F.l1_loss(F.mse_loss(w, x), x[0] - 100), [weight], [(x,)])
+    expected = plain_update(lambda x, w: F.l1_loss(F.mse_loss(w, x), x[0] - 100), weight, x)
+    torch.testing.assert_close(after, expected)
+
+
+@pytest.mark.parametrize("detach", ["no_grad", "detach"])
+def test_loss_when_detached_then_nothing_is_trained(detach: str) -> None:
+    weight = torch.randn(4)
+
+    def function(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        if detach == "detach":
+            return F.mse_loss((w * 2).detach(), x)
+        with torch.no_grad():
+            return F.mse_loss(w * 2, x)
+
+    (after,) = trained(function, [weight], [(torch.randn(4),)])
+    assert torch.equal(after, weight)
+
+
+@pytest.mark.parametrize("is_wrapped", [False, True], ids=["alone", "in identity_loss"])
+@pytest.mark.parametrize("reduction", ["mean", "sum"])
+def test_label_smoothing_when_not_wrapped_then_only_the_labels_drive(
+    reduction: str, is_wrapped: bool
+) -> None:
+    weight, labels = torch.randn(ROWS, CLASSES), _labels()
+
+    def function(t: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        value = F.cross_entropy(w, t, label_smoothing=0.2, reduction=reduction, ignore_index=4)
+        return poptorch.identity_loss(value, "sum") if is_wrapped else value
+
+    (after,) = trained(function, [weight], [(labels,)])
+    smoothing = 0.2 if is_wrapped else 0.0
+    expected = plain_update(
+        lambda t, w: F.cross_entropy(
+            w, t, label_smoothing=smoothing, reduction=reduction, ignore_index=4
+        ),
+        weight,
+        labels,
+    )
+    torch.testing.assert_close(after, expected)
+
+
+@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
+def test_label_smoothing_when_computed_then_value_is_pytorchs(reduction: str) -> None:
+    x, labels = torch.randn(ROWS, CLASSES), _labels()
+
+    def function(x: torch.Tensor, t: torch.Tensor) -> torch.Tensor:
+        return F.cross_entropy(x, t, label_smoothing=0.3, reduction=reduction, ignore_index=2)
+
+    torch.testing.assert_close(run(function, x, labels), function(x, labels))
+
+
+@pytest.mark.parametrize("function", [F.nll_loss, F.cross_entropy])
+def test_mean_when_every_target_is_ignored_then_is_zero(function) -> None:
+    value = run(
+        lambda x, t: function(x, t, ignore_index=1), torch.randn(3, 4), torch.ones(3, dtype=int)
+    )
+    assert value.item() == 0.0
+
+
+@pytest.mark.parametrize("is_variable", [False, True], ids=["constant", "variable"])
+def test_loss_scaling_when_set_then_only_the_size_of_gradients_changes(is_variable: bool) -> None:
+    """A gradient of 2^-30 vanishes in float16 unless it is scaled (§5.1)."""
+    weight, x = torch.ones(3).half(), torch.full((3,), 2.0**-12).half()
+
+    def after(scaling: float) -> torch.Tensor:
+        def make(parameters) -> torch.optim.Optimizer:
+            optimizer = poptorch.optim.SGD(parameters, lr=2.0**20, loss_scaling=scaling)
+            if not is_variable:
+                optimizer.variable_attrs.markAsConstant("loss_scaling")
+            return optimizer
+
+        def function(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+            return poptorch.identity_loss((w * x) * x * 2.0**-6, "sum")
+
+        return trained(function, [weight], [(x,)], optimizer=make)[0]
+
+    assert torch.equal(after(1.0), weight)
+    assert torch.equal(after(2.0**14), weight - 2.0**-10)
+
+
+def test_loss_when_scaled_by_the_optimiser_then_value_is_not() -> None:
+    model = Function(lambda x, w: poptorch.identity_loss(w * x, "sum"), torch.ones(2))
+    training = poptorch.trainingModel(
+        model, options(), poptorch.optim.SGD(model.parameters(), lr=0.1, loss_scaling=64.0)
+    )
+    assert training(torch.tensor([1.0, 2.0])).item() == 3.0
+    training.destroy()

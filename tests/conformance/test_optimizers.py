@@ -1,0 +1,346 @@
+"""Optimisers at work on the device: 50 updates, groups, schedulers, states (api §13, semantics §6)."""
+
+from __future__ import annotations
+
+import copy
+import logging
+
+import pytest
+import torch
+import torch.nn.functional as F
+from small_models import Function, options
+from torch import nn
+
+import poptorch_emu as poptorch
+
+pytestmark = pytest.mark.feature("Optimisers", fidelity="exact")
+
+# Class, and arguments with which torch.optim does the same.
+_SAME_AS_TORCH = {
+    "sgd": ("SGD", {"lr": 0.1}),
+    "sgd decay": ("SGD", {"lr": 0.1, "weight_decay": 0.02}),
+    "sgd momentum": ("SGD", {"lr": 0.05, "momentum": 0.9}),
+    "sgd nesterov": ("SGD", {"lr": 0.05, "momentum": 0.9, "nesterov": True}),
+    "adam": ("Adam", {"lr": 0.01}),
+    "adam all": ("Adam", {"lr": 0.01, "betas": (0.8, 0.95), "eps": 1e-6, "weight_decay": 0.03}),
+    "adamw": ("AdamW", {"lr": 0.01, "weight_decay": 0.1}),
+    "rmsprop": ("RMSprop", {"lr": 0.01}),
+    "rmsprop all": (
+        "RMSprop",
+        {"lr": 0.01, "alpha": 0.9, "momentum": 0.5, "centered": True, "weight_decay": 0.01},
+    ),
+}
+
+
+class Regression(nn.Module):
+    """Two layers and a squared error."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(6, 5), nn.Linear(5, 3)
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return F.mse_loss(self.second(self.first(x).tanh()), y)
+
+
+def batches(count: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    generator = torch.Generator().manual_seed(3)
+    return [
+        (torch.randn(4, 6, generator=generator), torch.randn(4, 3, generator=generator))
+        for _ in range(count)
+    ]
+
+
+def train_plain(model: nn.Module, optimizer: torch.optim.Optimizer, data: list) -> None:
+    for x, y in data:
+        optimizer.zero_grad()
+        model(x, y).backward()
+        optimizer.step()
+
+
+def assert_same_parameters(left: nn.Module, right: nn.Module, tolerance: float = 1e-6) -> None:
+    for (name, a), b in zip(left.named_parameters(), right.parameters(), strict=True):
+        torch.testing.assert_close(
+            a, b, rtol=tolerance, atol=tolerance, msg=lambda m, n=name: f"{n}: {m}"
+        )
+
+
+@pytest.mark.parametrize("module", [poptorch.optim, torch.optim], ids=["poptorch", "torch"])
+@pytest.mark.parametrize("name", _SAME_AS_TORCH)
+def test_optimizer_when_50_updates_then_agrees_with_torch_to_1e_6(name: str, module) -> None:
+    kind, arguments = _SAME_AS_TORCH[name]
+    model, plain = Regression(), None
+    plain = copy.deepcopy(model)
+    data = batches(50)
+    training = poptorch.trainingModel(
+        model, options(), getattr(module, kind)(model.parameters(), **arguments)
+    )
+    for batch in data:
+        training(*batch)
+    training.destroy()
+    reference = getattr(torch.optim, kind)(plain.parameters(), foreach=False, **arguments)
+    train_plain(plain, reference, data)
+    assert_same_parameters(model, plain)
+
+
+def test_groups_when_their_values_differ_then_each_follows_its_own() -> None:
+    def make(module, model: Regression) -> torch.optim.Optimizer:
+        return module.SGD(
+            [
+                {"params": model.first.parameters(), "lr": 0.2, "weight_decay": 0.1},
+                {"params": [model.second.weight], "momentum": 0.5},
+                {"params": [model.second.bias], "lr": 0.0},
+            ],
+            lr=0.05,
+            momentum=0.9,
+            weight_decay=0.0,
+        )
+
+    model, data = Regression(), batches(10)
+    plain = copy.deepcopy(model)
+    bias = model.second.bias.detach().clone()
+    training = poptorch.trainingModel(model, options(), make(poptorch.optim, model))
+    for batch in data:
+        training(*batch)
+    training.destroy()
+    train_plain(plain, make(torch.optim, plain), data)
+    assert_same_parameters(model, plain)
+    assert torch.equal(model.second.bias, bias)
+
+
+_SCHEDULERS = {
+    "step": lambda o: torch.optim.lr_scheduler.StepLR(o, 3, 0.5),
+    "exponential": lambda o: torch.optim.lr_scheduler.ExponentialLR(o, 0.9),
+    "cosine": lambda o: torch.optim.lr_scheduler.CosineAnnealingLR(o, 10),
+    "one cycle": lambda o: torch.optim.lr_scheduler.OneCycleLR(o, 0.2, total_steps=13),
+    "lambda": lambda o: torch.optim.lr_scheduler.LambdaLR(o, lambda step: 1 / (1 + step)),
+}
+
+
+@pytest.mark.parametrize("module", [poptorch.optim, torch.optim], ids=["poptorch", "torch"])
+@pytest.mark.parametrize("name", _SCHEDULERS)
+def test_scheduler_when_followed_by_set_optimizer_then_drives_the_device(name: str, module) -> None:
+    model, data = Regression(), batches(12)
+    plain = copy.deepcopy(model)
+    # OneCycleLR also changes the momentum, so that it must be variable.
+    optimizer = module.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    scheduler = _SCHEDULERS[name](optimizer)
+    training = poptorch.trainingModel(model, options(), optimizer)
+    reference = torch.optim.SGD(plain.parameters(), lr=0.1, momentum=0.9)
+    reference_scheduler = _SCHEDULERS[name](reference)
+    for batch in data:
+        training(*batch)
+        scheduler.optimizer.step()  # What torch wants to see; it does nothing without gradients.
+        scheduler.step()
+        training.setOptimizer(optimizer)
+        train_plain(plain, reference, [batch])
+        reference_scheduler.step()
+    training.destroy()
+    assert_same_parameters(model, plain)
+
+
+def test_scheduler_when_alone_then_changes_nothing() -> None:
+    model, data = Regression(), batches(4)
+    plain = copy.deepcopy(model)
+    optimizer = poptorch.optim.SGD(model.parameters(), lr=0.1)
+    training = poptorch.trainingModel(model, options(), optimizer)
+    for batch in data:
+        training(*batch)
+        optimizer.param_groups[0]["lr"] *= 0.1
+    training.destroy()
+    train_plain(plain, torch.optim.SGD(plain.parameters(), lr=0.1), data)
+    assert_same_parameters(model, plain)
+
+
+def test_learning_rate_when_constant_then_scheduler_is_refused() -> None:
+    model = Regression()
+    optimizer = poptorch.optim.Adam(model.parameters())
+    training = poptorch.trainingModel(model, options(), optimizer)
+    training(*batches(1)[0])
+    optimizer.param_groups[0]["lr"] = 0.5
+    with pytest.raises(
+        poptorch.Error, match="learning rates.*Values are constant but do not match"
+    ):
+        training.setOptimizer(optimizer)
+    training.destroy()
+
+
+@pytest.mark.parametrize("name", ["sgd momentum", "adam all", "rmsprop all"])
+def test_set_optimizer_when_another_object_then_state_on_the_device_goes_on(name: str) -> None:
+    kind, arguments = _SAME_AS_TORCH[name]
+    model, data = Regression(), batches(10)
+    plain = copy.deepcopy(model)
+    make = getattr(poptorch.optim, kind)
+    training = poptorch.trainingModel(model, options(), make(model.parameters(), **arguments))
+    for batch in data[:5]:
+        training(*batch)
+    training.setOptimizer(make(model.parameters(), **{**arguments, "lr": 0.001}))
+    for batch in data[5:]:
+        training(*batch)
+    training.destroy()
+    reference = getattr(torch.optim, kind)(plain.parameters(), foreach=False, **arguments)
+    train_plain(plain, reference, data[:5])
+    reference.param_groups[0]["lr"] = 0.001
+    train_plain(plain, reference, data[5:])
+    assert_same_parameters(model, plain)
+
+
+_WITH_STATE = {
+    "sgd": lambda p: poptorch.optim.SGD(p, lr=0.05, momentum=0.9),
+    "sgd combined": lambda p: poptorch.optim.SGD(
+        p, lr=0.05, momentum=0.9, use_combined_accum=True, velocity_scaling=4.0
+    ),
+    "adam": lambda p: poptorch.optim.Adam(p, lr=0.01),
+    "adamw": lambda p: poptorch.optim.AdamW(p, lr=0.01, bias_correction=False),
+    "rmsprop": lambda p: poptorch.optim.RMSprop(p, lr=0.01, momentum=0.5, centered=True),
+    "rmsprop tensorflow": lambda p: poptorch.optim.RMSprop(p, lr=0.01, use_tf_variant=True),
+    "lamb": lambda p: poptorch.optim.LAMB(p, lr=0.01),
+}
+
+
+@pytest.mark.parametrize("way", ["state_dict", "pickle"])
+@pytest.mark.parametrize("name", _WITH_STATE)
+def test_state_when_moved_to_another_executor_then_training_goes_on_exactly(
+    name: str, way: str, tmp_path
+) -> None:
+    model, data = Regression(), batches(10)
+    uninterrupted = copy.deepcopy(model)
+    make = _WITH_STATE[name]
+
+    optimizer = make(uninterrupted.parameters())
+    training = poptorch.trainingModel(uninterrupted, options(), optimizer)
+    for batch in data:
+        training(*batch)
+    training.destroy()
+
+    optimizer = make(model.parameters())
+    training = poptorch.trainingModel(model, options(), optimizer)
+    for batch in data[:5]:
+        training(*batch)
+    state = optimizer.state_dict()
+    training.destroy()
+    if way == "pickle":
+        torch.save(state, tmp_path / "state.pt")
+        state = torch.load(tmp_path / "state.pt")
+    second = copy.deepcopy(model)
+    optimizer = make(second.parameters())
+    optimizer.load_state_dict(state)
+    training = poptorch.trainingModel(second, options(), optimizer)
+    for batch in data[5:]:
+        training(*batch)
+    training.destroy()
+    assert_same_parameters(second, uninterrupted, tolerance=0.0)
+
+
+def test_state_when_loaded_while_attached_then_next_call_uses_it() -> None:
+    model, data = Regression(), batches(8)
+    start = copy.deepcopy(model.state_dict())
+    optimizer = poptorch.optim.Adam(model.parameters(), lr=0.01)
+    training = poptorch.trainingModel(model, options(), optimizer)
+    fresh = copy.deepcopy(optimizer.state_dict())
+    for batch in data[:1]:
+        training(*batch)
+    first_state = copy.deepcopy(optimizer.state_dict())
+    first_weights = copy.deepcopy(training.model.state_dict())
+    losses = [training(*batch).item() for batch in data[1:]]
+    training.load_state_dict(first_weights)
+    optimizer.load_state_dict(first_state)
+    assert [training(*batch).item() for batch in data[1:]] == losses
+    training.destroy()
+    assert fresh["ipu_state"] is None and start.keys() == first_weights.keys()
+
+
+def test_state_when_keys_are_missing_then_the_log_names_them(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    model, data = Regression(), batches(2)
+    optimizer = poptorch.optim.Adam(model.parameters(), lr=0.01)
+    training = poptorch.trainingModel(model, options(), optimizer)
+    training(*data[0])
+    state = copy.deepcopy(optimizer.state_dict())
+    del state["ipu_state"]["Accl1___first.weight"]
+    del state["ipu_param"][next(iter(state["ipu_param"]))]
+    state["ipu_state"]["unknown"] = torch.zeros(1)
+    optimizer.load_state_dict(state)
+    with caplog.at_level(logging.WARNING, logger="poptorch::python"):
+        training(*data[1])
+    training.destroy()
+    assert "writeOptimizerState: ignoring missing state Accl1___first.weight" in caplog.text
+    assert "writeOptimizerState: ignoring missing parameter" in caplog.text
+    assert "unknown" not in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("name", "states"),
+    [
+        ("sgd", {"Accl1"}),
+        ("sgd combined", {"Accl"}),
+        ("adam", {"Accl1", "Accl2", "Step"}),
+        ("lamb", {"Accl1", "Accl2", "Step"}),
+        ("rmsprop", {"Accl1", "Accl2", "Accl3"}),
+    ],
+)
+def test_state_dict_when_read_then_has_poparts_names(name: str, states: set[str]) -> None:
+    model = Regression()
+    optimizer = _WITH_STATE[name](model.parameters())
+    training = poptorch.trainingModel(model, options(), optimizer)
+    training(*batches(1)[0])
+    keys = optimizer.state_dict()["ipu_state"].keys()
+    training.destroy()
+    parameters = [name for name, _ in model.named_parameters()]
+    assert set(keys) == {f"{state}___{name}" for state in states for name in parameters}
+
+
+@pytest.mark.parametrize("kind", ["Running", "Post"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)
+def test_accumulation_when_typed_then_contributions_are_rounded_to_it(
+    dtype: torch.dtype, kind: str
+) -> None:
+    """The documented rules of §4, step by step; float16 always takes the running mean."""
+    opts = options(accumulation=5)
+    strategy = getattr(poptorch.MeanReductionStrategy, kind)
+    opts.Training.setMeanAccumulationAndReplicationReductionStrategy(strategy)
+    x = torch.tensor([0.1, 0.7, 3.3, -2.2, 1.9])
+    model = Function(lambda x, w: poptorch.identity_loss(w * x, "sum"), torch.zeros(1))
+    optimizer = poptorch.optim.SGD(model.parameters(), lr=1.0, accum_type=dtype)
+    training = poptorch.trainingModel(model, opts, optimizer)
+    training(x)
+    training.destroy()
+    total = torch.zeros(1, dtype=dtype)
+    for n, g in enumerate(x):
+        g = g.to(dtype).float()
+        if kind == "Running" or dtype is torch.float16:
+            total = torch.lerp(total.float(), g, 1 / (n + 1)).to(dtype)
+        else:
+            total = (total.float() + g).to(dtype)
+    is_sum = kind == "Post" and dtype is torch.float32
+    expected = -total.float() / (5 if is_sum else 1)
+    torch.testing.assert_close(model.weights[0].detach(), expected, rtol=1e-6, atol=0)
+
+
+def test_maximize_when_asked_for_then_is_ignored_as_documented() -> None:
+    model, data = Regression(), batches(3)
+    plain = copy.deepcopy(model)
+    optimizer = poptorch.optim.SGD(model.parameters(), lr=0.1, maximize=True)
+    training = poptorch.trainingModel(model, options(), optimizer)
+    for batch in data:
+        training(*batch)
+    training.destroy()
+    train_plain(plain, torch.optim.SGD(plain.parameters(), lr=0.1), data)
+    assert_same_parameters(model, plain)
+
+
+def test_parameter_when_in_no_group_then_has_the_default_values() -> None:
+    model, data = Regression(), batches(3)
+    plain = copy.deepcopy(model)
+    optimizer = poptorch.optim.SGD([{"params": model.first.parameters(), "lr": 0.3}], lr=0.05)
+    training = poptorch.trainingModel(model, options(), optimizer)
+    for batch in data:
+        training(*batch)
+    training.destroy()
+    reference = torch.optim.SGD(
+        [{"params": plain.first.parameters(), "lr": 0.3}, {"params": plain.second.parameters()}],
+        lr=0.05,
+    )
+    train_plain(plain, reference, data)
+    assert_same_parameters(model, plain)
