@@ -44,15 +44,13 @@ class Options(options.Options):
         """Starts with the defaults.
 
         Args:
-            ipus_per_replica: how many IPUs a replica has (accepted: the model's blocks decide it);
-                `popdist.getNumIpusPerReplica()` by default.
+            ipus_per_replica: how many IPUs a replica has (accepted: the model's blocks decide it).
 
         Raises:
             ValueError: `ipus_per_replica` is not positive.
         """
         if ipus_per_replica is not None and ipus_per_replica < 1:
             raise ValueError(f"ipus_per_replica must be 1 or more, but it is {ipus_per_replica}.")
-        self._ipus_per_replica = ipus_per_replica or popdist.getNumIpusPerReplica()
         super().__init__()
         self._distributed = _Distributed()
         self.set(replication_factor=popdist.getNumLocalReplicas())
