@@ -30,6 +30,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     given = parser.parse_args(arguments)
     if not (given.module or given.code or given.script):
         parser.error("name a script, or a module after -m, or code after -c")
+    if given.script and not os.path.exists(given.script[0]):
+        parser.error(f"can't open file {given.script[0]!r}: there is none")
     install()
     try:
         _run(given)
@@ -48,7 +50,8 @@ def _run(given: argparse.Namespace) -> None:
         _run_code(given.code[0])
     else:
         sys.argv = given.script
-        sys.path[0] = os.path.dirname(os.path.realpath(given.script[0]))
+        if not getattr(sys.flags, "safe_path", False):
+            sys.path[0] = os.path.dirname(os.path.realpath(given.script[0]))
         runpy.run_path(given.script[0], run_name="__main__")
 
 

@@ -220,8 +220,9 @@ def test_runner_when_given_code_then_runs_it(process, capsys):
         ([], 2, "name a script, or a module after -m, or code after -c"),
         (["-m"], 2, "name a script, or a module after -m, or code after -c"),
         (["--unknown", "x.py"], 2, "usage:"),
+        (["no_such_file.py"], 2, "can't open file 'no_such_file.py'"),
     ],
-    ids=["version", "help", "nothing", "no-module", "unknown"],
+    ids=["version", "help", "nothing", "no-module", "unknown", "no-file"],
 )
 def test_runner_when_asked_about_itself_then_answers_and_ends(arguments, status, text, capsys):
     with pytest.raises(SystemExit) as ended:

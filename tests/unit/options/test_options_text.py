@@ -7,9 +7,7 @@ import pytest
 from poptorch_emu import enums
 from poptorch_emu.options import ConfigFileError, Options
 
-pytestmark = pytest.mark.feature(
-    "Options.loadFromFile and from_json", fidelity="exact"
-)
+pytestmark = pytest.mark.feature("Options.loadFromFile and from_json", fidelity="exact")
 
 
 @pytest.fixture
