@@ -36,15 +36,8 @@ MODULES = {
     "popdist": f"{PACKAGE}.companions.popdist",
 }
 
-
-def target_of(name: str) -> str | None:
-    """Returns the module of ours that `name` stands for, `None` if it is none of our names."""
-    parts = name.split(".")
-    for length in range(len(parts), 0, -1):
-        target = MODULES.get(".".join(parts[:length]))
-        if target is not None:
-            return ".".join([target, *parts[length:]])
-    return None
+# The same for packages that may well be installed: the real one is better than a stand-in.
+STAND_INS = {"horovod": f"{PACKAGE}.companions.horovod"}
 
 
 def submodule(name: str) -> ModuleType | None:
@@ -71,15 +64,28 @@ class _Existing(Loader):
 
 
 class _Finder(MetaPathFinder):
+    """Finds the modules of ours that the names of a table stand for."""
+
+    def __init__(self, table: dict[str, str]) -> None:
+        self._table = table
+
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        name = target_of(fullname)
+        name = self._target_of(fullname)
         found = None if name is None else importlib.util.find_spec(name)
         if name is None or found is None:
             return None
         is_package = found.submodule_search_locations is not None
         return ModuleSpec(fullname, _Existing(name), origin=found.origin, is_package=is_package)
+
+    def _target_of(self, name: str) -> str | None:
+        parts = name.split(".")
+        for length in range(len(parts), 0, -1):
+            target = self._table.get(".".join(parts[:length]))
+            if target is not None:
+                return ".".join([target, *parts[length:]])
+        return None
 
 
 class _InstallWhenUnpickled:
@@ -89,7 +95,6 @@ class _InstallWhenUnpickled:
         return install, ()
 
 
-_FINDER = _Finder()
 _preparation_data = multiprocessing.spawn.get_preparation_data
 
 
@@ -100,13 +105,13 @@ def _preparation_data_with_names(name: str) -> dict[str, Any]:
 def install() -> None:
     """Makes `import poptorch` and the modules beside it mean this package's (exact).
 
-    They win over installed packages of the same names, in this process and in those it starts with
-    `multiprocessing`. A second call does nothing.
+    They win over installed packages of the same names (but for those of `STAND_INS`), in this
+    process and in those it starts with `multiprocessing`. A second call does nothing.
 
     Raises:
         RuntimeError: one of the names has been imported from elsewhere.
     """
-    if _FINDER in sys.meta_path:
+    if any(isinstance(finder, _Finder) for finder in sys.meta_path):
         return
     for name in MODULES:
         present = sys.modules.get(name)
@@ -115,7 +120,10 @@ def install() -> None:
                 f"{name} has been imported already, from {getattr(present, '__file__', None)}. "
                 "Call poptorch_emu.emulator.install() before anything imports it."
             )
-    sys.meta_path.insert(0, _FINDER)
+    absent = {
+        name: own for name, own in STAND_INS.items() if importlib.util.find_spec(name) is None
+    }
+    sys.meta_path.insert(0, _Finder({**MODULES, **absent}))
     # A started process imports the program anew before anything of ours runs there.
     multiprocessing.spawn.get_preparation_data = _preparation_data_with_names
     registerGeometricCustomArgParsers()

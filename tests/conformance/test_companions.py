@@ -8,6 +8,7 @@ import torch
 
 import poptorch_emu as poptorch
 from poptorch_emu.companions import gcipuinfo, libpvti, popart, popdist
+from poptorch_emu.companions.horovod import torch as hvd
 from poptorch_emu.companions.popdist import poptorch as popdist_poptorch
 
 popart_feature = pytest.mark.feature("popart", fidelity="accepted")
@@ -229,3 +230,29 @@ def test_pvti_when_enabled_then_logs(caplog, monkeypatch):
 def test_tracepoint_when_the_block_fails_then_the_error_passes():
     with pytest.raises(KeyError), libpvti.Tracepoint(libpvti.createTraceChannel("app"), "part"):
         raise KeyError("x")
+
+
+@pytest.mark.feature("horovod.torch", fidelity="accepted")
+def test_horovod_then_there_is_one_process_whose_values_count():
+    hvd.init()
+    assert hvd.is_initialized()
+    assert (hvd.rank(), hvd.local_rank(), hvd.size(), hvd.local_size()) == (0, 0, 1, 1)
+    metric = torch.tensor([2.0, 3.0])
+    for result in (
+        hvd.allreduce(metric, op=hvd.Sum),
+        hvd.allreduce(metric, average=True),
+        hvd.allgather(metric, name="metric"),
+        hvd.broadcast(metric, root_rank=0),
+        hvd.grouped_allreduce([metric], op=hvd.Average)[0],
+    ):
+        assert result is not metric
+        torch.testing.assert_close(result, metric, rtol=0, atol=0)
+    hvd.shutdown()
+    assert not hvd.is_initialized()
+
+
+@pytest.mark.feature("horovod.torch", fidelity="accepted")
+@pytest.mark.parametrize("broadcast", [hvd.broadcast, hvd.broadcast_parameters])
+def test_horovod_when_the_root_is_another_process_then_refuses(broadcast):
+    with pytest.raises(ValueError, match="root_rank is 1, but there is one process"):
+        broadcast(torch.ones(2), root_rank=1)

@@ -16,7 +16,7 @@ import poptorch_emu
 from poptorch_emu import __main__, aliases
 from poptorch_emu.emulator import install
 
-ROOTS = {name.partition(".")[0] for name in aliases.MODULES}
+ROOTS = {name.partition(".")[0] for name in (*aliases.MODULES, *aliases.STAND_INS)}
 
 
 def aliased() -> dict[str, types.ModuleType]:
@@ -70,6 +70,7 @@ aliases_feature = pytest.mark.feature("poptorch_emu.emulator.install", fidelity=
         ("popdist.poptorch", "poptorch_emu.companions.popdist.poptorch"),
         ("gcipuinfo", "poptorch_emu.companions.gcipuinfo"),
         ("libpvti", "poptorch_emu.companions.libpvti"),
+        ("horovod.torch", "poptorch_emu.companions.horovod.torch"),
     ],
 )
 def test_name_when_imported_then_is_the_very_module(name, own, installed):
@@ -141,6 +142,14 @@ def test_install_when_another_poptorch_is_there_then_wins_over_it(process, tmp_p
     process.syspath_prepend(tmp_path)
     install()
     assert importlib.import_module("poptorch") is poptorch_emu
+
+
+@aliases_feature
+def test_install_when_horovod_is_there_then_leaves_it(process, tmp_path):
+    (tmp_path / "horovod.py").write_text("is_other = True")
+    process.syspath_prepend(tmp_path)
+    install()
+    assert importlib.import_module("horovod").is_other
 
 
 @aliases_feature
