@@ -2,13 +2,14 @@
 #   make demo   trains the pipelining tutorial on handwritten digits
 #   make test   runs the test suite
 #   make check  format, lint and types
+#   make docs   writes the table of features in docs/compatibility.md from the tests' markers
 
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 SOURCES := setup.py $(shell find csrc -name '*.cpp' -o -name '*.h' 2>/dev/null)
 
-.PHONY: demo test check bench clean
+.PHONY: demo test check docs bench clean
 
 demo: $(VENV)/.built
 	$(BIN)/python tutorials/pipelining/mnist_pipeline.py --epochs 10
@@ -22,6 +23,9 @@ check: $(VENV)/.built
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/clang-format --dry-run --Werror $(filter %.cpp %.h,$(SOURCES))
+
+docs:
+	$(PYTHON) tools/compatibility.py
 
 bench: $(VENV)/.built
 	$(BIN)/python benchmarks/speed.py

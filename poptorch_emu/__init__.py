@@ -1,11 +1,14 @@
 """PopTorch programs on virtual IPUs: `import poptorch_emu as poptorch`."""
 
-from poptorch_emu import optim
+from typing import Any
+
+from poptorch_emu import emulator, import_effects, native_core, old_names, optim, profiling
 from poptorch_emu.args_parser import (
     ICustomArgParser,
     registerCustomArgParser,
     registerGeometricCustomArgParsers,
 )
+from poptorch_emu.attributes import accessAttributes, attributes_lists
 from poptorch_emu.blocks import (
     BeginBlock,
     Block,
@@ -44,9 +47,11 @@ from poptorch_emu.factories import inferenceModel, trainingModel
 from poptorch_emu.hooks import registerPostCompileHook, registerPreCompileHook
 from poptorch_emu.log import logger
 from poptorch_emu.log import set_log_level as setLogLevel  # noqa: N812
-from poptorch_emu.module_repr import module_repr
+from poptorch_emu.module_repr import module_repr, print
+from poptorch_emu.native_core import getIpuTensorId
 from poptorch_emu.ops import identity_loss, nop, recomputationCheckpoint, set_available_memory
 from poptorch_emu.options import (
+    BlockId,
     Options,
     ParallelPhasedExecution,
     Phase,
@@ -59,12 +64,15 @@ from poptorch_emu.options import (
 from poptorch_emu.trace.blocks import is_tracing as isRunningOnIpu  # noqa: N812
 from poptorch_emu.version import __version__
 
+poptorch_core = native_core
+
 __all__ = [
     "AsynchronousDataAccessor",
     "AutoStage",
     "BeginBlock",
     "Block",
     "BlockFunction",
+    "BlockId",
     "CommGroupType",
     "ConfigFileError",
     "ConnectionType",
@@ -96,7 +104,11 @@ __all__ = [
     "UnrecoverableError",
     "VariableRetrievalMode",
     "__version__",
+    "accessAttributes",
+    "attributes_lists",
     "createPoptorchError",
+    "emulator",
+    "getIpuTensorId",
     "identity_loss",
     "inferenceModel",
     "isRunningOnIpu",
@@ -104,6 +116,9 @@ __all__ = [
     "module_repr",
     "nop",
     "optim",
+    "poptorch_core",
+    "print",
+    "profiling",
     "recomputationCheckpoint",
     "registerCustomArgParser",
     "registerGeometricCustomArgParsers",
@@ -114,3 +129,11 @@ __all__ = [
     "setLogLevel",
     "trainingModel",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """Finds names that PopTorch's files leak, and explains those of older releases."""
+    return old_names.find(name)
+
+
+import_effects.apply()

@@ -1,28 +1,94 @@
 """What programs reach for in `poptorch.poptorch_core`, which was PopTorch's C++ module.
 
-Only the parts that concern errors, options and logging; the rest has other homes.
+Errors, options, logging and questions about the trace; what drove PopTorch's compiler and devices
+has other homes here, and asking for it says which.
 """
 
 from __future__ import annotations
 
+import itertools
 from enum import Enum
-from typing import Any
+from typing import Any, NoReturn
+
+import torch
 
 from poptorch_emu.errors import Error, RecoverableError, UnrecoverableError, compiler_error
-from poptorch_emu.log import set_log_level
+from poptorch_emu.log import set_log_level, set_popart_log_level
 from poptorch_emu.options.popart import validate_options
 from poptorch_emu.trace.blocks import is_tracing
 
 __all__ = [
+    "CompilerOptions",
     "Error",
     "RecoverableError",
     "TestErrorType",
+    "TracingMode",
     "UnrecoverableError",
     "_throwTestError",
     "_validateOptions",
+    "getIpuTensorId",
     "isCompilingWithDispatcher",
+    "poptorchAtExit",
     "setLogLevel",
+    "setPopartLogLevel",
 ]
+
+_THE_WRAPPER = "the object that poptorch.trainingModel or poptorch.inferenceModel returns"
+_THE_TRACER = "tracing, which the wrapper does by itself at its first call or in compile()"
+# Function of PopTorch's C++ module -> what does its work here.
+_ELSEWHERE = {
+    **dict.fromkeys(
+        (
+            "attachToDevice",
+            "copyNamedBuffersToDevice_impl",
+            "copyWeightsToDevice_impl",
+            "copyWeightsToHost_impl",
+            "cycleCount",
+            "detachFromDevice",
+            "execute",
+            "getRandomSeed",
+            "getRngState",
+            "getTimestamps",
+            "isAttachedToDevice",
+            "loadEngineAndConnectStreams",
+            "readOptimizerState",
+            "saveExecutableToFile",
+            "setRngState",
+            "updateOptimizers",
+            "writeOptimizerState",
+            "_getTensorNames",
+        ),
+        _THE_WRAPPER,
+    ),
+    **dict.fromkeys(
+        (
+            "compileWithManualTracing",
+            "createGraph",
+            "destroyDispatcher",
+            "endDispatch",
+            "endOutputsMove",
+            "endParametersMove",
+            "finalizeGraph",
+            "isGraphNondeterministic",
+            "mapParamsToNames",
+            "processDispatchAndImportExecutable",
+            "setPerReplica",
+            "startDispatch",
+            "startOutputsMove",
+            "startParametersMove",
+            "_getPopartIR",
+        ),
+        _THE_TRACER,
+    ),
+    **dict.fromkeys(
+        ("isAlreadyRegistered", "registerBuffersWithCallback", "registerCPUCallBack"),
+        "poptorch.CPU",
+    ),
+    "appendPoptorchMetadataToFile": "poptorch.PoplarExecutor.save",
+    "setCustomCodeletsPath": "nothing: there are no codelets to compile",
+}
+
+_next_id = itertools.count(1)
 
 
 class TestErrorType(Enum):
@@ -36,6 +102,23 @@ class TestErrorType(Enum):
     PoplarUnknown = "poplar_unknown_runtime_error"
     PoplarRecoverableFullReset = "poplar_recoverable_runtime_error"
     PoplarLinkError = "poplar_link_error"
+
+
+class TracingMode(Enum):
+    """How a model is captured; there is one way."""
+
+    PopART = 0
+
+
+class CompilerOptions:
+    """What PopTorch hands to its compiler (accepted).
+
+    Attributes:
+        source_location_excludes: parts of paths whose files are not shown as the place of an error.
+    """
+
+    def __init__(self) -> None:
+        self.source_location_excludes: list[str] = []
 
 
 def _throwTestError(kind: TestErrorType) -> None:
@@ -59,3 +142,37 @@ def isCompilingWithDispatcher() -> bool:
 def setLogLevel(level: int | str) -> None:
     """Sets what is logged (exact); see `poptorch.setLogLevel`."""
     set_log_level(level)
+
+
+def setPopartLogLevel(level: str) -> None:
+    """Checks the name of a level of a layer that is not here (accepted)."""
+    set_popart_log_level(level)
+
+
+def getIpuTensorId(tensor: torch.Tensor) -> int:
+    """Returns a number that a tensor on the IPU keeps for its life (exact).
+
+    Raises:
+        Error: the tensor is not on the IPU; it can be there only while `forward` is traced.
+    """
+    if tensor.device.type != "ipu":
+        raise compiler_error(
+            "You may only call getIpuTensorId on an IPU tensor, but this one is on "
+            f"{tensor.device}. Call it in the forward of a wrapped model, where "
+            "poptorch.isRunningOnIpu() is True."
+        )
+    return int(vars(tensor).setdefault("_poptorch_ipu_id", next(_next_id)))
+
+
+def poptorchAtExit() -> None:
+    """Returns: the engine releases everything with the wrappers that own it (accepted)."""
+
+
+def __getattr__(name: str) -> NoReturn:
+    """Says where to find what a function of PopTorch's C++ module did."""
+    if name in _ELSEWHERE:
+        raise AttributeError(
+            f"poptorch_core.{name} is a part of PopTorch's C++ layer that is not here. What does "
+            f"its work is {_ELSEWHERE[name]}."
+        )
+    raise AttributeError(f"module 'poptorch.poptorch_core' has no attribute {name!r}")

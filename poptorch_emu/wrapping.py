@@ -140,7 +140,11 @@ def wrap(model: torch.nn.Module, sync: Callable[[], Any], destroy: Callable[[], 
                 f"All buffers must be an instance of torch.Tensor (Got {type(buffer)} for {name}). "
                 "Register a plain tensor."
             )
-    link = _Link(sync)
+    put_on(model, _Link(sync), _wrapped_class(type(model), weakref.WeakMethod(destroy)))
+
+
+def put_on(model: torch.nn.Module, link: Callable[[], None], cls: type[torch.nn.Module]) -> None:
+    """Gives `model` the class `cls`, and its parameters and buffers those that call `link`."""
     for parameter in model.parameters():
         parameter.__dict__[_SYNC] = link
         parameter.__class__ = SyncedParameter
@@ -148,7 +152,7 @@ def wrap(model: torch.nn.Module, sync: Callable[[], Any], destroy: Callable[[], 
         buffer.__dict__[_SYNC] = link
         buffer.__class__ = SyncedBuffer
     model.__dict__[_SYNC] = link
-    model.__class__ = _wrapped_class(type(model), weakref.WeakMethod(destroy))
+    model.__class__ = cls
 
 
 def unwrap(model: torch.nn.Module) -> None:

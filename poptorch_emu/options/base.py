@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 from poptorch_emu.errors import require
 from poptorch_emu.log import logger
+from poptorch_emu.old_names import missing_option
 
 Self = TypeVar("Self", bound="Freezable")
 
@@ -151,7 +152,7 @@ class OptionsDict(Freezable):
         """Returns the value of the option `name`; called only for names that Python cannot find."""
         values = self.__dict__.get("_values", {})
         if name not in values:
-            raise AttributeError(f"Invalid attribute {name}. Valid options are {list(values)}.")
+            raise AttributeError(missing_option(name, list(values)))
         return values[name]
 
     def __setattr__(self, name: str, value: Any) -> None:

@@ -9,6 +9,14 @@ from tqdm import tqdm
 
 _TOTAL = 100
 
+_is_hidden = False
+
+
+def hide_progress_bars() -> None:
+    """Draws no bars from now on in this process; compilation times are still measured."""
+    global _is_hidden
+    _is_hidden = True
+
 
 @contextmanager
 def progress_bar(steps: Sequence[str], is_shown: bool) -> Iterator[Callable[[str], None]]:
@@ -22,7 +30,7 @@ def progress_bar(steps: Sequence[str], is_shown: bool) -> Iterator[Callable[[str
         total=_TOTAL,
         desc="Graph compilation",
         bar_format="{desc}: {percentage:3.0f}%|{bar}| {n:.0f}/{total} [{elapsed}<{remaining}]",
-        disable=not is_shown,
+        disable=_is_hidden or not is_shown,
     ) as bar:
 
         def on_step(step: str) -> None:

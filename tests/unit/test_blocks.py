@@ -12,6 +12,8 @@ from poptorch_emu.errors import Error
 from poptorch_emu.ir.record import BlockPlace
 from poptorch_emu.trace.blocks import current_block, tracing
 
+pytestmark = pytest.mark.feature("Block, BeginBlock, BlockFunction, removeBlocks", fidelity="exact")
+
 
 class Trace:
     """Stands for a trace: notes each block that begins, places all on stage 0."""

@@ -6,6 +6,8 @@ import pytest
 
 from poptorch_emu import enums
 
+pytestmark = pytest.mark.feature("Enumerations", fidelity="exact")
+
 # Name, then members in the order of their values, from 0 upwards.
 DENSE = {
     "MeanReductionStrategy": "Running Post PostAndLoss",

@@ -15,6 +15,8 @@ from poptorch_emu.errors import (
     require,
 )
 
+pytestmark = pytest.mark.feature("Errors", fidelity="exact")
+
 
 def test_make_error_text_then_type_is_in_front():
     error = make_error("7 is not a shape.")

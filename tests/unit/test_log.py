@@ -9,6 +9,8 @@ import pytest
 
 from poptorch_emu import log
 
+pytestmark = pytest.mark.feature("Logging", fidelity="exact")
+
 
 @pytest.fixture(autouse=True)
 def restore_level():

@@ -7,6 +7,8 @@ from poptorch_emu.blocks import BeginBlock
 from poptorch_emu.module_repr import module_repr
 from poptorch_emu.module_repr import print as print_model
 
+pytestmark = pytest.mark.feature("poptorch.module_repr", fidelity="exact")
+
 
 class ManyLines(torch.nn.Module):
     def extra_repr(self):

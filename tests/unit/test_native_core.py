@@ -8,6 +8,8 @@ from poptorch_emu import errors, native_core
 from poptorch_emu.log import logger
 from poptorch_emu.trace.blocks import tracing
 
+pytestmark = pytest.mark.feature("poptorch.poptorch_core", fidelity="exact")
+
 
 @pytest.mark.parametrize(
     ("name", "expected_class", "expected_type"),

@@ -13,6 +13,8 @@ import torch
 
 from poptorch_emu.optim import LAMB, SGD, Adam, AdamW, Optimizer, RMSprop, VariableAttributes
 
+pytestmark = pytest.mark.feature("poptorch.optim", fidelity="exact")
+
 CLASSES = {"SGD": SGD, "Adam": Adam, "AdamW": AdamW, "RMSprop": RMSprop, "LAMB": LAMB}
 # PopTorch reference, optimisers: the arguments after `params`, in order.
 SIGNATURES = {

@@ -12,6 +12,8 @@ import poptorch_emu as poptorch
 from poptorch_emu.optim.convert import check_reduction, needs_running_mean, optimizer_config
 from poptorch_emu.update.config import Hyper, OptimizerConfig, OptimizerKind
 
+pytestmark = pytest.mark.feature("Optimisers of torch.optim", fidelity="exact")
+
 K = OptimizerKind
 ours, torchs = poptorch.optim, torch.optim
 

@@ -13,6 +13,8 @@ import poptorch_emu as poptorch
 from poptorch_emu.optim.device_state import OptimizerLink
 from poptorch_emu.update.config import OptimizerConfig
 
+pytestmark = pytest.mark.feature("setOptimizer and optimiser state", fidelity="exact")
+
 ours = poptorch.optim
 Running, Post = poptorch.MeanReductionStrategy.Running, poptorch.MeanReductionStrategy.Post
 

@@ -7,6 +7,8 @@ from poptorch_emu.errors import Error
 from poptorch_emu.options import Options, TensorLocationSettings
 from poptorch_emu.options.popart import validate_options
 
+pytestmark = pytest.mark.feature("Options._Popart", fidelity="accepted")
+
 VALUE_OF_KIND = {
     "bool": True,
     "uint64": 1,

@@ -6,6 +6,10 @@ import torch
 from poptorch_emu.enums import MeanReductionStrategy, ReductionType
 from poptorch_emu.options import Options, TensorLocationSettings
 
+pytestmark = pytest.mark.feature(
+    "Options.Training, Precision, Distributed, TensorLocations, Jit", fidelity="exact"
+)
+
 
 @pytest.mark.parametrize(
     ("dtype", "name"),

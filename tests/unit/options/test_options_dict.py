@@ -8,6 +8,8 @@ import pytest
 from poptorch_emu.options import Options, OptionsDict
 from poptorch_emu.options.base import merge, note_accepted
 
+pytestmark = pytest.mark.feature("Options: freezing, copies, pickles", fidelity="exact")
+
 
 class Sample(OptionsDict):
     def __init__(self):

@@ -7,6 +7,8 @@ import pytest
 from poptorch_emu import enums
 from poptorch_emu.options import ConfigFileError, Options
 
+pytestmark = pytest.mark.feature("Options.loadFromFile and from_json", fidelity="exact")
+
 
 @pytest.fixture
 def config_file(tmp_path):

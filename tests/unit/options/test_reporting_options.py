@@ -6,6 +6,8 @@ from poptorch_emu.enums import OutputMode
 from poptorch_emu.options import Options
 from poptorch_emu.options.progress import ProgressBar
 
+pytestmark = pytest.mark.feature("Options for reports and progress", fidelity="exact")
+
 
 @pytest.mark.parametrize(("path", "directory"), [(None, "."), ("/profile", "/profile")])
 def test_enable_profiling_then_sets_engine_options_beside_others(path, directory):

@@ -12,6 +12,8 @@ from poptorch_emu.options import (
     TensorLocationSettings,
 )
 
+pytestmark = pytest.mark.feature("Options", fidelity="exact")
+
 DEFAULTS = {
     "replication_factor": 1,
     "input_group_size": 1,

@@ -19,6 +19,8 @@ from poptorch_emu.options import (
 from poptorch_emu.options.popart import validate_options
 from poptorch_emu.options.strategies import strategy_config
 
+pytestmark = pytest.mark.feature("Execution strategies, Stage, Phase", fidelity="exact")
+
 PIPELINED = pytest.mark.parametrize("strategy_class", [PipelinedExecution, ShardedExecution])
 PHASED = pytest.mark.parametrize("strategy_class", [SerialPhasedExecution, ParallelPhasedExecution])
 

@@ -1,0 +1,87 @@
+"""`python -m poptorch_emu script.py`: runs a program that imports `poptorch` on virtual IPUs."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import runpy
+import sys
+from collections.abc import Sequence
+from types import ModuleType, TracebackType
+
+from poptorch_emu.emulator import install
+from poptorch_emu.version import __version__
+
+_OWN_FILES = frozenset({__file__, runpy.__file__, "<frozen runpy>"})
+
+_DESCRIPTION = (
+    "Runs a program on virtual IPUs: in it, `import poptorch` and the modules beside it mean this "
+    "package's. Everything after the program goes to the program."
+)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Runs what the command line names, as Python itself would, with the names installed.
+
+    An exception of the program goes to the exception hook of that moment without the frames above
+    the program, and the exit status is 1.
+    """
+    parser = _parser()
+    given = parser.parse_args(arguments)
+    if not (given.module or given.code or given.script):
+        parser.error("name a script, or a module after -m, or code after -c")
+    if given.script and not os.path.exists(given.script[0]):
+        parser.error(f"can't open file {given.script[0]!r}: there is none")
+    install()
+    try:
+        _run(given)
+    except Exception as error:
+        trace = _without_own_frames(error.__traceback__)
+        sys.excepthook(type(error), error.with_traceback(trace), trace)
+        sys.exit(1)
+
+
+def _run(given: argparse.Namespace) -> None:
+    if given.module:
+        sys.argv = given.module
+        runpy.run_module(given.module[0], run_name="__main__", alter_sys=True)
+    elif given.code:
+        sys.argv = ["-c", *given.code[1:]]
+        _run_code(given.code[0])
+    else:
+        sys.argv = given.script
+        if not getattr(sys.flags, "safe_path", False):
+            sys.path[0] = os.path.dirname(os.path.realpath(given.script[0]))
+        runpy.run_path(given.script[0], run_name="__main__")
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m poptorch_emu",
+        usage="%(prog)s [-h] [--version] (script | -m module | -c code) [argument ...]",
+        description=_DESCRIPTION,
+        allow_abbrev=False,
+    )
+    parser.add_argument("--version", action="version", version=f"poptorch_emu {__version__}")
+    rest = argparse.REMAINDER
+    way = parser.add_mutually_exclusive_group()
+    way.add_argument("-m", dest="module", nargs=rest, help="run a module")
+    way.add_argument("-c", dest="code", nargs=rest, help="run a line of code")
+    parser.add_argument("script", nargs=rest, help="a file to run, and its arguments")
+    return parser
+
+
+def _run_code(code: str) -> None:
+    module = ModuleType("__main__")
+    sys.modules["__main__"] = module
+    exec(compile(code, "<string>", "exec"), module.__dict__)
+
+
+def _without_own_frames(trace: TracebackType | None) -> TracebackType | None:
+    while trace is not None and trace.tb_frame.f_code.co_filename in _OWN_FILES:
+        trace = trace.tb_next
+    return trace
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,35 @@
+"""`pytest -p poptorch_emu.pytest_plugin`: tests of a library with IPU code, on virtual IPUs.
+
+`import poptorch` means this package from before the first test file is read; each test starts with
+the same random state, and compiling draws no progress bars.
+"""
+
+from __future__ import annotations
+
+import random
+
+import numpy
+import pytest
+import torch
+
+from poptorch_emu.emulator import install
+from poptorch_emu.runtime.progress import hide_progress_bars
+from poptorch_emu.version import __version__
+
+_SEED = 0
+
+# At import: neither `-p` nor `pytest_plugins` in a conftest leaves an earlier moment.
+install()
+hide_progress_bars()
+
+
+def pytest_report_header() -> str:
+    """Says in the first lines of a run that there are no real IPUs."""
+    return f"poptorch: poptorch_emu {__version__}, virtual IPUs, seed {_SEED} for each test"
+
+
+@pytest.fixture(autouse=True)
+def _same_random_state() -> None:
+    torch.manual_seed(_SEED)
+    numpy.random.seed(_SEED)
+    random.seed(_SEED)

@@ -1,0 +1,67 @@
+"""The table of features in docs/compatibility.md and the tool that writes it."""
+
+import importlib.util
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+spec = importlib.util.spec_from_file_location("compatibility", ROOT / "tools" / "compatibility.py")
+compatibility = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(compatibility)
+
+DOCUMENT = f"by hand\n\n{compatibility.BEGIN}\nold\n{compatibility.END}\n\nby hand too\n"
+
+
+def features(folder: Path, **sources: str) -> dict:
+    for name, source in sources.items():
+        (folder / f"{name}.py").write_text(source)
+    return compatibility.features_of(folder)
+
+
+def test_document_in_the_repository_then_is_up_to_date():
+    present = compatibility.DOCUMENT.read_text()
+    wanted = compatibility.updated(present, compatibility.features_of(compatibility.TESTS))
+    assert present == wanted, "docs/compatibility.md is stale: run `make docs`"
+
+
+def test_table_then_has_one_sorted_line_a_feature_with_all_words_and_files(tmp_path):
+    found = features(
+        tmp_path,
+        test_a='pytestmark = [pytest.mark.feature("zoo", fidelity="refused")]',
+        test_b='@pytest.mark.feature("zoo", fidelity="exact")\ndef test(): pass',
+        test_c='@pytest.mark.feature("Ant", fidelity="modelled")\nclass Test: pass',
+    )
+    assert compatibility.table(found).splitlines()[2:] == [
+        "| Ant | modelled | test_c.py |",
+        "| zoo | exact, refused | test_a.py, test_b.py |",
+    ]
+
+
+def test_updated_then_keeps_what_was_written_by_hand_and_is_stable(tmp_path):
+    found = features(tmp_path, t='x = pytest.mark.feature("A", fidelity="exact")')
+    once = compatibility.updated(DOCUMENT, found)
+    assert once.startswith("by hand\n\n") and once.endswith("\n\nby hand too\n")
+    assert "old" not in once and "| A | exact | t.py |" in once
+    assert compatibility.updated(once, found) == once
+
+
+@pytest.mark.parametrize("comment", [compatibility.BEGIN, compatibility.END])
+def test_updated_when_a_comment_is_missing_then_refuses(comment):
+    with pytest.raises(ValueError, match="must have one line"):
+        compatibility.updated(DOCUMENT.replace(comment, ""), {})
+
+
+@pytest.mark.parametrize(
+    "marker",
+    ['("A")', '(name, fidelity="exact")', '("A", "exact")', '("A", fidelity="exact", more=1)'],
+)
+def test_marker_when_it_cannot_be_read_then_names_the_place(marker, tmp_path):
+    with pytest.raises(ValueError, match=r"test_x\.py:1: write the marker as"):
+        features(tmp_path, test_x=f"x = pytest.mark.feature{marker}")
+
+
+def test_marker_when_the_word_is_unknown_then_lists_the_words(tmp_path):
+    with pytest.raises(ValueError, match="'perfect' is none of exact, modelled"):
+        features(tmp_path, test_x='x = pytest.mark.feature("A", fidelity="perfect")')

@@ -1,0 +1,98 @@
+"""Writes the table of features in docs/compatibility.md from the markers of the tests.
+
+A test says what it shows with `@pytest.mark.feature("Name", fidelity="exact")`. The markers are
+read from the source, so nothing is imported and it does not matter which tests run. `make docs`
+rewrites the table; `--check` only says whether it is up to date.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import sys
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+DOCUMENT = ROOT / "docs" / "compatibility.md"
+TESTS = ROOT / "tests"
+BEGIN = "<!-- Made by `make docs` from the tests' markers; do not edit. -->"
+END = "<!-- End of what `make docs` makes. -->"
+FIDELITIES = ("exact", "modelled", "accepted", "refused")
+
+Features = dict[str, dict[str, set[str]]]
+
+
+def features_of(tests: Path) -> Features:
+    """Returns fidelity words and test files of each feature: name -> word -> file names.
+
+    Raises:
+        ValueError: a marker is not two literals, or has an unknown word.
+    """
+    features: Features = defaultdict(lambda: defaultdict(set))
+    for path in sorted(tests.rglob("*.py")):
+        for name, fidelity in _markers(path):
+            features[name][fidelity].add(path.relative_to(tests).as_posix())
+    return features
+
+
+def table(features: Features) -> str:
+    """Returns the table: one feature a line, in alphabetical order."""
+    lines = ["| Feature | Fidelity | Shown by `tests/` |", "|---|---|---|"]
+    for name in sorted(features, key=lambda name: (name.casefold(), name)):
+        words = [word for word in FIDELITIES if word in features[name]]
+        files = sorted(set().union(*features[name].values()))
+        lines.append(f"| {name} | {', '.join(words)} | {', '.join(files)} |")
+    return "\n".join(lines)
+
+
+def updated(document: str, features: Features) -> str:
+    """Returns `document` with a new table between the two comments.
+
+    Raises:
+        ValueError: the comments are not there.
+    """
+    if document.count(BEGIN) != 1 or document.count(END) != 1:
+        raise ValueError(f"The document must have one line '{BEGIN}' and one '{END}' after it.")
+    before, rest = document.split(BEGIN)
+    _, after = rest.split(END)
+    return f"{before}{BEGIN}\n{table(features)}\n{END}{after}"
+
+
+def _markers(path: Path) -> Iterator[tuple[str, str]]:
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Call) and ast.unparse(node.func) == "pytest.mark.feature":
+            yield _name_and_fidelity(node, f"{path}:{node.lineno}")
+
+
+def _name_and_fidelity(marker: ast.Call, place: str) -> tuple[str, str]:
+    values = [*marker.args, *(keyword.value for keyword in marker.keywords)]
+    words = [value.value for value in values if isinstance(value, ast.Constant)]
+    keywords = [keyword.arg for keyword in marker.keywords]
+    if len(words) != 2 or len(values) != 2 or keywords != ["fidelity"]:
+        raise ValueError(
+            f'{place}: write the marker as feature("Name", fidelity="exact"), not '
+            f"{ast.unparse(marker)}: the table is made without running the tests."
+        )
+    name, fidelity = words
+    if fidelity not in FIDELITIES:
+        raise ValueError(f"{place}: {fidelity!r} is none of {', '.join(FIDELITIES)}.")
+    return str(name), fidelity
+
+
+def main() -> None:
+    """Rewrites the document, or says with exit status 1 that it has to be."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--check", action="store_true", help="change nothing")
+    is_check = parser.parse_args().check
+    present = DOCUMENT.read_text(encoding="utf-8")
+    wanted = updated(present, features_of(TESTS))
+    if is_check and present != wanted:
+        sys.exit(f"{DOCUMENT.relative_to(ROOT)} is stale: run `make docs`.")
+    if not is_check:
+        DOCUMENT.write_text(wanted, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
