@@ -44,6 +44,16 @@ class StrategyConfig:
         return self.auto_stage is not None
 
 
+class Recomputation(Enum):
+    """Which values of forward are computed again in backward; the numbers are the backend's."""
+
+    NONE = 0
+    STANDARD = 1
+    NORM_ONLY = 2
+    PIPELINE = 3
+    ALL = 4
+
+
 @dataclass(frozen=True)
 class AnchorConfig:
     """A tensor inside the model that the host wants to see (`Options.anchorTensor`)."""
@@ -56,7 +66,11 @@ class AnchorConfig:
 
 @dataclass(frozen=True)
 class CompileConfig:
-    """Everything that decides what is compiled; counts are at least 1."""
+    """Everything that decides what is compiled; counts are at least 1.
+
+    Attributes:
+        recomputation: as the user asked for; `None` leaves it to the compiler.
+    """
 
     is_training: bool
     device_iterations: int = 1
@@ -72,6 +86,7 @@ class CompileConfig:
     auto_round_num_ipus: bool = False
     random_seed: int | None = None
     strategy: StrategyConfig = StrategyConfig()
+    recomputation: Recomputation | None = None
     anchors: tuple[AnchorConfig, ...] = ()
     num_processes: int = 1
     checks_floating_point: bool = False

@@ -15,6 +15,7 @@ from poptorch_emu.compile.limits import (
     check_written_variables,
 )
 from poptorch_emu.compile.lower import Lowering
+from poptorch_emu.compile.recompute import recomputation_of, recomputed_operations
 from poptorch_emu.compile.segments import cut
 from poptorch_emu.config import CompileConfig, StrategyKind
 from poptorch_emu.ir.graph import Graph, SinkKind
@@ -127,7 +128,8 @@ def lower(
 ) -> Executable:
     """Returns the executable of a placed and scheduled graph."""
     config = request.config
-    segments = cut(graph, placed, config.is_training)
+    recomputed = recomputed_operations(graph, placed, recomputation_of(config, placed))
+    segments = cut(graph, placed, config.is_training, recomputed)
     lowering = Lowering(graph, segments, placed, schedule, config, request.optimizer)
     lowering.run([tensor.dim() > 0 for tensor in request.tensors], request.parameters)
     return Executable(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from poptorch_emu.config import AnchorConfig, CompileConfig
+from poptorch_emu.config import AnchorConfig, CompileConfig, Recomputation
 from poptorch_emu.enums import MeanReductionStrategy, OutputMode, ReductionType
 from poptorch_emu.options.options import Options
 from poptorch_emu.options.popart import validate_options
@@ -39,6 +39,7 @@ def freeze(options: Options, *, is_training: bool) -> CompileConfig:
         auto_round_num_ipus=options.auto_round_num_ipus,
         random_seed=options("random_seed") if options.exists("random_seed") else None,
         strategy=strategy_config(options._execution_strategy),
+        recomputation=_recomputation(backend),
         anchors=_anchors(options),
         num_processes=_count("Distributed.configureProcessId", options.Distributed.numProcesses),
         checks_floating_point=backend.get("enableFloatingPointChecks", False),
@@ -71,6 +72,11 @@ def _check_grouping(options: Options) -> None:
             f"({options.replication_factor}). Call inputReplicaGrouping() after "
             "replicationFactor()."
         )
+
+
+def _recomputation(backend: dict[str, Any]) -> Recomputation | None:
+    asked = backend.get("autoRecomputation")
+    return None if asked is None else Recomputation(asked)
 
 
 def _anchors(options: Options) -> tuple[AnchorConfig, ...]:
