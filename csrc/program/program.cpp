@@ -3,6 +3,7 @@
 #include <map>
 #include <set>
 #include <sstream>
+#include <tuple>
 
 #include "common/errors.h"
 
@@ -133,7 +134,7 @@ std::string dtype_name(at::ScalarType dtype) {
 }
 
 void check_links(const Program& program) {
-  std::set<std::pair<SegmentId, SegmentId>> seen;
+  std::set<std::tuple<SegmentId, SegmentId, bool>> seen;
   for (const Link& link : program.links) {
     const std::string where = "A link";
     check_id(program.segments, link.producer, where, "segment");
@@ -143,7 +144,7 @@ void check_links(const Program& program) {
                   program.at(link.consumer).name +
                   "' needs as many registers at both ends and room for at least one item");
     }
-    if (!seen.insert({link.producer, link.consumer}).second) {
+    if (!seen.insert({link.producer, link.consumer, link.is_remote}).second) {
       throw Error("There are two links from '" + program.at(link.producer).name + "' to '" +
                   program.at(link.consumer).name + "'");
     }

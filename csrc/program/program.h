@@ -114,6 +114,7 @@ struct Link {
   SegmentId consumer;
   std::vector<RegisterId> consumer_registers;
   int64_t capacity;
+  bool is_remote = false;  // its items wait in streaming memory; a local link may stand beside it
 };
 
 struct Variable {
@@ -121,6 +122,7 @@ struct Variable {
   std::vector<int64_t> shape;
   at::ScalarType dtype;
   bool is_per_replica;
+  bool is_remote = false;  // lives in streaming memory
 };
 struct Scalar {
   std::string name;
@@ -130,6 +132,7 @@ struct Accumulator {
   std::string name;
   at::ScalarType dtype;
   bool is_running_mean;
+  bool is_remote = false;
 };
 struct Input {
   std::string name;

@@ -369,15 +369,38 @@ void Executor::execute(const VirtualIpu& ipu, const Action& action) {
   Frame& frame = *frames_[action.segment.value][ipu.replica];
   const int64_t micro_batch = global_micro_batch(action);
   try {
+    fetch_remote(frame, segment);
     for (const Load& item : segment.loads) load(frame, item, ipu, micro_batch);
     frame.run(action.micro_batch, ipu.replica);
     for (const Store& item : segment.stores) store(frame, item, ipu, action);
+    send_remote(frame, segment);
   } catch (const Error&) {
     throw;
   } catch (const c10::Error& error) {
     fail(segment, action, ipu, error.what_without_backtrace());
   } catch (const std::exception& error) {
     fail(segment, action, ipu, error.what());
+  }
+}
+
+// Values that other links carry too become the same copies there, with the same numbers.
+void Executor::send_remote(Frame& frame, const Segment& segment) {
+  for (LinkId id : segment.outgoing) {
+    const Link& link = program_->links[id.value];
+    if (!link.is_remote) continue;
+    for (RegisterId source : link.producer_registers) {
+      frame[source] = memory_.remote().store(frame[source]);
+    }
+  }
+}
+
+void Executor::fetch_remote(Frame& frame, const Segment& segment) {
+  for (LinkId id : segment.incoming) {
+    const Link& link = program_->links[id.value];
+    if (!link.is_remote) continue;
+    for (RegisterId target : link.consumer_registers) {
+      frame[target] = memory_.remote().load(frame[target]);
+    }
   }
 }
 
@@ -392,7 +415,7 @@ void Executor::load(Frame& frame, const Load& load, const VirtualIpu& ipu,
                     int64_t global_micro_batch) {
   at::Tensor& target = frame[load.target];
   if (const auto* source = std::get_if<LoadVariable>(&load.source)) {
-    target = memory_.variable(source->variable, ipu.replica);
+    target = memory_.load(source->variable, ipu.replica);
   } else if (const auto* source = std::get_if<LoadConstant>(&load.source)) {
     target = program_->constants[source->constant.value];
   } else if (const auto* source = std::get_if<LoadInput>(&load.source)) {
@@ -400,7 +423,7 @@ void Executor::load(Frame& frame, const Load& load, const VirtualIpu& ipu,
   } else if (const auto* source = std::get_if<LoadScalar>(&load.source)) {
     target = memory_.scalar(source->scalar);
   } else if (const auto* source = std::get_if<LoadAccumulator>(&load.source)) {
-    target = memory_.reduced(source->accumulator);
+    target = memory_.load_reduced(source->accumulator);
   } else {
     target = at::empty({4}, at::TensorOptions(at::kLong));
     int64_t* state = target.mutable_data_ptr<int64_t>();

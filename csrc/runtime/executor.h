@@ -70,6 +70,10 @@ class Executor {
   int64_t variable_bytes() const { return memory_.variable_bytes(); }
   std::vector<int64_t> peak_link_items() const;
 
+  // Bytes that came from and went to streaming memory since the executor was made.
+  int64_t remote_loaded_bytes() const { return memory_.remote().loaded_bytes(); }
+  int64_t remote_stored_bytes() const { return memory_.remote().stored_bytes(); }
+
  private:
   struct LinkQueue {
     std::deque<std::vector<at::Tensor>> items;
@@ -97,6 +101,8 @@ class Executor {
 
   // Called without the lock.
   void execute(const VirtualIpu& ipu, const Action& action);
+  void fetch_remote(Frame& frame, const Segment& segment);
+  void send_remote(Frame& frame, const Segment& segment);
   void load(Frame& frame, const Load& load, const VirtualIpu& ipu, int64_t global_micro_batch);
   [[noreturn]] void fail(const Segment& segment, const Action& action, const VirtualIpu& ipu,
                          const std::string& cause) const;

@@ -47,7 +47,13 @@ at::Tensor DeviceMemory::read(VariableId id, int64_t replica) const {
   return variable(id, replica).clone(at::MemoryFormat::Contiguous);
 }
 
+at::Tensor DeviceMemory::load(VariableId id, int64_t replica) {
+  const at::Tensor& value = variable(id, replica);
+  return program_.variables[id.value].is_remote ? remote_.load(value) : value;
+}
+
 void DeviceMemory::assign(VariableId id, int64_t replica, at::Tensor value) {
+  if (program_.variables[id.value].is_remote) value = remote_.store(value);
   at::Tensor& target = slot(id, replica);
   {
     std::lock_guard lock(undo_mutex_);
@@ -69,8 +75,10 @@ void DeviceMemory::set_scalar(ScalarId id, double value) { scalars_.at(id.value)
 
 void DeviceMemory::accumulate(AccumulatorId id, int64_t replica, at::Tensor value, int64_t index) {
   const Accumulator& accumulator = program_.accumulators[id.value];
-  at::Tensor& sum = accumulators_[id.value].of_replica[replica];
-  if (index == 0 || !sum.defined()) {
+  at::Tensor& kept = accumulators_[id.value].of_replica[replica];
+  const bool is_first = index == 0 || !kept.defined();
+  at::Tensor sum = is_first ? at::Tensor() : accumulator.is_remote ? remote_.load(kept) : kept;
+  if (is_first) {
     if (value.scalar_type() != accumulator.dtype) {
       sum = value.to(accumulator.dtype);
     } else if (value.use_count() == 1 && value.storage().use_count() == 1 &&
@@ -85,6 +93,7 @@ void DeviceMemory::accumulate(AccumulatorId id, int64_t replica, at::Tensor valu
   } else {
     sum.add_(value.to(accumulator.dtype));
   }
+  kept = accumulator.is_remote ? remote_.store(sum) : std::move(sum);
 }
 
 const at::Tensor& DeviceMemory::reduced(AccumulatorId id) {
@@ -100,6 +109,11 @@ const at::Tensor& DeviceMemory::reduced(AccumulatorId id) {
     state.is_reduced = true;
   }
   return total;
+}
+
+at::Tensor DeviceMemory::load_reduced(AccumulatorId id) {
+  const at::Tensor& total = reduced(id);
+  return program_.accumulators[id.value].is_remote ? remote_.load(total) : total;
 }
 
 void DeviceMemory::clear_accumulators() {

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "program/program.h"
+#include "runtime/remote.h"
 
 namespace poptorch_emu {
 
@@ -22,7 +23,9 @@ class DeviceMemory {
   at::Tensor read(VariableId id, int64_t replica) const;
 
   const at::Tensor& variable(VariableId id, int64_t replica) const;
-  // Makes `value` the variable; nothing is copied.
+  // The variable as a segment computes with it: a copy if it lives in streaming memory.
+  at::Tensor load(VariableId id, int64_t replica);
+  // Makes `value` the variable; nothing is copied unless it lives in streaming memory.
   void assign(VariableId id, int64_t replica, at::Tensor value);
   // Keeps what was assigned since the last commit, or takes it back.
   void commit();
@@ -36,8 +39,13 @@ class DeviceMemory {
   void accumulate(AccumulatorId id, int64_t replica, at::Tensor value, int64_t index);
   // Returns the sum over replicas, added in replica order once a window.
   const at::Tensor& reduced(AccumulatorId id);
+  // The same as a segment computes with it: a copy if it lives in streaming memory.
+  at::Tensor load_reduced(AccumulatorId id);
   // Empties all accumulators, at the end of a window or after an error.
   void clear_accumulators();
+
+  RemoteTraffic& remote() { return remote_; }
+  const RemoteTraffic& remote() const { return remote_; }
 
   // Bytes of all variables, each counted as often as it is stored.
   int64_t variable_bytes() const;
@@ -64,6 +72,7 @@ class DeviceMemory {
   std::mutex undo_mutex_;
   std::vector<at::Tensor> scalars_;
   std::vector<AccumulatorState> accumulators_;
+  RemoteTraffic remote_;
 };
 
 }  // namespace poptorch_emu

@@ -99,10 +99,19 @@ class _Cutter:
             self._recompute(value, port)
             return
         assert home != port, f"{value.name} is used before it is computed"
-        key = (home, port)
-        crossing = self._result.crossings.setdefault(key, Crossing(home, port))
+        producer = self._nearest(value, home, port)
+        crossing = self._result.crossings.setdefault((producer, port), Crossing(producer, port))
         crossing.nodes.append(value)
         segment.registers[value] = segment.new_register()
+
+    def _nearest(self, value: fx.Node, home: Port, port: Port) -> Port:
+        """Returns the segment that hands `value` to the one at `port`.
+
+        What the forward of a stage was given, it stashes for its own backward.
+        """
+        forward = (Kind.FORWARD, port[1])
+        was_given = value in self._result.segments[forward].registers
+        return forward if port[0] is Kind.BACKWARD and was_given else home
 
     def _is_recomputed(self, value: fx.Node, port: Port) -> bool:
         """Returns whether the segment at `port` computes a value of its own stage again."""
