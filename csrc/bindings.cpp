@@ -264,6 +264,11 @@ void bind_program(py::module_& m) {
       .def("accumulate", [](Program& p, int64_t s, int64_t r,
                             int64_t id) { add_store(p, s, r, Accumulate{{id}}); })
       .def("add_link", &add_link)
+      .def("set_remote_variable",
+           [](Program& p, int64_t id) { p.variables.at(id).is_remote = true; })
+      .def("set_remote_accumulator",
+           [](Program& p, int64_t id) { p.accumulators.at(id).is_remote = true; })
+      .def("set_remote_link", [](Program& p, int64_t id) { p.links.at(id).is_remote = true; })
       .def("set_schedule", &set_schedule)
       .def("set_numerics",
            [](Program& p, bool checks_floating_point, bool rounds_stochastically) {
@@ -324,6 +329,8 @@ void bind_executor(py::module_& m) {
       .def("variable_bytes", &Executor::variable_bytes)
       .def("replica_bytes", &Executor::replica_bytes)
       .def("peak_accumulator_bytes", &Executor::peak_accumulator_bytes)
+      .def("remote_loaded_bytes", &Executor::remote_loaded_bytes)
+      .def("remote_stored_bytes", &Executor::remote_stored_bytes)
       .def("peak_link_items", &Executor::peak_link_items);
 }
 

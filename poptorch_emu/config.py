@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
-from poptorch_emu.enums import AutoStage, CommGroupType, OutputMode, ReductionType
+from poptorch_emu.enums import AutoStage, CommGroupType, Liveness, OutputMode, ReductionType
 
 
 class StrategyKind(Enum):
@@ -30,6 +30,14 @@ class SyntheticData(Enum):
     RANDOM_UNIFORM = 3
 
 
+class PipelineOrder(Enum):
+    """In which order the stages of a pipeline take turns; PopTorch's is grouped."""
+
+    GROUPED = "grouped"
+    INTERLEAVED = "interleaved"
+    SEQUENTIAL = "sequential"
+
+
 @dataclass(frozen=True)
 class StageConfig:
     """One stage the user named: its blocks and, where given, its IPU and phase."""
@@ -41,16 +49,91 @@ class StageConfig:
 
 @dataclass(frozen=True)
 class StrategyConfig:
-    """The execution strategy: explicit `stages`, or none and a rule that makes them."""
+    """The execution strategy: explicit `stages`, or none and a rule that makes them.
+
+    Attributes:
+        order: of a pipeline.
+        liveness: when the tensors of phases leave the chip.
+        has_separate_backward_phase: whether the last phase does not share its number with the
+            first backward phase.
+    """
 
     kind: StrategyKind = StrategyKind.PIPELINED
     stages: tuple[StageConfig, ...] = ()
     auto_stage: AutoStage | None = AutoStage.SameAsIpu
+    order: PipelineOrder = PipelineOrder.GROUPED
+    liveness: Liveness = Liveness.AlwaysLive
+    has_separate_backward_phase: bool = False
+
+    @property
+    def is_phased(self) -> bool:
+        """Whether the blocks form phases."""
+        return self.kind in (StrategyKind.SERIAL_PHASED, StrategyKind.PARALLEL_PHASED)
 
     @property
     def is_automatic(self) -> bool:
         """Whether stages are made from the blocks as they are met."""
         return self.auto_stage is not None
+
+
+class Recomputation(Enum):
+    """Which values of forward are computed again in backward; the numbers are the backend's."""
+
+    NONE = 0
+    STANDARD = 1
+    NORM_ONLY = 2
+    PIPELINE = 3
+    ALL = 4
+
+
+@dataclass(frozen=True)
+class TensorLocation:
+    """Where the tensors of one kind live.
+
+    Attributes:
+        is_on_chip: in the IPU's memory rather than in streaming memory.
+        min_elements_off_chip: smaller tensors stay on chip. Source: PopART's default.
+        uses_io_tiles_to_load: they come back by way of the tiles set apart for I/O.
+        uses_io_tiles_to_store: on chip they live on the tiles set apart for I/O.
+    """
+
+    is_on_chip: bool = True
+    min_elements_off_chip: int = 2
+    uses_io_tiles_to_load: bool = False
+    uses_io_tiles_to_store: bool = False
+
+    def is_remote(self, num_elements: int) -> bool:
+        """Returns whether a tensor of this size lives in streaming memory."""
+        return not self.is_on_chip and num_elements >= self.min_elements_off_chip
+
+
+@dataclass(frozen=True)
+class LocationConfig:
+    """Where each kind of tensor lives; placement never changes a result."""
+
+    activation: TensorLocation = TensorLocation()
+    weight: TensorLocation = TensorLocation()
+    optimizer: TensorLocation = TensorLocation()
+    accumulator: TensorLocation = TensorLocation()
+
+
+@dataclass(frozen=True)
+class MachineConfig:
+    """What only the model of the machine reads.
+
+    Attributes:
+        num_io_tiles: tiles of each IPU that are set apart for I/O.
+        available_memory_proportion: IPU and the part of its memory that a matrix product may take.
+        buffering_depth: micro-batches of an input that the host sends ahead.
+        is_outlined: whether equal parts of the code are stored once.
+        outline_threshold: how much a part must save for that.
+    """
+
+    num_io_tiles: int = 0
+    available_memory_proportion: tuple[tuple[int, float], ...] = ()
+    buffering_depth: int = 1
+    is_outlined: bool = True
+    outline_threshold: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -116,7 +199,11 @@ class ShardingConfig:
 
 @dataclass(frozen=True)
 class CompileConfig:
-    """Everything that decides what is compiled; counts are at least 1."""
+    """Everything that decides what is compiled; counts are at least 1.
+
+    Attributes:
+        recomputation: as the user asked for; `None` leaves it to the compiler.
+    """
 
     is_training: bool
     device_iterations: int = 1
@@ -134,6 +221,9 @@ class CompileConfig:
     auto_round_num_ipus: bool = False
     random_seed: int | None = None
     strategy: StrategyConfig = StrategyConfig()
+    recomputation: Recomputation | None = None
+    locations: LocationConfig = LocationConfig()
+    machine: MachineConfig = MachineConfig()
     anchors: tuple[AnchorConfig, ...] = ()
     num_processes: int = 1
     checks_floating_point: bool = False

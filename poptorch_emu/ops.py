@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from poptorch_emu.errors import make_error
-from poptorch_emu.trace import loss
+from poptorch_emu.trace import checkpoints, loss
 
 
 def identity_loss(x: torch.Tensor, reduction: str) -> torch.Tensor:
@@ -45,7 +45,7 @@ def nop(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def recomputationCheckpoint(*tensors: Any) -> Any:
-    """Returns its arguments; their values are kept rather than recomputed (accepted).
+    """Returns its arguments; their values are kept rather than recomputed (exact).
 
     Returns:
         The tensor, a tuple of several, or the same container.
@@ -58,6 +58,7 @@ def recomputationCheckpoint(*tensors: Any) -> Any:
     for tensor in tensors:
         if not isinstance(tensor, torch.Tensor):
             raise ValueError(f"All inputs must be tensors, but one is of type {type(tensor)}.")
+        checkpoints.mark(tensor)
     return tensors[0] if len(tensors) == 1 else tensors
 
 

@@ -3,6 +3,7 @@
 #include <map>
 #include <set>
 #include <sstream>
+#include <tuple>
 
 #include "common/errors.h"
 
@@ -138,7 +139,7 @@ std::string dtype_name(at::ScalarType dtype) {
 }
 
 void check_links(const Program& program) {
-  std::set<std::pair<SegmentId, SegmentId>> seen;
+  std::set<std::tuple<SegmentId, SegmentId, bool>> seen;
   for (const Link& link : program.links) {
     const std::string where = "A link";
     check_id(program.segments, link.producer, where, "segment");
@@ -154,7 +155,7 @@ void check_links(const Program& program) {
       throw Error("The link from '" + producer.name + "' to '" + program.at(link.consumer).name +
                   "' needs the same runners at both ends, or one that sends");
     }
-    if (!seen.insert({link.producer, link.consumer}).second) {
+    if (!seen.insert({link.producer, link.consumer, link.is_remote}).second) {
       throw Error("There are two links from '" + program.at(link.producer).name + "' to '" +
                   program.at(link.consumer).name + "'");
     }

@@ -125,6 +125,7 @@ struct Link {
   SegmentId consumer;
   std::vector<RegisterId> consumer_registers;
   int64_t capacity;
+  bool is_remote = false;  // its items wait in streaming memory; a local link may stand beside it
 };
 
 // Which group each replica belongs to; all to one where nothing is said.
@@ -143,6 +144,7 @@ struct Variable {
   ReplicaGroups groups = {};
   // Each replica holds a part, in place of groups.
   bool is_sharded = false;
+  bool is_remote = false;  // lives in streaming memory
 };
 struct Scalar {
   std::string name;
@@ -156,6 +158,7 @@ struct Accumulator {
   ReplicaGroups groups = {};
   // Each replica holds a part of the sum over all, in place of groups.
   bool is_sharded = false;
+  bool is_remote = false;
 };
 struct Input {
   std::string name;

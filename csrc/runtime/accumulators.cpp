@@ -30,8 +30,8 @@ at::Tensor with_replica(const at::Tensor& rng, int64_t replica) {
 
 }  // namespace
 
-Accumulators::Accumulators(const Program& program, int64_t num_replicas)
-    : program_(program), num_replicas_(num_replicas) {
+Accumulators::Accumulators(const Program& program, int64_t num_replicas, RemoteTraffic& remote)
+    : program_(program), num_replicas_(num_replicas), remote_(remote) {
   for (const Accumulator& accumulator : program.accumulators) {
     auto state = std::make_unique<State>();
     state->of_replica.resize(num_replicas);
@@ -65,8 +65,21 @@ void Accumulators::add(AccumulatorId id, int64_t replica, at::Tensor value, int6
   add_to(state.of_replica[replica], id, std::move(value), index, rng);
 }
 
-void Accumulators::add_to(at::Tensor& sum, AccumulatorId id, at::Tensor value, int64_t index,
+// What lives in streaming memory comes to the IPU for the addition and goes back.
+
+void Accumulators::add_to(at::Tensor& kept, AccumulatorId id, at::Tensor value, int64_t index,
                           const at::Tensor& rng) {
+  if (!program_.accumulators[id.value].is_remote) {
+    add_on_chip(kept, id, std::move(value), index, rng);
+    return;
+  }
+  at::Tensor sum = index == 0 || !kept.defined() ? at::Tensor() : remote_.load(kept);
+  add_on_chip(sum, id, std::move(value), index, rng);
+  kept = remote_.store(sum);
+}
+
+void Accumulators::add_on_chip(at::Tensor& sum, AccumulatorId id, at::Tensor value, int64_t index,
+                               const at::Tensor& rng) {
   const Accumulator& accumulator = program_.accumulators[id.value];
   if (accumulator.dtype == at::kHalf) {
     sum = add_in_half(sum, value, accumulator, id, index, program_.numerics, rng);

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "program/program.h"
+#include "runtime/remote.h"
 
 namespace poptorch_emu {
 
@@ -17,7 +18,8 @@ namespace poptorch_emu {
 // of a replica, and runs a reduction when all replicas have added.
 class Accumulators {
  public:
-  Accumulators(const Program& program, int64_t num_replicas);
+  // `remote` carries what lives in streaming memory.
+  Accumulators(const Program& program, int64_t num_replicas, RemoteTraffic& remote);
 
   // Adds one micro-batch's contribution, the `index`-th of this window. The first is moved in when
   // nobody else holds it. The sum is rounded to the accumulator's type each time; `rng` chooses the
@@ -53,14 +55,17 @@ class Accumulators {
     std::mutex mutex;
   };
 
-  void add_to(at::Tensor& sum, AccumulatorId id, at::Tensor value, int64_t index,
+  void add_to(at::Tensor& kept, AccumulatorId id, at::Tensor value, int64_t index,
               const at::Tensor& rng);
+  void add_on_chip(at::Tensor& sum, AccumulatorId id, at::Tensor value, int64_t index,
+                   const at::Tensor& rng);
   void add_sharded(AccumulatorId id, int64_t replica, const at::Tensor& value, int64_t index,
                    const at::Tensor& rng);
   const std::vector<int64_t>& members(AccumulatorId id, int64_t replica) const;
 
   const Program& program_;
   const int64_t num_replicas_;
+  RemoteTraffic& remote_;
   std::vector<std::unique_ptr<State>> states_;
   std::vector<std::vector<std::vector<int64_t>>> members_;  // by accumulator, then replica
 };

@@ -42,7 +42,7 @@ Executor::Executor(std::shared_ptr<const Program> program, ExecutorOptions optio
     : program_(std::move(program)),
       options_(std::move(options)),
       memory_(*program_, options_.num_replicas),
-      accumulators_(*program_, options_.num_replicas),
+      accumulators_(*program_, options_.num_replicas, remote_),
       peak_accumulator_bytes_(options_.num_replicas, 0) {
   if (options_.num_replicas < 1 || options_.num_workers < 1 ||
       static_cast<int64_t>(options_.input_group_of_replica.size()) != options_.num_replicas) {
@@ -413,15 +413,38 @@ void Executor::execute(const VirtualIpu& ipu, const Action& action) {
   const int64_t micro_batch = global_micro_batch(action);
   try {
     for (AccumulatorId id : segment.reductions) accumulators_.reduce(id, ipu.replica);
+    fetch_remote(frame, segment);
     for (const Load& item : segment.loads) load(frame, item, ipu, micro_batch);
     frame.run(action.micro_batch, ipu.replica);
     for (const Store& item : segment.stores) store(frame, item, ipu, action);
+    send_remote(frame, segment);
   } catch (const Error&) {
     throw;
   } catch (const c10::Error& error) {
     fail(segment, action, ipu, error.what_without_backtrace());
   } catch (const std::exception& error) {
     fail(segment, action, ipu, error.what());
+  }
+}
+
+// Values that other links carry too become the same copies there, with the same numbers.
+void Executor::send_remote(Frame& frame, const Segment& segment) {
+  for (LinkId id : segment.outgoing) {
+    const Link& link = program_->links[id.value];
+    if (!link.is_remote) continue;
+    for (RegisterId source : link.producer_registers) {
+      frame[source] = remote_.store(frame[source]);
+    }
+  }
+}
+
+void Executor::fetch_remote(Frame& frame, const Segment& segment) {
+  for (LinkId id : segment.incoming) {
+    const Link& link = program_->links[id.value];
+    if (!link.is_remote) continue;
+    for (RegisterId target : link.consumer_registers) {
+      frame[target] = remote_.load(frame[target]);
+    }
   }
 }
 
@@ -438,6 +461,7 @@ void Executor::load(Frame& frame, const Load& load, const VirtualIpu& ipu,
   if (const auto* source = std::get_if<LoadVariable>(&load.source)) {
     target = source->is_shard ? memory_.variable_shard(source->variable, ipu.replica)
                               : memory_.variable(source->variable, ipu.replica);
+    if (program_->variables[source->variable.value].is_remote) target = remote_.load(target);
   } else if (const auto* source = std::get_if<LoadConstant>(&load.source)) {
     target = program_->constants[source->constant.value];
   } else if (const auto* source = std::get_if<LoadInput>(&load.source)) {
@@ -447,6 +471,7 @@ void Executor::load(Frame& frame, const Load& load, const VirtualIpu& ipu,
   } else if (const auto* source = std::get_if<LoadAccumulator>(&load.source)) {
     target = source->is_shard ? accumulators_.total_shard(source->accumulator, ipu.replica)
                               : accumulators_.total(source->accumulator, ipu.replica);
+    if (program_->accumulators[source->accumulator.value].is_remote) target = remote_.load(target);
   } else {
     target = rng_for(ipu, global_micro_batch);
   }
@@ -471,6 +496,7 @@ void Executor::store(Frame& frame, const Store& store, const VirtualIpu& ipu,
     // A tensor that shares its storage (an input's rows, a hyper-parameter, a view) is copied.
     const bool is_own = source.use_count() == 1 && source.storage().use_count() == 1;
     at::Tensor value = is_own ? source : source.clone();
+    if (program_->variables[target->variable.value].is_remote) value = remote_.store(value);
     if (target->is_shard) {
       memory_.assign_shard(target->variable, ipu.replica, std::move(value));
     } else {

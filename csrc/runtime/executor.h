@@ -16,6 +16,7 @@
 #include "runtime/collector.h"
 #include "runtime/frame.h"
 #include "runtime/memory.h"
+#include "runtime/remote.h"
 #include "runtime/result_stream.h"
 
 namespace poptorch_emu {
@@ -88,6 +89,10 @@ class Executor {
   }
   std::vector<int64_t> peak_link_items() const;
 
+  // Bytes that came from and went to streaming memory since the executor was made.
+  int64_t remote_loaded_bytes() const { return remote_.loaded_bytes(); }
+  int64_t remote_stored_bytes() const { return remote_.stored_bytes(); }
+
  private:
   struct LinkQueue {
     std::deque<std::vector<at::Tensor>> items;
@@ -123,6 +128,8 @@ class Executor {
   // Called without the lock.
   void execute(const VirtualIpu& ipu, const Action& action);
   at::Tensor rng_for(const VirtualIpu& ipu, int64_t global_micro_batch) const;
+  void fetch_remote(Frame& frame, const Segment& segment);
+  void send_remote(Frame& frame, const Segment& segment);
   void load(Frame& frame, const Load& load, const VirtualIpu& ipu, int64_t global_micro_batch);
   [[noreturn]] void fail(const Segment& segment, const Action& action, const VirtualIpu& ipu,
                          const std::string& cause) const;
@@ -141,6 +148,7 @@ class Executor {
   const std::shared_ptr<const Program> program_;
   const ExecutorOptions options_;
   int64_t num_groups_;
+  RemoteTraffic remote_;
   DeviceMemory memory_;
   Accumulators accumulators_;
   std::vector<int64_t> peak_accumulator_bytes_;

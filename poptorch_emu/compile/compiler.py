@@ -16,9 +16,13 @@ from poptorch_emu.compile.limits import (
     check_written_variables,
 )
 from poptorch_emu.compile.lower import Lowering
+from poptorch_emu.compile.overlap import check_overlap
+from poptorch_emu.compile.phases import check_phases
+from poptorch_emu.compile.plan_memory import plan_memory
+from poptorch_emu.compile.recompute import recomputation_of, recomputed_operations
 from poptorch_emu.compile.segments import cut
 from poptorch_emu.compile.sharding import warn_of_whole_tensors
-from poptorch_emu.config import CompileConfig, StrategyKind
+from poptorch_emu.config import CompileConfig, PipelineOrder, StrategyConfig, StrategyKind
 from poptorch_emu.ir.graph import Graph, SinkKind
 from poptorch_emu.ir.verify import verify
 from poptorch_emu.passes import (
@@ -38,8 +42,12 @@ from poptorch_emu.update.config import OptimizerConfig
 # What the progress bar shows: a step and what fraction of a compilation it usually is.
 STEPS = ("capture", "functionalise", "optimise", "place and schedule", "lower")
 
+_PIPELINES = {
+    PipelineOrder.GROUPED: ScheduleKind.GROUPED,
+    PipelineOrder.INTERLEAVED: ScheduleKind.INTERLEAVED,
+    PipelineOrder.SEQUENTIAL: ScheduleKind.SEQUENTIAL,
+}
 _SCHEDULES = {
-    StrategyKind.PIPELINED: ScheduleKind.GROUPED,
     StrategyKind.SHARDED: ScheduleKind.SHARDED,
     StrategyKind.SERIAL_PHASED: ScheduleKind.SERIAL_PHASED,
     StrategyKind.PARALLEL_PHASED: ScheduleKind.PARALLEL_PHASED,
@@ -90,6 +98,7 @@ def compile_model(
     )
     on_step(STEPS[1])
     graph = functional.run(recorded.graph, recorded.fake_mode)
+    check_overlap(graph, config)
     on_step(STEPS[2])
     graph = optimise(graph, config)
     on_step(STEPS[3])
@@ -116,13 +125,14 @@ def place(graph: Graph, config: CompileConfig) -> tuple[Partition, Schedule]:
     check_num_ipus(placed, config)
     check_written_variables(graph, placed)
     check_broadcast_buffers(graph, config)
+    check_phases(placed, config)
     if is_pipelined:
         check_schedule(placed, config)
     num_micro_batches = (
         config.gradient_accumulation if config.is_training else config.device_iterations
     )
     schedule = make_schedule(
-        _SCHEDULES[config.strategy.kind],
+        _schedule_kind(config.strategy),
         placed.ipu_of_stage,
         num_micro_batches,
         config.is_training,
@@ -130,12 +140,19 @@ def place(graph: Graph, config: CompileConfig) -> tuple[Partition, Schedule]:
     return placed, schedule
 
 
+def _schedule_kind(strategy: StrategyConfig) -> ScheduleKind:
+    if strategy.kind is StrategyKind.PIPELINED:
+        return _PIPELINES[strategy.order]
+    return _SCHEDULES[strategy.kind]
+
+
 def lower(
     request: Request, recorded: Trace, graph: Graph, placed: Partition, schedule: Schedule
 ) -> Executable:
     """Returns the executable of a placed and scheduled graph."""
     config = request.config
-    segments = cut(graph, placed, config.is_training)
+    recomputed = recomputed_operations(graph, placed, recomputation_of(config, placed))
+    segments = cut(graph, placed, config.is_training, recomputed)
     lowering = Lowering(graph, segments, placed, schedule, config, request.optimizer)
     lowering.run([tensor.dim() > 0 for tensor in request.tensors], request.parameters)
     return Executable(
@@ -144,6 +161,9 @@ def lower(
         graph=graph,
         partition=placed,
         schedule=schedule,
+        memory=plan_memory(
+            graph, segments, placed, schedule, config, request.optimizer, lowering.variables
+        ),
         outputs=recorded.outputs,
         host_outputs=recorded.host_outputs,
         num_outputs=sum(sink.kind is SinkKind.OUTPUT for sink in graph.sinks),

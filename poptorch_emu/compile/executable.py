@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
 from poptorch_emu import _C
+from poptorch_emu.compile.memory_plan import MemoryPlan
 from poptorch_emu.config import CompileConfig
 from poptorch_emu.ir.graph import Graph
 from poptorch_emu.schedule.partition import Partition
@@ -38,6 +40,11 @@ class VariableInfo:
     reads_all: bool = False
 
     @property
+    def num_elements(self) -> int:
+        """How many numbers it holds."""
+        return math.prod(self.shape)
+
+    @property
     def is_state(self) -> bool:
         """Whether this is a state of the optimiser."""
         return self.initial is not None
@@ -55,6 +62,7 @@ class Executable:
 
     Attributes:
         program: what the engine runs.
+        memory: what each IPU holds.
         outputs: what `forward` returned, with placeholders for tensors.
         num_outputs: tensors the program returns that belong to `outputs`, in order.
         host_outputs: outputs that never were on the device, by position among all tensors.
@@ -67,6 +75,7 @@ class Executable:
     graph: Graph
     partition: Partition
     schedule: Schedule
+    memory: MemoryPlan
     outputs: Any
     num_outputs: int
     host_outputs: dict[int, torch.Tensor] = field(default_factory=dict)

@@ -14,6 +14,7 @@ import torch
 from poptorch_emu import _C
 from poptorch_emu.compile.executable import VariableInfo
 from poptorch_emu.compile.hyper_parameters import scalar_name, scalar_value, split_scalar
+from poptorch_emu.compile.placement import location_of, parts_of
 from poptorch_emu.compile.segment import Instruction, Register, Segment
 from poptorch_emu.compile.segments import SegmentedGraph
 from poptorch_emu.compile.update_lowering import Gradient, Part, UpdatePlan
@@ -80,6 +81,7 @@ class Lowering:
         self._add_results()
         if self._optimizer is not None:
             self._add_updates(self._optimizer, parameters)
+        self._set_remote()
         self.program.set_schedule(self._actions(), self._schedule.num_micro_batches)
         self.program.set_numerics(
             self._config.checks_floating_point, self._config.rounds_stochastically
@@ -119,13 +121,27 @@ class Lowering:
     def _add_links(self) -> None:
         for (producer, consumer), crossing in self._cut.crossings.items():
             source, target = self._cut.segments[producer], self._cut.segments[consumer]
-            self.program.add_link(
-                self._segments[producer],
-                [source.registers[node] for node in crossing.nodes],
-                self._segments[consumer],
-                [target.registers[node] for node in crossing.nodes],
-                link_depth(self._schedule, producer, consumer),
-            )
+            depth = link_depth(self._schedule, producer, consumer)
+            for nodes, is_remote in parts_of(self._config, crossing):
+                link = self.program.add_link(
+                    self._segments[producer],
+                    [source.registers[node] for node in nodes],
+                    self._segments[consumer],
+                    [target.registers[node] for node in nodes],
+                    depth,
+                )
+                if is_remote:
+                    self.program.set_remote_link(link)
+
+    def _set_remote(self) -> None:
+        """Says which variables and accumulators live in streaming memory."""
+        for variable in self.variables.values():
+            if location_of(self._config, variable.is_state).is_remote(variable.num_elements):
+                self.program.set_remote_variable(variable.index)
+        location = self._config.locations.accumulator
+        for name, accumulator in self._accumulators.items():
+            if location.is_remote(self.variables[name].num_elements):
+                self.program.set_remote_accumulator(accumulator)
 
     def _add_results(self) -> None:
         mode = _C.OutputMode(int(self._config.output_mode))

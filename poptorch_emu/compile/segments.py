@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import operator
+from collections.abc import Set
 from dataclasses import dataclass, field
 
 from torch import fx
 
 from poptorch_emu.compile.segment import Segment
-from poptorch_emu.ir.graph import Graph, Sink, source_of
+from poptorch_emu.ir.graph import Graph, Sink, operation_of, source_of
 from poptorch_emu.schedule.actions import Kind
 from poptorch_emu.schedule.partition import Partition, port_at
 from poptorch_emu.schedule.schedule import Port
@@ -32,12 +33,25 @@ class SegmentedGraph:
     results: list[tuple[Sink, Port, fx.Node]]
 
 
-def cut(graph: Graph, partition: Partition, is_training: bool) -> SegmentedGraph:
-    """Returns one segment for each stage and kind of action, empty ones included."""
+def cut(
+    graph: Graph,
+    partition: Partition,
+    is_training: bool,
+    recomputed: Set[fx.Node] = frozenset(),
+) -> SegmentedGraph:
+    """Returns one segment for each stage and kind of action, empty ones included.
+
+    Args:
+        graph: forward and backward operations, without mutation.
+        partition: where each of them runs.
+        is_training: whether stages have a backward segment.
+        recomputed: forward operations that the backward segment of their stage runs again when it
+            needs their results.
+    """
     count = partition.num_stages * (2 if is_training else 1)
     ports = [port_at(position, partition.num_stages) for position in range(count)]
     result = SegmentedGraph({port: Segment(_name(port)) for port in ports}, {}, [])
-    cutter = _Cutter(partition, result)
+    cutter = _Cutter(graph, partition, result, recomputed)
     for node in graph.fx.nodes:
         if node.op == "placeholder" and node in partition.port_of:
             cutter.load(node, partition.port_of[node])
@@ -53,9 +67,17 @@ def cut(graph: Graph, partition: Partition, is_training: bool) -> SegmentedGraph
 
 
 class _Cutter:
-    def __init__(self, partition: Partition, result: SegmentedGraph) -> None:
+    def __init__(
+        self,
+        graph: Graph,
+        partition: Partition,
+        result: SegmentedGraph,
+        recomputed: Set[fx.Node],
+    ) -> None:
         self._partition = partition
         self._result = result
+        self._recomputed = recomputed
+        self._position = {node: index for index, node in enumerate(graph.fx.nodes)}
 
     def add(self, node: fx.Node) -> None:
         """Adds an operation to its segment, after fetching its inputs."""
@@ -73,11 +95,50 @@ class _Cutter:
         if home is None:
             self.load(value, port)
             return
+        if self._is_recomputed(value, port):
+            self._recompute(value, port)
+            return
         assert home != port, f"{value.name} is used before it is computed"
-        key = (home, port)
-        crossing = self._result.crossings.setdefault(key, Crossing(home, port))
+        producer = self._nearest(value, home, port)
+        crossing = self._result.crossings.setdefault((producer, port), Crossing(producer, port))
         crossing.nodes.append(value)
         segment.registers[value] = segment.new_register()
+
+    def _nearest(self, value: fx.Node, home: Port, port: Port) -> Port:
+        """Returns the segment that hands `value` to the one at `port`.
+
+        What the forward of a stage was given, it stashes for its own backward.
+        """
+        forward = (Kind.FORWARD, port[1])
+        was_given = value in self._result.segments[forward].registers
+        return forward if port[0] is Kind.BACKWARD and was_given else home
+
+    def _is_recomputed(self, value: fx.Node, port: Port) -> bool:
+        """Returns whether the segment at `port` computes a value of its own stage again."""
+        kind, stage = port
+        return (
+            kind is Kind.BACKWARD
+            and operation_of(value) in self._recomputed
+            and self._partition.port_of[value] == (Kind.FORWARD, stage)
+        )
+
+    def _recompute(self, value: fx.Node, port: Port) -> None:
+        """Adds the operation behind `value`, and all it needs that is not there either."""
+        registers = self._result.segments[port].registers
+        missing, pending = set(), [value]
+        while pending:
+            operation = operation_of(pending.pop())
+            if operation not in missing:
+                missing.add(operation)
+                pending += [
+                    producer
+                    for producer in operation.all_input_nodes
+                    if producer not in registers and self._is_recomputed(producer, port)
+                ]
+        for operation in sorted(missing, key=self._position.__getitem__):
+            for producer in operation.all_input_nodes:
+                self.fetch(producer, port)
+            self._result.segments[port].add(operation)
 
     def load(self, source: fx.Node, port: Port) -> None:
         """Loads a source in the segment at `port`."""

@@ -1,6 +1,8 @@
 """What only an emulator can offer, beyond PopTorch's own names."""
 
 from poptorch_emu.aliases import install
+from poptorch_emu.emulator.pipeline_order import set_schedule
+from poptorch_emu.emulator.plans import SchedulePlan, memory, schedule
 from poptorch_emu.emulator.streaming import stream
 
-__all__ = ["install", "stream"]
+__all__ = ["SchedulePlan", "install", "memory", "schedule", "set_schedule", "stream"]

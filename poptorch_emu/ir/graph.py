@@ -137,6 +137,13 @@ def record_of(node: Node) -> NodeRecord:
     return record
 
 
+def operation_of(value: Node) -> Node:
+    """Returns the operation that computes `value`, which may be one of its several results."""
+    producer = value.args[0] if value.target is operator.getitem else value
+    assert isinstance(producer, Node), "a selection has the operation as its first argument"
+    return producer
+
+
 def source_of(node: Node) -> Source:
     """Returns where the value of a placeholder comes from."""
     source: Source = node.meta["source"]

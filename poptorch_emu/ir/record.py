@@ -41,6 +41,7 @@ class NodeRecord:
         module: dotted path of the innermost module whose `forward` was running.
         source: "file:line" of the user's code.
         is_anonymous: nobody named a place (a sum of gradients, say); it follows its inputs.
+        is_checkpoint: the user wants its results kept for backward, not computed again.
     """
 
     place: BlockPlace = BEFORE_FIRST_BLOCK
@@ -48,3 +49,4 @@ class NodeRecord:
     module: str = ""
     source: str = ""
     is_anonymous: bool = False
+    is_checkpoint: bool = False

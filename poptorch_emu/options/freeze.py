@@ -7,6 +7,8 @@ from typing import Any
 from poptorch_emu.config import (
     AnchorConfig,
     CompileConfig,
+    MachineConfig,
+    Recomputation,
     ShardingConfig,
     SyntheticData,
     WeightGroups,
@@ -15,6 +17,7 @@ from poptorch_emu.enums import MeanReductionStrategy, OutputMode, ReductionType
 from poptorch_emu.options.options import Options
 from poptorch_emu.options.popart import validate_options
 from poptorch_emu.options.strategies import strategy_config
+from poptorch_emu.options.tensor_locations import location_config
 
 # Source: PopART's default for `minElementsForReplicatedTensorSharding`.
 _MIN_ELEMENTS_FOR_SHARDING = 8192
@@ -57,6 +60,9 @@ def freeze(
         auto_round_num_ipus=options.auto_round_num_ipus,
         random_seed=options("random_seed") if options.exists("random_seed") else None,
         strategy=strategy_config(options._execution_strategy),
+        recomputation=_recomputation(backend),
+        locations=location_config(options.TensorLocations),
+        machine=_machine(options),
         anchors=_anchors(options),
         num_processes=_count("Distributed.configureProcessId", options.Distributed.numProcesses),
         checks_floating_point=backend.get("enableFloatingPointChecks", False),
@@ -105,6 +111,26 @@ def _check_grouping(options: Options) -> None:
             f"({options.replication_factor}). Call inputReplicaGrouping() after "
             "replicationFactor()."
         )
+
+
+def _recomputation(backend: dict[str, Any]) -> Recomputation | None:
+    asked = backend.get("autoRecomputation")
+    return None if asked is None else Recomputation(asked)
+
+
+def _machine(options: Options) -> MachineConfig:
+    backend, locations = options._Popart.options, options.TensorLocations
+    default = MachineConfig()
+    depth = max(
+        backend.get("defaultBufferingDepth", 1), backend.get("defaultPrefetchBufferingDepth", 1)
+    )
+    return MachineConfig(
+        num_io_tiles=locations("numIOTiles") if locations.exists("numIOTiles") else 0,
+        available_memory_proportion=tuple(sorted(options.available_memory_proportion.items())),
+        buffering_depth=_count("_Popart.set('defaultBufferingDepth', ...)", depth),
+        is_outlined=backend.get("enableOutlining", default.is_outlined),
+        outline_threshold=backend.get("outlineThreshold", default.outline_threshold),
+    )
 
 
 def _anchors(options: Options) -> tuple[AnchorConfig, ...]:

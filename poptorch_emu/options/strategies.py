@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any, TypeAlias
 
-from poptorch_emu.config import StageConfig, StrategyConfig, StrategyKind
+from poptorch_emu.config import PipelineOrder, StageConfig, StrategyConfig, StrategyKind
 from poptorch_emu.enums import AutoStage, Liveness
 from poptorch_emu.errors import require
 from poptorch_emu.log import logger
@@ -151,6 +151,7 @@ class PipelinedExecution(_IExecutionStrategy):
             AssertionError: a block is named twice, or an id is not a string.
         """
         super().__init__()
+        self._order = PipelineOrder.GROUPED
         self._auto_stage: AutoStage | None = None
         self._stages: list[Stage] = []
         if not args:
@@ -211,7 +212,7 @@ class _IPhasedExecution(_IExecutionStrategy):
         return self._phases[phase]
 
     def useSeparateBackwardPhase(self, use: bool = True) -> _IPhasedExecution:
-        """Gives the first backward phase a slot of its own (accepted: no effect on results)."""
+        """Gives the first backward phase a number of its own (modelled: shown in the schedule)."""
         require_type(use, bool, "useSeparateBackwardPhase")
         self._separate_backward_phase = use
         return self
@@ -227,24 +228,24 @@ class _IPhasedExecution(_IExecutionStrategy):
 
 
 class ParallelPhasedExecution(_IPhasedExecution):
-    """Runs even phases on even IPUs while odd IPUs load the next phase (accepted)."""
+    """Runs even phases on even IPUs while odd IPUs load the next phase (modelled)."""
 
     _is_serial = False
 
     def sendTensorsOffChipAfterFwd(self, off_chip: bool = True) -> ParallelPhasedExecution:
-        """Sends tensors to streaming memory between forward and backward (accepted)."""
+        """Sends tensors to streaming memory between forward and backward (modelled)."""
         require_type(off_chip, bool, "sendTensorsOffChipAfterFwd")
         self._tensors_liveness = Liveness.OffChipAfterFwd if off_chip else Liveness.AlwaysLive
         return self
 
 
 class SerialPhasedExecution(_IPhasedExecution):
-    """Runs all phases on the same IPUs, one after the other (accepted)."""
+    """Runs all phases on the same IPUs, one after the other (modelled)."""
 
     _is_serial = True
 
     def setTensorsLiveness(self, liveness: Liveness) -> SerialPhasedExecution:
-        """Says when tensors go to streaming memory (accepted)."""
+        """Says when tensors go to streaming memory (modelled)."""
         require_type(liveness, Liveness, "liveness")
         self._tensors_liveness = liveness
         return self
@@ -258,6 +259,7 @@ def strategy_config(strategy: _IExecutionStrategy) -> StrategyConfig:
             kind=StrategyKind.SHARDED if is_sharded else StrategyKind.PIPELINED,
             stages=tuple(_stage_config(stage, phase=0) for stage in strategy._stages),
             auto_stage=strategy._auto_stage,
+            order=strategy._order,
         )
     assert isinstance(strategy, _IPhasedExecution), "every strategy is pipelined or phased"
     return StrategyConfig(
@@ -268,6 +270,8 @@ def strategy_config(strategy: _IExecutionStrategy) -> StrategyConfig:
             for stage in phase.stages
         ),
         auto_stage=None,
+        liveness=strategy._tensors_liveness,
+        has_separate_backward_phase=strategy._separate_backward_phase,
     )
 
 

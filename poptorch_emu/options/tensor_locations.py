@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from poptorch_emu.config import LocationConfig, TensorLocation
 from poptorch_emu.errors import require
 from poptorch_emu.options.base import OptionsDict, require_type
 
@@ -15,10 +16,10 @@ MAX_IO_TILES: Final = 192
 
 
 class TensorLocationSettings(OptionsDict):
-    """Where the tensors of one kind live (accepted); starts empty: all is left to the backend."""
+    """Where the tensors of one kind live (modelled); starts empty: all stays on chip."""
 
     def minElementsForOffChip(self, min_elements: int) -> TensorLocationSettings:
-        """Keeps tensors with fewer elements on chip (accepted)."""
+        """Keeps tensors with fewer elements on chip (modelled); 2 if never called."""
         require_type(min_elements, int, "minElementsForOffChip")
         self.createOrSet(minElementsForOffChip=min_elements)
         return self
@@ -30,7 +31,10 @@ class TensorLocationSettings(OptionsDict):
         return self
 
     def useOnChipStorage(self, use: bool | None = True) -> TensorLocationSettings:
-        """Chooses between the IPU's memory and streaming memory; `None` unsets it (accepted)."""
+        """Chooses between the IPU's memory and streaming memory; `None` unsets it (modelled).
+
+        What lives in streaming memory is copied to the IPU for each use.
+        """
         self._check_unfrozen()
         if use is None:
             self.deleteIfExists("onChip")
@@ -42,11 +46,11 @@ class TensorLocationSettings(OptionsDict):
         return self._set_flag("useReplicatedTensorSharding", use, "useReplicatedTensorSharding")
 
     def useIOTilesToLoad(self, use: bool = True) -> TensorLocationSettings:
-        """Loads through the tiles set apart for I/O (accepted)."""
+        """Loads through the tiles set apart for I/O (modelled: shown in the memory plan)."""
         return self._set_flag("useIOTilesToLoad", use, "useIOTilesToLoad")
 
     def useIOTilesToStore(self, use: bool = True) -> TensorLocationSettings:
-        """Keeps the tensor on the tiles set apart for I/O (accepted)."""
+        """Keeps the tensor on the tiles set apart for I/O (modelled: shown in the memory plan)."""
         return self._set_flag("useIOTilesToStore", use, "useIOTilesToStore")
 
     def _set_flag(self, key: str, use: bool, method: str) -> TensorLocationSettings:
@@ -59,7 +63,7 @@ class _TensorLocationOptions(OptionsDict):
     """Where activations, weights, optimiser state and accumulators live."""
 
     def numIOTiles(self, num_tiles: int) -> _TensorLocationOptions:
-        """Sets apart tiles for I/O on each IPU (accepted).
+        """Sets apart tiles for I/O on each IPU (modelled).
 
         Raises:
             AssertionError: `num_tiles` is not an even number between 32 and 192.
@@ -73,22 +77,43 @@ class _TensorLocationOptions(OptionsDict):
         return self
 
     def setActivationLocation(self, location: TensorLocationSettings) -> _TensorLocationOptions:
-        """Says where activations live between forward and backward (accepted)."""
+        """Says where activations live between forward and backward (modelled)."""
         return self._set_location("activation", location)
 
     def setWeightLocation(self, location: TensorLocationSettings) -> _TensorLocationOptions:
-        """Says where weights live (accepted)."""
+        """Says where weights live (modelled)."""
         return self._set_location("weight", location)
 
     def setOptimizerLocation(self, location: TensorLocationSettings) -> _TensorLocationOptions:
-        """Says where the optimiser's state lives (accepted)."""
+        """Says where the optimiser's state lives (modelled)."""
         return self._set_location("optimizer", location)
 
     def setAccumulatorLocation(self, location: TensorLocationSettings) -> _TensorLocationOptions:
-        """Says where gradient accumulators live (accepted)."""
+        """Says where gradient accumulators live (modelled)."""
         return self._set_location("accumulator", location)
 
     def _set_location(self, what: str, location: TensorLocationSettings) -> _TensorLocationOptions:
         require_type(location, TensorLocationSettings, f"the {what} location")
         self.createOrSet(**{f"location_{what}": location.toDict()})
         return self
+
+
+def location_config(options: _TensorLocationOptions) -> LocationConfig:
+    """Returns the immutable form of all locations."""
+    return LocationConfig(
+        **{
+            what: _location(options(f"location_{what}"))
+            for what in ("activation", "weight", "optimizer", "accumulator")
+            if options.exists(f"location_{what}")
+        }
+    )
+
+
+def _location(settings: dict[str, int]) -> TensorLocation:
+    default = TensorLocation()
+    return TensorLocation(
+        is_on_chip=bool(settings.get("onChip", default.is_on_chip)),
+        min_elements_off_chip=settings.get("minElementsForOffChip", default.min_elements_off_chip),
+        uses_io_tiles_to_load=bool(settings.get("useIOTilesToLoad", False)),
+        uses_io_tiles_to_store=bool(settings.get("useIOTilesToStore", False)),
+    )

@@ -1,7 +1,8 @@
 """From the blocks of a recorded graph to stages, and from stages to virtual IPUs.
 
-A new stage begins wherever the IPU changes along the forward operations, starting on IPU 0; stages
-on one IPU that follow each other are one. Backward runs on the stage of its forward operation.
+A new stage begins wherever the IPU or the phase changes along the forward operations, starting on
+IPU 0; stages on one IPU that follow each other in one phase are one. Backward runs on the stage of
+its forward operation.
 """
 
 from __future__ import annotations
@@ -108,7 +109,7 @@ def _forward_stages(
                 "poptorch.AutoStage.AutoIncrement, or give the block a stage of its own."
             )
         highest = max(highest, place.stage)
-        if place.ipu != places[-1].ipu:
+        if (place.ipu, place.phase) != (places[-1].ipu, places[-1].phase):
             places.append(place)
         stage_of[place] = len(places) - 1
         node.meta["forward_stage"] = len(places) - 1

@@ -21,7 +21,7 @@ from poptorch_emu.ir.graph import Graph, Sink, SinkKind, Source, SourceKind, sou
 from poptorch_emu.ir.record import BlockPlace, NodeRecord, Phase
 from poptorch_emu.log import logger
 from poptorch_emu.structure import flatten_tensors
-from poptorch_emu.trace import blocks, loss
+from poptorch_emu.trace import blocks, checkpoints, loss
 from poptorch_emu.trace.casting import casts_mixed_types
 from poptorch_emu.trace.functions import FunctionMode
 from poptorch_emu.trace.module_state import HostTensor, on_ipu
@@ -114,6 +114,8 @@ class _Tracer:
             stack.enter_context(casts_mixed_types())
             loss.start_marks()
             stack.callback(loss.take_marks)
+            checkpoints.start_marks()
+            stack.callback(checkpoints.take_marks)
             yield
 
     def to_fake(self, tensor: HostTensor) -> torch.Tensor:
@@ -182,6 +184,7 @@ class _Tracer:
 
     def finish(self, outputs: Any, gradients: dict[str, torch.Tensor]) -> Trace:
         """Closes the graph with its outputs and gradients."""
+        checkpoints.apply_marks(self.recorder.find)
         results = []
         host_outputs = {}
         for index, value in enumerate(flatten_tensors(outputs)):

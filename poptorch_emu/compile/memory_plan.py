@@ -1,0 +1,122 @@
+"""What each IPU of a replica holds, how much of it and where: a value that can be printed.
+
+`plan_memory.py` makes it; nothing here knows graphs or segments. Sizes are bytes of the elements,
+without the copies and gaps that the tiles of an IPU add.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import Enum
+
+
+class Content(Enum):
+    """What a piece of memory is for."""
+
+    WEIGHT = "weight"
+    STATE = "optimiser state"
+    ACCUMULATOR = "accumulator"
+    CONSTANT = "constant"
+    INPUT = "input"
+    OUTPUT = "output"
+    STASH = "stash"
+    CHANNEL = "channel"
+    WORKSPACE = "workspace"
+
+
+class Store(Enum):
+    """Where a piece of memory is."""
+
+    ON_CHIP = "on chip"
+    IO_TILES = "I/O tiles"
+    REMOTE = "remote"
+
+
+@dataclass(frozen=True)
+class Holding:
+    """One thing that an IPU holds.
+
+    Attributes:
+        ipu: index of the virtual IPU; a remote piece belongs to the IPU that uses it.
+        name: of the variable, or of the segments that a stash or channel joins.
+        item_bytes: size of one copy.
+        copies: how many of them are held at most at the same time.
+    """
+
+    ipu: int
+    content: Content
+    name: str
+    item_bytes: int
+    copies: int = 1
+    store: Store = Store.ON_CHIP
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of all copies."""
+        return self.item_bytes * self.copies
+
+
+@dataclass(frozen=True)
+class MemoryPlan:
+    """What all IPUs of one replica hold.
+
+    Attributes:
+        ipu_ids: the user's number of each virtual IPU.
+    """
+
+    ipu_ids: tuple[int, ...]
+    holdings: tuple[Holding, ...]
+
+    def select(
+        self, ipu: int | None = None, content: Content | None = None, store: Store | None = None
+    ) -> Iterable[Holding]:
+        """Returns the pieces with these properties; `None` stands for any."""
+        return (
+            holding
+            for holding in self.holdings
+            if ipu in (None, holding.ipu)
+            and content in (None, holding.content)
+            and store in (None, holding.store)
+        )
+
+    def num_bytes(
+        self, ipu: int | None = None, content: Content | None = None, store: Store | None = None
+    ) -> int:
+        """Returns the bytes of all pieces with these properties; `None` stands for any."""
+        return sum(holding.num_bytes for holding in self.select(ipu, content, store))
+
+    def __str__(self) -> str:
+        """Returns a table: for each IPU its kinds of content, in KiB, on chip and remote."""
+        rows: list[tuple[str, ...]] = [
+            ("IPU", "content", "pieces", "on chip KiB", "I/O tiles KiB", "remote KiB")
+        ]
+        for ipu, user_id in enumerate(self.ipu_ids):
+            for content in Content:
+                pieces = list(self.select(ipu, content))
+                if pieces:
+                    rows.append((str(user_id), content.value, str(sum(p.copies for p in pieces)),
+                                 *self._kib(ipu, content)))  # fmt: skip
+            rows.append((str(user_id), "all", "", *self._kib(ipu, None)))
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        return "\n".join(_line(row, widths) for row in rows)
+
+    def to_csv(self) -> str:
+        """Returns one line for each piece, under a line of names."""
+        lines = ["ipu,content,name,item_bytes,copies,store"]
+        lines += [
+            f"{self.ipu_ids[h.ipu]},{h.content.value},{h.name},{h.item_bytes},{h.copies},"
+            f"{h.store.value}"
+            for h in self.holdings
+        ]
+        return "\n".join(lines) + "\n"
+
+    def _kib(self, ipu: int, content: Content | None) -> tuple[str, ...]:
+        return tuple(f"{self.num_bytes(ipu, content, store) / 1024:.1f}" for store in Store)
+
+
+def _line(row: tuple[str, ...], widths: list[int]) -> str:
+    left, right = row[:2], row[2:]
+    cells = [text.ljust(width) for text, width in zip(left, widths, strict=False)]
+    cells += [text.rjust(width) for text, width in zip(right, widths[2:], strict=True)]
+    return "  ".join(cells).rstrip()

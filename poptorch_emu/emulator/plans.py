@@ -1,0 +1,96 @@
+"""What a compiled model will do and hold, before anything runs; `compile` is enough."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from poptorch_emu.compile.executable import Executable
+from poptorch_emu.compile.memory_plan import MemoryPlan
+from poptorch_emu.compile.phases import phase_numbers
+from poptorch_emu.executor import PoplarExecutor
+from poptorch_emu.ir.graph import record_of
+from poptorch_emu.schedule.actions import Kind
+from poptorch_emu.schedule.grid import to_csv, to_grid
+from poptorch_emu.schedule.phases import PhaseNumbers
+from poptorch_emu.schedule.schedule import Schedule
+from poptorch_emu.schedule.stash import stash_depths
+
+
+@dataclass(frozen=True)
+class SchedulePlan:
+    """When each IPU runs what, in one window: the micro-batches of one weight update or one call.
+
+    Attributes:
+        grid: the actions; `2F0` is the forward of stage 2 for micro-batch 0, B its backward and
+            `0U0` the weight update of IPU 0.
+        ipu_ids: the user's number of each virtual IPU.
+        blocks: the blocks of each stage; "" stands for what comes before the first block.
+        phase_of_stage: the user's phase of each stage; `None` unless execution is phased.
+        phases: how the phases are numbered; `None` unless execution is phased.
+    """
+
+    grid: Schedule
+    ipu_ids: tuple[int, ...]
+    blocks: tuple[tuple[str, ...], ...]
+    phase_of_stage: tuple[int, ...] | None = None
+    phases: PhaseNumbers | None = None
+
+    def __str__(self) -> str:
+        """Returns the grid of IPUs and time, its parts marked, and a line for each stage."""
+        depths = stash_depths(self.grid)
+        lines = [to_grid(self.grid), ""]
+        for stage, ipu in enumerate(self.grid.ipu_of_stage):
+            blocks = " ".join(self.blocks[stage])
+            line = f"stage {stage}: IPU {self.ipu_ids[ipu]}, blocks {blocks}"
+            if self.grid.is_training:
+                line += f", stashes {depths[stage]}"
+            lines.append(line + self._phase_text(stage))
+        return "\n".join(lines)
+
+    def to_csv(self) -> str:
+        """Returns one line for each IPU and one cell for each slot."""
+        return to_csv(self.grid)
+
+    def _phase_text(self, stage: int) -> str:
+        if self.phases is None or self.phase_of_stage is None:
+            return ""
+        phase = self.phase_of_stage[stage]
+        text = f", phase {self.phases.forward[phase]}"
+        return f"{text} and {self.phases.backward[phase]}" if self.phases.backward else text
+
+
+def schedule(model: PoplarExecutor) -> SchedulePlan:
+    """Returns what each IPU of a compiled model runs, and when (exact).
+
+    Raises:
+        Error: the model is not compiled.
+    """
+    executable = model._compiled()
+    config, places = executable.config, executable.partition.places
+    is_phased = config.strategy.is_phased
+    return SchedulePlan(
+        grid=executable.schedule,
+        ipu_ids=executable.partition.ipu_ids,
+        blocks=_blocks(executable),
+        phase_of_stage=tuple(place.phase for place in places) if is_phased else None,
+        phases=phase_numbers(config.strategy, config.is_training) if is_phased else None,
+    )
+
+
+def _blocks(executable: Executable) -> tuple[tuple[str, ...], ...]:
+    """Returns the blocks of the forward operations of each stage, in order."""
+    found: list[dict[str, None]] = [{} for _ in executable.partition.ipu_of_stage]
+    for node in executable.graph.operations:
+        kind, stage = executable.partition.port_of[node]
+        if kind is Kind.FORWARD:
+            found[stage].setdefault(record_of(node).place.block_id)
+    return tuple(tuple(blocks) for blocks in found)
+
+
+def memory(model: PoplarExecutor) -> MemoryPlan:
+    """Returns what each IPU of a compiled model holds, and where (modelled).
+
+    Raises:
+        Error: the model is not compiled.
+    """
+    return model._compiled().memory

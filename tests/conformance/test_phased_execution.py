@@ -1,0 +1,119 @@
+"""Phased execution: semantics §9.4, api §10.4."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+import poptorch_emu as poptorch
+from poptorch_emu import emulator
+from poptorch_emu.compile.memory_plan import Content, Store
+from poptorch_emu.schedule.phases import number_phases
+
+pytestmark = pytest.mark.feature("Phased execution", fidelity="modelled")
+
+
+class Chain(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = torch.nn.ModuleList([torch.nn.Linear(4, 4) for _ in range(3)])
+
+    def forward(self, x: torch.Tensor):
+        for index, layer in enumerate(self.layers):
+            with poptorch.Block(f"b{index}"):
+                x = torch.tanh(layer(x))
+        with poptorch.Block("loss"):
+            return x, poptorch.identity_loss(x, "sum")
+
+
+def phases(*ipus: int) -> list[poptorch.Phase]:
+    blocks = [["b0"], ["b1"], ["b2", "loss"]]
+    return [
+        poptorch.Phase(poptorch.Stage(*ids).ipu(ipu)) for ids, ipu in zip(blocks, ipus, strict=True)
+    ]
+
+
+def compiled(strategy):
+    options = poptorch.Options().showCompilationProgressBar(False).autoRoundNumIPUs(True)
+    options.setExecutionStrategy(strategy)
+    model = Chain()
+    training = poptorch.trainingModel(model, options, poptorch.optim.SGD(model.parameters(), lr=1))
+    training.compile(torch.randn(2, 4))
+    return training
+
+
+def test_parallel_phases_when_on_the_wrong_ipus_then_raises() -> None:
+    strategy = poptorch.ParallelPhasedExecution(*phases(0, 1, 1))
+    with pytest.raises(
+        poptorch.Error, match="When phases are executed in parallel.*even phases must run on even"
+    ):
+        compiled(strategy)
+
+
+@pytest.mark.parametrize("name", ["OffChipAfterFwdNoOverlap", "OffChipAfterEachPhase"])
+def test_liveness_when_phases_are_parallel_then_serial_only_ones_raise(name: str) -> None:
+    strategy = poptorch.ParallelPhasedExecution(*phases(0, 1, 0))
+    strategy._tensors_liveness = poptorch.Liveness[name]
+    with pytest.raises(poptorch.Error, match="This is only supported for serial phase execution"):
+        compiled(strategy)
+
+
+# Spaced by 1, 1, 2 and 4; three empty phases when tensors leave; one when backward is separate.
+@pytest.mark.parametrize(
+    ("liveness", "is_separate", "forward", "backward"),
+    [
+        ("AlwaysLive", False, (0, 1, 2), (4, 3, 2)),
+        ("AlwaysLive", True, (0, 1, 2), (5, 4, 3)),
+        ("OffChipAfterFwd", False, (0, 1, 2), (7, 6, 5)),
+        ("OffChipAfterFwdNoOverlap", False, (0, 2, 4), (11, 9, 7)),
+        ("OffChipAfterEachPhase", True, (0, 4, 8), (20, 16, 12)),
+    ],
+)
+def test_phases_when_numbered_then_are_spaced_by_liveness(
+    liveness: str, is_separate: bool, forward: tuple[int, ...], backward: tuple[int, ...]
+) -> None:
+    strategy = poptorch.SerialPhasedExecution(*phases(0, 0, 0))
+    strategy.setTensorsLiveness(poptorch.Liveness[liveness])
+    strategy.useSeparateBackwardPhase(is_separate)
+    plan = emulator.schedule(compiled(strategy))
+    assert plan.phases is not None
+    assert (plan.phases.forward, plan.phases.backward) == (forward, backward)
+    lines = str(plan).splitlines()[-3:]
+    for index, line in enumerate(lines):
+        assert line.endswith(f"phase {forward[index]} and {backward[index]}")
+
+
+def test_serial_phases_when_on_one_ipu_then_each_is_a_stage_of_its_own() -> None:
+    plan = emulator.schedule(compiled(poptorch.SerialPhasedExecution(*phases(0, 0, 0))))
+    assert plan.grid.ipu_of_stage == (0, 0, 0)
+    assert plan.phase_of_stage == (0, 1, 2)
+    assert plan.to_csv() == "0F0,1F0,2F0|2B0,1B0,0B0,0U0\n"
+
+
+@pytest.mark.parametrize(
+    ("liveness", "store"),
+    [("AlwaysLive", Store.ON_CHIP), ("OffChipAfterFwd", Store.REMOTE)],
+)
+def test_activations_when_liveness_is_off_chip_then_wait_in_streaming_memory(
+    liveness: str, store: Store
+) -> None:
+    strategy = poptorch.SerialPhasedExecution(*phases(0, 0, 0))
+    strategy.setTensorsLiveness(poptorch.Liveness[liveness])
+    plan = emulator.memory(compiled(strategy))
+    stashes = [held for held in plan.select(content=Content.STASH) if "input" not in held.name]
+    assert stashes
+    assert {held.store for held in stashes} == {store}
+
+
+@given(st.integers(1, 8), st.integers(1, 4), st.integers(0, 4))
+def test_numbers_when_any_then_backward_mirrors_forward_and_follows_it(
+    num_phases: int, spacing: int, gap: int
+) -> None:
+    numbers = number_phases(num_phases, spacing, gap, is_training=True)
+    sums = {f + b for f, b in zip(numbers.forward, numbers.backward, strict=True)}
+    assert len(sums) == 1
+    assert min(numbers.backward) - max(numbers.forward) == gap
+    assert len(set(numbers.forward)) == num_phases
+    assert number_phases(num_phases, spacing, gap, is_training=False).backward == ()
