@@ -304,7 +304,7 @@ class PoplarExecutor:
             self._options,
             is_training=self._training,
             weight_groups=self._groupings.weight_groups(
-                dict(self._user_model.named_parameters()), self._options.replication_factor
+                self._user_model, self._options.replication_factor
             ),
         )
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -53,21 +52,23 @@ class ReplicaGroupings:
         for value in model.parameters(recurse=False):
             object.__getattribute__(value, "__dict__").pop(_METHOD, None)
 
-    def weight_groups(
-        self, parameters: Mapping[str, torch.Tensor], num_replicas: int
-    ) -> tuple[WeightGroups, ...]:
-        """Returns the groups for a compilation.
+    def weight_groups(self, model: torch.nn.Module, num_replicas: int) -> tuple[WeightGroups, ...]:
+        """Returns the groups for a compilation of `model`.
+
+        A parameter with several names goes by its first.
 
         Raises:
             Error: a parameter is a scalar, does not have one value a group, or the groups do not
                 divide the replicas.
         """
+        first_name = {id(value): name for name, value in model.named_parameters()}
         result = []
         for name, (group_type, size, mode) in self.triples.items():
             _check_size(name, group_type, size, num_replicas)
+            value = getattr(model, name)
             reads_all = mode == VariableRetrievalMode.AllReplicas
-            groups = WeightGroups(name, CommGroupType(group_type), size, reads_all)
-            _check_shape(groups, parameters[name], num_replicas)
+            groups = WeightGroups(first_name[id(value)], CommGroupType(group_type), size, reads_all)
+            _check_shape(groups, value, num_replicas)
             result.append(groups)
         return tuple(result)
 

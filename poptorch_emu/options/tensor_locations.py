@@ -25,7 +25,7 @@ class TensorLocationSettings(OptionsDict):
         return self
 
     def minElementsForReplicatedTensorSharding(self, min_elements: int) -> TensorLocationSettings:
-        """Keeps tensors with fewer elements whole on each replica (accepted)."""
+        """Keeps tensors with fewer elements whole on each replica (exact); 8192 if never called."""
         require_type(min_elements, int, "minElementsForReplicatedTensorSharding")
         self.createOrSet(minElementsForReplicatedTensorSharding=min_elements)
         return self
@@ -42,7 +42,11 @@ class TensorLocationSettings(OptionsDict):
         return self._set_flag("onChip", use, "useOnChipStorage")
 
     def useReplicatedTensorSharding(self, use: bool = True) -> TensorLocationSettings:
-        """Lets each replica hold a part of the tensor only (accepted)."""
+        """Lets each replica hold and update a part of the tensor only (exact).
+
+        For weights, optimiser state and accumulators of rules that work element by element; LAMB
+        keeps them whole.
+        """
         return self._set_flag("useReplicatedTensorSharding", use, "useReplicatedTensorSharding")
 
     def useIOTilesToLoad(self, use: bool = True) -> TensorLocationSettings:

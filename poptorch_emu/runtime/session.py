@@ -74,7 +74,7 @@ class Session:
     def download(self, tensors: Mapping[str, torch.Tensor]) -> None:
         """Copies the variables into host tensors of the same names, in place.
 
-        A tensor of another shape gets that of the variable: one value a replica or group.
+        Where the host reads one value a replica, the tensor gets that shape.
         """
         self.check_idle()
         with torch.no_grad():
@@ -83,10 +83,10 @@ class Session:
                 if variable is None:
                     continue
                 value = self._read(variable)
-                if tensor.shape == value.shape:
-                    tensor.copy_(value)
-                else:
+                if variable.reads_all and tensor.shape != value.shape:
                     tensor.data = value.to(tensor.dtype)
+                else:
+                    tensor.copy_(value)
 
     def read_states(self) -> dict[str, torch.Tensor]:
         """Returns a copy of each state of the optimiser, by name."""

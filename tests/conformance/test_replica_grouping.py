@@ -217,6 +217,25 @@ def test_clipping_when_grouped_then_refused() -> None:
         training(torch.ones(12, 4), torch.ones(12, 2))
 
 
+class Again(Scaled):
+    """Has a second name for its grouped matrix."""
+
+    def __init__(self, num_groups: int) -> None:
+        super().__init__(num_groups)
+        self.also = self.weight
+
+
+def test_grouping_when_asked_for_by_the_second_name_then_it_is_the_same_parameter() -> None:
+    model = Again(2)
+    inference = poptorch.inferenceModel(model, _options(2))
+    inference.also.replicaGrouping(CommGroupType.NoGrouping, 1, ONE)
+    x = torch.randn(2, 4)
+    result, _ = inference(x, torch.zeros(2, 2))
+    for replica in range(2):
+        expected = model.layer(torch.tanh(x[replica] @ model.weight[replica].T))
+        torch.testing.assert_close(result[replica], expected)
+
+
 def test_grouping_when_parameter_is_deeper_then_attribute_error() -> None:
     inference = poptorch.inferenceModel(Scaled(2), _options())
     with pytest.raises(AttributeError, match="replicaGrouping"):

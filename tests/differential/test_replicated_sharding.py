@@ -101,6 +101,18 @@ def test_clipping_when_sharded_then_equals_the_plain_loop(replicas: int) -> None
     torch.testing.assert_close(losses, torch.cat(expected), rtol=1e-4, atol=1e-5)
 
 
+def test_half_accumulators_when_sharded_then_close_to_the_whole_run() -> None:
+    setting = Setting("sharded", accumulation=3, replicas=2)
+    model = FAMILIES["mlp"].make(1)
+    batches = [FAMILIES["mlp"].batch(2 * setting.num_micro_batches) for _ in range(3)]
+    results = []
+    for kinds in ((), KINDS):
+        trained = copy.deepcopy(model)
+        optimizer = poptorch.optim.SGD(trained.parameters(), lr=0.1, accum_type=torch.float16)
+        results.append(_train(trained, setting, optimizer, batches, kinds))
+    torch.testing.assert_close(*results, rtol=2e-3, atol=2e-3)
+
+
 def _sizes(kinds, replicas=4, min_elements=0, shape=(60, 40)) -> tuple[list[int], list[int]]:
     """Returns the bytes of variables and of gradients that each replica held."""
     model = torch.nn.Sequential(torch.nn.Linear(*shape, bias=False), torch.nn.CrossEntropyLoss())

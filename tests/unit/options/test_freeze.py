@@ -2,7 +2,13 @@
 
 import pytest
 
-from poptorch_emu.config import AnchorConfig, CompileConfig, StrategyConfig, StrategyKind
+from poptorch_emu.config import (
+    AnchorConfig,
+    CompileConfig,
+    ShardingConfig,
+    StrategyConfig,
+    StrategyKind,
+)
 from poptorch_emu.enums import (
     AutoStage,
     CommGroupType,
@@ -12,7 +18,7 @@ from poptorch_emu.enums import (
     SyncPattern,
 )
 from poptorch_emu.errors import Error
-from poptorch_emu.options import Options, ShardedExecution
+from poptorch_emu.options import Options, ShardedExecution, TensorLocationSettings
 from poptorch_emu.options.freeze import freeze
 
 
@@ -143,3 +149,26 @@ def test_freeze_when_replicas_changed_after_grouping_then_refuses():
     options.replicationFactor(2)
     with pytest.raises(ValueError, match=r"input_group_size \(4\) must be a factor of"):
         freeze(options, is_training=True)
+
+
+def _sharded(min_elements=None):
+    settings = TensorLocationSettings().useReplicatedTensorSharding(True)
+    if min_elements is not None:
+        settings.minElementsForReplicatedTensorSharding(min_elements)
+    return settings
+
+
+def test_freeze_when_tensors_are_sharded_then_config_has_the_threshold_of_each_kind():
+    options = ready()
+    options.TensorLocations.setOptimizerLocation(_sharded(100))
+    options.TensorLocations.setAccumulatorLocation(_sharded())
+    options.TensorLocations.setWeightLocation(
+        TensorLocationSettings().minElementsForReplicatedTensorSharding(5)
+    )
+    config = freeze(options, is_training=True)
+    assert config.sharding == ShardingConfig(None, 100, 8192)
+    assert config.sharding.is_asked_for
+
+
+def test_freeze_when_nothing_is_sharded_then_nothing_is_asked_for():
+    assert not freeze(ready(), is_training=True).sharding.is_asked_for
