@@ -1,7 +1,7 @@
 """Draws how the MNIST network learns in float32 and in several kinds of float16.
 
-Run it: `python docs/figures/precision_curves.py`. It writes `precision_curves.png` beside itself and
-prints the table of docs/numerics.md.
+Run it: `python docs/figures/precision_curves.py`. It writes `precision_curves.png` beside itself
+and prints the table of docs/numerics.md.
 """
 
 from __future__ import annotations
@@ -145,7 +145,10 @@ def main() -> None:
     for kind in KINDS:
         model = copy.deepcopy(start)
         curve = train_emulated(model, kind, train, args)
-        curves[kind.name], styles[kind.name] = Curve(curve.losses, accuracy(model, test)), kind.style
+        curves[kind.name], styles[kind.name] = (
+            Curve(curve.losses, accuracy(model, test)),
+            kind.style,
+        )
     plain = copy.deepcopy(start)
     curve = train_plain(plain, train, args)
     curves["float32, plain PyTorch"] = Curve(curve.losses, accuracy(plain, test))

@@ -142,7 +142,5 @@ def test_type_when_unsupported_inside_then_raises(function, message: str) -> Non
 def test_scalars_when_beside_tensors_then_promote_like_pytorch() -> None:
     x, n = torch.tensor([1.5]).half(), torch.tensor([3], dtype=torch.int32)
     result = run(lambda x, n: (x * 2.5, n * 2, n * 0.5, n / 2, x + n), x, n)
-    for value, expected in zip(
-        result, (x * 2.5, n * 2, n * 0.5, n / 2, x + n), strict=True
-    ):
+    for value, expected in zip(result, (x * 2.5, n * 2, n * 0.5, n / 2, x + n), strict=True):
         torch.testing.assert_close(value, expected, rtol=0, atol=0)

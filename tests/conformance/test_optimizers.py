@@ -1,4 +1,4 @@
-"""Optimisers at work on the device: 50 updates, groups, schedulers, states (api §13, semantics §6)."""
+"""Optimisers at work: 50 updates, groups, schedulers, states (api §13, semantics §6)."""
 
 from __future__ import annotations
 
@@ -158,7 +158,9 @@ def test_learning_rate_when_constant_then_scheduler_is_refused() -> None:
     training = poptorch.trainingModel(model, options(), optimizer)
     training(*batches(1)[0])
     optimizer.param_groups[0]["lr"] = 0.5
-    with pytest.raises(poptorch.Error, match="learning rates.*Values are constant but do not match"):
+    with pytest.raises(
+        poptorch.Error, match="learning rates.*Values are constant but do not match"
+    ):
         training.setOptimizer(optimizer)
     training.destroy()
 
