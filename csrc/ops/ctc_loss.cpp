@@ -11,6 +11,7 @@
 #include <ATen/ops/_ctc_loss_backward.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
+#include <torch/csrc/autograd/autograd_not_implemented_fallback.h>
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/library.h>
 
@@ -100,6 +101,9 @@ TORCH_LIBRARY_IMPL(poptorch_emu, CPU, m) {
 TORCH_LIBRARY_IMPL(poptorch_emu, Meta, m) {
   m.impl("ctc_loss", forward);
   m.impl("ctc_loss_backward", backward);
+}
+TORCH_LIBRARY_IMPL(poptorch_emu, Autograd, m) {
+  m.impl("ctc_loss_backward", torch::autograd::autogradNotImplementedFallback());
 }
 TORCH_LIBRARY_IMPL(aten, AutogradIPU, m) { m.impl("ctc_loss.Tensor", record_ctc_loss); }
 

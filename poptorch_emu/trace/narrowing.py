@@ -47,11 +47,11 @@ class Narrowing:
         kwargs = dict(kwargs)
         dtype = kwargs.get("dtype")
         _refuse(dtype)
-        is_upload = func is torch.ops.aten._to_copy.default and _is_upload(args[0], kwargs)
-        if is_upload:
+        value = _uploaded(args[0], kwargs) if func is torch.ops.aten._to_copy.default else None
+        if value is not None:
             with _disable_current_modes():
-                args = (narrowed_constant(_value_of(args[0])), *args[1:])
-            dtype = dtype or args[0].dtype
+                args = (narrowed_constant(value), *args[1:])
+            dtype = dtype or value.dtype
             _refuse(dtype)
         if dtype is torch.float64:
             kwargs["dtype"] = torch.float32
@@ -111,13 +111,10 @@ def _refuse(dtype: Any) -> None:
         )
 
 
-def _is_upload(tensor: torch.Tensor, kwargs: Mapping[str, Any]) -> bool:
-    """Returns whether a tensor of known values goes from the host to the device."""
+def _uploaded(tensor: torch.Tensor, kwargs: Mapping[str, Any]) -> torch.Tensor | None:
+    """Returns the values that a copy takes from the host to the device, where they are known."""
     device = kwargs.get("device")
     goes_to_ipu = device is not None and torch.device(device).type == "ipu"
-    return goes_to_ipu and tensor.device.type == "cpu" and _value_of(tensor) is not None
-
-
-def _value_of(tensor: torch.Tensor) -> torch.Tensor:
-    value: torch.Tensor = tensor.constant if isinstance(tensor, FakeTensor) else tensor
-    return value
+    if not goes_to_ipu or tensor.device.type != "cpu":
+        return None
+    return tensor.constant if isinstance(tensor, FakeTensor) else tensor

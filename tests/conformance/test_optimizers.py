@@ -1,4 +1,4 @@
-"""Optimisers at work on the device: 50 updates, groups, schedulers, states (api §13, semantics §6)."""
+"""Optimisers at work: 50 updates, groups, schedulers, states (api §13, semantics §6)."""
 
 from __future__ import annotations
 
