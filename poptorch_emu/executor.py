@@ -75,6 +75,7 @@ class PoplarExecutor:
         self._weights_version = 0
         self._seen_version = 0
         self._compilation_time: datetime.timedelta | None = None
+        self._num_compilations = 0
         self._has_warned_about_strides = False
         if self._options.defaultOutputMode():
             self._options.outputMode(OutputMode.Final if training else OutputMode.All)
@@ -274,6 +275,13 @@ class PoplarExecutor:
 
     def _compile(self, arguments: Arguments) -> None:
         start = time.perf_counter()
+        self._num_compilations += 1
+        logger.info(
+            "Compilation %d of %s, for %s",
+            self._num_compilations,
+            type(self._user_model).__name__,
+            arguments.describe(),
+        )
         config = self._config()
         check_batches(arguments.tensors(), config)
         parameters = dict(self._user_model.named_parameters())

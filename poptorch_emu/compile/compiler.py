@@ -29,6 +29,7 @@ from poptorch_emu.passes import (
 from poptorch_emu.schedule.make import ScheduleKind, make_schedule
 from poptorch_emu.schedule.partition import Partition, partition
 from poptorch_emu.schedule.schedule import Schedule
+from poptorch_emu.trace import strict
 from poptorch_emu.trace.tracer import ArgumentsOf, Trace, trace
 from poptorch_emu.update.config import OptimizerConfig
 
@@ -83,6 +84,7 @@ def compile_model(
         request.optimizer.loss_scaling if request.optimizer else None,
         request.hooks,
     )
+    strict.check(recorded.graph)
     on_step(STEPS[1])
     graph = functional.run(recorded.graph, recorded.fake_mode)
     on_step(STEPS[2])

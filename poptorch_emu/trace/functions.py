@@ -16,11 +16,14 @@ from torch.utils._python_dispatch import _disable_current_modes
 from poptorch_emu.log import logger
 from poptorch_emu.trace import loss
 from poptorch_emu.trace.recorder import IPU
+from poptorch_emu.trace.static_forms import STATIC_FORMS
 
 # Source: PopTorch's list of factories whose result goes to the IPU.
 _FACTORIES = frozenset(
     {
         torch.empty,
+        torch.empty_permuted,
+        torch.empty_strided,
         torch.full,
         torch.ones,
         torch.zeros,
@@ -35,6 +38,7 @@ _FACTORIES = frozenset(
         torch.eye,
         torch.tril_indices,
         torch.triu_indices,
+        torch.scalar_tensor,
     }
 )
 
@@ -58,7 +62,7 @@ class FunctionMode(TorchFunctionMode):
         if func is torch.tensor and kwargs.get("device") is None:
             logger.warning("No device set in torch.tensor(): forcing to IPU")
             return _constant(*args, **kwargs)
-        result = func(*args, **kwargs)
+        result = STATIC_FORMS.get(func, func)(*args, **kwargs)
         if func in loss.LOSS_FUNCTIONS:
             loss.mark(result)
         return result

@@ -26,6 +26,7 @@ class Case:
         name: the entry in the database.
         kind: what is compared: the results, the gradients, or also what was written to an argument.
         tensors: the arguments that are inputs of the model.
+        options: keyword arguments that are no tensors.
         module: what holds parameters; `function` calls it.
     """
 
@@ -36,7 +37,7 @@ class Case:
     tensors: list[torch.Tensor]
     module: torch.nn.Module | None = None
     description: str = ""
-    parameters: dict[int, torch.Tensor] = field(default_factory=dict)
+    options: dict[str, Any] = field(default_factory=dict)
 
     def __str__(self) -> str:
         dtype = str(self.dtype).removeprefix("torch.")
@@ -129,7 +130,9 @@ def _case(name: str, kind: str, dtype: torch.dtype, function: Any, sample: Any) 
         return sample.output_process_fn_grad(function(first, *rest, **named, **more))
 
     tensors = [leaves[position] for position in positions]
-    return Case(name, kind, dtype, call, tensors, description=_describe(leaves))
+    return Case(
+        name, kind, dtype, call, tensors, description=_describe(leaves), options=kwargs
+    )
 
 
 def _of_module(info: Any, kinds: Sequence[str]) -> Iterator[Iterator[Case]]:

@@ -13,7 +13,7 @@ from torch.utils import _pytree as pytree
 
 import poptorch_emu as poptorch
 from opinfo.cases import Case
-from opinfo.exceptions import RANDOM, refusal_of
+from opinfo.exceptions import is_comparable, refusal_of
 
 NARROW = {torch.float64: torch.float32, torch.int64: torch.int32}
 
@@ -92,6 +92,8 @@ def _check(case: Case) -> tuple[str, str]:
         raise
     except Exception as cause:
         raise Skip(f"eager PyTorch: {cause}") from cause
+    if case.kind == "out":
+        _check_eager_out(case, expected)
     try:
         actual = _emulated(case, expected)
     except poptorch.Error as error:
@@ -113,7 +115,20 @@ def _eager(case: Case) -> list[Any]:
     torch.manual_seed(0)
     inputs = [_copy(tensor).contiguous() for tensor in case.tensors]
     outputs = pytree.tree_leaves(Inference(case)(*inputs))
-    return [*outputs, *inputs] if case.kind == "inplace" else outputs
+    if case.kind != "inplace":
+        return outputs
+    shapes = [tensor.shape for tensor in case.tensors]
+    if [tensor.shape for tensor in inputs] != shapes:
+        raise Skip("changes the shape of an input")
+    return [*outputs, *inputs]
+
+
+def _check_eager_out(case: Case, expected: list[Any]) -> None:
+    """Raises `Skip` if eager PyTorch does not take these results as `out`."""
+    try:
+        _WithOut(case, expected)(*(_copy(tensor) for tensor in case.tensors))
+    except Exception as cause:
+        raise Skip(f"eager PyTorch: {cause}") from cause
 
 
 def _emulated(case: Case, expected: list[Any]) -> list[Any]:
@@ -140,7 +155,7 @@ class _WithOut(Inference):
 
 
 def _eager_gradients(case: Case) -> list[Any]:
-    if case.name in RANDOM:
+    if not is_comparable(case.name, case.options):
         raise Skip("random: its gradient depends on the numbers drawn")
     model = Training(case, _weights(case))
     loss = model(*_inputs(case))
@@ -218,13 +233,14 @@ def _compare(case: Case, actual: list[Any], expected: list[Any]) -> None:
             assert ours == theirs, f"result {index} is {ours}, expected {theirs}"
             continue
         is_written = case.kind == "inplace" and index >= len(expected) - len(case.tensors)
+        is_written |= case.kind == "gradient"
         dtype = theirs.dtype if is_written else NARROW.get(theirs.dtype, theirs.dtype)
         assert type(ours) in (torch.Tensor, torch.nn.Parameter), f"result {index} is a {type(ours)}"
         assert ours.dtype == dtype, f"result {index} has {ours.dtype}, expected {dtype}"
         assert ours.shape == theirs.shape, (
             f"result {index} has shape {list(ours.shape)}, expected {list(theirs.shape)}"
         )
-        if case.name not in RANDOM:
+        if is_comparable(case.name, case.options):
             _compare_values(index, ours, theirs.to(dtype), case)
 
 
