@@ -61,9 +61,7 @@ def module_name(info: Any) -> str:
     return f"{info.module_cls.__module__.removeprefix('torch.')}.{info.module_cls.__name__}"
 
 
-def cases(
-    name: str, kinds: Sequence[str] = KINDS, limit: int | None = None
-) -> Iterator[Case]:
+def cases(name: str, kinds: Sequence[str] = KINDS, limit: int | None = None) -> Iterator[Case]:
     """Yields the cases of the entries of this name.
 
     Args:
@@ -130,9 +128,7 @@ def _case(name: str, kind: str, dtype: torch.dtype, function: Any, sample: Any) 
         return sample.output_process_fn_grad(function(first, *rest, **named, **more))
 
     tensors = [leaves[position] for position in positions]
-    return Case(
-        name, kind, dtype, call, tensors, description=_describe(leaves), options=kwargs
-    )
+    return Case(name, kind, dtype, call, tensors, description=_describe(leaves), options=kwargs)
 
 
 def _of_module(info: Any, kinds: Sequence[str]) -> Iterator[Iterator[Case]]:

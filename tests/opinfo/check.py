@@ -244,9 +244,7 @@ def _compare(case: Case, actual: list[Any], expected: list[Any]) -> None:
             _compare_values(index, ours, theirs.to(dtype), case)
 
 
-def _compare_values(
-    index: int, ours: torch.Tensor, theirs: torch.Tensor, case: Case
-) -> None:
+def _compare_values(index: int, ours: torch.Tensor, theirs: torch.Tensor, case: Case) -> None:
     tolerance = {}
     if theirs.dtype is torch.float16:
         tolerance = {"rtol": 5e-3, "atol": 5e-3}
