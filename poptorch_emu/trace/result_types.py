@@ -12,9 +12,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from poptorch_emu.ir.evaluate import run_on_host
 
 
-def infer(
-    func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], device: torch.device
-) -> Any:
+def infer(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], device: torch.device) -> Any:
     """Runs `func` on zeros on the CPU and returns fakes on `device` of what came out.
 
     For operations without a fake kernel, whose results have shapes that do not depend on data.
@@ -31,8 +29,6 @@ def infer(
     def to_fake(value: torch.Tensor) -> torch.Tensor:
         if value.layout is not torch.strided:
             raise NotImplementedError(f"a result has layout {value.layout}")
-        return torch.empty_strided(
-            value.size(), value.stride(), dtype=value.dtype, device=device
-        )
+        return torch.empty_strided(value.size(), value.stride(), dtype=value.dtype, device=device)
 
     return pytree.tree_map_only(torch.Tensor, to_fake, results)

@@ -72,9 +72,7 @@ def _tensor_split(
     return torch.tensor_split(input, indices_or_sections, dim)
 
 
-def _narrow(
-    input: torch.Tensor, dim: int, start: int | torch.Tensor, length: int
-) -> torch.Tensor:
+def _narrow(input: torch.Tensor, dim: int, start: int | torch.Tensor, length: int) -> torch.Tensor:
     """Takes a start that is a tensor; a slice beyond the end goes on at the beginning."""
     if not isinstance(start, torch.Tensor):
         return torch.narrow(input, dim, start, length)

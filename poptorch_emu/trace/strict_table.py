@@ -158,7 +158,11 @@ RESTRICTIONS = (
         lambda call: call["align_corners"],
         "Only support align_corners=False.",
     ),
-    _on("rnn_layer", lambda call: _is_lstm(call) and call["reverse"], "bidirectional LSTM not supported"),
+    _on(
+        "rnn_layer",
+        lambda call: _is_lstm(call) and call["reverse"],
+        "bidirectional LSTM not supported",
+    ),
     _on(
         "rnn_layer",
         lambda call: _is_lstm(call) and len(call["weights"]) == 2,
