@@ -63,6 +63,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.origin = origin
         # The tensor is kept beside its node, so that its id is never given to another one.
         self._nodes: dict[int, tuple[torch.Tensor, fx.Node]] = {}
+        # A tensor on the host becomes another constant when it has been changed since.
+        self._version_of: dict[int, int | None] = {}
 
     def add_source(self, source: Source, value: torch.Tensor, record: NodeRecord) -> fx.Node:
         """Makes `value` a placeholder of the graph."""
@@ -156,11 +158,12 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _node_of(self, tensor: torch.Tensor, record: NodeRecord) -> fx.Node:
         node = self.find(tensor)
-        if node is not None:
+        if node is not None and self._version_of.get(id(tensor)) == _version(tensor):
             return node
         value = _host_value(tensor)
         if value is None:
             raise refusal.foreign_tensor(tensor)
+        self._version_of[id(tensor)] = _version(tensor)
         return self._add_constant_source(value, tensor, record)
 
 
@@ -201,6 +204,12 @@ def _is_host_only(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
 def _host_value(tensor: torch.Tensor) -> torch.Tensor | None:
     """Returns the value of a tensor that has one already, or `None`."""
     return tensor.constant if isinstance(tensor, FakeTensor) else tensor
+
+
+def _version(tensor: torch.Tensor) -> int | None:
+    """Returns how often a tensor on the host was changed; `None` for others."""
+    is_on_host = not isinstance(tensor, FakeTensor) and not tensor.is_inference()
+    return tensor._version if is_on_host else None
 
 
 def _with_device_index(kwargs: Mapping[str, Any]) -> dict[str, Any]:

@@ -71,7 +71,8 @@ def _faults(graph: Graph, node: fx.Node, name: str) -> Iterator[str]:
     for value in _values(node):
         if value.is_complex():
             yield f"Unsupported scalar type `{value.dtype}'"
-        if value.numel() == 0:
+        # Without users it is a by-product that PyTorch leaves behind.
+        if value.numel() == 0 and node.users:
             yield f"Zero-sized tensors are unsupported (Got shape {list(value.shape)})"
     call = _arguments(node)
     for restriction in RESTRICTIONS:

@@ -16,31 +16,33 @@ HANDLED = frozenset(
     """
     cdist_forward convolution embedding_bag log_softmax prelu_kernel reshape_alias softmax
     unsafe_view weight_norm abs acos acosh adaptive_avg_pool1d adaptive_avg_pool2d
-    adaptive_avg_pool3d add addcdiv addcmul addmm addmv all amax amin and any arange argmax argmin
-    argsort asin asinh atan atan2 atanh avg_pool1d avg_pool2d avg_pool3d baddbmm batch_norm
-    bernoulli bilinear binary_cross_entropy binary_cross_entropy_with_logits bincount bitwise_and
-    bitwise_not bitwise_or bitwise_xor bmm broadcast_to bucketize cartesian_prod cat cdist ceil celu
-    chunk clamp clamp_max clamp_min clone col2im constant_pad_nd contiguous copy cos cosh
-    cosine_embedding_loss cosine_similarity count_nonzero cross cross_entropy_loss ctc_loss cumprod
-    cumsum detach div dot dropout einsum elu embedding eq erf erfc exp expand expand_as expm1
-    exponential feature_dropout flatten flip floor floor_divide fmod frac frobenius_norm full
-    full_like gather ge gelu glu group_norm gru gt hardshrink hardsigmoid hardswish hardtanh
-    hinge_embedding_loss im2col index index_fill index_put index_reduce index_select instance_norm
-    isnan kl_div l1_loss layer_norm le leaky_relu linalg_cross linalg_vector_norm linear log log10
-    log1p log2 log_sigmoid log_sigmoid_forward logical_and logical_not logical_or logsumexp lstm lt
-    margin_ranking_loss masked_fill matmul max max_pool1d max_pool2d max_pool3d maximum mean median
-    meshgrid min minimum mish mm mse_loss mul multilabel_soft_margin_loss mv nansum narrow
-    native_batch_norm native_group_norm native_layer_norm ne neg new_full new_ones new_zeros
-    nll_loss2d nll_loss2d_forward nll_loss_forward nll_loss_nd norm normal numpy_T one_hot ones
-    ones_like or pairwise_distance permute pixel_shuffle poisson_nll_loss pow prelu prod rand randint
-    randn random randperm reciprocal reflection_pad1d reflection_pad2d relu remainder repeat
-    replication_pad1d replication_pad2d replication_pad3d reshape rnn_relu rnn_tanh roll round rrelu
-    rrelu_with_noise rsqrt rsub scatter scatter_add scatter_reduce select selu sigmoid sign silu sin
-    sinh slice smooth_l1_loss soft_margin_loss softplus softshrink sort split split_with_sizes sqrt
-    square squeeze stack std std_mean sub sum t take_along_dim tan tanh tensordot threshold to topk
-    transpose triplet_margin_loss true_divide trunc type_as unbind unfold uniform unsafe_chunk
-    unsqueeze upsample_bicubic2d upsample_bilinear2d upsample_nearest1d upsample_nearest2d
-    upsample_nearest3d var var_mean view where xor zeros zeros_like
+    adaptive_avg_pool3d add addcdiv addcmul addmm addmv all amax amin and any arange argmax
+    argmin argsort asin asinh atan atan2 atanh avg_pool1d avg_pool2d avg_pool3d baddbmm
+    batch_norm bernoulli bilinear binary_cross_entropy binary_cross_entropy_with_logits bincount
+    bitwise_and bitwise_not bitwise_or bitwise_xor bmm broadcast_to bucketize cartesian_prod cat
+    cdist ceil celu chunk clamp clamp_max clamp_min clone col2im constant_pad_nd contiguous copy
+    cos cosh cosine_embedding_loss cosine_similarity count_nonzero cross cross_entropy_loss
+    ctc_loss cumprod cumsum detach div dot dropout einsum elu embedding eq erf erfc exp expand
+    expand_as expm1 exponential feature_dropout flatten flip floor floor_divide fmod frac
+    frobenius_norm full full_like gather ge gelu glu group_norm gru gt hardshrink hardsigmoid
+    hardswish hardtanh hinge_embedding_loss im2col index index_fill index_put index_reduce
+    index_select instance_norm isnan kl_div l1_loss layer_norm le leaky_relu linalg_cross
+    linalg_vector_norm linear log log10 log1p log2 log_sigmoid log_sigmoid_forward logical_and
+    logical_not logical_or logsumexp lstm lt margin_ranking_loss masked_fill matmul max
+    max_pool1d max_pool2d max_pool3d maximum mean median meshgrid min minimum mish mm mse_loss
+    mul multilabel_soft_margin_loss mv nansum narrow native_batch_norm native_group_norm
+    native_layer_norm ne neg new_full new_ones new_zeros nll_loss2d nll_loss2d_forward
+    nll_loss_forward nll_loss_nd norm normal numpy_T one_hot ones ones_like or pairwise_distance
+    permute pixel_shuffle poisson_nll_loss pow prelu prod rand randint randn random randperm
+    reciprocal reflection_pad1d reflection_pad2d relu remainder repeat replication_pad1d
+    replication_pad2d replication_pad3d reshape rnn_relu rnn_tanh roll round rrelu
+    rrelu_with_noise rsqrt rsub scatter scatter_add scatter_reduce select selu sigmoid sign silu
+    sin sinh slice smooth_l1_loss soft_margin_loss softplus softshrink sort split
+    split_with_sizes sqrt square squeeze stack std std_mean sub sum t take_along_dim tan tanh
+    tensordot threshold to topk transpose triplet_margin_loss true_divide trunc type_as unbind
+    unfold uniform unsafe_chunk unsqueeze upsample_bicubic2d upsample_bilinear2d
+    upsample_nearest1d upsample_nearest2d upsample_nearest3d var var_mean view where xor zeros
+    zeros_like
     """.split()
 )
 
@@ -51,6 +53,7 @@ EQUIVALENT = frozenset(
     empty_like empty_strided eye fill is_all_true index_add lift_fresh lift_fresh_copy
     linspace logspace max_pool2d_with_indices max_pool3d_with_indices native_batch_norm_legit
     native_batch_norm_legit_no_training native_dropout new_empty randint_like randn_like rand_like
+    safe_softmax
     scaled_dot_product_flash_attention_for_cpu scalar_tensor select_scatter slice_scatter to_copy
     tril tril_indices triu triu_indices weight_norm_interface zero
     """.split()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from helpers import Setting, assert_same_training
-from language_models import VOCABULARY, Bert, Gpt2, T5
+from language_models import T5, VOCABULARY, Bert, Gpt2
 from torch import nn
 from vision_models import (
     Classifier,

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from opinfo.cases import Case
+from opinfo.exceptions import difference_of, is_comparable, refusal_of
 from torch.utils import _pytree as pytree
 
 import poptorch_emu as poptorch
-from opinfo.cases import Case
-from opinfo.exceptions import is_comparable, refusal_of
 
 NARROW = {torch.float64: torch.float32, torch.int64: torch.int32}
 
@@ -29,7 +29,7 @@ class Outcome:
     seconds: float = 0.0
 
 
-class Skip(Exception):
+class IncomparableError(Exception):
     """Nothing can be compared."""
 
 
@@ -80,7 +80,7 @@ def check(case: Case) -> Outcome:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             status, detail = _check(case)
-    except Skip as cause:
+    except IncomparableError as cause:
         status, detail = "skipped", str(cause)
     return Outcome(case.name, status, str(case), detail, time.perf_counter() - start)
 
@@ -88,10 +88,10 @@ def check(case: Case) -> Outcome:
 def _check(case: Case) -> tuple[str, str]:
     try:
         expected = _eager(case)
-    except Skip:
+    except IncomparableError:
         raise
     except Exception as cause:
-        raise Skip(f"eager PyTorch: {cause}") from cause
+        raise IncomparableError(f"eager PyTorch: {cause}") from cause
     if case.kind == "out":
         _check_eager_out(case, expected)
     try:
@@ -104,7 +104,8 @@ def _check(case: Case) -> tuple[str, str]:
     try:
         _compare(case, actual, expected)
     except (AssertionError, RuntimeError) as error:
-        return "failed", str(error)
+        reason = difference_of(case.name, str(error))
+        return ("refused", reason) if reason else ("failed", str(error))
     return "passed", ""
 
 
@@ -119,16 +120,16 @@ def _eager(case: Case) -> list[Any]:
         return outputs
     shapes = [tensor.shape for tensor in case.tensors]
     if [tensor.shape for tensor in inputs] != shapes:
-        raise Skip("changes the shape of an input")
+        raise IncomparableError("changes the shape of an input")
     return [*outputs, *inputs]
 
 
 def _check_eager_out(case: Case, expected: list[Any]) -> None:
-    """Raises `Skip` if eager PyTorch does not take these results as `out`."""
+    """Raises `IncomparableError` if eager PyTorch does not take these results as `out`."""
     try:
         _WithOut(case, expected)(*(_copy(tensor) for tensor in case.tensors))
     except Exception as cause:
-        raise Skip(f"eager PyTorch: {cause}") from cause
+        raise IncomparableError(f"eager PyTorch: {cause}") from cause
 
 
 def _emulated(case: Case, expected: list[Any]) -> list[Any]:
@@ -155,8 +156,8 @@ class _WithOut(Inference):
 
 
 def _eager_gradients(case: Case) -> list[Any]:
-    if not is_comparable(case.name, case.options):
-        raise Skip("random: its gradient depends on the numbers drawn")
+    if not is_comparable(case.name, case.options, case.description):
+        raise IncomparableError("random: its gradient depends on the numbers drawn")
     model = Training(case, _weights(case))
     loss = model(*_inputs(case))
     parameters = list(model.parameters())
@@ -188,7 +189,7 @@ def _weights(case: Case) -> list[torch.Tensor | None]:
         for value in outputs
     ]
     if not any(weight is not None for weight in weights):
-        raise Skip("no result has a gradient")
+        raise IncomparableError("no result has a gradient")
     return weights
 
 
@@ -240,7 +241,7 @@ def _compare(case: Case, actual: list[Any], expected: list[Any]) -> None:
         assert ours.shape == theirs.shape, (
             f"result {index} has shape {list(ours.shape)}, expected {list(theirs.shape)}"
         )
-        if is_comparable(case.name, case.options):
+        if is_comparable(case.name, case.options, case.description):
             _compare_values(index, ours, theirs.to(dtype), case)
 
 

@@ -97,10 +97,25 @@ UNSPECIFIED = frozenset(
     {"empty", "empty_like", "empty_permuted", "empty_strided", "new_empty", "new_empty_strided"}
 )
 
+# What differs on purpose, by the words of the difference.
+DIFFERENT = {
+    "bincount": Reason("as many bins as minlength says, PopTorch's rule", "has shape"),
+    "_native_batch_norm_legit": Reason("results that only backward needs", "has shape"),
+}
 
-def is_comparable(name: str, options: dict[str, Any]) -> bool:
-    """Returns whether the numbers of a sample with these keyword arguments can be compared."""
+
+def is_comparable(name: str, options: dict[str, Any], description: str) -> bool:
+    """Returns whether the numbers of a sample can be compared: they are not random."""
+    if name == "nn.functional.multi_head_attention_forward":
+        # Its probability of dropout is the only fraction among the arguments.
+        return "0.5" not in description
     return name not in RANDOM | UNSPECIFIED and not options.get("dropout_p")
+
+
+def difference_of(name: str, message: str) -> str:
+    """Returns why the results of `name` may differ like this; "" if they may not."""
+    reason = DIFFERENT.get(name)
+    return reason.name if reason and reason.words in message else ""
 
 
 def refusal_of(name: str, message: str) -> str:
