@@ -8,7 +8,6 @@
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/leaky_relu.h>
 #include <ATen/ops/native_dropout.h>
-#include <ATen/ops/polygamma.h>
 #include <ATen/ops/where.h>
 #include <torch/library.h>
 
@@ -37,18 +36,12 @@ at::Tensor& record_rrelu_(at::Tensor& input, const at::Scalar& lower, const at::
   return input.copy_(record_rrelu(input, lower, upper, training, std::move(generator)));
 }
 
-// Functionalisation does not know `polygamma_`, whose first argument is not its tensor elsewhere.
-at::Tensor& record_polygamma_(at::Tensor& input, int64_t n) {
-  return input.copy_(at::polygamma(n, input));
-}
-
 }  // namespace
 
 TORCH_LIBRARY_IMPL(aten, AutogradIPU, m) {
   m.impl("dropout", record_dropout);
   m.impl("rrelu", record_rrelu);
   m.impl("rrelu_", record_rrelu_);
-  m.impl("polygamma_", record_polygamma_);
 }
 
 }  // namespace poptorch_emu

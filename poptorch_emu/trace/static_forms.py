@@ -1,4 +1,4 @@
-"""Functions of PyTorch that look at values, in a form that does not.
+"""Functions of PyTorch that look at values, or cannot be functionalised, in a form that is static.
 
 Each computes what its original computes; what it leaves out is a check of the data, or a decision
 that only saves time.
@@ -80,12 +80,18 @@ def _narrow(input: torch.Tensor, dim: int, start: int | torch.Tensor, length: in
     return input.index_select(dim, (start.reshape(()) + offsets) % input.size(dim))
 
 
+def _polygamma_(input: torch.Tensor, n: int) -> torch.Tensor:
+    """Writes back by a copy: functionalisation does not know the original."""
+    return input.copy_(torch.polygamma(n, input))
+
+
 STATIC_FORMS: dict[Any, Callable[..., Any]] = {
     F.gaussian_nll_loss: _gaussian_nll_loss,
     torch.bincount: _bincount,
     torch.Tensor.bincount: _bincount,
     torch.narrow: _narrow,
     torch.Tensor.narrow: _narrow,
+    torch.Tensor.polygamma_: _polygamma_,
     torch.tensor_split: _tensor_split,
     torch.Tensor.tensor_split: _tensor_split,
 }
