@@ -1,21 +1,26 @@
 # Thin names for the commands; each does all the set-up that a fresh machine needs.
 #   make demo   trains the pipelining tutorial on handwritten digits
 #   make test   runs the test suite
+#   make test-ops  asks PyTorch's operator databases, all of them
 #   make check  format, lint and types
 #   make docs   writes the table of features in docs/compatibility.md from the tests' markers
 
 PYTHON ?= python3
 VENV := .venv
+JOBS ?= 2
 BIN := $(VENV)/bin
 SOURCES := setup.py $(shell find csrc -name '*.cpp' -o -name '*.h' 2>/dev/null)
 
-.PHONY: demo test check docs bench clean
+.PHONY: demo test test-ops check docs bench clean
 
 demo: $(VENV)/.built
 	$(BIN)/python tutorials/pipelining/mnist_pipeline.py --epochs 10
 
 test: $(VENV)/.built
 	$(BIN)/python -m pytest
+
+test-ops: $(VENV)/.built
+	PYTHONPATH=tests $(BIN)/python -m opinfo --jobs $(JOBS)
 
 check: $(VENV)/.built
 	$(BIN)/pip install -q ruff mypy clang-format
@@ -34,7 +39,7 @@ $(VENV)/.dependencies: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install -q torch==2.13.0 numpy tqdm
 	$(BIN)/pip install -q pytest hypothesis ninja 'setuptools>=77' wheel scipy \
-		scikit-learn matplotlib nbformat nbclient ipykernel
+		scikit-learn matplotlib nbformat nbclient ipykernel expecttest
 	touch $@
 
 $(VENV)/.built: $(VENV)/.dependencies $(SOURCES)

@@ -78,6 +78,7 @@ class PoplarExecutor:
         self._weights_version = 0
         self._seen_version = 0
         self._compilation_time: datetime.timedelta | None = None
+        self._num_compilations = 0
         self._has_warned_about_strides = False
         if self._options.defaultOutputMode():
             self._options.outputMode(OutputMode.Final if training else OutputMode.All)
@@ -103,7 +104,8 @@ class PoplarExecutor:
 
     def compile(self, *args: Any, **kwargs: Any) -> None:
         """Compiles for these arguments without running (exact)."""
-        arguments = self._contiguous(self._signature.bind(args, kwargs))
+        arguments = self._signature.bind(args, kwargs)
+        self._warn_about_strides(arguments)
         if self._executable is not None:
             logger.warning("Call to compile() ignored: the executable is already compiled")
             return
@@ -257,7 +259,8 @@ class PoplarExecutor:
             "Trying to run a model on an offline device (ConnectionType.Never): only "
             "`model.compile(inputs)` is possible. Choose another connection type to run."
         )
-        arguments = self._contiguous(self._signature.bind(args, kwargs))
+        arguments = self._signature.bind(args, kwargs)
+        self._warn_about_strides(arguments)
         if self._executable is None:
             self._compile(arguments)
         if self._session is None:
@@ -310,6 +313,13 @@ class PoplarExecutor:
 
     def _compile(self, arguments: Arguments) -> None:
         start = time.perf_counter()
+        self._num_compilations += 1
+        logger.info(
+            "Compilation %d of %s, for %s",
+            self._num_compilations,
+            type(self._user_model).__name__,
+            arguments.describe(),
+        )
         config = self._config()
         check_batches(arguments.tensors(), config)
         parameters = dict(self._user_model.named_parameters())
@@ -360,13 +370,12 @@ class PoplarExecutor:
         yield from self._user_model.named_parameters()
         yield from self._user_model.named_buffers()
 
-    def _contiguous(self, arguments: Arguments) -> Arguments:
-        if all(tensor.is_contiguous() for tensor in arguments.tensors()):
-            return arguments
-        if not self._has_warned_about_strides:
+    def _warn_about_strides(self, arguments: Arguments) -> None:
+        if self._has_warned_about_strides:
+            return
+        if not all(tensor.is_contiguous() for tensor in arguments.tensors()):
             logger.warning(
                 "At least one input tensor is not contiguous: it is copied at every call. Make "
                 "inputs contiguous to avoid that."
             )
             self._has_warned_about_strides = True
-        return arguments.map(torch.Tensor.contiguous)

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from poptorch_emu.errors import make_error
+from poptorch_emu.trace.module_state import check_initialised
 
 _SYNC = "_poptorch_sync"
 _OUR_NAMES = frozenset({_SYNC, "__class__", "__dict__"})
@@ -132,8 +133,9 @@ def wrap(model: torch.nn.Module, sync: Callable[[], Any], destroy: Callable[[], 
         destroy: bound method behind the model's new `destroy`; held weakly.
 
     Raises:
-        Error: a buffer is of a class of its own.
+        Error: a buffer is of a class of its own, or a lazy module is not initialised.
     """
+    check_initialised(model)
     for name, buffer in model.named_buffers():
         if type(buffer) not in (torch.Tensor, torch.nn.Buffer):
             raise make_error(

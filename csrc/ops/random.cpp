@@ -180,8 +180,10 @@ Tensor cauchy(const Tensor& rng, int64_t op_id, IntArrayRef size, ScalarType dty
 
 // How many trials of probability p it takes to succeed: 1, 2, ...
 Tensor geometric(const Tensor& rng, int64_t op_id, IntArrayRef size, ScalarType dtype, double p) {
-  return fill_from_unit(rng, op_id, size, dtype,
-                        [&](auto unit) { return std::ceil(std::log(unit) / std::log1p(-p)); });
+  const ScalarType drawn = at::isFloatingType(dtype) ? dtype : at::kFloat;
+  return fill_from_unit(rng, op_id, size, drawn,
+                        [&](auto unit) { return std::ceil(std::log(unit) / std::log1p(-p)); })
+      .to(dtype);
 }
 
 // Of the 2^32 words, how many mean "yes" at probability p.

@@ -36,6 +36,7 @@ from poptorch_emu.passes import (
 from poptorch_emu.schedule.make import ScheduleKind, make_schedule
 from poptorch_emu.schedule.partition import Partition, partition
 from poptorch_emu.schedule.schedule import Schedule
+from poptorch_emu.trace import strict
 from poptorch_emu.trace.tracer import ArgumentsOf, Trace, trace
 from poptorch_emu.update.config import OptimizerConfig
 
@@ -96,6 +97,7 @@ def compile_model(
         request.optimizer.loss_scaling if request.optimizer else None,
         request.hooks,
     )
+    strict.check(recorded.graph)
     on_step(STEPS[1])
     graph = functional.run(recorded.graph, recorded.fake_mode)
     check_overlap(graph, config)

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from poptorch_emu.ir.evaluate import evaluate
 from poptorch_emu.ir.graph import Graph, Source, SourceKind, record_of, source_of
 from poptorch_emu.passes.random_numbers import is_random
 from poptorch_emu.passes.simplify import remove_dead
@@ -25,7 +26,7 @@ def run(graph: Graph) -> Graph:
     }
     for node in [node for node in graph.fx.nodes if node.op == "call_function"]:
         if _is_foldable(node, known):
-            known[node] = _evaluate(node, known)
+            known[node] = evaluate(node, known)
     for node, value in known.items():
         is_needed = any(user not in known for user in node.users)
         if node.op == "call_function" and is_needed and isinstance(value, torch.Tensor):
@@ -47,13 +48,6 @@ def _is_foldable(node: fx.Node, known: dict[fx.Node, Any]) -> bool:
         item.numel() * item.element_size() for item in values if isinstance(item, torch.Tensor)
     )
     return num_bytes <= _MAX_CONSTANT_BYTES
-
-
-def _evaluate(node: fx.Node, known: dict[fx.Node, Any]) -> Any:
-    args, kwargs = fx.node.map_arg((node.args, node.kwargs), known.__getitem__)
-    kwargs = {key: value for key, value in kwargs.items() if key not in ("device", "pin_memory")}
-    target: Any = node.target
-    return target(*args, **kwargs)
 
 
 def _replace(graph: Graph, node: fx.Node, value: torch.Tensor) -> None:

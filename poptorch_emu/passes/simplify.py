@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import fx
 
-from poptorch_emu.ir.graph import Graph
+from poptorch_emu.ir.graph import Graph, SinkKind, SourceKind, source_of
 
 aten = torch.ops.aten
 
@@ -29,9 +29,16 @@ def run(graph: Graph) -> Graph:
 
 
 def remove_dead(graph: Graph) -> None:
-    """Erases every operation and every source without a user."""
+    """Erases every operation and every source without a user.
+
+    A variable whose gradient is computed stays, since it is updated whether or not it is read.
+    """
+    updated = {sink.name for sink in graph.sinks if sink.kind is SinkKind.GRADIENT}
     for node in reversed(list(graph.fx.nodes)):
-        if node.op in ("call_function", "placeholder") and not node.users:
+        if node.op not in ("call_function", "placeholder") or node.users:
+            continue
+        is_updated = node.op == "placeholder" and source_of(node).name in updated
+        if not (is_updated and source_of(node).kind is SourceKind.VARIABLE):
             graph.fx.erase_node(node)
 
 

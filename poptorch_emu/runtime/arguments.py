@@ -31,6 +31,16 @@ class Arguments:
         """Returns every tensor, depth first."""
         return flatten_tensors((self.positional, self.named))
 
+    def describe(self) -> str:
+        """Returns each argument that holds tensors with their types and shapes."""
+        values = [*zip(self.names, self.positional, strict=True), *self.named.items()]
+        shown = [
+            f"{name}: " + ", ".join(f"{tensor.dtype}{list(tensor.shape)}" for tensor in tensors)
+            for name, value in values
+            if (tensors := flatten_tensors(value))
+        ]
+        return "; ".join(shown) or "no tensors"
+
     def map(self, function: Callable[[torch.Tensor], torch.Tensor]) -> Arguments:
         """Returns the same arguments with `function` applied to each tensor."""
         positional, named = self.rebuild_with(function)

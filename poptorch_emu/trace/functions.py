@@ -16,11 +16,14 @@ from torch.utils._python_dispatch import _disable_current_modes
 from poptorch_emu.log import logger
 from poptorch_emu.trace.loss_functions import LOSS_FUNCTIONS, call_loss
 from poptorch_emu.trace.recorder import IPU
+from poptorch_emu.trace.static_forms import STATIC_FORMS
 
 # Source: PopTorch's list of factories whose result goes to the IPU.
 _FACTORIES = frozenset(
     {
         torch.empty,
+        torch.empty_permuted,
+        torch.empty_strided,
         torch.full,
         torch.ones,
         torch.zeros,
@@ -35,6 +38,7 @@ _FACTORIES = frozenset(
         torch.eye,
         torch.tril_indices,
         torch.triu_indices,
+        torch.scalar_tensor,
     }
 )
 
@@ -60,7 +64,7 @@ class FunctionMode(TorchFunctionMode):
             return _constant(*args, **kwargs)
         if func in LOSS_FUNCTIONS:
             return call_loss(func, args, kwargs)
-        return func(*args, **kwargs)
+        return STATIC_FORMS.get(func, func)(*args, **kwargs)
 
 
 def _constant(data: Any, **kwargs: Any) -> torch.Tensor:

@@ -26,8 +26,23 @@ class HostTensor:
     is_parameter: bool
 
 
+def check_initialised(model: torch.nn.Module) -> None:
+    """Checks that no lazy module waits for its first input.
+
+    Raises:
+        Error: one does.
+    """
+    for name, module, kind, key in _slots(model):
+        if torch.nn.parameter.is_lazy(getattr(module, kind)[key]):
+            raise make_error(
+                f"{name} is not initialised yet: a lazy module learns the shape of its parameters "
+                "from its first input. Call the model once on the CPU before it is wrapped."
+            )
+
+
 def host_tensors(model: torch.nn.Module) -> list[HostTensor]:
     """Returns each parameter and buffer of `model` once."""
+    check_initialised(model)
     seen: dict[int, HostTensor] = {}
     for name, module, kind, key in _slots(model):
         value = getattr(module, kind)[key]

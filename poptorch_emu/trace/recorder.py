@@ -19,17 +19,36 @@ from torch._subclasses.fake_tensor import (
     FakeTensorDeviceMismatchError,
 )
 from torch.utils import _pytree as pytree
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
 from poptorch_emu.ir.graph import Graph, Source, SourceKind
 from poptorch_emu.ir.record import NodeRecord
-from poptorch_emu.trace import refusal
+from poptorch_emu.trace import refusal, result_types
+from poptorch_emu.trace.known_values import known_value
 
 aten = torch.ops.aten
 IPU = torch.device("ipu:0")
 
 # Operations that say something about a tensor and leave nothing to run.
 _QUERIES = {torch.ops.prim.device.default, aten.sym_size.int, aten.sym_stride.int}
+
+# Operations that take indices from the CPU also for a tensor on another device.
+_INDEXING = {
+    aten.index.Tensor,
+    aten.index_put.default,
+    aten.index_put_.default,
+    aten._index_put_impl_.default,
+}
+
+# Operations whose result has a shape that depends on data.
+_OF_DYNAMIC_SHAPE = {
+    aten.nonzero.default,
+    aten._unique2.default,
+    aten.unique_dim.default,
+    aten.unique_consecutive.default,
+    aten.masked_select.default,
+    aten.bincount.default,
+}
 
 # Operations whose schema does not say that they change an argument, and their twins that do.
 _HONEST_TWINS = {aten.native_batch_norm.default: aten._native_batch_norm_legit.default}
@@ -65,6 +84,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.origin = origin
         # The tensor is kept beside its node, so that its id is never given to another one.
         self._nodes: dict[int, tuple[torch.Tensor, fx.Node]] = {}
+        # A tensor on the host becomes another constant when it has been changed since.
+        self._version_of: dict[int, int | None] = {}
 
     def add_source(self, source: Source, value: torch.Tensor, record: NodeRecord) -> fx.Node:
         """Makes `value` a placeholder of the graph."""
@@ -88,17 +109,58 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         kwargs = _with_device_index(kwargs or {})
         if func in _QUERIES:
             return func(*args, **kwargs)
+        if _is_host_only(args, kwargs):
+            with _disable_current_modes():
+                return func(*args, **kwargs)
+        if func in _INDEXING:
+            args = pytree.tree_map_only(torch.Tensor, self._index_on_ipu, args)
+        if func in refusal.READS_A_VALUE or func in _OF_DYNAMIC_SHAPE:
+            known = self._known_arguments(args)
+            if known is not None:
+                return self._computed_now(func, known, kwargs)
         refusal.check(func, args, kwargs)
         args, kwargs = self._narrow(func, args, kwargs)
-        try:
-            result = func(*args, **kwargs)
-        except (DataDependentOutputException, DynamicOutputShapeException) as cause:
-            raise refusal.data_dependent(func) from cause
-        except FakeTensorDeviceMismatchError as cause:
-            raise refusal.foreign_tensor(_on_host((args, kwargs))) from cause
+        result = _result_type(func, args, kwargs)
         if _is_on_ipu(result) or _is_on_ipu(args):
             self._append(_recorded_as(func, args), args, kwargs, result)
         return result
+
+    def _known_arguments(self, args: tuple[Any, ...]) -> tuple[Any, ...] | None:
+        """Returns `args` with the value of each tensor, or `None` if one is not known yet."""
+        leaves, spec = pytree.tree_flatten(args)
+        for index, leaf in enumerate(leaves):
+            if isinstance(leaf, torch.Tensor):
+                leaves[index] = known_value(self.graph, self._node_of(leaf, self.origin()))
+                if leaves[index] is None:
+                    return None
+        values: tuple[Any, ...] = pytree.tree_unflatten(leaves, spec)
+        return values
+
+    def _computed_now(self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        """Runs `func` on known values; tensors that it returns become constants."""
+        with _disable_current_modes():
+            result = func(*args, **kwargs)
+        return pytree.tree_map_only(torch.Tensor, self._add_constant, result)
+
+    def _index_on_ipu(self, index: torch.Tensor) -> torch.Tensor:
+        """Returns the constant on the IPU that stands for an index tensor on the CPU."""
+        value = _host_value(index)
+        return index if index.device.type == "ipu" or value is None else self._add_constant(value)
+
+    def _add_constant(self, value: torch.Tensor) -> torch.Tensor:
+        """Returns a tensor on the IPU whose value is a constant of the graph."""
+        fake = torch.empty(value.shape, dtype=value.dtype, device=IPU)
+        self._add_constant_source(value, fake, self.origin())
+        return fake
+
+    def _add_constant_source(
+        self, value: torch.Tensor, fake: torch.Tensor, record: NodeRecord
+    ) -> fx.Node:
+        name = str(len(self.graph.constants))
+        # A copy: the user's code may go on to change the tensor while it is traced.
+        with _disable_current_modes():
+            self.graph.constants[name] = value.detach().clone()
+        return self.add_source(Source(SourceKind.CONSTANT, name), fake, record)
 
     def _append(self, func: Any, args: Any, kwargs: Any, result: Any) -> None:
         record = self.origin()
@@ -118,14 +180,58 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _node_of(self, tensor: torch.Tensor, record: NodeRecord) -> fx.Node:
         node = self.find(tensor)
-        if node is not None:
+        if node is not None and self._version_of.get(id(tensor)) == _version(tensor):
             return node
-        value = tensor.constant if isinstance(tensor, FakeTensor) else tensor
+        value = _host_value(tensor)
         if value is None:
             raise refusal.foreign_tensor(tensor)
-        name = str(len(self.graph.constants))
-        self.graph.constants[name] = value
-        return self.add_source(Source(SourceKind.CONSTANT, name), tensor, record)
+        self._version_of[id(tensor)] = _version(tensor)
+        return self._add_constant_source(value, tensor, record)
+
+
+def _result_type(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    """Returns what `func` makes of fakes.
+
+    Raises:
+        Error: that cannot be said before the model runs.
+    """
+    try:
+        return func(*args, **kwargs)
+    except DataDependentOutputException as cause:
+        raise refusal.reads_value(func) from cause
+    except DynamicOutputShapeException as cause:
+        raise refusal.data_dependent(func) from cause
+    except FakeTensorDeviceMismatchError as cause:
+        raise refusal.foreign_tensor(_on_host((args, kwargs))) from cause
+    except NotImplementedError as cause:
+        try:
+            return result_types.infer(func, args, kwargs, IPU)
+        except (NotImplementedError, RuntimeError):
+            raise refusal.no_type(func) from cause
+
+
+def _is_host_only(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
+    """Returns whether an operation concerns the CPU alone: it runs while the model is traced."""
+    device = kwargs.get("device")
+    if device is not None and torch.device(device).type == "ipu":
+        return False
+    return not any(
+        isinstance(value, FakeTensor)
+        or (isinstance(value, torch.Tensor) and value.device.type != "cpu")
+        or (isinstance(value, torch.device) and value.type == "ipu")
+        for value in pytree.tree_iter((args, kwargs))
+    )
+
+
+def _host_value(tensor: torch.Tensor) -> torch.Tensor | None:
+    """Returns the value of a tensor that has one already, or `None`."""
+    return tensor.constant if isinstance(tensor, FakeTensor) else tensor
+
+
+def _version(tensor: torch.Tensor) -> int | None:
+    """Returns how often a tensor on the host was changed; `None` for others."""
+    is_on_host = not isinstance(tensor, FakeTensor) and not tensor.is_inference()
+    return tensor._version if is_on_host else None
 
 
 def _with_device_index(kwargs: Mapping[str, Any]) -> dict[str, Any]:

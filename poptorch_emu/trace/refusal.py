@@ -13,20 +13,21 @@ from poptorch_emu.trace.source_line import user_source
 
 aten = torch.ops.aten
 
-_ITEM = {aten._local_scalar_dense.default, aten.item.default, aten.is_nonzero.default}
+# Operations that return a Python value of a tensor's.
+READS_A_VALUE = {
+    aten._local_scalar_dense.default,
+    aten.item.default,
+    aten.is_nonzero.default,
+    aten.equal.default,
+    aten.allclose.default,
+}
 _COPIES = {aten._to_copy.default, aten.to.device, aten.to.dtype_layout, aten.to.other}
 
 
 def check(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
     """Raises if `func` would take a value out of the graph while it is being traced."""
-    if func in _ITEM and _is_unknown(args[0]):
-        raise compiler_error(
-            'aten::item is only supported in eager mode: something in the graph ("tensor.item()", '
-            "int(tensor), `if tensor:` or similar) reads a value that only exists when the model "
-            f"runs, at {user_source()}. Keep the decision on the device with torch.where or "
-            "poptorch.cond, loop with poptorch.for_loop, or run that part on the host with "
-            "poptorch.CPU."
-        )
+    if func in READS_A_VALUE and _is_unknown(args[0]):
+        raise reads_value(func)
     device = kwargs.get("device")
     if func in _COPIES and device is not None and torch.device(device).type == "cpu":
         if isinstance(args[0], FakeTensor) and args[0].device.type == "ipu":
@@ -35,6 +36,26 @@ def check(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
                 f"{list(args[0].shape)} at {user_source()}. Return the IPU tensor from forward "
                 "instead: what forward returns arrives on the CPU."
             )
+
+
+def reads_value(func: Any) -> Error:
+    """Returns the error for an operation that takes a value out of the graph."""
+    return compiler_error(
+        'aten::item is only supported in eager mode: something in the graph ("tensor.item()", '
+        f"int(tensor), `if tensor:` or similar; here {func}) reads a value that only exists when "
+        f"the model runs, at {user_source()}. Keep the decision on the device with torch.where or "
+        "poptorch.cond, loop with poptorch.for_loop, or run that part on the host with "
+        "poptorch.CPU."
+    )
+
+
+def no_type(func: Any) -> Error:
+    """Returns the error for an operation of whose result nothing is known before it runs."""
+    return compiler_error(
+        f"Type inference failed for {func} at {user_source()}: it has no implementation for the "
+        "Meta backend, and its result is not a dense tensor of fixed shape. Use dense tensors, or "
+        "run that part on the host with poptorch.CPU."
+    )
 
 
 def data_dependent(func: Any) -> Error:

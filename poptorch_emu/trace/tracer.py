@@ -29,6 +29,7 @@ from poptorch_emu.trace.narrowing import Narrowing, narrowed_constant
 from poptorch_emu.trace.recorder import IPU, Recorder
 from poptorch_emu.trace.source_line import user_source
 from poptorch_emu.trace.stages import StageResolver
+from poptorch_emu.trace.static_forms import static_modules
 from poptorch_emu.update.config import LOSS_SCALING, Hyper
 
 # Source: PopTorch's numeric types; the device has no 64-bit floating point.
@@ -112,6 +113,7 @@ class _Tracer:
             stack.enter_context(torch.autograd.set_multithreading_enabled(False))
             stack.enter_context(torch.enable_grad())
             stack.enter_context(casts_mixed_types())
+            stack.enter_context(static_modules())
             loss.start_marks()
             stack.callback(loss.take_marks)
             checkpoints.start_marks()

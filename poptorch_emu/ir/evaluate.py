@@ -1,0 +1,23 @@
+"""Computes the value of a node from values that are known while a model is compiled."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import fx
+
+
+def evaluate(node: fx.Node, known: Mapping[fx.Node, Any]) -> Any:
+    """Runs the operation of `node` on the CPU; `known` has the value of each of its inputs."""
+    args, kwargs = fx.node.map_arg((node.args, node.kwargs), known.__getitem__)
+    return run_on_host(node.target, args, kwargs)
+
+
+def run_on_host(func: Any, args: Any, kwargs: Mapping[str, Any]) -> Any:
+    """Runs an operation on CPU tensors, whatever device its arguments ask for."""
+    host = torch.device("cpu")
+    args = [host if isinstance(value, torch.device) else value for value in args]
+    kwargs = {key: value for key, value in kwargs.items() if key not in ("device", "pin_memory")}
+    return func(*args, **kwargs)

@@ -1,0 +1,34 @@
+"""What an operation returns for fake arguments, where PyTorch itself cannot say."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import _disable_current_modes
+
+from poptorch_emu.ir.evaluate import run_on_host
+
+
+def infer(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], device: torch.device) -> Any:
+    """Runs `func` on zeros on the CPU and returns fakes on `device` of what came out.
+
+    For operations without a fake kernel, whose results have shapes that do not depend on data.
+
+    Raises:
+        NotImplementedError: there is no CPU kernel either, or a result is not a dense tensor.
+    """
+    with _disable_current_modes():
+        zeros = pytree.tree_map_only(
+            torch.Tensor, lambda value: torch.zeros(value.shape, dtype=value.dtype), (args, kwargs)
+        )
+        results = run_on_host(func, *zeros)
+
+    def to_fake(value: torch.Tensor) -> torch.Tensor:
+        if value.layout is not torch.strided:
+            raise NotImplementedError(f"a result has layout {value.layout}")
+        return torch.empty_strided(value.size(), value.stride(), dtype=value.dtype, device=device)
+
+    return pytree.tree_map_only(torch.Tensor, to_fake, results)

@@ -1,0 +1,116 @@
+"""Functions of PyTorch that look at values, or cannot be functionalised, in a form that is static.
+
+Each computes what its original computes; what it leaves out is a check of the data, or a decision
+that only saves time.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+import torch.nn.functional as F  # noqa: N812
+from torch.nn.modules import transformer
+
+from poptorch_emu.errors import compiler_error
+from poptorch_emu.trace.source_line import user_source
+
+
+def _gaussian_nll_loss(
+    input: torch.Tensor,
+    target: torch.Tensor,
+    var: torch.Tensor | float,
+    full: bool = False,
+    eps: float = 1e-6,
+    reduction: str = "mean",
+) -> torch.Tensor:
+    """Leaves out the check that no variance is negative."""
+    if not isinstance(var, torch.Tensor):
+        var = torch.full_like(input, var)
+    elif var.dim() == input.dim() - 1:
+        var = var.unsqueeze(-1)
+    # The limit on the variance is no part of the gradient.
+    var = var + (var.clamp(min=eps) - var).detach()
+    loss = 0.5 * (var.log() + (input - target).square() / var)
+    if full:
+        loss = loss + 0.5 * math.log(2 * math.pi)
+    if reduction == "none":
+        return loss
+    return loss.mean() if reduction == "mean" else loss.sum()
+
+
+def _bincount(
+    input: torch.Tensor, weights: torch.Tensor | None = None, minlength: int = 0
+) -> torch.Tensor:
+    """Counts into `minlength` bins exactly; larger values are not counted."""
+    if minlength <= 0:
+        raise compiler_error(
+            f"Bincount `minlength` must be specified and must be a constant, but at "
+            f"{user_source()} it is {minlength}: the number of bins would depend on data. Pass "
+            "the number of bins."
+        )
+    if weights is None:
+        weights = torch.ones_like(input, dtype=torch.int64)
+    elif weights.dtype is not torch.float32:
+        weights = weights.double()
+    bins = weights.new_zeros(minlength + 1)
+    return bins.scatter_add(0, input.long().clamp(max=minlength), weights)[:-1]
+
+
+def _tensor_split(
+    input: torch.Tensor, indices_or_sections: Any, dim: int = 0
+) -> tuple[torch.Tensor, ...]:
+    """Refuses sections that are a tensor on the device."""
+    if isinstance(indices_or_sections, torch.Tensor) and indices_or_sections.device.type == "ipu":
+        raise compiler_error(
+            f"tensor_split at {user_source()} makes tensors whose shape depends on data: its "
+            "indices or sections are a tensor. Pass Python numbers."
+        )
+    return torch.tensor_split(input, indices_or_sections, dim)
+
+
+def _narrow(input: torch.Tensor, dim: int, start: int | torch.Tensor, length: int) -> torch.Tensor:
+    """Takes a start that is a tensor; a slice beyond the end goes on at the beginning."""
+    if not isinstance(start, torch.Tensor):
+        return torch.narrow(input, dim, start, length)
+    offsets = torch.arange(length, device=input.device)
+    return input.index_select(dim, (start.reshape(()) + offsets) % input.size(dim))
+
+
+def _polygamma_(input: torch.Tensor, n: int) -> torch.Tensor:
+    """Writes back by a copy: functionalisation does not know the original."""
+    return input.copy_(torch.polygamma(n, input))
+
+
+STATIC_FORMS: dict[Any, Callable[..., Any]] = {
+    F.gaussian_nll_loss: _gaussian_nll_loss,
+    torch.bincount: _bincount,
+    torch.Tensor.bincount: _bincount,
+    torch.narrow: _narrow,
+    torch.Tensor.narrow: _narrow,
+    torch.Tensor.polygamma_: _polygamma_,
+    torch.tensor_split: _tensor_split,
+    torch.Tensor.tensor_split: _tensor_split,
+}
+"""Which form is traced for a function."""
+
+
+def _is_causal(
+    mask: torch.Tensor | None, is_causal: bool | None = None, size: int | None = None
+) -> bool:
+    """Takes the user's word: whether a mask is causal would only choose a faster kernel."""
+    return is_causal is True
+
+
+@contextmanager
+def static_modules() -> Iterator[None]:
+    """Keeps `torch.nn.Transformer` and its parts from looking at the values of a mask."""
+    original = transformer._detect_is_causal_mask
+    transformer._detect_is_causal_mask = _is_causal
+    try:
+        yield
+    finally:
+        transformer._detect_is_causal_mask = original

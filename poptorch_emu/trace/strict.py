@@ -1,0 +1,114 @@
+"""Strict mode: says where the real compiler would have stopped, for models meant for hardware.
+
+Off by default; `POPTORCH_EMU_STRICT=warn` logs one warning, and `=error` raises one error, for all
+the places found in a recorded graph. Only forward operations are looked at: the real compiler makes
+its own gradients.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+import torch
+from torch import fx
+
+from poptorch_emu.errors import compiler_error
+from poptorch_emu.ir.graph import Graph, record_of
+from poptorch_emu.ir.record import Phase
+from poptorch_emu.log import logger
+from poptorch_emu.trace.known_values import known_value
+from poptorch_emu.trace.strict_table import EQUIVALENT, HANDLED, RESTRICTIONS, Call
+
+# Environment: "warn" or "error"; anything else is off.
+STRICT = "POPTORCH_EMU_STRICT"
+
+
+def check(graph: Graph) -> None:
+    """Reports what the real compiler would not take, as `POPTORCH_EMU_STRICT` asks.
+
+    Raises:
+        Error: it is "error" and something was found.
+    """
+    mode = os.environ.get(STRICT, "")
+    if mode not in ("warn", "error"):
+        return
+    found = list(dict.fromkeys(findings(graph)))
+    if mode == "warn":
+        for finding in found:
+            logger.warning("%s", finding)
+    elif found:
+        raise compiler_error(
+            f"{len(found)} places where the real compiler would have stopped ({STRICT}=error; "
+            "change them, or unset it to run them here):\n" + "\n".join(found)
+        )
+
+
+def findings(graph: Graph) -> Iterator[str]:
+    """Yields a line of text for each place, with operator, module and the user's line."""
+    layers: set[tuple[str, str]] = set()
+    for node in graph.operations:
+        record = record_of(node)
+        if record.phase is not Phase.FORWARD:
+            continue
+        name = _name_of(node)
+        for text in _faults(graph, node, name):
+            yield _line(node, text)
+        if name == "rnn_layer" and node.args[3] == "lstm":
+            place = (record.module, record.source)
+            if place in layers:
+                yield _line(node, "Only LSTM with 1 layer supported")
+            layers.add(place)
+
+
+def _faults(graph: Graph, node: fx.Node, name: str) -> Iterator[str]:
+    if name not in HANDLED | EQUIVALENT and str(node.target).startswith("aten."):
+        yield f"Unsupported ops found in compiled model: [aten::{name}]"
+    if name in ("triu", "tril") and known_value(graph, node) is None:
+        yield f"torch.{name} is only supported within constant expressions"
+    if name.startswith("max_pool") and any(user.args[1] == 1 for user in _selections(node)):
+        yield "return_indices=True of max pooling is unsupported"
+    for value in _values(node):
+        if value.is_complex():
+            yield f"Unsupported scalar type `{value.dtype}'"
+        # Without users it is a by-product that PyTorch leaves behind.
+        if value.numel() == 0 and node.users:
+            yield f"Zero-sized tensors are unsupported (Got shape {list(value.shape)})"
+    call = _arguments(node)
+    for restriction in RESTRICTIONS:
+        if name in restriction.operators and restriction.is_violated(call):
+            yield restriction.text
+
+
+def _name_of(node: fx.Node) -> str:
+    return str(node.target._schema.name).partition("::")[2].strip("_")  # type: ignore[union-attr]
+
+
+def _values(node: fx.Node) -> list[torch.Tensor]:
+    value = node.meta["val"]
+    values = value if isinstance(value, (tuple, list)) else (value,)
+    return [item for item in values if isinstance(item, torch.Tensor)]
+
+
+def _selections(node: fx.Node) -> list[fx.Node]:
+    """Returns the nodes that take one of the results of `node` and are used."""
+    return [user for user in node.users if user.users] if len(_values(node)) > 1 else []
+
+
+def _arguments(node: fx.Node) -> Call:
+    """Returns the arguments by name, defaults included and tensors as fakes."""
+    schema = node.target._schema.arguments  # type: ignore[union-attr]
+    defaults = {each.name: each.default_value for each in schema if each.has_default_value()}
+    given = dict(zip((each.name for each in schema), node.args, strict=False))
+    call: Call = {**defaults, **given, **node.kwargs}
+    return {
+        name: value.meta["val"] if isinstance(value, fx.Node) else value
+        for name, value in call.items()
+    }
+
+
+def _line(node: fx.Node, text: str) -> str:
+    record = record_of(node)
+    module = f"module '{record.module}'" if record.module else "the model"
+    operator = str(node.target._schema.name)  # type: ignore[union-attr]
+    return f"{operator} in {module} at {record.source}: {text}"

@@ -1,0 +1,42 @@
+"""A fixed tenth of PyTorch's operator and module databases; `make test-ops` asks all of them."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+# PyTorch's own test tools need it.
+pytest.importorskip("expecttest")
+
+from opinfo.cases import cases, names
+from opinfo.check import check
+from opinfo.exceptions import DIFFERENT, RANDOM, REFUSED, UNSPECIFIED
+
+TENTH = names((0, 10))
+SAMPLES = 2
+
+
+@pytest.fixture(autouse=True)
+def quiet():
+    """Keeps the samples' own warnings out of the output."""
+    logger = logging.getLogger("poptorch::python")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    yield
+    logger.setLevel(level)
+
+
+@pytest.mark.feature("Operators", fidelity="exact")
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", TENTH)
+def test_samples_of_an_entry_equal_eager_pytorch_or_are_refused_as_the_table_says(name):
+    outcomes = [check(case) for case in cases(name, limit=SAMPLES)]
+    failed = [f"{each.case}: {each.detail}" for each in outcomes if each.status == "failed"]
+    assert not failed, "\n".join(failed)
+
+
+def test_the_table_of_exceptions_names_entries_of_the_databases():
+    every = set(names())
+    assert every >= set(REFUSED) | RANDOM | UNSPECIFIED | set(DIFFERENT)
+    assert len(every) > 700

@@ -1,0 +1,124 @@
+"""The one table of what the databases ask for and a static graph of dense tensors cannot give.
+
+`REFUSED` names the entries of which some samples are refused, and the words of the error that they
+must get; an entry that is not there must pass. Numbers of `RANDOM` and `UNSPECIFIED` entries cannot
+be compared; their types and shapes are.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Reason:
+    """Why a sample is refused, and what its error says."""
+
+    name: str
+    words: str
+
+
+DYNAMIC_SHAPE = Reason("shape depends on data", "shape depends on data")
+READS_VALUE = Reason("reads a value while tracing", "aten::item is only supported in eager mode")
+BINS = Reason("number of bins depends on data", "Bincount `minlength` must be specified")
+SPARSE = Reason("sparse tensor", "is not a dense tensor")
+MOVE_TO_CPU = Reason("moves to the CPU", "Illegal move to CPU")
+LAZY = Reason("uninitialised parameter", "is not initialised yet")
+EVALUATION_GRADIENT = Reason("gradient of batch norm in evaluation", "in inference mode")
+
+REFUSED: dict[str, tuple[Reason, ...]] = {
+    "__getitem__": (DYNAMIC_SHAPE,),
+    "allclose": (READS_VALUE,),
+    "argwhere": (DYNAMIC_SHAPE,),
+    "bincount": (BINS,),
+    "combinations": (DYNAMIC_SHAPE,),
+    "cov": (READS_VALUE,),
+    "equal": (READS_VALUE,),
+    "index_put": (DYNAMIC_SHAPE,),
+    "item": (READS_VALUE,),
+    "linalg.lstsq": (READS_VALUE, DYNAMIC_SHAPE),
+    "linalg.lstsq.grad_oriented": (READS_VALUE, DYNAMIC_SHAPE),
+    "masked_select": (DYNAMIC_SHAPE,),
+    "nonzero": (DYNAMIC_SHAPE,),
+    "repeat_interleave": (DYNAMIC_SHAPE,),
+    "tensor_split": (DYNAMIC_SHAPE,),
+    "to": (MOVE_TO_CPU,),
+    "to_sparse": (SPARSE,),
+    "unique": (DYNAMIC_SHAPE,),
+    "unique_consecutive": (DYNAMIC_SHAPE,),
+    "nn.modules.batchnorm.BatchNorm1d": (READS_VALUE, EVALUATION_GRADIENT),
+    "nn.modules.batchnorm.BatchNorm2d": (READS_VALUE, EVALUATION_GRADIENT),
+    "nn.modules.batchnorm.BatchNorm3d": (READS_VALUE, EVALUATION_GRADIENT),
+    "nn.functional.batch_norm": (EVALUATION_GRADIENT,),
+    "native_batch_norm": (EVALUATION_GRADIENT,),
+    "_native_batch_norm_legit": (EVALUATION_GRADIENT,),
+    "_batch_norm_with_update": (EVALUATION_GRADIENT,),
+    "nn.modules.conv.LazyConv1d": (LAZY,),
+    "nn.modules.conv.LazyConv2d": (LAZY,),
+    "nn.modules.conv.LazyConv3d": (LAZY,),
+    "nn.modules.conv.LazyConvTranspose1d": (LAZY,),
+    "nn.modules.conv.LazyConvTranspose2d": (LAZY,),
+    "nn.modules.conv.LazyConvTranspose3d": (LAZY,),
+}
+
+RANDOM = frozenset(
+    {
+        "bernoulli",
+        "cauchy",
+        "exponential",
+        "geometric",
+        "log_normal",
+        "multinomial",
+        "nn.functional.alpha_dropout",
+        "nn.functional.dropout",
+        "nn.functional.dropout2d",
+        "nn.functional.dropout3d",
+        "nn.functional.feature_alpha_dropout.with_train",
+        "nn.functional.fractional_max_pool2d",
+        "nn.functional.fractional_max_pool3d",
+        "nn.functional.rrelu",
+        "normal",
+        "normal.in_place",
+        "normal.number_mean",
+        "pca_lowrank",
+        "rand_like",
+        "randint",
+        "randint_like",
+        "randn",
+        "randn_like",
+        "svd_lowrank",
+        "uniform",
+    }
+)
+
+# Memory that nobody has written to.
+UNSPECIFIED = frozenset(
+    {"empty", "empty_like", "empty_permuted", "empty_strided", "new_empty", "new_empty_strided"}
+)
+
+# What differs on purpose, by the words of the difference.
+DIFFERENT = {
+    "bincount": Reason("as many bins as minlength says, PopTorch's rule", "has shape"),
+    "_native_batch_norm_legit": Reason("results that only backward needs", "has shape"),
+}
+
+
+def is_comparable(name: str, options: dict[str, Any], description: str) -> bool:
+    """Returns whether the numbers of a sample can be compared: they are not random."""
+    if name == "nn.functional.multi_head_attention_forward":
+        # Its probability of dropout is the only fraction among the arguments.
+        return "0.5" not in description
+    return name not in RANDOM | UNSPECIFIED and not options.get("dropout_p")
+
+
+def difference_of(name: str, message: str) -> str:
+    """Returns why the results of `name` may differ like this; "" if they may not."""
+    reason = DIFFERENT.get(name)
+    return reason.name if reason and reason.words in message else ""
+
+
+def refusal_of(name: str, message: str) -> str:
+    """Returns why `name` may be refused with this message; "" if it may not."""
+    reasons = REFUSED.get(name, ())
+    return next((reason.name for reason in reasons if reason.words in message), "")
