@@ -247,6 +247,17 @@ void bind_program(py::module_& m) {
       .def("__str__", &Program::text);
 }
 
+using Pairs = std::vector<std::vector<std::pair<int64_t, int64_t>>>;
+
+Pairs as_pairs(const std::vector<std::vector<Span>>& spans) {
+  Pairs result;
+  for (const std::vector<Span>& of_tensor : spans) {
+    result.emplace_back();
+    for (const Span& span : of_tensor) result.back().emplace_back(span.start_ns, span.end_ns);
+  }
+  return result;
+}
+
 void bind_executor(py::module_& m) {
   py::class_<Event>(m, "Event")
       .def_readonly("replica", &Event::replica)
@@ -286,7 +297,9 @@ void bind_executor(py::module_& m) {
       .def("set_tracing", &Executor::set_tracing)
       .def("take_events", &Executor::take_events)
       .def("variable_bytes", &Executor::variable_bytes)
-      .def("peak_link_items", &Executor::peak_link_items);
+      .def("peak_link_items", &Executor::peak_link_items)
+      .def("input_spans", [](const Executor& e) { return as_pairs(e.input_spans()); })
+      .def("output_spans", [](const Executor& e) { return as_pairs(e.output_spans()); });
 }
 
 void translate_errors() {
