@@ -42,7 +42,7 @@ from poptorch_emu.errors import make_error as createPoptorchError  # noqa: N812
 from poptorch_emu.executor import PoplarExecutor
 from poptorch_emu.factories import inferenceModel, trainingModel
 from poptorch_emu.hooks import registerPostCompileHook, registerPreCompileHook
-from poptorch_emu.log import logger
+from poptorch_emu.log import install_excepthook, logger
 from poptorch_emu.log import set_log_level as setLogLevel  # noqa: N812
 from poptorch_emu.module_repr import module_repr
 from poptorch_emu.ops import identity_loss, nop, recomputationCheckpoint, set_available_memory
@@ -56,6 +56,8 @@ from poptorch_emu.options import (
     Stage,
     TensorLocationSettings,
 )
+from poptorch_emu.runtime.devices import hardware_version as ipuHardwareVersion  # noqa: N812
+from poptorch_emu.runtime.devices import is_hardware_available as ipuHardwareIsAvailable  # noqa: N812
 from poptorch_emu.trace.blocks import is_tracing as isRunningOnIpu  # noqa: N812
 from poptorch_emu.version import __version__
 
@@ -99,6 +101,8 @@ __all__ = [
     "createPoptorchError",
     "identity_loss",
     "inferenceModel",
+    "ipuHardwareIsAvailable",
+    "ipuHardwareVersion",
     "isRunningOnIpu",
     "logger",
     "module_repr",
@@ -114,3 +118,5 @@ __all__ = [
     "setLogLevel",
     "trainingModel",
 ]
+
+install_excepthook()

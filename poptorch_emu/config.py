@@ -44,6 +44,14 @@ class StrategyConfig:
         return self.auto_stage is not None
 
 
+class TargetKind(Enum):
+    """What a model is compiled for."""
+
+    HARDWARE = "hardware"  # The virtual system, whose IPUs are counted.
+    IPU_MODEL = "ipu_model"  # As many IPUs as the model likes.
+    OFFLINE = "offline"  # Compiled without a device, never run.
+
+
 @dataclass(frozen=True)
 class AnchorConfig:
     """A tensor inside the model that the host wants to see (`Options.anchorTensor`)."""
@@ -69,6 +77,10 @@ class CompileConfig:
     reduction_type: ReductionType = ReductionType.Mean
     is_running_mean: bool = False
     broadcast_buffers: bool = True
+    target: TargetKind = TargetKind.HARDWARE
+    ipu_id: int | None = None
+    updatable_buffers: tuple[str, ...] = ()
+    max_repeat_logs: int = 4
     auto_round_num_ipus: bool = False
     random_seed: int | None = None
     strategy: StrategyConfig = StrategyConfig()

@@ -11,6 +11,7 @@ from typing import Any
 from poptorch_emu.errors import Error, RecoverableError, UnrecoverableError, compiler_error
 from poptorch_emu.log import set_log_level
 from poptorch_emu.options.popart import validate_options
+from poptorch_emu.runtime.devices import hardware_version
 from poptorch_emu.trace.blocks import is_tracing
 
 __all__ = [
@@ -20,6 +21,7 @@ __all__ = [
     "UnrecoverableError",
     "_throwTestError",
     "_validateOptions",
+    "ipuHardwareVersion",
     "isCompilingWithDispatcher",
     "setLogLevel",
 ]
@@ -54,6 +56,11 @@ def _validateOptions(options: dict[str, Any]) -> None:
 def isCompilingWithDispatcher() -> bool:
     """Returns whether a model is being traced (exact)."""
     return is_tracing()
+
+
+def ipuHardwareVersion(num_ipus: int = 1) -> int:
+    """Returns the version of the virtual system's IPUs (exact)."""
+    return hardware_version(num_ipus)
 
 
 def setLogLevel(level: int | str) -> None:

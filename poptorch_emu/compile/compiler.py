@@ -11,15 +11,23 @@ from poptorch_emu.compile.executable import Executable
 from poptorch_emu.compile.limits import (
     check_clipping,
     check_num_ipus,
+    check_phases,
+    check_processes,
     check_schedule,
     check_written_variables,
 )
 from poptorch_emu.compile.lower import Lowering
+from poptorch_emu.compile.output_limits import (
+    check_anchors,
+    check_pipelined_outputs,
+    check_return_periods,
+)
 from poptorch_emu.compile.segments import cut
 from poptorch_emu.config import CompileConfig, StrategyKind
 from poptorch_emu.ir.graph import Graph, SinkKind
 from poptorch_emu.ir.verify import verify
 from poptorch_emu.passes import (
+    anchors,
     constant_folding,
     functional,
     output_types,
@@ -74,6 +82,8 @@ def compile_model(
         Error: the model cannot be captured or does not fit the options.
     """
     config = request.config
+    check_processes(config)
+    check_return_periods(config)
     check_clipping(request.optimizer)
     on_step(STEPS[0])
     recorded = trace(
@@ -86,18 +96,19 @@ def compile_model(
     on_step(STEPS[1])
     graph = functional.run(recorded.graph, recorded.fake_mode)
     on_step(STEPS[2])
-    graph = optimise(graph)
+    graph = optimise(graph, config)
     on_step(STEPS[3])
     placed, schedule = place(graph, config)
     on_step(STEPS[4])
     return lower(request, recorded, graph, placed, schedule)
 
 
-def optimise(graph: Graph) -> Graph:
+def optimise(graph: Graph, config: CompileConfig) -> Graph:
     """Returns the graph after all passes."""
     graph = simplify.run(graph)
     graph = constant_folding.run(graph)
     graph = random_numbers.run(graph)
+    graph = anchors.run(graph, config.anchors, config.names_modules)
     graph = output_types.run(graph)
     return verify(graph)
 
@@ -110,6 +121,8 @@ def place(graph: Graph, config: CompileConfig) -> tuple[Partition, Schedule]:
     check_written_variables(graph, placed)
     if is_pipelined:
         check_schedule(placed, config)
+        check_pipelined_outputs(placed, config)
+    check_phases(graph, config)
     num_micro_batches = (
         config.gradient_accumulation if config.is_training else config.device_iterations
     )
@@ -130,6 +143,8 @@ def lower(
     segments = cut(graph, placed, config.is_training)
     lowering = Lowering(graph, segments, placed, schedule, config, request.optimizer)
     lowering.run([tensor.dim() > 0 for tensor in request.tensors], request.parameters)
+    names = {*anchors.tensor_names(graph, config.names_modules), *lowering.window_names}
+    check_anchors(config, lowering.anchors, names)
     return Executable(
         program=lowering.program,
         config=config,
@@ -143,4 +158,6 @@ def lower(
         variables=lowering.variables,
         scalars=lowering.scalars,
         segment_names=tuple(lowering.segment_names),
+        anchors=tuple(lowering.anchors),
+        tensor_names=tuple(sorted(names)),
     )

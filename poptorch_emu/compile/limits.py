@@ -7,10 +7,10 @@ from collections.abc import Sequence
 
 import torch
 
-from poptorch_emu.config import CompileConfig
+from poptorch_emu.config import CompileConfig, StrategyKind, TargetKind
 from poptorch_emu.errors import compiler_error
-from poptorch_emu.ir.graph import Graph, SinkKind, SourceKind, source_of
-from poptorch_emu.log import logger
+from poptorch_emu.ir.graph import Graph, SinkKind, SourceKind, record_of, source_of
+from poptorch_emu.log import compiler_logger
 from poptorch_emu.schedule.partition import Partition
 from poptorch_emu.update.config import OptimizerConfig
 
@@ -65,7 +65,7 @@ def check_num_ipus(placed: Partition, config: CompileConfig) -> None:
             "must be run distributed over several processes; use fewer IPUs or fewer replicas."
         )
     reserved = 1 << (total - 1).bit_length()
-    if reserved == total:
+    if reserved == total or config.target is not TargetKind.HARDWARE:
         return
     if not config.auto_round_num_ipus:
         raise compiler_error(
@@ -74,7 +74,7 @@ def check_num_ipus(placed: Partition, config: CompileConfig) -> None:
             "the number of IPUs of the model, or reserve the larger number with "
             "poptorch.Options().autoRoundNumIPUs(True)."
         )
-    logger.warning(
+    compiler_logger.warning(
         "Reserving %d IPUs when the model specifices the use of only %d. The others stay idle.",
         reserved,
         total,
@@ -127,4 +127,37 @@ def check_written_variables(graph: Graph, placed: Partition) -> None:
                 f"'{sink.name}' is read in stage {readers[sink.name][1]} and written in stage "
                 f"{writer[1]}: micro-batches in flight would see each other's values. Use and "
                 "change it within one block."
+            )
+
+
+def check_processes(config: CompileConfig) -> None:
+    """Refuses a model that is one of several processes, whose gradients nobody would add up.
+
+    Raises:
+        Error: there is more than one process.
+    """
+    if config.num_processes > 1:
+        raise compiler_error(
+            f"A model in {config.num_processes} processes (Options.Distributed) is not supported "
+            "here: gradients are not exchanged between processes. Use "
+            "poptorch.Options().replicationFactor for the same number of replicas in one process, "
+            "and Options.Distributed.disable()."
+        )
+
+
+def check_phases(graph: Graph, config: CompileConfig) -> None:
+    """Checks that phases which run in parallel take turns on even and odd IPUs.
+
+    Raises:
+        Error: a block of an even phase is on an odd IPU, or the other way round.
+    """
+    if config.strategy.kind is not StrategyKind.PARALLEL_PHASED:
+        return
+    for node in graph.operations:
+        place = record_of(node).place
+        if place.block_id and place.ipu % 2 != place.phase % 2:
+            raise compiler_error(
+                "When phases are executed in parallel: even phases must run on even IPUs and odd "
+                f"phases on odd IPUs, but block '{place.block_id}' of phase {place.phase} is on "
+                f"IPU {place.ipu}. Set it with Phase.ipus() or Stage.ipu()."
             )

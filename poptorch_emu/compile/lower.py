@@ -15,7 +15,7 @@ from poptorch_emu import _C
 from poptorch_emu.compile.executable import VariableInfo
 from poptorch_emu.compile.segment import Instruction, Register, Segment
 from poptorch_emu.compile.segments import SegmentedGraph
-from poptorch_emu.config import CompileConfig
+from poptorch_emu.config import AnchorConfig, CompileConfig
 from poptorch_emu.enums import ReductionType
 from poptorch_emu.ir.graph import Graph, Sink, SinkKind, Source, SourceKind, source_of
 from poptorch_emu.schedule.actions import Action, Kind
@@ -60,6 +60,8 @@ class Lowering:
         self.num_outputs = 0
         self.written_inputs: list[int] = []
         self.segment_names: list[str] = []
+        self.anchors: list[str] = []
+        self.window_names: set[str] = set()
         self._graph = graph
         self._cut = cut
         self._partition = partition
@@ -148,6 +150,16 @@ class Lowering:
                 segment, register = self._segments[port], self._cut.segments[port].registers[node]
                 self.program.store_output(segment, register, mode, period)
                 self.written_inputs.append(int(sink.name))
+        of_name = {anchor.short_name: anchor for anchor in self._config.anchors}
+        for sink, port, node in self._cut.results:
+            if sink.kind is SinkKind.ANCHOR:
+                register = self._cut.segments[port].registers[node]
+                self._store_anchor(self._segments[port], register, of_name[sink.name])
+
+    def _store_anchor(self, segment: int, register: int, anchor: AnchorConfig) -> None:
+        mode = _C.OutputMode(int(anchor.output_mode))
+        self.program.store_output(segment, register, mode, anchor.return_period)
+        self.anchors.append(anchor.short_name)
 
     def _add_updates(self, optimizer: OptimizerConfig, parameters: tuple[str, ...]) -> None:
         """Adds one segment for each IPU that updates the weights whose gradients end there."""
@@ -171,11 +183,29 @@ class Lowering:
             for result, register in results.items():
                 assigned[ipu][register] = binding.variable(result)
         for ipu, segment in enumerate(segments):
-            segment.set_dying(set(assigned[ipu]))
+            values = self._window_values(segment, assigned[ipu])
+            anchors = [anchor for anchor in self._config.anchors if anchor.long_name in values]
+            anchored = {values[anchor.long_name] for anchor in anchors}
+            segment.set_dying({*assigned[ipu], *anchored})
             index = self._emit(segment, ipu, _C.SegmentKind.WINDOW)
+            for anchor in anchors:
+                self._store_anchor(index, values[anchor.long_name], anchor)
             for register, name in assigned[ipu].items():
                 self.program.store_variable(index, register, self.variables[name].index)
             self._update_segments.append(index)
+
+    def _window_values(self, segment: Segment, assigned: dict[int, str]) -> dict[str, int]:
+        """Returns the registers of an update that can be anchored, by PopART's names for them."""
+        values = {
+            name if self.variables[name].is_state else f"UpdatedVar___{name}": register
+            for register, name in assigned.items()
+        }
+        if self._config.gradient_accumulation > 1:
+            for source, register in segment.loads.items():
+                if source.kind is SourceKind.GRADIENT:
+                    values[state_variable("Accum", source.name)] = register
+        self.window_names.update(values)
+        return values
 
     def _add_states(self, optimizer: OptimizerConfig, group: int, weight: VariableInfo) -> None:
         for spec in state_names(optimizer, optimizer.groups[group]):

@@ -53,11 +53,16 @@ class SinkKind(Enum):
     GRADIENT = "gradient"
     VARIABLE = "variable"
     INPUT = "input"
+    ANCHOR = "anchor"
 
 
 @dataclass(frozen=True)
 class Sink:
-    """The destination of a result; `INPUT` writes back into the caller's tensor."""
+    """The destination of a result.
+
+    `INPUT` writes back into the caller's tensor; `ANCHOR` is kept for the host, under the user's
+    name.
+    """
 
     kind: SinkKind
     name: str = ""

@@ -9,6 +9,7 @@ from poptorch_emu.enums import MeanReductionStrategy, OutputMode, ReductionType
 from poptorch_emu.options.options import Options
 from poptorch_emu.options.popart import validate_options
 from poptorch_emu.options.strategies import strategy_config
+from poptorch_emu.options.target import target_of
 
 
 def freeze(options: Options, *, is_training: bool) -> CompileConfig:
@@ -36,6 +37,10 @@ def freeze(options: Options, *, is_training: bool) -> CompileConfig:
         reduction_type=training.accumulation_and_replication_reduction_type,
         is_running_mean=_is_running_mean(options),
         broadcast_buffers=options.broadcast_buffers,
+        target=target_of(options),
+        ipu_id=options("ipu_id") if options.exists("ipu_id") else None,
+        updatable_buffers=tuple(backend.get("updatableNamedBuffers", ())),
+        max_repeat_logs=options.max_repeat_logs,
         auto_round_num_ipus=options.auto_round_num_ipus,
         random_seed=options("random_seed") if options.exists("random_seed") else None,
         strategy=strategy_config(options._execution_strategy),

@@ -14,7 +14,7 @@ import time
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 
 from poptorch_emu.errors import Error, compiler_error
 from poptorch_emu.log import logger
@@ -162,7 +162,7 @@ class _Manager:
             for device in devices:
                 if self._busy.isdisjoint(device):
                     self._busy.update(device)
-                    return Device(device, lambda: self._release(device))
+                    return Device(device, partial(self._release, device))
         return None
 
     def _release(self, device: range) -> None:

@@ -19,7 +19,7 @@ from torch._subclasses.fake_tensor import (
     FakeTensorDeviceMismatchError,
 )
 from torch.utils import _pytree as pytree
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
 from poptorch_emu.ir.graph import Graph, Source, SourceKind
 from poptorch_emu.ir.record import NodeRecord
@@ -67,6 +67,9 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         kwargs = _with_device_index(kwargs or {})
         if func in _QUERIES:
             return func(*args, **kwargs)
+        if _is_host_only(args, kwargs):
+            with _disable_current_modes():
+                return func(*args, **kwargs)
         refusal.check(func, args, kwargs)
         try:
             result = func(*args, **kwargs)
@@ -104,6 +107,19 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         name = str(len(self.graph.constants))
         self.graph.constants[name] = value
         return self.add_source(Source(SourceKind.CONSTANT, name), tensor, record)
+
+
+def _is_host_only(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
+    """Returns whether an operation concerns the CPU alone: it runs while the model is traced."""
+    device = kwargs.get("device")
+    if device is not None and torch.device(device).type == "ipu":
+        return False
+    return not any(
+        isinstance(value, FakeTensor)
+        or (isinstance(value, torch.Tensor) and value.device.type != "cpu")
+        or (isinstance(value, torch.device) and value.type == "ipu")
+        for value in pytree.tree_iter((args, kwargs))
+    )
 
 
 def _with_device_index(kwargs: Mapping[str, Any]) -> dict[str, Any]:

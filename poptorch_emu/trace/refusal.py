@@ -27,6 +27,8 @@ def check(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
             "poptorch.cond, loop with poptorch.for_loop, or run that part on the host with "
             "poptorch.CPU."
         )
+    if func is aten.native_batch_norm_backward.default:
+        _check_batch_norm(args)
     device = kwargs.get("device")
     if func in _COPIES and device is not None and torch.device(device).type == "cpu":
         if isinstance(args[0], FakeTensor) and args[0].device.type == "ipu":
@@ -35,6 +37,18 @@ def check(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
                 f"{list(args[0].shape)} at {user_source()}. Return the IPU tensor from forward "
                 "instead: what forward returns arrives on the CPU."
             )
+
+
+def _check_batch_norm(args: tuple[Any, ...]) -> None:
+    """Refuses the gradient of a batch norm that uses its running statistics."""
+    is_training = args[7]
+    if not is_training:
+        raise compiler_error(
+            "A batch normalisation is in inference mode (module.eval()), but its gradient Op is "
+            "being created: something trainable is before it or in it. Detach its input and freeze "
+            "its weight and bias, or call train() on it.",
+            type="popart_exception",
+        )
 
 
 def data_dependent(func: Any) -> Error:

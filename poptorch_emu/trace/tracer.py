@@ -7,6 +7,7 @@ or raises.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -19,7 +20,7 @@ from poptorch_emu.config import CompileConfig
 from poptorch_emu.errors import compiler_error
 from poptorch_emu.ir.graph import Graph, Sink, SinkKind, Source, SourceKind
 from poptorch_emu.ir.record import BlockPlace, NodeRecord, Phase
-from poptorch_emu.log import logger
+from poptorch_emu.log import logger, warn_repeatable
 from poptorch_emu.structure import flatten_tensors
 from poptorch_emu.trace import blocks, loss
 from poptorch_emu.trace.functions import FunctionMode
@@ -122,6 +123,13 @@ class _Tracer:
             fake = self._fake_like(value)
             source = Source(SourceKind.CONSTANT, tensor.name)
             self.graph.constants[tensor.name] = value.clone()
+            warn_repeatable(
+                "downgraded",
+                "Parameter %s: %s was downgraded to constant because PopART doesn't support non "
+                "floating point parameters",
+                tensor.name,
+                value.dtype,
+            )
         if tensor.is_parameter:
             fake = torch.nn.Parameter(fake, requires_grad=tensor.value.requires_grad)
         self.recorder.add_source(source, fake, NodeRecord())
@@ -180,6 +188,11 @@ class _Tracer:
             if node is not None:
                 results.append((Sink(SinkKind.OUTPUT, str(index)), node))
             else:
+                warnings.warn(
+                    f"Output expected to be on the IPU but is on {value.device}: it is returned "
+                    "as it was when the model was traced.",
+                    stacklevel=2,
+                )
                 host_outputs[index] = value
         for name, gradient in gradients.items():
             node = self.recorder.find(gradient)
