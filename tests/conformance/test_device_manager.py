@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-
 import pytest
 import torch
 from torch import nn
@@ -324,25 +321,14 @@ def test_connection_when_compiled_then_attached_within_compile(connection: str) 
 
 
 @pytest.mark.feature("Device manager", fidelity="exact")
-def test_first_attach_in_a_process_then_says_once_that_this_is_an_emulator() -> None:
-    program = (
-        "import torch, poptorch_emu as poptorch\n"
-        "class M(torch.nn.Module):\n"
-        "    def forward(self, x): return x + 1\n"
-        "opts = poptorch.Options().showCompilationProgressBar(False)\n"
-        "for _ in range(2): poptorch.inferenceModel(M(), opts)(torch.ones(1))\n"
-    )
-    environment = {
-        "POPTORCH_LOG_LEVEL": "INFO",
-        "POPTORCH_EMU_SYSTEM": "bow-pod16",
-        "PYTHONPATH": ":".join(filter(None, sys.path)),
-    }
-    done = subprocess.run(
-        [sys.executable, "-c", program],
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    lines = [line for line in done.stderr.splitlines() if "poptorch_emu" in line]
-    assert len(lines) == 1 and "'bow-pod16'" in lines[0] and "[info]" in lines[0]
+def test_first_attach_in_a_process_then_says_once_that_this_is_an_emulator(
+    caplog, monkeypatch
+) -> None:
+    monkeypatch.setenv("POPTORCH_EMU_SYSTEM", "bow-pod16")
+    caplog.set_level("INFO", logger="poptorch::python")
+    devices._tell_once.cache_clear()  # As in a fresh process.
+    for _ in range(2):
+        model()(X)
+    told = [record for record in caplog.records if "This is poptorch_emu" in record.message]
+    assert [record.levelname for record in told] == ["INFO"]
+    assert "'bow-pod16'" in told[0].message

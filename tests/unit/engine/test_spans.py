@@ -2,9 +2,11 @@
 
 import pytest
 import torch
-from hand_built import ALL, FLOAT, MICRO_BATCH, WINDOW, Reg, add, executor
+from hand_built import ALL, MICRO_BATCH, WINDOW, Reg, add, executor
 
 from poptorch_emu import _C
+
+FLOAT = torch.float32
 
 
 def program_with_two_readers(num_micro_batches=2, mode=ALL):
