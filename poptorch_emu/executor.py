@@ -23,6 +23,7 @@ from poptorch_emu.measurement import NO_SPANS, Measurement, spans_of
 from poptorch_emu.module_repr import module_repr
 from poptorch_emu.optim.device_state import OptimizerLink
 from poptorch_emu.options import Options
+from poptorch_emu.options.forced import warn_about_forced
 from poptorch_emu.options.freeze import freeze
 from poptorch_emu.report.profile import write_profile
 from poptorch_emu.runtime.arguments import Arguments, Signature, check_same
@@ -282,6 +283,7 @@ class PoplarExecutor(WeightMovement, Measurement, Inspection):
         start_repeats(config.max_repeat_logs)
         with progress_bar(STEPS, config.shows_progress_bar) as on_step:
             self._executable = compile_model(request, on_step)
+        warn_about_forced(self._options, self._executable)
         if config.shows_progress_bar:
             self._compilation_time = datetime.timedelta(seconds=time.perf_counter() - start)
         self._arguments = arguments

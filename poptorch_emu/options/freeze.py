@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from poptorch_emu.config import AnchorConfig, CompileConfig
+from poptorch_emu.config import AnchorConfig, CompileConfig, TargetKind
 from poptorch_emu.enums import MeanReductionStrategy, OutputMode, ReductionType
+from poptorch_emu.log import compiler_logger
 from poptorch_emu.options.options import Options
 from poptorch_emu.options.popart import validate_options
 from poptorch_emu.options.strategies import strategy_config
@@ -23,6 +24,7 @@ def freeze(options: Options, *, is_training: bool) -> CompileConfig:
     validate_options(options.toDict())
     _check_grouping(options)
     training, backend = options.Training, options._Popart.options
+    target = target_of(options)
     return CompileConfig(
         is_training=is_training,
         device_iterations=_count("deviceIterations", options.device_iterations),
@@ -37,7 +39,7 @@ def freeze(options: Options, *, is_training: bool) -> CompileConfig:
         reduction_type=training.accumulation_and_replication_reduction_type,
         is_running_mean=_is_running_mean(options),
         broadcast_buffers=options.broadcast_buffers,
-        target=target_of(options),
+        target=target,
         ipu_id=options("ipu_id") if options.exists("ipu_id") else None,
         updatable_buffers=tuple(backend.get("updatableNamedBuffers", ())),
         max_repeat_logs=options.max_repeat_logs,
@@ -47,7 +49,7 @@ def freeze(options: Options, *, is_training: bool) -> CompileConfig:
         anchors=_anchors(options),
         num_processes=_count("Distributed.configureProcessId", options.Distributed.numProcesses),
         checks_floating_point=backend.get("enableFloatingPointChecks", False),
-        cache_dir=backend.get("cachePath") if backend.get("enableEngineCaching") else None,
+        cache_dir=_cache_dir(backend, target),
         profile_dir=_profile_dir(backend),
         model_name=options("model_name") if options.exists("model_name") else None,
         shows_progress_bar=options._show_compilation_progress_bar,
@@ -85,6 +87,18 @@ def _anchors(options: Options) -> tuple[AnchorConfig, ...]:
             mode, period = options.output_mode, options.output_return_period
         anchors.append(AnchorConfig(short_name, long_name, OutputMode(mode), period))
     return tuple(anchors)
+
+
+def _cache_dir(backend: dict[str, Any], target: TargetKind) -> str | None:
+    if not backend.get("enableEngineCaching"):
+        return None
+    if target is TargetKind.IPU_MODEL:
+        compiler_logger.warning(
+            "enableExecutableCaching doesn't work with the IPU model: nothing is cached."
+        )
+        return None
+    path: str | None = backend.get("cachePath")
+    return path
 
 
 def _profile_dir(backend: dict[str, Any]) -> str | None:

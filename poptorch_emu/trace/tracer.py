@@ -109,6 +109,7 @@ class _Tracer:
             stack.enter_context(blocks.tracing(StageResolver(self.config.strategy)))
             stack.enter_context(torch.autograd.set_multithreading_enabled(False))
             stack.enter_context(torch.enable_grad())
+            stack.enter_context(_unchecked_distributions())
             loss.start_marks()
             stack.callback(loss.take_marks)
             yield
@@ -239,6 +240,17 @@ class _Tracer:
         if forward is None:
             return NodeRecord(BlockPlace("", 0, 0), Phase.BACKWARD, is_anonymous=True)
         return NodeRecord(forward.place, Phase.BACKWARD, forward.module, forward.source)
+
+
+@contextmanager
+def _unchecked_distributions() -> Iterator[None]:
+    """Keeps `torch.distributions` from looking at values, which a trace does not have."""
+    was_checked = torch.distributions.Distribution._validate_args
+    torch.distributions.Distribution.set_default_validate_args(False)
+    try:
+        yield
+    finally:
+        torch.distributions.Distribution.set_default_validate_args(was_checked)
 
 
 @contextmanager

@@ -335,3 +335,28 @@ def test_ipu_visited_again_then_refused_with_same_as_ipu_and_fine_with_auto_incr
         else:
             with pytest.raises(poptorch.Error, match="cannot go backwards"):
                 executor(torch.ones(3))
+
+
+@pytest.mark.feature("Options._Popart", fidelity="exact")
+@pytest.mark.parametrize(
+    ("name", "value", "ignored"),
+    [
+        ("autoRecomputation", 1, 3),
+        ("enablePipelining", False, True),
+        ("virtualGraphMode", 0, 1),
+        ("constantWeights", True, False),
+        ("enableGradientAccumulation", False, True),
+        ("autoRecomputation", 3, None),
+    ],
+)
+def test_backend_option_that_poptorch_sets_too_then_the_users_wins_with_a_warning(
+    name, value, ignored, caplog
+) -> None:
+    executor, x = pipeline(2, True, 3)
+    executor.options._unfreeze()
+    executor.options._Popart.set(name, value)
+    executor.options._freeze()
+    executor(x)
+    text = f"{name} forced by the user from default to {value}, ignoring value {ignored}"
+    assert (text in caplog.text) == (ignored is not None)
+    assert ("forced by the user" in caplog.text) == (ignored is not None)

@@ -427,6 +427,34 @@ def test_forward_when_traced_then_runs_once_on_ipu_tensors() -> None:
     assert not poptorch.isRunningOnIpu()
 
 
+@pytest.mark.feature("Tracing", fidelity="exact")
+def test_traced_tensor_when_printed_then_has_no_values(capsys) -> None:
+    def forward(self, x):
+        print(x, f"{x + 1}")
+        return x * 2
+
+    run(forward, X)
+    assert capsys.readouterr().out.count("tensor(<unavailable>, device='ipu:0'") == 2
+
+
+@pytest.mark.feature("Tracing", fidelity="exact")
+def test_distribution_in_forward_then_its_arguments_are_not_checked_while_tracing() -> None:
+    def forward(self, x):
+        return torch.distributions.Normal(x, x + 1).log_prob(x * 2)
+
+    out = wrapped(forward)(X)
+    torch.testing.assert_close(out, torch.distributions.Normal(X, X + 1).log_prob(X * 2))
+    with pytest.raises(ValueError, match="Expected parameter scale"):
+        torch.distributions.Normal(X, -X)
+
+
+@pytest.mark.feature("Options.enableExecutableCaching", fidelity="exact")
+def test_cache_when_on_the_ipu_model_then_warns(caplog, tmp_path) -> None:
+    opts = options().useIpuModel(True).enableExecutableCaching(str(tmp_path))
+    run(lambda self, x: x + 1, X, opts=opts)
+    assert "enableExecutableCaching doesn't work with the IPU model" in caplog.text
+
+
 @pytest.mark.feature("Compile hooks", fidelity="exact")
 @pytest.mark.parametrize("is_failing", [False, True])
 def test_hooks_then_run_around_each_trace_even_a_failing_one(is_failing: bool) -> None:
