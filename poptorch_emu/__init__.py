@@ -42,7 +42,7 @@ from poptorch_emu.errors import make_error as createPoptorchError  # noqa: N812
 from poptorch_emu.executor import PoplarExecutor
 from poptorch_emu.factories import inferenceModel, trainingModel
 from poptorch_emu.hooks import registerPostCompileHook, registerPreCompileHook
-from poptorch_emu.log import install_excepthook, logger
+from poptorch_emu.log import logger
 from poptorch_emu.log import set_log_level as setLogLevel  # noqa: N812
 from poptorch_emu.module_repr import module_repr
 from poptorch_emu.ops import identity_loss, nop, recomputationCheckpoint, set_available_memory
@@ -118,5 +118,3 @@ __all__ = [
     "setLogLevel",
     "trainingModel",
 ]
-
-install_excepthook()

@@ -24,7 +24,7 @@ from poptorch_emu.compile.output_limits import (
 )
 from poptorch_emu.compile.segments import cut
 from poptorch_emu.config import CompileConfig, StrategyKind
-from poptorch_emu.ir.graph import Graph, SinkKind
+from poptorch_emu.ir.graph import Graph, SinkKind, SourceKind, source_of
 from poptorch_emu.ir.verify import verify
 from poptorch_emu.passes import (
     anchors,
@@ -158,6 +158,8 @@ def lower(
         variables=lowering.variables,
         scalars=lowering.scalars,
         segment_names=tuple(lowering.segment_names),
+        ipus_per_replica=max(placed.ipu_ids) + 1,
+        is_random=any(source_of(node).kind is SourceKind.RNG for node in graph.sources),
         anchors=tuple(lowering.anchors),
         tensor_names=tuple(sorted(names)),
     )

@@ -27,7 +27,7 @@ def warn_about_forced(options: Options, executable: Executable) -> None:
 def _wanted(executable: Executable) -> dict[str, Any]:
     config = executable.config
     kind = config.strategy.kind
-    num_ipus = len(executable.partition.ipu_ids)
+    num_ipus = executable.schedule.num_ipus
     is_pipelined = kind is StrategyKind.PIPELINED and num_ipus > 1
     is_phased = kind in (StrategyKind.SERIAL_PHASED, StrategyKind.PARALLEL_PHASED)
     wanted: dict[str, Any] = {

@@ -38,9 +38,6 @@ _FACTORIES = frozenset(
     }
 )
 
-# What print(tensor) and f"{tensor}" call; a format such as ".3f" needs a value.
-_TEXTS = (torch.Tensor.__repr__, torch.Tensor.__format__)
-
 
 class FunctionMode(TorchFunctionMode):
     """Active while the user's `forward` runs."""
@@ -53,8 +50,6 @@ class FunctionMode(TorchFunctionMode):
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
         """Runs `func`, on the IPU if it is a factory, and marks its result if it is a loss."""
-        if func in _TEXTS and args[0].device.type == "ipu" and not any(args[1:]):
-            return _describe(args[0])
         kwargs = dict(kwargs or {})
         is_normal = func is torch.normal and not any(isinstance(a, torch.Tensor) for a in args)
         if (func in _FACTORIES or is_normal) and kwargs.get("device") is None:
@@ -67,14 +62,6 @@ class FunctionMode(TorchFunctionMode):
         if func in loss.LOSS_FUNCTIONS:
             loss.mark(result)
         return result
-
-
-def _describe(tensor: torch.Tensor) -> str:
-    """Returns what a traced tensor prints: it has no values."""
-    return (
-        f"tensor(<unavailable>, device='{tensor.device}', size={tuple(tensor.shape)}, "
-        f"dtype={tensor.dtype})"
-    )
 
 
 def _constant(data: Any, **kwargs: Any) -> torch.Tensor:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -117,7 +116,7 @@ def test_set_log_level_then_sets_both_layers() -> None:
 @pytest.mark.feature("Uncaught exceptions", fidelity="exact")
 def test_uncaught_exception_then_last_line_first_and_then_the_traceback(capsys) -> None:
     error = poptorch.Error("too hot")
-    sys.excepthook(type(error), error, error.__traceback__)
+    log.log_uncaught(type(error), error, error.__traceback__)
     lines = [line for line in capsys.readouterr().err.splitlines() if "[critical]" in line]
     last = TIME + r" \[poptorch::python\] \[critical\] poptorch_emu.errors.Error: too hot"
     assert re.fullmatch(last, lines[0])
@@ -127,7 +126,7 @@ def test_uncaught_exception_then_last_line_first_and_then_the_traceback(capsys) 
 @pytest.mark.feature("Uncaught exceptions", fidelity="exact")
 def test_uncaught_exception_of_a_child_process_then_its_stderr_is_shown(capsys) -> None:
     error = subprocess.CalledProcessError(3, ["child"], stderr=b"child says no")
-    sys.excepthook(type(error), error, None)
+    log.log_uncaught(type(error), error, None)
     assert "[critical] child says no" in capsys.readouterr().err
 
 

@@ -428,16 +428,6 @@ def test_forward_when_traced_then_runs_once_on_ipu_tensors() -> None:
 
 
 @pytest.mark.feature("Tracing", fidelity="exact")
-def test_traced_tensor_when_printed_then_has_no_values(capsys) -> None:
-    def forward(self, x):
-        print(x, f"{x + 1}")
-        return x * 2
-
-    run(forward, X)
-    assert capsys.readouterr().out.count("tensor(<unavailable>, device='ipu:0'") == 2
-
-
-@pytest.mark.feature("Tracing", fidelity="exact")
 def test_distribution_in_forward_then_its_arguments_are_not_checked_while_tracing() -> None:
     def forward(self, x):
         return torch.distributions.Normal(x, x + 1).log_prob(x * 2)
