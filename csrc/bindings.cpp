@@ -284,6 +284,17 @@ void bind_program(py::module_& m) {
       .def("__str__", &Program::text);
 }
 
+using Pairs = std::vector<std::vector<std::pair<int64_t, int64_t>>>;
+
+Pairs as_pairs(const std::vector<std::vector<Span>>& spans) {
+  Pairs result;
+  for (const std::vector<Span>& of_tensor : spans) {
+    result.emplace_back();
+    for (const Span& span : of_tensor) result.back().emplace_back(span.start_ns, span.end_ns);
+  }
+  return result;
+}
+
 void bind_executor(py::module_& m) {
   py::class_<Event>(m, "Event")
       .def_readonly("replica", &Event::replica)
@@ -331,7 +342,9 @@ void bind_executor(py::module_& m) {
       .def("peak_accumulator_bytes", &Executor::peak_accumulator_bytes)
       .def("remote_loaded_bytes", &Executor::remote_loaded_bytes)
       .def("remote_stored_bytes", &Executor::remote_stored_bytes)
-      .def("peak_link_items", &Executor::peak_link_items);
+      .def("peak_link_items", &Executor::peak_link_items)
+      .def("input_spans", [](const Executor& e) { return as_pairs(e.input_spans()); })
+      .def("output_spans", [](const Executor& e) { return as_pairs(e.output_spans()); });
 }
 
 void translate_errors() {

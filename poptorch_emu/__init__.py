@@ -61,6 +61,8 @@ from poptorch_emu.options import (
     Stage,
     TensorLocationSettings,
 )
+from poptorch_emu.runtime.devices import hardware_version as ipuHardwareVersion  # noqa: N812
+from poptorch_emu.runtime.devices import is_hardware_available as ipuHardwareIsAvailable  # noqa: N812
 from poptorch_emu.trace.blocks import is_tracing as isRunningOnIpu  # noqa: N812
 from poptorch_emu.version import __version__
 
@@ -111,6 +113,8 @@ __all__ = [
     "getIpuTensorId",
     "identity_loss",
     "inferenceModel",
+    "ipuHardwareIsAvailable",
+    "ipuHardwareVersion",
     "isRunningOnIpu",
     "logger",
     "module_repr",

@@ -136,6 +136,14 @@ class MachineConfig:
     outline_threshold: float = 1.0
 
 
+class TargetKind(Enum):
+    """What a model is compiled for."""
+
+    HARDWARE = "hardware"  # The virtual system, whose IPUs are counted.
+    IPU_MODEL = "ipu_model"  # As many IPUs as the model likes.
+    OFFLINE = "offline"  # Compiled without a device, never run.
+
+
 @dataclass(frozen=True)
 class AnchorConfig:
     """A tensor inside the model that the host wants to see (`Options.anchorTensor`)."""
@@ -218,6 +226,10 @@ class CompileConfig:
     broadcast_buffers: bool = True
     weight_groups: tuple[WeightGroups, ...] = ()
     sharding: ShardingConfig = ShardingConfig()
+    target: TargetKind = TargetKind.HARDWARE
+    ipu_id: int | None = None
+    updatable_buffers: tuple[str, ...] = ()
+    max_repeat_logs: int = 4
     auto_round_num_ipus: bool = False
     random_seed: int | None = None
     strategy: StrategyConfig = StrategyConfig()

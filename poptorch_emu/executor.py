@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import datetime
 import time
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -14,26 +12,30 @@ from poptorch_emu import wrapping
 from poptorch_emu.compile.compiler import STEPS, Request, compile_model
 from poptorch_emu.compile.executable import Executable
 from poptorch_emu.compile.limits import check_batches
-from poptorch_emu.config import CompileConfig
-from poptorch_emu.enums import ConnectionType, OutputMode
-from poptorch_emu.errors import make_error
+from poptorch_emu.config import CompileConfig, TargetKind
+from poptorch_emu.enums import OutputMode
+from poptorch_emu.errors import Error, make_error, require
 from poptorch_emu.hooks import run_post_compile_hooks, run_pre_compile_hooks
-from poptorch_emu.log import logger
+from poptorch_emu.inspection import Inspection
+from poptorch_emu.log import logger, start_repeats
+from poptorch_emu.measurement import NO_SPANS, Measurement, spans_of
 from poptorch_emu.module_repr import module_repr
 from poptorch_emu.optim.device_state import OptimizerLink
 from poptorch_emu.options import Options
+from poptorch_emu.options.forced import warn_about_forced
 from poptorch_emu.options.freeze import freeze
+from poptorch_emu.random_state import RandomState
 from poptorch_emu.replica_grouping import ReplicaGroupings, Triple
-from poptorch_emu.report.profile import write_profile
 from poptorch_emu.runtime.arguments import Arguments, Signature, check_same
+from poptorch_emu.runtime.devices import Device, acquire
+from poptorch_emu.runtime.outputs import without_backward
 from poptorch_emu.runtime.progress import progress_bar
 from poptorch_emu.runtime.session import Session
 from poptorch_emu.runtime.stream import ResultStream
+from poptorch_emu.weight_movement import WeightMovement
 
-_NOT_COMPILED = "Model has not been compiled or has been destroyed."
 
-
-class PoplarExecutor:
+class PoplarExecutor(WeightMovement, RandomState, Measurement, Inspection):
     """A model that runs on virtual IPUs (exact).
 
     Made by `trainingModel` and `inferenceModel`. Attributes that it does not have itself are those
@@ -80,12 +82,15 @@ class PoplarExecutor:
         self._compilation_time: datetime.timedelta | None = None
         self._num_compilations = 0
         self._has_warned_about_strides = False
+        self._device: Device | None = None
+        self._rng_state: list[int] | None = None
+        self._anchored: dict[str, torch.Tensor] = {}
+        self._spans = NO_SPANS
         if self._options.defaultOutputMode():
             self._options.outputMode(OutputMode.Final if training else OutputMode.All)
         self._optimizer = OptimizerLink(optimizer, self._options) if training else None
         self._options._freeze()
-        if training:
-            wrapping.wrap(self._user_model, self.copyWeightsToHostIfNeeded, self.destroy)
+        self._wrap_user_model()
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Runs the model on a whole batch, after compiling it at the first call (exact).
@@ -97,10 +102,11 @@ class PoplarExecutor:
             Error: the arguments are not those the model was compiled for, or the device failed.
         """
         arguments, session = self._ready(args, kwargs)
-        outputs = session.run(arguments.tensors())
+        outputs = session.run(arguments.tensors(self._arguments))
+        self._anchored = session.anchored
         if self._training:
             self._host_is_stale = True
-        return outputs
+        return without_backward(outputs)
 
     def compile(self, *args: Any, **kwargs: Any) -> None:
         """Compiles for these arguments without running (exact)."""
@@ -115,71 +121,19 @@ class PoplarExecutor:
         """Returns whether the model has been compiled (exact)."""
         return self._executable is not None
 
-    def compilationTime(self) -> datetime.timedelta:
-        """Returns how long the compilation took (exact).
-
-        Raises:
-            Error: the model is not compiled, or `showCompilationProgressBar(False)` was set.
-        """
-        if self._executable is None:
-            raise make_error("Please compile the model before obtaining compilation time.")
-        if self._compilation_time is None:
-            raise make_error(
-                "Please set showCompilationProgressBar option to obtain compilation time."
-            )
-        return self._compilation_time
-
     def destroy(self) -> None:
         """Releases the device and drops what was compiled; weights come back first (exact)."""
         if self._executable is None:
             return
-        if self._training:
-            self.copyWeightsToHostIfNeeded()
-            if self._optimizer is not None and self._session is not None:
-                self._optimizer.receive(self._session)
-        self._write_profile()
-        self._session = None
+        self._detach()
         self._executable = None
         self._arguments = None
+        self._spans = NO_SPANS
+        self._rng_state = None
+        if self._optimizer is not None:
+            self._optimizer.forget()
         if self._training:
             wrapping.unwrap(self._user_model)
-
-    def copyWeightsToHost(self) -> None:
-        """Copies parameters and floating-point buffers from the device (exact)."""
-        self._compiled()
-        if self._session is not None:
-            self._session.check_idle()
-            self._host_is_stale = False
-            self._session.download(self._host_tensors())
-            self._weights_version += 1
-
-    def copyWeightsToHostIfNeeded(self) -> bool:
-        """Copies the weights from the device if they are newer there; returns whether (exact)."""
-        if not self._host_is_stale:
-            return False
-        logger.debug("Implicit copyWeightsToHost()")
-        self.copyWeightsToHost()
-        return True
-
-    def copyWeightsToDevice(self) -> None:
-        """Copies parameters and floating-point buffers to the device: the host wins (exact)."""
-        self._compiled()
-        if self._session is not None:
-            self._session.check_idle()
-        self._host_is_stale = False
-        if self._optimizer is not None and self._session is not None:
-            self._optimizer.receive(self._session)
-        if self._session is not None:
-            self._session.upload(self._host_tensors())
-            self._weights_version += 1
-
-    def load_state_dict(self, state_dict: Any, strict: bool = True) -> Any:
-        """Loads the user model's state and uploads it if a device is attached (exact)."""
-        result = self._user_model.load_state_dict(state_dict, strict)
-        if self._session is not None:
-            logger.debug("load_state_dict: implicit copyWeightsToDevice()")
-            self.copyWeightsToDevice()
-        return result
 
     def setOptimizer(self, optimizer: torch.optim.Optimizer) -> None:
         """Replaces the optimiser, or sends changed values of the same one (exact).
@@ -193,40 +147,41 @@ class PoplarExecutor:
         self._optimizer.replace(optimizer, self._session)
 
     def attachToDevice(self) -> None:
-        """Takes a device and uploads weights, optimiser state and random state (exact)."""
-        executable = self._compiled()
-        assert not self._is_offline, "Trying to attach to an offline device (ConnectionType.Never)"
-        if self._session is not None:
-            raise make_error("Device is already attached")
-        self._session = Session(executable)
-        self._session.upload(self._host_tensors())
-        if self._optimizer is not None:
-            self._optimizer.send(self._session)
+        """Takes a device and uploads weights, optimiser state and random state (exact).
+
+        Raises:
+            Error: not compiled, attached already, or no device is free.
+            AssertionError: the model was compiled offline.
+        """
+        self._compiled()
+        require(
+            not self._is_offline,
+            "Trying to attach to an offline device (ConnectionType.Never). Choose another "
+            "connection type to run the model.",
+        )
+        if self.isAttachedToDevice():
+            raise make_error("Device is already attached. Call detachFromDevice() first.")
+        self._attach()
 
     def detachFromDevice(self) -> None:
-        """Brings weights and optimiser state back and releases the device (exact)."""
+        """Brings weights, optimiser state and random state back and releases the device (exact).
+
+        Raises:
+            Error: not compiled, or not attached.
+        """
         self._compiled()
         if self._session is None:
-            raise make_error("Device is not attached")
-        if self._training:
-            self.copyWeightsToHostIfNeeded()
-        if self._optimizer is not None:
-            self._optimizer.receive(self._session)
-        self._write_profile()
-        self._session = None
+            raise make_error("Device is not attached. Call attachToDevice(), or run the model.")
+        self._detach()
 
     def isAttachedToDevice(self) -> bool:
-        """Returns whether the compiled model holds a device (exact)."""
-        return self._session is not None
+        """Returns whether the compiled model holds a device (exact).
 
-    @property
-    def rng_state(self) -> list[int]:
-        """The seed and the state of the generator (exact in form; the numbers are ours)."""
-        return self._attached().rng_state
-
-    @rng_state.setter
-    def rng_state(self, state: list[int]) -> None:
-        self._attached().rng_state = list(state)
+        A model whose outputs are all constants needs none and counts as attached.
+        """
+        if self._executable is None:
+            return False
+        return self._session is not None or not self._executable.has_device_work
 
     @property
     def model(self) -> torch.nn.Module:
@@ -264,7 +219,7 @@ class PoplarExecutor:
         if self._executable is None:
             self._compile(arguments)
         if self._session is None:
-            self.attachToDevice()
+            self._attach()
         assert self._arguments is not None and self._session is not None
         check_same(self._arguments, arguments)
         if not self._training:
@@ -278,23 +233,18 @@ class PoplarExecutor:
         arguments, session = self._ready(args, kwargs)
         if self._training:
             self._host_is_stale = True
-        return session.stream(arguments.tensors(), max_unread)
+        return session.stream(arguments.tensors(self._arguments), max_unread)
 
-    @property
-    def _is_offline(self) -> bool:
-        return bool(self._options.connection_type == ConnectionType.Never)
-
-    def _compiled(self) -> Executable:
-        if self._executable is None:
-            raise make_error(_NOT_COMPILED)
-        return self._executable
-
-    def _attached(self) -> Session:
-        self._compiled()
-        if self._session is None:
-            self.attachToDevice()
-        assert self._session is not None
-        return self._session
+    def _wrap_user_model(self) -> None:
+        """Wraps the user's model for training, at first and when it is compiled after `destroy`."""
+        if not self._training or wrapping.trainer_of(self._user_model) is self:
+            return
+        if wrapping.is_wrapped(self._user_model):
+            raise RuntimeError(
+                "Model has already been wrapped in 'poptorch.trainingModel'. Call model.destroy() "
+                "on the other wrapper before this one is compiled again."
+            )
+        wrapping.wrap(self._user_model, self.copyWeightsToHostIfNeeded, self.destroy)
 
     @property
     def per_replica_params(self) -> dict[str, Triple]:
@@ -303,15 +253,16 @@ class PoplarExecutor:
 
     def _config(self) -> CompileConfig:
         self._groupings.withdraw(self._user_model)
-        return freeze(
-            self._options,
-            is_training=self._training,
-            weight_groups=self._groupings.weight_groups(
-                self._user_model, self._options.replication_factor
-            ),
-        )
+        groups = self._groupings.weight_groups(self._user_model, self._options.replication_factor)
+        return freeze(self._options, is_training=self._training, weight_groups=groups)
 
     def _compile(self, arguments: Arguments) -> None:
+        self._wrap_user_model()
+        if arguments.has_dict():
+            logger.warning(
+                "Dicts as inputs only have partial support: looking up a literal key works, other "
+                "uses of a dict may not. A tuple is the better choice."
+            )
         start = time.perf_counter()
         self._num_compilations += 1
         logger.info(
@@ -321,6 +272,7 @@ class PoplarExecutor:
             arguments.describe(),
         )
         config = self._config()
+        self._check_updatable_buffers()
         check_batches(arguments.tensors(), config)
         parameters = dict(self._user_model.named_parameters())
         optimizer = self._optimizer.config(parameters) if self._optimizer else None
@@ -333,42 +285,51 @@ class PoplarExecutor:
             parameters=tuple(parameters),
             hooks=(run_pre_compile_hooks, run_post_compile_hooks),
         )
+        start_repeats(config.max_repeat_logs)
         with progress_bar(STEPS, config.shows_progress_bar) as on_step:
             self._executable = compile_model(request, on_step)
+        warn_about_forced(self._options, self._executable)
         if config.shows_progress_bar:
             self._compilation_time = datetime.timedelta(seconds=time.perf_counter() - start)
         self._arguments = arguments
         if not self._is_offline:
-            self.attachToDevice()
+            self._attach_compiled()
 
-    def _write_profile(self) -> None:
-        """Writes what ran since the device was attached, if `enableProfiling` asked for it."""
+    def _attach_compiled(self) -> None:
+        """Attaches what was just compiled; without a free device, nothing is compiled either."""
+        try:
+            self._attach()
+        except Error:
+            self._executable = None
+            self._arguments = None
+            raise
+
+    def _attach(self) -> None:
         executable = self._compiled()
-        config = executable.config
-        if config.profile_dir is None or self._session is None:
-            return
-        name = config.model_name or ("training" if self._training else "inference")
-        folder = Path(config.profile_dir) / name
-        events = self._session.take_events()
-        write_profile(folder, executable, executable.segment_names, events)
+        if executable.has_device_work and executable.config.target is TargetKind.HARDWARE:
+            self._device = acquire(executable.num_ipus, executable.config.ipu_id)
+        session = Session(executable)
+        session.upload(self._host_tensors())
+        if self._optimizer is not None:
+            self._optimizer.send(session)
+        if self._rng_state is not None:
+            session.rng_state = self._rng_state
+        self._session = session
 
-    def _refresh_weights(self) -> None:
-        """Takes over what a training wrapper of the same model has learnt since the last call."""
-        owner = wrapping.owner_of(self._user_model)
-        if owner is None or owner is self or self._session is None:
-            return
-        owner.copyWeightsToHostIfNeeded()
-        if owner._weights_version != self._seen_version:
-            logger.debug("Implicit copyWeightsToDevice()")
-            self._session.upload(self._host_tensors())
-            self._seen_version = owner._weights_version
-
-    def _host_tensors(self) -> dict[str, torch.Tensor]:
-        return dict(self._named_tensors())
-
-    def _named_tensors(self) -> Iterator[tuple[str, torch.Tensor]]:
-        yield from self._user_model.named_parameters()
-        yield from self._user_model.named_buffers()
+    def _detach(self) -> None:
+        """Brings back what the device has and releases it, if one is attached."""
+        if self._session is not None:
+            if self._training:
+                self.copyWeightsToHostIfNeeded()
+            if self._optimizer is not None:
+                self._optimizer.receive(self._session)
+            self._write_profile()
+            self._rng_state = self._session.rng_state
+            self._spans = spans_of(self._session)
+            self._session = None
+        if self._device is not None:
+            self._device.release()
+            self._device = None
 
     def _warn_about_strides(self, arguments: Arguments) -> None:
         if self._has_warned_about_strides:

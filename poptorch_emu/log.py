@@ -1,7 +1,9 @@
 """The one logger of the package, and how uncaught exceptions reach it.
 
 The names and the layout are PopTorch's: logger "poptorch::python", one handler on stderr, the first
-level from `POPTORCH_LOG_LEVEL`. There is no second logger for C++: the engine logs nothing.
+level from `POPTORCH_LOG_LEVEL`. What PopTorch's C++ layer says goes to a second logger,
+"poptorch:cpp", whose handler writes where `POPTORCH_LOG_DEST` says; messages that may come many
+times are cut off there.
 """
 
 from __future__ import annotations
@@ -11,9 +13,11 @@ import os
 import subprocess
 import sys
 import traceback
+from collections import Counter
 from types import TracebackType
 
 logger = logging.getLogger("poptorch::python")
+compiler_logger = logging.getLogger("poptorch:cpp")
 
 _LEVEL_OF_NAME = {
     "TRACE": logging.DEBUG,
@@ -25,6 +29,9 @@ _LEVEL_OF_NAME = {
     "ERR": logging.ERROR,
     "OFF": logging.CRITICAL,
 }
+# Source: the default of PopTorch's Options.maxRepeatLogs.
+DEFAULT_MAX_REPEATS = 4
+_REPEAT_KIND = "repeat_kind"
 _NAME_OF_NUMBER = {0: "TRACE", 1: "DEBUG", 2: "INFO", 3: "WARN", 4: "ERR", 6: "OFF"}
 
 _COLOUR_OF_LEVEL = {
@@ -56,7 +63,8 @@ def set_log_level(level: int | str) -> None:
         raise ValueError(
             f"Unknown log level: {level}. Valid values are DEBUG, ERR, INFO, OFF, TRACE and WARN."
         )
-    logger.setLevel(_LEVEL_OF_NAME[level])
+    for each in (logger, compiler_logger):
+        each.setLevel(_LEVEL_OF_NAME[level])
 
 
 def set_popart_log_level(level: str) -> None:
@@ -81,11 +89,15 @@ class _Formatter(logging.Formatter):
         return line
 
 
-class _StderrHandler(logging.StreamHandler):  # type: ignore[type-arg]
-    """Writes to what `sys.stderr` is now, so that redirecting it works."""
+class _StreamHandler(logging.StreamHandler):  # type: ignore[type-arg]
+    """Writes to what `sys.stderr` or `sys.stdout` is now, so that redirecting it works."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__()
+        self._stream_name = name
 
     def emit(self, record: logging.LogRecord) -> None:
-        self.stream = sys.stderr
+        self.stream = getattr(sys, self._stream_name)
         super().emit(record)
 
 
@@ -109,11 +121,58 @@ def log_uncaught(
             )
 
 
+class _RepeatLimit(logging.Filter):
+    """Lets a repeatable message through so many times, then one line that says it goes on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.limit = DEFAULT_MAX_REPEATS
+        self._counts: Counter[str] = Counter()
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        kind = getattr(record, _REPEAT_KIND, None)
+        if kind is None:
+            return True
+        self._counts[kind] += 1
+        if self._counts[kind] == self.limit + 1:
+            record.msg, record.args = "...repeated messages suppressed...", ()
+        return self._counts[kind] <= self.limit + 1
+
+    def start_again(self, limit: int) -> None:
+        """Forgets what was counted."""
+        self.limit = limit
+        self._counts.clear()
+
+
+_repeat_limit = _RepeatLimit()
+
+
+def start_repeats(limit: int) -> None:
+    """Begins to count repeatable messages; of each kind, `limit` are shown."""
+    _repeat_limit.start_again(limit)
+
+
+def warn_repeatable(kind: str, message: str, *args: object) -> None:
+    """Logs a warning of the compiler that may come many times; `kind` says which are alike."""
+    compiler_logger.warning(message, *args, extra={_REPEAT_KIND: kind})
+
+
+def _destination_handler() -> logging.Handler:
+    destination = os.environ.get("POPTORCH_LOG_DEST", "stderr")
+    if destination in ("stderr", "stdout"):
+        return _StreamHandler(destination)
+    return logging.FileHandler(destination, delay=True)
+
+
 def _set_up() -> None:
-    if not logger.handlers:
-        handler = _StderrHandler()
-        handler.setFormatter(_Formatter())
-        logger.addHandler(handler)
+    for each, handler in (
+        (logger, _StreamHandler("stderr")),
+        (compiler_logger, _destination_handler()),
+    ):
+        if not each.handlers:
+            handler.setFormatter(_Formatter())
+            each.addHandler(handler)
+    compiler_logger.addFilter(_repeat_limit)
     set_log_level(os.environ.get("POPTORCH_LOG_LEVEL", "WARN"))
 
 

@@ -15,6 +15,7 @@ import torch
 from poptorch_emu.errors import Error, RecoverableError, UnrecoverableError, compiler_error
 from poptorch_emu.log import set_log_level, set_popart_log_level
 from poptorch_emu.options.popart import validate_options
+from poptorch_emu.runtime.devices import hardware_version
 from poptorch_emu.trace.blocks import is_tracing
 
 __all__ = [
@@ -27,6 +28,7 @@ __all__ = [
     "_throwTestError",
     "_validateOptions",
     "getIpuTensorId",
+    "ipuHardwareVersion",
     "isCompilingWithDispatcher",
     "poptorchAtExit",
     "setLogLevel",
@@ -137,6 +139,11 @@ def _validateOptions(options: dict[str, Any]) -> None:
 def isCompilingWithDispatcher() -> bool:
     """Returns whether a model is being traced (exact)."""
     return is_tracing()
+
+
+def ipuHardwareVersion(num_ipus: int = 1) -> int:
+    """Returns the version of the virtual system's IPUs (exact)."""
+    return hardware_version(num_ipus)
 
 
 def setLogLevel(level: int | str) -> None:

@@ -110,6 +110,12 @@ def owner_of(model: torch.nn.Module) -> Any:
     return None
 
 
+def trainer_of(model: torch.nn.Module) -> Any:
+    """Returns the executor that wrapped `model` itself for training, or `None`."""
+    link = sync_of(model)
+    return link.owner if isinstance(link, _Link) else None
+
+
 def plain(value: torch.Tensor) -> torch.Tensor:
     """Returns the tensor behind `value` in a plain class, sharing its storage."""
     with torch._C.DisableTorchFunctionSubclass():

@@ -50,8 +50,8 @@ int64_t OutputCollector::index_of(int64_t micro_batch, int64_t replica) const {
   return replica;
 }
 
-void OutputCollector::add(const at::Tensor& piece, int64_t micro_batch, int64_t replica) {
-  if (!is_wanted(micro_batch)) return;
+int64_t OutputCollector::add(const at::Tensor& piece, int64_t micro_batch, int64_t replica) {
+  if (!is_wanted(micro_batch)) return -1;
   const bool is_scalar = piece.dim() == 0;
   {
     std::lock_guard lock(*allocation_);
@@ -79,6 +79,7 @@ void OutputCollector::add(const at::Tensor& piece, int64_t micro_batch, int64_t 
   } else {
     target.copy_(piece);
   }
+  return index;
 }
 
 at::Tensor OutputCollector::rows(int64_t first, int64_t count) const {

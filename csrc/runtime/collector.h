@@ -9,14 +9,18 @@
 
 namespace poptorch_emu {
 
-// Gathers one output of all micro-batches and replicas of a call by its mode. Replicas may add at
-// the same time; of one replica the micro-batches come in order.
+// Gathers one output of all micro-batches (or windows) and replicas of a call by its mode. Replicas
+// may add at the same time; of one replica the micro-batches come in order.
 class OutputCollector {
  public:
   // `num_micro_batches` counts all of the call, for one replica.
   OutputCollector(const Output& output, int64_t num_micro_batches, int64_t num_replicas);
 
-  void add(const at::Tensor& piece, int64_t micro_batch, int64_t replica);
+  // Returns the place of the piece in the result, or -1 if it is no part of it.
+  int64_t add(const at::Tensor& piece, int64_t micro_batch, int64_t replica);
+
+  // How many pieces the result has.
+  int64_t num_pieces() const { return num_pieces_; }
 
   // What `count` micro-batches from `first` on have added, of all replicas, in mode `All`; shares
   // its storage with the gathered tensor.

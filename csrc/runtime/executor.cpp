@@ -52,6 +52,7 @@ Executor::Executor(std::shared_ptr<const Program> program, ExecutorOptions optio
   }
   num_groups_ = 1 + *std::max_element(options_.input_group_of_replica.begin(),
                                       options_.input_group_of_replica.end());
+  find_ends();
   queues_.resize(program_->links.size());
   for (auto& of_replica : queues_) of_replica.resize(options_.num_replicas);
   for (const Segment& segment : program_->segments) {
@@ -136,6 +137,25 @@ std::vector<at::Tensor> Executor::run(const std::vector<at::Tensor>& inputs, int
   return results;
 }
 
+void Executor::find_ends() {
+  first_reader_.assign(program_->inputs.size(), SegmentId{-1});
+  is_window_output_.assign(program_->outputs.size(), false);
+  for (size_t id = 0; id < program_->segments.size(); ++id) {
+    const Segment& segment = program_->segments[id];
+    for (const Load& load : segment.loads) {
+      const auto* source = std::get_if<LoadInput>(&load.source);
+      if (source == nullptr) continue;
+      SegmentId& reader = first_reader_[source->input.value];
+      if (reader.value < 0) reader = {static_cast<int64_t>(id)};
+    }
+    for (const Store& store : segment.stores) {
+      const auto* target = std::get_if<StoreOutput>(&store.target);
+      if (target == nullptr) continue;
+      is_window_output_[target->output.value] = segment.kind == SegmentKind::kWindow;
+    }
+  }
+}
+
 void Executor::prepare(const std::vector<at::Tensor>& inputs, int64_t num_windows) {
   if (inputs.size() != program_->inputs.size()) {
     throw Error("The program takes " + std::to_string(program_->inputs.size()) +
@@ -156,14 +176,27 @@ void Executor::prepare(const std::vector<at::Tensor>& inputs, int64_t num_window
   }
   inputs_ = inputs;
   outputs_.clear();
-  for (const Output& output : program_->outputs) {
-    outputs_.emplace_back(output, num_micro_batches, options_.num_replicas);
+  for (size_t id = 0; id < program_->outputs.size(); ++id) {
+    outputs_.emplace_back(program_->outputs[id],
+                          is_window_output_[id] ? num_windows : num_micro_batches,
+                          options_.num_replicas);
   }
   num_windows_ = num_windows;
+  prepare_spans();
   window_ = -1;
   is_done_ = false;
   begin_stream_of_call(num_micro_batches);
   finish_window();
+}
+
+void Executor::prepare_spans() {
+  const int64_t now = now_ns();
+  const int64_t pieces = num_windows_ * program_->micro_batches_per_window * options_.num_replicas;
+  input_spans_.assign(program_->inputs.size(), std::vector<Span>(pieces, Span{now, now}));
+  output_spans_.clear();
+  for (const OutputCollector& output : outputs_) {
+    output_spans_.emplace_back(output.num_pieces(), Span{now, now});
+  }
 }
 
 void Executor::clean_up() {
@@ -410,11 +443,10 @@ int64_t Executor::global_micro_batch(const Action& action) const {
 void Executor::execute(const VirtualIpu& ipu, const Action& action) {
   const Segment& segment = program_->at(action.segment);
   Frame& frame = *frames_[action.segment.value][ipu.replica];
-  const int64_t micro_batch = global_micro_batch(action);
   try {
     for (AccumulatorId id : segment.reductions) accumulators_.reduce(id, ipu.replica);
     fetch_remote(frame, segment);
-    for (const Load& item : segment.loads) load(frame, item, ipu, micro_batch);
+    for (const Load& item : segment.loads) load(frame, item, ipu, action);
     frame.run(action.micro_batch, ipu.replica);
     for (const Store& item : segment.stores) store(frame, item, ipu, action);
     send_remote(frame, segment);
@@ -455,9 +487,9 @@ void Executor::fail(const Segment& segment, const Action& action, const VirtualI
               ": " + cause);
 }
 
-void Executor::load(Frame& frame, const Load& load, const VirtualIpu& ipu,
-                    int64_t global_micro_batch) {
+void Executor::load(Frame& frame, const Load& load, const VirtualIpu& ipu, const Action& action) {
   at::Tensor& target = frame[load.target];
+  const int64_t micro_batch = global_micro_batch(action);
   if (const auto* source = std::get_if<LoadVariable>(&load.source)) {
     target = source->is_shard ? memory_.variable_shard(source->variable, ipu.replica)
                               : memory_.variable(source->variable, ipu.replica);
@@ -465,7 +497,12 @@ void Executor::load(Frame& frame, const Load& load, const VirtualIpu& ipu,
   } else if (const auto* source = std::get_if<LoadConstant>(&load.source)) {
     target = program_->constants[source->constant.value];
   } else if (const auto* source = std::get_if<LoadInput>(&load.source)) {
-    target = rows_of(source->input, global_micro_batch, ipu.replica);
+    const int64_t start_ns = now_ns();
+    target = rows_of(source->input, micro_batch, ipu.replica);
+    if (first_reader_[source->input.value] == action.segment) {
+      const int64_t piece = micro_batch * options_.num_replicas + ipu.replica;
+      input_spans_[source->input.value][piece] = {start_ns, now_ns()};
+    }
   } else if (const auto* source = std::get_if<LoadScalar>(&load.source)) {
     target = memory_.scalar(source->scalar);
   } else if (const auto* source = std::get_if<LoadAccumulator>(&load.source)) {
@@ -473,7 +510,7 @@ void Executor::load(Frame& frame, const Load& load, const VirtualIpu& ipu,
                               : accumulators_.total(source->accumulator, ipu.replica);
     if (program_->accumulators[source->accumulator.value].is_remote) target = remote_.load(target);
   } else {
-    target = rng_for(ipu, global_micro_batch);
+    target = rng_for(ipu, micro_batch);
   }
 }
 
@@ -491,7 +528,14 @@ void Executor::store(Frame& frame, const Store& store, const VirtualIpu& ipu,
                      const Action& action) {
   at::Tensor& source = frame[store.source];
   if (const auto* target = std::get_if<StoreOutput>(&store.target)) {
-    outputs_[target->output.value].add(source, global_micro_batch(action), ipu.replica);
+    if (is_window_output_[target->output.value]) {
+      // Replica 0 acts for all.
+      for (int64_t replica = 0; replica < options_.num_replicas; ++replica) {
+        give_output(target->output, source, window_, replica);
+      }
+    } else {
+      give_output(target->output, source, global_micro_batch(action), ipu.replica);
+    }
   } else if (const auto* target = std::get_if<StoreVariable>(&store.target)) {
     // A tensor that shares its storage (an input's rows, a hyper-parameter, a view) is copied.
     const bool is_own = source.use_count() == 1 && source.storage().use_count() == 1;
@@ -507,6 +551,12 @@ void Executor::store(Frame& frame, const Store& store, const VirtualIpu& ipu,
     accumulators_.add(target->accumulator, ipu.replica, std::move(value), action.micro_batch,
                       rng_for(ipu, global_micro_batch(action)));
   }
+}
+
+void Executor::give_output(OutputId id, const at::Tensor& piece, int64_t index, int64_t replica) {
+  const int64_t start_ns = now_ns();
+  const int64_t place = outputs_[id.value].add(piece, index, replica);
+  if (place >= 0) output_spans_[id.value][place] = {start_ns, now_ns()};
 }
 
 at::Tensor Executor::rows_of(InputId id, int64_t micro_batch, int64_t replica) const {

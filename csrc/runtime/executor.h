@@ -33,6 +33,12 @@ struct Event {
   int64_t end_ns;
 };
 
+// When one piece of an input or output began to cross between host and device, and when it had.
+struct Span {
+  int64_t start_ns;
+  int64_t end_ns;
+};
+
 // How an executor uses the machine and its replicas.
 struct ExecutorOptions {
   int64_t num_replicas = 1;
@@ -92,6 +98,10 @@ class Executor {
   // Bytes that came from and went to streaming memory since the executor was made.
   int64_t remote_loaded_bytes() const { return remote_.loaded_bytes(); }
   int64_t remote_stored_bytes() const { return remote_.stored_bytes(); }
+  // Of the last call, by input or output: one span for each piece, micro-batch by micro-batch with
+  // the replica innermost. An input that nothing reads has crossed when the call begins.
+  const std::vector<std::vector<Span>>& input_spans() const { return input_spans_; }
+  const std::vector<std::vector<Span>>& output_spans() const { return output_spans_; }
 
  private:
   struct LinkQueue {
@@ -130,16 +140,19 @@ class Executor {
   at::Tensor rng_for(const VirtualIpu& ipu, int64_t global_micro_batch) const;
   void fetch_remote(Frame& frame, const Segment& segment);
   void send_remote(Frame& frame, const Segment& segment);
-  void load(Frame& frame, const Load& load, const VirtualIpu& ipu, int64_t global_micro_batch);
+  void load(Frame& frame, const Load& load, const VirtualIpu& ipu, const Action& action);
   [[noreturn]] void fail(const Segment& segment, const Action& action, const VirtualIpu& ipu,
                          const std::string& cause) const;
   void store(Frame& frame, const Store& store, const VirtualIpu& ipu, const Action& action);
+  void give_output(OutputId id, const at::Tensor& piece, int64_t index, int64_t replica);
   void work(int64_t worker);
   void run_actions(VirtualIpu& ipu, int64_t worker, std::unique_lock<std::mutex>& lock);
 
+  void find_ends();
   void prepare(const std::vector<at::Tensor>& inputs, int64_t num_windows);
   void begin_stream_of_call(int64_t num_micro_batches);
   void end_stream_of_call();
+  void prepare_spans();
   void clean_up();
   void serve(int64_t worker);
   int64_t global_micro_batch(const Action& action) const;
@@ -152,6 +165,9 @@ class Executor {
   DeviceMemory memory_;
   Accumulators accumulators_;
   std::vector<int64_t> peak_accumulator_bytes_;
+  // By input: the first segment that reads it. By output: whether it appears once a window.
+  std::vector<SegmentId> first_reader_;
+  std::vector<bool> is_window_output_;
   std::vector<std::vector<LinkQueue>> queues_;               // by link, then replica
   std::vector<std::vector<std::unique_ptr<Frame>>> frames_;  // by segment, then replica
   std::vector<VirtualIpu> ipus_;
@@ -161,6 +177,9 @@ class Executor {
   // State of the running call.
   std::vector<at::Tensor> inputs_;
   std::vector<OutputCollector> outputs_;
+  // Each element is written by one action only.
+  std::vector<std::vector<Span>> input_spans_;
+  std::vector<std::vector<Span>> output_spans_;
   int64_t num_windows_ = 0;
   int64_t window_ = 0;
   int64_t micro_batch_actions_left_ = 0;  // of this window

@@ -12,10 +12,16 @@ from poptorch_emu.compile.limits import (
     check_broadcast_buffers,
     check_clipped_groups,
     check_num_ipus,
+    check_processes,
     check_schedule,
     check_written_variables,
 )
 from poptorch_emu.compile.lower import Lowering
+from poptorch_emu.compile.output_limits import (
+    check_anchors,
+    check_pipelined_outputs,
+    check_return_periods,
+)
 from poptorch_emu.compile.overlap import check_overlap
 from poptorch_emu.compile.phases import check_phases
 from poptorch_emu.compile.plan_memory import plan_memory
@@ -23,9 +29,10 @@ from poptorch_emu.compile.recompute import recomputation_of, recomputed_operatio
 from poptorch_emu.compile.segments import cut
 from poptorch_emu.compile.sharding import warn_of_whole_tensors
 from poptorch_emu.config import CompileConfig, PipelineOrder, StrategyConfig, StrategyKind
-from poptorch_emu.ir.graph import Graph, SinkKind
+from poptorch_emu.ir.graph import Graph, SinkKind, SourceKind, source_of
 from poptorch_emu.ir.verify import verify
 from poptorch_emu.passes import (
+    anchors,
     constant_folding,
     functional,
     output_types,
@@ -86,6 +93,8 @@ def compile_model(
         Error: the model cannot be captured or does not fit the options.
     """
     config = request.config
+    check_processes(config)
+    check_return_periods(config)
     if request.optimizer is not None:
         check_clipped_groups(request.optimizer, config)
         warn_of_whole_tensors(config, request.optimizer.kind)
@@ -114,6 +123,7 @@ def optimise(graph: Graph, config: CompileConfig) -> Graph:
     graph = simplify.run(graph)
     graph = constant_folding.run(graph)
     graph = random_numbers.run(graph)
+    graph = anchors.run(graph, config.anchors, config.names_modules)
     if config.rounds_stochastically:
         graph = stochastic_rounding.run(graph)
     graph = output_types.run(graph)
@@ -130,6 +140,7 @@ def place(graph: Graph, config: CompileConfig) -> tuple[Partition, Schedule]:
     check_phases(placed, config)
     if is_pipelined:
         check_schedule(placed, config)
+        check_pipelined_outputs(placed, config)
     num_micro_batches = (
         config.gradient_accumulation if config.is_training else config.device_iterations
     )
@@ -157,6 +168,8 @@ def lower(
     segments = cut(graph, placed, config.is_training, recomputed)
     lowering = Lowering(graph, segments, placed, schedule, config, request.optimizer)
     lowering.run([tensor.dim() > 0 for tensor in request.tensors], request.parameters)
+    names = {*anchors.tensor_names(graph, config.names_modules), *lowering.window_names}
+    check_anchors(config, lowering.anchors, names)
     return Executable(
         program=lowering.program,
         config=config,
@@ -173,4 +186,8 @@ def lower(
         variables=lowering.variables,
         scalars=lowering.scalars,
         segment_names=tuple(lowering.segment_names),
+        ipus_per_replica=max(placed.ipu_ids) + 1,
+        is_random=any(source_of(node).kind is SourceKind.RNG for node in graph.sources),
+        anchors=tuple(lowering.anchors),
+        tensor_names=tuple(sorted(names)),
     )

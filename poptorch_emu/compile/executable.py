@@ -10,7 +10,7 @@ import torch
 
 from poptorch_emu import _C
 from poptorch_emu.compile.memory_plan import MemoryPlan
-from poptorch_emu.config import CompileConfig
+from poptorch_emu.config import CompileConfig, TargetKind
 from poptorch_emu.ir.graph import Graph
 from poptorch_emu.schedule.partition import Partition
 from poptorch_emu.schedule.schedule import Schedule
@@ -68,6 +68,10 @@ class Executable:
         host_outputs: outputs that never were on the device, by position among all tensors.
         written_inputs: inputs that the program changes; their values follow the outputs.
         scalars: number of each hyper-parameter in the program, by name and group.
+        ipus_per_replica: how many IPUs the model uses, idle ones between included.
+        is_random: whether the program draws random numbers.
+        anchors: short names of the tensors that the program returns last, in order.
+        tensor_names: what `Options.anchorTensor` can name, sorted.
     """
 
     program: _C.Program
@@ -83,6 +87,22 @@ class Executable:
     variables: dict[str, VariableInfo] = field(default_factory=dict)
     scalars: dict[tuple[str, int], int] = field(default_factory=dict)
     segment_names: tuple[str, ...] = ()
+    ipus_per_replica: int = 1
+    is_random: bool = False
+    anchors: tuple[str, ...] = ()
+    tensor_names: tuple[str, ...] = ()
+
+    @property
+    def num_ipus(self) -> int:
+        """How many IPUs all replicas take; on the virtual system a power of two."""
+        used = self.ipus_per_replica * self.config.replication_factor
+        is_rounded = self.config.target is TargetKind.HARDWARE
+        return 1 << (used - 1).bit_length() if is_rounded else used
+
+    @property
+    def has_device_work(self) -> bool:
+        """Whether anything happens on the device; otherwise every output is a constant."""
+        return bool(self.num_outputs or self.variables or self.written_inputs or self.anchors)
 
     @property
     def num_windows(self) -> int:

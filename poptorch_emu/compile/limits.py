@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 import torch
 
-from poptorch_emu.config import CompileConfig
+from poptorch_emu.config import CompileConfig, TargetKind
 from poptorch_emu.errors import compiler_error
 from poptorch_emu.ir.graph import Graph, SinkKind, SourceKind, source_of
-from poptorch_emu.log import logger
+from poptorch_emu.log import compiler_logger
 from poptorch_emu.schedule.partition import Partition
 from poptorch_emu.update.config import OptimizerConfig
 
@@ -86,7 +86,7 @@ def check_num_ipus(placed: Partition, config: CompileConfig) -> None:
             "must be run distributed over several processes; use fewer IPUs or fewer replicas."
         )
     reserved = 1 << (total - 1).bit_length()
-    if reserved == total:
+    if reserved == total or config.target is not TargetKind.HARDWARE:
         return
     if not config.auto_round_num_ipus:
         raise compiler_error(
@@ -95,7 +95,7 @@ def check_num_ipus(placed: Partition, config: CompileConfig) -> None:
             "the number of IPUs of the model, or reserve the larger number with "
             "poptorch.Options().autoRoundNumIPUs(True)."
         )
-    logger.warning(
+    compiler_logger.warning(
         "Reserving %d IPUs when the model specifices the use of only %d. The others stay idle.",
         reserved,
         total,
@@ -149,3 +149,18 @@ def check_written_variables(graph: Graph, placed: Partition) -> None:
                 f"{writer[1]}: micro-batches in flight would see each other's values. Use and "
                 "change it within one block."
             )
+
+
+def check_processes(config: CompileConfig) -> None:
+    """Refuses a model that is one of several processes, whose gradients nobody would add up.
+
+    Raises:
+        Error: there is more than one process.
+    """
+    if config.num_processes > 1:
+        raise compiler_error(
+            f"A model in {config.num_processes} processes (Options.Distributed) is not supported "
+            "here: gradients are not exchanged between processes. Use "
+            "poptorch.Options().replicationFactor for the same number of replicas in one process, "
+            "and Options.Distributed.disable()."
+        )

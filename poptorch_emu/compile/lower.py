@@ -17,8 +17,8 @@ from poptorch_emu.compile.hyper_parameters import scalar_name, scalar_value, spl
 from poptorch_emu.compile.placement import location_of, parts_of
 from poptorch_emu.compile.segment import Instruction, Register, Segment
 from poptorch_emu.compile.segments import SegmentedGraph
-from poptorch_emu.compile.update_lowering import Gradient, Part, UpdatePlan
-from poptorch_emu.config import CompileConfig
+from poptorch_emu.compile.update_lowering import Gradient, Part, UpdatePlan, state_variable
+from poptorch_emu.config import AnchorConfig, CompileConfig
 from poptorch_emu.ir.graph import Graph, SinkKind, Source, SourceKind, source_of
 from poptorch_emu.schedule.actions import Action, Kind
 from poptorch_emu.schedule.partition import Partition
@@ -55,6 +55,8 @@ class Lowering:
         self.num_outputs = 0
         self.written_inputs: list[int] = []
         self.segment_names: list[str] = []
+        self.anchors: list[str] = []
+        self.window_names: set[str] = set()
         self._graph = graph
         self._cut = cut
         self._partition = partition
@@ -167,6 +169,16 @@ class Lowering:
                 segment, register = self._segments[port], self._cut.segments[port].registers[node]
                 self.program.store_output(segment, register, mode, period)
                 self.written_inputs.append(int(sink.name))
+        of_name = {anchor.short_name: anchor for anchor in self._config.anchors}
+        for sink, port, node in self._cut.results:
+            if sink.kind is SinkKind.ANCHOR:
+                register = self._cut.segments[port].registers[node]
+                self._store_anchor(self._segments[port], register, of_name[sink.name])
+
+    def _store_anchor(self, segment: int, register: int, anchor: AnchorConfig) -> None:
+        mode = _C.OutputMode(int(anchor.output_mode))
+        self.program.store_output(segment, register, mode, anchor.return_period)
+        self.anchors.append(anchor.short_name)
 
     def _add_updates(self, optimizer: OptimizerConfig, parameters: tuple[str, ...]) -> None:
         """Adds what each IPU runs at the end of a window."""
@@ -207,7 +219,14 @@ class Lowering:
             )
 
     def _emit_part(self, part: Part, ipu: int) -> int:
+        values = self._window_values(part)
+        anchors = [anchor for anchor in self._config.anchors if anchor.long_name in values]
+        if anchors:
+            anchored = {values[anchor.long_name] for anchor in anchors}
+            part.code.set_dying({*part.stores, *anchored})
         index = self._emit(part.code, ipu, _C.SegmentKind.WINDOW, part.is_sharded)
+        for anchor in anchors:
+            self._store_anchor(index, values[anchor.long_name], anchor)
         self.program.set_runners(index, part.runners)
         for name in part.reductions:
             self.program.reduce(index, self._accumulators[name])
@@ -217,6 +236,24 @@ class Lowering:
             store = self.program.store_variable_shard if is_shard else self.program.store_variable
             store(index, register, variable.index)
         return index
+
+    def _window_values(self, part: Part) -> dict[str, int]:
+        """Returns the registers of an update that can be anchored, by PopART's names for them.
+
+        A part that some of the replicas run for others, or on shards, has none.
+        """
+        if part.is_sharded or len(part.runners) not in (1, self._config.replication_factor):
+            return {}
+        values = {
+            name if self.variables[name].is_state else f"UpdatedVar___{name}": register
+            for register, name in part.stores.items()
+        }
+        if self._config.gradient_accumulation > 1 and part.stores:
+            for source, register in part.code.loads.items():
+                if source.kind is SourceKind.GRADIENT:
+                    values[state_variable("Accum", source.name)] = register
+        self.window_names.update(values)
+        return values
 
     def _scalar(self, name: str, group: int) -> int:
         if (name, group) not in self.scalars:

@@ -55,13 +55,15 @@ class SinkKind(Enum):
     VARIABLE = "variable"
     INPUT = "input"
     LINK = "link"
+    ANCHOR = "anchor"
 
 
 @dataclass(frozen=True)
 class Sink:
-    """The destination of a result; `INPUT` writes back into the caller's tensor.
+    """The destination of a result.
 
-    `LINK`, here and among the sources, is another segment of the same program.
+    `INPUT` writes back into the caller's tensor; `ANCHOR` is kept for the host, under the user's
+    name; `LINK`, here and among the sources, is another segment of the same program.
     """
 
     kind: SinkKind

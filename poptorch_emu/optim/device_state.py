@@ -52,7 +52,7 @@ class OptimizerLink:
         assert optimizer is not None, "a training model has an optimiser"
         self._optimizer = optimizer
         self._options = options
-        self._tracker = AttributeTracker(optimizer, is_relaxed=options._relax_optimizer_checks)
+        self._tracker: AttributeTracker | None = None
         self._parameters: dict[str, torch.nn.Parameter] | None = None
         self._config: OptimizerConfig | None = None
         self._states: dict[str, torch.Tensor] | None = None
@@ -113,10 +113,19 @@ class OptimizerLink:
             if isinstance(optimizer, Optimizer) and optimizer.host_state_is_dirty:
                 self._send_states(session)
 
+    def forget(self) -> None:
+        """Drops what was compiled: any optimiser may come with the next compilation."""
+        self._config = None
+        self._parameters = None
+        self._session = None
+        self._tracker = None
+
     def _hand_over(self, optimizer: torch.optim.Optimizer, session: DeviceSession | None) -> None:
         """Leaves the last state with the old optimiser; a state of the new one goes up."""
         if session is not None:
             self._read(session)
+        elif self._config is None:
+            self._states = None
         vars(self._optimizer).pop("state_dict", None)
         self._optimizer = optimizer
         self._instrument(optimizer)
@@ -160,6 +169,9 @@ class OptimizerLink:
                 self._options._Popart.options.get(_AUTOMATIC_LOSS_SCALING, False)
             ),
         )
+        if self._tracker is None:
+            is_relaxed = self._options._relax_optimizer_checks
+            self._tracker = AttributeTracker(optimizer, is_relaxed=is_relaxed)
         self._tracker.check(optimizer)
         self._choose_reduction(config)
         return config

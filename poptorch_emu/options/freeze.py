@@ -11,12 +11,15 @@ from poptorch_emu.config import (
     Recomputation,
     ShardingConfig,
     SyntheticData,
+    TargetKind,
     WeightGroups,
 )
 from poptorch_emu.enums import MeanReductionStrategy, OutputMode, ReductionType
+from poptorch_emu.log import compiler_logger
 from poptorch_emu.options.options import Options
 from poptorch_emu.options.popart import validate_options
 from poptorch_emu.options.strategies import strategy_config
+from poptorch_emu.options.target import target_of
 from poptorch_emu.options.tensor_locations import location_config
 
 # Source: PopART's default for `minElementsForReplicatedTensorSharding`.
@@ -41,6 +44,7 @@ def freeze(
     validate_options(options.toDict())
     _check_grouping(options)
     training, backend = options.Training, options._Popart.options
+    target = target_of(options)
     return CompileConfig(
         is_training=is_training,
         device_iterations=_count("deviceIterations", options.device_iterations),
@@ -57,6 +61,10 @@ def freeze(
         broadcast_buffers=options.broadcast_buffers,
         weight_groups=weight_groups,
         sharding=_sharding(options),
+        target=target,
+        ipu_id=options("ipu_id") if options.exists("ipu_id") else None,
+        updatable_buffers=tuple(backend.get("updatableNamedBuffers", ())),
+        max_repeat_logs=options.max_repeat_logs,
         auto_round_num_ipus=options.auto_round_num_ipus,
         random_seed=options("random_seed") if options.exists("random_seed") else None,
         strategy=strategy_config(options._execution_strategy),
@@ -68,7 +76,7 @@ def freeze(
         checks_floating_point=backend.get("enableFloatingPointChecks", False),
         synthetic_data=SyntheticData(backend.get("syntheticDataMode", 0)),
         rounds_stochastically=bool(backend.get("enableStochasticRounding", False)),
-        cache_dir=backend.get("cachePath") if backend.get("enableEngineCaching") else None,
+        cache_dir=_cache_dir(backend, target),
         profile_dir=_profile_dir(backend),
         model_name=options("model_name") if options.exists("model_name") else None,
         shows_progress_bar=options._show_compilation_progress_bar,
@@ -140,6 +148,18 @@ def _anchors(options: Options) -> tuple[AnchorConfig, ...]:
             mode, period = options.output_mode, options.output_return_period
         anchors.append(AnchorConfig(short_name, long_name, OutputMode(mode), period))
     return tuple(anchors)
+
+
+def _cache_dir(backend: dict[str, Any], target: TargetKind) -> str | None:
+    if not backend.get("enableEngineCaching"):
+        return None
+    if target is TargetKind.IPU_MODEL:
+        compiler_logger.warning(
+            "enableExecutableCaching doesn't work with the IPU model: nothing is cached."
+        )
+        return None
+    path: str | None = backend.get("cachePath")
+    return path
 
 
 def _profile_dir(backend: dict[str, Any]) -> str | None:

@@ -293,14 +293,19 @@ class Options(ReportingOptions):
         return self
 
     def useIpuModel(self, use_model: bool) -> Options:
-        """Chooses Poplar's own model of the IPU; it wins over `POPTORCH_IPU_MODEL` (exact)."""
+        """Runs without the virtual system, on as many IPUs as it takes (exact).
+
+        It wins over `POPTORCH_IPU_MODEL`.
+        """
         self.createOrSet(use_model=use_model)
         return self
 
     def useIpuId(self, ipu_id: int) -> Options:
-        """Chooses one device, where all virtual ones are alike (accepted)."""
+        """Chooses a device by its number (exact).
+
+        With n IPUs, the first n devices are single IPUs, then come the aligned pairs, fours, ...
+        """
         require_type(ipu_id, int, "ipu_id")
-        note_accepted("Options.useIpuId")
         self.createOrSet(ipu_id=ipu_id)
         return self
 

@@ -58,8 +58,7 @@ class ReportingOptions(OptionsDict):
         return self
 
     def maxRepeatLogs(self: Self, max_lines: int | None) -> Self:
-        """Limits the repetition of log lines of the C++ layer, where ours logs none (accepted)."""
-        note_accepted("Options.maxRepeatLogs")
+        """Limits how often the compiler repeats a kind of message; `None` for no limit (exact)."""
         self.set(max_repeat_logs=_NO_LIMIT if max_lines is None else max_lines)
         return self
 

@@ -9,6 +9,8 @@ from poptorch_emu.ir.graph import Graph, SinkKind, record_of
 # Source: PopTorch's numeric types: int64 and float64 do not exist on the device.
 NARROW = {torch.int64: torch.int32, torch.float64: torch.float32}
 
+_TO_HOST = (SinkKind.OUTPUT, SinkKind.ANCHOR)
+
 
 def run(graph: Graph) -> Graph:
     """Casts the outputs of `graph` in place and returns it."""
@@ -16,7 +18,7 @@ def run(graph: Graph) -> Graph:
     results = []
     for sink, node in graph.results:
         value = node.meta["val"]
-        if sink.kind is SinkKind.OUTPUT and value.dtype in NARROW:
+        if sink.kind in _TO_HOST and value.dtype in NARROW:
             dtype = NARROW[value.dtype]
             with graph.fx.inserting_before(output):
                 node = graph.add_operation(

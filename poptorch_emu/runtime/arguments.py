@@ -27,9 +27,14 @@ class Arguments:
     positional: tuple[Any, ...]
     named: dict[str, Any]
 
-    def tensors(self) -> list[torch.Tensor]:
-        """Returns every tensor, depth first."""
-        return flatten_tensors((self.positional, self.named))
+    def tensors(self, canonical: Arguments | None = None) -> list[torch.Tensor]:
+        """Returns every tensor, depth first; `canonical` decides the order within dicts."""
+        order = None if canonical is None else (canonical.positional, canonical.named)
+        return flatten_tensors((self.positional, self.named), order)
+
+    def has_dict(self) -> bool:
+        """Returns whether there is a dict among the values, however deep."""
+        return any(_has_dict(value) for value in (*self.positional, *self.named.values()))
 
     def describe(self) -> str:
         """Returns each argument that holds tensors with their types and shapes."""
@@ -109,6 +114,14 @@ class Signature:
         )
 
 
+def _has_dict(value: Any) -> bool:
+    if find_parser(value) is not None:
+        return False
+    if isinstance(value, (list, tuple)):
+        return any(_has_dict(item) for item in value)
+    return isinstance(value, dict)
+
+
 def _take(parameter: inspect.Parameter, kwargs: dict[str, Any]) -> Any:
     if parameter.name in kwargs:
         return kwargs.pop(parameter.name)
@@ -145,13 +158,24 @@ def _check_value(name: str, old: Any, new: Any) -> None:
     if isinstance(old, torch.Tensor):
         _check_tensor(name, old, new)
     elif find_parser(old) is not None or (isinstance(old, list) and flatten_tensors(old)):
-        _check_tuple(name, flatten_tensors(old), flatten_tensors(new))
+        _check_tuple(name, flatten_tensors(old), _in_order(name, old, new))
     elif isinstance(old, tuple):
         _check_tuple(name, old, new)
     elif isinstance(old, dict):
         _check_dict(name, old, new, names_keys=True)
     elif not _is_equal(old, new):
         raise _mismatch(f"Value mismatch for {name}: expected {old} but got {new}.")
+
+
+def _in_order(name: str, old: Any, new: Any) -> list[torch.Tensor]:
+    """Returns the tensors of `new` in the order of those of `old`."""
+    try:
+        return flatten_tensors(new, old)
+    except (LookupError, TypeError):
+        tensors = flatten_tensors(new)
+        if len(tensors) != len(flatten_tensors(old)):
+            return tensors
+        raise _mismatch(f"Keys mismatch for {name}: the containers within it differ.") from None
 
 
 def _check_tensor(name: str, old: torch.Tensor, new: torch.Tensor) -> None:

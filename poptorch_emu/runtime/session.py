@@ -36,6 +36,7 @@ class Session:
         self.executable = executable
         self._call: RunningCall | None = None
         self._synthetic: list[torch.Tensor] | None = None
+        self.anchored: dict[str, torch.Tensor] = {}
         config = executable.config
         workers, intra_op_threads = thread_counts(
             executable.schedule.num_ipus * config.replication_factor
@@ -122,14 +123,24 @@ class Session:
 
     @property
     def rng_state(self) -> list[int]:
-        """The seed, and how many micro-batches have drawn numbers since."""
+        """The seed (0 if nothing is random), and how many micro-batches have run since."""
         self.check_idle()
-        return list(self._executor.rng_state())
+        seed, counter = self._executor.rng_state()
+        return [seed if self.executable.is_random else 0, counter]
 
     @rng_state.setter
     def rng_state(self, state: Sequence[int]) -> None:
         self.check_idle()
-        self._executor.set_rng_state(*state)
+        _, counter = self._executor.rng_state()
+        self._executor.set_rng_state(state[0], state[1] if len(state) > 1 else counter)
+
+    def input_spans(self) -> list[list[tuple[int, int]]]:
+        """Returns for each input when each piece began to cross and had crossed, in nanoseconds."""
+        return self._executor.input_spans()
+
+    def output_spans(self) -> list[list[tuple[int, int]]]:
+        """Returns the same for each output that `forward` returned."""
+        return self._executor.output_spans()[: self.executable.num_outputs]
 
     def run(self, inputs: Sequence[torch.Tensor]) -> Any:
         """Runs one call on whole batches and returns outputs in the structure forward made.
@@ -165,7 +176,9 @@ class Session:
         """Runs one call; inputs that the model changes in place are written to."""
         executable = self.executable
         results = self._executor.run(self._device_inputs(inputs), executable.num_windows)
-        changed = results[executable.num_outputs :]
+        num_own = executable.num_outputs + len(executable.written_inputs)
+        changed = results[executable.num_outputs : num_own]
+        self.anchored = dict(zip(executable.anchors, results[num_own:], strict=True))
         if self._synthetic is None:
             for number, value in zip(executable.written_inputs, changed, strict=True):
                 with torch.no_grad():

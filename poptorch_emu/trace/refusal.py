@@ -28,6 +28,8 @@ def check(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
     """Raises if `func` would take a value out of the graph while it is being traced."""
     if func in READS_A_VALUE and _is_unknown(args[0]):
         raise reads_value(func)
+    if func is aten.native_batch_norm_backward.default:
+        _check_batch_norm(args)
     device = kwargs.get("device")
     if func in _COPIES and device is not None and torch.device(device).type == "cpu":
         if isinstance(args[0], FakeTensor) and args[0].device.type == "ipu":
@@ -56,6 +58,18 @@ def no_type(func: Any) -> Error:
         "Meta backend, and its result is not a dense tensor of fixed shape. Use dense tensors, or "
         "run that part on the host with poptorch.CPU."
     )
+
+
+def _check_batch_norm(args: tuple[Any, ...]) -> None:
+    """Refuses the gradient of a batch norm that uses its running statistics."""
+    is_training = args[7]
+    if not is_training:
+        raise compiler_error(
+            "A batch normalisation is in inference mode (module.eval()), but its gradient Op is "
+            "being created: something trainable is before it or in it. Detach its input and freeze "
+            "its weight and bias, or call train() on it.",
+            type="popart_exception",
+        )
 
 
 def data_dependent(func: Any) -> Error:

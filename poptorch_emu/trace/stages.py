@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 from poptorch_emu.config import StrategyConfig
 from poptorch_emu.enums import AutoStage
 from poptorch_emu.ir.record import BlockPlace
+from poptorch_emu.log import logger
 
 
 class StageResolver:
@@ -13,9 +16,12 @@ class StageResolver:
     def __init__(self, strategy: StrategyConfig) -> None:
         self._auto_stage = strategy.auto_stage
         self._places: dict[str, tuple[int, int | None, int]] = {}
-        for index, stage in enumerate(strategy.stages):
+        # Stages are counted anew in each phase.
+        num_stages: Counter[int] = Counter()
+        for stage in strategy.stages:
             for block_id in stage.block_ids:
-                self._places[block_id] = (index, stage.ipu, stage.phase)
+                self._places[block_id] = (num_stages[stage.phase], stage.ipu, stage.phase)
+            num_stages[stage.phase] += 1
 
     def __call__(self, block_id: str, ipu_id: int | None) -> BlockPlace:
         """Returns the place of `block_id`, whose annotation names IPU `ipu_id` (or none).
@@ -27,10 +33,11 @@ class StageResolver:
         if block_id not in self._places:
             self._places[block_id] = (self._new_stage(block_id, ipu_id), None, 0)
         stage, stage_ipu, phase = self._places[block_id]
-        if stage_ipu is not None:
-            ipu = stage_ipu
-        else:
-            ipu = ipu_id if ipu_id is not None else stage
+        ipu = stage_ipu if stage_ipu is not None else ipu_id
+        if ipu is None:
+            logger.debug("No IPU specified for block %s: default to stage_id %d", block_id, stage)
+            ipu = stage
+        logger.debug("Starting block id=%s stage=%d phase=%d ipu=%d", block_id, stage, phase, ipu)
         return BlockPlace(block_id, stage, ipu, phase)
 
     def _new_stage(self, block_id: str, ipu_id: int | None) -> int:

@@ -7,6 +7,7 @@ or raises.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -19,7 +20,7 @@ from poptorch_emu.config import CompileConfig
 from poptorch_emu.errors import compiler_error
 from poptorch_emu.ir.graph import Graph, Sink, SinkKind, Source, SourceKind, source_of
 from poptorch_emu.ir.record import BlockPlace, NodeRecord, Phase
-from poptorch_emu.log import logger
+from poptorch_emu.log import logger, warn_repeatable
 from poptorch_emu.structure import flatten_tensors
 from poptorch_emu.trace import blocks, checkpoints, loss
 from poptorch_emu.trace.casting import casts_mixed_types
@@ -114,6 +115,7 @@ class _Tracer:
             stack.enter_context(torch.enable_grad())
             stack.enter_context(casts_mixed_types())
             stack.enter_context(static_modules())
+            stack.enter_context(_unchecked_distributions())
             loss.start_marks()
             stack.callback(loss.take_marks)
             checkpoints.start_marks()
@@ -194,6 +196,11 @@ class _Tracer:
             if node is not None:
                 results.append((Sink(SinkKind.OUTPUT, str(index)), node))
             else:
+                warnings.warn(
+                    f"Output expected to be on the IPU but is on {value.device}: it is returned "
+                    "as it was when the model was traced.",
+                    stacklevel=2,
+                )
                 host_outputs[index] = value
         for name, gradient in gradients.items():
             node = self.recorder.find(gradient)
@@ -208,7 +215,8 @@ class _Tracer:
         for node in self.graph.sources:
             source = source_of(node)
             if source in self._downgraded and node.users:
-                logger.warning(
+                warn_repeatable(
+                    "downgraded",
                     "Parameter %s: %s %s was downgraded to constant because PopART doesn't support "
                     "non floating point parameters",
                     source.name,
@@ -265,6 +273,17 @@ def _seed(loss_value: torch.Tensor, scale: float | torch.Tensor) -> torch.Tensor
     if isinstance(scale, torch.Tensor):
         return torch.ones_like(loss_value) * scale
     return torch.full_like(loss_value, scale)
+
+
+@contextmanager
+def _unchecked_distributions() -> Iterator[None]:
+    """Keeps `torch.distributions` from looking at values, which a trace does not have."""
+    was_checked = torch.distributions.Distribution._validate_args
+    torch.distributions.Distribution.set_default_validate_args(False)
+    try:
+        yield
+    finally:
+        torch.distributions.Distribution.set_default_validate_args(was_checked)
 
 
 @contextmanager

@@ -1,0 +1,43 @@
+"""What the parts of `PoplarExecutor` share: its attributes, and the questions all of them ask."""
+
+from __future__ import annotations
+
+import datetime
+
+import torch
+
+from poptorch_emu.compile.executable import Executable
+from poptorch_emu.enums import ConnectionType
+from poptorch_emu.errors import make_error
+from poptorch_emu.optim.device_state import OptimizerLink
+from poptorch_emu.options import Options
+from poptorch_emu.report.latency import Spans
+from poptorch_emu.runtime.session import Session
+
+NOT_COMPILED = "Model has not been compiled or has been destroyed."
+
+
+class ExecutorState:
+    """The attributes of an executor, set by its constructor."""
+
+    _options: Options
+    _user_model: torch.nn.Module
+    _training: bool
+    _optimizer: OptimizerLink | None
+    _executable: Executable | None
+    _session: Session | None
+    _compilation_time: datetime.timedelta | None
+    _host_is_stale: bool
+    _weights_version: int
+    _seen_version: int
+    _anchored: dict[str, torch.Tensor]
+    _spans: tuple[Spans, Spans]
+
+    def _compiled(self) -> Executable:
+        if self._executable is None:
+            raise make_error(NOT_COMPILED)
+        return self._executable
+
+    @property
+    def _is_offline(self) -> bool:
+        return bool(self._options.connection_type == ConnectionType.Never)

@@ -1,0 +1,46 @@
+"""Backend options that PopTorch sets by itself, and what those hear who set them otherwise."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from poptorch_emu.compile.executable import Executable
+from poptorch_emu.config import StrategyKind
+from poptorch_emu.log import compiler_logger
+from poptorch_emu.options.options import Options
+
+# Source: PopART's enumerations, by number.
+_PIPELINE_RECOMPUTATION = 3
+_MANUAL_VIRTUAL_GRAPH, _EXECUTION_PHASES = 1, 3
+
+
+def warn_about_forced(options: Options, executable: Executable) -> None:
+    """Warns of each backend option that the user set to another value than PopTorch would."""
+    for name, wanted in _wanted(executable).items():
+        chosen = options._Popart.options.get(name, wanted)
+        if chosen != wanted:
+            compiler_logger.warning(
+                "%s forced by the user from default to %s, ignoring value %s", name, chosen, wanted
+            )
+
+
+def _wanted(executable: Executable) -> dict[str, Any]:
+    config = executable.config
+    kind = config.strategy.kind
+    num_ipus = executable.schedule.num_ipus
+    is_pipelined = kind is StrategyKind.PIPELINED and num_ipus > 1
+    is_phased = kind in (StrategyKind.SERIAL_PHASED, StrategyKind.PARALLEL_PHASED)
+    wanted: dict[str, Any] = {
+        "enablePipelining": is_pipelined,
+        "enableLoadAndOffloadRNGState": True,
+        "constantWeights": False,
+    }
+    if is_pipelined:
+        wanted["autoRecomputation"] = _PIPELINE_RECOMPUTATION
+    if num_ipus > 1:
+        wanted["virtualGraphMode"] = _EXECUTION_PHASES if is_phased else _MANUAL_VIRTUAL_GRAPH
+    if config.gradient_accumulation > 1:
+        wanted["enableGradientAccumulation"] = True
+    if config.replication_factor > 1:
+        wanted["enableReplicatedGraphs"] = True
+    return wanted

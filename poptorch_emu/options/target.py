@@ -1,0 +1,42 @@
+"""What a model is compiled for: the virtual system, the IPU Model, or no device at all."""
+
+from __future__ import annotations
+
+from poptorch_emu.config import TargetKind
+from poptorch_emu.enums import ConnectionType
+from poptorch_emu.errors import compiler_error
+from poptorch_emu.options.options import Options
+from poptorch_emu.runtime.devices import check_ipu_model_version, is_ipu_model_asked
+
+
+def target_of(options: Options) -> TargetKind:
+    """Returns the target that `options` and the environment ask for.
+
+    Raises:
+        Error: they contradict each other, or a variable of the environment is wrong.
+    """
+    is_model = options("use_model") if options.exists("use_model") else is_ipu_model_asked()
+    is_offline = options.connection_type == ConnectionType.Never
+    if is_model:
+        check_ipu_model_version()
+        _check_ipu_model(options, is_offline)
+        return TargetKind.IPU_MODEL
+    if is_offline and options.exists("ipu_id"):
+        raise compiler_error(
+            "Offline compilation targeting a specific id not supported: leave out "
+            f"Options.useIpuId({options('ipu_id')}) or choose another connection type."
+        )
+    return TargetKind.OFFLINE if is_offline else TargetKind.HARDWARE
+
+
+def _check_ipu_model(options: Options, is_offline: bool) -> None:
+    if is_offline:
+        raise compiler_error(
+            "ConnectionType.Never / poptorch.Options.useOfflineIpuTarget not supported for the IPU "
+            "model. Call useIpuModel(False), or choose another connection type."
+        )
+    if options._Popart.options.get("instrumentWithHardwareCycleCounter"):
+        raise compiler_error(
+            "Cycle count logging is only supported on actual IPU hardware. Call "
+            "logCycleCount(False), or useIpuModel(False) to run on the virtual system."
+        )

@@ -1,0 +1,272 @@
+"""The virtual system: how many IPUs there are, who holds which, and what happens when none is free.
+
+Devices are numbered as on a Pod: first each IPU alone, then each aligned pair, each four, and so
+on. A device is free when all its IPUs are. The system belongs to the process, and nothing here
+knows what runs on a device.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import threading
+import time
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache, partial
+
+from poptorch_emu.errors import Error, compiler_error
+from poptorch_emu.log import logger
+
+_SYSTEM_VARIABLE = "POPTORCH_EMU_SYSTEM"
+_WAIT_VARIABLE = "POPTORCH_WAIT_FOR_IPU"
+_MODEL_VARIABLES = ("POPTORCH_IPU_MODEL", "POPTORCH_SMALL_IPU_MODEL")
+_MODEL_VERSION_VARIABLE = "POPTORCH_IPU_MODEL_VERSION"
+
+# Source: PopTorch's device manager, which asks again after this time.
+WAIT_INTERVAL_SECONDS = 15.0
+
+_MODEL_VERSIONS = ("ipu1", "ipu2", "ipu21")
+
+
+@dataclass(frozen=True)
+class System:
+    """A machine with IPUs; `version` is 1, 2 or, for Bow, 21."""
+
+    name: str
+    num_ipus: int
+    version: int
+
+    def devices(self) -> list[range]:
+        """Returns the IPUs of each device, by the device's number."""
+        sizes = [1 << power for power in range(self.num_ipus.bit_length())]
+        return [
+            range(first, first + size)
+            for size in sizes
+            for first in range(0, self.num_ipus - size + 1, size)
+        ]
+
+
+DEFAULT_SYSTEM = "mk2-pod16"
+
+# Source: Graphcore's product names, which give the number of IPUs.
+SYSTEMS = {
+    system.name: system
+    for system in (
+        System("none", 0, 0),
+        System("mk1-c2", 2, 1),
+        System("mk1-pod16", 16, 1),
+        System("mk2-m2000", 4, 2),
+        System("mk2-pod4", 4, 2),
+        System("mk2-pod8", 8, 2),
+        System("mk2-pod16", 16, 2),
+        System("mk2-pod32", 32, 2),
+        System("mk2-pod64", 64, 2),
+        System("bow-2000", 4, 21),
+        System("bow-pod4", 4, 21),
+        System("bow-pod8", 8, 21),
+        System("bow-pod16", 16, 21),
+        System("bow-pod32", 32, 21),
+        System("bow-pod64", 64, 21),
+    )
+}
+
+
+def current_system() -> System:
+    """Returns the virtual system that `POPTORCH_EMU_SYSTEM` names, by default a Mk2 Pod16.
+
+    Raises:
+        Error: there is no system of that name.
+    """
+    name = os.environ.get(_SYSTEM_VARIABLE) or DEFAULT_SYSTEM
+    if name not in SYSTEMS:
+        raise compiler_error(
+            f"{_SYSTEM_VARIABLE} is '{name}', which is no virtual system. Choose one of "
+            f"{', '.join(SYSTEMS)}."
+        )
+    return SYSTEMS[name]
+
+
+def is_ipu_model_asked() -> bool:
+    """Returns whether the environment asks for the IPU Model.
+
+    Raises:
+        Error: one of its variables is not an integer.
+    """
+    return any(_integer(variable) != 0 for variable in _MODEL_VARIABLES)
+
+
+def check_ipu_model_version() -> None:
+    """Checks which IPU the IPU Model is to be a model of.
+
+    Raises:
+        Error: `POPTORCH_IPU_MODEL_VERSION` names no known one.
+    """
+    version = os.environ.get(_MODEL_VERSION_VARIABLE, "ipu2")
+    if version not in _MODEL_VERSIONS:
+        raise compiler_error(
+            "Invalid IPU model version. Valid versions: ipu1, ipu2, ipu21. "
+            f"{_MODEL_VERSION_VARIABLE} is '{version}'."
+        )
+
+
+def is_hardware_available(num_ipus: int = 1) -> bool:
+    """Returns whether the virtual system has a device of `num_ipus`, free or not (exact).
+
+    The virtual system counts as the hardware. Without one, and where the environment asks for the
+    IPU Model, the answer is no.
+    """
+    if is_ipu_model_asked():
+        return False
+    return any(len(device) == num_ipus for device in current_system().devices())
+
+
+def hardware_version(num_ipus: int = 1) -> int:
+    """Returns the version of the virtual system's IPUs: 1, 2 or 21 (exact).
+
+    Raises:
+        AssertionError: there is no virtual system with a device of `num_ipus`.
+    """
+    if not is_hardware_available(num_ipus):
+        raise AssertionError(
+            "No IPU hardware available on this system: the virtual system is "
+            f"'{current_system().name}'. Choose another with {_SYSTEM_VARIABLE}, and leave "
+            f"{' and '.join(_MODEL_VARIABLES)} unset."
+        )
+    return current_system().version
+
+
+class Device:
+    """Some IPUs of the virtual system, held until `release` or until nobody refers to this."""
+
+    def __init__(self, ipu_ids: range, release: Callable[[], None] = lambda: None) -> None:
+        self.ipu_ids = ipu_ids
+        self._finalizer = weakref.finalize(self, release)
+
+    def release(self) -> None:
+        """Gives the IPUs back; a second time does nothing."""
+        self._finalizer()
+
+
+class _Manager:
+    """Who holds which IPUs of the process's virtual system."""
+
+    def __init__(self) -> None:
+        self._busy: set[int] = set()
+        self._lock = threading.RLock()
+
+    def take(self, devices: list[range]) -> Device | None:
+        """Returns the first of `devices` all of whose IPUs are free, or `None`."""
+        with self._lock:
+            for device in devices:
+                if self._busy.isdisjoint(device):
+                    self._busy.update(device)
+                    return Device(device, partial(self._release, device))
+        return None
+
+    def _release(self, device: range) -> None:
+        with self._lock:
+            self._busy.difference_update(device)
+
+    @property
+    def num_busy(self) -> int:
+        """How many IPUs are held."""
+        return len(self._busy)
+
+
+_manager = _Manager()
+
+
+def num_busy_ipus() -> int:
+    """Returns how many IPUs of the virtual system are held now."""
+    return _manager.num_busy
+
+
+def acquire(num_ipus: int, ipu_id: int | None = None) -> Device:
+    """Returns a device for a model that uses `num_ipus`, waiting for one if the user asks for it.
+
+    Args:
+        num_ipus: with all replicas; a power of two if no device is named.
+        ipu_id: number of the device that it must be.
+
+    Raises:
+        Error: none is free, the system has none of that size, or the named one is too small.
+    """
+    system = current_system()
+    _tell_once(system.name)
+    devices = system.devices()
+    if ipu_id is not None:
+        wanted = [_named_device(devices, ipu_id, num_ipus, system)]
+    else:
+        wanted = [device for device in devices if len(device) == num_ipus]
+        if not wanted:
+            raise _failure(num_ipus, f"it has {system.num_ipus}", system)
+    device = _manager.take(wanted)
+    if device is None:
+        gc.collect()  # A model that nobody can reach any more may still hold IPUs.
+        device = _manager.take(wanted)
+    while device is None and _integer(_WAIT_VARIABLE) != 0:
+        logger.info("Waiting for %d free IPU(s) of '%s'.", num_ipus, system.name)
+        time.sleep(WAIT_INTERVAL_SECONDS)
+        device = _manager.take(wanted)
+    if device is None:
+        state = f"{_manager.num_busy} of its {system.num_ipus} are in use"
+        raise _failure(num_ipus, state, system)
+    return device
+
+
+def _named_device(devices: list[range], ipu_id: int, num_ipus: int, system: System) -> range:
+    if not 0 <= ipu_id < len(devices):
+        raise compiler_error(
+            f"Failed to acquire device {ipu_id} for {num_ipus} IPU(s): the virtual system "
+            f"'{system.name}' has devices 0 to {len(devices) - 1}. Change Options.useIpuId."
+        )
+    device = devices[ipu_id]
+    if len(device) < num_ipus:
+        raise compiler_error(
+            f"Expected at least replication factor * used IPUs = {num_ipus} IPUs, but device "
+            f"{ipu_id} has {len(device)}. Name a larger one in Options.useIpuId, or none."
+        )
+    if len(device) > num_ipus:
+        logger.warning(
+            "Expected replication factor * used IPUs = %d, but device %d has %d IPUs: some of them "
+            "will not be used.",
+            num_ipus,
+            ipu_id,
+            len(device),
+        )
+    return device
+
+
+def _failure(num_ipus: int, state: str, system: System) -> Error:
+    return compiler_error(
+        f"Failed to acquire {num_ipus} IPU(s) of the virtual system '{system.name}': {state}. "
+        "Detach or destroy another model (detachFromDevice(), destroy()), choose a larger system "
+        f"with {_SYSTEM_VARIABLE} ({', '.join(SYSTEMS)}), set {_WAIT_VARIABLE}=1 to wait, or run "
+        "without one: poptorch.Options().useIpuModel(True)."
+    )
+
+
+@cache
+def _tell_once(name: str) -> None:
+    """Says, once in a process, on what models run."""
+    logger.info(
+        "This is poptorch_emu: models run on this computer, on the virtual IPU system '%s'. Choose "
+        "another with %s.",
+        name,
+        _SYSTEM_VARIABLE,
+    )
+
+
+def _integer(variable: str) -> int:
+    text = os.environ.get(variable)
+    if text is None:
+        return 0
+    try:
+        return int(text)
+    except ValueError:
+        raise compiler_error(
+            f"The environment variable {variable} must be an integer, not '{text}'.",
+            type="std::invalid_argument",
+        ) from None

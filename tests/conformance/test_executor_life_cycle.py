@@ -1,0 +1,547 @@
+"""The life of an executor (api.md §16.1 to §16.6; semantics.md §8.2, §16): compile to destroy."""
+
+from __future__ import annotations
+
+import copy
+import datetime
+
+import pytest
+import torch
+from torch import nn
+
+import poptorch_emu as poptorch
+
+NOT_COMPILED = "Model has not been compiled or has been destroyed."
+
+
+class Linear(nn.Module):
+    """A weight, a running buffer and a loss."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.tensor([1.0]))
+        self.register_buffer("seen", torch.zeros(1))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.seen += 1
+        return poptorch.identity_loss(self.weight * x, "sum")
+
+
+class Noise(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(1))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * self.weight + torch.rand_like(x)
+
+
+class Plain(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.tensor([3.0]))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * self.weight
+
+
+X = torch.ones(1)
+
+
+def options() -> poptorch.Options:
+    return poptorch.Options().showCompilationProgressBar(False)
+
+
+def training(model: nn.Module, lr: float = 0.5) -> poptorch.PoplarExecutor:
+    optimizer = poptorch.optim.SGD(model.parameters(), lr=lr)
+    return poptorch.trainingModel(model, options(), optimizer)
+
+
+def host_value(tensor: torch.Tensor) -> float:
+    """Returns what the host's memory holds, without the synchronisation that reading brings."""
+    with torch._C.DisableTorchFunctionSubclass():
+        return torch.Tensor.item(torch.Tensor.detach(tensor))
+
+
+# What each method does before compilation: an error, or a value.
+BEFORE_COMPILATION = {
+    "copyWeightsToHost": NOT_COMPILED,
+    "copyWeightsToDevice": NOT_COMPILED,
+    "copyNamedBuffersToDevice": NOT_COMPILED,
+    "attachToDevice": NOT_COMPILED,
+    "detachFromDevice": NOT_COMPILED,
+    "compilationTime": "Please compile the model before obtaining compilation time.",
+    "_debugGetPopartIR": NOT_COMPILED,
+}
+
+
+@pytest.mark.feature("PoplarExecutor", fidelity="exact")
+@pytest.mark.parametrize("is_destroyed", [False, True], ids=["new", "destroyed"])
+@pytest.mark.parametrize(("method", "phrase"), BEFORE_COMPILATION.items())
+def test_method_when_not_compiled_then_error(method: str, phrase: str, is_destroyed: bool) -> None:
+    executor = poptorch.inferenceModel(Plain(), options())
+    if is_destroyed:
+        executor(X)
+        executor.destroy()
+    with pytest.raises(poptorch.Error, match=phrase):
+        getattr(executor, method)()
+
+
+@pytest.mark.feature("PoplarExecutor", fidelity="exact")
+def test_questions_when_not_compiled_then_answers() -> None:
+    executor = poptorch.inferenceModel(Plain(), options())
+    assert not executor.isCompiled()
+    assert not executor.isAttachedToDevice()
+    assert executor.copyWeightsToHostIfNeeded() is False
+    executor.destroy()  # Nothing to do.
+    with pytest.raises(poptorch.Error, match=NOT_COMPILED):
+        executor.rng_state  # noqa: B018
+    with pytest.raises(poptorch.Error, match=NOT_COMPILED):
+        executor.rng_state = [1]
+    with pytest.raises(AssertionError, match="Model must be compiled before calling getTensorNam"):
+        executor.getTensorNames()
+    with pytest.raises(AssertionError, match="No tensor with name weight found."):
+        executor.getAnchoredTensor("weight")
+
+
+@pytest.mark.feature("PoplarExecutor.compile", fidelity="exact")
+def test_compile_when_repeated_then_warns_and_keeps_the_first(caplog) -> None:
+    executor = poptorch.inferenceModel(Plain(), options())
+    executor.compile(X)
+    assert executor.isCompiled() and executor.isAttachedToDevice()
+    assert "ignored" not in caplog.text
+    executor.compile(torch.ones(3))
+    assert "Call to compile() ignored: the executable is already compiled" in caplog.text
+    assert executor(X).item() == 3
+
+
+@pytest.mark.feature("PoplarExecutor.compilationTime", fidelity="exact")
+@pytest.mark.parametrize("is_shown", [True, False])
+def test_compilation_time_when_the_progress_bar_is_hidden_then_error(is_shown: bool) -> None:
+    opts = poptorch.Options().showCompilationProgressBar(is_shown)
+    executor = poptorch.inferenceModel(Plain(), opts)
+    executor.compile(X)
+    if is_shown:
+        assert datetime.timedelta() < executor.compilationTime() < datetime.timedelta(minutes=1)
+    else:
+        with pytest.raises(
+            poptorch.Error,
+            match="Please set showCompilationProgressBar option to obtain compilation time.",
+        ):
+            executor.compilationTime()
+
+
+@pytest.mark.feature("PoplarExecutor.attachToDevice", fidelity="exact")
+def test_attach_and_detach_when_out_of_turn_then_error() -> None:
+    executor = poptorch.inferenceModel(Plain(), options())
+    executor(X)
+    with pytest.raises(poptorch.Error, match="Device is already attached"):
+        executor.attachToDevice()
+    executor.detachFromDevice()
+    assert executor.isCompiled() and not executor.isAttachedToDevice()
+    with pytest.raises(poptorch.Error, match="Device is not attached"):
+        executor.detachFromDevice()
+    executor.attachToDevice()
+    assert executor.isAttachedToDevice()
+    executor.detachFromDevice()
+    assert executor(X).item() == 3  # A call attaches.
+    assert executor.isAttachedToDevice()
+
+
+def download(executor, model) -> None:
+    executor.copyWeightsToHost()
+
+
+def if_needed(executor, model) -> None:
+    assert executor.copyWeightsToHostIfNeeded() is True
+    assert executor.copyWeightsToHostIfNeeded() is False
+
+
+# api.md §16.5 and §16.6: what brings the trained weight (1 - 0.5 = 0.5) back to the host.
+DOWNLOADS = {
+    "copyWeightsToHost": download,
+    "copyWeightsToHostIfNeeded": if_needed,
+    "detachFromDevice": lambda executor, model: executor.detachFromDevice(),
+    "destroy": lambda executor, model: executor.destroy(),
+    "model.destroy": lambda executor, model: model.destroy(),
+    "model.copyWeightsToHostIfNeeded": lambda executor, model: model.copyWeightsToHostIfNeeded(),
+    "read of the parameter": lambda executor, model: model.weight.shape,
+    "read through the executor": lambda executor, model: executor.weight.shape,
+    "read of the buffer": lambda executor, model: model.seen.dtype,
+    "state_dict": lambda executor, model: model.state_dict(),
+    "executor.state_dict": lambda executor, model: executor.state_dict(),
+    "parameters": lambda executor, model: [p.sum() for p in model.parameters()],
+    "forward on the CPU": lambda executor, model: model.forward,
+    "deepcopy": lambda executor, model: copy.deepcopy(model),
+}
+
+
+@pytest.mark.feature("Weight synchronisation", fidelity="exact")
+@pytest.mark.parametrize("event", DOWNLOADS.values(), ids=DOWNLOADS.keys())
+def test_event_when_trained_then_brings_the_weights_to_the_host(event) -> None:
+    model = Linear()
+    weight, seen = model.weight, model.seen
+    executor = training(model)
+    executor(X)
+    assert (host_value(weight), host_value(seen)) == (1.0, 0.0)
+    event(executor, model)
+    assert (host_value(weight), host_value(seen)) == (0.5, 1.0)
+
+
+# What gives a value written on the host after compilation to the device.
+UPLOADS = {
+    "nothing": (lambda executor, model: None, False),
+    "compile": (lambda executor, model: executor.compile(X), False),
+    "copyWeightsToHostIfNeeded": (lambda e, model: e.copyWeightsToHostIfNeeded(), False),
+    "copyWeightsToDevice": (lambda executor, model: executor.copyWeightsToDevice(), True),
+    "attachToDevice": (lambda e, model: (e.detachFromDevice(), e.attachToDevice()), True),
+    "call after detach": (lambda executor, model: executor.detachFromDevice(), True),
+    "call after destroy": (lambda executor, model: executor.destroy(), True),
+    "load_state_dict": (lambda e, model: e.load_state_dict(model.state_dict()), True),
+}
+
+
+@pytest.mark.feature("Weight synchronisation", fidelity="exact")
+@pytest.mark.parametrize(("event", "is_sent"), UPLOADS.values(), ids=UPLOADS.keys())
+def test_event_when_the_host_was_changed_then_the_device_follows_or_not(event, is_sent) -> None:
+    model = Plain()
+    executor = poptorch.inferenceModel(model, options())
+    assert executor(X).item() == 3
+    with torch.no_grad():
+        model.weight.fill_(7)
+    event(executor, executor.model)
+    assert executor(X).item() == (7 if is_sent else 3)
+
+
+@pytest.mark.feature("PoplarExecutor.copyWeightsToDevice", fidelity="exact")
+def test_copy_to_device_when_the_host_is_stale_then_what_was_learnt_is_lost() -> None:
+    model = Linear()
+    executor = training(model)
+    executor(X)
+    executor.copyWeightsToDevice()
+    assert model.weight.item() == 1.0
+    assert executor.copyWeightsToHostIfNeeded() is False
+    assert executor(X).item() == 1.0
+
+
+@pytest.mark.feature("PoplarExecutor.load_state_dict", fidelity="exact")
+def test_load_state_dict_when_attached_then_uploads_and_returns_what_torch_does() -> None:
+    executor = poptorch.inferenceModel(Plain(), options())
+    executor(X)
+    result = executor.load_state_dict({"weight": torch.tensor([5.0])})
+    assert result.missing_keys == [] and result.unexpected_keys == []
+    assert executor(X).item() == 5
+    with pytest.raises(RuntimeError, match="Unexpected key"):
+        executor.load_state_dict({"weight": X, "other": X})
+    assert executor.load_state_dict({"weight": X, "a": X}, strict=False).unexpected_keys == ["a"]
+
+
+@pytest.mark.feature("Weight synchronisation", fidelity="exact")
+def test_inference_of_a_trained_model_then_sees_each_new_weight() -> None:
+    model = Linear()
+    trainer = training(model)
+    validator = poptorch.inferenceModel(model, options())
+    assert validator(X).item() == 1.0
+    for expected in (0.5, 0.0, -0.5):
+        trainer(X)
+        assert validator(X).item() == expected
+    trainer.copyWeightsToHost()
+    assert validator(X).item() == -0.5
+
+
+@pytest.mark.feature("Weight synchronisation", fidelity="exact")
+def test_inference_when_trainer_is_destroyed_then_no_longer_follows() -> None:
+    model = Linear()
+    trainer = training(model)
+    validator = poptorch.inferenceModel(model, options())
+    trainer(X)
+    assert validator(X).item() == 0.5
+    trainer.destroy()
+    with torch.no_grad():
+        model.weight.fill_(9)
+    assert validator(X).item() == 0.5
+    validator.copyWeightsToDevice()
+    assert validator(X).item() == 9
+
+
+@pytest.mark.feature("Weight synchronisation", fidelity="exact")
+def test_buffer_written_by_inference_then_comes_back_only_when_asked_for() -> None:
+    model = Linear()
+    executor = poptorch.inferenceModel(model, options())
+    executor(X)
+    executor(X)
+    assert model.seen.item() == 0
+    assert executor.copyWeightsToHostIfNeeded() is False
+    executor.copyWeightsToHost()
+    assert model.seen.item() == 2
+
+
+@pytest.mark.feature("PoplarExecutor.copyNamedBuffersToDevice", fidelity="exact")
+def test_named_buffers_when_copied_then_only_they_reach_the_device() -> None:
+    model = Linear()
+    opts = options().updatableNamedBuffers(["seen"])
+    executor = poptorch.inferenceModel(model, opts)
+    executor(X)
+    with torch.no_grad():
+        model.weight.fill_(4)
+        model.seen.fill_(100)
+    executor.copyNamedBuffersToDevice()
+    assert executor(X).item() == 1
+    executor.copyWeightsToHost()
+    assert (model.seen.item(), model.weight.item()) == (101, 1)
+
+
+@pytest.mark.feature("PoplarExecutor.copyNamedBuffersToDevice", fidelity="exact")
+def test_named_buffers_when_none_or_unknown_then_error() -> None:
+    executor = poptorch.inferenceModel(Linear(), options())
+    executor(X)
+    with pytest.raises(
+        poptorch.Error, match="No named buffers marked as updatable via updatableNamedBuffers opt"
+    ):
+        executor.copyNamedBuffersToDevice()
+    executor = poptorch.inferenceModel(Linear(), options().updatableNamedBuffers(["weight"]))
+    with pytest.raises(poptorch.Error, match="'weight', which is no buffer") as error:
+        executor.compile(X)
+    assert error.value.type == "poptorch_cpp_error" and "seen" in str(error.value)
+
+
+@pytest.mark.feature("PoplarExecutor.destroy", fidelity="exact")
+def test_destroy_then_model_is_plain_again_and_another_wrapper_may_take_it() -> None:
+    model = Linear()
+    original = type(model)
+    executor = training(model)
+    assert type(model).__name__ == "PoptorchLinear" and isinstance(model, original)
+    with pytest.raises(RuntimeError, match="Model has already been wrapped in 'poptorch.training"):
+        training(model)
+    executor(X)
+    executor.destroy()
+    assert type(model) is original
+    assert type(model.weight) is nn.Parameter and type(model.seen) is torch.Tensor
+    assert not executor.isCompiled() and not executor.isAttachedToDevice()
+    other = training(model)
+    assert other(X).item() == 0.5
+
+
+@pytest.mark.feature("PoplarExecutor.destroy", fidelity="exact")
+def test_destroy_when_called_again_then_compiles_for_other_shapes_and_syncs() -> None:
+    model = Linear()
+    executor = training(model)
+    executor(X)
+    executor.destroy()
+    assert executor(torch.ones(3)).item() == 1.5
+    assert type(model).__name__ == "PoptorchLinear"
+    assert model.weight.item() == 0.5 - 0.5 * 3
+    executor.destroy()
+    other = training(model)
+    with pytest.raises(RuntimeError, match="Model has already been wrapped"):
+        executor(X)
+    assert other(X).item() == -1.0
+
+
+@pytest.mark.feature("PoplarExecutor.destroy", fidelity="exact")
+@pytest.mark.parametrize("make", [poptorch.optim.Adam, poptorch.optim.RMSprop, torch.optim.Adam])
+def test_destroy_then_an_optimiser_of_another_class_may_follow(make, caplog) -> None:
+    model = Linear()
+    executor = poptorch.trainingModel(
+        model, options(), poptorch.optim.SGD(model.parameters(), lr=0.5, momentum=0.9)
+    )
+    executor(X)
+    with pytest.raises(poptorch.Error):
+        executor.setOptimizer(make(model.parameters(), lr=0.25))
+    executor.destroy()
+    caplog.clear()
+    executor.setOptimizer(make(model.parameters(), lr=0.25))
+    executor(X)
+    plain = torch.nn.Parameter(torch.tensor([0.5]))
+    reference = getattr(torch.optim, make.__name__)([plain], lr=0.25)
+    plain.grad = torch.ones(1)
+    reference.step()
+    assert model.weight.item() == pytest.approx(plain.item(), rel=1e-5)
+    assert "Ignoring unexpected" not in caplog.text
+    assert "ignoring missing state" not in caplog.text
+
+
+@pytest.mark.feature("PoplarExecutor.destroy", fidelity="exact")
+def test_destroy_then_the_optimisers_state_goes_on() -> None:
+    """Velocity of the first update, 1, is still there: 1 - 0.1 * 1 - 0.1 * (0.5 * 1 + 1)."""
+    model = Linear()
+    executor = poptorch.trainingModel(
+        model, options(), poptorch.optim.SGD(model.parameters(), lr=0.1, momentum=0.5)
+    )
+    executor(X)
+    executor.destroy()
+    executor(X)
+    assert model.weight.item() == pytest.approx(1 - 0.1 - 0.15)
+
+
+@pytest.mark.feature("PoplarExecutor", fidelity="exact")
+def test_several_executors_when_used_in_turn_then_do_not_disturb_each_other() -> None:
+    models = [Linear() for _ in range(3)]
+    executors = [training(model, lr) for model, lr in zip(models, (0.1, 0.2, 0.3), strict=True)]
+    for _ in range(2):
+        for executor in executors:
+            executor(X)
+    assert all(executor.isAttachedToDevice() for executor in executors)
+    executors[1].destroy()
+    values = [model.weight.item() for model in models]
+    assert values == pytest.approx([0.8, 0.6, 0.4])
+
+
+@pytest.mark.feature("PoplarExecutor attributes", fidelity="exact")
+def test_attribute_when_read_then_is_the_models_and_when_set_is_the_executors() -> None:
+    model = Plain()
+    model.note = "mine"
+    executor = training(model)
+    assert executor.model is model and executor.note == "mine"
+    assert executor.weight.item() == 3
+    executor.note = "yours"
+    assert (executor.note, model.note) == ("yours", "mine")
+    with pytest.raises(AttributeError, match="nothing_like_that"):
+        executor.nothing_like_that  # noqa: B018
+    executor.eval()
+    assert not model.training
+    executor.train()
+    assert model.training
+    assert [name for name, _ in executor.named_parameters()] == ["weight"]
+    assert repr(executor) == poptorch.module_repr(model)
+    for name in ("resetOptimizer", "backward", "getLatencies"):
+        assert not hasattr(executor, name)
+
+
+@pytest.mark.feature("PoplarExecutor attributes", fidelity="exact")
+def test_inference_model_then_works_on_a_shallow_copy() -> None:
+    model = Plain()
+    executor = poptorch.inferenceModel(model, options())
+    assert executor.model is not model
+    assert executor.model.weight is model.weight
+    executor.eval()
+    assert not executor.model.training and model.training
+    assert executor.options.output_mode == poptorch.OutputMode.All
+    with pytest.raises(AttributeError, match="Can't modify frozen Options"):
+        executor.options.deviceIterations(2)
+
+
+@pytest.mark.feature("PoplarExecutor.setOptimizer", fidelity="exact")
+def test_set_optimizer_on_an_inference_model_then_attribute_error() -> None:
+    model = Plain()
+    executor = poptorch.inferenceModel(model, options())
+    with pytest.raises(AttributeError):
+        executor.setOptimizer(poptorch.optim.SGD(model.parameters(), lr=0.1))
+
+
+@pytest.mark.feature("PoplarExecutor.setOptimizer", fidelity="exact")
+@pytest.mark.parametrize("moment", ["before compile", "attached", "detached"])
+def test_set_optimizer_then_takes_effect_at_the_next_call(moment: str) -> None:
+    model = Linear()
+    executor = training(model, 0.5)
+    expected = 1.0
+    if moment != "before compile":
+        executor(X)
+        expected -= 0.5
+    if moment == "detached":
+        executor.detachFromDevice()
+    executor.setOptimizer(poptorch.optim.SGD(model.parameters(), lr=0.125))
+    executor(X)
+    assert model.weight.item() == expected - 0.125
+
+
+@pytest.mark.feature("Outputs", fidelity="exact")
+def test_output_when_backward_is_called_then_error_but_it_is_a_plain_tensor(tmp_path) -> None:
+    out = training(Linear())(X)
+    with pytest.raises(
+        poptorch.Error,
+        match="backward\\(\\) cannot be called explicitly on outputs of a PopTorch model.",
+    ):
+        out.backward()
+    assert not out.requires_grad and out.device.type == "cpu" and type(out) is torch.Tensor
+    torch.save(out, tmp_path / "out.pt")
+    assert torch.equal(torch.load(tmp_path / "out.pt"), out)
+    derived = (out * torch.ones(1, requires_grad=True)).sum()
+    derived.backward()  # What is made from an output is the user's own.
+
+
+@pytest.mark.feature("PoplarExecutor.rng_state", fidelity="exact in form; the numbers are ours")
+def test_rng_state_when_given_back_then_the_numbers_repeat() -> None:
+    executor = poptorch.inferenceModel(Noise(), options().randomSeed(42))
+    x = torch.zeros(8)
+    first = executor(x)
+    state = executor.rng_state
+    assert state[0] == 42 and all(isinstance(word, int) for word in state)
+    second = executor(x)
+    assert not torch.equal(first, second)
+    executor.rng_state = state
+    assert torch.equal(executor(x), second)
+    assert executor.rng_state is not state
+    state.append(1)
+    assert len(executor.rng_state) == len(state) - 1
+
+
+@pytest.mark.feature("PoplarExecutor.rng_state", fidelity="exact in form; the numbers are ours")
+def test_rng_state_when_detached_then_is_kept_for_the_next_device() -> None:
+    x = torch.zeros(8)
+    straight = poptorch.inferenceModel(Noise(), options().randomSeed(42))
+    expected = [straight(x) for _ in range(3)]
+    executor = poptorch.inferenceModel(Noise(), options().randomSeed(42))
+    assert torch.equal(executor(x), expected[0])
+    executor.detachFromDevice()
+    saved = executor.rng_state
+    assert torch.equal(executor(x), expected[1])
+    executor.detachFromDevice()
+    executor.rng_state = saved
+    assert torch.equal(executor(x), expected[1])
+    assert torch.equal(executor(x), expected[2])
+
+
+@pytest.mark.feature("PoplarExecutor.rng_state", fidelity="exact in form; the numbers are ours")
+def test_rng_state_of_another_length_then_refused_but_the_seed_alone_will_do() -> None:
+    executor = poptorch.inferenceModel(Noise(), options().randomSeed(42))
+    executor(torch.zeros(2))
+    before = executor.rng_state
+    with pytest.raises(
+        poptorch.Error,
+        match=f"Devicex::setRngStateValue received rngState of size {len(before)}; was expecting "
+        f"size {len(before) - 1}",
+    ):
+        executor.rng_state = [*before, 0]
+    assert executor.rng_state == before
+    executor.rng_state = [7]
+    assert executor.rng_state == [7, *before[1:]]
+
+
+@pytest.mark.feature("PoplarExecutor.rng_state", fidelity="exact in form; the numbers are ours")
+def test_rng_state_when_nothing_is_random_then_the_seed_is_0() -> None:
+    executor = poptorch.inferenceModel(Plain(), options().randomSeed(42))
+    executor(X)
+    assert executor.rng_state[0] == 0
+
+
+@pytest.mark.feature("PoplarExecutor.cycleCount", fidelity="refused")
+def test_cycle_count_then_documented_errors_first_and_then_that_there_is_no_model() -> None:
+    executor = poptorch.inferenceModel(Plain(), options())
+    with pytest.raises(poptorch.Error, match="Cycle count logging is disabled.*logCycleCount to T"):
+        executor.cycleCount()
+    executor = poptorch.inferenceModel(Plain(), options().logCycleCount(True))
+    with pytest.raises(poptorch.Error, match="Please run the model at least once before obtainin"):
+        executor.cycleCount()
+    executor(X)
+    with pytest.raises(poptorch.Error, match="There is no model of an IPU's cycles here yet"):
+        executor.cycleCount()
+
+
+@pytest.mark.feature("PoplarExecutor", fidelity="exact")
+def test_tracing_that_fails_then_executor_may_try_again() -> None:
+    class Fails(Plain):
+        is_broken = True
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            if self.is_broken:
+                raise KeyError("broken")
+            return super().forward(x)
+
+    Fails.is_broken = True
+    executor = poptorch.inferenceModel(Fails(), options())
+    with pytest.raises(KeyError, match="broken"):
+        executor(X)
+    assert not executor.isCompiled() and not poptorch.isRunningOnIpu()
+    Fails.is_broken = False
+    assert executor(X).item() == 3

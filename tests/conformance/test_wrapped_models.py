@@ -1,0 +1,189 @@
+"""What wrapping for training does to the user's model (api.md §16.2)."""
+
+from __future__ import annotations
+
+import copy
+import gc
+import io
+import pickle
+
+import pytest
+import torch
+from torch import nn
+
+import poptorch_emu as poptorch
+
+
+class Tied(nn.Module):
+    """Two layers with one weight, and a buffer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b = nn.Linear(2, 2), nn.Linear(2, 2)
+        self.b.weight = self.a.weight
+        self.register_buffer("scale", torch.ones(2))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return poptorch.identity_loss(self.b(self.a(x)) * self.scale, "sum")
+
+
+X = torch.ones(1, 2)
+
+
+@pytest.fixture
+def trained() -> tuple[Tied, poptorch.PoplarExecutor]:
+    """Returns a model that was trained for one call, and its wrapper; plain training agrees."""
+    model = Tied()
+    opts = poptorch.Options().showCompilationProgressBar(False)
+    executor = poptorch.trainingModel(model, opts, poptorch.optim.SGD(model.parameters(), lr=0.1))
+    executor(X)
+    return model, executor
+
+
+@pytest.fixture
+def expected() -> dict[str, torch.Tensor]:
+    """Returns the state after the same step in plain PyTorch; asked for before `trained`."""
+    state = torch.get_rng_state()
+    model = Tied()
+    torch.set_rng_state(state)
+    (model(X)).backward()
+    torch.optim.SGD(model.parameters(), lr=0.1).step()
+    return {name: value.clone() for name, value in model.state_dict().items()}
+
+
+def check(state, expected) -> None:
+    assert state.keys() == expected.keys()
+    for name, value in expected.items():
+        torch.testing.assert_close(state[name], value)
+
+
+# Each way to look at a trained model, as a state dict.
+VIEWS = {
+    "state_dict": lambda model: model.state_dict(),
+    "deepcopy": lambda model: copy.deepcopy(model).state_dict(),
+    "copy": lambda model: copy.copy(model).state_dict(),
+    "pickle": lambda model: pickle.loads(pickle.dumps(model)).state_dict(),
+    "named tensors": lambda model: {
+        **{name: value.detach() for name, value in model.named_parameters(remove_duplicate=False)},
+        **dict(model.named_buffers()),
+    },
+    "direct reads": lambda model: {
+        "a.weight": model.a.weight.detach(),
+        "a.bias": model.a.bias.detach(),
+        "b.weight": model.b.weight.detach(),
+        "b.bias": model.b.bias.detach(),
+        "scale": model.scale,
+    },
+}
+
+
+@pytest.mark.feature("Wrapped models", fidelity="exact")
+@pytest.mark.parametrize("view", VIEWS.values(), ids=VIEWS.keys())
+def test_model_when_looked_at_after_training_then_shows_trained_values(
+    view, expected, trained
+) -> None:
+    model, _ = trained
+    check({name: view(model)[name] for name in expected}, expected)
+
+
+@pytest.mark.feature("Wrapped models", fidelity="exact")
+def test_classes_when_wrapped_then_new_but_instances_of_the_old(trained) -> None:
+    model, _ = trained
+    assert type(model).__name__ == "PoptorchTied" and isinstance(model, Tied)
+    assert isinstance(model.a.weight, nn.Parameter) and type(model.a.weight) is not nn.Parameter
+    assert isinstance(model.scale, torch.Tensor) and type(model.scale) is not torch.Tensor
+
+
+@pytest.mark.feature("Wrapped models", fidelity="exact")
+def test_state_dict_then_plain_tensors_that_share_storage(trained) -> None:
+    model, _ = trained
+    state = model.state_dict()
+    assert all(type(value) in (torch.Tensor, nn.Parameter) for value in state.values())
+    assert state["a.weight"].data_ptr() == state["b.weight"].data_ptr()
+    assert state["scale"].data_ptr() == model.scale.data_ptr()
+    file = io.BytesIO()
+    torch.save(state, file)
+    file.seek(0)
+    assert list(torch.load(file)) == list(state)
+
+
+@pytest.mark.feature("Wrapped models", fidelity="exact")
+def test_pickled_parts_then_plain_pytorch(trained) -> None:
+    model, _ = trained
+    loaded = pickle.loads(pickle.dumps(model))
+    assert type(loaded) is Tied and type(loaded.a.weight) is nn.Parameter
+    assert loaded.a.weight is loaded.b.weight
+    assert type(pickle.loads(pickle.dumps(model.a.weight))) is nn.Parameter
+    assert type(pickle.loads(pickle.dumps(model.scale))) is torch.Tensor
+
+
+@pytest.mark.feature("Wrapped models", fidelity="exact")
+def test_tied_parameters_then_stay_tied_and_the_device_trains_one(expected, trained) -> None:
+    model, executor = trained
+    assert model.a.weight is model.b.weight
+    executor.destroy()
+    assert model.a.weight is model.b.weight
+    check(model.state_dict(), expected)
+
+
+@pytest.mark.feature("Wrapped models", fidelity="exact")
+def test_executor_that_dies_then_reading_simply_stops_to_sync() -> None:
+    model = Tied()
+    opts = poptorch.Options().showCompilationProgressBar(False)
+    before = model.a.bias.detach().clone()
+    executor = poptorch.trainingModel(model, opts)
+    executor(X)
+    del executor
+    gc.collect()
+    assert torch.equal(model.a.bias, before)
+
+
+@pytest.mark.feature("Wrapped models", fidelity="exact")
+def test_buffer_of_a_class_of_its_own_then_error() -> None:
+    class Special(torch.Tensor):
+        pass
+
+    model = Tied()
+    model.scale = torch.ones(2).as_subclass(Special)
+    with pytest.raises(
+        poptorch.Error, match=r"All buffers must be an instance of torch.Tensor \(Got .*Special"
+    ):
+        poptorch.trainingModel(model)
+
+
+@pytest.mark.feature("Wrapped models", fidelity="exact")
+@pytest.mark.parametrize("wrap", [poptorch.trainingModel, poptorch.inferenceModel])
+def test_options_of_another_type_then_error(wrap) -> None:
+    with pytest.raises(
+        poptorch.Error,
+        match=r"Invalid type: 'options' is of type .*dict.* \(Expected poptorch.Options\)",
+    ):
+        wrap(Tied(), {"deviceIterations": 2})
+
+
+@pytest.mark.feature("inferenceModel", fidelity="exact")
+@pytest.mark.parametrize("strategy", [poptorch.PipelinedExecution, poptorch.ShardedExecution])
+def test_inference_with_accumulation_then_error_that_depends_on_the_strategy(strategy) -> None:
+    opts = poptorch.Options().setExecutionStrategy(strategy())
+    opts.Training.gradientAccumulation(4)
+    with pytest.raises(
+        poptorch.Error,
+        match="You must set poptorch.Options\\(\\).Training.gradientAccumulation to 1.*"
+        "poptorch.inferenceModel\\(\\)",
+    ) as error:
+        poptorch.inferenceModel(Tied(), opts)
+    hint = " Use poptorch.Options().deviceIterations"
+    assert (hint in str(error.value)) == (strategy is poptorch.PipelinedExecution)
+
+
+@pytest.mark.feature("trainingModel", fidelity="exact")
+def test_executor_as_model_then_its_user_model_is_wrapped(trained) -> None:
+    model, executor = trained
+    opts = poptorch.Options().showCompilationProgressBar(False)
+    inference = poptorch.inferenceModel(executor, opts)
+    assert inference.model.a is model.a
+    with torch.no_grad():
+        torch.testing.assert_close(inference(X), model(X))
+    executor.destroy()
+    again = poptorch.trainingModel(executor, opts)
+    assert again.model is model

@@ -1,0 +1,81 @@
+"""When pieces cross between host and device, and outputs that appear once a window."""
+
+import pytest
+import torch
+from hand_built import ALL, MICRO_BATCH, WINDOW, Reg, add, executor
+
+from poptorch_emu import _C
+
+FLOAT = torch.float32
+
+
+def program_with_two_readers(num_micro_batches=2, mode=ALL):
+    """Returns a program whose two IPUs both read the only input; nobody reads the other one."""
+    program = _C.Program()
+    first = program.add_segment("first", 0, MICRO_BATCH)
+    second = program.add_segment("second", 1, MICRO_BATCH)
+    x = program.add_input("x", True)
+    program.add_input("unused", True)
+    for segment in (first, second):
+        program.load_input(segment, 0, x)
+    add(program, first, "mul.Tensor", [Reg(0), 2.0], [1])
+    program.add_link(first, [1], second, [1], 1)
+    add(program, second, "add.Tensor", [Reg(0), Reg(1)], [2])
+    program.store_output(second, 2, mode, 1)
+    program.set_schedule([[(s, m) for m in range(num_micro_batches)] for s in (first, second)], 2)
+    return program
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_spans_then_one_for_each_piece_and_inputs_count_at_their_first_reader(workers):
+    engine = executor(program_with_two_readers(), replicas=2, workers=workers)
+    assert engine.input_spans() == [] and engine.output_spans() == []
+    x = torch.ones(8)
+    engine.run([x, x], 2)
+    read, unread = engine.input_spans()
+    (output,) = engine.output_spans()
+    assert [len(spans) for spans in (read, unread, output)] == [8, 8, 8]
+    # An output of two stages is later than its input was read by the first of them.
+    for (start, end), (out_start, out_end) in zip(read, output, strict=True):
+        assert unread[0][0] <= start <= end <= out_start <= out_end
+
+
+def test_spans_when_only_the_last_piece_is_kept_then_one_for_each_replica():
+    engine = executor(program_with_two_readers(mode=_C.OutputMode.FINAL), replicas=2)
+    x = torch.ones(8)
+    engine.run([x, x], 2)
+    assert len(engine.output_spans()[0]) == 2
+    begin = [start for start, _ in engine.output_spans()[0]]
+    assert min(begin) >= engine.input_spans()[0][0][1]
+
+
+@pytest.mark.parametrize(
+    ("mode", "period", "expected"),
+    [
+        (_C.OutputMode.ALL, 1, [3.0, 3.0, 10.0, 10.0, 21.0, 21.0, 36.0, 36.0]),
+        (_C.OutputMode.FINAL, 1, [36.0, 36.0]),
+        (_C.OutputMode.SUM, 1, [70.0, 70.0]),
+        (_C.OutputMode.EVERY_N, 2, [10.0, 10.0, 36.0, 36.0]),
+    ],
+    ids=["all", "final", "sum", "every-2"],
+)
+def test_output_of_a_window_then_gathered_by_windows_and_the_same_for_each_replica(
+    mode, period, expected
+):
+    program = _C.Program()
+    forward = program.add_segment("forward", 0, MICRO_BATCH)
+    update = program.add_segment("update", 0, WINDOW)
+    total = program.add_variable("total", [], FLOAT, False)
+    seen = program.add_accumulator("seen", FLOAT, False)
+    program.load_input(forward, 0, program.add_input("x", True))
+    add(program, forward, "sum", [Reg(0)], [1])
+    program.accumulate(forward, 1, seen)
+    program.load_accumulator(update, 0, seen)
+    program.load_variable(update, 1, total)
+    add(program, update, "add.Tensor", [Reg(0), Reg(1)], [2])
+    program.store_output(update, 2, mode, period)
+    program.store_variable(update, 2, total)
+    program.set_schedule([[(forward, 0), (update, 0)]], 1)
+    engine = executor(program, replicas=2)
+    (result,) = engine.run([torch.arange(1.0, 9.0)], 4)
+    assert result.tolist() == expected
