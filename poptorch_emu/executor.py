@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime
 import time
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -15,7 +14,7 @@ from poptorch_emu.compile.executable import Executable
 from poptorch_emu.compile.limits import check_batches
 from poptorch_emu.config import CompileConfig, TargetKind
 from poptorch_emu.enums import OutputMode
-from poptorch_emu.errors import Error, compiler_error, make_error, require
+from poptorch_emu.errors import Error, make_error, require
 from poptorch_emu.hooks import run_post_compile_hooks, run_pre_compile_hooks
 from poptorch_emu.inspection import Inspection
 from poptorch_emu.log import logger, start_repeats
@@ -25,7 +24,7 @@ from poptorch_emu.optim.device_state import OptimizerLink
 from poptorch_emu.options import Options
 from poptorch_emu.options.forced import warn_about_forced
 from poptorch_emu.options.freeze import freeze
-from poptorch_emu.report.profile import write_profile
+from poptorch_emu.random_state import RandomState
 from poptorch_emu.runtime.arguments import Arguments, Signature, check_same
 from poptorch_emu.runtime.devices import Device, acquire
 from poptorch_emu.runtime.outputs import without_backward
@@ -33,11 +32,8 @@ from poptorch_emu.runtime.progress import progress_bar
 from poptorch_emu.runtime.session import Session
 from poptorch_emu.weight_movement import WeightMovement
 
-# A device that never ran: no seed, no micro-batch.
-_NEW_RNG_STATE = (0, 0)
 
-
-class PoplarExecutor(WeightMovement, Measurement, Inspection):
+class PoplarExecutor(WeightMovement, RandomState, Measurement, Inspection):
     """A model that runs on virtual IPUs (exact).
 
     Made by `trainingModel` and `inferenceModel`. Attributes that it does not have itself are those
@@ -120,7 +116,7 @@ class PoplarExecutor(WeightMovement, Measurement, Inspection):
         self._anchored = self._session.anchored
         if self._training:
             self._host_is_stale = True
-        return without_backward(outputs)
+        return without_backward(outputs, self._compiled().host_outputs.values())
 
     def compile(self, *args: Any, **kwargs: Any) -> None:
         """Compiles for these arguments without running (exact)."""
@@ -195,35 +191,6 @@ class PoplarExecutor(WeightMovement, Measurement, Inspection):
         if self._executable is None:
             return False
         return self._session is not None or not self._executable.has_device_work
-
-    @property
-    def rng_state(self) -> list[int]:
-        """The seed and the state of the generator (exact in form; the numbers are ours).
-
-        The first element is 0 if the model draws no random numbers; setting a list of one element
-        sets the seed only.
-
-        Raises:
-            Error: the model is not compiled, or the list is of another length.
-        """
-        self._compiled()
-        if self._session is not None:
-            self._rng_state = self._session.rng_state
-        return list(self._rng_state or _NEW_RNG_STATE)
-
-    @rng_state.setter
-    def rng_state(self, state: list[int]) -> None:
-        current = self.rng_state
-        if len(state) not in (1, len(current)):
-            raise compiler_error(
-                f"Devicex::setRngStateValue received rngState of size {len(state) - 1}; was "
-                f"expecting size {len(current) - 1}. Pass a list that rng_state returned, or the "
-                "seed alone.",
-                type="popart_exception",
-            )
-        self._rng_state = [*state, *current[len(state) :]]
-        if self._session is not None:
-            self._session.rng_state = self._rng_state
 
     @property
     def model(self) -> torch.nn.Module:
@@ -325,17 +292,6 @@ class PoplarExecutor(WeightMovement, Measurement, Inspection):
         if self._device is not None:
             self._device.release()
             self._device = None
-
-    def _write_profile(self) -> None:
-        """Writes what ran since the device was attached, if `enableProfiling` asked for it."""
-        executable = self._compiled()
-        config = executable.config
-        if config.profile_dir is None or self._session is None:
-            return
-        name = config.model_name or ("training" if self._training else "inference")
-        folder = Path(config.profile_dir) / name
-        events = self._session.take_events()
-        write_profile(folder, executable, executable.segment_names, events)
 
     def _contiguous(self, arguments: Arguments) -> Arguments:
         if all(tensor.is_contiguous() for tensor in arguments.tensors()):
