@@ -106,7 +106,7 @@ class PoplarExecutor(WeightMovement, RandomState, Measurement, Inspection):
         self._anchored = session.anchored
         if self._training:
             self._host_is_stale = True
-        return without_backward(outputs)
+        return without_backward(outputs, self._compiled().host_outputs.values())
 
     def compile(self, *args: Any, **kwargs: Any) -> None:
         """Compiles for these arguments without running (exact)."""

@@ -30,6 +30,7 @@ class ExecutorState:
     _host_is_stale: bool
     _weights_version: int
     _seen_version: int
+    _rng_state: list[int] | None
     _anchored: dict[str, torch.Tensor]
     _spans: tuple[Spans, Spans]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+from pathlib import Path
 
 from poptorch_emu.errors import compiler_error, make_error
 from poptorch_emu.executor_state import ExecutorState
@@ -17,6 +18,7 @@ from poptorch_emu.report.latency import (
     counters,
     latency,
 )
+from poptorch_emu.report.profile import write_profile
 from poptorch_emu.runtime.session import Session
 
 Latency = tuple[float, float, float]
@@ -102,3 +104,14 @@ class Measurement(ExecutorState):
     def getIpuHostLatency(self) -> Latency:
         """Returns the same for the way of the outputs to the host (exact in form)."""
         return latency(self.getPerfCounters(), _FIRST_OUTPUT, _LAST_OUTPUT_COMPLETE)
+
+    def _write_profile(self) -> None:
+        """Writes what ran since the device was attached, if `enableProfiling` asked for it."""
+        executable = self._compiled()
+        config = executable.config
+        if config.profile_dir is None or self._session is None:
+            return
+        name = config.model_name or ("training" if self._training else "inference")
+        folder = Path(config.profile_dir) / name
+        events = self._session.take_events()
+        write_profile(folder, executable, executable.segment_names, events)

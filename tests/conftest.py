@@ -1,7 +1,12 @@
 """What every test shares: the seed, a fresh logger level, and the switch that rewrites goldens."""
 
+import os
+
 import pytest
 import torch
+
+# As large as one process can ask for: models that tests leave behind hold IPUs until collected.
+os.environ.setdefault("POPTORCH_EMU_SYSTEM", "mk2-pod64")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, NoReturn
 
 import torch
@@ -10,10 +11,17 @@ from poptorch_emu.errors import make_error
 from poptorch_emu.structure import flatten_tensors
 
 
-def without_backward(outputs: Any) -> Any:
-    """Returns `outputs`, whose tensors from now on refuse `backward()`."""
+def without_backward(outputs: Any, of_the_user: Iterable[torch.Tensor] = ()) -> Any:
+    """Returns `outputs`, whose tensors from now on refuse `backward()`.
+
+    Args:
+        outputs: tensors in containers.
+        of_the_user: tensors among them that never were on the device; they stay as they are.
+    """
+    kept = {id(tensor) for tensor in of_the_user}
     for tensor in flatten_tensors(outputs):
-        tensor.backward = refuse_backward  # type: ignore[method-assign]
+        if id(tensor) not in kept:
+            tensor.backward = refuse_backward  # type: ignore[method-assign]
     return outputs
 
 

@@ -203,6 +203,7 @@ def test_output_on_the_cpu_then_warns_when_compiled_and_is_returned_as_it_is() -
         out, first, second = executor(X)
         assert out.tolist() == [2, 2] and second.tolist() == [3, 3]
         assert first is constant
+        assert "backward" in vars(out) and "backward" not in vars(first)
 
 
 @pytest.mark.feature("Outputs", fidelity="exact")
