@@ -86,6 +86,12 @@ def _polygamma_(input: torch.Tensor, n: int) -> torch.Tensor:
     return input.copy_(torch.polygamma(n, input))
 
 
+def _matrix_rank(*args: Any, out: torch.Tensor | None = None, **kwargs: Any) -> torch.Tensor:
+    """Writes `out`, which the original leaves alone while it is traced."""
+    result = torch.linalg.matrix_rank(*args, **kwargs)
+    return result if out is None else out.copy_(result)
+
+
 def _numpy(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
     """Refuses a tensor on the device."""
     if tensor.device.type == "ipu":
@@ -121,6 +127,7 @@ STATIC_FORMS: dict[Any, Callable[..., Any]] = {
     F.gaussian_nll_loss: _gaussian_nll_loss,
     torch.bincount: _bincount,
     torch.Tensor.bincount: _bincount,
+    torch.linalg.matrix_rank: _matrix_rank,
     torch.narrow: _narrow,
     torch.Tensor.narrow: _narrow,
     torch.Tensor.numpy: _numpy,
