@@ -46,11 +46,6 @@ class Arguments:
         ]
         return "; ".join(shown) or "no tensors"
 
-    def map(self, function: Callable[[torch.Tensor], torch.Tensor]) -> Arguments:
-        """Returns the same arguments with `function` applied to each tensor."""
-        positional, named = self.rebuild_with(function)
-        return Arguments(self.names, tuple(positional), named)
-
     def rebuild_with(
         self, function: Callable[[torch.Tensor], torch.Tensor]
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:

@@ -16,6 +16,7 @@ import torch.nn.functional as F  # noqa: N812
 from torch.nn.modules import transformer
 
 from poptorch_emu.errors import compiler_error
+from poptorch_emu.trace import refusal
 from poptorch_emu.trace.source_line import user_source
 
 
@@ -85,13 +86,56 @@ def _polygamma_(input: torch.Tensor, n: int) -> torch.Tensor:
     return input.copy_(torch.polygamma(n, input))
 
 
+def _matrix_rank(*args: Any, out: torch.Tensor | None = None, **kwargs: Any) -> torch.Tensor:
+    """Writes `out`, which the original leaves alone while it is traced."""
+    result = torch.linalg.matrix_rank(*args, **kwargs)
+    return result if out is None else out.copy_(result)
+
+
+def _numpy(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+    """Refuses a tensor on the device."""
+    if tensor.device.type == "ipu":
+        raise refusal.reads_value("Tensor.numpy")
+    return tensor.numpy(*args, **kwargs)
+
+
+def _format(tensor: torch.Tensor, spec: str) -> str:
+    """Refuses to format a number on the device; without a format, its place holder is shown."""
+    if tensor.device.type == "ipu" and spec:
+        raise refusal.reads_value("Tensor.__format__")
+    return tensor.__format__(spec)
+
+
+def _repr(tensor: torch.Tensor, **kwargs: Any) -> str:
+    """Shows that a tensor on the device has no value yet."""
+    if tensor.device.type != "ipu":
+        return tensor.__repr__(**kwargs)
+    shape = tuple(tensor.shape)
+    return f"tensor(<unavailable>, device='{tensor.device}', size={shape}, dtype={tensor.dtype})"
+
+
+def _packed(*args: Any, **kwargs: Any) -> Any:
+    """Refuses packed sequences."""
+    raise compiler_error(
+        f"Packed sequences are not supported (at {user_source()}): their shape depends on data, "
+        "but a compiled graph has static shapes. Pad the sequences to one length, pass the padded "
+        "tensor, and mask what is beyond each end."
+    )
+
+
 STATIC_FORMS: dict[Any, Callable[..., Any]] = {
     F.gaussian_nll_loss: _gaussian_nll_loss,
     torch.bincount: _bincount,
     torch.Tensor.bincount: _bincount,
+    torch.linalg.matrix_rank: _matrix_rank,
     torch.narrow: _narrow,
     torch.Tensor.narrow: _narrow,
+    torch.Tensor.numpy: _numpy,
+    torch.Tensor.__format__: _format,
+    torch.Tensor.__repr__: _repr,
     torch.Tensor.polygamma_: _polygamma_,
+    torch._VF._pack_padded_sequence: _packed,
+    torch._VF._pad_packed_sequence: _packed,
     torch.tensor_split: _tensor_split,
     torch.Tensor.tensor_split: _tensor_split,
 }

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+from opinfo.exceptions import WITHOUT_OUT
 from torch.testing._internal.common_methods_invocations import op_db
 from torch.testing._internal.common_modules import module_db
 from torch.testing._internal.common_utils import set_rng_seed
@@ -106,7 +107,8 @@ def _kinds_for(op: Any, dtype: torch.dtype, kinds: Sequence[str]) -> Iterator[st
             continue
         if kind == "inplace" and not (is_wide and op.inplace_variant is not None):
             continue
-        if kind == "out" and not (is_wide and op.supports_out):
+        has_out = op.supports_out and op.name not in WITHOUT_OUT
+        if kind == "out" and not (is_wide and has_out):
             continue
         yield kind
 

@@ -97,9 +97,15 @@ UNSPECIFIED = frozenset(
     {"empty", "empty_like", "empty_permuted", "empty_strided", "new_empty", "new_empty_strided"}
 )
 
+# Internal operators of PyTorch whose `out=` form updates other arguments too: nobody calls it.
+WITHOUT_OUT = frozenset(
+    {"native_batch_norm", "_native_batch_norm_legit", "_batch_norm_with_update"}
+)
+
 # What differs on purpose, by the words of the difference.
 DIFFERENT = {
     "bincount": Reason("as many bins as minlength says, PopTorch's rule", "has shape"),
+    "linalg.eigh": Reason("eigenvectors are unique but for their sign", "result 1"),
     "_native_batch_norm_legit": Reason("results that only backward needs", "has shape"),
 }
 

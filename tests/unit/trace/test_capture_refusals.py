@@ -34,6 +34,13 @@ REFUSED = {
     "if": (lambda t: t if t.sum() > 0 else -t, *ITEM),
     "tolist": (lambda t: t.tolist(), *ITEM),
     "assertion": (lambda t: bool((t > 0).all()), *ITEM),
+    "numpy": (lambda t: t.numpy(), *ITEM),
+    "format": (lambda t: f"{t.sum():.2f}", *ITEM),
+    "packed": (
+        lambda t: nn.utils.rnn.pack_padded_sequence(t[None], [1]),
+        "Packed sequences are not",
+        "mask",
+    ),
     "equal": (lambda t: torch.equal(t, t + 1), *ITEM),
     "nonzero": (lambda t: t.nonzero(), *SHAPE),
     "mask": (lambda t: t[t > 0], *SHAPE),
@@ -56,6 +63,11 @@ def test_a_refused_construct_names_line_rule_and_way_out(name):
     assert rule in text
     assert way_out in text
     assert f"{__file__}:{function.__code__.co_firstlineno}" in text
+
+
+def test_a_tensor_prints_as_unavailable_while_tracing(capsys):
+    run(lambda t: (print(t), t + 1)[1], x)
+    assert "tensor(<unavailable>, device='ipu:0'" in capsys.readouterr().out
 
 
 def test_a_lazy_module_that_is_not_initialised_is_refused_by_both_wrappers():
