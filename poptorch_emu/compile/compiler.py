@@ -22,6 +22,7 @@ from poptorch_emu.ir.verify import verify
 from poptorch_emu.passes import (
     constant_folding,
     functional,
+    half_convolutions,
     output_types,
     random_numbers,
     simplify,
@@ -101,6 +102,8 @@ def optimise(graph: Graph, config: CompileConfig) -> Graph:
     graph = random_numbers.run(graph)
     if config.rounds_stochastically:
         graph = stochastic_rounding.run(graph)
+    else:
+        graph = half_convolutions.run(graph)
     graph = output_types.run(graph)
     return verify(graph)
 
