@@ -35,6 +35,7 @@ from poptorch_emu.passes import (
     anchors,
     constant_folding,
     functional,
+    half_convolutions,
     output_types,
     random_numbers,
     simplify,
@@ -126,6 +127,8 @@ def optimise(graph: Graph, config: CompileConfig) -> Graph:
     graph = anchors.run(graph, config.anchors, config.names_modules)
     if config.rounds_stochastically:
         graph = stochastic_rounding.run(graph)
+    else:
+        graph = half_convolutions.run(graph)
     graph = output_types.run(graph)
     return verify(graph)
 

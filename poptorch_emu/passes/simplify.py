@@ -1,6 +1,12 @@
-"""Removes operations that pass a value on, and those whose result nobody uses."""
+"""Removes operations that pass a value on, and those whose result nobody uses.
+
+A recurrent layer whose reserve nobody uses is told to keep none: that is every one in inference,
+which is traced like training since `forward` may differentiate by itself.
+"""
 
 from __future__ import annotations
+
+import operator
 
 import torch
 from torch import fx
@@ -17,6 +23,9 @@ _PASS_ON = {
     aten.view_as.default,
 }
 
+# Places among the results and the arguments of `rnn_layer`.
+_RESERVE, _TRAINING = 3, 5
+
 
 def run(graph: Graph) -> Graph:
     """Simplifies `graph` in place and returns it; a graph that mutates must not come here."""
@@ -25,6 +34,9 @@ def run(graph: Graph) -> Graph:
         if value is not None:
             node.replace_all_uses_with(value)
     remove_dead(graph)
+    for node in graph.operations:
+        if node.target is torch.ops.poptorch_emu.rnn_layer.default:
+            _drop_unused_reserve(node)
     return graph
 
 
@@ -40,6 +52,12 @@ def remove_dead(graph: Graph) -> None:
         is_updated = node.op == "placeholder" and source_of(node).name in updated
         if not (is_updated and source_of(node).kind is SourceKind.VARIABLE):
             graph.fx.erase_node(node)
+
+
+def _drop_unused_reserve(layer: fx.Node) -> None:
+    used = {user.args[1] for user in layer.users if user.target is operator.getitem}
+    if _RESERVE not in used:
+        layer.update_arg(_TRAINING, False)
 
 
 def _passed_on(node: fx.Node) -> fx.Node | None:

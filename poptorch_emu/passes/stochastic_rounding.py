@@ -7,7 +7,6 @@ nearest. Operations that only move, select or compare numbers never round and st
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Iterator
 from itertools import count
 from typing import Any
@@ -18,6 +17,7 @@ from torch.utils import _pytree as pytree
 
 from poptorch_emu.ir.graph import Graph, record_of
 from poptorch_emu.passes.random_numbers import generator_state
+from poptorch_emu.passes.widening import Widener, is_half
 
 aten = torch.ops.aten
 
@@ -86,38 +86,18 @@ class _Rewriter:
         self._graph = graph
         self._ids = ids
         self._rng = generator_state(graph)
-        self._wide: dict[Any, fx.Node] = {}
+        self._widener = Widener(graph, self._rounded)
 
     def rewrite(self, node: fx.Node) -> None:
         """Makes `node` round at random."""
-        if node.target is aten._to_copy.default:
-            (source,) = node.all_input_nodes
-            with self._graph.fx.inserting_before(node):
-                rounded = self._rounded(source, node)
-            node.replace_all_uses_with(rounded)
-            self._graph.fx.erase_node(node)
+        if node.target is not aten._to_copy.default:
+            self._widener.widen(node)
             return
+        (source,) = node.all_input_nodes
         with self._graph.fx.inserting_before(node):
-            args, kwargs = pytree.tree_map(
-                lambda value: self._widened(value, node), (node.args, node.kwargs)
-            )
-        node.args, node.kwargs = args, kwargs
-        self._round_results(node)
-
-    def _round_results(self, node: fx.Node) -> None:
-        if isinstance(node.meta["val"], torch.Tensor):
-            results = [node]
-        else:
-            results = [user for user in node.users if user.target is operator.getitem]
-        narrow = [result for result in results if result.meta["val"].dtype is torch.float16]
-        node.meta["val"] = pytree.tree_map_only(torch.Tensor, _wide_fake, node.meta["val"])
-        for result in narrow:
-            users = list(result.users)
-            with self._graph.fx.inserting_after(result):
-                rounded = self._rounded(result, result)
-            result.meta["val"] = _wide_fake(result.meta["val"])
-            for user in users:
-                user.replace_input_with(result, rounded)
+            rounded = self._rounded(source, node)
+        node.replace_all_uses_with(rounded)
+        self._graph.fx.erase_node(node)
 
     def _rounded(self, source: fx.Node, like: fx.Node) -> fx.Node:
         return self._graph.add_operation(
@@ -128,32 +108,13 @@ class _Rewriter:
             record_of(like),
         )
 
-    def _widened(self, value: Any, user: fx.Node) -> Any:
-        """Returns what stands for an argument of `user` when it is computed in float32."""
-        if value is torch.float16:
-            return torch.float32
-        if not isinstance(value, fx.Node) or not _is_half(value):
-            return value
-        # One cast serves all operations of a block and phase: what is kept between is float16.
-        record = record_of(user)
-        key = (value, record.place, record.phase)
-        if key not in self._wide:
-            self._wide[key] = self._graph.add_operation(
-                aten._to_copy.default,
-                (value,),
-                {"dtype": torch.float32},
-                _wide_fake(value.meta["val"]),
-                record,
-            )
-        return self._wide[key]
-
 
 def _rounds(node: fx.Node) -> bool:
     """Returns whether an operation may round numbers to float16."""
     target: Any = node.target
     if target is aten._to_copy.default:
         (source,) = node.all_input_nodes
-        return _is_half(node) and not _is_half(source) and source.meta["val"].is_floating_point()
+        return is_half(node) and not is_half(source) and source.meta["val"].is_floating_point()
     values = pytree.tree_leaves(node.meta["val"])
     makes_half = any(isinstance(v, torch.Tensor) and v.dtype is torch.float16 for v in values)
     makes_view = any(result.alias_info is not None for result in target._schema.returns)
@@ -165,14 +126,3 @@ def _rounds(node: fx.Node) -> bool:
 
 def _is_floating(value: Any) -> bool:
     return isinstance(value, torch.Tensor) and value.is_floating_point()
-
-
-def _is_half(node: fx.Node) -> bool:
-    value = node.meta["val"]
-    return isinstance(value, torch.Tensor) and value.dtype is torch.float16
-
-
-def _wide_fake(value: torch.Tensor) -> torch.Tensor:
-    if value.dtype is not torch.float16:
-        return value
-    return torch.empty_like(value, dtype=torch.float32)

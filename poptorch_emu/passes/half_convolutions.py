@@ -1,0 +1,39 @@
+"""Computes float16 convolutions in float32 and rounds their results.
+
+The CPU's float16 kernels do the same number by number, 30 times slower in backward (measured on 8
+images of 10 channels: 25 ms against 0.8 ms).
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import fx
+from torch.utils import _pytree as pytree
+
+from poptorch_emu.ir.graph import Graph, record_of
+from poptorch_emu.passes.widening import Widener
+
+aten = torch.ops.aten
+
+_CONVOLUTIONS = {aten.convolution.default, aten.convolution_backward.default}
+
+
+def run(graph: Graph) -> Graph:
+    """Rewrites the convolutions of `graph` in place and returns it."""
+
+    def rounded(source: fx.Node, like: fx.Node) -> fx.Node:
+        value = torch.empty_like(like.meta["val"], dtype=torch.float16)
+        return graph.add_operation(
+            aten._to_copy.default, (source,), {"dtype": torch.float16}, value, record_of(like)
+        )
+
+    widener = Widener(graph, rounded)
+    for node in graph.operations:
+        if node.target in _CONVOLUTIONS and _makes_half(node):
+            widener.widen(node)
+    return graph
+
+
+def _makes_half(node: fx.Node) -> bool:
+    values = pytree.tree_leaves(node.meta["val"])
+    return any(isinstance(v, torch.Tensor) and v.dtype is torch.float16 for v in values)

@@ -1,0 +1,81 @@
+"""Computes an operation with float16 results in float32: widen, run, round."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import fx
+from torch.utils import _pytree as pytree
+
+from poptorch_emu.ir.graph import Graph, record_of
+
+aten = torch.ops.aten
+
+# Makes, where the graph inserts now, the float16 form of a value; the second node says whose it is.
+Rounding = Callable[[fx.Node, fx.Node], fx.Node]
+
+
+class Widener:
+    """Widens operations of one graph; a value that several of them read is cast once."""
+
+    def __init__(self, graph: Graph, rounded: Rounding) -> None:
+        self._graph = graph
+        self._rounded = rounded
+        self._wide: dict[Any, fx.Node] = {}
+
+    def widen(self, node: fx.Node) -> None:
+        """Changes `node` in place to run in float32; its users get rounded results."""
+        with self._graph.fx.inserting_before(node):
+            node.args, node.kwargs = pytree.tree_map(
+                lambda value: self._widened(value, node), (node.args, node.kwargs)
+            )
+        if isinstance(node.meta["val"], torch.Tensor):
+            results = [node]
+        else:
+            results = [user for user in node.users if user.target is operator.getitem]
+        narrow = [result for result in results if is_half(result)]
+        node.meta["val"] = pytree.tree_map_only(torch.Tensor, _wide_fake, node.meta["val"])
+        for result in narrow:
+            self._round(result)
+
+    def _round(self, result: fx.Node) -> None:
+        users = list(result.users)
+        with self._graph.fx.inserting_after(result):
+            rounded = self._rounded(result, result)
+        result.meta["val"] = _wide_fake(result.meta["val"])
+        for user in users:
+            user.replace_input_with(result, rounded)
+
+    def _widened(self, value: Any, user: fx.Node) -> Any:
+        """Returns what stands for an argument of `user` when it is computed in float32."""
+        if value is torch.float16:
+            return torch.float32
+        if not isinstance(value, fx.Node) or not is_half(value):
+            return value
+        # One cast serves all operations of a block and phase: what is kept between is float16.
+        record = record_of(user)
+        key = (value, record.place, record.phase)
+        if key not in self._wide:
+            self._wide[key] = self._graph.add_operation(
+                aten._to_copy.default,
+                (value,),
+                {"dtype": torch.float32},
+                _wide_fake(value.meta["val"]),
+                record,
+            )
+        return self._wide[key]
+
+
+def is_half(node: fx.Node) -> bool:
+    """Returns whether the value of `node` is one float16 tensor."""
+    value = node.meta["val"]
+    return isinstance(value, torch.Tensor) and value.dtype is torch.float16
+
+
+def _wide_fake(value: torch.Tensor) -> torch.Tensor:
+    if value.dtype is not torch.float16:
+        return value
+    return torch.empty_like(value, dtype=torch.float32)
