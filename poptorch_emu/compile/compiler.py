@@ -17,7 +17,6 @@ from poptorch_emu.compile.limits import (
 )
 from poptorch_emu.compile.lower import Lowering
 from poptorch_emu.compile.segments import cut
-from poptorch_emu.compile.sharding import warn_of_whole_tensors
 from poptorch_emu.config import CompileConfig, StrategyKind
 from poptorch_emu.ir.graph import Graph, SinkKind
 from poptorch_emu.ir.verify import verify
@@ -78,7 +77,6 @@ def compile_model(
     config = request.config
     if request.optimizer is not None:
         check_clipped_groups(request.optimizer, config)
-        warn_of_whole_tensors(config, request.optimizer.kind)
     on_step(STEPS[0])
     recorded = trace(
         request.model,

@@ -7,7 +7,8 @@ import torch
 
 from poptorch_emu.compile.executable import VariableInfo
 from poptorch_emu.compile.sharding import Sharding, sharding_of
-from poptorch_emu.compile.update_lowering import Gradient, UpdatePlan, gradient_scale
+from poptorch_emu.compile.update_lowering import UpdatePlan, gradient_scale
+from poptorch_emu.compile.update_parts import Gradient
 from poptorch_emu.config import CompileConfig, ShardingConfig
 from poptorch_emu.enums import ReductionType
 from poptorch_emu.update.config import GroupConfig, Hyper, OptimizerConfig, OptimizerKind
@@ -15,8 +16,9 @@ from poptorch_emu.update.config import GroupConfig, Hyper, OptimizerConfig, Opti
 ADAM = {"beta1": 0.9, "beta2": 0.999, "eps": 1e-8, "lr": 0.1, "weight_decay": 0.0}
 
 
-def optimizer(kind=OptimizerKind.ADAM, *, limit=math.inf):
-    hypers = tuple((name, Hyper(value, is_constant=True)) for name, value in ADAM.items())
+def optimizer(kind=OptimizerKind.ADAM, *, limit=math.inf, **others):
+    values = {**ADAM, **others}
+    hypers = tuple((name, Hyper(values[name], is_constant=True)) for name in sorted(values))
     return OptimizerConfig(kind, (GroupConfig(hypers),), (0, 0, 0), max_grad_norm=limit)
 
 
@@ -110,26 +112,40 @@ def test_plan_when_sharded_then_every_replica_updates_its_part_and_counts_for_it
 
 
 @pytest.mark.parametrize(
-    ("variable", "replicas", "kind"),
+    ("variable", "replicas"),
     [
-        (weight(), 1, OptimizerKind.ADAM),
-        (weight(shape=()), 2, OptimizerKind.ADAM),
-        (weight(groups=(0, 1)), 2, OptimizerKind.ADAM),
-        (weight(is_per_replica=True), 2, OptimizerKind.ADAM),
-        (weight(), 2, OptimizerKind.LAMB),
+        (weight(), 1),
+        (weight(shape=()), 2),
+        (weight(groups=(0, 1)), 2),
+        (weight(is_per_replica=True), 2),
     ],
-    ids=["one-replica", "0-d", "grouped", "changed-by-the-model", "LAMB"],
+    ids=["one-replica", "0-d", "grouped", "changed-by-the-model"],
 )
-def test_sharding_when_a_weight_cannot_be_cut_then_it_stays_whole(variable, replicas, kind):
-    everything = ShardingConfig(0, 0, 0)
-    assert sharding_of(variable, config(replicas, everything), kind) == Sharding()
+def test_sharding_when_a_weight_cannot_be_cut_then_it_stays_whole(variable, replicas):
+    assert sharding_of(variable, config(replicas, ShardingConfig(0, 0, 0))) == Sharding()
+
+
+def test_plan_when_lamb_is_sharded_then_squares_are_added_up_between_two_halves():
+    optimiser = optimizer(OptimizerKind.LAMB, max_weight_norm=10.0)
+    gradients = [(weight("a"), 0), (weight("b"), 0), (weight("scale", ()), 0)]
+    result = plan(gradients, 1, config(2, ShardingConfig(0, 0, 0)), optimiser)
+    assert names(result) == [
+        ["reduce 0", "directions 0", "reduce squares 0", "steps 0", "update 0"]
+    ]
+    reduction, directions, squares, steps, update = result.parts[0]
+    assert reduction.reductions == ("scale",)
+    assert list(directions.sums.values()) == list(squares.reductions) == result.sums
+    assert len(result.sums) == 2 and list(steps.stores.values()) == ["a", "b"]
+    assert {"scale", "Step___scale"} < set(update.stores.values())
+    (link,) = result.links
+    assert (link.producer, link.consumer, len(link.sources)) == ("directions 0", "steps 0", 2)
 
 
 @pytest.mark.parametrize(("threshold", "is_cut"), [(24, True), (25, False), (None, False)])
 def test_sharding_when_a_weight_has_24_elements_then_thresholds_above_keep_it(threshold, is_cut):
     settings = config(2, ShardingConfig(threshold, None, threshold))
     expected = Sharding(is_cut, False, is_cut)
-    assert sharding_of(weight(), settings, OptimizerKind.SGD2) == expected
+    assert sharding_of(weight(), settings) == expected
 
 
 @pytest.mark.parametrize(
