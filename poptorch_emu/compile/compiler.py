@@ -27,7 +27,6 @@ from poptorch_emu.compile.phases import check_phases
 from poptorch_emu.compile.plan_memory import plan_memory
 from poptorch_emu.compile.recompute import recomputation_of, recomputed_operations
 from poptorch_emu.compile.segments import cut
-from poptorch_emu.compile.sharding import warn_of_whole_tensors
 from poptorch_emu.config import CompileConfig, PipelineOrder, StrategyConfig, StrategyKind
 from poptorch_emu.ir.graph import Graph, SinkKind, SourceKind, source_of
 from poptorch_emu.ir.verify import verify
@@ -98,7 +97,6 @@ def compile_model(
     check_return_periods(config)
     if request.optimizer is not None:
         check_clipped_groups(request.optimizer, config)
-        warn_of_whole_tensors(config, request.optimizer.kind)
     on_step(STEPS[0])
     recorded = trace(
         request.model,

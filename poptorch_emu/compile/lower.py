@@ -17,7 +17,8 @@ from poptorch_emu.compile.hyper_parameters import scalar_name, scalar_value, spl
 from poptorch_emu.compile.placement import location_of, parts_of
 from poptorch_emu.compile.segment import Instruction, Register, Segment
 from poptorch_emu.compile.segments import SegmentedGraph
-from poptorch_emu.compile.update_lowering import Gradient, Part, UpdatePlan, state_variable
+from poptorch_emu.compile.update_lowering import UpdatePlan
+from poptorch_emu.compile.update_parts import Gradient, Part, state_variable
 from poptorch_emu.config import AnchorConfig, CompileConfig
 from poptorch_emu.ir.graph import Graph, SinkKind, Source, SourceKind, source_of
 from poptorch_emu.schedule.actions import Action, Kind
@@ -201,6 +202,8 @@ class Lowering:
             self.program.shard_variable(self.variables[name].index)
         for name in plan.sharded_accumulators:
             self.program.shard_accumulator(self._accumulators[name])
+        for name in plan.sums:
+            self._accumulators[name] = self.program.add_accumulator(name, torch.float32, False)
         self._emit_updates(plan)
 
     def _emit_updates(self, plan: UpdatePlan) -> None:
@@ -212,9 +215,9 @@ class Lowering:
         for link in plan.links:
             self.program.add_link(
                 indices[link.producer],
-                [link.source],
+                link.sources,
                 indices[link.consumer],
-                [link.target],
+                link.targets,
                 1,
             )
 
@@ -235,6 +238,8 @@ class Lowering:
             is_shard = part.is_sharded and bool(variable.shape)
             store = self.program.store_variable_shard if is_shard else self.program.store_variable
             store(index, register, variable.index)
+        for register, name in part.sums.items():
+            self.program.accumulate(index, register, self._accumulators[name])
         return index
 
     def _window_values(self, part: Part) -> dict[str, int]:
@@ -290,8 +295,10 @@ class Lowering:
 
     def _is_cut(self, source: Source) -> bool:
         """Returns whether a sharded segment reads a part of `source` only."""
-        is_tensor = source.kind in (SourceKind.VARIABLE, SourceKind.GRADIENT)
-        return is_tensor and bool(self.variables[source.name].shape)
+        if source.kind not in (SourceKind.VARIABLE, SourceKind.GRADIENT):
+            return False
+        variable = self.variables.get(source.name)
+        return variable is not None and bool(variable.shape)
 
     def _emit_shard_load(self, segment: int, source: Source, register: int) -> None:
         if source.kind is SourceKind.VARIABLE:

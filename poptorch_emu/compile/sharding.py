@@ -7,9 +7,6 @@ from dataclasses import dataclass
 
 from poptorch_emu.compile.executable import VariableInfo
 from poptorch_emu.config import CompileConfig
-from poptorch_emu.log import logger
-from poptorch_emu.update.config import OptimizerKind
-from poptorch_emu.update.rules import is_elementwise
 
 
 @dataclass(frozen=True)
@@ -26,15 +23,14 @@ class Sharding:
         return self.has_weight or self.has_states or self.has_accumulator
 
 
-def sharding_of(weight: VariableInfo, config: CompileConfig, kind: OptimizerKind) -> Sharding:
+def sharding_of(weight: VariableInfo, config: CompileConfig) -> Sharding:
     """Returns how `weight` and what belongs to it is cut.
 
-    Whole stay: everything with one replica, 0-d weights, weights that groups of replicas have
-    values of their own of or that the model changes, and all weights under a rule that is not
-    elementwise.
+    Whole stay: everything with one replica, 0-d weights, and weights that groups of replicas have
+    values of their own of or that the model changes.
     """
     is_whole = weight.is_per_replica or weight.group_of_replica or not weight.shape
-    if config.replication_factor == 1 or is_whole or not is_elementwise(kind):
+    if config.replication_factor == 1 or is_whole:
         return Sharding()
     num_elements = math.prod(weight.shape)
     thresholds = config.sharding
@@ -45,12 +41,3 @@ def sharding_of(weight: VariableInfo, config: CompileConfig, kind: OptimizerKind
     return Sharding(
         is_cut(thresholds.weight), is_cut(thresholds.optimizer), is_cut(thresholds.accumulator)
     )
-
-
-def warn_of_whole_tensors(config: CompileConfig, kind: OptimizerKind) -> None:
-    """Says that LAMB, which needs norms of whole tensors, keeps them whole."""
-    if config.sharding.is_asked_for and not is_elementwise(kind):
-        logger.warning(
-            "Replicated tensor sharding has no effect with LAMB: its update needs norms of whole "
-            "weights, so each replica keeps them whole."
-        )

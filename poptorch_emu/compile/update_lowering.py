@@ -5,69 +5,23 @@ Nothing here knows the engine; `lower.py` hands it over.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
 
 import torch
 
 from poptorch_emu.compile.executable import VariableInfo
-from poptorch_emu.compile.hyper_parameters import scalar_name
+from poptorch_emu.compile.lamb_shards import LambShards
 from poptorch_emu.compile.segment import Register, Segment
 from poptorch_emu.compile.sharding import Sharding, sharding_of
+from poptorch_emu.compile.update_parts import Binding, Gradient, Part, PartLink, state_variable
 from poptorch_emu.config import CompileConfig
 from poptorch_emu.enums import ReductionType
-from poptorch_emu.ir.graph import Graph, Sink, Source, SourceKind
+from poptorch_emu.ir.graph import Graph
 from poptorch_emu.passes import stochastic_rounding
 from poptorch_emu.trace.clip_rule import record_clip, record_norm
-from poptorch_emu.trace.update_rule import CLIP, WEIGHT, record_update
+from poptorch_emu.trace.update_rule import CLIP, record_update
 from poptorch_emu.update.config import OptimizerConfig
-from poptorch_emu.update.rules import state_names
-
-
-@dataclass(frozen=True)
-class Gradient:
-    """The gradient of a weight, where it is accumulated.
-
-    Attributes:
-        name: of the weight.
-        ipu: that accumulates, and therefore updates.
-        group: index of the optimiser's group.
-        number: of the weight among all parameters.
-    """
-
-    name: str
-    ipu: int
-    group: int
-    weight: VariableInfo
-    number: int
-
-
-@dataclass
-class Part:
-    """One segment of an update.
-
-    Attributes:
-        runners: the replicas that run it: one for all, one for each group, or each.
-        reductions: weights whose gradients the runners add up over their group first.
-        stores: the variable that a register becomes.
-        is_sharded: whether tensors stand for the runner's part of them.
-    """
-
-    code: Segment
-    runners: tuple[int, ...] = (0,)
-    reductions: tuple[str, ...] = ()
-    stores: dict[int, str] = field(default_factory=dict)
-    is_sharded: bool = False
-
-
-@dataclass(frozen=True)
-class PartLink:
-    """A value that one part sends to another, by the names of their segments."""
-
-    producer: str
-    source: int
-    consumer: str
-    target: int
+from poptorch_emu.update.rules import is_elementwise, state_names
 
 
 class UpdatePlan:
@@ -77,6 +31,7 @@ class UpdatePlan:
         states: what the optimiser keeps on the device; numbered by who adds them to the program.
         sharded_variables: names of those that each replica holds a part of.
         sharded_accumulators: weights whose accumulator each replica holds a part of.
+        sums: names of further accumulators, float32, which replicas add up during the update.
     """
 
     def __init__(self, optimizer: OptimizerConfig, config: CompileConfig, num_ipus: int) -> None:
@@ -85,6 +40,7 @@ class UpdatePlan:
         self.states: list[VariableInfo] = []
         self.sharded_variables: list[str] = []
         self.sharded_accumulators: list[str] = []
+        self.sums: list[str] = []
         self._optimizer = optimizer
         self._config = config
         self._scale = gradient_scale(config)
@@ -100,15 +56,19 @@ class UpdatePlan:
             updates: dict[tuple[tuple[int, ...], bool], Part] = {}
             self._part(updates, f"update {ipu}", (0,), is_sharded=False)
             clips: dict[str, Register] = {}
-            for gradient in gradients:
-                if gradient.ipu != ipu:
-                    continue
+            mine = [gradient for gradient in gradients if gradient.ipu == ipu]
+            for gradient in mine:
+                self._add_states(gradient, shardings[gradient.name])
+            if not is_elementwise(self._optimizer.kind):
+                mine = self._add_lamb(ipu, mine, shardings)
+            for gradient in mine:
                 sharding = shardings[gradient.name]
                 runners = self._everyone if sharding.is_active else gradient.weight.leaders
                 part = self._part(updates, f"update {ipu}", runners, sharding.is_active)
                 if norms and part.code.name not in clips:
                     clips[part.code.name] = self._add_clip(part.code, norms)
-                self._update(part, gradient, sharding, clips.get(part.code.name))
+                arrived = {CLIP.name: clips[part.code.name]} if norms else {}
+                Binding(gradient, arrived).inline(self._template(gradient), part)
             for part in updates.values():
                 part.code.set_dying(set(part.stores))
             parts.extend(updates.values())
@@ -128,7 +88,7 @@ class UpdatePlan:
         return parts[key]
 
     def _add_sharding(self, weight: VariableInfo) -> Sharding:
-        sharding = sharding_of(weight, self._config, self._optimizer.kind)
+        sharding = sharding_of(weight, self._config)
         if sharding.has_weight:
             self.sharded_variables.append(weight.name)
         if sharding.has_accumulator:
@@ -173,19 +133,23 @@ class UpdatePlan:
         """
         arrived = [Register(code.new_register()) for _ in norms]
         for (producer, source), target in zip(norms, arrived, strict=True):
-            self.links.append(PartLink(producer, source, code.name, target.index))
+            self.links.append(PartLink(producer, (source,), code.name, (target.index,)))
         template = record_clip(len(norms), self._optimizer.max_grad_norm)
         (register,) = code.inline(template, lambda source: arrived[int(source.name)]).values()
         return Register(register)
 
-    def _update(
-        self, part: Part, gradient: Gradient, sharding: Sharding, clip: Register | None
-    ) -> None:
-        self._add_states(gradient, sharding)
-        binding = _Binding(gradient, clip)
-        results = part.code.inline(self._template(gradient), binding)
-        for result, register in results.items():
-            part.stores[register] = binding.variable(result)
+    def _add_lamb(
+        self, ipu: int, gradients: Sequence[Gradient], shardings: Mapping[str, Sharding]
+    ) -> list[Gradient]:
+        """Plans LAMB of the weights that are cut; returns the gradients of the others."""
+        cut = [gradient for gradient in gradients if shardings[gradient.name].is_active]
+        if cut:
+            lamb = LambShards(self._optimizer, self._scale, self._everyone, ipu)
+            lamb.add(cut)
+            self.parts[ipu].extend(lamb.parts)
+            self.links.append(lamb.link)
+            self.sums.extend(lamb.sums)
+        return [gradient for gradient in gradients if gradient not in cut]
 
     def _template(self, gradient: Gradient) -> Graph:
         # Rounding at random, each weight has numbers of its own.
@@ -217,40 +181,6 @@ class UpdatePlan:
             self.states.append(state)
             if sharding.has_states and not spec.is_scalar:
                 self.sharded_variables.append(state.name)
-
-
-class _Binding:
-    """Names the sources and results of an update's template for one weight."""
-
-    def __init__(self, gradient: Gradient, clip: Register | None) -> None:
-        self._gradient = gradient
-        self._clip = clip
-
-    def __call__(self, source: Source) -> Source | Register:
-        """Returns what stands in the program for a source of the template."""
-        if source == CLIP:
-            assert self._clip is not None, "the template of an optimiser that clips needs a factor"
-            return self._clip
-        if source.kind is SourceKind.SCALAR:
-            return replace(source, name=scalar_name(source.name, self._gradient.group))
-        if source.kind is SourceKind.VARIABLE:
-            return replace(source, name=self._variable(source.name))
-        if source.kind is SourceKind.GRADIENT:
-            return replace(source, name=self._gradient.name)
-        return source
-
-    def variable(self, sink: Sink) -> str:
-        """Returns the name of the variable that a result of the template goes to."""
-        return self._variable(sink.name)
-
-    def _variable(self, name: str) -> str:
-        weight = self._gradient.name
-        return weight if name == WEIGHT else state_variable(name, weight)
-
-
-def state_variable(state: str, parameter: str) -> str:
-    """Returns the name of an optimiser's state, in the form in which PopART names it."""
-    return f"{state}___{parameter}"
 
 
 def gradient_scale(config: CompileConfig) -> float:

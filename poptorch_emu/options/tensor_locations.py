@@ -44,8 +44,7 @@ class TensorLocationSettings(OptionsDict):
     def useReplicatedTensorSharding(self, use: bool = True) -> TensorLocationSettings:
         """Lets each replica hold and update a part of the tensor only (exact).
 
-        For weights, optimiser state and accumulators of rules that work element by element; LAMB
-        keeps them whole.
+        For weights, optimiser state and accumulators in training.
         """
         return self._set_flag("useReplicatedTensorSharding", use, "useReplicatedTensorSharding")
 

@@ -10,7 +10,7 @@ import torch
 
 from poptorch_emu.ir.graph import Graph, Sink, SinkKind, Source, SourceKind
 from poptorch_emu.trace.template import TEMPLATE_SHAPE, Template
-from poptorch_emu.update.config import LOSS_SCALING, OptimizerConfig
+from poptorch_emu.update.config import LOSS_SCALING, Hyper, OptimizerConfig
 from poptorch_emu.update.rules import state_names, update
 
 WEIGHT = "weight"
@@ -37,20 +37,11 @@ def record_update(
     weight = template.source(Source(SourceKind.VARIABLE, WEIGHT), weight_dtype)
     gradient = template.source(Source(SourceKind.GRADIENT, WEIGHT), config.accum_type)
     clip = template.source(CLIP, torch.float32, ()) if config.clips else None
-    states = {}
-    for spec in state_names(config, config.groups[group_index]):
-        shape = () if spec.is_scalar else TEMPLATE_SHAPE
-        states[spec.name] = template.source(
-            Source(SourceKind.VARIABLE, spec.name), spec.dtype, shape
-        )
-    hypers: dict[str, float | torch.Tensor] = {
-        name: hyper.value
-        if hyper.is_constant
-        else template.source(Source(SourceKind.SCALAR, name), torch.float64, ())
-        for name, hyper in (*config.groups[group_index].hypers, (LOSS_SCALING, config.loss_scaling))
-    }
+    states = state_sources(template, config, group_index)
+    hypers = hyper_sources(template, config, group_index)
+    scaling = loss_scaling_source(template, config)
     with template.recording():
-        reduced = _rescaled(gradient, hypers.pop(LOSS_SCALING), gradient_scale)
+        reduced = rescaled(gradient, scaling, gradient_scale)
         if clip is not None:
             reduced = reduced * clip
         new_weight, new_state = update(config, group_index, weight, reduced, states, hypers)
@@ -62,7 +53,42 @@ def record_update(
     )
 
 
-def _rescaled(
+def state_sources(
+    template: Template, config: OptimizerConfig, group_index: int
+) -> dict[str, torch.Tensor]:
+    """Returns stand-ins for the states of a weight, by name."""
+    return {
+        spec.name: template.source(
+            Source(SourceKind.VARIABLE, spec.name),
+            spec.dtype,
+            () if spec.is_scalar else TEMPLATE_SHAPE,
+        )
+        for spec in state_names(config, config.groups[group_index])
+    }
+
+
+def hyper_sources(
+    template: Template, config: OptimizerConfig, group_index: int
+) -> dict[str, float | torch.Tensor]:
+    """Returns the hyper-parameters of a group: numbers, and stand-ins for those that may change."""
+    return {
+        name: _hyper_source(template, name, hyper)
+        for name, hyper in config.groups[group_index].hypers
+    }
+
+
+def loss_scaling_source(template: Template, config: OptimizerConfig) -> float | torch.Tensor:
+    """Returns the loss scaling like a hyper-parameter."""
+    return _hyper_source(template, LOSS_SCALING, config.loss_scaling)
+
+
+def _hyper_source(template: Template, name: str, hyper: Hyper) -> float | torch.Tensor:
+    if hyper.is_constant:
+        return hyper.value
+    return template.source(Source(SourceKind.SCALAR, name), torch.float64, ())
+
+
+def rescaled(
     gradient: torch.Tensor, loss_scaling: float | torch.Tensor, scale: float
 ) -> torch.Tensor:
     """Frees a gradient of the loss scaling and multiplies it by `scale`."""

@@ -95,13 +95,52 @@ def update(
         state: by the names of `state_names`.
         hyper: by the names of the group: floats, or 0-d float64 tensors for those that may change.
     """
-    operands = {name: value.float() for name, value in state.items()}
     rule = _RULES[config.kind]
-    new_weight, new_state = rule(config, weight.float(), gradient.float(), operands, hyper)
+    new_weight, new_state = rule(config, weight.float(), gradient.float(), _wide(state), hyper)
+    return new_weight.to(weight.dtype), _stored(config, group_index, new_state)
+
+
+def lamb_direction(
+    config: OptimizerConfig,
+    group_index: int,
+    weight: Tensor,
+    gradient: Tensor,
+    state: State,
+    hyper: Hypers,
+) -> tuple[Tensor, Tensor, State]:
+    """Does the first half of LAMB's step for a part of a weight; arguments are those of `update`.
+
+    Returns:
+        The direction, the sums of the squares of weight and direction (shape [2], float32), and
+        the new state.
+    """
+    w = weight.float()
+    direction, new_state = _lamb_direction(config, w, gradient.float(), _wide(state), hyper)
+    squares = torch.stack([(w * w).sum(), (direction * direction).sum()])
+    return direction, squares, _stored(config, group_index, new_state)
+
+
+def lamb_step(weight: Tensor, direction: Tensor, squares: Tensor, hyper: Hypers) -> Tensor:
+    """Does the second half: returns a part of the weight after the step.
+
+    Args:
+        weight: the part.
+        direction: what `lamb_direction` returned for it.
+        squares: the sums over all parts of the weight.
+        hyper: with "lr" and "max_weight_norm".
+    """
+    norms = squares[0].sqrt(), squares[1].sqrt()
+    return _lamb_step(weight.float(), direction, norms, hyper).to(weight.dtype)
+
+
+def _wide(state: State) -> State:
+    return {name: value.float() for name, value in state.items()}
+
+
+def _stored(config: OptimizerConfig, group_index: int, state: State) -> State:
+    """Rounds each state to the type it is kept in."""
     specs = state_names(config, config.groups[group_index])
-    return new_weight.to(weight.dtype), {
-        spec.name: new_state[spec.name].to(spec.dtype) for spec in specs
-    }
+    return {spec.name: state[spec.name].to(spec.dtype) for spec in specs}
 
 
 def _sgd(
@@ -135,6 +174,14 @@ def _adam(
 def _lamb(
     config: OptimizerConfig, w: Tensor, g: Tensor, state: State, hyper: Hypers
 ) -> tuple[Tensor, State]:
+    direction, moments = _lamb_direction(config, w, g, state, hyper)
+    norms = torch.linalg.vector_norm(w), torch.linalg.vector_norm(direction)
+    return _lamb_step(w, direction, norms, hyper), moments
+
+
+def _lamb_direction(
+    config: OptimizerConfig, w: Tensor, g: Tensor, state: State, hyper: Hypers
+) -> tuple[Tensor, State]:
     moments = _moments(g, state, hyper)
     if config.kind is OptimizerKind.LAMB:
         mean = moments["Accl1"] / single(-_bias(moments["Step"], hyper["beta1"]))
@@ -143,8 +190,12 @@ def _lamb(
         direction = moments["Accl1"] / (moments["Accl2"].sqrt() + single(hyper["eps"]))
     if not is_zero(hyper["weight_decay"]):
         direction = add_scaled(direction, w, hyper["weight_decay"])
-    step_size = -hyper["lr"] * _trust_ratio(w, direction, hyper["max_weight_norm"])
-    return add_scaled(w, direction, step_size), moments
+    return direction, moments
+
+
+def _lamb_step(w: Tensor, direction: Tensor, norms: tuple[Tensor, Tensor], hyper: Hypers) -> Tensor:
+    step_size = -hyper["lr"] * _trust_ratio(*norms, hyper["max_weight_norm"])
+    return add_scaled(w, direction, step_size)
 
 
 def _rmsprop(
@@ -191,12 +242,11 @@ def _corrected_root(moments: State, hyper: Hypers) -> Tensor:
     return moments["Accl2"].sqrt() / single(correction.sqrt()) + single(hyper["eps"])
 
 
-def _trust_ratio(w: Tensor, direction: Tensor, max_weight_norm: Value) -> Value:
-    """Returns the norm of `w`, bounded, over that of `direction`; 1 where either is 0."""
+def _trust_ratio(weight_norm: Tensor, norm: Tensor, max_weight_norm: Value) -> Value:
+    """Returns the norm of the weight, bounded, over that of the direction; 1 where either is 0."""
     if is_zero(max_weight_norm):
         return 1.0
-    bounded = torch.linalg.vector_norm(w).clamp(max=single(max_weight_norm))
-    norm = torch.linalg.vector_norm(direction)
+    bounded = weight_norm.clamp(max=single(max_weight_norm))
     ratio: Tensor = bounded / norm
     return ratio.masked_fill((bounded == 0) | (norm == 0), 1.0)
 

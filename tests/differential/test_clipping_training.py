@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 import math
 
 import pytest
@@ -18,10 +19,14 @@ pytestmark = pytest.mark.feature("max_grad_norm", fidelity="exact")
 LIMIT = 0.4
 
 
-@pytest.mark.parametrize("replicas", [1, 2])
-@pytest.mark.parametrize("accumulation", [1, 8])
-@pytest.mark.parametrize("stages", [1, 2, 4])
-@pytest.mark.parametrize("name", ["SGD", "Adam", "AdamW"])
+# One rule with all layouts, and each rule with one of them.
+CASES = [
+    *itertools.product(["SGD"], [1, 2, 4], [1, 4], [1, 2]),
+    *itertools.product(["Adam", "AdamW"], [2], [4], [2]),
+]
+
+
+@pytest.mark.parametrize(("name", "stages", "accumulation", "replicas"), CASES)
 def test_clipping_when_trained_then_equals_plain_pytorch(
     name: str, stages: int, accumulation: int, replicas: int
 ) -> None:
@@ -33,7 +38,7 @@ def test_clipping_when_trained_then_equals_plain_pytorch(
         FAMILIES["mlp"].make(stages),
         FAMILIES["mlp"].batch,
         Setting("sharded", accumulation, replicas=replicas),
-        num_updates=6,
+        num_updates=4,
         make_optimizer=make,
         max_grad_norm=LIMIT,
         rtol=1e-4,
@@ -45,8 +50,8 @@ def test_clipping_when_pipelined_over_four_ipus_then_equals_plain_pytorch() -> N
     assert_same_training(
         FAMILIES["mnist"].make(4),
         FAMILIES["mnist"].batch,
-        Setting("pipelined", accumulation=8, iterations=2),
-        num_updates=4,
+        Setting("pipelined", accumulation=7),
+        num_updates=2,
         make_optimizer=lambda parameters, module: module.SGD(
             parameters,
             lr=0.1,
