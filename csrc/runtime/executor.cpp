@@ -10,6 +10,7 @@
 #include <sstream>
 
 #include "common/errors.h"
+#include "runtime/heap.h"
 
 namespace poptorch_emu {
 namespace {
@@ -50,6 +51,7 @@ Executor::Executor(std::shared_ptr<const Program> program, ExecutorOptions optio
         "An executor needs at least one replica and one worker, and for each replica the group "
         "of inputs that it reads.");
   }
+  limit_heap_growth();
   num_groups_ = 1 + *std::max_element(options_.input_group_of_replica.begin(),
                                       options_.input_group_of_replica.end());
   find_ends();

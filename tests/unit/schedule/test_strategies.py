@@ -120,3 +120,21 @@ def test_schedule_when_written_equals_its_golden(
     if request.config.getoption("--update-golden", default=False):
         path.write_text(header + text)
     assert path.read_text() == header + text
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "ipu_of_stage", "num_micro_batches"),
+    [
+        ("sequential_2x2", ScheduleKind.SEQUENTIAL, (0, 1), 2),
+        ("revisit_grouped_2x4", ScheduleKind.GROUPED, (0, 1, 0), 4),
+        ("serial_phased_1x2", ScheduleKind.SERIAL_PHASED, (0, 0, 0), 2),
+        ("parallel_phased_2x2", ScheduleKind.PARALLEL_PHASED, (0, 1, 0), 2),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_schedule_when_stages_share_ipus_then_equals_its_golden(
+    name, kind, ipu_of_stage, num_micro_batches
+):
+    lines = (GOLDEN / f"schedule_{name}.csv").read_text().splitlines(keepends=True)
+    written = "".join(line for line in lines if not line.startswith("#"))
+    assert to_csv(make_schedule(kind, ipu_of_stage, num_micro_batches, True)) == written

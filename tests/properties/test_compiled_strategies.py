@@ -1,0 +1,69 @@
+"""Models cut at random, in any order: legal schedules, and the plain loop's numbers."""
+
+from __future__ import annotations
+
+import copy
+
+import torch
+from helpers import Setting, plain_step
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import poptorch_emu as poptorch
+from poptorch_emu import emulator
+from poptorch_emu.compile.memory_plan import Content
+from poptorch_emu.schedule.legality import check
+
+WIDTH = 4
+
+
+class Cut(torch.nn.Module):
+    """A chain of layers, each on the IPU that `ipus` says."""
+
+    def __init__(self, ipus: list[int]) -> None:
+        super().__init__()
+        self.layers = torch.nn.ModuleList([torch.nn.Linear(WIDTH, WIDTH) for _ in ipus])
+        self.ipus = ipus
+
+    def forward(self, x: torch.Tensor, labels: torch.Tensor):
+        for index, layer in enumerate(self.layers):
+            with poptorch.Block(f"part{index}", ipu_id=self.ipus[index]):
+                x = torch.tanh(layer(x))
+        with poptorch.Block("loss", ipu_id=self.ipus[-1]):
+            return x, torch.nn.functional.cross_entropy(x, labels)
+
+
+@settings(max_examples=8, deadline=None)
+@given(
+    ipus=st.lists(st.integers(0, 3), min_size=1, max_size=5),
+    order=st.sampled_from(["grouped", "interleaved", "sequential"]),
+    recomputation=st.integers(0, 4),
+    extra=st.integers(0, 3),
+)
+def test_training_when_cut_at_random_then_is_legal_and_equals_plain_pytorch(
+    ipus: list[int], order: str, recomputation: int, extra: int
+) -> None:
+    setting = Setting(accumulation=2 * len(ipus) + 1 + extra)
+    options = setting.options().autoRoundNumIPUs(True)
+    options.setExecutionStrategy(poptorch.PipelinedExecution(poptorch.AutoStage.AutoIncrement))
+    options._Popart.set("autoRecomputation", recomputation)
+    emulator.set_schedule(options, order)
+    model = Cut(ipus)
+    plain = copy.deepcopy(model)
+    rows = 2 * setting.num_micro_batches
+    batch = torch.randn(rows, WIDTH), torch.randint(WIDTH, (rows,))
+
+    training = poptorch.trainingModel(
+        model, options, poptorch.optim.SGD(model.parameters(), lr=0.1)
+    )
+    losses = training(*batch)[1]
+
+    expected = plain_step(plain, torch.optim.SGD(plain.parameters(), lr=0.1), batch, setting)
+    torch.testing.assert_close(losses, expected, rtol=1e-5, atol=1e-6)
+    check(emulator.schedule(training).grid)
+    plan = emulator.memory(training)
+    weights = sum(p.numel() * p.element_size() for p in model.parameters())
+    assert plan.num_bytes(content=Content.WEIGHT) == weights
+    training.destroy()
+    for name, value in plain.state_dict().items():
+        torch.testing.assert_close(model.state_dict()[name], value, rtol=1e-5, atol=1e-6)

@@ -1,0 +1,100 @@
+"""From options about memory and strategies to the immutable configuration of a compilation."""
+
+import pytest
+
+from poptorch_emu.config import (
+    LocationConfig,
+    MachineConfig,
+    PipelineOrder,
+    Recomputation,
+    StrategyKind,
+    TensorLocation,
+)
+from poptorch_emu.emulator import set_schedule
+from poptorch_emu.enums import Liveness, OutputMode
+from poptorch_emu.options import (
+    Options,
+    ParallelPhasedExecution,
+    Phase,
+    SerialPhasedExecution,
+    TensorLocationSettings,
+)
+from poptorch_emu.options.freeze import freeze
+
+
+def frozen(options):
+    return freeze(options.outputMode(OutputMode.All), is_training=True)
+
+
+@pytest.mark.parametrize("mode", Recomputation)
+def test_freeze_when_recomputation_is_set_then_has_its_kind(mode):
+    options = Options()
+    options._Popart.set("autoRecomputation", mode.value)
+    assert frozen(options).recomputation is mode
+
+
+def test_freeze_when_locations_are_set_then_each_kind_has_its_own():
+    options = Options()
+    away = TensorLocationSettings().useOnChipStorage(False).minElementsForOffChip(8)
+    options.TensorLocations.setWeightLocation(away)
+    options.TensorLocations.setActivationLocation(
+        TensorLocationSettings().useIOTilesToLoad().useIOTilesToStore()
+    )
+    assert frozen(options).locations == LocationConfig(
+        activation=TensorLocation(uses_io_tiles_to_load=True, uses_io_tiles_to_store=True),
+        weight=TensorLocation(is_on_chip=False, min_elements_off_chip=8),
+    )
+
+
+@pytest.mark.parametrize(("elements", "is_remote"), [(7, False), (8, True), (9, True)])
+def test_location_when_tensor_is_small_then_stays_on_chip(elements, is_remote):
+    assert (
+        TensorLocation(is_on_chip=False, min_elements_off_chip=8).is_remote(elements) == is_remote
+    )
+    assert not TensorLocation(min_elements_off_chip=8).is_remote(elements)
+
+
+def test_freeze_when_machine_options_are_set_then_are_recorded():
+    options = Options()
+    options.TensorLocations.numIOTiles(64)
+    options.setAvailableMemoryProportion({"IPU1": 0.2, "IPU0": 0.6})
+    options._Popart.set("defaultPrefetchBufferingDepth", 3)
+    options._Popart.set("enableOutlining", False)
+    options._Popart.set("outlineThreshold", 10.0)
+    assert frozen(options).machine == MachineConfig(
+        num_io_tiles=64,
+        available_memory_proportion=((0, 0.6), (1, 0.2)),
+        buffering_depth=3,
+        is_outlined=False,
+        outline_threshold=10.0,
+    )
+
+
+def test_freeze_when_buffering_depth_is_zero_then_raises():
+    options = Options()
+    options._Popart.set("defaultBufferingDepth", 0)
+    options._Popart.set("defaultPrefetchBufferingDepth", 0)
+    with pytest.raises(ValueError, match="defaultBufferingDepth.* at least 1, not 0"):
+        frozen(options)
+
+
+def test_freeze_when_phased_then_has_liveness_and_separate_backward():
+    serial = SerialPhasedExecution(Phase("a"), Phase("b"))
+    serial.setTensorsLiveness(Liveness.OffChipAfterEachPhase).useSeparateBackwardPhase()
+    strategy = frozen(Options().setExecutionStrategy(serial)).strategy
+    assert strategy.is_phased
+    assert strategy.liveness is Liveness.OffChipAfterEachPhase
+    assert strategy.has_separate_backward_phase
+
+    parallel = ParallelPhasedExecution(Phase("a"), Phase("b")).sendTensorsOffChipAfterFwd()
+    strategy = frozen(Options().setExecutionStrategy(parallel)).strategy
+    assert strategy.kind is StrategyKind.PARALLEL_PHASED
+    assert strategy.liveness is Liveness.OffChipAfterFwd
+    assert not strategy.has_separate_backward_phase
+
+
+def test_freeze_when_order_is_set_then_survives_a_clone():
+    options = Options()
+    set_schedule(options, "interleaved")
+    assert frozen(options.clone()).strategy.order is PipelineOrder.INTERLEAVED
+    assert frozen(Options()).strategy.order is PipelineOrder.GROUPED
