@@ -45,7 +45,14 @@ from poptorch_emu.hooks import registerPostCompileHook, registerPreCompileHook
 from poptorch_emu.log import logger
 from poptorch_emu.log import set_log_level as setLogLevel  # noqa: N812
 from poptorch_emu.module_repr import module_repr
-from poptorch_emu.ops import identity_loss, nop, recomputationCheckpoint, set_available_memory
+from poptorch_emu.ops import (
+    cond,
+    for_loop,
+    identity_loss,
+    nop,
+    recomputationCheckpoint,
+    set_available_memory,
+)
 from poptorch_emu.options import (
     Options,
     ParallelPhasedExecution,
@@ -96,7 +103,9 @@ __all__ = [
     "UnrecoverableError",
     "VariableRetrievalMode",
     "__version__",
+    "cond",
     "createPoptorchError",
+    "for_loop",
     "identity_loss",
     "inferenceModel",
     "isRunningOnIpu",

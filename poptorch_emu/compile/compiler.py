@@ -95,9 +95,9 @@ def compile_model(
 
 def optimise(graph: Graph) -> Graph:
     """Returns the graph after all passes."""
+    graph = random_numbers.run(graph)
     graph = simplify.run(graph)
     graph = constant_folding.run(graph)
-    graph = random_numbers.run(graph)
     graph = output_types.run(graph)
     return verify(graph)
 

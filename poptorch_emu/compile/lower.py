@@ -13,7 +13,7 @@ import torch
 
 from poptorch_emu import _C
 from poptorch_emu.compile.executable import VariableInfo
-from poptorch_emu.compile.segment import Instruction, Register, Segment
+from poptorch_emu.compile.segment import Body, Instruction, Register, Segment
 from poptorch_emu.compile.segments import SegmentedGraph
 from poptorch_emu.config import CompileConfig
 from poptorch_emu.enums import ReductionType
@@ -211,7 +211,7 @@ class Lowering:
         for source, register in segment.loads.items():
             self._emit_load(index, source, register)
         for instruction in segment.instructions:
-            self._emit_instruction(index, instruction)
+            self.program.add_instruction(index, *_lowered(instruction))
         return index
 
     def _emit_load(self, segment: int, source: Source, register: int) -> None:
@@ -233,26 +233,6 @@ class Lowering:
         if name not in self._constants:
             self._constants[name] = self.program.add_constant(self._graph.constants[name])
         return self._constants[name]
-
-    def _emit_instruction(self, segment: int, instruction: Instruction) -> None:
-        target = _SAFE_TWINS.get(instruction.target, instruction.target)
-        record = instruction.record
-        self.program.add_instruction(
-            segment,
-            target._schema.name,
-            target._schema.overload_name,
-            [_on_device(value) for value in instruction.args],
-            {key: _on_device(value) for key, value in instruction.kwargs.items()},
-            instruction.outputs,
-            instruction.dies,
-            _C.Debug(
-                instruction.name,
-                record.place.block_id,
-                record.place.stage,
-                record.module,
-                record.source,
-            ),
-        )
 
 
 class _Binding:
@@ -307,6 +287,39 @@ def gradient_scale(config: CompileConfig) -> float:
     replicas = config.replication_factor * config.num_processes
     accumulated = 1 if config.is_running_mean else config.gradient_accumulation
     return 1.0 / (replicas * accumulated)
+
+
+def _lowered(instruction: Instruction) -> tuple[Any, ...]:
+    """Returns the arguments with which the engine's builders add an instruction."""
+    target = _SAFE_TWINS.get(instruction.target, instruction.target)
+    record = instruction.record
+    debug = _C.Debug(
+        instruction.name,
+        record.place.block_id,
+        record.place.stage,
+        record.module,
+        record.source,
+    )
+    return (
+        target._schema.name,
+        target._schema.overload_name,
+        [_on_device(value) for value in instruction.args],
+        {key: _on_device(value) for key, value in instruction.kwargs.items()},
+        instruction.outputs,
+        instruction.dies,
+        debug,
+        [_lowered_body(body) for body in instruction.bodies],
+    )
+
+
+def _lowered_body(body: Body) -> _C.Body:
+    code = body.code
+    lowered = _C.Body(
+        code.name, code.num_registers, body.parameters, body.iteration, body.results
+    )
+    for instruction in code.instructions:
+        lowered.add_instruction(*_lowered(instruction))
+    return lowered
 
 
 def _on_device(value: Any) -> Any:

@@ -36,7 +36,7 @@ def cut(graph: Graph, partition: Partition, is_training: bool) -> SegmentedGraph
     """Returns one segment for each stage and kind of action, empty ones included."""
     count = partition.num_stages * (2 if is_training else 1)
     ports = [port_at(position, partition.num_stages) for position in range(count)]
-    result = SegmentedGraph({port: Segment(_name(port)) for port in ports}, {}, [])
+    result = SegmentedGraph({port: Segment(_name(port), graph.regions) for port in ports}, {}, [])
     cutter = _Cutter(partition, result)
     for node in graph.fx.nodes:
         if node.op == "placeholder" and node in partition.port_of:

@@ -20,6 +20,8 @@ _PASS_ON = {
 
 def run(graph: Graph) -> Graph:
     """Simplifies `graph` in place and returns it; a graph that mutates must not come here."""
+    for region in graph.regions.values():
+        run(region)
     for node in graph.operations:
         value = _passed_on(node)
         if value is not None:

@@ -21,7 +21,7 @@ from poptorch_emu.ir.graph import Graph, Sink, SinkKind, Source, SourceKind
 from poptorch_emu.ir.record import BlockPlace, NodeRecord, Phase
 from poptorch_emu.log import logger
 from poptorch_emu.structure import flatten_tensors
-from poptorch_emu.trace import blocks, loss
+from poptorch_emu.trace import blocks, loss, regions
 from poptorch_emu.trace.functions import FunctionMode
 from poptorch_emu.trace.module_state import HostTensor, on_ipu
 from poptorch_emu.trace.recorder import IPU, Recorder
@@ -49,6 +49,7 @@ class Trace:
         host_outputs: tensors among the outputs that never were on the device, by position.
         block_history: the blocks in the order they were opened.
         trainable: names of the parameters that got a gradient, in the model's order.
+        host_functions: what the graph calls on the host, by name.
     """
 
     graph: Graph
@@ -56,6 +57,7 @@ class Trace:
     outputs: Any = None
     host_outputs: dict[int, torch.Tensor] = field(default_factory=dict)
     trainable: tuple[str, ...] = ()
+    host_functions: dict[str, regions.HostFunction] = field(default_factory=dict)
 
 
 def trace(
@@ -96,6 +98,7 @@ class _Tracer:
         self.graph = Graph()
         self.fake_mode = FakeTensorMode(allow_non_fake_inputs=True)
         self.recorder = Recorder(self.graph, self._origin)
+        self.regions = regions.Recording(self.recorder, self.fake_mode, config.is_training)
         self.modules: list[str] = []
         self._num_inputs = 0
         self._phase = Phase.FORWARD
@@ -106,6 +109,7 @@ class _Tracer:
         """Everything that must surround a trace."""
         with ExitStack() as stack:
             stack.enter_context(blocks.tracing(StageResolver(self.config.strategy)))
+            stack.enter_context(regions.recording(self.regions))
             stack.enter_context(torch.autograd.set_multithreading_enabled(False))
             stack.enter_context(torch.enable_grad())
             loss.start_marks()
@@ -186,7 +190,14 @@ class _Tracer:
             assert node is not None, f"the gradient of {name} was not recorded"
             results.append((Sink(SinkKind.GRADIENT, name), node))
         self.graph.set_results(results)
-        return Trace(self.graph, self.fake_mode, outputs, host_outputs, tuple(gradients))
+        return Trace(
+            self.graph,
+            self.fake_mode,
+            outputs,
+            host_outputs,
+            tuple(gradients),
+            self.regions.host_functions,
+        )
 
     def _seed(self, loss_value: torch.Tensor, loss_scaling: Hyper | None) -> torch.Tensor:
         """Returns the gradient with which back-propagation starts."""
