@@ -1,6 +1,6 @@
 """PopTorch programs on virtual IPUs: `import poptorch_emu as poptorch`."""
 
-from poptorch_emu import optim
+from poptorch_emu import emulator, optim
 from poptorch_emu.args_parser import (
     ICustomArgParser,
     registerCustomArgParser,
@@ -46,12 +46,27 @@ from poptorch_emu.log import logger
 from poptorch_emu.log import set_log_level as setLogLevel  # noqa: N812
 from poptorch_emu.module_repr import module_repr
 from poptorch_emu.ops import (
+    CPU,
+    Attribute,
+    MultiConv,
+    NameScope,
+    attributes_lists,
     cond,
+    ctc_beam_search_decoder,
+    custom_op,
+    dynamic_slice,
+    dynamic_update,
     for_loop,
+    fps,
     identity_loss,
+    ipu_print_tensor,
+    nearest,
     nop,
     recomputationCheckpoint,
+    serializedMatMul,
     set_available_memory,
+    set_overlap_for_input,
+    set_overlap_for_output,
 )
 from poptorch_emu.options import (
     Options,
@@ -68,10 +83,12 @@ from poptorch_emu.version import __version__
 
 __all__ = [
     "AsynchronousDataAccessor",
+    "Attribute",
     "AutoStage",
     "BeginBlock",
     "Block",
     "BlockFunction",
+    "CPU",
     "CommGroupType",
     "ConfigFileError",
     "ConnectionType",
@@ -84,7 +101,9 @@ __all__ = [
     "Liveness",
     "MatMulSerializationMode",
     "MeanReductionStrategy",
+    "MultiConv",
     "MultiConvPlanType",
+    "NameScope",
     "Options",
     "OutputMode",
     "OverlapMode",
@@ -103,14 +122,23 @@ __all__ = [
     "UnrecoverableError",
     "VariableRetrievalMode",
     "__version__",
+    "attributes_lists",
     "cond",
     "createPoptorchError",
+    "ctc_beam_search_decoder",
+    "custom_op",
+    "dynamic_slice",
+    "dynamic_update",
+    "emulator",
     "for_loop",
+    "fps",
     "identity_loss",
     "inferenceModel",
+    "ipu_print_tensor",
     "isRunningOnIpu",
     "logger",
     "module_repr",
+    "nearest",
     "nop",
     "optim",
     "recomputationCheckpoint",
@@ -119,7 +147,10 @@ __all__ = [
     "registerPostCompileHook",
     "registerPreCompileHook",
     "removeBlocks",
-    "set_available_memory",
+    "serializedMatMul",
     "setLogLevel",
+    "set_available_memory",
+    "set_overlap_for_input",
+    "set_overlap_for_output",
     "trainingModel",
 ]

@@ -143,4 +143,5 @@ def lower(
         variables=lowering.variables,
         scalars=lowering.scalars,
         segment_names=tuple(lowering.segment_names),
+        host_functions=recorded.host_functions,
     )

@@ -12,6 +12,7 @@ from poptorch_emu.config import CompileConfig
 from poptorch_emu.ir.graph import Graph
 from poptorch_emu.schedule.partition import Partition
 from poptorch_emu.schedule.schedule import Schedule
+from poptorch_emu.trace.regions import HostFunction
 
 
 @dataclass(frozen=True)
@@ -49,6 +50,7 @@ class Executable:
         num_outputs: tensors the program returns that belong to `outputs`, in order.
         host_outputs: outputs that never were on the device, by position among all tensors.
         written_inputs: inputs that the program changes; their values follow the outputs.
+        host_functions: what the program calls on the host, by name.
         scalars: number of each hyper-parameter in the program, by name and group.
     """
 
@@ -64,6 +66,7 @@ class Executable:
     variables: dict[str, VariableInfo] = field(default_factory=dict)
     scalars: dict[tuple[str, int], int] = field(default_factory=dict)
     segment_names: tuple[str, ...] = ()
+    host_functions: dict[str, HostFunction] = field(default_factory=dict)
 
     @property
     def num_windows(self) -> int:

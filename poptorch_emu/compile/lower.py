@@ -294,7 +294,7 @@ def _lowered(instruction: Instruction) -> tuple[Any, ...]:
     target = _SAFE_TWINS.get(instruction.target, instruction.target)
     record = instruction.record
     debug = _C.Debug(
-        instruction.name,
+        f"{record.scope}/{instruction.name}" if record.scope else instruction.name,
         record.place.block_id,
         record.place.stage,
         record.module,
@@ -314,9 +314,7 @@ def _lowered(instruction: Instruction) -> tuple[Any, ...]:
 
 def _lowered_body(body: Body) -> _C.Body:
     code = body.code
-    lowered = _C.Body(
-        code.name, code.num_registers, body.parameters, body.iteration, body.results
-    )
+    lowered = _C.Body(code.name, code.num_registers, body.parameters, body.iteration, body.results)
     for instruction in code.instructions:
         lowered.add_instruction(*_lowered(instruction))
     return lowered

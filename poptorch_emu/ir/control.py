@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import fx
@@ -46,7 +47,7 @@ _TYPE = re.compile(r"(?P<dtype>\w+)\[(?P<shape>[\d, ]*)\]")
 _REGION_ARGUMENTS = {FOR_LOOP: ((0, 5),), COND: ((1, 3), (2, 4))}
 
 
-@torch.library.register_fake("poptorch_emu::for_loop")
+@torch.library.register_fake("poptorch_emu::for_loop")  # type: ignore[untyped-decorator]
 def _for_loop(
     body: str,
     count: int,
@@ -60,7 +61,7 @@ def _for_loop(
     return [*finals, *(_stacked(text, count) for text in collected)]
 
 
-@torch.library.register_fake("poptorch_emu::cond")
+@torch.library.register_fake("poptorch_emu::cond")  # type: ignore[untyped-decorator]
 def _cond(
     condition: torch.Tensor,
     then_body: str,
@@ -72,7 +73,7 @@ def _cond(
     return [empty(text) for text in results]
 
 
-@torch.library.register_fake("poptorch_emu::host_call")
+@torch.library.register_fake("poptorch_emu::host_call")  # type: ignore[untyped-decorator]
 def _host_call(
     callback: str, inputs: Sequence[torch.Tensor], results: Sequence[str]
 ) -> list[torch.Tensor]:
@@ -94,10 +95,11 @@ def add_captured(node: fx.Node, position: int, value: fx.Node) -> int:
 
 
 def _region_arguments(node: fx.Node) -> tuple[tuple[int, int], ...]:
-    return _REGION_ARGUMENTS.get(node.target, ())  # type: ignore[arg-type]
+    target: Any = node.target
+    return _REGION_ARGUMENTS.get(target, ())
 
 
-def _tensors(node: fx.Node, index: int) -> Sequence[object]:
+def _tensors(node: fx.Node, index: int) -> Sequence[Any]:
     tensors = node.args[index]
     assert isinstance(tensors, (list, tuple)), "the parameters of a region are lists"
     return tensors

@@ -6,6 +6,7 @@ import torch
 from torch import fx
 
 from poptorch_emu.ir.graph import Graph
+from poptorch_emu.ir.marks import OVERLAP_INPUT, OVERLAP_OUTPUT
 
 aten = torch.ops.aten
 
@@ -15,6 +16,8 @@ _PASS_ON = {
     aten.lift_fresh.default,
     aten.lift_fresh_copy.default,
     aten.view_as.default,
+    OVERLAP_INPUT,
+    OVERLAP_OUTPUT,
 }
 
 

@@ -16,6 +16,7 @@ from poptorch_emu import _C
 from poptorch_emu.compile.executable import Executable, VariableInfo
 from poptorch_emu.compile.lower import scalar_value
 from poptorch_emu.enums import CommGroupType
+from poptorch_emu.runtime.host_calls import HostCalls
 from poptorch_emu.structure import flatten_tensors, rebuild
 from poptorch_emu.update.config import OptimizerConfig
 
@@ -46,6 +47,9 @@ class Session:
             if variable.initial is not None:
                 value = torch.full(variable.shape, variable.initial, dtype=variable.dtype)
                 self._executor.write_variable(variable.index, 0, value)
+        self._host_calls = HostCalls()
+        for name, function in executable.host_functions.items():
+            self._executor.set_host_function(name, self._host_calls.guarded(function))
         self.set_seed(config.random_seed)
         self._executor.set_tracing(config.profile_dir is not None)
 
@@ -113,7 +117,8 @@ class Session:
         """
         prepared = [_prepared(tensor) for tensor in inputs]
         executable = self.executable
-        results = self._executor.run(prepared, executable.num_windows)
+        with self._host_calls.explaining():
+            results = self._executor.run(prepared, executable.num_windows)
         changed = results[executable.num_outputs :]
         for number, value in zip(executable.written_inputs, changed, strict=True):
             with torch.no_grad():

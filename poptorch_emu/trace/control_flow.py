@@ -48,7 +48,8 @@ def cond(
     """Records a branch; see `poptorch.cond`."""
     branches = (_bound(then_body, then_inputs), _bound(else_body, else_inputs))
     forward = tuple(
-        record_region(name, [], branch) for name, branch in zip(("then", "else"), branches, strict=True)
+        record_region(name, [], branch)
+        for name, branch in zip(("then", "else"), branches, strict=True)
     )
     first, second = (region.outputs for region in forward)
     _check_same_types("poptorch.cond", "outputs of then_body", first, "of else_body", second)
@@ -114,15 +115,11 @@ class _Loop(torch.autograd.Function):
 
 
 def _run_loop(region: Region, count: int, states: Tensors, collected: list[str]) -> Tensors:
-    results: Tensors = FOR_LOOP(
-        region.name, count, False, states, [], region.captured, collected
-    )
+    results: Tensors = FOR_LOOP(region.name, count, False, states, [], region.captured, collected)
     return results
 
 
-def _record_loop_gradient(
-    body: Body, inputs: Tensors, forward: Region, wanted: Tensors
-) -> Region:
+def _record_loop_gradient(body: Body, inputs: Tensors, forward: Region, wanted: Tensors) -> Region:
     """Records one step back: from the gradients after an iteration to those before it.
 
     Its carried tensors are the gradients of the floating-point states, then the sums of the
@@ -227,7 +224,7 @@ class _Substitution(TorchFunctionMode):
 
     def __init__(self, replacements: Mapping[int, torch.Tensor]) -> None:
         super().__init__()
-        modes = _get_current_function_mode_stack()
+        modes = _get_current_function_mode_stack()  # type: ignore[no-untyped-call]
         self._outer = [mode for mode in modes if isinstance(mode, _Substitution)][-1:]
         self._replacements = replacements
 
@@ -244,9 +241,7 @@ class _Substitution(TorchFunctionMode):
         args: tuple[Any, ...] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
-        args, kwargs = pytree.tree_map_only(
-            torch.Tensor, self.replace, (args, dict(kwargs or {}))
-        )
+        args, kwargs = pytree.tree_map_only(torch.Tensor, self.replace, (args, dict(kwargs or {})))
         return func(*args, **kwargs)
 
 

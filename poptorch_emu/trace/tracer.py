@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -21,7 +21,7 @@ from poptorch_emu.ir.graph import Graph, Sink, SinkKind, Source, SourceKind
 from poptorch_emu.ir.record import BlockPlace, NodeRecord, Phase
 from poptorch_emu.log import logger
 from poptorch_emu.structure import flatten_tensors
-from poptorch_emu.trace import blocks, loss, regions
+from poptorch_emu.trace import blocks, loss, regions, scopes
 from poptorch_emu.trace.functions import FunctionMode
 from poptorch_emu.trace.module_state import HostTensor, on_ipu
 from poptorch_emu.trace.recorder import IPU, Recorder
@@ -227,7 +227,14 @@ class _Tracer:
             return self._backward_origin()
         place = blocks.current_block()
         module = self.modules[-1] if self.modules else ""
-        record = NodeRecord(place, Phase.FORWARD, module, user_source())
+        record = NodeRecord(
+            place,
+            Phase.FORWARD,
+            module,
+            user_source(),
+            scope=scopes.current_name(),
+            attributes=scopes.current_attributes(),
+        )
         self._forward_records.setdefault(torch._C._autograd._get_sequence_nr() - 1, record)
         return record
 
@@ -236,7 +243,7 @@ class _Tracer:
         forward = self._forward_records.get(node._sequence_nr()) if node is not None else None
         if forward is None:
             return NodeRecord(BlockPlace("", 0, 0), Phase.BACKWARD, is_anonymous=True)
-        return NodeRecord(forward.place, Phase.BACKWARD, forward.module, forward.source)
+        return replace(forward, phase=Phase.BACKWARD)
 
 
 @contextmanager
