@@ -34,6 +34,12 @@ def registered():
     library.define("ScaleGrad(Tensor g, Tensor x, float by) -> Tensor")
     library.impl("ScaleGrad", lambda g, x, by: torch.mul(g, by), "CPU")
     library.impl("ScaleGrad", lambda g, x, by: torch.empty_like(x), "Meta")
+    library.define("Twice(Tensor x) -> Tensor")
+    library.impl("Twice", lambda x: torch.mul(x, 2), "CPU")
+    library.impl("Twice", torch.empty_like, "Meta")
+    torch.library.register_autograd(
+        "test_native::Twice", lambda ctx, gradient: gradient * 7, lib=library
+    )
     yield
     library._destroy()
 
@@ -90,6 +96,14 @@ def test_op_when_a_library_has_its_grad_then_training_calls_it():
         return poptorch.identity_loss(y.sum(), "none")
 
     torch.testing.assert_close(train_weight(forward, X), 3 * X[0])
+
+
+def test_op_when_a_library_has_an_autograd_kernel_then_training_uses_it():
+    def forward(model, x):
+        y = custom(x * model.weight, "Twice", domain="test.native")[0]
+        return poptorch.identity_loss(y.sum(), "none")
+
+    torch.testing.assert_close(train_weight(forward, X), 7 * X[0])
 
 
 def test_op_when_called_outside_a_trace_then_it_runs():
