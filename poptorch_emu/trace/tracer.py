@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensorMode
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 from poptorch_emu.config import CompileConfig
 from poptorch_emu.errors import compiler_error
@@ -21,7 +21,7 @@ from poptorch_emu.ir.graph import Graph, Sink, SinkKind, Source, SourceKind
 from poptorch_emu.ir.record import BlockPlace, NodeRecord, Phase
 from poptorch_emu.log import logger
 from poptorch_emu.structure import flatten_tensors
-from poptorch_emu.trace import blocks, loss, regions, scopes
+from poptorch_emu.trace import blocks, loss, refusal, regions, scopes
 from poptorch_emu.trace.functions import FunctionMode
 from poptorch_emu.trace.module_state import HostTensor, on_ipu
 from poptorch_emu.trace.recorder import IPU, Recorder
@@ -183,6 +183,8 @@ class _Tracer:
             node = self.recorder.find(value)
             if node is not None:
                 results.append((Sink(SinkKind.OUTPUT, str(index)), node))
+            elif isinstance(value, FakeTensor) and value.device.type == "ipu":
+                raise refusal.foreign_tensor(value)
             else:
                 host_outputs[index] = value
         for name, gradient in gradients.items():

@@ -3,6 +3,7 @@
 import pytest
 import torch
 from flow_models import infer, quiet_options, train_weight
+from helpers import Setting, plain_step
 
 import poptorch_emu as poptorch
 
@@ -178,6 +179,23 @@ def test_loop_when_an_operation_fails_then_error_names_the_iteration():
         compiled(torch.tensor([[1, 5, 0]]), torch.tensor([[0]]))
     (result,) = compiled(torch.tensor([[1, 1, 0]]), torch.tensor([[0]]))
     assert result.tolist() == [[2]]
+
+
+@loop_feature
+@pytest.mark.parametrize("use", [lambda t: t + 1, lambda t: t], ids=["operation", "output"])
+def test_loop_when_a_tensor_leaks_from_the_body_then_error_says_so(use):
+    def forward(model, x):
+        leaked = []
+
+        def body(y):
+            leaked.append(y + 1)
+            return y
+
+        poptorch.for_loop(2, body, [x])
+        return use(leaked[0])
+
+    with pytest.raises(poptorch.Error, match="made inside a body of poptorch.for_loop"):
+        infer(forward, X)
 
 
 class _Gather(torch.nn.Module):
@@ -380,3 +398,41 @@ def test_gradient_when_a_loop_draws_numbers_then_backward_uses_the_same():
     (X * kept["masks"].prod(0) * plain**4).sum().backward()
     assert len(kept["masks"].unique()) == 12
     torch.testing.assert_close(gradient, plain.grad, rtol=1e-5, atol=1e-6)
+
+
+class _TwoStages(torch.nn.Module):
+    """Two layers on two IPUs with a loop in each; the loops may be plain Python."""
+
+    def __init__(self, loop):
+        super().__init__()
+        self.first = torch.nn.Linear(3, 4)
+        self.second = torch.nn.Linear(4, 4)
+        self.loop = loop
+
+    def forward(self, x, target):
+        poptorch.Block.start("first", ipu_id=0)
+        x = self.first(x)
+        (x,) = self.loop(2, lambda y: torch.tanh(y), [x])
+        poptorch.Block.start("second", ipu_id=1)
+        (x,) = self.loop(3, lambda y: torch.tanh(self.second(y)) + y, [x])
+        return x, torch.nn.functional.mse_loss(x, target)
+
+
+@feature("for_loop in training", fidelity="exact")
+@pytest.mark.parametrize("strategy", ["pipelined", "sharded"])
+def test_gradient_when_loops_are_in_two_stages_then_training_equals_plain(strategy):
+    setting = Setting(strategy, accumulation=3, iterations=2)
+    emulated, plain = _TwoStages(poptorch.for_loop), _TwoStages(plain_loop)
+    plain.load_state_dict(emulated.state_dict())
+    optimizer = torch.optim.SGD(plain.parameters(), lr=0.1)
+    training = poptorch.trainingModel(
+        emulated, setting.options(), poptorch.optim.SGD(emulated.parameters(), lr=0.1)
+    )
+    for _ in range(2):
+        batch = torch.randn(6, 3), torch.randn(6, 4)
+        _, losses = training(*batch)
+        expected = plain_step(plain, optimizer, batch, setting)
+        torch.testing.assert_close(losses.reshape(-1), expected, rtol=1e-5, atol=1e-6)
+    training.destroy()
+    for name, value in plain.state_dict().items():
+        torch.testing.assert_close(emulated.state_dict()[name], value, rtol=1e-5, atol=1e-6)
