@@ -79,8 +79,22 @@ def _from_library(name: str, domain: str) -> CustomOperator | None:
     forward = _library_operator(name, domain)
     if forward is None:
         return None
-    gradient = None if _has_autograd(forward) else _library_operator(f"{name}Grad", domain)
-    return CustomOperator(name, forward, gradient)
+    if _has_autograd(forward):
+        return CustomOperator(name, forward)
+    gradient = _library_operator(f"{name}Grad", domain)
+    return CustomOperator(name, forward, gradient or _missing_gradient(name, domain))
+
+
+def _missing_gradient(name: str, domain: str) -> Function:
+    def refuse(*arguments: Any, **attributes: Any) -> Any:
+        raise compiler_error(
+            f"Custom operator {name!r} of domain {domain!r} has no gradient, but the model trains "
+            f"through it. Define {_namespace(domain)}::{name}Grad in its library (gradients of the "
+            "outputs, inputs, attributes -> gradients of the inputs), or register a kernel for "
+            "Autograd."
+        )
+
+    return refuse
 
 
 def _library_operator(name: str, domain: str) -> torch._ops.OpOverload | None:

@@ -8,6 +8,7 @@ with which each iteration began, which forward keeps; of a branch only the side 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,7 +27,8 @@ Body = Callable[..., Any]
 
 def for_loop(count: int, body: Body, inputs: Tensors) -> Tensors:
     """Records a loop that runs `body` `count` times; see `poptorch.for_loop`."""
-    forward = record_region("for_loop", inputs, lambda states: _call(body, states))
+    with _for_values_only():
+        forward = record_region("for_loop", inputs, lambda states: _call(body, states))
     _check_same_types("poptorch.for_loop", "inputs", inputs, "outputs of body", forward.outputs)
     wanted = [tensor for tensor in forward.captured if _is_trained(tensor)]
     if not any(map(_is_trained, [*inputs, *wanted])):
@@ -47,10 +49,11 @@ def cond(
 ) -> Tensors:
     """Records a branch; see `poptorch.cond`."""
     branches = (_bound(then_body, then_inputs), _bound(else_body, else_inputs))
-    forward = tuple(
-        record_region(name, [], branch)
-        for name, branch in zip(("then", "else"), branches, strict=True)
-    )
+    with _for_values_only():
+        forward = tuple(
+            record_region(name, [], branch)
+            for name, branch in zip(("then", "else"), branches, strict=True)
+        )
     first, second = (region.outputs for region in forward)
     _check_same_types("poptorch.cond", "outputs of then_body", first, "of else_body", second)
     captured = {id(tensor): tensor for region in forward for tensor in region.captured}
@@ -274,6 +277,14 @@ def _check_same_types(
             f"{function} at {user_source()}: the {left} are {types}, but the {right} are {others}. "
             "Both must have the same number of tensors, with the same shapes and types."
         )
+
+
+def _for_values_only() -> AbstractContextManager[object]:
+    """In training, keeps what a body does out of the outer graph of autograd.
+
+    Its derivative is recorded separately, and what it changes in place outside stays unchanged.
+    """
+    return torch.no_grad() if current().is_training else nullcontext()
 
 
 def _is_trained(tensor: torch.Tensor) -> bool:

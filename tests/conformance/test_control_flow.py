@@ -332,6 +332,24 @@ def one_branch(model, x, loop, cond):
     return y.sum()
 
 
+def changed_in_place(model, x, loop, cond):
+    def body(y):
+        y *= model.weight
+        y += 1
+        return y
+
+    y = x * model.weight
+    (z,) = loop(3, body, [y.clone()])
+    return (z * y).sum()
+
+
+def returned_capture(model, x, loop, cond):
+    doubled = model.weight * 2
+    (y,) = cond(x.sum() > 0, lambda: doubled, [], lambda a: a, [model.weight])
+    (z,) = loop(2, lambda z: doubled * z, [y])
+    return (y * z).sum()
+
+
 def nested(model, x, loop, cond):
     def body(y, total):
         def twice(a):
@@ -348,7 +366,16 @@ def nested(model, x, loop, cond):
 @pytest.mark.parametrize("sign", [1.0, -1.0], ids=["positive", "negative"])
 @pytest.mark.parametrize(
     "function",
-    [simple_loop, carried_weight, counted_loop, dependent_captures, one_branch, nested],
+    [
+        simple_loop,
+        carried_weight,
+        counted_loop,
+        dependent_captures,
+        one_branch,
+        changed_in_place,
+        returned_capture,
+        nested,
+    ],
 )
 def test_gradient_when_through_control_flow_then_equals_plain_autograd(function, sign):
     x = torch.tensor([[0.3, 0.7, 1.1]]) * sign

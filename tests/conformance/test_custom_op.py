@@ -34,6 +34,9 @@ def registered():
     library.define("ScaleGrad(Tensor g, Tensor x, float by) -> Tensor")
     library.impl("ScaleGrad", lambda g, x, by: torch.mul(g, by), "CPU")
     library.impl("ScaleGrad", lambda g, x, by: torch.empty_like(x), "Meta")
+    library.define("Forward(Tensor x) -> Tensor")
+    library.impl("Forward", lambda x: torch.mul(x, 2), "CPU")
+    library.impl("Forward", torch.empty_like, "Meta")
     library.define("Twice(Tensor x) -> Tensor")
     library.impl("Twice", lambda x: torch.mul(x, 2), "CPU")
     library.impl("Twice", torch.empty_like, "Meta")
@@ -104,6 +107,16 @@ def test_op_when_a_library_has_an_autograd_kernel_then_training_uses_it():
         return poptorch.identity_loss(y.sum(), "none")
 
     torch.testing.assert_close(train_weight(forward, X), 7 * X[0])
+
+
+def test_op_when_a_library_has_no_gradient_then_only_training_is_refused():
+    def forward(model, x):
+        y = custom(x * model.weight, "Forward", domain="test.native")[0]
+        return poptorch.identity_loss(y.sum(), "none")
+
+    torch.testing.assert_close(infer(forward, X), (X * 2 * torch.tensor([0.5, -1.0, 2.0])).sum())
+    with pytest.raises(poptorch.Error, match="Define test_native::ForwardGrad in its library"):
+        train_weight(forward, X)
 
 
 def test_op_when_called_outside_a_trace_then_it_runs():
