@@ -52,9 +52,7 @@ class CPU:
             )
         if not blocks.is_tracing():
             return self.execute(*inputs)
-        with _disable_current_modes(), torch._C.DisableTorchFunction(), on_host(self._modules()):
-            zeros = [torch.zeros(value.shape, dtype=value.dtype) for value in inputs]
-            example = self.execute(*zeros)
+        example = self._example(inputs)
         results = self._flat(example)
         regions.current().host_functions[self._ID] = self._call_flat
         with torch.no_grad():
@@ -69,6 +67,16 @@ class CPU:
         finally:
             _running.pop()
 
+    def _example(self, inputs: tuple[torch.Tensor, ...]) -> Any:
+        """Calls the layer on zeros, as if no model were traced."""
+        with (
+            _disable_current_modes(),
+            torch._C.DisableTorchFunction(),
+            blocks.paused(),
+            on_host(self._module()),
+        ):
+            return self.execute(*(torch.zeros(v.shape, dtype=v.dtype) for v in inputs))
+
     def _call_flat(self, inputs: list[torch.Tensor]) -> list[torch.Tensor]:
         return self._flat(self.execute(*inputs))
 
@@ -82,6 +90,6 @@ class CPU:
                 )
         return [value.detach() for value in results]
 
-    def _modules(self) -> torch.nn.Module | None:
+    def _module(self) -> torch.nn.Module | None:
         layer = self._layer_to_call
         return layer if isinstance(layer, torch.nn.Module) else getattr(layer, "__self__", None)
