@@ -79,15 +79,10 @@ void check_names(const c10::FunctionSchema& schema, const py::list& args, const 
 Instruction make_instruction(const std::string& name, const std::string& overload,
                              const py::list& args, const py::dict& kwargs,
                              const std::vector<int64_t>& outputs, const std::vector<int64_t>& dies,
-                             Debug debug) {
+                             Debug debug, std::vector<Body> bodies) {
+  const auto op = c10::Dispatcher::singleton().findSchemaOrThrow(name.c_str(), overload.c_str());
   Instruction instruction{
-      c10::Dispatcher::singleton().findSchemaOrThrow(name.c_str(), overload.c_str()),
-      {},
-      {},
-      {},
-      {},
-      {},
-      std::move(debug)};
+      op, {}, {}, {}, {}, {}, std::move(debug), control_of(op), std::move(bodies)};
   const auto& schema = instruction.op.schema();
   instruction.arguments.resize(schema.arguments().size());
   for (size_t i = 0; i < schema.arguments().size(); ++i) {
@@ -139,11 +134,30 @@ void add_store(Program& program, int64_t segment, int64_t source, StoreTarget ta
 void add_instruction(Program& program, int64_t segment, const std::string& name,
                      const std::string& overload, const py::list& args, const py::dict& kwargs,
                      const std::vector<int64_t>& outputs, const std::vector<int64_t>& dies,
-                     Debug debug) {
+                     Debug debug, std::vector<Body> bodies) {
   Segment& owner = program.at(SegmentId{segment});
   for (int64_t output : outputs) note_register(owner, output);
-  owner.instructions.push_back(
-      make_instruction(name, overload, args, kwargs, outputs, dies, std::move(debug)));
+  owner.instructions.push_back(make_instruction(name, overload, args, kwargs, outputs, dies,
+                                                std::move(debug), std::move(bodies)));
+}
+
+void bind_body(py::module_& m) {
+  py::class_<Body>(m, "Body")
+      .def(py::init([](std::string name, int64_t num_registers,
+                       const std::vector<int64_t>& parameters, int64_t iteration,
+                       const std::vector<int64_t>& results) {
+             return Body{std::move(name),   num_registers, registers(parameters), {iteration}, {},
+                         registers(results)};
+           }),
+           py::arg("name"), py::arg("num_registers"), py::arg("parameters"), py::arg("iteration"),
+           py::arg("results"))
+      .def("add_instruction",
+           [](Body& body, const std::string& name, const std::string& overload,
+              const py::list& args, const py::dict& kwargs, const std::vector<int64_t>& outputs,
+              const std::vector<int64_t>& dies, Debug debug, std::vector<Body> bodies) {
+             body.instructions.push_back(make_instruction(
+                 name, overload, args, kwargs, outputs, dies, std::move(debug), std::move(bodies)));
+           });
 }
 
 int64_t add_link(Program& program, int64_t producer, const std::vector<int64_t>& sources,
@@ -175,6 +189,7 @@ void bind_program(py::module_& m) {
       .def(py::init<std::string, std::string, int64_t, std::string, std::string>(), py::arg("node"),
            py::arg("block") = "", py::arg("stage") = 0, py::arg("module") = "",
            py::arg("source") = "");
+  bind_body(m);
   py::enum_<SegmentKind>(m, "SegmentKind")
       .value("MICRO_BATCH", SegmentKind::kMicroBatch)
       .value("WINDOW", SegmentKind::kWindow);
@@ -248,7 +263,9 @@ void bind_program(py::module_& m) {
              add_load(p, s, r, LoadAccumulator{{id}, true});
            })
       .def("load_rng", [](Program& p, int64_t s, int64_t r) { add_load(p, s, r, LoadRng{}); })
-      .def("add_instruction", &add_instruction)
+      .def("add_instruction", &add_instruction, py::arg("segment"), py::arg("operator"),
+           py::arg("overload"), py::arg("args"), py::arg("kwargs"), py::arg("outputs"),
+           py::arg("dies"), py::arg("debug"), py::arg("bodies") = std::vector<Body>())
       .def("store_output",
            [](Program& p, int64_t s, int64_t r, OutputMode mode, int64_t period) {
              const int64_t id = append(p.outputs, Output{mode, period});
@@ -280,6 +297,7 @@ void bind_program(py::module_& m) {
              p.validate();
              p.find_collectives();
            })
+      .def("has_host_calls", &Program::has_host_calls)
       .def("text", &Program::text)
       .def("__str__", &Program::text);
 }
@@ -293,6 +311,23 @@ Pairs as_pairs(const std::vector<std::vector<Span>>& spans) {
     for (const Span& span : of_tensor) result.back().emplace_back(span.start_ns, span.end_ns);
   }
   return result;
+}
+
+// Makes a function of Python callable without the GIL, by any thread.
+HostFunction call_python(py::function function) {
+  const std::shared_ptr<py::function> shared(new py::function(std::move(function)),
+                                             [](py::function* owned) {
+                                               const py::gil_scoped_acquire gil;
+                                               delete owned;
+                                             });
+  return [shared](std::vector<at::Tensor> inputs) {
+    const py::gil_scoped_acquire gil;
+    try {
+      return (*shared)(std::move(inputs)).cast<std::vector<at::Tensor>>();
+    } catch (const py::error_already_set& error) {
+      throw Error(error.what());
+    }
+  };
 }
 
 void bind_executor(py::module_& m) {
@@ -330,6 +365,10 @@ void bind_executor(py::module_& m) {
            })
       .def("set_rng_state",
            [](Executor& e, int64_t seed, int64_t counter) { e.set_rng_state(seed, counter); })
+      .def("set_host_function",
+           [](Executor& e, std::string name, py::function function) {
+             e.set_host_function(std::move(name), call_python(std::move(function)));
+           })
       .def("run", &Executor::run, py::call_guard<py::gil_scoped_release>())
       .def("begin_stream", &Executor::begin_stream, py::arg("max_unread"),
            py::arg("micro_batches_per_step"))

@@ -2,7 +2,7 @@
 # The C++ engine: programs and their execution on virtual IPUs. Contracts are in the headers of
 # csrc/program and csrc/runtime; arguments without a name in C++ are positional only here.
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import ClassVar
 
 from torch import Tensor, dtype
@@ -39,6 +39,28 @@ class OutputMode:
     @property
     def value(self) -> int: ...
 
+class Body:
+    def __init__(
+        self,
+        name: str,
+        num_registers: int,
+        parameters: Sequence[int],
+        iteration: int,
+        results: Sequence[int],
+    ) -> None: ...
+    def add_instruction(
+        self,
+        operator: str,
+        overload: str,
+        args: list[object],
+        kwargs: dict[str, object],
+        outputs: Sequence[int],
+        dies: Sequence[int],
+        debug: Debug,
+        bodies: Sequence[Body],
+        /,
+    ) -> None: ...
+
 class Program:
     def __init__(self) -> None: ...
     def add_constant(self, value: Tensor, /) -> int: ...
@@ -73,7 +95,7 @@ class Program:
         outputs: Sequence[int],
         dies: Sequence[int],
         debug: Debug,
-        /,
+        bodies: Sequence[Body] = (),
     ) -> None: ...
     def store_output(
         self, segment: int, register: int, mode: OutputMode, period: int, /
@@ -98,6 +120,7 @@ class Program:
     ) -> None: ...
     def set_numerics(self, checks_floating_point: bool, rounds_stochastically: bool, /) -> None: ...
     def validate(self) -> None: ...
+    def has_host_calls(self) -> bool: ...
     def text(self) -> str: ...
 
 class Event:
@@ -133,6 +156,9 @@ class Executor:
     def set_seed(self, seed: int, /) -> None: ...
     def rng_state(self) -> list[int]: ...
     def set_rng_state(self, seed: int, counter: int, /) -> None: ...
+    def set_host_function(
+        self, name: str, function: Callable[[list[Tensor]], Sequence[Tensor]], /
+    ) -> None: ...
     def run(self, inputs: Sequence[Tensor], num_windows: int, /) -> list[Tensor]: ...
     def begin_stream(self, max_unread: int, micro_batches_per_step: int) -> None: ...
     def take_result(self) -> list[Tensor]: ...

@@ -1,5 +1,6 @@
 #include "program/program.h"
 
+#include <algorithm>
 #include <map>
 #include <set>
 #include <sstream>
@@ -18,35 +19,13 @@ void check_id(const Table& table, Id<Tag> id, const std::string& where, const ch
   }
 }
 
-// Follows the registers of one segment: each is written before it is read, and once.
+// Follows the registers of one piece of code: each is written before it is read, and once.
 class RegisterChecker {
  public:
-  RegisterChecker(const Program& program, const Segment& segment)
-      : program_(program), segment_(segment), written_(segment.num_registers, false) {}
+  // `where` names the code, such as "segment 'forward 0'".
+  RegisterChecker(int64_t num_registers, std::string where)
+      : where_(std::move(where)), written_(num_registers, false) {}
 
-  void run() {
-    const std::string where = "A reduction of segment '" + segment_.name + "'";
-    for (AccumulatorId id : segment_.reductions) {
-      check_id(program_.accumulators, id, where, "accumulator");
-    }
-    for (const Load& load : segment_.loads) {
-      check_source(load.source);
-      write(load.target, "a load");
-    }
-    for (LinkId id : segment_.incoming) {
-      for (RegisterId target : program_.links[id.value].consumer_registers) write(target, "a link");
-    }
-    for (const Instruction& instruction : segment_.instructions) check(instruction);
-    for (const Store& store : segment_.stores) {
-      check_target(store.target);
-      read(store.source, "a store");
-    }
-    for (LinkId id : segment_.outgoing) {
-      for (RegisterId source : program_.links[id.value].producer_registers) read(source, "a link");
-    }
-  }
-
- private:
   void check(const Instruction& instruction) {
     const std::string& node = instruction.debug.node;
     for (const Slot& slot : instruction.slots) read(slot.source, node);
@@ -55,6 +34,7 @@ class RegisterChecker {
         if (source.value >= 0 || !slot.is_optional) read(source, node);
       }
     }
+    check_bodies(instruction);
     for (RegisterId dead : instruction.dies) {
       read(dead, node);
       written_[dead.value] = false;
@@ -64,6 +44,116 @@ class RegisterChecker {
     }
   }
 
+  void read(RegisterId id, const std::string& who) const {
+    check_range(id, who);
+    if (!written_[id.value]) {
+      throw Error("'" + who + "' in " + where_ + " reads register " + std::to_string(id.value) +
+                  ", which holds nothing there");
+    }
+  }
+
+  void write(RegisterId id, const std::string& who) {
+    check_range(id, who);
+    if (written_[id.value]) {
+      throw Error("'" + who + "' in " + where_ + " writes register " + std::to_string(id.value) +
+                  " again");
+    }
+    written_[id.value] = true;
+  }
+
+ private:
+  static size_t num_tensors(const Instruction& instruction, int64_t argument) {
+    for (const ListSlot& slot : instruction.list_slots) {
+      if (slot.argument == argument) return slot.sources.size();
+    }
+    return 0;
+  }
+
+  void check_bodies(const Instruction& instruction) const {
+    const std::string& node = instruction.debug.node;
+    const size_t expected = instruction.control == Control::kForLoop ? 1
+                            : instruction.control == Control::kCond  ? 2
+                                                                     : 0;
+    if (instruction.bodies.size() != expected) {
+      throw Error("'" + node + "' in " + where_ + " has " +
+                  std::to_string(instruction.bodies.size()) + " bodies instead of " +
+                  std::to_string(expected));
+    }
+    for (size_t i = 0; i < expected; ++i) {
+      size_t num_given = num_tensors(instruction, static_cast<int64_t>(3 + i));
+      size_t num_returned = instruction.outputs.size();
+      if (instruction.control == Control::kForLoop) {
+        if (instruction.arguments[1].toInt() < 1) {
+          throw Error("Loop '" + node + "' in " + where_ + " runs less than once");
+        }
+        num_given += num_tensors(instruction, 4) + num_tensors(instruction, 5);
+      }
+      check_body(instruction.bodies[i], num_given, num_returned);
+    }
+  }
+
+  static void check_body(const Body& body, size_t num_given, size_t num_returned) {
+    if (body.parameters.size() > num_given || body.results.size() != num_returned) {
+      throw Error("Body '" + body.name + "' takes " + std::to_string(body.parameters.size()) +
+                  " tensors and returns " + std::to_string(body.results.size()) +
+                  ", but is given " + std::to_string(num_given) + " and is to return " +
+                  std::to_string(num_returned));
+    }
+    RegisterChecker inner(body.num_registers, "body '" + body.name + "'");
+    for (RegisterId parameter : body.parameters) {
+      if (parameter.value >= 0) inner.write(parameter, "a parameter");
+    }
+    if (body.iteration.value >= 0) inner.write(body.iteration, "the iteration");
+    for (const Instruction& instruction : body.instructions) inner.check(instruction);
+    for (RegisterId result : body.results) inner.read(result, "a result");
+  }
+
+  void check_range(RegisterId id, const std::string& who) const {
+    if (id.value < 0 || id.value >= static_cast<int64_t>(written_.size())) {
+      throw Error("'" + who + "' in " + where_ + " names register " + std::to_string(id.value) +
+                  " of " + std::to_string(written_.size()));
+    }
+  }
+
+  std::string where_;
+  std::vector<bool> written_;
+};
+
+// Checks one segment: its registers, and that what it names exists.
+class SegmentChecker {
+ public:
+  SegmentChecker(const Program& program, const Segment& segment)
+      : program_(program),
+        segment_(segment),
+        registers_(segment.num_registers, "segment '" + segment.name + "'") {}
+
+  void run() {
+    const std::string where = "A reduction of segment '" + segment_.name + "'";
+    for (AccumulatorId id : segment_.reductions) {
+      check_id(program_.accumulators, id, where, "accumulator");
+    }
+    for (const Load& load : segment_.loads) {
+      check_source(load.source);
+      registers_.write(load.target, "a load");
+    }
+    for (LinkId id : segment_.incoming) {
+      for (RegisterId target : program_.links[id.value].consumer_registers) {
+        registers_.write(target, "a link");
+      }
+    }
+    for (const Instruction& instruction : segment_.instructions) registers_.check(instruction);
+    for (const Store& store : segment_.stores) {
+      check_target(store.target);
+      registers_.read(store.source, "a store");
+    }
+    for (LinkId id : segment_.outgoing) {
+      for (RegisterId source : program_.links[id.value].producer_registers) {
+        registers_.read(source, "a link");
+      }
+    }
+  }
+
+ private:
   void check_source(const LoadSource& source) const {
     const std::string where = "A load of segment '" + segment_.name + "'";
     if (const auto* load = std::get_if<LoadInput>(&source)) {
@@ -98,33 +188,9 @@ class RegisterChecker {
     }
   }
 
-  void check_range(RegisterId id, const std::string& who) const {
-    if (id.value < 0 || id.value >= segment_.num_registers) {
-      throw Error("'" + who + "' in segment '" + segment_.name + "' names register " +
-                  std::to_string(id.value) + " of " + std::to_string(segment_.num_registers));
-    }
-  }
-
-  void read(RegisterId id, const std::string& who) const {
-    check_range(id, who);
-    if (!written_[id.value]) {
-      throw Error("'" + who + "' in segment '" + segment_.name + "' reads register " +
-                  std::to_string(id.value) + ", which holds nothing there");
-    }
-  }
-
-  void write(RegisterId id, const std::string& who) {
-    check_range(id, who);
-    if (written_[id.value]) {
-      throw Error("'" + who + "' in segment '" + segment_.name + "' writes register " +
-                  std::to_string(id.value) + " again");
-    }
-    written_[id.value] = true;
-  }
-
   const Program& program_;
   const Segment& segment_;
-  std::vector<bool> written_;
+  RegisterChecker registers_;
 };
 
 // PyTorch's Python name of a type.
@@ -191,7 +257,35 @@ void check_schedule(const Program& program) {
   }
 }
 
+void write_text(std::ostream& out, const Instruction& instruction, const std::string& indent) {
+  out << indent;
+  for (RegisterId output : instruction.outputs) out << "%" << output.value << " ";
+  out << "= " << instruction.op.schema().operator_name() << "(";
+  for (const Slot& slot : instruction.slots) out << " %" << slot.source.value;
+  out << " )  # " << instruction.debug.node << " " << instruction.debug.source << "\n";
+  for (const Body& body : instruction.bodies) {
+    out << indent << "  " << body.name << ": " << body.num_registers << " registers\n";
+    for (const Instruction& inner : body.instructions) write_text(out, inner, indent + "    ");
+  }
+}
+
+bool calls_host(const std::vector<Instruction>& instructions) {
+  return std::any_of(instructions.begin(), instructions.end(), [](const Instruction& instruction) {
+    return instruction.control == Control::kHostCall ||
+           std::any_of(instruction.bodies.begin(), instruction.bodies.end(),
+                       [](const Body& body) { return calls_host(body.instructions); });
+  });
+}
+
 }  // namespace
+
+Control control_of(const c10::OperatorHandle& op) {
+  const std::string& name = op.schema().name();
+  if (name == "poptorch_emu::for_loop") return Control::kForLoop;
+  if (name == "poptorch_emu::cond") return Control::kCond;
+  if (name == "poptorch_emu::host_call") return Control::kHostCall;
+  return Control::kOperator;
+}
 
 Segment& Program::at(SegmentId id) { return segments.at(id.value); }
 const Segment& Program::at(SegmentId id) const { return segments.at(id.value); }
@@ -230,8 +324,13 @@ void Program::validate() const {
     }
   }
   check_links(*this);
-  for (const Segment& segment : segments) RegisterChecker(*this, segment).run();
+  for (const Segment& segment : segments) SegmentChecker(*this, segment).run();
   check_schedule(*this);
+}
+
+bool Program::has_host_calls() const {
+  return std::any_of(segments.begin(), segments.end(),
+                     [](const Segment& segment) { return calls_host(segment.instructions); });
 }
 
 std::string Program::text() const {
@@ -241,11 +340,7 @@ std::string Program::text() const {
         << " registers, " << segment.loads.size() << " loads, " << segment.stores.size()
         << " stores\n";
     for (const Instruction& instruction : segment.instructions) {
-      out << "  ";
-      for (RegisterId output : instruction.outputs) out << "%" << output.value << " ";
-      out << "= " << instruction.op.schema().operator_name() << "(";
-      for (const Slot& slot : instruction.slots) out << " %" << slot.source.value;
-      out << " )  # " << instruction.debug.node << " " << instruction.debug.source << "\n";
+      write_text(out, instruction, "  ");
     }
   }
   for (const Link& link : links) {

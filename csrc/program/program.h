@@ -36,6 +36,15 @@ struct ListSlot {
   bool is_optional;  // Tensor?[] rather than Tensor[]
 };
 
+// What an instruction does: runs its operator, or one of the things that only a frame can do.
+enum class Control { kOperator, kForLoop, kCond, kHostCall };
+
+// Returns what an operator stands for; `poptorch_emu::for_loop`, `cond` and `host_call` have no
+// kernels.
+Control control_of(const c10::OperatorHandle& op);
+
+struct Body;
+
 struct Instruction {
   c10::OperatorHandle op;
   std::vector<c10::IValue> arguments;  // constants in place, anything in the slots
@@ -44,6 +53,19 @@ struct Instruction {
   std::vector<RegisterId> outputs;  // -1 where nobody uses the result
   std::vector<RegisterId> dies;     // released after the call
   Debug debug;
+  Control control = Control::kOperator;
+  std::vector<Body> bodies;  // of a loop one; of a branch two, the first for `true`
+};
+
+// Code inside an instruction, with registers of its own. Its parameters are the tensors of the
+// instruction's lists: of a loop those it carries, one row of each it scans, those it captures.
+struct Body {
+  std::string name;
+  int64_t num_registers = 0;
+  std::vector<RegisterId> parameters;  // -1 for those nobody reads
+  RegisterId iteration;                // holds the number of the iteration; -1 if nobody reads it
+  std::vector<Instruction> instructions;
+  std::vector<RegisterId> results;
 };
 
 // What fills a register before the code of a segment runs.
@@ -210,6 +232,9 @@ struct Program {
 
   // Throws `Error` that names the first fault; a program that passes cannot fail for its form.
   void validate() const;
+
+  // Whether some instruction calls a function of the host, without which the program cannot run.
+  bool has_host_calls() const;
 
   // A listing of everything, for people.
   std::string text() const;

@@ -61,7 +61,10 @@ Executor::Executor(std::shared_ptr<const Program> program, ExecutorOptions optio
     std::vector<std::unique_ptr<Frame>> of_replica;
     for (int64_t r = 0; r < options_.num_replicas; ++r) {
       of_replica.push_back(
-          std::make_unique<Frame>(segment, program_->numerics.checks_floating_point));
+          std::make_unique<Frame>(segment, program_->numerics.checks_floating_point,
+                                  [this](const std::string& name, std::vector<at::Tensor> tensors) {
+                                    return call_host(name, std::move(tensors));
+                                  }));
     }
     frames_.push_back(std::move(of_replica));
   }
@@ -188,6 +191,8 @@ void Executor::prepare(const std::vector<at::Tensor>& inputs, int64_t num_window
   window_ = -1;
   is_done_ = false;
   begin_stream_of_call(num_micro_batches);
+  caller_ = std::this_thread::get_id();
+  caller_state_.emplace();
   finish_window();
 }
 
@@ -204,6 +209,7 @@ void Executor::prepare_spans() {
 void Executor::clean_up() {
   inputs_.clear();
   outputs_.clear();
+  caller_state_.reset();
   if (!error_) return;
   for (auto& of_replica : queues_) {
     for (LinkQueue& link : of_replica) link.items.clear();
@@ -240,6 +246,7 @@ void Executor::work(int64_t worker) {
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
   std::unique_lock lock(mutex_);
   while (!is_done_ && !error_) {
+    if (worker == 0 && serve_host_request(lock)) continue;
     VirtualIpu* ipu = find_ready();
     if (ipu != nullptr) {
       run_actions(*ipu, worker, lock);
@@ -290,7 +297,8 @@ void Executor::run_actions(VirtualIpu& ipu, int64_t worker, std::unique_lock<std
     ipu.is_running = false;
     advance(ipu);
     if (num_waiting_ > 0) progress_.notify_all();
-    ipu.is_running = !is_done_ && !error_ && is_ready(ipu);
+    const bool is_wanted = worker == 0 && !host_requests_.empty();
+    ipu.is_running = !is_done_ && !error_ && !is_wanted && is_ready(ipu);
   } while (ipu.is_running);
   ipu.is_running = false;
   --num_running_;

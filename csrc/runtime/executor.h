@@ -1,13 +1,18 @@
 #pragma once
 
+#include <ATen/ThreadLocalState.h>
 #include <ATen/core/Tensor.h>
 
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
 #include <exception>
+#include <functional>
+#include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -48,6 +53,9 @@ struct ExecutorOptions {
   std::vector<int64_t> input_group_of_replica = {0};
 };
 
+// A function of the host, called in the middle of a program.
+using HostFunction = std::function<std::vector<at::Tensor>(std::vector<at::Tensor>)>;
+
 // Runs a program on virtual IPUs. A virtual IPU is one IPU of one replica; it works through its
 // list of actions in order, waiting for its links. Any number of workers gives the same results:
 // each link has one producer and one consumer, each list one order, and each sum a fixed order.
@@ -67,6 +75,10 @@ class Executor {
   // The random numbers depend on the seed and on how many micro-batches ran since it was set.
   std::pair<int64_t, int64_t> rng_state() const { return {seed_, counter_}; }
   void set_rng_state(int64_t seed, int64_t counter);
+
+  // Makes a function known to the program's host calls of this name. Only the thread that called
+  // `run` calls it, with that thread's state.
+  void set_host_function(std::string name, HostFunction function);
 
   // Runs `num_windows` windows on whole batches and returns the outputs. After an error the
   // variables are those of the last complete window, and the next call can run.
@@ -115,6 +127,14 @@ class Executor {
     bool is_running = false;
   };
 
+  struct HostRequest {
+    enum State { kWaiting, kServed, kDone };
+    const std::string& name;
+    std::vector<at::Tensor> tensors;  // the inputs, then the results
+    std::exception_ptr error = nullptr;
+    State state = kWaiting;
+  };
+
   const Action& next_action(const VirtualIpu& ipu) const;
   LinkQueue& queue(LinkId id, int64_t replica);
 
@@ -149,6 +169,11 @@ class Executor {
   void run_actions(VirtualIpu& ipu, int64_t worker, std::unique_lock<std::mutex>& lock);
 
   void find_ends();
+  // In executor_host.cpp. The second is called with the lock held, by the caller's thread.
+  std::vector<at::Tensor> call_host(const std::string& name, std::vector<at::Tensor> inputs);
+  bool serve_host_request(std::unique_lock<std::mutex>& lock);
+  std::vector<at::Tensor> call_host_here(const std::string& name, std::vector<at::Tensor> inputs);
+
   void prepare(const std::vector<at::Tensor>& inputs, int64_t num_windows);
   void begin_stream_of_call(int64_t num_micro_batches);
   void end_stream_of_call();
@@ -171,6 +196,7 @@ class Executor {
   std::vector<std::vector<LinkQueue>> queues_;               // by link, then replica
   std::vector<std::vector<std::unique_ptr<Frame>>> frames_;  // by segment, then replica
   std::vector<VirtualIpu> ipus_;
+  std::map<std::string, HostFunction> host_functions_;
   int64_t seed_ = 0;
   int64_t counter_ = 0;
 
@@ -188,6 +214,9 @@ class Executor {
   int64_t num_waiting_ = 0;
   bool is_done_ = false;
   std::exception_ptr error_;
+  std::thread::id caller_;
+  std::optional<at::ThreadLocalState> caller_state_;
+  std::deque<HostRequest*> host_requests_;
   bool is_tracing_ = false;
   std::vector<Event> events_;
   std::unique_ptr<ResultStream> stream_;

@@ -10,22 +10,55 @@
 
 namespace poptorch_emu {
 
+namespace {
+
+// A failure whose text names the instruction already.
+class DescribedError : public Error {
+  using Error::Error;
+};
+
+void take_results(const std::vector<RegisterId>& outputs, std::vector<at::Tensor>& registers,
+                  torch::jit::Stack& stack) {
+  if (stack.size() == 1 && stack[0].isTensorList()) {
+    c10::List<at::Tensor> list = std::move(stack[0]).toTensorList();
+    for (size_t i = 0; i < outputs.size(); ++i) {
+      if (outputs[i].value >= 0) registers[outputs[i].value] = list.extract(i);
+    }
+    return;
+  }
+  for (size_t i = 0; i < outputs.size(); ++i) {
+    if (outputs[i].value >= 0) registers[outputs[i].value] = std::move(stack[i]).toTensor();
+  }
+}
+
+}  // namespace
+
 void Frame::run(int64_t micro_batch, int64_t replica) {
-  for (const Instruction& instruction : segment_.instructions) {
+  micro_batch_ = micro_batch;
+  replica_ = replica;
+  trail_.clear();
+  run_code(segment_.instructions, registers_, stack_);
+}
+
+void Frame::run_code(const std::vector<Instruction>& code, Tensors& registers,
+                     torch::jit::Stack& stack) {
+  for (const Instruction& instruction : code) {
     try {
-      execute(instruction);
+      execute(instruction, registers, stack);
+    } catch (const DescribedError&) {
+      throw;
     } catch (const c10::Error& error) {
-      fail(instruction, error.what_without_backtrace(), micro_batch, replica);
+      fail(instruction, registers, error.what_without_backtrace());
     } catch (const std::exception& error) {
-      fail(instruction, error.what(), micro_batch, replica);
+      fail(instruction, registers, error.what());
     }
   }
 }
 
-void Frame::execute(const Instruction& instruction) {
-  stack_.assign(instruction.arguments.begin(), instruction.arguments.end());
+void Frame::execute(const Instruction& instruction, Tensors& registers, torch::jit::Stack& stack) {
+  stack.assign(instruction.arguments.begin(), instruction.arguments.end());
   for (const Slot& slot : instruction.slots) {
-    stack_[slot.argument] = c10::IValue(registers_[slot.source.value]);
+    stack[slot.argument] = c10::IValue(registers[slot.source.value]);
   }
   for (const ListSlot& slot : instruction.list_slots) {
     if (slot.is_optional) {
@@ -33,50 +66,49 @@ void Frame::execute(const Instruction& instruction) {
       list.reserve(slot.sources.size());
       for (RegisterId source : slot.sources) {
         list.push_back(source.value < 0 ? std::optional<at::Tensor>()
-                                        : std::optional<at::Tensor>(registers_[source.value]));
+                                        : std::optional<at::Tensor>(registers[source.value]));
       }
-      stack_[slot.argument] = std::move(list);
+      stack[slot.argument] = std::move(list);
     } else {
       c10::List<at::Tensor> list;
       list.reserve(slot.sources.size());
-      for (RegisterId source : slot.sources) list.push_back(registers_[source.value]);
-      stack_[slot.argument] = std::move(list);
+      for (RegisterId source : slot.sources) list.push_back(registers[source.value]);
+      stack[slot.argument] = std::move(list);
     }
   }
-  instruction.op.callBoxed(stack_);
-  if (checks_floating_point_) check_floating_point(instruction, registers_, stack_);
-  for (RegisterId dead : instruction.dies) registers_[dead.value].reset();
-  take_results(instruction);
-  stack_.clear();
-}
-
-void Frame::take_results(const Instruction& instruction) {
-  const std::vector<RegisterId>& outputs = instruction.outputs;
-  if (stack_.size() == 1 && stack_[0].isTensorList()) {
-    c10::List<at::Tensor> list = std::move(stack_[0]).toTensorList();
-    for (size_t i = 0; i < outputs.size(); ++i) {
-      if (outputs[i].value >= 0) registers_[outputs[i].value] = list.extract(i);
-    }
-    return;
+  switch (instruction.control) {
+    case Control::kOperator:
+      instruction.op.callBoxed(stack);
+      break;
+    case Control::kForLoop:
+      run_for_loop(instruction, stack);
+      break;
+    case Control::kCond:
+      run_cond(instruction, stack);
+      break;
+    case Control::kHostCall:
+      run_host_call(stack);
+      break;
   }
-  for (size_t i = 0; i < outputs.size(); ++i) {
-    if (outputs[i].value >= 0) registers_[outputs[i].value] = std::move(stack_[i]).toTensor();
-  }
+  if (checks_floating_point_) check_floating_point(instruction, registers, stack);
+  for (RegisterId dead : instruction.dies) registers[dead.value].reset();
+  take_results(instruction.outputs, registers, stack);
+  stack.clear();
 }
 
 void Frame::clear() {
   for (at::Tensor& tensor : registers_) tensor.reset();
 }
 
-void Frame::fail(const Instruction& instruction, const std::string& cause, int64_t micro_batch,
-                 int64_t replica) {
+void Frame::fail(const Instruction& instruction, const Tensors& registers,
+                 const std::string& cause) const {
   std::ostringstream out;
   out << "Exception while executing node '" << instruction.debug.node
       << "': " << instruction.op.schema().operator_name() << "(";
   for (size_t i = 0; i < instruction.arguments.size(); ++i) {
     c10::IValue value = instruction.arguments[i];
     for (const Slot& slot : instruction.slots) {
-      if (slot.argument == static_cast<int64_t>(i)) value = registers_[slot.source.value];
+      if (slot.argument == static_cast<int64_t>(i)) value = registers[slot.source.value];
     }
     out << (i ? ", " : "");
     const auto list = std::find_if(
@@ -90,17 +122,18 @@ void Frame::fail(const Instruction& instruction, const std::string& cause, int64
     for (size_t item = 0; item < list->sources.size(); ++item) {
       const RegisterId source = list->sources[item];
       out << (item ? ", " : "")
-          << describe(source.value < 0 ? c10::IValue() : registers_[source.value]);
+          << describe(source.value < 0 ? c10::IValue() : registers[source.value]);
     }
     out << "]";
   }
   out << ") in block '" << instruction.debug.block << "', stage " << instruction.debug.stage
-      << ", segment '" << segment_.name << "', micro-batch " << micro_batch << ", replica "
-      << replica;
+      << ", segment '" << segment_.name << "', micro-batch " << micro_batch_ << ", replica "
+      << replica_;
+  for (auto place = trail_.rbegin(); place != trail_.rend(); ++place) out << ", in " << *place;
   if (!instruction.debug.module.empty()) out << ", module '" << instruction.debug.module << "'";
   if (!instruction.debug.source.empty()) out << ", at " << instruction.debug.source;
   out << ": " << cause;
-  throw Error(out.str(), "poptorch_cpp_error");
+  throw DescribedError(out.str(), "poptorch_cpp_error");
 }
 
 }  // namespace poptorch_emu

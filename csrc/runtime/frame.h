@@ -2,20 +2,28 @@
 
 #include <ATen/core/Tensor.h>
 #include <ATen/core/ivalue.h>
+#include <ATen/core/stack.h>
 
+#include <functional>
+#include <string>
 #include <vector>
 
 #include "program/program.h"
 
 namespace poptorch_emu {
 
+// Calls a function of the host by its name; may wait for the thread that serves the host.
+using HostCaller =
+    std::function<std::vector<at::Tensor>(const std::string&, std::vector<at::Tensor>)>;
+
 // Runs the instructions of one segment on one virtual IPU. Owns the registers; they are empty
 // between runs. Used by one thread at a time.
 class Frame {
  public:
-  Frame(const Segment& segment, bool checks_floating_point)
+  Frame(const Segment& segment, bool checks_floating_point, HostCaller call_host)
       : segment_(segment),
         checks_floating_point_(checks_floating_point),
+        call_host_(std::move(call_host)),
         registers_(segment.num_registers) {}
 
   at::Tensor& operator[](RegisterId id) { return registers_[id.value]; }
@@ -28,15 +36,29 @@ class Frame {
   void clear();
 
  private:
-  void execute(const Instruction& instruction);
-  void take_results(const Instruction& instruction);
-  [[noreturn]] void fail(const Instruction& instruction, const std::string& cause,
-                         int64_t micro_batch, int64_t replica);
+  using Tensors = std::vector<at::Tensor>;
+
+  void run_code(const std::vector<Instruction>& code, Tensors& registers, torch::jit::Stack& stack);
+  void execute(const Instruction& instruction, Tensors& registers, torch::jit::Stack& stack);
+  [[noreturn]] void fail(const Instruction& instruction, const Tensors& registers,
+                         const std::string& cause) const;
+
+  // In control.cpp. Each replaces the arguments on the stack by one list of results.
+  void run_for_loop(const Instruction& instruction, torch::jit::Stack& stack);
+  void run_cond(const Instruction& instruction, torch::jit::Stack& stack);
+  void run_host_call(torch::jit::Stack& stack);
+  Tensors run_body(const Body& body, Tensors arguments, int64_t iteration);
 
   const Segment& segment_;
   const bool checks_floating_point_;
-  std::vector<at::Tensor> registers_;
-  std::vector<c10::IValue> stack_;
+  const HostCaller call_host_;
+  Tensors registers_;
+  torch::jit::Stack stack_;
+
+  // Of the present run, for messages: within which iterations and branches it is.
+  int64_t micro_batch_ = 0;
+  int64_t replica_ = 0;
+  std::vector<std::string> trail_;
 };
 
 }  // namespace poptorch_emu

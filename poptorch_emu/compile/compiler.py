@@ -119,9 +119,9 @@ def compile_model(
 
 def optimise(graph: Graph, config: CompileConfig) -> Graph:
     """Returns the graph after all passes."""
+    graph = random_numbers.run(graph)
     graph = simplify.run(graph)
     graph = constant_folding.run(graph)
-    graph = random_numbers.run(graph)
     graph = anchors.run(graph, config.anchors, config.names_modules)
     if config.rounds_stochastically:
         graph = stochastic_rounding.run(graph)
@@ -191,4 +191,5 @@ def lower(
         is_random=any(source_of(node).kind is SourceKind.RNG for node in graph.sources),
         anchors=tuple(lowering.anchors),
         tensor_names=tuple(sorted(names)),
+        host_functions=recorded.host_functions,
     )

@@ -14,6 +14,7 @@ from poptorch_emu.config import CompileConfig, TargetKind
 from poptorch_emu.ir.graph import Graph
 from poptorch_emu.schedule.partition import Partition
 from poptorch_emu.schedule.schedule import Schedule
+from poptorch_emu.trace.regions import HostFunction
 
 
 @dataclass(frozen=True)
@@ -67,6 +68,7 @@ class Executable:
         num_outputs: tensors the program returns that belong to `outputs`, in order.
         host_outputs: outputs that never were on the device, by position among all tensors.
         written_inputs: inputs that the program changes; their values follow the outputs.
+        host_functions: what the program calls on the host, by name.
         scalars: number of each hyper-parameter in the program, by name and group.
         ipus_per_replica: how many IPUs the model uses, idle ones between included.
         is_random: whether the program draws random numbers.
@@ -87,6 +89,7 @@ class Executable:
     variables: dict[str, VariableInfo] = field(default_factory=dict)
     scalars: dict[tuple[str, int], int] = field(default_factory=dict)
     segment_names: tuple[str, ...] = ()
+    host_functions: dict[str, HostFunction] = field(default_factory=dict)
     ipus_per_replica: int = 1
     is_random: bool = False
     anchors: tuple[str, ...] = ()

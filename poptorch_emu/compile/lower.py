@@ -15,7 +15,7 @@ from poptorch_emu import _C
 from poptorch_emu.compile.executable import VariableInfo
 from poptorch_emu.compile.hyper_parameters import scalar_name, scalar_value, split_scalar
 from poptorch_emu.compile.placement import location_of, parts_of
-from poptorch_emu.compile.segment import Instruction, Register, Segment
+from poptorch_emu.compile.segment import Body, Instruction, Register, Segment
 from poptorch_emu.compile.segments import SegmentedGraph
 from poptorch_emu.compile.update_lowering import UpdatePlan
 from poptorch_emu.compile.update_parts import Gradient, Part, state_variable
@@ -290,7 +290,7 @@ class Lowering:
             else:
                 self._emit_load(index, source, register)
         for instruction in segment.instructions:
-            self._emit_instruction(index, instruction)
+            self.program.add_instruction(index, *_lowered(instruction))
         return index
 
     def _is_cut(self, source: Source) -> bool:
@@ -328,25 +328,36 @@ class Lowering:
             self._constants[name] = self.program.add_constant(self._graph.constants[name])
         return self._constants[name]
 
-    def _emit_instruction(self, segment: int, instruction: Instruction) -> None:
-        target = _SAFE_TWINS.get(instruction.target, instruction.target)
-        record = instruction.record
-        self.program.add_instruction(
-            segment,
-            target._schema.name,
-            target._schema.overload_name,
-            [_on_device(value) for value in instruction.args],
-            {key: _on_device(value) for key, value in instruction.kwargs.items()},
-            instruction.outputs,
-            instruction.dies,
-            _C.Debug(
-                instruction.name,
-                record.place.block_id,
-                record.place.stage,
-                record.module,
-                record.source,
-            ),
-        )
+
+def _lowered(instruction: Instruction) -> tuple[Any, ...]:
+    """Returns the arguments with which the engine's builders add an instruction."""
+    target = _SAFE_TWINS.get(instruction.target, instruction.target)
+    record = instruction.record
+    debug = _C.Debug(
+        f"{record.scope}/{instruction.name}" if record.scope else instruction.name,
+        record.place.block_id,
+        record.place.stage,
+        record.module,
+        record.source,
+    )
+    return (
+        target._schema.name,
+        target._schema.overload_name,
+        [_on_device(value) for value in instruction.args],
+        {key: _on_device(value) for key, value in instruction.kwargs.items()},
+        instruction.outputs,
+        instruction.dies,
+        debug,
+        [_lowered_body(body) for body in instruction.bodies],
+    )
+
+
+def _lowered_body(body: Body) -> _C.Body:
+    code = body.code
+    lowered = _C.Body(code.name, code.num_registers, body.parameters, body.iteration, body.results)
+    for instruction in code.instructions:
+        lowered.add_instruction(*_lowered(instruction))
+    return lowered
 
 
 def _on_device(value: Any) -> Any:

@@ -7,14 +7,15 @@ by a link. Nothing here knows the engine.
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import fx
 
-from poptorch_emu.ir.graph import Graph, Sink, Source, record_of, source_of
+from poptorch_emu.ir.control import region_names
+from poptorch_emu.ir.graph import Graph, Sink, Source, SourceKind, record_of, source_of
 from poptorch_emu.ir.record import NodeRecord
 
 
@@ -32,6 +33,7 @@ class Instruction:
     Attributes:
         outputs: register of each result, -1 where nobody uses it.
         dies: registers whose value nobody needs after this instruction.
+        bodies: the code that a loop runs, or a branch's two.
     """
 
     target: torch._ops.OpOverload
@@ -41,6 +43,7 @@ class Instruction:
     name: str
     record: NodeRecord
     dies: list[int] = field(default_factory=list)
+    bodies: list[Body] = field(default_factory=list)
 
     def reads(self) -> Iterator[int]:
         """Yields each register that the arguments name."""
@@ -48,10 +51,31 @@ class Instruction:
 
 
 @dataclass
+class Body:
+    """The code of a region, with registers of its own.
+
+    Attributes:
+        parameters: the register of each parameter, -1 for those nobody reads.
+        iteration: the register of the iteration's number, -1 if nobody reads it.
+        results: the register of each result, in order.
+    """
+
+    code: Segment
+    parameters: list[int]
+    iteration: int
+    results: list[int]
+
+
+@dataclass
 class Segment:
-    """The code of one stage and one kind of action."""
+    """The code of one stage and one kind of action.
+
+    Attributes:
+        regions: what the loops and branches of the graph run, by name.
+    """
 
     name: str
+    regions: Mapping[str, Graph] = field(default_factory=dict)
     registers: dict[fx.Node, int] = field(default_factory=dict)
     loads: dict[Source, int] = field(default_factory=dict)
     instructions: list[Instruction] = field(default_factory=list)
@@ -82,6 +106,7 @@ class Segment:
                 self._output_registers(node),
                 node.name,
                 record_of(node),
+                bodies=[self._body(name) for name in region_names(node)],
             )
         )
 
@@ -116,6 +141,19 @@ class Segment:
             ]
             instruction.dies = sorted(read - alive)
             alive |= read
+
+    def _body(self, name: str) -> Body:
+        graph = self.regions[name]
+        code = Segment(name, self.regions)
+        registers = code.inline(graph, lambda source: source)
+        results = [registers[sink] for sink in graph.sinks]
+        code.set_dying(set(results))
+        numbers = [int(s.name) for s in code.loads if s.kind is SourceKind.INPUT]
+        parameters = [-1] * (max(numbers, default=-1) + 1)
+        for source, register in code.loads.items():
+            if source.kind is SourceKind.INPUT:
+                parameters[int(source.name)] = register
+        return Body(code, parameters, code.loads.get(Source(SourceKind.ITERATION), -1), results)
 
     def _output_registers(self, node: fx.Node) -> list[int]:
         value = node.meta["val"]

@@ -50,7 +50,7 @@ def cut(
     """
     count = partition.num_stages * (2 if is_training else 1)
     ports = [port_at(position, partition.num_stages) for position in range(count)]
-    result = SegmentedGraph({port: Segment(_name(port)) for port in ports}, {}, [])
+    result = SegmentedGraph({port: Segment(_name(port), graph.regions) for port in ports}, {}, [])
     cutter = _Cutter(graph, partition, result, recomputed)
     for node in graph.fx.nodes:
         if node.op == "placeholder" and node in partition.port_of:

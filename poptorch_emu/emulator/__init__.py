@@ -4,5 +4,6 @@ from poptorch_emu.aliases import install
 from poptorch_emu.emulator.pipeline_order import set_schedule
 from poptorch_emu.emulator.plans import SchedulePlan, memory, schedule
 from poptorch_emu.emulator.streaming import stream
+from poptorch_emu.ops.custom_operators import register_custom_op
 
-__all__ = ["SchedulePlan", "install", "memory", "schedule", "set_schedule", "stream"]
+__all__ = ["SchedulePlan", "install", "memory", "register_custom_op", "schedule", "set_schedule", "stream"]

@@ -34,6 +34,7 @@ class SourceKind(Enum):
     GRADIENT = "gradient"
     RNG = "rng"
     LINK = "link"
+    ITERATION = "iteration"
 
 
 @dataclass(frozen=True)
@@ -81,11 +82,16 @@ class Graph:
         fx: the operations; its output node holds one result a sink.
         sinks: what becomes of each result, in the order of the output node.
         constants: the tensors behind the sources of kind CONSTANT.
+        regions: the bodies of loops and branches by name, nested ones beside outer ones; only the
+            outermost graph has them.
+        repeats: for a region that computes another one again, the name of that one.
     """
 
     fx: fx.Graph = field(default_factory=fx.Graph)
     sinks: tuple[Sink, ...] = ()
     constants: dict[str, torch.Tensor] = field(default_factory=dict)
+    regions: dict[str, Graph] = field(default_factory=dict)
+    repeats: str = ""
 
     def add_source(self, source: Source, value: torch.Tensor, record: NodeRecord) -> Node:
         """Adds a placeholder in front of all operations and returns it."""

@@ -6,8 +6,10 @@ line of the user's code it came from. This module knows neither graphs nor tenso
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from enum import Enum
+from typing import Any
 
 
 class Phase(Enum):
@@ -40,6 +42,8 @@ class NodeRecord:
         phase: forward, backward or update.
         module: dotted path of the innermost module whose `forward` was running.
         source: "file:line" of the user's code.
+        scope: names the user gave by `NameScope`, joined by slashes.
+        attributes: what the user attached by `Attribute`; shared, never changed.
         is_anonymous: nobody named a place (a sum of gradients, say); it follows its inputs.
         is_checkpoint: the user wants its results kept for backward, not computed again.
     """
@@ -50,3 +54,5 @@ class NodeRecord:
     source: str = ""
     is_anonymous: bool = False
     is_checkpoint: bool = False
+    scope: str = ""
+    attributes: Mapping[str, Mapping[str, Any]] = field(default_factory=dict, compare=False)

@@ -15,6 +15,8 @@ def to_text(graph: Graph) -> str:
     lines = [f"{node.name}: {_type(node)} = {source_of(node)}" for node in graph.sources]
     lines += [_operation_line(node) for node in graph.operations]
     lines += [f"{sink} <- {node.name}" for sink, node in graph.results]
+    for name, region in graph.regions.items():
+        lines += [f"region {name}:", *("  " + line for line in to_text(region).splitlines())]
     return "\n".join(lines)
 
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import operator
+from collections.abc import Mapping
 
 import torch
 from torch import fx
 
+from poptorch_emu.ir.control import region_names
 from poptorch_emu.ir.graph import Graph, SinkKind, Source, SourceKind
 from poptorch_emu.ir.record import NodeRecord
 
@@ -15,16 +17,23 @@ class IllegalGraphError(AssertionError):
     """A graph breaks a rule; the text names the node and shows the graph around it."""
 
 
-def verify(graph: Graph) -> Graph:
-    """Returns `graph` if it is well-formed and mutates nothing.
+def verify(graph: Graph, regions: Mapping[str, Graph] | None = None) -> Graph:
+    """Returns `graph` if it and its regions are well-formed and mutate nothing.
+
+    Args:
+        graph: what to look at.
+        regions: the regions that its nodes may name, by default its own.
 
     Raises:
         IllegalGraphError: a node lacks its record, mutates an argument, comes before one of its
             inputs, or a sink and its result do not fit.
     """
+    regions = graph.regions if regions is None else regions
+    for region in graph.regions.values():
+        verify(region, regions)
     graph.fx.lint()
     for node in graph.fx.nodes:
-        fault = _fault(node, graph)
+        fault = _fault(node, graph, regions)
         if fault:
             raise IllegalGraphError(f"{node.format_node()}: {fault}.")
     results = graph.results
@@ -34,7 +43,7 @@ def verify(graph: Graph) -> Graph:
     return graph
 
 
-def _fault(node: fx.Node, graph: Graph) -> str:
+def _fault(node: fx.Node, graph: Graph, regions: Mapping[str, Graph]) -> str:
     if node.op == "output":
         num_results = len(node.args[0])  # type: ignore[arg-type]
         return "" if num_results == len(graph.sinks) else "results and sinks differ in number"
@@ -46,6 +55,9 @@ def _fault(node: fx.Node, graph: Graph) -> str:
         return "it has no fake value"
     if node.op == "placeholder":
         return _source_fault(node, graph)
+    unknown = [name for name in region_names(node) if name not in regions]
+    if unknown:
+        return f"it runs {unknown}, which are not regions of the graph"
     return _operation_fault(node)
 
 

@@ -40,7 +40,8 @@ def _is_foldable(node: fx.Node, known: dict[fx.Node, Any]) -> bool:
         return False
     if node.target is operator.getitem:
         return True
-    if is_random(node):
+    # Operators that are not ATen's may do more than return a value.
+    if is_random(node) or node.target.namespace != "aten":  # type: ignore[union-attr]
         return False
     value = node.meta["val"]
     values = value if isinstance(value, (tuple, list)) else (value,)

@@ -23,10 +23,12 @@ _SINK_OF = {SourceKind.VARIABLE: SinkKind.VARIABLE, SourceKind.INPUT: SinkKind.I
 
 
 def run(graph: Graph, fake_mode: FakeTensorMode) -> Graph:
-    """Returns a graph that computes the same and mutates nothing."""
+    """Returns a graph that computes the same and mutates nothing, its regions likewise."""
+    regions = {name: _without_effects(run(r, fake_mode)) for name, r in graph.regions.items()}
+    graph.regions.update(regions)
     if not any(is_mutating(node) for node in graph.operations):
         return graph
-    functional = Graph(constants=graph.constants)
+    functional = Graph(constants=graph.constants, regions=graph.regions, repeats=graph.repeats)
     current = [NodeRecord()]
     recorder = Recorder(functional, lambda: current[0])
     values = []
@@ -53,6 +55,14 @@ def run(graph: Graph, fake_mode: FakeTensorMode) -> Graph:
     ]
     functional.set_results([*ends, *_write_backs(functional)])
     return functional
+
+
+def _without_effects(region: Graph) -> Graph:
+    """Drops what a body wrote into its parameters; they are copies of what is outside."""
+    region.set_results(
+        (sink, node) for sink, node in region.results if sink.kind is SinkKind.OUTPUT
+    )
+    return region
 
 
 def is_mutating(node: fx.Node) -> bool:

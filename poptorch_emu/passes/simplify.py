@@ -12,6 +12,7 @@ import torch
 from torch import fx
 
 from poptorch_emu.ir.graph import Graph, SinkKind, SourceKind, source_of
+from poptorch_emu.ir.marks import OVERLAP_INPUT, OVERLAP_OUTPUT
 
 aten = torch.ops.aten
 
@@ -21,6 +22,8 @@ _PASS_ON = {
     aten.lift_fresh.default,
     aten.lift_fresh_copy.default,
     aten.view_as.default,
+    OVERLAP_INPUT,
+    OVERLAP_OUTPUT,
 }
 
 # Places among the results and the arguments of `rnn_layer`.
@@ -29,6 +32,8 @@ _RESERVE, _TRAINING = 3, 5
 
 def run(graph: Graph) -> Graph:
     """Simplifies `graph` in place and returns it; a graph that mutates must not come here."""
+    for region in graph.regions.values():
+        run(region)
     for node in graph.operations:
         value = _passed_on(node)
         if value is not None:

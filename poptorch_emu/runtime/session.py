@@ -17,6 +17,7 @@ from poptorch_emu.compile.executable import Executable, VariableInfo
 from poptorch_emu.compile.hyper_parameters import scalar_value
 from poptorch_emu.config import SyntheticData, group_of_replica
 from poptorch_emu.errors import make_error
+from poptorch_emu.runtime.host_calls import HostCalls
 from poptorch_emu.runtime.stream import ResultStream, RunningCall
 from poptorch_emu.runtime.synthetic import synthetic_inputs
 from poptorch_emu.structure import flatten_tensors, rebuild
@@ -57,6 +58,9 @@ class Session:
                     variable,
                     torch.full(shape + variable.shape, variable.initial, dtype=variable.dtype),
                 )
+        self._host_calls = HostCalls()
+        for name, function in executable.host_functions.items():
+            self._executor.set_host_function(name, self._host_calls.guarded(function))
         self.set_seed(config.random_seed)
         self._executor.set_tracing(config.profile_dir is not None)
 
@@ -175,7 +179,8 @@ class Session:
     def _run(self, inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """Runs one call; inputs that the model changes in place are written to."""
         executable = self.executable
-        results = self._executor.run(self._device_inputs(inputs), executable.num_windows)
+        with self._host_calls.explaining():
+            results = self._executor.run(self._device_inputs(inputs), executable.num_windows)
         num_own = executable.num_outputs + len(executable.written_inputs)
         changed = results[executable.num_outputs : num_own]
         self.anchored = dict(zip(executable.anchors, results[num_own:], strict=True))

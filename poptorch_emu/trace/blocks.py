@@ -40,6 +40,17 @@ def tracing(resolve: Resolver) -> Iterator[None]:
         _active = None
 
 
+@contextmanager
+def paused() -> Iterator[None]:
+    """Makes annotations and operations behave as outside a trace, for code of the host."""
+    global _active
+    active, _active = _active, None
+    try:
+        yield
+    finally:
+        _active = active
+
+
 def is_tracing() -> bool:
     """Returns whether a model's `forward` is being traced now."""
     return _active is not None

@@ -50,6 +50,24 @@ def host_tensors(model: torch.nn.Module) -> list[HostTensor]:
     return list(seen.values())
 
 
+# The host tensors of the module that is being traced, by the id of their stand-ins.
+_host_values: dict[int, torch.Tensor] = {}
+
+
+@contextmanager
+def on_host(module: object) -> Iterator[None]:
+    """Within a trace, gives `module` its own tensors back for a while."""
+    slots = list(_slots(module)) if isinstance(module, torch.nn.Module) else []
+    fakes = [(owner, kind, key, getattr(owner, kind)[key]) for _, owner, kind, key in slots]
+    for owner, kind, key, fake in fakes:
+        getattr(owner, kind)[key] = _host_values.get(id(fake), fake)
+    try:
+        yield
+    finally:
+        for owner, kind, key, fake in fakes:
+            getattr(owner, kind)[key] = fake
+
+
 @contextmanager
 def on_ipu(
     model: torch.nn.Module, to_fake: Callable[[HostTensor], torch.Tensor]
@@ -64,6 +82,7 @@ def on_ipu(
     """
     tensors = host_tensors(model)
     fakes = {tensor.name: to_fake(tensor) for tensor in tensors}
+    _host_values.update((id(fakes[tensor.name]), tensor.value) for tensor in tensors)
     name_of = {id(tensor.value): tensor.name for tensor in tensors}
     original: list[tuple[str, torch.nn.Module, str, str, torch.Tensor]] = []
     for name, module, kind, key in list(_slots(model)):
@@ -78,6 +97,7 @@ def on_ipu(
             if (fault := _fault(name, module, kind, key, fakes[name_of[id(value)]]))
         ]
     finally:
+        _host_values.clear()
         for _, module, kind, key, value in original:
             getattr(module, kind)[key] = value
             module.__dict__.pop(key, None)

@@ -7,7 +7,9 @@ does not decide where an operation belongs: `origin` tells it.
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -62,8 +64,42 @@ def as_given(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Arg
     return args, dict(kwargs)
 
 
+@dataclass
+class Scope:
+    """A graph that is being recorded.
+
+    Attributes:
+        captured: the tensors of outer scopes that the operations read, in the order of their first
+            use; each is a source INPUT, numbered after `num_parameters` others.
+        nodes: the node of each tensor by its id; the tensor is kept, so that its id is never given
+            to another one.
+    """
+
+    graph: Graph
+    num_parameters: int = 0
+    captured: list[torch.Tensor] = field(default_factory=list)
+    nodes: dict[int, tuple[torch.Tensor, fx.Node]] = field(default_factory=dict)
+
+    def find(self, value: torch.Tensor) -> fx.Node | None:
+        """Returns the node that made `value` here, or `None`."""
+        entry = self.nodes.get(id(value))
+        return entry[1] if entry else None
+
+    def add_source(self, source: Source, value: torch.Tensor, record: NodeRecord) -> fx.Node:
+        """Makes `value` a placeholder of the graph."""
+        node = self.graph.add_source(source, value, record)
+        self.nodes[id(value)] = (value, node)
+        return node
+
+    def capture(self, value: torch.Tensor, record: NodeRecord) -> fx.Node:
+        """Makes a tensor of an outer scope a parameter."""
+        number = self.num_parameters + len(self.captured)
+        self.captured.append(value)
+        return self.add_source(Source(SourceKind.INPUT, str(number)), value, record)
+
+
 class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Writes what runs into `graph`; to be entered inside a `FakeTensorMode`."""
+    """Writes what runs into a graph; to be entered inside a `FakeTensorMode`."""
 
     def __init__(
         self,
@@ -80,23 +116,48 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """
         super().__init__()  # type: ignore[no-untyped-call]
         self._narrow = narrow
-        self.graph = graph
         self.origin = origin
-        # The tensor is kept beside its node, so that its id is never given to another one.
-        self._nodes: dict[int, tuple[torch.Tensor, fx.Node]] = {}
+        self._scopes = [Scope(graph)]
         # A tensor on the host becomes another constant when it has been changed since.
         self._version_of: dict[int, int | None] = {}
 
+    @property
+    def graph(self) -> Graph:
+        """The graph that operations go to now: the outermost one, or that of an open region."""
+        return self._scopes[-1].graph
+
     def add_source(self, source: Source, value: torch.Tensor, record: NodeRecord) -> fx.Node:
-        """Makes `value` a placeholder of the graph."""
-        node = self.graph.add_source(source, value, record)
-        self._nodes[id(value)] = (value, node)
-        return node
+        """Makes `value` a placeholder of the present graph."""
+        return self._scopes[-1].add_source(source, value, record)
 
     def find(self, value: torch.Tensor) -> fx.Node | None:
         """Returns the node that made `value`, or `None` for a tensor this recorder never saw."""
-        entry = self._nodes.get(id(value))
-        return entry[1] if entry else None
+        return self._scopes[-1].find(value)
+
+    def node_of(self, value: torch.Tensor) -> fx.Node:
+        """Returns the node of `value` in the present graph; constants and captures are added.
+
+        Raises:
+            Error: the tensor is not of this trace.
+        """
+        return self._node_at(len(self._scopes) - 1, value, self.origin())
+
+    @contextmanager
+    def region(self, num_parameters: int) -> Iterator[Scope]:
+        """Records into a graph of its own until the end of the context."""
+        scope = Scope(Graph(), num_parameters)
+        self._scopes.append(scope)
+        try:
+            yield scope
+        finally:
+            self._scopes.pop()
+
+    def add_region(self, name: str, region: Graph) -> str:
+        """Keeps a finished region in the outermost graph; returns the name it was given."""
+        regions = self._scopes[0].graph.regions
+        unique = f"{name}_{len(regions)}"
+        regions[unique] = region
+        return unique
 
     def __torch_dispatch__(
         self,
@@ -130,7 +191,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         leaves, spec = pytree.tree_flatten(args)
         for index, leaf in enumerate(leaves):
             if isinstance(leaf, torch.Tensor):
-                leaves[index] = known_value(self.graph, self._node_of(leaf, self.origin()))
+                leaves[index] = known_value(self.graph, self.node_of(leaf))
                 if leaves[index] is None:
                     return None
         values: tuple[Any, ...] = pytree.tree_unflatten(leaves, spec)
@@ -156,32 +217,42 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _add_constant_source(
         self, value: torch.Tensor, fake: torch.Tensor, record: NodeRecord
     ) -> fx.Node:
-        name = str(len(self.graph.constants))
+        """Makes `fake` a constant of the outermost graph; a region captures it when it reads it."""
+        outermost = self._scopes[0]
+        name = str(len(outermost.graph.constants))
         # A copy: the user's code may go on to change the tensor while it is traced.
         with _disable_current_modes():
-            self.graph.constants[name] = value.detach().clone()
-        return self.add_source(Source(SourceKind.CONSTANT, name), fake, record)
+            outermost.graph.constants[name] = value.detach().clone()
+        return outermost.add_source(Source(SourceKind.CONSTANT, name), fake, record)
 
     def _append(self, func: Any, args: Any, kwargs: Any, result: Any) -> None:
         record = self.origin()
         node_args, node_kwargs = pytree.tree_map_only(
-            torch.Tensor, lambda tensor: self._node_of(tensor, record), (args, kwargs)
+            torch.Tensor,
+            lambda tensor: self._node_at(len(self._scopes) - 1, tensor, record),
+            (args, kwargs),
         )
+        nodes = self._scopes[-1].nodes
         node = self.graph.add_operation(func, node_args, node_kwargs, result, record)
         if isinstance(result, torch.Tensor):
-            self._nodes[id(result)] = (result, node)
+            nodes[id(result)] = (result, node)
         elif isinstance(result, (tuple, list)):
             for index, item in enumerate(result):
                 if isinstance(item, torch.Tensor):
                     selected = self.graph.add_operation(
                         operator.getitem, (node, index), {}, item, record
                     )
-                    self._nodes[id(item)] = (item, selected)
+                    nodes[id(item)] = (item, selected)
 
-    def _node_of(self, tensor: torch.Tensor, record: NodeRecord) -> fx.Node:
-        node = self.find(tensor)
+    def _node_at(self, depth: int, tensor: torch.Tensor, record: NodeRecord) -> fx.Node:
+        """Returns the node of `tensor` in a scope, captured through those around it."""
+        scope = self._scopes[depth]
+        node = scope.find(tensor)
         if node is not None and self._version_of.get(id(tensor)) == _version(tensor):
             return node
+        if depth > 0:
+            self._node_at(depth - 1, tensor, record)
+            return scope.capture(tensor, record)
         value = _host_value(tensor)
         if value is None:
             raise refusal.foreign_tensor(tensor)

@@ -82,7 +82,13 @@ def data_dependent(func: Any) -> Error:
 
 
 def foreign_tensor(tensor: torch.Tensor) -> Error:
-    """Returns the error for a tensor on the CPU that met tensors on the IPU."""
+    """Returns the error for a tensor on the CPU that met tensors on the IPU, or a leaked one."""
+    if tensor.device.type == "ipu":
+        return compiler_error(
+            f"A tensor of shape {list(tensor.shape)} that was made inside a body of "
+            f"poptorch.for_loop or poptorch.cond was used outside of it at {user_source()}. Return "
+            "it from the body instead."
+        )
     return compiler_error(
         f"Expected an IPU tensor but got tensor(device={tensor.device}, "
         f"shape={list(tensor.shape)}, dtype={tensor.dtype}) at {user_source()}. Register it as a "

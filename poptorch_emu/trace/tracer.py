@@ -10,11 +10,11 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensorMode
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 from poptorch_emu.config import CompileConfig
 from poptorch_emu.errors import compiler_error
@@ -22,7 +22,7 @@ from poptorch_emu.ir.graph import Graph, Sink, SinkKind, Source, SourceKind, sou
 from poptorch_emu.ir.record import BlockPlace, NodeRecord, Phase
 from poptorch_emu.log import logger, warn_repeatable
 from poptorch_emu.structure import flatten_tensors
-from poptorch_emu.trace import blocks, checkpoints, loss
+from poptorch_emu.trace import blocks, checkpoints, loss, refusal, regions, scopes
 from poptorch_emu.trace.casting import casts_mixed_types
 from poptorch_emu.trace.functions import FunctionMode
 from poptorch_emu.trace.module_state import HostTensor, on_ipu
@@ -53,6 +53,7 @@ class Trace:
         host_outputs: tensors among the outputs that never were on the device, by position.
         block_history: the blocks in the order they were opened.
         trainable: names of the parameters that got a gradient, in the model's order.
+        host_functions: what the graph calls on the host, by name.
     """
 
     graph: Graph
@@ -60,6 +61,7 @@ class Trace:
     outputs: Any = None
     host_outputs: dict[int, torch.Tensor] = field(default_factory=dict)
     trainable: tuple[str, ...] = ()
+    host_functions: dict[str, regions.HostFunction] = field(default_factory=dict)
 
 
 def trace(
@@ -100,6 +102,7 @@ class _Tracer:
         self.graph = Graph()
         self.fake_mode = FakeTensorMode(allow_non_fake_inputs=True)
         self.recorder = Recorder(self.graph, self._origin, Narrowing())
+        self.regions = regions.Recording(self.recorder, self.fake_mode, config.is_training)
         self.modules: list[str] = []
         self._num_inputs = 0
         self._downgraded: set[Source] = set()
@@ -111,6 +114,7 @@ class _Tracer:
         """Everything that must surround a trace."""
         with ExitStack() as stack:
             stack.enter_context(blocks.tracing(StageResolver(self.config.strategy)))
+            stack.enter_context(regions.recording(self.regions))
             stack.enter_context(torch.autograd.set_multithreading_enabled(False))
             stack.enter_context(torch.enable_grad())
             stack.enter_context(casts_mixed_types())
@@ -195,6 +199,8 @@ class _Tracer:
             node = self.recorder.find(value)
             if node is not None:
                 results.append((Sink(SinkKind.OUTPUT, str(index)), node))
+            elif isinstance(value, FakeTensor) and value.device.type == "ipu":
+                raise refusal.foreign_tensor(value)
             else:
                 warnings.warn(
                     f"Output expected to be on the IPU but is on {value.device}: it is returned "
@@ -208,7 +214,14 @@ class _Tracer:
             results.append((Sink(SinkKind.GRADIENT, name), node))
         self.graph.set_results(results)
         self._warn_of_constants()
-        return Trace(self.graph, self.fake_mode, outputs, host_outputs, tuple(gradients))
+        return Trace(
+            self.graph,
+            self.fake_mode,
+            outputs,
+            host_outputs,
+            tuple(gradients),
+            self.regions.host_functions,
+        )
 
     def _warn_of_constants(self) -> None:
         """Says which parameters and buffers cannot change any more."""
@@ -256,7 +269,14 @@ class _Tracer:
             return self._backward_origin()
         place = blocks.current_block()
         module = self.modules[-1] if self.modules else ""
-        record = NodeRecord(place, Phase.FORWARD, module, user_source())
+        record = NodeRecord(
+            place,
+            Phase.FORWARD,
+            module,
+            user_source(),
+            scope=scopes.current_name(),
+            attributes=scopes.current_attributes(),
+        )
         self._forward_records.setdefault(torch._C._autograd._get_sequence_nr() - 1, record)
         return record
 
@@ -265,7 +285,7 @@ class _Tracer:
         forward = self._forward_records.get(node._sequence_nr()) if node is not None else None
         if forward is None:
             return NodeRecord(BlockPlace("", 0, 0), Phase.BACKWARD, is_anonymous=True)
-        return NodeRecord(forward.place, Phase.BACKWARD, forward.module, forward.source)
+        return replace(forward, phase=Phase.BACKWARD)
 
 
 def _seed(loss_value: torch.Tensor, scale: float | torch.Tensor) -> torch.Tensor:

@@ -1,4 +1,4 @@
-"""Operations that PopTorch adds to PyTorch's; outside a trace they are plain PyTorch."""
+"""Operations that return their argument: what they say about it is all they do."""
 
 from __future__ import annotations
 

@@ -1,0 +1,66 @@
+// Farthest point sampling: each chosen point is the one farthest from all chosen before.
+
+#include <ATen/ops/empty.h>
+#include <torch/library.h>
+
+#include <algorithm>
+#include <limits>
+#include <numeric>
+#include <vector>
+
+namespace poptorch_emu {
+namespace {
+
+double squared_distance(const double* a, const double* b, int64_t num_dims) {
+  double sum = 0;
+  for (int64_t d = 0; d < num_dims; ++d) sum += (a[d] - b[d]) * (a[d] - b[d]);
+  return sum;
+}
+
+int64_t total(at::IntArrayRef counts) {
+  return std::accumulate(counts.begin(), counts.end(), int64_t{0});
+}
+
+// Samples `counts[i]` of the points [ptr[i], ptr[i + 1]), beginning with the one `start[i]` after
+// the first. Of equally far points the first is taken. Returns positions in all of `src`.
+at::Tensor farthest_points(const at::Tensor& src, const at::Tensor& start, at::IntArrayRef ptr,
+                           at::IntArrayRef counts) {
+  const int64_t num_points = src.size(0);
+  const at::Tensor points = src.reshape({num_points, -1}).to(at::kDouble).contiguous();
+  const int64_t num_dims = points.size(1);
+  const double* data = points.const_data_ptr<double>();
+  const at::Tensor first = start.to(at::kLong).contiguous();
+  const at::Tensor result = at::empty({total(counts)}, at::TensorOptions(at::kLong));
+  int64_t* out = result.mutable_data_ptr<int64_t>();
+  for (size_t i = 0; i < counts.size(); ++i) {
+    const int64_t begin = ptr[i];
+    std::vector<double> distance(ptr[i + 1] - begin, std::numeric_limits<double>::infinity());
+    int64_t chosen = first.const_data_ptr<int64_t>()[i];
+    for (int64_t k = 0; k < counts[i]; ++k) {
+      *out++ = begin + chosen;
+      for (size_t p = 0; p < distance.size(); ++p) {
+        const double* point = data + (begin + static_cast<int64_t>(p)) * num_dims;
+        distance[p] = std::min(
+            distance[p], squared_distance(point, data + (begin + chosen) * num_dims, num_dims));
+      }
+      chosen = std::max_element(distance.begin(), distance.end()) - distance.begin();
+    }
+  }
+  return result;
+}
+
+at::Tensor farthest_points_meta(const at::Tensor& src, const at::Tensor&, at::IntArrayRef,
+                                at::IntArrayRef counts) {
+  return at::empty({total(counts)}, src.options().dtype(at::kLong));
+}
+
+}  // namespace
+
+TORCH_LIBRARY_FRAGMENT(poptorch_emu, m) {
+  m.def("farthest_points(Tensor src, Tensor start, int[] ptr, int[] counts) -> Tensor");
+}
+
+TORCH_LIBRARY_IMPL(poptorch_emu, CPU, m) { m.impl("farthest_points", farthest_points); }
+TORCH_LIBRARY_IMPL(poptorch_emu, Meta, m) { m.impl("farthest_points", farthest_points_meta); }
+
+}  // namespace poptorch_emu

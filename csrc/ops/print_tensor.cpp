@@ -1,0 +1,193 @@
+// Prints a tensor while a program runs: one text on standard error each time it is executed.
+
+#include <ATen/ops/empty_like.h>
+#include <torch/library.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstdio>
+#include <functional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace poptorch_emu {
+namespace {
+
+// The numbers are those of PopTorch.
+enum class FloatFormat { kAuto = 0, kFixed = 1, kScientific = 2, kNone = 3 };
+
+struct PrintOptions {
+  int64_t summarise_threshold;
+  int64_t edge_items;
+  int64_t max_line_width;
+  int64_t digits;
+  FloatFormat float_format;
+  std::string separator;
+  std::string open_bracket;
+  std::string close_bracket;
+};
+
+template <typename... Args>
+std::string formatted(const char* format, Args... args) {
+  std::array<char, 512> buffer;
+  const int length = std::snprintf(buffer.data(), buffer.size(), format, args...);
+  return std::string(buffer.data(), std::min<size_t>(length, buffer.size() - 1));
+}
+
+// Lays out one tensor: nested brackets, a line for each innermost row, long rows wrapped, and of
+// long axes only both ends.
+class TensorText {
+ public:
+  TensorText(const at::Tensor& tensor, const PrintOptions& options)
+      : options_(options),
+        sizes_(tensor.sizes().vec()),
+        is_float_(tensor.is_floating_point()),
+        is_summary_(tensor.numel() > options.summarise_threshold),
+        floats_(is_float_ ? tensor.to(at::kDouble).contiguous() : at::Tensor()),
+        integers_(is_float_ ? at::Tensor() : tensor.to(at::kLong).contiguous()) {
+    choose_format();
+    visit(0, 0, [this](int64_t index) { width_ = std::max(width_, element(index).size()); });
+  }
+
+  std::string text(size_t indent) {
+    column_ = indent;
+    write(0, 0, indent);
+    return std::move(out_);
+  }
+
+ private:
+  // The positions shown on an axis; -1 stands for those left out.
+  std::vector<int64_t> shown(size_t dim) const {
+    std::vector<int64_t> positions;
+    const int64_t size = sizes_[dim];
+    const bool is_cut = is_summary_ && size > 2 * options_.edge_items;
+    for (int64_t i = 0; i < size; ++i) {
+      if (is_cut && i == options_.edge_items) {
+        positions.push_back(-1);
+        i = size - options_.edge_items;
+        if (i == size) break;
+      }
+      positions.push_back(i);
+    }
+    return positions;
+  }
+
+  void visit(size_t dim, int64_t offset, const std::function<void(int64_t)>& see) const {
+    if (dim == sizes_.size()) return see(offset);
+    for (int64_t position : shown(dim)) {
+      if (position >= 0) visit(dim + 1, offset * sizes_[dim] + position, see);
+    }
+  }
+
+  // Fixed notation unless digits would be lost, as numpy decides.
+  void choose_format() {
+    format_ = options_.float_format;
+    if (!is_float_ || format_ != FloatFormat::kAuto) return;
+    double largest = 0;
+    double smallest = INFINITY;
+    visit(0, 0, [&](int64_t index) {
+      const double value = std::abs(floats_.const_data_ptr<double>()[index]);
+      if (value == 0 || !std::isfinite(value)) return;
+      largest = std::max(largest, value);
+      smallest = std::min(smallest, value);
+    });
+    const bool is_wide = largest >= 1e8 || (largest > 0 && smallest < 1e-4);
+    format_ = is_wide ? FloatFormat::kScientific : FloatFormat::kFixed;
+  }
+
+  std::string element(int64_t index) const {
+    if (!is_float_) return std::to_string(integers_.const_data_ptr<int64_t>()[index]);
+    const double value = floats_.const_data_ptr<double>()[index];
+    const int digits = static_cast<int>(options_.digits);
+    if (format_ == FloatFormat::kFixed) return formatted("%.*f", digits, value);
+    if (format_ == FloatFormat::kScientific) return formatted("%.*e", digits, value);
+    return formatted("%g", value);
+  }
+
+  void put(std::string_view piece) {
+    out_ += piece;
+    column_ += piece.size();
+  }
+
+  void new_line(size_t indent) {
+    while (!out_.empty() && out_.back() == ' ') out_.pop_back();
+    out_ += "\n" + std::string(indent, ' ');
+    column_ = indent;
+  }
+
+  void write(size_t dim, int64_t offset, size_t indent) {
+    if (dim == sizes_.size()) {
+      const std::string value = element(offset);
+      return put(std::string(width_ - value.size(), ' ') + value);
+    }
+    const bool is_innermost = dim + 1 == sizes_.size();
+    put(options_.open_bracket);
+    indent += options_.open_bracket.size();
+    bool is_first = true;
+    for (int64_t position : shown(dim)) {
+      if (!is_first) put(options_.separator);
+      const size_t needed = width_ + options_.separator.size();
+      const bool is_full = column_ + needed > static_cast<size_t>(options_.max_line_width);
+      if (!is_first && (!is_innermost || is_full)) new_line(indent);
+      is_first = false;
+      if (position < 0) {
+        put("...");
+      } else {
+        write(dim + 1, offset * sizes_[dim] + position, indent);
+      }
+    }
+    put(options_.close_bracket);
+  }
+
+  const PrintOptions& options_;
+  const std::vector<int64_t> sizes_;
+  const bool is_float_;
+  const bool is_summary_;
+  const at::Tensor floats_;
+  const at::Tensor integers_;
+  FloatFormat format_ = FloatFormat::kAuto;
+  size_t width_ = 0;
+  std::string out_;
+  size_t column_ = 0;
+};
+
+at::Tensor print_tensor(const at::Tensor& tensor, c10::string_view title,
+                        int64_t summarise_threshold, int64_t edge_items, int64_t max_line_width,
+                        int64_t digits, int64_t float_format, c10::string_view separator,
+                        c10::string_view open_bracket, c10::string_view close_bracket) {
+  const PrintOptions options{summarise_threshold,
+                             edge_items,
+                             max_line_width,
+                             digits,
+                             static_cast<FloatFormat>(float_format),
+                             std::string(separator),
+                             std::string(open_bracket),
+                             std::string(close_bracket)};
+  std::string text = std::string(title) + ": ";
+  text += TensorText(tensor, options).text(text.size()) + "\n";
+  // One call, so that the texts of several workers do not mix.
+  std::fwrite(text.data(), 1, text.size(), stderr);
+  return tensor;
+}
+
+at::Tensor print_tensor_meta(const at::Tensor& tensor, c10::string_view, int64_t, int64_t, int64_t,
+                             int64_t, int64_t, c10::string_view, c10::string_view,
+                             c10::string_view) {
+  return at::empty_like(tensor);
+}
+
+}  // namespace
+
+TORCH_LIBRARY_FRAGMENT(poptorch_emu, m) {
+  m.def(
+      "print_tensor(Tensor tensor, str title, int summarise_threshold, int edge_items, "
+      "int max_line_width, int digits, int float_format, str separator, str open_bracket, "
+      "str close_bracket) -> Tensor");
+}
+
+TORCH_LIBRARY_IMPL(poptorch_emu, CPU, m) { m.impl("print_tensor", print_tensor); }
+TORCH_LIBRARY_IMPL(poptorch_emu, Meta, m) { m.impl("print_tensor", print_tensor_meta); }
+
+}  // namespace poptorch_emu

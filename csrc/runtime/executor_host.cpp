@@ -1,0 +1,64 @@
+// How instructions call functions of the host: only the thread that called `run` does so. Another
+// worker leaves a request and waits; the caller's thread looks for requests between its actions.
+
+#include <ATen/ThreadLocalState.h>
+
+#include "common/errors.h"
+#include "runtime/executor.h"
+
+namespace poptorch_emu {
+
+void Executor::set_host_function(std::string name, HostFunction function) {
+  host_functions_[std::move(name)] = std::move(function);
+}
+
+std::vector<at::Tensor> Executor::call_host(const std::string& name,
+                                            std::vector<at::Tensor> inputs) {
+  if (std::this_thread::get_id() == caller_) return call_host_here(name, std::move(inputs));
+  HostRequest request{name, std::move(inputs)};
+  std::unique_lock lock(mutex_);
+  host_requests_.push_back(&request);
+  progress_.notify_all();
+  ++num_waiting_;
+  progress_.wait(lock, [&] {
+    return request.state == HostRequest::kDone ||
+           (error_ && request.state == HostRequest::kWaiting);
+  });
+  --num_waiting_;
+  if (request.state == HostRequest::kWaiting) {
+    std::erase(host_requests_, &request);
+    throw Error("The call of host function '" + name + "' was given up after another error.");
+  }
+  if (request.error) std::rethrow_exception(request.error);
+  return std::move(request.tensors);
+}
+
+bool Executor::serve_host_request(std::unique_lock<std::mutex>& lock) {
+  if (host_requests_.empty()) return false;
+  HostRequest& request = *host_requests_.front();
+  host_requests_.pop_front();
+  request.state = HostRequest::kServed;
+  lock.unlock();
+  try {
+    request.tensors = call_host_here(request.name, std::move(request.tensors));
+  } catch (...) {
+    request.error = std::current_exception();
+  }
+  lock.lock();
+  request.state = HostRequest::kDone;
+  progress_.notify_all();
+  return true;
+}
+
+std::vector<at::Tensor> Executor::call_host_here(const std::string& name,
+                                                 std::vector<at::Tensor> inputs) {
+  const auto found = host_functions_.find(name);
+  if (found == host_functions_.end()) {
+    throw Error("The program calls host function '" + name +
+                "', which this executor was not given.");
+  }
+  const at::ThreadLocalStateGuard as_the_caller(*caller_state_);
+  return found->second(std::move(inputs));
+}
+
+}  // namespace poptorch_emu

@@ -1,0 +1,24 @@
+"""Operators that say something about a tensor and pass it on.
+
+They are in the graph for the checks of the compiler; `passes/simplify.py` removes them.
+"""
+
+from __future__ import annotations
+
+import torch
+
+torch.library.define("poptorch_emu::set_overlap_for_input", "(Tensor tensor, str mode) -> Tensor")
+torch.library.define("poptorch_emu::set_overlap_for_output", "(Tensor tensor, str mode) -> Tensor")
+
+OVERLAP_INPUT: torch._ops.OpOverload = torch.ops.poptorch_emu.set_overlap_for_input.default
+OVERLAP_OUTPUT: torch._ops.OpOverload = torch.ops.poptorch_emu.set_overlap_for_output.default
+
+
+@torch.library.register_fake("poptorch_emu::set_overlap_for_input")  # type: ignore[untyped-decorator]
+def _input(tensor: torch.Tensor, mode: str) -> torch.Tensor:
+    return torch.empty_like(tensor)
+
+
+@torch.library.register_fake("poptorch_emu::set_overlap_for_output")  # type: ignore[untyped-decorator]
+def _output(tensor: torch.Tensor, mode: str) -> torch.Tensor:
+    return torch.empty_like(tensor)

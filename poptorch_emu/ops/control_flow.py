@@ -1,0 +1,90 @@
+"""Loops and branches that stay loops and branches on the device."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from poptorch_emu.trace import blocks, control_flow
+
+Body = Callable[..., Any]
+
+
+def for_loop(count: int, body: Body, inputs: list[torch.Tensor]) -> list[torch.Tensor]:
+    """Runs `body` `count` times, each time on what it returned before (exact).
+
+    The body is traced once for its results, and in training once more for its gradients. It may
+    read tensors from outside; nothing outside sees what it changes in place. Random numbers differ
+    in each iteration. Outside a trace the body runs once, whatever `count` is, as in PopTorch.
+
+    Args:
+        count: number of iterations.
+        body: takes as many tensors as `inputs` has and returns as many, of the same shapes and
+            types.
+        inputs: what the first iteration is given.
+
+    Returns:
+        What the last iteration returned, as a list.
+
+    Raises:
+        ValueError: `inputs` is not a list of tensors.
+        Error: the body returns tensors of another number, shape or type.
+    """
+    _check_tensors("poptorch.for_loop expects input tensors (inputs)", inputs)
+    if not blocks.is_tracing():
+        return _as_list(body(*(value.clone() for value in inputs)))
+    if count < 1:
+        return [value.clone() for value in inputs]
+    return control_flow.for_loop(int(count), body, inputs)
+
+
+def cond(
+    condition: torch.Tensor,
+    then_body: Body,
+    then_inps: list[torch.Tensor],
+    else_body: Body,
+    else_inps: list[torch.Tensor],
+) -> list[torch.Tensor]:
+    """Runs one of two bodies; which one is decided when the model runs (exact).
+
+    Both bodies are traced. They may read tensors from outside; nothing outside sees what they
+    change in place.
+
+    Args:
+        condition: a boolean tensor of one element.
+        then_body: what runs if it is true.
+        then_inps: the arguments of `then_body`; may be empty.
+        else_body: what runs otherwise; returns as many tensors as `then_body`, of the same shapes
+            and types.
+        else_inps: the arguments of `else_body`; may be empty.
+
+    Returns:
+        What the body returned, as a list.
+
+    Raises:
+        ValueError: the inputs are not lists of tensors.
+        Error: the bodies return different numbers, shapes or types of tensors.
+    """
+    expectation = "poptorch.cond expects then_inps and else_inps tensors"
+    _check_tensors(expectation, then_inps)
+    _check_tensors(expectation, else_inps)
+    if not blocks.is_tracing():
+        return _as_list(then_body(*then_inps) if condition else else_body(*else_inps))
+    return control_flow.cond(condition, then_body, then_inps, else_body, else_inps)
+
+
+def _check_tensors(expectation: str, inputs: Any) -> None:
+    if not isinstance(inputs, list):
+        raise ValueError(f"{expectation} in a list, but got {type(inputs)} (Object is not list)")
+    for index, value in enumerate(inputs):
+        if not isinstance(value, torch.Tensor):
+            raise ValueError(
+                f"{expectation}, but got {type(value)} "
+                f"(Object contained in list at index {index} is not torch.tensor)"
+            )
+
+
+def _as_list(result: Any) -> list[torch.Tensor]:
+    return list(result) if isinstance(result, (list, tuple)) else [result]

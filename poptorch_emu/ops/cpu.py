@@ -1,0 +1,95 @@
+"""Python on the host in the middle of a model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import _disable_current_modes
+
+from poptorch_emu.errors import compiler_error
+from poptorch_emu.ir.control import HOST_CALL
+from poptorch_emu.ir.text import type_text
+from poptorch_emu.trace import blocks, regions
+from poptorch_emu.trace.module_state import on_host
+
+_running: list[str] = []
+
+
+class CPU:
+    """Runs a function or module on the host in the middle of an inference model (exact).
+
+    While a model is traced, the layer runs once on zeros, to learn the shapes of its results; when
+    the model runs, it is called with the real tensors of every micro-batch, by the thread that
+    called the model. No gradient passes through it. The types of its arguments are kept.
+
+    Args:
+        layer_to_call: takes tensors and returns a tensor, or a list or tuple of tensors. The
+            parameters of a module are set not to require gradients.
+        ID: a name of this layer; the same name stands for the same function.
+    """
+
+    def __init__(self, layer_to_call: Callable[..., Any], ID: str) -> None:
+        self._layer_to_call = layer_to_call
+        self._ID = ID
+        if isinstance(layer_to_call, torch.nn.Module):
+            layer_to_call.requires_grad_(False)
+
+    def __call__(self, *inputs: torch.Tensor) -> Any:
+        """Calls the layer, or records that the model does.
+
+        Returns:
+            A tensor, or a list when the layer returned a list or tuple.
+
+        Raises:
+            Error: the layer runs within another one, or returned something else than tensors.
+        """
+        if _running:
+            raise compiler_error(
+                f"Trying to enter CPU from another CPU op! {self._ID!r} was called while "
+                f"{_running[-1]!r} was running; call them one after the other in forward."
+            )
+        if not blocks.is_tracing():
+            return self.execute(*inputs)
+        example = self._example(inputs)
+        results = self._flat(example)
+        regions.current().host_functions[self._ID] = self._call_flat
+        with torch.no_grad():
+            outputs = HOST_CALL(self._ID, list(inputs), [type_text(value) for value in results])
+        return outputs[0] if isinstance(example, torch.Tensor) else list(outputs)
+
+    def execute(self, *inputs: torch.Tensor) -> Any:
+        """Calls the layer on tensors of the host."""
+        _running.append(self._ID)
+        try:
+            return self._layer_to_call(*inputs)
+        finally:
+            _running.pop()
+
+    def _example(self, inputs: tuple[torch.Tensor, ...]) -> Any:
+        """Calls the layer on zeros, as if no model were traced."""
+        with (
+            _disable_current_modes(),
+            torch._C.DisableTorchFunction(),
+            blocks.paused(),
+            on_host(self._module()),
+        ):
+            return self.execute(*(torch.zeros(v.shape, dtype=v.dtype) for v in inputs))
+
+    def _call_flat(self, inputs: list[torch.Tensor]) -> list[torch.Tensor]:
+        return self._flat(self.execute(*inputs))
+
+    def _flat(self, result: Any) -> list[torch.Tensor]:
+        results = list(result) if isinstance(result, (list, tuple)) else [result]
+        for value in results:
+            if not isinstance(value, torch.Tensor):
+                raise compiler_error(
+                    f"CPU op {self._ID!r} returned {type(value)}; return a tensor, or a list or "
+                    "tuple of tensors."
+                )
+        return [value.detach() for value in results]
+
+    def _module(self) -> torch.nn.Module | None:
+        layer = self._layer_to_call
+        return layer if isinstance(layer, torch.nn.Module) else getattr(layer, "__self__", None)

@@ -1,0 +1,106 @@
+"""Operators of the user's own, by name and domain."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+
+from poptorch_emu.errors import compiler_error
+from poptorch_emu.ir.text import type_text
+from poptorch_emu.ops import custom_operators
+from poptorch_emu.ops.attributes import check_attributes
+from poptorch_emu.ops.custom_operators import CustomOperator
+from poptorch_emu.trace import blocks
+from poptorch_emu.trace.regions import current
+
+# Keeps every dictionary of attributes alive, as PopTorch does.
+attributes_lists: list[dict[str, Any]] = []
+
+
+def custom_op(
+    inputs: Sequence[torch.Tensor],
+    name: str,
+    domain: str,
+    domain_version: int,
+    example_outputs: Sequence[torch.Tensor],
+    attributes: Mapping[str, Any] | None = None,
+) -> list[torch.Tensor]:
+    """Runs the operator that was registered for `name` and `domain` (exact).
+
+    It is looked for among those of `poptorch_emu.emulator.register_custom_op`, then among the C++
+    operators of PyTorch: `name` in the namespace `domain`, with each dot of it replaced by an
+    underscore, so that name "Cube" and domain "my.ops" stand for `torch.ops.my_ops.Cube`. Inputs
+    are given in order, attributes by keyword.
+
+    Gradients: a Python operator has those of its own operations, or those of the function
+    registered with it. A C++ operator has those of its own autograd kernel; without one, the
+    operator `<name>Grad` of the same namespace is called with the gradients of all outputs, the
+    inputs, and the attributes, and returns a gradient of each input.
+
+    Args:
+        inputs: the operator's tensors.
+        name: the operator.
+        domain: its domain.
+        domain_version: a registered operator must have been registered with the same one.
+        example_outputs: tensors of the shapes and types of the results; values do not matter.
+        attributes: floats, ints, strings, or lists or tuples of one of them.
+
+    Returns:
+        The results, as a list.
+
+    Raises:
+        ValueError: an attribute is none of these.
+        Error: there is no such operator, or its results are not like `example_outputs`.
+    """
+    given = dict(attributes or {})
+    check_attributes(given)
+    if attributes is not None:
+        attributes_lists.append(given)
+    operator = custom_operators.find(name, domain, domain_version)
+    results = _as_list(_apply(operator, list(inputs), given))
+    found, expected = type_text(results), type_text(list(example_outputs))
+    if found != expected:
+        raise compiler_error(
+            f"Custom operator {name!r} of domain {domain!r} returned {found}, but example_outputs "
+            f"are {expected}. Both must have the same number of tensors, shapes and types."
+        )
+    return results
+
+
+def _apply(operator: CustomOperator, inputs: list[torch.Tensor], attributes: dict[str, Any]) -> Any:
+    wants_gradient = torch.is_grad_enabled() and any(value.requires_grad for value in inputs)
+    is_inference = blocks.is_tracing() and not current().is_training
+    if operator.backward is None or not wants_gradient or is_inference:
+        return operator.forward(*inputs, **attributes)
+    return _WithGradient.apply(operator, attributes, *inputs)  # type: ignore[no-untyped-call]
+
+
+class _WithGradient(torch.autograd.Function):
+    """An operator whose derivative is another function."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, operator: CustomOperator, attributes: dict[str, Any], *inputs: torch.Tensor
+    ) -> tuple[torch.Tensor, ...]:
+        ctx.operator, ctx.attributes = operator, attributes
+        ctx.save_for_backward(*inputs)
+        results = _as_list(operator.forward(*inputs, **attributes))
+        ctx.mark_non_differentiable(*(r for r in results if not r.is_floating_point()))
+        return tuple(results)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        inputs = ctx.saved_tensors
+        results = _as_list(ctx.operator.backward(*gradients, *inputs, **ctx.attributes))
+        if len(results) != len(inputs):
+            raise compiler_error(
+                f"The gradient of custom operator {ctx.operator.name!r} returned {len(results)} "
+                f"tensors; return one for each of the {len(inputs)} inputs, or None."
+            )
+        return None, None, *results
+
+
+def _as_list(result: Any) -> list[Any]:
+    return list(result) if isinstance(result, (list, tuple)) else [result]

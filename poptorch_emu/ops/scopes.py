@@ -1,0 +1,57 @@
+"""Contexts that name operations or attach attributes to them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from poptorch_emu.errors import require
+from poptorch_emu.ops.attributes import check_attributes
+from poptorch_emu.trace import scopes
+
+
+class NameScope:
+    """Puts a name before those of the operations recorded in the context (exact).
+
+    The name appears in error messages and reports.
+
+    Args:
+        name: nested scopes are joined by slashes.
+
+    Raises:
+        AssertionError: the name is not a string.
+    """
+
+    def __init__(self, name: str) -> None:
+        require(isinstance(name, str), "Parameter to NameScope must be a string")
+        self._name = name
+
+    def __enter__(self) -> None:
+        scopes.open_name(self._name)
+
+    def __exit__(self, *failure: Any) -> None:
+        scopes.close_name()
+
+
+class Attribute:
+    """Attaches attributes to the operations recorded in the context (accepted).
+
+    They are kept in the record of each operation and change nothing. Nested scopes merge.
+
+    Args:
+        attributes: for each name a dictionary, such as `__outline={"layer": "embedding"}`.
+
+    Raises:
+        ValueError: an attribute is neither a number, a string nor a list of them.
+    """
+
+    def __init__(self, **attributes: Mapping[str, Any]) -> None:
+        for values in attributes.values():
+            check_attributes(values)
+        self._attributes = attributes
+
+    def __enter__(self) -> None:
+        scopes.open_attributes(self._attributes)
+
+    def __exit__(self, *failure: Any) -> None:
+        scopes.close_attributes()

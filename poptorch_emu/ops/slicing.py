@@ -1,0 +1,119 @@
+"""Slices of fixed size that begin where a tensor says."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from poptorch_emu.errors import Error, compiler_error, make_error
+from poptorch_emu.trace import blocks
+
+
+def dynamic_slice(
+    tensor: torch.Tensor, dim: int, start: torch.Tensor, size: int, step: int
+) -> torch.Tensor:
+    """Returns `size` positions of an axis from `start` on, every `step`-th of them (exact).
+
+    On the device a slice that passes the end goes on at the beginning; outside a trace it is an
+    ordinary slice, which ends there.
+
+    Args:
+        tensor: at least one axis.
+        dim: which axis.
+        start: integer tensor of one element.
+        size: extent of the slice before steps are taken; a factor of the axis.
+        step: distance of the positions taken.
+
+    Raises:
+        Error: an argument has the wrong type, or the slice does not fit the axis.
+    """
+    if not isinstance(tensor, torch.Tensor):
+        raise _no_tensor("dynamic_slice must take a torch.tensor input", tensor)
+    _check_place("dynamic_slice", dim, start, size)
+    if not isinstance(step, int):
+        raise make_error(f"Step must be an integer. {type(step)} is not supported.")
+    if step < 1:
+        raise compiler_error(f"Slicing step must be at least 1, not {step}.")
+    length = tensor.size(dim)
+    _check_size(size, length)
+    if not blocks.is_tracing():
+        first = _as_integer(start)
+        index = torch.arange(length)[first : first + size : step]
+        return tensor.index_select(dim, index)
+    return tensor.index_select(dim, _positions(start, size, step, length))
+
+
+def dynamic_update(
+    input: torch.Tensor, src: torch.Tensor, dim: int, start: torch.Tensor, size: int
+) -> torch.Tensor:
+    """Returns `input` with `size` positions of an axis, from `start` on, taken from `src` (exact).
+
+    On the device an update that passes the end goes on at the beginning.
+
+    Args:
+        input: at least one axis; is not changed.
+        src: as many axes and the type of `input`; `size` long in axis `dim`.
+        dim: which axis.
+        start: integer tensor of one element.
+        size: number of positions; a factor of the axis.
+
+    Raises:
+        Error: an argument has the wrong type, or the update does not fit the axis.
+    """
+    if not isinstance(input, torch.Tensor):
+        raise _no_tensor("dynamic_update must take a torch.tensor input", input)
+    if not isinstance(src, torch.Tensor):
+        raise _no_tensor("dynamic_update must take a torch.tensor src", src)
+    _check_place("dynamic_update", dim, start, size)
+    if input.dim() != src.dim():
+        raise make_error(
+            f"input and src tensors must have same dimensionality. ({input.dim()}) vs ({src.dim()})"
+        )
+    if input.dtype != src.dtype:
+        raise make_error(
+            f"input and src tensor must have same dtype. ({input.dtype} vs {src.dtype})"
+        )
+    length = input.size(dim)
+    _check_size(size, length)
+    if not blocks.is_tracing():
+        first = _as_integer(start)
+        return torch.slice_scatter(input, src, dim, first, first + size)
+    return input.index_copy(dim, _positions(start, size, 1, length), src)
+
+
+def _check_place(function: str, dim: Any, start: Any, size: Any) -> None:
+    if not isinstance(dim, int):
+        raise make_error(f"Dimension must be an integer. {type(dim)} is not supported.")
+    if not isinstance(start, torch.Tensor):
+        raise _no_tensor(f"Slice start argument to {function} must be a torch.tensor", start)
+    if not isinstance(size, int):
+        raise make_error(f"Size must be an integer. {type(size)} is not supported.")
+    if start.is_floating_point() or start.is_complex():
+        raise compiler_error(
+            f"Expected integer typed start tensor for {function}, but it is {start.dtype}."
+        )
+
+
+def _check_size(size: int, length: int) -> None:
+    if size == 0:
+        raise compiler_error("The start and end of a slice must be different.")
+    if size < 0:
+        raise compiler_error(f"Taking a slice of size {size}, with the end less than the start.")
+    if length % size != 0:
+        raise compiler_error(
+            f"The size of the slice ({size}) must be a factor of the slicing dimension ({length})."
+        )
+
+
+def _positions(start: torch.Tensor, size: int, step: int, length: int) -> torch.Tensor:
+    offsets = torch.arange(0, size, step, device=start.device)
+    return (start.reshape(()).to(torch.int64) + offsets) % length
+
+
+def _as_integer(start: torch.Tensor) -> int:
+    return int(start.reshape(()).item())
+
+
+def _no_tensor(expectation: str, value: object) -> Error:
+    return make_error(f"{expectation}. {type(value)} is not supported.")

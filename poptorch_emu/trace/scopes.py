@@ -1,0 +1,42 @@
+"""Names and attributes that the user attaches to the operations recorded in a context."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+_names: list[str] = []
+_attributes: list[dict[str, dict[str, Any]]] = [{}]
+
+
+def open_name(name: str) -> None:
+    """Makes `name` a part of the names of operations, until it is closed."""
+    _names.append(name)
+
+
+def close_name() -> None:
+    """Ends the innermost name."""
+    _names.pop()
+
+
+def open_attributes(attributes: Mapping[str, Mapping[str, Any]]) -> None:
+    """Adds to the attributes of operations; of the same name, the inner one's keys win."""
+    merged = dict(_attributes[-1])
+    for name, values in attributes.items():
+        merged[name] = {**merged.get(name, {}), **values}
+    _attributes.append(merged)
+
+
+def close_attributes() -> None:
+    """Ends the innermost attributes."""
+    _attributes.pop()
+
+
+def current_name() -> str:
+    """Returns the open names, outermost first, joined by slashes."""
+    return "/".join(_names)
+
+
+def current_attributes() -> Mapping[str, Mapping[str, Any]]:
+    """Returns the attributes of an operation recorded now."""
+    return _attributes[-1]

@@ -1,0 +1,175 @@
+"""Operations that say something and change nothing: api.md sections 12.1, 12.8 and 12.9."""
+
+import pytest
+import torch
+from flow_models import FunctionModel, infer, quiet_options
+
+import poptorch_emu as poptorch
+from poptorch_emu.ir.graph import record_of
+
+MatMulMode = poptorch.MatMulSerializationMode
+X = torch.randn(1, 3, 8, 8)
+WEIGHT = torch.randn(2, 3, 3, 3)
+
+feature = pytest.mark.feature
+
+
+@feature("serializedMatMul", fidelity="exact")
+@pytest.mark.parametrize("keep_precision", [False, True])
+@pytest.mark.parametrize("factor", [0, 1, 2, 4])
+@pytest.mark.parametrize("mode", list(MatMulMode))
+def test_matmul_when_serialised_then_equals_matmul(mode, factor, keep_precision):
+    lhs, rhs = torch.randn(2, 4, 8), torch.randn(8, 12)
+    result = infer(
+        lambda m, a, b: poptorch.serializedMatMul(a, b, mode, factor, keep_precision), lhs, rhs
+    )
+    torch.testing.assert_close(result, lhs @ rhs)
+
+
+@feature("serializedMatMul", fidelity="exact")
+@pytest.mark.parametrize(
+    ("mode", "parts"),
+    [(MatMulMode.InputChannels, 2), (MatMulMode.ReducingDim, 4), (MatMulMode.OutputChannels, 3)],
+)
+def test_matmul_when_serialised_then_it_really_runs_in_parts(mode, parts):
+    model = FunctionModel(lambda m, a, b: poptorch.serializedMatMul(a, b, mode, parts))
+    compiled = poptorch.inferenceModel(model, quiet_options())
+    compiled(torch.randn(4, 8), torch.randn(8, 12))
+    graph = compiled._executable.graph
+    assert sum(node.target is torch.ops.aten.mm.default for node in graph.operations) == parts
+
+
+@feature("serializedMatMul", fidelity="exact")
+def test_matmul_when_arguments_are_wrong_then_error():
+    with pytest.raises(AssertionError):
+        poptorch.serializedMatMul(1, X, MatMulMode.Disabled)
+    with pytest.raises(AssertionError):
+        poptorch.serializedMatMul(X, X, "disabled")
+    with pytest.raises(AssertionError):
+        poptorch.serializedMatMul(X, X, MatMulMode.Disabled, 2.0)
+    with pytest.raises(poptorch.Error, match="into 3 parts"):
+        infer(
+            lambda m, a, b: poptorch.serializedMatMul(a, b, MatMulMode.ReducingDim, 3),
+            torch.randn(4, 8), torch.randn(8, 12),
+        )  # fmt: skip
+
+
+@feature("set_overlap_for_input", fidelity="accepted")
+@pytest.mark.parametrize("mark", [poptorch.set_overlap_for_input, poptorch.set_overlap_for_output])
+def test_overlap_when_set_then_structure_and_values_stay(mark):
+    mode = poptorch.OverlapMode.OverlapAccumulationLoop
+    structure = {"a": [X, 3], "b": (X + 1, None)}
+    marked = mark(structure, mode)
+    assert marked["a"][1] == 3 and marked["b"][1] is None
+    assert torch.equal(marked["a"][0], X) and torch.equal(marked["b"][0], X + 1)
+    assert mark(7, mode) == 7
+    first, second = infer(lambda m, x: mark((x, x + 1), mode), X)
+    assert torch.equal(first, X) and torch.equal(second, X + 1)
+
+
+def records(function, *inputs):
+    compiled = poptorch.inferenceModel(FunctionModel(function), quiet_options())
+    compiled(*inputs)
+    return [record_of(node) for node in compiled._executable.graph.operations]
+
+
+@feature("NameScope", fidelity="exact")
+def test_scope_when_nested_then_operations_carry_the_names():
+    def forward(model, x):
+        with poptorch.NameScope("outer"):
+            x = x + 1
+            with poptorch.NameScope("inner"):
+                x = x * 2
+        return x - 3
+
+    assert [record.scope for record in records(forward, X)] == ["outer", "outer/inner", ""]
+
+
+@feature("NameScope", fidelity="exact")
+def test_scope_when_an_operation_fails_then_the_error_names_it():
+    def forward(model, x, index):
+        with poptorch.NameScope("lookup"):
+            return torch.gather(x, 1, index)
+
+    with pytest.raises(poptorch.Error, match="node 'lookup/gather"):
+        infer(forward, torch.ones(1, 3), torch.tensor([[9]]))
+
+
+@feature("NameScope", fidelity="exact")
+def test_scope_when_name_is_no_string_then_error():
+    with pytest.raises(AssertionError, match="Parameter to NameScope must be a string"):
+        poptorch.NameScope(3)
+
+
+@feature("Attribute", fidelity="accepted")
+def test_attributes_when_nested_then_they_merge_and_are_restored():
+    def forward(model, x):
+        with poptorch.Attribute(__outline={"layer": "embedding", "depth": 1}):
+            x = x + 1
+            with poptorch.Attribute(__outline={"depth": 2}, other={"k": [1.0]}):
+                x = x * 2
+            x = x / 3
+        return x - 3
+
+    outer = {"__outline": {"layer": "embedding", "depth": 1}}
+    inner = {"__outline": {"layer": "embedding", "depth": 2}, "other": {"k": [1.0]}}
+    found = [record.attributes for record in records(forward, X)]
+    assert found == [outer, inner, outer, {}]
+
+
+@feature("MultiConv", fidelity="accepted")
+def test_multi_conv_when_used_then_results_stay():
+    def forward(model, x, w):
+        multi = poptorch.MultiConv()
+        multi.availableMemoryProportions((0.1, 0.2)).partialsTypes([torch.half, torch.float])
+        multi.planType(poptorch.MultiConvPlanType.Parallel).perConvReservedTiles(10)
+        multi.cycleBackOff(0.3).enableConvDithering(True)
+        with multi:
+            return torch.conv2d(x, w), torch.conv2d(x + 1, w)
+
+    first, second = infer(forward, X, WEIGHT)
+    torch.testing.assert_close(first, torch.conv2d(X, WEIGHT))
+    torch.testing.assert_close(second, torch.conv2d(X + 1, WEIGHT))
+
+
+@feature("MultiConv", fidelity="accepted")
+def test_multi_conv_when_a_list_has_the_wrong_length_then_error():
+    def forward(model, x, w):
+        with poptorch.MultiConv().enableConvDithering([True, False]):
+            return torch.conv2d(x, w)
+
+    with pytest.raises(poptorch.Error, match="2 values for 1 convolutions"):
+        infer(forward, X, WEIGHT)
+
+
+@feature("MultiConv", fidelity="accepted")
+def test_multi_conv_when_nested_then_error_and_the_next_trace_works():
+    def nested(model, x):
+        with poptorch.MultiConv(), poptorch.MultiConv():
+            return x
+
+    def single(model, x):
+        with poptorch.MultiConv():
+            return x + 1
+
+    with pytest.raises(poptorch.Error, match=r"Nested poptorch.MultiConv is not supported\."):
+        infer(nested, X)
+    torch.testing.assert_close(infer(single, X), X + 1)
+
+
+@feature("MultiConv", fidelity="accepted")
+@pytest.mark.parametrize(
+    ("method", "value", "error", "text"),
+    [
+        ("availableMemoryProportions", "a", AssertionError, "Invalid available memory proportion!"),
+        ("availableMemoryProportions", [], AssertionError, "Invalid available memory proportion!"),
+        ("partialsTypes", torch.int, ValueError, "Expecting torch.float or torch.half"),
+        ("enableConvDithering", 1, ValueError, "value must be bool or list of bools"),
+        ("planType", 0, AssertionError, "Invalid plan type!"),
+        ("perConvReservedTiles", 1.0, AssertionError, "not an integer"),
+        ("cycleBackOff", "x", AssertionError, "not a float"),
+    ],
+)
+def test_multi_conv_when_a_setting_is_wrong_then_error(method, value, error, text):
+    with pytest.raises(error, match=text):
+        getattr(poptorch.MultiConv(), method)(value)

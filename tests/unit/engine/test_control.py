@@ -1,0 +1,130 @@
+"""Loops, branches and host calls in the engine, on programs built by hand."""
+
+import pytest
+import torch
+from hand_built import ALL, Reg, executor, one_segment
+
+import poptorch_emu as poptorch
+from poptorch_emu import _C
+
+
+def body(name="body", parameters=(0,), results=(1,), iteration=-1):
+    """Returns a body that doubles its first parameter."""
+    made = _C.Body(name, 4, list(parameters), iteration, list(results))
+    made.add_instruction("aten::mul", "Tensor", [Reg(0), 2.0], {}, [1], [], _C.Debug("inner"), [])
+    return made
+
+
+def loop_program(body, *, count=3, num_inputs=1, scanned=(), outputs=(1,), is_reversed=False):
+    program, segment = one_segment(num_inputs, is_batched=False)
+    collected = ["float32[]"] * (len(outputs) - 1)
+    lists = [[Reg(0)], [Reg(index) for index in scanned], []]
+    arguments = ["body", count, is_reversed, *lists, collected]
+    program.add_instruction(
+        segment, "poptorch_emu::for_loop", "", arguments, {}, list(outputs), [],
+        _C.Debug("loop"), [body],
+    )  # fmt: skip
+    for output in outputs:
+        program.store_output(segment, output, ALL, 1)
+    return program
+
+
+def test_loop_when_run_then_carries_its_results() -> None:
+    (result,) = executor(loop_program(body())).run([torch.tensor(3.0)], 1)
+    assert result.item() == 24
+
+
+def scanning_body():
+    """Adds a row of the scanned tensor to the carried one and returns (sum, sum * iteration)."""
+    made = _C.Body("scan", 5, [0, 1], 4, [2, 3])
+    debug = _C.Debug("inner")
+    made.add_instruction("aten::add", "Tensor", [Reg(0), Reg(1)], {}, [2], [0], debug, [])
+    made.add_instruction("aten::mul", "Tensor", [Reg(2), Reg(4)], {}, [3], [], debug, [])
+    return made
+
+
+@pytest.mark.parametrize(
+    ("is_reversed", "products"), [(False, [0.0, 3.0, 14.0]), (True, [0.0, 6.0, 8.0])]
+)
+def test_loop_when_it_scans_then_rows_come_in_order_and_results_are_stacked(
+    is_reversed, products
+) -> None:
+    program = loop_program(
+        scanning_body(), num_inputs=2, scanned=[1], outputs=[2, 3], is_reversed=is_reversed
+    )
+    last, stacked = executor(program).run([torch.tensor(0.0), torch.tensor([1.0, 2.0, 4.0])], 1)
+    assert last.item() == 7
+    assert stacked.tolist() == products
+
+
+def test_text_when_there_is_a_body_then_it_is_listed() -> None:
+    text = loop_program(body("inner_body")).text()
+    assert "inner_body: 4 registers" in text
+    assert "aten::mul" in text
+
+
+@pytest.mark.parametrize(
+    ("program", "text"),
+    [
+        (lambda: loop_program(body(), count=0), "Loop 'loop'.*runs less than once"),
+        (lambda: loop_program(body(parameters=(0, 2))), "takes 2 tensors.*is given 1"),
+        (lambda: loop_program(body(results=(1, 1))), "returns 2.*is to return 1"),
+        (lambda: loop_program(body(results=(3,))), "in body 'body' reads register 3"),
+        (lambda: loop_program(body(results=(9,))), "in body 'body' names register 9 of 4"),
+        (lambda: loop_program(body(iteration=0)), "'the iteration' in body 'body' writes register"),
+    ],
+)
+def test_validate_when_a_body_is_wrong_then_error(program, text) -> None:
+    with pytest.raises(poptorch.Error, match=text):
+        program().validate()
+
+
+def test_validate_when_a_branch_lacks_a_body_then_error() -> None:
+    program, segment = one_segment(1, is_batched=False)
+    arguments = [Reg(0), "a", "b", [], [], []]
+    debug = _C.Debug("branch")
+    program.add_instruction(segment, "poptorch_emu::cond", "", arguments, {}, [], [], debug)
+    with pytest.raises(poptorch.Error, match="'branch'.*has 0 bodies instead of 2"):
+        program.validate()
+
+
+def host_program():
+    program, segment = one_segment(1, is_batched=False)
+    program.add_instruction(
+        segment, "poptorch_emu::host_call", "", ["f", [Reg(0)], ["float32[]"]], {}, [1], [],
+        _C.Debug("call"),
+    )  # fmt: skip
+    program.store_output(segment, 1, ALL, 1)
+    return program
+
+
+def test_program_when_asked_then_knows_its_host_calls() -> None:
+    assert host_program().has_host_calls()
+    assert not loop_program(body()).has_host_calls()
+    inner = body()
+    inner.add_instruction(
+        "poptorch_emu::host_call", "", ["f", [Reg(1)], []], {}, [], [], _C.Debug("call"), []
+    )
+    assert loop_program(inner).has_host_calls()
+
+
+def test_host_call_when_no_function_is_known_then_error() -> None:
+    with pytest.raises(poptorch.Error, match="host function 'f', which this executor was not giv"):
+        executor(host_program()).run([torch.tensor(1.0)], 1)
+
+
+@pytest.mark.parametrize(
+    ("results", "text"),
+    [
+        ([], "returned 0 tensors, but 1 when"),
+        ([torch.ones(2)], r"returned float32\[2\] as result 0, but float32\[\]"),
+        ([torch.tensor(1)], r"returned int64\[\] as result 0, but float32\[\]"),
+    ],
+)
+def test_host_call_when_results_are_not_as_compiled_then_error(results, text) -> None:
+    ready = executor(host_program())
+    ready.set_host_function("f", lambda inputs: results)
+    with pytest.raises(poptorch.Error, match=text):
+        ready.run([torch.tensor(1.0)], 1)
+    ready.set_host_function("f", lambda inputs: [inputs[0] + 1])
+    assert ready.run([torch.tensor(1.0)], 1)[0].item() == 2
