@@ -14,7 +14,7 @@ from torch import fx
 
 from poptorch_emu.errors import compiler_error
 from poptorch_emu.ir.control import FOR_LOOP, add_captured, region_names
-from poptorch_emu.ir.graph import Graph, Source, SourceKind, record_of
+from poptorch_emu.ir.graph import Graph, Source, SourceKind, record_of, source_of
 from poptorch_emu.ir.record import NodeRecord
 from poptorch_emu.passes.simplify import remove_dead
 from poptorch_emu.trace.random_ops import RANDOM_REWRITES
@@ -30,9 +30,18 @@ def run(graph: Graph) -> Graph:
         Error: an operation is random and has no counter-based form.
     """
     rewriting = _Rewriting(graph)
-    rewriting.run(graph, rewriting.new_id, rewriting.state)
+    rewriting.run(graph, rewriting.new_id, lambda: generator_state(graph))
     remove_dead(graph)
     return graph
+
+
+def generator_state(graph: Graph) -> fx.Node:
+    """Returns the source with the generator's state, which is added if there is none."""
+    for node in graph.sources:
+        if source_of(node).kind is SourceKind.RNG:
+            return node
+    state = torch.empty(4, dtype=torch.int64, device="meta")
+    return graph.add_source(Source(SourceKind.RNG), state, NodeRecord())
 
 
 class _Rewriting:
@@ -40,18 +49,10 @@ class _Rewriting:
         self._graph = graph
         self._fresh_ids = count()
         self._ids_of_region: dict[str, list[int]] = {}
-        self._state: fx.Node | None = None
 
     def new_id(self) -> int:
         """Returns the number of an operation that was not met before."""
         return next(self._fresh_ids)
-
-    def state(self) -> fx.Node:
-        """Returns the source with the generator's state, made at the first use."""
-        if self._state is None:
-            state = torch.empty(4, dtype=torch.int64, device="meta")
-            self._state = self._graph.add_source(Source(SourceKind.RNG), state, NodeRecord())
-        return self._state
 
     def run(self, graph: Graph, take_id: Callable[[], int], rng: Callable[[], fx.Node]) -> None:
         """Rewrites one graph and the regions that it runs, in the order of the operations."""
