@@ -6,4 +6,12 @@ from poptorch_emu.emulator.plans import SchedulePlan, memory, schedule
 from poptorch_emu.emulator.streaming import stream
 from poptorch_emu.ops.custom_operators import register_custom_op
 
-__all__ = ["SchedulePlan", "install", "memory", "register_custom_op", "schedule", "set_schedule", "stream"]
+__all__ = [
+    "SchedulePlan",
+    "install",
+    "memory",
+    "register_custom_op",
+    "schedule",
+    "set_schedule",
+    "stream",
+]

@@ -1,8 +1,9 @@
 """Operations that PopTorch adds to PyTorch's; outside a trace they are plain PyTorch."""
 
+from poptorch_emu.attributes import attributes_lists
 from poptorch_emu.ops.control_flow import cond, for_loop
 from poptorch_emu.ops.cpu import CPU
-from poptorch_emu.ops.custom import attributes_lists, custom_op
+from poptorch_emu.ops.custom import custom_op
 from poptorch_emu.ops.decoding import ctc_beam_search_decoder
 from poptorch_emu.ops.geometry import fps, nearest
 from poptorch_emu.ops.identities import (

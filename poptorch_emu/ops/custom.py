@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from poptorch_emu.attributes import attributes_lists
 from poptorch_emu.errors import compiler_error
 from poptorch_emu.ir.text import type_text
 from poptorch_emu.ops import custom_operators
@@ -14,9 +15,6 @@ from poptorch_emu.ops.attributes import check_attributes
 from poptorch_emu.ops.custom_operators import CustomOperator
 from poptorch_emu.trace import blocks
 from poptorch_emu.trace.regions import current
-
-# Keeps every dictionary of attributes alive, as PopTorch does.
-attributes_lists: list[dict[str, Any]] = []
 
 
 def custom_op(

@@ -30,13 +30,13 @@ def run(graph: Graph) -> Graph:
         Error: an operation is random and has no counter-based form.
     """
     rewriting = _Rewriting(graph)
-    rewriting.run(graph, rewriting.new_id, rewriting.state)
+    rewriting.run(graph, rewriting.new_id, lambda: generator_state(graph))
     remove_dead(graph)
     return graph
 
 
 def generator_state(graph: Graph) -> fx.Node:
-    """Returns the source of the generator's state, which is added if there is none."""
+    """Returns the source with the generator's state, which is added if there is none."""
     for node in graph.sources:
         if source_of(node).kind is SourceKind.RNG:
             return node
@@ -53,10 +53,6 @@ class _Rewriting:
     def new_id(self) -> int:
         """Returns the number of an operation that was not met before."""
         return next(self._fresh_ids)
-
-    def state(self) -> fx.Node:
-        """Returns the source with the generator's state, made at the first use."""
-        return generator_state(self._graph)
 
     def run(self, graph: Graph, take_id: Callable[[], int], rng: Callable[[], fx.Node]) -> None:
         """Rewrites one graph and the regions that it runs, in the order of the operations."""
