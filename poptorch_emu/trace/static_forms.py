@@ -103,13 +103,13 @@ def _format(tensor: torch.Tensor, spec: str) -> str:
     """Refuses to format a number on the device; without a format, its place holder is shown."""
     if tensor.device.type == "ipu" and spec:
         raise refusal.reads_value("Tensor.__format__")
-    return tensor.__format__(spec)
+    return format(tensor, spec)
 
 
 def _repr(tensor: torch.Tensor, **kwargs: Any) -> str:
     """Shows that a tensor on the device has no value yet."""
     if tensor.device.type != "ipu":
-        return tensor.__repr__(**kwargs)
+        return repr(tensor)
     shape = tuple(tensor.shape)
     return f"tensor(<unavailable>, device='{tensor.device}', size={shape}, dtype={tensor.dtype})"
 
