@@ -139,13 +139,14 @@ def test_memory_when_off_chip_then_leaves_the_ipu_and_the_engine_moves_it() -> N
     assert plan.num_bytes(content=Content.WEIGHT, store=Store.ON_CHIP) == STAGES * WIDTH * 4
     assert plan.num_bytes(content=Content.ACCUMULATOR, store=Store.REMOTE) == 0
     stashes = [held for held in plan.select(content=Content.STASH) if "input" not in held.name]
-    assert {held.store for held in stashes} == {Store.REMOTE}
+    # All but the loss, which is a single number and so below the default threshold of 2.
+    assert [held.item_bytes for held in stashes if held.store is Store.ON_CHIP] == [4]
 
     engine = engine_of(training)
     assert engine.remote_loaded_bytes() == 0
     training(torch.randn(ROWS * PIPELINE.num_micro_batches, WIDTH))
     state = plan.num_bytes(content=Content.STATE, store=Store.REMOTE)
-    moved = PIPELINE.accumulation * sum(held.item_bytes for held in stashes)
+    moved = PIPELINE.accumulation * sum(held.item_bytes for held in stashes if held.item_bytes > 4)
     weights = STAGES * WIDTH * WIDTH * 4
     # Each state and weight is updated once; each stashed item goes away once and comes back once.
     assert engine.remote_stored_bytes() == state + weights + moved
