@@ -539,9 +539,12 @@ void Executor::store(Frame& frame, const Store& store, const VirtualIpu& ipu,
   at::Tensor& source = frame[store.source];
   if (const auto* target = std::get_if<StoreOutput>(&store.target)) {
     if (is_window_output_[target->output.value]) {
-      // Replica 0 acts for all.
+      // A single runner acts for all.
+      const bool acts_for_all = program_->at(action.segment).runners.size() == 1;
       for (int64_t replica = 0; replica < options_.num_replicas; ++replica) {
-        give_output(target->output, source, window_, replica);
+        if (acts_for_all || replica == ipu.replica) {
+          give_output(target->output, source, window_, replica);
+        }
       }
     } else {
       give_output(target->output, source, global_micro_batch(action), ipu.replica);

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 
+from poptorch_emu.runtime.devices import current_system
 from poptorch_emu.version import __version__
 
 __all__ = ["gcipuinfo"]
@@ -12,11 +13,6 @@ __all__ = ["gcipuinfo"]
 # Source: the C600 and Bow-2000 data sheets: a Mk2 IPU has 1,472 tiles of 624 KiB.
 _TILES_PER_IPU = 1472
 _MEMORY_PER_TILE_BYTES = 624 * 1024
-
-
-def _number_of_ipus() -> int:
-    """Returns how many virtual IPUs this system has: the one place that this module asks."""
-    return 0
 
 
 @dataclass(frozen=True)
@@ -42,7 +38,7 @@ class gcipuinfo:
 
     def getDevices(self) -> list[dict[str, str]]:
         """Returns the attributes of each device, all as text; empty without IPUs."""
-        total = _number_of_ipus()
+        total = current_system().num_ipus
         devices = [
             _Device(first, size)
             for size in (2**power for power in range(total.bit_length()))

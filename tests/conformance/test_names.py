@@ -30,29 +30,8 @@ isRunningOnIpu createPoptorchError accessAttributes getIpuTensorId poptorch_core
 """.split()
 
 # What is still to come. A name that has arrived must leave this list.
-PENDING = {
-    "Attribute",
-    "CPU",
-    "MultiConv",
-    "NameScope",
-    "cond",
-    "ctc_beam_search_decoder",
-    "custom_op",
-    "dynamic_slice",
-    "dynamic_update",
-    "for_loop",
-    "fps",
-    "importPoptorchMetadataFromFile",
-    "ipuHardwareIsAvailable",
-    "ipuHardwareVersion",
-    "ipu_print_tensor",
-    "load",
-    "nearest",
-    "serializedMatMul",
-    "set_overlap_for_input",
-    "set_overlap_for_output",
-}
-CORE_PENDING = {"importPoptorchMetadataFromFile", "ipuHardwareVersion"}
+PENDING = {"importPoptorchMetadataFromFile", "load"}
+CORE_PENDING = {"importPoptorchMetadataFromFile"}
 
 # Section 21: what programs need, then what they meet with an explanation.
 CORE = """
