@@ -2,6 +2,7 @@
 
 import json
 from enum import IntEnum
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -171,7 +172,7 @@ class Loss(torch.nn.Module):
     ("num_ipus", "sizes"), [(0, []), (1, [1]), (3, [1, 1, 1, 2]), (4, [1, 1, 1, 1, 2, 2, 4])]
 )
 def test_inventory_then_lists_each_ipu_and_each_aligned_group(num_ipus, sizes, monkeypatch):
-    monkeypatch.setattr(gcipuinfo, "_number_of_ipus", lambda: num_ipus)
+    monkeypatch.setattr(gcipuinfo, "current_system", lambda: SimpleNamespace(num_ipus=num_ipus))
     inventory = gcipuinfo.gcipuinfo()
     inventory.setUpdateMode(True)
     devices = inventory.getDevices()
@@ -183,7 +184,7 @@ def test_inventory_then_lists_each_ipu_and_each_aligned_group(num_ipus, sizes, m
 
 @pytest.mark.feature("gcipuinfo", fidelity="modelled")
 def test_inventory_when_asked_for_an_attribute_then_gives_it_for_each_device(monkeypatch):
-    monkeypatch.setattr(gcipuinfo, "_number_of_ipus", lambda: 2)
+    monkeypatch.setattr(gcipuinfo, "current_system", lambda: SimpleNamespace(num_ipus=2))
     inventory = gcipuinfo.gcipuinfo()
     assert inventory.getNamedAttributeForAll("tiles") == ["1472", "1472", "2944"]
     assert inventory.getNamedAttributeForAll("average board temp") == ["N/A"] * 3
