@@ -460,7 +460,7 @@ def test_output_when_backward_is_called_then_error_but_it_is_a_plain_tensor(tmp_
     derived.backward()  # What is made from an output is the user's own.
 
 
-@pytest.mark.feature("PoplarExecutor.rng_state", fidelity="exact in form; the numbers are ours")
+@pytest.mark.feature("PoplarExecutor.rng_state", fidelity="exact")
 def test_rng_state_when_given_back_then_the_numbers_repeat() -> None:
     executor = poptorch.inferenceModel(Noise(), options().randomSeed(42))
     x = torch.zeros(8)
@@ -476,7 +476,7 @@ def test_rng_state_when_given_back_then_the_numbers_repeat() -> None:
     assert len(executor.rng_state) == len(state) - 1
 
 
-@pytest.mark.feature("PoplarExecutor.rng_state", fidelity="exact in form; the numbers are ours")
+@pytest.mark.feature("PoplarExecutor.rng_state", fidelity="exact")
 def test_rng_state_when_detached_then_is_kept_for_the_next_device() -> None:
     x = torch.zeros(8)
     straight = poptorch.inferenceModel(Noise(), options().randomSeed(42))
@@ -492,7 +492,7 @@ def test_rng_state_when_detached_then_is_kept_for_the_next_device() -> None:
     assert torch.equal(executor(x), expected[2])
 
 
-@pytest.mark.feature("PoplarExecutor.rng_state", fidelity="exact in form; the numbers are ours")
+@pytest.mark.feature("PoplarExecutor.rng_state", fidelity="exact")
 def test_rng_state_of_another_length_then_refused_but_the_seed_alone_will_do() -> None:
     executor = poptorch.inferenceModel(Noise(), options().randomSeed(42))
     executor(torch.zeros(2))
@@ -508,7 +508,7 @@ def test_rng_state_of_another_length_then_refused_but_the_seed_alone_will_do() -
     assert executor.rng_state == [7, *before[1:]]
 
 
-@pytest.mark.feature("PoplarExecutor.rng_state", fidelity="exact in form; the numbers are ours")
+@pytest.mark.feature("PoplarExecutor.rng_state", fidelity="exact")
 def test_rng_state_when_nothing_is_random_then_the_seed_is_0() -> None:
     executor = poptorch.inferenceModel(Plain(), options().randomSeed(42))
     executor(X)

@@ -33,7 +33,7 @@ def options(seed: int | None = 42, iterations: int = 1, replicas: int = 1) -> po
     return opts if seed is None else opts.randomSeed(seed)
 
 
-@pytest.mark.feature("Options.randomSeed", fidelity="exact in form; the numbers are ours")
+@pytest.mark.feature("Options.randomSeed", fidelity="exact")
 def test_seed_when_the_same_then_the_same_numbers_in_each_call() -> None:
     first, second = (poptorch.inferenceModel(Random(), options(7)) for _ in range(2))
     other = poptorch.inferenceModel(Random(), options(8))
@@ -44,7 +44,7 @@ def test_seed_when_the_same_then_the_same_numbers_in_each_call() -> None:
     assert not torch.equal(seen[0][0], seen[1][0])
 
 
-@pytest.mark.feature("Options.randomSeed", fidelity="exact in form; the numbers are ours")
+@pytest.mark.feature("Options.randomSeed", fidelity="exact")
 def test_seed_when_absent_then_not_repeatable() -> None:
     first, second = (poptorch.inferenceModel(Random(), options(None)) for _ in range(2))
     assert not torch.equal(first(torch.zeros(16)), second(torch.zeros(16)))
@@ -58,7 +58,7 @@ def test_random_seed_then_seeds_pytorch_on_the_host_too() -> None:
     assert torch.equal(torch.rand(4), expected)
 
 
-@pytest.mark.feature("Random streams", fidelity="exact in form; the numbers are ours")
+@pytest.mark.feature("Random streams", fidelity="exact")
 def test_numbers_then_differ_between_micro_batches_and_replicas() -> None:
     executor = poptorch.inferenceModel(Random(), options(42, iterations=3, replicas=2))
     rows = executor(torch.zeros(6, 8))
@@ -80,7 +80,7 @@ def test_manual_seed_in_forward_then_has_no_effect_on_the_device() -> None:
         assert torch.equal(plain(x), seeding(x))
 
 
-@pytest.mark.feature("Dropout", fidelity="exact in form; the numbers are ours")
+@pytest.mark.feature("Dropout", fidelity="exact")
 def test_dropout_in_training_then_backward_has_the_mask_of_forward() -> None:
     model = Dropped()
     executor = poptorch.trainingModel(model, options(), poptorch.optim.SGD(model.parameters(), 0.5))
