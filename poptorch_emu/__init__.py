@@ -42,6 +42,7 @@ from poptorch_emu.errors import make_error as createPoptorchError  # noqa: N812
 from poptorch_emu.executor import PoplarExecutor
 from poptorch_emu.factories import inferenceModel, trainingModel
 from poptorch_emu.hooks import registerPostCompileHook, registerPreCompileHook
+from poptorch_emu.loading import load
 from poptorch_emu.log import logger
 from poptorch_emu.log import set_log_level as setLogLevel  # noqa: N812
 from poptorch_emu.module_repr import module_repr
@@ -56,6 +57,7 @@ from poptorch_emu.options import (
     Stage,
     TensorLocationSettings,
 )
+from poptorch_emu.saving import importPoptorchMetadataFromFile
 from poptorch_emu.trace.blocks import is_tracing as isRunningOnIpu  # noqa: N812
 from poptorch_emu.version import __version__
 
@@ -98,8 +100,10 @@ __all__ = [
     "__version__",
     "createPoptorchError",
     "identity_loss",
+    "importPoptorchMetadataFromFile",
     "inferenceModel",
     "isRunningOnIpu",
+    "load",
     "logger",
     "module_repr",
     "nop",

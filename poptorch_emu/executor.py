@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from poptorch_emu import wrapping
-from poptorch_emu.compile.compiler import STEPS, Request, compile_model
+from poptorch_emu.compile.compiler import STEPS, MakeExecutable, Request, compile_model
 from poptorch_emu.compile.executable import Executable
 from poptorch_emu.compile.limits import check_batches
 from poptorch_emu.config import CompileConfig
@@ -27,6 +27,7 @@ from poptorch_emu.report.profile import write_profile
 from poptorch_emu.runtime.arguments import Arguments, Signature, check_same
 from poptorch_emu.runtime.progress import progress_bar
 from poptorch_emu.runtime.session import Session
+from poptorch_emu.saving import load_executable, save_executable
 
 _NOT_COMPILED = "Model has not been compiled or has been destroyed."
 
@@ -119,6 +120,29 @@ class PoplarExecutor:
             logger.warning("Call to compile() ignored: the executable is already compiled")
             return
         self._compile(arguments)
+
+    def compileAndExport(
+        self, filename: str | Path, *args: Any, export_model: bool = True, **kwargs: Any
+    ) -> None:
+        """Compiles for these arguments and saves the result (exact); see `save`."""
+        self.compile(*args, **kwargs)
+        self.save(filename, export_model)
+
+    def save(
+        self, filename: str | Path, export_model: bool = True, save_rng_state: bool = True
+    ) -> None:
+        """Saves what was compiled, for `poptorch.load` and `loadExecutable` (exact).
+
+        The program is saved as data; the model, options and optimiser as pickles of PyTorch.
+        """
+        save_executable(self, filename, export_model, save_rng_state)
+
+    def loadExecutable(self, filename: str | Path) -> None:
+        """Takes what was compiled from a file; the model is traced again, not compiled (exact).
+
+        The saved inputs are unpickled, which can run code: load only files that you trust.
+        """
+        load_executable(self, filename)
 
     def isCompiled(self) -> bool:
         """Returns whether the model has been compiled (exact)."""
@@ -272,7 +296,7 @@ class PoplarExecutor:
     def _config(self) -> CompileConfig:
         return freeze(self._options, is_training=self._training)
 
-    def _compile(self, arguments: Arguments) -> None:
+    def _compile(self, arguments: Arguments, make: MakeExecutable = compile_model) -> None:
         start = time.perf_counter()
         config = self._config()
         check_batches(arguments.tensors(), config)
@@ -288,7 +312,7 @@ class PoplarExecutor:
             hooks=(run_pre_compile_hooks, run_post_compile_hooks),
         )
         with progress_bar(STEPS, config.shows_progress_bar) as on_step:
-            self._executable = compile_model(request, on_step)
+            self._executable = make(request, on_step)
         if config.shows_progress_bar:
             self._compilation_time = datetime.timedelta(seconds=time.perf_counter() - start)
         self._arguments = arguments

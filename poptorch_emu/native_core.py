@@ -11,6 +11,7 @@ from typing import Any
 from poptorch_emu.errors import Error, RecoverableError, UnrecoverableError, compiler_error
 from poptorch_emu.log import set_log_level
 from poptorch_emu.options.popart import validate_options
+from poptorch_emu.saving import importPoptorchMetadataFromFile
 from poptorch_emu.trace.blocks import is_tracing
 
 __all__ = [
@@ -20,6 +21,7 @@ __all__ = [
     "UnrecoverableError",
     "_throwTestError",
     "_validateOptions",
+    "importPoptorchMetadataFromFile",
     "isCompilingWithDispatcher",
     "setLogLevel",
 ]

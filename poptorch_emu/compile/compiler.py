@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
 
-from poptorch_emu.compile.executable import Executable
+from poptorch_emu.compile import cache
+from poptorch_emu.compile.executable import Executable, PlacedGraph
+from poptorch_emu.compile.executable_file import from_sections, stored_key
+from poptorch_emu.compile.key import Key, key_of
 from poptorch_emu.compile.limits import (
     check_clipping,
     check_num_ipus,
@@ -17,6 +20,7 @@ from poptorch_emu.compile.limits import (
 from poptorch_emu.compile.lower import Lowering
 from poptorch_emu.compile.segments import cut
 from poptorch_emu.config import CompileConfig, StrategyKind
+from poptorch_emu.errors import make_error
 from poptorch_emu.ir.graph import Graph, SinkKind
 from poptorch_emu.ir.verify import verify
 from poptorch_emu.passes import (
@@ -29,7 +33,7 @@ from poptorch_emu.passes import (
 from poptorch_emu.schedule.make import ScheduleKind, make_schedule
 from poptorch_emu.schedule.partition import Partition, partition
 from poptorch_emu.schedule.schedule import Schedule
-from poptorch_emu.trace.tracer import ArgumentsOf, Trace, trace
+from poptorch_emu.trace.tracer import ArgumentsOf, Forward, Trace, trace_forward
 from poptorch_emu.update.config import OptimizerConfig
 
 # What the progress bar shows: a step and what fraction of a compilation it usually is.
@@ -65,24 +69,27 @@ class Request:
     hooks: tuple[Callable[[], None], Callable[[], None]] = (lambda: None, lambda: None)
 
 
+# Compiles a request, or finds its executable elsewhere.
+MakeExecutable = Callable[[Request, Callable[[str], None]], Executable]
+
+
 def compile_model(
     request: Request, on_step: Callable[[str], None] = lambda step: None
 ) -> Executable:
-    """Returns the executable of `request.model`.
+    """Returns the executable of `request.model`, from the cache if it is there.
 
     Raises:
+        AssertionError: the folder of the cache cannot be written to.
         Error: the model cannot be captured or does not fit the options.
     """
     config = request.config
     check_clipping(request.optimizer)
-    on_step(STEPS[0])
-    recorded = trace(
-        request.model,
-        request.arguments,
-        config,
-        request.optimizer.loss_scaling if request.optimizer else None,
-        request.hooks,
-    )
+    cache.check_folder(config.cache_dir)
+    forward, key = capture(request, on_step)
+    found = cache.find(key, config, forward)
+    if found is not None:
+        return found
+    recorded = forward.complete
     on_step(STEPS[1])
     graph = functional.run(recorded.graph, recorded.fake_mode)
     on_step(STEPS[2])
@@ -90,7 +97,50 @@ def compile_model(
     on_step(STEPS[3])
     placed, schedule = place(graph, config)
     on_step(STEPS[4])
-    return lower(request, recorded, graph, placed, schedule)
+    executable = lower(request, key, recorded, graph, placed, schedule)
+    cache.keep(executable)
+    return executable
+
+
+def load_model(
+    sections: Mapping[str, bytes],
+    name: str,
+    request: Request,
+    on_step: Callable[[str], None] = lambda step: None,
+) -> Executable:
+    """Returns the executable of a file for `request.model`; only `forward` is recorded for it.
+
+    Args:
+        sections: of the file.
+        name: of the file, for messages.
+        request: as for a compilation.
+        on_step: called at the beginning of each step.
+
+    Raises:
+        Error: the file holds the executable of another model, of other options or inputs.
+    """
+    forward, key = capture(request, on_step)
+    difference = stored_key(sections).difference(key)
+    if difference:
+        raise make_error(
+            f"{name} holds an executable that does not fit this model: {difference}. Wrap the same "
+            "model with the same options and optimizer as when it was saved, or compile it again."
+        )
+    return from_sections(sections, request.config, forward)
+
+
+def capture(request: Request, on_step: Callable[[str], None]) -> tuple[Forward, Key]:
+    """Returns the recorded `forward`, and what its program depends on."""
+    on_step(STEPS[0])
+    forward = trace_forward(
+        request.model,
+        request.arguments,
+        request.config,
+        request.optimizer.loss_scaling if request.optimizer else None,
+        request.hooks,
+    )
+    optimizer, parameters = request.optimizer, request.parameters
+    return forward, key_of(forward, request.config, request.tensors, optimizer, parameters)
 
 
 def optimise(graph: Graph) -> Graph:
@@ -123,7 +173,12 @@ def place(graph: Graph, config: CompileConfig) -> tuple[Partition, Schedule]:
 
 
 def lower(
-    request: Request, recorded: Trace, graph: Graph, placed: Partition, schedule: Schedule
+    request: Request,
+    key: Key,
+    recorded: Trace,
+    graph: Graph,
+    placed: Partition,
+    schedule: Schedule,
 ) -> Executable:
     """Returns the executable of a placed and scheduled graph."""
     config = request.config
@@ -133,8 +188,8 @@ def lower(
     return Executable(
         program=lowering.program,
         config=config,
-        graph=graph,
-        partition=placed,
+        key=key,
+        look_up=lambda: PlacedGraph(graph, placed),
         schedule=schedule,
         outputs=recorded.outputs,
         host_outputs=recorded.host_outputs,

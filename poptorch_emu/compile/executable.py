@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import torch
 
 from poptorch_emu import _C
+from poptorch_emu.compile.key import Key
 from poptorch_emu.config import CompileConfig
 from poptorch_emu.ir.graph import Graph
 from poptorch_emu.schedule.partition import Partition
@@ -40,11 +43,21 @@ class VariableInfo:
 
 
 @dataclass(frozen=True)
+class PlacedGraph:
+    """The graph that was lowered, and which stage runs what of it."""
+
+    graph: Graph
+    partition: Partition
+
+
+@dataclass(frozen=True)
 class Executable:
     """A compiled model.
 
     Attributes:
         program: what the engine runs.
+        key: what it was compiled from.
+        look_up: returns the placed graph; read from a file, it is rebuilt only when asked for.
         outputs: what `forward` returned, with placeholders for tensors.
         num_outputs: tensors the program returns that belong to `outputs`, in order.
         host_outputs: outputs that never were on the device, by position among all tensors.
@@ -54,8 +67,8 @@ class Executable:
 
     program: _C.Program
     config: CompileConfig
-    graph: Graph
-    partition: Partition
+    key: Key
+    look_up: Callable[[], PlacedGraph]
     schedule: Schedule
     outputs: Any
     num_outputs: int
@@ -64,6 +77,20 @@ class Executable:
     variables: dict[str, VariableInfo] = field(default_factory=dict)
     scalars: dict[tuple[str, int], int] = field(default_factory=dict)
     segment_names: tuple[str, ...] = ()
+
+    @property
+    def graph(self) -> Graph:
+        """The graph that was lowered."""
+        return self._placed.graph
+
+    @property
+    def partition(self) -> Partition:
+        """Which stage runs which operation of the graph."""
+        return self._placed.partition
+
+    @cached_property
+    def _placed(self) -> PlacedGraph:
+        return self.look_up()
 
     @property
     def num_windows(self) -> int:

@@ -1,8 +1,8 @@
 """Runs a model's `forward` once on fake tensors and records forward, loss and backward.
 
 The result still contains operations that change their arguments; `passes/functional.py` removes
-them. Nothing here knows schedules, and the user's module is as it was before when `trace` returns
-or raises.
+them. Nothing here knows schedules, and the user's module is as it was before when `trace_forward`
+returns or raises.
 """
 
 from __future__ import annotations
@@ -10,9 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import torch
+from torch import fx
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from poptorch_emu.config import CompileConfig
@@ -47,7 +49,6 @@ class Trace:
         fake_mode: the mode that the graph's fake tensors belong to.
         outputs: what `forward` returned, with fake tensors as leaves.
         host_outputs: tensors among the outputs that never were on the device, by position.
-        block_history: the blocks in the order they were opened.
         trainable: names of the parameters that got a gradient, in the model's order.
     """
 
@@ -58,13 +59,69 @@ class Trace:
     trainable: tuple[str, ...] = ()
 
 
-def trace(
+class Forward:
+    """A recorded `forward`, whose backward is recorded when it is asked for.
+
+    Attributes:
+        graph: the operations so far.
+        outputs: what `forward` returned, with fake tensors as leaves.
+        host_outputs: tensors among the outputs that never were on the device, by position.
+        results: the outputs' nodes.
+        losses: the marked losses with their nodes, in the order they were computed.
+        parameters: the fake parameters that are trained, by name.
+        first_sequence: the number that autograd would have given to its first node.
+        has_saved_tensor_hooks: whether a function of the user changes what autograd keeps.
+    """
+
+    def __init__(
+        self,
+        tracer: _Tracer,
+        outputs: Any,
+        fakes: dict[str, torch.Tensor],
+        loss_scaling: Hyper | None,
+    ) -> None:
+        self.graph = tracer.graph
+        self.outputs = outputs
+        self.first_sequence = tracer.first_sequence
+        self.has_saved_tensor_hooks = tracer.has_saved_tensor_hooks
+        self.results, self.host_outputs = tracer.find_outputs(outputs)
+        self.losses = tracer.find_losses()
+        self.parameters = {name: fake for name, fake in fakes.items() if fake.requires_grad}
+        self._tracer = tracer
+        self._loss_scaling = loss_scaling
+
+    @cached_property
+    def loss(self) -> torch.Tensor:
+        """The loss that is differentiated.
+
+        Raises:
+            Error: there is none, or there are several.
+        """
+        return self.losses[loss.final_loss([node for _, node in self.losses])][0]
+
+    @cached_property
+    def complete(self) -> Trace:
+        """The trace, with backward in training; recorded at the first look.
+
+        Raises:
+            Error: there is no loss, or backward cannot be captured.
+        """
+        tracer, gradients = self._tracer, []
+        if tracer.config.is_training:
+            with tracer.active():
+                gradients = tracer.run_backward(self.loss, self.parameters, self._loss_scaling)
+        self.graph.set_results([*self.results, *gradients])
+        trainable = tuple(sink.name for sink, _ in gradients)
+        return Trace(self.graph, tracer.fake_mode, self.outputs, self.host_outputs, trainable)
+
+
+def trace_forward(
     model: torch.nn.Module,
     arguments: ArgumentsOf,
     config: CompileConfig,
     loss_scaling: Hyper | None = None,
     hooks: tuple[Callable[[], None], Callable[[], None]] = (lambda: None, lambda: None),
-) -> Trace:
+) -> Forward:
     """Records one call of `model` for one micro-batch.
 
     Args:
@@ -84,8 +141,7 @@ def trace(
             fake_args, fake_kwargs = arguments(session.input_to_fake)
             hooks[0]()
             outputs = session.run_forward(model, fake_args, fake_kwargs)
-        gradients = session.run_backward(fakes, loss_scaling) if config.is_training else {}
-        return session.finish(outputs, gradients)
+        return Forward(session, outputs, fakes, loss_scaling)
 
 
 class _Tracer:
@@ -100,6 +156,8 @@ class _Tracer:
         self._num_inputs = 0
         self._phase = Phase.FORWARD
         self._forward_records: dict[int, NodeRecord] = {}
+        self.first_sequence = torch._C._autograd._get_sequence_nr()
+        self.has_saved_tensor_hooks = False
 
     @contextmanager
     def active(self) -> Iterator[None]:
@@ -150,16 +208,30 @@ class _Tracer:
         with FunctionMode(), self.fake_mode, self.recorder:
             return model(*args, **kwargs)
 
-    def run_backward(
-        self, fakes: dict[str, torch.Tensor], loss_scaling: Hyper | None
-    ) -> dict[str, torch.Tensor]:
-        """Finds the loss, differentiates it, and returns the gradient of each parameter."""
+    def find_outputs(
+        self, outputs: Any
+    ) -> tuple[list[tuple[Sink, fx.Node]], dict[int, torch.Tensor]]:
+        """Returns the nodes of the outputs, and those outputs that never were on the device."""
+        results, host_outputs = [], {}
+        for index, value in enumerate(flatten_tensors(outputs)):
+            node = self.recorder.find(value)
+            if node is not None:
+                results.append((Sink(SinkKind.OUTPUT, str(index)), node))
+            else:
+                host_outputs[index] = value
+        return results, host_outputs
+
+    def find_losses(self) -> list[tuple[torch.Tensor, fx.Node]]:
+        """Returns the marked losses that were recorded."""
         marks = [(value, self.recorder.find(value)) for value in loss.take_marks()]
-        known = [(value, node) for value, node in marks if node is not None]
-        value = known[loss.final_loss([node for _, node in known])][0]
-        trainable = {name: fake for name, fake in fakes.items() if fake.requires_grad}
+        return [(value, node) for value, node in marks if node is not None]
+
+    def run_backward(
+        self, value: torch.Tensor, trainable: dict[str, torch.Tensor], loss_scaling: Hyper | None
+    ) -> list[tuple[Sink, fx.Node]]:
+        """Differentiates the loss `value` and returns the gradient of each parameter."""
         if not value.requires_grad or not trainable:
-            return {}
+            return []
         self._phase = Phase.BACKWARD
         with self.fake_mode, self.recorder:
             gradients = torch.autograd.grad(
@@ -168,25 +240,13 @@ class _Tracer:
                 grad_outputs=self._seed(value, loss_scaling),
                 allow_unused=True,
             )
-        pairs = zip(trainable, gradients, strict=True)
-        return {name: gradient for name, gradient in pairs if gradient is not None}
-
-    def finish(self, outputs: Any, gradients: dict[str, torch.Tensor]) -> Trace:
-        """Closes the graph with its outputs and gradients."""
         results = []
-        host_outputs = {}
-        for index, value in enumerate(flatten_tensors(outputs)):
-            node = self.recorder.find(value)
-            if node is not None:
-                results.append((Sink(SinkKind.OUTPUT, str(index)), node))
-            else:
-                host_outputs[index] = value
-        for name, gradient in gradients.items():
-            node = self.recorder.find(gradient)
-            assert node is not None, f"the gradient of {name} was not recorded"
-            results.append((Sink(SinkKind.GRADIENT, name), node))
-        self.graph.set_results(results)
-        return Trace(self.graph, self.fake_mode, outputs, host_outputs, tuple(gradients))
+        for name, gradient in zip(trainable, gradients, strict=True):
+            if gradient is not None:
+                node = self.recorder.find(gradient)
+                assert node is not None, f"the gradient of {name} was not recorded"
+                results.append((Sink(SinkKind.GRADIENT, name), node))
+        return results
 
     def _seed(self, loss_value: torch.Tensor, loss_scaling: Hyper | None) -> torch.Tensor:
         """Returns the gradient with which back-propagation starts."""
@@ -215,6 +275,8 @@ class _Tracer:
         if self._phase is Phase.BACKWARD:
             return self._backward_origin()
         place = blocks.current_block()
+        if torch._C._autograd._top_saved_tensors_default_hooks(True) is not None:
+            self.has_saved_tensor_hooks = True
         module = self.modules[-1] if self.modules else ""
         record = NodeRecord(place, Phase.FORWARD, module, user_source())
         self._forward_records.setdefault(torch._C._autograd._get_sequence_nr() - 1, record)
