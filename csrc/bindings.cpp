@@ -312,7 +312,11 @@ void translate_errors() {
       if (pointer) std::rethrow_exception(pointer);
     } catch (const Error& error) {
       const py::object make = py::module_::import("poptorch_emu.errors").attr("compiler_error");
-      const py::object exception = make(error.message(), error.category());
+      // A damaged program may name anything in its messages.
+      const std::string& text = error.message();
+      const auto message = py::reinterpret_steal<py::object>(PyUnicode_DecodeUTF8(
+          text.data(), static_cast<py::ssize_t>(text.size()), "backslashreplace"));
+      const py::object exception = make(message, error.category());
       PyErr_SetObject(py::type::of(exception).ptr(), exception.ptr());
     }
   });

@@ -104,8 +104,8 @@ def key_of(
             "versions": (f"poptorch_emu {__version__}", f"torch {torch.__version__}"),
             "options": tuple(_option_lines(config)),
             "inputs": tuple(type_text(tensor) for tensor in tensors),
-            "optimizers": tuple(_optimizer_lines(optimizer, parameters)),
             "parameters and buffers": tuple(_source_lines(graph, forward)),
+            "optimizers": tuple(_optimizer_lines(optimizer, parameters)),
             "operations": (*_operation_lines(graph, numbers), *outputs, *losses),
             "gradients": differentiated,
             _PLACES: tuple(

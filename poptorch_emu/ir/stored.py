@@ -43,6 +43,8 @@ def restore(stored: dict[str, Any]) -> tuple[Graph, dict[str, fx.Node]]:
                 _operator(entry["target"]), tuple(args), kwargs["dict"], value, record
             )
         nodes[entry["name"]] = node
+    for name, node in nodes.items():
+        node.name = name
     graph.set_results(
         (Sink(SinkKind(kind), name), nodes[node]) for kind, name, node in stored["results"]
     )

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 from poptorch_emu.config import AnchorConfig, CompileConfig
 from poptorch_emu.enums import MeanReductionStrategy, OutputMode, ReductionType
+from poptorch_emu.log import logger
 from poptorch_emu.options.options import Options
 from poptorch_emu.options.popart import validate_options
 from poptorch_emu.options.strategies import strategy_config
+
+# Environment: choose Poplar's model of the IPU unless the options do.
+_IPU_MODEL_VARIABLES = ("POPTORCH_IPU_MODEL", "POPTORCH_SMALL_IPU_MODEL")
 
 
 def freeze(options: Options, *, is_training: bool) -> CompileConfig:
@@ -42,12 +47,28 @@ def freeze(options: Options, *, is_training: bool) -> CompileConfig:
         anchors=_anchors(options),
         num_processes=_count("Distributed.configureProcessId", options.Distributed.numProcesses),
         checks_floating_point=backend.get("enableFloatingPointChecks", False),
-        cache_dir=backend.get("cachePath") if backend.get("enableEngineCaching") else None,
+        cache_dir=_cache_dir(options, backend),
         profile_dir=_profile_dir(backend),
         model_name=options("model_name") if options.exists("model_name") else None,
         shows_progress_bar=options._show_compilation_progress_bar,
         names_modules=options._module_namescope_enabled,
     )
+
+
+def _cache_dir(options: Options, backend: dict[str, Any]) -> str | None:
+    """Returns where executables are kept; with Poplar's model of the IPU, none are."""
+    if not backend.get("enableEngineCaching"):
+        return None
+    if _uses_ipu_model(options):
+        logger.warning("enableExecutableCaching doesn't work with the IPU model")
+        return None
+    return str(backend["cachePath"])
+
+
+def _uses_ipu_model(options: Options) -> bool:
+    if options.exists("use_model"):
+        return bool(options("use_model"))
+    return any(int(os.environ.get(name, "0")) for name in _IPU_MODEL_VARIABLES)
 
 
 def _is_running_mean(options: Options) -> bool:

@@ -29,7 +29,8 @@ aten = torch.ops.aten
 IPU = torch.device("ipu:0")
 
 # Operations that say something about a tensor and leave nothing to run.
-_QUERIES = {torch.ops.prim.device.default, aten.sym_size.int, aten.sym_stride.int}
+_DEVICE = torch.ops.prim.device.default
+_QUERIES = {_DEVICE, aten.sym_size.int, aten.sym_stride.int}
 
 # Operations whose schema does not say that they change an argument, and their twins that do.
 _HONEST_TWINS = {aten.native_batch_norm.default: aten._native_batch_norm_legit.default}
@@ -64,6 +65,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
         """Runs `func` on the fakes and appends it to the graph."""
+        if func is _DEVICE and isinstance(args[0], FakeTensor):
+            return args[0].fake_device  # Asked several times for each operation.
         kwargs = _with_device_index(kwargs or {})
         if func in _QUERIES:
             return func(*args, **kwargs)
@@ -116,9 +119,14 @@ def _with_device_index(kwargs: Mapping[str, Any]) -> dict[str, Any]:
 
 def _is_on_ipu(values: Any) -> bool:
     return any(
-        isinstance(value, torch.Tensor) and value.device.type == "ipu"
+        isinstance(value, torch.Tensor) and _device_of(value).type == "ipu"
         for value in pytree.tree_iter(values)
     )
+
+
+def _device_of(tensor: torch.Tensor) -> torch.device:
+    """Returns the device, of a fake without the dispatch that `tensor.device` would be."""
+    return tensor.fake_device if isinstance(tensor, FakeTensor) else tensor.device
 
 
 def _on_host(values: Any) -> torch.Tensor:
