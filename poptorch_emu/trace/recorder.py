@@ -18,6 +18,7 @@ from torch._subclasses.fake_tensor import (
     FakeTensor,
     FakeTensorDeviceMismatchError,
 )
+from torch.fx.node import map_aggregate
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -45,6 +46,11 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.origin = origin
         # The tensor is kept beside its node, so that its id is never given to another one.
         self._nodes: dict[int, tuple[torch.Tensor, fx.Node]] = {}
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Traces are not compiled by Dynamo, so the guard against it is only slow."""
+        return False
 
     def add_source(self, source: Source, value: torch.Tensor, record: NodeRecord) -> fx.Node:
         """Makes `value` a placeholder of the graph."""
@@ -83,8 +89,11 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _append(self, func: Any, args: Any, kwargs: Any, result: Any) -> None:
         record = self.origin()
-        node_args, node_kwargs = pytree.tree_map_only(
-            torch.Tensor, lambda tensor: self._node_of(tensor, record), (args, kwargs)
+        node_args, node_kwargs = map_aggregate(
+            (args, kwargs),
+            lambda value: (
+                self._node_of(value, record) if isinstance(value, torch.Tensor) else value
+            ),
         )
         node = self.graph.add_operation(func, node_args, node_kwargs, result, record)
         if isinstance(result, torch.Tensor):
@@ -118,10 +127,9 @@ def _with_device_index(kwargs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _is_on_ipu(values: Any) -> bool:
-    return any(
-        isinstance(value, torch.Tensor) and _device_of(value).type == "ipu"
-        for value in pytree.tree_iter(values)
-    )
+    if isinstance(values, torch.Tensor):
+        return _device_of(values).type == "ipu"
+    return isinstance(values, (tuple, list)) and any(map(_is_on_ipu, values))
 
 
 def _device_of(tensor: torch.Tensor) -> torch.device:

@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 from torch import fx
-from torch._subclasses.fake_tensor import FakeTensorMode
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 from poptorch_emu.config import CompileConfig
 from poptorch_emu.errors import compiler_error
@@ -263,8 +263,8 @@ class _Tracer:
                 "torch.float32 or torch.float16 before the tensor goes to the device."
             )
         dtype = _NARROW.get(value.dtype, value.dtype)
-        with self.fake_mode:
-            return torch.empty(value.shape, dtype=dtype, device=IPU)
+        like = torch.empty(value.shape, dtype=dtype, device="meta")
+        return FakeTensor(self.fake_mode, like, IPU)  # What the mode would do, without its checks.
 
     def _origin(self) -> NodeRecord:
         """Says where the operation that is being recorded belongs.
