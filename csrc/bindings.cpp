@@ -5,8 +5,10 @@
 #include <torch/csrc/jit/python/pybind_utils.h>
 #include <torch/extension.h>
 
+#include "common/autograd_listing.h"
 #include "common/errors.h"
 #include "program/program.h"
+#include "program/serialize.h"
 #include "runtime/executor.h"
 
 namespace py = pybind11;
@@ -202,7 +204,9 @@ void bind_program(py::module_& m) {
   py::class_<Program, std::shared_ptr<Program>>(m, "Program")
       .def(py::init<>())
       .def("add_constant",
-           [](Program& p, at::Tensor value) { return append(p.constants, std::move(value)); })
+           [](Program& p, const at::Tensor& value) {
+             return append(p.constants, value.contiguous());
+           })
       .def("add_variable",
            [](Program& p, std::string name, std::vector<int64_t> shape, at::ScalarType dtype,
               bool is_per_replica) {
@@ -298,6 +302,11 @@ void bind_program(py::module_& m) {
              p.find_collectives();
            })
       .def("has_host_calls", &Program::has_host_calls)
+      .def("serialize", [](const Program& p) { return py::bytes(serialize(p)); })
+      .def_static("deserialize",
+                  [](const py::bytes& bytes) {
+                    return std::make_shared<Program>(deserialize(std::string_view(bytes)));
+                  })
       .def("text", &Program::text)
       .def("__str__", &Program::text);
 }
@@ -386,13 +395,25 @@ void bind_executor(py::module_& m) {
       .def("output_spans", [](const Executor& e) { return as_pairs(e.output_spans()); });
 }
 
+void bind_autograd(py::module_& m) {
+  m.def("list_autograd",
+        [](const at::Tensor& root, const std::vector<at::Tensor>& leaves, int64_t first_sequence) {
+          const AutogradListing listing = list_autograd(root, leaves, first_sequence);
+          return py::make_tuple(listing.lines, listing.is_opaque);
+        });
+}
+
 void translate_errors() {
   py::register_exception_translator([](std::exception_ptr pointer) {
     try {
       if (pointer) std::rethrow_exception(pointer);
     } catch (const Error& error) {
       const py::object make = py::module_::import("poptorch_emu.errors").attr("compiler_error");
-      const py::object exception = make(error.message(), error.category());
+      // A damaged program may name anything in its messages.
+      const std::string& text = error.message();
+      const auto message = py::reinterpret_steal<py::object>(PyUnicode_DecodeUTF8(
+          text.data(), static_cast<py::ssize_t>(text.size()), "backslashreplace"));
+      const py::object exception = make(message, error.category());
       PyErr_SetObject(py::type::of(exception).ptr(), exception.ptr());
     }
   });
@@ -406,4 +427,5 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   poptorch_emu::translate_errors();
   poptorch_emu::bind_program(m);
   poptorch_emu::bind_executor(m);
+  poptorch_emu::bind_autograd(m);
 }

@@ -45,6 +45,7 @@ from poptorch_emu.errors import make_error as createPoptorchError  # noqa: N812
 from poptorch_emu.executor import PoplarExecutor
 from poptorch_emu.factories import inferenceModel, trainingModel
 from poptorch_emu.hooks import registerPostCompileHook, registerPreCompileHook
+from poptorch_emu.loading import load
 from poptorch_emu.log import logger
 from poptorch_emu.log import set_log_level as setLogLevel  # noqa: N812
 from poptorch_emu.module_repr import module_repr, print
@@ -84,6 +85,7 @@ from poptorch_emu.options import (
 )
 from poptorch_emu.runtime.devices import hardware_version as ipuHardwareVersion  # noqa: N812
 from poptorch_emu.runtime.devices import is_hardware_available as ipuHardwareIsAvailable  # noqa: N812
+from poptorch_emu.saving import importPoptorchMetadataFromFile
 from poptorch_emu.trace.blocks import is_tracing as isRunningOnIpu  # noqa: N812
 from poptorch_emu.version import __version__
 
@@ -144,11 +146,13 @@ __all__ = [
     "fps",
     "getIpuTensorId",
     "identity_loss",
+    "importPoptorchMetadataFromFile",
     "inferenceModel",
     "ipu_print_tensor",
     "ipuHardwareIsAvailable",
     "ipuHardwareVersion",
     "isRunningOnIpu",
+    "load",
     "logger",
     "module_repr",
     "nearest",

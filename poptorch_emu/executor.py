@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import datetime
 import time
+from pathlib import Path
 from typing import Any
 
 import torch
 
 from poptorch_emu import wrapping
-from poptorch_emu.compile.compiler import STEPS, Request, compile_model
+from poptorch_emu.compile.compiler import STEPS, MakeExecutable, Request, compile_model
 from poptorch_emu.compile.executable import Executable
 from poptorch_emu.compile.limits import check_batches
 from poptorch_emu.config import CompileConfig, TargetKind
@@ -32,6 +33,7 @@ from poptorch_emu.runtime.outputs import without_backward
 from poptorch_emu.runtime.progress import progress_bar
 from poptorch_emu.runtime.session import Session
 from poptorch_emu.runtime.stream import ResultStream
+from poptorch_emu.saving import load_executable, save_executable
 from poptorch_emu.weight_movement import WeightMovement
 
 
@@ -116,6 +118,29 @@ class PoplarExecutor(WeightMovement, RandomState, Measurement, Inspection):
             logger.warning("Call to compile() ignored: the executable is already compiled")
             return
         self._compile(arguments)
+
+    def compileAndExport(
+        self, filename: str | Path, *args: Any, export_model: bool = True, **kwargs: Any
+    ) -> None:
+        """Compiles for these arguments and saves the result (exact); see `save`."""
+        self.compile(*args, **kwargs)
+        self.save(filename, export_model)
+
+    def save(
+        self, filename: str | Path, export_model: bool = True, save_rng_state: bool = True
+    ) -> None:
+        """Saves what was compiled, for `poptorch.load` and `loadExecutable` (exact).
+
+        The program is saved as data; the model, options and optimiser as pickles of PyTorch.
+        """
+        save_executable(self, filename, export_model, save_rng_state)
+
+    def loadExecutable(self, filename: str | Path) -> None:
+        """Takes what was compiled from a file; the model is traced again, not compiled (exact).
+
+        The saved inputs are unpickled, which can run code: load only files that you trust.
+        """
+        load_executable(self, filename)
 
     def isCompiled(self) -> bool:
         """Returns whether the model has been compiled (exact)."""
@@ -256,7 +281,7 @@ class PoplarExecutor(WeightMovement, RandomState, Measurement, Inspection):
         groups = self._groupings.weight_groups(self._user_model, self._options.replication_factor)
         return freeze(self._options, is_training=self._training, weight_groups=groups)
 
-    def _compile(self, arguments: Arguments) -> None:
+    def _compile(self, arguments: Arguments, make: MakeExecutable = compile_model) -> None:
         self._wrap_user_model()
         if arguments.has_dict():
             logger.warning(
@@ -287,7 +312,7 @@ class PoplarExecutor(WeightMovement, RandomState, Measurement, Inspection):
         )
         start_repeats(config.max_repeat_logs)
         with progress_bar(STEPS, config.shows_progress_bar) as on_step:
-            self._executable = compile_model(request, on_step)
+            self._executable = make(request, on_step)
         warn_about_forced(self._options, self._executable)
         if config.shows_progress_bar:
             self._compilation_time = datetime.timedelta(seconds=time.perf_counter() - start)

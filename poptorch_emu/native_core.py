@@ -16,6 +16,7 @@ from poptorch_emu.errors import Error, RecoverableError, UnrecoverableError, com
 from poptorch_emu.log import set_log_level, set_popart_log_level
 from poptorch_emu.options.popart import validate_options
 from poptorch_emu.runtime.devices import hardware_version
+from poptorch_emu.saving import importPoptorchMetadataFromFile
 from poptorch_emu.trace.blocks import is_tracing
 
 __all__ = [
@@ -29,6 +30,7 @@ __all__ = [
     "_validateOptions",
     "getIpuTensorId",
     "ipuHardwareVersion",
+    "importPoptorchMetadataFromFile",
     "isCompilingWithDispatcher",
     "poptorchAtExit",
     "setLogLevel",

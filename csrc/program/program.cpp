@@ -238,6 +238,10 @@ void check_schedule(const Program& program) {
         throw Error("IPU " + std::to_string(ipu) + " is to run '" + segment.name +
                     "', which belongs to IPU " + std::to_string(segment.ipu));
       }
+      if (action.micro_batch < 0) {
+        throw Error("'" + segment.name + "' runs for micro-batch " +
+                    std::to_string(action.micro_batch) + ", but they are counted from 0");
+      }
       if (!seen[action.segment.value].insert(action.micro_batch).second) {
         throw Error("'" + segment.name + "' runs twice for micro-batch " +
                     std::to_string(action.micro_batch));

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
 
-from poptorch_emu.compile.executable import Executable
+from poptorch_emu.compile import cache
+from poptorch_emu.compile.executable import Executable, PlacedGraph
+from poptorch_emu.compile.executable_file import from_sections, stored_key
+from poptorch_emu.compile.key import Key, key_of
 from poptorch_emu.compile.limits import (
     check_broadcast_buffers,
     check_clipped_groups,
@@ -28,6 +31,7 @@ from poptorch_emu.compile.plan_memory import plan_memory
 from poptorch_emu.compile.recompute import recomputation_of, recomputed_operations
 from poptorch_emu.compile.segments import cut
 from poptorch_emu.config import CompileConfig, PipelineOrder, StrategyConfig, StrategyKind
+from poptorch_emu.errors import make_error
 from poptorch_emu.ir.graph import Graph, SinkKind, SourceKind, source_of
 from poptorch_emu.ir.verify import verify
 from poptorch_emu.passes import (
@@ -44,7 +48,7 @@ from poptorch_emu.schedule.make import ScheduleKind, make_schedule
 from poptorch_emu.schedule.partition import Partition, partition
 from poptorch_emu.schedule.schedule import Schedule
 from poptorch_emu.trace import strict
-from poptorch_emu.trace.tracer import ArgumentsOf, Trace, trace
+from poptorch_emu.trace.tracer import ArgumentsOf, Forward, Trace, trace_forward
 from poptorch_emu.update.config import OptimizerConfig
 
 # What the progress bar shows: a step and what fraction of a compilation it usually is.
@@ -84,12 +88,17 @@ class Request:
     hooks: tuple[Callable[[], None], Callable[[], None]] = (lambda: None, lambda: None)
 
 
+# Compiles a request, or finds its executable elsewhere.
+MakeExecutable = Callable[[Request, Callable[[str], None]], Executable]
+
+
 def compile_model(
     request: Request, on_step: Callable[[str], None] = lambda step: None
 ) -> Executable:
-    """Returns the executable of `request.model`.
+    """Returns the executable of `request.model`, from the cache if it is there.
 
     Raises:
+        AssertionError: the folder of the cache cannot be written to.
         Error: the model cannot be captured or does not fit the options.
     """
     config = request.config
@@ -97,15 +106,13 @@ def compile_model(
     check_return_periods(config)
     if request.optimizer is not None:
         check_clipped_groups(request.optimizer, config)
-    on_step(STEPS[0])
-    recorded = trace(
-        request.model,
-        request.arguments,
-        config,
-        request.optimizer.loss_scaling if request.optimizer else None,
-        request.hooks,
-    )
-    strict.check(recorded.graph)
+    cache.check_folder(config.cache_dir)
+    forward, key = capture(request, on_step)
+    strict.check(forward.graph)
+    found = cache.find(key, config, forward)
+    if found is not None:
+        return found
+    recorded = forward.complete
     on_step(STEPS[1])
     graph = functional.run(recorded.graph, recorded.fake_mode)
     check_overlap(graph, config)
@@ -114,7 +121,50 @@ def compile_model(
     on_step(STEPS[3])
     placed, schedule = place(graph, config)
     on_step(STEPS[4])
-    return lower(request, recorded, graph, placed, schedule)
+    executable = lower(request, key, recorded, graph, placed, schedule)
+    cache.keep(executable)
+    return executable
+
+
+def load_model(
+    sections: Mapping[str, bytes],
+    name: str,
+    request: Request,
+    on_step: Callable[[str], None] = lambda step: None,
+) -> Executable:
+    """Returns the executable of a file for `request.model`; only `forward` is recorded for it.
+
+    Args:
+        sections: of the file.
+        name: of the file, for messages.
+        request: as for a compilation.
+        on_step: called at the beginning of each step.
+
+    Raises:
+        Error: the file holds the executable of another model, of other options or inputs.
+    """
+    forward, key = capture(request, on_step)
+    difference = stored_key(sections).difference(key)
+    if difference:
+        raise make_error(
+            f"{name} holds an executable that does not fit this model: {difference}. Wrap the same "
+            "model with the same options and optimizer as when it was saved, or compile it again."
+        )
+    return from_sections(sections, request.config, forward)
+
+
+def capture(request: Request, on_step: Callable[[str], None]) -> tuple[Forward, Key]:
+    """Returns the recorded `forward`, and what its program depends on."""
+    on_step(STEPS[0])
+    forward = trace_forward(
+        request.model,
+        request.arguments,
+        request.config,
+        request.optimizer.loss_scaling if request.optimizer else None,
+        request.hooks,
+    )
+    optimizer, parameters = request.optimizer, request.parameters
+    return forward, key_of(forward, request.config, request.tensors, optimizer, parameters)
 
 
 def optimise(graph: Graph, config: CompileConfig) -> Graph:
@@ -161,7 +211,12 @@ def _schedule_kind(strategy: StrategyConfig) -> ScheduleKind:
 
 
 def lower(
-    request: Request, recorded: Trace, graph: Graph, placed: Partition, schedule: Schedule
+    request: Request,
+    key: Key,
+    recorded: Trace,
+    graph: Graph,
+    placed: Partition,
+    schedule: Schedule,
 ) -> Executable:
     """Returns the executable of a placed and scheduled graph."""
     config = request.config
@@ -174,8 +229,8 @@ def lower(
     return Executable(
         program=lowering.program,
         config=config,
-        graph=graph,
-        partition=placed,
+        key=key,
+        look_up=lambda: PlacedGraph(graph, placed),
         schedule=schedule,
         memory=plan_memory(
             graph, segments, placed, schedule, config, request.optimizer, lowering.variables

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import torch
 
 from poptorch_emu import _C
+from poptorch_emu.compile.key import Key
 from poptorch_emu.compile.memory_plan import MemoryPlan
 from poptorch_emu.config import CompileConfig, TargetKind
 from poptorch_emu.ir.graph import Graph
@@ -58,11 +61,21 @@ class VariableInfo:
 
 
 @dataclass(frozen=True)
+class PlacedGraph:
+    """The graph that was lowered, and which stage runs what of it."""
+
+    graph: Graph
+    partition: Partition
+
+
+@dataclass(frozen=True)
 class Executable:
     """A compiled model.
 
     Attributes:
         program: what the engine runs.
+        key: what it was compiled from.
+        look_up: returns the placed graph; read from a file, it is rebuilt only when asked for.
         memory: what each IPU holds.
         outputs: what `forward` returned, with placeholders for tensors.
         num_outputs: tensors the program returns that belong to `outputs`, in order.
@@ -78,8 +91,8 @@ class Executable:
 
     program: _C.Program
     config: CompileConfig
-    graph: Graph
-    partition: Partition
+    key: Key
+    look_up: Callable[[], PlacedGraph]
     schedule: Schedule
     memory: MemoryPlan
     outputs: Any
@@ -106,6 +119,20 @@ class Executable:
     def has_device_work(self) -> bool:
         """Whether anything happens on the device; otherwise every output is a constant."""
         return bool(self.num_outputs or self.variables or self.written_inputs or self.anchors)
+
+    @property
+    def graph(self) -> Graph:
+        """The graph that was lowered."""
+        return self._placed.graph
+
+    @property
+    def partition(self) -> Partition:
+        """Which stage runs which operation of the graph."""
+        return self._placed.partition
+
+    @cached_property
+    def _placed(self) -> PlacedGraph:
+        return self.look_up()
 
     @property
     def num_windows(self) -> int:

@@ -120,6 +120,25 @@ class OptimizerLink:
         self._session = None
         self._tracker = None
 
+    @property
+    def optimizer(self) -> torch.optim.Optimizer:
+        """The optimiser object that is in use."""
+        return self._optimizer
+
+    def saved_state(self, session: DeviceSession | None) -> dict[str, Any] | None:
+        """Returns the newest state for a file, `None` if no device ever made one."""
+        if session is not None:
+            self._read(session)
+        if self._states is None:
+            return None
+        return {"ipu_state": self._states, "ipu_param": self._tensors()}
+
+    def take_state(self, state: dict[str, Any]) -> None:
+        """Takes what `saved_state` returned; the next device attached gets it."""
+        self._states = state["ipu_state"]
+        if isinstance(self._optimizer, Optimizer):
+            self._optimizer.set_state_dict(state)
+
     def _hand_over(self, optimizer: torch.optim.Optimizer, session: DeviceSession | None) -> None:
         """Leaves the last state with the old optimiser; a state of the new one goes up."""
         if session is not None:

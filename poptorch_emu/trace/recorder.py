@@ -20,6 +20,7 @@ from torch._subclasses.fake_tensor import (
     FakeTensor,
     FakeTensorDeviceMismatchError,
 )
+from torch.fx.node import map_aggregate
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
@@ -32,7 +33,8 @@ aten = torch.ops.aten
 IPU = torch.device("ipu:0")
 
 # Operations that say something about a tensor and leave nothing to run.
-_QUERIES = {torch.ops.prim.device.default, aten.sym_size.int, aten.sym_stride.int}
+_DEVICE = torch.ops.prim.device.default
+_QUERIES = {_DEVICE, aten.sym_size.int, aten.sym_stride.int}
 
 # Operations that take indices from the CPU also for a tensor on another device.
 _INDEXING = {
@@ -84,6 +86,11 @@ class Scope:
         """Returns the node that made `value` here, or `None`."""
         entry = self.nodes.get(id(value))
         return entry[1] if entry else None
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Traces are not compiled by Dynamo, so the guard against it is only slow."""
+        return False
 
     def add_source(self, source: Source, value: torch.Tensor, record: NodeRecord) -> fx.Node:
         """Makes `value` a placeholder of the graph."""
@@ -167,6 +174,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
         """Runs `func` on the fakes and appends it to the graph."""
+        if func is _DEVICE and isinstance(args[0], FakeTensor):
+            return args[0].fake_device  # Asked several times for each operation.
         kwargs = _with_device_index(kwargs or {})
         if func in _QUERIES:
             return func(*args, **kwargs)
@@ -227,10 +236,12 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _append(self, func: Any, args: Any, kwargs: Any, result: Any) -> None:
         record = self.origin()
-        node_args, node_kwargs = pytree.tree_map_only(
-            torch.Tensor,
-            lambda tensor: self._node_at(len(self._scopes) - 1, tensor, record),
+        depth = len(self._scopes) - 1
+        node_args, node_kwargs = map_aggregate(
             (args, kwargs),
+            lambda value: (
+                self._node_at(depth, value, record) if isinstance(value, torch.Tensor) else value
+            ),
         )
         nodes = self._scopes[-1].nodes
         node = self.graph.add_operation(func, node_args, node_kwargs, result, record)
@@ -314,10 +325,14 @@ def _with_device_index(kwargs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _is_on_ipu(values: Any) -> bool:
-    return any(
-        isinstance(value, torch.Tensor) and value.device.type == "ipu"
-        for value in pytree.tree_iter(values)
-    )
+    if isinstance(values, torch.Tensor):
+        return _device_of(values).type == "ipu"
+    return isinstance(values, (tuple, list)) and any(map(_is_on_ipu, values))
+
+
+def _device_of(tensor: torch.Tensor) -> torch.device:
+    """Returns the device, of a fake without the dispatch that `tensor.device` would be."""
+    return tensor.fake_device if isinstance(tensor, FakeTensor) else tensor.device
 
 
 def _on_host(values: Any) -> torch.Tensor:

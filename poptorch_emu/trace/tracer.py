@@ -1,8 +1,8 @@
 """Runs a model's `forward` once on fake tensors and records forward, loss and backward.
 
 The result still contains operations that change their arguments; `passes/functional.py` removes
-them. Nothing here knows schedules, and the user's module is as it was before when `trace` returns
-or raises.
+them. Nothing here knows schedules, and the user's module is as it was before when `trace_forward`
+returns or raises.
 """
 
 from __future__ import annotations
@@ -11,9 +11,11 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 import torch
+from torch import fx
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 from poptorch_emu.config import CompileConfig
@@ -51,7 +53,6 @@ class Trace:
         fake_mode: the mode that the graph's fake tensors belong to.
         outputs: what `forward` returned, with fake tensors as leaves.
         host_outputs: tensors among the outputs that never were on the device, by position.
-        block_history: the blocks in the order they were opened.
         trainable: names of the parameters that got a gradient, in the model's order.
         host_functions: what the graph calls on the host, by name.
     """
@@ -64,13 +65,78 @@ class Trace:
     host_functions: dict[str, regions.HostFunction] = field(default_factory=dict)
 
 
-def trace(
+class Forward:
+    """A recorded `forward`, whose backward is recorded when it is asked for.
+
+    Attributes:
+        graph: the operations so far.
+        outputs: what `forward` returned, with fake tensors as leaves.
+        host_outputs: tensors among the outputs that never were on the device, by position.
+        results: the outputs' nodes.
+        losses: the marked losses with their nodes, in the order they were computed.
+        parameters: the fake parameters that are trained, by name.
+        first_sequence: the number that autograd would have given to its first node.
+        has_saved_tensor_hooks: whether a function of the user changes what autograd keeps.
+    """
+
+    def __init__(
+        self,
+        tracer: _Tracer,
+        outputs: Any,
+        fakes: dict[str, torch.Tensor],
+        loss_scaling: Hyper | None,
+    ) -> None:
+        self.graph = tracer.graph
+        self.outputs = outputs
+        self.first_sequence = tracer.first_sequence
+        self.has_saved_tensor_hooks = tracer.has_saved_tensor_hooks
+        self.results, self.host_outputs = tracer.find_outputs(outputs)
+        self.losses = tracer.find_losses()
+        self.parameters = {name: fake for name, fake in fakes.items() if fake.requires_grad}
+        self._tracer = tracer
+        self._loss_scaling = loss_scaling
+        tracer.warn_of_constants()
+
+    @cached_property
+    def loss(self) -> torch.Tensor:
+        """The loss that is differentiated.
+
+        Raises:
+            Error: there is none, or there are several.
+        """
+        value, node = self.losses[loss.final_loss([node for _, node in self.losses])]
+        loss.warn_of_lost_operations(node)
+        return value
+
+    @cached_property
+    def complete(self) -> Trace:
+        """The trace, with backward in training; recorded at the first look.
+
+        Raises:
+            Error: there is no loss, or backward cannot be captured.
+        """
+        tracer, gradients = self._tracer, []
+        if tracer.config.is_training:
+            with tracer.active():
+                gradients = tracer.run_backward(self.loss, self.parameters, self._loss_scaling)
+        self.graph.set_results([*self.results, *gradients])
+        return Trace(
+            self.graph,
+            tracer.fake_mode,
+            self.outputs,
+            self.host_outputs,
+            tuple(sink.name for sink, _ in gradients),
+            tracer.regions.host_functions,
+        )
+
+
+def trace_forward(
     model: torch.nn.Module,
     arguments: ArgumentsOf,
     config: CompileConfig,
     loss_scaling: Hyper | None = None,
     hooks: tuple[Callable[[], None], Callable[[], None]] = (lambda: None, lambda: None),
-) -> Trace:
+) -> Forward:
     """Records one call of `model` for one micro-batch.
 
     Args:
@@ -90,8 +156,8 @@ def trace(
             fake_args, fake_kwargs = arguments(session.input_to_fake)
             hooks[0]()
             outputs = session.run_forward(model, fake_args, fake_kwargs)
-        gradients = session.run_backward(fakes, loss_scaling) if config.is_training else {}
-        return session.finish(outputs, gradients)
+        checkpoints.apply_marks(session.recorder.find)
+        return Forward(session, outputs, fakes, loss_scaling)
 
 
 class _Tracer:
@@ -108,6 +174,8 @@ class _Tracer:
         self._downgraded: set[Source] = set()
         self._phase = Phase.FORWARD
         self._forward_records: dict[int, NodeRecord] = {}
+        self.first_sequence = torch._C._autograd._get_sequence_nr()
+        self.has_saved_tensor_hooks = False
 
     @contextmanager
     def active(self) -> Iterator[None]:
@@ -167,34 +235,11 @@ class _Tracer:
         with FunctionMode(), self.fake_mode, self.recorder:
             return model(*args, **kwargs)
 
-    def run_backward(
-        self, fakes: dict[str, torch.Tensor], loss_scaling: Hyper | None
-    ) -> dict[str, torch.Tensor]:
-        """Finds the loss, differentiates it, and returns the gradient of each parameter."""
-        marks = [(value, self.recorder.find(value)) for value in loss.take_marks()]
-        known = [(value, node) for value, node in marks if node is not None]
-        value, node = known[loss.final_loss([node for _, node in known])]
-        loss.warn_of_lost_operations(node)
-        trainable = {name: fake for name, fake in fakes.items() if fake.requires_grad}
-        if not value.requires_grad or not trainable:
-            return {}
-        self._phase = Phase.BACKWARD
-        scale = self._loss_scale(loss_scaling)
-        with self.fake_mode, self.recorder:
-            gradients = torch.autograd.grad(
-                value,
-                list(trainable.values()),
-                grad_outputs=_seed(value, scale),
-                allow_unused=True,
-            )
-        pairs = zip(trainable, gradients, strict=True)
-        return {name: gradient for name, gradient in pairs if gradient is not None}
-
-    def finish(self, outputs: Any, gradients: dict[str, torch.Tensor]) -> Trace:
-        """Closes the graph with its outputs and gradients."""
-        checkpoints.apply_marks(self.recorder.find)
-        results = []
-        host_outputs = {}
+    def find_outputs(
+        self, outputs: Any
+    ) -> tuple[list[tuple[Sink, fx.Node]], dict[int, torch.Tensor]]:
+        """Returns the nodes of the outputs, and those outputs that never were on the device."""
+        results, host_outputs = [], {}
         for index, value in enumerate(flatten_tensors(outputs)):
             node = self.recorder.find(value)
             if node is not None:
@@ -208,22 +253,37 @@ class _Tracer:
                     stacklevel=2,
                 )
                 host_outputs[index] = value
-        for name, gradient in gradients.items():
-            node = self.recorder.find(gradient)
-            assert node is not None, f"the gradient of {name} was not recorded"
-            results.append((Sink(SinkKind.GRADIENT, name), node))
-        self.graph.set_results(results)
-        self._warn_of_constants()
-        return Trace(
-            self.graph,
-            self.fake_mode,
-            outputs,
-            host_outputs,
-            tuple(gradients),
-            self.regions.host_functions,
-        )
+        return results, host_outputs
 
-    def _warn_of_constants(self) -> None:
+    def find_losses(self) -> list[tuple[torch.Tensor, fx.Node]]:
+        """Returns the marked losses that were recorded."""
+        marks = [(value, self.recorder.find(value)) for value in loss.take_marks()]
+        return [(value, node) for value, node in marks if node is not None]
+
+    def run_backward(
+        self, value: torch.Tensor, trainable: dict[str, torch.Tensor], loss_scaling: Hyper | None
+    ) -> list[tuple[Sink, fx.Node]]:
+        """Differentiates the loss `value` and returns the gradient of each parameter."""
+        if not value.requires_grad or not trainable:
+            return []
+        self._phase = Phase.BACKWARD
+        scale = self._loss_scale(loss_scaling)
+        with self.fake_mode, self.recorder:
+            gradients = torch.autograd.grad(
+                value,
+                list(trainable.values()),
+                grad_outputs=_seed(value, scale),
+                allow_unused=True,
+            )
+        results = []
+        for name, gradient in zip(trainable, gradients, strict=True):
+            if gradient is not None:
+                node = self.recorder.find(gradient)
+                assert node is not None, f"the gradient of {name} was not recorded"
+                results.append((Sink(SinkKind.GRADIENT, name), node))
+        return results
+
+    def warn_of_constants(self) -> None:
         """Says which parameters and buffers cannot change any more."""
         for node in self.graph.sources:
             source = source_of(node)
@@ -256,8 +316,8 @@ class _Tracer:
                 "torch.float32 or torch.float16 before the tensor goes to the device."
             )
         dtype = _NARROW.get(value.dtype, value.dtype)
-        with self.fake_mode:
-            return torch.empty(value.shape, dtype=dtype, device=IPU)
+        like = torch.empty(value.shape, dtype=dtype, device="meta")
+        return FakeTensor(self.fake_mode, like, IPU)  # What the mode would do, without its checks.
 
     def _origin(self) -> NodeRecord:
         """Says where the operation that is being recorded belongs.
@@ -268,6 +328,8 @@ class _Tracer:
         if self._phase is Phase.BACKWARD:
             return self._backward_origin()
         place = blocks.current_block()
+        if torch._C._autograd._top_saved_tensors_default_hooks(True) is not None:
+            self.has_saved_tensor_hooks = True
         module = self.modules[-1] if self.modules else ""
         record = NodeRecord(
             place,

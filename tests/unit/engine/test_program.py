@@ -122,6 +122,10 @@ def runs_twice(program, segment):
     program.set_schedule([[(segment, 0), (segment, 0)]], 1)
 
 
+def starts_before_the_first_micro_batch(program, segment):
+    program.set_schedule([[(segment, -1), (segment, 1)]], 2)
+
+
 def skips_a_micro_batch(program, segment):
     program.set_schedule([[(segment, 0), (segment, 2)]], 2)
 
@@ -165,6 +169,7 @@ FAULTS = [
     (runs_unknown_segment, "The schedule names segment 5, but there are 1"),
     (runs_on_another_ipu, "IPU 1 is to run 'only', which belongs to IPU 0"),
     (runs_twice, "'only' runs twice for micro-batch 0"),
+    (starts_before_the_first_micro_batch, "'only' runs for micro-batch -1, but they are counted"),
     (skips_a_micro_batch, "'only' is scheduled 2 times in a window instead of 2"),
     (runs_too_few_micro_batches, "'only' is scheduled 1 times in a window instead of 2"),
     (assigns_one_for_all, "segment 'update' assigns a variable that each replica has its own of"),
@@ -180,10 +185,6 @@ def test_validate_when_program_has_a_fault_then_error_tells_it(break_it, text):
         program.validate()
     assert text in caught.value.message
     assert caught.value.type == "poptorch_cpp_error"
-
-
-def starts_before_the_first_micro_batch(program, segment):
-    program.set_schedule([[(segment, -1), (segment, 1)]], 2)
 
 
 def runs_micro_batches_out_of_order(program, segment):
@@ -213,7 +214,6 @@ def accumulates_in_a_window(program, segment):
     [
         pytest.param(fault, id=fault.__name__, marks=pytest.mark.xfail(strict=True, reason=reason))
         for fault, reason in [
-            (starts_before_the_first_micro_batch, "check_schedule looks only at the largest one"),
             (runs_micro_batches_out_of_order, "accumulators and SUM take micro-batch 0 as first"),
             (has_more_outputs_than_the_operator, "outputs are not compared with the schema"),
             (accumulates_twice, "the second store of micro-batch 0 replaces the first"),

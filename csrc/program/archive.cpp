@@ -1,0 +1,165 @@
+#include "program/archive.h"
+
+#include <ATen/ops/empty.h>
+
+#include "program/program.h"
+
+namespace poptorch_emu {
+namespace {
+
+// What an argument is; the numbers are part of the format.
+enum class Tag {
+  kNone,
+  kTensor,
+  kBool,
+  kInt,
+  kDouble,
+  kString,
+  kDevice,
+  kBools,
+  kInts,
+  kDoubles,
+  kTensors,
+  kOptionalTensors,
+  kStrings,
+};
+
+}  // namespace
+
+void Writer::one(const at::Tensor& tensor) {
+  if (tensor.layout() != at::kStrided || tensor.is_quantized()) {
+    throw Error("A constant is " + describe(tensor) +
+                " of a sparse or quantised layout, which cannot be written to a file.");
+  }
+  const at::Tensor value = tensor.detach().cpu().contiguous();
+  one(value.scalar_type());
+  one(value.sizes().vec());
+  one(tensor.unsafeGetTensorImpl()->is_wrapped_number());
+  raw(value.const_data_ptr(), value.nbytes());
+}
+
+void Reader::one(at::Tensor& tensor) {
+  auto dtype = at::ScalarType::Float;
+  std::vector<int64_t> sizes;
+  bool is_number = false;
+  (*this)(dtype, sizes, is_number);
+  int64_t bytes = static_cast<int64_t>(c10::elementSize(dtype));
+  for (int64_t size : sizes) {
+    // A product above what is left cannot be right, so it never overflows either.
+    if (size < 0 || (size > 0 && bytes > static_cast<int64_t>(left()) / size)) {
+      throw Error(
+          "The program is damaged: a constant has more values than the file has bytes. "
+          "Compile the model again.");
+    }
+    bytes *= size;
+  }
+  const char* data = raw(bytes);
+  tensor = at::empty(sizes, at::TensorOptions(dtype));
+  if (bytes > 0) std::memcpy(tensor.mutable_data_ptr(), data, bytes);
+  if (is_number) tensor.unsafeGetTensorImpl()->set_wrapped_number(true);
+}
+
+void Writer::one(const c10::IValue& value) {
+  const auto tagged = [this](Tag tag, const auto& content) { (*this)(tag, content); };
+  if (value.isNone()) {
+    one(Tag::kNone);
+  } else if (value.isTensor()) {
+    tagged(Tag::kTensor, value.toTensor());
+  } else if (value.isBool()) {
+    tagged(Tag::kBool, value.toBool());
+  } else if (value.isInt()) {
+    tagged(Tag::kInt, value.toInt());
+  } else if (value.isDouble()) {
+    tagged(Tag::kDouble, value.toDouble());
+  } else if (value.isString()) {
+    tagged(Tag::kString, value.toStringRef());
+  } else if (value.isDevice()) {
+    tagged(Tag::kDevice, value.toDevice().str());
+  } else if (value.isBoolList()) {
+    const c10::List<bool> list = value.toBoolList();
+    tagged(Tag::kBools, std::vector<int64_t>(list.begin(), list.end()));
+  } else if (value.isIntList()) {
+    tagged(Tag::kInts, value.toIntVector());
+  } else if (value.isDoubleList()) {
+    tagged(Tag::kDoubles, value.toDoubleVector());
+  } else if (value.isTensorList()) {
+    tagged(Tag::kTensors, value.toTensorVector());
+  } else if (value.isOptionalTensorList()) {
+    std::vector<int64_t> is_there;
+    std::vector<at::Tensor> items;
+    for (const c10::IValue& item : value.toListRef()) {
+      is_there.push_back(item.isNone() ? 0 : 1);
+      if (!item.isNone()) items.push_back(item.toTensor());
+    }
+    tagged(Tag::kOptionalTensors, is_there);
+    one(items);
+  } else if (value.isList() && *value.toList().elementType() == *c10::StringType::get()) {
+    std::vector<std::string> items;
+    for (const c10::IValue& item : value.toListRef()) items.push_back(item.toStringRef());
+    tagged(Tag::kStrings, items);
+  } else {
+    throw Error("An argument is of type " + value.type()->str() +
+                ", which cannot be written to a file. Do without saving or caching this model.");
+  }
+}
+
+void Reader::one(c10::IValue& value) {
+  const auto content = [this]<typename T>(T empty) {
+    (*this)(empty);
+    return empty;
+  };
+  switch (static_cast<Tag>(below(static_cast<int64_t>(Tag::kStrings) + 1))) {
+    case Tag::kNone:
+      value = c10::IValue();
+      return;
+    case Tag::kTensor:
+      value = content(at::Tensor());
+      return;
+    case Tag::kBool:
+      value = content(false);
+      return;
+    case Tag::kInt:
+      value = content(int64_t{0});
+      return;
+    case Tag::kDouble:
+      value = content(0.0);
+      return;
+    case Tag::kString:
+      value = content(std::string());
+      return;
+    case Tag::kDevice:
+      value = c10::Device(content(std::string()));
+      return;
+    case Tag::kBools: {
+      c10::List<bool> list;
+      for (int64_t item : content(std::vector<int64_t>())) list.push_back(item != 0);
+      value = list;
+      return;
+    }
+    case Tag::kInts:
+      value = content(std::vector<int64_t>());
+      return;
+    case Tag::kDoubles:
+      value = content(std::vector<double>());
+      return;
+    case Tag::kTensors:
+      value = content(std::vector<at::Tensor>());
+      return;
+    case Tag::kOptionalTensors: {
+      c10::List<std::optional<at::Tensor>> list;
+      const std::vector<int64_t> is_there = content(std::vector<int64_t>());
+      const std::vector<at::Tensor> items = content(std::vector<at::Tensor>());
+      size_t next = 0;
+      for (int64_t flag : is_there) {
+        list.push_back(flag ? std::optional(items.at(next++)) : std::nullopt);
+      }
+      value = list;
+      return;
+    }
+    case Tag::kStrings:
+      value = content(std::vector<std::string>());
+      return;
+  }
+}
+
+}  // namespace poptorch_emu

@@ -1,0 +1,327 @@
+#include "program/serialize.h"
+
+#include "program/archive.h"
+
+namespace poptorch_emu {
+
+template <>
+struct Count<SegmentKind> {
+  static constexpr int64_t value = 2;
+};
+template <>
+struct Count<OutputMode> {
+  static constexpr int64_t value = 4;
+};
+
+// The members of each structure. A structured binding names them all: whoever adds a member finds
+// that this file no longer compiles, and decides here what becomes of it.
+
+template <>
+Instruction Reader::make<Instruction>();
+
+template <typename Archive>
+void fields(Archive& archive, Debug& debug) {
+  auto& [node, block, stage, module, source] = debug;
+  archive(node, block, stage, module, source);
+}
+
+template <typename Archive>
+void fields(Archive& archive, Slot& slot) {
+  auto& [argument, source] = slot;
+  archive(argument, source);
+}
+
+template <typename Archive>
+void fields(Archive& archive, ListSlot& slot) {
+  auto& [argument, sources, is_optional] = slot;
+  archive(argument, sources, is_optional);
+}
+
+template <typename Archive>
+void fields(Archive& archive, LoadInput& load) {
+  archive(load.input);
+}
+template <typename Archive>
+void fields(Archive& archive, LoadVariable& load) {
+  auto& [variable, is_shard] = load;
+  archive(variable, is_shard);
+}
+template <typename Archive>
+void fields(Archive& archive, LoadConstant& load) {
+  archive(load.constant);
+}
+template <typename Archive>
+void fields(Archive& archive, LoadScalar& load) {
+  archive(load.scalar);
+}
+template <typename Archive>
+void fields(Archive& archive, LoadAccumulator& load) {
+  auto& [accumulator, is_shard] = load;
+  archive(accumulator, is_shard);
+}
+template <typename Archive>
+void fields(Archive&, LoadRng&) {}
+template <typename Archive>
+void fields(Archive& archive, Load& load) {
+  auto& [target, source] = load;
+  archive(target, source);
+}
+
+template <typename Archive>
+void fields(Archive& archive, StoreOutput& store) {
+  archive(store.output);
+}
+template <typename Archive>
+void fields(Archive& archive, StoreVariable& store) {
+  auto& [variable, is_shard] = store;
+  archive(variable, is_shard);
+}
+template <typename Archive>
+void fields(Archive& archive, Accumulate& store) {
+  archive(store.accumulator);
+}
+template <typename Archive>
+void fields(Archive& archive, Store& store) {
+  auto& [source, target, is_last_use] = store;  // The last is found again by `find_last_uses`.
+  archive(source, target);
+}
+
+template <typename Archive>
+void fields(Archive& archive, Instruction& instruction) {
+  auto& [op, arguments, slots, list_slots, outputs, dies, debug, control, bodies] = instruction;
+  if constexpr (!Archive::kReads) {  // `read_instruction` has read it already.
+    archive(op.operator_name().name, op.operator_name().overload_name);
+  }
+  archive(arguments, slots, list_slots, outputs, dies, debug, bodies);
+  control = control_of(op);
+}
+
+template <typename Archive>
+void fields(Archive& archive, Body& body) {
+  auto& [name, num_registers, parameters, iteration, instructions, results] = body;
+  archive(name, num_registers, parameters, iteration, instructions, results);
+}
+
+template <typename Archive>
+void fields(Archive& archive, Segment& segment) {
+  auto& [name, ipu, kind, runners, reductions, is_collective, num_registers, loads, instructions,
+         stores, incoming, outgoing] = segment;
+  // Links know their ends; `find_collectives` finds the collectives again.
+  archive(name, ipu, kind, runners, reductions, num_registers, loads, instructions, stores);
+}
+
+template <typename Archive>
+void fields(Archive& archive, Link& link) {
+  auto& [producer, producer_registers, consumer, consumer_registers, capacity, is_remote] = link;
+  archive(producer, producer_registers, consumer, consumer_registers, capacity, is_remote);
+}
+
+template <typename Archive>
+void fields(Archive& archive, ReplicaGroups& groups) {
+  archive(groups.of_replica);
+}
+
+template <typename Archive>
+void fields(Archive& archive, Variable& variable) {
+  auto& [name, shape, dtype, is_per_replica, groups, is_sharded, is_remote] = variable;
+  archive(name, shape, dtype, is_per_replica, groups, is_sharded, is_remote);
+}
+
+template <typename Archive>
+void fields(Archive& archive, Scalar& scalar) {
+  auto& [name, value] = scalar;
+  archive(name, value);
+}
+
+template <typename Archive>
+void fields(Archive& archive, Accumulator& accumulator) {
+  auto& [name, dtype, is_running_mean, groups, is_sharded, is_remote] = accumulator;
+  archive(name, dtype, is_running_mean, groups, is_sharded, is_remote);
+}
+
+template <typename Archive>
+void fields(Archive& archive, Input& input) {
+  auto& [name, is_batched] = input;
+  archive(name, is_batched);
+}
+
+template <typename Archive>
+void fields(Archive& archive, Output& output) {
+  auto& [mode, period] = output;
+  archive(mode, period);
+}
+
+template <typename Archive>
+void fields(Archive& archive, Action& action) {
+  auto& [segment, micro_batch] = action;
+  archive(segment, micro_batch);
+}
+
+template <typename Archive>
+void fields(Archive& archive, Numerics& numerics) {
+  auto& [checks_floating_point, rounds_stochastically] = numerics;
+  archive(checks_floating_point, rounds_stochastically);
+}
+
+template <typename Archive>
+void fields(Archive& archive, Program& program) {
+  auto& [inputs, constants, variables, scalars, accumulators, outputs, segments, links, schedule,
+         micro_batches_per_window, numerics] = program;
+  archive(inputs, constants, variables, scalars, accumulators, outputs, segments, links, schedule,
+          micro_batches_per_window, numerics);
+}
+
+namespace {
+
+// "IPUPROG" and the version of the format: 1. Change it with any change of what is written.
+constexpr std::string_view kMagic("IPUPROG\x01", 8);
+
+// FNV-1a, of eight bytes at a time.
+uint64_t checksum(std::string_view bytes) {
+  constexpr uint64_t kPrime = 0x100000001b3;
+  uint64_t sum = 0xcbf29ce484222325;
+  for (; bytes.size() >= 8; bytes.remove_prefix(8)) {
+    uint64_t word = 0;
+    std::memcpy(&word, bytes.data(), 8);
+    sum = (sum ^ word) * kPrime;
+    sum ^= sum >> 32;
+  }
+  for (char byte : bytes) sum = (sum ^ static_cast<unsigned char>(byte)) * kPrime;
+  return sum;
+}
+
+Instruction read_instruction(Reader& reader) {
+  std::string name;
+  std::string overload;
+  reader(name, overload);
+  const auto op = c10::Dispatcher::singleton().findSchema({name, overload});
+  if (!op) {
+    throw Error("The program uses the operator '" + name + "." + overload +
+                "', which is not known here. Compile the model again.");
+  }
+  Instruction instruction{*op, {}, {}, {}, {}, {}, {}, Control::kOperator, {}};
+  fields(reader, instruction);
+  return instruction;
+}
+
+void check_type(const Instruction& instruction, int64_t index, const c10::TypePtr& given) {
+  const auto& arguments = instruction.op.schema().arguments();
+  const bool exists = index >= 0 && index < static_cast<int64_t>(arguments.size());
+  if (!exists || !given->isSubtypeOf(*arguments[index].type())) {
+    throw Error("The program gives argument " + std::to_string(index) + " of '" +
+                instruction.debug.node + "' a value of type " + given->str() +
+                ", which its operator does not take. Compile the model again.");
+  }
+}
+
+// Throws unless the operator takes these arguments and returns what is stored of it.
+void check(const Instruction& instruction) {
+  const auto& schema = instruction.op.schema();
+  const auto& returns = schema.returns();
+  const bool returns_list =
+      returns.size() == 1 && returns[0].type()->kind() == c10::TypeKind::ListType;
+  if (instruction.arguments.size() != schema.arguments().size() ||
+      (!returns_list && instruction.outputs.size() > returns.size())) {
+    throw Error("The program gives '" + instruction.debug.node + "' arguments or results that " +
+                schema.name() + " does not have. Compile the model again.");
+  }
+  std::vector<bool> has_slot(instruction.arguments.size(), false);
+  const auto note = [&](int64_t index, const c10::TypePtr& type) {
+    check_type(instruction, index, type);
+    has_slot[index] = true;
+  };
+  for (const Slot& slot : instruction.slots) note(slot.argument, c10::TensorType::get());
+  for (const ListSlot& slot : instruction.list_slots) {
+    note(slot.argument,
+         slot.is_optional ? c10::ListType::ofOptionalTensors() : c10::ListType::ofTensors());
+  }
+  for (size_t i = 0; i < has_slot.size(); ++i) {
+    if (!has_slot[i]) {
+      check_type(instruction, static_cast<int64_t>(i), instruction.arguments[i].type());
+    }
+  }
+}
+
+// Puts each link into the lists of its two segments.
+void connect(Program& program) {
+  const auto count = static_cast<int64_t>(program.segments.size());
+  for (size_t index = 0; index < program.links.size(); ++index) {
+    const Link& link = program.links[index];
+    for (SegmentId end : {link.producer, link.consumer}) {
+      if (end.value < 0 || end.value >= count) {
+        throw Error("The program is damaged: a link names segment " + std::to_string(end.value) +
+                    " of " + std::to_string(count) + ". Compile the model again.");
+      }
+    }
+    program.at(link.producer).outgoing.push_back({static_cast<int64_t>(index)});
+    program.at(link.consumer).incoming.push_back({static_cast<int64_t>(index)});
+  }
+}
+
+}  // namespace
+
+template <>
+Instruction Reader::make<Instruction>() {
+  Instruction instruction = read_instruction(*this);
+  check(instruction);
+  return instruction;
+}
+
+std::string serialize(const Program& program) {
+  if (program.has_host_calls()) {
+    throw Error(
+        "A program that calls functions of the host (poptorch.CPU) cannot be written to a file: "
+        "the functions are the user's. Compile the model where it runs.");
+  }
+  Writer body;
+  body(program);
+  const std::string bytes = body.take();
+  Writer file;
+  file.raw(kMagic.data(), kMagic.size());
+  file(checksum(bytes));
+  file.raw(bytes.data(), bytes.size());
+  return file.take();
+}
+
+Program deserialize(std::string_view bytes) try {
+  if (bytes.substr(0, kMagic.size()) != kMagic) {
+    throw Error(
+        "These bytes are not a program of this version of the format. Compile the model "
+        "again.");
+  }
+  bytes.remove_prefix(kMagic.size());
+  uint64_t expected = 0;
+  Reader header(bytes);
+  header(expected);
+  bytes.remove_prefix(sizeof expected);
+  if (checksum(bytes) != expected) {
+    throw Error(
+        "The program is damaged or cut short: its checksum is not that of its bytes. "
+        "Compile the model again.");
+  }
+  Program program;
+  Reader reader(bytes);
+  reader(program);
+  if (reader.left() != 0) {
+    throw Error("The program is damaged: " + std::to_string(reader.left()) +
+                " bytes follow its end. Compile the model again.");
+  }
+  for (const Segment& segment : program.segments) {
+    if (segment.num_registers < 0 || segment.num_registers > static_cast<int64_t>(bytes.size())) {
+      throw Error("The program is damaged: segment '" + segment.name + "' has " +
+                  std::to_string(segment.num_registers) + " registers. Compile the model again.");
+    }
+  }
+  connect(program);
+  program.find_last_uses();
+  program.validate();
+  program.find_collectives();
+  return program;
+} catch (const Error&) {
+  throw;
+} catch (const std::exception& cause) {
+  throw Error(std::string("The program is damaged: ") + cause.what() +
+              ". Compile the model again.");
+}
+
+}  // namespace poptorch_emu

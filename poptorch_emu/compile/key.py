@@ -1,0 +1,214 @@
+"""What a program depends on, as text: two compilations with equal keys give the same program.
+
+The key is taken after `forward` was recorded and before anything costly is done. What backward will
+be follows from the operations of `forward` and from autograd's graph, unless code of the user takes
+part in it (a Python function, a hook); then backward is recorded first and belongs to the key.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from itertools import zip_longest
+from typing import Any
+
+import torch
+from torch import fx
+
+from poptorch_emu import _C
+from poptorch_emu.config import CompileConfig
+from poptorch_emu.ir.graph import Graph, SourceKind, record_of, source_of
+from poptorch_emu.ir.record import NodeRecord
+from poptorch_emu.ir.text import type_text
+from poptorch_emu.trace.tracer import Forward
+from poptorch_emu.update.config import GroupConfig, Hyper, OptimizerConfig
+from poptorch_emu.version import __version__
+
+# What a program does not depend on.
+_HOST_OPTIONS = {
+    "random_seed",
+    "synthetic_data",
+    "cache_dir",
+    "profile_dir",
+    "model_name",
+    "shows_progress_bar",
+    "target",
+    "ipu_id",
+    "updatable_buffers",
+    "max_repeat_logs",
+}
+
+# Where the user's files lie and which line a call is in: of the key of the cache, so that messages
+# name the right line, but no reason to refuse an exported file.
+_PLACES = "places in the code"
+
+_RECORD_FIELDS = [item.name for item in fields(NodeRecord) if item.name != "source"]
+_OWN_META = {"val", "record", "source"}
+
+
+@dataclass(frozen=True)
+class Key:
+    """What a program was compiled from: lines of text, in named parts.
+
+    Attributes:
+        parts: from what the user chooses to what follows from it.
+    """
+
+    parts: Mapping[str, tuple[str, ...]]
+
+    @property
+    def digest(self) -> str:
+        """A short text, equal for equal keys only."""
+        return hashlib.sha256(self.to_json().encode()).hexdigest()
+
+    def difference(self, other: Key) -> str:
+        """Returns the first difference that makes another program, for people; "" for none."""
+        for part, lines in self.parts.items():
+            if part == _PLACES:
+                continue
+            for mine, yours in zip_longest(lines, other.parts.get(part, ()), fillvalue="nothing"):
+                if mine != yours:
+                    return f"their {part} differ: '{mine}' there, '{yours}' here"
+        return ""
+
+    def to_json(self) -> str:
+        """Returns the key as JSON."""
+        return json.dumps(self.parts)
+
+    @staticmethod
+    def from_json(text: str | bytes) -> Key:
+        """Returns the key that `to_json` made `text` of."""
+        return Key({part: tuple(lines) for part, lines in json.loads(text).items()})
+
+
+def key_of(
+    forward: Forward,
+    config: CompileConfig,
+    tensors: Sequence[torch.Tensor],
+    optimizer: OptimizerConfig | None,
+    parameters: Sequence[str],
+) -> Key:
+    """Returns the key of the program of a recorded `forward`.
+
+    Args:
+        forward: completed by this where backward is not known without it.
+        config: the options.
+        tensors: the input tensors, whole batches.
+        optimizer: in training.
+        parameters: their names in the order the optimiser knows them.
+    """
+    differentiated = _autograd_lines(forward) if config.is_training else ()
+    graph = forward.graph
+    numbers = {node: f"%{index}" for index, node in enumerate(graph.fx.nodes)}
+    outputs = [f"{sink} <- {numbers[node]}" for sink, node in forward.results]
+    losses = [f"loss <- {numbers[node]}" for _, node in forward.losses]
+    return Key(
+        {
+            "versions": (f"poptorch_emu {__version__}", f"torch {torch.__version__}"),
+            "options": tuple(_option_lines(config)),
+            "inputs": tuple(type_text(tensor) for tensor in tensors),
+            "parameters and buffers": tuple(_source_lines(graph, forward)),
+            "optimizers": tuple(_optimizer_lines(optimizer, parameters)),
+            "operations": (*_operation_lines(graph, numbers), *outputs, *losses),
+            "bodies of loops and branches": tuple(_region_lines(graph)),
+            "gradients": differentiated,
+            _PLACES: tuple(
+                record_of(node).source for node in graph.fx.nodes if node.op != "output"
+            ),
+        }
+    )
+
+
+def _autograd_lines(forward: Forward) -> tuple[str, ...]:
+    lines, is_opaque = _C.list_autograd(
+        forward.loss, list(forward.parameters.values()), forward.first_sequence
+    )
+    if is_opaque or forward.has_saved_tensor_hooks:
+        return tuple(f"{sink}" for sink, _ in forward.complete.graph.results)
+    return tuple(lines)
+
+
+def _option_lines(config: CompileConfig) -> Iterator[str]:
+    for item in fields(config):
+        if item.name not in _HOST_OPTIONS:
+            yield f"{item.name}={getattr(config, item.name)!r}"
+
+
+def _optimizer_lines(optimizer: OptimizerConfig | None, parameters: Sequence[str]) -> Iterator[str]:
+    """A hyper-parameter that may change is not part of the program but for its name."""
+    if optimizer is None:
+        return
+    for item in fields(optimizer):
+        value = getattr(optimizer, item.name)
+        if item.name == "groups":
+            value = tuple(_without_variables(group) for group in value)
+        elif isinstance(value, Hyper):
+            value = _without_value(value)
+        yield f"{item.name}={value!r}"
+    yield from parameters
+
+
+def _without_variables(group: GroupConfig) -> GroupConfig:
+    return replace(
+        group, hypers=tuple((name, _without_value(hyper)) for name, hyper in group.hypers)
+    )
+
+
+def _without_value(hyper: Hyper) -> Hyper:
+    return hyper if hyper.is_constant else replace(hyper, value=0.0)
+
+
+def _source_lines(graph: Graph, forward: Forward) -> Iterator[str]:
+    for node in graph.sources:
+        source = source_of(node)
+        line = f"{source}: {type_text(node.meta['val'])}"
+        if source.kind is SourceKind.CONSTANT:
+            line += f" of value {_tensor_digest(graph.constants[source.name])}"
+        elif source.kind is SourceKind.VARIABLE and source.name in forward.parameters:
+            line += ", trained"
+        yield line
+
+
+def _tensor_digest(value: torch.Tensor) -> str:
+    data = value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
+    return hashlib.sha256(data.data).hexdigest()[:16]
+
+
+def _operation_lines(graph: Graph, numbers: Mapping[fx.Node, str]) -> Iterator[str]:
+    known: dict[tuple[Any, ...], str] = {}
+    for node in graph.fx.nodes:
+        if node.op != "call_function":
+            continue
+        record = record_of(node)
+        origin = tuple(getattr(record, name) for name in _RECORD_FIELDS)
+        if origin not in known:
+            known[origin] = repr(origin)
+        more = {key: value for key, value in node.meta.items() if key not in _OWN_META}
+        args, kwargs = _text(node.args, numbers), _text(node.kwargs, numbers)
+        yield (
+            f"{numbers[node]} = {node.target}({args}, {kwargs}) -> {type_text(node.meta['val'])} "
+            f"# {known[origin]} {more or ''}"
+        )
+
+
+def _region_lines(graph: Graph) -> Iterator[str]:
+    """The bodies that the operations of `graph` name."""
+    for name, region in graph.regions.items():
+        yield f"{name}, which repeats '{region.repeats}':"
+        numbers = {node: f"%{index}" for index, node in enumerate(region.fx.nodes)}
+        for node in region.sources:
+            yield f"{numbers[node]} = {source_of(node)}: {type_text(node.meta['val'])}"
+        yield from _operation_lines(region, numbers)
+        yield from (f"{sink} <- {numbers[node]}" for sink, node in region.results)
+
+
+def _text(value: Any, numbers: Mapping[fx.Node, str]) -> str:
+    if isinstance(value, fx.Node):
+        return numbers[value]
+    if isinstance(value, (tuple, list)):
+        return f"[{', '.join(_text(item, numbers) for item in value)}]"
+    if isinstance(value, Mapping):
+        return ", ".join(f"{key}={_text(item, numbers)}" for key, item in value.items())
+    return repr(value)
