@@ -27,6 +27,8 @@ from mnist_pipeline import Network, strategy  # noqa: E402
 MICRO_BATCH, ACCUMULATION, SEED = 8, 8, 42
 ROWS = MICRO_BATCH * ACCUMULATION
 
+PLAIN = "float32, plain PyTorch"
+
 Tensors = tuple[torch.Tensor, torch.Tensor]
 
 
@@ -112,15 +114,22 @@ def accuracy(model: Network, data: Tensors) -> float:
 
 
 def draw(curves: dict[str, Curve], styles: dict[str, str], path: Path) -> None:
-    """Writes the picture."""
-    figure, axes = plt.subplots(figsize=(7, 4.2), constrained_layout=True)
+    """Writes the picture: the losses above, and below how far each is from plain PyTorch's."""
+    figure, (losses, distances) = plt.subplots(
+        2, figsize=(7, 6.5), sharex=True, height_ratios=(3, 2), constrained_layout=True
+    )
     for name, curve in curves.items():
         epochs = range(1, len(curve.losses) + 1)
         label = f"{name}: {curve.accuracy:.1%}"
-        axes.semilogy(epochs, curve.losses, styles[name], label=label, linewidth=2)
-    axes.set(xlabel="epoch", ylabel="training loss", title="Precision and learning")
-    axes.grid(alpha=0.3)
-    axes.legend(title="number format: accuracy on the test set")
+        losses.semilogy(epochs, curve.losses, styles[name], label=label, linewidth=2)
+        pairs = zip(curve.losses, curves[PLAIN].losses, strict=True)
+        distance = [100 * (loss / plain - 1) for loss, plain in pairs]
+        distances.plot(epochs, distance, styles[name], linewidth=2)
+    losses.set(ylabel="training loss", title="Precision and learning")
+    losses.legend(title="number format: accuracy on the test set")
+    distances.set(xlabel="epoch", ylabel="difference from\nplain PyTorch, %")
+    for axes in (losses, distances):
+        axes.grid(alpha=0.3)
     figure.savefig(path, dpi=120)
 
 
@@ -134,7 +143,7 @@ def main() -> None:
     """Trains in every way and draws."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--data-dir", help="MNIST's IDX files; by default scikit-learn's digits")
-    parser.add_argument("--epochs", type=int, default=15)
+    parser.add_argument("--epochs", type=int, default=10)
     parser.add_argument("--learning-rate", type=float, default=2e-3)
     parser.add_argument("--output", type=Path, default=FOLDER / "precision_curves.png")
     args = parser.parse_args()
@@ -151,8 +160,7 @@ def main() -> None:
         )
     plain = copy.deepcopy(start)
     curve = train_plain(plain, train, args)
-    curves["float32, plain PyTorch"] = Curve(curve.losses, accuracy(plain, test))
-    styles["float32, plain PyTorch"] = "k--"
+    curves[PLAIN], styles[PLAIN] = Curve(curve.losses, accuracy(plain, test)), "k--"
     print("| Numbers | Last training loss | Accuracy on the test set |\n|---|---|---|")
     for name, curve in curves.items():
         print(f"| {name} | {curve.losses[-1]:.4f} | {curve.accuracy:.1%} |")
