@@ -44,7 +44,8 @@ _HOST_OPTIONS = {
 # name the right line, but no reason to refuse an exported file.
 _PLACES = "places in the code"
 
-_RECORD_FIELDS = [item.name for item in fields(NodeRecord) if item.name != "source"]
+_NOT_COMPILED_IN = ("source", "attributes")
+_RECORD_FIELDS = [item.name for item in fields(NodeRecord) if item.name not in _NOT_COMPILED_IN]
 _OWN_META = {"val", "record", "source"}
 
 

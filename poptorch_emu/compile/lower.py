@@ -143,7 +143,8 @@ class Lowering:
                 self.program.set_remote_variable(variable.index)
         location = self._config.locations.accumulator
         for name, accumulator in self._accumulators.items():
-            if location.is_remote(self.variables[name].num_elements):
+            weight = self.variables.get(name)
+            if weight is not None and location.is_remote(weight.num_elements):
                 self.program.set_remote_accumulator(accumulator)
 
     def _add_results(self) -> None:

@@ -106,14 +106,6 @@ def _format(tensor: torch.Tensor, spec: str) -> str:
     return format(tensor, spec)
 
 
-def _repr(tensor: torch.Tensor, **kwargs: Any) -> str:
-    """Shows that a tensor on the device has no value yet."""
-    if tensor.device.type != "ipu":
-        return repr(tensor)
-    shape = tuple(tensor.shape)
-    return f"tensor(<unavailable>, device='{tensor.device}', size={shape}, dtype={tensor.dtype})"
-
-
 def _packed(*args: Any, **kwargs: Any) -> Any:
     """Refuses packed sequences."""
     raise compiler_error(
@@ -132,7 +124,6 @@ STATIC_FORMS: dict[Any, Callable[..., Any]] = {
     torch.Tensor.narrow: _narrow,
     torch.Tensor.numpy: _numpy,
     torch.Tensor.__format__: _format,
-    torch.Tensor.__repr__: _repr,
     torch.Tensor.polygamma_: _polygamma_,
     torch._VF._pack_padded_sequence: _packed,
     torch._VF._pad_packed_sequence: _packed,

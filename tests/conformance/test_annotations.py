@@ -54,17 +54,38 @@ def test_matmul_when_arguments_are_wrong_then_error():
         )  # fmt: skip
 
 
+def marked_inputs(mark, mode):
+    def forward(model, x, y):
+        x, y = mark((x, y), mode)
+        return x * 2, y + 1
+
+    return forward
+
+
+def marked_outputs(mark, mode):
+    return lambda model, x, y: mark((x * 2, y + 1), mode)
+
+
+PLACES = {
+    poptorch.set_overlap_for_input: marked_inputs,
+    poptorch.set_overlap_for_output: marked_outputs,
+}
+
+
 @feature("set_overlap_for_input", fidelity="accepted")
 @pytest.mark.parametrize("mark", [poptorch.set_overlap_for_input, poptorch.set_overlap_for_output])
 def test_overlap_when_set_then_structure_and_values_stay(mark):
-    mode = poptorch.OverlapMode.OverlapAccumulationLoop
+    mode = poptorch.OverlapMode.OverlapDeviceIterationLoop
     structure = {"a": [X, 3], "b": (X + 1, None)}
     marked = mark(structure, mode)
     assert marked["a"][1] == 3 and marked["b"][1] is None
     assert torch.equal(marked["a"][0], X) and torch.equal(marked["b"][0], X + 1)
     assert mark(7, mode) == 7
-    first, second = infer(lambda m, x: mark((x, x + 1), mode), X)
-    assert torch.equal(first, X) and torch.equal(second, X + 1)
+    options = quiet_options().setExecutionStrategy(poptorch.ShardedExecution())
+    options.TensorLocations.numIOTiles(32)
+    model = poptorch.inferenceModel(FunctionModel(PLACES[mark](mark, mode)), options)
+    first, second = model(X, X + 1)
+    assert torch.equal(first, X * 2) and torch.equal(second, X + 2)
 
 
 def records(function, *inputs):

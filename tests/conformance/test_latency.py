@@ -46,7 +46,7 @@ COUNTS = [
 ]
 
 
-@pytest.mark.feature("PoplarExecutor.getPerfCounters", fidelity="exact in form")
+@pytest.mark.feature("PoplarExecutor.getPerfCounters", fidelity="exact")
 @pytest.mark.parametrize(("iterations", "ga", "replicas", "mode", "period", "count"), COUNTS)
 def test_counters_then_one_time_for_each_piece(
     iterations, ga, replicas, mode, period, count
@@ -66,7 +66,7 @@ def test_counters_then_one_time_for_each_piece(
     assert times["output"][0][0] >= times["input_complete"][0][0]
 
 
-@pytest.mark.feature("PoplarExecutor.getLatency", fidelity="exact in form")
+@pytest.mark.feature("PoplarExecutor.getLatency", fidelity="exact")
 @pytest.mark.parametrize(("iterations", "ga", "replicas", "mode", "period", "count"), COUNTS)
 def test_latencies_then_ordered_and_parts_within_the_whole(
     iterations, ga, replicas, mode, period, count
@@ -81,7 +81,7 @@ def test_latencies_then_ordered_and_parts_within_the_whole(
         assert latencies[method][1] <= latencies["getLatency"][1]
 
 
-@pytest.mark.feature("PoplarExecutor.getPerfCounters", fidelity="exact in form")
+@pytest.mark.feature("PoplarExecutor.getPerfCounters", fidelity="exact")
 def test_counters_without_a_run_then_empty_and_latencies_zero() -> None:
     model = executor(False, 1, 1, 1, poptorch.OutputMode.All)
     for moment in (lambda: None, lambda: model.compile(*batch(1))):
@@ -90,7 +90,7 @@ def test_counters_without_a_run_then_empty_and_latencies_zero() -> None:
         assert all(getattr(model, method)() == (0.0, 0.0, 0.0) for method in METHODS)
 
 
-@pytest.mark.feature("PoplarExecutor.getPerfCounters", fidelity="exact in form")
+@pytest.mark.feature("PoplarExecutor.getPerfCounters", fidelity="exact")
 def test_counters_after_each_call_then_are_of_the_last_and_survive_detaching() -> None:
     model = executor(False, 2, 1, 1, poptorch.OutputMode.All)
     model(*batch(2))

@@ -29,7 +29,7 @@ class Masks(nn.Module):
             self.register_buffer(f"mask{index}", torch.ones(1, dtype=torch.int32))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return x + self.mask0
+        return x + torch.stack(list(self.buffers())).sum()
 
 
 def speak() -> None:

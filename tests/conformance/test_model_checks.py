@@ -182,7 +182,7 @@ def test_input_that_is_not_contiguous_then_warns_once_in_the_life_of_the_executo
     assert caplog.text.count("At least one input tensor is not contiguous") == 1
 
 
-@pytest.mark.feature("Zero-size tensors", fidelity="better: the reference refuses them")
+@pytest.mark.feature("Zero-size tensors", fidelity="exact")
 def test_zero_size_tensor_then_accepted() -> None:
     out = wrapped(lambda self, x: torch.cat([x, x[:, :0]], dim=1))(torch.ones(2, 3))
     assert out.shape == (2, 3)

@@ -296,7 +296,7 @@ def test_anchor_that_does_not_exist_then_error_names_the_nearest() -> None:
     assert not executor.isCompiled()
 
 
-@pytest.mark.feature("PoplarExecutor.getTensorNames", fidelity="exact in form")
+@pytest.mark.feature("PoplarExecutor.getTensorNames", fidelity="exact")
 @pytest.mark.parametrize("is_scoped", [True, False])
 def test_tensor_names_then_are_sorted_unique_and_cover_the_documented_kinds(is_scoped) -> None:
     opts = options(1, 2)
@@ -316,7 +316,7 @@ def test_tensor_names_then_are_sorted_unique_and_cover_the_documented_kinds(is_s
     assert gemms <= set(names)
 
 
-@pytest.mark.feature("PoplarExecutor._debugGetPopartIR", fidelity="exact in form")
+@pytest.mark.feature("PoplarExecutor._debugGetPopartIR", fidelity="exact")
 def test_debug_ir_then_is_json_with_each_operation_and_its_place() -> None:
     executor = poptorch.inferenceModel(Net(), options())
     executor.compile(torch.ones(2, 3), torch.ones(2, 2))
