@@ -24,6 +24,11 @@ from poptorch_emu.trace.strict_table import EQUIVALENT, HANDLED, RESTRICTIONS, C
 STRICT = "POPTORCH_EMU_STRICT"
 
 
+def is_on() -> bool:
+    """Returns whether `POPTORCH_EMU_STRICT` asks for a report."""
+    return os.environ.get(STRICT, "") in ("warn", "error")
+
+
 def check(graph: Graph) -> None:
     """Reports what the real compiler would not take, as `POPTORCH_EMU_STRICT` asks.
 
@@ -31,8 +36,6 @@ def check(graph: Graph) -> None:
         Error: it is "error" and something was found.
     """
     mode = os.environ.get(STRICT, "")
-    if mode not in ("warn", "error"):
-        return
     found = list(dict.fromkeys(findings(graph)))
     if mode == "warn":
         for finding in found:
