@@ -1,0 +1,69 @@
+"""Strategy × replicas × recomputation × streaming memory × sharding, all at once."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+
+import pytest
+import torch
+from helpers import Setting, plain_step
+from models import FAMILIES
+
+import poptorch_emu as poptorch
+
+pytestmark = pytest.mark.feature(
+    "Execution strategies, recomputation and offloading", fidelity="exact"
+)
+
+STAGES = 2
+STRATEGIES = {
+    "pipelined": poptorch.PipelinedExecution,
+    "sharded": poptorch.ShardedExecution,
+    "phased": lambda _: poptorch.SerialPhasedExecution(
+        poptorch.Phase("part0", "part1"), poptorch.Phase("part2", "part3", "loss")
+    ),
+}
+KINDS = ("Activation", "Weight", "Optimizer", "Accumulator")
+CASES = list(itertools.product(STRATEGIES, [1, 2, 4], [0, 4], [False, True], [False, True]))
+
+
+def options_of(setting: Setting, strategy: str, recompute: int, off_chip: bool, cut: bool):
+    """Returns options that ask for all of it."""
+    options = setting.options()
+    options.setExecutionStrategy(STRATEGIES[strategy](poptorch.AutoStage.SameAsIpu))
+    options._Popart.set("autoRecomputation", recompute)
+    for kind in KINDS:
+        location = poptorch.TensorLocationSettings().useOnChipStorage(not off_chip)
+        location.minElementsForReplicatedTensorSharding(0)
+        location.useReplicatedTensorSharding(cut and kind != "Activation")
+        getattr(options.TensorLocations, f"set{kind}Location")(location)
+    return options
+
+
+@pytest.mark.parametrize(
+    ("strategy", "replicas", "recompute", "off_chip", "cut"),
+    CASES,
+    ids=[
+        f"{strategy}-r{replicas}-recompute{mode}-{'off' if off else 'on'}_chip-{'cut' * cut}"
+        for strategy, replicas, mode, off, cut in CASES
+    ],
+)
+def test_training_when_all_is_combined_then_equals_the_plain_loop(
+    strategy: str, replicas: int, recompute: int, off_chip: bool, cut: bool
+) -> None:
+    setting = Setting("sharded", accumulation=4, replicas=replicas)
+    torch.manual_seed(5)
+    plain = FAMILIES["mlp"].make(STAGES)
+    model = copy.deepcopy(plain)
+    options = options_of(setting, strategy, recompute, off_chip, cut)
+    optimizer = poptorch.optim.AdamW(model.parameters(), lr=0.01)
+    training = poptorch.trainingModel(model, options, optimizer)
+    reference = torch.optim.AdamW(plain.parameters(), lr=0.01)
+    for _ in range(2):
+        batch = FAMILIES["mlp"].batch(2 * setting.num_micro_batches)
+        expected = plain_step(plain, reference, batch, setting)
+        torch.testing.assert_close(training(*batch)[1].reshape(-1), expected, rtol=1e-4, atol=1e-5)
+    training.destroy()
+    for name, value in plain.state_dict().items():
+        torch.testing.assert_close(model.state_dict()[name], value, rtol=1e-3, atol=1e-5)
