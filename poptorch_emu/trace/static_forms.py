@@ -7,7 +7,7 @@ that only saves time.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -81,6 +81,22 @@ def _narrow(input: torch.Tensor, dim: int, start: int | torch.Tensor, length: in
     return input.index_select(dim, (start.reshape(()) + offsets) % input.size(dim))
 
 
+def _roll(input: torch.Tensor, shifts: Any, dims: Any = ()) -> torch.Tensor:
+    """Says what the compiler says of shifts that do not fit the dims."""
+    num_shifts, num_dims = (len(v) if isinstance(v, Sequence) else 1 for v in (shifts, dims))
+    if num_dims == 0 and num_shifts != 1:
+        raise compiler_error(
+            f"The 'shifts' argument of the roll op at {user_source()} must be a scalar where no "
+            f"'dims' are given, not {num_shifts} numbers."
+        )
+    if num_dims != 0 and num_shifts != num_dims:
+        raise compiler_error(
+            f"The 'shifts' and 'dims' arguments of the roll op at {user_source()} must have the "
+            f"same size, not {num_shifts} and {num_dims}."
+        )
+    return torch.roll(input, shifts, dims)
+
+
 def _polygamma_(input: torch.Tensor, n: int) -> torch.Tensor:
     """Writes back by a copy: functionalisation does not know the original."""
     return input.copy_(torch.polygamma(n, input))
@@ -123,6 +139,8 @@ STATIC_FORMS: dict[Any, Callable[..., Any]] = {
     torch.narrow: _narrow,
     torch.Tensor.narrow: _narrow,
     torch.Tensor.numpy: _numpy,
+    torch.Tensor.roll: _roll,
+    torch.roll: _roll,
     torch.Tensor.__format__: _format,
     torch.Tensor.polygamma_: _polygamma_,
     torch._VF._pack_padded_sequence: _packed,

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from typing import Any
 
 import torch
 from torch import fx
@@ -69,13 +70,17 @@ def _faults(graph: Graph, node: fx.Node, name: str) -> Iterator[str]:
         yield f"Unsupported ops found in compiled model: [aten::{name}]"
     if name in ("triu", "tril") and known_value(graph, node) is None:
         yield f"torch.{name} is only supported within constant expressions"
+    if name.startswith("embedding_bag") and known_value(graph, _offsets_of(node)) is None:
+        yield "Unsupported aten::embedding_bag operation: the offsets tensor must be a constant."
+    if any(map(_is_in_steps, _written_views(node))):
+        yield "In-place modification of slices with step size other than 1"
     if name.startswith("max_pool") and any(user.args[1] == 1 for user in _selections(node)):
         yield "return_indices=True of max pooling is unsupported"
     for value in _values(node):
         if value.is_complex():
             yield f"Unsupported scalar type `{value.dtype}'"
-        # Without users it is a by-product that PyTorch leaves behind.
-        if value.numel() == 0 and node.users:
+    for value in _values_in_use(node):
+        if value.numel() == 0:
             yield f"Zero-sized tensors are unsupported (Got shape {list(value.shape)})"
     call = _arguments(node)
     for restriction in RESTRICTIONS:
@@ -83,14 +88,53 @@ def _faults(graph: Graph, node: fx.Node, name: str) -> Iterator[str]:
             yield restriction.text
 
 
+def _offsets_of(node: fx.Node) -> fx.Node:
+    offsets = node.args[2]
+    assert isinstance(offsets, fx.Node), "aten::_embedding_bag(weight, indices, offsets, ...)"
+    return offsets
+
+
+def _written_views(node: fx.Node) -> Iterator[fx.Node]:
+    """Yields what `node` changes, and the tensors of which that is a view."""
+    for argument, value in zip(_schema_of(node).arguments, node.args, strict=False):
+        is_written = argument.alias_info is not None and argument.alias_info.is_write
+        while is_written and isinstance(value, fx.Node):
+            yield value
+            value = value.args[0] if _is_view(value) else None
+
+
+def _is_view(node: fx.Node) -> bool:
+    """Returns whether a result shares memory with the first argument."""
+    returns = _schema_of(node).returns if isinstance(node.target, torch._ops.OpOverload) else ()
+    return bool(returns) and returns[0].alias_info is not None
+
+
+def _is_in_steps(node: fx.Node) -> bool:
+    return node.target is torch.ops.aten.slice.Tensor and _arguments(node)["step"] != 1
+
+
+def _schema_of(node: fx.Node) -> Any:
+    return node.target._schema  # type: ignore[union-attr]
+
+
 def _name_of(node: fx.Node) -> str:
-    return str(node.target._schema.name).partition("::")[2].strip("_")  # type: ignore[union-attr]
+    return str(_schema_of(node).name).partition("::")[2].strip("_")
 
 
 def _values(node: fx.Node) -> list[torch.Tensor]:
     value = node.meta["val"]
     values = value if isinstance(value, (tuple, list)) else (value,)
     return [item for item in values if isinstance(item, torch.Tensor)]
+
+
+def _values_in_use(node: fx.Node) -> list[torch.Tensor]:
+    """Returns the results without by-products, which PyTorch leaves behind or backward needs."""
+    selections = [node] if isinstance(node.meta["val"], torch.Tensor) else node.users
+    return [each.meta["val"] for each in selections if any(map(_is_forward, each.users))]
+
+
+def _is_forward(user: fx.Node) -> bool:
+    return user.op == "output" or record_of(user).phase is Phase.FORWARD
 
 
 def _selections(node: fx.Node) -> list[fx.Node]:
@@ -100,7 +144,7 @@ def _selections(node: fx.Node) -> list[fx.Node]:
 
 def _arguments(node: fx.Node) -> Call:
     """Returns the arguments by name, defaults included and tensors as fakes."""
-    schema = node.target._schema.arguments  # type: ignore[union-attr]
+    schema = _schema_of(node).arguments
     defaults = {each.name: each.default_value for each in schema if each.has_default_value()}
     given = dict(zip((each.name for each in schema), node.args, strict=False))
     call: Call = {**defaults, **given, **node.kwargs}
@@ -113,5 +157,5 @@ def _arguments(node: fx.Node) -> Call:
 def _line(node: fx.Node, text: str) -> str:
     record = record_of(node)
     module = f"module '{record.module}'" if record.module else "the model"
-    operator = str(node.target._schema.name)  # type: ignore[union-attr]
+    operator = str(_schema_of(node).name)
     return f"{operator} in {module} at {record.source}: {text}"
