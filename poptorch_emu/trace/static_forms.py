@@ -16,7 +16,7 @@ import torch.nn.functional as F  # noqa: N812
 from torch.nn.modules import transformer
 
 from poptorch_emu.errors import compiler_error
-from poptorch_emu.trace import refusal
+from poptorch_emu.trace import dynamic_slices, refusal
 from poptorch_emu.trace.source_line import user_source
 
 
@@ -138,6 +138,8 @@ STATIC_FORMS: dict[Any, Callable[..., Any]] = {
     torch.linalg.matrix_rank: _matrix_rank,
     torch.narrow: _narrow,
     torch.Tensor.narrow: _narrow,
+    torch.Tensor.__getitem__: dynamic_slices.take,
+    torch.Tensor.__setitem__: dynamic_slices.put,
     torch.Tensor.numpy: _numpy,
     torch.Tensor.roll: _roll,
     torch.roll: _roll,

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from typing import Any
 
 import torch
 from torch import fx
 
 from poptorch_emu.errors import compiler_error
 from poptorch_emu.ir.graph import Graph, record_of
+from poptorch_emu.ir.mutation import written_values
 from poptorch_emu.ir.record import Phase
 from poptorch_emu.log import logger
 from poptorch_emu.trace.known_values import known_value
@@ -51,6 +51,7 @@ def check(graph: Graph) -> None:
 def findings(graph: Graph) -> Iterator[str]:
     """Yields a line of text for each place, with operator, module and the user's line."""
     layers: set[tuple[str, str]] = set()
+    calls = {0}
     for node in graph.operations:
         record = record_of(node)
         if record.phase is not Phase.FORWARD:
@@ -58,6 +59,12 @@ def findings(graph: Graph) -> Iterator[str]:
         name = _name_of(node)
         for text in _faults(graph, node, name):
             yield _line(node, text)
+        if record.recomputed_call not in calls:
+            calls.add(record.recomputed_call)
+            yield _line(
+                node,
+                "torch.utils.checkpoint has no meaning there; use poptorch.recomputationCheckpoint",
+            )
         if name == "rnn_layer" and node.args[3] == "lstm":
             place = (record.module, record.source)
             if place in layers:
@@ -72,7 +79,7 @@ def _faults(graph: Graph, node: fx.Node, name: str) -> Iterator[str]:
         yield f"torch.{name} is only supported within constant expressions"
     if name.startswith("embedding_bag") and known_value(graph, _offsets_of(node)) is None:
         yield "Unsupported aten::embedding_bag operation: the offsets tensor must be a constant."
-    if any(map(_is_in_steps, _written_views(node))):
+    if any(map(_is_in_steps, written_values(node))):
         yield "In-place modification of slices with step size other than 1"
     if name.startswith("max_pool") and any(user.args[1] == 1 for user in _selections(node)):
         yield "return_indices=True of max pooling is unsupported"
@@ -94,31 +101,12 @@ def _offsets_of(node: fx.Node) -> fx.Node:
     return offsets
 
 
-def _written_views(node: fx.Node) -> Iterator[fx.Node]:
-    """Yields what `node` changes, and the tensors of which that is a view."""
-    for argument, value in zip(_schema_of(node).arguments, node.args, strict=False):
-        is_written = argument.alias_info is not None and argument.alias_info.is_write
-        while is_written and isinstance(value, fx.Node):
-            yield value
-            value = value.args[0] if _is_view(value) else None
-
-
-def _is_view(node: fx.Node) -> bool:
-    """Returns whether a result shares memory with the first argument."""
-    returns = _schema_of(node).returns if isinstance(node.target, torch._ops.OpOverload) else ()
-    return bool(returns) and returns[0].alias_info is not None
-
-
 def _is_in_steps(node: fx.Node) -> bool:
     return node.target is torch.ops.aten.slice.Tensor and _arguments(node)["step"] != 1
 
 
-def _schema_of(node: fx.Node) -> Any:
-    return node.target._schema  # type: ignore[union-attr]
-
-
 def _name_of(node: fx.Node) -> str:
-    return str(_schema_of(node).name).partition("::")[2].strip("_")
+    return str(node.target._schema.name).partition("::")[2].strip("_")  # type: ignore[union-attr]
 
 
 def _values(node: fx.Node) -> list[torch.Tensor]:
@@ -144,7 +132,7 @@ def _selections(node: fx.Node) -> list[fx.Node]:
 
 def _arguments(node: fx.Node) -> Call:
     """Returns the arguments by name, defaults included and tensors as fakes."""
-    schema = _schema_of(node).arguments
+    schema = node.target._schema.arguments  # type: ignore[union-attr]
     defaults = {each.name: each.default_value for each in schema if each.has_default_value()}
     given = dict(zip((each.name for each in schema), node.args, strict=False))
     call: Call = {**defaults, **given, **node.kwargs}
@@ -157,5 +145,5 @@ def _arguments(node: fx.Node) -> Call:
 def _line(node: fx.Node, text: str) -> str:
     record = record_of(node)
     module = f"module '{record.module}'" if record.module else "the model"
-    operator = str(_schema_of(node).name)
+    operator = str(node.target._schema.name)  # type: ignore[union-attr]
     return f"{operator} in {module} at {record.source}: {text}"

@@ -6,6 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 import poptorch_emu as poptorch
 
@@ -114,6 +115,11 @@ REFUSED = {
         lambda: Calls(lambda t: _clear(t[:, 1::2])),
         [x],
         "In-place modification of slices with step size other than 1",
+    ),
+    "checkpoint": (
+        lambda: Calls(lambda t: checkpoint(torch.tanh, t, use_reentrant=False)),
+        [x],
+        "torch.utils.checkpoint has no meaning there",
     ),
     "view": (
         lambda: Calls(lambda t: _clear(t[::2].transpose(0, 1)[1])),
