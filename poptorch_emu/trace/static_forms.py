@@ -81,6 +81,21 @@ def _narrow(input: torch.Tensor, dim: int, start: int | torch.Tensor, length: in
     return input.index_select(dim, (start.reshape(()) + offsets) % input.size(dim))
 
 
+def _of_complex(transform: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+    """Gives a transform complex numbers.
+
+    PyTorch would convert real ones, and nobody may ask for a complex type on the device.
+    """
+
+    def call(input: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+        if not input.is_complex():
+            real = input.float()
+            input = torch.complex(real, torch.zeros_like(real))
+        return transform(input, *args, **kwargs)
+
+    return call
+
+
 def _roll(input: torch.Tensor, shifts: Any, dims: Any = ()) -> torch.Tensor:
     """Says what the compiler says of shifts that do not fit the dims."""
     num_shifts, num_dims = (len(v) if isinstance(v, Sequence) else 1 for v in (shifts, dims))
@@ -131,7 +146,22 @@ def _packed(*args: Any, **kwargs: Any) -> Any:
     )
 
 
+# The transforms that convert a real input.
+_COMPLEX_TRANSFORMS = (
+    torch.fft.fft2,
+    torch.fft.fftn,
+    torch.fft.hfft,
+    torch.fft.hfft2,
+    torch.fft.hfftn,
+    torch.fft.ifft2,
+    torch.fft.ifftn,
+    torch.fft.irfft,
+    torch.fft.irfft2,
+    torch.fft.irfftn,
+)
+
 STATIC_FORMS: dict[Any, Callable[..., Any]] = {
+    **{transform: _of_complex(transform) for transform in _COMPLEX_TRANSFORMS},
     F.gaussian_nll_loss: _gaussian_nll_loss,
     torch.bincount: _bincount,
     torch.Tensor.bincount: _bincount,
