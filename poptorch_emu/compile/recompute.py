@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 import torch
 from torch import fx
 
 from poptorch_emu.config import CompileConfig, Recomputation, StrategyKind
 from poptorch_emu.ir.graph import Graph, record_of
+from poptorch_emu.ir.record import Phase
 from poptorch_emu.log import logger
 from poptorch_emu.schedule.actions import Kind
 from poptorch_emu.schedule.partition import Partition
@@ -61,7 +62,8 @@ def recomputed_operations(
 ) -> frozenset[fx.Node]:
     """Returns the forward operations that the backward of their stage runs again.
 
-    What the user marked as a checkpoint is never among them, nor what may have an effect.
+    What the user marked as a checkpoint is never among them, nor what may have an effect. What is
+    inside `torch.utils.checkpoint.checkpoint` is among them whatever the mode; its results are not.
     """
     stages: dict[int, list[fx.Node]] = {}
     for node in graph.operations:
@@ -71,6 +73,7 @@ def recomputed_operations(
     chosen: list[fx.Node] = []
     for stage, operations in stages.items():
         chosen += _of_stage(operations, mode, placed, is_last=stage == placed.num_stages - 1)
+        chosen += [node for node in operations if _is_inside_call(node)]
     return frozenset(chosen)
 
 
@@ -93,11 +96,30 @@ def _of_stage(
 def _leaves_stage(node: fx.Node, placed: Partition) -> bool:
     """Returns whether a result is copied to the forward of another stage, and so is kept."""
     home = placed.port_of[node]
-    values = [node, *(user for user in node.users if user.target is operator.getitem)]
-    users = {user for value in values for user in value.users if user in placed.port_of}
     return any(
-        placed.port_of[user][0] is Kind.FORWARD and placed.port_of[user] != home for user in users
+        placed.port_of[user][0] is Kind.FORWARD and placed.port_of[user] != home
+        for user in _users(node)
+        if user in placed.port_of
     )
+
+
+def _is_inside_call(node: fx.Node) -> bool:
+    """Returns whether an operation belongs to a checkpointed call and is no result of it."""
+    call = record_of(node).recomputed_call
+    return call > 0 and not any(_is_outside(user, call) for user in _users(node))
+
+
+def _is_outside(user: fx.Node, call: int) -> bool:
+    if user.op == "output":
+        return True
+    record = record_of(user)
+    return record.phase is Phase.FORWARD and record.recomputed_call != call
+
+
+def _users(node: fx.Node) -> Iterator[fx.Node]:
+    """Yields what uses a result of an operation."""
+    for value in (node, *(user for user in node.users if user.target is operator.getitem)):
+        yield from value.users
 
 
 def _packet(node: fx.Node) -> object:

@@ -46,6 +46,8 @@ class NodeRecord:
         attributes: what the user attached by `Attribute`; shared, never changed.
         is_anonymous: nobody named a place (a sum of gradients, say); it follows its inputs.
         is_checkpoint: the user wants its results kept for backward, not computed again.
+        recomputed_call: number of the checkpointed call that it is part of, or 0: the user wants
+            backward to run the operations of that call again.
     """
 
     place: BlockPlace = BEFORE_FIRST_BLOCK
@@ -54,5 +56,6 @@ class NodeRecord:
     source: str = ""
     is_anonymous: bool = False
     is_checkpoint: bool = False
+    recomputed_call: int = 0
     scope: str = ""
     attributes: Mapping[str, Mapping[str, Any]] = field(default_factory=dict, compare=False)

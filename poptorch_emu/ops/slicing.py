@@ -8,6 +8,7 @@ import torch
 
 from poptorch_emu.errors import Error, compiler_error, make_error
 from poptorch_emu.trace import blocks
+from poptorch_emu.trace.dynamic_slices import check_size, check_step, positions
 
 
 def dynamic_slice(
@@ -33,15 +34,14 @@ def dynamic_slice(
     _check_place("dynamic_slice", dim, start, size)
     if not isinstance(step, int):
         raise make_error(f"Step must be an integer. {type(step)} is not supported.")
-    if step < 1:
-        raise compiler_error(f"Slicing step must be at least 1, not {step}.")
     length = tensor.size(dim)
-    _check_size(size, length)
+    check_step(step)
+    check_size(size, length)
     if not blocks.is_tracing():
         first = _as_integer(start)
         index = torch.arange(length)[first : first + size : step]
         return tensor.index_select(dim, index)
-    return tensor.index_select(dim, _positions(start, size, step, length))
+    return tensor.index_select(dim, positions(start, size, step, length))
 
 
 def dynamic_update(
@@ -75,11 +75,11 @@ def dynamic_update(
             f"input and src tensor must have same dtype. ({input.dtype} vs {src.dtype})"
         )
     length = input.size(dim)
-    _check_size(size, length)
+    check_size(size, length)
     if not blocks.is_tracing():
         first = _as_integer(start)
         return torch.slice_scatter(input, src, dim, first, first + size)
-    return input.index_copy(dim, _positions(start, size, 1, length), src)
+    return input.index_copy(dim, positions(start, size, 1, length), src)
 
 
 def _check_place(function: str, dim: Any, start: Any, size: Any) -> None:
@@ -93,22 +93,6 @@ def _check_place(function: str, dim: Any, start: Any, size: Any) -> None:
         raise compiler_error(
             f"Expected integer typed start tensor for {function}, but it is {start.dtype}."
         )
-
-
-def _check_size(size: int, length: int) -> None:
-    if size == 0:
-        raise compiler_error("The start and end of a slice must be different.")
-    if size < 0:
-        raise compiler_error(f"Taking a slice of size {size}, with the end less than the start.")
-    if length % size != 0:
-        raise compiler_error(
-            f"The size of the slice ({size}) must be a factor of the slicing dimension ({length})."
-        )
-
-
-def _positions(start: torch.Tensor, size: int, step: int, length: int) -> torch.Tensor:
-    offsets = torch.arange(0, size, step, device=start.device)
-    return (start.reshape(()).to(torch.int64) + offsets) % length
 
 
 def _as_integer(start: torch.Tensor) -> int:

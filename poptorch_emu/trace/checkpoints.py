@@ -1,26 +1,32 @@
-"""Which values the user wants kept for backward, rather than computed again.
+"""Which values the user wants kept for backward, and which computed again.
 
 `recomputationCheckpoint` leaves a mark; at the end of the trace the mark goes into the record of
-the operation, which every pass carries on.
+the operation, which every pass carries on. What runs inside `torch.utils.checkpoint.checkpoint` is
+computed again but for its results: each call has a number, which the records hold.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
+from typing import Any
 
 import torch
+import torch.utils.checkpoint
 from torch import fx
 
 from poptorch_emu.ir.graph import operation_of, record_of
 
 _marks: list[torch.Tensor] | None = None
+_num_calls = 0
+_open_call = 0
 
 
 def start_marks() -> None:
     """Begins to collect the checkpoints of a trace."""
-    global _marks
-    _marks = []
+    global _marks, _num_calls
+    _marks, _num_calls = [], 0
 
 
 def mark(value: torch.Tensor) -> None:
@@ -43,3 +49,54 @@ def apply_marks(find: Callable[[torch.Tensor], fx.Node | None]) -> None:
         if node is not None and node.op == "call_function":
             operation = operation_of(node)
             operation.meta["record"] = replace(record_of(operation), is_checkpoint=True)
+
+
+def open_call() -> int:
+    """Returns the number of the checkpointed call that is running, or 0."""
+    return _open_call
+
+
+@contextmanager
+def _checkpointed() -> Iterator[None]:
+    """Gives a number to what runs in the context; a call inside another one belongs to it."""
+    global _num_calls, _open_call
+    before = _open_call
+    if not before:
+        _num_calls += 1
+        _open_call = _num_calls
+    try:
+        yield
+    finally:
+        _open_call = before
+
+
+def _around_call(*_: Any, **__: Any) -> Iterator[None]:
+    """Stands for the generator that PyTorch runs around a function it checkpoints."""
+    with _checkpointed():
+        yield
+
+
+class _Reentrant:
+    """Stands for PyTorch's function of autograd, which differentiates while it differentiates."""
+
+    @staticmethod
+    def apply(function: Callable[..., Any], preserves_random_state: bool, *args: Any) -> Any:
+        """Runs `function`; random numbers are the same when it is run again anyway."""
+        with _checkpointed():
+            return function(*args)
+
+
+@contextmanager
+def marks_checkpointed_calls() -> Iterator[None]:
+    """Makes `torch.utils.checkpoint.checkpoint` leave recomputation to the compiler.
+
+    Its parts are replaced, not itself: users import it by name.
+    """
+    module: Any = torch.utils.checkpoint
+    originals = module.CheckpointFunction, module._checkpoint_without_reentrant_generator
+    module.CheckpointFunction = _Reentrant
+    module._checkpoint_without_reentrant_generator = _around_call
+    try:
+        yield
+    finally:
+        module.CheckpointFunction, module._checkpoint_without_reentrant_generator = originals

@@ -18,7 +18,7 @@ from poptorch_emu.ir.graph import Graph, SourceKind, source_of
 
 def known_value(graph: Graph, node: fx.Node) -> torch.Tensor | None:
     """Returns the value of `node` in the graph as recorded so far, or `None` if it is not known."""
-    needed = _ancestors(node)
+    needed = ancestors(node)
     if any(_is_unknown(each) for each in needed) or _is_written(graph, needed):
         return None
     values: dict[fx.Node, Any] = {}
@@ -34,7 +34,8 @@ def known_value(graph: Graph, node: fx.Node) -> torch.Tensor | None:
     return result
 
 
-def _ancestors(node: fx.Node) -> set[fx.Node]:
+def ancestors(node: fx.Node) -> set[fx.Node]:
+    """Returns `node` and everything that its value depends on."""
     found = {node}
     pending = [node]
     while pending:
@@ -54,7 +55,7 @@ def _is_unknown(node: fx.Node) -> bool:
 def _is_written(graph: Graph, nodes: set[fx.Node]) -> bool:
     """Returns whether an operation changes one of `nodes`, or what shares memory with it."""
     return any(
-        node in nodes or not nodes.isdisjoint(_ancestors(node))
+        node in nodes or not nodes.isdisjoint(ancestors(node))
         for node in graph.operations
         if getattr(node.target, "_schema", None) is not None and node.target._schema.is_mutable  # type: ignore[union-attr]
     )

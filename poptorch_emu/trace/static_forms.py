@@ -7,7 +7,7 @@ that only saves time.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -16,7 +16,7 @@ import torch.nn.functional as F  # noqa: N812
 from torch.nn.modules import transformer
 
 from poptorch_emu.errors import compiler_error
-from poptorch_emu.trace import refusal
+from poptorch_emu.trace import dynamic_slices, refusal
 from poptorch_emu.trace.source_line import user_source
 
 
@@ -81,6 +81,37 @@ def _narrow(input: torch.Tensor, dim: int, start: int | torch.Tensor, length: in
     return input.index_select(dim, (start.reshape(()) + offsets) % input.size(dim))
 
 
+def _of_complex(transform: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+    """Gives a transform complex numbers.
+
+    PyTorch would convert real ones, and nobody may ask for a complex type on the device.
+    """
+
+    def call(input: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+        if not input.is_complex():
+            real = input.float()
+            input = torch.complex(real, torch.zeros_like(real))
+        return transform(input, *args, **kwargs)
+
+    return call
+
+
+def _roll(input: torch.Tensor, shifts: Any, dims: Any = ()) -> torch.Tensor:
+    """Says what the compiler says of shifts that do not fit the dims."""
+    num_shifts, num_dims = (len(v) if isinstance(v, Sequence) else 1 for v in (shifts, dims))
+    if num_dims == 0 and num_shifts != 1:
+        raise compiler_error(
+            f"The 'shifts' argument of the roll op at {user_source()} must be a scalar where no "
+            f"'dims' are given, not {num_shifts} numbers."
+        )
+    if num_dims != 0 and num_shifts != num_dims:
+        raise compiler_error(
+            f"The 'shifts' and 'dims' arguments of the roll op at {user_source()} must have the "
+            f"same size, not {num_shifts} and {num_dims}."
+        )
+    return torch.roll(input, shifts, dims)
+
+
 def _polygamma_(input: torch.Tensor, n: int) -> torch.Tensor:
     """Writes back by a copy: functionalisation does not know the original."""
     return input.copy_(torch.polygamma(n, input))
@@ -115,14 +146,33 @@ def _packed(*args: Any, **kwargs: Any) -> Any:
     )
 
 
+# The transforms that convert a real input.
+_COMPLEX_TRANSFORMS = (
+    torch.fft.fft2,
+    torch.fft.fftn,
+    torch.fft.hfft,
+    torch.fft.hfft2,
+    torch.fft.hfftn,
+    torch.fft.ifft2,
+    torch.fft.ifftn,
+    torch.fft.irfft,
+    torch.fft.irfft2,
+    torch.fft.irfftn,
+)
+
 STATIC_FORMS: dict[Any, Callable[..., Any]] = {
+    **{transform: _of_complex(transform) for transform in _COMPLEX_TRANSFORMS},
     F.gaussian_nll_loss: _gaussian_nll_loss,
     torch.bincount: _bincount,
     torch.Tensor.bincount: _bincount,
     torch.linalg.matrix_rank: _matrix_rank,
     torch.narrow: _narrow,
     torch.Tensor.narrow: _narrow,
+    torch.Tensor.__getitem__: dynamic_slices.take,
+    torch.Tensor.__setitem__: dynamic_slices.put,
     torch.Tensor.numpy: _numpy,
+    torch.Tensor.roll: _roll,
+    torch.roll: _roll,
     torch.Tensor.__format__: _format,
     torch.Tensor.polygamma_: _polygamma_,
     torch._VF._pack_padded_sequence: _packed,

@@ -15,6 +15,7 @@ from torch import fx
 
 from poptorch_emu.errors import compiler_error
 from poptorch_emu.ir.graph import Graph, record_of
+from poptorch_emu.ir.mutation import written_values
 from poptorch_emu.ir.record import Phase
 from poptorch_emu.log import logger
 from poptorch_emu.trace.known_values import known_value
@@ -50,6 +51,7 @@ def check(graph: Graph) -> None:
 def findings(graph: Graph) -> Iterator[str]:
     """Yields a line of text for each place, with operator, module and the user's line."""
     layers: set[tuple[str, str]] = set()
+    calls = {0}
     for node in graph.operations:
         record = record_of(node)
         if record.phase is not Phase.FORWARD:
@@ -57,6 +59,12 @@ def findings(graph: Graph) -> Iterator[str]:
         name = _name_of(node)
         for text in _faults(graph, node, name):
             yield _line(node, text)
+        if record.recomputed_call not in calls:
+            calls.add(record.recomputed_call)
+            yield _line(
+                node,
+                "torch.utils.checkpoint has no meaning there; use poptorch.recomputationCheckpoint",
+            )
         if name == "rnn_layer" and node.args[3] == "lstm":
             place = (record.module, record.source)
             if place in layers:
@@ -69,18 +77,32 @@ def _faults(graph: Graph, node: fx.Node, name: str) -> Iterator[str]:
         yield f"Unsupported ops found in compiled model: [aten::{name}]"
     if name in ("triu", "tril") and known_value(graph, node) is None:
         yield f"torch.{name} is only supported within constant expressions"
+    if name.startswith("embedding_bag") and known_value(graph, _offsets_of(node)) is None:
+        yield "Unsupported aten::embedding_bag operation: the offsets tensor must be a constant."
+    if any(map(_is_in_steps, written_values(node))):
+        yield "In-place modification of slices with step size other than 1"
     if name.startswith("max_pool") and any(user.args[1] == 1 for user in _selections(node)):
         yield "return_indices=True of max pooling is unsupported"
     for value in _values(node):
         if value.is_complex():
             yield f"Unsupported scalar type `{value.dtype}'"
-        # Without users it is a by-product that PyTorch leaves behind.
-        if value.numel() == 0 and node.users:
+    for value in _values_in_use(node):
+        if value.numel() == 0:
             yield f"Zero-sized tensors are unsupported (Got shape {list(value.shape)})"
     call = _arguments(node)
     for restriction in RESTRICTIONS:
         if name in restriction.operators and restriction.is_violated(call):
             yield restriction.text
+
+
+def _offsets_of(node: fx.Node) -> fx.Node:
+    offsets = node.args[2]
+    assert isinstance(offsets, fx.Node), "aten::_embedding_bag(weight, indices, offsets, ...)"
+    return offsets
+
+
+def _is_in_steps(node: fx.Node) -> bool:
+    return node.target is torch.ops.aten.slice.Tensor and _arguments(node)["step"] != 1
 
 
 def _name_of(node: fx.Node) -> str:
@@ -91,6 +113,16 @@ def _values(node: fx.Node) -> list[torch.Tensor]:
     value = node.meta["val"]
     values = value if isinstance(value, (tuple, list)) else (value,)
     return [item for item in values if isinstance(item, torch.Tensor)]
+
+
+def _values_in_use(node: fx.Node) -> list[torch.Tensor]:
+    """Returns the results without by-products, which PyTorch leaves behind or backward needs."""
+    selections = [node] if isinstance(node.meta["val"], torch.Tensor) else node.users
+    return [each.meta["val"] for each in selections if any(map(_is_forward, each.users))]
+
+
+def _is_forward(user: fx.Node) -> bool:
+    return user.op == "output" or record_of(user).phase is Phase.FORWARD
 
 
 def _selections(node: fx.Node) -> list[fx.Node]:

@@ -187,6 +187,7 @@ class _Tracer:
             stack.enter_context(torch.enable_grad())
             stack.enter_context(casts_mixed_types())
             stack.enter_context(static_modules())
+            stack.enter_context(checkpoints.marks_checkpointed_calls())
             stack.enter_context(_unchecked_distributions())
             loss.start_marks()
             stack.callback(loss.take_marks)
@@ -338,6 +339,7 @@ class _Tracer:
             user_source(),
             scope=scopes.current_name(),
             attributes=scopes.current_attributes(),
+            recomputed_call=checkpoints.open_call(),
         )
         self._forward_records.setdefault(torch._C._autograd._get_sequence_nr() - 1, record)
         return record

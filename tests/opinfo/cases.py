@@ -107,7 +107,7 @@ def _kinds_for(op: Any, dtype: torch.dtype, kinds: Sequence[str]) -> Iterator[st
             continue
         if kind == "inplace" and not (is_wide and op.inplace_variant is not None):
             continue
-        has_out = op.supports_out and op.name not in WITHOUT_OUT
+        has_out = op.supports_out and full_name(op) not in WITHOUT_OUT
         if kind == "out" and not (is_wide and has_out):
             continue
         yield kind

@@ -26,6 +26,15 @@ SPARSE = Reason("sparse tensor", "is not a dense tensor")
 MOVE_TO_CPU = Reason("moves to the CPU", "Illegal move to CPU")
 LAZY = Reason("uninitialised parameter", "is not initialised yet")
 EVALUATION_GRADIENT = Reason("gradient of batch norm in evaluation", "in inference mode")
+NO_SUCH_TYPE = Reason("asks for a type that the device does not have", "Unsupported scalar type")
+CLASS_WEIGHTS = Reason("class weights of a loss", 'Parameter "weight" is unsupported')
+CTC_NOT_REDUCED = Reason("CTC loss that is not reduced", 'CTCLoss with reduction="none"')
+
+_COMPLEX_RESULTS = (
+    *("fft.fft", "fft.fft2", "fft.fftn", "fft.ifft", "fft.ifft2", "fft.ifftn"),
+    *("fft.ihfft", "fft.ihfft2", "fft.ihfftn", "fft.rfft", "fft.rfft2", "fft.rfftn"),
+    *("complex", "linalg.eigvals", "polar"),
+)
 
 REFUSED: dict[str, tuple[Reason, ...]] = {
     "__getitem__": (DYNAMIC_SHAPE,),
@@ -54,6 +63,15 @@ REFUSED: dict[str, tuple[Reason, ...]] = {
     "native_batch_norm": (EVALUATION_GRADIENT,),
     "_native_batch_norm_legit": (EVALUATION_GRADIENT,),
     "_batch_norm_with_update": (EVALUATION_GRADIENT,),
+    "nn.functional.cross_entropy": (CLASS_WEIGHTS,),
+    "nn.functional.ctc_loss": (CTC_NOT_REDUCED,),
+    "nn.functional.nll_loss": (CLASS_WEIGHTS,),
+    "nn.modules.loss.CTCLoss": (CTC_NOT_REDUCED,),
+    "nn.modules.loss.CrossEntropyLoss": (CLASS_WEIGHTS,),
+    "nn.modules.loss.NLLLoss": (CLASS_WEIGHTS,),
+    **dict.fromkeys(("bfloat16", "cdouble", "cfloat", "chalf"), (NO_SUCH_TYPE,)),
+    # Only with `out=`, which must be complex.
+    **dict.fromkeys(_COMPLEX_RESULTS, (NO_SUCH_TYPE,)),
     "nn.modules.conv.LazyConv1d": (LAZY,),
     "nn.modules.conv.LazyConv2d": (LAZY,),
     "nn.modules.conv.LazyConv3d": (LAZY,),
@@ -97,9 +115,16 @@ UNSPECIFIED = frozenset(
     {"empty", "empty_like", "empty_permuted", "empty_strided", "new_empty", "new_empty_strided"}
 )
 
-# Internal operators of PyTorch whose `out=` form updates other arguments too: nobody calls it.
+# Internal operators of PyTorch whose `out=` form updates other arguments too, which nobody calls;
+# and results that must be float64, which no tensor on the device is.
 WITHOUT_OUT = frozenset(
-    {"native_batch_norm", "_native_batch_norm_legit", "_batch_norm_with_update"}
+    {
+        "native_batch_norm",
+        "_native_batch_norm_legit",
+        "_batch_norm_with_update",
+        "float_power",
+        "log_softmax.with_dtype",
+    }
 )
 
 # What differs on purpose, by the words of the difference.

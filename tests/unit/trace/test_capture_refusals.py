@@ -49,6 +49,12 @@ REFUSED = {
     "tensor_split": (lambda t: t.tensor_split(t[0].long()), "shape depends on data", "numbers"),
     "bincount": (lambda t: t[0].long().bincount(), "Bincount `minlength` must be", "Pass"),
     "sparse": (lambda t: t.to_sparse(), "Type inference failed", "dense"),
+    "roll": (lambda t: t.roll((1, 2)), "The 'shifts' argument of the roll op", "scalar"),
+    "roll of dims": (
+        lambda t: torch.roll(t, (1, 2), (0,)),
+        "The 'shifts' and 'dims' arguments of the roll op",
+        "same size",
+    ),
     "cpu": (lambda t: t.cpu(), "Illegal move to CPU", "Return the IPU tensor"),
 }
 

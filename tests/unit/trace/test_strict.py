@@ -6,6 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 import poptorch_emu as poptorch
 
@@ -105,7 +106,31 @@ REFUSED = {
         [torch.tensor([1, 2])],
         "Unsupported aten::embedding operation",
     ),
+    "offsets": (
+        lambda: Holds(nn.EmbeddingBag(4, 2)),
+        [torch.tensor([1, 2]), torch.tensor([0, 1])],
+        "offsets tensor must be a constant.",
+    ),
+    "steps": (
+        lambda: Calls(lambda t: _clear(t[:, 1::2])),
+        [x],
+        "In-place modification of slices with step size other than 1",
+    ),
+    "checkpoint": (
+        lambda: Calls(lambda t: checkpoint(torch.tanh, t, use_reentrant=False)),
+        [x],
+        "torch.utils.checkpoint has no meaning there",
+    ),
+    "view": (
+        lambda: Calls(lambda t: _clear(t[::2].transpose(0, 1)[1])),
+        [x],
+        "In-place modification of slices with step size other than 1",
+    ),
 }
+
+
+def _clear(view: torch.Tensor) -> torch.Tensor:
+    return view.zero_() + 1
 
 
 @pytest.mark.feature("Strict mode", fidelity="modelled")
@@ -149,6 +174,8 @@ def test_a_model_that_the_compiler_takes_passes_in_mode_error(monkeypatch):
     run(PLAIN, torch.randn(2, 3, 10, 10))
     run(nn.TransformerEncoderLayer(8, 2, 16, batch_first=True), torch.randn(2, 3, 8))
     run(nn.LSTM(6, 3), x[None])
+    run(nn.EmbeddingBag(4, 2), torch.tensor([[1, 2], [3, 0]]))
+    run(Calls(lambda t: _clear(t[:, 1:4])), x)
 
 
 def test_mode_error_raises_one_error_with_all_places(monkeypatch):

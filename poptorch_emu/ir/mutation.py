@@ -1,0 +1,27 @@
+"""What operations of a recorded graph change, before `passes/functional.py` makes that explicit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from torch import fx
+from torch._ops import OpOverload
+
+
+def written_values(node: fx.Node) -> Iterator[fx.Node]:
+    """Yields what `node` changes, and the tensors of which that is a view."""
+    if not isinstance(node.target, OpOverload):
+        return
+    for argument, value in zip(node.target._schema.arguments, node.args, strict=False):
+        is_written = argument.alias_info is not None and argument.alias_info.is_write
+        while is_written and isinstance(value, fx.Node):
+            yield value
+            value = value.args[0] if _shares_memory(value) else None
+
+
+def _shares_memory(node: fx.Node) -> bool:
+    """Returns whether a result is a view of the first argument, or is that argument."""
+    if not isinstance(node.target, OpOverload):
+        return False
+    returns = node.target._schema.returns
+    return bool(returns) and returns[0].alias_info is not None
