@@ -9,6 +9,11 @@ import torch
 os.environ.setdefault("POPTORCH_EMU_SYSTEM", "mk2-pod64")
 
 
+# The tests' operations are small: a second thread costs more than it gives, and on a machine that
+# is busy with something else, very much more.
+torch.set_num_threads(1)
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--update-golden", action="store_true", help="rewrite the files in tests/golden"
