@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from pathlib import Path
 
 import pytest
 
@@ -11,6 +12,7 @@ pytest.importorskip("expecttest")
 
 from opinfo.cases import cases, names
 from opinfo.check import check
+from opinfo.document import exceptions
 from opinfo.exceptions import DIFFERENT, RANDOM, REFUSED, UNSPECIFIED, WITHOUT_OUT
 
 TENTH = names((0, 10))
@@ -40,3 +42,8 @@ def test_the_table_of_exceptions_names_entries_of_the_databases():
     every = set(names())
     assert every >= set(REFUSED) | RANDOM | UNSPECIFIED | WITHOUT_OUT | set(DIFFERENT)
     assert len(every) > 700
+
+
+def test_the_page_of_operators_shows_the_table_of_exceptions():
+    written = Path(__file__).parents[2] / "docs" / "operators.md"
+    assert exceptions() in written.read_text(encoding="utf-8"), "python -m opinfo --document"

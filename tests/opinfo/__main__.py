@@ -9,9 +9,13 @@ import subprocess
 import sys
 from collections import Counter, defaultdict
 from dataclasses import asdict
+from pathlib import Path
 
 from opinfo.cases import KINDS, cases, names
 from opinfo.check import Outcome, check
+from opinfo.document import page
+
+PAGE = Path(__file__).parents[2] / "docs" / "operators.md"
 
 
 def main() -> int:
@@ -20,8 +24,10 @@ def main() -> int:
     if arguments.shard is not None:
         _run_shard(arguments)
         return 0
-    outcomes = _run_shards(arguments)
+    outcomes = _saved(arguments.saved) if arguments.saved else _run_shards(arguments)
     _print_summary(outcomes)
+    if arguments.document:
+        PAGE.write_text(page(outcomes), encoding="utf-8")
     return int(any(outcome.status == "failed" for outcome in outcomes))
 
 
@@ -32,7 +38,9 @@ def _parse() -> argparse.Namespace:
     parser.add_argument("--names", nargs="*", help="only these entries")
     parser.add_argument("--kinds", nargs="*", default=KINDS)
     parser.add_argument("--limit", type=int, help="samples of one kind and type of an entry")
-    parser.add_argument("--shard", type=int, help=argparse.SUPPRESS)
+    parser.add_argument("--shard", type=int, help="only this process, as lines of JSON")
+    parser.add_argument("--saved", type=Path, nargs="*", help="lines of JSON; nothing is run")
+    parser.add_argument("--document", action="store_true", help=f"writes {PAGE.name}")
     return parser.parse_args()
 
 
@@ -54,17 +62,28 @@ def _run_shards(arguments: argparse.Namespace) -> list[Outcome]:
     ]
     outcomes = []
     for shard in shards:
-        current = ""
         output, _ = shard.communicate()
-        for line in output.splitlines():
-            fields = json.loads(line)
-            if "start" in fields:
-                current = fields["start"]
-            else:
-                outcomes.append(Outcome(**fields))
+        found, last = _parsed(output)
+        outcomes += found
         if shard.returncode != 0:
-            outcomes.append(Outcome(current, "failed", current, f"exit {shard.returncode}"))
+            outcomes.append(Outcome(last, "failed", f"{last} forward", f"exit {shard.returncode}"))
     return outcomes
+
+
+def _saved(files: list[Path]) -> list[Outcome]:
+    return [outcome for file in files for outcome in _parsed(file.read_text(encoding="utf-8"))[0]]
+
+
+def _parsed(output: str) -> tuple[list[Outcome], str]:
+    """Returns the outcomes that a process wrote, and the entry that it began last."""
+    outcomes, last = [], ""
+    for line in output.splitlines():
+        fields = json.loads(line)
+        if "start" in fields:
+            last = fields["start"]
+        else:
+            outcomes.append(Outcome(**fields))
+    return outcomes, last
 
 
 def _print_summary(outcomes: list[Outcome]) -> None:

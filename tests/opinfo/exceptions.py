@@ -13,22 +13,56 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Reason:
-    """Why a sample is refused, and what its error says."""
+    """Why a sample is refused, what its error says, and what to use instead."""
 
     name: str
     words: str
+    instead: str = ""
 
 
-DYNAMIC_SHAPE = Reason("shape depends on data", "shape depends on data")
-READS_VALUE = Reason("reads a value while tracing", "aten::item is only supported in eager mode")
-BINS = Reason("number of bins depends on data", "Bincount `minlength` must be specified")
-SPARSE = Reason("sparse tensor", "is not a dense tensor")
-MOVE_TO_CPU = Reason("moves to the CPU", "Illegal move to CPU")
-LAZY = Reason("uninitialised parameter", "is not initialised yet")
-EVALUATION_GRADIENT = Reason("gradient of batch norm in evaluation", "in inference mode")
-NO_SUCH_TYPE = Reason("asks for a type that the device does not have", "Unsupported scalar type")
-CLASS_WEIGHTS = Reason("class weights of a loss", 'Parameter "weight" is unsupported')
-CTC_NOT_REDUCED = Reason("CTC loss that is not reduced", 'CTCLoss with reduction="none"')
+DYNAMIC_SHAPE = Reason(
+    "shape depends on data",
+    "shape depends on data",
+    "a mask, `torch.where`, `torch.topk`, `poptorch.dynamic_slice`, or `poptorch.CPU`",
+)
+READS_VALUE = Reason(
+    "reads a value while tracing",
+    "aten::item is only supported in eager mode",
+    "`torch.where`, `poptorch.cond`, `poptorch.for_loop`, or `poptorch.CPU`",
+)
+BINS = Reason(
+    "number of bins depends on data",
+    "Bincount `minlength` must be specified",
+    "`minlength=` the number of bins",
+)
+SPARSE = Reason("sparse tensor", "is not a dense tensor", "dense tensors")
+MOVE_TO_CPU = Reason("moves to the CPU", "Illegal move to CPU", "the tensor as an output")
+LAZY = Reason(
+    "uninitialised parameter", "is not initialised yet", "one call of the model on the CPU first"
+)
+EVALUATION_GRADIENT = Reason(
+    "gradient of batch norm in evaluation",
+    "in inference mode",
+    "`train()`, or `detach()` what comes before and freeze weight and bias",
+)
+NO_SUCH_TYPE = Reason(
+    "asks for a type that the device does not have",
+    "Unsupported scalar type",
+    "float16 for bfloat16; real and imaginary parts, `torch.complex(re, im)` in between",
+)
+COMPLEX_OUT = Reason(
+    "`out=` that must be complex", NO_SUCH_TYPE.words, "the result that is returned"
+)
+CLASS_WEIGHTS = Reason(
+    "class weights of a loss",
+    'Parameter "weight" is unsupported',
+    '`reduction="none"` times `weight[target]`, reduced in `poptorch.identity_loss`',
+)
+CTC_NOT_REDUCED = Reason(
+    "CTC loss that is not reduced",
+    'CTCLoss with reduction="none"',
+    '`"sum"`, or `"mean"`',
+)
 
 _COMPLEX_RESULTS = (
     *("fft.fft", "fft.fft2", "fft.fftn", "fft.ifft", "fft.ifft2", "fft.ifftn"),
@@ -70,8 +104,7 @@ REFUSED: dict[str, tuple[Reason, ...]] = {
     "nn.modules.loss.CrossEntropyLoss": (CLASS_WEIGHTS,),
     "nn.modules.loss.NLLLoss": (CLASS_WEIGHTS,),
     **dict.fromkeys(("bfloat16", "cdouble", "cfloat", "chalf"), (NO_SUCH_TYPE,)),
-    # Only with `out=`, which must be complex.
-    **dict.fromkeys(_COMPLEX_RESULTS, (NO_SUCH_TYPE,)),
+    **dict.fromkeys(_COMPLEX_RESULTS, (COMPLEX_OUT,)),
     "nn.modules.conv.LazyConv1d": (LAZY,),
     "nn.modules.conv.LazyConv2d": (LAZY,),
     "nn.modules.conv.LazyConv3d": (LAZY,),
