@@ -2,6 +2,7 @@
 #   make demo   trains the pipelining tutorial on handwritten digits
 #   make test   runs the test suite
 #   make test-ops  asks PyTorch's operator databases, all of them
+#   make sanitize  runs the tests of the engine under AddressSanitizer, UBSan and ThreadSanitizer
 #   make check  format, lint and types
 #   make docs   writes the table of features in docs/compatibility.md from the tests' markers
 
@@ -11,7 +12,14 @@ JOBS ?= 2
 BIN := $(VENV)/bin
 SOURCES := setup.py $(shell find csrc -name '*.cpp' -o -name '*.h' 2>/dev/null)
 
-.PHONY: demo test test-ops check docs bench clean
+# Those that run the engine's code in many ways; sanitized code is several times slower.
+SANITIZED_TESTS := tests/unit/engine tests/unit/ops tests/conformance/test_streaming_results.py \
+	tests/conformance/test_control_flow.py tests/conformance/test_replica_grouping.py
+# PyTorch is not instrumented; its shared libraries keep their memory until the process ends.
+export ASAN_OPTIONS := detect_leaks=0
+export TSAN_OPTIONS := suppressions=$(CURDIR)/tests/tsan.supp ignore_noninstrumented_modules=1
+
+.PHONY: demo test test-ops sanitize sanitize-asan sanitize-tsan check docs bench clean
 
 demo: $(VENV)/.built
 	$(BIN)/python tutorials/pipelining/mnist_pipeline.py --epochs 10
@@ -21,6 +29,16 @@ test: $(VENV)/.built
 
 test-ops: $(VENV)/.built
 	PYTHONPATH=tests $(BIN)/python -m opinfo --jobs $(JOBS)
+
+sanitize: sanitize-asan sanitize-tsan
+
+sanitize-asan: KIND := address,undefined
+sanitize-tsan: KIND := thread
+sanitize-asan sanitize-tsan: sanitize-%: $(VENV)/.dependencies
+	SANITIZE=$(KIND) PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python setup.py -q build \
+		--build-lib build/$* --build-temp build/$*-objects
+	LD_PRELOAD="$$(gcc -print-file-name=lib$*.so) $$(gcc -print-file-name=libstdc++.so.6)" \
+		OMP_NUM_THREADS=1 PYTHONPATH=build/$* $(BIN)/pytest $(SANITIZED_TESTS)
 
 check: $(VENV)/.built
 	$(BIN)/pip install -q ruff mypy clang-format

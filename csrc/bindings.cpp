@@ -205,7 +205,7 @@ void bind_program(py::module_& m) {
       .def(py::init<>())
       .def("add_constant",
            [](Program& p, const at::Tensor& value) {
-             return append(p.constants, value.contiguous());
+             return append(p.constants, value.detach().clone(at::MemoryFormat::Contiguous));
            })
       .def("add_variable",
            [](Program& p, std::string name, std::vector<int64_t> shape, at::ScalarType dtype,

@@ -233,6 +233,9 @@ struct Program {
   // Throws `Error` that names the first fault; a program that passes cannot fail for its form.
   void validate() const;
 
+  // Throws `Error` if a valid program cannot run on this many replicas.
+  void check_replicas(int64_t num_replicas) const;
+
   // Whether some instruction calls a function of the host, without which the program cannot run.
   bool has_host_calls() const;
 

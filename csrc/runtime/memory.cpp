@@ -125,7 +125,10 @@ void DeviceMemory::roll_back() {
   for (at::Tensor& whole : gathering_) whole.reset();
 }
 
-void DeviceMemory::set_scalar(ScalarId id, double value) { scalars_.at(id.value).fill_(value); }
+void DeviceMemory::set_scalar(ScalarId id, double value) {
+  // A new tensor: the old one may have been made in inference mode, which forbids to change it.
+  scalars_.at(id.value) = at::full({}, value, at::TensorOptions(at::kDouble));
+}
 
 int64_t DeviceMemory::variable_bytes() const {
   int64_t bytes = 0;

@@ -234,7 +234,7 @@ def lower(
         look_up=lambda: PlacedGraph(graph, placed),
         schedule=schedule,
         memory=plan_memory(
-            graph, segments, placed, schedule, config, request.optimizer, lowering.variables
+            graph, segments, placed, schedule, config, lowering.update, lowering.variables
         ),
         outputs=recorded.outputs,
         host_outputs=recorded.host_outputs,

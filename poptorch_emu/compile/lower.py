@@ -58,6 +58,7 @@ class Lowering:
         self.segment_names: list[str] = []
         self.anchors: list[str] = []
         self.window_names: set[str] = set()
+        self.update: UpdatePlan | None = None
         self._graph = graph
         self._cut = cut
         self._partition = partition
@@ -206,6 +207,7 @@ class Lowering:
         for name in plan.sums:
             self._accumulators[name] = self.program.add_accumulator(name, torch.float32, False)
         self._emit_updates(plan)
+        self.update = plan
 
     def _emit_updates(self, plan: UpdatePlan) -> None:
         indices: dict[str, int] = {}

@@ -42,6 +42,7 @@ class Holding:
         name: of the variable, or of the segments that a stash or channel joins.
         item_bytes: size of one copy.
         copies: how many of them are held at most at the same time.
+        is_shard: whether the replicas hold the tensor together, each a part of the same length.
     """
 
     ipu: int
@@ -50,6 +51,7 @@ class Holding:
     item_bytes: int
     copies: int = 1
     store: Store = Store.ON_CHIP
+    is_shard: bool = False
 
     @property
     def num_bytes(self) -> int:
@@ -103,10 +105,10 @@ class MemoryPlan:
 
     def to_csv(self) -> str:
         """Returns one line for each piece, under a line of names."""
-        lines = ["ipu,content,name,item_bytes,copies,store"]
+        lines = ["ipu,content,name,item_bytes,copies,store,is_shard"]
         lines += [
             f"{self.ipu_ids[h.ipu]},{h.content.value},{h.name},{h.item_bytes},{h.copies},"
-            f"{h.store.value}"
+            f"{h.store.value},{int(h.is_shard)}"
             for h in self.holdings
         ]
         return "\n".join(lines) + "\n"

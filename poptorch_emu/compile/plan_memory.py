@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+import torch
 from torch import fx
 
 from poptorch_emu.compile.executable import VariableInfo
@@ -12,13 +14,14 @@ from poptorch_emu.compile.memory_plan import Content, Holding, MemoryPlan, Store
 from poptorch_emu.compile.placement import is_stash, location_of, parts_of
 from poptorch_emu.compile.segment import Segment
 from poptorch_emu.compile.segments import SegmentedGraph
+from poptorch_emu.compile.update_lowering import UpdatePlan
 from poptorch_emu.compile.workspace import num_bytes, storage_of, workspace_bytes
 from poptorch_emu.config import CompileConfig, TensorLocation
 from poptorch_emu.ir.graph import Graph, SinkKind, Source, SourceKind, source_of
 from poptorch_emu.schedule.actions import Kind
 from poptorch_emu.schedule.partition import Partition
 from poptorch_emu.schedule.schedule import Port, Schedule, link_depth
-from poptorch_emu.update.config import OptimizerConfig
+from poptorch_emu.trace.lamb_rule import NUM_SQUARES
 
 
 @dataclass(frozen=True)
@@ -28,8 +31,23 @@ class _Planner:
     placed: Partition
     schedule: Schedule
     config: CompileConfig
-    optimizer: OptimizerConfig | None
+    update: UpdatePlan | None
     variables: Mapping[str, VariableInfo]
+
+    def is_shard(self, variable: VariableInfo) -> bool:
+        """Whether each replica holds a part of `variable`."""
+        return self.update is not None and variable.name in self.update.sharded_variables
+
+    def held_bytes(self, variable: VariableInfo) -> int:
+        """Returns what one replica holds of `variable`."""
+        elements = variable.num_elements
+        if self.is_shard(variable):
+            elements = self.part_of(elements)
+        return elements * variable.dtype.itemsize
+
+    def part_of(self, num_elements: int) -> int:
+        """Returns the elements of one part of a tensor that is cut; all parts are as long."""
+        return -(-num_elements // self.config.replication_factor)
 
 
 def plan_memory(
@@ -38,11 +56,21 @@ def plan_memory(
     placed: Partition,
     schedule: Schedule,
     config: CompileConfig,
-    optimizer: OptimizerConfig | None,
+    update: UpdatePlan | None,
     variables: Mapping[str, VariableInfo],
 ) -> MemoryPlan:
-    """Returns the plan of one replica: a variable is held by its first user's IPU."""
-    planner = _Planner(graph, cut, placed, schedule, config, optimizer, variables)
+    """Returns the plan of one replica: a variable is held by its first user's IPU.
+
+    Args:
+        graph: what was cut.
+        cut: the segments of the micro-batches.
+        placed: which IPU runs what.
+        schedule: how many items the links hold.
+        config: where things are kept.
+        update: what is cut over the replicas; in inference there is none.
+        variables: of the program, by name.
+    """
+    planner = _Planner(graph, cut, placed, schedule, config, update, variables)
     holdings = [
         *_variables(planner),
         *_accumulators(planner),
@@ -80,24 +108,36 @@ def _variables(planner: _Planner) -> Iterator[Holding]:
             ports = _ports_that_load(planner, Source(SourceKind.VARIABLE, variable.name))
             ipu = _ipu_of(planner, ports[0]) if ports else 0
         location = location_of(planner.config, variable.is_state)
-        elements = variable.num_elements
-        store = _store(location, elements)
-        yield Holding(ipu, content, variable.name, elements * variable.dtype.itemsize, store=store)
+        yield Holding(
+            ipu,
+            content,
+            variable.name,
+            planner.held_bytes(variable),
+            store=_store(location, variable.num_elements),
+            is_shard=planner.is_shard(variable),
+        )
 
 
 def _accumulators(planner: _Planner) -> Iterator[Holding]:
-    if planner.optimizer is None:
+    update = planner.update
+    if update is None:
         return
     for sink, port, node in planner.cut.results:
         if sink.kind is SinkKind.GRADIENT:
             elements = node.meta["val"].numel()
+            is_shard = sink.name in update.sharded_accumulators
+            held = planner.part_of(elements) if is_shard else elements
             yield Holding(
                 _ipu_of(planner, port),
                 Content.ACCUMULATOR,
                 sink.name,
-                elements * planner.optimizer.accum_type.itemsize,
+                held * update.accumulator_type.itemsize,
                 store=_store(planner.config.locations.accumulator, elements),
+                is_shard=is_shard,
             )
+    for ipu, parts in enumerate(update.parts):
+        for name in itertools.chain.from_iterable(part.sums.values() for part in parts):
+            yield Holding(ipu, Content.ACCUMULATOR, name, NUM_SQUARES * torch.float32.itemsize)
 
 
 def _sources(planner: _Planner) -> Iterator[Holding]:
@@ -168,14 +208,17 @@ def _workspaces(planner: _Planner) -> Iterator[Holding]:
 
 
 def _update_bytes(planner: _Planner, ipu: int) -> int:
-    """Returns what an update needs: new values beside the old ones until all of them are there."""
+    """Returns what an update needs: new values beside the old ones until all of them are there.
+
+    The update of a tensor that is whole makes a whole one, of its parts if replicas share the work.
+    """
     updated = {
         sink.name
         for sink, port, _ in planner.cut.results
         if sink.kind is SinkKind.GRADIENT and _ipu_of(planner, port) == ipu
     }
     return sum(
-        variable.num_elements * variable.dtype.itemsize
+        planner.held_bytes(variable)
         for variable in planner.variables.values()
         if variable.name.rpartition("___")[2] in updated
     )

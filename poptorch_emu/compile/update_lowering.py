@@ -47,6 +47,11 @@ class UpdatePlan:
         self._everyone = tuple(range(config.replication_factor))
         self._templates: dict[tuple[int, torch.dtype, int], Graph] = {}
 
+    @property
+    def accumulator_type(self) -> torch.dtype:
+        """What gradients are accumulated in."""
+        return self._optimizer.accum_type
+
     def add(self, gradients: Sequence[Gradient]) -> None:
         """Plans the update of all weights, each on the IPU where its gradient ends."""
         shardings = {g.name: self._add_sharding(g.weight) for g in gradients}

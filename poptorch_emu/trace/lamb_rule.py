@@ -19,6 +19,8 @@ from poptorch_emu.update.rules import lamb_direction, lamb_step
 DIRECTION = Sink(SinkKind.LINK, "direction")
 # The name of the sums of squares of weight and direction, among the gradients.
 SQUARES = "squares"
+# One sum for the weight and one for the direction.
+NUM_SQUARES = 2
 
 
 def record_lamb_direction(
@@ -56,7 +58,7 @@ def record_lamb_step(config: OptimizerConfig, group_index: int, weight_dtype: to
     template = Template()
     weight = template.source(Source(SourceKind.VARIABLE, WEIGHT), weight_dtype)
     direction = template.source(Source(SourceKind.LINK, DIRECTION.name), torch.float32)
-    squares = template.source(Source(SourceKind.GRADIENT, SQUARES), torch.float32, (2,))
+    squares = template.source(Source(SourceKind.GRADIENT, SQUARES), torch.float32, (NUM_SQUARES,))
     hypers = hyper_sources(template, config, group_index)
     with template.recording():
         new_weight = lamb_step(weight, direction, squares, hypers)

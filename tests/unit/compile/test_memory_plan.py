@@ -124,6 +124,95 @@ def test_plan_when_the_model_has_run_then_the_engine_counts_the_same(
     assert max(peaks) == max(planned)
 
 
+KINDS = ("Weight", "Optimizer", "Accumulator")
+
+
+def shard(kinds: tuple[str, ...], min_elements: int = 0):
+    """Returns a change of the options that cuts tensors of these kinds over the replicas."""
+
+    def change(options: poptorch.Options) -> None:
+        options.autoRoundNumIPUs(True)
+        for kind in kinds:
+            location = poptorch.TensorLocationSettings().useReplicatedTensorSharding(True)
+            location.minElementsForReplicatedTensorSharding(min_elements)
+            getattr(options.TensorLocations, f"set{kind}Location")(location)
+
+    return change
+
+
+def assert_plan_is_what_each_replica_held(training, replicas: int) -> MemoryPlan:
+    """Compares the plan with what the engine counted; `training` has run."""
+    plan, engine = emulator.memory(training), engine_of(training)
+    held = plan.num_bytes(content=Content.WEIGHT) + plan.num_bytes(content=Content.STATE)
+    assert [engine.replica_bytes(replica) for replica in range(replicas)] == [held] * replicas
+    added = plan.num_bytes(content=Content.ACCUMULATOR)
+    peaks = [engine.peak_accumulator_bytes(replica) for replica in range(replicas)]
+    assert peaks == [added] * replicas
+    return plan
+
+
+@pytest.mark.parametrize("kinds", [(), *((kind,) for kind in KINDS), KINDS], ids="-".join)
+@pytest.mark.parametrize("rule", ["AdamW", "LAMB"])
+def test_plan_when_tensors_are_sharded_then_a_replica_holds_its_part(
+    rule: str, kinds: tuple[str, ...]
+) -> None:
+    setting = Setting("sharded", accumulation=2, replicas=3)
+    model = FAMILIES["mlp"].make(2)
+    options = setting.options()
+    shard(kinds)(options)
+    optimizer = getattr(poptorch.optim, rule)(model.parameters(), lr=0.01)
+    training = poptorch.trainingModel(model, options, optimizer)
+    training(*FAMILIES["mlp"].batch(2 * setting.num_micro_batches))
+    plan = assert_plan_is_what_each_replica_held(training, setting.replicas)
+    sharded = {held.content for held in plan.holdings if held.is_shard}
+    contents = dict(zip(KINDS, (Content.WEIGHT, Content.STATE, Content.ACCUMULATOR), strict=True))
+    assert sharded == {contents[kind] for kind in kinds}
+
+
+def test_plan_when_only_large_tensors_are_sharded_then_parts_are_rounded_up() -> None:
+    replicas = 3
+    setting = Setting("pipelined", accumulation=8, replicas=replicas)
+    plan = emulator.memory(compiled(Chain(), setting, None, shard(KINDS, WIDTH * WIDTH)))
+    part = -(-WIDTH * WIDTH // replicas)
+    for ipu in range(STAGES):
+        for content, copies in ((Content.WEIGHT, 1), (Content.ACCUMULATOR, 1), (Content.STATE, 2)):
+            sizes = [held.item_bytes for held in plan.select(ipu, content) if held.item_bytes > 4]
+            assert sorted(sizes) == [WIDTH * 4] * copies + [part * 4] * copies
+    whole = emulator.memory(compiled(Chain(), setting, None, shard(())))
+    assert plan.num_bytes(0, Content.WORKSPACE) < whole.num_bytes(0, Content.WORKSPACE)
+
+
+class Grouped(torch.nn.Module):
+    """A square layer with a weight for each of two groups, and one for all."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.randn(2, WIDTH, WIDTH))
+        self.common = torch.nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x: torch.Tensor):
+        x = self.common(x @ self.weight)
+        return x, poptorch.identity_loss(x, "sum")
+
+
+def test_plan_when_groups_have_their_own_weights_then_a_replica_holds_one_copy_whole() -> None:
+    setting = Setting("sharded", accumulation=2, replicas=4)
+    model = Grouped()
+    options = setting.options()
+    shard(KINDS)(options)
+    optimizer = poptorch.optim.AdamW(model.parameters(), lr=0.1)
+    training = poptorch.trainingModel(model, options, optimizer)
+    training.weight.replicaGrouping(
+        poptorch.CommGroupType.Consecutive, 2, poptorch.VariableRetrievalMode.OnePerGroup
+    )
+    training(torch.randn(ROWS * setting.num_micro_batches, WIDTH))
+    plan = assert_plan_is_what_each_replica_held(training, setting.replicas)
+    whole = [held for held in plan.holdings if held.name.rpartition("___")[2] == "weight"]
+    sizes = [held.item_bytes for held in whole if held.item_bytes > 4]
+    assert sizes == [WIDTH * WIDTH * 4] * 4
+    assert not any(held.is_shard for held in whole)
+
+
 def test_memory_when_off_chip_then_leaves_the_ipu_and_the_engine_moves_it() -> None:
     def change(options: poptorch.Options) -> None:
         away = poptorch.TensorLocationSettings().useOnChipStorage(False)

@@ -1,8 +1,8 @@
-"""What the engine should do and does not yet; each reason names the place of the fault."""
+"""Faults that the engine had once: what was wrong stays right."""
 
 import pytest
 import torch
-from hand_built import ALL, MICRO_BATCH, Reg, add, executor, one_segment
+from hand_built import ALL, MICRO_BATCH, WINDOW, Reg, add, executor, one_segment
 from test_executor import training
 
 from poptorch_emu.errors import Error
@@ -102,9 +102,60 @@ def test_run_of_no_window_then_error():
         executor(program).run([], 0)
 
 
-@pytest.mark.xfail(strict=True, reason="Executor lets replicas race for a shared variable")
 def test_replicas_that_assign_a_shared_variable_then_refused():
     program, segment = one_segment()
     program.store_variable(segment, 0, program.add_variable("mean", [1], FLOAT, False))
-    with pytest.raises(Error, match="mean"):
+    executor(program)
+    with pytest.raises(Error, match="'only' assigns 'mean' on several replicas that share it"):
         executor(program, replicas=2)
+
+
+def test_replicas_of_one_group_that_assign_its_variable_then_refused():
+    program, segment = one_segment()
+    variable = program.add_variable("mean", [1], FLOAT, False)
+    program.store_variable(segment, 0, variable)
+    program.group_variable(variable, [0, 1])
+    engine = executor(program, replicas=2)
+    engine.run([torch.tensor([3.0, 4.0])], 1)
+    assert [engine.read_variable(variable, replica).item() for replica in (0, 1)] == [3.0, 4.0]
+    program.group_variable(variable, [0, 1, 1])
+    with pytest.raises(Error, match="several replicas that share it"):
+        executor(program, replicas=3)
+
+
+@pytest.mark.parametrize("groups", [[0], [0, -1], [0, 1, 0]], ids=str)
+def test_groups_that_do_not_fit_the_replicas_then_error_names_the_variable(groups):
+    program, _ = one_segment()
+    program.group_variable(program.add_variable("mean", [1], FLOAT, False), groups)
+    with pytest.raises(Error, match="'mean' needs a group, counted from 0, for each of 2"):
+        executor(program, replicas=2)
+
+
+@pytest.mark.parametrize("runners", [[2], [-1], [0, 0]], ids=str)
+def test_runners_that_are_not_replicas_then_error_names_the_segment(runners):
+    program, segment = one_segment()
+    update = program.add_segment("update", 0, WINDOW)
+    program.set_runners(update, runners)
+    program.set_schedule([[(segment, 0), (update, 0)]], 1)
+    with pytest.raises(Error, match=f"'update' is to be run by replica {runners[0]}"):
+        executor(program, replicas=2)
+
+
+def test_scalar_of_an_engine_made_in_inference_mode_then_can_be_set_outside_of_it():
+    program, segment = one_segment(num_inputs=0)
+    program.load_scalar(segment, 0, program.add_scalar("lr", 1.0))
+    program.store_output(segment, 0, ALL, 1)
+    with torch.inference_mode():
+        engine = executor(program)
+    engine.set_scalar(0, 5.0)
+    assert engine.run([], 1)[0].item() == 5.0
+
+
+def test_constant_then_the_caller_cannot_change_it():
+    program, segment = one_segment(num_inputs=0)
+    value = torch.ones(2)
+    program.load_constant(segment, 0, program.add_constant(value))
+    program.store_output(segment, 0, ALL, 1)
+    engine = executor(program)
+    value.fill_(5.0)
+    assert torch.equal(engine.run([], 1)[0], torch.ones(2))

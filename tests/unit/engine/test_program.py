@@ -142,6 +142,34 @@ def assigns_one_for_all(program, segment):
     program.set_schedule([[(segment, 0), (update, 0)]], 1)
 
 
+def runs_micro_batches_out_of_order(program, segment):
+    program.set_schedule([[(segment, 1), (segment, 0)]], 2)
+
+
+def has_more_outputs_than_the_operator(program, segment):
+    add(program, segment, "neg", [Reg(0)], [1, 2])
+
+
+def accumulates_twice(program, segment):
+    add(program, segment, "neg", [Reg(0)], [1])
+    accumulator = program.add_accumulator("g", torch.float32, False)
+    program.accumulate(segment, 0, accumulator)
+    program.accumulate(segment, 1, accumulator)
+
+
+def accumulates_in_a_window(program, segment):
+    update = program.add_segment("update", 0, WINDOW)
+    program.load_constant(update, 0, program.add_constant(torch.ones(1)))
+    program.accumulate(update, 0, program.add_accumulator("g", torch.float32, False))
+    program.set_schedule([[(segment, 0), (update, 0)]], 1)
+
+
+def assigns_the_whole_of_a_part(program, segment):
+    variable = program.add_variable("w", [1], torch.float32, False)
+    program.shard_variable(variable)
+    program.store_variable(segment, 0, variable)
+
+
 FAULTS = [
     (reads_unwritten, "'neg' in segment 'only' reads register 1, which holds nothing there"),
     (reads_far_outside, "'neg' in segment 'only' names register 7 of 2"),
@@ -173,6 +201,11 @@ FAULTS = [
     (skips_a_micro_batch, "'only' is scheduled 2 times in a window instead of 2"),
     (runs_too_few_micro_batches, "'only' is scheduled 1 times in a window instead of 2"),
     (assigns_one_for_all, "segment 'update' assigns a variable that each replica has its own of"),
+    (runs_micro_batches_out_of_order, "'only' runs for micro-batch 0 after 1, but their order"),
+    (has_more_outputs_than_the_operator, "'only' has 2 outputs, but its operator returns 1"),
+    (accumulates_twice, "Accumulator 'g' is added to by two stores, the second one in segment"),
+    (accumulates_in_a_window, "'update' adds to an accumulator, which in a window every replica"),
+    (assigns_the_whole_of_a_part, "assigns the whole of 'w', of which each replica holds a part"),
 ]
 
 
@@ -185,47 +218,6 @@ def test_validate_when_program_has_a_fault_then_error_tells_it(break_it, text):
         program.validate()
     assert text in caught.value.message
     assert caught.value.type == "poptorch_cpp_error"
-
-
-def runs_micro_batches_out_of_order(program, segment):
-    program.set_schedule([[(segment, 1), (segment, 0)]], 2)
-
-
-def has_more_outputs_than_the_operator(program, segment):
-    add(program, segment, "neg", [Reg(0)], [1, 2])
-
-
-def accumulates_twice(program, segment):
-    add(program, segment, "neg", [Reg(0)], [1])
-    accumulator = program.add_accumulator("g", torch.float32, False)
-    program.accumulate(segment, 0, accumulator)
-    program.accumulate(segment, 1, accumulator)
-
-
-def accumulates_in_a_window(program, segment):
-    update = program.add_segment("update", 0, WINDOW)
-    program.load_constant(update, 0, program.add_constant(torch.ones(1)))
-    program.accumulate(update, 0, program.add_accumulator("g", torch.float32, False))
-    program.set_schedule([[(segment, 0), (update, 0)]], 1)
-
-
-@pytest.mark.parametrize(
-    "break_it",
-    [
-        pytest.param(fault, id=fault.__name__, marks=pytest.mark.xfail(strict=True, reason=reason))
-        for fault, reason in [
-            (runs_micro_batches_out_of_order, "accumulators and SUM take micro-batch 0 as first"),
-            (has_more_outputs_than_the_operator, "outputs are not compared with the schema"),
-            (accumulates_twice, "the second store of micro-batch 0 replaces the first"),
-            (accumulates_in_a_window, "it is not summed over replicas"),
-        ]
-    ],
-)
-def test_validate_when_program_cannot_run_right_then_error(break_it):
-    program, segment = one_segment()
-    break_it(program, segment)
-    with pytest.raises(Error):
-        program.validate()
 
 
 @pytest.mark.parametrize("method", ["load_rng", "store_variable"])

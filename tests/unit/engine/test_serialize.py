@@ -160,3 +160,20 @@ def test_other_version_of_the_format_when_read_then_error() -> None:
     data = many_kinds().serialize()
     with pytest.raises(poptorch.Error, match="not a program of this version"):
         _C.Program.deserialize(data[:7] + b"\x02" + data[8:])
+
+
+def test_second_output_that_is_changed_to_the_first_when_read_then_error() -> None:
+    program, segment = one_segment()
+    for _ in range(2):
+        program.store_output(segment, 0, ALL, 1)
+    program.validate()
+    data, one = program.serialize(), struct.pack("<q", 1)
+    places = [place for place in range(HEAD, len(data)) if data[place : place + 8] == one]
+    messages = []
+    for place in places:
+        changed = data[:place] + bytes(8) + data[place + 8 :]
+        try:
+            _C.Program.deserialize(with_right_checksum(changed))
+        except poptorch.Error as error:
+            messages.append(error.message)
+    assert sum("Output 0 is stored twice" in message for message in messages) == 1

@@ -1,0 +1,30 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "program/program.h"
+
+namespace poptorch_emu {
+
+// Follows the registers of one piece of code: each is written before it is read, and once.
+class RegisterChecker {
+ public:
+  // `where` names the code, such as "segment 'forward 0'".
+  RegisterChecker(int64_t num_registers, std::string where);
+
+  // Each throws `Error` that names the first fault.
+  void check(const Instruction& instruction);
+  void read(RegisterId id, const std::string& who) const;
+  void write(RegisterId id, const std::string& who);
+
+ private:
+  void check_num_outputs(const Instruction& instruction) const;
+  void check_bodies(const Instruction& instruction) const;
+  void check_range(RegisterId id, const std::string& who) const;
+
+  std::string where_;
+  std::vector<bool> written_;
+};
+
+}  // namespace poptorch_emu

@@ -1,0 +1,181 @@
+// The part of the executor that moves values into frames and out of them.
+
+#include <ATen/ops/empty.h>
+
+#include <algorithm>
+
+#include "common/clock.h"
+#include "common/errors.h"
+#include "runtime/executor.h"
+
+namespace poptorch_emu {
+
+void Executor::take_inputs(const VirtualIpu& ipu, const Action& action) {
+  Frame& frame = *frames_[action.segment.value][ipu.replica];
+  for (LinkId id : program_->at(action.segment).incoming) {
+    LinkQueue& link = queue(id, ipu.replica);
+    const std::vector<RegisterId>& targets = program_->links[id.value].consumer_registers;
+    for (size_t i = 0; i < targets.size(); ++i) {
+      frame[targets[i]] = std::move(link.items.front()[i]);
+    }
+    link.items.pop_front();
+  }
+}
+
+std::vector<int64_t> Executor::receivers(const Link& link, int64_t replica) const {
+  const Segment& producer = program_->at(link.producer);
+  const bool speaks_for_all = producer.kind == SegmentKind::kWindow && producer.runners.size() == 1;
+  return speaks_for_all ? program_->at(link.consumer).runners : std::vector<int64_t>{replica};
+}
+
+void Executor::give_outputs(const VirtualIpu& ipu, const Action& action) {
+  Frame& frame = *frames_[action.segment.value][ipu.replica];
+  for (LinkId id : program_->at(action.segment).outgoing) {
+    const Link& link = program_->links[id.value];
+    std::vector<at::Tensor> item;
+    for (RegisterId source : link.producer_registers) item.push_back(frame[source]);
+    for (int64_t receiver : receivers(link, ipu.replica)) {
+      LinkQueue& target = queue(id, receiver);
+      target.items.push_back(item);
+      target.peak = std::max(target.peak, static_cast<int64_t>(target.items.size()));
+    }
+  }
+  frame.clear();
+}
+
+int64_t Executor::global_micro_batch(const Action& action) const {
+  return window_ * program_->micro_batches_per_window + action.micro_batch;
+}
+
+void Executor::execute(const VirtualIpu& ipu, const Action& action) {
+  const Segment& segment = program_->at(action.segment);
+  Frame& frame = *frames_[action.segment.value][ipu.replica];
+  try {
+    for (AccumulatorId id : segment.reductions) accumulators_.reduce(id, ipu.replica);
+    fetch_remote(frame, segment);
+    for (const Load& item : segment.loads) load(frame, item, ipu, action);
+    frame.run(action.micro_batch, ipu.replica);
+    for (const Store& item : segment.stores) store(frame, item, ipu, action);
+    send_remote(frame, segment);
+  } catch (const Error&) {
+    throw;
+  } catch (const c10::Error& error) {
+    fail(segment, action, ipu, error.what_without_backtrace());
+  } catch (const std::exception& error) {
+    fail(segment, action, ipu, error.what());
+  }
+}
+
+// Values that other links carry too become the same copies there, with the same numbers.
+void Executor::send_remote(Frame& frame, const Segment& segment) {
+  for (LinkId id : segment.outgoing) {
+    const Link& link = program_->links[id.value];
+    if (!link.is_remote) continue;
+    for (RegisterId source : link.producer_registers) {
+      frame[source] = remote_.store(frame[source]);
+    }
+  }
+}
+
+void Executor::fetch_remote(Frame& frame, const Segment& segment) {
+  for (LinkId id : segment.incoming) {
+    const Link& link = program_->links[id.value];
+    if (!link.is_remote) continue;
+    for (RegisterId target : link.consumer_registers) {
+      frame[target] = remote_.load(frame[target]);
+    }
+  }
+}
+
+void Executor::fail(const Segment& segment, const Action& action, const VirtualIpu& ipu,
+                    const std::string& cause) const {
+  throw Error("The loads or stores of segment '" + segment.name + "' failed for micro-batch " +
+              std::to_string(action.micro_batch) + ", replica " + std::to_string(ipu.replica) +
+              ": " + cause);
+}
+
+void Executor::load(Frame& frame, const Load& load, const VirtualIpu& ipu, const Action& action) {
+  at::Tensor& target = frame[load.target];
+  const int64_t micro_batch = global_micro_batch(action);
+  if (const auto* source = std::get_if<LoadVariable>(&load.source)) {
+    target = source->is_shard ? memory_.variable_shard(source->variable, ipu.replica)
+                              : memory_.variable(source->variable, ipu.replica);
+    if (program_->variables[source->variable.value].is_remote) target = remote_.load(target);
+  } else if (const auto* source = std::get_if<LoadConstant>(&load.source)) {
+    target = program_->constants[source->constant.value];
+  } else if (const auto* source = std::get_if<LoadInput>(&load.source)) {
+    const int64_t start_ns = now_ns();
+    target = rows_of(source->input, micro_batch, ipu.replica);
+    if (first_reader_[source->input.value] == action.segment) {
+      const int64_t piece = micro_batch * options_.num_replicas + ipu.replica;
+      input_spans_[source->input.value][piece] = {start_ns, now_ns()};
+    }
+  } else if (const auto* source = std::get_if<LoadScalar>(&load.source)) {
+    target = memory_.scalar(source->scalar);
+  } else if (const auto* source = std::get_if<LoadAccumulator>(&load.source)) {
+    target = source->is_shard ? accumulators_.total_shard(source->accumulator, ipu.replica)
+                              : accumulators_.total(source->accumulator, ipu.replica);
+    if (program_->accumulators[source->accumulator.value].is_remote) target = remote_.load(target);
+  } else {
+    target = rng_for(ipu, micro_batch);
+  }
+}
+
+at::Tensor Executor::rng_for(const VirtualIpu& ipu, int64_t global_micro_batch) const {
+  at::Tensor rng = at::empty({4}, at::TensorOptions(at::kLong));
+  int64_t* state = rng.mutable_data_ptr<int64_t>();
+  state[0] = seed_;
+  state[1] = counter_ + global_micro_batch;
+  state[2] = ipu.replica;
+  state[3] = 0;
+  return rng;
+}
+
+void Executor::store(Frame& frame, const Store& store, const VirtualIpu& ipu,
+                     const Action& action) {
+  at::Tensor& source = frame[store.source];
+  if (const auto* target = std::get_if<StoreOutput>(&store.target)) {
+    if (is_window_output_[target->output.value]) {
+      // A single runner acts for all.
+      const bool acts_for_all = program_->at(action.segment).runners.size() == 1;
+      for (int64_t replica = 0; replica < options_.num_replicas; ++replica) {
+        if (acts_for_all || replica == ipu.replica) {
+          give_output(target->output, source, window_, replica);
+        }
+      }
+    } else {
+      give_output(target->output, source, global_micro_batch(action), ipu.replica);
+    }
+  } else if (const auto* target = std::get_if<StoreVariable>(&store.target)) {
+    // A tensor that shares its storage (an input's rows, a hyper-parameter, a view) is copied.
+    const bool is_own = source.use_count() == 1 && source.storage().use_count() == 1;
+    at::Tensor value = is_own ? source : source.clone();
+    if (program_->variables[target->variable.value].is_remote) value = remote_.store(value);
+    if (target->is_shard) {
+      memory_.assign_shard(target->variable, ipu.replica, std::move(value));
+    } else {
+      memory_.assign(target->variable, ipu.replica, std::move(value));
+    }
+  } else if (const auto* target = std::get_if<Accumulate>(&store.target)) {
+    at::Tensor value = store.is_last_use ? std::move(source) : source;
+    accumulators_.add(target->accumulator, ipu.replica, std::move(value), action.micro_batch,
+                      rng_for(ipu, global_micro_batch(action)));
+  }
+}
+
+void Executor::give_output(OutputId id, const at::Tensor& piece, int64_t index, int64_t replica) {
+  const int64_t start_ns = now_ns();
+  const int64_t place = outputs_[id.value].add(piece, index, replica);
+  if (place >= 0) output_spans_[id.value][place] = {start_ns, now_ns()};
+}
+
+at::Tensor Executor::rows_of(InputId id, int64_t micro_batch, int64_t replica) const {
+  const at::Tensor& whole = inputs_[id.value];
+  if (!program_->inputs[id.value].is_batched) return whole;
+  const int64_t blocks = num_windows_ * program_->micro_batches_per_window * num_groups_;
+  const int64_t rows = whole.size(0) / blocks;
+  const int64_t block = micro_batch * num_groups_ + options_.input_group_of_replica[replica];
+  return whole.narrow(0, block * rows, rows);
+}
+
+}  // namespace poptorch_emu
