@@ -48,6 +48,7 @@ from poptorch_emu.schedule.make import ScheduleKind, make_schedule
 from poptorch_emu.schedule.partition import Partition, partition
 from poptorch_emu.schedule.schedule import Schedule
 from poptorch_emu.trace import strict
+from poptorch_emu.trace.seed import Seed
 from poptorch_emu.trace.tracer import ArgumentsOf, Forward, Trace, trace_forward
 from poptorch_emu.update.config import OptimizerConfig
 
@@ -161,7 +162,7 @@ def capture(request: Request, on_step: Callable[[str], None]) -> tuple[Forward, 
         request.model,
         request.arguments,
         request.config,
-        request.optimizer.loss_scaling if request.optimizer else None,
+        Seed.of(request.optimizer),
         request.hooks,
     )
     optimizer, parameters = request.optimizer, request.parameters

@@ -6,7 +6,7 @@ of the direction and the squares of its parts; all replicas add those up; each d
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from poptorch_emu.compile.segment import Register, Segment
 from poptorch_emu.compile.update_parts import Binding, Gradient, Part, PartLink
@@ -24,6 +24,7 @@ class LambShards:
 
     Attributes:
         sums: the accumulators of the squares.
+        directions: the first part.
     """
 
     def __init__(
@@ -33,42 +34,48 @@ class LambShards:
         self._optimizer = optimizer
         self._scale = scale
         self._everyone = everyone
-        self._directions = Part(Segment(f"directions {ipu}"), everyone, is_sharded=True)
+        self.directions = Part(Segment(f"directions {ipu}"), everyone, is_sharded=True)
         self._steps = Part(Segment(f"steps {ipu}"), everyone, is_sharded=True)
         self._reduction = Segment(f"reduce squares {ipu}")
         self._sent: list[int] = []
         self._received: list[int] = []
 
-    def add(self, gradients: Sequence[Gradient]) -> None:
-        """Plans the steps of these weights."""
+    def add(self, gradients: Sequence[Gradient], arrived: Mapping[str, Register]) -> None:
+        """Plans the steps of these weights.
+
+        Args:
+            gradients: of the weights.
+            arrived: registers of `directions` that links fill, by name.
+        """
         for gradient in gradients:
-            self._add_weight(gradient)
-        kept = {*self._directions.stores, *self._directions.sums, *self._sent}
-        self._directions.code.set_dying(kept)
+            self._add_weight(gradient, arrived)
+        kept = {*self.directions.stores, *self.directions.sums, *self._sent}
+        self.directions.code.set_dying(kept)
         self._steps.code.set_dying(set(self._steps.stores))
 
     @property
     def parts(self) -> list[Part]:
         """The parts in order."""
         reduction = Part(self._reduction, self._everyone, tuple(self.sums))
-        return [self._directions, reduction, self._steps]
+        return [self.directions, reduction, self._steps]
 
     @property
     def link(self) -> PartLink:
         """What carries each replica's directions to its steps."""
         return PartLink(
-            self._directions.code.name,
+            self.directions.code.name,
             tuple(self._sent),
             self._steps.code.name,
             tuple(self._received),
         )
 
-    def _add_weight(self, gradient: Gradient) -> None:
+    def _add_weight(self, gradient: Gradient, arrived: Mapping[str, Register]) -> None:
         key = (gradient.group, gradient.weight.dtype)
         squares = f"squares of {gradient.name}"
         self.sums.append(squares)
         first = record_lamb_direction(self._optimizer, *key, self._scale)
-        carried = Binding(gradient, sums={SQUARES: squares}).inline(first, self._directions)
+        binding = Binding(gradient, arrived, {SQUARES: squares})
+        carried = binding.inline(first, self.directions)
         self._sent.append(carried[DIRECTION.name])
         received = Register(self._steps.code.new_register())
         self._received.append(received.index)

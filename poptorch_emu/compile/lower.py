@@ -14,6 +14,7 @@ import torch
 from poptorch_emu import _C
 from poptorch_emu.compile.executable import VariableInfo
 from poptorch_emu.compile.hyper_parameters import scalar_name, scalar_value, split_scalar
+from poptorch_emu.compile.loss_scale_parts import FACTOR_VARIABLE
 from poptorch_emu.compile.placement import location_of, parts_of
 from poptorch_emu.compile.segment import Body, Instruction, Register, Segment
 from poptorch_emu.compile.segments import SegmentedGraph
@@ -25,6 +26,7 @@ from poptorch_emu.schedule.actions import Action, Kind
 from poptorch_emu.schedule.partition import Partition
 from poptorch_emu.schedule.schedule import Port, Schedule, link_depth
 from poptorch_emu.update.config import OptimizerConfig
+from poptorch_emu.update.loss_scale import FACTOR
 
 aten = torch.ops.aten
 
@@ -98,6 +100,9 @@ class Lowering:
         for node in self._graph.sources:
             source = source_of(node)
             if source.kind is not SourceKind.VARIABLE:
+                continue
+            if source.name == FACTOR:
+                self._add_variable(FACTOR_VARIABLE)
                 continue
             value = node.meta["val"]
             variable = VariableInfo(
@@ -197,7 +202,7 @@ class Lowering:
             if sink.kind is SinkKind.GRADIENT
         ]
         plan = UpdatePlan(optimizer, self._config, self._schedule.num_ipus)
-        plan.add(gradients)
+        plan.add(gradients, self._loss_ipu())
         for state in plan.states:
             self._add_variable(state)
         for name in plan.sharded_variables:
@@ -208,6 +213,13 @@ class Lowering:
             self._accumulators[name] = self.program.add_accumulator(name, torch.float32, False)
         self._emit_updates(plan)
         self.update = plan
+
+    def _loss_ipu(self) -> int:
+        """Returns the IPU that reads the factor of an automatic loss scale, if there is one."""
+        source = Source(SourceKind.VARIABLE, FACTOR)
+        ports = [port for port, code in self._cut.segments.items() if source in code.loads]
+        assert len(ports) <= 1, "back-propagation starts in one place"
+        return self._partition.ipu_of_stage[ports[0][1]] if ports else 0
 
     def _emit_updates(self, plan: UpdatePlan) -> None:
         indices: dict[str, int] = {}
@@ -229,7 +241,7 @@ class Lowering:
         anchors = [anchor for anchor in self._config.anchors if anchor.long_name in values]
         if anchors:
             anchored = {values[anchor.long_name] for anchor in anchors}
-            part.code.set_dying({*part.stores, *anchored})
+            part.code.set_dying({*part.stores, *part.sent, *anchored})
         index = self._emit(part.code, ipu, _C.SegmentKind.WINDOW, part.is_sharded)
         for anchor in anchors:
             self._store_anchor(index, values[anchor.long_name], anchor)
@@ -260,6 +272,7 @@ class Lowering:
             for source, register in part.code.loads.items():
                 if source.kind is SourceKind.GRADIENT:
                     values[state_variable("Accum", source.name)] = register
+        values.update(part.named)
         self.window_names.update(values)
         return values
 

@@ -22,6 +22,7 @@ from poptorch_emu.schedule.actions import Kind
 from poptorch_emu.schedule.partition import Partition
 from poptorch_emu.schedule.schedule import Port, Schedule, link_depth
 from poptorch_emu.trace.lamb_rule import NUM_SQUARES
+from poptorch_emu.update.loss_scale import FACTOR, STATISTICS
 
 
 @dataclass(frozen=True)
@@ -102,10 +103,12 @@ def _variables(planner: _Planner) -> Iterator[Holding]:
     }
     for variable in planner.variables.values():
         content = Content.STATE if variable.is_state else Content.WEIGHT
-        if variable.is_state:
-            ipu = gradient_ipu[variable.name.partition("___")[2]]
+        weight = variable.name.partition("___")[2]
+        if variable.is_state and weight in gradient_ipu:
+            ipu = gradient_ipu[weight]
         else:
-            ports = _ports_that_load(planner, Source(SourceKind.VARIABLE, variable.name))
+            name = FACTOR if variable.name == STATISTICS else variable.name
+            ports = _ports_that_load(planner, Source(SourceKind.VARIABLE, name))
             ipu = _ipu_of(planner, ports[0]) if ports else 0
         location = location_of(planner.config, variable.is_state)
         yield Holding(

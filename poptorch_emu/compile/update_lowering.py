@@ -11,6 +11,7 @@ import torch
 
 from poptorch_emu.compile.executable import VariableInfo
 from poptorch_emu.compile.lamb_shards import LambShards
+from poptorch_emu.compile.loss_scale_parts import STATISTICS_VARIABLE, LossScaleParts
 from poptorch_emu.compile.segment import Register, Segment
 from poptorch_emu.compile.sharding import Sharding, sharding_of
 from poptorch_emu.compile.update_parts import Binding, Gradient, Part, PartLink, state_variable
@@ -46,21 +47,39 @@ class UpdatePlan:
         self._scale = gradient_scale(config)
         self._everyone = tuple(range(config.replication_factor))
         self._templates: dict[tuple[int, torch.dtype, int], Graph] = {}
+        self._norms: list[tuple[str, int]] = []
+        self._loss_scale = (
+            LossScaleParts(
+                optimizer.loss_scale_rule,
+                optimizer.accum_type,
+                mean_scale(config),
+                config.replication_factor if config.weight_groups else 1,
+            )
+            if optimizer.loss_scale_rule is not None
+            else None
+        )
 
     @property
     def accumulator_type(self) -> torch.dtype:
         """What gradients are accumulated in."""
         return self._optimizer.accum_type
 
-    def add(self, gradients: Sequence[Gradient]) -> None:
-        """Plans the update of all weights, each on the IPU where its gradient ends."""
+    def add(self, gradients: Sequence[Gradient], loss_ipu: int = 0) -> None:
+        """Plans the update of all weights, each on the IPU where its gradient ends.
+
+        Args:
+            gradients: of the weights.
+            loss_ipu: where back-propagation starts.
+        """
         shardings = {g.name: self._add_sharding(g.weight) for g in gradients}
         self._add_reductions(gradients)
-        norms = self._add_norms(gradients) if self._optimizer.clips else []
+        self._norms = self._add_norms(gradients) if self._optimizer.clips else []
+        if self._loss_scale is not None and gradients:
+            self._add_loss_scale(self._loss_scale, gradients, loss_ipu)
         for ipu, parts in enumerate(self.parts):
             updates: dict[tuple[tuple[int, ...], bool], Part] = {}
             self._part(updates, f"update {ipu}", (0,), is_sharded=False)
-            clips: dict[str, Register] = {}
+            arrivals: dict[str, dict[str, Register]] = {}
             mine = [gradient for gradient in gradients if gradient.ipu == ipu]
             for gradient in mine:
                 self._add_states(gradient, shardings[gradient.name])
@@ -70,9 +89,9 @@ class UpdatePlan:
                 sharding = shardings[gradient.name]
                 runners = self._everyone if sharding.is_active else gradient.weight.leaders
                 part = self._part(updates, f"update {ipu}", runners, sharding.is_active)
-                if norms and part.code.name not in clips:
-                    clips[part.code.name] = self._add_clip(part.code, norms)
-                arrived = {CLIP.name: clips[part.code.name]} if norms else {}
+                if part.code.name not in arrivals:
+                    arrivals[part.code.name] = self._add_arrivals(part.code)
+                arrived = arrivals[part.code.name]
                 Binding(gradient, arrived).inline(self._template(gradient), part)
             for part in updates.values():
                 part.code.set_dying(set(part.stores))
@@ -131,16 +150,39 @@ class UpdatePlan:
             parts.append(Part(code))
         return norms
 
-    def _add_clip(self, code: Segment, norms: Sequence[tuple[str, int]]) -> Register:
+    def _add_loss_scale(
+        self, loss_scale: LossScaleParts, gradients: Sequence[Gradient], loss_ipu: int
+    ) -> None:
+        """Plans that gradients are counted where they are, and that the scale follows."""
+        self.states.append(STATISTICS_VARIABLE)
+        for ipu, parts in enumerate(self.parts):
+            mine = [gradient for gradient in gradients if gradient.ipu == ipu]
+            if mine:
+                parts.extend(loss_scale.count(ipu, mine))
+        self.parts[loss_ipu].append(loss_scale.change())
+        self.sums.extend(loss_scale.sums)
+        self.links = loss_scale.links
+
+    def _add_arrivals(self, code: Segment) -> dict[str, Register]:
+        """Plans what a segment is sent before it updates; returns the registers by name."""
+        arrived = self._loss_scale.send(code) if self._loss_scale is not None else {}
+        if self._norms:
+            arrived[CLIP.name] = self._add_clip(code, arrived)
+        return arrived
+
+    def _add_clip(self, code: Segment, given: Mapping[str, Register]) -> Register:
         """Plans that the norms of all IPUs arrive and become one factor, in order of the IPUs.
 
         Each IPU computes the factor for itself, from the same numbers and so with the same bits.
         """
-        arrived = [Register(code.new_register()) for _ in norms]
-        for (producer, source), target in zip(norms, arrived, strict=True):
+        arrived = dict(given)
+        for number, (producer, source) in enumerate(self._norms):
+            target = arrived[str(number)] = Register(code.new_register())
             self.links.append(PartLink(producer, (source,), code.name, (target.index,)))
-        template = record_clip(len(norms), self._optimizer.max_grad_norm)
-        (register,) = code.inline(template, lambda source: arrived[int(source.name)]).values()
+        template = record_clip(
+            len(self._norms), self._optimizer.max_grad_norm, is_scaled=self._loss_scale is not None
+        )
+        (register,) = code.inline(template, lambda source: arrived[source.name]).values()
         return Register(register)
 
     def _add_lamb(
@@ -150,7 +192,8 @@ class UpdatePlan:
         cut = [gradient for gradient in gradients if shardings[gradient.name].is_active]
         if cut:
             lamb = LambShards(self._optimizer, self._scale, self._everyone, ipu)
-            lamb.add(cut)
+            arrived = self._loss_scale.send(lamb.directions.code) if self._loss_scale else {}
+            lamb.add(cut, arrived)
             self.parts[ipu].extend(lamb.parts)
             self.links.append(lamb.link)
             self.sums.extend(lamb.sums)
@@ -193,8 +236,11 @@ def gradient_scale(config: CompileConfig) -> float:
 
     Source: PopTorch's reduction of gradients; the sum over replicas is made by the engine.
     """
-    if config.reduction_type is ReductionType.Sum:
-        return 1.0
+    return 1.0 if config.reduction_type is ReductionType.Sum else mean_scale(config)
+
+
+def mean_scale(config: CompileConfig) -> float:
+    """Returns what turns the sum over all replicas into a mean over all micro-batches."""
     replicas = config.replication_factor * config.num_processes
     accumulated = 1 if config.is_running_mean else config.gradient_accumulation
     return 1.0 / (replicas * accumulated)

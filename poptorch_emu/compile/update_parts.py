@@ -39,6 +39,8 @@ class Part:
         reductions: weights whose gradients the runners add up over their group first.
         stores: the variable that a register becomes.
         sums: the accumulator that a register is added to.
+        sent: registers that links carry, besides those above.
+        named: further registers that can be anchored, by the name for that.
         is_sharded: whether tensors stand for the runner's part of them.
     """
 
@@ -47,6 +49,8 @@ class Part:
     reductions: tuple[str, ...] = ()
     stores: dict[int, str] = field(default_factory=dict)
     sums: dict[int, str] = field(default_factory=dict)
+    sent: tuple[int, ...] = ()
+    named: dict[str, int] = field(default_factory=dict)
     is_sharded: bool = False
 
 

@@ -22,6 +22,7 @@ from poptorch_emu.update.config import (
     OptimizerConfig,
     OptimizerKind,
 )
+from poptorch_emu.update.loss_scale import LossScaleRule
 
 # An attribute of a plain PyTorch optimiser is constant where it has this value, else variable.
 _CONSTANT_VALUES = {
@@ -44,14 +45,14 @@ def optimizer_config(
     optimizer: torch.optim.Optimizer,
     named_parameters: Mapping[str, torch.nn.Parameter],
     *,
-    is_automatic_loss_scaling: bool = False,
+    loss_scale_rule: LossScaleRule | None = None,
 ) -> OptimizerConfig:
     """Returns what the compiler needs to know of `optimizer`.
 
     Args:
         optimizer: of `poptorch.optim`, or one of PyTorch's with a counterpart there.
         named_parameters: all of the model's parameters, in the order the compiler knows them.
-        is_automatic_loss_scaling: the loss scaling changes by itself.
+        loss_scale_rule: how the loss scaling changes by itself; it is variable then.
 
     Raises:
         AssertionError: there is no such rule, or an attribute is missing or not a number.
@@ -65,7 +66,7 @@ def optimizer_config(
     loss_scaling = _hyper(
         optimizer, kind, LOSS_SCALING, {LOSS_SCALING: attribute(optimizer, LOSS_SCALING)}
     )
-    if is_automatic_loss_scaling:
+    if loss_scale_rule is not None:
         loss_scaling = Hyper(loss_scaling.value, is_constant=False)
     config = OptimizerConfig(
         kind=kind,
@@ -78,6 +79,7 @@ def optimizer_config(
         velocity_type=attribute(optimizer, "velocity_accum_type"),
         max_grad_norm=_max_grad_norm(optimizer),
         uses_tf_variant=bool(attribute(optimizer, "use_tf_variant")),
+        loss_scale_rule=loss_scale_rule,
     )
     check_values(config)
     warn_of_differences(optimizer, config, named_parameters)

@@ -15,11 +15,11 @@ from poptorch_emu.optim.attributes import AttributeTracker
 from poptorch_emu.optim.base import Optimizer
 from poptorch_emu.optim.compatible import check_compatible
 from poptorch_emu.optim.convert import check_reduction, needs_running_mean, optimizer_config
+from poptorch_emu.optim.loss_scale import loss_scale_rule
 from poptorch_emu.optim.parameter_tensors import parameter_tensors
 from poptorch_emu.options import Options
 from poptorch_emu.update.config import OptimizerConfig
-
-_AUTOMATIC_LOSS_SCALING = "automaticLossScalingSettings.enabled"
+from poptorch_emu.update.loss_scale import KEPT_VARIABLES
 
 
 class DeviceSession(Protocol):
@@ -163,14 +163,20 @@ class OptimizerLink:
         if isinstance(optimizer, Optimizer):
             if optimizer.has_state():
                 cached = optimizer.get_state_dict()
-                states = cached["ipu_state"]
+                states = {**self._loss_scale(), **cached["ipu_state"]}
                 self._report_missing("parameter", set(self._tensors()) - set(cached["ipu_param"]))
             optimizer.host_state_is_dirty = False
             optimizer.ipu_state_is_dirty = True
         if states is not None:
-            self._report_missing("state", session.write_states(states))
+            missing = set(session.write_states(states)) - KEPT_VARIABLES
+            self._report_missing("state", missing)
 
-    def _report_missing(self, what: str, names: set[str] | list[str]) -> None:
+    def _loss_scale(self) -> dict[str, torch.Tensor]:
+        """Returns the automatic loss scale as it was last, which no state dict has."""
+        states = self._states or {}
+        return {name: states[name] for name in KEPT_VARIABLES & states.keys()}
+
+    def _report_missing(self, what: str, names: set[str]) -> None:
         for name in sorted(names):
             logger.warning("writeOptimizerState: ignoring missing %s %s", what, name)
 
@@ -184,9 +190,7 @@ class OptimizerLink:
         config = optimizer_config(
             optimizer,
             _own_parameters(optimizer) if self._parameters is None else self._parameters,
-            is_automatic_loss_scaling=bool(
-                self._options._Popart.options.get(_AUTOMATIC_LOSS_SCALING, False)
-            ),
+            loss_scale_rule=loss_scale_rule(self._options._Popart.options),
         )
         if self._tracker is None:
             is_relaxed = self._options._relax_optimizer_checks
@@ -224,7 +228,11 @@ class OptimizerLink:
         self._states = session.read_states()
         if isinstance(self._optimizer, Optimizer):
             self._optimizer._state_dict = {
-                "ipu_state": self._states,
+                "ipu_state": {
+                    name: state
+                    for name, state in self._states.items()
+                    if name not in KEPT_VARIABLES
+                },
                 "ipu_param": self._tensors(),
             }
             self._optimizer.ipu_state_is_dirty = False

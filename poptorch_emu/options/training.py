@@ -50,8 +50,12 @@ class _TrainingOptions(OptionsDict):
         return self
 
     def setAutomaticLossScaling(self, enabled: bool) -> _TrainingOptions:
-        """Asks for a loss scale that follows the size of the gradients (accepted)."""
-        note_accepted("Options.Training.setAutomaticLossScaling")
+        """Multiplies the loss scaling by a factor that follows the gradients' size (modelled).
+
+        After each update the device doubles the factor, or halves it where gradients come near the
+        largest float16 number. The settings `automaticLossScalingSettings.*` of the backend say
+        when; they and the rule are described in docs/numerics.md.
+        """
         self._popart.set("automaticLossScalingSettings.enabled", enabled)
         return self
 

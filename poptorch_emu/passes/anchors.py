@@ -17,6 +17,7 @@ from torch import fx
 from poptorch_emu.config import AnchorConfig
 from poptorch_emu.ir.graph import Graph, Sink, SinkKind, SourceKind, record_of, source_of
 from poptorch_emu.ir.record import Phase
+from poptorch_emu.update.loss_scale import FACTOR
 
 # Source: the types of ONNX, which PopTorch's names end with; others are called as in ATen.
 _ONNX_TYPES = {
@@ -79,7 +80,8 @@ def _name_of(node: fx.Node, names_modules: bool) -> str | None:
         source = source_of(node)
         if source.kind is SourceKind.INPUT:
             return "input"
-        return source.name if source.kind is SourceKind.VARIABLE else None
+        is_of_model = source.kind is SourceKind.VARIABLE and source.name != FACTOR
+        return source.name if is_of_model else None
     if node.op != "call_function" or not isinstance(node.meta["val"], torch.Tensor):
         return None
     if node.target is operator.getitem:

@@ -30,10 +30,12 @@ from poptorch_emu.trace.functions import FunctionMode
 from poptorch_emu.trace.module_state import HostTensor, on_ipu
 from poptorch_emu.trace.narrowing import Narrowing, narrowed_constant
 from poptorch_emu.trace.recorder import IPU, Recorder
+from poptorch_emu.trace.seed import Seed, first_gradient
 from poptorch_emu.trace.source_line import user_source
 from poptorch_emu.trace.stages import StageResolver
 from poptorch_emu.trace.static_forms import static_modules
-from poptorch_emu.update.config import LOSS_SCALING, Hyper
+
+_UNSCALED = Seed()
 
 # Source: PopTorch's numeric types; the device has no 64-bit floating point.
 _NARROW = {torch.float64: torch.float32}
@@ -84,7 +86,7 @@ class Forward:
         tracer: _Tracer,
         outputs: Any,
         fakes: dict[str, torch.Tensor],
-        loss_scaling: Hyper | None,
+        seed: Seed,
     ) -> None:
         self.graph = tracer.graph
         self.outputs = outputs
@@ -94,7 +96,7 @@ class Forward:
         self.losses = tracer.find_losses()
         self.parameters = {name: fake for name, fake in fakes.items() if fake.requires_grad}
         self._tracer = tracer
-        self._loss_scaling = loss_scaling
+        self._seed = seed
         tracer.warn_of_constants()
 
     @cached_property
@@ -118,7 +120,7 @@ class Forward:
         tracer, gradients = self._tracer, []
         if tracer.config.is_training:
             with tracer.active():
-                gradients = tracer.run_backward(self.loss, self.parameters, self._loss_scaling)
+                gradients = tracer.run_backward(self.loss, self.parameters, self._seed)
         self.graph.set_results([*self.results, *gradients])
         return Trace(
             self.graph,
@@ -134,7 +136,7 @@ def trace_forward(
     model: torch.nn.Module,
     arguments: ArgumentsOf,
     config: CompileConfig,
-    loss_scaling: Hyper | None = None,
+    seed: Seed = _UNSCALED,
     hooks: tuple[Callable[[], None], Callable[[], None]] = (lambda: None, lambda: None),
 ) -> Forward:
     """Records one call of `model` for one micro-batch.
@@ -143,7 +145,7 @@ def trace_forward(
         model: the user's module.
         arguments: makes positional and keyword arguments from a function of each input tensor.
         config: what is compiled.
-        loss_scaling: by what back-propagation starts, in training.
+        seed: with what back-propagation starts, in training.
         hooks: called before forward and at the end of the trace, even after an error.
 
     Raises:
@@ -157,7 +159,7 @@ def trace_forward(
             hooks[0]()
             outputs = session.run_forward(model, fake_args, fake_kwargs)
         checkpoints.apply_marks(session.recorder.find)
-        return Forward(session, outputs, fakes, loss_scaling)
+        return Forward(session, outputs, fakes, seed)
 
 
 class _Tracer:
@@ -262,18 +264,18 @@ class _Tracer:
         return [(value, node) for value, node in marks if node is not None]
 
     def run_backward(
-        self, value: torch.Tensor, trainable: dict[str, torch.Tensor], loss_scaling: Hyper | None
+        self, value: torch.Tensor, trainable: dict[str, torch.Tensor], seed: Seed
     ) -> list[tuple[Sink, fx.Node]]:
         """Differentiates the loss `value` and returns the gradient of each parameter."""
         if not value.requires_grad or not trainable:
             return []
         self._phase = Phase.BACKWARD
-        scale = self._loss_scale(loss_scaling)
+        scales = seed.scales(self.recorder, self.fake_mode)
         with self.fake_mode, self.recorder:
             gradients = torch.autograd.grad(
                 value,
                 list(trainable.values()),
-                grad_outputs=_seed(value, scale),
+                grad_outputs=first_gradient(value, scales),
                 allow_unused=True,
             )
         results = []
@@ -297,18 +299,6 @@ class _Tracer:
                     node.meta["val"].dtype,
                     list(node.meta["val"].shape),
                 )
-
-    def _loss_scale(self, loss_scaling: Hyper | None) -> float | torch.Tensor:
-        """Returns the number with which back-propagation starts, or the source of a variable one.
-
-        Called outside the recorder: hyper-parameters are float64 also where a model has none.
-        """
-        if loss_scaling is None or loss_scaling.is_constant:
-            return loss_scaling.value if loss_scaling else 1.0
-        with self.fake_mode:
-            scale = torch.empty((), dtype=torch.float64, device=IPU)
-        self.recorder.add_source(Source(SourceKind.SCALAR, LOSS_SCALING), scale, NodeRecord())
-        return scale
 
     def _fake_like(self, value: torch.Tensor) -> torch.Tensor:
         if value.dtype is torch.bfloat16 or value.is_complex():
@@ -350,13 +340,6 @@ class _Tracer:
         if forward is None:
             return NodeRecord(BlockPlace("", 0, 0), Phase.BACKWARD, is_anonymous=True)
         return replace(forward, phase=Phase.BACKWARD)
-
-
-def _seed(loss_value: torch.Tensor, scale: float | torch.Tensor) -> torch.Tensor:
-    """Returns the gradient of the loss by itself, times `scale`."""
-    if isinstance(scale, torch.Tensor):
-        return torch.ones_like(loss_value) * scale
-    return torch.full_like(loss_value, scale)
 
 
 @contextmanager

@@ -15,6 +15,7 @@ from poptorch_emu.update.rules import state_names, update
 
 WEIGHT = "weight"
 CLIP = Source(SourceKind.LINK, "clip")
+LOSS_SCALE = Source(SourceKind.LINK, "loss scale")
 
 
 def record_update(
@@ -30,8 +31,9 @@ def record_update(
 
     Returns:
         A graph with sources VARIABLE (the weight and its state, by name), GRADIENT, SCALAR
-        (hyper-parameters that the host may change) and, where the norm of all gradients has a
-        limit, `CLIP` (what they are all multiplied by), and sinks VARIABLE.
+        (hyper-parameters that the host may change), where the norm of all gradients has a limit
+        `CLIP` (what they are all multiplied by), and where the loss scale is automatic
+        `LOSS_SCALE`; and sinks VARIABLE.
     """
     template = Template()
     weight = template.source(Source(SourceKind.VARIABLE, WEIGHT), weight_dtype)
@@ -78,7 +80,9 @@ def hyper_sources(
 
 
 def loss_scaling_source(template: Template, config: OptimizerConfig) -> float | torch.Tensor:
-    """Returns the loss scaling like a hyper-parameter."""
+    """Returns the loss scaling like a hyper-parameter, or an automatic scale as it arrives."""
+    if config.loss_scale_rule is not None:
+        return template.source(LOSS_SCALE, torch.float32, ())
     return _hyper_source(template, LOSS_SCALING, config.loss_scaling)
 
 

@@ -11,6 +11,8 @@ from enum import IntEnum
 
 import torch
 
+from poptorch_emu.update.loss_scale import LossScaleRule
+
 LOSS_SCALING = "loss_scaling"
 
 
@@ -83,6 +85,7 @@ class OptimizerConfig:
         groups: first the defaults, for parameters in no group, then the parameter groups.
         group_of_parameter: index into `groups` of each parameter, in the order of the model.
         loss_scaling: what the gradients were multiplied by before they are accumulated.
+        loss_scale_rule: how a further factor of that changes by itself, if it does.
         accum_type: type of the accumulated gradient.
         first_order_type: type of the first state of the Adam and RMSprop families.
         second_order_type: type of their second state.
@@ -101,6 +104,7 @@ class OptimizerConfig:
     velocity_type: torch.dtype = torch.float32
     max_grad_norm: float = float("inf")
     uses_tf_variant: bool = False
+    loss_scale_rule: LossScaleRule | None = None
 
     @property
     def clips(self) -> bool:

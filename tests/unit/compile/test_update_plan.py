@@ -1,6 +1,7 @@
 """What each IPU runs at the end of a window, as values."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -12,6 +13,7 @@ from poptorch_emu.compile.update_parts import Gradient
 from poptorch_emu.config import CompileConfig, ShardingConfig
 from poptorch_emu.enums import ReductionType
 from poptorch_emu.update.config import GroupConfig, Hyper, OptimizerConfig, OptimizerKind
+from poptorch_emu.update.loss_scale import LossScaleRule
 
 ADAM = {"beta1": 0.9, "beta2": 0.999, "eps": 1e-8, "lr": 0.1, "weight_decay": 0.0}
 
@@ -159,3 +161,38 @@ def test_sharding_when_a_weight_has_24_elements_then_thresholds_above_keep_it(th
 )
 def test_gradient_scale_then_divides_by_what_was_added_up(settings, scale):
     assert gradient_scale(CompileConfig(is_training=True, **settings)) == scale
+
+
+def loss_scaled(**others):
+    scaled = optimizer(**others)
+    return replace(scaled, loss_scaling=Hyper(1.0, False), loss_scale_rule=LossScaleRule())
+
+
+def test_plan_when_the_loss_scale_is_automatic_then_ipus_count_and_the_last_one_decides():
+    gradients = [Gradient(f"w{i}", i, 0, weight(f"w{i}"), i) for i in range(2)]
+    result = UpdatePlan(loss_scaled(limit=1.0), config(2), 3)
+    result.add(gradients, loss_ipu=2)
+    assert names(result) == [
+        ["reduce 0", "norm 0", "count 0", "update 0"],
+        ["reduce 1", "norm 1", "count 1", "update 1"],
+        ["loss scale", "update 2"],
+    ]
+    links = [(link.producer, link.consumer) for link in result.links]
+    assert len(set(links)) == len(links)
+    assert {link for link in links if "norm" not in link[0]} == {
+        ("count 0", "loss scale"),
+        ("count 1", "loss scale"),
+        ("loss scale", "update 0"),
+        ("loss scale", "update 1"),
+    }
+    change = result.parts[2][0]
+    assert set(change.stores.values()) == {"lossScaleUpdateFactor", "lossScaleStatistics"}
+    assert set(change.named) == {"finalLossScale"}
+
+
+def test_plan_when_the_loss_scale_is_automatic_and_weights_grouped_then_every_replica_counts():
+    result = UpdatePlan(loss_scaled(), config(2, weight_groups=("w",)), 1)
+    result.add([Gradient("w", 0, 0, weight("w", groups=(0, 1)), 0)])
+    assert names(result)[0][:4] == ["count 0", "reduce counts 0", "counts 0", "loss scale"]
+    assert result.parts[0][0].runners == (0, 1)
+    assert result.sums == ["counts 0"]

@@ -11,6 +11,7 @@ import torch
 import poptorch_emu as poptorch
 from poptorch_emu.optim.convert import check_reduction, needs_running_mean, optimizer_config
 from poptorch_emu.update.config import Hyper, OptimizerConfig, OptimizerKind
+from poptorch_emu.update.loss_scale import LossScaleRule
 
 pytestmark = pytest.mark.feature("Optimisers of torch.optim", fidelity="exact")
 
@@ -113,7 +114,8 @@ def test_constness_when_poptorch_lr_is_default_then_constant() -> None:
 def test_loss_scaling_when_automatic_then_variable(is_automatic: bool) -> None:
     named = parameters()
     optimizer = ours.SGD(named.values(), lr=0.1)
-    config = optimizer_config(optimizer, named, is_automatic_loss_scaling=is_automatic)
+    rule = LossScaleRule() if is_automatic else None
+    config = optimizer_config(optimizer, named, loss_scale_rule=rule)
     assert config.loss_scaling == Hyper(1.0, is_constant=not is_automatic)
 
 

@@ -1,0 +1,67 @@
+"""With what back-propagation starts: 1, times the loss scaling where there is one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from poptorch_emu.ir.graph import Source, SourceKind
+from poptorch_emu.ir.record import NodeRecord
+from poptorch_emu.trace.recorder import IPU, Recorder
+from poptorch_emu.update.config import LOSS_SCALING, Hyper, OptimizerConfig
+from poptorch_emu.update.loss_scale import FACTOR
+
+_ONE = Hyper(1.0, is_constant=True)
+
+
+@dataclass(frozen=True)
+class Seed:
+    """The gradient of the loss by itself.
+
+    Attributes:
+        scaling: the loss scaling.
+        is_automatic: whether the device has a factor of its own for it.
+    """
+
+    scaling: Hyper = _ONE
+    is_automatic: bool = False
+
+    @staticmethod
+    def of(optimizer: OptimizerConfig | None) -> Seed:
+        """Returns the start that an optimiser asks for."""
+        if optimizer is None:
+            return Seed()
+        return Seed(optimizer.loss_scaling, optimizer.loss_scale_rule is not None)
+
+    def scales(self, recorder: Recorder, fake_mode: FakeTensorMode) -> list[float | torch.Tensor]:
+        """Returns the numbers that are multiplied; a variable one is a new source.
+
+        Call it outside the recorder: hyper-parameters are float64 also where a model has none.
+        """
+
+        def source(kind: SourceKind, name: str, dtype: torch.dtype) -> torch.Tensor:
+            with fake_mode:
+                value = torch.empty((), dtype=dtype, device=IPU)
+            recorder.add_source(Source(kind, name), value, NodeRecord())
+            return value
+
+        scales: list[float | torch.Tensor] = [self.scaling.value]
+        if not self.scaling.is_constant:
+            scales = [source(SourceKind.SCALAR, LOSS_SCALING, torch.float64)]
+        if self.is_automatic:
+            scales.append(source(SourceKind.VARIABLE, FACTOR, torch.float32))
+        return scales
+
+
+def first_gradient(loss: torch.Tensor, scales: list[float | torch.Tensor]) -> torch.Tensor:
+    """Returns the product of `scales`, with the shape of `loss`."""
+    first, *others = scales
+    if isinstance(first, float):
+        gradient = torch.full_like(loss, first)
+    else:
+        gradient = torch.ones_like(loss) * first
+    for scale in others:
+        gradient = gradient * scale
+    return gradient
