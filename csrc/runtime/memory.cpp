@@ -26,11 +26,13 @@ int64_t num_copies(const Variable& variable, int64_t num_replicas) {
 DeviceMemory::DeviceMemory(const Program& program, int64_t num_replicas)
     : program_(program), num_replicas_(num_replicas) {
   for (const Variable& variable : program.variables) {
-    at::Tensor zeros = at::zeros(variable.shape, at::TensorOptions(variable.dtype));
+    // One number, shown in the shape of the variable: only the copies take memory.
+    const at::Tensor zeros =
+        at::zeros({}, at::TensorOptions(variable.dtype)).expand(variable.shape);
     std::vector<at::Tensor> tensors;
     for (int64_t i = 0; i < num_copies(variable, num_replicas); ++i) {
-      tensors.push_back(variable.is_sharded ? shard_of(zeros, i, num_replicas).clone()
-                                            : zeros.clone());
+      const at::Tensor part = variable.is_sharded ? shard_of(zeros, i, num_replicas) : zeros;
+      tensors.push_back(part.clone(at::MemoryFormat::Contiguous));
     }
     variables_.push_back(std::move(tensors));
   }

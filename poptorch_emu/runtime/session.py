@@ -52,7 +52,7 @@ class Session:
             ),
         )
         for variable in executable.variables.values():
-            if variable.initial is not None:
+            if variable.initial:  # The engine's variables begin at zero.
                 shape = (len(variable.leaders),) if variable.group_of_replica else ()
                 self._write(
                     variable,

@@ -28,6 +28,7 @@ from poptorch_emu.ir.graph import Graph, Source, SourceKind
 from poptorch_emu.ir.record import NodeRecord
 from poptorch_emu.trace import refusal, result_types
 from poptorch_emu.trace.known_values import known_value
+from poptorch_emu.trace.result_memo import ResultMemo
 
 aten = torch.ops.aten
 IPU = torch.device("ipu:0")
@@ -87,11 +88,6 @@ class Scope:
         entry = self.nodes.get(id(value))
         return entry[1] if entry else None
 
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        """Traces are not compiled by Dynamo, so the guard against it is only slow."""
-        return False
-
     def add_source(self, source: Source, value: torch.Tensor, record: NodeRecord) -> fx.Node:
         """Makes `value` a placeholder of the graph."""
         node = self.graph.add_source(source, value, record)
@@ -107,6 +103,11 @@ class Scope:
 
 class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Writes what runs into a graph; to be entered inside a `FakeTensorMode`."""
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Traces are not compiled by Dynamo, so the guard against it is only slow."""
+        return False
 
     def __init__(
         self,
@@ -125,6 +126,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._narrow = narrow
         self.origin = origin
         self._scopes = [Scope(graph)]
+        self._memo = ResultMemo(IPU)
         # A tensor on the host becomes another constant when it has been changed since.
         self._version_of: dict[int, int | None] = {}
 
@@ -190,10 +192,30 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 return self._computed_now(func, known, kwargs)
         refusal.check(func, args, kwargs)
         args, kwargs = self._narrow(func, args, kwargs)
-        result = _result_type(func, args, kwargs)
+        result = self._result_type(func, args, kwargs)
         if _is_on_ipu(result) or _is_on_ipu(args):
             self._append(_recorded_as(func, args), args, kwargs, result)
         return result
+
+    def _result_type(self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        """Returns what `func` makes of fakes.
+
+        Raises:
+            Error: that cannot be said before the model runs.
+        """
+        try:
+            return self._memo.run(func, args, kwargs)
+        except DataDependentOutputException as cause:
+            raise refusal.reads_value(func) from cause
+        except DynamicOutputShapeException as cause:
+            raise refusal.data_dependent(func) from cause
+        except FakeTensorDeviceMismatchError as cause:
+            raise refusal.foreign_tensor(_on_host((args, kwargs))) from cause
+        except NotImplementedError as cause:
+            try:
+                return result_types.infer(func, args, kwargs, IPU)
+            except (NotImplementedError, RuntimeError):
+                raise refusal.no_type(func) from cause
 
     def _known_arguments(self, args: tuple[Any, ...]) -> tuple[Any, ...] | None:
         """Returns `args` with the value of each tensor, or `None` if one is not known yet."""
@@ -271,38 +293,23 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return self._add_constant_source(value, tensor, record)
 
 
-def _result_type(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-    """Returns what `func` makes of fakes.
-
-    Raises:
-        Error: that cannot be said before the model runs.
-    """
-    try:
-        return func(*args, **kwargs)
-    except DataDependentOutputException as cause:
-        raise refusal.reads_value(func) from cause
-    except DynamicOutputShapeException as cause:
-        raise refusal.data_dependent(func) from cause
-    except FakeTensorDeviceMismatchError as cause:
-        raise refusal.foreign_tensor(_on_host((args, kwargs))) from cause
-    except NotImplementedError as cause:
-        try:
-            return result_types.infer(func, args, kwargs, IPU)
-        except (NotImplementedError, RuntimeError):
-            raise refusal.no_type(func) from cause
-
-
 def _is_host_only(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
     """Returns whether an operation concerns the CPU alone: it runs while the model is traced."""
     device = kwargs.get("device")
     if device is not None and torch.device(device).type == "ipu":
         return False
-    return not any(
-        isinstance(value, FakeTensor)
-        or (isinstance(value, torch.Tensor) and value.device.type != "cpu")
-        or (isinstance(value, torch.device) and value.type == "ipu")
-        for value in pytree.tree_iter((args, kwargs))
-    )
+    return not _concerns_device(args) and not _concerns_device(tuple(kwargs.values()))
+
+
+def _concerns_device(value: Any) -> bool:
+    """Returns whether a tensor or device among the arguments is not the CPU's."""
+    if isinstance(value, FakeTensor):
+        return True
+    if isinstance(value, (tuple, list)):
+        return any(map(_concerns_device, value))
+    if isinstance(value, torch.Tensor):
+        return value.device.type != "cpu"
+    return isinstance(value, torch.device) and value.type == "ipu"
 
 
 def _host_value(tensor: torch.Tensor) -> torch.Tensor | None:

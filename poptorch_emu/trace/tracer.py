@@ -210,8 +210,9 @@ class _Tracer:
             source = Source(SourceKind.CONSTANT, tensor.name)
             self._downgraded.add(source)
             self.graph.constants[tensor.name] = narrowed_constant(value.clone())
-        if tensor.is_parameter:
-            fake = torch.nn.Parameter(fake, requires_grad=tensor.value.requires_grad)
+        if tensor.is_parameter:  # As `torch.nn.Parameter` has it, without the copy that it makes.
+            fake.requires_grad_(tensor.value.requires_grad)
+            fake._is_param = True
         self.recorder.add_source(source, fake, NodeRecord())
         return fake
 
