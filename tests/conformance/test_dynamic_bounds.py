@@ -41,6 +41,16 @@ def test_slice_when_trained_then_the_gradient_goes_to_the_slice() -> None:
     assert train_weight(forward, torch.ones(1, 3), at(2)).tolist() == [0, 0, 1]
 
 
+def test_slice_when_in_a_loop_then_begins_at_each_turn_s_value() -> None:
+    def forward(model, x, t):
+        def turn(i, total):
+            return [i + 1, total + x[:, i : i + 2]]
+
+        return poptorch.for_loop(3, turn, [t.reshape(()), x[:, :2] * 0])[1]
+
+    torch.testing.assert_close(infer(forward, X, at(3)), X[:, 3:5] + X[:, 4:6] + X[:, 5:7])
+
+
 def changed(x, t):
     view = t.view(())
     stop = view + 2

@@ -142,6 +142,7 @@ STATIC = {
     ),
     "polygamma": lambda t: t.clone().abs_().polygamma_(2),
     "householder": lambda t: torch.geqrf(t)[1],
+    "spectrum of planes": lambda t: torch.fft.ifft2(t).abs(),
     "spectrum": lambda t: torch.fft.rfft(t).abs(),
 }
 
