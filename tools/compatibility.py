@@ -61,9 +61,17 @@ def updated(document: str, features: Features) -> str:
 
 
 def _markers(path: Path) -> Iterator[tuple[str, str]]:
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        if isinstance(node, ast.Call) and ast.unparse(node.func) == "pytest.mark.feature":
-            yield _name_and_fidelity(node, f"{path}:{node.lineno}")
+    nodes = list(ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
+    calls = {node.func: node for node in nodes if isinstance(node, ast.Call)}
+    for node in nodes:
+        if not isinstance(node, ast.Attribute) or ast.unparse(node) != "pytest.mark.feature":
+            continue
+        if node not in calls:
+            raise ValueError(
+                f"{path}:{node.lineno}: a marker under another name is not found by reading: write "
+                'pytest.mark.feature("Name", fidelity="exact") where it is used.'
+            )
+        yield _name_and_fidelity(calls[node], f"{path}:{node.lineno}")
 
 
 def _name_and_fidelity(marker: ast.Call, place: str) -> tuple[str, str]:

@@ -11,10 +11,8 @@ MatMulMode = poptorch.MatMulSerializationMode
 X = torch.randn(1, 3, 8, 8)
 WEIGHT = torch.randn(2, 3, 3, 3)
 
-feature = pytest.mark.feature
 
-
-@feature("serializedMatMul", fidelity="exact")
+@pytest.mark.feature("serializedMatMul", fidelity="exact")
 @pytest.mark.parametrize("keep_precision", [False, True])
 @pytest.mark.parametrize("factor", [0, 1, 2, 4])
 @pytest.mark.parametrize("mode", list(MatMulMode))
@@ -26,7 +24,7 @@ def test_matmul_when_serialised_then_equals_matmul(mode, factor, keep_precision)
     torch.testing.assert_close(result, lhs @ rhs)
 
 
-@feature("serializedMatMul", fidelity="exact")
+@pytest.mark.feature("serializedMatMul", fidelity="exact")
 @pytest.mark.parametrize(
     ("mode", "parts"),
     [(MatMulMode.InputChannels, 2), (MatMulMode.ReducingDim, 4), (MatMulMode.OutputChannels, 3)],
@@ -39,7 +37,7 @@ def test_matmul_when_serialised_then_it_really_runs_in_parts(mode, parts):
     assert sum(node.target is torch.ops.aten.mm.default for node in graph.operations) == parts
 
 
-@feature("serializedMatMul", fidelity="exact")
+@pytest.mark.feature("serializedMatMul", fidelity="exact")
 def test_matmul_when_arguments_are_wrong_then_error():
     with pytest.raises(AssertionError):
         poptorch.serializedMatMul(1, X, MatMulMode.Disabled)
@@ -72,7 +70,7 @@ PLACES = {
 }
 
 
-@feature("set_overlap_for_input", fidelity="accepted")
+@pytest.mark.feature("set_overlap_for_input", fidelity="accepted")
 @pytest.mark.parametrize("mark", [poptorch.set_overlap_for_input, poptorch.set_overlap_for_output])
 def test_overlap_when_set_then_structure_and_values_stay(mark):
     mode = poptorch.OverlapMode.OverlapDeviceIterationLoop
@@ -94,7 +92,7 @@ def records(function, *inputs):
     return [record_of(node) for node in compiled._executable.graph.operations]
 
 
-@feature("NameScope", fidelity="exact")
+@pytest.mark.feature("NameScope", fidelity="exact")
 def test_scope_when_nested_then_operations_carry_the_names():
     def forward(model, x):
         with poptorch.NameScope("outer"):
@@ -106,7 +104,7 @@ def test_scope_when_nested_then_operations_carry_the_names():
     assert [record.scope for record in records(forward, X)] == ["outer", "outer/inner", ""]
 
 
-@feature("NameScope", fidelity="exact")
+@pytest.mark.feature("NameScope", fidelity="exact")
 def test_scope_when_an_operation_fails_then_the_error_names_it():
     def forward(model, x, index):
         with poptorch.NameScope("lookup"):
@@ -116,13 +114,13 @@ def test_scope_when_an_operation_fails_then_the_error_names_it():
         infer(forward, torch.ones(1, 3), torch.tensor([[9]]))
 
 
-@feature("NameScope", fidelity="exact")
+@pytest.mark.feature("NameScope", fidelity="exact")
 def test_scope_when_name_is_no_string_then_error():
     with pytest.raises(AssertionError, match="Parameter to NameScope must be a string"):
         poptorch.NameScope(3)
 
 
-@feature("Attribute", fidelity="accepted")
+@pytest.mark.feature("Attribute", fidelity="accepted")
 def test_attributes_when_nested_then_they_merge_and_are_restored():
     def forward(model, x):
         with poptorch.Attribute(__outline={"layer": "embedding", "depth": 1}):
@@ -138,7 +136,7 @@ def test_attributes_when_nested_then_they_merge_and_are_restored():
     assert found == [outer, inner, outer, {}]
 
 
-@feature("MultiConv", fidelity="accepted")
+@pytest.mark.feature("MultiConv", fidelity="accepted")
 def test_multi_conv_when_used_then_results_stay():
     def forward(model, x, w):
         multi = poptorch.MultiConv()
@@ -153,7 +151,7 @@ def test_multi_conv_when_used_then_results_stay():
     torch.testing.assert_close(second, torch.conv2d(X + 1, WEIGHT))
 
 
-@feature("MultiConv", fidelity="accepted")
+@pytest.mark.feature("MultiConv", fidelity="accepted")
 def test_multi_conv_when_a_list_has_the_wrong_length_then_error():
     def forward(model, x, w):
         with poptorch.MultiConv().enableConvDithering([True, False]):
@@ -163,7 +161,7 @@ def test_multi_conv_when_a_list_has_the_wrong_length_then_error():
         infer(forward, X, WEIGHT)
 
 
-@feature("MultiConv", fidelity="accepted")
+@pytest.mark.feature("MultiConv", fidelity="accepted")
 def test_multi_conv_when_nested_then_error_and_the_next_trace_works():
     def nested(model, x):
         with poptorch.MultiConv(), poptorch.MultiConv():
@@ -178,7 +176,7 @@ def test_multi_conv_when_nested_then_error_and_the_next_trace_works():
     torch.testing.assert_close(infer(single, X), X + 1)
 
 
-@feature("MultiConv", fidelity="accepted")
+@pytest.mark.feature("MultiConv", fidelity="accepted")
 @pytest.mark.parametrize(
     ("method", "value", "error", "text"),
     [

@@ -2,19 +2,14 @@
 
 import pytest
 import torch
-from flow_models import infer, quiet_options, train_weight
-from helpers import Setting, plain_step
+from flow_models import infer, quiet_options
 
 import poptorch_emu as poptorch
 
 X = torch.tensor([[1.0, 2.0, -3.0]])
 
-feature = pytest.mark.feature
-loop_feature = feature("for_loop", fidelity="exact")
-cond_feature = feature("cond", fidelity="exact")
 
-
-@loop_feature
+@pytest.mark.feature("for_loop", fidelity="exact")
 def test_loop_when_run_then_each_iteration_gets_the_one_before():
     (result,) = infer(lambda m, x: poptorch.for_loop(5, lambda y: y * m.weight + 1, [x]), X)
     expected = X
@@ -23,7 +18,7 @@ def test_loop_when_run_then_each_iteration_gets_the_one_before():
     torch.testing.assert_close(result, expected)
 
 
-@loop_feature
+@pytest.mark.feature("for_loop", fidelity="exact")
 def test_loop_when_run_then_the_body_is_traced_once():
     calls = []
 
@@ -40,7 +35,7 @@ def test_loop_when_run_then_the_body_is_traced_once():
     assert calls == [1]
 
 
-@loop_feature
+@pytest.mark.feature("for_loop", fidelity="exact")
 @pytest.mark.parametrize("as_result", [list, tuple])
 def test_loop_when_body_returns_a_container_then_the_result_is_a_list(as_result):
     structures = []
@@ -54,7 +49,7 @@ def test_loop_when_body_returns_a_container_then_the_result_is_a_list(as_result)
     assert structures == [list]
 
 
-@loop_feature
+@pytest.mark.feature("for_loop", fidelity="exact")
 def test_loop_when_it_writes_in_place_then_nothing_outside_changes():
     def forward(model, x):
         outer = x * 1
@@ -73,7 +68,7 @@ def test_loop_when_it_writes_in_place_then_nothing_outside_changes():
     torch.testing.assert_close(result, X + 3 * (1 + 2 * X))
 
 
-@loop_feature
+@pytest.mark.feature("for_loop", fidelity="exact")
 def test_loop_when_outer_tensor_was_changed_before_then_the_body_sees_the_change():
     def forward(model, x):
         total = x.clone()
@@ -87,7 +82,7 @@ def test_loop_when_outer_tensor_was_changed_before_then_the_body_sees_the_change
     torch.testing.assert_close(total, X + 11)
 
 
-@loop_feature
+@pytest.mark.feature("for_loop", fidelity="exact")
 def test_loop_when_nested_then_inner_captures_from_both_scopes():
     def forward(model, x):
         def outer(y):
@@ -105,7 +100,7 @@ def test_loop_when_nested_then_inner_captures_from_both_scopes():
     torch.testing.assert_close(result, expected)
 
 
-@loop_feature
+@pytest.mark.feature("for_loop", fidelity="exact")
 def test_loop_when_run_for_many_micro_batches_then_each_is_its_own():
     rows = torch.arange(4.0).reshape(4, 1)
     (result,) = infer(
@@ -114,7 +109,7 @@ def test_loop_when_run_for_many_micro_batches_then_each_is_its_own():
     torch.testing.assert_close(result, rows * 9)
 
 
-@loop_feature
+@pytest.mark.feature("for_loop", fidelity="exact")
 def test_loop_when_it_draws_numbers_then_each_iteration_has_its_own():
     def forward(model, x):
         def body(rows, index):
@@ -129,21 +124,21 @@ def test_loop_when_it_draws_numbers_then_each_iteration_has_its_own():
     assert torch.equal(first, infer(forward, torch.zeros(8, 4)))
 
 
-@loop_feature
+@pytest.mark.feature("for_loop", fidelity="exact")
 @pytest.mark.parametrize("count", [0, -1])
 def test_loop_when_count_is_not_positive_then_inputs_come_back(count):
     (result,) = infer(lambda m, x: poptorch.for_loop(count, lambda y: y + 1, [x]), X)
     torch.testing.assert_close(result, X)
 
 
-@loop_feature
+@pytest.mark.feature("for_loop", fidelity="exact")
 def test_loop_when_called_outside_a_trace_then_the_body_runs_once_on_copies():
     x = X.clone()
     assert torch.equal(poptorch.for_loop(7, lambda y: y.add_(1), [x])[0], X + 1)
     assert torch.equal(x, X)
 
 
-@loop_feature
+@pytest.mark.feature("for_loop", fidelity="exact")
 @pytest.mark.parametrize(
     ("inputs", "text"),
     [
@@ -157,7 +152,7 @@ def test_loop_when_inputs_are_wrong_then_value_error(inputs, text):
         poptorch.for_loop(1, lambda y: y, inputs)
 
 
-@loop_feature
+@pytest.mark.feature("for_loop", fidelity="exact")
 @pytest.mark.parametrize(
     "body",
     [lambda y: [y, y], lambda y: y[:, :2], lambda y: y.int(), lambda y: 3],
@@ -168,7 +163,7 @@ def test_loop_when_body_returns_something_else_then_error_names_it(body):
         infer(lambda m, x: poptorch.for_loop(2, body, [x]), X)
 
 
-@loop_feature
+@pytest.mark.feature("for_loop", fidelity="exact")
 def test_loop_when_an_operation_fails_then_error_names_the_iteration():
     def forward(model, x, index):
         return poptorch.for_loop(3, lambda i: i + torch.gather(x, 1, i), [index])
@@ -181,7 +176,7 @@ def test_loop_when_an_operation_fails_then_error_names_the_iteration():
     assert result.tolist() == [[2]]
 
 
-@loop_feature
+@pytest.mark.feature("for_loop", fidelity="exact")
 @pytest.mark.parametrize("use", [lambda t: t + 1, lambda t: t], ids=["operation", "output"])
 def test_loop_when_a_tensor_leaks_from_the_body_then_error_says_so(use):
     def forward(model, x):
@@ -207,7 +202,7 @@ class _Gather(torch.nn.Module):
         return self.function(self, x, index)
 
 
-@cond_feature
+@pytest.mark.feature("cond", fidelity="exact")
 @pytest.mark.parametrize("sign", [1.0, -1.0], ids=["then", "else"])
 def test_cond_when_run_then_the_value_decides(sign):
     def forward(model, x):
@@ -221,7 +216,7 @@ def test_cond_when_run_then_the_value_decides(sign):
     torch.testing.assert_close(result, x * weight if sign > 0 else weight.reshape(1, 3))
 
 
-@cond_feature
+@pytest.mark.feature("cond", fidelity="exact")
 def test_cond_when_only_one_side_can_run_then_the_other_does_not():
     def forward(model, x, index):
         return poptorch.cond(
@@ -233,7 +228,7 @@ def test_cond_when_only_one_side_can_run_then_the_other_does_not():
     assert infer(forward, x, torch.tensor([[7]]))[0].item() == 0
 
 
-@cond_feature
+@pytest.mark.feature("cond", fidelity="exact")
 def test_cond_when_it_writes_in_place_then_nothing_outside_changes():
     def forward(model, x):
         result = poptorch.cond(x.sum() < 0, lambda a: a.add_(1), [x], lambda: x.mul_(2), [])
@@ -245,7 +240,7 @@ def test_cond_when_it_writes_in_place_then_nothing_outside_changes():
         torch.testing.assert_close(x, value)
 
 
-@cond_feature
+@pytest.mark.feature("cond", fidelity="exact")
 def test_cond_when_nested_in_a_loop_then_each_iteration_decides():
     def forward(model, x):
         def body(y):
@@ -265,7 +260,7 @@ def test_cond_when_nested_in_a_loop_then_each_iteration_decides():
     assert infer(forward, torch.tensor([1.0]))[0].item() == expected
 
 
-@cond_feature
+@pytest.mark.feature("cond", fidelity="exact")
 def test_cond_when_called_outside_a_trace_then_it_is_a_branch():
     then = poptorch.cond(torch.tensor(True), lambda: X, [], lambda: -X, [])
     otherwise = poptorch.cond(torch.tensor(False), lambda: X, [], lambda a: (-a,), [X])
@@ -273,14 +268,14 @@ def test_cond_when_called_outside_a_trace_then_it_is_a_branch():
     assert isinstance(otherwise, list) and torch.equal(otherwise[0], -X)
 
 
-@cond_feature
+@pytest.mark.feature("cond", fidelity="exact")
 @pytest.mark.parametrize("inputs", [X, (X,), [1]], ids=["tensor", "tuple", "no tensor"])
 def test_cond_when_inputs_are_wrong_then_value_error(inputs):
     with pytest.raises(ValueError, match="poptorch.cond expects then_inps and else_inps tensors"):
         poptorch.cond(torch.tensor(True), lambda: X, [], lambda a: a, inputs)
 
 
-@cond_feature
+@pytest.mark.feature("cond", fidelity="exact")
 @pytest.mark.parametrize(
     "other",
     [lambda a: (a, a), lambda a: a[:, 1:], lambda a: a.half()],
@@ -289,177 +284,3 @@ def test_cond_when_inputs_are_wrong_then_value_error(inputs):
 def test_cond_when_bodies_disagree_then_error(other):
     with pytest.raises(poptorch.Error, match="outputs of then_body"):
         infer(lambda m, x: poptorch.cond(x.sum() > 0, lambda a: a, [x], other, [x]), X)
-
-
-def plain_loop(count, body, inputs):
-    for _ in range(count):
-        result = body(*inputs)
-        inputs = list(result) if isinstance(result, (list, tuple)) else [result]
-    return inputs
-
-
-def plain_cond(condition, then_body, then_inputs, else_body, else_inputs):
-    result = then_body(*then_inputs) if condition else else_body(*else_inputs)
-    return list(result) if isinstance(result, (list, tuple)) else [result]
-
-
-def simple_loop(model, x, loop, cond):
-    (y,) = loop(4, lambda y: torch.tanh(y * model.weight + x), [x])
-    return y.square().sum()
-
-
-def carried_weight(model, x, loop, cond):
-    y, w = loop(3, lambda y, w: (y * w, w + 0.1 * y.sum()), [x, model.weight * 2])
-    return (y + w).sum()
-
-
-def counted_loop(model, x, loop, cond):
-    start = torch.zeros((), dtype=torch.int64, device=x.device)
-    y, _ = loop(3, lambda y, i: (y * model.weight * (i + 1), i + 1), [x, start])
-    return y.sum()
-
-
-def dependent_captures(model, x, loop, cond):
-    doubled = model.weight * 2
-    (y,) = loop(3, lambda y: y * model.weight + doubled, [x])
-    return (y * doubled).sum()
-
-
-def one_branch(model, x, loop, cond):
-    (y,) = cond(
-        x.sum() > 0, lambda a: torch.exp(a), [x * model.weight], lambda: model.weight * x**2, []
-    )
-    return y.sum()
-
-
-def changed_in_place(model, x, loop, cond):
-    def body(y):
-        y *= model.weight
-        y += 1
-        return y
-
-    y = x * model.weight
-    (z,) = loop(3, body, [y.clone()])
-    return (z * y).sum()
-
-
-def returned_capture(model, x, loop, cond):
-    doubled = model.weight * 2
-    (y,) = cond(x.sum() > 0, lambda: doubled, [], lambda a: a, [model.weight])
-    (z,) = loop(2, lambda z: doubled * z, [y])
-    return (y * z).sum()
-
-
-def nested(model, x, loop, cond):
-    def body(y, total):
-        def twice(a):
-            return loop(2, lambda z: torch.sin(z * model.weight), [a])
-
-        (y,) = cond(y.sum() > 0, twice, [y], lambda: y * model.weight - total, [])
-        return y, total + y.sum() * model.weight[0]
-
-    y, total = loop(3, body, [x, x.sum()])
-    return y.sum() + total
-
-
-@feature("for_loop in training", fidelity="exact")
-@pytest.mark.parametrize("sign", [1.0, -1.0], ids=["positive", "negative"])
-@pytest.mark.parametrize(
-    "function",
-    [
-        simple_loop,
-        carried_weight,
-        counted_loop,
-        dependent_captures,
-        one_branch,
-        changed_in_place,
-        returned_capture,
-        nested,
-    ],
-)
-def test_gradient_when_through_control_flow_then_equals_plain_autograd(function, sign):
-    x = torch.tensor([[0.3, 0.7, 1.1]]) * sign
-
-    def forward(model, x):
-        return poptorch.identity_loss(function(model, x, poptorch.for_loop, poptorch.cond), "none")
-
-    weight = torch.tensor([0.5, -0.9, 1.2])
-    gradient = train_weight(forward, x, weight=weight)
-    plain = torch.nn.Module()
-    plain.weight = torch.nn.Parameter(weight.clone())
-    function(plain, x, plain_loop, plain_cond).backward()
-    torch.testing.assert_close(gradient, plain.weight.grad, rtol=1e-5, atol=1e-6)
-
-
-@feature("for_loop in training", fidelity="exact")
-def test_gradient_when_a_loop_draws_numbers_then_backward_uses_the_same():
-    def forward(model, x):
-        masks = torch.zeros(4, 3, device="ipu")
-
-        def body(y, masks, index):
-            noise = torch.rand(3, device="ipu")
-            row = torch.arange(4, device="ipu").reshape(4, 1) == index
-            return y * noise * model.weight, torch.where(row, noise, masks), index + 1
-
-        start = torch.zeros((), dtype=torch.int64, device="ipu")
-        y, masks, _ = poptorch.for_loop(4, body, [x, masks, start])
-        return poptorch.identity_loss(y.sum(), "none"), masks
-
-    weight = torch.tensor([0.5, -0.9, 1.2])
-    kept = {}
-
-    class Model(torch.nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.weight = torch.nn.Parameter(weight.clone())
-
-        def forward(self, x):
-            return forward(self, x)
-
-    model = Model()
-    optimizer = poptorch.optim.SGD(model.parameters(), lr=1.0)
-    training = poptorch.trainingModel(model, quiet_options(), optimizer)
-    _, kept["masks"] = training(X)
-    gradient = weight - model.weight.detach()
-    plain = weight.clone().requires_grad_()
-    (X * kept["masks"].prod(0) * plain**4).sum().backward()
-    assert len(kept["masks"].unique()) == 12
-    torch.testing.assert_close(gradient, plain.grad, rtol=1e-5, atol=1e-6)
-
-
-class _TwoStages(torch.nn.Module):
-    """Two layers on two IPUs with a loop in each; the loops may be plain Python."""
-
-    def __init__(self, loop):
-        super().__init__()
-        self.first = torch.nn.Linear(3, 4)
-        self.second = torch.nn.Linear(4, 4)
-        self.loop = loop
-
-    def forward(self, x, target):
-        poptorch.Block.start("first", ipu_id=0)
-        x = self.first(x)
-        (x,) = self.loop(2, lambda y: torch.tanh(y), [x])
-        poptorch.Block.start("second", ipu_id=1)
-        (x,) = self.loop(3, lambda y: torch.tanh(self.second(y)) + y, [x])
-        return x, torch.nn.functional.mse_loss(x, target)
-
-
-@feature("for_loop in training", fidelity="exact")
-@pytest.mark.parametrize("strategy", ["pipelined", "sharded"])
-def test_gradient_when_loops_are_in_two_stages_then_training_equals_plain(strategy):
-    setting = Setting(strategy, accumulation=3, iterations=2)
-    emulated, plain = _TwoStages(poptorch.for_loop), _TwoStages(plain_loop)
-    plain.load_state_dict(emulated.state_dict())
-    optimizer = torch.optim.SGD(plain.parameters(), lr=0.1)
-    training = poptorch.trainingModel(
-        emulated, setting.options(), poptorch.optim.SGD(emulated.parameters(), lr=0.1)
-    )
-    for _ in range(2):
-        batch = torch.randn(6, 3), torch.randn(6, 4)
-        _, losses = training(*batch)
-        expected = plain_step(plain, optimizer, batch, setting)
-        torch.testing.assert_close(losses.reshape(-1), expected, rtol=1e-5, atol=1e-6)
-    training.destroy()
-    for name, value in plain.state_dict().items():
-        torch.testing.assert_close(emulated.state_dict()[name], value, rtol=1e-5, atol=1e-6)

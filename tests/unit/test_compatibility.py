@@ -65,3 +65,8 @@ def test_marker_when_it_cannot_be_read_then_names_the_place(marker, tmp_path):
 def test_marker_when_the_word_is_unknown_then_lists_the_words(tmp_path):
     with pytest.raises(ValueError, match="'perfect' is none of exact, modelled"):
         features(tmp_path, test_x='x = pytest.mark.feature("A", fidelity="perfect")')
+
+
+def test_marker_when_under_another_name_then_names_the_place(tmp_path):
+    with pytest.raises(ValueError, match=r"test_x\.py:1: a marker under another name"):
+        features(tmp_path, test_x='f = pytest.mark.feature\n@f("A", fidelity="exact")\ndef t(): 0')
