@@ -15,7 +15,7 @@ from poptorch_emu.compile.executable import Executable
 from poptorch_emu.compile.limits import check_batches
 from poptorch_emu.config import CompileConfig, TargetKind
 from poptorch_emu.enums import OutputMode
-from poptorch_emu.errors import Error, make_error, require
+from poptorch_emu.errors import make_error, require
 from poptorch_emu.hooks import run_post_compile_hooks, run_pre_compile_hooks
 from poptorch_emu.inspection import Inspection
 from poptorch_emu.log import logger, start_repeats
@@ -104,10 +104,11 @@ class PoplarExecutor(WeightMovement, RandomState, Measurement, Inspection):
             Error: the arguments are not those the model was compiled for, or the device failed.
         """
         arguments, session = self._ready(args, kwargs)
+        if self._training:
+            # Before the run: one that fails later on may have trained already.
+            self._host_is_stale = True
         outputs = session.run(arguments.tensors(self._arguments))
         self._anchored = session.anchored
-        if self._training:
-            self._host_is_stale = True
         return without_backward(outputs, self._compiled().host_outputs.values())
 
     def compile(self, *args: Any, **kwargs: Any) -> None:
@@ -321,10 +322,10 @@ class PoplarExecutor(WeightMovement, RandomState, Measurement, Inspection):
             self._attach_compiled()
 
     def _attach_compiled(self) -> None:
-        """Attaches what was just compiled; without a free device, nothing is compiled either."""
+        """Attaches what was just compiled; if that fails, nothing is compiled either."""
         try:
             self._attach()
-        except Error:
+        except BaseException:
             self._executable = None
             self._arguments = None
             raise
@@ -333,13 +334,25 @@ class PoplarExecutor(WeightMovement, RandomState, Measurement, Inspection):
         executable = self._compiled()
         if executable.has_device_work and executable.config.target is TargetKind.HARDWARE:
             self._device = acquire(executable.num_ipus, executable.config.ipu_id)
+        try:
+            self._session = self._new_session(executable)
+        except BaseException:
+            self._release()
+            raise
+
+    def _new_session(self, executable: Executable) -> Session:
         session = Session(executable)
         session.upload(self._host_tensors())
         if self._optimizer is not None:
             self._optimizer.send(session)
         if self._rng_state is not None:
             session.rng_state = self._rng_state
-        self._session = session
+        return session
+
+    def _release(self) -> None:
+        if self._device is not None:
+            self._device.release()
+            self._device = None
 
     def _detach(self) -> None:
         """Brings back what the device has and releases it, if one is attached."""
@@ -352,9 +365,7 @@ class PoplarExecutor(WeightMovement, RandomState, Measurement, Inspection):
             self._rng_state = self._session.rng_state
             self._spans = spans_of(self._session)
             self._session = None
-        if self._device is not None:
-            self._device.release()
-            self._device = None
+        self._release()
 
     def _warn_about_strides(self, arguments: Arguments) -> None:
         if self._has_warned_about_strides:

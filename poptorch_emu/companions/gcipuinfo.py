@@ -3,34 +3,29 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
 
 from poptorch_emu.runtime.devices import current_system
 from poptorch_emu.version import __version__
 
 __all__ = ["gcipuinfo"]
 
-# Source: the C600 and Bow-2000 data sheets: a Mk2 IPU has 1,472 tiles of 624 KiB.
-_TILES_PER_IPU = 1472
-_MEMORY_PER_TILE_BYTES = 624 * 1024
+# By the version of the architecture: tiles of an IPU and memory of a tile.
+# Source: Graphcore's data sheets of the GC2 (Mk1), GC200 (Mk2) and Bow IPU.
+_TILES_PER_IPU = {1: 1216, 2: 1472, 21: 1472}
+_MEMORY_PER_TILE_BYTES = {1: 256 * 1024, 2: 624 * 1024, 21: 624 * 1024}
 
 
-@dataclass(frozen=True)
-class _Device:
-    first_ipu: int
-    num_ipus: int
-
-    def attributes(self, device_id: int) -> dict[str, str]:
-        return {
-            "id": str(device_id),
-            "type": "virtual",
-            "ipu architecture": "ipu2",
-            "number of IPUs": str(self.num_ipus),
-            "first IPU": str(self.first_ipu),
-            "tiles": str(self.num_ipus * _TILES_PER_IPU),
-            "tile memory (bytes)": str(_MEMORY_PER_TILE_BYTES),
-            "driver version": f"poptorch_emu {__version__}",
-        }
+def _attributes(device_id: int, ipus: range, version: int) -> dict[str, str]:
+    return {
+        "id": str(device_id),
+        "type": "virtual",
+        "ipu architecture": f"ipu{version}",
+        "number of IPUs": str(len(ipus)),
+        "first IPU": str(ipus.start),
+        "tiles": str(len(ipus) * _TILES_PER_IPU[version]),
+        "tile memory (bytes)": str(_MEMORY_PER_TILE_BYTES[version]),
+        "driver version": f"poptorch_emu {__version__}",
+    }
 
 
 class gcipuinfo:
@@ -38,13 +33,10 @@ class gcipuinfo:
 
     def getDevices(self) -> list[dict[str, str]]:
         """Returns the attributes of each device, all as text; empty without IPUs."""
-        total = current_system().num_ipus
-        devices = [
-            _Device(first, size)
-            for size in (2**power for power in range(total.bit_length()))
-            for first in range(0, total - size + 1, size)
+        system = current_system()
+        return [
+            _attributes(index, ipus, system.version) for index, ipus in enumerate(system.devices())
         ]
-        return [device.attributes(index) for index, device in enumerate(devices)]
 
     def getDevicesAsJSON(self) -> str:
         """Returns the same as JSON text."""

@@ -7,46 +7,41 @@ from typing import Any
 import torch
 
 from poptorch_emu.enums import OverlapMode
-from poptorch_emu.errors import make_error
 from poptorch_emu.ir.marks import OVERLAP_INPUT, OVERLAP_OUTPUT
 from poptorch_emu.structure import flatten_tensors, rebuild
 from poptorch_emu.trace import blocks
 
 
 def set_overlap_for_input(input_tensors: Any, mode: OverlapMode) -> Any:
-    """Returns its argument; says that the transfer of these inputs overlaps (accepted).
+    """Returns its argument; says that the transfer of these inputs overlaps (modelled).
 
     Args:
         input_tensors: tensors in containers; what is no tensor stays as it is.
         mode: with what the transfer overlaps.
 
     Raises:
-        Error: a leaf of the structure is given as a tensor, but is none.
+        TypeError: `mode` is no `OverlapMode`.
     """
-    return _marked(input_tensors, mode, OVERLAP_INPUT, "inputs")
+    return _marked(input_tensors, mode, OVERLAP_INPUT)
 
 
 def set_overlap_for_output(output_tensors: Any, mode: OverlapMode) -> Any:
-    """Returns its argument; says that the transfer of these outputs overlaps (accepted).
+    """Returns its argument; says that the transfer of these outputs overlaps (modelled).
 
     Args:
         output_tensors: tensors in containers; what is no tensor stays as it is.
         mode: with what the transfer overlaps.
 
     Raises:
-        Error: a leaf of the structure is given as a tensor, but is none.
+        TypeError: `mode` is no `OverlapMode`.
     """
-    return _marked(output_tensors, mode, OVERLAP_OUTPUT, "outputs")
+    return _marked(output_tensors, mode, OVERLAP_OUTPUT)
 
 
-def _marked(structure: Any, mode: OverlapMode, operator: Any, what: str) -> Any:
+def _marked(structure: Any, mode: OverlapMode, operator: Any) -> Any:
+    if not isinstance(mode, OverlapMode):
+        raise TypeError(f"mode must be a poptorch.OverlapMode, not {mode!r} ({type(mode)}).")
     tensors = flatten_tensors(structure)
-    for tensor in tensors:
-        if not isinstance(tensor, torch.Tensor):
-            raise make_error(
-                f"You may only set overlap for torch.tensor {what}. {type(tensor)} is not "
-                "supported."
-            )
     if not blocks.is_tracing():
         return rebuild(structure, iter(tensors))
     return rebuild(structure, iter([_Mark.apply(t, operator, mode.value) for t in tensors]))  # type: ignore[no-untyped-call]

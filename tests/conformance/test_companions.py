@@ -2,7 +2,6 @@
 
 import json
 from enum import IntEnum
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -11,6 +10,7 @@ import poptorch_emu as poptorch
 from poptorch_emu.companions import gcipuinfo, libpvti, popart, popdist
 from poptorch_emu.companions.horovod import torch as hvd
 from poptorch_emu.companions.popdist import poptorch as popdist_poptorch
+from poptorch_emu.runtime.devices import System
 
 popart_feature = pytest.mark.feature("popart", fidelity="accepted")
 popdist_feature = pytest.mark.feature("popdist", fidelity="accepted")
@@ -172,7 +172,7 @@ class Loss(torch.nn.Module):
     ("num_ipus", "sizes"), [(0, []), (1, [1]), (3, [1, 1, 1, 2]), (4, [1, 1, 1, 1, 2, 2, 4])]
 )
 def test_inventory_then_lists_each_ipu_and_each_aligned_group(num_ipus, sizes, monkeypatch):
-    monkeypatch.setattr(gcipuinfo, "current_system", lambda: SimpleNamespace(num_ipus=num_ipus))
+    monkeypatch.setattr(gcipuinfo, "current_system", lambda: System("test", num_ipus, 2))
     inventory = gcipuinfo.gcipuinfo()
     inventory.setUpdateMode(True)
     devices = inventory.getDevices()
@@ -183,8 +183,21 @@ def test_inventory_then_lists_each_ipu_and_each_aligned_group(num_ipus, sizes, m
 
 
 @pytest.mark.feature("gcipuinfo", fidelity="modelled")
+@pytest.mark.parametrize(
+    ("system", "architecture", "tiles"),
+    [("mk1-c2", "ipu1", 1216), ("mk2-pod4", "ipu2", 1472), ("bow-pod4", "ipu21", 1472)],
+)
+def test_inventory_when_the_system_differs_then_so_do_its_ipus(
+    system, architecture, tiles, monkeypatch
+):
+    monkeypatch.setenv("POPTORCH_EMU_SYSTEM", system)
+    first = gcipuinfo.gcipuinfo().getDevices()[0]
+    assert (first["ipu architecture"], first["tiles"]) == (architecture, str(tiles))
+
+
+@pytest.mark.feature("gcipuinfo", fidelity="modelled")
 def test_inventory_when_asked_for_an_attribute_then_gives_it_for_each_device(monkeypatch):
-    monkeypatch.setattr(gcipuinfo, "current_system", lambda: SimpleNamespace(num_ipus=2))
+    monkeypatch.setattr(gcipuinfo, "current_system", lambda: System("test", 2, 2))
     inventory = gcipuinfo.gcipuinfo()
     assert inventory.getNamedAttributeForAll("tiles") == ["1472", "1472", "2944"]
     assert inventory.getNamedAttributeForAll("average board temp") == ["N/A"] * 3
