@@ -1,8 +1,8 @@
 """Iterates a dataset that another process loads ahead of time.
 
-This is the side of the process that consumes; what the worker does, and who owns which slot of the
-ring when, is told in `accessor_worker.py`. Nothing here polls: whoever has to wait sleeps in the
-kernel until a message comes or the other side is gone.
+This is the side of the process that consumes; what the worker does is told in `accessor_worker.py`,
+and who owns which slot of the ring when in `accessor_link.py`. Nothing here polls: whoever has to
+wait sleeps in the kernel until a message comes or the other side is gone.
 """
 
 from __future__ import annotations
@@ -16,23 +16,22 @@ from collections.abc import Iterable
 from multiprocessing import Pipe, get_context
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
-from multiprocessing.reduction import recv_handle
 from multiprocessing.util import Finalize
 from typing import Any
 
 from poptorch_emu.enums import SharingStrategy
 from poptorch_emu.errors import make_error
-from poptorch_emu.runtime.accessor_worker import (
+from poptorch_emu.runtime.accessor_link import (
     Begin,
     Ended,
     Failed,
     Filled,
+    Link,
+    LinkClosed,
     Ready,
     Released,
-    WorkerSettings,
-    close_when_forked,
-    run_worker,
 )
+from poptorch_emu.runtime.accessor_worker import WorkerSettings, close_when_forked, run_worker
 from poptorch_emu.runtime.cargo import packed
 from poptorch_emu.runtime.ring import Ring
 from poptorch_emu.structure import rebuild
@@ -85,9 +84,10 @@ class Accessor:
         self._is_holding = False
         self._num_received = 0
         self._failure: str | None = None
-        self._connection, self._process = _start_worker(dataset, settings, strategy)
+        connection, self._process = _start_worker(dataset, settings, strategy)
+        self._link = Link(connection)
         self._finalizer = Finalize(
-            self, _stop_worker, (self._process, self._connection), exitpriority=_EXIT_PRIORITY
+            self, _stop_worker, (self._process, connection), exitpriority=_EXIT_PRIORITY
         )
         try:
             self._ring, self._template = self._set_up()
@@ -144,7 +144,7 @@ class Accessor:
     def _set_up(self) -> tuple[Ring, Any]:
         message = self._receive()
         if isinstance(message, Ready):
-            file = recv_handle(self._connection)
+            file = self._link.receive_file()
             try:
                 return Ring(message.layout, file), pickle.loads(message.pickled_template)
             finally:
@@ -186,16 +186,16 @@ class Accessor:
 
     def _send(self, message: Begin | Released) -> None:
         try:
-            self._connection.send(message)
-        except OSError:
+            self._link.send(message)
+        except LinkClosed:
             pass  # The worker has ended; what it said last is still to be received.
 
     def _receive(self) -> Ready | Filled | Ended | Failed:
         try:
-            if not self._connection.poll():
+            if not self._link.has_message():
                 time.sleep(self._miss_sleep_seconds)
-            message: Ready | Filled | Ended | Failed = self._connection.recv()
-        except (EOFError, OSError):
+            message: Ready | Filled | Ended | Failed = self._link.receive()
+        except LinkClosed:
             return Failed("its worker process ended without a word; was it killed?")
         return message
 

@@ -1,9 +1,6 @@
 """The worker process of an asynchronous accessor: it iterates a dataset and fills a ring of slots.
 
-Accessor and worker talk through one pipe. The worker owns a slot until it has announced it as
-`Filled`, the accessor from then until it answers `Released`: each `Filled` has exactly one answer,
-also where the accessor has lost interest in that epoch. The end of the pipe is the end of the
-worker, so it cannot outlive the process that started it.
+What the two processes say to each other is told in `accessor_link.py`.
 """
 
 from __future__ import annotations
@@ -17,21 +14,28 @@ from dataclasses import dataclass
 from itertools import chain
 from multiprocessing import set_start_method
 from multiprocessing.connection import Connection
-from multiprocessing.reduction import send_handle
 from multiprocessing.util import register_after_fork
 from typing import Any
 
 import numpy as np
 import torch
 
+from poptorch_emu.runtime.accessor_link import (
+    Begin,
+    Ended,
+    Failed,
+    Filled,
+    Link,
+    LinkClosed,
+    Ready,
+    Released,
+)
 from poptorch_emu.runtime.element import Piece, cut_rows, template_of, tensors_of
 from poptorch_emu.runtime.ring import Ring, RingLayout, TensorSpec, new_file
 from poptorch_emu.structure import ICustomArgParser, register_parser
 
 _NOTHING = object()
 _MAX_NUMPY_SEED = 2**32
-# Only Windows wants to know which process a descriptor is sent to.
-_ANY_PROCESS = 0
 
 
 @dataclass(frozen=True)
@@ -60,51 +64,6 @@ class WorkerSettings:
     parsers: Mapping[type, ICustomArgParser]
 
 
-@dataclass(frozen=True)
-class Begin:
-    """Asks for an epoch; loading of earlier ones stops."""
-
-    epoch: int
-
-
-@dataclass(frozen=True)
-class Released:
-    """Gives the oldest filled slot back to the worker."""
-
-
-@dataclass(frozen=True)
-class Ready:
-    """Says what elements look like; the descriptor of the ring's memory follows.
-
-    The template is pickled apart, lest its tensors travel as descriptors.
-    """
-
-    layout: RingLayout
-    pickled_template: bytes
-
-
-@dataclass(frozen=True)
-class Filled:
-    """Hands the next slot over; `num_rows` is `None` for an element that was not cut."""
-
-    epoch: int
-    num_rows: int | None
-
-
-@dataclass(frozen=True)
-class Ended:
-    """Says that an epoch has no more elements."""
-
-    epoch: int
-
-
-@dataclass(frozen=True)
-class Failed:
-    """Says why the worker is about to end."""
-
-    reason: str
-
-
 def close_when_forked(connection: Connection) -> None:
     """Closes `connection` in every forked child, where it would hide the end of this process."""
     register_after_fork(connection, Connection.close)
@@ -118,11 +77,11 @@ def run_worker(connection: Connection, dataset: Iterable[Any], settings: WorkerS
     """
     close_when_forked(connection)
     _set_up_process(settings)
-    link = _Link(connection)
+    link = Link(connection)
     try:
         with torch.no_grad():
             _Producer(link, dataset, settings).run()
-    except (_AccessorGone, KeyboardInterrupt):
+    except (LinkClosed, KeyboardInterrupt):
         pass
     except BaseException as error:
         link.send(Failed("".join(traceback.format_exception_only(type(error), error)).strip()))
@@ -133,6 +92,8 @@ def _set_up_process(settings: WorkerSettings) -> None:
     set_start_method(settings.start_method, force=True)
     # As in PyTorch's own workers: the threads of the parent's pool do not survive a fork.
     torch.set_num_threads(1)
+    # A loader's helpers hand tensors over by name, at about half the cost of descriptors.
+    torch.multiprocessing.set_sharing_strategy("file_system")  # type: ignore[no-untyped-call]
     torch.manual_seed(settings.seed)
     random.seed(settings.seed)
     np.random.seed(settings.seed % _MAX_NUMPY_SEED)
@@ -140,43 +101,10 @@ def _set_up_process(settings: WorkerSettings) -> None:
         register_parser(data_type, parser)
 
 
-class _AccessorGone(Exception):  # noqa: N818
-    """The other end of the pipe is closed."""
-
-
-class _Link:
-    """The pipe, with its end told apart from errors of the dataset."""
-
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
-
-    def send(self, message: Ready | Filled | Ended | Failed) -> None:
-        try:
-            self._connection.send(message)
-        except OSError as error:
-            raise _AccessorGone from error
-
-    def send_file(self, file: int) -> None:
-        try:
-            send_handle(self._connection, file, _ANY_PROCESS)
-        except OSError as error:
-            raise _AccessorGone from error
-
-    def receive(self) -> Begin | Released:
-        try:
-            message: Begin | Released = self._connection.recv()
-        except (EOFError, OSError) as error:
-            raise _AccessorGone from error
-        return message
-
-    def has_message(self) -> bool:
-        return self._connection.poll()
-
-
 class _Producer:
     """Iterates the dataset, epoch after epoch, as far as the accessor lets it."""
 
-    def __init__(self, link: _Link, dataset: Iterable[Any], settings: WorkerSettings) -> None:
+    def __init__(self, link: Link, dataset: Iterable[Any], settings: WorkerSettings) -> None:
         self._link = link
         self._dataset = dataset
         self._settings = settings

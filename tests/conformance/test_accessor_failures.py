@@ -141,6 +141,11 @@ def shared_memory_of(process: int | str = "self") -> set[str]:
     return {line.split("/dev/shm/")[1].split()[0] for line in lines if "/dev/shm/" in line}
 
 
+def named_memory_of(processes: list[int]) -> list[str]:
+    """Returns the files of /dev/shm that PyTorch made in one of these processes."""
+    return [name for pid in processes for name in os.listdir("/dev/shm") if f"torch_{pid}_" in name]
+
+
 def use_and_terminate(accessor: AsynchronousDataAccessor) -> None:
     values(accessor)
     accessor.terminate()
@@ -275,6 +280,7 @@ def test_process_when_it_ends_then_no_other_lives_on(
     script.write_text(SCRIPT)
     token = f"ACCESSOR_TEST={tmp_path}"
     shared: set[str] = set()
+    others: list[int] = []
     expected_code, act = ENDS[end]
     with subprocess.Popen(
         [sys.executable, "-W", "error", str(script), strategy, end],
@@ -295,6 +301,7 @@ def test_process_when_it_ends_then_no_other_lives_on(
 
     assert wait_until(lambda: not processes_with(token)), errors
     assert wait_until(lambda: not shared & set(os.listdir("/dev/shm")))
+    assert wait_until(lambda: not named_memory_of(others))
     assert process.returncode == expected_code or expected_code is None
     assert "leaked" not in errors
     if end == "return":
