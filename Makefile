@@ -41,7 +41,7 @@ sanitize-asan sanitize-tsan: sanitize-%: $(VENV)/.dependencies
 		OMP_NUM_THREADS=1 PYTHONPATH=build/$* $(BIN)/pytest $(SANITIZED_TESTS)
 
 check: $(VENV)/.built
-	$(BIN)/pip install -q ruff mypy clang-format
+	$(BIN)/pip install -q $$($(BIN)/python tools/requirements.py check)
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
@@ -53,11 +53,9 @@ docs:
 bench: $(VENV)/.built
 	$(BIN)/python benchmarks/speed.py
 
-$(VENV)/.dependencies: pyproject.toml
+$(VENV)/.dependencies: pyproject.toml tools/requirements.py
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install -q torch==2.13.0 numpy tqdm
-	$(BIN)/pip install -q pytest hypothesis ninja 'setuptools>=77' wheel scipy \
-		scikit-learn matplotlib nbformat nbclient ipykernel expecttest
+	$(BIN)/pip install -q $$($(BIN)/python tools/requirements.py test)
 	touch $@
 
 $(VENV)/.built: $(VENV)/.dependencies $(SOURCES)

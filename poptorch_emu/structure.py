@@ -86,6 +86,11 @@ def rebuild(
     return structure
 
 
+def as_list(result: Any) -> list[Any]:
+    """Returns the items of a list or tuple, and anything else as the only item."""
+    return list(result) if isinstance(result, (list, tuple)) else [result]
+
+
 def _tensors(structure: Any, canonical: Any) -> Iterator[torch.Tensor]:
     parser = find_parser(structure)
     if parser is not None:

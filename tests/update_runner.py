@@ -11,12 +11,9 @@ from poptorch_emu.update.rules import state_names, update
 def make_config(
     kind: OptimizerKind, hypers: dict[str, float], is_constant: bool = True, **settings
 ) -> OptimizerConfig:
-    """Returns a configuration with one group; nesterov is always constant."""
+    """Returns a configuration with one group."""
     group = GroupConfig(
-        tuple(
-            (name, Hyper(float(value), is_constant or name == "nesterov"))
-            for name, value in sorted(hypers.items())
-        )
+        tuple((name, Hyper(float(value), is_constant)) for name, value in sorted(hypers.items()))
     )
     return OptimizerConfig(kind, (group,), (0,), **settings)
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from poptorch_emu.structure import as_list
 from poptorch_emu.trace import blocks, control_flow
 
 Body = Callable[..., Any]
@@ -34,7 +35,7 @@ def for_loop(count: int, body: Body, inputs: list[torch.Tensor]) -> list[torch.T
     """
     _check_tensors("poptorch.for_loop expects input tensors (inputs)", inputs)
     if not blocks.is_tracing():
-        return _as_list(body(*(value.clone() for value in inputs)))
+        return as_list(body(*(value.clone() for value in inputs)))
     if count < 1:
         return [value.clone() for value in inputs]
     return control_flow.for_loop(int(count), body, inputs)
@@ -71,7 +72,7 @@ def cond(
     _check_tensors(expectation, then_inps)
     _check_tensors(expectation, else_inps)
     if not blocks.is_tracing():
-        return _as_list(then_body(*then_inps) if condition else else_body(*else_inps))
+        return as_list(then_body(*then_inps) if condition else else_body(*else_inps))
     return control_flow.cond(condition, then_body, then_inps, else_body, else_inps)
 
 
@@ -84,7 +85,3 @@ def _check_tensors(expectation: str, inputs: Any) -> None:
                 f"{expectation}, but got {type(value)} "
                 f"(Object contained in list at index {index} is not torch.tensor)"
             )
-
-
-def _as_list(result: Any) -> list[torch.Tensor]:
-    return list(result) if isinstance(result, (list, tuple)) else [result]

@@ -11,6 +11,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from poptorch_emu.errors import compiler_error
 from poptorch_emu.ir.control import HOST_CALL
 from poptorch_emu.ir.text import type_text
+from poptorch_emu.structure import as_list
 from poptorch_emu.trace import blocks, regions
 from poptorch_emu.trace.module_state import on_host
 
@@ -81,7 +82,7 @@ class CPU:
         return self._flat(self.execute(*inputs))
 
     def _flat(self, result: Any) -> list[torch.Tensor]:
-        results = list(result) if isinstance(result, (list, tuple)) else [result]
+        results = as_list(result)
         for value in results:
             if not isinstance(value, torch.Tensor):
                 raise compiler_error(

@@ -13,6 +13,7 @@ from poptorch_emu.ir.text import type_text
 from poptorch_emu.ops import custom_operators
 from poptorch_emu.ops.attributes import check_attributes
 from poptorch_emu.ops.custom_operators import CustomOperator
+from poptorch_emu.structure import as_list
 from poptorch_emu.trace import blocks
 from poptorch_emu.trace.regions import current
 
@@ -57,7 +58,7 @@ def custom_op(
     if attributes is not None:
         attributes_lists.append(given)
     operator = custom_operators.find(name, domain, domain_version)
-    results = _as_list(_apply(operator, list(inputs), given))
+    results = as_list(_apply(operator, list(inputs), given))
     found, expected = type_text(results), type_text(list(example_outputs))
     if found != expected:
         raise compiler_error(
@@ -84,21 +85,17 @@ class _WithGradient(torch.autograd.Function):
     ) -> tuple[torch.Tensor, ...]:
         ctx.operator, ctx.attributes = operator, attributes
         ctx.save_for_backward(*inputs)
-        results = _as_list(operator.forward(*inputs, **attributes))
+        results = as_list(operator.forward(*inputs, **attributes))
         ctx.mark_non_differentiable(*(r for r in results if not r.is_floating_point()))
         return tuple(results)
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         inputs = ctx.saved_tensors
-        results = _as_list(ctx.operator.backward(*gradients, *inputs, **ctx.attributes))
+        results = as_list(ctx.operator.backward(*gradients, *inputs, **ctx.attributes))
         if len(results) != len(inputs):
             raise compiler_error(
                 f"The gradient of custom operator {ctx.operator.name!r} returned {len(results)} "
                 f"tensors; return one for each of the {len(inputs)} inputs, or None."
             )
         return None, None, *results
-
-
-def _as_list(result: Any) -> list[Any]:
-    return list(result) if isinstance(result, (list, tuple)) else [result]

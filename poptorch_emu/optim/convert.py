@@ -149,8 +149,6 @@ def _hyper(
 def _is_constant(
     optimizer: torch.optim.Optimizer, kind: OptimizerKind, key: str, value: Any
 ) -> bool:
-    if key == "nesterov":  # It chooses between two rules, so that it is always compiled in.
-        return True
     if isinstance(optimizer, Optimizer):
         return optimizer.variable_attrs.isConstant(key)
     if key in _ALWAYS_CONSTANT:

@@ -19,6 +19,7 @@ from torch.utils import _pytree as pytree
 from poptorch_emu.errors import compiler_error
 from poptorch_emu.ir.control import COND, FOR_LOOP
 from poptorch_emu.ir.text import type_text
+from poptorch_emu.structure import as_list
 from poptorch_emu.trace.regions import Region, Tensors, current, record_region
 from poptorch_emu.trace.source_line import user_source
 
@@ -256,7 +257,7 @@ def _bound(body: Body, inputs: Tensors) -> Callable[[Tensors], Tensors]:
 def _call(body: Body, inputs: Tensors) -> Tensors:
     """Calls the user's body on copies, so that nothing outside sees what it changes in place."""
     result = body(*(value.clone() for value in inputs))
-    outputs = list(result) if isinstance(result, (list, tuple)) else [result]
+    outputs = as_list(result)
     for index, output in enumerate(outputs):
         if not isinstance(output, torch.Tensor):
             raise compiler_error(

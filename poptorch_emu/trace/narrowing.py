@@ -2,6 +2,7 @@
 
 Source: PopTorch's numeric types: float64 becomes float32; int64 stays int64 here, but a constant
 must fit int32, as which it would leave the device; bfloat16 and complex numbers do not exist.
+float8 types are younger than PopTorch, which knows none.
 """
 
 from __future__ import annotations
@@ -21,11 +22,16 @@ _INT32 = torch.iinfo(torch.int32)
 _INT64 = torch.iinfo(torch.int64)
 
 # Names of unsupported types as PyTorch's C++ has them, and what to use in their place.
-_UNSUPPORTED = {
+UNSUPPORTED = {
     torch.bfloat16: ("BFloat16", "Half"),
     torch.complex32: ("ComplexHalf", "Half"),
     torch.complex64: ("ComplexFloat", "Float"),
     torch.complex128: ("ComplexDouble", "Float"),
+    torch.float8_e4m3fn: ("Float8_e4m3fn", "Half"),
+    torch.float8_e4m3fnuz: ("Float8_e4m3fnuz", "Half"),
+    torch.float8_e5m2: ("Float8_e5m2", "Half"),
+    torch.float8_e5m2fnuz: ("Float8_e5m2fnuz", "Half"),
+    torch.float8_e8m0fnu: ("Float8_e8m0fnu", "Half"),
 }
 
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]
@@ -103,8 +109,8 @@ def _narrowed_integers(value: torch.Tensor) -> torch.Tensor:
 
 
 def _refuse(dtype: Any) -> None:
-    if dtype in _UNSUPPORTED:
-        name, instead = _UNSUPPORTED[dtype]
+    if dtype in UNSUPPORTED:
+        name, instead = UNSUPPORTED[dtype]
         raise compiler_error(
             f"Unsupported scalar type `{name}' at {user_source()}. Please cast to `{instead}' "
             "before the tensor goes to the device."

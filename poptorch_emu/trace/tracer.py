@@ -28,7 +28,7 @@ from poptorch_emu.trace import blocks, checkpoints, loss, refusal, regions, scop
 from poptorch_emu.trace.casting import casts_mixed_types
 from poptorch_emu.trace.functions import FunctionMode
 from poptorch_emu.trace.module_state import HostTensor, on_ipu
-from poptorch_emu.trace.narrowing import Narrowing, narrowed_constant
+from poptorch_emu.trace.narrowing import UNSUPPORTED, Narrowing, narrowed_constant
 from poptorch_emu.trace.recorder import IPU, Recorder
 from poptorch_emu.trace.seed import Seed, first_gradient
 from poptorch_emu.trace.source_line import user_source
@@ -302,7 +302,7 @@ class _Tracer:
                 )
 
     def _fake_like(self, value: torch.Tensor) -> torch.Tensor:
-        if value.dtype is torch.bfloat16 or value.is_complex():
+        if value.dtype in UNSUPPORTED:
             raise compiler_error(
                 f"Unsupported tensor input type from pytorch: {value.dtype}. Please cast to "
                 "torch.float32 or torch.float16 before the tensor goes to the device."

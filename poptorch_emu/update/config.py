@@ -63,7 +63,7 @@ class Hyper:
 class GroupConfig:
     """The hyper-parameters of one group, sorted by name.
 
-    `betas` is split in `beta1` and `beta2`; `nesterov` is a constant 0 or 1.
+    `betas` is split in `beta1` and `beta2`; `nesterov` is 0 or 1.
     """
 
     hypers: tuple[tuple[str, Hyper], ...]

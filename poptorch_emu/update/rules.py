@@ -153,8 +153,17 @@ def _sgd(
         return add_scaled(w, g, hyper["lr"] * damping), {}
     ((name, velocity),) = state.items()
     velocity = add_scaled(scaled(velocity, hyper["momentum"]), g, -damping)
-    direction = add_scaled(g, velocity, hyper["momentum"]) if hyper["nesterov"] else velocity
+    direction = _sgd_direction(g, velocity, hyper)
     return add_scaled(w, direction, -hyper["lr"]), {name: velocity}
+
+
+def _sgd_direction(g: Tensor, velocity: Tensor, hyper: Hypers) -> Tensor:
+    """Returns the velocity, or what Nesterov takes instead of it."""
+    nesterov = hyper["nesterov"]
+    if is_zero(nesterov):
+        return velocity
+    ahead = add_scaled(g, velocity, hyper["momentum"])
+    return torch.where(nesterov != 0, ahead, velocity) if isinstance(nesterov, Tensor) else ahead
 
 
 def _adam(

@@ -70,7 +70,7 @@ PLACES = {
 }
 
 
-@pytest.mark.feature("set_overlap_for_input", fidelity="accepted")
+@pytest.mark.feature("set_overlap_for_input / output", fidelity="modelled")
 @pytest.mark.parametrize("mark", [poptorch.set_overlap_for_input, poptorch.set_overlap_for_output])
 def test_overlap_when_set_then_structure_and_values_stay(mark):
     mode = poptorch.OverlapMode.OverlapDeviceIterationLoop

@@ -8,6 +8,7 @@ from torch import nn
 
 import poptorch_emu as poptorch
 from poptorch_emu.runtime import devices
+from poptorch_emu.runtime.session import Session
 
 FREE = "Failed to acquire {} IPU\\(s\\)"
 
@@ -96,6 +97,29 @@ def test_all_ipus_when_taken_then_the_next_model_fails_and_can_try_again() -> No
     assert error.value.type == "poptorch_cpp_error"
     first.detachFromDevice()
     assert second(X).item() == 2
+
+
+@pytest.mark.feature("Device manager", fidelity="exact")
+@pytest.mark.parametrize("moment", ["first call", "attached again"])
+def test_session_when_it_cannot_start_then_its_device_is_free_again(moment, monkeypatch) -> None:
+    first, second = model(16), model(16)
+    if moment == "attached again":
+        first(X)
+        first.detachFromDevice()
+
+    def fail(session: Session, tensors: object) -> None:
+        assert devices.num_busy_ipus() == 16
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Session, "upload", fail)
+        with pytest.raises(KeyboardInterrupt):
+            first(X)
+    assert devices.num_busy_ipus() == 0 and not first.isAttachedToDevice()
+    assert first.isCompiled() is (moment == "attached again")
+    assert second(X).item() == 2**16
+    second.destroy()
+    assert first(X).item() == 2**16
 
 
 @pytest.mark.feature("Device manager", fidelity="exact")

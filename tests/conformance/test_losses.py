@@ -7,7 +7,9 @@ import logging
 import pytest
 import torch
 import torch.nn.functional as F
+from helpers import Setting, assert_same_training
 from small_models import Function, options, run, trained
+from torch import nn
 
 import poptorch_emu as poptorch
 
@@ -310,3 +312,40 @@ def test_loss_when_scaled_by_the_optimiser_then_value_is_not() -> None:
     )
     assert training(torch.tensor([1.0, 2.0])).item() == 3.0
     training.destroy()
+
+
+class Transcriber(nn.Module):
+    """A layer and the loss that aligns its output with a shorter text."""
+
+    def __init__(self, reduction: str) -> None:
+        super().__init__()
+        self.layer, self.loss = nn.Linear(4, 6), nn.CTCLoss(reduction=reduction)
+
+    def forward(self, x: torch.Tensor, targets: torch.Tensor, *lengths: torch.Tensor):
+        x = self.layer(x)
+        return x, self.loss(x.transpose(0, 1).log_softmax(-1), targets, *lengths)
+
+
+def _texts(rows: int) -> tuple[torch.Tensor, ...]:
+    lengths = torch.randint(7, 10, (rows,)), torch.randint(1, 5, (rows,))
+    return torch.randn(rows, 9, 4), torch.randint(1, 6, (rows, 4)), *lengths
+
+
+@pytest.mark.parametrize("reduction", ["mean", "sum"])
+def test_ctc_loss_when_targets_are_padded_then_training_equals_the_plain_loop(reduction) -> None:
+    assert_same_training(
+        Transcriber(reduction), _texts, Setting("sharded", accumulation=2), rows=3, num_updates=6
+    )
+
+
+def test_ctc_loss_when_targets_are_concatenated_then_refused_with_the_way_out() -> None:
+    model = Transcriber("mean")
+    training = poptorch.trainingModel(
+        model, options(), poptorch.optim.SGD(model.parameters(), lr=0.1)
+    )
+    x, targets, *lengths = _texts(2)
+    with pytest.raises(
+        poptorch.Error, match=r"targets of two dimensions.* but was given \[8\]"
+    ) as e:
+        training(x, targets.flatten(), *lengths)
+    assert "torch.nn.utils.rnn.pad_sequence" in str(e.value)

@@ -7,9 +7,8 @@ import logging
 
 import pytest
 import torch
-import torch.nn.functional as F
-from small_models import Function, options
-from torch import nn
+from regression import Regression, assert_same_parameters, batches, train_plain
+from small_models import options
 
 import poptorch_emu as poptorch
 
@@ -32,39 +31,6 @@ _SAME_AS_TORCH = {
 }
 
 
-class Regression(nn.Module):
-    """Two layers and a squared error."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.first, self.second = nn.Linear(6, 5), nn.Linear(5, 3)
-
-    def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-        return F.mse_loss(self.second(self.first(x).tanh()), y)
-
-
-def batches(count: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
-    generator = torch.Generator().manual_seed(3)
-    return [
-        (torch.randn(4, 6, generator=generator), torch.randn(4, 3, generator=generator))
-        for _ in range(count)
-    ]
-
-
-def train_plain(model: nn.Module, optimizer: torch.optim.Optimizer, data: list) -> None:
-    for x, y in data:
-        optimizer.zero_grad()
-        model(x, y).backward()
-        optimizer.step()
-
-
-def assert_same_parameters(left: nn.Module, right: nn.Module, tolerance: float = 1e-6) -> None:
-    for (name, a), b in zip(left.named_parameters(), right.parameters(), strict=True):
-        torch.testing.assert_close(
-            a, b, rtol=tolerance, atol=tolerance, msg=lambda m, n=name: f"{n}: {m}"
-        )
-
-
 @pytest.mark.parametrize("module", [poptorch.optim, torch.optim], ids=["poptorch", "torch"])
 @pytest.mark.parametrize("name", _SAME_AS_TORCH)
 def test_optimizer_when_50_updates_then_agrees_with_torch_to_1e_6(name: str, module) -> None:
@@ -81,31 +47,6 @@ def test_optimizer_when_50_updates_then_agrees_with_torch_to_1e_6(name: str, mod
     reference = getattr(torch.optim, kind)(plain.parameters(), foreach=False, **arguments)
     train_plain(plain, reference, data)
     assert_same_parameters(model, plain)
-
-
-def test_groups_when_their_values_differ_then_each_follows_its_own() -> None:
-    def make(module, model: Regression) -> torch.optim.Optimizer:
-        return module.SGD(
-            [
-                {"params": model.first.parameters(), "lr": 0.2, "weight_decay": 0.1},
-                {"params": [model.second.weight], "momentum": 0.5},
-                {"params": [model.second.bias], "lr": 0.0},
-            ],
-            lr=0.05,
-            momentum=0.9,
-            weight_decay=0.0,
-        )
-
-    model, data = Regression(), batches(10)
-    plain = copy.deepcopy(model)
-    bias = model.second.bias.detach().clone()
-    training = poptorch.trainingModel(model, options(), make(poptorch.optim, model))
-    for batch in data:
-        training(*batch)
-    training.destroy()
-    train_plain(plain, make(torch.optim, plain), data)
-    assert_same_parameters(model, plain)
-    assert torch.equal(model.second.bias, bias)
 
 
 _SCHEDULERS = {
@@ -183,6 +124,35 @@ def test_set_optimizer_when_another_object_then_state_on_the_device_goes_on(name
     reference.param_groups[0]["lr"] = 0.001
     train_plain(plain, reference, data[5:])
     assert_same_parameters(model, plain)
+
+
+def test_nesterov_when_variable_then_set_optimizer_switches_it() -> None:
+    def make(nesterov: bool) -> poptorch.optim.SGD:
+        return poptorch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9, nesterov=nesterov)
+
+    model, data = Regression(), batches(12)
+    plain = copy.deepcopy(model)
+    training = poptorch.trainingModel(model, options(), make(False))
+    reference = torch.optim.SGD(plain.parameters(), lr=0.05, momentum=0.9)
+    for first, nesterov in ((0, False), (4, True), (8, False)):
+        training.setOptimizer(make(nesterov))
+        reference.param_groups[0]["nesterov"] = nesterov
+        for batch in data[first : first + 4]:
+            training(*batch)
+        train_plain(plain, reference, data[first : first + 4])
+    training.destroy()
+    assert_same_parameters(model, plain)
+
+
+def test_nesterov_when_constant_then_set_optimizer_refuses() -> None:
+    model, data = Regression(), batches(2)
+    optimizer = poptorch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+    training = poptorch.trainingModel(model, options(), optimizer)
+    training(*data[0])
+    optimizer.param_groups[0]["nesterov"] = True
+    with pytest.raises(poptorch.Error, match="nesterov. Values are constant but do not match"):
+        training.setOptimizer(optimizer)
+    training.destroy()
 
 
 _WITH_STATE = {
@@ -291,33 +261,6 @@ def test_state_dict_when_read_then_has_poparts_names(name: str, states: set[str]
     assert set(keys) == {f"{state}___{name}" for state in states for name in parameters}
 
 
-@pytest.mark.parametrize("kind", ["Running", "Post"])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)
-def test_accumulation_when_typed_then_contributions_are_rounded_to_it(
-    dtype: torch.dtype, kind: str
-) -> None:
-    """The documented rules of §4, step by step; float16 always takes the running mean."""
-    opts = options(accumulation=5)
-    strategy = getattr(poptorch.MeanReductionStrategy, kind)
-    opts.Training.setMeanAccumulationAndReplicationReductionStrategy(strategy)
-    x = torch.tensor([0.1, 0.7, 3.3, -2.2, 1.9])
-    model = Function(lambda x, w: poptorch.identity_loss(w * x, "sum"), torch.zeros(1))
-    optimizer = poptorch.optim.SGD(model.parameters(), lr=1.0, accum_type=dtype)
-    training = poptorch.trainingModel(model, opts, optimizer)
-    training(x)
-    training.destroy()
-    total = torch.zeros(1, dtype=dtype)
-    for n, g in enumerate(x):
-        g = g.to(dtype).float()
-        if kind == "Running" or dtype is torch.float16:
-            total = torch.lerp(total.float(), g, 1 / (n + 1)).to(dtype)
-        else:
-            total = (total.float() + g).to(dtype)
-    is_sum = kind == "Post" and dtype is torch.float32
-    expected = -total.float() / (5 if is_sum else 1)
-    torch.testing.assert_close(model.weights[0].detach(), expected, rtol=1e-6, atol=0)
-
-
 def test_maximize_when_asked_for_then_is_ignored_as_documented() -> None:
     model, data = Regression(), batches(3)
     plain = copy.deepcopy(model)
@@ -327,20 +270,4 @@ def test_maximize_when_asked_for_then_is_ignored_as_documented() -> None:
         training(*batch)
     training.destroy()
     train_plain(plain, torch.optim.SGD(plain.parameters(), lr=0.1), data)
-    assert_same_parameters(model, plain)
-
-
-def test_parameter_when_in_no_group_then_has_the_default_values() -> None:
-    model, data = Regression(), batches(3)
-    plain = copy.deepcopy(model)
-    optimizer = poptorch.optim.SGD([{"params": model.first.parameters(), "lr": 0.3}], lr=0.05)
-    training = poptorch.trainingModel(model, options(), optimizer)
-    for batch in data:
-        training(*batch)
-    training.destroy()
-    reference = torch.optim.SGD(
-        [{"params": plain.first.parameters(), "lr": 0.3}, {"params": plain.second.parameters()}],
-        lr=0.05,
-    )
-    train_plain(plain, reference, data)
     assert_same_parameters(model, plain)

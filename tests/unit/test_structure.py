@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from poptorch_emu import args_parser, structure
 from poptorch_emu.errors import Error
-from poptorch_emu.structure import flatten_tensors, rebuild
+from poptorch_emu.structure import as_list, flatten_tensors, rebuild
 
 pytestmark = pytest.mark.feature("ICustomArgParser", fidelity="exact")
 
@@ -221,3 +221,10 @@ def test_geometric_parsers_where_the_package_is_there_then_its_types_are_importe
     assert decimal.was_seen_by_test is has_types
     for name in ("poptorch_geometric", "poptorch_geometric.types"):
         sys.modules.pop(name, None)
+
+
+@pytest.mark.parametrize(
+    ("result", "expected"), [([1, 2], [1, 2]), ((1,), [1]), (3, [3]), ({"a": 1}, [{"a": 1}])]
+)
+def test_as_list_then_unpacks_lists_and_tuples_only(result, expected):
+    assert as_list(result) == expected

@@ -30,6 +30,11 @@ def convert(kind: type[torch.optim.Optimizer], **arguments: Any):
         (ours.Adam, {"betas": (0.9, 0.99), "eps": 1e-8}, {"betas": (0.5, 0.6), "eps": 1e-3}),
         (ours.RMSprop, {"alpha": 0.9}, {"alpha": 0.5}),
         (ours.LAMB, {"max_weight_norm": 1.0}, {"max_weight_norm": 2.0}),
+        (
+            ours.SGD,
+            {"momentum": 0.9, "nesterov": False},
+            {"momentum": 0.9, "nesterov": True},
+        ),
         (torchs.SGD, {"lr": 0.1}, {"lr": 0.2}),
         (torchs.Adam, {"weight_decay": 0.1}, {"weight_decay": 0.2}),
         (ours.SGD, {"max_grad_norm": 2.0}, {"max_grad_norm": 2.0}),
@@ -83,7 +88,22 @@ REFUSED: dict[str, tuple[tuple[type, dict[str, Any]], tuple[type, dict[str, Any]
     "nesterov": (
         (ours.SGD, {"momentum": 0.9}),
         (ours.SGD, {"momentum": 0.9, "nesterov": True}),
+        "Problem with nesterov. Can not replace a constant value with a non constant value",
+    ),
+    "torch-nesterov": (
+        (torchs.SGD, {"momentum": 0.9}),
+        (torchs.SGD, {"momentum": 0.9, "nesterov": True}),
         "Problem with nesterov. Values are constant but do not match.",
+    ),
+    "tensorflow-variant": (
+        (ours.RMSprop, {}),
+        (ours.RMSprop, {"use_tf_variant": True}),
+        "Adaptive modes do not match",
+    ),
+    "bias-correction": (
+        (ours.LAMB, {}),
+        (ours.LAMB, {"bias_correction": False}),
+        "Adam modes do not match",
     ),
     "torch-betas": (
         (torchs.Adam, {"betas": (0.9, 0.99)}),

@@ -94,6 +94,7 @@ def constants(config: OptimizerConfig) -> set[str]:
         (torchs.RMSprop, {}, {"alpha", "eps", "weight_decay", "momentum"}),
         (torchs.RMSprop, {"alpha": 0.5, "momentum": 0.9}, {"alpha", "eps", "weight_decay"}),
         (ours.SGD, {"momentum": 0.0}, {"dampening", "weight_decay", "nesterov"}),
+        (ours.SGD, {"momentum": 0.9, "nesterov": True}, {"dampening", "weight_decay"}),
         (ours.Adam, {"betas": (0.5, 0.6)}, {"eps", "weight_decay"}),
         (ours.LAMB, {}, {"beta1", "beta2", "eps", "weight_decay", "max_weight_norm"}),
     ],

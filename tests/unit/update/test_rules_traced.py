@@ -86,11 +86,12 @@ def test_rule_when_elementwise_then_parameters_may_be_joined(kind):
         torch.testing.assert_close(value, expected, rtol=2e-7, atol=2e-7)
 
 
-# Operations over whole parameters; torch.optim's in-place code has one less where the step is
-# corrected for bias, because it knows the step count as a number.
+# Operations over whole parameters, with constant and with variable hyper-parameters. torch.optim's
+# in-place code has one less where the step is corrected for bias, because it knows the step count
+# as a number; a variable `nesterov` takes two to compute both directions and choose.
 _NUM_LARGE = {
-    Kind.SGD1: (4, 4),
-    Kind.SGD2: (4, 4),
+    Kind.SGD1: (4, 6),
+    Kind.SGD2: (4, 6),
     Kind.ADAM: (9, 10),
     Kind.ADAMW: (9, 10),
     Kind.ADAMW_NO_BIAS: (9, 10),

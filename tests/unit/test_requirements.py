@@ -1,0 +1,52 @@
+"""The one list of what the tests need: pyproject.toml, read by tools/requirements.py."""
+
+import ast
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from importlib.metadata import packages_distributions
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+FOLDERS = ("tests", "tutorials", "benchmarks")
+
+
+def printed(*extras: str) -> list[str]:
+    command = [sys.executable, str(ROOT / "tools" / "requirements.py"), *extras]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
+
+
+def imported_modules() -> Iterator[str]:
+    """Yields the first name of every module that an import statement asks for."""
+    for folder in FOLDERS:
+        for path in (ROOT / folder).rglob("*.py"):
+            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+                if isinstance(node, ast.Import):
+                    yield from (alias.name.split(".")[0] for alias in node.names)
+                elif isinstance(node, ast.ImportFrom) and not node.level:
+                    yield str(node.module).split(".")[0]
+
+
+def test_requirements_of_the_tests_then_cover_every_import():
+    listed = {re.split("[=<>]", name)[0] for name in printed("test")}
+    distributions = packages_distributions()
+    ours = {path.stem for folder in FOLDERS for path in (ROOT / folder).rglob("*")}
+    ours |= {"poptorch", "poptorch_emu"}
+    missing = {
+        module
+        for module in set(imported_modules()) - ours - sys.stdlib_module_names
+        if listed.isdisjoint(distributions.get(module, ()))
+    }
+    assert not missing
+
+
+def test_requirements_without_an_extra_then_are_those_of_the_package():
+    assert printed() == ["torch==2.13.0", "numpy", "tqdm"]
+    assert printed("check") == [*printed(), "ruff", "mypy", "clang-format"]
+
+
+def test_makefile_then_names_no_package():
+    lines = [line for line in (ROOT / "Makefile").read_text().splitlines() if "pip install" in line]
+    assert len(lines) == 3
+    assert all("tools/requirements.py" in line or line.endswith(" -e .") for line in lines)

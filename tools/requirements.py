@@ -1,0 +1,32 @@
+"""Prints what the project needs, from pyproject.toml: its dependencies and those of some extras.
+
+`pip install $(python tools/requirements.py test)` needs no built package, unlike `pip install
+.[test]`.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+try:
+    import tomllib
+except ModuleNotFoundError:  # Python 3.10; every virtual environment has pip.
+    from pip._vendor import tomli as tomllib
+
+PROJECT = Path(__file__).parents[1] / "pyproject.toml"
+
+
+def requirements(extras: list[str]) -> list[str]:
+    """Returns requirements as pip takes them.
+
+    Raises:
+        KeyError: there is no such extra.
+    """
+    project = tomllib.loads(PROJECT.read_text(encoding="utf-8"))["project"]
+    optional = project["optional-dependencies"]
+    return [*project["dependencies"], *(name for extra in extras for name in optional[extra])]
+
+
+if __name__ == "__main__":
+    print(*requirements(sys.argv[1:]))
