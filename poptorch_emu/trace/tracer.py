@@ -24,7 +24,7 @@ from poptorch_emu.ir.graph import Graph, Sink, SinkKind, Source, SourceKind, sou
 from poptorch_emu.ir.record import BlockPlace, NodeRecord, Phase
 from poptorch_emu.log import logger, warn_repeatable
 from poptorch_emu.structure import flatten_tensors
-from poptorch_emu.trace import blocks, checkpoints, loss, refusal, regions, scopes
+from poptorch_emu.trace import blocks, checkpoints, dynamic_slices, loss, refusal, regions, scopes
 from poptorch_emu.trace.casting import casts_mixed_types
 from poptorch_emu.trace.functions import FunctionMode
 from poptorch_emu.trace.module_state import HostTensor, on_ipu
@@ -159,6 +159,7 @@ def trace_forward(
             hooks[0]()
             outputs = session.run_forward(model, fake_args, fake_kwargs)
         checkpoints.apply_marks(session.recorder.find)
+        dynamic_slices.check_parts()
         return Forward(session, outputs, fakes, seed)
 
 
