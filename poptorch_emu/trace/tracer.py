@@ -186,6 +186,7 @@ class _Tracer:
         with ExitStack() as stack:
             stack.enter_context(blocks.tracing(StageResolver(self.config.strategy)))
             stack.enter_context(regions.recording(self.regions))
+            stack.enter_context(scopes.closing())
             stack.enter_context(torch.autograd.set_multithreading_enabled(False))
             stack.enter_context(torch.enable_grad())
             stack.enter_context(casts_mixed_types())
