@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from torch.overrides import TorchFunctionMode
+from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import _disable_current_modes
 
 from poptorch_emu.log import logger
@@ -68,6 +69,9 @@ class FunctionMode(TorchFunctionMode):
 
 
 def _constant(data: Any, **kwargs: Any) -> torch.Tensor:
+    if isinstance(data, torch.Tensor):
+        return data.detach().clone().to(kwargs.get("dtype"))
+    data = pytree.tree_map_only(torch.Tensor, torch.Tensor.item, data)
     with _disable_current_modes():
         value = torch.tensor(data, **{key: v for key, v in kwargs.items() if key != "device"})
     return value.to(IPU)

@@ -26,6 +26,9 @@ _UNSUPPORTED = {
     torch.complex32: ("ComplexHalf", "Half"),
     torch.complex64: ("ComplexFloat", "Float"),
     torch.complex128: ("ComplexDouble", "Float"),
+    torch.qint8: ("QInt8", "Char"),
+    torch.qint32: ("QInt32", "Int"),
+    torch.quint8: ("QUInt8", "Byte"),
 }
 
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]
@@ -46,7 +49,8 @@ class Narrowing:
         """
         kwargs = dict(kwargs)
         dtype = kwargs.get("dtype")
-        _refuse(dtype)
+        for asked in (dtype, *args):
+            _refuse(asked)
         value = _uploaded(args[0], kwargs) if func is torch.ops.aten._to_copy.default else None
         if value is not None:
             with _disable_current_modes():
@@ -103,7 +107,7 @@ def _narrowed_integers(value: torch.Tensor) -> torch.Tensor:
 
 
 def _refuse(dtype: Any) -> None:
-    if dtype in _UNSUPPORTED:
+    if isinstance(dtype, torch.dtype) and dtype in _UNSUPPORTED:
         name, instead = _UNSUPPORTED[dtype]
         raise compiler_error(
             f"Unsupported scalar type `{name}' at {user_source()}. Please cast to `{instead}' "

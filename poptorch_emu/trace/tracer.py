@@ -284,6 +284,7 @@ class _Tracer:
         results = []
         for name, gradient in zip(trainable, gradients, strict=True):
             if gradient is not None:
+                refusal.check_gradient(name, gradient)
                 node = self.recorder.find(gradient)
                 assert node is not None, f"the gradient of {name} was not recorded"
                 results.append((Sink(SinkKind.GRADIENT, name), node))
