@@ -44,6 +44,10 @@ _FACTORIES = frozenset(
 )
 
 
+# Those that go to the IPU although the tensor they are given is on the CPU.
+_LIKE = frozenset({torch.full_like, torch.zeros_like})
+
+
 class FunctionMode(TorchFunctionMode):
     """Active while the user's `forward` runs."""
 
@@ -56,8 +60,7 @@ class FunctionMode(TorchFunctionMode):
     ) -> Any:
         """Runs `func`, on the IPU if it is a factory, and marks its result if it is a loss."""
         kwargs = dict(kwargs or {})
-        is_normal = func is torch.normal and not any(isinstance(a, torch.Tensor) for a in args)
-        if (func in _FACTORIES or is_normal) and kwargs.get("device") is None:
+        if _makes_tensor(func, args) and kwargs.get("device") is None:
             logger.warning("No device set in torch.%s(): forcing to IPU", func.__name__)
             kwargs["device"] = IPU
         if func is torch.tensor and kwargs.get("device") is None:
@@ -66,6 +69,15 @@ class FunctionMode(TorchFunctionMode):
         if func in LOSS_FUNCTIONS:
             return call_loss(func, args, kwargs)
         return STATIC_FORMS.get(func, func)(*args, **kwargs)
+
+
+def _makes_tensor(func: Callable[..., Any], args: tuple[Any, ...]) -> bool:
+    """Returns whether `func` is a factory whose result would be on the CPU."""
+    if func in _LIKE:
+        return not any(isinstance(a, torch.Tensor) and a.device.type == "ipu" for a in args)
+    if func is torch.normal:
+        return not any(isinstance(a, torch.Tensor) for a in args)
+    return func in _FACTORIES
 
 
 def _constant(data: Any, **kwargs: Any) -> torch.Tensor:
