@@ -30,6 +30,7 @@ from poptorch_emu.trace.functions import FunctionMode
 from poptorch_emu.trace.module_state import HostTensor, on_ipu
 from poptorch_emu.trace.narrowing import Narrowing, narrowed_constant
 from poptorch_emu.trace.recorder import IPU, Recorder
+from poptorch_emu.trace.result_types import without_log_of_failures
 from poptorch_emu.trace.seed import Seed, first_gradient
 from poptorch_emu.trace.source_line import user_source
 from poptorch_emu.trace.stages import StageResolver
@@ -193,6 +194,7 @@ class _Tracer:
             stack.enter_context(static_modules())
             stack.enter_context(checkpoints.marks_checkpointed_calls())
             stack.enter_context(_unchecked_distributions())
+            stack.enter_context(without_log_of_failures())
             loss.start_marks()
             stack.callback(loss.take_marks)
             checkpoints.start_marks()

@@ -156,6 +156,12 @@ def test_an_autocast_around_the_call_does_not_reach_the_device():
     torch.testing.assert_close(result, expected)
 
 
+def test_an_error_of_pytorch_is_raised_and_not_logged(caplog):
+    with caplog.at_level("ERROR"), pytest.raises(RuntimeError, match="same reduction dim"):
+        run(lambda t: t @ t[:1], x)
+    assert not [line for line in caplog.messages if "run meta" in line]
+
+
 def test_a_sparse_gradient_is_refused():
     class Model(nn.Embedding):
         def forward(self, index):
