@@ -41,8 +41,10 @@ def check_broadcast_buffers(graph: Graph, config: CompileConfig) -> None:
     """Checks that replicas which see different data may keep different buffers.
 
     Raises:
-        Error: the graph changes a parameter or buffer, and `broadcastBuffers` is on.
+        Error: the graph changes a parameter or buffer, and `broadcastBuffers` is on; or it changes
+            a parameter that is trained.
     """
+    _check_trained_parameters(graph, config)
     if not config.broadcast_buffers or config.input_group_size >= config.replication_factor:
         return
     written = [sink.name for sink in graph.sinks if sink.kind is SinkKind.VARIABLE]
@@ -53,6 +55,23 @@ def check_broadcast_buffers(graph: Graph, config: CompileConfig) -> None:
             f"'{written[0]}' by its own data. If the model can live with replicas whose buffers "
             "drift apart, call poptorch.Options.broadcastBuffers(False); the host then sees those "
             "of replica 0."
+        )
+
+
+def _check_trained_parameters(graph: Graph, config: CompileConfig) -> None:
+    """Refuses a parameter of which each replica would make another value, but an update only one.
+
+    Raises:
+        Error: there are several replicas, and the graph both changes and differentiates it.
+    """
+    kinds = (SinkKind.VARIABLE, SinkKind.GRADIENT)
+    written, trained = ({s.name for s in graph.sinks if s.kind is kind} for kind in kinds)
+    if config.replication_factor > 1 and written & trained:
+        raise compiler_error(
+            f"'{min(written & trained)}' is changed in place by forward, and trained: with "
+            f"replicationFactor({config.replication_factor}) each replica would get a weight of "
+            "its own, but all share one. Use one replica, or change the parameter on the host "
+            "between calls."
         )
 
 

@@ -105,8 +105,9 @@ class Lowering:
                 self._add_variable(FACTOR_VARIABLE)
                 continue
             value = node.meta["val"]
+            is_per_replica = source.name in written and self._config.replication_factor > 1
             variable = VariableInfo(
-                -1, source.name, tuple(value.shape), value.dtype, source.name in written
+                -1, source.name, tuple(value.shape), value.dtype, is_per_replica
             )
             if source.name in groups:
                 entry = groups[source.name]

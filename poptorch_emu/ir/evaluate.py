@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -20,4 +21,12 @@ def run_on_host(func: Any, args: Any, kwargs: Mapping[str, Any]) -> Any:
     host = torch.device("cpu")
     args = [host if isinstance(value, torch.device) else value for value in args]
     kwargs = {key: value for key, value in kwargs.items() if key not in ("device", "pin_memory")}
-    return func(*args, **kwargs)
+    with in_own_types():
+        return func(*args, **kwargs)
+
+
+def in_own_types() -> AbstractContextManager[object]:
+    """Keeps the user's autocast for the CPU away from what the CPU computes for the device."""
+    if torch.is_autocast_enabled("cpu"):
+        return torch.autocast("cpu", enabled=False)
+    return nullcontext()

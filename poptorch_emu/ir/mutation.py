@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 from torch import fx
 from torch._ops import OpOverload
@@ -14,12 +15,18 @@ def written_values(node: fx.Node) -> Iterator[fx.Node]:
         return
     for argument, value in zip(node.target._schema.arguments, node.args, strict=False):
         is_written = argument.alias_info is not None and argument.alias_info.is_write
-        while is_written and isinstance(value, fx.Node):
-            yield value
-            value = value.args[0] if _shares_memory(value) else None
+        if is_written:
+            yield from memory_sharers(value)
 
 
-def _shares_memory(node: fx.Node) -> bool:
+def memory_sharers(value: Any) -> Iterator[fx.Node]:
+    """Yields `value`, and the tensors of which it is a view."""
+    while isinstance(value, fx.Node):
+        yield value
+        value = value.args[0] if shares_memory(value) else None
+
+
+def shares_memory(node: fx.Node) -> bool:
     """Returns whether a result is a view of the first argument, or is that argument."""
     if not isinstance(node.target, OpOverload):
         return False

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from poptorch_emu.errors import compiler_error
 from poptorch_emu.structure import as_list
 from poptorch_emu.trace import blocks, control_flow
 
@@ -31,11 +32,16 @@ def for_loop(count: int, body: Body, inputs: list[torch.Tensor]) -> list[torch.T
 
     Raises:
         ValueError: `inputs` is not a list of tensors.
-        Error: the body returns tensors of another number, shape or type.
+        Error: there are no inputs, or the body returns tensors of another number, shape or type.
     """
     _check_tensors("poptorch.for_loop expects input tensors (inputs)", inputs)
     if not blocks.is_tracing():
         return as_list(body(*(value.clone() for value in inputs)))
+    if not inputs:
+        raise compiler_error(
+            "poptorch.for_loop was given no inputs, so there is nothing that an iteration could "
+            "hand to the next. Pass the tensors that the body changes."
+        )
     if count < 1:
         return [value.clone() for value in inputs]
     return control_flow.for_loop(int(count), body, inputs)
@@ -66,13 +72,20 @@ def cond(
 
     Raises:
         ValueError: the inputs are not lists of tensors.
-        Error: the bodies return different numbers, shapes or types of tensors.
+        Error: the condition is not a tensor, or the bodies return different numbers, shapes or
+            types of tensors.
     """
     expectation = "poptorch.cond expects then_inps and else_inps tensors"
     _check_tensors(expectation, then_inps)
     _check_tensors(expectation, else_inps)
     if not blocks.is_tracing():
         return as_list(then_body(*then_inps) if condition else else_body(*else_inps))
+    if not isinstance(condition, torch.Tensor):
+        raise compiler_error(
+            "The condition of poptorch.cond must be a boolean tensor of one element, not "
+            f"{condition!r} of {type(condition)}. What Python knows while the model is traced can "
+            "be decided by `if`."
+        )
     return control_flow.cond(condition, then_body, then_inps, else_body, else_inps)
 
 

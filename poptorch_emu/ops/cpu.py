@@ -44,7 +44,8 @@ class CPU:
             A tensor, or a list when the layer returned a list or tuple.
 
         Raises:
-            Error: the layer runs within another one, or returned something else than tensors.
+            Error: the layer runs within another one, or was given or returned something else than
+                tensors.
         """
         if _running:
             raise compiler_error(
@@ -53,6 +54,12 @@ class CPU:
             )
         if not blocks.is_tracing():
             return self.execute(*inputs)
+        if not inputs or not all(isinstance(value, torch.Tensor) for value in inputs):
+            raise compiler_error(
+                f"CPU op {self._ID!r} was called with {[type(value) for value in inputs]}; give it "
+                "one tensor or more, and what is no tensor by a closure or an attribute of a "
+                "module."
+            )
         example = self._example(inputs)
         results = self._flat(example)
         regions.current().host_functions[self._ID] = self._call_flat

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from poptorch_emu.errors import make_error
+from poptorch_emu.structure import flatten_tensors, rebuild
 from poptorch_emu.trace import checkpoints, loss
 
 
@@ -54,7 +55,9 @@ def recomputationCheckpoint(*tensors: Any) -> Any:
         ValueError: an argument is not a tensor.
     """
     if len(tensors) == 1 and isinstance(tensors[0], (list, tuple)):
-        return type(tensors[0])(recomputationCheckpoint(item) for item in tensors[0])
+        for item in tensors[0]:
+            recomputationCheckpoint(item)
+        return rebuild(tensors[0], iter(flatten_tensors(tensors[0])))
     for tensor in tensors:
         if not isinstance(tensor, torch.Tensor):
             raise ValueError(f"All inputs must be tensors, but one is of type {type(tensor)}.")

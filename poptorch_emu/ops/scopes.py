@@ -42,11 +42,14 @@ class Attribute:
         attributes: for each name a dictionary, such as `__outline={"layer": "embedding"}`.
 
     Raises:
-        ValueError: an attribute is neither a number, a string nor a list of them.
+        ValueError: what a name is given is no dictionary, or holds something else than numbers,
+            strings and lists of them.
     """
 
     def __init__(self, **attributes: Mapping[str, Any]) -> None:
-        for values in attributes.values():
+        for name, values in attributes.items():
+            if not isinstance(values, Mapping):
+                raise ValueError(f"Attribute {name!r} must be a dictionary, not {values!r}.")
             check_attributes(values)
         self._attributes = attributes
 

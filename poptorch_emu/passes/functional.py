@@ -13,6 +13,7 @@ import torch
 from torch import fx
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+from poptorch_emu.errors import Error, compiler_error
 from poptorch_emu.ir.graph import Graph, Sink, SinkKind, SourceKind, record_of, replay, source_of
 from poptorch_emu.ir.record import NodeRecord
 from poptorch_emu.trace.recorder import Recorder
@@ -48,13 +49,24 @@ def run(graph: Graph, fake_mode: FakeTensorMode) -> Graph:
         return replay(graph, inputs, before=set_record)
 
     with torch.no_grad(), fake_mode, recorder:
-        results = torch.func.functionalize(replay_all, remove="mutations")(*values)
+        try:
+            results = torch.func.functionalize(replay_all, remove="mutations")(*values)
+        except RuntimeError as cause:
+            raise _not_functional(current[0], cause) from cause
     ends = [
         (sink, _node_of(recorder, result))
         for (sink, _), result in zip(graph.results, results, strict=True)
     ]
     functional.set_results([*ends, *_write_backs(functional)])
     return functional
+
+
+def _not_functional(record: NodeRecord, cause: RuntimeError) -> Error:
+    reason = str(cause).splitlines()[0].partition(". ")[0]
+    return compiler_error(
+        f"What is changed in place at {record.source} shares memory with other tensors in a way "
+        f"that a compiled graph cannot express ({reason}). Change a copy of it (clone())."
+    )
 
 
 def _without_effects(region: Graph) -> Graph:

@@ -17,6 +17,7 @@ from poptorch_emu.compile.executable import Executable, VariableInfo
 from poptorch_emu.compile.hyper_parameters import scalar_value
 from poptorch_emu.config import SyntheticData, group_of_replica
 from poptorch_emu.errors import make_error
+from poptorch_emu.ir.evaluate import in_own_types
 from poptorch_emu.runtime.host_calls import HostCalls
 from poptorch_emu.runtime.stream import ResultStream, RunningCall
 from poptorch_emu.runtime.synthetic import synthetic_inputs
@@ -179,7 +180,7 @@ class Session:
     def _run(self, inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """Runs one call; inputs that the model changes in place are written to."""
         executable = self.executable
-        with self._host_calls.explaining():
+        with self._host_calls.explaining(), in_own_types():
             results = self._executor.run(self._device_inputs(inputs), executable.num_windows)
         num_own = executable.num_outputs + len(executable.written_inputs)
         changed = results[executable.num_outputs : num_own]

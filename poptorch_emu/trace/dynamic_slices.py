@@ -1,4 +1,4 @@
-"""Slices of a fixed size that begin where a tensor says: `x[t : t + 4]`.
+"""Indices that are tensors of one number: `x[t]`, and slices of a fixed size, `x[t : t + 4]`.
 
 The size is what remains of stop - start: both bounds are written as sums of tensors of the graph
 times numbers, plus a number (`_Sum`), and the tensors must cancel out.
@@ -14,7 +14,7 @@ import torch
 from torch import fx
 
 from poptorch_emu.errors import Error, compiler_error
-from poptorch_emu.ir.mutation import written_values
+from poptorch_emu.ir.mutation import memory_sharers, shares_memory, written_values
 from poptorch_emu.trace import regions
 from poptorch_emu.trace.known_values import ancestors, known_value
 from poptorch_emu.trace.recorder import Recorder
@@ -65,28 +65,54 @@ def positions(start: torch.Tensor, size: int, step: int, length: int) -> torch.T
 
 
 def take(tensor: torch.Tensor, index: Any) -> torch.Tensor:
-    """Returns `tensor[index]`; bounds of slices may be tensors on the device (exact).
+    """Returns `tensor[index]`; numbers and bounds of slices may be tensors on the device (exact).
 
     Raises:
         Error: the size of a slice depends on data, or it does not fit its axis.
     """
-    items = list(index) if isinstance(index, tuple) else [index]
+    items = _items(index)
+    if not any(map(_is_dynamic, items)):
+        return tensor[index]
     for number, item in enumerate(items):
         if _is_dynamic(item):
-            dim = _axis_of(items, number, tensor)
-            tensor = _take_slice(tensor, dim, item)
-            items[number] = slice(None)
-    return tensor[tuple(items)] if isinstance(index, tuple) else tensor[items[0]]
+            dim, where = _place(tensor, items, number)
+            tensor = tensor.index_select(dim, where)
+            items[number] = _all_of(item)
+    state = regions.current()
+    state.copied_parts[state.recorder.node_of(tensor)] = user_source()
+    return tensor[tuple(items)]
 
 
 def put(tensor: torch.Tensor, index: Any, value: Any) -> None:
-    """Does `tensor[index] = value`; refuses slices whose bounds are tensors on the device."""
-    if any(map(_is_dynamic, index if isinstance(index, tuple) else (index,))):
-        raise compiler_error(
-            f"A slice that begins where a tensor says is assigned to at {user_source()}. Use "
-            "tensor = poptorch.dynamic_update(tensor, value, dim, start, size)."
-        )
-    tensor[index] = value
+    """Does `tensor[index] = value` for every `index` that `take` knows (exact).
+
+    Raises:
+        Error: the size of a slice depends on data, or it does not fit its axis.
+    """
+    items = _items(index)
+    number = next((number for number, item in enumerate(items) if _is_dynamic(item)), None)
+    if number is None:
+        tensor[index] = value
+        return
+    _note_put_back(value)
+    dim, where = _place(tensor, items, number)
+    part = tensor.index_select(dim, where)
+    items[number] = _all_of(items[number])
+    put(part, tuple(items), value)
+    tensor.index_copy_(dim, where, part)
+
+
+def check_parts() -> None:
+    """Raises if a part that `take` returned was changed in place: the tensor itself was not.
+
+    `x[t : t + 4] += 1` is allowed, since Python assigns the part to the tensor again.
+    """
+    state = regions.current()
+    for graph in (state.recorder.graph, *state.recorder.graph.regions.values()):
+        for node in graph.operations:
+            for value in written_values(node):
+                if value in state.copied_parts:
+                    raise _is_copy(state.copied_parts[value], node.meta["record"].source)
 
 
 @dataclass(frozen=True)
@@ -106,20 +132,47 @@ class _Sum:
         )
 
 
+def _items(index: Any) -> list[Any]:
+    return list(index) if isinstance(index, tuple) else [index]
+
+
 def _is_dynamic(item: Any) -> bool:
-    """Returns whether a bound of a slice is only known when the model runs."""
-    return isinstance(item, slice) and any(
+    """Returns whether an item is a number, or a slice from one, that only a run of the model has.
+
+    A tensor with axes is no number: PyTorch gathers with it, or takes it for a mask.
+    """
+    if isinstance(item, slice):
+        return any(_is_number(bound) for bound in (item.start, item.stop))
+    return _is_number(item) and item.dim() == 0 and item.dtype is not torch.uint8
+
+
+def _is_number(bound: Any) -> bool:
+    return (
         isinstance(bound, torch.Tensor)
         and bound.device.type == "ipu"
         and bound.numel() == 1
+        and bound.dtype is not torch.bool
         and not bound.is_floating_point()
-        and _sum_of(bound).terms
-        for bound in (item.start, item.stop)
+        and bool(_sum_of(bound).terms)
     )
 
 
-def _take_slice(tensor: torch.Tensor, dim: int, item: slice) -> torch.Tensor:
-    length = tensor.size(dim)
+def _all_of(item: slice | torch.Tensor) -> slice | int:
+    """Returns the index of what `item` means in what was taken with it."""
+    return slice(None) if isinstance(item, slice) else 0
+
+
+def _place(tensor: torch.Tensor, items: list[Any], number: int) -> tuple[int, torch.Tensor]:
+    """Returns the axis that item `number` of an index is for, and the positions it stands for."""
+    item = items[number]
+    dim = _axis_of(items, number, tensor)
+    if isinstance(item, slice):
+        return dim, _positions_of(item, tensor.size(dim))
+    position = item.reshape(1).to(torch.int64)
+    return dim, torch.where(position < 0, position + tensor.size(dim), position)
+
+
+def _positions_of(item: slice, length: int) -> torch.Tensor:
     step = 1 if item.step is None else item.step
     if not isinstance(step, int):
         raise compiler_error(f"Slicing step must be a constant, but at {user_source()} it is not.")
@@ -128,10 +181,27 @@ def _take_slice(tensor: torch.Tensor, dim: int, item: slice) -> torch.Tensor:
     if not isinstance(start, torch.Tensor) or stop is None:
         raise _size_depends_on_data()
     size = _sum_of(stop).plus(_sum_of(start), -1)
-    if size.terms or _is_changed(start) or _is_changed(stop):
+    if size.terms or _are_of_several_times(start, stop):
         raise _size_depends_on_data()
     check_size(size.constant, length)
-    return tensor.index_select(dim, positions(start, size.constant, step, length))
+    return positions(start, size.constant, step, length)
+
+
+def _note_put_back(value: Any) -> None:
+    """Notes that a part which was taken is assigned to the tensor again, so it may have changed."""
+    state = regions.current()
+    if isinstance(value, torch.Tensor):
+        for node in memory_sharers(state.recorder.find(value)):
+            state.copied_parts.pop(node, None)
+
+
+def _is_copy(taken_at: str, changed_at: str) -> Error:
+    return compiler_error(
+        f"What was taken at {taken_at}, with an index that is a tensor, is a copy; it is changed "
+        f"in place at {changed_at}, which would not change the tensor it was taken from. Assign to "
+        "the index, as in x[t : t + 4] = y or x[t : t + 4] += y; or call clone() on what was taken "
+        "if x shall stay as it is."
+    )
 
 
 def _size_depends_on_data() -> Error:
@@ -142,15 +212,18 @@ def _size_depends_on_data() -> Error:
     )
 
 
-def _is_changed(bound: torch.Tensor | int) -> bool:
-    """Returns whether what makes `bound` was changed in place: its sum is of several times."""
-    if not isinstance(bound, torch.Tensor):
-        return False
+def _are_of_several_times(start: torch.Tensor, stop: torch.Tensor | int) -> bool:
+    """Returns whether what makes the bounds was changed in place after one of its uses."""
     recorder = regions.current().recorder
-    needed = ancestors(recorder.node_of(bound))
-    return any(
-        value in needed for node in recorder.graph.operations for value in written_values(node)
-    )
+    bounds = [bound for bound in (start, stop) if isinstance(bound, torch.Tensor)]
+    needed = set[fx.Node]().union(*(ancestors(recorder.node_of(bound)) for bound in bounds))
+    used: set[fx.Node] = set()
+    for node in recorder.graph.operations:
+        if not used.isdisjoint(written_values(node)):
+            return True
+        if node in needed and not shares_memory(node):
+            used.update(*map(memory_sharers, node.all_input_nodes))
+    return False
 
 
 def _axis_of(items: list[Any], number: int, tensor: torch.Tensor) -> int:

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from torch.overrides import TorchFunctionMode
+from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import _disable_current_modes
 
 from poptorch_emu.log import logger
@@ -43,6 +44,10 @@ _FACTORIES = frozenset(
 )
 
 
+# Those that go to the IPU although the tensor they are given is on the CPU.
+_LIKE = frozenset({torch.full_like, torch.zeros_like})
+
+
 class FunctionMode(TorchFunctionMode):
     """Active while the user's `forward` runs."""
 
@@ -55,8 +60,7 @@ class FunctionMode(TorchFunctionMode):
     ) -> Any:
         """Runs `func`, on the IPU if it is a factory, and marks its result if it is a loss."""
         kwargs = dict(kwargs or {})
-        is_normal = func is torch.normal and not any(isinstance(a, torch.Tensor) for a in args)
-        if (func in _FACTORIES or is_normal) and kwargs.get("device") is None:
+        if _makes_tensor(func, args) and kwargs.get("device") is None:
             logger.warning("No device set in torch.%s(): forcing to IPU", func.__name__)
             kwargs["device"] = IPU
         if func is torch.tensor and kwargs.get("device") is None:
@@ -67,7 +71,19 @@ class FunctionMode(TorchFunctionMode):
         return STATIC_FORMS.get(func, func)(*args, **kwargs)
 
 
+def _makes_tensor(func: Callable[..., Any], args: tuple[Any, ...]) -> bool:
+    """Returns whether `func` is a factory whose result would be on the CPU."""
+    if func in _LIKE:
+        return not any(isinstance(a, torch.Tensor) and a.device.type == "ipu" for a in args)
+    if func is torch.normal:
+        return not any(isinstance(a, torch.Tensor) for a in args)
+    return func in _FACTORIES
+
+
 def _constant(data: Any, **kwargs: Any) -> torch.Tensor:
+    if isinstance(data, torch.Tensor):
+        return data.detach().clone().to(kwargs.get("dtype"))
+    data = pytree.tree_map_only(torch.Tensor, torch.Tensor.item, data)
     with _disable_current_modes():
         value = torch.tensor(data, **{key: v for key, v in kwargs.items() if key != "device"})
     return value.to(IPU)

@@ -32,6 +32,9 @@ UNSUPPORTED = {
     torch.float8_e5m2: ("Float8_e5m2", "Half"),
     torch.float8_e5m2fnuz: ("Float8_e5m2fnuz", "Half"),
     torch.float8_e8m0fnu: ("Float8_e8m0fnu", "Half"),
+    torch.qint8: ("QInt8", "Char"),
+    torch.qint32: ("QInt32", "Int"),
+    torch.quint8: ("QUInt8", "Byte"),
 }
 
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]
@@ -52,7 +55,8 @@ class Narrowing:
         """
         kwargs = dict(kwargs)
         dtype = kwargs.get("dtype")
-        _refuse(dtype)
+        for asked in (dtype, *args):
+            _refuse(asked)
         value = _uploaded(args[0], kwargs) if func is torch.ops.aten._to_copy.default else None
         if value is not None:
             with _disable_current_modes():
@@ -109,7 +113,7 @@ def _narrowed_integers(value: torch.Tensor) -> torch.Tensor:
 
 
 def _refuse(dtype: Any) -> None:
-    if dtype in UNSUPPORTED:
+    if isinstance(dtype, torch.dtype) and dtype in UNSUPPORTED:
         name, instead = UNSUPPORTED[dtype]
         raise compiler_error(
             f"Unsupported scalar type `{name}' at {user_source()}. Please cast to `{instead}' "

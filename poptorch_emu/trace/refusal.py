@@ -60,6 +60,15 @@ def no_type(func: Any) -> Error:
     )
 
 
+def check_gradient(parameter: str, gradient: torch.Tensor) -> None:
+    """Raises if the gradient of a parameter is sparse."""
+    if gradient.layout is not torch.strided:
+        raise compiler_error(
+            f"Unsupported aten::embedding operation: the gradient of {parameter!r} is sparse, but "
+            "a compiled graph has dense tensors only. Make the layer with sparse=False."
+        )
+
+
 def _check_batch_norm(args: tuple[Any, ...]) -> None:
     """Refuses the gradient of a batch norm that uses its running statistics."""
     is_training = args[7]

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 import torch
+from torch import fx
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import _disable_current_modes
 
@@ -55,12 +56,14 @@ class Recording:
     Attributes:
         is_training: whether gradients are wanted.
         host_functions: what runs on the host in the middle of the graph, by name.
+        copied_parts: for a part taken with an index that only a run has, the user's line.
     """
 
     recorder: Recorder
     fake_mode: FakeTensorMode
     is_training: bool
     host_functions: dict[str, HostFunction] = field(default_factory=dict)
+    copied_parts: dict[fx.Node, str] = field(default_factory=dict)
 
 
 _active: Recording | None = None

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import logging
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -32,3 +34,18 @@ def infer(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], device: t
         return torch.empty_strided(value.size(), value.stride(), dtype=value.dtype, device=device)
 
     return pytree.tree_map_only(torch.Tensor, to_fake, results)
+
+
+@contextmanager
+def without_log_of_failures() -> Iterator[None]:
+    """Keeps PyTorch from logging the traceback of each error that is also raised."""
+    log = logging.getLogger("torch._subclasses.fake_tensor")
+
+    def is_told(record: logging.LogRecord) -> bool:
+        return not str(record.msg).startswith("failed while attempting to run meta")
+
+    log.addFilter(is_told)
+    try:
+        yield
+    finally:
+        log.removeFilter(is_told)

@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 _names: list[str] = []
 _attributes: list[dict[str, dict[str, Any]]] = [{}]
+
+
+@contextmanager
+def closing() -> Iterator[None]:
+    """Closes, at the end of the context, whatever was opened in it."""
+    num_names, num_attributes = len(_names), len(_attributes)
+    try:
+        yield
+    finally:
+        del _names[num_names:], _attributes[num_attributes:]
 
 
 def open_name(name: str) -> None:

@@ -7,8 +7,9 @@ that only saves time.
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -130,6 +131,13 @@ def _numpy(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
     return tensor.numpy(*args, **kwargs)
 
 
+def _array(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+    """Refuses a tensor on the device where NumPy asks for its values."""
+    if tensor.device.type == "ipu":
+        raise refusal.reads_value("Tensor.__array__")
+    return torch.Tensor.__array__(tensor, *args, **kwargs)  # type: ignore[no-untyped-call]
+
+
 def _format(tensor: torch.Tensor, spec: str) -> str:
     """Refuses to format a number on the device; without a format, its place holder is shown."""
     if tensor.device.type == "ipu" and spec:
@@ -170,6 +178,7 @@ STATIC_FORMS: dict[Any, Callable[..., Any]] = {
     torch.Tensor.narrow: _narrow,
     torch.Tensor.__getitem__: dynamic_slices.take,
     torch.Tensor.__setitem__: dynamic_slices.put,
+    torch.Tensor.__array__: _array,
     torch.Tensor.numpy: _numpy,
     torch.Tensor.roll: _roll,
     torch.roll: _roll,
@@ -192,10 +201,16 @@ def _is_causal(
 
 @contextmanager
 def static_modules() -> Iterator[None]:
-    """Keeps `torch.nn.Transformer` and its parts from looking at the values of a mask."""
+    """Keeps `torch.nn.Transformer` from looking at the values of a mask, and Dynamo from compiling.
+
+    What the user gave to `torch.compile` is traced as it was before.
+    """
     original = transformer._detect_is_causal_mask
     transformer._detect_is_causal_mask = _is_causal
+    # Whoever has compiled nothing has not imported Dynamo, which takes seconds.
+    has_compiled = "torch._dynamo" in sys.modules
     try:
-        yield
+        with torch.compiler.set_stance("force_eager") if has_compiled else nullcontext():
+            yield
     finally:
         transformer._detect_is_causal_mask = original

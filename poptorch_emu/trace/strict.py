@@ -21,13 +21,20 @@ from poptorch_emu.log import logger
 from poptorch_emu.trace.known_values import known_value
 from poptorch_emu.trace.strict_table import EQUIVALENT, HANDLED, RESTRICTIONS, Call
 
-# Environment: "warn" or "error"; anything else is off.
+# Environment: what is to be done about a finding; unset means "off".
 STRICT = "POPTORCH_EMU_STRICT"
 
 
 def is_on() -> bool:
-    """Returns whether `POPTORCH_EMU_STRICT` asks for a report."""
-    return os.environ.get(STRICT, "") in ("warn", "error")
+    """Returns whether `POPTORCH_EMU_STRICT` asks for a report.
+
+    Raises:
+        ValueError: it has a value that means nothing.
+    """
+    mode = os.environ.get(STRICT, "")
+    if mode not in ("", "off", "warn", "error"):
+        raise ValueError(f"{STRICT} is {mode!r}; set it to 'warn', 'error' or 'off'.")
+    return mode in ("warn", "error")
 
 
 def check(graph: Graph) -> None:

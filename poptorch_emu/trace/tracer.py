@@ -24,12 +24,13 @@ from poptorch_emu.ir.graph import Graph, Sink, SinkKind, Source, SourceKind, sou
 from poptorch_emu.ir.record import BlockPlace, NodeRecord, Phase
 from poptorch_emu.log import logger, warn_repeatable
 from poptorch_emu.structure import flatten_tensors
-from poptorch_emu.trace import blocks, checkpoints, loss, refusal, regions, scopes
+from poptorch_emu.trace import blocks, checkpoints, dynamic_slices, loss, refusal, regions, scopes
 from poptorch_emu.trace.casting import casts_mixed_types
 from poptorch_emu.trace.functions import FunctionMode
 from poptorch_emu.trace.module_state import HostTensor, on_ipu
 from poptorch_emu.trace.narrowing import UNSUPPORTED, Narrowing, narrowed_constant
 from poptorch_emu.trace.recorder import IPU, Recorder
+from poptorch_emu.trace.result_types import without_log_of_failures
 from poptorch_emu.trace.seed import Seed, first_gradient
 from poptorch_emu.trace.source_line import user_source
 from poptorch_emu.trace.stages import StageResolver
@@ -159,6 +160,7 @@ def trace_forward(
             hooks[0]()
             outputs = session.run_forward(model, fake_args, fake_kwargs)
         checkpoints.apply_marks(session.recorder.find)
+        dynamic_slices.check_parts()
         return Forward(session, outputs, fakes, seed)
 
 
@@ -185,12 +187,14 @@ class _Tracer:
         with ExitStack() as stack:
             stack.enter_context(blocks.tracing(StageResolver(self.config.strategy)))
             stack.enter_context(regions.recording(self.regions))
+            stack.enter_context(scopes.closing())
             stack.enter_context(torch.autograd.set_multithreading_enabled(False))
             stack.enter_context(torch.enable_grad())
             stack.enter_context(casts_mixed_types())
             stack.enter_context(static_modules())
             stack.enter_context(checkpoints.marks_checkpointed_calls())
             stack.enter_context(_unchecked_distributions())
+            stack.enter_context(without_log_of_failures())
             loss.start_marks()
             stack.callback(loss.take_marks)
             checkpoints.start_marks()
@@ -282,6 +286,7 @@ class _Tracer:
         results = []
         for name, gradient in zip(trainable, gradients, strict=True):
             if gradient is not None:
+                refusal.check_gradient(name, gradient)
                 node = self.recorder.find(gradient)
                 assert node is not None, f"the gradient of {name} was not recorded"
                 results.append((Sink(SinkKind.GRADIENT, name), node))

@@ -136,6 +136,12 @@ def test_attributes_when_nested_then_they_merge_and_are_restored():
     assert found == [outer, inner, outer, {}]
 
 
+@pytest.mark.feature("Attribute", fidelity="accepted")
+def test_attributes_when_not_in_a_dictionary_then_error():
+    with pytest.raises(ValueError, match="Attribute '__outline' must be a dictionary, not 3"):
+        poptorch.Attribute(__outline=3)
+
+
 @pytest.mark.feature("MultiConv", fidelity="accepted")
 def test_multi_conv_when_used_then_results_stay():
     def forward(model, x, w):

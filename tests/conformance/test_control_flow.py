@@ -153,6 +153,12 @@ def test_loop_when_inputs_are_wrong_then_value_error(inputs, text):
 
 
 @pytest.mark.feature("for_loop", fidelity="exact")
+def test_loop_when_there_are_no_inputs_then_error():
+    with pytest.raises(poptorch.Error, match="given no inputs.*Pass the tensors"):
+        infer(lambda m, x: [x, *poptorch.for_loop(2, list, [])], X)
+
+
+@pytest.mark.feature("for_loop", fidelity="exact")
 @pytest.mark.parametrize(
     "body",
     [lambda y: [y, y], lambda y: y[:, :2], lambda y: y.int(), lambda y: 3],
@@ -284,3 +290,9 @@ def test_cond_when_inputs_are_wrong_then_value_error(inputs):
 def test_cond_when_bodies_disagree_then_error(other):
     with pytest.raises(poptorch.Error, match="outputs of then_body"):
         infer(lambda m, x: poptorch.cond(x.sum() > 0, lambda a: a, [x], other, [x]), X)
+
+
+@pytest.mark.feature("cond", fidelity="exact")
+def test_cond_when_condition_is_no_tensor_then_error():
+    with pytest.raises(poptorch.Error, match="boolean tensor of one element, not True"):
+        infer(lambda m, x: poptorch.cond(True, lambda: x, [], lambda: -x, []), X)

@@ -196,3 +196,10 @@ def test_cpu_when_layer_uses_poptorch_operations_then_they_are_plain_pytorch():
 
 def test_cpu_when_called_outside_a_trace_then_the_layer_runs():
     assert poptorch.CPU(lambda x: (x, x), "pair")(X) == (X, X)
+
+
+@pytest.mark.parametrize("inputs", [(), (X, 2)], ids=["none", "a number"])
+def test_cpu_when_not_given_tensors_then_error(inputs):
+    op = poptorch.CPU(lambda *values: X, "numbers")
+    with pytest.raises(poptorch.Error, match="'numbers' was called with.*one tensor or more"):
+        infer(lambda m, x: op(*inputs), X)

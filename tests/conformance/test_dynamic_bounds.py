@@ -58,11 +58,6 @@ def changed(x, t):
     return x[:, view:stop]
 
 
-def assigned(x, t):
-    x[:, t : t + 2] = 0
-    return x
-
-
 @pytest.mark.parametrize(
     ("function", "text"),
     [
@@ -71,7 +66,6 @@ def assigned(x, t):
         (lambda x, t: x[:, t : 2 * t], "size of a slice depends on data"),
         (lambda x, t: x[:, t : t * t + 2], "size of a slice depends on data"),
         (changed, "size of a slice depends on data"),
-        (assigned, "poptorch.dynamic_update"),
         (lambda x, t: x[:, t : t + 4 : t], "Slicing step must be a constant"),
         (lambda x, t: x[:, t : t + 4 : 0], "Slicing step must be at least 1"),
         (lambda x, t: x[:, t:t], "The start and end of a slice must be different."),

@@ -57,6 +57,8 @@ def test_values_of_cpu_tensors_in_forward_then_can_be_read() -> None:
         lambda: torch.randint(3, (2,)),
         lambda: torch.randperm(2),
         lambda: torch.tensor([1.0, 2.0]),
+        lambda: torch.zeros_like(torch.ones(2, device="cpu")),
+        lambda: torch.full_like(torch.ones(2, device="cpu"), 3.0),
     ],
 )
 def test_factory_without_a_device_then_forced_to_the_ipu_with_a_warning(make, caplog) -> None:

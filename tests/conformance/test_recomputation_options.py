@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from typing import NamedTuple
 
 import pytest
 import torch
@@ -80,3 +81,17 @@ def test_checkpoint_when_called_outside_a_trace_then_returns_its_arguments() -> 
     assert poptorch.recomputationCheckpoint(x, y) == (x, y)
     with pytest.raises(ValueError, match="All inputs must be tensors"):
         poptorch.recomputationCheckpoint(x, 1)
+
+
+class Pair(NamedTuple):
+    first: torch.Tensor
+    rest: list[torch.Tensor]
+
+
+@pytest.mark.parametrize("structure", [[torch.ones(2)], Pair(torch.ones(2), [torch.zeros(2)])])
+def test_checkpoint_when_given_a_container_then_returns_its_like(structure) -> None:
+    result = poptorch.recomputationCheckpoint(structure)
+    assert type(result) is type(structure)
+    assert result[0] is structure[0] and len(result) == len(structure)
+    with pytest.raises(ValueError, match="All inputs must be tensors"):
+        poptorch.recomputationCheckpoint([structure[0], 1])

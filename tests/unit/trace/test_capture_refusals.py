@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -35,6 +40,8 @@ REFUSED = {
     "tolist": (lambda t: t.tolist(), *ITEM),
     "assertion": (lambda t: bool((t > 0).all()), *ITEM),
     "numpy": (lambda t: t.numpy(), *ITEM),
+    "array": (lambda t: np.asarray(t), *ITEM),
+    "tensor of tensors": (lambda t: torch.tensor([t.sum(), 1.0]), *ITEM),
     "format": (lambda t: f"{t.sum():.2f}", *ITEM),
     "packed": (
         lambda t: nn.utils.rnn.pack_padded_sequence(t[None], [1]),
@@ -49,11 +56,26 @@ REFUSED = {
     "tensor_split": (lambda t: t.tensor_split(t[0].long()), "shape depends on data", "numbers"),
     "bincount": (lambda t: t[0].long().bincount(), "Bincount `minlength` must be", "Pass"),
     "sparse": (lambda t: t.to_sparse(), "Type inference failed", "dense"),
+    "nested": (
+        lambda t: torch.nested.nested_tensor([t[0], t[1]]),
+        "Type inference failed",
+        "dense",
+    ),
+    "quantized": (
+        lambda t: torch.quantize_per_tensor(t, 0.1, 0, torch.qint8),
+        "Unsupported scalar type `QInt8'",
+        "Please cast to `Char'",
+    ),
     "roll": (lambda t: t.roll((1, 2)), "The 'shifts' argument of the roll op", "scalar"),
     "roll of dims": (
         lambda t: torch.roll(t, (1, 2), (0,)),
         "The 'shifts' and 'dims' arguments of the roll op",
         "same size",
+    ),
+    "change of what overlaps": (
+        lambda t: t.clone().view(-1).unfold(0, 3, 1).add_(1),
+        "shares memory with other tensors",
+        "clone()",
     ),
     "cpu": (lambda t: t.cpu(), "Illegal move to CPU", "Return the IPU tensor"),
 }
@@ -94,6 +116,63 @@ def test_a_value_made_of_constants_is_known_while_tracing():
     scaled, cut = run(function, x)
     torch.testing.assert_close(scaled, x * 2)
     torch.testing.assert_close(cut, x[:, :1])
+
+
+def test_a_tensor_is_made_of_a_tensor_or_of_known_ones():
+    def function(t):
+        two = torch.tensor([torch.tensor(1.5), 2])
+        return torch.tensor(t, dtype=torch.int32), t * two
+
+    copied, scaled = run(function, x)
+    torch.testing.assert_close(copied, x.int())
+    torch.testing.assert_close(scaled, x * torch.tensor([1.5, 2]))
+
+
+COMPILED = """
+import torch
+import poptorch_emu as poptorch
+layer, x = torch.nn.Linear(2, 3), torch.randn(4, 2)
+model = torch.nn.Sequential(torch.compile(layer))
+options = poptorch.Options().showCompilationProgressBar(False)
+torch.testing.assert_close(poptorch.inferenceModel(model, options)(x), layer(x).detach())
+"""
+
+
+def test_what_torch_compile_wraps_is_traced():
+    # In a process of its own: Dynamo, once imported, changes settings of PyTorch for good.
+    command = [sys.executable, "-W", "ignore", "-c", COMPILED]
+    subprocess.run(command, check=True, cwd=Path(__file__).parents[3])
+
+
+def test_an_autocast_around_the_call_does_not_reach_the_device():
+    layer = nn.Linear(2, 3)
+
+    def function(t):
+        return F.linear(t, layer.weight.to(t.device)) @ (torch.ones(3, 3) @ torch.ones(3, 1))
+
+    expected = function(x).detach()
+    with torch.autocast("cpu"):
+        result = run(function, x)
+    torch.testing.assert_close(result, expected)
+
+
+def test_an_error_of_pytorch_is_raised_and_not_logged(caplog):
+    with caplog.at_level("ERROR"), pytest.raises(RuntimeError, match="same reduction dim"):
+        run(lambda t: t @ t[:1], x)
+    assert not [line for line in caplog.messages if "run meta" in line]
+
+
+def test_a_sparse_gradient_is_refused():
+    class Model(nn.Embedding):
+        def forward(self, index):
+            return poptorch.identity_loss(super().forward(index).sum(), "none")
+
+    model = Model(4, 2, sparse=True)
+    training = poptorch.trainingModel(
+        model, poptorch.Options().showCompilationProgressBar(False), torch.optim.SGD([model.weight])
+    )
+    with pytest.raises(poptorch.Error, match="'weight' is sparse.*sparse=False"):
+        training(torch.tensor([1, 2]))
 
 
 def test_a_constant_that_was_changed_in_place_is_not_known():

@@ -190,3 +190,15 @@ def test_without_the_variable_nothing_is_said(monkeypatch, caplog):
     monkeypatch.delenv("POPTORCH_EMU_STRICT", raising=False)
     torch.testing.assert_close(run(Calls(torch.digamma), x), torch.digamma(x))
     assert "digamma" not in caplog.text
+
+
+@pytest.mark.parametrize("mode", ["off", ""])
+def test_mode_when_off_then_nothing_is_looked_for(monkeypatch, mode):
+    monkeypatch.setenv("POPTORCH_EMU_STRICT", mode)
+    torch.testing.assert_close(run(Calls(torch.digamma), x), torch.digamma(x))
+
+
+def test_mode_when_unknown_then_error(monkeypatch):
+    monkeypatch.setenv("POPTORCH_EMU_STRICT", "yes")
+    with pytest.raises(ValueError, match="POPTORCH_EMU_STRICT is 'yes'; set it to 'warn', 'error'"):
+        run(Calls(torch.neg), x)
