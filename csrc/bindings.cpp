@@ -83,7 +83,7 @@ void bind_executor(py::module_& m) {
            })
       .def("run", &Executor::run, py::call_guard<py::gil_scoped_release>())
       .def("begin_stream", &Executor::begin_stream, py::arg("max_unread"),
-           py::arg("micro_batches_per_step"))
+           py::arg("micro_batches_per_step"), py::arg("num_outputs"))
       .def("take_result", &Executor::take_result, py::call_guard<py::gil_scoped_release>())
       .def("end_stream", &Executor::end_stream, py::call_guard<py::gil_scoped_release>())
       .def("set_tracing", &Executor::set_tracing)

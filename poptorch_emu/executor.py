@@ -259,6 +259,7 @@ class PoplarExecutor(WeightMovement, RandomState, Measurement, Inspection):
         arguments, session = self._ready(args, kwargs)
         if self._training:
             self._host_is_stale = True
+        self._anchored = session.anchored
         return session.stream(arguments.tensors(self._arguments), max_unread)
 
     def _wrap_user_model(self) -> None:

@@ -1,6 +1,7 @@
 // Farthest point sampling: each chosen point is the one farthest from all chosen before.
 
 #include <ATen/ops/empty.h>
+#include <c10/util/Exception.h>
 #include <torch/library.h>
 
 #include <algorithm>
@@ -21,15 +22,39 @@ int64_t total(at::IntArrayRef counts) {
   return std::accumulate(counts.begin(), counts.end(), int64_t{0});
 }
 
+// Throws unless each cloud lies within the points and has enough of its own.
+void check_clouds(int64_t num_points, const at::Tensor& start, at::IntArrayRef ptr,
+                  at::IntArrayRef counts) {
+  TORCH_CHECK_VALUE(
+      ptr.size() == counts.size() + 1 && start.numel() == static_cast<int64_t>(counts.size()),
+      "farthest_points is given ", ptr.size(), " positions, ", counts.size(), " counts and ",
+      start.numel(),
+      " starts; each cloud has one count and one start, and there is one more "
+      "position than clouds.");
+  for (size_t i = 0; i < counts.size(); ++i) {
+    const int64_t first = start.const_data_ptr<int64_t>()[i];
+    const int64_t size = ptr[i + 1] - ptr[i];
+    TORCH_CHECK_VALUE(0 <= ptr[i] && ptr[i] < ptr[i + 1] && ptr[i + 1] <= num_points,
+                      "farthest_points: cloud ", i, " is [", ptr[i], ", ", ptr[i + 1], ") of ",
+                      num_points, " points; expected ascending positions from 0 to ", num_points,
+                      ".");
+    TORCH_CHECK_VALUE(0 <= counts[i] && counts[i] <= size && 0 <= first && first < size,
+                      "farthest_points: ", counts[i], " points of cloud ", i, " are to be taken, ",
+                      "beginning with its ", first, "; it has ", size, ", counted from 0.");
+  }
+}
+
 // Samples `counts[i]` of the points [ptr[i], ptr[i + 1]), beginning with the one `start[i]` after
 // the first. Of equally far points the first is taken. Returns positions in all of `src`.
 at::Tensor farthest_points(const at::Tensor& src, const at::Tensor& start, at::IntArrayRef ptr,
                            at::IntArrayRef counts) {
+  TORCH_CHECK_VALUE(src.dim() > 0, "farthest_points takes rows of points, not one number.");
   const int64_t num_points = src.size(0);
+  const at::Tensor first = start.to(at::kLong).contiguous();
+  check_clouds(num_points, first, ptr, counts);
   const at::Tensor points = src.reshape({num_points, -1}).to(at::kDouble).contiguous();
   const int64_t num_dims = points.size(1);
   const double* data = points.const_data_ptr<double>();
-  const at::Tensor first = start.to(at::kLong).contiguous();
   const at::Tensor result = at::empty({total(counts)}, at::TensorOptions(at::kLong));
   int64_t* out = result.mutable_data_ptr<int64_t>();
   for (size_t i = 0; i < counts.size(); ++i) {

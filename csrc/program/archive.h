@@ -170,7 +170,11 @@ class Reader {
   template <typename T>
   T make();
 
+  // Bytes that nest code in code without end must not exhaust the stack.
+  static constexpr int64_t kMaxDepth = 64;
+
   std::string_view rest_;
+  int64_t depth_ = 0;  // of the instruction that is being read
 };
 
 }  // namespace poptorch_emu

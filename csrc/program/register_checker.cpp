@@ -9,7 +9,8 @@ size_t num_tensors(const Instruction& instruction, int64_t argument) {
   for (const ListSlot& slot : instruction.list_slots) {
     if (slot.argument == argument) return slot.sources.size();
   }
-  return 0;
+  const c10::IValue& constant = instruction.arguments[argument];
+  return constant.isTensorList() ? constant.toTensorList().size() : 0;
 }
 
 void check_body(const Body& body, size_t num_given, size_t num_returned) {
@@ -95,6 +96,10 @@ void RegisterChecker::check_bodies(const Instruction& instruction) const {
     if (instruction.control == Control::kForLoop) {
       if (instruction.arguments[1].toInt() < 1) {
         throw Error("Loop '" + node + "' in " + where_ + " runs less than once");
+      }
+      if (num_returned < num_given) {
+        throw Error("Loop '" + node + "' in " + where_ + " carries " + std::to_string(num_given) +
+                    " tensors, but its body returns " + std::to_string(num_returned));
       }
       num_given += num_tensors(instruction, 4) + num_tensors(instruction, 5);
     }

@@ -39,7 +39,8 @@ void fields(Archive& archive, ListSlot& slot) {
 
 template <typename Archive>
 void fields(Archive& archive, LoadInput& load) {
-  archive(load.input);
+  auto& [input] = load;
+  archive(input);
 }
 template <typename Archive>
 void fields(Archive& archive, LoadVariable& load) {
@@ -48,11 +49,13 @@ void fields(Archive& archive, LoadVariable& load) {
 }
 template <typename Archive>
 void fields(Archive& archive, LoadConstant& load) {
-  archive(load.constant);
+  auto& [constant] = load;
+  archive(constant);
 }
 template <typename Archive>
 void fields(Archive& archive, LoadScalar& load) {
-  archive(load.scalar);
+  auto& [scalar] = load;
+  archive(scalar);
 }
 template <typename Archive>
 void fields(Archive& archive, LoadAccumulator& load) {
@@ -69,7 +72,8 @@ void fields(Archive& archive, Load& load) {
 
 template <typename Archive>
 void fields(Archive& archive, StoreOutput& store) {
-  archive(store.output);
+  auto& [output] = store;
+  archive(output);
 }
 template <typename Archive>
 void fields(Archive& archive, StoreVariable& store) {
@@ -78,7 +82,8 @@ void fields(Archive& archive, StoreVariable& store) {
 }
 template <typename Archive>
 void fields(Archive& archive, Accumulate& store) {
-  archive(store.accumulator);
+  auto& [accumulator] = store;
+  archive(accumulator);
 }
 template <typename Archive>
 void fields(Archive& archive, Store& store) {
@@ -96,10 +101,20 @@ void fields(Archive& archive, Instruction& instruction) {
   control = control_of(op);
 }
 
+namespace {
+
+// What writes the registers follows, and takes at least one byte for each.
+void registers(Writer& archive, int64_t count) { archive(count); }
+void registers(Reader& archive, int64_t& count) { count = archive.length(); }
+
+}  // namespace
+
 template <typename Archive>
 void fields(Archive& archive, Body& body) {
   auto& [name, num_registers, parameters, iteration, instructions, results] = body;
-  archive(name, num_registers, parameters, iteration, instructions, results);
+  archive(name);
+  registers(archive, num_registers);
+  archive(parameters, iteration, instructions, results);
 }
 
 template <typename Archive>
@@ -107,7 +122,9 @@ void fields(Archive& archive, Segment& segment) {
   auto& [name, ipu, kind, runners, reductions, is_collective, num_registers, loads, instructions,
          stores, incoming, outgoing] = segment;
   // Links know their ends; `find_collectives` finds the collectives again.
-  archive(name, ipu, kind, runners, reductions, num_registers, loads, instructions, stores);
+  archive(name, ipu, kind, runners, reductions);
+  registers(archive, num_registers);
+  archive(loads, instructions, stores);
 }
 
 template <typename Archive>
@@ -118,7 +135,8 @@ void fields(Archive& archive, Link& link) {
 
 template <typename Archive>
 void fields(Archive& archive, ReplicaGroups& groups) {
-  archive(groups.of_replica);
+  auto& [of_replica] = groups;
+  archive(of_replica);
 }
 
 template <typename Archive>
@@ -262,7 +280,13 @@ void connect(Program& program) {
 
 template <>
 Instruction Reader::make<Instruction>() {
+  if (depth_ == kMaxDepth) {
+    throw Error("The program is damaged: loops and branches lie more than " +
+                std::to_string(kMaxDepth) + " deep inside each other. Compile the model again.");
+  }
+  ++depth_;
   Instruction instruction = read_instruction(*this);
+  --depth_;
   check(instruction);
   return instruction;
 }
@@ -305,12 +329,6 @@ Program deserialize(std::string_view bytes) try {
   if (reader.left() != 0) {
     throw Error("The program is damaged: " + std::to_string(reader.left()) +
                 " bytes follow its end. Compile the model again.");
-  }
-  for (const Segment& segment : program.segments) {
-    if (segment.num_registers < 0 || segment.num_registers > static_cast<int64_t>(bytes.size())) {
-      throw Error("The program is damaged: segment '" + segment.name + "' has " +
-                  std::to_string(segment.num_registers) + " registers. Compile the model again.");
-    }
   }
   connect(program);
   program.find_last_uses();

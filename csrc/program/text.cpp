@@ -19,33 +19,140 @@ std::string dtype_name(at::ScalarType dtype) {
   return found == kNames.end() ? toString(dtype) : found->second;
 }
 
-void write_text(std::ostream& out, const Instruction& instruction, const std::string& indent) {
-  out << indent;
-  for (RegisterId output : instruction.outputs) out << "%" << output.value << " ";
-  out << "= " << instruction.op.schema().operator_name() << "(";
-  for (const Slot& slot : instruction.slots) out << " %" << slot.source.value;
-  out << " )  # " << instruction.debug.node << " " << instruction.debug.source << "\n";
-  for (const Body& body : instruction.bodies) {
-    out << indent << "  " << body.name << ": " << body.num_registers << " registers\n";
-    for (const Instruction& inner : body.instructions) write_text(out, inner, indent + "    ");
+std::string text_of(RegisterId id) { return id.value < 0 ? "-" : "%" + std::to_string(id.value); }
+
+// " %0 %1", "-" standing for what is empty or not used.
+std::string text_of(const std::vector<RegisterId>& ids) {
+  std::string text;
+  for (RegisterId id : ids) text += " " + text_of(id);
+  return text;
+}
+
+// "aten::mul.Tensor( %0 [ %1 - ] )": the arguments that are registers, in their order.
+void write_call(std::ostream& out, const Instruction& instruction) {
+  out << instruction.op.schema().operator_name() << "(";
+  for (int64_t i = 0; i < static_cast<int64_t>(instruction.arguments.size()); ++i) {
+    for (const Slot& slot : instruction.slots) {
+      if (slot.argument == i) out << " " << text_of(slot.source);
+    }
+    for (const ListSlot& slot : instruction.list_slots) {
+      if (slot.argument == i) out << " [" << text_of(slot.sources) << " ]";
+    }
   }
+  out << " )";
+}
+
+void write_instruction(std::ostream& out, const Instruction& instruction,
+                       const std::string& indent) {
+  out << indent;
+  for (RegisterId output : instruction.outputs) out << text_of(output) << " ";
+  out << "= ";
+  write_call(out, instruction);
+  out << "  # " << instruction.debug.node << " " << instruction.debug.source << "\n";
+  for (const Body& body : instruction.bodies) {
+    out << indent << "  " << body.name << ": " << body.num_registers << " registers, takes"
+        << text_of(body.parameters) << "\n";
+    for (const Instruction& inner : body.instructions) {
+      write_instruction(out, inner, indent + "    ");
+    }
+    out << indent << "    returns" << text_of(body.results) << "\n";
+  }
+}
+
+// Names what loads and stores refer to.
+class Namer {
+ public:
+  explicit Namer(const Program& program) : program_(program) {}
+
+  std::string operator()(const LoadInput& load) const {
+    return "input " + program_.inputs.at(load.input.value).name;
+  }
+  std::string operator()(const LoadConstant& load) const {
+    return "constant " + describe(program_.constants.at(load.constant.value));
+  }
+  std::string operator()(const LoadScalar& load) const {
+    return "scalar " + program_.scalars.at(load.scalar.value).name;
+  }
+  std::string operator()(const LoadRng&) const { return "random state"; }
+  std::string operator()(const LoadVariable& load) const {
+    return variable(load.variable, load.is_shard);
+  }
+  std::string operator()(const LoadAccumulator& load) const {
+    return accumulator(load.accumulator, load.is_shard);
+  }
+  std::string operator()(const StoreOutput& store) const {
+    return "output " + std::to_string(store.output.value);
+  }
+  std::string operator()(const StoreVariable& store) const {
+    return variable(store.variable, store.is_shard);
+  }
+  std::string operator()(const Accumulate& store) const {
+    return accumulator(store.accumulator, false);
+  }
+
+ private:
+  std::string variable(VariableId id, bool is_shard) const {
+    return (is_shard ? "part of variable " : "variable ") + program_.variables.at(id.value).name;
+  }
+  std::string accumulator(AccumulatorId id, bool is_shard) const {
+    return (is_shard ? "part of accumulator " : "accumulator ") +
+           program_.accumulators.at(id.value).name;
+  }
+
+  const Program& program_;
+};
+
+void write_segment(std::ostream& out, const Segment& segment, const Program& program) {
+  const Namer name(program);
+  out << segment.name << " on IPU " << segment.ipu << ": " << segment.num_registers
+      << " registers, " << segment.loads.size() << " loads, " << segment.stores.size() << " stores";
+  if (segment.kind == SegmentKind::kWindow) {
+    out << ", once in a window by replicas " << describe(segment.runners);
+  }
+  out << "\n";
+  for (AccumulatorId id : segment.reductions) {
+    out << "  adds up " << name(LoadAccumulator{id}) << " over replicas\n";
+  }
+  for (const Load& load : segment.loads) {
+    out << "  " << text_of(load.target) << " = " << std::visit(name, load.source) << "\n";
+  }
+  for (const Instruction& instruction : segment.instructions) {
+    write_instruction(out, instruction, "  ");
+  }
+  for (const Store& store : segment.stores) {
+    out << "  " << text_of(store.source) << " -> " << std::visit(name, store.target) << "\n";
+  }
+}
+
+// Where a variable or accumulator lives.
+template <typename Entry>
+void write_place(std::ostream& out, const Entry& entry) {
+  if (!entry.groups.of_replica.empty()) out << ", groups " << describe(entry.groups.of_replica);
+  if (entry.is_sharded) out << ", in parts";
+  if (entry.is_remote) out << ", in streaming memory";
+  out << "\n";
 }
 
 }  // namespace
 
 std::string Program::text() const {
   std::ostringstream out;
-  for (const Segment& segment : segments) {
-    out << segment.name << " on IPU " << segment.ipu << ": " << segment.num_registers
-        << " registers, " << segment.loads.size() << " loads, " << segment.stores.size()
-        << " stores\n";
-    for (const Instruction& instruction : segment.instructions) {
-      write_text(out, instruction, "  ");
-    }
+  for (const Variable& variable : variables) {
+    out << "variable " << variable.name << ": " << dtype_name(variable.dtype)
+        << describe(variable.shape) << (variable.is_per_replica ? ", of each replica" : "");
+    write_place(out, variable);
   }
+  for (const Accumulator& accumulator : accumulators) {
+    out << "accumulator " << accumulator.name << ": " << dtype_name(accumulator.dtype)
+        << (accumulator.is_running_mean ? ", running mean" : "");
+    write_place(out, accumulator);
+  }
+  for (const Segment& segment : segments) write_segment(out, segment, *this);
   for (const Link& link : links) {
     out << "link " << at(link.producer).name << " -> " << at(link.consumer).name << ": "
-        << link.producer_registers.size() << " tensors, depth " << link.capacity << "\n";
+        << link.producer_registers.size() << " tensors, depth " << link.capacity
+        << (link.is_remote ? ", in streaming memory" : "") << ","
+        << text_of(link.producer_registers) << " ->" << text_of(link.consumer_registers) << "\n";
   }
   return out.str();
 }

@@ -1,7 +1,5 @@
 // What a program must be like, so that it cannot fail for its form while it runs.
 
-#include <algorithm>
-#include <numeric>
 #include <set>
 #include <string>
 #include <tuple>
@@ -31,10 +29,10 @@ class SegmentChecker {
         registers_(segment.num_registers, "segment '" + segment.name + "'") {}
 
   void run() {
-    const std::string where = "A reduction of segment '" + segment_.name + "'";
-    for (AccumulatorId id : segment_.reductions) {
-      check_id(program_.accumulators, id, where, "accumulator");
+    if (segment_.kind == SegmentKind::kWindow && segment_.runners.empty()) {
+      throw Error("Segment '" + segment_.name + "' is to be run by no replica");
     }
+    for (AccumulatorId id : segment_.reductions) check_reduction(id);
     for (const Load& load : segment_.loads) {
       check_source(load.source);
       registers_.write(load.target, "a load");
@@ -57,6 +55,20 @@ class SegmentChecker {
   }
 
  private:
+  void check_reduction(AccumulatorId id) const {
+    const std::string where = "A reduction of segment '" + segment_.name + "'";
+    check_id(program_.accumulators, id, where, "accumulator");
+    const Accumulator& accumulator = program_.accumulators[id.value];
+    if (segment_.kind != SegmentKind::kWindow) {
+      throw Error(where + " adds up '" + accumulator.name +
+                  "' over replicas, which only a window segment may do");
+    }
+    if (accumulator.is_sharded) {
+      throw Error(where + " adds up '" + accumulator.name +
+                  "' again, of which each replica holds a part of the sum already");
+    }
+  }
+
   void check_source(const LoadSource& source) const {
     const std::string where = "A load of segment '" + segment_.name + "'";
     if (const auto* load = std::get_if<LoadInput>(&source)) {
@@ -198,47 +210,6 @@ void check_schedule(const Program& program) {
   }
 }
 
-void check_groups(const ReplicaGroups& groups, const std::string& name, int64_t num_replicas) {
-  const std::vector<int64_t>& of_replica = groups.of_replica;
-  const bool is_empty = of_replica.empty();
-  if (!is_empty && (static_cast<int64_t>(of_replica.size()) != num_replicas ||
-                    *std::min_element(of_replica.begin(), of_replica.end()) < 0)) {
-    throw Error("'" + name + "' needs a group, counted from 0, for each of " +
-                std::to_string(num_replicas) + " replicas");
-  }
-}
-
-// The replicas that run a segment.
-std::vector<int64_t> runners_of(const Segment& segment, int64_t num_replicas) {
-  if (segment.kind == SegmentKind::kWindow) return segment.runners;
-  std::vector<int64_t> everyone(num_replicas);
-  std::iota(everyone.begin(), everyone.end(), 0);
-  return everyone;
-}
-
-void check_runners(const Segment& segment, int64_t num_replicas) {
-  std::set<int64_t> seen;
-  for (int64_t replica : segment.runners) {
-    if (replica < 0 || replica >= num_replicas || !seen.insert(replica).second) {
-      throw Error("Segment '" + segment.name + "' is to be run by replica " +
-                  std::to_string(replica) + ", which must be one of " +
-                  std::to_string(num_replicas) + ", each named once");
-    }
-  }
-}
-
-// Two replicas that assign one copy would race for it.
-void check_assigned_once(const Variable& variable, const Segment& segment, int64_t num_replicas) {
-  if (variable.is_per_replica) return;
-  std::set<int64_t> assigned;
-  for (int64_t replica : runners_of(segment, num_replicas)) {
-    if (!assigned.insert(variable.groups.of(replica)).second) {
-      throw Error("Segment '" + segment.name + "' assigns '" + variable.name +
-                  "' on several replicas that share it; each needs its own");
-    }
-  }
-}
-
 }  // namespace
 
 void Program::validate() const {
@@ -255,24 +226,6 @@ void Program::validate() const {
   for (const Segment& segment : segments) SegmentChecker(*this, segment).run();
   check_stores(*this);
   check_schedule(*this);
-}
-
-void Program::check_replicas(int64_t num_replicas) const {
-  for (const Variable& variable : variables) {
-    check_groups(variable.groups, variable.name, num_replicas);
-  }
-  for (const Accumulator& accumulator : accumulators) {
-    check_groups(accumulator.groups, accumulator.name, num_replicas);
-  }
-  for (const Segment& segment : segments) {
-    check_runners(segment, num_replicas);
-    for (const Store& store : segment.stores) {
-      const auto* target = std::get_if<StoreVariable>(&store.target);
-      if (target != nullptr && !target->is_shard) {
-        check_assigned_once(variables[target->variable.value], segment, num_replicas);
-      }
-    }
-  }
 }
 
 }  // namespace poptorch_emu

@@ -11,18 +11,18 @@
 namespace poptorch_emu {
 namespace {
 
-// Adds up part `index` of the values, in the order of a ring: the next one first, its own last.
-at::Tensor ring_sum(const std::vector<const at::Tensor*>& values, int64_t index) {
-  const int64_t count = static_cast<int64_t>(values.size());
-  at::Tensor sum = shard_of(*values[(index + 1) % count], index, count).clone();
-  for (int64_t step = 2; step <= count; ++step) {
-    sum.add_(shard_of(*values[(index + step) % count], index, count));
-  }
+// Adds up what each replica has of part `index`, in the order of a ring: the next one first, its
+// own last.
+at::Tensor ring_sum(const std::vector<at::Tensor>& parts, int64_t index) {
+  const int64_t count = static_cast<int64_t>(parts.size());
+  at::Tensor sum = parts[(index + 1) % count].clone();
+  for (int64_t step = 2; step <= count; ++step) sum.add_(parts[(index + step) % count]);
   return sum;
 }
 
 // The state of the random numbers of another replica: whoever comes last, the bits are the same.
 at::Tensor with_replica(const at::Tensor& rng, int64_t replica) {
+  if (!rng.defined()) return rng;
   at::Tensor other = rng.clone();
   other.mutable_data_ptr<int64_t>()[2] = replica;
   return other;
@@ -36,6 +36,7 @@ Accumulators::Accumulators(const Program& program, int64_t num_replicas, RemoteT
     auto state = std::make_unique<State>();
     state->of_replica.resize(num_replicas);
     state->arrived.resize(num_replicas);
+    state->is_reduced.resize(num_replicas);
     states_.push_back(std::move(state));
     std::vector<std::vector<int64_t>> of_replica(num_replicas);
     for (int64_t replica = 0; replica < num_replicas; ++replica) {
@@ -66,7 +67,6 @@ void Accumulators::add(AccumulatorId id, int64_t replica, at::Tensor value, int6
 }
 
 // What lives in streaming memory comes to the IPU for the addition and goes back.
-
 void Accumulators::add_to(at::Tensor& kept, AccumulatorId id, at::Tensor value, int64_t index,
                           const at::Tensor& rng) {
   if (!program_.accumulators[id.value].is_remote) {
@@ -98,9 +98,13 @@ void Accumulators::add_on_chip(at::Tensor& sum, AccumulatorId id, at::Tensor val
   } else {
     sum.add_(value.to(accumulator.dtype));
   }
+  check(sum, id);
+}
+
+void Accumulators::check(const at::Tensor& sum, AccumulatorId id) const {
   if (program_.numerics.checks_floating_point && !is_finite(sum)) {
     throw std::domain_error("floating-point exception: the accumulated gradient of '" +
-                            accumulator.name + "' is not finite.");
+                            program_.accumulators[id.value].name + "' is not finite.");
   }
 }
 
@@ -112,10 +116,12 @@ void Accumulators::add_sharded(AccumulatorId id, int64_t replica, const at::Tens
   state.sizes = value.sizes().vec();
   state.arrived[replica] = value.to(accumulator.dtype);
   if (++state.num_arrived < num_replicas_) return;
-  std::vector<const at::Tensor*> values;
-  for (const at::Tensor& arrived : state.arrived) values.push_back(&arrived);
   for (int64_t part = 0; part < num_replicas_; ++part) {
-    add_to(state.of_replica[part], id, ring_sum(values, part), index, with_replica(rng, part));
+    std::vector<at::Tensor> parts;
+    for (const at::Tensor& whole : state.arrived) {
+      parts.push_back(shard_of(whole, part, num_replicas_));
+    }
+    add_to(state.of_replica[part], id, ring_sum(parts, part), index, with_replica(rng, part));
   }
   for (at::Tensor& arrived : state.arrived) arrived.reset();
   state.num_arrived = 0;
@@ -123,20 +129,24 @@ void Accumulators::add_sharded(AccumulatorId id, int64_t replica, const at::Tens
 
 void Accumulators::reduce(AccumulatorId id, int64_t replica) {
   State& state = *states_[id.value];
+  const Accumulator& accumulator = program_.accumulators[id.value];
   const std::vector<int64_t>& group = members(id, replica);
-  std::vector<const at::Tensor*> values;
-  for (int64_t member : group) {
-    if (!state.of_replica[member].defined()) {
-      throw Error("Accumulator '" + program_.accumulators[id.value].name + "' is empty.");
-    }
-    values.push_back(&state.of_replica[member]);
-  }
   const int64_t count = static_cast<int64_t>(group.size());
   const int64_t index = std::find(group.begin(), group.end(), replica) - group.begin();
+  std::vector<at::Tensor> parts;
+  for (int64_t member : group) {
+    const at::Tensor& whole = state.of_replica[member];
+    if (!whole.defined()) throw Error("Accumulator '" + accumulator.name + "' is empty.");
+    const at::Tensor part = shard_of(whole, index, count);
+    parts.push_back(accumulator.is_remote ? remote_.load(part) : part);
+  }
+  const at::Tensor sum = ring_sum(parts, index);
+  check(sum, id);
   // The members share one copy of the total, which takes the place of the first one's sum: nobody
   // else reads this part of it.
-  put_shard(state.of_replica[group.front()], index, count, ring_sum(values, index));
-  ++state.num_reduced;
+  put_shard(state.of_replica[group.front()], index, count,
+            accumulator.is_remote ? remote_.store(sum) : sum);
+  state.is_reduced[replica] = 1;
 }
 
 at::Tensor Accumulators::total(AccumulatorId id, int64_t replica) const {
@@ -146,7 +156,10 @@ at::Tensor Accumulators::total(AccumulatorId id, int64_t replica) const {
   const at::Tensor& first = state.of_replica[group.front()];
   if (!first.defined()) throw Error("Accumulator '" + accumulator.name + "' is empty.");
   if (accumulator.is_sharded) return gathered(state.of_replica, state.sizes);
-  if (group.size() > 1 && state.num_reduced == 0) {
+  const bool is_reduced = std::all_of(group.begin(), group.end(), [&state](int64_t member) {
+    return state.is_reduced[member] != 0;
+  });
+  if (group.size() > 1 && !is_reduced) {
     throw Error("Accumulator '" + accumulator.name +
                 "' was not added up over its replicas: a window segment must reduce it first.");
   }
@@ -155,7 +168,13 @@ at::Tensor Accumulators::total(AccumulatorId id, int64_t replica) const {
 
 at::Tensor Accumulators::total_shard(AccumulatorId id, int64_t replica) const {
   const State& state = *states_[id.value];
-  if (program_.accumulators[id.value].is_sharded) return state.of_replica[replica];
+  if (program_.accumulators[id.value].is_sharded) {
+    const at::Tensor& part = state.of_replica[replica];
+    if (!part.defined()) {
+      throw Error("Accumulator '" + program_.accumulators[id.value].name + "' is empty.");
+    }
+    return part;
+  }
   return shard_of(total(id, replica), replica, num_replicas_);
 }
 
@@ -164,7 +183,7 @@ void Accumulators::clear() {
     for (at::Tensor& tensor : state->of_replica) tensor.reset();
     for (at::Tensor& tensor : state->arrived) tensor.reset();
     state->num_arrived = 0;
-    state->num_reduced = 0;
+    state->is_reduced.assign(num_replicas_, 0);
   }
 }
 

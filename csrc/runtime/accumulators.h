@@ -2,7 +2,6 @@
 
 #include <ATen/core/Tensor.h>
 
-#include <atomic>
 #include <memory>
 #include <mutex>
 #include <vector>
@@ -23,8 +22,8 @@ class Accumulators {
 
   // Adds one micro-batch's contribution, the `index`-th of this window. The first is moved in when
   // nobody else holds it. The sum is rounded to the accumulator's type each time; `rng` chooses the
-  // random bits where that is done at random. A sharded accumulator is reduced at once, by the
-  // replica that comes last; no replica may add again before.
+  // random bits where that is done at random, and may be undefined elsewhere. A sharded accumulator
+  // is reduced at once, by the replica that comes last; no replica may add again before.
   void add(AccumulatorId id, int64_t replica, at::Tensor value, int64_t index,
            const at::Tensor& rng);
 
@@ -50,7 +49,7 @@ class Accumulators {
     // What the replicas contribute to a sharded accumulator for one micro-batch.
     std::vector<at::Tensor> arrived;
     int64_t num_arrived = 0;
-    std::atomic<int64_t> num_reduced = 0;  // replicas that did their part
+    std::vector<char> is_reduced;  // by replica: whether it did its part
     std::vector<int64_t> sizes;
     std::mutex mutex;
   };
@@ -59,6 +58,8 @@ class Accumulators {
               const at::Tensor& rng);
   void add_on_chip(at::Tensor& sum, AccumulatorId id, at::Tensor value, int64_t index,
                    const at::Tensor& rng);
+  // Throws if the sum is not finite and that is checked.
+  void check(const at::Tensor& sum, AccumulatorId id) const;
   void add_sharded(AccumulatorId id, int64_t replica, const at::Tensor& value, int64_t index,
                    const at::Tensor& rng);
   const std::vector<int64_t>& members(AccumulatorId id, int64_t replica) const;

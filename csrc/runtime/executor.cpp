@@ -30,11 +30,17 @@ class IntraOpThreads {
 // Returns `program`, which can be run with these options.
 std::shared_ptr<const Program> fitting(std::shared_ptr<const Program> program,
                                        const ExecutorOptions& options) {
-  if (options.num_replicas < 1 || options.num_workers < 1 ||
-      static_cast<int64_t>(options.input_group_of_replica.size()) != options.num_replicas) {
+  const std::vector<int64_t>& groups = options.input_group_of_replica;
+  if (options.num_replicas < 1 || options.num_workers < 1 || options.num_intra_op_threads < 1 ||
+      static_cast<int64_t>(groups.size()) != options.num_replicas ||
+      *std::min_element(groups.begin(), groups.end()) < 0) {
     throw Error(
-        "An executor needs at least one replica and one worker, and for each replica the group "
-        "of inputs that it reads.");
+        "An executor needs at least one replica and one worker, at least one thread for an "
+        "operation, and for each replica the group of inputs that it reads, counted from 0; it "
+        "was given " +
+        std::to_string(options.num_replicas) + " replicas, " + std::to_string(options.num_workers) +
+        " workers, " + std::to_string(options.num_intra_op_threads) + " threads and the groups " +
+        describe(groups) + ".");
   }
   program->check_replicas(options.num_replicas);
   return program;
@@ -134,8 +140,9 @@ std::vector<at::Tensor> Executor::run(const std::vector<at::Tensor>& inputs, int
   for (OutputCollector& output : outputs_) results.push_back(output.take());
   clean_up();
   end_stream_of_call();
+  // Weights that were trained keep their random numbers, also when a later window failed.
+  counter_ += window_ * program_->micro_batches_per_window;
   if (error_) std::rethrow_exception(std::exchange(error_, nullptr));
-  counter_ += num_windows * program_->micro_batches_per_window;
   return results;
 }
 
@@ -176,6 +183,7 @@ void Executor::prepare(const std::vector<at::Tensor>& inputs, int64_t num_window
                   ".");
     }
   }
+  begin_stream_of_call(num_micro_batches);
   inputs_ = inputs;
   outputs_.clear();
   for (size_t id = 0; id < program_->outputs.size(); ++id) {
@@ -187,7 +195,6 @@ void Executor::prepare(const std::vector<at::Tensor>& inputs, int64_t num_window
   prepare_spans();
   window_ = -1;
   is_done_ = false;
-  begin_stream_of_call(num_micro_batches);
   caller_ = std::this_thread::get_id();
   caller_state_.emplace();
   finish_window();

@@ -60,7 +60,7 @@ using HostFunction = std::function<std::vector<at::Tensor>(std::vector<at::Tenso
 // list of actions in order, waiting for its links. Any number of workers gives the same results:
 // each link has one producer and one consumer, each list one order, and each sum a fixed order.
 //
-// Owns variables, links and worker threads. One call at a time; the program must outlive it.
+// Owns variables, links and worker threads, and shares the program. One call at a time.
 class Executor {
  public:
   Executor(std::shared_ptr<const Program> program, ExecutorOptions options);
@@ -72,7 +72,8 @@ class Executor {
   at::Tensor read_variable(VariableId id, int64_t replica) const;
   void set_scalar(ScalarId id, double value);
 
-  // The random numbers depend on the seed and on how many micro-batches ran since it was set.
+  // The random numbers depend on the seed and on how many micro-batches ran since it was set; those
+  // of a window that failed do not count.
   std::pair<int64_t, int64_t> rng_state() const { return {seed_, counter_}; }
   void set_rng_state(int64_t seed, int64_t counter);
 
@@ -85,10 +86,11 @@ class Executor {
   std::vector<at::Tensor> run(const std::vector<at::Tensor>& inputs, int64_t num_windows);
 
   // Streaming: between `begin_stream` and `end_stream` the results of a call can be taken while it
-  // runs, by another thread. A result holds for each output the rows of one step, which is a
-  // window in training and a micro-batch where a call is one window; all outputs have mode `All`.
+  // runs, by another thread. A result holds for each of the first `num_outputs` outputs the rows of
+  // one step, which is a window in training and a micro-batch where a call is one window. These
+  // outputs come from micro-batches and have mode `All`; the others are returned by the call alone.
   // The engine pauses while `max_unread` results wait to be taken.
-  void begin_stream(int64_t max_unread, int64_t micro_batches_per_step);
+  void begin_stream(int64_t max_unread, int64_t micro_batches_per_step, int64_t num_outputs);
   // Waits for the next result; empty after the last one of the call, or when the call has failed.
   std::vector<at::Tensor> take_result();
   // From now on results are dropped and the engine does not pause; a call goes on to its end.
@@ -172,7 +174,8 @@ class Executor {
   // In executor_host.cpp. The second is called with the lock held, by the caller's thread.
   std::vector<at::Tensor> call_host(const std::string& name, std::vector<at::Tensor> inputs);
   bool serve_host_request(std::unique_lock<std::mutex>& lock);
-  std::vector<at::Tensor> call_host_here(const std::string& name, std::vector<at::Tensor> inputs);
+  std::vector<at::Tensor> call_host_here(const std::string& name,
+                                         const std::vector<at::Tensor>& inputs);
 
   void prepare(const std::vector<at::Tensor>& inputs, int64_t num_windows);
   void begin_stream_of_call(int64_t num_micro_batches);

@@ -7,6 +7,16 @@
 #include "runtime/executor.h"
 
 namespace poptorch_emu {
+namespace {
+
+// The host may change its tensors in place, now or later: those of the engine are never the same.
+std::vector<at::Tensor> copies(const std::vector<at::Tensor>& tensors) {
+  std::vector<at::Tensor> result;
+  for (const at::Tensor& tensor : tensors) result.push_back(tensor.clone());
+  return result;
+}
+
+}  // namespace
 
 void Executor::set_host_function(std::string name, HostFunction function) {
   host_functions_[std::move(name)] = std::move(function);
@@ -14,7 +24,7 @@ void Executor::set_host_function(std::string name, HostFunction function) {
 
 std::vector<at::Tensor> Executor::call_host(const std::string& name,
                                             std::vector<at::Tensor> inputs) {
-  if (std::this_thread::get_id() == caller_) return call_host_here(name, std::move(inputs));
+  if (std::this_thread::get_id() == caller_) return call_host_here(name, inputs);
   HostRequest request{name, std::move(inputs)};
   std::unique_lock lock(mutex_);
   host_requests_.push_back(&request);
@@ -40,7 +50,7 @@ bool Executor::serve_host_request(std::unique_lock<std::mutex>& lock) {
   request.state = HostRequest::kServed;
   lock.unlock();
   try {
-    request.tensors = call_host_here(request.name, std::move(request.tensors));
+    request.tensors = call_host_here(request.name, request.tensors);
   } catch (...) {
     request.error = std::current_exception();
   }
@@ -51,14 +61,18 @@ bool Executor::serve_host_request(std::unique_lock<std::mutex>& lock) {
 }
 
 std::vector<at::Tensor> Executor::call_host_here(const std::string& name,
-                                                 std::vector<at::Tensor> inputs) {
+                                                 const std::vector<at::Tensor>& inputs) {
   const auto found = host_functions_.find(name);
   if (found == host_functions_.end()) {
     throw Error("The program calls host function '" + name +
                 "', which this executor was not given.");
   }
-  const at::ThreadLocalStateGuard as_the_caller(*caller_state_);
-  return found->second(std::move(inputs));
+  std::vector<at::Tensor> results = copies(inputs);
+  {
+    const at::ThreadLocalStateGuard as_the_caller(*caller_state_);
+    results = found->second(std::move(results));
+  }
+  return copies(results);
 }
 
 }  // namespace poptorch_emu

@@ -149,8 +149,8 @@ void Executor::store(Frame& frame, const Store& store, const VirtualIpu& ipu,
   } else if (const auto* target = std::get_if<StoreVariable>(&store.target)) {
     // A tensor that shares its storage (an input's rows, a hyper-parameter, a view) is copied.
     const bool is_own = source.use_count() == 1 && source.storage().use_count() == 1;
-    at::Tensor value = is_own ? source : source.clone();
-    if (program_->variables[target->variable.value].is_remote) value = remote_.store(value);
+    const bool is_remote = program_->variables[target->variable.value].is_remote;
+    at::Tensor value = is_remote ? remote_.store(source) : is_own ? source : source.clone();
     if (target->is_shard) {
       memory_.assign_shard(target->variable, ipu.replica, std::move(value));
     } else {
@@ -158,8 +158,10 @@ void Executor::store(Frame& frame, const Store& store, const VirtualIpu& ipu,
     }
   } else if (const auto* target = std::get_if<Accumulate>(&store.target)) {
     at::Tensor value = store.is_last_use ? std::move(source) : source;
+    const bool is_random = program_->numerics.rounds_stochastically &&
+                           program_->accumulators[target->accumulator.value].dtype == at::kHalf;
     accumulators_.add(target->accumulator, ipu.replica, std::move(value), action.micro_batch,
-                      rng_for(ipu, global_micro_batch(action)));
+                      is_random ? rng_for(ipu, global_micro_batch(action)) : at::Tensor());
   }
 }
 

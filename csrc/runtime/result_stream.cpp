@@ -4,9 +4,9 @@
 
 namespace poptorch_emu {
 
-void ResultStream::begin_call(int64_t num_steps, int64_t pieces_per_micro_batch) {
+void ResultStream::begin_call(int64_t num_steps, int64_t num_replicas) {
   num_pieces_.assign(num_steps, 0);
-  pieces_per_step_ = pieces_per_micro_batch * micro_batches_per_step_;
+  pieces_per_step_ = num_outputs_ * num_replicas * micro_batches_per_step_;
 }
 
 bool ResultStream::add_piece(int64_t micro_batch) {

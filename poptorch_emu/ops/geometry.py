@@ -40,10 +40,10 @@ def fps(
     if not isinstance(random_start, bool):
         raise make_error(f"`random_start` must be of bool type. It is {type(random_start)}.")
     sizes = [end - begin for begin, end in zip(ptr, ptr[1:], strict=False)]
-    if min(sizes) < 1 or ptr[-1] > src.size(0) or not 0 < ratio <= 1:
+    if ptr[0] < 0 or min(sizes) < 1 or ptr[-1] > src.size(0) or not 0 < ratio <= 1:
         raise make_error(
             f"`ptr` is {ptr} and `ratio` {ratio} for {src.size(0)} points; expected ascending "
-            "positions up to the number of points, and a ratio above 0 and at most 1."
+            "positions from 0 up to the number of points, and a ratio above 0 and at most 1."
         )
     counts = [math.ceil(ratio * size) for size in sizes]
     starts = [torch.zeros((), dtype=torch.int64, device=src.device) for _ in sizes]

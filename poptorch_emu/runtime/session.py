@@ -173,7 +173,7 @@ class Session:
                 "results to stream. Call it instead."
             )
         step = executable.config.gradient_accumulation if executable.config.is_training else 1
-        self._executor.begin_stream(max_unread, step)
+        self._executor.begin_stream(max_unread, step, executable.num_outputs)
         self._call = RunningCall(lambda: self._run(inputs))
         return ResultStream(self._executor, self._call, self._structured)
 
@@ -184,7 +184,7 @@ class Session:
             results = self._executor.run(self._device_inputs(inputs), executable.num_windows)
         num_own = executable.num_outputs + len(executable.written_inputs)
         changed = results[executable.num_outputs : num_own]
-        self.anchored = dict(zip(executable.anchors, results[num_own:], strict=True))
+        self.anchored.update(zip(executable.anchors, results[num_own:], strict=True))
         if self._synthetic is None:
             for number, value in zip(executable.written_inputs, changed, strict=True):
                 with torch.no_grad():

@@ -154,6 +154,7 @@ def test_fps_when_start_is_random_then_the_first_point_varies_and_the_rest_follo
         ((torch.ones(2, 2), [0, 2], 1), "`ratio` must be of float type"),
         ((torch.ones(2, 2), [0, 2], 0.5, 1), "`random_start` must be of bool type"),
         ((torch.ones(2, 2), [0, 3]), "for 2 points"),
+        ((torch.ones(2, 2), [-1, 2]), r"`ptr` is \[-1, 2\].*positions from 0"),
         ((torch.ones(2, 2), [0, 2], 1.5), "above 0 and at most 1"),
     ],
 )

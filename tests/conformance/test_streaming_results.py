@@ -169,6 +169,32 @@ def test_stream_when_output_mode_is_not_all_then_refused():
         stream(model, x)
 
 
+@pytest.mark.parametrize("replicas", [1, 2])
+def test_stream_when_tensors_are_anchored_then_results_and_anchors_are_those_of_a_call(replicas):
+    models = []
+    for _ in range(2):
+        torch.manual_seed(0)
+        options = options_of(4, 3, replicas)
+        options.anchorTensor("new", "UpdatedVar___second.bias")
+        options.anchorTensor("hidden", "first/Gemm:0", poptorch.OutputMode.Final)
+        module = TwoStages()
+        optimizer = poptorch.optim.SGD(module.parameters(), lr=0.1)
+        models.append(poptorch.trainingModel(module, options, optimizer))
+    called, streamed = models
+    x = torch.randn(4 * 3 * replicas * ROWS, 3)
+    target = torch.randn(len(x), 2)
+    for _ in range(2):
+        expected = called(x, target)
+        results = list(stream(streamed, x, target))
+        assert len(results) == 4
+        for index, whole in enumerate(expected):
+            pieces = torch.cat([result[index] for result in results])
+            torch.testing.assert_close(pieces, whole, rtol=0, atol=0)
+        for name in ("new", "hidden"):
+            anchored = streamed.getAnchoredTensor(name)
+            torch.testing.assert_close(anchored, called.getAnchoredTensor(name), rtol=0, atol=0)
+
+
 def test_stream_when_nothing_may_wait_then_refused():
     model, x = inference(4)
     with pytest.raises(ValueError, match="max_unread must be at least 1, not 0"):

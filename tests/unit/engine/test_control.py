@@ -15,10 +15,12 @@ def body(name="body", parameters=(0,), results=(1,), iteration=-1):
     return made
 
 
-def loop_program(body, *, count=3, num_inputs=1, scanned=(), outputs=(1,), is_reversed=False):
+def loop_program(
+    body, *, count=3, num_inputs=1, carried=None, scanned=(), outputs=(1,), is_reversed=False
+):
     program, segment = one_segment(num_inputs, is_batched=False)
     collected = ["float32[]"] * (len(outputs) - 1)
-    lists = [[Reg(0)], [Reg(index) for index in scanned], []]
+    lists = [carried or [Reg(0)], [Reg(index) for index in scanned], []]
     arguments = ["body", count, is_reversed, *lists, collected]
     program.add_instruction(
         segment, "poptorch_emu::for_loop", "", arguments, {}, list(outputs), [],
@@ -32,6 +34,11 @@ def loop_program(body, *, count=3, num_inputs=1, scanned=(), outputs=(1,), is_re
 def test_loop_when_run_then_carries_its_results() -> None:
     (result,) = executor(loop_program(body())).run([torch.tensor(3.0)], 1)
     assert result.item() == 24
+
+
+def test_loop_when_it_begins_with_constants_then_carries_them() -> None:
+    program = loop_program(body(), carried=[torch.tensor(2.0)])
+    assert executor(program).run([torch.tensor(0.0)], 1)[0].item() == 16
 
 
 def scanning_body():
@@ -69,6 +76,11 @@ def test_text_when_there_is_a_body_then_it_is_listed() -> None:
         (lambda: loop_program(body(), count=0), "Loop 'loop'.*runs less than once"),
         (lambda: loop_program(body(parameters=(0, 2))), "takes 2 tensors.*is given 1"),
         (lambda: loop_program(body(results=(1, 1))), "returns 2.*is to return 1"),
+        (lambda: loop_program(body(results=()), outputs=()), "carries 1 tensors, .* returns 0"),
+        (
+            lambda: loop_program(body(parameters=(0, 2)), carried=[torch.ones(1), torch.ones(1)]),
+            "carries 2 tensors, .* returns 1",
+        ),
         (lambda: loop_program(body(results=(3,))), "in body 'body' reads register 3"),
         (lambda: loop_program(body(results=(9,))), "in body 'body' names register 9 of 4"),
         (lambda: loop_program(body(iteration=0)), "'the iteration' in body 'body' writes register"),
@@ -128,3 +140,37 @@ def test_host_call_when_results_are_not_as_compiled_then_error(results, text) ->
         ready.run([torch.tensor(1.0)], 1)
     ready.set_host_function("f", lambda inputs: [inputs[0] + 1])
     assert ready.run([torch.tensor(1.0)], 1)[0].item() == 2
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+def test_host_function_that_works_in_place_then_no_variable_changes(workers) -> None:
+    program, segment = one_segment(1, is_batched=False)
+    weight = program.add_variable("weight", [], torch.float32, False)
+    program.load_variable(segment, 1, weight)
+    program.add_instruction(
+        segment, "poptorch_emu::host_call", "", ["f", [Reg(0), Reg(1)], ["float32[]"]], {}, [2],
+        [], _C.Debug("call"),
+    )  # fmt: skip
+    program.store_output(segment, 2, ALL, 1)
+    ready = executor(program, replicas=2, workers=workers)
+    ready.write_variable(weight, 0, torch.tensor(3.0))
+    ready.set_host_function("f", lambda inputs: [inputs[1].mul_(inputs[0].add_(1.0))])
+    x = torch.tensor(4.0)
+    for _ in range(2):
+        assert ready.run([x], 1)[0].tolist() == [15.0, 15.0]
+    assert ready.read_variable(weight, 0).item() == 3.0
+    assert x.item() == 4.0
+
+
+def test_host_function_that_returns_its_own_tensor_then_earlier_results_stay() -> None:
+    program, segment = one_segment(1, is_batched=False)
+    for result in (1, 2):
+        program.add_instruction(
+            segment, "poptorch_emu::host_call", "", ["f", [Reg(0)], ["float32[]"]], {}, [result],
+            [], _C.Debug("call"),
+        )  # fmt: skip
+        program.store_output(segment, result, ALL, 1)
+    ready = executor(program)
+    count = torch.zeros(())
+    ready.set_host_function("f", lambda inputs: [count.add_(inputs[0])])
+    assert [value.item() for value in ready.run([torch.tensor(1.0)], 1)] == [1.0, 2.0]

@@ -106,6 +106,21 @@ def test_error_in_a_later_window_then_weights_are_those_of_the_last_complete_one
     assert engine.read_variable(0, 0).item() == 3.0
 
 
+def test_error_in_a_later_window_then_random_numbers_of_the_complete_ones_are_not_used_again():
+    program, segment = one_segment(num_micro_batches=2)
+    program.load_rng(segment, 1)
+    program.store_output(segment, 1, ALL, 1)
+    program.load_constant(segment, 2, program.add_constant(torch.ones(4, 1)))
+    add(program, segment, "embedding", [Reg(2), Reg(0)], [3])
+    engine = executor(program)
+    engine.set_rng_state(5, 100)
+    with pytest.raises(Error):
+        engine.run([torch.tensor([0, 0, 0, 0, 0, 99])], 3)
+    assert engine.rng_state() == [5, 104]
+    (states,) = engine.run([torch.zeros(2, dtype=torch.int64)], 1)
+    assert states.reshape(2, 4)[:, 1].tolist() == [104, 105]
+
+
 def test_error_in_a_window_then_variables_of_its_micro_batches_are_undone():
     engine = executor(lookup(is_counting=True))
     with pytest.raises(Error):
@@ -171,13 +186,14 @@ def test_write_variable_when_it_differs_then_error_shows_both(value, found):
 
 
 @pytest.mark.parametrize(
-    ("replicas", "workers", "groups"),
-    [(0, 1, []), (1, 0, [0]), (2, 1, [0])],
-    ids=["no-replica", "no-worker", "groups-too-short"],
+    ("replicas", "workers", "threads", "groups"),
+    [(0, 1, 1, []), (1, 0, 1, [0]), (1, 1, 0, [0]), (2, 1, 1, [0]), (2, 1, 1, [0, -1])],
+    ids=["no-replica", "no-worker", "no-thread", "groups-too-short", "negative-group"],
 )
-def test_executor_when_options_are_impossible_then_error(replicas, workers, groups):
-    with pytest.raises(Error, match="at least one replica and one worker"):
-        _C.Executor(training(1), replicas, workers, 1, groups)
+def test_executor_when_options_are_impossible_then_error(replicas, workers, threads, groups):
+    with pytest.raises(Error, match="at least one replica and one worker") as caught:
+        _C.Executor(training(1), replicas, workers, threads, groups)
+    assert f"{threads} threads and the groups {groups}" in caught.value.message
 
 
 def test_window_that_reads_an_empty_accumulator_then_error_names_it():

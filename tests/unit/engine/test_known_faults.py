@@ -123,7 +123,7 @@ def test_replicas_of_one_group_that_assign_its_variable_then_refused():
         executor(program, replicas=3)
 
 
-@pytest.mark.parametrize("groups", [[0], [0, -1], [0, 1, 0]], ids=str)
+@pytest.mark.parametrize("groups", [[0], [0, -1], [0, 1, 0], [0, 2], [0, 1 << 60]], ids=str)
 def test_groups_that_do_not_fit_the_replicas_then_error_names_the_variable(groups):
     program, _ = one_segment()
     program.group_variable(program.add_variable("mean", [1], FLOAT, False), groups)

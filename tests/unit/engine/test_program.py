@@ -164,6 +164,20 @@ def accumulates_in_a_window(program, segment):
     program.set_schedule([[(segment, 0), (update, 0)]], 1)
 
 
+def runs_nowhere(program, segment):
+    program.set_runners(program.add_segment("update", 0, WINDOW), [])
+
+
+def reduces_in_a_micro_batch(program, segment):
+    program.reduce(segment, program.add_accumulator("g", torch.float32, False))
+
+
+def reduces_a_sharded_accumulator(program, segment):
+    accumulator = program.add_accumulator("g", torch.float32, False)
+    program.shard_accumulator(accumulator)
+    program.reduce(program.add_segment("reduce", 0, WINDOW), accumulator)
+
+
 def assigns_the_whole_of_a_part(program, segment):
     variable = program.add_variable("w", [1], torch.float32, False)
     program.shard_variable(variable)
@@ -205,6 +219,9 @@ FAULTS = [
     (has_more_outputs_than_the_operator, "'only' has 2 outputs, but its operator returns 1"),
     (accumulates_twice, "Accumulator 'g' is added to by two stores, the second one in segment"),
     (accumulates_in_a_window, "'update' adds to an accumulator, which in a window every replica"),
+    (runs_nowhere, "Segment 'update' is to be run by no replica"),
+    (reduces_in_a_micro_batch, "'only' adds up 'g' over replicas, which only a window segment"),
+    (reduces_a_sharded_accumulator, "'reduce' adds up 'g' again, of which each replica holds a"),
     (assigns_the_whole_of_a_part, "assigns the whole of 'w', of which each replica holds a part"),
 ]
 
@@ -233,8 +250,51 @@ def test_text_then_lists_segments_instructions_and_links():
     text = program.text()
     assert "stage1 on IPU 1: 3 registers, 0 loads, 1 stores" in text
     assert "%1 = aten::mul.Tensor( %0 )" in text
-    assert "link stage0 -> stage1: 1 tensors, depth 4" in text
+    assert "link stage0 -> stage1: 1 tensors, depth 4, %2 -> %0" in text
     assert str(program) == text
+
+
+def test_text_then_tells_what_registers_are_and_who_runs_and_holds_what():
+    program, segment = one_segment(2)
+    weight = program.add_variable("w", [4, 2], torch.float16, False)
+    own = program.add_variable("own", [], torch.float32, True)
+    gradient = program.add_accumulator("g", torch.float32, True)
+    cut = program.add_accumulator("cut", torch.float32, False)
+    program.group_variable(weight, [0, 1])
+    program.shard_accumulator(cut)
+    program.set_remote_variable(own)
+    add(program, segment, "index.Tensor", [Reg(0), [None, Reg(1)]], [2])
+    program.accumulate(segment, 2, gradient)
+    program.accumulate(segment, 0, cut)
+    update = program.add_segment("update", 0, WINDOW)
+    program.set_runners(update, [0, 1])
+    program.reduce(update, gradient)
+    program.load_accumulator_shard(update, 0, cut)
+    program.load_scalar(update, 1, program.add_scalar("lr", 0.1))
+    program.load_constant(update, 2, program.add_constant(torch.ones(3)))
+    program.load_rng(update, 3)
+    program.store_variable(update, 1, own)
+    program.store_output(update, 2, ALL, 1)
+    assert program.text().splitlines() == [
+        "variable w: float16[4, 2], groups [0, 1]",
+        "variable own: float32[], of each replica, in streaming memory",
+        "accumulator g: float32, running mean",
+        "accumulator cut: float32, in parts",
+        "only on IPU 0: 3 registers, 2 loads, 2 stores",
+        "  %0 = input x0",
+        "  %1 = input x1",
+        "  %2 = aten::index.Tensor( %0 [ - %1 ] )  # index ",
+        "  %2 -> accumulator g",
+        "  %0 -> accumulator cut",
+        "update on IPU 0: 4 registers, 4 loads, 2 stores, once in a window by replicas [0, 1]",
+        "  adds up accumulator g over replicas",
+        "  %0 = part of accumulator cut",
+        "  %1 = scalar lr",
+        "  %2 = constant float32[3]",
+        "  %3 = random state",
+        "  %1 -> variable own",
+        "  %2 -> output 0",
+    ]
 
 
 def test_indices_then_each_table_counts_from_zero():

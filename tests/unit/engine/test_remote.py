@@ -88,3 +88,39 @@ def test_remote_variable_when_a_run_fails_then_is_that_of_the_last_window():
     with pytest.raises(Error, match="Exception while executing node"):
         engine.run([torch.ones(2 * N, 3)], 2)
     assert torch.equal(engine.read_variable(0, 0), torch.ones(2))
+
+
+def summing(*, is_remote, replicas):
+    """Adds up one input a replica, over the replicas, into a variable of 4 numbers."""
+    program = _C.Program()
+    total = program.add_variable("total", [4], torch.float32, False)
+    accumulator = program.add_accumulator("g", torch.float32, False)
+    if is_remote:
+        program.set_remote_accumulator(accumulator)
+    segment = program.add_segment("add", 0, MICRO_BATCH)
+    program.load_input(segment, 0, program.add_input("x", True))
+    program.accumulate(segment, 0, accumulator)
+    reduce = program.add_segment("reduce", 0, WINDOW)
+    program.set_runners(reduce, range(replicas))
+    program.reduce(reduce, accumulator)
+    update = program.add_segment("update", 0, WINDOW)
+    program.load_accumulator(update, 0, accumulator)
+    program.store_variable(update, 0, total)
+    program.set_schedule([[(segment, 0), (reduce, 0), (update, 0)]], 1)
+    return program
+
+
+def test_remote_accumulator_when_added_up_over_replicas_then_each_sum_comes_and_the_total_goes():
+    x = torch.randn(2, 4)
+    values = []
+    for is_remote in (False, True):
+        engine = executor(summing(is_remote=is_remote, replicas=2), replicas=2, workers=2)
+        engine.run([x.flatten()], 1)
+        values.append(engine.read_variable(0, 0))
+    assert torch.equal(*values)
+    torch.testing.assert_close(values[0], x.sum(dim=0))
+    num_bytes = 4 * 4
+    # Each replica's sum goes once, and the total once; each sum comes once for the total, and the
+    # total once for the update.
+    assert engine.remote_stored_bytes() == 3 * num_bytes
+    assert engine.remote_loaded_bytes() == 3 * num_bytes

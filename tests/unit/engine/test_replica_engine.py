@@ -118,6 +118,16 @@ def test_accumulator_when_nobody_reduced_it_then_error_names_it() -> None:
         engine.run([torch.ones(2)], 1)
 
 
+def test_sums_of_replicas_that_are_too_large_then_error_if_that_is_checked() -> None:
+    program = summing(2, size=1)
+    program.set_numerics(True, False)
+    engine = executor(program, replicas=2)
+    engine.run([torch.tensor([2e38, 1e38])], 1)
+    assert engine.read_variable(0, 0).item() == torch.tensor(3e38).item()
+    with pytest.raises(Error, match="floating-point exception: the accumulated gradient of 'g'"):
+        engine.run([torch.tensor([2e38, 2e38])], 1)
+
+
 def sharded_counter(replicas, size, *, is_stored_sharded):
     """Returns a program in which each replica adds its index plus one to its part of variable 0.
 

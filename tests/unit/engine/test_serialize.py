@@ -177,3 +177,47 @@ def test_second_output_that_is_changed_to_the_first_when_read_then_error() -> No
         except poptorch.Error as error:
             messages.append(error.message)
     assert sum("Output 0 is stored twice" in message for message in messages) == 1
+
+
+def nested(depth: int) -> _C.Program:
+    """Returns a program whose one instruction is a loop in a loop, `depth` instructions deep."""
+    debug, inner = _C.Debug("node"), []
+    code = ("aten::neg", "", [Reg(0)], {}, [1], [], debug, inner)
+    for _ in range(depth - 1):
+        body = _C.Body("body", 2, [0], -1, [1])
+        body.add_instruction(*code)
+        arguments = ["body", 1, False, [Reg(0)], [], [], []]
+        code = ("poptorch_emu::for_loop", "", arguments, {}, [1], [], debug, [body])
+    program, segment = one_segment()
+    program.add_instruction(segment, *code)
+    program.store_output(segment, 1, ALL, 1)
+    return program
+
+
+def test_nested_code_when_read_then_only_so_deep() -> None:
+    again = _C.Program.deserialize(nested(64).serialize())
+    assert executor(again).run([torch.ones(1)], 1)[0].item() == -1
+    with pytest.raises(poptorch.Error, match="more than 64 deep"):
+        _C.Program.deserialize(nested(65).serialize())
+
+
+@pytest.mark.parametrize("count", [-1, 1 << 40, 1 << 62])
+@pytest.mark.parametrize("marker", [12345, 1777], ids=["segment", "body"])
+def test_number_of_registers_that_no_bytes_can_fill_when_read_then_error(
+    marker: int, count: int
+) -> None:
+    program, segment = one_segment()
+    body = _C.Body("body", 1777, [0], -1, [0])
+    program.add_instruction(
+        segment, "poptorch_emu::for_loop", "", ["body", 1, False, [Reg(0)], [], [], []], {}, [1],
+        [], _C.Debug("loop"), [body],
+    )  # fmt: skip
+    for _ in range(1300):  # Enough bytes for so many registers.
+        program.store_variable(segment, 1, program.add_variable("v", [1], torch.float32, False))
+    program.load_constant(segment, 12344, program.add_constant(torch.ones(1)))
+    data = program.serialize()
+    _C.Program.deserialize(data)
+    field = struct.pack("<q", marker)
+    assert data.count(field) == 1
+    with pytest.raises(poptorch.Error, match=f"damaged: {count} stands where a number below"):
+        _C.Program.deserialize(with_right_checksum(data.replace(field, struct.pack("<q", count))))
