@@ -8,7 +8,7 @@ import torch
 
 from poptorch_emu.config import CompileConfig, TargetKind
 from poptorch_emu.errors import compiler_error
-from poptorch_emu.ir.graph import Graph, SinkKind, SourceKind, source_of
+from poptorch_emu.ir.graph import Graph, SinkKind, SourceKind, record_of, source_of
 from poptorch_emu.log import compiler_logger
 from poptorch_emu.schedule.partition import Partition
 from poptorch_emu.update.config import OptimizerConfig
@@ -54,6 +54,24 @@ def check_broadcast_buffers(graph: Graph, config: CompileConfig) -> None:
             "drift apart, call poptorch.Options.broadcastBuffers(False); the host then sees those "
             "of replica 0."
         )
+
+
+def check_trained_and_written(graph: Graph, config: CompileConfig) -> None:
+    """Refuses replicas that each change a parameter which one update changes for all of them.
+
+    Raises:
+        Error: the graph changes a parameter that is trained, and there are several replicas.
+    """
+    trained = {sink.name for sink in graph.sinks if sink.kind is SinkKind.GRADIENT}
+    for sink, node in graph.results:
+        is_both = sink.kind is SinkKind.VARIABLE and sink.name in trained
+        if is_both and config.replication_factor > 1:
+            raise compiler_error(
+                f"Parameter {sink.name} is trained, but forward changes it in place at "
+                f"{record_of(node).source or 'an unknown line'}: each of the "
+                f"{config.replication_factor} replicas would have a value of its own. Change it on "
+                "the host between calls (copyWeightsToDevice), or use one replica."
+            )
 
 
 def check_clipped_groups(optimizer: OptimizerConfig, config: CompileConfig) -> None:

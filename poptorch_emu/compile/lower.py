@@ -96,6 +96,8 @@ class Lowering:
 
     def _add_model_variables(self) -> None:
         written = {sink.name for sink in self._graph.sinks if sink.kind is SinkKind.VARIABLE}
+        if self._config.replication_factor == 1:
+            written = set()  # What the only replica has of its own, its update may assign.
         groups = {entry.name: entry for entry in self._config.weight_groups}
         for node in self._graph.sources:
             source = source_of(node)
