@@ -10,7 +10,9 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.overrides import TorchFunctionMode
+from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import _disable_current_modes
 
 from poptorch_emu.log import logger
@@ -68,6 +70,10 @@ class FunctionMode(TorchFunctionMode):
 
 
 def _constant(data: Any, **kwargs: Any) -> torch.Tensor:
+    if isinstance(data, FakeTensor):
+        return data.detach().clone().to(kwargs.get("dtype", data.dtype))
+    # Numbers on the device are read as far as they are known.
+    data = pytree.tree_map_only(FakeTensor, torch.Tensor.item, data)
     with _disable_current_modes():
         value = torch.tensor(data, **{key: v for key, v in kwargs.items() if key != "device"})
     return value.to(IPU)

@@ -105,6 +105,24 @@ def on_ipu(
         raise make_error(faults[0])
 
 
+def keep_hooks(tensor: HostTensor, fake: torch.Tensor) -> None:
+    """Gives the stand-in of a parameter the hooks that change the parameter's gradient.
+
+    Raises:
+        Error: a hook waits for the sum of gradients, which the host never sees.
+    """
+    if not fake.requires_grad:
+        return
+    if tensor.value._post_accumulate_grad_hooks:
+        raise make_error(
+            f"Parameter {tensor.name} has a hook for its accumulated gradient "
+            "(register_post_accumulate_grad_hook), but gradients are accumulated on the device. "
+            "Change the gradient of each micro-batch with register_hook, or remove the hook."
+        )
+    for hook in (tensor.value._backward_hooks or {}).values():
+        fake.register_hook(hook)  # type: ignore[no-untyped-call]
+
+
 def _slots(model: torch.nn.Module) -> Iterator[tuple[str, torch.nn.Module, str, str]]:
     for prefix, module in model.named_modules():
         for kind in ("_parameters", "_buffers"):

@@ -19,6 +19,7 @@ from torch._subclasses.fake_tensor import (
     DynamicOutputShapeException,
     FakeTensor,
     FakeTensorDeviceMismatchError,
+    UnsupportedOperatorException,
 )
 from torch.fx.node import map_aggregate
 from torch.utils import _pytree as pytree
@@ -211,7 +212,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             raise refusal.data_dependent(func) from cause
         except FakeTensorDeviceMismatchError as cause:
             raise refusal.foreign_tensor(_on_host((args, kwargs))) from cause
-        except NotImplementedError as cause:
+        except (NotImplementedError, UnsupportedOperatorException) as cause:
             try:
                 return result_types.infer(func, args, kwargs, IPU)
             except (NotImplementedError, RuntimeError):

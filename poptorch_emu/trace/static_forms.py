@@ -6,13 +6,16 @@ that only saves time.
 
 from __future__ import annotations
 
+import inspect
 import math
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import torch
 import torch.nn.functional as F  # noqa: N812
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.nn.modules import transformer
 
 from poptorch_emu.errors import compiler_error
@@ -130,6 +133,35 @@ def _numpy(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
     return tensor.numpy(*args, **kwargs)
 
 
+def _array(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+    """Refuses to make an array of NumPy of a tensor on the device."""
+    if tensor.device.type == "ipu":
+        raise refusal.reads_value("numpy.asarray")
+    return tensor.__array__(*args, **kwargs)  # type: ignore[no-untyped-call]
+
+
+def _set_data(tensor: torch.Tensor, value: torch.Tensor) -> None:
+    """Refuses to give a tensor on the device other memory: no operation would show it."""
+    if isinstance(tensor, FakeTensor):
+        raise compiler_error(
+            f"`tensor.data = value` at {user_source()} cannot be captured. Change the values in "
+            "place instead: tensor.data.copy_(value)."
+        )
+    tensor.data = value
+
+
+def _with_dense_gradient(function: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+    """Makes a dense gradient also where a sparse one is asked for: it has the same values."""
+    signature = inspect.signature(function)
+
+    def call(*args: Any, **kwargs: Any) -> torch.Tensor:
+        bound = signature.bind(*args, **kwargs)
+        bound.arguments["sparse"] = False
+        return function(*bound.args, **bound.kwargs)
+
+    return call
+
+
 def _format(tensor: torch.Tensor, spec: str) -> str:
     """Refuses to format a number on the device; without a format, its place holder is shown."""
     if tensor.device.type == "ipu" and spec:
@@ -162,6 +194,8 @@ _COMPLEX_TRANSFORMS = (
 
 STATIC_FORMS: dict[Any, Callable[..., Any]] = {
     **{transform: _of_complex(transform) for transform in _COMPLEX_TRANSFORMS},
+    F.embedding: _with_dense_gradient(F.embedding),
+    F.embedding_bag: _with_dense_gradient(F.embedding_bag),
     F.gaussian_nll_loss: _gaussian_nll_loss,
     torch.bincount: _bincount,
     torch.Tensor.bincount: _bincount,
@@ -170,6 +204,8 @@ STATIC_FORMS: dict[Any, Callable[..., Any]] = {
     torch.Tensor.narrow: _narrow,
     torch.Tensor.__getitem__: dynamic_slices.take,
     torch.Tensor.__setitem__: dynamic_slices.put,
+    torch.Tensor.__array__: _array,
+    torch.Tensor.data.__set__: _set_data,  # type: ignore[attr-defined]
     torch.Tensor.numpy: _numpy,
     torch.Tensor.roll: _roll,
     torch.roll: _roll,
@@ -181,6 +217,16 @@ STATIC_FORMS: dict[Any, Callable[..., Any]] = {
     torch.Tensor.tensor_split: _tensor_split,
 }
 """Which form is traced for a function."""
+
+
+@contextmanager
+def uncompiled() -> Iterator[None]:
+    """Makes what `torch.compile` made run as it is written: the device has its own compiler."""
+    if "torch._dynamo" not in sys.modules:  # Slow to import, and nothing is compiled without it.
+        yield
+        return
+    with torch.compiler.set_stance("force_eager"):
+        yield
 
 
 def _is_causal(

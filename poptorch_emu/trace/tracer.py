@@ -7,6 +7,7 @@ returns or raises.
 
 from __future__ import annotations
 
+import threading
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -27,13 +28,13 @@ from poptorch_emu.structure import flatten_tensors
 from poptorch_emu.trace import blocks, checkpoints, loss, refusal, regions, scopes
 from poptorch_emu.trace.casting import casts_mixed_types
 from poptorch_emu.trace.functions import FunctionMode
-from poptorch_emu.trace.module_state import HostTensor, on_ipu
+from poptorch_emu.trace.module_state import HostTensor, keep_hooks, on_ipu
 from poptorch_emu.trace.narrowing import Narrowing, narrowed_constant
 from poptorch_emu.trace.recorder import IPU, Recorder
 from poptorch_emu.trace.seed import Seed, first_gradient
 from poptorch_emu.trace.source_line import user_source
 from poptorch_emu.trace.stages import StageResolver
-from poptorch_emu.trace.static_forms import static_modules
+from poptorch_emu.trace.static_forms import static_modules, uncompiled
 
 _UNSCALED = Seed()
 
@@ -87,6 +88,7 @@ class Forward:
         outputs: Any,
         fakes: dict[str, torch.Tensor],
         seed: Seed,
+        model: torch.nn.Module,
     ) -> None:
         self.graph = tracer.graph
         self.outputs = outputs
@@ -97,6 +99,8 @@ class Forward:
         self.parameters = {name: fake for name, fake in fakes.items() if fake.requires_grad}
         self._tracer = tracer
         self._seed = seed
+        self._model = model
+        self._fakes = fakes
         tracer.warn_of_constants()
 
     @cached_property
@@ -119,7 +123,8 @@ class Forward:
         """
         tracer, gradients = self._tracer, []
         if tracer.config.is_training:
-            with tracer.active():
+            # Functions of the user that run in backward find the module as `forward` did.
+            with tracer.active(), on_ipu(self._model, lambda tensor: self._fakes[tensor.name]):
                 gradients = tracer.run_backward(self.loss, self.parameters, self._seed)
         self.graph.set_results([*self.results, *gradients])
         return Trace(
@@ -159,7 +164,7 @@ def trace_forward(
             hooks[0]()
             outputs = session.run_forward(model, fake_args, fake_kwargs)
         checkpoints.apply_marks(session.recorder.find)
-        return Forward(session, outputs, fakes, seed)
+        return Forward(session, outputs, fakes, seed, model)
 
 
 class _Tracer:
@@ -186,9 +191,11 @@ class _Tracer:
             stack.enter_context(blocks.tracing(StageResolver(self.config.strategy)))
             stack.enter_context(regions.recording(self.regions))
             stack.enter_context(torch.autograd.set_multithreading_enabled(False))
+            stack.enter_context(torch.inference_mode(False))
             stack.enter_context(torch.enable_grad())
             stack.enter_context(casts_mixed_types())
             stack.enter_context(static_modules())
+            stack.enter_context(uncompiled())
             stack.enter_context(checkpoints.marks_checkpointed_calls())
             stack.enter_context(_unchecked_distributions())
             loss.start_marks()
@@ -213,6 +220,8 @@ class _Tracer:
         if tensor.is_parameter:  # As `torch.nn.Parameter` has it, without the copy that it makes.
             fake.requires_grad_(tensor.value.requires_grad)
             fake._is_param = True
+            if self.config.is_training:
+                keep_hooks(tensor, fake)
         self.recorder.add_source(source, fake, NodeRecord())
         return fake
 
@@ -272,12 +281,16 @@ class _Tracer:
             return []
         self._phase = Phase.BACKWARD
         scales = seed.scales(self.recorder, self.fake_mode)
-        with self.fake_mode, self.recorder:
-            gradients = torch.autograd.grad(
-                value,
-                list(trainable.values()),
-                grad_outputs=first_gradient(value, scales),
-                allow_unused=True,
+        with FunctionMode(), self.fake_mode, self.recorder:
+            # What `torch.autograd.grad` comes down to; that one would leave the mode.
+            gradients = torch.autograd.graph._engine_run_backward(
+                (value,),
+                (first_gradient(value, scales),),
+                False,  # Keep the graph.
+                False,  # Record a graph of backward.
+                tuple(trainable.values()),
+                allow_unreachable=True,
+                accumulate_grad=False,
             )
         results = []
         for name, gradient in zip(trainable, gradients, strict=True):
@@ -358,12 +371,15 @@ def _unchecked_distributions() -> Iterator[None]:
 def _named_modules(model: torch.nn.Module, stack: list[str]) -> Iterator[None]:
     """Keeps on `stack` the dotted names of the modules whose forward is running."""
     names = {id(module): name for name, module in model.named_modules()}
+    thread = threading.get_ident()
 
     def enter(module: torch.nn.Module, _: Any) -> None:
-        stack.append(names.get(id(module), stack[-1] if stack else ""))
+        if threading.get_ident() == thread:
+            stack.append(names.get(id(module), stack[-1] if stack else ""))
 
     def leave(module: torch.nn.Module, _: Any, __: Any) -> None:
-        stack.pop()
+        if threading.get_ident() == thread:
+            stack.pop()
 
     before = torch.nn.modules.module.register_module_forward_pre_hook(enter)
     after = torch.nn.modules.module.register_module_forward_hook(leave)

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import copy
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy
 import pytest
 import torch
 import torch.nn.functional as F
@@ -35,6 +39,11 @@ REFUSED = {
     "tolist": (lambda t: t.tolist(), *ITEM),
     "assertion": (lambda t: bool((t > 0).all()), *ITEM),
     "numpy": (lambda t: t.numpy(), *ITEM),
+    "array": (lambda t: t + numpy.ones(2), *ITEM),
+    "tensor of values": (lambda t: torch.tensor([1.0, t.sum()]), *ITEM),
+    "data": (lambda t: setattr(t, "data", t * 2), "cannot be captured", "tensor.data.copy_(value)"),
+    "nested": (lambda t: torch.nested.nested_tensor([t[0], t[1, :1]]), "Type inference", "dense"),
+    "copy": (lambda t: copy.copy(t) * 2, "by no operation of this model", "clone()"),
     "format": (lambda t: f"{t.sum():.2f}", *ITEM),
     "packed": (
         lambda t: nn.utils.rnn.pack_padded_sequence(t[None], [1]),
@@ -94,6 +103,33 @@ def test_a_value_made_of_constants_is_known_while_tracing():
     scaled, cut = run(function, x)
     torch.testing.assert_close(scaled, x * 2)
     torch.testing.assert_close(cut, x[:, :1])
+
+
+def test_a_tensor_made_of_tensors_is_a_copy_or_made_of_known_values():
+    def function(t):
+        return torch.tensor([torch.tensor(2), 3]) * t, torch.tensor(t).mul_(2), t
+
+    with pytest.warns(UserWarning, match="To copy construct from a tensor"):
+        expected = function(x)
+    torch.testing.assert_close(run(function, x), expected)
+
+
+def test_a_forward_that_calls_a_wrapped_model_is_refused_with_line_and_way_out():
+    inner = poptorch.inferenceModel(nn.Linear(2, 2))
+
+    def function(t):
+        return inner(t)
+
+    with pytest.raises(poptorch.Error, match="its forward calls a wrapped model at") as raised:
+        run(function, x)
+    assert f"{__file__}:{function.__code__.co_firstlineno + 1}" in str(raised.value)
+
+
+def test_models_that_two_threads_compile_at_once_wait_for_each_other():
+    with ThreadPoolExecutor(4) as pool:
+        results = list(pool.map(lambda scale: run(lambda t: t * scale, x), range(8)))
+    for scale, result in enumerate(results):
+        torch.testing.assert_close(result, x * scale)
 
 
 def test_a_constant_that_was_changed_in_place_is_not_known():
