@@ -61,12 +61,18 @@ class FunctionMode(TorchFunctionMode):
         if (func in _FACTORIES or is_normal) and kwargs.get("device") is None:
             logger.warning("No device set in torch.%s(): forcing to IPU", func.__name__)
             kwargs["device"] = IPU
-        if func is torch.tensor and kwargs.get("device") is None:
-            logger.warning("No device set in torch.tensor(): forcing to IPU")
+        if func is torch.tensor and _is_for_ipu(kwargs.get("device")):
             return _constant(*args, **kwargs)
         if func in LOSS_FUNCTIONS:
             return call_loss(func, args, kwargs)
         return STATIC_FORMS.get(func, func)(*args, **kwargs)
+
+
+def _is_for_ipu(device: Any) -> bool:
+    """Returns whether `torch.tensor` is to make a tensor on the IPU, which it is by default."""
+    if device is None:
+        logger.warning("No device set in torch.tensor(): forcing to IPU")
+    return device is None or torch.device(device).type == IPU.type
 
 
 def _constant(data: Any, **kwargs: Any) -> torch.Tensor:

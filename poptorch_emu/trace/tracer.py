@@ -209,11 +209,9 @@ class _Tracer:
         value = tensor.value.detach()
         if any(groups.name == tensor.name for groups in self.config.weight_groups):
             value = value[0]
-        if value.is_floating_point():
-            fake = self._fake_like(value)
-            source = Source(SourceKind.VARIABLE, tensor.name)
-        else:
-            fake = self._fake_like(value)
+        fake = self._fake_like(value)
+        source = Source(SourceKind.VARIABLE, tensor.name)
+        if not value.is_floating_point():
             source = Source(SourceKind.CONSTANT, tensor.name)
             self._downgraded.add(source)
             self.graph.constants[tensor.name] = narrowed_constant(value.clone())

@@ -41,6 +41,7 @@ REFUSED = {
     "numpy": (lambda t: t.numpy(), *ITEM),
     "array": (lambda t: t + numpy.ones(2), *ITEM),
     "tensor of values": (lambda t: torch.tensor([1.0, t.sum()]), *ITEM),
+    "tensor on the IPU": (lambda t: torch.tensor([t.sum()], device=t.device), *ITEM),
     "data": (lambda t: setattr(t, "data", t * 2), "cannot be captured", "tensor.data.copy_(value)"),
     "nested": (lambda t: torch.nested.nested_tensor([t[0], t[1, :1]]), "Type inference", "dense"),
     "copy": (lambda t: copy.copy(t) * 2, "by no operation of this model", "clone()"),
