@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import torch
 
 from poptorch_emu.errors import make_error
+from poptorch_emu.log import logger
 
 Slot = tuple[torch.nn.Module, str, str]  # module, "_parameters" or "_buffers", attribute name
 
@@ -48,6 +49,36 @@ def host_tensors(model: torch.nn.Module) -> list[HostTensor]:
         value = getattr(module, kind)[key]
         seen.setdefault(id(value), HostTensor(name, value, kind == "_parameters"))
     return list(seen.values())
+
+
+def warn_of_shared_memory(model: torch.nn.Module) -> None:
+    """Says which trained parameters share memory with another tensor; on the device none does.
+
+    One tensor under several names is no such case; it stays one.
+    """
+    end, before = 0, None
+    for start, stop, tensor in sorted(map(_extent, host_tensors(model)), key=lambda extent: extent[:2]):
+        if before is not None and start < end and (_is_trained(before) or _is_trained(tensor)):
+            logger.warning(
+                "%s and %s share memory on the host, but each has memory of its own on the device: "
+                "training one does not change the other. Use one parameter in both places.",
+                before.name,
+                tensor.name,
+            )
+        if stop > end:
+            end, before = stop, tensor
+
+
+def _extent(tensor: HostTensor) -> tuple[int, int, HostTensor]:
+    """Returns where the memory of a tensor begins and ends."""
+    value = tensor.value.detach()
+    last = sum((n - 1) * step for n, step in zip(value.shape, value.stride(), strict=True))
+    start = value.data_ptr()
+    return start, start + (last + 1) * value.element_size() if value.numel() else start, tensor
+
+
+def _is_trained(tensor: HostTensor) -> bool:
+    return tensor.is_parameter and tensor.value.requires_grad
 
 
 # The host tensors of the module that is being traced, by the id of their stand-ins.

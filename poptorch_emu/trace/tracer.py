@@ -28,7 +28,7 @@ from poptorch_emu.structure import flatten_tensors
 from poptorch_emu.trace import blocks, checkpoints, loss, refusal, regions, scopes
 from poptorch_emu.trace.casting import casts_mixed_types
 from poptorch_emu.trace.functions import FunctionMode
-from poptorch_emu.trace.module_state import HostTensor, keep_hooks, on_ipu
+from poptorch_emu.trace.module_state import HostTensor, keep_hooks, on_ipu, warn_of_shared_memory
 from poptorch_emu.trace.narrowing import Narrowing, narrowed_constant
 from poptorch_emu.trace.recorder import IPU, Recorder
 from poptorch_emu.trace.seed import Seed, first_gradient
@@ -157,6 +157,8 @@ def trace_forward(
         Error: the model cannot be captured; the text says why, where, and what to do.
     """
     session = _Tracer(config)
+    if config.is_training:
+        warn_of_shared_memory(model)
     with session.active(), ExitStack() as cleanup:
         cleanup.callback(hooks[1])
         with on_ipu(model, session.to_fake) as fakes, _named_modules(model, session.modules):
