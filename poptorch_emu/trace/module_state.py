@@ -56,8 +56,9 @@ def warn_of_shared_memory(model: torch.nn.Module) -> None:
 
     One tensor under several names is no such case; it stays one.
     """
+    extents = sorted(map(_extent, host_tensors(model)), key=lambda extent: extent[:2])
     end, before = 0, None
-    for start, stop, tensor in sorted(map(_extent, host_tensors(model)), key=lambda extent: extent[:2]):
+    for start, stop, tensor in extents:
         if before is not None and start < end and (_is_trained(before) or _is_trained(tensor)):
             logger.warning(
                 "%s and %s share memory on the host, but each has memory of its own on the device: "

@@ -382,7 +382,7 @@ def _named_modules(model: torch.nn.Module, stack: list[str]) -> Iterator[None]:
             stack.pop()
 
     before = torch.nn.modules.module.register_module_forward_pre_hook(enter)
-    after = torch.nn.modules.module.register_module_forward_hook(leave)
+    after = torch.nn.modules.module.register_module_forward_hook(leave, always_call=True)
     try:
         yield
     finally:
