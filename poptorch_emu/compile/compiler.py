@@ -17,6 +17,7 @@ from poptorch_emu.compile.limits import (
     check_num_ipus,
     check_processes,
     check_schedule,
+    check_trained_and_written,
     check_written_variables,
 )
 from poptorch_emu.compile.lower import Lowering
@@ -189,6 +190,7 @@ def place(graph: Graph, config: CompileConfig) -> tuple[Partition, Schedule]:
     placed = partition(graph, is_pipelined)
     check_num_ipus(placed, config)
     check_written_variables(graph, placed)
+    check_trained_and_written(graph, config)
     check_broadcast_buffers(graph, config)
     check_phases(placed, config)
     if is_pipelined:

@@ -8,7 +8,7 @@ import torch
 
 from poptorch_emu.config import CompileConfig, TargetKind
 from poptorch_emu.errors import compiler_error
-from poptorch_emu.ir.graph import Graph, SinkKind, SourceKind, source_of
+from poptorch_emu.ir.graph import Graph, SinkKind, SourceKind, record_of, source_of
 from poptorch_emu.log import compiler_logger
 from poptorch_emu.schedule.partition import Partition
 from poptorch_emu.update.config import OptimizerConfig
@@ -44,7 +44,6 @@ def check_broadcast_buffers(graph: Graph, config: CompileConfig) -> None:
         Error: the graph changes a parameter or buffer, and `broadcastBuffers` is on; or it changes
             a parameter that is trained.
     """
-    _check_trained_parameters(graph, config)
     if not config.broadcast_buffers or config.input_group_size >= config.replication_factor:
         return
     written = [sink.name for sink in graph.sinks if sink.kind is SinkKind.VARIABLE]
@@ -58,21 +57,22 @@ def check_broadcast_buffers(graph: Graph, config: CompileConfig) -> None:
         )
 
 
-def _check_trained_parameters(graph: Graph, config: CompileConfig) -> None:
-    """Refuses a parameter of which each replica would make another value, but an update only one.
+def check_trained_and_written(graph: Graph, config: CompileConfig) -> None:
+    """Refuses replicas that each change a parameter which one update changes for all of them.
 
     Raises:
-        Error: there are several replicas, and the graph both changes and differentiates it.
+        Error: the graph changes a parameter that is trained, and there are several replicas.
     """
-    kinds = (SinkKind.VARIABLE, SinkKind.GRADIENT)
-    written, trained = ({s.name for s in graph.sinks if s.kind is kind} for kind in kinds)
-    if config.replication_factor > 1 and written & trained:
-        raise compiler_error(
-            f"'{min(written & trained)}' is changed in place by forward, and trained: with "
-            f"replicationFactor({config.replication_factor}) each replica would get a weight of "
-            "its own, but all share one. Use one replica, or change the parameter on the host "
-            "between calls."
-        )
+    trained = {sink.name for sink in graph.sinks if sink.kind is SinkKind.GRADIENT}
+    for sink, node in graph.results:
+        is_both = sink.kind is SinkKind.VARIABLE and sink.name in trained
+        if is_both and config.replication_factor > 1:
+            raise compiler_error(
+                f"Parameter {sink.name} is trained, but forward changes it in place at "
+                f"{record_of(node).source or 'an unknown line'}: each of the "
+                f"{config.replication_factor} replicas would have a value of its own. Change it on "
+                "the host between calls (copyWeightsToDevice), or use one replica."
+            )
 
 
 def check_clipped_groups(optimizer: OptimizerConfig, config: CompileConfig) -> None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from torch import fx
 
 from poptorch_emu.compile.segment import Segment
-from poptorch_emu.ir.graph import Graph, Sink, operation_of, source_of
+from poptorch_emu.ir.graph import Graph, Sink, SinkKind, operation_of, source_of
 from poptorch_emu.schedule.actions import Kind
 from poptorch_emu.schedule.partition import Partition, port_at
 from poptorch_emu.schedule.schedule import Port
@@ -58,7 +58,7 @@ def cut(
         elif node.op == "call_function" and node.target is not operator.getitem:
             cutter.add(node)
     for sink, node in graph.results:
-        port = partition.port_of.get(node, (Kind.FORWARD, 0))
+        port = _home(sink, node, partition)
         cutter.fetch(node, port)
         result.results.append((sink, port, node))
     for port, segment in result.segments.items():
@@ -144,6 +144,18 @@ class _Cutter:
         """Loads a source in the segment at `port`."""
         segment = self._result.segments[port]
         segment.registers[source] = segment.load(source_of(source))
+
+
+def _home(sink: Sink, value: fx.Node, partition: Partition) -> Port:
+    """Returns where a result is taken from; a source that nothing changes is at hand anywhere.
+
+    A variable is assigned in the stage that reads it: another one may be ahead by micro-batches.
+    """
+    if value not in partition.port_of and sink.kind is SinkKind.VARIABLE:
+        for node, port in partition.port_of.items():
+            if node.op == "placeholder" and source_of(node).name == sink.name:
+                return port
+    return partition.port_of.get(value, (Kind.FORWARD, 0))
 
 
 def _kept(result: SegmentedGraph, port: Port) -> set[int]:

@@ -9,6 +9,12 @@ from torch import fx
 from torch._ops import OpOverload
 
 
+def is_mutating(node: fx.Node) -> bool:
+    """Returns whether an operation changes one of its arguments."""
+    schema = getattr(node.target, "_schema", None)
+    return bool(schema is not None and schema.is_mutable)
+
+
 def written_values(node: fx.Node) -> Iterator[fx.Node]:
     """Yields what `node` changes, and the tensors of which that is a view."""
     if not isinstance(node.target, OpOverload):

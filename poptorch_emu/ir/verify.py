@@ -9,7 +9,8 @@ import torch
 from torch import fx
 
 from poptorch_emu.ir.control import region_names
-from poptorch_emu.ir.graph import Graph, SinkKind, Source, SourceKind
+from poptorch_emu.ir.graph import Graph, Source, SourceKind
+from poptorch_emu.ir.mutation import is_mutating
 from poptorch_emu.ir.record import NodeRecord
 
 
@@ -75,11 +76,6 @@ def _operation_fault(node: fx.Node) -> str:
         return ""
     if not isinstance(node.target, torch._ops.OpOverload):
         return "it is not an operator of PyTorch's dispatcher"
-    if node.target._schema.is_mutable:
+    if is_mutating(node):
         return "it changes one of its arguments"
     return ""
-
-
-def gradient_names(graph: Graph) -> list[str]:
-    """Returns the names of the variables that the graph computes a gradient of, in order."""
-    return [sink.name for sink in graph.sinks if sink.kind is SinkKind.GRADIENT]

@@ -15,6 +15,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from poptorch_emu.errors import Error, compiler_error
 from poptorch_emu.ir.graph import Graph, Sink, SinkKind, SourceKind, record_of, replay, source_of
+from poptorch_emu.ir.mutation import is_mutating
 from poptorch_emu.ir.record import NodeRecord
 from poptorch_emu.trace.recorder import Recorder
 
@@ -75,12 +76,6 @@ def _without_effects(region: Graph) -> Graph:
         (sink, node) for sink, node in region.results if sink.kind is SinkKind.OUTPUT
     )
     return region
-
-
-def is_mutating(node: fx.Node) -> bool:
-    """Returns whether an operation changes one of its arguments."""
-    schema = getattr(node.target, "_schema", None)
-    return bool(schema is not None and schema.is_mutable)
 
 
 def _node_of(recorder: Recorder, value: torch.Tensor) -> fx.Node:

@@ -48,9 +48,10 @@ def run(graph: Graph) -> Graph:
 def remove_dead(graph: Graph) -> None:
     """Erases every operation and every source without a user.
 
-    A variable whose gradient is computed stays, since it is updated whether or not it is read.
+    A variable that is assigned stays, by the update or by the graph, whether or not it is read.
     """
-    updated = {sink.name for sink in graph.sinks if sink.kind is SinkKind.GRADIENT}
+    assigned = (SinkKind.GRADIENT, SinkKind.VARIABLE)
+    updated = {sink.name for sink in graph.sinks if sink.kind in assigned}
     for node in reversed(list(graph.fx.nodes)):
         if node.op not in ("call_function", "placeholder") or node.users:
             continue

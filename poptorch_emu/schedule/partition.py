@@ -126,10 +126,13 @@ def _own_rank(node: fx.Node, stage_of: dict[BlockPlace | None, int], num_stages:
 
 
 def _place_written_sources(graph: Graph, ranks: dict[fx.Node, int]) -> None:
-    """A variable that the graph changes is read once for each micro-batch, by its first user."""
-    written = {sink.name for sink in graph.sinks if sink.kind is SinkKind.VARIABLE}
+    """A variable that the graph changes is read once for each micro-batch, by its first user.
+
+    One that nobody reads is where it is written.
+    """
+    written = {sink.name: node for sink, node in graph.results if sink.kind is SinkKind.VARIABLE}
     for node in graph.sources:
         source = source_of(node)
         if source.kind is SourceKind.VARIABLE and source.name in written:
             users = [ranks[user] for user in node.users if user in ranks]
-            ranks[node] = min(users, default=0)
+            ranks[node] = min(users, default=ranks.get(written[source.name], 0))

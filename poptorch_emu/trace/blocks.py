@@ -1,17 +1,20 @@
 """Which block is open while the user's `forward` is traced.
 
 The annotations of the front end (`Block`, `BeginBlock`, ...) call `begin_block` and `end_block`;
-the tracer asks `current_block` for each operation. One trace runs at a time in a process.
+the tracer asks `current_block` for each operation. One trace runs at a time in a process; other
+threads wait for it.
 """
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from poptorch_emu.errors import compiler_error
 from poptorch_emu.ir.record import BEFORE_FIRST_BLOCK, BlockPlace
+from poptorch_emu.trace.source_line import user_source
 
 Resolver = Callable[[str, "int | None"], BlockPlace]
 
@@ -25,19 +28,25 @@ class _Trace:
 
 
 _active: _Trace | None = None
+_one_at_a_time = threading.RLock()
 
 
 @contextmanager
 def tracing(resolve: Resolver) -> Iterator[None]:
     """Makes annotations count while a model is traced; `resolve` gives a block its place."""
     global _active
-    if _active is not None:
-        raise compiler_error("A model is being traced already; forward may not trace another one.")
-    _active = _Trace(resolve)
-    try:
-        yield
-    finally:
-        _active = None
+    with _one_at_a_time:
+        if _active is not None:
+            raise compiler_error(
+                f"A model is being traced already, and its forward calls a wrapped model at "
+                f"{user_source()}. Call the user's module instead (the attribute `model` of the "
+                "wrapper), or wrap only the outer one."
+            )
+        _active = _Trace(resolve)
+        try:
+            yield
+        finally:
+            _active = None
 
 
 @contextmanager

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import _disable_current_modes
@@ -63,8 +64,7 @@ class FunctionMode(TorchFunctionMode):
         if _makes_tensor(func, args) and kwargs.get("device") is None:
             logger.warning("No device set in torch.%s(): forcing to IPU", func.__name__)
             kwargs["device"] = IPU
-        if func is torch.tensor and kwargs.get("device") is None:
-            logger.warning("No device set in torch.tensor(): forcing to IPU")
+        if func is torch.tensor and _is_for_ipu(kwargs.get("device")):
             return _constant(*args, **kwargs)
         if func in LOSS_FUNCTIONS:
             return call_loss(func, args, kwargs)
@@ -80,10 +80,18 @@ def _makes_tensor(func: Callable[..., Any], args: tuple[Any, ...]) -> bool:
     return func in _FACTORIES
 
 
+def _is_for_ipu(device: Any) -> bool:
+    """Returns whether `torch.tensor` is to make a tensor on the IPU, which it is by default."""
+    if device is None:
+        logger.warning("No device set in torch.tensor(): forcing to IPU")
+    return device is None or torch.device(device).type == IPU.type
+
+
 def _constant(data: Any, **kwargs: Any) -> torch.Tensor:
-    if isinstance(data, torch.Tensor):
-        return data.detach().clone().to(kwargs.get("dtype"))
-    data = pytree.tree_map_only(torch.Tensor, torch.Tensor.item, data)
+    if isinstance(data, FakeTensor):
+        return data.detach().clone().to(kwargs.get("dtype", data.dtype))
+    # Numbers on the device are read as far as they are known.
+    data = pytree.tree_map_only(FakeTensor, torch.Tensor.item, data)
     with _disable_current_modes():
         value = torch.tensor(data, **{key: v for key, v in kwargs.items() if key != "device"})
     return value.to(IPU)

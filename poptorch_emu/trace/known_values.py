@@ -14,6 +14,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from poptorch_emu.ir.evaluate import evaluate
 from poptorch_emu.ir.graph import Graph, SourceKind, source_of
+from poptorch_emu.ir.mutation import is_mutating
 
 
 def known_value(graph: Graph, node: fx.Node) -> torch.Tensor | None:
@@ -57,5 +58,5 @@ def _is_written(graph: Graph, nodes: set[fx.Node]) -> bool:
     return any(
         node in nodes or not nodes.isdisjoint(ancestors(node))
         for node in graph.operations
-        if getattr(node.target, "_schema", None) is not None and node.target._schema.is_mutable  # type: ignore[union-attr]
+        if is_mutating(node)
     )

@@ -13,6 +13,7 @@ from torch import fx
 
 from poptorch_emu.errors import compiler_error
 from poptorch_emu.log import logger
+from poptorch_emu.trace.known_values import ancestors
 
 _marks: list[torch.Tensor] | None = None
 
@@ -52,8 +53,8 @@ def final_loss(nodes: Sequence[fx.Node]) -> int:
             "poptorch.identity_loss."
         )
     last = len(nodes) - 1
-    ancestors = _ancestors(nodes[last])
-    independent = [node for node in nodes if node is not nodes[last] and node not in ancestors]
+    needed = ancestors(nodes[last])
+    independent = [node for node in nodes if node not in needed]
     if independent:
         places = ", ".join(node.meta["record"].source or node.name for node in nodes)
         raise compiler_error(
@@ -75,14 +76,3 @@ def warn_of_lost_operations(node: fx.Node) -> None:
             node.meta["record"].source or "an unknown line",
             ", ".join(user.name for user in users),
         )
-
-
-def _ancestors(node: fx.Node) -> set[fx.Node]:
-    found: set[fx.Node] = set()
-    pending = [node]
-    while pending:
-        for producer in pending.pop().all_input_nodes:
-            if producer not in found:
-                found.add(producer)
-                pending.append(producer)
-    return found

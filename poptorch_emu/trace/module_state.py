@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import torch
 
 from poptorch_emu.errors import make_error
+from poptorch_emu.log import logger
 
 Slot = tuple[torch.nn.Module, str, str]  # module, "_parameters" or "_buffers", attribute name
 
@@ -48,6 +49,37 @@ def host_tensors(model: torch.nn.Module) -> list[HostTensor]:
         value = getattr(module, kind)[key]
         seen.setdefault(id(value), HostTensor(name, value, kind == "_parameters"))
     return list(seen.values())
+
+
+def warn_of_shared_memory(model: torch.nn.Module) -> None:
+    """Says which trained parameters share memory with another tensor; on the device none does.
+
+    One tensor under several names is no such case; it stays one.
+    """
+    extents = sorted(map(_extent, host_tensors(model)), key=lambda extent: extent[:2])
+    end, before = 0, None
+    for start, stop, tensor in extents:
+        if before is not None and start < end and (_is_trained(before) or _is_trained(tensor)):
+            logger.warning(
+                "%s and %s share memory on the host, but each has memory of its own on the device: "
+                "training one does not change the other. Use one parameter in both places.",
+                before.name,
+                tensor.name,
+            )
+        if stop > end:
+            end, before = stop, tensor
+
+
+def _extent(tensor: HostTensor) -> tuple[int, int, HostTensor]:
+    """Returns where the memory of a tensor begins and ends."""
+    value = tensor.value.detach()
+    last = sum((n - 1) * step for n, step in zip(value.shape, value.stride(), strict=True))
+    start = value.data_ptr()
+    return start, start + (last + 1) * value.element_size() if value.numel() else start, tensor
+
+
+def _is_trained(tensor: HostTensor) -> bool:
+    return tensor.is_parameter and tensor.value.requires_grad
 
 
 # The host tensors of the module that is being traced, by the id of their stand-ins.
@@ -103,6 +135,24 @@ def on_ipu(
             module.__dict__.pop(key, None)
     if faults:
         raise make_error(faults[0])
+
+
+def keep_hooks(tensor: HostTensor, fake: torch.Tensor) -> None:
+    """Gives the stand-in of a parameter the hooks that change the parameter's gradient.
+
+    Raises:
+        Error: a hook waits for the sum of gradients, which the host never sees.
+    """
+    if not fake.requires_grad:
+        return
+    if tensor.value._post_accumulate_grad_hooks:
+        raise make_error(
+            f"Parameter {tensor.name} has a hook for its accumulated gradient "
+            "(register_post_accumulate_grad_hook), but gradients are accumulated on the device. "
+            "Change the gradient of each micro-batch with register_hook, or remove the hook."
+        )
+    for hook in (tensor.value._backward_hooks or {}).values():
+        fake.register_hook(hook)  # type: ignore[no-untyped-call]
 
 
 def _slots(model: torch.nn.Module) -> Iterator[tuple[str, torch.nn.Module, str, str]]:

@@ -95,8 +95,9 @@ def foreign_tensor(tensor: torch.Tensor) -> Error:
     if tensor.device.type == "ipu":
         return compiler_error(
             f"A tensor of shape {list(tensor.shape)} that was made inside a body of "
-            f"poptorch.for_loop or poptorch.cond was used outside of it at {user_source()}. Return "
-            "it from the body instead."
+            "poptorch.for_loop or poptorch.cond, or by no operation of this model (copy.copy, an "
+            f"attribute left by an earlier trace), was used outside of it at {user_source()}. "
+            "Return it from the body instead, make copies with clone(), and keep state in buffers."
         )
     return compiler_error(
         f"Expected an IPU tensor but got tensor(device={tensor.device}, "

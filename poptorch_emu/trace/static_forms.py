@@ -9,11 +9,12 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 import torch.nn.functional as F  # noqa: N812
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.nn.modules import transformer
 
 from poptorch_emu.errors import compiler_error
@@ -132,10 +133,20 @@ def _numpy(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
 
 
 def _array(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-    """Refuses a tensor on the device where NumPy asks for its values."""
+    """Refuses to make an array of NumPy of a tensor on the device."""
     if tensor.device.type == "ipu":
-        raise refusal.reads_value("Tensor.__array__")
-    return torch.Tensor.__array__(tensor, *args, **kwargs)  # type: ignore[no-untyped-call]
+        raise refusal.reads_value("numpy.asarray")
+    return tensor.__array__(*args, **kwargs)  # type: ignore[no-untyped-call]
+
+
+def _set_data(tensor: torch.Tensor, value: torch.Tensor) -> None:
+    """Refuses to give a tensor on the device other memory: no operation would show it."""
+    if isinstance(tensor, FakeTensor):
+        raise compiler_error(
+            f"`tensor.data = value` at {user_source()} cannot be captured. Change the values in "
+            "place instead: tensor.data.copy_(value)."
+        )
+    tensor.data = value
 
 
 def _format(tensor: torch.Tensor, spec: str) -> str:
@@ -179,6 +190,7 @@ STATIC_FORMS: dict[Any, Callable[..., Any]] = {
     torch.Tensor.__getitem__: dynamic_slices.take,
     torch.Tensor.__setitem__: dynamic_slices.put,
     torch.Tensor.__array__: _array,
+    torch.Tensor.data.__set__: _set_data,  # type: ignore[attr-defined]
     torch.Tensor.numpy: _numpy,
     torch.Tensor.roll: _roll,
     torch.roll: _roll,
@@ -192,6 +204,16 @@ STATIC_FORMS: dict[Any, Callable[..., Any]] = {
 """Which form is traced for a function."""
 
 
+@contextmanager
+def uncompiled() -> Iterator[None]:
+    """Makes what `torch.compile` made run as it is written: the device has its own compiler."""
+    if "torch._dynamo" not in sys.modules:  # Slow to import, and nothing is compiled without it.
+        yield
+        return
+    with torch.compiler.set_stance("force_eager"):
+        yield
+
+
 def _is_causal(
     mask: torch.Tensor | None, is_causal: bool | None = None, size: int | None = None
 ) -> bool:
@@ -201,16 +223,10 @@ def _is_causal(
 
 @contextmanager
 def static_modules() -> Iterator[None]:
-    """Keeps `torch.nn.Transformer` from looking at the values of a mask, and Dynamo from compiling.
-
-    What the user gave to `torch.compile` is traced as it was before.
-    """
+    """Keeps `torch.nn.Transformer` and its parts from looking at the values of a mask."""
     original = transformer._detect_is_causal_mask
     transformer._detect_is_causal_mask = _is_causal
-    # Whoever has compiled nothing has not imported Dynamo, which takes seconds.
-    has_compiled = "torch._dynamo" in sys.modules
     try:
-        with torch.compiler.set_stance("force_eager") if has_compiled else nullcontext():
-            yield
+        yield
     finally:
         transformer._detect_is_causal_mask = original

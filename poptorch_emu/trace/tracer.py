@@ -7,6 +7,7 @@ returns or raises.
 
 from __future__ import annotations
 
+import threading
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -27,14 +28,14 @@ from poptorch_emu.structure import flatten_tensors
 from poptorch_emu.trace import blocks, checkpoints, dynamic_slices, loss, refusal, regions, scopes
 from poptorch_emu.trace.casting import casts_mixed_types
 from poptorch_emu.trace.functions import FunctionMode
-from poptorch_emu.trace.module_state import HostTensor, on_ipu
+from poptorch_emu.trace.module_state import HostTensor, keep_hooks, on_ipu, warn_of_shared_memory
 from poptorch_emu.trace.narrowing import UNSUPPORTED, Narrowing, narrowed_constant
 from poptorch_emu.trace.recorder import IPU, Recorder
 from poptorch_emu.trace.result_types import without_log_of_failures
 from poptorch_emu.trace.seed import Seed, first_gradient
 from poptorch_emu.trace.source_line import user_source
 from poptorch_emu.trace.stages import StageResolver
-from poptorch_emu.trace.static_forms import static_modules
+from poptorch_emu.trace.static_forms import static_modules, uncompiled
 
 _UNSCALED = Seed()
 
@@ -88,6 +89,7 @@ class Forward:
         outputs: Any,
         fakes: dict[str, torch.Tensor],
         seed: Seed,
+        model: torch.nn.Module,
     ) -> None:
         self.graph = tracer.graph
         self.outputs = outputs
@@ -98,6 +100,8 @@ class Forward:
         self.parameters = {name: fake for name, fake in fakes.items() if fake.requires_grad}
         self._tracer = tracer
         self._seed = seed
+        self._model = model
+        self._fakes = fakes
         tracer.warn_of_constants()
 
     @cached_property
@@ -120,7 +124,8 @@ class Forward:
         """
         tracer, gradients = self._tracer, []
         if tracer.config.is_training:
-            with tracer.active():
+            # Functions of the user that run in backward find the module as `forward` did.
+            with tracer.active(), on_ipu(self._model, lambda tensor: self._fakes[tensor.name]):
                 gradients = tracer.run_backward(self.loss, self.parameters, self._seed)
         self.graph.set_results([*self.results, *gradients])
         return Trace(
@@ -153,6 +158,8 @@ def trace_forward(
         Error: the model cannot be captured; the text says why, where, and what to do.
     """
     session = _Tracer(config)
+    if config.is_training:
+        warn_of_shared_memory(model)
     with session.active(), ExitStack() as cleanup:
         cleanup.callback(hooks[1])
         with on_ipu(model, session.to_fake) as fakes, _named_modules(model, session.modules):
@@ -161,7 +168,7 @@ def trace_forward(
             outputs = session.run_forward(model, fake_args, fake_kwargs)
         checkpoints.apply_marks(session.recorder.find)
         dynamic_slices.check_parts()
-        return Forward(session, outputs, fakes, seed)
+        return Forward(session, outputs, fakes, seed, model)
 
 
 class _Tracer:
@@ -189,9 +196,11 @@ class _Tracer:
             stack.enter_context(regions.recording(self.regions))
             stack.enter_context(scopes.closing())
             stack.enter_context(torch.autograd.set_multithreading_enabled(False))
+            stack.enter_context(torch.inference_mode(False))
             stack.enter_context(torch.enable_grad())
             stack.enter_context(casts_mixed_types())
             stack.enter_context(static_modules())
+            stack.enter_context(uncompiled())
             stack.enter_context(checkpoints.marks_checkpointed_calls())
             stack.enter_context(_unchecked_distributions())
             stack.enter_context(without_log_of_failures())
@@ -206,17 +215,17 @@ class _Tracer:
         value = tensor.value.detach()
         if any(groups.name == tensor.name for groups in self.config.weight_groups):
             value = value[0]
-        if value.is_floating_point():
-            fake = self._fake_like(value)
-            source = Source(SourceKind.VARIABLE, tensor.name)
-        else:
-            fake = self._fake_like(value)
+        fake = self._fake_like(value)
+        source = Source(SourceKind.VARIABLE, tensor.name)
+        if not value.is_floating_point():
             source = Source(SourceKind.CONSTANT, tensor.name)
             self._downgraded.add(source)
             self.graph.constants[tensor.name] = narrowed_constant(value.clone())
         if tensor.is_parameter:  # As `torch.nn.Parameter` has it, without the copy that it makes.
             fake.requires_grad_(tensor.value.requires_grad)
             fake._is_param = True
+            if self.config.is_training:
+                keep_hooks(tensor, fake)
         self.recorder.add_source(source, fake, NodeRecord())
         return fake
 
@@ -276,12 +285,16 @@ class _Tracer:
             return []
         self._phase = Phase.BACKWARD
         scales = seed.scales(self.recorder, self.fake_mode)
-        with self.fake_mode, self.recorder:
-            gradients = torch.autograd.grad(
-                value,
-                list(trainable.values()),
-                grad_outputs=first_gradient(value, scales),
-                allow_unused=True,
+        with FunctionMode(), self.fake_mode, self.recorder:
+            # What `torch.autograd.grad` comes down to; that one would leave the mode.
+            gradients = torch.autograd.graph._engine_run_backward(
+                (value,),
+                (first_gradient(value, scales),),
+                False,  # Keep the graph.
+                False,  # Record a graph of backward.
+                tuple(trainable.values()),
+                allow_unreachable=True,
+                accumulate_grad=False,
             )
         results = []
         for name, gradient in zip(trainable, gradients, strict=True):
@@ -363,15 +376,18 @@ def _unchecked_distributions() -> Iterator[None]:
 def _named_modules(model: torch.nn.Module, stack: list[str]) -> Iterator[None]:
     """Keeps on `stack` the dotted names of the modules whose forward is running."""
     names = {id(module): name for name, module in model.named_modules()}
+    thread = threading.get_ident()
 
     def enter(module: torch.nn.Module, _: Any) -> None:
-        stack.append(names.get(id(module), stack[-1] if stack else ""))
+        if threading.get_ident() == thread:
+            stack.append(names.get(id(module), stack[-1] if stack else ""))
 
     def leave(module: torch.nn.Module, _: Any, __: Any) -> None:
-        stack.pop()
+        if threading.get_ident() == thread:
+            stack.pop()
 
     before = torch.nn.modules.module.register_module_forward_pre_hook(enter)
-    after = torch.nn.modules.module.register_module_forward_hook(leave)
+    after = torch.nn.modules.module.register_module_forward_hook(leave, always_call=True)
     try:
         yield
     finally:

@@ -328,3 +328,20 @@ def test_debug_ir_then_is_json_with_each_operation_and_its_place() -> None:
     assert relu["source"].startswith("test_output_algebra.py") or "test_output" in relu["source"]
     assert {"name", "source", "type"} == set(dump["sources"][0])
     assert len(dump["results"]) == 2
+
+
+def test_tensor_names_when_forward_catches_an_error_of_a_module_then_name_the_right_one() -> None:
+    class Recovering(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(3, 3)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            try:
+                return self.layer(x)
+            except RuntimeError:
+                return torch.relu(x)
+
+    model = poptorch.inferenceModel(Recovering(), poptorch.Options())
+    model(torch.ones(2, 4))
+    assert "Relu:0" in model.getTensorNames()

@@ -160,3 +160,28 @@ def test_tied_and_transposed_weights_and_a_changed_buffer_train_as_in_eager():
     torch.testing.assert_close(emulated.first.weight, plain.first.weight)
     torch.testing.assert_close(emulated.total, plain.total)
     assert emulated.second.weight is emulated.first.weight
+
+
+class SharedMemory(nn.Module):
+    """Views of one storage, and a buffer in the memory of a parameter."""
+
+    def __init__(self, aliases: bool) -> None:
+        super().__init__()
+        flat = torch.randn(20)
+        self.weight = nn.Parameter(flat[:16].view(4, 4))
+        self.bias = nn.Parameter(flat[16:])
+        self.empty = nn.Parameter(flat[:0])
+        self.register_buffer("copy", self.weight.t().detach() if aliases else torch.ones(4))
+
+    def forward(self, x: torch.Tensor):
+        y = nn.functional.linear(x, self.weight, self.bias) * self.copy.sum() + self.empty.sum()
+        return poptorch.identity_loss(y.square().mean(), "none")
+
+
+@pytest.mark.parametrize("aliases", [True, False])
+def test_parameter_in_the_memory_of_another_tensor_then_a_warning_names_both(aliases, caplog):
+    model = SharedMemory(aliases)
+    optimizer = poptorch.optim.SGD(model.parameters(), lr=0.1)
+    poptorch.trainingModel(model, options(), optimizer)(torch.randn(3, 4))
+    assert ("weight and copy share memory on the host" in caplog.text) == aliases
+    assert ("share memory" in caplog.text) == aliases

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -40,8 +42,13 @@ REFUSED = {
     "tolist": (lambda t: t.tolist(), *ITEM),
     "assertion": (lambda t: bool((t > 0).all()), *ITEM),
     "numpy": (lambda t: t.numpy(), *ITEM),
-    "array": (lambda t: np.asarray(t), *ITEM),
-    "tensor of tensors": (lambda t: torch.tensor([t.sum(), 1.0]), *ITEM),
+    "array": (lambda t: t + np.ones(2), *ITEM),
+    "tensor of values": (lambda t: torch.tensor([1.0, t.sum()]), *ITEM),
+    "tensor on the IPU": (lambda t: torch.tensor([t.sum()], device=t.device), *ITEM),
+    "data": (lambda t: setattr(t, "data", t * 2), "cannot be captured", "tensor.data.copy_(value)"),
+    "nested": (lambda t: torch.nested.nested_tensor([t[0], t[1, :1]]), "Type inference", "dense"),
+    "copy": (lambda t: copy.copy(t) * 2, "by no operation of this model", "clone()"),
+    "array of values": (lambda t: np.asarray(t), *ITEM),
     "format": (lambda t: f"{t.sum():.2f}", *ITEM),
     "packed": (
         lambda t: nn.utils.rnn.pack_padded_sequence(t[None], [1]),
@@ -56,11 +63,6 @@ REFUSED = {
     "tensor_split": (lambda t: t.tensor_split(t[0].long()), "shape depends on data", "numbers"),
     "bincount": (lambda t: t[0].long().bincount(), "Bincount `minlength` must be", "Pass"),
     "sparse": (lambda t: t.to_sparse(), "Type inference failed", "dense"),
-    "nested": (
-        lambda t: torch.nested.nested_tensor([t[0], t[1]]),
-        "Type inference failed",
-        "dense",
-    ),
     "quantized": (
         lambda t: torch.quantize_per_tensor(t, 0.1, 0, torch.qint8),
         "Unsupported scalar type `QInt8'",
@@ -173,6 +175,33 @@ def test_a_sparse_gradient_is_refused():
     )
     with pytest.raises(poptorch.Error, match="'weight' is sparse.*sparse=False"):
         training(torch.tensor([1, 2]))
+
+
+def test_a_tensor_made_of_tensors_is_a_copy_or_made_of_known_values():
+    def function(t):
+        return torch.tensor([torch.tensor(2), 3]) * t, torch.tensor(t).mul_(2), t
+
+    with pytest.warns(UserWarning, match="To copy construct from a tensor"):
+        expected = function(x)
+    torch.testing.assert_close(run(function, x), expected)
+
+
+def test_a_forward_that_calls_a_wrapped_model_is_refused_with_line_and_way_out():
+    inner = poptorch.inferenceModel(nn.Linear(2, 2))
+
+    def function(t):
+        return inner(t)
+
+    with pytest.raises(poptorch.Error, match="its forward calls a wrapped model at") as raised:
+        run(function, x)
+    assert f"{__file__}:{function.__code__.co_firstlineno + 1}" in str(raised.value)
+
+
+def test_models_that_two_threads_compile_at_once_wait_for_each_other():
+    with ThreadPoolExecutor(4) as pool:
+        results = list(pool.map(lambda scale: run(lambda t: t * scale, x), range(8)))
+    for scale, result in enumerate(results):
+        torch.testing.assert_close(result, x * scale)
 
 
 def test_a_constant_that_was_changed_in_place_is_not_known():
