@@ -115,7 +115,7 @@ def location_config(options: _TensorLocationOptions) -> LocationConfig:
 def _location(settings: dict[str, int]) -> TensorLocation:
     default = TensorLocation()
     return TensorLocation(
-        is_on_chip=bool(settings.get("onChip", default.is_on_chip)),
+        is_on_chip=bool(settings["onChip"]) if "onChip" in settings else None,
         min_elements_off_chip=settings.get("minElementsForOffChip", default.min_elements_off_chip),
         uses_io_tiles_to_load=bool(settings.get("useIOTilesToLoad", False)),
         uses_io_tiles_to_store=bool(settings.get("useIOTilesToStore", False)),
