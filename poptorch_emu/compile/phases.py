@@ -1,6 +1,7 @@
 """What phased execution asks of a model, and how its phases are numbered.
 
-Numerically all of it does nothing; it decides where tensors wait between forward and backward.
+Numerically all of it does nothing; it decides where tensors wait (`placement.py`) and how much the
+chip holds at once (`plan_workspace.py`).
 """
 
 from __future__ import annotations

@@ -14,6 +14,7 @@ from poptorch_emu.compile.placement import is_stash, location_of, parts_of
 from poptorch_emu.compile.plan_traffic import movements
 from poptorch_emu.compile.plan_workspace import workspaces
 from poptorch_emu.compile.segment import Segment
+from poptorch_emu.compile.segments import Crossing
 from poptorch_emu.compile.workspace import num_bytes, storage_of
 from poptorch_emu.config import TensorLocation
 from poptorch_emu.ir.graph import SinkKind, Source, SourceKind, source_of
@@ -136,7 +137,7 @@ def _crossings(inventory: Inventory) -> Iterator[Holding]:
                 f"{segments[producer].name} to {segments[consumer].name}",
                 size,
                 depth,
-                Store.REMOTE if is_remote else Store.ON_CHIP,
+                Store.REMOTE if is_remote else _store_of_local(inventory, crossing),
             )
 
 
@@ -157,6 +158,12 @@ def item_bytes(producer: Segment, nodes: Sequence[fx.Node]) -> int:
 def remote_bytes(nodes: Sequence[fx.Node]) -> int:
     """Returns the size of one item in streaming memory, where each value has its own."""
     return sum(num_bytes(node.meta["val"]) for node in nodes)
+
+
+def _store_of_local(inventory: Inventory, crossing: Crossing) -> Store:
+    """Returns where on chip items wait: a channel is next to who reads it."""
+    on_io_tiles = inventory.config.locations.activation.uses_io_tiles_to_store
+    return Store.IO_TILES if on_io_tiles and is_stash(crossing) else Store.ON_CHIP
 
 
 def _store(location: TensorLocation, num_elements: int) -> Store:
