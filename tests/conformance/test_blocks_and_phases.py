@@ -138,7 +138,7 @@ def phases() -> tuple[list[poptorch.Stage], list[poptorch.Stage]]:
     return [stage("a"), stage("b")], [stage("c"), stage("d")]
 
 
-@pytest.mark.feature("SerialPhasedExecution", fidelity="accepted")
+@pytest.mark.feature("SerialPhasedExecution", fidelity="modelled")
 def test_phases_then_stages_are_counted_anew_in_each_and_give_the_ipu() -> None:
     blocks = chain(("a", None), ("b", None), ("c", None), ("d", None))
     assert places(blocks, poptorch.SerialPhasedExecution(*phases()))[1:] == [
@@ -149,7 +149,7 @@ def test_phases_then_stages_are_counted_anew_in_each_and_give_the_ipu() -> None:
     ]
 
 
-@pytest.mark.feature("SerialPhasedExecution", fidelity="accepted")
+@pytest.mark.feature("SerialPhasedExecution", fidelity="modelled")
 @pytest.mark.parametrize("liveness", list(poptorch.Liveness))
 @pytest.mark.parametrize("is_separate", [True, False])
 def test_phases_then_results_are_those_of_one_ipu(liveness, is_separate) -> None:
@@ -159,7 +159,7 @@ def test_phases_then_results_are_those_of_one_ipu(liveness, is_separate) -> None
     assert wrapped(blocks, strategy)(X).tolist() == [32, 32]
 
 
-@pytest.mark.feature("ParallelPhasedExecution", fidelity="accepted")
+@pytest.mark.feature("ParallelPhasedExecution", fidelity="modelled")
 @pytest.mark.parametrize(
     ("ipus", "is_allowed"),
     [(((0, 2), (1, 3)), True), (((0, 1), (1, 3)), False), (((0, 2), (2, 3)), False)],
