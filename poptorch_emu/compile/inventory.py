@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 
@@ -60,7 +61,7 @@ class Inventory:
 
     def is_shard(self, variable: VariableInfo) -> bool:
         """Whether each replica holds a part of `variable`."""
-        return self.update is not None and variable.name in self.update.sharded_variables
+        return variable.name in self._sharded_variables
 
     def is_remote(self, variable: VariableInfo) -> bool:
         """Whether `variable` lives in streaming memory."""
@@ -103,7 +104,7 @@ class Inventory:
 
     def is_sharded_accumulator(self, weight: str) -> bool:
         """Whether each replica holds a part of the accumulated gradient."""
-        return self.update is not None and weight in self.update.sharded_accumulators
+        return weight in self._sharded_accumulators
 
     def is_remote_accumulator(self, weight: VariableInfo) -> bool:
         """Whether the accumulated gradient lives in streaming memory."""
@@ -119,3 +120,11 @@ class Inventory:
         """What gradients are accumulated in."""
         assert self.update is not None, "gradients are accumulated for an update"
         return self.update.accumulator_type
+
+    @cached_property
+    def _sharded_variables(self) -> frozenset[str]:
+        return frozenset(self.update.sharded_variables if self.update is not None else ())
+
+    @cached_property
+    def _sharded_accumulators(self) -> frozenset[str]:
+        return frozenset(self.update.sharded_accumulators if self.update is not None else ())

@@ -6,6 +6,7 @@ A view costs nothing, and keeps alive what it looks at.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cache
 
 import torch
 from torch import fx
@@ -98,6 +99,7 @@ def workspace_bytes(
     return max(peak, current + at_end)
 
 
+@cache
 def is_view(target: torch._ops.OpOverload) -> bool:
     """Returns whether the result of an operation lies in the memory of its first tensor."""
     alias = target._schema.returns
