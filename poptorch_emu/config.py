@@ -91,20 +91,20 @@ class TensorLocation:
     """Where the tensors of one kind live.
 
     Attributes:
-        is_on_chip: in the IPU's memory rather than in streaming memory.
+        is_on_chip: in the IPU's memory rather than in streaming memory; `None` where nobody asked.
         min_elements_off_chip: smaller tensors stay on chip. Source: PopART's default.
         uses_io_tiles_to_load: they come back by way of the tiles set apart for I/O.
         uses_io_tiles_to_store: on chip they live on the tiles set apart for I/O.
     """
 
-    is_on_chip: bool = True
+    is_on_chip: bool | None = None
     min_elements_off_chip: int = 2
     uses_io_tiles_to_load: bool = False
     uses_io_tiles_to_store: bool = False
 
     def is_remote(self, num_elements: int) -> bool:
         """Returns whether a tensor of this size lives in streaming memory."""
-        return not self.is_on_chip and num_elements >= self.min_elements_off_chip
+        return self.is_on_chip is False and num_elements >= self.min_elements_off_chip
 
 
 @dataclass(frozen=True)

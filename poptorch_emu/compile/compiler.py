@@ -10,6 +10,7 @@ import torch
 from poptorch_emu.compile import cache
 from poptorch_emu.compile.executable import Executable, PlacedGraph
 from poptorch_emu.compile.executable_file import from_sections, stored_key
+from poptorch_emu.compile.inventory import Inventory
 from poptorch_emu.compile.key import Key, key_of
 from poptorch_emu.compile.limits import (
     check_broadcast_buffers,
@@ -228,6 +229,9 @@ def lower(
     segments = cut(graph, placed, config.is_training, recomputed)
     lowering = Lowering(graph, segments, placed, schedule, config, request.optimizer)
     lowering.run([tensor.dim() > 0 for tensor in request.tensors], request.parameters)
+    inventory = Inventory(
+        graph, segments, placed, schedule, config, lowering.update, lowering.variables
+    )
     names = {*anchors.tensor_names(graph, config.names_modules), *lowering.window_names}
     check_anchors(config, lowering.anchors, names)
     return Executable(
@@ -236,9 +240,7 @@ def lower(
         key=key,
         look_up=lambda: PlacedGraph(graph, placed),
         schedule=schedule,
-        memory=plan_memory(
-            graph, segments, placed, schedule, config, lowering.update, lowering.variables
-        ),
+        memory=plan_memory(inventory),
         outputs=recorded.outputs,
         host_outputs=recorded.host_outputs,
         num_outputs=sum(sink.kind is SinkKind.OUTPUT for sink in graph.sinks),

@@ -17,7 +17,7 @@ import torch
 from poptorch_emu import _C
 from poptorch_emu.compile.executable import Executable, PlacedGraph, VariableInfo
 from poptorch_emu.compile.key import Key
-from poptorch_emu.compile.memory_plan import Content, Holding, MemoryPlan, Store
+from poptorch_emu.compile.memory_plan import Content, Holding, MemoryPlan, Movement, Store
 from poptorch_emu.config import CompileConfig
 from poptorch_emu.ir.record import BlockPlace
 from poptorch_emu.ir.stored import restore, store
@@ -104,6 +104,7 @@ def _stored_plan(executable: Executable) -> dict[str, Any]:
         "memory": {
             "ipu_ids": executable.memory.ipu_ids,
             "holdings": [_stored_holding(holding) for holding in executable.memory.holdings],
+            "movements": [asdict(movement) for movement in executable.memory.movements],
         },
         "ipus_per_replica": executable.ipus_per_replica,
         "is_random": executable.is_random,
@@ -125,7 +126,8 @@ def _memory(stored: dict[str, Any]) -> MemoryPlan:
         Holding(**{**entry, "content": Content(entry["content"]), "store": Store(entry["store"])})
         for entry in stored["holdings"]
     )
-    return MemoryPlan(tuple(stored["ipu_ids"]), tuple(holdings))
+    movements = (Movement(**entry) for entry in stored["movements"])
+    return MemoryPlan(tuple(stored["ipu_ids"]), tuple(holdings), tuple(movements))
 
 
 def _schedule(stored: dict[str, Any]) -> Schedule:

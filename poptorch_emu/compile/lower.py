@@ -132,7 +132,7 @@ class Lowering:
         for (producer, consumer), crossing in self._cut.crossings.items():
             source, target = self._cut.segments[producer], self._cut.segments[consumer]
             depth = link_depth(self._schedule, producer, consumer)
-            for nodes, is_remote in parts_of(self._config, crossing):
+            for nodes, is_remote in parts_of(self._config, self._partition, crossing):
                 link = self.program.add_link(
                     self._segments[producer],
                     [source.registers[node] for node in nodes],

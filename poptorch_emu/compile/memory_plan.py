@@ -60,15 +60,32 @@ class Holding:
 
 
 @dataclass(frozen=True)
+class Movement:
+    """What a segment moves between streaming memory and its IPU in one window.
+
+    Attributes:
+        segment: its name.
+        loaded_bytes: of copies for the IPU.
+        stored_bytes: of copies for streaming memory.
+    """
+
+    segment: str
+    loaded_bytes: int
+    stored_bytes: int
+
+
+@dataclass(frozen=True)
 class MemoryPlan:
     """What all IPUs of one replica hold.
 
     Attributes:
         ipu_ids: the user's number of each virtual IPU.
+        movements: of the segments that use streaming memory, in the order in which they run.
     """
 
     ipu_ids: tuple[int, ...]
     holdings: tuple[Holding, ...]
+    movements: tuple[Movement, ...] = ()
 
     def select(
         self, ipu: int | None = None, content: Content | None = None, store: Store | None = None

@@ -1,6 +1,7 @@
 """What phased execution asks of a model, and how its phases are numbered.
 
-Numerically all of it does nothing; it decides where tensors wait between forward and backward.
+Numerically all of it does nothing; it decides where tensors wait (`placement.py`) and how much the
+chip holds at once (`plan_workspace.py`).
 """
 
 from __future__ import annotations
@@ -8,8 +9,10 @@ from __future__ import annotations
 from poptorch_emu.config import CompileConfig, StrategyConfig, StrategyKind
 from poptorch_emu.enums import Liveness
 from poptorch_emu.errors import compiler_error
+from poptorch_emu.schedule.actions import Kind
 from poptorch_emu.schedule.partition import Partition
 from poptorch_emu.schedule.phases import PhaseNumbers, number_phases
+from poptorch_emu.schedule.schedule import Port
 
 # Source: user guide of PopTorch, phased execution: how far apart the phases are.
 _SPACING = {
@@ -54,3 +57,18 @@ def phase_numbers(strategy: StrategyConfig, is_training: bool) -> PhaseNumbers:
     if strategy.liveness is not Liveness.AlwaysLive:
         gap += _EMPTY_PHASES
     return number_phases(num_phases, _SPACING[strategy.liveness], gap, is_training)
+
+
+def port_numbers(placed: Partition, config: CompileConfig) -> dict[Port, int]:
+    """Returns the number of the phase of each segment; nothing unless execution is phased."""
+    if not config.strategy.is_phased:
+        return {}
+    numbers = phase_numbers(config.strategy, config.is_training)
+    result = {
+        (Kind.FORWARD, stage): numbers.forward[place.phase]
+        for stage, place in enumerate(placed.places)
+    }
+    if config.is_training:
+        for stage, place in enumerate(placed.places):
+            result[Kind.BACKWARD, stage] = numbers.backward[place.phase]
+    return result

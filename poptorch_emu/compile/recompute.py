@@ -13,8 +13,9 @@ from collections.abc import Iterable, Iterator
 import torch
 from torch import fx
 
+from poptorch_emu.compile.workspace import is_view
 from poptorch_emu.config import CompileConfig, Recomputation, StrategyKind
-from poptorch_emu.ir.graph import Graph, record_of
+from poptorch_emu.ir.graph import Graph, SourceKind, record_of, source_of
 from poptorch_emu.ir.record import Phase
 from poptorch_emu.log import logger
 from poptorch_emu.schedule.actions import Kind
@@ -64,6 +65,7 @@ def recomputed_operations(
 
     What the user marked as a checkpoint is never among them, nor what may have an effect. What is
     inside `torch.utils.checkpoint.checkpoint` is among them whatever the mode; its results are not.
+    So are views of weights, which cost nothing: a copy of a weight need not wait for backward.
     """
     stages: dict[int, list[fx.Node]] = {}
     for node in graph.operations:
@@ -73,7 +75,9 @@ def recomputed_operations(
     chosen: list[fx.Node] = []
     for stage, operations in stages.items():
         chosen += _of_stage(operations, mode, placed, is_last=stage == placed.num_stages - 1)
-        chosen += [node for node in operations if _is_inside_call(node)]
+        chosen += [
+            node for node in operations if _is_inside_call(node) or _is_view_of_weight(node, placed)
+        ]
     return frozenset(chosen)
 
 
@@ -114,6 +118,17 @@ def _is_outside(user: fx.Node, call: int) -> bool:
         return True
     record = record_of(user)
     return record.phase is Phase.FORWARD and record.recomputed_call != call
+
+
+def _is_view_of_weight(node: fx.Node, placed: Partition) -> bool:
+    """Returns whether a value lies in the memory of a variable that the graph only reads."""
+    while node.op == "call_function":
+        target = node.target
+        if not isinstance(target, torch._ops.OpOverload) or not is_view(target):
+            return False
+        node = node.all_input_nodes[0]
+    is_written = node in placed.port_of
+    return source_of(node).kind is SourceKind.VARIABLE and not is_written
 
 
 def _users(node: fx.Node) -> Iterator[fx.Node]:

@@ -72,6 +72,7 @@ class Segment:
 
     Attributes:
         regions: what the loops and branches of the graph run, by name.
+        inlined: for each graph that was added, its values and their registers.
     """
 
     name: str
@@ -79,6 +80,7 @@ class Segment:
     registers: dict[fx.Node, int] = field(default_factory=dict)
     loads: dict[Source, int] = field(default_factory=dict)
     instructions: list[Instruction] = field(default_factory=list)
+    inlined: list[dict[fx.Node, int]] = field(default_factory=list)
     num_registers: int = 0
 
     def new_register(self) -> int:
@@ -128,6 +130,7 @@ class Segment:
             elif node.op == "call_function" and node.target is not operator.getitem:
                 self.add(node)
         results = {sink: self.registers[node] for sink, node in graph.results}
+        self.inlined.append(self.registers)
         self.registers = outer
         return results
 

@@ -5,9 +5,14 @@ A view costs nothing, and keeps alive what it looks at.
 
 from __future__ import annotations
 
-import torch
+from collections.abc import Mapping
+from functools import cache
 
-from poptorch_emu.compile.segment import Instruction, Segment
+import torch
+from torch import fx
+
+from poptorch_emu.compile.segment import Segment
+from poptorch_emu.trace.template import TEMPLATE_SHAPE
 
 aten = torch.ops.aten
 
@@ -25,34 +30,64 @@ def register_bytes(segment: Segment) -> dict[int, int]:
     return {register: num_bytes(node.meta["val"]) for node, register in segment.registers.items()}
 
 
+def inlined_bytes(segment: Segment, elements: Mapping[int, int]) -> dict[int, int]:
+    """Returns the size in bytes of each register of the templates that `segment` is made of.
+
+    Args:
+        segment: of an update.
+        elements: of what it loads, by register, wherever a template stands for tensors of any size.
+    """
+    sizes: dict[int, int] = {}
+    for registers in segment.inlined:
+        largest = max((elements.get(register, 0) for register in registers.values()), default=0)
+        stand_ins: dict[fx.Node, int] = {}
+        for node, register in registers.items():
+            value = node.meta["val"]
+            count = value.numel()
+            if value.shape == TEMPLATE_SHAPE:
+                inputs = [stand_ins[given] for given in node.all_input_nodes if given in stand_ins]
+                count = stand_ins[node] = elements.get(register) or max(inputs, default=largest)
+            sizes[register] = count * value.element_size()
+    return sizes
+
+
 def storage_of(segment: Segment) -> dict[int, int]:
     """Returns for each register the one in whose memory its value is: itself, unless a view."""
     storage: dict[int, int] = {}
     for instruction in segment.instructions:
-        base = next(instruction.reads(), None) if _is_view(instruction) else None
+        base = next(instruction.reads(), None) if is_view(instruction.target) else None
         for output in instruction.outputs:
             storage[output] = output if base is None else storage.get(base, base)
     return storage
 
 
-def workspace_bytes(segment: Segment) -> int:
+def workspace_bytes(
+    segment: Segment, sizes: Mapping[int, int], fetched: Mapping[int, int], at_end: int = 0
+) -> int:
     """Returns the peak of bytes that the instructions of `segment` hold at once.
 
     Counted are the values they compute, from where they appear to where they die or the segment
-    ends; what is loaded, or arrives by a link, lives elsewhere.
+    ends; and what is fetched, from the beginning. Whatever else is loaded lives elsewhere.
+
+    Args:
+        segment: with its instructions' dying registers.
+        sizes: bytes of the values by register.
+        fetched: bytes of the copies that loads and links make, by register.
+        at_end: what is needed besides, once the instructions have run.
     """
-    sizes, storage = register_bytes(segment), storage_of(segment)
-    users: dict[int, int] = {}
-    current = peak = 0
+    storage = storage_of(segment)
+    users = dict.fromkeys(fetched, 1)
+    held = {**sizes, **fetched}
+    current = peak = sum(fetched.values())
     for instruction in segment.instructions:
         for output in instruction.outputs:
             if output < 0:
                 continue
             root = storage[output]
-            if root not in storage:
+            if root not in storage and root not in fetched:
                 continue
             if root not in users:
-                current += sizes.get(root, 0)
+                current += held.get(root, 0)
             users[root] = users.get(root, 0) + 1
         peak = max(peak, current)
         for dead in instruction.dies:
@@ -60,11 +95,13 @@ def workspace_bytes(segment: Segment) -> int:
             if root in users:
                 users[root] -= 1
                 if users[root] == 0:
-                    current -= sizes.get(root, 0)
-    return peak
+                    current -= held.get(root, 0)
+    return max(peak, current + at_end)
 
 
-def _is_view(instruction: Instruction) -> bool:
-    alias = instruction.target._schema.returns
+@cache
+def is_view(target: torch._ops.OpOverload) -> bool:
+    """Returns whether the result of an operation lies in the memory of its first tensor."""
+    alias = target._schema.returns
     declared = bool(alias) and alias[0].alias_info is not None and not alias[0].alias_info.is_write
-    return declared or instruction.target in _UNDECLARED_VIEWS
+    return declared or target in _UNDECLARED_VIEWS

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from poptorch_emu.compile.executable import Executable
-from poptorch_emu.compile.memory_plan import MemoryPlan
+from poptorch_emu.compile.memory_plan import MemoryPlan, Movement
 from poptorch_emu.compile.phases import phase_numbers
 from poptorch_emu.executor import PoplarExecutor
 from poptorch_emu.ir.graph import record_of
@@ -27,6 +27,7 @@ class SchedulePlan:
         blocks: the blocks of each stage; "" stands for what comes before the first block.
         phase_of_stage: the user's phase of each stage; `None` unless execution is phased.
         phases: how the phases are numbered; `None` unless execution is phased.
+        movements: what each segment moves between streaming memory and its IPU.
     """
 
     grid: Schedule
@@ -34,11 +35,17 @@ class SchedulePlan:
     blocks: tuple[tuple[str, ...], ...]
     phase_of_stage: tuple[int, ...] | None = None
     phases: PhaseNumbers | None = None
+    movements: tuple[Movement, ...] = ()
 
     def __str__(self) -> str:
-        """Returns the grid of IPUs and time, its parts marked, and a line for each stage."""
+        """Returns the grid of IPUs and time, its parts marked, and a line for each stage.
+
+        In between is a line for each segment that uses streaming memory.
+        """
         depths = stash_depths(self.grid)
         lines = [to_grid(self.grid), ""]
+        if self.movements:
+            lines += [*map(_movement_text, self.movements), ""]
         for stage, ipu in enumerate(self.grid.ipu_of_stage):
             blocks = " ".join(self.blocks[stage])
             line = f"stage {stage}: IPU {self.ipu_ids[ipu]}, blocks {blocks}"
@@ -59,6 +66,11 @@ class SchedulePlan:
         return f"{text} and {self.phases.backward[phase]}" if self.phases.backward else text
 
 
+def _movement_text(moved: Movement) -> str:
+    loaded, stored = moved.loaded_bytes / 1024, moved.stored_bytes / 1024
+    return f"{moved.segment}: streaming memory gives {loaded:.1f} KiB and takes {stored:.1f} KiB"
+
+
 def schedule(model: PoplarExecutor) -> SchedulePlan:
     """Returns what each IPU of a compiled model runs, and when (exact).
 
@@ -74,6 +86,7 @@ def schedule(model: PoplarExecutor) -> SchedulePlan:
         blocks=_blocks(executable),
         phase_of_stage=tuple(place.phase for place in places) if is_phased else None,
         phases=phase_numbers(config.strategy, config.is_training) if is_phased else None,
+        movements=executable.memory.movements,
     )
 
 

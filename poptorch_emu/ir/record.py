@@ -43,6 +43,7 @@ class NodeRecord:
         module: dotted path of the innermost module whose `forward` was running.
         source: "file:line" of the user's code.
         scope: names the user gave by `NameScope`, joined by slashes.
+        available_memory_proportion: part of the IPU's memory that the user gives the operation.
         attributes: what the user attached by `Attribute`; shared, never changed.
         is_anonymous: nobody named a place (a sum of gradients, say); it follows its inputs.
         is_checkpoint: the user wants its results kept for backward, not computed again.
@@ -58,4 +59,5 @@ class NodeRecord:
     is_checkpoint: bool = False
     recomputed_call: int = 0
     scope: str = ""
+    available_memory_proportion: float | None = None
     attributes: Mapping[str, Mapping[str, Any]] = field(default_factory=dict, compare=False)

@@ -61,12 +61,16 @@ def recomputationCheckpoint(*tensors: Any) -> Any:
     for tensor in tensors:
         if not isinstance(tensor, torch.Tensor):
             raise ValueError(f"All inputs must be tensors, but one is of type {type(tensor)}.")
-        checkpoints.mark(tensor)
+        checkpoints.mark(tensor, is_checkpoint=True)
     return tensors[0] if len(tensors) == 1 else tensors
 
 
 def set_available_memory(tensor: torch.Tensor, available_memory_proportion: float) -> torch.Tensor:
     """Returns `tensor`; a hint about the memory of the operation that makes it (accepted).
+
+    Args:
+        tensor: the result of the operation, whose record says the hint.
+        available_memory_proportion: part of the IPU's memory that the operation may take.
 
     Raises:
         Error: the argument is not a tensor.
@@ -76,4 +80,5 @@ def set_available_memory(tensor: torch.Tensor, available_memory_proportion: floa
             "You may only set available memory for torch.tensor values, but this is of type "
             f"{type(tensor)}."
         )
+    checkpoints.mark(tensor, available_memory_proportion=float(available_memory_proportion))
     return tensor

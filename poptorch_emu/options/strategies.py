@@ -233,7 +233,10 @@ class ParallelPhasedExecution(_IPhasedExecution):
     _is_serial = False
 
     def sendTensorsOffChipAfterFwd(self, off_chip: bool = True) -> ParallelPhasedExecution:
-        """Sends tensors to streaming memory between forward and backward (modelled)."""
+        """Sends weights and activations to streaming memory after forward (modelled).
+
+        They are where `Options.TensorLocations` says, if it does.
+        """
         require_type(off_chip, bool, "sendTensorsOffChipAfterFwd")
         self._tensors_liveness = Liveness.OffChipAfterFwd if off_chip else Liveness.AlwaysLive
         return self
@@ -245,7 +248,14 @@ class SerialPhasedExecution(_IPhasedExecution):
     _is_serial = True
 
     def setTensorsLiveness(self, liveness: Liveness) -> SerialPhasedExecution:
-        """Says when tensors go to streaming memory (modelled)."""
+        """Says when weights and activations go to streaming memory (modelled).
+
+        Not at all with `AlwaysLive`. With the others weights live there and come for each phase
+        that uses them, and activations wait there for backward. `OffChipAfterFwd` fetches the
+        tensors of the next phase while one runs, `OffChipAfterFwdNoOverlap` in between, so that
+        the chip holds those of one phase. `OffChipAfterEachPhase` also sends away what one phase
+        hands to another. Where `Options.TensorLocations` says a place, that is where they are.
+        """
         require_type(liveness, Liveness, "liveness")
         self._tensors_liveness = liveness
         return self

@@ -9,7 +9,7 @@ from typing import Final
 
 from poptorch_emu.config import LocationConfig, TensorLocation
 from poptorch_emu.errors import require
-from poptorch_emu.options.base import OptionsDict, require_type
+from poptorch_emu.options.base import OptionsDict, note_accepted, require_type
 
 MIN_IO_TILES: Final = 32
 MAX_IO_TILES: Final = 192
@@ -33,7 +33,9 @@ class TensorLocationSettings(OptionsDict):
     def useOnChipStorage(self, use: bool | None = True) -> TensorLocationSettings:
         """Chooses between the IPU's memory and streaming memory; `None` unsets it (modelled).
 
-        What lives in streaming memory is copied to the IPU for each use.
+        What lives in streaming memory is copied to the IPU for each use. What nobody chose for
+        stays on chip, but for the weights and activations of phases with another liveness than
+        `AlwaysLive`.
         """
         self._check_unfrozen()
         if use is None:
@@ -44,12 +46,13 @@ class TensorLocationSettings(OptionsDict):
     def useReplicatedTensorSharding(self, use: bool = True) -> TensorLocationSettings:
         """Lets each replica hold and update a part of the tensor only (exact).
 
-        For weights, optimiser state and accumulators in training.
+        For weights, optimiser state and accumulators in training; accepted for activations.
         """
         return self._set_flag("useReplicatedTensorSharding", use, "useReplicatedTensorSharding")
 
     def useIOTilesToLoad(self, use: bool = True) -> TensorLocationSettings:
-        """Loads through the tiles set apart for I/O (modelled: shown in the memory plan)."""
+        """Loads through the tiles set apart for I/O (accepted: no plan tells the ways apart)."""
+        note_accepted("TensorLocationSettings.useIOTilesToLoad")
         return self._set_flag("useIOTilesToLoad", use, "useIOTilesToLoad")
 
     def useIOTilesToStore(self, use: bool = True) -> TensorLocationSettings:
@@ -80,11 +83,21 @@ class _TensorLocationOptions(OptionsDict):
         return self
 
     def setActivationLocation(self, location: TensorLocationSettings) -> _TensorLocationOptions:
-        """Says where activations live between forward and backward (modelled)."""
+        """Says where activations live between forward and backward (modelled).
+
+        Replicated tensor sharding of activations is accepted and logged, without effect: each
+        replica has values of its own, of which no other replica could keep a part.
+        """
+        require_type(location, TensorLocationSettings, "the activation location")
+        if location.toDict().get("useReplicatedTensorSharding"):
+            note_accepted("useReplicatedTensorSharding of TensorLocations.setActivationLocation")
         return self._set_location("activation", location)
 
     def setWeightLocation(self, location: TensorLocationSettings) -> _TensorLocationOptions:
-        """Says where weights live (modelled)."""
+        """Says where weights live (modelled).
+
+        Without `useOnChipStorage` phases decide, by their liveness.
+        """
         return self._set_location("weight", location)
 
     def setOptimizerLocation(self, location: TensorLocationSettings) -> _TensorLocationOptions:
@@ -115,7 +128,7 @@ def location_config(options: _TensorLocationOptions) -> LocationConfig:
 def _location(settings: dict[str, int]) -> TensorLocation:
     default = TensorLocation()
     return TensorLocation(
-        is_on_chip=bool(settings.get("onChip", default.is_on_chip)),
+        is_on_chip=bool(settings["onChip"]) if "onChip" in settings else None,
         min_elements_off_chip=settings.get("minElementsForOffChip", default.min_elements_off_chip),
         uses_io_tiles_to_load=bool(settings.get("useIOTilesToLoad", False)),
         uses_io_tiles_to_store=bool(settings.get("useIOTilesToStore", False)),

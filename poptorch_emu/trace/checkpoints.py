@@ -1,8 +1,9 @@
-"""Which values the user wants kept for backward, and which computed again.
+"""What the user says of single values: kept for backward, computed again, or made with less memory.
 
-`recomputationCheckpoint` leaves a mark; at the end of the trace the mark goes into the record of
-the operation, which every pass carries on. What runs inside `torch.utils.checkpoint.checkpoint` is
-computed again but for its results: each call has a number, which the records hold.
+`recomputationCheckpoint` and `set_available_memory` leave a mark; at the end of the trace the mark
+goes into the record of the operation, which every pass carries on. What runs inside
+`torch.utils.checkpoint.checkpoint` is computed again but for its results: each call has a number,
+which the records hold.
 """
 
 from __future__ import annotations
@@ -18,25 +19,28 @@ from torch import fx
 
 from poptorch_emu.ir.graph import operation_of, record_of
 
-_marks: list[torch.Tensor] | None = None
+# The value, and what its operation's record is to say.
+_Mark = tuple[torch.Tensor, dict[str, Any]]
+
+_marks: list[_Mark] | None = None
 _num_calls = 0
 _open_call = 0
 
 
 def start_marks() -> None:
-    """Begins to collect the checkpoints of a trace."""
+    """Begins to collect the marks of a trace."""
     global _marks, _num_calls
     _marks, _num_calls = [], 0
 
 
-def mark(value: torch.Tensor) -> None:
-    """Notes that `value` is a checkpoint; outside a trace, does nothing."""
+def mark(value: torch.Tensor, **fields: Any) -> None:
+    """Notes fields for the record of what makes `value`; outside a trace, does nothing."""
     if _marks is not None:
-        _marks.append(value)
+        _marks.append((value, fields))
 
 
-def take_marks() -> list[torch.Tensor]:
-    """Ends the collection and returns the checkpoints."""
+def take_marks() -> list[_Mark]:
+    """Ends the collection and returns the marks."""
     global _marks
     marks, _marks = _marks or [], None
     return marks
@@ -44,11 +48,11 @@ def take_marks() -> list[torch.Tensor]:
 
 def apply_marks(find: Callable[[torch.Tensor], fx.Node | None]) -> None:
     """Ends the collection and writes it into the records of the operations that `find` knows."""
-    for value in take_marks():
+    for value, fields in take_marks():
         node = find(value)
         if node is not None and node.op == "call_function":
             operation = operation_of(node)
-            operation.meta["record"] = replace(record_of(operation), is_checkpoint=True)
+            operation.meta["record"] = replace(record_of(operation), **fields)
 
 
 def open_call() -> int:

@@ -10,6 +10,7 @@ from poptorch_emu.ir.graph import record_of
 MatMulMode = poptorch.MatMulSerializationMode
 X = torch.randn(1, 3, 8, 8)
 WEIGHT = torch.randn(2, 3, 3, 3)
+LHS, RHS = torch.randn(4, 8), torch.randn(8, 12)
 
 
 @pytest.mark.feature("serializedMatMul", fidelity="exact")
@@ -35,6 +36,42 @@ def test_matmul_when_serialised_then_it_really_runs_in_parts(mode, parts):
     compiled(torch.randn(4, 8), torch.randn(8, 12))
     graph = compiled._executable.graph
     assert sum(node.target is torch.ops.aten.mm.default for node in graph.operations) == parts
+
+
+@pytest.mark.feature("serializedMatMul", fidelity="exact")
+@pytest.mark.parametrize("keep_precision", [False, True])
+@pytest.mark.parametrize(
+    ("mode", "parts", "sizes"),
+    [
+        # The numbers of a part's result in forward, and of its gradients in backward.
+        (MatMulMode.InputChannels, 2, {2 * 12, 2 * 8, 8 * 12}),
+        (MatMulMode.ReducingDim, 4, {4 * 12, 4 * 2, 2 * 12}),
+        (MatMulMode.OutputChannels, 3, {4 * 4, 4 * 8, 8 * 4}),
+    ],
+)
+def test_matmul_when_serialised_then_its_gradients_run_in_parts_too(
+    mode, parts, sizes, keep_precision
+):
+    class Product(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.lhs, self.rhs = torch.nn.Parameter(LHS.clone()), torch.nn.Parameter(RHS.clone())
+
+        def forward(self, weights):
+            product = poptorch.serializedMatMul(self.lhs, self.rhs, mode, parts, keep_precision)
+            return product, poptorch.identity_loss(product * weights, "sum")
+
+    model, weights = Product(), torch.randn(4, 12)
+    training = poptorch.trainingModel(
+        model, quiet_options(), poptorch.optim.SGD(model.parameters(), lr=1)
+    )
+    training(weights)
+    graph = training._executable.graph
+    products = [n for n in graph.operations if n.target is torch.ops.aten.mm.default]
+    assert len(products) == 3 * parts
+    assert {product.meta["val"].numel() for product in products} == sizes
+    torch.testing.assert_close(model.lhs, LHS - weights @ RHS.T)
+    torch.testing.assert_close(model.rhs, RHS - LHS.T @ weights)
 
 
 @pytest.mark.feature("serializedMatMul", fidelity="exact")
@@ -140,6 +177,20 @@ def test_attributes_when_nested_then_they_merge_and_are_restored():
 def test_attributes_when_not_in_a_dictionary_then_error():
     with pytest.raises(ValueError, match="Attribute '__outline' must be a dictionary, not 3"):
         poptorch.Attribute(__outline=3)
+
+
+@pytest.mark.feature("set_available_memory", fidelity="accepted")
+def test_available_memory_when_set_then_the_record_of_the_operation_says_it():
+    def forward(model, x):
+        product = poptorch.set_available_memory(x @ x, 0.2)
+        return poptorch.set_available_memory(product + 1, available_memory_proportion=0.5) * 2
+
+    found = [record.available_memory_proportion for record in records(forward, X)]
+    assert 0.2 in found and found[-2:] == [0.5, None]
+    torch.testing.assert_close(infer(forward, X), (X @ X + 1) * 2)
+    assert poptorch.set_available_memory(X, 0.1) is X
+    with pytest.raises(poptorch.Error, match="You may only set available memory for torch.tensor"):
+        poptorch.set_available_memory([X], 0.1)
 
 
 @pytest.mark.feature("MultiConv", fidelity="accepted")

@@ -35,10 +35,15 @@ def phases(*ipus: int) -> list[poptorch.Phase]:
     ]
 
 
-def compiled(strategy):
+def compiled(strategy, change=lambda options: None, *, is_training: bool = True):
     options = poptorch.Options().showCompilationProgressBar(False).autoRoundNumIPUs(True)
     options.setExecutionStrategy(strategy)
+    change(options)
     model = Chain()
+    if not is_training:
+        inference = poptorch.inferenceModel(model, options)
+        inference.compile(torch.randn(2, 4))
+        return inference
     training = poptorch.trainingModel(model, options, poptorch.optim.SGD(model.parameters(), lr=1))
     training.compile(torch.randn(2, 4))
     return training
@@ -105,6 +110,94 @@ def test_activations_when_liveness_is_off_chip_then_wait_in_streaming_memory(
     stashes = [held for held in plan.select(content=Content.STASH) if "input" not in held.name]
     assert stashes
     assert {held.store for held in stashes} == {store}
+
+
+WEIGHT = 4 * (4 * 4 + 4)
+ITEM = 4 * 2 * 4
+
+
+def serial(liveness: str, change=lambda options: None, *, is_training: bool = True):
+    """Returns the plan of three phases on one IPU: a layer each, one micro-batch of two rows."""
+    strategy = poptorch.SerialPhasedExecution(*phases(0, 0, 0))
+    strategy.setTensorsLiveness(poptorch.Liveness[liveness])
+    return emulator.memory(compiled(strategy, change, is_training=is_training))
+
+
+def of_phases(plan) -> tuple[int, int]:
+    """Returns the remote bytes of weights, and of what goes from one phase to another."""
+    kinds = (Content.WEIGHT, Content.CHANNEL)
+    weights, channels = (plan.num_bytes(content=kind, store=Store.REMOTE) for kind in kinds)
+    return weights, channels
+
+
+@pytest.mark.parametrize(
+    ("liveness", "weights", "channels"),
+    [
+        ("AlwaysLive", 0, 0),
+        ("OffChipAfterFwd", 3 * WEIGHT, 0),
+        ("OffChipAfterFwdNoOverlap", 3 * WEIGHT, 0),
+        # Two activations go up and two gradients down.
+        ("OffChipAfterEachPhase", 3 * WEIGHT, 4 * ITEM),
+    ],
+)
+def test_tensors_when_liveness_is_set_then_leave_the_chip_as_it_says(
+    liveness: str, weights: int, channels: int
+) -> None:
+    plan = serial(liveness)
+    assert of_phases(plan) == (weights, channels)
+    assert plan.num_bytes(content=Content.WEIGHT) == 3 * WEIGHT
+    assert plan.num_bytes(content=Content.ACCUMULATOR, store=Store.REMOTE) == 0
+
+
+def test_tensors_when_phases_are_parallel_then_leave_each_ipu() -> None:
+    strategy = poptorch.ParallelPhasedExecution(*phases(0, 1, 0)).sendTensorsOffChipAfterFwd()
+    plan = emulator.memory(compiled(strategy))
+    held = [plan.num_bytes(ipu, Content.WEIGHT, Store.REMOTE) for ipu in (0, 1)]
+    assert held == [2 * WEIGHT, WEIGHT]
+    assert plan.num_bytes(content=Content.WEIGHT, store=Store.ON_CHIP) == 0
+
+
+@pytest.mark.parametrize(
+    ("liveness", "num_held"),
+    [("OffChipAfterFwd", 2), ("OffChipAfterFwdNoOverlap", 1), ("OffChipAfterEachPhase", 1)],
+)
+def test_workspace_when_phases_are_apart_then_holds_the_weights_of_one(
+    liveness: str, num_held: int
+) -> None:
+    """Next to its weights a layer holds its result before and after tanh, and maybe its input."""
+    plan = serial(liveness, is_training=False)
+    arrived = ITEM if liveness == "OffChipAfterEachPhase" else 0
+    expected = num_held * (WEIGHT + arrived) + ITEM
+    assert expected <= plan.num_bytes(content=Content.WORKSPACE) <= expected + ITEM
+
+
+def test_tensors_when_a_place_is_asked_for_then_they_are_there() -> None:
+    def on_chip(options: poptorch.Options) -> None:
+        here = poptorch.TensorLocationSettings().useOnChipStorage(True)
+        options.TensorLocations.setWeightLocation(here).setActivationLocation(here)
+
+    plan = serial("OffChipAfterEachPhase", on_chip)
+    assert plan.num_bytes(store=Store.REMOTE) == 0 and not plan.movements
+
+    def large_weights_off_chip(options: poptorch.Options) -> None:
+        away = poptorch.TensorLocationSettings().useOnChipStorage(False).minElementsForOffChip(16)
+        options.TensorLocations.setWeightLocation(away)
+
+    plan = serial("OffChipAfterEachPhase", large_weights_off_chip)
+    assert of_phases(plan) == (3 * 4 * 4 * 4, 4 * ITEM)
+
+
+def test_schedule_when_tensors_leave_then_says_how_much_each_segment_moves() -> None:
+    strategy = poptorch.SerialPhasedExecution(*phases(0, 0, 0))
+    strategy.setTensorsLiveness(poptorch.Liveness.OffChipAfterEachPhase)
+    plan = emulator.schedule(compiled(strategy))
+    moved = {movement.segment: movement for movement in plan.movements}
+    assert moved["forward 0"].loaded_bytes == WEIGHT
+    assert moved["forward 1"].loaded_bytes == WEIGHT + ITEM
+    # Forward 0 sends its result to the next phase, and keeps it for its own backward.
+    assert moved["forward 0"].stored_bytes == 2 * ITEM
+    assert (moved["update 0"].loaded_bytes, moved["update 0"].stored_bytes) == (3 * WEIGHT,) * 2
+    assert "forward 0: streaming memory gives 0.1 KiB and takes 0.1 KiB" in str(plan)
 
 
 @given(st.integers(1, 8), st.integers(1, 4), st.integers(0, 4))

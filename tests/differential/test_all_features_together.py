@@ -11,18 +11,43 @@ from helpers import Setting, plain_step
 from models import FAMILIES
 
 import poptorch_emu as poptorch
+from poptorch_emu import emulator
 
 pytestmark = pytest.mark.feature(
     "Execution strategies, recomputation and offloading", fidelity="exact"
 )
 
 STAGES = 2
+
+
+def pipelined(options: poptorch.Options, order: str) -> None:
+    options.setExecutionStrategy(poptorch.PipelinedExecution(poptorch.AutoStage.SameAsIpu))
+    emulator.set_schedule(options, order)
+
+
+def serial(options: poptorch.Options, liveness: poptorch.Liveness) -> None:
+    phases = poptorch.Phase("part0", "part1"), poptorch.Phase("part2", "part3", "loss")
+    strategy = poptorch.SerialPhasedExecution(*phases).setTensorsLiveness(liveness)
+    options.setExecutionStrategy(strategy)
+
+
+def parallel(options: poptorch.Options) -> None:
+    blocks = [["part0"], ["part1"], ["part2"], ["part3", "loss"]]
+    phases = [poptorch.Phase(poptorch.Stage(*ids).ipu(i % 2)) for i, ids in enumerate(blocks)]
+    strategy = poptorch.ParallelPhasedExecution(*phases).sendTensorsOffChipAfterFwd()
+    options.setExecutionStrategy(strategy)
+
+
 STRATEGIES = {
-    "pipelined": poptorch.PipelinedExecution,
-    "sharded": poptorch.ShardedExecution,
-    "phased": lambda _: poptorch.SerialPhasedExecution(
-        poptorch.Phase("part0", "part1"), poptorch.Phase("part2", "part3", "loss")
+    "pipelined": lambda options: pipelined(options, "grouped"),
+    "interleaved": lambda options: pipelined(options, "interleaved"),
+    "sequential": lambda options: pipelined(options, "sequential"),
+    "sharded": lambda options: options.setExecutionStrategy(
+        poptorch.ShardedExecution(poptorch.AutoStage.SameAsIpu)
     ),
+    "phased": lambda options: serial(options, poptorch.Liveness.AlwaysLive),
+    "leaving phases": lambda options: serial(options, poptorch.Liveness.OffChipAfterEachPhase),
+    "parallel phases": parallel,
 }
 KINDS = ("Activation", "Weight", "Optimizer", "Accumulator")
 CASES = list(itertools.product(STRATEGIES, [1, 2, 4], [0, 4], [False, True], [False, True]))
@@ -31,10 +56,12 @@ CASES = list(itertools.product(STRATEGIES, [1, 2, 4], [0, 4], [False, True], [Fa
 def options_of(setting: Setting, strategy: str, recompute: int, off_chip: bool, cut: bool):
     """Returns options that ask for all of it."""
     options = setting.options()
-    options.setExecutionStrategy(STRATEGIES[strategy](poptorch.AutoStage.SameAsIpu))
+    STRATEGIES[strategy](options)
     options._Popart.set("autoRecomputation", recompute)
     for kind in KINDS:
-        location = poptorch.TensorLocationSettings().useOnChipStorage(not off_chip)
+        location = poptorch.TensorLocationSettings()
+        if off_chip:
+            location.useOnChipStorage(False)
         location.minElementsForReplicatedTensorSharding(0)
         location.useReplicatedTensorSharding(cut and kind != "Activation")
         getattr(options.TensorLocations, f"set{kind}Location")(location)

@@ -129,6 +129,20 @@ def test_bits_when_recomputed_or_off_chip_then_are_those_of_a_run_that_keeps_all
             assert torch.equal(value, reference)
 
 
+@pytest.mark.parametrize("family", ["resnet", "transformer", "lstm"])
+@pytest.mark.parametrize("strategy", ["serial phases", "parallel phases"])
+def test_bits_when_phases_leave_the_chip_then_are_those_of_phases_that_stay(
+    family: str, strategy: str
+) -> None:
+    def stay(options: poptorch.Options) -> None:
+        here = poptorch.TensorLocationSettings().useOnChipStorage(True)
+        options.TensorLocations.setWeightLocation(here).setActivationLocation(here)
+
+    kept = train(family, STRATEGIES[strategy], stay)
+    for value, reference in zip(train(family, STRATEGIES[strategy]), kept, strict=True):
+        assert torch.equal(value, reference)
+
+
 def test_batch_norm_when_recomputed_then_updates_its_statistics_once(
     expected: dict[str, list[torch.Tensor]],
 ) -> None:

@@ -10,6 +10,8 @@ from models import FAMILIES
 import poptorch_emu as poptorch
 from poptorch_emu import emulator
 from poptorch_emu.compile.memory_plan import Content, Holding, MemoryPlan, Store
+from poptorch_emu.log import logger
+from poptorch_emu.options.base import note_accepted
 
 ROWS, WIDTH, STAGES = 5, 16, 4
 
@@ -182,6 +184,19 @@ def test_plan_when_only_large_tensors_are_sharded_then_parts_are_rounded_up() ->
     assert plan.num_bytes(0, Content.WORKSPACE) < whole.num_bytes(0, Content.WORKSPACE)
 
 
+@pytest.mark.feature("Replicated tensor sharding of activations", fidelity="accepted")
+def test_plan_when_activations_are_sharded_then_says_so_and_changes_nothing(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Each replica has activations of its own: there is nothing that they could share."""
+    setting = Setting("pipelined", accumulation=8, replicas=2)
+    note_accepted.cache_clear()
+    with caplog.at_level("INFO", logger=logger.name):
+        sharded = emulator.memory(compiled(Chain(), setting, None, shard(("Activation",))))
+    assert "setActivationLocation is accepted and recorded; it has no effect" in caplog.text
+    assert sharded == emulator.memory(compiled(Chain(), setting, None, shard(())))
+
+
 class Grouped(torch.nn.Module):
     """A square layer with a weight for each of two groups, and one for all."""
 
@@ -242,6 +257,20 @@ def test_memory_when_off_chip_then_leaves_the_ipu_and_the_engine_moves_it() -> N
     # The weights come for each forward and backward that uses them, and for the update.
     reads = 2 * PIPELINE.accumulation + 1
     assert state + moved + weights < engine.remote_loaded_bytes() <= state + moved + reads * weights
+
+
+def test_plan_when_a_depth_and_io_tiles_are_asked_for_then_shows_copies_and_place() -> None:
+    def change(options: poptorch.Options) -> None:
+        options._Popart.set("defaultPrefetchBufferingDepth", 3)
+        options.TensorLocations.numIOTiles(32)
+        stored = poptorch.TensorLocationSettings().useIOTilesToStore()
+        options.TensorLocations.setOptimizerLocation(stored).setActivationLocation(stored)
+
+    plan = emulator.memory(compiled(Chain(), PIPELINE, None, change))
+    assert [held.copies for held in plan.select(content=Content.INPUT)] == [3]
+    stashes = [held for held in plan.select(content=Content.STASH) if "input" not in held.name]
+    moved = plan.num_bytes(content=Content.STATE) + sum(held.num_bytes for held in stashes)
+    assert plan.num_bytes(store=Store.IO_TILES) == moved
 
 
 def test_plan_when_printed_then_has_a_row_for_each_kind_and_a_csv_line_for_each_piece() -> None:

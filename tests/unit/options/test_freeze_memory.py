@@ -12,6 +12,7 @@ from poptorch_emu.config import (
 )
 from poptorch_emu.emulator import set_schedule
 from poptorch_emu.enums import Liveness, OutputMode
+from poptorch_emu.errors import Error
 from poptorch_emu.options import (
     Options,
     ParallelPhasedExecution,
@@ -54,6 +55,8 @@ def test_location_when_tensor_is_small_then_stays_on_chip(elements, is_remote):
     assert not TensorLocation(min_elements_off_chip=8).is_remote(elements)
 
 
+@pytest.mark.feature("Options.setAvailableMemoryProportion", fidelity="accepted")
+@pytest.mark.feature("enableOutlining, outlineThreshold", fidelity="accepted")
 def test_freeze_when_machine_options_are_set_then_are_recorded():
     options = Options()
     options.TensorLocations.numIOTiles(64)
@@ -68,6 +71,31 @@ def test_freeze_when_machine_options_are_set_then_are_recorded():
         is_outlined=False,
         outline_threshold=10.0,
     )
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("enableOutlining", 1, "Unknown uint64 option enableOutlining"),
+        ("outlineThreshold", 10, "Unknown uint64 option outlineThreshold"),
+        ("outlineSequenceBreakCost", "1", "Unknown string option outlineSequenceBreakCost"),
+        ("outliningThreshold", 1.0, "Unknown floating point option outliningThreshold"),
+    ],
+)
+def test_freeze_when_an_outlining_option_is_misspelt_or_of_another_kind_then_raises(
+    name, value, message
+):
+    options = Options()
+    options._Popart.set(name, value)
+    with pytest.raises(Error, match=message):
+        frozen(options)
+
+
+def test_freeze_when_a_memory_proportion_is_no_float32_then_raises():
+    options = Options()
+    options.setAvailableMemoryProportion({"IPU0": 1e40})
+    with pytest.raises(Error, match="is too high for a Popart float attribute"):
+        frozen(options)
 
 
 def test_freeze_when_buffering_depth_is_zero_then_raises():

@@ -107,6 +107,9 @@ def test_make_schedule_when_no_micro_batch_raises(kind, is_training):
         ("interleaved_4x8", ScheduleKind.INTERLEAVED, 4, 8, True),
         ("sharded_2x2", ScheduleKind.SHARDED, 2, 2, True),
         ("inference_4x8", ScheduleKind.GROUPED, 4, 8, False),
+        ("interleaved_inference_4x8", ScheduleKind.INTERLEAVED, 4, 8, False),
+        ("sequential_inference_2x2", ScheduleKind.SEQUENTIAL, 2, 2, False),
+        ("serial_phased_inference_2x2", ScheduleKind.SERIAL_PHASED, 2, 2, False),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )

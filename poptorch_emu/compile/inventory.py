@@ -1,0 +1,130 @@
+"""What is known once a model is placed and its update planned; every plan of memory reads it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+
+from poptorch_emu.compile.executable import VariableInfo
+from poptorch_emu.compile.placement import location_of
+from poptorch_emu.compile.segments import SegmentedGraph
+from poptorch_emu.compile.update_lowering import UpdatePlan
+from poptorch_emu.config import CompileConfig
+from poptorch_emu.ir.graph import Graph, Source, SourceKind
+from poptorch_emu.schedule.partition import Partition
+from poptorch_emu.schedule.schedule import Port, Schedule
+
+
+@dataclass(frozen=True)
+class Use:
+    """What a segment loads of a variable or an accumulator.
+
+    Attributes:
+        num_bytes: of the whole tensor, or of the replica's part.
+        is_remote: it comes from streaming memory.
+        is_gathered: it is put together from the parts of all replicas.
+    """
+
+    num_bytes: int
+    is_remote: bool
+    is_gathered: bool
+
+
+@dataclass(frozen=True)
+class Inventory:
+    """The segments of one replica, and what they compute on.
+
+    Attributes:
+        graph: what was cut.
+        cut: the segments of the micro-batches.
+        placed: which IPU runs what.
+        schedule: how many items the links hold.
+        config: where things are kept.
+        update: what is cut over the replicas; in inference there is none.
+        variables: of the program, by name.
+    """
+
+    graph: Graph
+    cut: SegmentedGraph
+    placed: Partition
+    schedule: Schedule
+    config: CompileConfig
+    update: UpdatePlan | None
+    variables: Mapping[str, VariableInfo]
+
+    def ipu_of(self, port: Port) -> int:
+        """Returns which virtual IPU runs the segment at `port`."""
+        return self.placed.ipu_of_stage[port[1]]
+
+    def is_shard(self, variable: VariableInfo) -> bool:
+        """Whether each replica holds a part of `variable`."""
+        return variable.name in self._sharded_variables
+
+    def is_remote(self, variable: VariableInfo) -> bool:
+        """Whether `variable` lives in streaming memory."""
+        location = location_of(self.config, variable.is_state)
+        return location.is_remote(variable.num_elements)
+
+    def held_bytes(self, variable: VariableInfo) -> int:
+        """Returns what one replica holds of `variable`."""
+        return self.elements_of(variable, self.is_shard(variable)) * variable.dtype.itemsize
+
+    def elements_of(self, variable: VariableInfo, is_part: bool) -> int:
+        """Returns the elements of a tensor like `variable`, or of one replica's part of it.
+
+        All parts are as long; a 0-d tensor has none.
+        """
+        if not is_part or not variable.shape:
+            return variable.num_elements
+        return -(-variable.num_elements // self.config.replication_factor)
+
+    def use_of(self, source: Source, is_sharded: bool) -> Use | None:
+        """Returns what a load of a variable or of a weight's accumulator takes.
+
+        Args:
+            source: may be anything else, which gives `None`.
+            is_sharded: whether the segment computes on the replica's parts.
+        """
+        variable = self.variables.get(source.name)
+        if variable is None or self.update is None and source.kind is SourceKind.GRADIENT:
+            return None
+        elements = self.elements_of(variable, is_sharded)
+        takes_whole = not is_sharded or not variable.shape
+        if source.kind is SourceKind.VARIABLE:
+            size, is_remote = elements * variable.dtype.itemsize, self.is_remote(variable)
+            return Use(size, is_remote, takes_whole and self.is_shard(variable))
+        if source.kind is SourceKind.GRADIENT:
+            is_gathered = takes_whole and self.is_sharded_accumulator(variable.name)
+            size = elements * self.accumulator_type.itemsize
+            return Use(size, self.is_remote_accumulator(variable), is_gathered)
+        return None
+
+    def is_sharded_accumulator(self, weight: str) -> bool:
+        """Whether each replica holds a part of the accumulated gradient."""
+        return weight in self._sharded_accumulators
+
+    def is_remote_accumulator(self, weight: VariableInfo) -> bool:
+        """Whether the accumulated gradient lives in streaming memory."""
+        return self.config.locations.accumulator.is_remote(weight.num_elements)
+
+    def accumulator_bytes(self, weight: VariableInfo) -> int:
+        """Returns what one replica holds of the accumulated gradient."""
+        is_part = self.is_sharded_accumulator(weight.name)
+        return self.elements_of(weight, is_part) * self.accumulator_type.itemsize
+
+    @property
+    def accumulator_type(self) -> torch.dtype:
+        """What gradients are accumulated in."""
+        assert self.update is not None, "gradients are accumulated for an update"
+        return self.update.accumulator_type
+
+    @cached_property
+    def _sharded_variables(self) -> frozenset[str]:
+        return frozenset(self.update.sharded_variables if self.update is not None else ())
+
+    @cached_property
+    def _sharded_accumulators(self) -> frozenset[str]:
+        return frozenset(self.update.sharded_accumulators if self.update is not None else ())
