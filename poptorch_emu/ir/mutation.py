@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterator
 from typing import Any
 
@@ -34,6 +35,8 @@ def memory_sharers(value: Any) -> Iterator[fx.Node]:
 
 def shares_memory(node: fx.Node) -> bool:
     """Returns whether a result is a view of the first argument, or is that argument."""
+    if node.target is operator.getitem:
+        return isinstance(node.args[0], fx.Node) and shares_memory(node.args[0])
     if not isinstance(node.target, OpOverload):
         return False
     returns = node.target._schema.returns

@@ -79,7 +79,9 @@ def take(tensor: torch.Tensor, index: Any) -> torch.Tensor:
             tensor = tensor.index_select(dim, where)
             items[number] = _all_of(item)
     state = regions.current()
-    state.copied_parts[state.recorder.node_of(tensor)] = user_source()
+    part = state.recorder.find(tensor)
+    if part is not None:  # What torch.vmap maps over is not recorded as such.
+        state.copied_parts[part] = user_source()
     return tensor[tuple(items)]
 
 

@@ -247,6 +247,10 @@ def slice_of_a_part(x, t):
     x[:, t : t + 4][0] += 1
 
 
+def method_of_a_chunk(x, t):
+    x[:, t : t + 4].chunk(2, 1)[1].zero_()
+
+
 def method_of_a_number(x, t):
     x[:, t].fill_(1)
 
@@ -262,6 +266,7 @@ COPY = r"test_dynamic_assignment.py:\d+, with an index that is a tensor, is a co
         (value_of_another_shape, RuntimeError, "expand|broadcast"),
         (method_of_a_slice, poptorch.Error, COPY),
         (slice_of_a_part, poptorch.Error, COPY),
+        (method_of_a_chunk, poptorch.Error, COPY),
         (method_of_a_number, poptorch.Error, COPY),
     ],
 )

@@ -41,6 +41,15 @@ def test_slice_when_trained_then_the_gradient_goes_to_the_slice() -> None:
     assert train_weight(forward, torch.ones(1, 3), at(2)).tolist() == [0, 0, 1]
 
 
+def test_slice_when_mapped_then_each_row_begins_there() -> None:
+    def forward(model, x, t):
+        return torch.vmap(lambda row: row[t : t + 2] * row[t])(x)
+
+    expected = X[:, 3:5] * X[:, 3:4]
+    result = infer(lambda model, x, t: forward(model, x, t.reshape(())), X, at(3))
+    torch.testing.assert_close(result, expected)
+
+
 def test_slice_when_in_a_loop_then_begins_at_each_turn_s_value() -> None:
     def forward(model, x, t):
         def turn(i, total):

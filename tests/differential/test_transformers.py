@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 import torch
+from helpers import Setting, assert_same_training
 from torch import nn
-from transformers_models import ENTRIES, Entry
+from transformers_models import ENTRIES, Entry, ids
 
 import poptorch_emu as poptorch
 
@@ -77,3 +78,29 @@ def test_one_training_step_equals_plain_pytorch(case):
         torch.testing.assert_close(
             ours, theirs, rtol=1e-4, atol=1e-5, msg=lambda text, path=path: f"{path}: {text}"
         )
+
+
+class ByPosition(nn.Module):
+    """Takes words and labels by position."""
+
+    def __init__(self, wrapped: Wrapped) -> None:
+        super().__init__()
+        self.wrapped = wrapped
+
+    def forward(self, words: torch.Tensor, labels: torch.Tensor):
+        return self.wrapped(input_ids=words, labels=labels)
+
+
+@pytest.mark.parametrize("replicas", [1, 2])
+@pytest.mark.parametrize("strategy", ["pipelined", "sharded"])
+def test_training_on_two_ipus_equals_plain_pytorch(strategy, replicas):
+    torch.manual_seed(0)
+    entry = next(entry for entry in ENTRIES if entry.model == "BertForMaskedLM")
+    model = ByPosition(Wrapped(entry))
+    poptorch.BeginBlock(model.wrapped.model.bert.encoder.layer[1], ipu_id=1)
+    setting = Setting(strategy=strategy, accumulation=4, replicas=replicas)
+
+    def batch(rows: int) -> tuple[torch.Tensor, torch.Tensor]:
+        return ids(rows, 7), ids(rows, 7)
+
+    assert_same_training(model, batch, setting, num_updates=3, rtol=1e-3, atol=1e-4)
