@@ -83,6 +83,25 @@ def _narrow(input: torch.Tensor, dim: int, start: int | torch.Tensor, length: in
     return input.index_select(dim, (start.reshape(()) + offsets) % input.size(dim))
 
 
+def _index_fill(
+    input: torch.Tensor, dim: int, index: torch.Tensor, value: float | torch.Tensor
+) -> torch.Tensor:
+    """Chooses by a mask: the original's gradient of a value that is a tensor looks for repeats."""
+    if not isinstance(value, torch.Tensor) or not value.requires_grad:
+        return torch.index_fill(input, dim, index, value)
+    mask = torch.zeros_like(input, dtype=torch.bool).index_fill(dim, index, True)
+    return torch.where(mask, value, input)
+
+
+def _index_fill_(
+    input: torch.Tensor, dim: int, index: torch.Tensor, value: float | torch.Tensor
+) -> torch.Tensor:
+    """As `_index_fill`, in place."""
+    if not isinstance(value, torch.Tensor) or not value.requires_grad:
+        return input.index_fill_(dim, index, value)
+    return input.copy_(_index_fill(input, dim, index, value))
+
+
 def _of_complex(transform: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
     """Gives a transform complex numbers.
 
@@ -185,6 +204,9 @@ STATIC_FORMS: dict[Any, Callable[..., Any]] = {
     torch.bincount: _bincount,
     torch.Tensor.bincount: _bincount,
     torch.linalg.matrix_rank: _matrix_rank,
+    torch.index_fill: _index_fill,
+    torch.Tensor.index_fill: _index_fill,
+    torch.Tensor.index_fill_: _index_fill_,
     torch.narrow: _narrow,
     torch.Tensor.narrow: _narrow,
     torch.Tensor.__getitem__: dynamic_slices.take,

@@ -115,6 +115,9 @@ def _eager(case: Case) -> list[Any]:
         return _eager_gradients(case)
     torch.manual_seed(0)
     inputs = [_copy(tensor).contiguous() for tensor in case.tensors]
+    if _is_half_convolution(case):
+        outputs = Inference(case)(*(tensor.float() for tensor in inputs))
+        return [value.half() for value in pytree.tree_leaves(outputs)]
     outputs = pytree.tree_leaves(Inference(case)(*inputs))
     if case.kind != "inplace":
         return outputs
@@ -122,6 +125,15 @@ def _eager(case: Case) -> list[Any]:
     if [tensor.shape for tensor in inputs] != shapes:
         raise IncomparableError("changes the shape of an input")
     return [*outputs, *inputs]
+
+
+def _is_half_convolution(case: Case) -> bool:
+    """Returns whether eager PyTorch may round partial sums, as its transposed 3-D kernel does.
+
+    The exact result, rounded once, is what is asked for then.
+    """
+    is_half = all(tensor.dtype is torch.float16 for tensor in case.tensors)
+    return case.name.startswith("nn.functional.conv") and case.kind == "forward" and is_half
 
 
 def _check_eager_out(case: Case, expected: list[Any]) -> None:
