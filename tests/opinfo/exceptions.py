@@ -63,6 +63,11 @@ CTC_NOT_REDUCED = Reason(
     'CTCLoss with reduction="none"',
     '`"sum"`, or `"mean"`',
 )
+CTC_CONCATENATED = Reason(
+    "CTC loss of concatenated targets",
+    "CTCLoss takes targets of two dimensions",
+    "`torch.nn.utils.rnn.pad_sequence(..., batch_first=True)`",
+)
 
 _COMPLEX_RESULTS = (
     *("fft.fft", "fft.fft2", "fft.fftn", "fft.ifft", "fft.ifft2", "fft.ifftn"),
@@ -100,7 +105,7 @@ REFUSED: dict[str, tuple[Reason, ...]] = {
     "nn.functional.cross_entropy": (CLASS_WEIGHTS,),
     "nn.functional.ctc_loss": (CTC_NOT_REDUCED,),
     "nn.functional.nll_loss": (CLASS_WEIGHTS,),
-    "nn.modules.loss.CTCLoss": (CTC_NOT_REDUCED,),
+    "nn.modules.loss.CTCLoss": (CTC_NOT_REDUCED, CTC_CONCATENATED),
     "nn.modules.loss.CrossEntropyLoss": (CLASS_WEIGHTS,),
     "nn.modules.loss.NLLLoss": (CLASS_WEIGHTS,),
     **dict.fromkeys(("bfloat16", "cdouble", "cfloat", "chalf"), (NO_SUCH_TYPE,)),
