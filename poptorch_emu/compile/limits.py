@@ -41,8 +41,7 @@ def check_broadcast_buffers(graph: Graph, config: CompileConfig) -> None:
     """Checks that replicas which see different data may keep different buffers.
 
     Raises:
-        Error: the graph changes a parameter or buffer, and `broadcastBuffers` is on; or it changes
-            a parameter that is trained.
+        Error: the graph changes a parameter or buffer, and `broadcastBuffers` is on.
     """
     if not config.broadcast_buffers or config.input_group_size >= config.replication_factor:
         return
