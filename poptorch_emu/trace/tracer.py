@@ -26,6 +26,7 @@ from poptorch_emu.log import logger, warn_repeatable
 from poptorch_emu.structure import flatten_tensors
 from poptorch_emu.trace import blocks, checkpoints, loss, refusal, regions, scopes
 from poptorch_emu.trace.casting import casts_mixed_types
+from poptorch_emu.trace.fakes import FakeMaker
 from poptorch_emu.trace.functions import FunctionMode
 from poptorch_emu.trace.module_state import HostTensor, on_ipu
 from poptorch_emu.trace.narrowing import Narrowing, narrowed_constant
@@ -170,6 +171,7 @@ class _Tracer:
         self.graph = Graph()
         self.fake_mode = FakeTensorMode(allow_non_fake_inputs=True)
         self.recorder = Recorder(self.graph, self._origin, Narrowing())
+        self._fakes = FakeMaker(IPU)
         self.regions = regions.Recording(self.recorder, self.fake_mode, config.is_training)
         self.modules: list[str] = []
         self._num_inputs = 0
@@ -309,7 +311,7 @@ class _Tracer:
             )
         dtype = _NARROW.get(value.dtype, value.dtype)
         like = torch.empty(value.shape, dtype=dtype, device="meta")
-        return FakeTensor(self.fake_mode, like, IPU)  # What the mode would do, without its checks.
+        return self._fakes.wrap(self.fake_mode, like)
 
     def _origin(self) -> NodeRecord:
         """Says where the operation that is being recorded belongs.
