@@ -146,13 +146,14 @@ def load_model(
         Error: the file holds the executable of another model, of other options or inputs.
     """
     forward, key = capture(request, on_step)
-    difference = stored_key(sections).difference(key)
+    stored = stored_key(sections)
+    difference = stored.difference(key)
     if difference:
         raise make_error(
             f"{name} holds an executable that does not fit this model: {difference}. Wrap the same "
             "model with the same options and optimizer as when it was saved, or compile it again."
         )
-    return from_sections(sections, request.config, forward)
+    return from_sections(sections, stored, request.config, forward)
 
 
 def capture(request: Request, on_step: Callable[[str], None]) -> tuple[Forward, Key]:
@@ -226,17 +227,17 @@ def lower(
     segments = cut(graph, placed, config.is_training, recomputed)
     lowering = Lowering(graph, segments, placed, schedule, config, request.optimizer)
     lowering.run([tensor.dim() > 0 for tensor in request.tensors], request.parameters)
+    memory = plan_memory(
+        graph, segments, placed, schedule, config, lowering.update, lowering.variables
+    )
     names = {*anchors.tensor_names(graph, config.names_modules), *lowering.window_names}
     check_anchors(config, lowering.anchors, names)
     return Executable(
         program=lowering.program,
         config=config,
         key=key,
-        look_up=lambda: PlacedGraph(graph, placed),
+        look_up=lambda: PlacedGraph(graph, placed, memory),
         schedule=schedule,
-        memory=plan_memory(
-            graph, segments, placed, schedule, config, lowering.update, lowering.variables
-        ),
         outputs=recorded.outputs,
         host_outputs=recorded.host_outputs,
         num_outputs=sum(sink.kind is SinkKind.OUTPUT for sink in graph.sinks),

@@ -48,6 +48,9 @@ _VIEWS = frozenset(
     }
 )
 
+# Operations for which PyTorch has a rule of its own that comes to the same as their kernel.
+_LIKE_THEIR_KERNEL = frozenset({aten.embedding.default, aten.native_layer_norm.default})
+
 _LITERALS = frozenset(
     {
         bool,
@@ -91,7 +94,7 @@ class _Written:
     """Says that an operation writes to its first argument and returns it."""
 
 
-_Known = tuple[_Result, ...] | _Result | _Written | None
+_Known = tuple[_Result | None, ...] | _Result | _Written | None
 
 
 class ResultMemo:
@@ -122,7 +125,7 @@ class ResultMemo:
             return args[0]
         if isinstance(known, _Result):
             return known.make(mode, self._fakes)
-        return tuple([each.make(mode, self._fakes) for each in known])
+        return tuple([each and each.make(mode, self._fakes) for each in known])
 
     def _run_first(
         self, mode: FakeTensorMode, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]
@@ -201,8 +204,11 @@ class ResultMemo:
             is_unchanged = result is args[0] and self._part(result) == parts[0]
             return _Written() if is_unchanged else None
         storages = {_storage(value) for value in _tensors((args, kwargs))}
-        forms = []
+        forms: list[_Result | None] = []
         for each in result if isinstance(result, tuple) else (result,):
+            if each is None and isinstance(result, tuple):
+                forms.append(None)
+                continue
             if not self._is_simple(each) or each.requires_grad or each.storage_offset():
                 return None
             if _storage(each) in storages:
@@ -236,9 +242,9 @@ def _writes_first_only(func: Any) -> bool:
 @cache
 def _is_plain(func: Any) -> bool:
     """Returns whether PyTorch asks the kernel for meta tensors about fakes, and nothing else."""
-    return torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "Meta") and not any(
-        is_special(func) for is_special, _ in op_implementations_checks
-    )
+    has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "Meta")
+    has_rule = any(is_special(func) for is_special, _ in op_implementations_checks)
+    return has_kernel and (not has_rule or func in _LIKE_THEIR_KERNEL)
 
 
 def _shares_memory(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:

@@ -8,7 +8,7 @@ returns or raises.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -170,6 +170,7 @@ class _Tracer:
         self.config = config
         self.graph = Graph()
         self.fake_mode = FakeTensorMode(allow_non_fake_inputs=True)
+        self.fake_mode.cache_enabled = False  # The recorder has a memory of its own.
         self.recorder = Recorder(self.graph, self._origin, Narrowing())
         self._fakes = FakeMaker(IPU)
         self.regions = regions.Recording(self.recorder, self.fake_mode, config.is_training)
@@ -178,6 +179,8 @@ class _Tracer:
         self._downgraded: set[Source] = set()
         self._phase = Phase.FORWARD
         self._forward_records: dict[int, NodeRecord] = {}
+        self._last_parts: tuple[Any, ...] = ()
+        self._last_record = NodeRecord()
         self.first_sequence = torch._C._autograd._get_sequence_nr()
         self.has_saved_tensor_hooks = False
 
@@ -201,7 +204,8 @@ class _Tracer:
 
     def to_fake(self, tensor: HostTensor) -> torch.Tensor:
         """Returns the stand-in on the IPU of a parameter or buffer."""
-        value = tensor.value.detach()
+        with torch._C.DisableTorchFunctionSubclass():
+            value = tensor.value.detach()
         if any(groups.name == tensor.name for groups in self.config.weight_groups):
             value = value[0]
         if value.is_floating_point():
@@ -324,18 +328,40 @@ class _Tracer:
         place = blocks.current_block()
         if torch._C._autograd._top_saved_tensors_default_hooks(True) is not None:
             self.has_saved_tensor_hooks = True
-        module = self.modules[-1] if self.modules else ""
-        record = NodeRecord(
+        record = self._record(
             place,
-            Phase.FORWARD,
-            module,
+            self.modules[-1] if self.modules else "",
             user_source(),
-            scope=scopes.current_name(),
-            attributes=scopes.current_attributes(),
-            recomputed_call=checkpoints.open_call(),
+            scopes.current_name(),
+            scopes.current_attributes(),
+            checkpoints.open_call(),
         )
         self._forward_records.setdefault(torch._C._autograd._get_sequence_nr() - 1, record)
         return record
+
+    def _record(
+        self,
+        place: BlockPlace,
+        module: str,
+        source: str,
+        scope: str,
+        attributes: Mapping[str, Mapping[str, Any]],
+        call: int,
+    ) -> NodeRecord:
+        """Returns a record; what one line does one after the other shares it."""
+        parts = (place, module, source, scope, call)
+        if self._last_parts != parts or self._last_record.attributes is not attributes:
+            self._last_parts = parts
+            self._last_record = NodeRecord(
+                place,
+                Phase.FORWARD,
+                module,
+                source,
+                scope=scope,
+                attributes=attributes,
+                recomputed_call=call,
+            )
+        return self._last_record
 
     def _backward_origin(self) -> NodeRecord:
         node = torch._C._current_autograd_node()
