@@ -10,6 +10,7 @@ import torch
 from poptorch_emu.compile import cache
 from poptorch_emu.compile.executable import Executable, PlacedGraph
 from poptorch_emu.compile.executable_file import from_sections, stored_key
+from poptorch_emu.compile.graph_log import log_graph, note_export
 from poptorch_emu.compile.key import Key, key_of
 from poptorch_emu.compile.limits import (
     check_broadcast_buffers,
@@ -108,6 +109,7 @@ def compile_model(
     if request.optimizer is not None:
         check_clipped_groups(request.optimizer, config)
     cache.check_folder(config.cache_dir)
+    note_export()
     forward, key = capture(request, on_step)
     if strict.is_on():
         strict.check(forward.complete.graph)
@@ -120,6 +122,7 @@ def compile_model(
     check_overlap(graph, config)
     on_step(STEPS[2])
     graph = optimise(graph, config)
+    log_graph(graph)
     on_step(STEPS[3])
     placed, schedule = place(graph, config)
     on_step(STEPS[4])

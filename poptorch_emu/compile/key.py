@@ -188,11 +188,12 @@ def _operation_lines(graph: Graph, numbers: Mapping[fx.Node, str]) -> Iterator[s
         record = record_of(node)
         if id(record) not in origins:
             origins[id(record)] = repr(tuple(getattr(record, name) for name in _RECORD_FIELDS))
-        more = {key: value for key, value in node.meta.items() if key not in _OWN_META}
+        own = node.meta.keys() <= _OWN_META
+        more = "" if own else {k: v for k, v in node.meta.items() if k not in _OWN_META}
         args, kwargs = _text(node.args, numbers), _text(node.kwargs, numbers)
         yield (
             f"{numbers[node]} = {node.target}({args}, {kwargs}) -> {type_text(node.meta['val'])} "
-            f"# {origins[id(record)]} {more or ''}"
+            f"# {origins[id(record)]} {more}"
         )
 
 

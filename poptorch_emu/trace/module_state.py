@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
@@ -103,6 +104,27 @@ def on_ipu(
             module.__dict__.pop(key, None)
     if faults:
         raise make_error(faults[0])
+
+
+@contextmanager
+def named_modules(model: torch.nn.Module, stack: list[str]) -> Iterator[None]:
+    """Keeps on `stack` the dotted names of the modules whose forward is running."""
+    names = {id(module): name for name, module in model.named_modules()}
+
+    def enter(module: torch.nn.Module, _: Any) -> None:
+        stack.append(names.get(id(module), stack[-1] if stack else ""))
+
+    def leave(module: torch.nn.Module, _: Any, __: Any) -> None:
+        stack.pop()
+
+    before = torch.nn.modules.module.register_module_forward_pre_hook(enter)
+    after = torch.nn.modules.module.register_module_forward_hook(leave)
+    try:
+        yield
+    finally:
+        before.remove()
+        after.remove()
+        stack.clear()
 
 
 def _slots(model: torch.nn.Module) -> Iterator[tuple[str, torch.nn.Module, str, str]]:

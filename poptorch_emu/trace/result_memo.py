@@ -13,12 +13,9 @@ from functools import cache
 from typing import Any
 
 import torch
+from torch._C import _DisableTorchDispatch, _PreserveDispatchKeyGuard
 from torch._subclasses.fake_impls import op_implementations_checks
-from torch._subclasses.fake_tensor import (
-    FakeTensor,
-    FakeTensorMode,
-    in_kernel_invocation_manager,
-)
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils._mode_utils import no_dispatch
 
 from poptorch_emu.trace.fakes import FakeMaker
@@ -137,9 +134,18 @@ class ResultMemo:
     def _run_on_meta(
         self, mode: FakeTensorMode, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> Any:
-        """Returns the fakes that the kernel for meta tensors makes of fakes."""
-        with in_kernel_invocation_manager(mode):
-            result = func(*args, **kwargs)
+        """Returns the fakes that the kernel for meta tensors makes of fakes.
+
+        The guards are those of PyTorch's `in_kernel_invocation_manager`, which as a generator takes
+        as long as many of the kernels.
+        """
+        with _DisableTorchDispatch(), _PreserveDispatchKeyGuard():
+            mode.in_kernel_invocation = True
+            torch._C._set_meta_in_tls_dispatch_include(True)
+            try:
+                result = func(*args, **kwargs)
+            finally:
+                mode.in_kernel_invocation = False
         if isinstance(result, (tuple, list)):
             return type(result)([self._as_fake(mode, each) for each in result])
         return self._as_fake(mode, result)

@@ -28,7 +28,7 @@ from poptorch_emu.trace import blocks, checkpoints, loss, refusal, regions, scop
 from poptorch_emu.trace.casting import casts_mixed_types
 from poptorch_emu.trace.fakes import FakeMaker
 from poptorch_emu.trace.functions import FunctionMode
-from poptorch_emu.trace.module_state import HostTensor, on_ipu
+from poptorch_emu.trace.module_state import HostTensor, named_modules, on_ipu
 from poptorch_emu.trace.narrowing import Narrowing, narrowed_constant
 from poptorch_emu.trace.recorder import IPU, Recorder
 from poptorch_emu.trace.seed import Seed, first_gradient
@@ -155,7 +155,7 @@ def trace_forward(
     session = _Tracer(config)
     with session.active(), ExitStack() as cleanup:
         cleanup.callback(hooks[1])
-        with on_ipu(model, session.to_fake) as fakes, _named_modules(model, session.modules):
+        with on_ipu(model, session.to_fake) as fakes, named_modules(model, session.modules):
             fake_args, fake_kwargs = arguments(session.input_to_fake)
             hooks[0]()
             outputs = session.run_forward(model, fake_args, fake_kwargs)
@@ -380,24 +380,3 @@ def _unchecked_distributions() -> Iterator[None]:
         yield
     finally:
         torch.distributions.Distribution.set_default_validate_args(was_checked)
-
-
-@contextmanager
-def _named_modules(model: torch.nn.Module, stack: list[str]) -> Iterator[None]:
-    """Keeps on `stack` the dotted names of the modules whose forward is running."""
-    names = {id(module): name for name, module in model.named_modules()}
-
-    def enter(module: torch.nn.Module, _: Any) -> None:
-        stack.append(names.get(id(module), stack[-1] if stack else ""))
-
-    def leave(module: torch.nn.Module, _: Any, __: Any) -> None:
-        stack.pop()
-
-    before = torch.nn.modules.module.register_module_forward_pre_hook(enter)
-    after = torch.nn.modules.module.register_module_forward_hook(leave)
-    try:
-        yield
-    finally:
-        before.remove()
-        after.remove()
-        stack.clear()

@@ -1,4 +1,4 @@
-"""What the recorder makes of fake arguments is what PyTorch makes of them, operation by operation."""
+"""What the recorder makes of fake arguments is what PyTorch makes of them."""
 
 from __future__ import annotations
 
