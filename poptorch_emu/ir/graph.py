@@ -24,6 +24,8 @@ from poptorch_emu.ir.record import NodeRecord
 
 Operation = Callable[..., Any]
 
+_set_arguments: Callable[[Node, Any], None] = Node.args.fset  # type: ignore[attr-defined]
+
 
 class SourceKind(Enum):
     """Where a value comes from."""
@@ -115,11 +117,12 @@ class Graph:
     ) -> Node:
         """Adds an operation at the end (or where `fx.inserting_before` says) and returns it.
 
-        `args` are set afterwards: `call_function` would look for symbolic sizes in them, which
-        takes longer than all the rest.
+        `args` are set afterwards, not as an attribute: `call_function` would look for symbolic
+        sizes in them, and an attribute makes the graph look whether the target changed. Both take
+        longer than all the rest.
         """
         node = self.fx.call_function(target, kwargs=kwargs, name=_name_of(target))
-        node.args = args
+        _set_arguments(node, args)
         node.meta.update(val=value, record=record)
         return node
 
