@@ -78,6 +78,51 @@ class Residual(nn.Module):
         return F.relu(x + self.norm2(self.conv2(y)))
 
 
+class Bottleneck(nn.Module):
+    """Three convolutions with batch norm, the middle one narrow, and the way around them."""
+
+    def __init__(self, channels: int, width: int, stride: int) -> None:
+        super().__init__()
+        self.body = nn.Sequential(
+            *_normed(channels, width, 1, 1),
+            nn.ReLU(inplace=True),
+            *_normed(width, width, 3, stride),
+            nn.ReLU(inplace=True),
+            *_normed(width, 4 * width, 1, 1),
+        )
+        is_same = stride == 1 and channels == 4 * width
+        around = (
+            nn.Identity() if is_same else nn.Sequential(*_normed(channels, 4 * width, 1, stride))
+        )
+        self.around = around
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return F.relu(self.body(x) + self.around(x), inplace=True)
+
+
+def _normed(channels: int, width: int, size: int, stride: int) -> tuple[nn.Module, nn.Module]:
+    convolution = nn.Conv2d(channels, width, size, stride, size // 2, bias=False)
+    return convolution, nn.BatchNorm2d(width)
+
+
+class ResNet50Like(nn.Module):
+    """The layers of ResNet-50 with a loss."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        parts = [*_normed(3, 64, 7, 2), nn.ReLU(inplace=True), nn.MaxPool2d(3, 2, 1)]
+        channels = 64
+        for width, count, stride in ((64, 3, 1), (128, 4, 2), (256, 6, 2), (512, 3, 2)):
+            for index in range(count):
+                parts.append(Bottleneck(channels, width, stride if index == 0 else 1))
+                channels = 4 * width
+        pool = nn.AdaptiveAvgPool2d(1)
+        self.body = nn.Sequential(*parts, pool, nn.Flatten(), nn.Linear(channels, 1000))
+
+    def forward(self, x: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        return F.cross_entropy(self.body(x), labels)
+
+
 def _mnist() -> nn.Module:
     parts = [
         nn.Sequential(nn.Conv2d(1, 10, 5), nn.MaxPool2d(2), nn.ReLU()),

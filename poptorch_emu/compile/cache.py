@@ -12,7 +12,7 @@ from pathlib import Path
 
 from poptorch_emu.compile.container import pack, unpack, write_whole
 from poptorch_emu.compile.executable import Executable
-from poptorch_emu.compile.executable_file import from_sections, stored_key, to_sections
+from poptorch_emu.compile.executable_file import from_sections, is_of_key, to_sections
 from poptorch_emu.compile.key import Key
 from poptorch_emu.config import CompileConfig
 from poptorch_emu.errors import Error, require
@@ -37,8 +37,8 @@ def find(key: Key, config: CompileConfig, forward: Forward) -> Executable | None
     path = path_of(config.cache_dir, key)
     try:
         container = unpack(path.read_bytes(), str(path))
-        if container.is_of_this_version and stored_key(container.sections) == key:
-            executable = from_sections(container.sections, config, forward)
+        if container.is_of_this_version and is_of_key(container.sections, key):
+            executable = from_sections(container.sections, key, config, forward)
             logger.info("Executable cache: loaded %s", path)
             return executable
     except FileNotFoundError:

@@ -10,6 +10,7 @@ import torch
 from poptorch_emu.compile import cache
 from poptorch_emu.compile.executable import Executable, PlacedGraph
 from poptorch_emu.compile.executable_file import from_sections, stored_key
+from poptorch_emu.compile.graph_log import log_graph, note_export
 from poptorch_emu.compile.inventory import Inventory
 from poptorch_emu.compile.key import Key, key_of
 from poptorch_emu.compile.limits import (
@@ -110,6 +111,7 @@ def compile_model(
     if request.optimizer is not None:
         check_clipped_groups(request.optimizer, config)
     cache.check_folder(config.cache_dir)
+    note_export()
     forward, key = capture(request, on_step)
     if strict.is_on():
         strict.check(forward.complete.graph)
@@ -122,6 +124,7 @@ def compile_model(
     check_overlap(graph, config)
     on_step(STEPS[2])
     graph = optimise(graph, config)
+    log_graph(graph)
     on_step(STEPS[3])
     placed, schedule = place(graph, config)
     on_step(STEPS[4])
@@ -148,13 +151,14 @@ def load_model(
         Error: the file holds the executable of another model, of other options or inputs.
     """
     forward, key = capture(request, on_step)
-    difference = stored_key(sections).difference(key)
+    stored = stored_key(sections)
+    difference = stored.difference(key)
     if difference:
         raise make_error(
             f"{name} holds an executable that does not fit this model: {difference}. Wrap the same "
             "model with the same options and optimizer as when it was saved, or compile it again."
         )
-    return from_sections(sections, request.config, forward)
+    return from_sections(sections, stored, request.config, forward)
 
 
 def capture(request: Request, on_step: Callable[[str], None]) -> tuple[Forward, Key]:
@@ -232,15 +236,15 @@ def lower(
     inventory = Inventory(
         graph, segments, placed, schedule, config, lowering.update, lowering.variables
     )
+    memory = plan_memory(inventory)
     names = {*anchors.tensor_names(graph, config.names_modules), *lowering.window_names}
     check_anchors(config, lowering.anchors, names)
     return Executable(
         program=lowering.program,
         config=config,
         key=key,
-        look_up=lambda: PlacedGraph(graph, placed),
+        look_up=lambda: PlacedGraph(graph, placed, memory),
         schedule=schedule,
-        memory=plan_memory(inventory),
         outputs=recorded.outputs,
         host_outputs=recorded.host_outputs,
         num_outputs=sum(sink.kind is SinkKind.OUTPUT for sink in graph.sinks),

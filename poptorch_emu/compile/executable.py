@@ -62,10 +62,11 @@ class VariableInfo:
 
 @dataclass(frozen=True)
 class PlacedGraph:
-    """The graph that was lowered, and which stage runs what of it."""
+    """The graph that was lowered, which stage runs what of it, and what each IPU holds for that."""
 
     graph: Graph
     partition: Partition
+    memory: MemoryPlan
 
 
 @dataclass(frozen=True)
@@ -76,7 +77,6 @@ class Executable:
         program: what the engine runs.
         key: what it was compiled from.
         look_up: returns the placed graph; read from a file, it is rebuilt only when asked for.
-        memory: what each IPU holds.
         outputs: what `forward` returned, with placeholders for tensors.
         num_outputs: tensors the program returns that belong to `outputs`, in order.
         host_outputs: outputs that never were on the device, by position among all tensors.
@@ -94,7 +94,6 @@ class Executable:
     key: Key
     look_up: Callable[[], PlacedGraph]
     schedule: Schedule
-    memory: MemoryPlan
     outputs: Any
     num_outputs: int
     host_outputs: dict[int, torch.Tensor] = field(default_factory=dict)
@@ -129,6 +128,11 @@ class Executable:
     def partition(self) -> Partition:
         """Which stage runs which operation of the graph."""
         return self._placed.partition
+
+    @property
+    def memory(self) -> MemoryPlan:
+        """What each IPU holds."""
+        return self._placed.memory
 
     @cached_property
     def _placed(self) -> PlacedGraph:

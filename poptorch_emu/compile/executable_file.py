@@ -36,7 +36,7 @@ def to_sections(executable: Executable) -> dict[str, bytes]:
         Error: an argument of the program has no form in a file.
     """
     return {
-        _KEY: executable.key.to_json().encode(),
+        _KEY: executable.key.text.encode(),
         _PROGRAM: executable.program.serialize(),
         _PLAN: json.dumps(_stored_plan(executable)).encode(),
         _GRAPH: json.dumps(_stored_graph(executable)).encode(),
@@ -48,13 +48,19 @@ def stored_key(sections: Mapping[str, bytes]) -> Key:
     return Key.from_json(sections[_KEY])
 
 
+def is_of_key(sections: Mapping[str, bytes], key: Key) -> bool:
+    """Returns whether the program in a file was compiled from just this."""
+    return sections[_KEY] == key.text.encode()
+
+
 def from_sections(
-    sections: Mapping[str, bytes], config: CompileConfig, forward: Forward
+    sections: Mapping[str, bytes], key: Key, config: CompileConfig, forward: Forward
 ) -> Executable:
     """Returns the executable in a file.
 
     Args:
-        sections: of a file whose key is that of `forward`.
+        sections: of a file whose program fits that of `forward`.
+        key: the file's.
         config: the present options, which may differ in what the program does not depend on.
         forward: the model's.
 
@@ -66,7 +72,7 @@ def from_sections(
     return Executable(
         program=_C.Program.deserialize(sections[_PROGRAM]),
         config=config,
-        key=stored_key(sections),
+        key=key,
         look_up=lambda: _graph(json.loads(graph)),
         schedule=_schedule(plan["schedule"]),
         outputs=forward.outputs,
@@ -76,7 +82,6 @@ def from_sections(
         variables={entry["name"]: _variable(entry) for entry in plan["variables"]},
         scalars={(name, group): index for name, group, index in plan["scalars"]},
         segment_names=tuple(plan["segment_names"]),
-        memory=_memory(plan["memory"]),
         ipus_per_replica=plan["ipus_per_replica"],
         is_random=plan["is_random"],
         anchors=tuple(plan["anchors"]),
@@ -101,11 +106,6 @@ def _stored_plan(executable: Executable) -> dict[str, Any]:
         ],
         "scalars": [[*key, index] for key, index in executable.scalars.items()],
         "segment_names": executable.segment_names,
-        "memory": {
-            "ipu_ids": executable.memory.ipu_ids,
-            "holdings": [_stored_holding(holding) for holding in executable.memory.holdings],
-            "movements": [asdict(movement) for movement in executable.memory.movements],
-        },
         "ipus_per_replica": executable.ipus_per_replica,
         "is_random": executable.is_random,
         "anchors": executable.anchors,
@@ -150,7 +150,7 @@ def _variable(stored: dict[str, Any]) -> VariableInfo:
 
 
 def _stored_graph(executable: Executable) -> dict[str, Any]:
-    partition = executable.partition
+    partition, memory = executable.partition, executable.memory
     return {
         "graph": store(executable.graph),
         "ipu_ids": partition.ipu_ids,
@@ -159,6 +159,11 @@ def _stored_graph(executable: Executable) -> dict[str, Any]:
         "ports": [
             [node.name, kind.value, stage] for node, (kind, stage) in partition.port_of.items()
         ],
+        "memory": {
+            "ipu_ids": memory.ipu_ids,
+            "holdings": [_stored_holding(holding) for holding in memory.holdings],
+            "movements": [asdict(movement) for movement in memory.movements],
+        },
     }
 
 
@@ -172,4 +177,5 @@ def _graph(stored: dict[str, Any]) -> PlacedGraph:
             tuple(BlockPlace(**place) for place in stored["places"]),
             {nodes[name]: (Kind(kind), stage) for name, kind, stage in stored["ports"]},
         ),
+        _memory(stored["memory"]),
     )

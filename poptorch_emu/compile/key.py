@@ -11,6 +11,7 @@ import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from functools import cached_property
 from itertools import zip_longest
 from typing import Any
 
@@ -46,6 +47,7 @@ _PLACES = "places in the code"
 
 _NOT_COMPILED_IN = ("source", "attributes")
 _RECORD_FIELDS = [item.name for item in fields(NodeRecord) if item.name not in _NOT_COMPILED_IN]
+_PLAIN = {int, float, bool, str, type(None)}
 _OWN_META = {"val", "record", "source"}
 
 
@@ -62,7 +64,7 @@ class Key:
     @property
     def digest(self) -> str:
         """A short text, equal for equal keys only."""
-        return hashlib.sha256(self.to_json().encode()).hexdigest()
+        return hashlib.sha256(self.text.encode()).hexdigest()
 
     def difference(self, other: Key) -> str:
         """Returns the first difference that makes another program, for people; "" for none."""
@@ -74,13 +76,14 @@ class Key:
                     return f"their {part} differ: '{mine}' there, '{yours}' here"
         return ""
 
-    def to_json(self) -> str:
-        """Returns the key as JSON."""
+    @cached_property
+    def text(self) -> str:
+        """The key as JSON; equal for equal keys only."""
         return json.dumps(self.parts)
 
     @staticmethod
     def from_json(text: str | bytes) -> Key:
-        """Returns the key that `to_json` made `text` of."""
+        """Returns the key whose `text` this is."""
         return Key({part: tuple(lines) for part, lines in json.loads(text).items()})
 
 
@@ -178,19 +181,19 @@ def _tensor_digest(value: torch.Tensor) -> str:
 
 
 def _operation_lines(graph: Graph, numbers: Mapping[fx.Node, str]) -> Iterator[str]:
-    known: dict[tuple[Any, ...], str] = {}
+    origins: dict[int, str] = {}
     for node in graph.fx.nodes:
         if node.op != "call_function":
             continue
         record = record_of(node)
-        origin = tuple(getattr(record, name) for name in _RECORD_FIELDS)
-        if origin not in known:
-            known[origin] = repr(origin)
-        more = {key: value for key, value in node.meta.items() if key not in _OWN_META}
+        if id(record) not in origins:
+            origins[id(record)] = repr(tuple(getattr(record, name) for name in _RECORD_FIELDS))
+        own = node.meta.keys() <= _OWN_META
+        more = "" if own else {k: v for k, v in node.meta.items() if k not in _OWN_META}
         args, kwargs = _text(node.args, numbers), _text(node.kwargs, numbers)
         yield (
             f"{numbers[node]} = {node.target}({args}, {kwargs}) -> {type_text(node.meta['val'])} "
-            f"# {known[origin]} {more or ''}"
+            f"# {origins[id(record)]} {more}"
         )
 
 
@@ -208,6 +211,8 @@ def _region_lines(graph: Graph) -> Iterator[str]:
 def _text(value: Any, numbers: Mapping[fx.Node, str]) -> str:
     if isinstance(value, fx.Node):
         return numbers[value]
+    if type(value) in _PLAIN:
+        return repr(value)
     if isinstance(value, (tuple, list)):
         return f"[{', '.join(_text(item, numbers) for item in value)}]"
     if isinstance(value, Mapping):

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from enum import Enum
+from functools import cache
 from typing import Any
 
 import torch
@@ -22,6 +23,8 @@ from torch.fx.node import map_arg
 from poptorch_emu.ir.record import NodeRecord
 
 Operation = Callable[..., Any]
+
+_set_arguments: Callable[[Node, Any], None] = Node.args.fset  # type: ignore[attr-defined]
 
 
 class SourceKind(Enum):
@@ -96,17 +99,30 @@ class Graph:
     def add_source(self, source: Source, value: torch.Tensor, record: NodeRecord) -> Node:
         """Adds a placeholder in front of all operations and returns it."""
         name = f"{source.kind.value}_{source.name}".rstrip("_").replace(".", "_")
-        first = next((node for node in self.fx.nodes if node.op != "placeholder"), None)
-        with self.fx.inserting_before(first) if first is not None else nullcontext():
+        with self._after_sources():
             node = self.fx.placeholder(name)
         node.meta.update(val=value, record=record, source=source)
         return node
 
+    def _after_sources(self) -> AbstractContextManager[None]:
+        """Makes new nodes go behind the last placeholder."""
+        sources = self.fx.find_nodes(op="placeholder", sort=False)
+        if sources:
+            return self.fx.inserting_after(sources[-1])
+        first = next(iter(self.fx.nodes), None)
+        return self.fx.inserting_before(first) if first is not None else nullcontext()
+
     def add_operation(
         self, target: Operation, args: Any, kwargs: Any, value: Any, record: NodeRecord
     ) -> Node:
-        """Adds an operation at the end (or where `fx.inserting_before` says) and returns it."""
-        node = self.fx.call_function(target, args, kwargs)
+        """Adds an operation at the end (or where `fx.inserting_before` says) and returns it.
+
+        `args` are set afterwards, not as an attribute: `call_function` would look for symbolic
+        sizes in them, and an attribute makes the graph look whether the target changed. Both take
+        longer than all the rest.
+        """
+        node = self.fx.call_function(target, kwargs=kwargs, name=_name_of(target))
+        _set_arguments(node, args)
         node.meta.update(val=value, record=record)
         return node
 
@@ -137,6 +153,12 @@ class Graph:
         """Each sink with the node whose value goes there."""
         (output,) = self.fx.find_nodes(op="output")
         return list(zip(self.sinks, output.args[0], strict=True))
+
+
+@cache
+def _name_of(target: Operation) -> str:
+    """Returns what the nodes of an operation are called, before they are numbered."""
+    return target.__name__.lower().replace(".", "_")
 
 
 def record_of(node: Node) -> NodeRecord:

@@ -16,6 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache, partial
 
+from poptorch_emu.environment import integer_of
 from poptorch_emu.errors import Error, compiler_error
 from poptorch_emu.log import logger
 
@@ -94,7 +95,7 @@ def is_ipu_model_asked() -> bool:
     Raises:
         Error: one of its variables is not an integer.
     """
-    return any(_integer(variable) != 0 for variable in _MODEL_VARIABLES)
+    return any(integer_of(variable) != 0 for variable in _MODEL_VARIABLES)
 
 
 def check_ipu_model_version() -> None:
@@ -206,7 +207,7 @@ def acquire(num_ipus: int, ipu_id: int | None = None) -> Device:
     if device is None:
         gc.collect()  # A model that nobody can reach any more may still hold IPUs.
         device = _manager.take(wanted)
-    while device is None and _integer(_WAIT_VARIABLE) != 0:
+    while device is None and integer_of(_WAIT_VARIABLE) != 0:
         logger.info("Waiting for %d free IPU(s) of '%s'.", num_ipus, system.name)
         time.sleep(WAIT_INTERVAL_SECONDS)
         device = _manager.take(wanted)
@@ -257,16 +258,3 @@ def _tell_once(name: str) -> None:
         name,
         _SYSTEM_VARIABLE,
     )
-
-
-def _integer(variable: str) -> int:
-    text = os.environ.get(variable)
-    if text is None:
-        return 0
-    try:
-        return int(text)
-    except ValueError:
-        raise compiler_error(
-            f"The environment variable {variable} must be an integer, not '{text}'.",
-            type="std::invalid_argument",
-        ) from None

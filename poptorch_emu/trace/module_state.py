@@ -6,9 +6,11 @@ Everything is put back afterwards, whatever happens. What the trace must not do 
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
@@ -153,6 +155,30 @@ def keep_hooks(tensor: HostTensor, fake: torch.Tensor) -> None:
         )
     for hook in (tensor.value._backward_hooks or {}).values():
         fake.register_hook(hook)  # type: ignore[no-untyped-call]
+
+
+@contextmanager
+def named_modules(model: torch.nn.Module, stack: list[str]) -> Iterator[None]:
+    """Keeps on `stack` the dotted names of the modules whose forward is running."""
+    names = {id(module): name for name, module in model.named_modules()}
+    thread = threading.get_ident()
+
+    def enter(module: torch.nn.Module, _: Any) -> None:
+        if threading.get_ident() == thread:
+            stack.append(names.get(id(module), stack[-1] if stack else ""))
+
+    def leave(module: torch.nn.Module, _: Any, __: Any) -> None:
+        if threading.get_ident() == thread:
+            stack.pop()
+
+    before = torch.nn.modules.module.register_module_forward_pre_hook(enter)
+    after = torch.nn.modules.module.register_module_forward_hook(leave, always_call=True)
+    try:
+        yield
+    finally:
+        before.remove()
+        after.remove()
+        stack.clear()
 
 
 def _slots(model: torch.nn.Module) -> Iterator[tuple[str, torch.nn.Module, str, str]]:

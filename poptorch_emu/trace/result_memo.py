@@ -1,7 +1,8 @@
 """Finds what an operation makes of fake arguments, quickly where they are dense and on the IPU.
 
 The form of a result is remembered, so that layers that are alike are worked out once; PyTorch has
-such a memory too, but looks at far more than is needed here. What is not simple is left to it.
+such a memory too, but looks at far more than is needed here. It is asked the first time, by its
+kernel for meta tensors where it would do nothing but run that. What is not simple is left to it.
 """
 
 from __future__ import annotations
@@ -12,19 +13,23 @@ from functools import cache
 from typing import Any
 
 import torch
-from torch._subclasses.fake_tensor import (
-    FakeTensor,
-    FakeTensorMode,
-    in_kernel_invocation_manager,
-)
+from torch._C import _DisableTorchDispatch, _PreserveDispatchKeyGuard
+from torch._subclasses.fake_impls import op_implementations_checks
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils._mode_utils import no_dispatch
 
+from poptorch_emu.trace.fakes import FakeMaker
+
 aten = torch.ops.aten
+
+_get_dispatch_mode = torch._C._get_dispatch_mode
+_FAKE = torch._C._TorchDispatchModeKey.FAKE
 
 # Views that PyTorch's own kernel for meta tensors makes, without rules in Python in between.
 _VIEWS = frozenset(
     {
         aten._reshape_alias.default,
+        aten._unsafe_view.default,
         aten.alias.default,
         aten.as_strided.default,
         aten.detach.default,
@@ -39,6 +44,9 @@ _VIEWS = frozenset(
         aten.view.default,
     }
 )
+
+# Operations for which PyTorch has a rule of its own that comes to the same as their kernel.
+_LIKE_THEIR_KERNEL = frozenset({aten.embedding.default, aten.native_layer_norm.default})
 
 _LITERALS = frozenset(
     {
@@ -72,11 +80,18 @@ class _Result:
     shape: torch.Size
     stride: tuple[int, ...]
 
-    def make(self, mode: FakeTensorMode, device: torch.device) -> FakeTensor:
+    def make(self, mode: FakeTensorMode, fakes: FakeMaker) -> FakeTensor:
         """Returns a new fake tensor of this form."""
         with no_dispatch():
             like = torch.empty_strided(self.shape, self.stride, dtype=self.dtype, device="meta")
-        return FakeTensor(mode, like, device)
+        return fakes.wrap(mode, like)
+
+
+class _Written:
+    """Says that an operation writes to its first argument and returns it."""
+
+
+_Known = tuple[_Result | None, ...] | _Result | _Written | None
 
 
 class ResultMemo:
@@ -85,35 +100,69 @@ class ResultMemo:
     def __init__(self, device: torch.device) -> None:
         """Remembers results on `device`."""
         self._device = device
+        self._fakes = FakeMaker(device)
         # `None` for what has to be worked out each time.
-        self._known: dict[Any, tuple[_Result, ...] | _Result | None] = {}
+        self._known: dict[Any, _Known] = {}
 
     def run(self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """Returns what `func` makes of its fake arguments, as new fake tensors."""
         if func in _VIEWS and self._is_simple(args[0]):
-            with in_kernel_invocation_manager(args[0].fake_mode):
-                view = func(*args, **kwargs)
-            return FakeTensor(args[0].fake_mode, view, self._device)
+            return self._run_on_meta(args[0].fake_mode, func, args, kwargs)
         key, mode = self._key(func, args, kwargs)
         if mode is None:
             return func(*args, **kwargs)
         if key not in self._known:
-            result = func(*args, **kwargs)
-            self._known[key] = self._form(args, kwargs, result)
+            result = self._run_first(mode, func, args, kwargs)
+            self._known[key] = self._form(key, args, kwargs, result)
             return result
         known = self._known[key]
         if known is None:
             return func(*args, **kwargs)
+        if isinstance(known, _Written):
+            return args[0]
         if isinstance(known, _Result):
-            return known.make(mode, self._device)
-        return tuple(each.make(mode, self._device) for each in known)
+            return known.make(mode, self._fakes)
+        return tuple([each and each.make(mode, self._fakes) for each in known])
+
+    def _run_first(
+        self, mode: FakeTensorMode, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> Any:
+        if _is_plain(func) and "device" not in kwargs:
+            return self._run_on_meta(mode, func, args, kwargs)
+        return func(*args, **kwargs)
+
+    def _run_on_meta(
+        self, mode: FakeTensorMode, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> Any:
+        """Returns the fakes that the kernel for meta tensors makes of fakes.
+
+        The guards are those of PyTorch's `in_kernel_invocation_manager`, which as a generator takes
+        as long as many of the kernels.
+        """
+        with _DisableTorchDispatch(), _PreserveDispatchKeyGuard():
+            mode.in_kernel_invocation = True
+            torch._C._set_meta_in_tls_dispatch_include(True)
+            try:
+                result = func(*args, **kwargs)
+            finally:
+                mode.in_kernel_invocation = False
+        if isinstance(result, (tuple, list)):
+            return type(result)([self._as_fake(mode, each) for each in result])
+        return self._as_fake(mode, result)
+
+    def _as_fake(self, mode: FakeTensorMode, value: Any) -> Any:
+        is_new = isinstance(value, torch.Tensor) and not isinstance(value, FakeTensor)
+        return self._fakes.wrap(mode, value) if is_new else value
 
     def _key(
         self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> tuple[Any, FakeTensorMode | None]:
         """Returns what the results depend on, and the mode of the arguments or `None`."""
+        if not _is_predictable(func):
+            return None, None
         first = next((value for value in args if type(value) is FakeTensor), None)
-        if first is None or not _is_predictable(func):
+        mode = first.fake_mode if first is not None else self._mode_of_factory(kwargs)
+        if mode is None or (func._schema.is_mutable and _shares_memory(args, kwargs)):
             return None, None
         try:
             parts = tuple([self._part(value) for value in args])
@@ -121,7 +170,14 @@ class ResultMemo:
         except _NotSimpleError:
             return None, None
         state = (torch.get_default_dtype(), torch.is_inference_mode_enabled())
-        return (func, parts, named, state), first.fake_mode
+        return (func, parts, named, state), mode
+
+    def _mode_of_factory(self, kwargs: Mapping[str, Any]) -> FakeTensorMode | None:
+        """Returns the mode in which a tensor is made from nothing on the device."""
+        if kwargs.get("device") != self._device:
+            return None
+        mode: FakeTensorMode | None = _get_dispatch_mode(_FAKE)
+        return mode
 
     def _part(self, value: Any) -> Any:
         kind = type(value)
@@ -146,12 +202,19 @@ class ResultMemo:
         )
 
     def _form(
-        self, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any
-    ) -> tuple[_Result, ...] | _Result | None:
+        self, key: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any
+    ) -> _Known:
         """Returns the form of a result, or `None` if it cannot be made again from the key."""
+        func, parts, *_ = key
+        if func._schema.is_mutable:
+            is_unchanged = result is args[0] and self._part(result) == parts[0]
+            return _Written() if is_unchanged else None
         storages = {_storage(value) for value in _tensors((args, kwargs))}
-        forms = []
+        forms: list[_Result | None] = []
         for each in result if isinstance(result, tuple) else (result,):
+            if each is None and isinstance(result, tuple):
+                forms.append(None)
+                continue
             if not self._is_simple(each) or each.requires_grad or each.storage_offset():
                 return None
             if _storage(each) in storages:
@@ -167,10 +230,33 @@ def _is_predictable(func: Any) -> bool:
     return (
         isinstance(func, torch._ops.OpOverload)
         and func.namespace == "aten"
-        and not func._schema.is_mutable
         and not func.is_view
         and not any(tag in func.tags for tag in _UNPREDICTABLE)
+        and (not func._schema.is_mutable or _writes_first_only(func))
     )
+
+
+def _writes_first_only(func: Any) -> bool:
+    """Returns whether an operation writes to its first argument alone, and returns that."""
+    is_written = [
+        argument.alias_info is not None and argument.alias_info.is_write
+        for argument in func._schema.arguments
+    ]
+    return torch.Tag.inplace in func.tags and is_written[0] and not any(is_written[1:])
+
+
+@cache
+def _is_plain(func: Any) -> bool:
+    """Returns whether PyTorch asks the kernel for meta tensors about fakes, and nothing else."""
+    has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "Meta")
+    has_rule = any(is_special(func) for is_special, _ in op_implementations_checks)
+    return has_kernel and (not has_rule or func in _LIKE_THEIR_KERNEL)
+
+
+def _shares_memory(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
+    """Returns whether two of the tensors among the arguments do."""
+    places = [_storage(value) for value in _tensors((args, kwargs))]
+    return len(set(places)) < len(places)
 
 
 def _storage(value: torch.Tensor) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from functools import cache
 from pathlib import Path
 
 import torch
@@ -18,8 +19,14 @@ def user_source() -> str:
     frame = sys._getframe(1)
     while frame is not None:
         name = frame.f_code.co_filename
-        is_standard = name.startswith(_STANDARD_LIBRARY) and "site-packages" not in name
-        if not name.startswith(_EXCLUDED) and not is_standard and not name.startswith("<"):
+        if _is_users(name):
             return f"{name}:{frame.f_lineno}"
         frame = frame.f_back  # type: ignore[assignment]
     return ""
+
+
+@cache
+def _is_users(name: str) -> bool:
+    """Returns whether a file is neither PyTorch's, nor this package's, nor Python's."""
+    is_standard = name.startswith(_STANDARD_LIBRARY) and "site-packages" not in name
+    return not name.startswith(_EXCLUDED) and not is_standard and not name.startswith("<")

@@ -16,6 +16,7 @@ class StageResolver:
     def __init__(self, strategy: StrategyConfig) -> None:
         self._auto_stage = strategy.auto_stage
         self._places: dict[str, tuple[int, int | None, int]] = {}
+        self._used: set[str] = set()
         # Stages are counted anew in each phase.
         num_stages: Counter[int] = Counter()
         for stage in strategy.stages:
@@ -32,6 +33,7 @@ class StageResolver:
         """
         if block_id not in self._places:
             self._places[block_id] = (self._new_stage(block_id, ipu_id), None, 0)
+        self._used.add(block_id)
         stage, stage_ipu, phase = self._places[block_id]
         ipu = stage_ipu if stage_ipu is not None else ipu_id
         if ipu is None:
@@ -39,6 +41,17 @@ class StageResolver:
             ipu = stage
         logger.debug("Starting block id=%s stage=%d phase=%d ipu=%d", block_id, stage, phase, ipu)
         return BlockPlace(block_id, stage, ipu, phase)
+
+    def warn_of_unused(self) -> None:
+        """Warns of blocks that the strategy names and the model does not have."""
+        unused = sorted(set(self._places) - self._used)
+        if unused:
+            logger.warning(
+                "The execution strategy names blocks that the model did not begin: %s; it began "
+                "%s. Their stages are left out. Check their names.",
+                unused,
+                sorted(self._used),
+            )
 
     def _new_stage(self, block_id: str, ipu_id: int | None) -> int:
         if self._auto_stage is None:

@@ -7,15 +7,12 @@ that only saves time.
 from __future__ import annotations
 
 import math
-import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 import torch.nn.functional as F  # noqa: N812
 from torch._subclasses.fake_tensor import FakeTensor
-from torch.nn.modules import transformer
 
 from poptorch_emu.errors import compiler_error
 from poptorch_emu.trace import dynamic_slices, refusal
@@ -224,31 +221,3 @@ STATIC_FORMS: dict[Any, Callable[..., Any]] = {
     torch.Tensor.tensor_split: _tensor_split,
 }
 """Which form is traced for a function."""
-
-
-@contextmanager
-def uncompiled() -> Iterator[None]:
-    """Makes what `torch.compile` made run as it is written: the device has its own compiler."""
-    if "torch._dynamo" not in sys.modules:  # Slow to import, and nothing is compiled without it.
-        yield
-        return
-    with torch.compiler.set_stance("force_eager"):
-        yield
-
-
-def _is_causal(
-    mask: torch.Tensor | None, is_causal: bool | None = None, size: int | None = None
-) -> bool:
-    """Takes the user's word: whether a mask is causal would only choose a faster kernel."""
-    return is_causal is True
-
-
-@contextmanager
-def static_modules() -> Iterator[None]:
-    """Keeps `torch.nn.Transformer` and its parts from looking at the values of a mask."""
-    original = transformer._detect_is_causal_mask
-    transformer._detect_is_causal_mask = _is_causal
-    try:
-        yield
-    finally:
-        transformer._detect_is_causal_mask = original

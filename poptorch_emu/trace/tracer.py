@@ -7,9 +7,8 @@ returns or raises.
 
 from __future__ import annotations
 
-import threading
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -27,15 +26,22 @@ from poptorch_emu.log import logger, warn_repeatable
 from poptorch_emu.structure import flatten_tensors
 from poptorch_emu.trace import blocks, checkpoints, dynamic_slices, loss, refusal, regions, scopes
 from poptorch_emu.trace.casting import casts_mixed_types
+from poptorch_emu.trace.fakes import FakeMaker
 from poptorch_emu.trace.functions import FunctionMode
-from poptorch_emu.trace.module_state import HostTensor, keep_hooks, on_ipu, warn_of_shared_memory
+from poptorch_emu.trace.module_state import (
+    HostTensor,
+    keep_hooks,
+    named_modules,
+    on_ipu,
+    warn_of_shared_memory,
+)
 from poptorch_emu.trace.narrowing import UNSUPPORTED, Narrowing, narrowed_constant
 from poptorch_emu.trace.recorder import IPU, Recorder
 from poptorch_emu.trace.result_types import without_log_of_failures
 from poptorch_emu.trace.seed import Seed, first_gradient
 from poptorch_emu.trace.source_line import user_source
 from poptorch_emu.trace.stages import StageResolver
-from poptorch_emu.trace.static_forms import static_modules, uncompiled
+from poptorch_emu.trace.static_settings import static_settings
 
 _UNSCALED = Seed()
 
@@ -162,12 +168,14 @@ def trace_forward(
         warn_of_shared_memory(model)
     with session.active(), ExitStack() as cleanup:
         cleanup.callback(hooks[1])
-        with on_ipu(model, session.to_fake) as fakes, _named_modules(model, session.modules):
+        with on_ipu(model, session.to_fake) as fakes, named_modules(model, session.modules):
             fake_args, fake_kwargs = arguments(session.input_to_fake)
             hooks[0]()
             outputs = session.run_forward(model, fake_args, fake_kwargs)
         checkpoints.apply_marks(session.recorder.find)
         dynamic_slices.check_parts()
+        if config.is_training:  # In evaluation a block of the loss may be missing on purpose.
+            session.stages.warn_of_unused()
         return Forward(session, outputs, fakes, seed, model)
 
 
@@ -178,13 +186,18 @@ class _Tracer:
         self.config = config
         self.graph = Graph()
         self.fake_mode = FakeTensorMode(allow_non_fake_inputs=True)
+        self.fake_mode.cache_enabled = False  # The recorder has a memory of its own.
         self.recorder = Recorder(self.graph, self._origin, Narrowing())
+        self._fakes = FakeMaker(IPU)
         self.regions = regions.Recording(self.recorder, self.fake_mode, config.is_training)
+        self.stages = StageResolver(config.strategy)
         self.modules: list[str] = []
         self._num_inputs = 0
         self._downgraded: set[Source] = set()
         self._phase = Phase.FORWARD
         self._forward_records: dict[int, NodeRecord] = {}
+        self._last_parts: tuple[Any, ...] = ()
+        self._last_record = NodeRecord()
         self.first_sequence = torch._C._autograd._get_sequence_nr()
         self.has_saved_tensor_hooks = False
 
@@ -192,17 +205,15 @@ class _Tracer:
     def active(self) -> Iterator[None]:
         """Everything that must surround a trace."""
         with ExitStack() as stack:
-            stack.enter_context(blocks.tracing(StageResolver(self.config.strategy)))
+            stack.enter_context(blocks.tracing(self.stages))
             stack.enter_context(regions.recording(self.regions))
             stack.enter_context(scopes.closing())
             stack.enter_context(torch.autograd.set_multithreading_enabled(False))
             stack.enter_context(torch.inference_mode(False))
             stack.enter_context(torch.enable_grad())
             stack.enter_context(casts_mixed_types())
-            stack.enter_context(static_modules())
-            stack.enter_context(uncompiled())
+            stack.enter_context(static_settings())
             stack.enter_context(checkpoints.marks_checkpointed_calls())
-            stack.enter_context(_unchecked_distributions())
             stack.enter_context(without_log_of_failures())
             loss.start_marks()
             stack.callback(loss.take_marks)
@@ -212,7 +223,8 @@ class _Tracer:
 
     def to_fake(self, tensor: HostTensor) -> torch.Tensor:
         """Returns the stand-in on the IPU of a parameter or buffer."""
-        value = tensor.value.detach()
+        with torch._C.DisableTorchFunctionSubclass():
+            value = tensor.value.detach()
         if any(groups.name == tensor.name for groups in self.config.weight_groups):
             value = value[0]
         fake = self._fake_like(value)
@@ -327,7 +339,7 @@ class _Tracer:
             )
         dtype = _NARROW.get(value.dtype, value.dtype)
         like = torch.empty(value.shape, dtype=dtype, device="meta")
-        return FakeTensor(self.fake_mode, like, IPU)  # What the mode would do, without its checks.
+        return self._fakes.wrap(self.fake_mode, like)
 
     def _origin(self) -> NodeRecord:
         """Says where the operation that is being recorded belongs.
@@ -340,18 +352,40 @@ class _Tracer:
         place = blocks.current_block()
         if torch._C._autograd._top_saved_tensors_default_hooks(True) is not None:
             self.has_saved_tensor_hooks = True
-        module = self.modules[-1] if self.modules else ""
-        record = NodeRecord(
+        record = self._record(
             place,
-            Phase.FORWARD,
-            module,
+            self.modules[-1] if self.modules else "",
             user_source(),
-            scope=scopes.current_name(),
-            attributes=scopes.current_attributes(),
-            recomputed_call=checkpoints.open_call(),
+            scopes.current_name(),
+            scopes.current_attributes(),
+            checkpoints.open_call(),
         )
         self._forward_records.setdefault(torch._C._autograd._get_sequence_nr() - 1, record)
         return record
+
+    def _record(
+        self,
+        place: BlockPlace,
+        module: str,
+        source: str,
+        scope: str,
+        attributes: Mapping[str, Mapping[str, Any]],
+        call: int,
+    ) -> NodeRecord:
+        """Returns a record; what one line does one after the other shares it."""
+        parts = (place, module, source, scope, call)
+        if self._last_parts != parts or self._last_record.attributes is not attributes:
+            self._last_parts = parts
+            self._last_record = NodeRecord(
+                place,
+                Phase.FORWARD,
+                module,
+                source,
+                scope=scope,
+                attributes=attributes,
+                recomputed_call=call,
+            )
+        return self._last_record
 
     def _backward_origin(self) -> NodeRecord:
         node = torch._C._current_autograd_node()
@@ -359,38 +393,3 @@ class _Tracer:
         if forward is None:
             return NodeRecord(BlockPlace("", 0, 0), Phase.BACKWARD, is_anonymous=True)
         return replace(forward, phase=Phase.BACKWARD)
-
-
-@contextmanager
-def _unchecked_distributions() -> Iterator[None]:
-    """Keeps `torch.distributions` from looking at values, which a trace does not have."""
-    was_checked = torch.distributions.Distribution._validate_args
-    torch.distributions.Distribution.set_default_validate_args(False)
-    try:
-        yield
-    finally:
-        torch.distributions.Distribution.set_default_validate_args(was_checked)
-
-
-@contextmanager
-def _named_modules(model: torch.nn.Module, stack: list[str]) -> Iterator[None]:
-    """Keeps on `stack` the dotted names of the modules whose forward is running."""
-    names = {id(module): name for name, module in model.named_modules()}
-    thread = threading.get_ident()
-
-    def enter(module: torch.nn.Module, _: Any) -> None:
-        if threading.get_ident() == thread:
-            stack.append(names.get(id(module), stack[-1] if stack else ""))
-
-    def leave(module: torch.nn.Module, _: Any, __: Any) -> None:
-        if threading.get_ident() == thread:
-            stack.pop()
-
-    before = torch.nn.modules.module.register_module_forward_pre_hook(enter)
-    after = torch.nn.modules.module.register_module_forward_hook(leave, always_call=True)
-    try:
-        yield
-    finally:
-        before.remove()
-        after.remove()
-        stack.clear()

@@ -59,6 +59,22 @@ def test_unknown_block_when_traced_then_lists_the_expected_ones() -> None:
         training(*FAMILIES["mlp"].batch(4))
 
 
+@pytest.mark.parametrize("is_training", [True, False])
+def test_block_that_the_model_lacks_when_traced_then_training_warns(is_training, caplog) -> None:
+    class Model(nn.Linear):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            with poptorch.Block("layer"):
+                return poptorch.identity_loss(super().forward(x), "sum")
+
+    opts = options().setExecutionStrategy(poptorch.ShardedExecution("layer", "typo"))
+    wrap = poptorch.trainingModel if is_training else poptorch.inferenceModel
+    model = Model(2, 2)
+    x = torch.randn(2, 2)
+    expected = model(x).detach()
+    torch.testing.assert_close(wrap(model, opts)(x), expected)
+    assert ("blocks that the model did not begin: ['typo']" in caplog.text) == is_training
+
+
 class NoLoss(nn.Module):
     def __init__(self) -> None:
         super().__init__()

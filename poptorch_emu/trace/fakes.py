@@ -1,0 +1,36 @@
+"""Makes fake tensors on one device from meta tensors, without PyTorch's checks of each of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.utils._mode_utils import no_dispatch
+
+
+class FakeMaker:
+    """Remembers what all fake tensors of one mode have in common."""
+
+    def __init__(self, device: torch.device) -> None:
+        """Makes tensors that say they are on `device`."""
+        self.device = device
+        self._mode: FakeTensorMode | None = None
+        self._state: dict[str, Any] = {}
+
+    def wrap(self, mode: FakeTensorMode, like: torch.Tensor) -> FakeTensor:
+        """Returns a fake tensor with the form and the memory of `like`, which is a meta tensor."""
+        if self._mode is not mode:
+            with no_dispatch():
+                first = FakeTensor(mode, torch.empty(0, device="meta"), self.device)
+            self._mode, self._state = mode, dict(first.__dict__)
+        fake = torch.Tensor._make_subclass(
+            FakeTensor,
+            like,
+            like.requires_grad,
+            dispatch_device=True,
+            device_for_backend_keys=self.device,
+        )
+        torch._C._set_throw_on_mutable_data_ptr(fake)
+        fake.__dict__.update(self._state)
+        return fake

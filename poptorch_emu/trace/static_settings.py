@@ -1,0 +1,59 @@
+"""Settings of PyTorch that must hold while a model is traced, and are put back afterwards."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+
+import torch
+from torch.nn.modules import transformer
+
+
+@contextmanager
+def static_settings() -> Iterator[None]:
+    """Keeps PyTorch from looking at values, which a trace does not have, and from compiling."""
+    with ExitStack() as stack:
+        stack.enter_context(_unchecked_distributions())
+        stack.enter_context(_unchecked_masks())
+        stack.enter_context(_uncompiled())
+        yield
+
+
+@contextmanager
+def _unchecked_distributions() -> Iterator[None]:
+    """Takes the parameters and samples of `torch.distributions` as they are."""
+    was_checked = torch.distributions.Distribution._validate_args
+    torch.distributions.Distribution.set_default_validate_args(False)
+    try:
+        yield
+    finally:
+        torch.distributions.Distribution.set_default_validate_args(was_checked)
+
+
+@contextmanager
+def _unchecked_masks() -> Iterator[None]:
+    """Keeps `torch.nn.Transformer` and its parts from looking at the values of a mask."""
+    original = transformer._detect_is_causal_mask
+    transformer._detect_is_causal_mask = _is_causal
+    try:
+        yield
+    finally:
+        transformer._detect_is_causal_mask = original
+
+
+def _is_causal(
+    mask: torch.Tensor | None, is_causal: bool | None = None, size: int | None = None
+) -> bool:
+    """Takes the user's word: whether a mask is causal would only choose a faster kernel."""
+    return is_causal is True
+
+
+@contextmanager
+def _uncompiled() -> Iterator[None]:
+    """Makes what `torch.compile` made run as it is written: the device has its own compiler."""
+    if "torch._dynamo" not in sys.modules:  # Slow to import, and nothing is compiled without it.
+        yield
+        return
+    with torch.compiler.set_stance("force_eager"):
+        yield
