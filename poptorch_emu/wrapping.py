@@ -83,7 +83,8 @@ class _Synced:
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
         sync_of(self)()
-        return plain(self).__deepcopy__(memo)  # type: ignore[arg-type, no-untyped-call]
+        # Into a memo of its own: the plain tensor is gone afterwards, and its id is used again.
+        return plain(self).__deepcopy__({})  # type: ignore[arg-type, no-untyped-call]
 
 
 class SyncedParameter(_Synced, torch.nn.Parameter):

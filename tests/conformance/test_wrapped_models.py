@@ -87,6 +87,24 @@ def test_model_when_looked_at_after_training_then_shows_trained_values(
 
 
 @pytest.mark.feature("Wrapped models", fidelity="exact")
+def test_deep_copy_when_there_are_many_tensors_then_each_has_its_own() -> None:
+    layers = [nn.Linear(3, 3) for _ in range(20)]
+    for layer in layers:
+        layer.register_buffer("count", torch.randn(3))
+    model = nn.Sequential(*layers)
+    expected = copy.deepcopy(model).state_dict()
+    wrapper = poptorch.trainingModel(model, poptorch.Options())
+
+    duplicate = copy.deepcopy(model)
+    both = copy.deepcopy([layers[0].weight, layers[0].weight, layers[1].weight])
+
+    assert len({id(value) for value in duplicate.parameters()}) == 2 * len(layers)
+    check(duplicate.state_dict(), expected)
+    assert both[0] is both[1] and torch.equal(both[2], layers[1].weight)
+    wrapper.destroy()
+
+
+@pytest.mark.feature("Wrapped models", fidelity="exact")
 def test_classes_when_wrapped_then_new_but_instances_of_the_old(trained) -> None:
     model, _ = trained
     assert type(model).__name__ == "PoptorchTied" and isinstance(model, Tied)
