@@ -72,10 +72,9 @@ def _counts(outcomes: Sequence[Outcome]) -> str:
             f"{len(refused)} entries some sample is (counted as refused). Skipped are samples that "
             "eager PyTorch refuses itself, or of which nothing can be compared.",
             _table(("Samples", *STATUSES), rows),
-            "`make test-ops` asks all samples; `PYTHONPATH=tests python -m opinfo --limit 3 "
-            "--document` asks three of each kind and type and writes this page. Operators that "
-            "pass here but that PopTorch's compiler refuses are reported in strict mode, see "
-            "[compatibility](compatibility.md).",
+            "`make test-ops` asks all samples, `PYTHONPATH=tests python -m opinfo --jobs 2 "
+            "--document` does and writes this page. Operators that pass here but that PopTorch's "
+            "compiler refuses are reported in strict mode, see [compatibility](compatibility.md).",
         ]
     )
 
