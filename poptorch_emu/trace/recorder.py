@@ -182,6 +182,11 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         kwargs = _with_device_index(kwargs or {})
         if func in _QUERIES:
             return func(*args, **kwargs)
+        # What kernels in Python call is not the user's; backward runs them within a function mode.
+        with torch._C.DisableTorchFunction():
+            return self._run(func, args, kwargs)
+
+    def _run(self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         if _is_host_only(args, kwargs):
             with _disable_current_modes():
                 return func(*args, **kwargs)
