@@ -104,6 +104,25 @@ _LOSSES = {
         lambda x, t, r: F.multilabel_soft_margin_loss(x, t, reduction=r),
         torch.randint(2, (ROWS, CLASSES)).float(),
     ),
+    # Those that only identity_loss makes a loss (ops-coverage.md 3.13).
+    "multi_margin": (
+        lambda x, t, r: poptorch.identity_loss(F.multi_margin_loss(x, t, reduction=r), "none"),
+        _labels(),
+    ),
+    "multilabel_margin": (
+        lambda x, t, r: poptorch.identity_loss(F.multilabel_margin_loss(x, t, reduction=r), "none"),
+        torch.tensor([[0, 2, -1, 1, 1]]).expand(ROWS, CLASSES),
+    ),
+    "huber": (
+        lambda x, t, r: poptorch.identity_loss(F.huber_loss(x, t, r, 0.5), "none"),
+        torch.randn(ROWS, CLASSES),
+    ),
+    "gaussian_nll": (
+        lambda x, t, r: poptorch.identity_loss(
+            F.gaussian_nll_loss(x, t, x.exp(), reduction=r), "none"
+        ),
+        torch.randn(ROWS, CLASSES),
+    ),
 }
 
 
