@@ -313,7 +313,10 @@ class PoplarExecutor(WeightMovement, RandomState, Measurement, Inspection):
             hooks=(run_pre_compile_hooks, run_post_compile_hooks),
         )
         start_repeats(config.max_repeat_logs)
-        with progress_bar(STEPS, config.shows_progress_bar) as on_step:
+        with (
+            progress_bar(STEPS, config.shows_progress_bar) as on_step,
+            wrapping.settled(self._user_model),
+        ):
             self._executable = make(request, on_step)
         warn_about_forced(self._options, self._executable)
         if config.shows_progress_bar:

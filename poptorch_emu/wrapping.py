@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import weakref
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -164,21 +165,35 @@ def put_on(model: torch.nn.Module, link: Callable[[], None], cls: type[torch.nn.
     model.__class__ = cls
 
 
+@contextmanager
+def settled(model: torch.nn.Module) -> Iterator[None]:
+    """Brings the weights back once; reads of `model` inside do not ask again, which takes time."""
+    synced = [v for v in (*model.parameters(), *model.buffers()) if isinstance(v, _Synced)]
+    for sync in {id(link): link for link in map(sync_of, synced)}.values():
+        sync()
+    classes = [type(value) for value in synced]
+    for value in synced:
+        value.__class__ = _own_class(value)  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        for value, cls in zip(synced, classes, strict=True):
+            value.__class__ = cls
+
+
+def _own_class(value: _Synced) -> type[torch.Tensor]:
+    return torch.nn.Parameter if isinstance(value, SyncedParameter) else torch.Tensor
+
+
 def unwrap(model: torch.nn.Module) -> None:
     """Gives `model`, its parameters and buffers their own classes back."""
-    for parameter in model.parameters():
-        _restore(parameter, torch.nn.Parameter)
-    for buffer in model.buffers():
-        _restore(buffer, torch.Tensor)
+    for value in (*model.parameters(), *model.buffers()):
+        if isinstance(value, _Synced):
+            object.__getattribute__(value, "__dict__").pop(_SYNC, None)
+            value.__class__ = _own_class(value)  # type: ignore[assignment]
     if is_wrapped(model):
         model.__class__ = type(model)._poptorch_original  # type: ignore[attr-defined]
     object.__getattribute__(model, "__dict__").pop(_SYNC, None)
-
-
-def _restore(value: torch.Tensor, cls: type) -> None:
-    if isinstance(value, _Synced):
-        object.__getattribute__(value, "__dict__").pop(_SYNC, None)
-        value.__class__ = cls
 
 
 def _wrapped_class(
