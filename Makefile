@@ -4,7 +4,7 @@
 #   make test-ops  asks PyTorch's operator databases, all of them
 #   make sanitize  runs the tests of the engine under AddressSanitizer, UBSan and ThreadSanitizer
 #   make check  format, lint and types
-#   make docs   writes the table of features in docs/compatibility.md from the tests' markers
+#   make docs   writes the tables of docs/compatibility.md from the tests and docstrings
 
 PYTHON ?= python3
 VENV := .venv
@@ -47,8 +47,8 @@ check: $(VENV)/.built
 	$(BIN)/mypy
 	$(BIN)/clang-format --dry-run --Werror $(filter %.cpp %.h,$(SOURCES))
 
-docs:
-	$(PYTHON) tools/compatibility.py
+docs: $(VENV)/.built
+	$(BIN)/python tools/compatibility.py
 
 bench: $(VENV)/.built
 	$(BIN)/python benchmarks/speed.py

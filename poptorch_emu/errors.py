@@ -64,7 +64,7 @@ def require(condition: bool, message: str) -> None:
 
 
 def make_error(message: str) -> Error:
-    """Returns an `Error` of the Python layer; the caller raises it."""
+    """Returns an `Error` of the Python layer (exact); the caller raises it."""
     return _with_attributes(
         Error(f"'poptorch_py_error': {message}"), message, "poptorch_py_error", ""
     )

@@ -9,7 +9,7 @@ import torch
 
 
 def module_repr(m: torch.nn.Module) -> str:
-    """Returns the tree of modules as PyTorch prints it, each after the hooks that run before it.
+    """Returns the tree of modules as PyTorch prints it, each after its hooks (exact).
 
     Exact, but for nested lines, which are indented by two blanks where PopTorch writes a number.
     """

@@ -1,8 +1,8 @@
-"""Writes the table of features in docs/compatibility.md from the markers of the tests.
+"""Writes the tables of docs/compatibility.md: features and public names, and what tests them.
 
 A test says what it shows with `@pytest.mark.feature("Name", fidelity="exact")`. The markers are
-read from the source, so nothing is imported and it does not matter which tests run. `make docs`
-rewrites the table; `--check` only says whether it is up to date.
+read from the source, so it does not matter which tests run. How names are listed is told in
+`public_names.py`. `make docs` rewrites the tables; `--check` only says whether they are up to date.
 """
 
 from __future__ import annotations
@@ -15,10 +15,16 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
+sys.path[:0] = [str(ROOT), str(ROOT / "tools")]
+
+import public_names  # noqa: E402
+
 DOCUMENT = ROOT / "docs" / "compatibility.md"
 TESTS = ROOT / "tests"
 BEGIN = "<!-- Made by `make docs` from the tests' markers; do not edit. -->"
 END = "<!-- End of what `make docs` makes. -->"
+NAMES_BEGIN = "<!-- Made by `make docs` from docstrings and tests; do not edit. -->"
+NAMES_END = "<!-- End of the names that `make docs` lists. -->"
 FIDELITIES = ("exact", "modelled", "accepted", "refused")
 
 Features = dict[str, dict[str, set[str]]]
@@ -48,16 +54,31 @@ def table(features: Features) -> str:
 
 
 def updated(document: str, features: Features) -> str:
-    """Returns `document` with a new table between the two comments.
+    """Returns `document` with a new table of features between the two comments.
 
     Raises:
         ValueError: the comments are not there.
     """
-    if document.count(BEGIN) != 1 or document.count(END) != 1:
-        raise ValueError(f"The document must have one line '{BEGIN}' and one '{END}' after it.")
-    before, rest = document.split(BEGIN)
-    _, after = rest.split(END)
-    return f"{before}{BEGIN}\n{table(features)}\n{END}{after}"
+    return _with_table(document, BEGIN, table(features), END)
+
+
+def current(document: str) -> str:
+    """Returns `document` with both tables as the sources have them now.
+
+    Raises:
+        ValueError: a marker or a docstring is not as it must be, or a public name is not tested.
+    """
+    of_names = public_names.table(public_names.names(), public_names.users(TESTS))
+    document = updated(document, features_of(TESTS))
+    return _with_table(document, NAMES_BEGIN, of_names, NAMES_END)
+
+
+def _with_table(document: str, begin: str, rows: str, end: str) -> str:
+    if document.count(begin) != 1 or document.count(end) != 1:
+        raise ValueError(f"The document must have one line '{begin}' and one '{end}' after it.")
+    before, rest = document.split(begin)
+    _, after = rest.split(end)
+    return f"{before}{begin}\n{rows}\n{end}{after}"
 
 
 def _markers(path: Path) -> Iterator[tuple[str, str]]:
@@ -95,7 +116,7 @@ def main() -> None:
     parser.add_argument("--check", action="store_true", help="change nothing")
     is_check = parser.parse_args().check
     present = DOCUMENT.read_text(encoding="utf-8")
-    wanted = updated(present, features_of(TESTS))
+    wanted = current(present)
     if is_check and present != wanted:
         sys.exit(f"{DOCUMENT.relative_to(ROOT)} is stale: run `make docs`.")
     if not is_check:

@@ -95,7 +95,7 @@ class OptionsDict(Freezable):
         self.__dict__["_values"] = default_values
 
     def set(self, **values: Any) -> None:
-        """Sets existing options.
+        """Sets existing options (exact).
 
         Raises:
             AttributeError: the options are frozen.
@@ -116,7 +116,7 @@ class OptionsDict(Freezable):
             self._values[name] = value
 
     def createOrSet(self, **values: Any) -> None:
-        """Sets options; those that do not exist yet are created without check of the type."""
+        """Sets options (exact); those that do not exist yet are created, whatever their type."""
         for name, value in values.items():
             if self.exists(name):
                 self.set(**{name: value})
@@ -125,23 +125,23 @@ class OptionsDict(Freezable):
                 self._values[name] = value
 
     def exists(self, name: str) -> bool:
-        """Returns whether there is an option `name`."""
+        """Returns whether there is an option `name` (exact)."""
         return name in self._values
 
     def deleteIfExists(self, name: str) -> None:
-        """Removes the option `name` where there is one."""
+        """Removes the option `name` where there is one (exact)."""
         self._values.pop(name, None)
 
     def update(self, other: dict[str, Any]) -> dict[str, Any]:
-        """Adds all values to `other`, which it returns; a key in both is an `AssertionError`."""
+        """Adds all to `other` and returns it (exact); a key in both is an `AssertionError`."""
         return merge(other, self._values)
 
     def toDict(self) -> dict[str, Any]:
-        """Returns all values in a new dictionary."""
+        """Returns all values in a new dictionary (exact)."""
         return self.update({})
 
     def clone(self: Self) -> Self:
-        """Returns a deep copy that is not frozen."""
+        """Returns a deep copy that is not frozen (exact)."""
         return copy.deepcopy(self)
 
     def __call__(self, option: str) -> Any:

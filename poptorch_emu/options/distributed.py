@@ -8,7 +8,10 @@ from poptorch_emu.options.base import OptionsDict
 
 
 class _DistributedOptions(OptionsDict):
-    """Options of a run in several processes; the defaults come from OpenMPI's environment."""
+    """Options of a run in several processes (refused when a model is compiled).
+
+    The defaults come from OpenMPI's environment.
+    """
 
     def __init__(self) -> None:
         """Reads `OMPI_COMM_WORLD_SIZE` and `OMPI_COMM_WORLD_RANK`."""
@@ -32,10 +35,10 @@ class _DistributedOptions(OptionsDict):
 
     @property
     def processId(self) -> int:
-        """The id of this process, from 0."""
+        """The id of this process, from 0 (exact)."""
         return int(self.distributed_process_id)
 
     @property
     def numProcesses(self) -> int:
-        """How many processes there are."""
+        """How many processes there are (exact)."""
         return int(self.num_distributed_processes)

@@ -15,7 +15,7 @@ _NAME_OF_PARTIALS = {torch.float32: "float", torch.float16: "half"}
 
 
 class _PrecisionOptions(OptionsDict):
-    """Options of numeric precision; they are kept among those of `Options._Popart`."""
+    """Options of numeric precision (exact); they are kept among those of `Options._Popart`."""
 
     def __init__(self, popart_options: _PopartOptions) -> None:
         """Writes to `popart_options`."""

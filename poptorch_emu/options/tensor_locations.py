@@ -66,7 +66,7 @@ class TensorLocationSettings(OptionsDict):
 
 
 class _TensorLocationOptions(OptionsDict):
-    """Where activations, weights, optimiser state and accumulators live."""
+    """Where activations, weights, optimiser state and accumulators live (modelled)."""
 
     def numIOTiles(self, num_tiles: int) -> _TensorLocationOptions:
         """Sets apart tiles for I/O on each IPU (modelled).

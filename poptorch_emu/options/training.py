@@ -9,7 +9,7 @@ from poptorch_emu.options.popart import _PopartOptions
 
 
 class _TrainingOptions(OptionsDict):
-    """Options that only training reads."""
+    """Options that only training reads (exact)."""
 
     def __init__(self, popart_options: _PopartOptions) -> None:
         """Writes some of them to `popart_options`."""
@@ -70,7 +70,7 @@ class _TrainingOptions(OptionsDict):
 
 
 class _JitOptions(OptionsDict):
-    """Options of a way of tracing that is gone."""
+    """Options of a way of tracing that is gone (accepted)."""
 
     def traceModel(self, trace_model: bool) -> _JitOptions:
         """Does nothing for `False` (accepted, deprecated); `True` is refused.

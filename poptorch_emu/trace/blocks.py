@@ -61,7 +61,7 @@ def paused() -> Iterator[None]:
 
 
 def is_tracing() -> bool:
-    """Returns whether a model's `forward` is being traced now."""
+    """Returns whether a model's `forward` is being traced now (exact)."""
     return _active is not None
 
 

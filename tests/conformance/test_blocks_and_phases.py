@@ -259,6 +259,11 @@ def test_block_function_then_each_call_is_in_the_block() -> None:
     assert double(X).tolist() == [2, 2]
 
 
+def test_block_id_then_is_a_string() -> None:
+    stage = poptorch.Stage(poptorch.BlockId("a"), poptorch.BlockId(1))
+    assert list(stage.blocks) == ["a", "1"]
+
+
 @pytest.mark.feature("Block", fidelity="exact")
 def test_blocks_when_traced_then_told_at_level_debug(caplog) -> None:
     caplog.set_level(logging.DEBUG, logger="poptorch::python")

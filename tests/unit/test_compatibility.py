@@ -22,7 +22,7 @@ def features(folder: Path, **sources: str) -> dict:
 
 def test_document_in_the_repository_then_is_up_to_date():
     present = compatibility.DOCUMENT.read_text()
-    wanted = compatibility.updated(present, compatibility.features_of(compatibility.TESTS))
+    wanted = compatibility.current(present)
     assert present == wanted, "docs/compatibility.md is stale: run `make docs`"
 
 
@@ -70,3 +70,30 @@ def test_marker_when_the_word_is_unknown_then_lists_the_words(tmp_path):
 def test_marker_when_under_another_name_then_names_the_place(tmp_path):
     with pytest.raises(ValueError, match=r"test_x\.py:1: a marker under another name"):
         features(tmp_path, test_x='f = pytest.mark.feature\n@f("A", fidelity="exact")\ndef t(): 0')
+
+
+def test_names_when_no_test_uses_one_then_refuses():
+    with pytest.raises(ValueError, match=r"No test uses Options\.b, c\."):
+        compatibility.public_names.table(
+            {"Options.a": "exact", "Options.b": "exact", "c": "refused"}, {"a": ["test_a.py"]}
+        )
+
+
+def test_names_then_have_words_and_lines_with_files():
+    rows = compatibility.public_names.table(
+        {"b.c": "exact", "A": "modelled"}, {"A": ["x.py"], "c": ["x.py", "y.py", "z.py"]}
+    )
+    assert rows.splitlines()[2:] == [
+        "| A | modelled | x.py |",
+        "| b.c | exact | x.py, y.py and 1 more |",
+    ]
+
+
+def test_users_then_are_files_whose_code_has_the_name(tmp_path):
+    (tmp_path / "test_a.py").write_text("import m\nm.one(two=3)\nSHOWN = ['three', 'no name']")
+    found = compatibility.public_names.users(tmp_path)
+    assert {name for name in found if name in ("one", "two", "three", "no name")} == {
+        "one",
+        "two",
+        "three",
+    }

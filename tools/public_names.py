@@ -1,0 +1,125 @@
+"""Every public name with its fidelity and the tests that use it, for docs/compatibility.md.
+
+The fidelity word stands in parentheses in the docstring; a member without one has that of its
+class. A test uses a name if the name occurs in its code.
+"""
+
+from __future__ import annotations
+
+import ast
+import enum
+import inspect
+import re
+from collections import defaultdict
+from collections.abc import Iterator
+from importlib import import_module
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import poptorch_emu
+
+_WORD = re.compile(r"\((exact|modelled|accepted|refused)\b")
+# What cannot have a docstring of its own.
+_WORDS = {
+    "__version__": "exact",
+    "attributes_lists": "exact",
+    "BlockId": "exact",
+    "logger": "exact",
+}
+_MODULES = ("optim", "profiling", "testing")
+_GROUPS = ("Training", "Precision", "Jit", "Distributed", "TensorLocations")
+_NUM_SHOWN = 2
+
+
+def names() -> dict[str, str]:
+    """Returns the fidelity of each public name; the name is written as in `poptorch.<name>`.
+
+    Raises:
+        ValueError: a docstring has no word.
+    """
+    found = dict(_of_module(poptorch_emu, ""))
+    for module in _MODULES:
+        found |= _of_module(import_module(f"poptorch_emu.{module}"), f"{module}.")
+    options = poptorch_emu.Options()
+    for group in _GROUPS:
+        found |= _of_class(type(getattr(options, group)), f"Options.{group}", "")
+    silent = sorted(name for name, word in found.items() if not word)
+    if silent:
+        raise ValueError(f"No fidelity word in the docstrings of {', '.join(silent)}.")
+    return found
+
+
+def users(tests: Path) -> dict[str, list[str]]:
+    """Returns the test files in which each identifier occurs, in alphabetical order."""
+    found: dict[str, list[str]] = defaultdict(list)
+    for path in sorted(tests.rglob("test_*.py")):
+        nodes = list(ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
+        for identifier in set(filter(None, map(_identifier, nodes))):
+            found[identifier].append(path.relative_to(tests).as_posix())
+    return found
+
+
+def table(fidelity_of: dict[str, str], files_of: dict[str, list[str]]) -> str:
+    """Returns the table: one name a line, in alphabetical order.
+
+    Raises:
+        ValueError: no test uses a name.
+    """
+    untested = [name for name in fidelity_of if not files_of.get(name.rpartition(".")[2])]
+    if untested:
+        raise ValueError(f"No test uses {', '.join(sorted(untested))}.")
+    lines = ["| `poptorch.` | Fidelity | Used in `tests/` |", "|---|---|---|"]
+    for name in sorted(fidelity_of, key=lambda name: (name.casefold(), name)):
+        files = files_of[name.rpartition(".")[2]]
+        rest = f" and {len(files) - _NUM_SHOWN} more" if len(files) > _NUM_SHOWN else ""
+        lines.append(f"| {name} | {fidelity_of[name]} | {', '.join(files[:_NUM_SHOWN])}{rest} |")
+    return "\n".join(lines)
+
+
+def _of_module(module: ModuleType, prefix: str) -> Iterator[tuple[str, str]]:
+    own = [name for name in vars(module) if _is_own(module, name)]
+    for name in getattr(module, "__all__", own):
+        value = getattr(module, name)
+        if inspect.isclass(value) and name not in _WORDS:
+            yield from _of_class(value, prefix + name, "")
+        elif not inspect.ismodule(value):
+            yield prefix + name, _WORDS.get(name) or _word(value)
+
+
+def _is_own(module: ModuleType, name: str) -> bool:
+    value = vars(module)[name]
+    is_ours = getattr(value, "__module__", None) == module.__name__ and not name.startswith("_")
+    return is_ours and (inspect.isclass(value) or inspect.isfunction(value))
+
+
+def _of_class(cls: type, name: str, default: str) -> Iterator[tuple[str, str]]:
+    """Yields a class and what this package defines in it."""
+    default = _word(cls) or default
+    yield name, default
+    if issubclass(cls, enum.Enum):
+        return
+    for member in dir(cls):
+        owner = next(base for base in cls.__mro__ if member in vars(base))
+        if not member.startswith("_") and owner.__module__.startswith(poptorch_emu.__name__):
+            yield f"{name}.{member}", _word(inspect.getattr_static(cls, member)) or default
+
+
+def _word(value: Any) -> str:
+    found = _WORD.search(inspect.getdoc(value) or "")
+    return found.group(1) if found else ""
+
+
+def _identifier(node: ast.AST) -> str | None:
+    if isinstance(node, ast.Attribute):
+        return node.attr
+    if isinstance(node, ast.Name):
+        return node.id
+    if isinstance(node, ast.FunctionDef):
+        return node.name
+    if isinstance(node, (ast.keyword, ast.alias)):
+        return node.arg if isinstance(node, ast.keyword) else node.name
+    # Tests over many names have them as text.
+    if isinstance(node, ast.Constant) and isinstance(node.value, str):
+        return node.value if node.value.isidentifier() else None
+    return None
