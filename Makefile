@@ -25,7 +25,7 @@ demo: $(VENV)/.built
 	$(BIN)/python tutorials/pipelining/mnist_pipeline.py --epochs 10
 
 test: $(VENV)/.built
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n $(JOBS)
 
 test-ops: $(VENV)/.built
 	PYTHONPATH=tests $(BIN)/python -m opinfo --jobs $(JOBS)
