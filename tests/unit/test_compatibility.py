@@ -1,6 +1,8 @@
 """The table of features in docs/compatibility.md and the tool that writes it."""
 
 import importlib.util
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -21,9 +23,10 @@ def features(folder: Path, **sources: str) -> dict:
 
 
 def test_document_in_the_repository_then_is_up_to_date():
-    present = compatibility.DOCUMENT.read_text()
-    wanted = compatibility.current(present)
-    assert present == wanted, "docs/compatibility.md is stale: run `make docs`"
+    # In a process of its own: PyTorch wraps methods of optimisers once one is used.
+    tool = ROOT / "tools" / "compatibility.py"
+    done = subprocess.run([sys.executable, tool, "--check"], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
 
 
 def test_table_then_has_one_sorted_line_a_feature_with_all_words_and_files(tmp_path):
