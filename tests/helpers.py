@@ -7,7 +7,9 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import pytest
 import torch
+from models import FAMILIES
 
 import poptorch_emu as poptorch
 
@@ -114,3 +116,23 @@ def assert_same_training(
             torch.testing.assert_close(
                 state[name], value, rtol=rtol, atol=atol, msg=lambda m, n=name: f"{n}: {m}"
             )
+
+
+def assert_same_bits_for_any_workers(
+    monkeypatch: pytest.MonkeyPatch, setting: Setting, options: poptorch.Options
+) -> None:
+    """Trains the same clipped model by one worker thread and by four; both give the same bits."""
+    model = FAMILIES["mlp"].make(4)
+    batch = FAMILIES["mlp"].batch(2 * setting.num_micro_batches)
+    states = []
+    for workers in ("1", "4"):
+        monkeypatch.setenv("POPTORCH_EMU_WORKERS", workers)
+        trained = copy.deepcopy(model)
+        optimizer = poptorch.optim.Adam(trained.parameters(), lr=0.01, max_grad_norm=0.1)
+        training = poptorch.trainingModel(trained, options.clone(), optimizer)
+        for _ in range(3):
+            training(*batch)
+        training.destroy()
+        states.append(trained.state_dict())
+    for name, value in states[0].items():
+        assert torch.equal(value, states[1][name])

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from helpers import Batch, Setting, plain_step
+from helpers import Batch, Setting, assert_same_bits_for_any_workers, plain_step
 from models import FAMILIES
 from torch import nn
 
@@ -286,20 +286,7 @@ def test_updates_when_tensors_are_sharded_then_as_without_a_moving_scale(name: s
 
 def test_scale_when_workers_differ_then_bits_are_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     setting = Setting("pipelined", accumulation=7, replicas=2)
-    model = FAMILIES["mlp"].make(4)
-    batch = FAMILIES["mlp"].batch(2 * setting.num_micro_batches)
-    states = []
-    for workers in ("1", "4"):
-        monkeypatch.setenv("POPTORCH_EMU_WORKERS", workers)
-        trained = copy.deepcopy(model)
-        optimizer = poptorch.optim.Adam(trained.parameters(), lr=0.01, max_grad_norm=0.1)
-        training = poptorch.trainingModel(trained, options(setting), optimizer)
-        for _ in range(3):
-            training(*batch)
-        training.destroy()
-        states.append(trained.state_dict())
-    for key, value in states[0].items():
-        assert torch.equal(value, states[1][key])
+    assert_same_bits_for_any_workers(monkeypatch, setting, options(setting))
 
 
 def one_weight_training(opts: poptorch.Options | None = None) -> tuple[Any, Any]:

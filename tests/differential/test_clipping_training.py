@@ -8,7 +8,7 @@ import math
 
 import pytest
 import torch
-from helpers import Setting, assert_same_training, plain_step
+from helpers import Setting, assert_same_bits_for_any_workers, assert_same_training, plain_step
 from models import FAMILIES
 
 import poptorch_emu as poptorch
@@ -99,22 +99,9 @@ def test_clipping_when_loss_is_scaled_then_the_limit_is_of_the_scaled_gradient()
 def test_clipping_when_workers_differ_then_bits_are_the_same(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    setting = Setting("pipelined", accumulation=8, replicas=2)
     torch.manual_seed(3)
-    model = FAMILIES["mlp"].make(4)
-    batch = FAMILIES["mlp"].batch(2 * setting.num_micro_batches)
-    states = []
-    for workers in ("1", "4"):
-        monkeypatch.setenv("POPTORCH_EMU_WORKERS", workers)
-        trained = copy.deepcopy(model)
-        optimizer = poptorch.optim.Adam(trained.parameters(), lr=0.01, max_grad_norm=0.1)
-        training = poptorch.trainingModel(trained, setting.options(), optimizer)
-        for _ in range(3):
-            training(*batch)
-        training.destroy()
-        states.append(trained.state_dict())
-    for name, value in states[0].items():
-        assert torch.equal(value, states[1][name])
+    setting = Setting("pipelined", accumulation=8, replicas=2)
+    assert_same_bits_for_any_workers(monkeypatch, setting, setting.options())
 
 
 def test_plain_loop_when_clipped_then_differs_from_the_unclipped_one() -> None:
