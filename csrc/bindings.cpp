@@ -94,6 +94,7 @@ void bind_executor(py::module_& m) {
       .def("remote_loaded_bytes", &Executor::remote_loaded_bytes)
       .def("remote_stored_bytes", &Executor::remote_stored_bytes)
       .def("peak_link_items", &Executor::peak_link_items)
+      .def("peak_link_bytes", &Executor::peak_link_bytes)
       .def("input_spans", [](const Executor& e) { return as_pairs(e.input_spans()); })
       .def("output_spans", [](const Executor& e) { return as_pairs(e.output_spans()); });
 }

@@ -289,6 +289,7 @@ void bind_plan(ProgramClass& program) {
       .def("set_remote_accumulator",
            [](Program& p, int64_t id) { p.accumulators.at(id).is_remote = true; })
       .def("set_remote_link", [](Program& p, int64_t id) { p.links.at(id).is_remote = true; })
+      .def("shard_link", [](Program& p, int64_t id) { p.links.at(id).is_sharded = true; })
       .def("set_schedule", &set_schedule)
       .def("set_numerics", [](Program& p, bool checks_floating_point, bool rounds_stochastically) {
         p.numerics = {checks_floating_point, rounds_stochastically};

@@ -198,11 +198,7 @@ class ShardingConfig:
     weight: int | None = None
     optimizer: int | None = None
     accumulator: int | None = None
-
-    @property
-    def is_asked_for(self) -> bool:
-        """Whether any kind of tensor is cut."""
-        return (self.weight, self.optimizer, self.accumulator) != (None, None, None)
+    activation: int | None = None
 
 
 @dataclass(frozen=True)

@@ -147,7 +147,11 @@ struct Link {
   SegmentId consumer;
   std::vector<RegisterId> consumer_registers;
   int64_t capacity;
-  bool is_remote = false;  // its items wait in streaming memory; a local link may stand beside it
+  // Links of other kinds may stand beside it.
+  bool is_remote = false;  // its items wait in streaming memory
+  // Its values are the same on all replicas, and each holds a part of them until all have taken
+  // them out; between micro-batch segments only.
+  bool is_sharded = false;
 };
 
 // Which group each replica belongs to; all to one where nothing is said.

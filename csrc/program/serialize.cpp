@@ -129,8 +129,10 @@ void fields(Archive& archive, Segment& segment) {
 
 template <typename Archive>
 void fields(Archive& archive, Link& link) {
-  auto& [producer, producer_registers, consumer, consumer_registers, capacity, is_remote] = link;
-  archive(producer, producer_registers, consumer, consumer_registers, capacity, is_remote);
+  auto& [producer, producer_registers, consumer, consumer_registers, capacity, is_remote,
+         is_sharded] = link;
+  archive(producer, producer_registers, consumer, consumer_registers, capacity, is_remote,
+          is_sharded);
 }
 
 template <typename Archive>
@@ -192,7 +194,7 @@ void fields(Archive& archive, Program& program) {
 namespace {
 
 // "IPUPROG" and the version of the format: 1. Change it with any change of what is written.
-constexpr std::string_view kMagic("IPUPROG\x01", 8);
+constexpr std::string_view kMagic("IPUPROG\x02", 8);
 
 // FNV-1a, of eight bytes at a time.
 uint64_t checksum(std::string_view bytes) {

@@ -151,8 +151,9 @@ std::string Program::text() const {
   for (const Link& link : links) {
     out << "link " << at(link.producer).name << " -> " << at(link.consumer).name << ": "
         << link.producer_registers.size() << " tensors, depth " << link.capacity
-        << (link.is_remote ? ", in streaming memory" : "") << ","
-        << text_of(link.producer_registers) << " ->" << text_of(link.consumer_registers) << "\n";
+        << (link.is_sharded ? ", in parts" : "") << (link.is_remote ? ", in streaming memory" : "")
+        << "," << text_of(link.producer_registers) << " ->" << text_of(link.consumer_registers)
+        << "\n";
   }
   return out.str();
 }

@@ -122,7 +122,7 @@ class SegmentChecker {
 };
 
 void check_links(const Program& program) {
-  std::set<std::tuple<SegmentId, SegmentId, bool>> seen;
+  std::set<std::tuple<SegmentId, SegmentId, bool, bool>> seen;
   for (const Link& link : program.links) {
     const std::string where = "A link";
     check_id(program.segments, link.producer, where, "segment");
@@ -138,7 +138,12 @@ void check_links(const Program& program) {
       throw Error("The link from '" + producer.name + "' to '" + program.at(link.consumer).name +
                   "' needs the same runners at both ends, or one that sends");
     }
-    if (!seen.insert({link.producer, link.consumer, link.is_remote}).second) {
+    if (link.is_sharded && (producer.kind == SegmentKind::kWindow ||
+                            program.at(link.consumer).kind == SegmentKind::kWindow)) {
+      throw Error("The link from '" + producer.name + "' to '" + program.at(link.consumer).name +
+                  "' carries parts of values, which is possible between micro-batches only");
+    }
+    if (!seen.insert({link.producer, link.consumer, link.is_remote, link.is_sharded}).second) {
       throw Error("There are two links from '" + program.at(link.producer).name + "' to '" +
                   program.at(link.consumer).name + "'");
     }

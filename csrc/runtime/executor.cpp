@@ -58,8 +58,7 @@ Executor::Executor(std::shared_ptr<const Program> program, ExecutorOptions optio
   num_groups_ = 1 + *std::max_element(options_.input_group_of_replica.begin(),
                                       options_.input_group_of_replica.end());
   find_ends();
-  queues_.resize(program_->links.size());
-  for (auto& of_replica : queues_) of_replica.resize(options_.num_replicas);
+  for (const Link& link : program_->links) queues_.emplace_back(link, options_.num_replicas);
   for (const Segment& segment : program_->segments) {
     std::vector<std::unique_ptr<Frame>> of_replica;
     for (int64_t r = 0; r < options_.num_replicas; ++r) {
@@ -109,11 +108,13 @@ std::vector<Event> Executor::take_events() { return std::exchange(events_, {}); 
 
 std::vector<int64_t> Executor::peak_link_items() const {
   std::vector<int64_t> peaks;
-  for (const auto& of_replica : queues_) {
-    int64_t peak = 0;
-    for (const LinkQueue& link : of_replica) peak = std::max(peak, link.peak);
-    peaks.push_back(peak);
-  }
+  for (const LinkQueue& queue : queues_) peaks.push_back(queue.peak());
+  return peaks;
+}
+
+std::vector<int64_t> Executor::peak_link_bytes() const {
+  std::vector<int64_t> peaks;
+  for (const LinkQueue& queue : queues_) peaks.push_back(queue.peak_bytes());
   return peaks;
 }
 
@@ -215,16 +216,18 @@ void Executor::clean_up() {
   outputs_.clear();
   caller_state_.reset();
   if (!error_) return;
-  for (auto& of_replica : queues_) {
-    for (LinkQueue& link : of_replica) link.items.clear();
-  }
+  for (LinkQueue& queue : queues_) queue.clear();
   for (auto& of_replica : frames_) {
     for (auto& frame : of_replica) frame->clear();
   }
   accumulators_.clear();
   memory_.roll_back();
   num_running_ = 0;
-  for (VirtualIpu& ipu : ipus_) ipu.is_running = false;
+  for (VirtualIpu& ipu : ipus_) {
+    ipu.is_running = false;
+    ipu.taken.clear();
+    ipu.given.clear();
+  }
 }
 
 void Executor::serve(int64_t worker) {

@@ -20,6 +20,7 @@
 #include "runtime/accumulators.h"
 #include "runtime/collector.h"
 #include "runtime/frame.h"
+#include "runtime/link_queue.h"
 #include "runtime/memory.h"
 #include "runtime/remote.h"
 #include "runtime/result_stream.h"
@@ -108,6 +109,8 @@ class Executor {
     return peak_accumulator_bytes_.at(replica);
   }
   std::vector<int64_t> peak_link_items() const;
+  // For each link the most bytes that one replica's values in it ever had.
+  std::vector<int64_t> peak_link_bytes() const;
 
   // Bytes that came from and went to streaming memory since the executor was made.
   int64_t remote_loaded_bytes() const { return remote_.loaded_bytes(); }
@@ -118,15 +121,14 @@ class Executor {
   const std::vector<std::vector<Span>>& output_spans() const { return output_spans_; }
 
  private:
-  struct LinkQueue {
-    std::deque<std::vector<at::Tensor>> items;
-    int64_t peak = 0;
-  };
   struct VirtualIpu {
     int64_t replica;
     int64_t ipu;
     size_t position = 0;  // next action in the IPU's list
     bool is_running = false;
+    // Of the action that runs: what its incoming links gave, and what its outgoing ones will get.
+    std::vector<std::vector<Item>> taken = {};
+    std::vector<Item> given = {};
   };
 
   struct HostRequest {
@@ -138,7 +140,6 @@ class Executor {
   };
 
   const Action& next_action(const VirtualIpu& ipu) const;
-  LinkQueue& queue(LinkId id, int64_t replica);
 
   // The following are called with the lock held.
   VirtualIpu* find_ready();
@@ -147,9 +148,9 @@ class Executor {
   bool takes_part(const VirtualIpu& ipu) const;
   void move_to(VirtualIpu& ipu, size_t position);
   bool has_links_ready(const Segment& segment, int64_t replica);
-  void take_inputs(const VirtualIpu& ipu, const Action& action);
+  void take_inputs(VirtualIpu& ipu, const Action& action);
   std::vector<int64_t> receivers(const Link& link, int64_t replica) const;
-  void give_outputs(const VirtualIpu& ipu, const Action& action);
+  void give_outputs(VirtualIpu& ipu, const Action& action);
   void advance(VirtualIpu& ipu);
   void finish_window();
   [[noreturn]] void report_deadlock() const;
@@ -158,11 +159,12 @@ class Executor {
   void note_results(const VirtualIpu& ipu, const Action& action);
 
   // Called without the lock.
-  void execute(const VirtualIpu& ipu, const Action& action);
+  void execute(VirtualIpu& ipu, const Action& action);
+  void unpack_inputs(VirtualIpu& ipu, const Segment& segment, Frame& frame);
+  void pack_outputs(VirtualIpu& ipu, const Segment& segment, Frame& frame);
   at::Tensor rng_for(const VirtualIpu& ipu, int64_t global_micro_batch) const;
-  void fetch_remote(Frame& frame, const Segment& segment);
-  void send_remote(Frame& frame, const Segment& segment);
   void load(Frame& frame, const Load& load, const VirtualIpu& ipu, const Action& action);
+  at::Tensor came_from_remote(const at::Tensor& value, bool is_gathered);
   [[noreturn]] void fail(const Segment& segment, const Action& action, const VirtualIpu& ipu,
                          const std::string& cause) const;
   void store(Frame& frame, const Store& store, const VirtualIpu& ipu, const Action& action);
@@ -196,7 +198,7 @@ class Executor {
   // By input: the first segment that reads it. By output: whether it appears once a window.
   std::vector<SegmentId> first_reader_;
   std::vector<bool> is_window_output_;
-  std::vector<std::vector<LinkQueue>> queues_;               // by link, then replica
+  std::vector<LinkQueue> queues_;                            // by link
   std::vector<std::vector<std::unique_ptr<Frame>>> frames_;  // by segment, then replica
   std::vector<VirtualIpu> ipus_;
   std::map<std::string, HostFunction> host_functions_;

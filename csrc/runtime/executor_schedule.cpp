@@ -80,10 +80,6 @@ const Action& Executor::next_action(const VirtualIpu& ipu) const {
   return program_->schedule[ipu.ipu][ipu.position];
 }
 
-Executor::LinkQueue& Executor::queue(LinkId id, int64_t replica) {
-  return queues_[id.value][replica];
-}
-
 Executor::VirtualIpu* Executor::find_ready() {
   for (VirtualIpu& ipu : ipus_) {
     if (!ipu.is_running && is_ready(ipu)) return &ipu;
@@ -126,14 +122,10 @@ void Executor::move_to(VirtualIpu& ipu, size_t position) {
 }
 
 bool Executor::has_links_ready(const Segment& segment, int64_t replica) {
-  for (LinkId id : segment.incoming) {
-    if (queue(id, replica).items.empty()) return false;
-  }
-  for (LinkId id : segment.outgoing) {
-    const int64_t held = static_cast<int64_t>(queue(id, replica).items.size());
-    if (held >= program_->links[id.value].capacity) return false;
-  }
-  return true;
+  const auto has_item = [&](LinkId id) { return queues_[id.value].has_item(replica); };
+  const auto has_room = [&](LinkId id) { return queues_[id.value].has_room(replica); };
+  return std::all_of(segment.incoming.begin(), segment.incoming.end(), has_item) &&
+         std::all_of(segment.outgoing.begin(), segment.outgoing.end(), has_room);
 }
 
 void Executor::advance(VirtualIpu& ipu) {

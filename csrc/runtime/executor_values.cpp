@@ -10,15 +10,9 @@
 
 namespace poptorch_emu {
 
-void Executor::take_inputs(const VirtualIpu& ipu, const Action& action) {
-  Frame& frame = *frames_[action.segment.value][ipu.replica];
+void Executor::take_inputs(VirtualIpu& ipu, const Action& action) {
   for (LinkId id : program_->at(action.segment).incoming) {
-    LinkQueue& link = queue(id, ipu.replica);
-    const std::vector<RegisterId>& targets = program_->links[id.value].consumer_registers;
-    for (size_t i = 0; i < targets.size(); ++i) {
-      frame[targets[i]] = std::move(link.items.front()[i]);
-    }
-    link.items.pop_front();
+    ipu.taken.push_back(queues_[id.value].pop(ipu.replica));
   }
 }
 
@@ -28,35 +22,32 @@ std::vector<int64_t> Executor::receivers(const Link& link, int64_t replica) cons
   return speaks_for_all ? program_->at(link.consumer).runners : std::vector<int64_t>{replica};
 }
 
-void Executor::give_outputs(const VirtualIpu& ipu, const Action& action) {
-  Frame& frame = *frames_[action.segment.value][ipu.replica];
-  for (LinkId id : program_->at(action.segment).outgoing) {
-    const Link& link = program_->links[id.value];
-    std::vector<at::Tensor> item;
-    for (RegisterId source : link.producer_registers) item.push_back(frame[source]);
+void Executor::give_outputs(VirtualIpu& ipu, const Action& action) {
+  const std::vector<LinkId>& outgoing = program_->at(action.segment).outgoing;
+  for (size_t i = 0; i < outgoing.size(); ++i) {
+    const Link& link = program_->links[outgoing[i].value];
     for (int64_t receiver : receivers(link, ipu.replica)) {
-      LinkQueue& target = queue(id, receiver);
-      target.items.push_back(item);
-      target.peak = std::max(target.peak, static_cast<int64_t>(target.items.size()));
+      queues_[outgoing[i].value].push(receiver, ipu.given[i]);
     }
   }
-  frame.clear();
+  ipu.given.clear();
 }
 
 int64_t Executor::global_micro_batch(const Action& action) const {
   return window_ * program_->micro_batches_per_window + action.micro_batch;
 }
 
-void Executor::execute(const VirtualIpu& ipu, const Action& action) {
+void Executor::execute(VirtualIpu& ipu, const Action& action) {
   const Segment& segment = program_->at(action.segment);
   Frame& frame = *frames_[action.segment.value][ipu.replica];
   try {
     for (AccumulatorId id : segment.reductions) accumulators_.reduce(id, ipu.replica);
-    fetch_remote(frame, segment);
+    unpack_inputs(ipu, segment, frame);
     for (const Load& item : segment.loads) load(frame, item, ipu, action);
     frame.run(action.micro_batch, ipu.replica);
     for (const Store& item : segment.stores) store(frame, item, ipu, action);
-    send_remote(frame, segment);
+    pack_outputs(ipu, segment, frame);
+    frame.clear();
   } catch (const Error&) {
     throw;
   } catch (const c10::Error& error) {
@@ -66,24 +57,18 @@ void Executor::execute(const VirtualIpu& ipu, const Action& action) {
   }
 }
 
-// Values that other links carry too become the same copies there, with the same numbers.
-void Executor::send_remote(Frame& frame, const Segment& segment) {
-  for (LinkId id : segment.outgoing) {
-    const Link& link = program_->links[id.value];
-    if (!link.is_remote) continue;
-    for (RegisterId source : link.producer_registers) {
-      frame[source] = remote_.store(frame[source]);
-    }
+void Executor::unpack_inputs(VirtualIpu& ipu, const Segment& segment, Frame& frame) {
+  for (size_t i = 0; i < segment.incoming.size(); ++i) {
+    const Link& link = program_->links[segment.incoming[i].value];
+    unpack(link, std::move(ipu.taken[i]), ipu.replica, frame, remote_);
   }
+  ipu.taken.clear();
 }
 
-void Executor::fetch_remote(Frame& frame, const Segment& segment) {
-  for (LinkId id : segment.incoming) {
+void Executor::pack_outputs(VirtualIpu& ipu, const Segment& segment, Frame& frame) {
+  for (LinkId id : segment.outgoing) {
     const Link& link = program_->links[id.value];
-    if (!link.is_remote) continue;
-    for (RegisterId target : link.consumer_registers) {
-      frame[target] = remote_.load(frame[target]);
-    }
+    ipu.given.push_back(packed(link, frame, ipu.replica, options_.num_replicas, remote_));
   }
 }
 
@@ -98,9 +83,12 @@ void Executor::load(Frame& frame, const Load& load, const VirtualIpu& ipu, const
   at::Tensor& target = frame[load.target];
   const int64_t micro_batch = global_micro_batch(action);
   if (const auto* source = std::get_if<LoadVariable>(&load.source)) {
+    const Variable& variable = program_->variables[source->variable.value];
     target = source->is_shard ? memory_.variable_shard(source->variable, ipu.replica)
                               : memory_.variable(source->variable, ipu.replica);
-    if (program_->variables[source->variable.value].is_remote) target = remote_.load(target);
+    if (variable.is_remote) {
+      target = came_from_remote(target, variable.is_sharded && !source->is_shard);
+    }
   } else if (const auto* source = std::get_if<LoadConstant>(&load.source)) {
     target = program_->constants[source->constant.value];
   } else if (const auto* source = std::get_if<LoadInput>(&load.source)) {
@@ -115,10 +103,22 @@ void Executor::load(Frame& frame, const Load& load, const VirtualIpu& ipu, const
   } else if (const auto* source = std::get_if<LoadAccumulator>(&load.source)) {
     target = source->is_shard ? accumulators_.total_shard(source->accumulator, ipu.replica)
                               : accumulators_.total(source->accumulator, ipu.replica);
-    if (program_->accumulators[source->accumulator.value].is_remote) target = remote_.load(target);
+    const Accumulator& accumulator = program_->accumulators[source->accumulator.value];
+    if (accumulator.is_remote) {
+      target = came_from_remote(target, accumulator.is_sharded && !source->is_shard);
+    }
   } else {
     target = rng_for(ipu, micro_batch);
   }
+}
+
+// What was put together from the parts of all replicas is a copy already, and each of them fetched
+// only its own part.
+at::Tensor Executor::came_from_remote(const at::Tensor& value, bool is_gathered) {
+  if (!is_gathered) return remote_.load(value);
+  remote_.note_loaded(shard_length(value.numel(), options_.num_replicas) *
+                      static_cast<int64_t>(value.element_size()));
+  return value;
 }
 
 at::Tensor Executor::rng_for(const VirtualIpu& ipu, int64_t global_micro_batch) const {

@@ -12,6 +12,8 @@ class RemoteTraffic {
  public:
   // A copy for the IPU of a tensor in streaming memory.
   at::Tensor load(const at::Tensor& remote);
+  // Counts what came by way of a copy that was made elsewhere.
+  void note_loaded(int64_t num_bytes) { loaded_bytes_ += num_bytes; }
   // A copy for streaming memory of a tensor on the IPU.
   at::Tensor store(const at::Tensor& local);
 

@@ -37,4 +37,18 @@ at::Tensor gathered(const std::vector<at::Tensor>& shards, at::IntArrayRef sizes
   return at::cat(shards).narrow(0, 0, c10::multiply_integers(sizes)).reshape(sizes);
 }
 
+at::Tensor dense_copy_unless_dense(const at::Tensor& tensor) {
+  return tensor.is_non_overlapping_and_dense() ? tensor : tensor.clone();
+}
+
+Layout layout_of(const at::Tensor& dense) { return {dense.sizes().vec(), dense.strides().vec()}; }
+
+at::Tensor in_memory_order(const at::Tensor& dense) {
+  return dense.as_strided({dense.numel()}, {1});
+}
+
+at::Tensor laid_out(const std::vector<at::Tensor>& shards, const Layout& layout) {
+  return at::cat(shards).as_strided(layout.sizes, layout.strides);
+}
+
 }  // namespace poptorch_emu

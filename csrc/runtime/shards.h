@@ -19,4 +19,18 @@ void put_shard(at::Tensor& whole, int64_t index, int64_t count, const at::Tensor
 // The tensor of shape `sizes` whose parts are `shards`; a fresh copy.
 at::Tensor gathered(const std::vector<at::Tensor>& shards, at::IntArrayRef sizes);
 
+// How the elements of a tensor lie in its memory.
+struct Layout {
+  std::vector<int64_t> sizes;
+  std::vector<int64_t> strides;
+};
+
+// `tensor`, or a copy of it whose elements lie side by side in memory.
+at::Tensor dense_copy_unless_dense(const at::Tensor& tensor);
+Layout layout_of(const at::Tensor& dense);
+// The elements of `dense` as a tensor with one dimension, in the order of its memory.
+at::Tensor in_memory_order(const at::Tensor& dense);
+// The tensor whose parts in this order are `shards`; a fresh copy.
+at::Tensor laid_out(const std::vector<at::Tensor>& shards, const Layout& layout);
+
 }  // namespace poptorch_emu

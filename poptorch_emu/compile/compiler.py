@@ -22,6 +22,7 @@ from poptorch_emu.compile.limits import (
     check_trained_and_written,
     check_written_variables,
 )
+from poptorch_emu.compile.links import plan_links
 from poptorch_emu.compile.lower import Lowering
 from poptorch_emu.compile.output_limits import (
     check_anchors,
@@ -32,6 +33,7 @@ from poptorch_emu.compile.overlap import check_overlap
 from poptorch_emu.compile.phases import check_phases
 from poptorch_emu.compile.plan_memory import plan_memory
 from poptorch_emu.compile.recompute import recomputation_of, recomputed_operations
+from poptorch_emu.compile.replica_equal import replica_equal_values
 from poptorch_emu.compile.segments import cut
 from poptorch_emu.config import CompileConfig, PipelineOrder, StrategyConfig, StrategyKind
 from poptorch_emu.errors import make_error
@@ -231,10 +233,11 @@ def lower(
     config = request.config
     recomputed = recomputed_operations(graph, placed, recomputation_of(config, placed))
     segments = cut(graph, placed, config.is_training, recomputed)
-    lowering = Lowering(graph, segments, placed, schedule, config, request.optimizer)
+    links = plan_links(segments, placed, schedule, config, replica_equal_values(graph, config))
+    lowering = Lowering(graph, segments, links, placed, schedule, config, request.optimizer)
     lowering.run([tensor.dim() > 0 for tensor in request.tensors], request.parameters)
     inventory = Inventory(
-        graph, segments, placed, schedule, config, lowering.update, lowering.variables
+        graph, segments, links, placed, schedule, config, lowering.update, lowering.variables
     )
     memory = plan_memory(inventory)
     names = {*anchors.tensor_names(graph, config.names_modules), *lowering.window_names}

@@ -9,6 +9,7 @@ from functools import cached_property
 import torch
 
 from poptorch_emu.compile.executable import VariableInfo
+from poptorch_emu.compile.links import LinkPlan
 from poptorch_emu.compile.placement import location_of
 from poptorch_emu.compile.segments import SegmentedGraph
 from poptorch_emu.compile.update_lowering import UpdatePlan
@@ -24,13 +25,18 @@ class Use:
 
     Attributes:
         num_bytes: of the whole tensor, or of the replica's part.
-        is_remote: it comes from streaming memory.
+        moved_bytes: that come from streaming memory: of what is put together, the replica's part.
         is_gathered: it is put together from the parts of all replicas.
     """
 
     num_bytes: int
-    is_remote: bool
+    moved_bytes: int
     is_gathered: bool
+
+    @property
+    def is_fetched(self) -> bool:
+        """Whether the segment computes on a copy."""
+        return self.moved_bytes > 0 or self.is_gathered
 
 
 @dataclass(frozen=True)
@@ -40,6 +46,7 @@ class Inventory:
     Attributes:
         graph: what was cut.
         cut: the segments of the micro-batches.
+        links: what crosses between them.
         placed: which IPU runs what.
         schedule: how many items the links hold.
         config: where things are kept.
@@ -49,6 +56,7 @@ class Inventory:
 
     graph: Graph
     cut: SegmentedGraph
+    links: tuple[LinkPlan, ...]
     placed: Partition
     schedule: Schedule
     config: CompileConfig
@@ -79,7 +87,19 @@ class Inventory:
         """
         if not is_part or not variable.shape:
             return variable.num_elements
-        return -(-variable.num_elements // self.config.replication_factor)
+        return self.part_of(variable.num_elements)
+
+    def part_of(self, num_elements: int) -> int:
+        """Returns the elements of each replica's part."""
+        return -(-num_elements // self.config.replication_factor)
+
+    def item_bytes(self, link: LinkPlan) -> int:
+        """Returns the size of one item of a link whose values each have memory of their own."""
+        values = [node.meta["val"] for node in link.nodes]
+        return sum(
+            (self.part_of(value.numel()) if link.is_shard else value.numel()) * value.itemsize
+            for value in values
+        )
 
     def use_of(self, source: Source, is_sharded: bool) -> Use | None:
         """Returns what a load of a variable or of a weight's accumulator takes.
@@ -91,16 +111,19 @@ class Inventory:
         variable = self.variables.get(source.name)
         if variable is None or self.update is None and source.kind is SourceKind.GRADIENT:
             return None
-        elements = self.elements_of(variable, is_sharded)
-        takes_whole = not is_sharded or not variable.shape
         if source.kind is SourceKind.VARIABLE:
-            size, is_remote = elements * variable.dtype.itemsize, self.is_remote(variable)
-            return Use(size, is_remote, takes_whole and self.is_shard(variable))
-        if source.kind is SourceKind.GRADIENT:
-            is_gathered = takes_whole and self.is_sharded_accumulator(variable.name)
-            size = elements * self.accumulator_type.itemsize
-            return Use(size, self.is_remote_accumulator(variable), is_gathered)
-        return None
+            is_cut, is_remote = self.is_shard(variable), self.is_remote(variable)
+            item_bytes = variable.dtype.itemsize
+        elif source.kind is SourceKind.GRADIENT:
+            is_cut = self.is_sharded_accumulator(variable.name)
+            is_remote = self.is_remote_accumulator(variable)
+            item_bytes = self.accumulator_type.itemsize
+        else:
+            return None
+        used = self.elements_of(variable, is_sharded) * item_bytes
+        is_gathered = is_cut and (not is_sharded or not variable.shape)
+        own = self.elements_of(variable, is_part=True) * item_bytes if is_gathered else used
+        return Use(used, own if is_remote else 0, is_gathered)
 
     def is_sharded_accumulator(self, weight: str) -> bool:
         """Whether each replica holds a part of the accumulated gradient."""

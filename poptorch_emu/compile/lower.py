@@ -6,6 +6,7 @@ is decided here or above; the engine only obeys.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -14,8 +15,9 @@ import torch
 from poptorch_emu import _C
 from poptorch_emu.compile.executable import VariableInfo
 from poptorch_emu.compile.hyper_parameters import scalar_name, scalar_value, split_scalar
+from poptorch_emu.compile.links import LinkPlan
 from poptorch_emu.compile.loss_scale_parts import FACTOR_VARIABLE
-from poptorch_emu.compile.placement import location_of, parts_of
+from poptorch_emu.compile.placement import location_of
 from poptorch_emu.compile.segment import Body, Instruction, Register, Segment
 from poptorch_emu.compile.segments import SegmentedGraph
 from poptorch_emu.compile.update_lowering import UpdatePlan
@@ -24,7 +26,7 @@ from poptorch_emu.config import AnchorConfig, CompileConfig
 from poptorch_emu.ir.graph import Graph, SinkKind, Source, SourceKind, source_of
 from poptorch_emu.schedule.actions import Action, Kind
 from poptorch_emu.schedule.partition import Partition
-from poptorch_emu.schedule.schedule import Port, Schedule, link_depth
+from poptorch_emu.schedule.schedule import Port, Schedule
 from poptorch_emu.update.config import OptimizerConfig
 from poptorch_emu.update.loss_scale import FACTOR
 
@@ -47,6 +49,7 @@ class Lowering:
         self,
         graph: Graph,
         cut: SegmentedGraph,
+        links: Sequence[LinkPlan],
         partition: Partition,
         schedule: Schedule,
         config: CompileConfig,
@@ -63,6 +66,7 @@ class Lowering:
         self.update: UpdatePlan | None = None
         self._graph = graph
         self._cut = cut
+        self._links = links
         self._partition = partition
         self._schedule = schedule
         self._config = config
@@ -129,19 +133,19 @@ class Lowering:
             self._segments[port] = self._emit(segment, ipu, _C.SegmentKind.MICRO_BATCH)
 
     def _add_links(self) -> None:
-        for (producer, consumer), crossing in self._cut.crossings.items():
-            source, target = self._cut.segments[producer], self._cut.segments[consumer]
-            depth = link_depth(self._schedule, producer, consumer)
-            for nodes, is_remote in parts_of(self._config, self._partition, crossing):
-                link = self.program.add_link(
-                    self._segments[producer],
-                    [source.registers[node] for node in nodes],
-                    self._segments[consumer],
-                    [target.registers[node] for node in nodes],
-                    depth,
-                )
-                if is_remote:
-                    self.program.set_remote_link(link)
+        for plan in self._links:
+            source, target = self._cut.segments[plan.producer], self._cut.segments[plan.consumer]
+            link = self.program.add_link(
+                self._segments[plan.producer],
+                [source.registers[node] for node in plan.nodes],
+                self._segments[plan.consumer],
+                [target.registers[node] for node in plan.nodes],
+                plan.depth,
+            )
+            if plan.is_remote:
+                self.program.set_remote_link(link)
+            if plan.is_shard:
+                self.program.shard_link(link)
 
     def _set_remote(self) -> None:
         """Says which variables and accumulators live in streaming memory."""

@@ -12,11 +12,11 @@ from dataclasses import replace
 
 from torch import fx
 
-from poptorch_emu.compile.segments import Crossing
 from poptorch_emu.config import CompileConfig, TensorLocation
 from poptorch_emu.enums import Liveness
 from poptorch_emu.schedule.actions import Kind
 from poptorch_emu.schedule.partition import Partition
+from poptorch_emu.schedule.schedule import Port
 
 
 def location_of(config: CompileConfig, is_state: bool) -> TensorLocation:
@@ -24,26 +24,19 @@ def location_of(config: CompileConfig, is_state: bool) -> TensorLocation:
     return config.locations.optimizer if is_state else _of_phases(config, config.locations.weight)
 
 
-def is_stash(crossing: Crossing) -> bool:
-    """Returns whether the values wait from a forward for a backward."""
-    return (crossing.producer[0], crossing.consumer[0]) == (Kind.FORWARD, Kind.BACKWARD)
+def is_stash(producer: Port, consumer: Port) -> bool:
+    """Returns whether what goes from one segment to another waits from forward for backward."""
+    return (producer[0], consumer[0]) == (Kind.FORWARD, Kind.BACKWARD)
 
 
-def parts_of(
-    config: CompileConfig, placed: Partition, crossing: Crossing
-) -> list[tuple[list[fx.Node], bool]]:
-    """Returns the values that cross on chip, and those that wait in streaming memory.
-
-    Returns:
-        One or two pairs of the values and whether they are remote.
-    """
+def leaves_chip(
+    config: CompileConfig, placed: Partition, producer: Port, consumer: Port, value: fx.Node
+) -> bool:
+    """Returns whether `value` waits in streaming memory between two segments."""
     location = _of_phases(config, config.locations.activation)
-    leaves = is_stash(crossing) or _changes_phase(config, placed, crossing)
-    remote = [
-        node for node in crossing.nodes if leaves and location.is_remote(node.meta["val"].numel())
-    ]
-    local = [node for node in crossing.nodes if node not in remote]
-    return [part for part in ((local, False), (remote, True)) if part[0]]
+    if not location.is_remote(value.meta["val"].numel()):
+        return False
+    return is_stash(producer, consumer) or _changes_phase(config, placed, producer, consumer)
 
 
 def _of_phases(config: CompileConfig, asked: TensorLocation) -> TensorLocation:
@@ -53,10 +46,9 @@ def _of_phases(config: CompileConfig, asked: TensorLocation) -> TensorLocation:
     return asked
 
 
-def _changes_phase(config: CompileConfig, placed: Partition, crossing: Crossing) -> bool:
-    """Returns whether the values go to another phase, and those of each phase leave the chip."""
-    producer, consumer = (
-        placed.places[stage].phase for _, stage in (crossing.producer, crossing.consumer)
-    )
+def _changes_phase(
+    config: CompileConfig, placed: Partition, producer: Port, consumer: Port
+) -> bool:
+    """Returns whether values go to another phase, and those of each phase leave the chip."""
     leaves = config.strategy.liveness is Liveness.OffChipAfterEachPhase
-    return leaves and producer != consumer
+    return leaves and placed.places[producer[1]].phase != placed.places[consumer[1]].phase

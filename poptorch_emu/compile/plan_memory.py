@@ -9,12 +9,12 @@ import torch
 from torch import fx
 
 from poptorch_emu.compile.inventory import Inventory
+from poptorch_emu.compile.links import LinkPlan
 from poptorch_emu.compile.memory_plan import Content, Holding, MemoryPlan, Store
-from poptorch_emu.compile.placement import is_stash, location_of, parts_of
+from poptorch_emu.compile.placement import location_of
 from poptorch_emu.compile.plan_traffic import movements
 from poptorch_emu.compile.plan_workspace import workspaces
 from poptorch_emu.compile.segment import Segment
-from poptorch_emu.compile.segments import Crossing
 from poptorch_emu.compile.workspace import num_bytes, storage_of
 from poptorch_emu.config import TensorLocation
 from poptorch_emu.ir.graph import SinkKind, Source, SourceKind, source_of
@@ -31,7 +31,7 @@ def plan_memory(inventory: Inventory) -> MemoryPlan:
         *_accumulators(inventory),
         *_sources(inventory),
         *_outputs(inventory),
-        *_crossings(inventory),
+        *_links(inventory),
         *workspaces(inventory),
     ]
     return MemoryPlan(
@@ -124,24 +124,24 @@ def _outputs(inventory: Inventory) -> Iterator[Holding]:
             yield Holding(inventory.ipu_of(port), Content.OUTPUT, str(sink), size)
 
 
-def _crossings(inventory: Inventory) -> Iterator[Holding]:
+def _links(inventory: Inventory) -> Iterator[Holding]:
     """Yields stashes (from forward to backward) and channels, at the end that takes them out."""
     segments = inventory.cut.segments
-    for (producer, consumer), crossing in inventory.cut.crossings.items():
-        depth = link_depth(inventory.schedule, producer, consumer)
-        for nodes, is_remote in parts_of(inventory.config, inventory.placed, crossing):
-            size = remote_bytes(nodes) if is_remote else item_bytes(segments[producer], nodes)
-            yield Holding(
-                inventory.ipu_of(consumer),
-                Content.STASH if is_stash(crossing) else Content.CHANNEL,
-                f"{segments[producer].name} to {segments[consumer].name}",
-                size,
-                depth,
-                Store.REMOTE if is_remote else _store_of_local(inventory, crossing),
-            )
+    for link in inventory.links:
+        producer, consumer = segments[link.producer], segments[link.consumer]
+        has_own_memory = link.is_remote or link.is_shard
+        yield Holding(
+            inventory.ipu_of(link.consumer),
+            Content.STASH if link.is_stash else Content.CHANNEL,
+            f"{producer.name} to {consumer.name}",
+            inventory.item_bytes(link) if has_own_memory else shared_bytes(producer, link.nodes),
+            link.depth,
+            _store_of_link(inventory, link),
+            link.is_shard,
+        )
 
 
-def item_bytes(producer: Segment, nodes: Sequence[fx.Node]) -> int:
+def shared_bytes(producer: Segment, nodes: Sequence[fx.Node]) -> int:
     """Returns the size of one item of a link; values that share memory count once.
 
     A view of something that stays on the IPU (a weight, say) costs nothing.
@@ -155,15 +155,12 @@ def item_bytes(producer: Segment, nodes: Sequence[fx.Node]) -> int:
     return sum(largest.values())
 
 
-def remote_bytes(nodes: Sequence[fx.Node]) -> int:
-    """Returns the size of one item in streaming memory, where each value has its own."""
-    return sum(num_bytes(node.meta["val"]) for node in nodes)
-
-
-def _store_of_local(inventory: Inventory, crossing: Crossing) -> Store:
-    """Returns where on chip items wait: a channel is next to who reads it."""
+def _store_of_link(inventory: Inventory, link: LinkPlan) -> Store:
+    """Returns where items wait; on chip a channel is next to who reads it."""
+    if link.is_remote:
+        return Store.REMOTE
     on_io_tiles = inventory.config.locations.activation.uses_io_tiles_to_store
-    return Store.IO_TILES if on_io_tiles and is_stash(crossing) else Store.ON_CHIP
+    return Store.IO_TILES if on_io_tiles and link.is_stash else Store.ON_CHIP
 
 
 def _store(location: TensorLocation, num_elements: int) -> Store:

@@ -6,10 +6,8 @@ from collections.abc import Iterator
 
 from poptorch_emu.compile.inventory import Inventory
 from poptorch_emu.compile.memory_plan import Movement
-from poptorch_emu.compile.placement import parts_of
 from poptorch_emu.compile.segment import Segment
 from poptorch_emu.compile.update_parts import Part
-from poptorch_emu.compile.workspace import num_bytes
 from poptorch_emu.ir.graph import SinkKind
 from poptorch_emu.schedule.schedule import Port
 
@@ -27,12 +25,10 @@ def _of_micro_batches(inventory: Inventory, port: Port) -> Movement:
     segment = inventory.cut.segments[port]
     loaded = _loaded_bytes(inventory, segment, is_sharded=False)
     stored = 0
-    for (producer, consumer), crossing in inventory.cut.crossings.items():
-        for nodes, is_remote in parts_of(inventory.config, inventory.placed, crossing):
-            if is_remote:
-                size = sum(num_bytes(node.meta["val"]) for node in nodes)
-                stored += size if producer == port else 0
-                loaded += size if consumer == port else 0
+    for link in inventory.links:
+        if link.is_remote:
+            stored += inventory.item_bytes(link) if link.producer == port else 0
+            loaded += inventory.item_bytes(link) if link.consumer == port else 0
     added = 0
     for sink, home, _ in inventory.cut.results:
         if home != port or sink.name not in inventory.variables:
@@ -60,4 +56,4 @@ def _of_update(inventory: Inventory, part: Part) -> Movement:
 
 def _loaded_bytes(inventory: Inventory, segment: Segment, *, is_sharded: bool) -> int:
     uses = (inventory.use_of(source, is_sharded) for source in segment.loads)
-    return sum(use.num_bytes for use in uses if use is not None and use.is_remote)
+    return sum(use.moved_bytes for use in uses if use is not None)

@@ -11,7 +11,6 @@ from collections.abc import Iterator, Mapping
 from poptorch_emu.compile.inventory import Inventory
 from poptorch_emu.compile.memory_plan import Content, Holding
 from poptorch_emu.compile.phases import port_numbers
-from poptorch_emu.compile.placement import parts_of
 from poptorch_emu.compile.segment import Segment
 from poptorch_emu.compile.update_parts import Part
 from poptorch_emu.compile.workspace import (
@@ -58,10 +57,9 @@ def _fetched_at(inventory: Inventory, port: Port) -> dict[int, int]:
     """Returns the bytes of all copies that a segment begins with, by register."""
     segment = inventory.cut.segments[port]
     fetched = _fetched_by_loads(inventory, segment, is_sharded=False)
-    for (_, consumer), crossing in inventory.cut.crossings.items():
-        for nodes, is_remote in parts_of(inventory.config, inventory.placed, crossing):
-            if consumer == port and is_remote:
-                fetched |= {segment.registers[n]: num_bytes(n.meta["val"]) for n in nodes}
+    for link in inventory.links:
+        if link.consumer == port and (link.is_remote or link.is_shard):
+            fetched |= {segment.registers[n]: num_bytes(n.meta["val"]) for n in link.nodes}
     return fetched
 
 
@@ -71,7 +69,7 @@ def _fetched_by_loads(
     fetched = {}
     for source, register in segment.loads.items():
         use = inventory.use_of(source, is_sharded)
-        if use is not None and (use.is_remote or use.is_gathered):
+        if use is not None and use.is_fetched:
             fetched[register] = use.num_bytes
     return fetched
 

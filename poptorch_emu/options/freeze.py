@@ -95,7 +95,12 @@ def _sharding(options: Options) -> ShardingConfig:
             return None
         return settings.get("minElementsForReplicatedTensorSharding", _MIN_ELEMENTS_FOR_SHARDING)
 
-    return ShardingConfig(threshold("weight"), threshold("optimizer"), threshold("accumulator"))
+    return ShardingConfig(
+        weight=threshold("weight"),
+        optimizer=threshold("optimizer"),
+        accumulator=threshold("accumulator"),
+        activation=threshold("activation"),
+    )
 
 
 def _is_running_mean(options: Options) -> bool:

@@ -85,12 +85,9 @@ class _TensorLocationOptions(OptionsDict):
     def setActivationLocation(self, location: TensorLocationSettings) -> _TensorLocationOptions:
         """Says where activations live between forward and backward (modelled).
 
-        Replicated tensor sharding of activations is accepted and logged, without effect: each
-        replica has values of its own, of which no other replica could keep a part.
+        Replicated tensor sharding cuts those that are the same on all replicas, such as a float16
+        copy of a weight or a table of positions. Of others no other replica could keep a part.
         """
-        require_type(location, TensorLocationSettings, "the activation location")
-        if location.toDict().get("useReplicatedTensorSharding"):
-            note_accepted("useReplicatedTensorSharding of TensorLocations.setActivationLocation")
         return self._set_location("activation", location)
 
     def setWeightLocation(self, location: TensorLocationSettings) -> _TensorLocationOptions:

@@ -63,7 +63,7 @@ def options_of(setting: Setting, strategy: str, recompute: int, off_chip: bool, 
         if off_chip:
             location.useOnChipStorage(False)
         location.minElementsForReplicatedTensorSharding(0)
-        location.useReplicatedTensorSharding(cut and kind != "Activation")
+        location.useReplicatedTensorSharding(cut)
         getattr(options.TensorLocations, f"set{kind}Location")(location)
     return options
 

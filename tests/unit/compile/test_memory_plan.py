@@ -10,8 +10,6 @@ from models import FAMILIES
 import poptorch_emu as poptorch
 from poptorch_emu import emulator
 from poptorch_emu.compile.memory_plan import Content, Holding, MemoryPlan, Store
-from poptorch_emu.log import logger
-from poptorch_emu.options.base import note_accepted
 
 ROWS, WIDTH, STAGES = 5, 16, 4
 
@@ -182,19 +180,6 @@ def test_plan_when_only_large_tensors_are_sharded_then_parts_are_rounded_up() ->
             assert sorted(sizes) == [WIDTH * 4] * copies + [part * 4] * copies
     whole = emulator.memory(compiled(Chain(), setting, None, shard(())))
     assert plan.num_bytes(0, Content.WORKSPACE) < whole.num_bytes(0, Content.WORKSPACE)
-
-
-@pytest.mark.feature("Replicated tensor sharding of activations", fidelity="accepted")
-def test_plan_when_activations_are_sharded_then_says_so_and_changes_nothing(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    """Each replica has activations of its own: there is nothing that they could share."""
-    setting = Setting("pipelined", accumulation=8, replicas=2)
-    note_accepted.cache_clear()
-    with caplog.at_level("INFO", logger=logger.name):
-        sharded = emulator.memory(compiled(Chain(), setting, None, shard(("Activation",))))
-    assert "setActivationLocation is accepted and recorded; it has no effect" in caplog.text
-    assert sharded == emulator.memory(compiled(Chain(), setting, None, shard(())))
 
 
 class Grouped(torch.nn.Module):

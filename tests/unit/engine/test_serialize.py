@@ -159,7 +159,7 @@ def test_unknown_operator_when_read_then_error_names_it() -> None:
 def test_other_version_of_the_format_when_read_then_error() -> None:
     data = many_kinds().serialize()
     with pytest.raises(poptorch.Error, match="not a program of this version"):
-        _C.Program.deserialize(data[:7] + b"\x02" + data[8:])
+        _C.Program.deserialize(data[:7] + bytes([data[7] + 1]) + data[8:])
 
 
 def test_second_output_that_is_changed_to_the_first_when_read_then_error() -> None:

@@ -166,9 +166,14 @@ def test_freeze_when_tensors_are_sharded_then_config_has_the_threshold_of_each_k
         TensorLocationSettings().minElementsForReplicatedTensorSharding(5)
     )
     config = freeze(options, is_training=True)
-    assert config.sharding == ShardingConfig(None, 100, 8192)
-    assert config.sharding.is_asked_for
+    assert config.sharding == ShardingConfig(None, 100, 8192, None)
+
+
+def test_freeze_when_activations_are_sharded_then_config_has_their_threshold():
+    options = ready()
+    options.TensorLocations.setActivationLocation(_sharded(7))
+    assert freeze(options, is_training=True).sharding == ShardingConfig(activation=7)
 
 
 def test_freeze_when_nothing_is_sharded_then_nothing_is_asked_for():
-    assert not freeze(ready(), is_training=True).sharding.is_asked_for
+    assert freeze(ready(), is_training=True).sharding == ShardingConfig()

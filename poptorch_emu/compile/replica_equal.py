@@ -1,0 +1,45 @@
+"""Which values of a graph are the same on all replicas."""
+
+from __future__ import annotations
+
+from torch import fx
+
+from poptorch_emu.config import CompileConfig
+from poptorch_emu.ir.control import HOST_CALL
+from poptorch_emu.ir.graph import Graph, SinkKind, SourceKind, source_of
+
+
+def replica_equal_values(graph: Graph, config: CompileConfig) -> frozenset[fx.Node]:
+    """Returns the values that no replica's own data, numbers or state went into.
+
+    What differs are inputs, unless all replicas read the same ones, random numbers, weights that
+    groups of replicas have of their own, what `forward` writes, and what the host answers.
+    """
+    if _calls_host(graph):
+        return frozenset()
+    own = {sink.name for sink in graph.sinks if sink.kind is SinkKind.VARIABLE}
+    own |= {entry.name for entry in config.weight_groups}
+    equal: set[fx.Node] = set()
+    for node in graph.fx.nodes:
+        if node.op == "placeholder":
+            is_equal = _is_equal_source(node, own, config)
+        else:
+            is_equal = node.op == "call_function" and equal.issuperset(node.all_input_nodes)
+        if is_equal:
+            equal.add(node)
+    return frozenset(equal)
+
+
+def _is_equal_source(node: fx.Node, own: set[str], config: CompileConfig) -> bool:
+    source = source_of(node)
+    if source.kind is SourceKind.INPUT:
+        return config.num_input_groups == 1 or node.meta["val"].dim() == 0
+    if source.kind is SourceKind.VARIABLE:
+        return source.name not in own
+    return source.kind in (SourceKind.CONSTANT, SourceKind.SCALAR)
+
+
+def _calls_host(graph: Graph) -> bool:
+    """Returns whether the graph or code inside it calls the host, which may answer anything."""
+    here = any(node.target is HOST_CALL for node in graph.fx.nodes)
+    return here or any(_calls_host(region) for region in graph.regions.values())
