@@ -129,7 +129,7 @@ class Liveness(IntEnum):
 
 
 class OverlapMode(Enum):
-    """With what the transfer of an input or output overlaps (accepted)."""
+    """With what the transfer of an input or output overlaps (modelled)."""
 
     NoOverlap = "no_overlap"
     """With nothing."""

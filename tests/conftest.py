@@ -1,6 +1,8 @@
 """What every test shares: the seed, a fresh logger level, and the switch that rewrites goldens."""
 
+import logging
 import os
+from collections.abc import Iterator
 
 import pytest
 import torch
@@ -28,3 +30,13 @@ def update_golden(request: pytest.FixtureRequest) -> bool:
 @pytest.fixture(autouse=True)
 def _seed() -> None:
     torch.manual_seed(20)
+
+
+@pytest.fixture(autouse=True)
+def _log_levels() -> Iterator[None]:
+    """Gives both loggers back their levels, whatever a test sets."""
+    loggers = [logging.getLogger(name) for name in ("poptorch::python", "poptorch:cpp")]
+    levels = [logger.level for logger in loggers]
+    yield
+    for logger, level in zip(loggers, levels, strict=True):
+        logger.setLevel(level)

@@ -29,15 +29,16 @@ from poptorch_emu.compile.output_limits import (
     check_pipelined_outputs,
     check_return_periods,
 )
-from poptorch_emu.compile.overlap import check_overlap
+from poptorch_emu.compile.overlap import overlap_of, transfers_of
 from poptorch_emu.compile.phases import check_phases
 from poptorch_emu.compile.plan_memory import plan_memory
 from poptorch_emu.compile.recompute import recomputation_of, recomputed_operations
 from poptorch_emu.compile.replica_equal import replica_equal_values
 from poptorch_emu.compile.segments import cut
 from poptorch_emu.config import CompileConfig, PipelineOrder, StrategyConfig, StrategyKind
+from poptorch_emu.enums import OverlapMode
 from poptorch_emu.errors import make_error
-from poptorch_emu.ir.graph import Graph, SinkKind, SourceKind, source_of
+from poptorch_emu.ir.graph import Graph, Sink, SinkKind, Source, SourceKind, source_of
 from poptorch_emu.ir.verify import verify
 from poptorch_emu.passes import (
     anchors,
@@ -123,14 +124,14 @@ def compile_model(
     recorded = forward.complete
     on_step(STEPS[1])
     graph = functional.run(recorded.graph, recorded.fake_mode)
-    check_overlap(graph, config)
+    overlapped = overlap_of(graph, config)
     on_step(STEPS[2])
     graph = optimise(graph, config)
     log_graph(graph)
     on_step(STEPS[3])
     placed, schedule = place(graph, config)
     on_step(STEPS[4])
-    executable = lower(request, key, recorded, graph, placed, schedule)
+    executable = lower(request, key, recorded, graph, overlapped, placed, schedule)
     cache.keep(executable)
     return executable
 
@@ -226,6 +227,7 @@ def lower(
     key: Key,
     recorded: Trace,
     graph: Graph,
+    overlapped: Mapping[Source | Sink, OverlapMode],
     placed: Partition,
     schedule: Schedule,
 ) -> Executable:
@@ -237,16 +239,24 @@ def lower(
     lowering = Lowering(graph, segments, links, placed, schedule, config, request.optimizer)
     lowering.run([tensor.dim() > 0 for tensor in request.tensors], request.parameters)
     inventory = Inventory(
-        graph, segments, links, placed, schedule, config, lowering.update, lowering.variables
+        graph=graph,
+        cut=segments,
+        links=links,
+        overlapped=frozenset(overlapped),
+        placed=placed,
+        schedule=schedule,
+        config=config,
+        update=lowering.update,
+        variables=lowering.variables,
     )
-    memory = plan_memory(inventory)
+    memory, transfers = plan_memory(inventory), transfers_of(overlapped, segments)
     names = {*anchors.tensor_names(graph, config.names_modules), *lowering.window_names}
     check_anchors(config, lowering.anchors, names)
     return Executable(
         program=lowering.program,
         config=config,
         key=key,
-        look_up=lambda: PlacedGraph(graph, placed, memory),
+        look_up=lambda: PlacedGraph(graph, placed, memory, transfers),
         schedule=schedule,
         outputs=recorded.outputs,
         host_outputs=recorded.host_outputs,

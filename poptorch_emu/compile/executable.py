@@ -17,6 +17,7 @@ from poptorch_emu.config import CompileConfig, TargetKind
 from poptorch_emu.ir.graph import Graph
 from poptorch_emu.schedule.partition import Partition
 from poptorch_emu.schedule.schedule import Schedule
+from poptorch_emu.schedule.transfers import Transfer
 from poptorch_emu.trace.regions import HostFunction
 
 
@@ -32,6 +33,7 @@ class VariableInfo:
         group_of_replica: the groups that share a copy, unless each replica has its own; empty for
             one copy.
         reads_all: whether the host reads one value a replica, rather than one a group.
+        is_sharded: whether each replica holds a part.
     """
 
     index: int
@@ -42,6 +44,7 @@ class VariableInfo:
     initial: float | None = None
     group_of_replica: tuple[int, ...] = ()
     reads_all: bool = False
+    is_sharded: bool = False
 
     @property
     def num_elements(self) -> int:
@@ -62,11 +65,16 @@ class VariableInfo:
 
 @dataclass(frozen=True)
 class PlacedGraph:
-    """The graph that was lowered, which stage runs what of it, and what each IPU holds for that."""
+    """The graph that was lowered, which stage runs what of it, and what each IPU holds for that.
+
+    Attributes:
+        transfers: inputs and outputs that cross while the IPUs compute.
+    """
 
     graph: Graph
     partition: Partition
     memory: MemoryPlan
+    transfers: tuple[Transfer, ...]
 
 
 @dataclass(frozen=True)
@@ -133,6 +141,11 @@ class Executable:
     def memory(self) -> MemoryPlan:
         """What each IPU holds."""
         return self._placed.memory
+
+    @property
+    def transfers(self) -> tuple[Transfer, ...]:
+        """Inputs and outputs that cross while the IPUs compute."""
+        return self._placed.transfers
 
     @cached_property
     def _placed(self) -> PlacedGraph:

@@ -19,11 +19,13 @@ from poptorch_emu.compile.executable import Executable, PlacedGraph, VariableInf
 from poptorch_emu.compile.key import Key
 from poptorch_emu.compile.memory_plan import Content, Holding, MemoryPlan, Movement, Store
 from poptorch_emu.config import CompileConfig
+from poptorch_emu.enums import OverlapMode
 from poptorch_emu.ir.record import BlockPlace
 from poptorch_emu.ir.stored import restore, store
 from poptorch_emu.schedule.actions import Kind, parse_action
 from poptorch_emu.schedule.partition import Partition
 from poptorch_emu.schedule.schedule import Schedule
+from poptorch_emu.schedule.transfers import Transfer
 from poptorch_emu.trace.tracer import Forward
 
 _KEY, _PROGRAM, _PLAN, _GRAPH = "key", "program", "plan", "graph"
@@ -164,6 +166,9 @@ def _stored_graph(executable: Executable) -> dict[str, Any]:
             "holdings": [_stored_holding(holding) for holding in memory.holdings],
             "movements": [asdict(movement) for movement in memory.movements],
         },
+        "transfers": [
+            {**asdict(transfer), "mode": transfer.mode.value} for transfer in executable.transfers
+        ],
     }
 
 
@@ -178,4 +183,8 @@ def _graph(stored: dict[str, Any]) -> PlacedGraph:
             {nodes[name]: (Kind(kind), stage) for name, kind, stage in stored["ports"]},
         ),
         _memory(stored["memory"]),
+        tuple(
+            Transfer(**{**entry, "mode": OverlapMode(entry["mode"])})
+            for entry in stored["transfers"]
+        ),
     )

@@ -14,7 +14,7 @@ from poptorch_emu.compile.placement import location_of
 from poptorch_emu.compile.segments import SegmentedGraph
 from poptorch_emu.compile.update_lowering import UpdatePlan
 from poptorch_emu.config import CompileConfig
-from poptorch_emu.ir.graph import Graph, Source, SourceKind
+from poptorch_emu.ir.graph import Graph, Sink, Source, SourceKind
 from poptorch_emu.schedule.partition import Partition
 from poptorch_emu.schedule.schedule import Port, Schedule
 
@@ -47,6 +47,7 @@ class Inventory:
         graph: what was cut.
         cut: the segments of the micro-batches.
         links: what crosses between them.
+        overlapped: inputs and outputs that cross between host and IPU while it computes.
         placed: which IPU runs what.
         schedule: how many items the links hold.
         config: where things are kept.
@@ -57,6 +58,7 @@ class Inventory:
     graph: Graph
     cut: SegmentedGraph
     links: tuple[LinkPlan, ...]
+    overlapped: frozenset[Source | Sink]
     placed: Partition
     schedule: Schedule
     config: CompileConfig
@@ -67,10 +69,6 @@ class Inventory:
         """Returns which virtual IPU runs the segment at `port`."""
         return self.placed.ipu_of_stage[port[1]]
 
-    def is_shard(self, variable: VariableInfo) -> bool:
-        """Whether each replica holds a part of `variable`."""
-        return variable.name in self._sharded_variables
-
     def is_remote(self, variable: VariableInfo) -> bool:
         """Whether `variable` lives in streaming memory."""
         location = location_of(self.config, variable.is_state)
@@ -78,7 +76,7 @@ class Inventory:
 
     def held_bytes(self, variable: VariableInfo) -> int:
         """Returns what one replica holds of `variable`."""
-        return self.elements_of(variable, self.is_shard(variable)) * variable.dtype.itemsize
+        return self.elements_of(variable, variable.is_sharded) * variable.dtype.itemsize
 
     def elements_of(self, variable: VariableInfo, is_part: bool) -> int:
         """Returns the elements of a tensor like `variable`, or of one replica's part of it.
@@ -112,7 +110,7 @@ class Inventory:
         if variable is None or self.update is None and source.kind is SourceKind.GRADIENT:
             return None
         if source.kind is SourceKind.VARIABLE:
-            is_cut, is_remote = self.is_shard(variable), self.is_remote(variable)
+            is_cut, is_remote = variable.is_sharded, self.is_remote(variable)
             item_bytes = variable.dtype.itemsize
         elif source.kind is SourceKind.GRADIENT:
             is_cut = self.is_sharded_accumulator(variable.name)
@@ -143,10 +141,6 @@ class Inventory:
         """What gradients are accumulated in."""
         assert self.update is not None, "gradients are accumulated for an update"
         return self.update.accumulator_type
-
-    @cached_property
-    def _sharded_variables(self) -> frozenset[str]:
-        return frozenset(self.update.sharded_variables if self.update is not None else ())
 
     @cached_property
     def _sharded_accumulators(self) -> frozenset[str]:

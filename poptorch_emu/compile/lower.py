@@ -20,6 +20,7 @@ from poptorch_emu.compile.loss_scale_parts import FACTOR_VARIABLE
 from poptorch_emu.compile.placement import location_of
 from poptorch_emu.compile.segment import Body, Instruction, Register, Segment
 from poptorch_emu.compile.segments import SegmentedGraph
+from poptorch_emu.compile.sharding import sharding_of
 from poptorch_emu.compile.update_lowering import UpdatePlan
 from poptorch_emu.compile.update_parts import Gradient, Part, state_variable
 from poptorch_emu.config import AnchorConfig, CompileConfig
@@ -117,7 +118,8 @@ class Lowering:
                 entry = groups[source.name]
                 of_replica = entry.of_replica(self._config.replication_factor)
                 variable = replace(variable, group_of_replica=of_replica, reads_all=entry.reads_all)
-            self._add_variable(variable)
+            is_sharded = sharding_of(variable, self._config).has_weight
+            self._add_variable(replace(variable, is_sharded=is_sharded))
 
     def _add_variable(self, variable: VariableInfo) -> None:
         """Adds a variable, which gets its number here."""
@@ -125,6 +127,8 @@ class Lowering:
             variable.name, list(variable.shape), variable.dtype, variable.is_per_replica
         )
         self.program.group_variable(index, variable.group_of_replica)
+        if variable.is_sharded:
+            self.program.shard_variable(index)
         self.variables[variable.name] = replace(variable, index=index)
 
     def _add_micro_batch_segments(self) -> None:
@@ -210,8 +214,6 @@ class Lowering:
         plan.add(gradients, self._loss_ipu())
         for state in plan.states:
             self._add_variable(state)
-        for name in plan.sharded_variables:
-            self.program.shard_variable(self.variables[name].index)
         for name in plan.sharded_accumulators:
             self.program.shard_accumulator(self._accumulators[name])
         for name in plan.sums:

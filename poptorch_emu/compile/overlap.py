@@ -1,23 +1,30 @@
-"""What overlapped input and output ask of a model; the annotations themselves change nothing.
+"""Overlapped input and output: what it asks of a model, and which tensors cross when.
+
+The annotations change no value.
 
 An annotation is an operation of its own, an identity with the tensor and the mode as arguments.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from torch import fx
 
+from poptorch_emu.compile.segments import SegmentedGraph
 from poptorch_emu.config import CompileConfig, StrategyKind
 from poptorch_emu.enums import OutputMode, OverlapMode
 from poptorch_emu.errors import Error, compiler_error
-from poptorch_emu.ir.graph import Graph, SourceKind, record_of, source_of
+from poptorch_emu.ir.graph import Graph, Sink, Source, SourceKind, record_of, source_of
+from poptorch_emu.schedule.actions import Kind
+from poptorch_emu.schedule.transfers import Transfer
 
 _INPUT = "poptorch_emu::set_overlap_for_input"
 _OUTPUT = "poptorch_emu::set_overlap_for_output"
 
 
-def check_overlap(graph: Graph, config: CompileConfig) -> None:
-    """Checks every annotation that asks for overlap.
+def overlap_of(graph: Graph, config: CompileConfig) -> dict[Source | Sink, OverlapMode]:
+    """Returns the inputs and outputs that cross while the IPUs compute, and with what.
 
     Raises:
         Error: the options do not allow it, or it is not on an input or an output alone.
@@ -30,12 +37,36 @@ def check_overlap(graph: Graph, config: CompileConfig) -> None:
         _check_input(node)
     for node in outputs:
         _check_output(graph, node)
+    overlapped: dict[Source | Sink, OverlapMode] = {
+        source_of(node.all_input_nodes[0]): _mode(node) for node in inputs
+    }
+    sinks = {result: sink for sink, result in graph.results}
+    return overlapped | {sinks[node]: _mode(node) for node in outputs}
+
+
+def transfers_of(
+    overlapped: Mapping[Source | Sink, OverlapMode], cut: SegmentedGraph
+) -> tuple[Transfer, ...]:
+    """Returns what crosses while the IPUs compute, with the stages at its end."""
+    found = []
+    for (kind, stage), segment in cut.segments.items():
+        for source in segment.loads:
+            if kind is Kind.FORWARD and source in overlapped:
+                found.append(Transfer(int(source.name), True, stage, overlapped[source]))
+    for sink, (_, stage), _ in cut.results:
+        if sink in overlapped:
+            found.append(Transfer(int(sink.name), False, stage, overlapped[sink]))
+    return tuple(found)
 
 
 def _overlaps(node: fx.Node, name: str) -> bool:
     if node.target._schema.name != name:  # type: ignore[union-attr]
         return False
-    return node.args[1] != OverlapMode.NoOverlap.value
+    return _mode(node) is not OverlapMode.NoOverlap
+
+
+def _mode(node: fx.Node) -> OverlapMode:
+    return OverlapMode(node.args[1])
 
 
 def _check_options(config: CompileConfig, has_outputs: bool) -> None:

@@ -17,7 +17,7 @@ from poptorch_emu.compile.plan_workspace import workspaces
 from poptorch_emu.compile.segment import Segment
 from poptorch_emu.compile.workspace import num_bytes, storage_of
 from poptorch_emu.config import TensorLocation
-from poptorch_emu.ir.graph import SinkKind, Source, SourceKind, source_of
+from poptorch_emu.ir.graph import Sink, SinkKind, Source, SourceKind, source_of
 from poptorch_emu.schedule.actions import Kind
 from poptorch_emu.schedule.schedule import Port, link_depth
 from poptorch_emu.trace.lamb_rule import NUM_SQUARES
@@ -71,7 +71,7 @@ def _variables(inventory: Inventory) -> Iterator[Holding]:
             variable.name,
             inventory.held_bytes(variable),
             store=_store(location, variable.num_elements),
-            is_shard=inventory.is_shard(variable),
+            is_shard=variable.is_sharded,
         )
 
 
@@ -112,16 +112,28 @@ def _input(inventory: Inventory, source: Source, port: Port, size: int) -> Holdi
     """Returns an input where forward reads it, or its stash where backward does."""
     ipu, name = inventory.ipu_of(port), f"input {source.name}"
     if port[0] is Kind.FORWARD:
-        return Holding(ipu, Content.INPUT, name, size, inventory.config.machine.buffering_depth)
+        copies = inventory.config.machine.buffering_depth
+        return Holding(ipu, Content.INPUT, name, size, *_stream(inventory, source, copies))
     depth = link_depth(inventory.schedule, (Kind.FORWARD, port[1]), port)
     return Holding(ipu, Content.STASH, name, size, depth)
+
+
+def _stream(inventory: Inventory, end: Source | Sink, copies: int) -> tuple[int, Store]:
+    """Returns how many copies a stream of the host holds, and where.
+
+    One that overlaps has another on the tiles for I/O, which crosses while the IPU computes.
+    Source: stream buffers in the memory model of the IPU.
+    """
+    is_overlapped = end in inventory.overlapped
+    return (copies + 1, Store.IO_TILES) if is_overlapped else (copies, Store.ON_CHIP)
 
 
 def _outputs(inventory: Inventory) -> Iterator[Holding]:
     for sink, port, node in inventory.cut.results:
         if sink.kind in (SinkKind.OUTPUT, SinkKind.INPUT):
             size = num_bytes(node.meta["val"])
-            yield Holding(inventory.ipu_of(port), Content.OUTPUT, str(sink), size)
+            stream = _stream(inventory, sink, 1)
+            yield Holding(inventory.ipu_of(port), Content.OUTPUT, str(sink), size, *stream)
 
 
 def _links(inventory: Inventory) -> Iterator[Holding]:

@@ -129,5 +129,5 @@ def _gathered_bytes(inventory: Inventory, part: Part) -> int:
     return sum(
         inventory.held_bytes(variable)
         for variable in stored
-        if part.is_sharded and variable.shape and not inventory.is_shard(variable)
+        if part.is_sharded and variable.shape and not variable.is_sharded
     )

@@ -30,7 +30,6 @@ class UpdatePlan:
 
     Attributes:
         states: what the optimiser keeps on the device; numbered by who adds them to the program.
-        sharded_variables: names of those that each replica holds a part of.
         sharded_accumulators: weights whose accumulator each replica holds a part of.
         sums: names of further accumulators, float32, which replicas add up during the update.
     """
@@ -39,7 +38,6 @@ class UpdatePlan:
         self.parts: list[list[Part]] = [[] for _ in range(num_ipus)]
         self.links: list[PartLink] = []
         self.states: list[VariableInfo] = []
-        self.sharded_variables: list[str] = []
         self.sharded_accumulators: list[str] = []
         self.sums: list[str] = []
         self._optimizer = optimizer
@@ -113,8 +111,6 @@ class UpdatePlan:
 
     def _add_sharding(self, weight: VariableInfo) -> Sharding:
         sharding = sharding_of(weight, self._config)
-        if sharding.has_weight:
-            self.sharded_variables.append(weight.name)
         if sharding.has_accumulator:
             self.sharded_accumulators.append(weight.name)
         return sharding
@@ -225,10 +221,9 @@ class UpdatePlan:
                 is_per_replica=sharding.is_active and spec.is_scalar,
                 initial=spec.initial,
                 group_of_replica=weight.group_of_replica,
+                is_sharded=sharding.has_states and not spec.is_scalar,
             )
             self.states.append(state)
-            if sharding.has_states and not spec.is_scalar:
-                self.sharded_variables.append(state.name)
 
 
 def gradient_scale(config: CompileConfig) -> float:

@@ -14,6 +14,7 @@ from poptorch_emu.schedule.grid import to_csv, to_grid
 from poptorch_emu.schedule.phases import PhaseNumbers
 from poptorch_emu.schedule.schedule import Schedule
 from poptorch_emu.schedule.stash import stash_depths
+from poptorch_emu.schedule.transfers import Transfer
 
 
 @dataclass(frozen=True)
@@ -28,6 +29,7 @@ class SchedulePlan:
         phase_of_stage: the user's phase of each stage; `None` unless execution is phased.
         phases: how the phases are numbered; `None` unless execution is phased.
         movements: what each segment moves between streaming memory and its IPU.
+        transfers: inputs and outputs that cross between host and IPU while it computes.
     """
 
     grid: Schedule
@@ -36,14 +38,17 @@ class SchedulePlan:
     phase_of_stage: tuple[int, ...] | None = None
     phases: PhaseNumbers | None = None
     movements: tuple[Movement, ...] = ()
+    transfers: tuple[Transfer, ...] = ()
 
     def __str__(self) -> str:
         """Returns the grid of IPUs and time, its parts marked, and a line for each stage.
 
-        In between is a line for each segment that uses streaming memory.
+        In between is a line for each segment that uses streaming memory. A row of I/O shows what
+        crosses beside the compute: `0I1` is input 0 of micro-batch 1, `0O1` an output; `+` marks
+        what is the next window's, `-` what is of the one before.
         """
         depths = stash_depths(self.grid)
-        lines = [to_grid(self.grid), ""]
+        lines = [to_grid(self.grid, transfers=self.transfers), ""]
         if self.movements:
             lines += [*map(_movement_text, self.movements), ""]
         for stage, ipu in enumerate(self.grid.ipu_of_stage):
@@ -87,6 +92,7 @@ def schedule(model: PoplarExecutor) -> SchedulePlan:
         phase_of_stage=tuple(place.phase for place in places) if is_phased else None,
         phases=phase_numbers(config.strategy, config.is_training) if is_phased else None,
         movements=executable.memory.movements,
+        transfers=executable.transfers,
     )
 
 

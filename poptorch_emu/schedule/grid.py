@@ -6,8 +6,11 @@ Both have one row for each IPU and one column for each slot; the actions of one 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from poptorch_emu.schedule.actions import Kind, parse_action
 from poptorch_emu.schedule.schedule import Cell, Schedule
+from poptorch_emu.schedule.transfers import Transfer, transfer_row
 
 
 def to_csv(schedule: Schedule) -> str:
@@ -35,22 +38,32 @@ def from_csv(text: str) -> Schedule:
     )
 
 
-def to_grid(schedule: Schedule, error_ipu: int | None = None) -> str:
+def to_grid(
+    schedule: Schedule, error_ipu: int | None = None, transfers: Sequence[Transfer] = ()
+) -> str:
     """Returns a table with slot numbers, their parts and one labelled row for each IPU.
+
+    An IPU with transfers beside its compute has a second row.
 
     Args:
         schedule: what to show, legal or not.
         error_ipu: the IPU whose row gets the mark `<-- ERROR HERE`.
+        transfers: that overlap.
     """
     table = [["slot", *map(str, range(schedule.num_slots))], ["", *slot_parts(schedule)]]
-    table += [[f"IPU {i}", *map(_cell_text, row)] for i, row in enumerate(schedule.rows)]
+    for ipu, row in enumerate(schedule.rows):
+        table.append([f"IPU {ipu}", *map(_cell_text, row)])
+        crossing = transfer_row(schedule, ipu, transfers)
+        if crossing is not None:
+            table.append([f"IPU {ipu} I/O", *crossing])
     widths = [max(map(len, column)) for column in zip(*table, strict=True)]
     lines = [
         "  ".join(text.ljust(width) for text, width in zip(line, widths, strict=True)).rstrip()
         for line in table
     ]
     if error_ipu is not None:
-        lines[2 + error_ipu] += "  <-- ERROR HERE"
+        marked = [line[0] for line in table].index(f"IPU {error_ipu}")
+        lines[marked] += "  <-- ERROR HERE"
     return "\n".join(lines)
 
 

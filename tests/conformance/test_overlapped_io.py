@@ -2,32 +2,21 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 
 import pytest
 import torch
 
 import poptorch_emu as poptorch
+from poptorch_emu import emulator
+from poptorch_emu.compile.memory_plan import Content, Store
 
 pytestmark = pytest.mark.feature("set_overlap_for_input / output", fidelity="modelled")
 
-LOOP = "overlap_device_iteration_loop"
-
-
-def _define(name: str) -> Callable[[torch.Tensor, str], torch.Tensor]:
-    """Returns the annotation; where the package has none yet, an identity of the same name."""
-    if not hasattr(torch.ops.poptorch_emu, name):
-        annotate = torch.library.custom_op(
-            f"poptorch_emu::{name}", lambda value, mode: value.clone(), mutates_args=(),
-            schema="(Tensor value, str mode) -> Tensor",
-        )  # fmt: skip
-        annotate.register_fake(lambda value, mode: torch.empty_like(value))
-    operator: Callable[[torch.Tensor, str], torch.Tensor] = getattr(torch.ops.poptorch_emu, name)
-    return operator
-
-
-overlap_input = _define("set_overlap_for_input")
-overlap_output = _define("set_overlap_for_output")
+LOOP = poptorch.OverlapMode.OverlapDeviceIterationLoop
+OFF = poptorch.OverlapMode.NoOverlap
+overlap_input, overlap_output = poptorch.set_overlap_for_input, poptorch.set_overlap_for_output
 
 
 def plain(x: torch.Tensor) -> torch.Tensor:
@@ -35,7 +24,7 @@ def plain(x: torch.Tensor) -> torch.Tensor:
 
 
 def off(x: torch.Tensor) -> torch.Tensor:
-    return overlap_output(overlap_input(x, "no_overlap") + 1, "no_overlap")
+    return overlap_output(overlap_input(x, OFF) + 1, OFF)
 
 
 def input_used_twice(x: torch.Tensor) -> torch.Tensor:
@@ -140,3 +129,91 @@ def test_overlap_when_options_do_not_allow_it_then_raises(setting, text: str) ->
 def test_annotation_when_misplaced_then_raises(function, text: str) -> None:
     with pytest.raises(poptorch.Error, match=text):
         run(function)
+
+
+class TwoStages(torch.nn.Module):
+    """Reads one input on each IPU; the second is not annotated."""
+
+    def __init__(self, mode: poptorch.OverlapMode) -> None:
+        super().__init__()
+        self.mode = mode
+        self.first, self.second = torch.nn.Linear(3, 3), torch.nn.Linear(3, 3)
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor):
+        with poptorch.Block("first", ipu_id=0):
+            x = self.first(overlap_input(x, self.mode))
+        with poptorch.Block("second", ipu_id=1):
+            x = self.second(x) * y
+            return overlap_output(x.clone(), self.mode), poptorch.identity_loss(x, "sum")
+
+
+def compiled(mode: poptorch.OverlapMode, *, is_training: bool, cache_dir: str | None = None):
+    options = poptorch.Options().showCompilationProgressBar(False)
+    options.outputMode(poptorch.OutputMode.All).setExecutionStrategy(poptorch.ShardedExecution())
+    options.TensorLocations.numIOTiles(32)
+    options.enableExecutableCaching(cache_dir)
+    model = TwoStages(mode)
+    if is_training:
+        options.Training.gradientAccumulation(3)
+        optimizer = poptorch.optim.SGD(model.parameters(), lr=0.1)
+        wrapped = poptorch.trainingModel(model, options, optimizer)
+    else:
+        wrapped = poptorch.inferenceModel(model, options.deviceIterations(3))
+    wrapped.compile(torch.randn(3, 3), torch.randn(3, 3))
+    return wrapped
+
+
+def rows(model) -> list[list[str]]:
+    """Returns the cells of each row of the grid, by slot, under its label."""
+    lines = str(emulator.schedule(model)).split("\n\n")[0].splitlines()
+    starts = [match.start() for match in re.finditer(r"\S+", lines[0])]
+    ends = [*starts[1:], None]
+    return [[line[a:b].strip() for a, b in zip(starts, ends, strict=True)] for line in lines[2:]]
+
+
+ACCUMULATION = poptorch.OverlapMode.OverlapAccumulationLoop
+
+
+@pytest.mark.parametrize(
+    ("mode", "is_training", "ipu_0", "ipu_1"),
+    [
+        # A micro-batch takes three slots: 0F0, 1F0|1B0, 0B0.
+        (LOOP, True, {0: "0I1", 3: "0I2", 6: "0I0+"}, {1: "0O2-", 4: "0O0", 7: "0O1"}),
+        (ACCUMULATION, True, {0: "0I1", 3: "0I2"}, {4: "0O0", 7: "0O1"}),
+        (LOOP, False, {0: "0I1", 2: "0I2", 4: "0I0+"}, {1: "0O2-", 3: "0O0", 5: "0O1"}),
+        # Inference accumulates nothing, so nothing overlaps within the loop.
+        (ACCUMULATION, False, {}, {}),
+        (OFF, True, {}, {}),
+    ],
+)
+def test_schedule_when_input_and_output_overlap_then_shows_what_crosses_meanwhile(
+    mode: poptorch.OverlapMode, is_training: bool, ipu_0: dict[int, str], ipu_1: dict[int, str]
+) -> None:
+    found = rows(compiled(mode, is_training=is_training))
+    crossing = {
+        label: {slot: text for slot, text in enumerate(cells) if text}
+        for label, *cells in found
+        if label.endswith("I/O")
+    }
+    expected = {"IPU 0 I/O": ipu_0, "IPU 1 I/O": ipu_1}
+    assert crossing == {label: cells for label, cells in expected.items() if cells}
+    assert [label for label, *_ in found if not label.endswith("I/O")] == ["IPU 0", "IPU 1"]
+
+
+@pytest.mark.parametrize("mode", [LOOP, ACCUMULATION, OFF])
+def test_memory_when_input_overlaps_then_another_buffer_is_on_the_io_tiles(
+    mode: poptorch.OverlapMode,
+) -> None:
+    plan = emulator.memory(compiled(mode, is_training=True))
+    held = {(h.content, h.name): (h.copies, h.store) for h in plan.holdings}
+    expected = (1, Store.ON_CHIP) if mode is OFF else (2, Store.IO_TILES)
+    assert held[Content.INPUT, "input 0"] == held[Content.OUTPUT, "output 0"] == expected
+    assert held[Content.INPUT, "input 1"] == held[Content.OUTPUT, "output 1"] == (1, Store.ON_CHIP)
+
+
+def test_plans_when_read_from_the_cache_then_are_those_of_the_compilation(tmp_path) -> None:
+    first = compiled(LOOP, is_training=True, cache_dir=str(tmp_path))
+    second = compiled(LOOP, is_training=True, cache_dir=str(tmp_path))
+    assert len(list(tmp_path.iterdir())) == 1
+    assert emulator.schedule(first) == emulator.schedule(second)
+    assert emulator.memory(first) == emulator.memory(second)

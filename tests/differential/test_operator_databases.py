@@ -22,11 +22,7 @@ SAMPLES = 2
 @pytest.fixture(autouse=True)
 def quiet():
     """Keeps the samples' own warnings out of the output."""
-    logger = logging.getLogger("poptorch::python")
-    level = logger.level
-    logger.setLevel(logging.ERROR)
-    yield
-    logger.setLevel(level)
+    logging.getLogger("poptorch::python").setLevel(logging.ERROR)
 
 
 @pytest.mark.feature("Operators", fidelity="exact")

@@ -11,6 +11,8 @@ from helpers import Setting, plain_step
 from models import FAMILIES
 
 import poptorch_emu as poptorch
+from poptorch_emu import emulator
+from poptorch_emu.compile.memory_plan import Content
 
 pytestmark = pytest.mark.feature("Replicated tensor sharding", fidelity="exact")
 
@@ -220,3 +222,62 @@ def test_training_when_workers_differ_then_replicas_give_the_same_bits(
     for other in results[1:]:
         for expected, value in zip(results[0], other, strict=True):
             assert torch.equal(expected, value)
+
+
+class Frozen(torch.nn.Module):
+    """A layer that is not trained, with a buffer, before one that is."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.frozen = torch.nn.Linear(6, 5, bias=False).requires_grad_(False)
+        self.register_buffer("offset", torch.randn(5))
+        self.trained = torch.nn.Linear(5, 3, bias=False)
+        self.loss = torch.nn.CrossEntropyLoss()
+
+    def forward(self, x, labels=None):
+        x = self.trained(torch.tanh(self.frozen(x) + self.offset))
+        return x if labels is None else (x, self.loss(x, labels))
+
+
+@pytest.mark.parametrize("replicas", [1, 2, 4])
+def test_inference_when_weights_are_sharded_then_replicas_hold_parts_and_give_the_same_bits(
+    replicas: int,
+) -> None:
+    setting = Setting("sharded", replicas=replicas, iterations=2)
+    model, x = Frozen(), torch.randn(4 * replicas, 6)
+    offsets = torch.randn(2, 5)
+    results = []
+    for kinds in ((), ("Weight",)):
+        infer = poptorch.inferenceModel(model, sharded(setting.options(), kinds))
+        for offset in offsets:
+            model.offset.copy_(offset)
+            if infer.isCompiled():
+                infer.copyWeightsToDevice()
+            results.append(infer(x))
+        held = [infer._session.replica_bytes(replica) for replica in range(replicas)]
+        count = replicas if kinds else 1
+        assert held == [4 * sum(-(-size // count) for size in (30, 5, 15))] * replicas
+        assert emulator.memory(infer).num_bytes(content=Content.WEIGHT) == held[0]
+    assert torch.equal(results[0], results[2])
+    assert torch.equal(results[1], results[3])
+    torch.testing.assert_close(results[1], model(x))
+
+
+def test_training_when_a_sharded_weight_is_frozen_then_it_is_cut_and_stays() -> None:
+    setting = Setting("sharded", accumulation=2, replicas=2)
+    model = Frozen()
+    plain = copy.deepcopy(model)
+    rows = 2 * setting.num_micro_batches
+    batches = [(torch.randn(rows, 6), torch.randint(3, (rows,))) for _ in range(3)]
+    options = sharded(setting.options(), ("Weight",))
+    optimizer = poptorch.optim.SGD(model.trained.parameters(), lr=0.1)
+    training = poptorch.trainingModel(model, options, optimizer)
+    losses = torch.cat([training(*batch)[1].reshape(-1) for batch in batches])
+    assert training._session.replica_bytes(1) == 4 * (15 + 3 + 8)
+    training.destroy()
+    optimizer = torch.optim.SGD(plain.trained.parameters(), lr=0.1)
+    expected = torch.cat([plain_step(plain, optimizer, batch, setting) for batch in batches])
+    torch.testing.assert_close(losses, expected, rtol=1e-4, atol=1e-5)
+    for name, value in plain.state_dict().items():
+        torch.testing.assert_close(model.state_dict()[name], value, rtol=1e-3, atol=1e-5)
+    assert torch.equal(model.frozen.weight, plain.frozen.weight)

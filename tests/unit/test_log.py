@@ -12,13 +12,6 @@ from poptorch_emu import log
 pytestmark = pytest.mark.feature("Logging", fidelity="exact")
 
 
-@pytest.fixture(autouse=True)
-def restore_level():
-    level = log.logger.level
-    yield
-    log.logger.setLevel(level)
-
-
 @pytest.mark.parametrize(
     ("level", "expected"),
     [

@@ -92,19 +92,19 @@ def test_plan_when_weights_are_grouped_then_the_first_of_each_group_updates_them
 
 
 @pytest.mark.parametrize(
-    ("sharding", "variables", "accumulators", "reductions"),
+    ("sharding", "states", "accumulators", "reductions"),
     [
-        (ShardingConfig(weight=0), ["w"], [], ("w",)),
+        (ShardingConfig(weight=0), [], [], ("w",)),
         (ShardingConfig(optimizer=0), ["Accl1___w", "Accl2___w"], [], ("w",)),
         (ShardingConfig(accumulator=0), [], ["w"], None),
     ],
     ids=["weight", "optimizer", "accumulator"],
 )
 def test_plan_when_sharded_then_every_replica_updates_its_part_and_counts_for_itself(
-    sharding, variables, accumulators, reductions
+    sharding, states, accumulators, reductions
 ):
     result = plan([(weight(), 0)], 1, config(2, sharding))
-    assert result.sharded_variables == variables
+    assert [state.name for state in result.states if state.is_sharded] == states
     assert result.sharded_accumulators == accumulators
     update = result.parts[0][-1]
     assert (update.runners, update.is_sharded) == ((0, 1), True)
