@@ -86,6 +86,10 @@ class Writer {
   std::string bytes_;
 };
 
+// How deep instructions may lie inside each other: bytes that nest code without end must not
+// exhaust the stack.
+constexpr int64_t kMaxDepth = 64;
+
 // Takes values from bytes; throws `Error` where there are too few, or no such value exists.
 class Reader {
  public:
@@ -169,9 +173,6 @@ class Reader {
   // Makes a structure that cannot be empty.
   template <typename T>
   T make();
-
-  // Bytes that nest code in code without end must not exhaust the stack.
-  static constexpr int64_t kMaxDepth = 64;
 
   std::string_view rest_;
   int64_t depth_ = 0;  // of the instruction that is being read

@@ -1,5 +1,7 @@
 #include "program/serialize.h"
 
+#include <algorithm>
+
 #include "program/archive.h"
 
 namespace poptorch_emu {
@@ -278,6 +280,17 @@ void connect(Program& program) {
   }
 }
 
+// Returns how deep instructions lie inside each other; those of a segment lie 1 deep.
+int64_t depth_of(const std::vector<Instruction>& code) {
+  int64_t inside = 0;
+  for (const Instruction& instruction : code) {
+    for (const Body& body : instruction.bodies) {
+      inside = std::max(inside, depth_of(body.instructions));
+    }
+  }
+  return code.empty() ? 0 : 1 + inside;
+}
+
 }  // namespace
 
 template <>
@@ -298,6 +311,14 @@ std::string serialize(const Program& program) {
     throw Error(
         "A program that calls functions of the host (poptorch.CPU) cannot be written to a file: "
         "the functions are the user's. Compile the model where it runs.");
+  }
+  for (const Segment& segment : program.segments) {
+    const int64_t depth = depth_of(segment.instructions);
+    if (depth > kMaxDepth) {
+      throw Error("Segment '" + segment.name + "' has loops and branches " +
+                  std::to_string(depth - 1) + " deep inside each other, and a file holds at most " +
+                  std::to_string(kMaxDepth - 1) + ". Put some of them into one.");
+    }
   }
   Writer body;
   body(program);

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import struct
 
 import pytest
@@ -194,11 +195,31 @@ def nested(depth: int) -> _C.Program:
     return program
 
 
+def one_deeper(data: bytes) -> bytes:
+    """Returns `data`, of a nested program, with a loop around its innermost instruction.
+
+    What lies between the common ends of the first two depths is what one depth more replaces.
+    """
+    first, second = nested(1).serialize()[HEAD:], nested(2).serialize()[HEAD:]
+    start = len(os.path.commonprefix([first, second]))
+    end = len(os.path.commonprefix([first[start:][::-1], second[start:][::-1]]))
+    inside, outside = first[start : len(first) - end], second[start : len(second) - end]
+    assert data.count(inside) == 1
+    return with_right_checksum(data.replace(inside, outside))
+
+
 def test_nested_code_when_read_then_only_so_deep() -> None:
-    again = _C.Program.deserialize(nested(64).serialize())
+    assert one_deeper(nested(2).serialize()) == nested(3).serialize()
+    deepest = nested(64).serialize()
+    again = _C.Program.deserialize(deepest)
     assert executor(again).run([torch.ones(1)], 1)[0].item() == -1
     with pytest.raises(poptorch.Error, match="more than 64 deep"):
-        _C.Program.deserialize(nested(65).serialize())
+        _C.Program.deserialize(one_deeper(deepest))
+
+
+def test_nested_code_when_written_then_only_so_deep_as_can_be_read() -> None:
+    with pytest.raises(poptorch.Error, match="64 deep inside each other.*at most 63"):
+        nested(65).serialize()
 
 
 @pytest.mark.parametrize("count", [-1, 1 << 40, 1 << 62])
