@@ -7,6 +7,7 @@ that is not a tensor stays where it is.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -78,12 +79,19 @@ def rebuild(
         return next(tensors) if is_replaced(structure) else structure
     if isinstance(structure, dict):
         items = {key: rebuild(value, tensors, is_replaced) for key, value in structure.items()}
-        return type(structure)(items)
+        return _like(structure, items)
     if isinstance(structure, (list, tuple)):
         values = [rebuild(item, tensors, is_replaced) for item in structure]
         is_named = hasattr(structure, "_fields")
         return type(structure)(*values) if is_named else type(structure)(values)
     return structure
+
+
+def _like(structure: dict[Any, Any], items: dict[Any, Any]) -> Any:
+    """Returns a dict of the type of `structure`, which may be made from something else first."""
+    if isinstance(structure, defaultdict):
+        return type(structure)(structure.default_factory, items)
+    return type(structure)(items)
 
 
 def as_list(result: Any) -> list[Any]:

@@ -37,8 +37,10 @@ def serializedMatMul(
     if not blocks.is_tracing() or mode is Mode.Disabled or factor <= 1:
         return torch.matmul(lhs, rhs)
     if mode is Mode.InputChannels:
-        return torch.cat([part @ rhs for part in _parts(lhs, -2, factor, mode)], dim=-2)
+        rows_of_product = -1 if rhs.dim() == 1 else -2
+        return torch.cat([a @ rhs for a in _parts(lhs, -2, factor, mode)], dim=rows_of_product)
     if mode is Mode.OutputChannels:
+        _check_can_cut(rhs.dim() > 1, rhs, -1, factor, mode)
         return torch.cat([lhs @ part for part in _parts(rhs, -1, factor, mode)], dim=-1)
     columns = _parts(lhs, -1, factor, mode)
     rows = _parts(rhs, 0 if rhs.dim() == 1 else -2, factor, mode)
@@ -49,9 +51,14 @@ def serializedMatMul(
 
 
 def _parts(tensor: torch.Tensor, dim: int, factor: int, mode: Mode) -> tuple[torch.Tensor, ...]:
-    if tensor.dim() < -dim or tensor.size(dim) % factor != 0:
+    can_cut = tensor.dim() >= -dim and tensor.size(dim) % factor == 0
+    _check_can_cut(can_cut, tensor, dim, factor, mode)
+    return tensor.chunk(factor, dim)
+
+
+def _check_can_cut(can_cut: bool, tensor: torch.Tensor, dim: int, factor: int, mode: Mode) -> None:
+    if not can_cut:
         raise compiler_error(
             f"serializedMatMul in mode {mode.name} cannot cut axis {dim} of a tensor of shape "
             f"{list(tensor.shape)} into {factor} parts; choose a factor that divides it."
         )
-    return tensor.chunk(factor, dim)

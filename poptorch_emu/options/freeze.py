@@ -44,7 +44,7 @@ def freeze(
     validate_options(options.toDict())
     _check_grouping(options)
     training, backend = options.Training, options._Popart.options
-    target = target_of(options)
+    target, machine = target_of(options), _machine(options)
     return CompileConfig(
         is_training=is_training,
         device_iterations=_count("deviceIterations", options.device_iterations),
@@ -69,8 +69,8 @@ def freeze(
         random_seed=options("random_seed") if options.exists("random_seed") else None,
         strategy=strategy_config(options._execution_strategy),
         recomputation=_recomputation(backend),
-        locations=location_config(options.TensorLocations),
-        machine=_machine(options),
+        locations=location_config(options.TensorLocations, machine.num_io_tiles > 0),
+        machine=machine,
         anchors=_anchors(options),
         num_processes=_count("Distributed.configureProcessId", options.Distributed.numProcesses),
         checks_floating_point=backend.get("enableFloatingPointChecks", False),
@@ -138,7 +138,11 @@ def _machine(options: Options) -> MachineConfig:
         backend.get("defaultBufferingDepth", 1), backend.get("defaultPrefetchBufferingDepth", 1)
     )
     return MachineConfig(
-        num_io_tiles=locations("numIOTiles") if locations.exists("numIOTiles") else 0,
+        num_io_tiles=(
+            locations("numIOTiles")
+            if locations.exists("numIOTiles")
+            else backend.get("numIOTiles", 0)
+        ),
         available_memory_proportion=tuple(sorted(options.available_memory_proportion.items())),
         buffering_depth=_count("_Popart.set('defaultBufferingDepth', ...)", depth),
         is_outlined=backend.get("enableOutlining", default.is_outlined),

@@ -9,6 +9,7 @@ from typing import Final
 
 from poptorch_emu.config import LocationConfig, TensorLocation
 from poptorch_emu.errors import require
+from poptorch_emu.log import logger
 from poptorch_emu.options.base import OptionsDict, note_accepted, require_type
 
 MIN_IO_TILES: Final = 32
@@ -111,22 +112,28 @@ class _TensorLocationOptions(OptionsDict):
         return self
 
 
-def location_config(options: _TensorLocationOptions) -> LocationConfig:
+def location_config(options: _TensorLocationOptions, has_io_tiles: bool) -> LocationConfig:
     """Returns the immutable form of all locations."""
     return LocationConfig(
         **{
-            what: _location(options(f"location_{what}"))
+            what: _location(what, options(f"location_{what}"), has_io_tiles)
             for what in ("activation", "weight", "optimizer", "accumulator")
             if options.exists(f"location_{what}")
         }
     )
 
 
-def _location(settings: dict[str, int]) -> TensorLocation:
+def _location(what: str, settings: dict[str, int], has_io_tiles: bool) -> TensorLocation:
     default = TensorLocation()
+    if settings.get("useIOTilesToStore") and not has_io_tiles:
+        logger.warning(
+            "useIOTilesToStore has no effect on the %s location: no tiles are set apart for I/O. "
+            "Set apart 32 or more with poptorch.Options().TensorLocations.numIOTiles.",
+            what,
+        )
     return TensorLocation(
         is_on_chip=bool(settings["onChip"]) if "onChip" in settings else None,
         min_elements_off_chip=settings.get("minElementsForOffChip", default.min_elements_off_chip),
         uses_io_tiles_to_load=bool(settings.get("useIOTilesToLoad", False)),
-        uses_io_tiles_to_store=bool(settings.get("useIOTilesToStore", False)),
+        uses_io_tiles_to_store=has_io_tiles and bool(settings.get("useIOTilesToStore", False)),
     )

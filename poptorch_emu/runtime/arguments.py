@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 
 from poptorch_emu.errors import Error, make_error
@@ -158,7 +159,7 @@ def _check_value(name: str, old: Any, new: Any) -> None:
         _check_tuple(name, old, new)
     elif isinstance(old, dict):
         _check_dict(name, old, new, names_keys=True)
-    elif not _is_equal(old, new):
+    elif not _is_equal(name, old, new):
         raise _mismatch(f"Value mismatch for {name}: expected {old} but got {new}.")
 
 
@@ -201,8 +202,20 @@ def _check_dict(name: str, old: dict[Any, Any], new: dict[Any, Any], names_keys:
         _check_value(f"{name}[{key}]" if names_keys else str(key), value, new[key])
 
 
-def _is_equal(old: Any, new: Any) -> bool:
-    return old is new or bool(old == new)
+def _is_equal(name: str, old: Any, new: Any) -> bool:
+    if old is new:
+        return True
+    if isinstance(old, np.ndarray):
+        return old.dtype == new.dtype and np.array_equal(old, new, equal_nan=old.dtype.kind in "fc")
+    try:
+        # What is not itself, a NaN, stays what it was.
+        return bool(old == new) or bool(old != old and new != new)
+    except Exception as cause:
+        raise _mismatch(
+            f"Value mismatch for {name}: two values of type {type(old).__name__} cannot be "
+            f"compared ({cause}), so whether it is the one the model was compiled for is not known. "
+            "Pass tensors, or the same object each time."
+        ) from cause
 
 
 def _mismatch(beginning: str) -> Error:

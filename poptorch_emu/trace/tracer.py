@@ -268,6 +268,7 @@ class _Tracer:
         self, outputs: Any
     ) -> tuple[list[tuple[Sink, fx.Node]], dict[int, torch.Tensor]]:
         """Returns the nodes of the outputs, and those outputs that never were on the device."""
+        refusal.check_hidden_tensors(outputs)
         results, host_outputs = [], {}
         for index, value in enumerate(flatten_tensors(outputs)):
             node = self.recorder.find(value)

@@ -26,6 +26,25 @@ def test_matmul_when_serialised_then_equals_matmul(mode, factor, keep_precision)
 
 
 @pytest.mark.feature("serializedMatMul", fidelity="exact")
+@pytest.mark.parametrize("mode", [MatMulMode.InputChannels, MatMulMode.ReducingDim])
+@pytest.mark.parametrize("lhs_shape", [(4, 8), (3, 4, 8)])
+def test_matmul_when_the_right_side_is_a_vector_then_equals_matmul(mode, lhs_shape):
+    lhs, rhs = torch.randn(lhs_shape), torch.randn(8)
+    result = infer(lambda m, a, b: poptorch.serializedMatMul(a, b, mode, 2), lhs, rhs)
+    torch.testing.assert_close(result, lhs @ rhs)
+
+
+@pytest.mark.feature("serializedMatMul", fidelity="exact")
+def test_matmul_when_a_vector_has_no_columns_to_cut_then_error():
+    with pytest.raises(poptorch.Error, match=r"cannot cut axis -1 of a tensor of shape \[8\]"):
+        infer(
+            lambda m, a, b: poptorch.serializedMatMul(a, b, MatMulMode.OutputChannels, 2),
+            torch.randn(4, 8),
+            torch.randn(8),
+        )
+
+
+@pytest.mark.feature("serializedMatMul", fidelity="exact")
 @pytest.mark.parametrize(
     ("mode", "parts"),
     [(MatMulMode.InputChannels, 2), (MatMulMode.ReducingDim, 4), (MatMulMode.OutputChannels, 3)],

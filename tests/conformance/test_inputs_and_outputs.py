@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import re
 import warnings
+from collections import defaultdict
+from dataclasses import dataclass
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -87,6 +90,12 @@ DIFFERENCES = {
     "number": (3, 4, "Value mismatch for x: expected 3 but got 4."),
     "string": ("a", "b", "Value mismatch for x: expected a but got b."),
     "list of numbers": ([1, 2], [1, 3], "Value mismatch for x: expected [1, 2] but got [1, 3]."),
+    "array": (
+        np.array([1, 2]),
+        np.array([1, 3]),
+        "Value mismatch for x: expected [1 2] but got [1 3].",
+    ),
+    "type of an array": (np.zeros(2), np.zeros(2, int), "Value mismatch for x: expected [0. 0.]"),
     "None": (None, 1, "Type mismatch for x: expected NoneType but got int."),
 }
 
@@ -99,6 +108,61 @@ def test_input_that_differs_from_the_compiled_then_error(old, new, phrase) -> No
         executor(new, X)
     assert "inputs passed at runtime don't match" in str(error.value)
     executor(old, X)
+
+
+@pytest.mark.feature("Input validation", fidelity="exact")
+@pytest.mark.parametrize(
+    "make", [lambda: float("nan"), lambda: np.array([1.0, np.nan]), lambda: np.arange(3)]
+)
+def test_constant_input_when_it_is_an_equal_object_then_runs(make) -> None:
+    executor = run(lambda self, x, y: y + 1, make(), X)
+    assert torch.equal(executor(make(), X), X + 1)
+
+
+class Incomparable:
+    def __eq__(self, other):
+        raise TypeError("no order of these")
+
+    __hash__ = None
+
+
+@pytest.mark.feature("Input validation", fidelity="exact")
+def test_constant_input_when_it_cannot_be_compared_then_error_names_it() -> None:
+    executor = run(lambda self, x, y: y + 1, Incomparable(), X)
+    with pytest.raises(poptorch.Error, match="Value mismatch for x: two values of type Incompar"):
+        executor(Incomparable(), X)
+
+
+@pytest.mark.feature("Inputs", fidelity="exact")
+def test_input_when_a_defaultdict_then_forward_gets_one() -> None:
+    values = defaultdict(list, a=X)
+    executor = run(lambda self, x: x["a"] + len(x["missing"]), values)
+    assert torch.equal(executor(values), X)
+
+
+@dataclass
+class Unknown:
+    value: object
+
+
+class Holder:
+    def __init__(self, value) -> None:
+        self.values = {"first": [value]}
+
+
+@pytest.mark.feature("Outputs", fidelity="exact")
+@pytest.mark.parametrize(
+    "make", [Unknown, Holder, lambda v: (each for each in [v]), lambda v: [1, {"a": Unknown(v)}]]
+)
+def test_output_when_an_unknown_type_holds_tensors_then_error_says_how_to_make_it_known(make):
+    with pytest.raises(poptorch.Error, match="registerCustomArgParser"):
+        run(lambda self, x: make(x + 1), X)
+
+
+@pytest.mark.feature("Outputs", fidelity="exact")
+def test_output_when_an_unknown_type_holds_no_tensor_then_is_returned_as_traced() -> None:
+    output, kept = wrapped(lambda self, x: (x + 1, Unknown(3)))(X)
+    assert torch.equal(output, X + 1) and kept == Unknown(3)
 
 
 @pytest.mark.feature("Input validation", fidelity="exact")

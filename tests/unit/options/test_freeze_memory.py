@@ -38,13 +38,26 @@ def test_freeze_when_locations_are_set_then_each_kind_has_its_own():
     options = Options()
     away = TensorLocationSettings().useOnChipStorage(False).minElementsForOffChip(8)
     options.TensorLocations.setWeightLocation(away)
-    options.TensorLocations.setActivationLocation(
+    options.TensorLocations.numIOTiles(32).setActivationLocation(
         TensorLocationSettings().useIOTilesToLoad().useIOTilesToStore()
     )
     assert frozen(options).locations == LocationConfig(
         activation=TensorLocation(uses_io_tiles_to_load=True, uses_io_tiles_to_store=True),
         weight=TensorLocation(is_on_chip=False, min_elements_off_chip=8),
     )
+
+
+def test_freeze_when_there_are_no_io_tiles_then_nothing_is_stored_on_them(caplog):
+    stored = TensorLocationSettings().useIOTilesToStore()
+    options = Options()
+    options.TensorLocations.setWeightLocation(stored)
+    assert not frozen(options).locations.weight.uses_io_tiles_to_store
+    assert "useIOTilesToStore has no effect on the weight location" in caplog.text
+    caplog.clear()
+    options._Popart.set("numIOTiles", 64)
+    assert frozen(options).locations.weight.uses_io_tiles_to_store
+    assert frozen(options).machine.num_io_tiles == 64
+    assert not caplog.text
 
 
 @pytest.mark.parametrize(("elements", "is_remote"), [(7, False), (8, True), (9, True)])
