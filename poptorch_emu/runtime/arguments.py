@@ -213,7 +213,7 @@ def _is_equal(name: str, old: Any, new: Any) -> bool:
     except Exception as cause:
         raise _mismatch(
             f"Value mismatch for {name}: two values of type {type(old).__name__} cannot be "
-            f"compared ({cause}), so whether it is the one the model was compiled for is not known. "
+            f"compared ({cause}), so whether it is still the one of the compilation is not known. "
             "Pass tensors, or the same object each time."
         ) from cause
 
