@@ -50,6 +50,7 @@ from poptorch_emu.passes import (
     simplify,
     stochastic_rounding,
 )
+from poptorch_emu.schedule.levels import stage_levels
 from poptorch_emu.schedule.make import ScheduleKind, make_schedule
 from poptorch_emu.schedule.partition import Partition, partition
 from poptorch_emu.schedule.schedule import Schedule
@@ -212,6 +213,7 @@ def place(graph: Graph, config: CompileConfig) -> tuple[Partition, Schedule]:
         placed.ipu_of_stage,
         num_micro_batches,
         config.is_training,
+        stage_levels(placed) if config.strategy.is_phased else (),
     )
     return placed, schedule
 

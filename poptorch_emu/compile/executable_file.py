@@ -98,6 +98,7 @@ def _stored_plan(executable: Executable) -> dict[str, Any]:
             "ipu_of_stage": schedule.ipu_of_stage,
             "num_micro_batches": schedule.num_micro_batches,
             "is_training": schedule.is_training,
+            "level_of_stage": schedule.level_of_stage,
             "rows": [[[str(action) for action in cell] for cell in row] for row in schedule.rows],
         },
         "num_outputs": executable.num_outputs,
@@ -137,7 +138,14 @@ def _schedule(stored: dict[str, Any]) -> Schedule:
         tuple(tuple(parse_action(action) for action in cell) for cell in row)
         for row in stored["rows"]
     )
-    return Schedule(**{**stored, "ipu_of_stage": tuple(stored["ipu_of_stage"]), "rows": rows})
+    return Schedule(
+        **{
+            **stored,
+            "ipu_of_stage": tuple(stored["ipu_of_stage"]),
+            "level_of_stage": tuple(stored["level_of_stage"]),
+            "rows": rows,
+        }
+    )
 
 
 def _variable(stored: dict[str, Any]) -> VariableInfo:

@@ -12,14 +12,21 @@ from poptorch_emu.schedule.actions import Kind, parse_action
 from poptorch_emu.schedule.schedule import Cell, Schedule
 from poptorch_emu.schedule.transfers import Transfer, transfer_row
 
+_LEVELS = "# levels of the stages: "
+
 
 def to_csv(schedule: Schedule) -> str:
-    """Returns the schedule as CSV; `from_csv` is the inverse."""
-    return "".join(",".join(map(_cell_text, row)) + "\n" for row in schedule.rows)
+    """Returns the schedule as CSV; `from_csv` is the inverse.
+
+    Levels of stages that run side by side stand in a comment before the rows.
+    """
+    levels = " ".join(map(str, schedule.level_of_stage))
+    head = f"{_LEVELS}{levels}\n" if levels else ""
+    return head + "".join(",".join(map(_cell_text, row)) + "\n" for row in schedule.rows)
 
 
 def from_csv(text: str) -> Schedule:
-    """Returns the schedule that `text` describes; lines that start with `#` are comments.
+    """Returns the schedule that `text` describes; other lines that start with `#` are comments.
 
     Stages, micro-batches and whether it is training follow from the actions.
 
@@ -35,6 +42,12 @@ def from_csv(text: str) -> Schedule:
         num_micro_batches=1 + max((action.micro_batch for action in actions), default=-1),
         is_training=any(action.kind is not Kind.FORWARD for action in actions),
         rows=rows,
+        level_of_stage=tuple(
+            int(level)
+            for line in text.splitlines()
+            if line.startswith(_LEVELS)
+            for level in line.removeprefix(_LEVELS).split()
+        ),
     )
 
 

@@ -2,7 +2,8 @@
 
 The forward and backward stages form one line: forward stage s has index s and its backward has
 index 2N - 2 - s, so that the last stage's forward and backward share an index. A strategy is then
-nothing but a rule that gives the slot of (index, micro-batch).
+nothing but a rule that gives the slot of (index, micro-batch). Where stages run side by side, their
+level takes the place of their number.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ SlotRule = Callable[[int, int], int]
 
 
 def num_indices(num_stages: int, is_training: bool) -> int:
-    """Returns how many places the line of stages has: 2N - 1 in training, N in inference.
+    """Returns how many places the line of N stages or levels has: 2N - 1 in training, N else.
 
     Source: user guide of PopTorch, pipelined execution; the last forward and backward stage are
     one.
@@ -26,7 +27,11 @@ def num_indices(num_stages: int, is_training: bool) -> int:
 
 
 def lay_out(
-    ipu_of_stage: tuple[int, ...], num_micro_batches: int, is_training: bool, slot_rule: SlotRule
+    ipu_of_stage: tuple[int, ...],
+    num_micro_batches: int,
+    is_training: bool,
+    slot_rule: SlotRule,
+    level_of_stage: tuple[int, ...] = (),
 ) -> Schedule:
     """Returns the schedule in which each action stands in the slot that `slot_rule` gives.
 
@@ -37,7 +42,8 @@ def lay_out(
         ValueError: as `Schedule` does.
     """
     cells: dict[tuple[int, int], list[Action]] = {}
-    for index, kind, stage in _line(len(ipu_of_stage), is_training):
+    levels = level_of_stage or tuple(range(len(ipu_of_stage)))
+    for index, kind, stage in _line(levels, is_training):
         for micro_batch in range(num_micro_batches):
             slot = slot_rule(index, micro_batch)
             cell = cells.setdefault((ipu_of_stage[stage], slot), [])
@@ -50,12 +56,12 @@ def lay_out(
     rows = tuple(
         tuple(tuple(cells.get((ipu, slot), ())) for slot in range(num_slots)) for ipu in ipus
     )
-    return Schedule(ipu_of_stage, num_micro_batches, is_training, rows)
+    return Schedule(ipu_of_stage, num_micro_batches, is_training, rows, level_of_stage)
 
 
-def _line(num_stages: int, is_training: bool) -> list[tuple[int, Kind, int]]:
-    line = [(stage, Kind.FORWARD, stage) for stage in range(num_stages)]
-    if is_training:
-        last = num_indices(num_stages, is_training) - 1
-        line += [(last - s, Kind.BACKWARD, s) for s in reversed(range(num_stages))]
+def _line(levels: tuple[int, ...], is_training: bool) -> list[tuple[int, Kind, int]]:
+    line = [(level, Kind.FORWARD, stage) for stage, level in enumerate(levels)]
+    if is_training and levels:
+        last = num_indices(1 + max(levels), is_training) - 1
+        line += [(last - level, Kind.BACKWARD, stage) for level, _, stage in reversed(line)]
     return line

@@ -7,6 +7,7 @@ out.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import product
 
 from poptorch_emu.schedule.actions import Action, Kind
 from poptorch_emu.schedule.deadlock import blocked_actions
@@ -82,7 +83,7 @@ def _check_each_action_once(schedule: Schedule) -> None:
 
 
 def _check_dependencies(schedule: Schedule, positions: dict[Action, _Position]) -> None:
-    for producer, consumer in links(schedule.num_stages, schedule.is_training):
+    for producer, consumer in links(schedule.levels, schedule.is_training):
         for micro_batch in range(schedule.num_micro_batches):
             source = Action(*producer, micro_batch)
             action = Action(*consumer, micro_batch)
@@ -97,10 +98,10 @@ def _check_dependencies(schedule: Schedule, positions: dict[Action, _Position]) 
 
 
 def _check_last_stage(schedule: Schedule, positions: dict[Action, _Position]) -> None:
-    last = schedule.num_stages - 1
-    for micro_batch in range(schedule.num_micro_batches):
-        slot, ipu, index = positions[Action(Kind.FORWARD, last, micro_batch)]
-        backward = Action(Kind.BACKWARD, last, micro_batch)
+    last = [s for s, level in enumerate(schedule.levels) if level == max(schedule.levels)]
+    for stage, micro_batch in product(last, range(schedule.num_micro_batches)):
+        slot, ipu, index = positions[Action(Kind.FORWARD, stage, micro_batch)]
+        backward = Action(Kind.BACKWARD, stage, micro_batch)
         if positions[backward] != (slot, ipu, index + 1):
             raise ScheduleError(
                 schedule,

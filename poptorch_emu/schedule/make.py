@@ -28,13 +28,16 @@ _STRATEGIES = {
     ScheduleKind.INTERLEAVED: interleaved,
     ScheduleKind.SEQUENTIAL: sequential,
     ScheduleKind.SHARDED: sharded,
-    ScheduleKind.SERIAL_PHASED: phased,
-    ScheduleKind.PARALLEL_PHASED: phased,
 }
+_PHASED = {ScheduleKind.SERIAL_PHASED, ScheduleKind.PARALLEL_PHASED}
 
 
 def make_schedule(
-    kind: ScheduleKind, ipu_of_stage: tuple[int, ...], num_micro_batches: int, is_training: bool
+    kind: ScheduleKind,
+    ipu_of_stage: tuple[int, ...],
+    num_micro_batches: int,
+    is_training: bool,
+    level_of_stage: tuple[int, ...] = (),
 ) -> Schedule:
     """Returns the schedule of one window.
 
@@ -44,8 +47,12 @@ def make_schedule(
             may have several stages, next to each other or not.
         num_micro_batches: gradient accumulation in training, device iterations in inference.
         is_training: whether there are backward actions and updates.
+        level_of_stage: of phased execution, where stages of one level run side by side; empty for a
+            chain of stages, as all others have it.
 
     Raises:
         ValueError: the IPUs have a gap, or there is no stage or no micro-batch.
     """
+    if kind in _PHASED:
+        return phased(ipu_of_stage, num_micro_batches, is_training, level_of_stage)
     return _STRATEGIES[kind](ipu_of_stage, num_micro_batches, is_training)

@@ -7,6 +7,7 @@ update, in inference all device iterations. Strategies make schedules; nothing h
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -27,16 +28,19 @@ class Schedule:
         num_micro_batches: gradient accumulation in training, device iterations in inference.
         is_training: whether the window has backward actions and ends with an update of each IPU.
         rows: `rows[ipu][slot]` are the actions of that IPU in that slot, in order.
+        level_of_stage: stages of one level are independent of each other, each level follows the
+            one before; empty for a chain of stages.
 
     Raises:
-        ValueError: there is no stage or no micro-batch, an IPU in between is unused, or `rows` is
-            not a table with one row for each IPU.
+        ValueError: there is no stage or no micro-batch, an IPU in between is unused, `rows` is not
+            a table with one row for each IPU, or there is not one level for each stage.
     """
 
     ipu_of_stage: tuple[int, ...]
     num_micro_batches: int
     is_training: bool
     rows: tuple[tuple[Cell, ...], ...]
+    level_of_stage: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         """Refuses what is not a table of IPUs and slots; `legality` checks the actions."""
@@ -56,11 +60,21 @@ class Schedule:
                 f"The rows have {lengths} slots: expected {len(used)} rows, one for each IPU, all "
                 "with the same number of slots. Fill up with empty slots."
             )
+        if self.level_of_stage and len(self.level_of_stage) != len(self.ipu_of_stage):
+            raise ValueError(
+                f"{len(self.level_of_stage)} levels are given for {len(self.ipu_of_stage)} stages: "
+                "expected one for each, or none for a chain."
+            )
 
     @property
     def num_stages(self) -> int:
         """The number of forward stages."""
         return len(self.ipu_of_stage)
+
+    @property
+    def levels(self) -> tuple[int, ...]:
+        """The level of each stage; those of a chain are its numbers."""
+        return self.level_of_stage or tuple(range(self.num_stages))
 
     @property
     def num_ipus(self) -> int:
@@ -84,18 +98,19 @@ class Schedule:
         return tuple(action for cell in self.rows[ipu] for action in cell)
 
 
-def links(num_stages: int, is_training: bool) -> tuple[Link, ...]:
-    """Returns the links of a chain of stages, as (producer, consumer).
+def links(levels: Sequence[int], is_training: bool) -> tuple[Link, ...]:
+    """Returns the links of stages of these levels, as (producer, consumer).
 
-    Activations go to the next stage's forward and, in training, to the own backward; gradients go
-    to the backward of the stage before.
+    Activations go to the forwards of the next level and, in training, to the own backward;
+    gradients go to the backwards of the level before.
     """
     forward, backward = Kind.FORWARD, Kind.BACKWARD
-    chain = range(num_stages - 1)
-    result: list[Link] = [((forward, s), (forward, s + 1)) for s in chain]
+    stages = range(len(levels))
+    chain = [(s, t) for s in stages for t in stages if levels[t] == levels[s] + 1]
+    result: list[Link] = [((forward, s), (forward, t)) for s, t in chain]
     if is_training:
-        result += [((forward, s), (backward, s)) for s in range(num_stages)]
-        result += [((backward, s + 1), (backward, s)) for s in chain]
+        result += [((forward, s), (backward, s)) for s in stages]
+        result += [((backward, t), (backward, s)) for s, t in chain]
     return tuple(result)
 
 
@@ -120,6 +135,6 @@ def link_depth(schedule: Schedule, producer: Port, consumer: Port) -> int:
 
 
 def link_depths(schedule: Schedule) -> dict[Link, int]:
-    """Returns the depth of each link of the chain of stages."""
-    chain = links(schedule.num_stages, schedule.is_training)
+    """Returns the depth of each link between the stages."""
+    chain = links(schedule.levels, schedule.is_training)
     return {link: link_depth(schedule, *link) for link in chain}

@@ -7,13 +7,27 @@ from poptorch_emu.schedule.schedule import Schedule
 
 
 def sequential(
-    ipu_of_stage: tuple[int, ...], num_micro_batches: int, is_training: bool
+    ipu_of_stage: tuple[int, ...],
+    num_micro_batches: int,
+    is_training: bool,
+    level_of_stage: tuple[int, ...] = (),
 ) -> Schedule:
     """Returns the schedule in which one IPU works at a time, forward and then backward.
 
     Takes M * (2N - 1) slots and the update in training, M * N slots in inference.
+
+    Args:
+        ipu_of_stage: the IPU of each of the N stages.
+        num_micro_batches: M.
+        is_training: whether there are backward actions and updates.
+        level_of_stage: where stages run side by side, N is the number of their levels.
     """
-    period = num_indices(len(ipu_of_stage), is_training)
+    num_levels = 1 + max(level_of_stage or range(len(ipu_of_stage)), default=-1)
+    period = num_indices(num_levels, is_training)
     return lay_out(
-        ipu_of_stage, num_micro_batches, is_training, lambda index, m: index + period * m
+        ipu_of_stage,
+        num_micro_batches,
+        is_training,
+        lambda index, m: index + period * m,
+        level_of_stage,
     )

@@ -21,7 +21,7 @@ def timeline(schedule: Schedule, duration: Callable[[Action], float]) -> Timelin
     been computed. Slots are not barriers, and links never make a producer wait.
     """
     producers: defaultdict[Port, list[Port]] = defaultdict(list)
-    for producer, consumer in links(schedule.num_stages, schedule.is_training):
+    for producer, consumer in links(schedule.levels, schedule.is_training):
         producers[consumer].append(producer)
 
     times: Timeline = {}

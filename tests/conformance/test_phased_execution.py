@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import pytest
 import torch
 from hypothesis import given
@@ -10,6 +12,9 @@ from hypothesis import strategies as st
 import poptorch_emu as poptorch
 from poptorch_emu import emulator
 from poptorch_emu.compile.memory_plan import Content, Store
+from poptorch_emu.schedule.grid import from_csv, to_csv
+from poptorch_emu.schedule.legality import check
+from poptorch_emu.schedule.make import ScheduleKind, make_schedule
 from poptorch_emu.schedule.phases import number_phases
 
 pytestmark = pytest.mark.feature("Phased execution", fidelity="modelled")
@@ -210,3 +215,82 @@ def test_numbers_when_any_then_backward_mirrors_forward_and_follows_it(
     assert min(numbers.backward) - max(numbers.forward) == gap
     assert len(set(numbers.forward)) == num_phases
     assert number_phases(num_phases, spacing, gap, is_training=False).backward == ()
+
+
+class Diamond(torch.nn.Module):
+    """Two layers that read the same input, and one that reads both; `is_chain` joins the two."""
+
+    def __init__(self, *, is_chain: bool = False) -> None:
+        super().__init__()
+        self.a, self.b, self.c = (torch.nn.Linear(4, 4) for _ in range(3))
+        self.is_chain = is_chain
+
+    def forward(self, x: torch.Tensor):
+        with poptorch.Block("a"):
+            a = torch.tanh(self.a(x))
+        with poptorch.Block("b"):
+            b = torch.tanh(self.b(a if self.is_chain else x))
+        with poptorch.Block("c"):
+            c = self.c(a * b)
+            return c, poptorch.identity_loss(c, "sum")
+
+
+def two_beside(ipu: int = 2) -> poptorch.SerialPhasedExecution:
+    first = poptorch.Phase(poptorch.Stage("a").ipu(0), poptorch.Stage("b").ipu(ipu))
+    return poptorch.SerialPhasedExecution(first, poptorch.Phase(poptorch.Stage("c").ipu(1)))
+
+
+@pytest.mark.parametrize("is_training", [True, False])
+@pytest.mark.parametrize("is_chain", [True, False])
+def test_schedule_when_stages_of_a_phase_are_independent_then_they_run_side_by_side(
+    is_training: bool, is_chain: bool
+) -> None:
+    options = poptorch.Options().showCompilationProgressBar(False).autoRoundNumIPUs(True)
+    options.setExecutionStrategy(two_beside())
+    model, x = Diamond(is_chain=is_chain), torch.randn(8, 4)
+    if is_training:
+        options.Training.gradientAccumulation(4)
+        optimizer = poptorch.optim.SGD(model.parameters(), lr=0.1)
+        wrapped = poptorch.trainingModel(model, options, optimizer)
+    else:
+        wrapped = poptorch.inferenceModel(model, options.deviceIterations(4))
+    plain = copy.deepcopy(model)
+    wrapped(x)
+    grid = emulator.schedule(wrapped).grid
+    check(grid)
+    slot = {str(action): slot for action, slot in grid.slot_of.items()}
+    assert (slot["0F3"] == slot["1F3"]) == (not is_chain)
+    assert slot["1F3"] < slot["2F3"]
+    assert grid.num_slots == (3 if is_chain else 2) * 4 * (1 + is_training) - 4 * is_training + (
+        1 if is_training else 0
+    )
+    if is_training:
+        assert (slot["0B3"] == slot["1B3"]) == (not is_chain)
+        reference = torch.optim.SGD(plain.parameters(), lr=0.1)
+        sum(plain(rows)[1] for rows in x.chunk(4)).div(4).backward()
+        reference.step()
+        for value, expected in zip(model.parameters(), plain.parameters(), strict=True):
+            torch.testing.assert_close(value, expected)
+    else:
+        torch.testing.assert_close(wrapped(x)[0], plain(x)[0])
+
+
+def test_schedule_when_stages_of_a_phase_share_an_ipu_then_one_follows_the_other() -> None:
+    options = poptorch.Options().showCompilationProgressBar(False)
+    options.setExecutionStrategy(
+        poptorch.SerialPhasedExecution(
+            poptorch.Phase(
+                poptorch.Stage("a").ipu(0), poptorch.Stage("b").ipu(1), poptorch.Stage("c").ipu(0)
+            )
+        )
+    )
+    inference = poptorch.inferenceModel(Diamond(), options)
+    inference.compile(torch.randn(2, 4))
+    grid = emulator.schedule(inference).grid
+    assert grid.levels == (0, 0, 1)
+    assert from_csv(to_csv(grid)) == grid
+
+
+def test_schedule_when_levels_and_stages_differ_in_number_then_refused() -> None:
+    with pytest.raises(ValueError, match="2 levels are given for 3 stages"):
+        make_schedule(ScheduleKind.SERIAL_PHASED, (0, 1, 2), 2, False, (0, 0))

@@ -20,9 +20,24 @@ def stage_maps(draw):
     return tuple(dense.index(ipu) for ipu in ids)
 
 
-schedules = st.builds(
-    make_schedule, st.sampled_from(ScheduleKind), stage_maps(), st.integers(1, 12), st.booleans()
-)
+PHASED = (ScheduleKind.SERIAL_PHASED, ScheduleKind.PARALLEL_PHASED)
+
+
+@st.composite
+def schedules_of_all_kinds(draw):
+    kind, ipu_of_stage = draw(st.sampled_from(ScheduleKind)), draw(stage_maps())
+    levels = ()
+    if kind in PHASED and draw(st.booleans()):
+        levels = (0,)
+        for stage, ipu in enumerate(ipu_of_stage[1:], start=1):
+            beside = [
+                i for i, level in zip(ipu_of_stage, levels, strict=False) if level == levels[-1]
+            ]
+            levels += (levels[-1] + (ipu in beside or draw(st.booleans())),)
+    return make_schedule(kind, ipu_of_stage, draw(st.integers(1, 12)), draw(st.booleans()), levels)
+
+
+schedules = schedules_of_all_kinds()
 
 
 @given(schedules)
@@ -104,7 +119,7 @@ def test_timeline_when_costs_are_random_keeps_dependencies_and_never_overlaps(sc
         spans = [times[action] for action in schedule.actions(ipu)]
         assert all(a[1] <= b[0] for a, b in zip(spans, spans[1:], strict=False))
         assert makespan(times) >= sum(end - start for start, end in spans)
-    for producer, consumer in links(schedule.num_stages, schedule.is_training):
+    for producer, consumer in links(schedule.levels, schedule.is_training):
         for micro_batch in range(schedule.num_micro_batches):
             end = times[Action(*producer, micro_batch)][1]
             assert end <= times[Action(*consumer, micro_batch)][0]

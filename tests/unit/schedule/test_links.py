@@ -36,13 +36,20 @@ def test_schedule_when_read_gives_its_counts_and_lists():
 
 
 def test_links_when_training_join_neighbours_and_forward_to_backward():
-    assert set(links(2, is_training=True)) == {
+    assert set(links((0, 1), is_training=True)) == {
         ((F, 0), (F, 1)),
         ((F, 0), (B, 0)),
         ((F, 1), (B, 1)),
         ((B, 1), (B, 0)),
     }
-    assert links(2, is_training=False) == (((F, 0), (F, 1)),)
+    assert links((0, 1), is_training=False) == (((F, 0), (F, 1)),)
+    # Two stages side by side between two others.
+    assert links((0, 1, 1, 2), is_training=False) == (
+        ((F, 0), (F, 1)),
+        ((F, 0), (F, 2)),
+        ((F, 1), (F, 3)),
+        ((F, 2), (F, 3)),
+    )
 
 
 # By hand from the grids: the slots between producer and consumer, divided by the slots from one
