@@ -261,9 +261,9 @@ def test_schedule_when_stages_of_a_phase_are_independent_then_they_run_side_by_s
     slot = {str(action): slot for action, slot in grid.slot_of.items()}
     assert (slot["0F3"] == slot["1F3"]) == (not is_chain)
     assert slot["1F3"] < slot["2F3"]
-    assert grid.num_slots == (3 if is_chain else 2) * 4 * (1 + is_training) - 4 * is_training + (
-        1 if is_training else 0
-    )
+    num_levels = 3 if is_chain else 2
+    period = 2 * num_levels - 1 if is_training else num_levels
+    assert grid.num_slots == 4 * period + is_training
     if is_training:
         assert (slot["0B3"] == slot["1B3"]) == (not is_chain)
         reference = torch.optim.SGD(plain.parameters(), lr=0.1)

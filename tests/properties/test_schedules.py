@@ -30,9 +30,7 @@ def schedules_of_all_kinds(draw):
     if kind in PHASED and draw(st.booleans()):
         levels = (0,)
         for stage, ipu in enumerate(ipu_of_stage[1:], start=1):
-            beside = [
-                i for i, level in zip(ipu_of_stage, levels, strict=False) if level == levels[-1]
-            ]
+            beside = ipu_of_stage[levels.index(levels[-1]) : stage]
             levels += (levels[-1] + (ipu in beside or draw(st.booleans())),)
     return make_schedule(kind, ipu_of_stage, draw(st.integers(1, 12)), draw(st.booleans()), levels)
 
