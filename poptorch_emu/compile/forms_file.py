@@ -19,6 +19,7 @@ from poptorch_emu.config import CompileConfig
 from poptorch_emu.errors import Error
 from poptorch_emu.ir.text import type_text
 from poptorch_emu.log import logger
+from poptorch_emu.trace.module_state import host_tensors
 from poptorch_emu.trace.result_forms import Forms, from_json, to_json
 from poptorch_emu.trace.tracer import Forward
 from poptorch_emu.version import __version__
@@ -30,7 +31,11 @@ _SECTION = "forms"
 def path_of(
     config: CompileConfig, model: torch.nn.Module, tensors: Sequence[torch.Tensor]
 ) -> Path | None:
-    """Returns where the forms of `model`, compiled for these inputs, are kept."""
+    """Returns where the forms of `model`, compiled for these inputs, are kept.
+
+    Raises:
+        Error: the types of its parameters are not known yet.
+    """
     if config.cache_dir is None:
         return None
     cls = type(model)
@@ -41,7 +46,7 @@ def path_of(
         str(config.is_training),
         str(config.batch_factor),
         *map(type_text, tensors),
-        *[f"{name} {type_text(value)}" for name, value in model.named_parameters()],
+        *[f"{tensor.name} {type_text(tensor.value)}" for tensor in host_tensors(model)],
     ]
     digest = hashlib.sha256("\n".join(parts).encode()).hexdigest()
     return Path(config.cache_dir) / f"{digest}{_SUFFIX}"

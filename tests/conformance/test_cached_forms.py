@@ -177,3 +177,10 @@ def test_without_a_cache_then_nothing_is_kept(
     monkeypatch.chdir(tmp_path)
     compiled(None)
     assert not list(tmp_path.iterdir())
+
+
+def test_lazy_module_then_the_error_is_that_of_a_compilation_without_cache(tmp_path: Path) -> None:
+    options = poptorch.Options().enableExecutableCaching(str(tmp_path))
+    inference = poptorch.inferenceModel(nn.LazyLinear(3), options)
+    with pytest.raises(poptorch.Error, match="weight is not initialised yet"):
+        inference(torch.ones(1, 2))
