@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
-from poptorch_emu.compile import cache
+from poptorch_emu.compile import cache, forms_file
 from poptorch_emu.compile.executable import Executable, PlacedGraph
 from poptorch_emu.compile.executable_file import from_sections, stored_key
 from poptorch_emu.compile.graph_log import log_graph, note_export
@@ -55,6 +55,7 @@ from poptorch_emu.schedule.make import ScheduleKind, make_schedule
 from poptorch_emu.schedule.partition import Partition, partition
 from poptorch_emu.schedule.schedule import Schedule
 from poptorch_emu.trace import strict
+from poptorch_emu.trace.result_forms import Forms
 from poptorch_emu.trace.seed import Seed
 from poptorch_emu.trace.tracer import ArgumentsOf, Forward, Trace, trace_forward
 from poptorch_emu.update.config import OptimizerConfig
@@ -116,7 +117,9 @@ def compile_model(
         check_clipped_groups(request.optimizer, config)
     cache.check_folder(config.cache_dir)
     note_export()
-    forward, key = capture(request, on_step)
+    forms_path = forms_file.path_of(config, request.model, request.tensors)
+    forward, key = capture(request, on_step, forms_file.find(forms_path))
+    forms_file.keep(forms_path, forward)
     if strict.is_on():
         strict.check(forward.complete.graph)
     found = cache.find(key, config, forward)
@@ -124,7 +127,7 @@ def compile_model(
         return found
     recorded = forward.complete
     on_step(STEPS[1])
-    graph = functional.run(recorded.graph, recorded.fake_mode)
+    graph = functional.run(recorded.graph, recorded.fake_mode, recorded.memo)
     overlapped = overlap_of(graph, config)
     on_step(STEPS[2])
     graph = optimise(graph, config)
@@ -165,7 +168,9 @@ def load_model(
     return from_sections(sections, stored, request.config, forward)
 
 
-def capture(request: Request, on_step: Callable[[str], None]) -> tuple[Forward, Key]:
+def capture(
+    request: Request, on_step: Callable[[str], None], forms: Mapping[str, Forms] | None = None
+) -> tuple[Forward, Key]:
     """Returns the recorded `forward`, and what its program depends on."""
     on_step(STEPS[0])
     forward = trace_forward(
@@ -174,6 +179,7 @@ def capture(request: Request, on_step: Callable[[str], None]) -> tuple[Forward, 
         request.config,
         Seed.of(request.optimizer),
         request.hooks,
+        forms,
     )
     optimizer, parameters = request.optimizer, request.parameters
     return forward, key_of(forward, request.config, request.tensors, optimizer, parameters)

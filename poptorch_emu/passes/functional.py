@@ -18,21 +18,28 @@ from poptorch_emu.ir.graph import Graph, Sink, SinkKind, SourceKind, record_of, 
 from poptorch_emu.ir.mutation import is_mutating
 from poptorch_emu.ir.record import NodeRecord
 from poptorch_emu.trace.recorder import Recorder
+from poptorch_emu.trace.result_memo import ResultMemo
 
 aten = torch.ops.aten
 
 _SINK_OF = {SourceKind.VARIABLE: SinkKind.VARIABLE, SourceKind.INPUT: SinkKind.INPUT}
 
 
-def run(graph: Graph, fake_mode: FakeTensorMode) -> Graph:
-    """Returns a graph that computes the same and mutates nothing, its regions likewise."""
-    regions = {name: _without_effects(run(r, fake_mode)) for name, r in graph.regions.items()}
+def run(graph: Graph, fake_mode: FakeTensorMode, memo: ResultMemo) -> Graph:
+    """Returns a graph that computes the same and mutates nothing, its regions likewise.
+
+    Args:
+        graph: may mutate.
+        fake_mode: the mode of its fake tensors.
+        memo: what is known about the results of its operations.
+    """
+    regions = {name: _without_effects(run(r, fake_mode, memo)) for name, r in graph.regions.items()}
     graph.regions.update(regions)
     if not any(is_mutating(node) for node in graph.operations):
         return graph
     functional = Graph(constants=graph.constants, regions=graph.regions, repeats=graph.repeats)
     current = [NodeRecord()]
-    recorder = Recorder(functional, lambda: current[0])
+    recorder = Recorder(functional, lambda: current[0], memo=memo)
     values = []
     with fake_mode:
         for source in graph.sources:

@@ -9,6 +9,13 @@ from tqdm import tqdm
 
 _TOTAL = 100
 
+
+class _Bar(tqdm):  # type: ignore[misc]
+    """A bar without the thread that draws those again that stand still."""
+
+    monitor_interval = 0
+
+
 _is_hidden = False
 
 
@@ -26,7 +33,7 @@ def progress_bar(steps: Sequence[str], is_shown: bool) -> Iterator[Callable[[str
         steps: names of all steps, in order.
         is_shown: whether there is a bar at all.
     """
-    with tqdm(
+    with _Bar(
         total=_TOTAL,
         desc="Graph compilation",
         bar_format="{desc}: {percentage:3.0f}%|{bar}| {n:.0f}/{total} [{elapsed}<{remaining}]",

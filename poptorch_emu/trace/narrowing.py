@@ -7,7 +7,7 @@ float8 types are younger than PopTorch, which knows none.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from typing import Any
 
 import torch
@@ -15,7 +15,8 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import _disable_current_modes
 
 from poptorch_emu.errors import compiler_error
-from poptorch_emu.log import logger
+from poptorch_emu.ir.graph import Graph, Source, source_of
+from poptorch_emu.log import logger, warn_repeatable
 from poptorch_emu.trace.source_line import user_source
 
 _INT32 = torch.iinfo(torch.int32)
@@ -78,6 +79,20 @@ class Narrowing:
                 "float64. Ask for torch.float32 there.",
                 self._num_tensors,
                 source,
+            )
+
+
+def warn_of_constants(graph: Graph, downgraded: Container[Source]) -> None:
+    """Says which parameters and buffers that are read cannot change any more."""
+    for node in graph.sources:
+        if node.users and source_of(node) in downgraded:
+            warn_repeatable(
+                "downgraded",
+                "Parameter %s: %s %s was downgraded to constant because PopART doesn't support "
+                "non floating point parameters",
+                source_of(node).name,
+                node.meta["val"].dtype,
+                list(node.meta["val"].shape),
             )
 
 

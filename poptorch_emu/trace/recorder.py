@@ -115,6 +115,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         graph: Graph,
         origin: Callable[[], NodeRecord],
         narrow: Callable[[Any, tuple[Any, ...], Mapping[str, Any]], Arguments] = as_given,
+        memo: ResultMemo | None = None,
     ) -> None:
         """Records into `graph`.
 
@@ -122,12 +123,13 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             graph: where operations are appended.
             origin: says where the operation that is being recorded belongs.
             narrow: changes the arguments of an operation before it runs.
+            memo: what is known about results; a new one knows nothing.
         """
         super().__init__()  # type: ignore[no-untyped-call]
         self._narrow = narrow
         self.origin = origin
         self._scopes = [Scope(graph)]
-        self._memo = ResultMemo(IPU)
+        self._memo = memo or ResultMemo(IPU)
         # A tensor on the host becomes another constant when it has been changed since.
         self._version_of: dict[int, int | None] = {}
 

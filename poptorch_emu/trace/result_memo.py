@@ -3,12 +3,12 @@
 The form of a result is remembered, so that layers that are alike are worked out once; PyTorch has
 such a memory too, but looks at far more than is needed here. It is asked the first time, by its
 kernel for meta tensors where it would do nothing but run that. What is not simple is left to it.
+What another process found out need not be asked again.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
@@ -19,6 +19,7 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils._mode_utils import no_dispatch
 
 from poptorch_emu.trace.fakes import FakeMaker
+from poptorch_emu.trace.result_forms import Form, Forms, Written, settings
 
 aten = torch.ops.aten
 
@@ -72,37 +73,26 @@ class _NotSimpleError(Exception):
     """An argument or a result is not a dense tensor on the IPU, nor a literal."""
 
 
-@dataclass(frozen=True)
-class _Result:
-    """The form of one result that has memory of its own."""
-
-    dtype: torch.dtype
-    shape: torch.Size
-    stride: tuple[int, ...]
-
-    def make(self, mode: FakeTensorMode, fakes: FakeMaker) -> FakeTensor:
-        """Returns a new fake tensor of this form."""
-        with no_dispatch():
-            like = torch.empty_strided(self.shape, self.stride, dtype=self.dtype, device="meta")
-        return fakes.wrap(mode, like)
-
-
-class _Written:
-    """Says that an operation writes to its first argument and returns it."""
-
-
-_Known = tuple[_Result | None, ...] | _Result | _Written | None
-
-
 class ResultMemo:
-    """What was found out in one trace."""
+    """What was found out in one trace.
 
-    def __init__(self, device: torch.device) -> None:
-        """Remembers results on `device`."""
+    Attributes:
+        has_learned: whether some of it was not known before.
+    """
+
+    def __init__(self, device: torch.device, before: Mapping[str, Forms] | None = None) -> None:
+        """Remembers results on `device`; `before` are the forms that an earlier memo found out."""
         self._device = device
         self._fakes = FakeMaker(device)
+        self._before = before or {}
+        self.has_learned = False
         # `None` for what has to be worked out each time.
-        self._known: dict[Any, _Known] = {}
+        self._known: dict[Any, Forms | None] = {}
+
+    @property
+    def forms(self) -> dict[str, Forms]:
+        """What was found out or asked for here, by texts that hold for every process."""
+        return {_text(key): forms for key, forms in self._known.items() if forms is not None}
 
     def run(self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """Returns what `func` makes of its fake arguments, as new fake tensors."""
@@ -112,17 +102,27 @@ class ResultMemo:
         if mode is None:
             return func(*args, **kwargs)
         if key not in self._known:
-            result = self._run_first(mode, func, args, kwargs)
-            self._known[key] = self._form(key, args, kwargs, result)
-            return result
+            before = self._before.get(_text(key)) if self._before else None
+            if before is None:
+                result = self._run_first(mode, func, args, kwargs)
+                self._known[key] = forms = self._forms(key, args, kwargs, result)
+                self.has_learned |= forms is not None
+                return result
+            self._known[key] = before
         known = self._known[key]
         if known is None:
             return func(*args, **kwargs)
-        if isinstance(known, _Written):
+        if isinstance(known, Written):
             return args[0]
-        if isinstance(known, _Result):
-            return known.make(mode, self._fakes)
-        return tuple([each and each.make(mode, self._fakes) for each in known])
+        if isinstance(known, Form):
+            return self._make(mode, known)
+        return tuple([each and self._make(mode, each) for each in known])
+
+    def _make(self, mode: FakeTensorMode, form: Form) -> FakeTensor:
+        """Returns a new fake tensor of this form."""
+        with no_dispatch():
+            like = torch.empty_strided(form.shape, form.stride, dtype=form.dtype, device="meta")
+        return self._fakes.wrap(mode, like)
 
     def _run_first(
         self, mode: FakeTensorMode, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]
@@ -169,8 +169,7 @@ class ResultMemo:
             named = tuple([(name, self._part(value)) for name, value in kwargs.items()])
         except _NotSimpleError:
             return None, None
-        state = (torch.get_default_dtype(), torch.is_inference_mode_enabled())
-        return (func, parts, named, state), mode
+        return (func, parts, named, settings()), mode
 
     def _mode_of_factory(self, kwargs: Mapping[str, Any]) -> FakeTensorMode | None:
         """Returns the mode in which a tensor is made from nothing on the device."""
@@ -201,16 +200,16 @@ class ResultMemo:
             and not value.is_neg()
         )
 
-    def _form(
+    def _forms(
         self, key: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any
-    ) -> _Known:
+    ) -> Forms | None:
         """Returns the form of a result, or `None` if it cannot be made again from the key."""
         func, parts, *_ = key
         if func._schema.is_mutable:
             is_unchanged = result is args[0] and self._part(result) == parts[0]
-            return _Written() if is_unchanged else None
+            return Written() if is_unchanged else None
         storages = {_storage(value) for value in _tensors((args, kwargs))}
-        forms: list[_Result | None] = []
+        forms: list[Form | None] = []
         for each in result if isinstance(result, tuple) else (result,):
             if each is None and isinstance(result, tuple):
                 forms.append(None)
@@ -220,8 +219,14 @@ class ResultMemo:
             if _storage(each) in storages:
                 return None
             storages.add(_storage(each))
-            forms.append(_Result(each.dtype, each.shape, each.stride()))
+            forms.append(Form(each.dtype, each.shape, each.stride()))
         return tuple(forms) if isinstance(result, tuple) else forms[0]
+
+
+def _text(key: Any) -> str:
+    """Returns what stands for the key of a result in every process; equal for equal keys only."""
+    func, *parts = key
+    return f"{func} {parts!r}"
 
 
 @cache

@@ -20,9 +20,9 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 from poptorch_emu.config import CompileConfig
 from poptorch_emu.errors import compiler_error
-from poptorch_emu.ir.graph import Graph, Sink, SinkKind, Source, SourceKind, source_of
+from poptorch_emu.ir.graph import Graph, Sink, SinkKind, Source, SourceKind
 from poptorch_emu.ir.record import BlockPlace, NodeRecord, Phase
-from poptorch_emu.log import logger, warn_repeatable
+from poptorch_emu.log import logger
 from poptorch_emu.structure import flatten_tensors
 from poptorch_emu.trace import blocks, checkpoints, dynamic_slices, loss, refusal, regions, scopes
 from poptorch_emu.trace.casting import casts_mixed_types
@@ -35,8 +35,15 @@ from poptorch_emu.trace.module_state import (
     on_ipu,
     warn_of_shared_memory,
 )
-from poptorch_emu.trace.narrowing import UNSUPPORTED, Narrowing, narrowed_constant
+from poptorch_emu.trace.narrowing import (
+    UNSUPPORTED,
+    Narrowing,
+    narrowed_constant,
+    warn_of_constants,
+)
 from poptorch_emu.trace.recorder import IPU, Recorder
+from poptorch_emu.trace.result_forms import Forms
+from poptorch_emu.trace.result_memo import ResultMemo
 from poptorch_emu.trace.result_types import without_log_of_failures
 from poptorch_emu.trace.seed import Seed, first_gradient
 from poptorch_emu.trace.source_line import user_source
@@ -65,6 +72,7 @@ class Trace:
         host_outputs: tensors among the outputs that never were on the device, by position.
         trainable: names of the parameters that got a gradient, in the model's order.
         host_functions: what the graph calls on the host, by name.
+        memo: the forms of the operations' results.
     """
 
     graph: Graph
@@ -73,6 +81,7 @@ class Trace:
     host_outputs: dict[int, torch.Tensor] = field(default_factory=dict)
     trainable: tuple[str, ...] = ()
     host_functions: dict[str, regions.HostFunction] = field(default_factory=dict)
+    memo: ResultMemo = field(default_factory=lambda: ResultMemo(IPU))
 
 
 class Forward:
@@ -105,10 +114,8 @@ class Forward:
         self.losses = tracer.find_losses()
         self.parameters = {name: fake for name, fake in fakes.items() if fake.requires_grad}
         self._tracer = tracer
-        self._seed = seed
-        self._model = model
-        self._fakes = fakes
-        tracer.warn_of_constants()
+        self._seed, self._model, self._fakes = seed, model, fakes
+        warn_of_constants(self.graph, tracer.downgraded)
 
     @cached_property
     def loss(self) -> torch.Tensor:
@@ -120,6 +127,12 @@ class Forward:
         value, node = self.losses[loss.final_loss([node for _, node in self.losses])]
         loss.warn_of_lost_operations(node)
         return value
+
+    @property
+    def new_forms(self) -> dict[str, Forms]:
+        """The forms of all results, for the next trace; none, if all of them were given."""
+        memo = self._tracer.memo
+        return memo.forms if memo.has_learned else {}
 
     @cached_property
     def complete(self) -> Trace:
@@ -141,6 +154,7 @@ class Forward:
             self.host_outputs,
             tuple(sink.name for sink, _ in gradients),
             tracer.regions.host_functions,
+            tracer.memo,
         )
 
 
@@ -150,6 +164,7 @@ def trace_forward(
     config: CompileConfig,
     seed: Seed = _UNSCALED,
     hooks: tuple[Callable[[], None], Callable[[], None]] = (lambda: None, lambda: None),
+    forms: Mapping[str, Forms] | None = None,
 ) -> Forward:
     """Records one call of `model` for one micro-batch.
 
@@ -159,11 +174,12 @@ def trace_forward(
         config: what is compiled.
         seed: with what back-propagation starts, in training.
         hooks: called before forward and at the end of the trace, even after an error.
+        forms: of the operations' results, as far as they are known from another trace.
 
     Raises:
         Error: the model cannot be captured; the text says why, where, and what to do.
     """
-    session = _Tracer(config)
+    session = _Tracer(config, forms or {})
     if config.is_training:
         warn_of_shared_memory(model)
     with session.active(), ExitStack() as cleanup:
@@ -182,18 +198,19 @@ def trace_forward(
 class _Tracer:
     """The state of one trace."""
 
-    def __init__(self, config: CompileConfig) -> None:
+    def __init__(self, config: CompileConfig, forms: Mapping[str, Forms]) -> None:
         self.config = config
         self.graph = Graph()
         self.fake_mode = FakeTensorMode(allow_non_fake_inputs=True)
         self.fake_mode.cache_enabled = False  # The recorder has a memory of its own.
-        self.recorder = Recorder(self.graph, self._origin, Narrowing())
+        self.memo = ResultMemo(IPU, forms)
+        self.recorder = Recorder(self.graph, self._origin, Narrowing(), self.memo)
         self._fakes = FakeMaker(IPU)
         self.regions = regions.Recording(self.recorder, self.fake_mode, config.is_training)
         self.stages = StageResolver(config.strategy)
         self.modules: list[str] = []
         self._num_inputs = 0
-        self._downgraded: set[Source] = set()
+        self.downgraded: set[Source] = set()
         self._phase = Phase.FORWARD
         self._forward_records: dict[int, NodeRecord] = {}
         self._last_parts: tuple[Any, ...] = ()
@@ -231,7 +248,7 @@ class _Tracer:
         source = Source(SourceKind.VARIABLE, tensor.name)
         if not value.is_floating_point():
             source = Source(SourceKind.CONSTANT, tensor.name)
-            self._downgraded.add(source)
+            self.downgraded.add(source)
             self.graph.constants[tensor.name] = narrowed_constant(value.clone())
         if tensor.is_parameter:  # As `torch.nn.Parameter` has it, without the copy that it makes.
             fake.requires_grad_(tensor.value.requires_grad)
@@ -317,20 +334,6 @@ class _Tracer:
                 assert node is not None, f"the gradient of {name} was not recorded"
                 results.append((Sink(SinkKind.GRADIENT, name), node))
         return results
-
-    def warn_of_constants(self) -> None:
-        """Says which parameters and buffers cannot change any more."""
-        for node in self.graph.sources:
-            source = source_of(node)
-            if source in self._downgraded and node.users:
-                warn_repeatable(
-                    "downgraded",
-                    "Parameter %s: %s %s was downgraded to constant because PopART doesn't support "
-                    "non floating point parameters",
-                    source.name,
-                    node.meta["val"].dtype,
-                    list(node.meta["val"].shape),
-                )
 
     def _fake_like(self, value: torch.Tensor) -> torch.Tensor:
         if value.dtype in UNSUPPORTED:

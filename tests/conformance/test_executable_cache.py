@@ -47,6 +47,10 @@ def options(folder: Path) -> poptorch.Options:
     return opts.enableExecutableCaching(str(folder))
 
 
+def executables(folder: Path) -> list[Path]:
+    return list(folder.glob("*.executable"))
+
+
 def network() -> nn.Module:
     torch.manual_seed(4)
     return FAMILIES["mlp"].make(1)
@@ -83,7 +87,7 @@ def test_same_model_when_compiled_again_then_is_loaded_and_runs_the_same(
     tmp_path: Path, lowered: list[object]
 ) -> None:
     first = train(tmp_path)
-    assert len(lowered) == 1 and len(list(tmp_path.iterdir())) == 1
+    assert len(lowered) == 1 and len(executables(tmp_path)) == 1
     assert_same(train(tmp_path), first)
     assert len(lowered) == 1
 
@@ -281,7 +285,7 @@ def test_damaged_file_then_warning_and_a_new_one(
     damage, tmp_path: Path, lowered: list[object], logged
 ) -> None:
     expected = train(tmp_path)
-    (file,) = tmp_path.iterdir()
+    (file,) = executables(tmp_path)
     whole = file.read_bytes()
     file.write_bytes(damage(whole))
     assert_same(train(tmp_path), expected)
@@ -300,16 +304,16 @@ def test_file_of_another_version_then_is_a_miss_without_warning(
     monkeypatch.undo()
     train(tmp_path)
     assert "WARNING" not in logged.text
-    assert len(list(tmp_path.iterdir())) == 1
+    assert len(executables(tmp_path)) == 1
 
 
 def test_file_of_another_model_under_this_name_then_is_not_used(
     tmp_path: Path, lowered: list[object]
 ) -> None:
     expected = train(tmp_path)
-    (file,) = tmp_path.iterdir()
+    (file,) = executables(tmp_path)
     train(tmp_path / "other", momentum=0.9)
-    (other,) = (tmp_path / "other").iterdir()
+    (other,) = executables(tmp_path / "other")
     file.write_bytes(other.read_bytes())
     assert_same(train(tmp_path), expected)
     assert len(lowered) == 3
@@ -319,7 +323,7 @@ def test_hit_and_miss_then_are_logged_with_the_file(tmp_path: Path, logged) -> N
     poptorch.setLogLevel("INFO")
     try:
         train(tmp_path)
-        (file,) = tmp_path.iterdir()
+        (file,) = executables(tmp_path)
         assert f"there is no {file} yet" in logged.text and f"wrote {file}" in logged.text
         logged.clear()
         train(tmp_path)
@@ -336,7 +340,7 @@ def test_environment_then_sets_the_folder(
         nn.Linear(2, 2), poptorch.Options().showCompilationProgressBar(False)
     )
     inference(torch.ones(1, 2))
-    assert len(lowered) == 1 and len(list((tmp_path / "made").iterdir())) == 1
+    assert len(lowered) == 1 and len(executables(tmp_path / "made")) == 1
 
 
 def test_folder_that_takes_no_files_then_assertion(tmp_path: Path) -> None:
@@ -390,6 +394,6 @@ def test_processes_when_they_share_a_folder_then_one_file_and_equal_results(
         for process in processes:
             _, errors = process.communicate()
             assert process.returncode == 0, errors.decode()
-    assert len(list((tmp_path / "cache").iterdir())) == 1
+    assert len(executables(tmp_path / "cache")) == 1
     assert_same(torch.load(tmp_path / "b"), torch.load(tmp_path / "a"))
     assert_same(torch.load(tmp_path / "c"), torch.load(tmp_path / "a"))

@@ -13,6 +13,7 @@ from torch.testing._internal.opinfo.core import OpInfo
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from poptorch_emu.trace.result_forms import from_json, to_json
 from poptorch_emu.trace.result_memo import ResultMemo
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # PyTorch warns of what it deprecated.
@@ -30,7 +31,7 @@ def forms(value: Any) -> list[Any]:
 
 
 class Compared(TorchDispatchMode):
-    """Asks the memory twice and PyTorch once about each operation."""
+    """Asks the memory twice, one that read what it wrote, and PyTorch about each operation."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -41,14 +42,19 @@ class Compared(TorchDispatchMode):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         expected = func(*args, **(kwargs or {}))
-        for time in ("first", "second"):
-            result = self.asked(func, args, kwargs or {})
+        for time in ("first", "second", "of a file"):
+            result = self.asked(time, func, args, kwargs or {})
             if forms(result) != forms(expected):
                 self.differences.append(f"{func}, {time}: {forms(result)}, not {forms(expected)}")
         return expected
 
-    def asked(self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-        return self.memo.run(func, args, kwargs)
+    def asked(self, time: str, func: Any, args: Any, kwargs: Mapping[str, Any]) -> Any:
+        if time != "of a file":
+            return self.memo.run(func, args, kwargs)
+        reader = ResultMemo(IPU, from_json(to_json(self.memo.forms), "a file"))
+        result = reader.run(func, args, kwargs)
+        assert not reader.has_learned, f"{func} was worked out anew"
+        return result
 
 
 def stand_ins(mode: FakeTensorMode, sample: Any) -> Any:
