@@ -11,6 +11,7 @@ from loader_data import (
     START_METHODS,
     Dicts,
     Pairs,
+    Scalars,
     StartMethods,
     Stream,
     Unsized,
@@ -271,3 +272,41 @@ def test_batch_sampler_without_batch_size_then_counts_as_one():
     loader = poptorch.DataLoader(options(iterations=3), Pairs(6), batch_sampler=Unsized())
     assert loader.combinedBatchSize == 3
     assert all_ids(loader) == [[0, 1, 2, 3, 4, 5]]
+
+
+class ReadingAhead(poptorch.DataLoader):
+    """Makes the next batch before it hands one on."""
+
+    def __iter__(self):
+        batches = super().__iter__()
+        if self._accessor is not None:
+            yield from batches
+            return
+        before = next(batches)
+        for batch in batches:
+            yield before
+            before = batch
+        yield before
+
+
+LOADERS = {"loader": poptorch.DataLoader, "reading ahead": ReadingAhead}
+
+
+@pytest.mark.parametrize("buffer_size", [1, 3, 20])
+@pytest.mark.parametrize("kind", LOADERS.values(), ids=LOADERS)
+@pytest.mark.parametrize(
+    "dataset", [Pairs(23), Dicts(23), Scalars(23), Stream(23)], ids=lambda d: type(d).__name__
+)
+def test_async_batches_then_are_those_of_pytorchs_loader(dataset, kind, buffer_size):
+    arguments = {**FORK, "buffer_size": buffer_size}
+    loader = kind(
+        options(iterations=2), dataset, 2, mode=DataLoaderMode.Async, async_options=arguments
+    )
+    for _ in range(2):
+        expected = torch.utils.data.DataLoader(dataset, 4, drop_last=True)
+        num_batches = 0
+        for batch, plain in zip(loader, expected, strict=True):
+            torch.testing.assert_close(batch, plain, rtol=0, atol=0)
+            num_batches += 1
+        assert num_batches == 5
+    loader.terminate()
