@@ -6,11 +6,12 @@ slot is filled, or that an epoch has ended. The worker owns a slot of the ring u
 published it, the accessor from then until it has released it; each is released once, also where the
 accessor has lost interest in its epoch.
 
-A look at a number costs nothing, where a message would cost several per cent of the time of a small
-batch. Whoever has to wait raises its flag, looks again, and sleeps; whoever changes a number does
-so before it looks at the other's flag. So one of the two sees what the other did, provided that
-neither processor looks before its own change is out: that is what the fence is for. Should it not
-hold somewhere, a sleeper looks again after a second.
+A look at a number costs next to nothing; a system call costs 2 to 3 % of the time of a small batch.
+Whoever has to wait raises its flag, looks again, and sleeps; whoever changes a number looks at the
+other's flag afterwards. So one of the two sees what the other did, provided that neither processor
+looks before its own store is out: that is what the fence is for. All else needs no more than that
+stores become visible in their order, as they do on x86-64. A sleeper looks again after a second in
+any case, which no test depends on.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ _WORDS_PER_RECORD = 2
 # Stands for the rows of an epoch's end.
 _END = -1
 
+# Assumed: often enough for a safety net.
 _LOOK_AGAIN_SECONDS = 1.0
 
 

@@ -22,6 +22,7 @@ from loader_data import (
     ids_of,
     options,
 )
+from torch.utils.data import BatchSampler, SequentialSampler
 
 import poptorch_emu as poptorch
 from poptorch_emu import DataLoaderMode
@@ -294,10 +295,9 @@ LOADERS = {"loader": poptorch.DataLoader, "reading ahead": ReadingAhead}
 
 @pytest.mark.parametrize("buffer_size", [1, 3, 20])
 @pytest.mark.parametrize("kind", LOADERS.values(), ids=LOADERS)
-@pytest.mark.parametrize(
-    "dataset", [Pairs(23), Dicts(23), Scalars(23), Stream(23)], ids=lambda d: type(d).__name__
-)
-def test_async_batches_then_are_those_of_pytorchs_loader(dataset, kind, buffer_size):
+@pytest.mark.parametrize("make", KINDS)
+def test_async_batches_then_are_those_of_pytorchs_loader(make, kind, buffer_size):
+    dataset = make(23)
     arguments = {**FORK, "buffer_size": buffer_size}
     loader = kind(
         options(iterations=2), dataset, 2, mode=DataLoaderMode.Async, async_options=arguments
@@ -309,4 +309,14 @@ def test_async_batches_then_are_those_of_pytorchs_loader(dataset, kind, buffer_s
             torch.testing.assert_close(batch, plain, rtol=0, atol=0)
             num_batches += 1
         assert num_batches == 5
+    loader.terminate()
+
+
+def test_async_batches_of_a_batch_sampler_then_are_joined_as_by_hand():
+    sampler = BatchSampler(SequentialSampler(range(12)), 2, drop_last=True)
+    given = options(iterations=3)
+    loader = poptorch.DataLoader(
+        given, Scalars(12), batch_sampler=sampler, mode=DataLoaderMode.Async, async_options=FORK
+    )
+    assert [batch.tolist() for batch in loader] == [list(range(6)), list(range(6, 12))]
     loader.terminate()

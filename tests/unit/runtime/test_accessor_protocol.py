@@ -1,6 +1,5 @@
-"""The pipe between accessor and worker: no slot is lost, no message of an old epoch believed."""
+"""Accessor and worker: no slot is lost, no record of an old epoch believed."""
 
-import os
 import signal
 import time
 
