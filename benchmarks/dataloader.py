@@ -2,8 +2,8 @@
 
 The first tables compare the loaders alone, over a cheap dataset where the overhead shows. The last
 has a consumer that is busy for as long as a batch takes to load, so that loading ahead can at best
-halve the time. Candidates take turns; the tables show medians over rounds and the ratio to the
-first candidate.
+halve the time. Candidates take turns; the tables show medians over rounds, of the speeds and of the
+ratios to the first candidate in the same round: a machine that changes its speed does so for all.
 """
 
 from __future__ import annotations
@@ -92,19 +92,21 @@ def plain(dataset: Dataset[Any], num_workers: int) -> DataLoader[Any]:
 
 def compare(
     candidates: dict[str, Iterable[torch.Tensor]], num_products: int, rounds: int
-) -> list[float]:
-    """Returns the median speed of each candidate, after one round that does not count."""
+) -> list[list[float]]:
+    """Returns the speeds of each candidate, after one round that does not count."""
     results: dict[str, list[float]] = {name: [] for name in candidates}
     for _ in range(rounds + 1):
         for name, loader in candidates.items():
             results[name].append(samples_per_second(loader, num_products))
-    return [statistics.median(values[1:]) for values in results.values()]
+    return [values[1:] for values in results.values()]
 
 
-def print_row(label: str, speeds: list[float]) -> None:
+def print_row(label: str, speeds: list[list[float]]) -> None:
     """Prints speeds and the ratios of all but the first to it."""
-    cells = [f"{speed:,.0f}" for speed in speeds]
-    cells += [f"{speed / speeds[0]:.2f}" for speed in speeds[1:]]
+    cells = [f"{statistics.median(values):,.0f}" for values in speeds]
+    for values in speeds[1:]:
+        ratios = [value / first for value, first in zip(values, speeds[0], strict=True)]
+        cells.append(f"{statistics.median(ratios):.2f}")
     print(f"| {label} | {' | '.join(cells)} |", flush=True)
 
 
@@ -137,7 +139,7 @@ def compare_overlapped(num_elements: int, rounds: int) -> None:
 def main() -> None:
     """Prints two tables in Markdown."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--elements", type=int, default=512)
     arguments = parser.parse_args()
     torch.set_num_threads(1)

@@ -45,8 +45,9 @@ class AsynchronousDataAccessor:
         Args:
             dataset: any iterable, often a `DataLoader`; all strategies but `Fork` pickle it.
             buffer_size: how many elements the ring holds.
-            miss_sleep_time_in_ms: the shortest time to wait where an element is not there yet.
-                Longer waits end when it is: they do not poll.
+            miss_sleep_time_in_ms: the shortest time to wait where an element is not there yet;
+                each further look comes after twice the time. After 2 ms a wait ends when the
+                element is there, without polling.
             load_indefinitely: at the end of the data, load from the beginning at once.
             early_preload: fill the ring before the first `iter()`.
             sharing_strategy: how the worker starts and gets the dataset. `Fork` copies nothing.

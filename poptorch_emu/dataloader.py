@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 from torch.utils.data import DataLoader as TorchDataLoader
-from torch.utils.data import Dataset, IterableDataset, Sampler
+from torch.utils.data import Dataset, IterableDataset, Sampler, default_collate
 
 from poptorch_emu.data_accessor import AsynchronousDataAccessor
 from poptorch_emu.enums import DataLoaderMode
@@ -23,6 +23,7 @@ from poptorch_emu.loader_checks import (
 )
 from poptorch_emu.options import Options
 from poptorch_emu.runtime.index_share import IndexShareSampler, index_share
+from poptorch_emu.runtime.slot_collate import NextSlot, SlotCollate
 from poptorch_emu.structure import flatten_tensors, rebuild
 
 # Source: PopTorch reference, default of `buffer_size`.
@@ -222,6 +223,14 @@ class DataLoader(TorchDataLoader[Any]):
             "which the buffers of the AsynchronousDataAccessor cannot take. Give it "
             f"'rebatched_size', here {self._combined}, or use drop_last=True.",
         )
+
+    def _collate_into(self, next_slot: NextSlot) -> SlotCollate | None:
+        """Has batches made in memory that is given, if nobody but the caller sees them."""
+        hands_on_at_once = type(self).__iter__ is DataLoader.__iter__ and self._num_joined == 1
+        if not hands_on_at_once or self.num_workers or self.collate_fn is not default_collate:
+            return None
+        self.collate_fn = SlotCollate(next_slot)
+        return self.collate_fn
 
 
 def batches_per_step(options: Options) -> int:

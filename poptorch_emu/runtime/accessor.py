@@ -1,8 +1,8 @@
 """Iterates a dataset that another process loads ahead of time.
 
 This is the side of the process that consumes; what the worker does is told in `accessor_worker.py`,
-and who owns which slot of the ring when in `accessor_link.py`. Nothing here polls: whoever has to
-wait sleeps in the kernel until a message comes or the other side is gone.
+and who owns which slot of the ring when in `accessor_board.py`. Who has to wait long sleeps in the
+kernel until the other side changes something or is gone.
 """
 
 from __future__ import annotations
@@ -12,33 +12,28 @@ import pickle
 import signal
 import time
 import warnings
-from collections.abc import Iterable
-from multiprocessing import Pipe, get_context
-from multiprocessing.connection import Connection
+from collections.abc import Callable, Iterable
+from contextlib import closing
+from multiprocessing import get_context
 from multiprocessing.process import BaseProcess
 from multiprocessing.util import Finalize
 from typing import Any
 
 from poptorch_emu.enums import SharingStrategy
 from poptorch_emu.errors import make_error
-from poptorch_emu.runtime.accessor_link import (
-    Begin,
-    Ended,
-    Failed,
-    Filled,
-    Link,
-    LinkClosed,
-    Ready,
-    Released,
-)
-from poptorch_emu.runtime.accessor_worker import WorkerSettings, close_when_forked, run_worker
+from poptorch_emu.runtime.accessor_board import AccessorBoard, Record
+from poptorch_emu.runtime.accessor_link import Kind, Link, LinkClosed, new_links
+from poptorch_emu.runtime.accessor_worker import WorkerSettings, run_worker
 from poptorch_emu.runtime.cargo import packed
-from poptorch_emu.runtime.ring import Ring
+from poptorch_emu.runtime.ring import Ring, RingFile
 from poptorch_emu.structure import rebuild
 
 # Source: PopTorch reference, AsynchronousDataAccessor, `terminate`.
 _GRACE_SECONDS = 10.0
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+# Assumed: for so long it is cheaper for both sides to look again now and then than to be woken.
+_LOOKING_SECONDS = 2e-3
 
 # A worker must end before multiprocessing joins it at exit, so its finaliser has a priority.
 _EXIT_PRIORITY = 10
@@ -52,6 +47,9 @@ _START_METHOD = {
 
 # Workers are forked from a server that has imported these, once instead of for each of them.
 _SERVER_MODULES = ["torch", run_worker.__module__]
+
+
+_SILENT_END = "its worker process ended without a word; was it killed?"
 
 
 class Accessor:
@@ -76,24 +74,26 @@ class Accessor:
             Error: the worker ended before it had an element.
         """
         self._rebatched_rows = settings.rebatched_rows
-        self._miss_sleep_seconds = miss_sleep_seconds
+        self._sleeps_seconds = _sleeps_seconds(miss_sleep_seconds)
         self._epoch = 0
-        self._asked_epoch = -1
+        self._num_begun = 0
         self._is_touched = False
         self._has_ended = False
         self._is_holding = False
         self._num_received = 0
         self._failure: str | None = None
-        connection, self._process = _start_worker(dataset, settings, strategy)
-        self._link = Link(connection)
-        self._finalizer = Finalize(
-            self, _stop_worker, (self._process, connection), exitpriority=_EXIT_PRIORITY
-        )
-        try:
-            self._ring, self._template = self._set_up()
-        except BaseException:
-            self.stop()
-            raise
+        self._last_words: str | None = None
+        with closing(RingFile()) as file:
+            self._link, self._process = _start_worker(file, dataset, settings, strategy)
+            self._finalizer = Finalize(
+                self, _stop_worker, (self._process, self._link), exitpriority=_EXIT_PRIORITY
+            )
+            try:
+                self._ring, self._template = self._set_up(file)
+            except BaseException:
+                self.stop()
+                raise
+        self._board = AccessorBoard(self._ring.words, settings.num_slots, self._link)
 
     def begin(self) -> None:
         """Goes to the beginning of the data, unless it is there.
@@ -124,36 +124,34 @@ class Accessor:
         self._is_touched = True
         self._ask()
         while True:
-            message = self._receive()
-            if isinstance(message, Failed):
-                raise self._failed(message.reason)
-            if isinstance(message, Filled):
+            record = self._next_record()
+            is_wanted = record.epoch == self._epoch
+            if record.is_end:
+                if is_wanted:
+                    self._has_ended = True
+                    raise StopIteration
+            else:
                 self._num_received += 1
                 self._is_holding = True
-                if message.epoch == self._epoch:
-                    return self._element(message.num_rows)
+                if is_wanted:
+                    return self._element(record.num_rows)
                 self._release()
-            elif isinstance(message, Ended) and message.epoch == self._epoch:
-                self._has_ended = True
-                raise StopIteration
 
     def stop(self) -> None:
         """Ends the worker; it may be called again."""
         self._finalizer()
 
-    def _set_up(self) -> tuple[Ring, Any]:
-        message = self._receive()
-        if isinstance(message, Ready):
-            file = self._link.receive_file()
-            try:
-                return Ring(message.layout, file), pickle.loads(message.pickled_template)
-            finally:
-                os.close(file)
-        assert isinstance(message, Failed), f"The first message must not be {message}."
+    def _set_up(self, file: RingFile) -> tuple[Ring, Any]:
+        try:
+            kind, content = self._link.receive()
+        except LinkClosed:
+            kind, content = Kind.FAILED, _SILENT_END
+        if kind == Kind.READY:
+            return Ring(content.layout, file), pickle.loads(content.pickled_template)
         self._await_end()
         raise make_error(
             "AsynchronousDataAccessor worker thread failed to start (Check above for details): "
-            f"{message.reason}"
+            f"{content}"
         )
 
     def _check_running(self) -> None:
@@ -175,63 +173,84 @@ class Accessor:
         self._process.join(_GRACE_SECONDS)
 
     def _ask(self) -> None:
-        if self._asked_epoch < self._epoch:
-            self._send(Begin(self._epoch))
-            self._asked_epoch = self._epoch
+        if self._num_begun <= self._epoch:
+            self._num_begun = self._epoch + 1
+            self._tell(lambda: self._board.begin(self._num_begun))
 
     def _release(self) -> None:
         if self._is_holding:
-            self._send(Released())
             self._is_holding = False
+            self._tell(self._board.release)
 
-    def _send(self, message: Begin | Released) -> None:
+    def _tell(self, change: Callable[[], None]) -> None:
         try:
-            self._link.send(message)
+            change()
         except LinkClosed:
-            pass  # The worker has ended; what it said last is still to be received.
+            pass  # The worker has ended; what it published last is still to be taken.
 
-    def _receive(self) -> Ready | Filled | Ended | Failed:
+    def _next_record(self) -> Record:
+        sleeps_seconds = iter(self._sleeps_seconds)
+        while not self._board.has_record():
+            seconds = next(sleeps_seconds, None)
+            if seconds is None:
+                self._await_record()
+            else:
+                time.sleep(seconds)
+        return self._board.take()
+
+    def _await_record(self) -> None:
+        if self._last_words is not None:
+            raise self._failed(self._last_words)
         try:
-            if not self._link.has_message():
-                time.sleep(self._miss_sleep_seconds)
-            message: Ready | Filled | Ended | Failed = self._link.receive()
+            self._last_words = self._board.wait(self._board.has_record)
         except LinkClosed:
-            return Failed("its worker process ended without a word; was it killed?")
-        return message
+            self._last_words = _SILENT_END
 
-    def _element(self, num_rows: int | None) -> Any:
+    def _element(self, num_rows: int) -> Any:
         tensors = self._ring.slot(self._num_received - 1)
-        if num_rows is not None and num_rows != self._rebatched_rows:
+        if num_rows not in (0, self._rebatched_rows):
             tensors = [tensor.narrow(0, 0, num_rows) for tensor in tensors]
         return rebuild(self._template, iter(tensors))
 
 
+def _sleeps_seconds(first_seconds: float) -> list[float]:
+    """Returns how long to sleep between looks before waiting to be woken.
+
+    Each sleep is as long as those before it and one more: a reader that finds an element late finds
+    the next one without any sleep.
+    """
+    sleeps = [first_seconds]
+    while 0 < sum(sleeps) < _LOOKING_SECONDS:
+        sleeps.append(2 * sleeps[-1])
+    return sleeps
+
+
 def _start_worker(
-    dataset: Iterable[Any], settings: WorkerSettings, strategy: SharingStrategy
-) -> tuple[Connection, BaseProcess]:
+    file: RingFile, dataset: Iterable[Any], settings: WorkerSettings, strategy: SharingStrategy
+) -> tuple[Link, BaseProcess]:
     context: Any = get_context(_START_METHOD[strategy])
     context.set_forkserver_preload(_SERVER_MODULES)
-    connection, worker_connection = Pipe()
-    close_when_forked(connection)
-    with worker_connection, warnings.catch_warnings(), packed(dataset, strategy) as cargo:
+    link, worker_link = new_links()
+    link.close_when_forked()
+    with closing(worker_link), warnings.catch_warnings(), packed(dataset, strategy) as cargo:
         # Newer Pythons warn of forks beside threads; it is the user who chose `Fork`.
         warnings.filterwarnings("ignore", ".*fork.*", DeprecationWarning)
         try:
             process: BaseProcess = context.Process(
                 target=run_worker,
-                args=(worker_connection, cargo, settings),
+                args=(worker_link, file, cargo, settings),
                 name="data accessor",
             )
             process.start()
         except BaseException:
-            connection.close()
+            link.close()
             raise
-    return connection, process
+    return link, process
 
 
-def _stop_worker(process: BaseProcess, connection: Connection) -> None:
-    """Closes the pipe, which ends the worker; signals it if it is too busy to notice."""
-    connection.close()
+def _stop_worker(process: BaseProcess, link: Link) -> None:
+    """Closes the pipes, which ends the worker; signals it if it is too busy to notice."""
+    link.close()
     process.join(_GRACE_SECONDS)
     for number in _SIGNALS:
         if process.is_alive() and process.pid is not None:

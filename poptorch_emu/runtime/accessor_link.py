@@ -1,115 +1,101 @@
-"""What an asynchronous accessor and its worker process say to each other, and the pipe they use.
+"""How an asynchronous accessor and its worker process wake each other and notice each other's end.
 
-The worker owns a slot of the ring until it has announced it as `Filled`, the accessor from then
-until it answers `Released`: each `Filled` has exactly one answer, also where the accessor has lost
-interest in that epoch. The end of the pipe is the end of the worker, so it cannot outlive the
-process that started it.
+There is a pipe for each direction. A side that has to wait sleeps until something comes through its
+pipe, be it the other side's end: so neither can outlive the other. What there is to wait for is
+told in `accessor_board.py`.
 """
 
 from __future__ import annotations
 
-import pickle
+import os
 import select
 from dataclasses import dataclass
+from enum import IntEnum
+from multiprocessing import Pipe
 from multiprocessing.connection import Connection
-from multiprocessing.reduction import recv_handle, send_handle
+from multiprocessing.util import register_after_fork
 from typing import Any
 
 from poptorch_emu.runtime.ring import RingLayout
 
-# Only Windows wants to know which process a descriptor is sent to.
-_ANY_PROCESS = 0
+_MILLISECONDS_PER_SECOND = 1e3
+
+
+class Kind(IntEnum):
+    """What a message says."""
+
+    WAKE = 0  # Something on the board has changed.
+    READY = 1  # The worker has made the ring; an `ElementForm` follows.
+    FAILED = 2  # The worker is about to end; the reason, a string, follows.
 
 
 @dataclass(frozen=True)
-class Begin:
-    """Asks for an epoch; loading of earlier ones stops."""
+class ElementForm:
+    """What elements look like; the template is what `poptorch_emu.structure.rebuild` fills.
 
-    epoch: int
-
-
-@dataclass(frozen=True)
-class Released:
-    """Gives the oldest filled slot back to the worker."""
-
-
-@dataclass(frozen=True)
-class Ready:
-    """Says what elements look like; the descriptor of the ring's memory follows.
-
-    The template is pickled apart, lest its tensors travel as descriptors.
+    It is pickled apart, lest its tensors travel as descriptors.
     """
 
     layout: RingLayout
     pickled_template: bytes
 
 
-@dataclass(frozen=True)
-class Filled:
-    """Hands the next slot over; `num_rows` is `None` for an element that was not cut."""
-
-    epoch: int
-    num_rows: int | None
-
-
-@dataclass(frozen=True)
-class Ended:
-    """Says that an epoch has no more elements."""
-
-    epoch: int
-
-
-@dataclass(frozen=True)
-class Failed:
-    """Says why the worker is about to end."""
-
-    reason: str
-
-
 class LinkClosed(Exception):  # noqa: N818
-    """The other end of the pipe is closed."""
+    """The other end of the pipes is closed."""
 
 
 class Link:
-    """One end of the pipe; every method raises `LinkClosed` where the other end is closed.
+    """One end of the pipes; methods that use them raise `LinkClosed` where the other is closed."""
 
-    Two messages go by for each element, so plain pickles and one poller replace what
-    `Connection.send` and `Connection.poll` set up for every call.
-    """
-
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
+    def __init__(self, receiver: Connection, sender: Connection) -> None:
+        self._receiver = receiver
+        self._sender = sender
         self._poller = select.poll()
-        self._poller.register(connection, select.POLLIN)
+        self._poller.register(receiver, select.POLLIN)
 
-    def send(self, message: Any) -> None:
-        """Sends one of the messages above."""
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Link, (self._receiver, self._sender)
+
+    def close(self) -> None:
+        """Closes this end."""
+        self._receiver.close()
+        self._sender.close()
+
+    def close_when_forked(self) -> None:
+        """Closes this end in every forked child, where it would hide the end of this process."""
+        register_after_fork(self, Link.close)
+
+    def send(self, kind: Kind, content: Any = None) -> None:
+        """Sends a message, and what follows it."""
         try:
-            self._connection.send_bytes(pickle.dumps(message, pickle.HIGHEST_PROTOCOL))
+            os.write(self._sender.fileno(), bytes((kind,)))
+            if content is not None:
+                self._sender.send(content)
         except OSError as error:
             raise LinkClosed from error
 
-    def receive(self) -> Any:
-        """Waits for a message and returns it."""
+    def receive(self) -> tuple[Kind, Any]:
+        """Waits for a message and returns it with what follows it."""
         try:
-            return pickle.loads(self._connection.recv_bytes())
+            number = os.read(self._receiver.fileno(), 1)
+            if not number:
+                raise LinkClosed
+            kind = Kind(number[0])
+            return kind, None if kind == Kind.WAKE else self._receiver.recv()
         except (EOFError, OSError) as error:
             raise LinkClosed from error
 
-    def has_message(self) -> bool:
-        """Returns whether `receive` would not wait; also true where it would raise."""
-        return bool(self._poller.poll(0))
+    def has_message(self, max_seconds: float = 0) -> bool:
+        """Returns whether `receive` would not wait, also true where it would raise.
 
-    def send_file(self, file: int) -> None:
-        """Sends a copy of a file descriptor."""
-        try:
-            send_handle(self._connection, file, _ANY_PROCESS)
-        except OSError as error:
-            raise LinkClosed from error
+        Args:
+            max_seconds: how long to wait for that.
+        """
+        return bool(self._poller.poll(max_seconds * _MILLISECONDS_PER_SECOND))
 
-    def receive_file(self) -> int:
-        """Waits for a file descriptor and returns it; the caller closes it."""
-        try:
-            return recv_handle(self._connection)
-        except (EOFError, OSError) as error:
-            raise LinkClosed from error
+
+def new_links() -> tuple[Link, Link]:
+    """Returns the two ends of two new pipes."""
+    our_receiver, their_sender = Pipe(duplex=False)
+    their_receiver, our_sender = Pipe(duplex=False)
+    return Link(our_receiver, our_sender), Link(their_receiver, their_sender)

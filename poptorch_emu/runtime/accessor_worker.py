@@ -1,41 +1,39 @@
 """The worker process of an asynchronous accessor: it iterates a dataset and fills a ring of slots.
 
-What the two processes say to each other is told in `accessor_link.py`.
+What the two processes tell each other is told in `accessor_board.py`.
 """
 
 from __future__ import annotations
 
-import os
 import pickle
 import random
+import time
 import traceback
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from itertools import chain
 from multiprocessing import set_start_method
-from multiprocessing.connection import Connection
-from multiprocessing.util import register_after_fork
 from typing import Any
 
 import numpy as np
 import torch
 
-from poptorch_emu.runtime.accessor_link import (
-    Begin,
-    Ended,
-    Failed,
-    Filled,
-    Link,
-    LinkClosed,
-    Ready,
-    Released,
-)
+from poptorch_emu.runtime.accessor_board import WorkerBoard, num_words
+from poptorch_emu.runtime.accessor_link import ElementForm, Kind, Link, LinkClosed
 from poptorch_emu.runtime.element import Piece, cut_rows, template_of, tensors_of
-from poptorch_emu.runtime.ring import Ring, RingLayout, TensorSpec, new_file
+from poptorch_emu.runtime.ring import Ring, RingFile, RingLayout, TensorSpec
+from poptorch_emu.runtime.slot_collate import SlotCollate
 from poptorch_emu.structure import ICustomArgParser, register_parser
 
 _NOTHING = object()
+
+# What `SlotCollate` made in the next slot.
+_IN_PLACE = Piece(())
 _MAX_NUMPY_SEED = 2**32
+
+# Assumed: how long the end of the accessor may go unnoticed while elements come fast.
+_LOOK_SECONDS = 0.1
 
 
 @dataclass(frozen=True)
@@ -64,27 +62,24 @@ class WorkerSettings:
     parsers: Mapping[type, ICustomArgParser]
 
 
-def close_when_forked(connection: Connection) -> None:
-    """Closes `connection` in every forked child, where it would hide the end of this process."""
-    register_after_fork(connection, Connection.close)
-
-
-def run_worker(connection: Connection, dataset: Iterable[Any], settings: WorkerSettings) -> None:
-    """Serves the accessor at the other end of `connection` until that end is closed.
+def run_worker(
+    link: Link, file: RingFile, dataset: Iterable[Any], settings: WorkerSettings
+) -> None:
+    """Serves the accessor at the other end of `link` until that end is closed.
 
     Raises:
         Exception: whatever the dataset raised; the accessor has been told.
     """
-    close_when_forked(connection)
+    link.close_when_forked()
     _set_up_process(settings)
-    link = Link(connection)
     try:
         with torch.no_grad():
-            _Producer(link, dataset, settings).run()
+            _Producer(link, file, dataset, settings).run()
     except (LinkClosed, KeyboardInterrupt):
         pass
     except BaseException as error:
-        link.send(Failed("".join(traceback.format_exception_only(type(error), error)).strip()))
+        reason = "".join(traceback.format_exception_only(type(error), error)).strip()
+        link.send(Kind.FAILED, reason)
         raise
 
 
@@ -104,92 +99,124 @@ def _set_up_process(settings: WorkerSettings) -> None:
 class _Producer:
     """Iterates the dataset, epoch after epoch, as far as the accessor lets it."""
 
-    def __init__(self, link: Link, dataset: Iterable[Any], settings: WorkerSettings) -> None:
+    def __init__(
+        self, link: Link, file: RingFile, dataset: Iterable[Any], settings: WorkerSettings
+    ) -> None:
         self._link = link
         self._dataset = dataset
         self._settings = settings
-        self._wanted = -1
-        self._num_free = settings.num_slots
-        self._num_filled = 0
+        self._is_set_up = False
+        self._next_look_seconds = 0.0
+        self._collate = self._set_collate(dataset)
         iterator = iter(dataset)
         first = next(iterator, _NOTHING)
         if first is _NOTHING:
             raise ValueError("The Dataset is empty: it must have at least one element.")
         self._template = template_of(first)
-        self._ring = self._share_ring(tensors_of(first))
+        self._ring = self._make_ring(file, tensors_of(first))
+        self._board = WorkerBoard(self._ring.words, settings.num_slots, link)
         self._begun: Iterator[Any] | None = chain([first], iterator)
+        self._is_set_up = True
 
     def run(self) -> None:
         """Delivers epochs for ever."""
         epoch, runs_ahead = 0, self._settings.loads_early
         while True:
-            while self._wanted < epoch and not runs_ahead:
-                self._handle(self._link.receive())
+            if not runs_ahead:
+                self._await_begin(epoch)
             has_delivered = self._deliver(epoch)
             # An empty epoch is not followed by another unasked: there could be no end of them.
             runs_ahead = self._settings.loads_indefinitely and has_delivered
             epoch += 1
 
-    def _share_ring(self, tensors: Sequence[torch.Tensor]) -> Ring:
+    def _await_begin(self, epoch: int) -> None:
+        self._board.wait(lambda: self._board.num_begun > epoch)
+
+    def _set_collate(self, dataset: Iterable[Any]) -> SlotCollate | None:
+        """Has a loader that can do so make its batches in the slots."""
+        collate_into = getattr(dataset, "_collate_into", None)
+        if collate_into is None or self._settings.rebatched_rows is not None:
+            return None
+        collate: SlotCollate | None = collate_into(self._next_slot)
+        return collate
+
+    def _make_ring(self, file: RingFile, tensors: Sequence[torch.Tensor]) -> Ring:
         settings = self._settings
         specs = (TensorSpec.of(tensor) for tensor in tensors)
         if settings.rebatched_rows is not None:
             rows = settings.rebatched_rows
             specs = (TensorSpec((rows, *spec.shape[1:]), spec.dtype) for spec in specs)
-        layout = RingLayout(settings.num_slots, tuple(specs))
-        file = new_file(layout)
-        try:
-            self._link.send(Ready(layout, pickle.dumps(self._template)))
-            self._link.send_file(file)
-            return Ring(layout, file)
-        finally:
-            os.close(file)
+        layout = RingLayout(settings.num_slots, tuple(specs), num_words(settings.num_slots))
+        with closing(file):
+            file.allocate(layout)
+            ring = Ring(layout, file)
+        self._link.send(Kind.READY, ElementForm(layout, pickle.dumps(self._template)))
+        return ring
 
     def _deliver(self, epoch: int) -> bool:
         """Fills slots until the epoch ends or a later one is wanted; returns whether any was."""
-        num_filled_before = self._num_filled
+        num_filled_before = self._board.num_filled
         num_rows: int | None = 0
         for piece in self._pieces():
             if not self._has_slot(epoch):
-                return self._num_filled > num_filled_before
+                return self._board.num_filled > num_filled_before
             num_rows = self._write(piece)
             if num_rows in (None, self._settings.rebatched_rows):
-                self._publish(epoch, num_rows)
+                self._board.publish(epoch, num_rows or 0)
                 num_rows = 0
         if num_rows and self._settings.keeps_remainder:
-            self._publish(epoch, num_rows)
-        self._link.send(Ended(epoch))
-        return self._num_filled > num_filled_before
+            self._board.publish(epoch, num_rows)
+        self._board.publish_end(epoch)
+        return self._board.num_filled > num_filled_before
 
     def _pieces(self) -> Iterator[Piece]:
         elements = iter(self._dataset) if self._begun is None else self._begun
         self._begun = None
-        flat = (tensors_of(element, self._template) for element in elements)
         if self._settings.rebatched_rows is None:
-            return (Piece(tensors) for tensors in flat)
+            return map(self._whole_piece, elements)
+        flat = (tensors_of(element, self._template) for element in elements)
         return cut_rows(flat, self._settings.rebatched_rows)
+
+    def _whole_piece(self, element: Any) -> Piece:
+        if self._collate is not None and element is self._collate.made:
+            return _IN_PLACE
+        return Piece(tensors_of(element, self._template))
 
     def _has_slot(self, epoch: int) -> bool:
         """Waits for a free slot; returns false where a later epoch is wanted instead."""
-        while self._wanted <= epoch and (self._num_free == 0 or self._link.has_message()):
-            self._handle(self._link.receive())
-        return self._wanted <= epoch
+        board, num_begun = self._board, epoch + 1
+        if not board.num_free:
+            board.wait(lambda: board.num_free > 0 or board.num_begun > num_begun)
+        self._check_link()
+        return board.num_begun <= num_begun
 
-    def _handle(self, message: Begin | Released) -> None:
-        if isinstance(message, Begin):
-            self._wanted = message.epoch
-        else:
-            self._num_free += 1
+    def _check_link(self) -> None:
+        """Raises `LinkClosed` if the accessor is gone; looks a few times a second."""
+        now_seconds = time.monotonic()
+        if now_seconds >= self._next_look_seconds:
+            self._next_look_seconds = now_seconds + _LOOK_SECONDS
+            while self._link.has_message():
+                self._link.receive()
+
+    def _next_slot(self) -> Sequence[torch.Tensor] | None:
+        """Returns the tensors of the slot to fill next, if it is free."""
+        if not self._is_set_up or not self._board.num_free:
+            return None
+        return self._ring.slot(self._board.num_filled)
 
     def _write(self, piece: Piece) -> int | None:
         """Copies rows to the next slot; returns how many it has, `None` for all at once."""
-        slot = self._ring.slot(self._num_filled)
+        if piece is _IN_PLACE:
+            return None
+        slot = self._ring.slot(self._board.num_filled)
         if len(slot) != len(piece.tensors):
             raise ValueError(
                 f"An element has {len(piece.tensors)} tensors, but the first one had {len(slot)}. "
                 "All elements must have the same number."
             )
         for index, (place, source) in enumerate(zip(slot, piece.tensors, strict=True)):
+            if source is place:
+                continue  # `SlotCollate` made it there.
             if piece.num_rows is not None:
                 place = place.narrow(0, piece.first_row, piece.num_rows)
             if place.shape != source.shape or place.dtype != source.dtype:
@@ -201,8 +228,3 @@ class _Producer:
                 )
             place.copy_(source)
         return None if piece.num_rows is None else piece.first_row + piece.num_rows
-
-    def _publish(self, epoch: int, num_rows: int | None) -> None:
-        self._link.send(Filled(epoch, num_rows))
-        self._num_free -= 1
-        self._num_filled += 1

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import repeat
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -63,8 +62,7 @@ def _items(element: Any, template: Any) -> list[Any]:
     return [element[key] for key in keys]
 
 
-@dataclass(frozen=True)
-class Piece:
+class Piece(NamedTuple):
     """Rows of one element, and the row of a slot at which they go; by default the whole element."""
 
     tensors: Sequence[torch.Tensor]

@@ -11,11 +11,15 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
+from multiprocessing.reduction import DupFd
+from typing import Any
 
 import torch
 
 # Assumed: enough for every vector load and for not sharing a cache line.
 _ALIGNMENT_BYTES = 64
+
+_WORD_BYTES = 8
 
 
 @dataclass(frozen=True)
@@ -42,10 +46,11 @@ class TensorSpec:
 
 @dataclass(frozen=True)
 class RingLayout:
-    """What each of the slots holds."""
+    """What each of the slots holds, and how many 64-bit words there are before them."""
 
     num_slots: int
     tensors: tuple[TensorSpec, ...]
+    num_words: int = 0
 
     @property
     def slot_bytes(self) -> int:
@@ -53,45 +58,66 @@ class RingLayout:
         return sum(_aligned(spec.num_bytes) for spec in self.tensors)
 
     @property
+    def first_slot_bytes(self) -> int:
+        """Offset of the first slot."""
+        return _aligned(_WORD_BYTES * self.num_words)
+
+    @property
     def num_bytes(self) -> int:
         """Size of the ring; at least 1, because nothing of size 0 can be mapped."""
-        return max(1, self.num_slots * self.slot_bytes)
+        return max(1, self.first_slot_bytes + self.num_slots * self.slot_bytes)
+
+
+class RingFile:
+    """The memory of a ring before it is mapped; it can be given to a process that is started."""
+
+    def __init__(self, descriptor: int | None = None) -> None:
+        """Makes new memory, or owns that of `descriptor`."""
+        # Unlike /dev/shm, which is small in containers, it is limited by the memory alone.
+        self.descriptor: int = (
+            os.memfd_create("poptorch_emu_ring") if descriptor is None else descriptor
+        )
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _received_file, (DupFd(self.descriptor),)
+
+    def allocate(self, layout: RingLayout) -> None:
+        """Makes room for a ring.
+
+        Raises:
+            OSError: there is not that much memory.
+        """
+        # Without this, too little memory would show as a bus error at the first write.
+        os.posix_fallocate(self.descriptor, 0, layout.num_bytes)
+
+    def close(self) -> None:
+        """Forgets the memory, which lives on where it is mapped."""
+        os.close(self.descriptor)
 
 
 class Ring:
-    """The slots as tensors, which alias the shared memory.
+    """Words, and the slots as tensors; both alias the shared memory.
 
     The memory stays mapped as long as one of these tensors lives.
     """
 
-    def __init__(self, layout: RingLayout, file: int) -> None:
-        """Maps `file`, a descriptor from `new_file`, which can be closed afterwards."""
-        memory = mmap.mmap(file, layout.num_bytes)
+    def __init__(self, layout: RingLayout, file: RingFile) -> None:
+        """Maps `file`, which can be closed afterwards."""
+        memory = mmap.mmap(file.descriptor, layout.num_bytes)
         self.slots = [
-            _tensors_at(memory, layout.tensors, slot * layout.slot_bytes)
+            _tensors_at(memory, layout.tensors, layout.first_slot_bytes + slot * layout.slot_bytes)
             for slot in range(layout.num_slots)
         ]
+        words = memoryview(memory)[: _WORD_BYTES * layout.num_words]
+        self.words = words.cast("q")
 
     def slot(self, count: int) -> list[torch.Tensor]:
         """Returns the tensors of the slot that the `count`-th element uses, from 0."""
         return self.slots[count % len(self.slots)]
 
 
-def new_file(layout: RingLayout) -> int:
-    """Returns a descriptor of new memory, which the caller closes.
-
-    Raises:
-        OSError: there is not that much memory.
-    """
-    # Unlike /dev/shm, which is small in containers, it is limited by the memory alone.
-    file = os.memfd_create("poptorch_emu_ring")
-    try:
-        # Without this, too little memory would show as a bus error at the first write.
-        os.posix_fallocate(file, 0, layout.num_bytes)
-    except BaseException:
-        os.close(file)
-        raise
-    return file
+def _received_file(descriptor: Any) -> RingFile:
+    return RingFile(descriptor.detach())
 
 
 def _tensors_at(

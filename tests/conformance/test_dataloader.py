@@ -11,6 +11,7 @@ from loader_data import (
     START_METHODS,
     Dicts,
     Pairs,
+    Scalars,
     StartMethods,
     Stream,
     Unsized,
@@ -21,6 +22,7 @@ from loader_data import (
     ids_of,
     options,
 )
+from torch.utils.data import BatchSampler, SequentialSampler
 
 import poptorch_emu as poptorch
 from poptorch_emu import DataLoaderMode
@@ -271,3 +273,50 @@ def test_batch_sampler_without_batch_size_then_counts_as_one():
     loader = poptorch.DataLoader(options(iterations=3), Pairs(6), batch_sampler=Unsized())
     assert loader.combinedBatchSize == 3
     assert all_ids(loader) == [[0, 1, 2, 3, 4, 5]]
+
+
+class ReadingAhead(poptorch.DataLoader):
+    """Makes the next batch before it hands one on."""
+
+    def __iter__(self):
+        batches = super().__iter__()
+        if self._accessor is not None:
+            yield from batches
+            return
+        before = next(batches)
+        for batch in batches:
+            yield before
+            before = batch
+        yield before
+
+
+LOADERS = {"loader": poptorch.DataLoader, "reading ahead": ReadingAhead}
+
+
+@pytest.mark.parametrize("buffer_size", [1, 3, 20])
+@pytest.mark.parametrize("kind", LOADERS.values(), ids=LOADERS)
+@pytest.mark.parametrize("make", KINDS)
+def test_async_batches_then_are_those_of_pytorchs_loader(make, kind, buffer_size):
+    dataset = make(23)
+    arguments = {**FORK, "buffer_size": buffer_size}
+    loader = kind(
+        options(iterations=2), dataset, 2, mode=DataLoaderMode.Async, async_options=arguments
+    )
+    for _ in range(2):
+        expected = torch.utils.data.DataLoader(dataset, 4, drop_last=True)
+        num_batches = 0
+        for batch, plain in zip(loader, expected, strict=True):
+            torch.testing.assert_close(batch, plain, rtol=0, atol=0)
+            num_batches += 1
+        assert num_batches == 5
+    loader.terminate()
+
+
+def test_async_batches_of_a_batch_sampler_then_are_joined_as_by_hand():
+    sampler = BatchSampler(SequentialSampler(range(12)), 2, drop_last=True)
+    given = options(iterations=3)
+    loader = poptorch.DataLoader(
+        given, Scalars(12), batch_sampler=sampler, mode=DataLoaderMode.Async, async_options=FORK
+    )
+    assert [batch.tolist() for batch in loader] == [list(range(6)), list(range(6, 12))]
+    loader.terminate()

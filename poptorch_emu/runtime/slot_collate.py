@@ -1,0 +1,63 @@
+"""Makes batches right in the slots of a ring, where PyTorch's default would make and copy them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from operator import attrgetter, is_
+from typing import Any
+
+import torch
+from torch.utils.data import default_collate
+
+_PLAIN = {torch.Tensor}
+_DTYPE = attrgetter("dtype")
+
+NextSlot = Callable[[], Sequence[torch.Tensor] | None]
+
+
+class SlotCollate:
+    """Stands in for `default_collate`; what it returns has the same values.
+
+    Whoever uses it must hand each batch over, or forget it, before the next one is made: both may
+    be made in the same slot.
+
+    Attributes:
+        made: the last batch, if all of it is in the slot.
+    """
+
+    def __init__(self, next_slot: NextSlot) -> None:
+        """Uses the tensors of `next_slot()`, which is `None` where there is no room."""
+        self.made: Any = None
+        self._next_slot = next_slot
+
+    def __call__(self, samples: list[Any]) -> Any:
+        """Returns the batch; some of its tensors may be those of the slot."""
+        self.made = None
+        slot = self._next_slot()
+        if slot is None:
+            return default_collate(samples)
+        first = samples[0]
+        if type(first) is torch.Tensor:
+            batch = _stacked(samples, slot[0])
+            if batch is slot[0] and len(slot) == 1:
+                self.made = batch
+            return batch
+        if type(first) is tuple and all(len(sample) == len(slot) for sample in samples):
+            batch = list(map(_stacked, zip(*samples, strict=True), slot))
+            if all(map(is_, batch, slot)):
+                self.made = batch
+            return batch
+        return default_collate(samples)
+
+
+def _stacked(column: Sequence[Any], place: torch.Tensor) -> Any:
+    """Returns `place`, filled, where it is just like what PyTorch would make."""
+    first = column[0]
+    fits = (
+        set(map(type, column)) == _PLAIN
+        and set(map(_DTYPE, column)) == {place.dtype}
+        and place.shape == (len(column), *first.shape)
+        and first.is_cpu
+        and first.layout is torch.strided
+    )
+    return torch.stack(column, out=place) if fits else default_collate(column)  # type: ignore[arg-type]
