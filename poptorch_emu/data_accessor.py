@@ -69,6 +69,10 @@ class AsynchronousDataAccessor:
             rebatched_size is None or rebatched_size > 1,
             f"rebatched_size must be None or greater than 1, not {rebatched_size}.",
         )
+        require(
+            isinstance(sharing_strategy, SharingStrategy),
+            f"sharing_strategy must be a poptorch.SharingStrategy, not {sharing_strategy!r}.",
+        )
         if buffer_size < 1:
             raise ValueError(f"buffer_size must be at least 1, not {buffer_size}.")
         self._dataset = dataset

@@ -80,6 +80,10 @@ class DataLoader(TorchDataLoader[Any]):
             isinstance(options, Options),
             f"options must be poptorch.Options, the first argument, not {type(options)}.",
         )
+        require(
+            isinstance(mode, DataLoaderMode),
+            f"mode must be a poptorch.DataLoaderMode, not {mode!r}.",
+        )
         options._freeze()
         is_asynchronous = mode != DataLoaderMode.Sync
         has_batch_sampler = batch_sampler is not None

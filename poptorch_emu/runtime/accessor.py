@@ -242,6 +242,13 @@ def _start_worker(
                 name="data accessor",
             )
             process.start()
+        except (AttributeError, TypeError, pickle.PicklingError) as cause:
+            link.close()
+            raise make_error(
+                f"The dataset cannot be sent to the worker process, which {strategy} starts: "
+                f"{cause}. Define its functions and classes at the top of a module, or choose "
+                "poptorch.SharingStrategy.Fork, which sends nothing."
+            ) from cause
         except BaseException:
             link.close()
             raise

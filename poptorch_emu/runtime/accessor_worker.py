@@ -78,8 +78,9 @@ def run_worker(
     except (LinkClosed, KeyboardInterrupt):
         pass
     except BaseException as error:
-        reason = "".join(traceback.format_exception_only(type(error), error)).strip()
-        link.send(Kind.FAILED, reason)
+        what = "".join(traceback.format_exception_only(error)).strip()
+        where = "".join(traceback.format_exception(error)).strip()
+        link.send(Kind.FAILED, f"{what}\n\nIn the worker process:\n{where}")
         raise
 
 

@@ -105,10 +105,35 @@ def test_next_when_worker_fails_then_yields_what_was_loaded_and_raises(
         next(iterator)
 
     for _ in range(2):
-        with pytest.raises(AssertionError, match="An error occurred in the data fetcher"):
+        with pytest.raises(AssertionError, match="An error occurred in the data fetcher") as error:
             next(iterator)
+        assert phrase in str(error.value)
+        has_traceback = "Traceback (most recent call last)" in str(error.value)
+        assert has_traceback == bool(phrase)
     assert phrase in capfd.readouterr().err
     assert children() <= before
+
+
+def test_accessor_when_the_dataset_cannot_be_pickled_then_error_names_another_strategy() -> None:
+    before = children()
+    with pytest.raises(poptorch.Error, match=r"cannot be sent .*SharingStrategy\.Fork"):
+        poptorch.AsynchronousDataAccessor(map(lambda number: torch.ones(number), [1, 1]))
+    assert children() <= before
+
+
+@pytest.mark.parametrize(
+    ("arguments", "phrase"),
+    [
+        ({"mode": "Sync"}, "mode must be a poptorch.DataLoaderMode, not 'Sync'"),
+        (
+            {"mode": poptorch.DataLoaderMode.Async, "async_options": {"sharing_strategy": "fork"}},
+            "sharing_strategy must be a poptorch.SharingStrategy, not 'fork'",
+        ),
+    ],
+)
+def test_loader_when_a_name_stands_for_a_member_then_refused(arguments, phrase: str) -> None:
+    with pytest.raises(AssertionError, match=phrase):
+        poptorch.DataLoader(poptorch.Options(), Numbers(4), drop_last=True, **arguments)
 
 
 def test_next_when_worker_is_killed_then_raises_at_once(make: Make) -> None:
