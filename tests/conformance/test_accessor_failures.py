@@ -87,9 +87,9 @@ def test_accessor_when_first_element_fails_then_raises(
 LATER_FAILURES = {
     "exception": (FailingAt(9, 4), "out of numbers"),
     "death": (DyingAt(9, 4), ""),
-    "another shape": ([T([1])] * 4 + [T([1, 2])], ""),
-    "another type": ([T([1])] * 4 + [T([1.0])], ""),
-    "more tensors": ([T([1])] * 4 + [[T([1]), T([1])]], ""),
+    "another shape": ([T([1])] * 4 + [T([1, 2])], "Tensor at index 0 of an element is"),
+    "another type": ([T([1])] * 4 + [T([1.0])], "Tensor at index 0 of an element is"),
+    "more tensors": ([T([1])] * 4 + [[T([1]), T([1])]], "An element has 2 tensors"),
     "not a tensor": ([T([1])] * 4 + ["text"], "is not a torch tensor"),
 }
 
