@@ -85,6 +85,8 @@ class PoplarExecutor(WeightMovement, RandomState, Measurement, Inspection):
         self._partners: weakref.WeakSet[PoplarExecutor] = weakref.WeakSet()
         self._outdated: set[str] = set()
         self._seen_versions: dict[Link, int] = {}
+        self._links: list[Link] = []
+        self._links_are_of = -1
         self._compilation_time: datetime.timedelta | None = None
         self._num_compilations = 0
         self._has_warned_about_strides = False

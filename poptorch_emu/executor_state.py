@@ -27,6 +27,7 @@ class ExecutorState:
         _link: leads the tensors that this executor trains back to it.
         _partners: executors that train some of the same tensors.
         _outdated: names of what a partner changed on the host since the last upload.
+        _links, _links_are_of: those of the model's tensors, and after how many changes of any.
         _seen_versions: of an inference executor, by the trainers whose weights it last took.
     """
 
@@ -42,6 +43,8 @@ class ExecutorState:
     _partners: weakref.WeakSet[Any]
     _outdated: set[str]
     _seen_versions: dict[Link, int]
+    _links: list[Link]
+    _links_are_of: int
     _rng_state: list[int] | None
     _anchored: dict[str, torch.Tensor]
     _spans: tuple[Spans, Spans]

@@ -19,6 +19,10 @@ _OUR_NAMES = frozenset({_OWNERS, "__class__", "__dict__"})
 _OUR_ATTRIBUTES = frozenset({_OWNERS, "replicaGrouping"})
 
 
+# Counts the changes of any tensor's links, so that an answer of `links_of` can be kept.
+_num_changes = 0
+
+
 class Trainer(Protocol):
     """What is needed of an executor that trains."""
 
@@ -49,8 +53,10 @@ class Link:
 
     def sync(self) -> None:
         """Brings the weights of this executor back if they are newer on its device."""
+        if self._is_running:
+            return
         trainer = self._trainer()
-        if trainer is not None and not self._is_running:
+        if trainer is not None:
             self._is_running = True
             try:
                 trainer.copyWeightsToHostIfNeeded()
@@ -121,6 +127,7 @@ class SyncedBuffer(Synced, torch.Tensor):  # type: ignore[misc]
 
 def put_on_tensor(tensor: torch.Tensor, link: Link) -> None:
     """Makes reads of `tensor` follow `link` as well; links of dead executors go."""
+    _note_change()
     links = tuple(other for other in _links_of_tensor(tensor) if _is_other(other, link))
     is_parameter = isinstance(tensor, torch.nn.Parameter)
     vars(tensor)[_OWNERS] = _Owners(own_class(tensor), (*links, link))
@@ -129,6 +136,7 @@ def put_on_tensor(tensor: torch.Tensor, link: Link) -> None:
 
 def take_off_tensor(tensor: torch.Tensor, link: Link) -> None:
     """Takes back `put_on_tensor`; a tensor that nobody else trains gets its own class."""
+    _note_change()
     before = _links_of_tensor(tensor)
     if link not in before:
         return
@@ -161,6 +169,16 @@ def links_of(model: torch.nn.Module) -> list[Link]:
     return list(
         dict.fromkeys(link for tensor in tensors_of(model) for link in _links_of_tensor(tensor))
     )
+
+
+def num_changes() -> int:
+    """Returns a number that is another one whenever `links_of` any model may be."""
+    return _num_changes
+
+
+def _note_change() -> None:
+    global _num_changes
+    _num_changes += 1
 
 
 def own_class(tensor: torch.Tensor) -> type[torch.Tensor]:

@@ -11,7 +11,7 @@ import torch
 from poptorch_emu.errors import compiler_error, make_error
 from poptorch_emu.executor_state import ExecutorState
 from poptorch_emu.log import logger
-from poptorch_emu.synced_tensors import links_of, memory_of
+from poptorch_emu.synced_tensors import links_of, memory_of, num_changes
 
 
 class WeightMovement(ExecutorState):
@@ -128,6 +128,7 @@ class WeightMovement(ExecutorState):
     def _meet_trainers(self) -> None:
         """Learns who else trains the tensors that are about to be uploaded."""
         if not self._training:
+            self._links_are_of = -1
             self._has_news()
             return
         for link in links_of(self._user_model):
@@ -138,10 +139,12 @@ class WeightMovement(ExecutorState):
 
     def _has_news(self) -> bool:
         """Returns whether a trainer changed the weights since this was asked last."""
-        links = links_of(self._user_model)
-        for link in links:
+        if self._links_are_of != num_changes():
+            self._links_are_of = num_changes()
+            self._links = links_of(self._user_model)
+        for link in self._links:
             link.sync()
-        versions = {link: link.version for link in links}
+        versions = {link: link.version for link in self._links}
         is_new = bool(versions.items() - self._seen_versions.items())
         self._seen_versions = versions
         return is_new
