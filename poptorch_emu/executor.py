@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import time
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,7 @@ from poptorch_emu.runtime.progress import progress_bar
 from poptorch_emu.runtime.session import Session
 from poptorch_emu.runtime.stream import ResultStream
 from poptorch_emu.saving import load_executable, save_executable
+from poptorch_emu.synced_tensors import Link
 from poptorch_emu.weight_movement import WeightMovement
 
 
@@ -79,8 +81,12 @@ class PoplarExecutor(WeightMovement, RandomState, Measurement, Inspection):
         self._arguments: Arguments | None = None
         self._host_is_stale = False
         self._groupings = ReplicaGroupings()
-        self._weights_version = 0
-        self._seen_version = 0
+        self._link = Link(self)
+        self._partners: weakref.WeakSet[PoplarExecutor] = weakref.WeakSet()
+        self._outdated: set[str] = set()
+        self._seen_versions: dict[Link, int] = {}
+        self._links: list[Link] = []
+        self._links_are_of = -1
         self._compilation_time: datetime.timedelta | None = None
         self._num_compilations = 0
         self._has_warned_about_strides = False
@@ -159,7 +165,7 @@ class PoplarExecutor(WeightMovement, RandomState, Measurement, Inspection):
         if self._optimizer is not None:
             self._optimizer.forget()
         if self._training:
-            wrapping.unwrap(self._user_model)
+            wrapping.unwrap(self._user_model, self._link)
 
     def setOptimizer(self, optimizer: torch.optim.Optimizer) -> None:
         """Replaces the optimiser, or sends changed values of the same one (exact).
@@ -248,9 +254,8 @@ class PoplarExecutor(WeightMovement, RandomState, Measurement, Inspection):
             self._attach()
         assert self._arguments is not None and self._session is not None
         check_same(self._arguments, arguments)
-        if not self._training:
-            self._refresh_weights()
-        elif self._optimizer is not None:
+        self._refresh_weights()
+        if self._optimizer is not None:
             self._optimizer.send_if_dirty(self._session)
         return arguments, self._session
 
@@ -264,14 +269,14 @@ class PoplarExecutor(WeightMovement, RandomState, Measurement, Inspection):
 
     def _wrap_user_model(self) -> None:
         """Wraps the user's model for training, at first and when it is compiled after `destroy`."""
-        if not self._training or wrapping.trainer_of(self._user_model) is self:
+        if not self._training:
             return
-        if wrapping.is_wrapped(self._user_model):
+        if wrapping.link_of(self._user_model) not in (None, self._link):
             raise RuntimeError(
                 "Model has already been wrapped in 'poptorch.trainingModel'. Call model.destroy() "
                 "on the other wrapper before this one is compiled again."
             )
-        wrapping.wrap(self._user_model, self.copyWeightsToHostIfNeeded, self.destroy)
+        wrapping.wrap(self._user_model, self._link)
 
     @property
     def per_replica_params(self) -> dict[str, Triple]:
@@ -346,7 +351,9 @@ class PoplarExecutor(WeightMovement, RandomState, Measurement, Inspection):
 
     def _new_session(self, executable: Executable) -> Session:
         session = Session(executable)
+        self._meet_trainers()
         session.upload(self._host_tensors())
+        self._tell_partners(executable.variables)
         if self._optimizer is not None:
             self._optimizer.send(session)
         if self._rng_state is not None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import datetime
+import weakref
+from typing import Any
 
 import torch
 
@@ -13,12 +15,21 @@ from poptorch_emu.optim.device_state import OptimizerLink
 from poptorch_emu.options import Options
 from poptorch_emu.report.latency import Spans
 from poptorch_emu.runtime.session import Session
+from poptorch_emu.synced_tensors import Link
 
 NOT_COMPILED = "Model has not been compiled or has been destroyed."
 
 
 class ExecutorState:
-    """The attributes of an executor, set by its constructor."""
+    """The attributes of an executor, set by its constructor.
+
+    Attributes:
+        _link: leads the tensors that this executor trains back to it.
+        _partners: executors that train some of the same tensors.
+        _outdated: names of what a partner changed on the host since the last upload.
+        _links, _links_are_of: those of the model's tensors, and after how many changes of any.
+        _seen_versions: of an inference executor, by the trainers whose weights it last took.
+    """
 
     _options: Options
     _user_model: torch.nn.Module
@@ -27,9 +38,13 @@ class ExecutorState:
     _executable: Executable | None
     _session: Session | None
     _compilation_time: datetime.timedelta | None
-    _host_is_stale: bool
-    _weights_version: int
-    _seen_version: int
+    _host_is_stale: bool = False
+    _link: Link
+    _partners: weakref.WeakSet[Any]
+    _outdated: set[str]
+    _seen_versions: dict[Link, int]
+    _links: list[Link]
+    _links_are_of: int
     _rng_state: list[int] | None
     _anchored: dict[str, torch.Tensor]
     _spans: tuple[Spans, Spans]

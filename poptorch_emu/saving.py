@@ -37,6 +37,7 @@ class Wrapper(Protocol):
     _arguments: Arguments | None
     _options: Options
     _optimizer: OptimizerLink | None
+    _rng_state: list[int] | None
     _session: Session | None
     _training: bool
     _user_model: torch.nn.Module
@@ -51,7 +52,7 @@ class Wrapper(Protocol):
 
     @property
     def rng_state(self) -> list[int]:
-        """The state of the random numbers on the attached device."""
+        """The state of the random numbers on the device that is, or was, attached."""
 
 
 def save_executable(
@@ -165,7 +166,7 @@ def _metadata(executor: Wrapper, export_model: bool, save_rng_state: bool) -> di
             optimizer=link.optimizer if link else None,
             optimizer_state=link.saved_state(executor._session) if link else None,
         )
-    if save_rng_state and executor._session is not None:
+    if save_rng_state and (executor._session is not None or executor._rng_state is not None):
         metadata["rng_state"] = executor.rng_state
     return metadata
 

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import sys
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
 
-from poptorch_emu import wrapping
 from poptorch_emu.errors import compiler_error, make_error
 from poptorch_emu.executor_state import ExecutorState
 from poptorch_emu.log import logger
+from poptorch_emu.synced_tensors import links_of, memory_of, num_changes
 
 
 class WeightMovement(ExecutorState):
@@ -25,9 +26,11 @@ class WeightMovement(ExecutorState):
         self._compiled()
         if self._session is not None:
             self._session.check_idle()
+            if self._training:
+                self._refresh_weights()
             self._host_is_stale = False
             self._session.download(self._host_tensors())
-            self._weights_version += 1
+            self._tell_partners(self._session.executable.variables)
 
     def copyWeightsToHostIfNeeded(self) -> bool:
         """Copies the weights from the device if they are newer there; returns whether (exact)."""
@@ -46,8 +49,9 @@ class WeightMovement(ExecutorState):
         if self._optimizer is not None and self._session is not None:
             self._optimizer.receive(self._session)
         if self._session is not None:
+            self._sync_partners()
             self._session.upload(self._host_tensors())
-            self._weights_version += 1
+            self._tell_partners(self._session.executable.variables)
 
     def load_state_dict(self, state_dict: Any, strict: bool = True) -> Any:
         """Loads the user model's state and uploads it if a device is attached (exact)."""
@@ -74,19 +78,76 @@ class WeightMovement(ExecutorState):
             )
         self._host_is_stale = False
         if self._session is not None:
+            self._sync_partners()
             buffers = dict(self._user_model.named_buffers())
             self._session.upload({name: buffers[name] for name in names})
+            self._tell_partners(names)
+
+    def __del__(self) -> None:
+        """Leaves what was learnt on the host; the model's memory may be all that is kept of it."""
+        if self._host_is_stale and not sys.is_finalizing():
+            try:
+                self.copyWeightsToHostIfNeeded()
+            except Exception as error:
+                logger.warning("What a dropped wrapper has learnt since is lost: %s", error)
 
     def _refresh_weights(self) -> None:
-        """Takes over what a training wrapper of the same model has learnt since the last call."""
-        owner = wrapping.owner_of(self._user_model)
-        if owner is None or owner is self or self._session is None:
+        """Takes over what other training wrappers have learnt since the last call."""
+        if self._session is None:
             return
-        owner.copyWeightsToHostIfNeeded()
-        if owner._weights_version != self._seen_version:
+        if self._training:
+            self._sync_partners()
+            if self._outdated:
+                logger.debug("Implicit copyWeightsToDevice()")
+                tensors = self._host_tensors()
+                self._session.upload({name: tensors[name] for name in self._outdated})
+                self._outdated.clear()
+        elif self._has_news():
             logger.debug("Implicit copyWeightsToDevice()")
             self._session.upload(self._host_tensors())
-            self._seen_version = owner._weights_version
+
+    def _sync_partners(self) -> None:
+        """Brings what other executors have trained of the same tensors to the host."""
+        for partner in tuple(self._partners):
+            partner.copyWeightsToHostIfNeeded()
+
+    def _tell_partners(self, names: Iterable[str]) -> None:
+        """Notes that the host and this device agree now on the tensors of these names."""
+        self._outdated.difference_update(names)
+        self._link.version += 1
+        partners = tuple(self._partners)
+        if not partners:
+            return
+        mine = self._host_tensors()
+        changed = {memory_of(mine[name]) for name in names if name in mine}
+        for partner in partners:
+            shared = [n for n, value in partner._named_tensors() if memory_of(value) in changed]
+            partner._outdated.update(shared)
+            partner._link.version += 1
+
+    def _meet_trainers(self) -> None:
+        """Learns who else trains the tensors that are about to be uploaded."""
+        if not self._training:
+            self._links_are_of = -1
+            self._has_news()
+            return
+        for link in links_of(self._user_model):
+            trainer = link.trainer
+            if trainer is not None and trainer is not self:
+                self._partners.add(trainer)
+                trainer._partners.add(self)
+
+    def _has_news(self) -> bool:
+        """Returns whether a trainer changed the weights since this was asked last."""
+        if self._links_are_of != num_changes():
+            self._links_are_of = num_changes()
+            self._links = links_of(self._user_model)
+        for link in self._links:
+            link.sync()
+        versions = {link: link.version for link in self._links}
+        is_new = bool(versions.items() - self._seen_versions.items())
+        self._seen_versions = versions
+        return is_new
 
     def _check_updatable_buffers(self) -> None:
         known = dict(self._user_model.named_buffers())

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable
 
 import torch
 
 from poptorch_emu import wrapping
+from poptorch_emu.synced_tensors import Link
 
-_taken_off: weakref.WeakKeyDictionary[
-    torch.nn.Module, tuple[Callable[[], None], type[torch.nn.Module]]
-] = weakref.WeakKeyDictionary()
+_taken_off: weakref.WeakKeyDictionary[torch.nn.Module, tuple[Link, type[torch.nn.Module]]] = (
+    weakref.WeakKeyDictionary()
+)
 
 
 def unwrapModelIfNecessary(model: torch.nn.Module) -> None:
@@ -19,11 +19,11 @@ def unwrapModelIfNecessary(model: torch.nn.Module) -> None:
 
     Until `rewrapModelIfNecessary`, reading a weight does not bring it back from the device.
     """
-    if wrapping.is_wrapped(model):
-        link = wrapping.sync_of(model)
-        link()
+    link = wrapping.link_of(model)
+    if link is not None:
+        link.sync()
         _taken_off[model] = (link, type(model))
-        wrapping.unwrap(model)
+        wrapping.take_off(model, link)
 
 
 def rewrapModelIfNecessary(model: torch.nn.Module) -> None:

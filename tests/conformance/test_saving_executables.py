@@ -363,3 +363,33 @@ def test_model_that_cannot_be_pickled_then_error_says_way_out(tmp_path: Path) ->
     with pytest.raises(poptorch.Error, match="cannot be pickled.*export_model=False"):
         inference.save(tmp_path / "f")
     inference.save(tmp_path / "f", export_model=False)
+
+
+class Noise(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + torch.rand_like(x)
+
+
+@pytest.mark.parametrize("is_attached", [True, False], ids=["attached", "detached"])
+def test_random_numbers_when_saved_between_calls_then_the_loaded_model_goes_on(
+    is_attached: bool, tmp_path: Path
+) -> None:
+    x = torch.zeros(4)
+    expected = poptorch.inferenceModel(Noise(), options())
+    numbers = [expected(x) for _ in range(2)]
+    executor = poptorch.inferenceModel(Noise(), options())
+    assert torch.equal(executor(x), numbers[0])
+    if not is_attached:
+        executor.detachFromDevice()
+    executor.save(tmp_path / "noise.poptorch")
+    assert torch.equal(poptorch.load(tmp_path / "noise.poptorch")(x), numbers[1])
+
+
+def test_random_numbers_when_never_attached_then_the_loaded_model_begins_with_its_seed(
+    tmp_path: Path,
+) -> None:
+    x = torch.zeros(4)
+    offline = poptorch.inferenceModel(Noise(), options().useOfflineIpuTarget())
+    offline.compileAndExport(tmp_path / "noise.poptorch", x)
+    expected = poptorch.inferenceModel(Noise(), options())(x)
+    assert torch.equal(poptorch.load(tmp_path / "noise.poptorch")(x), expected)

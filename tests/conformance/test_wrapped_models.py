@@ -6,6 +6,7 @@ import copy
 import gc
 import io
 import pickle
+import weakref
 
 import pytest
 import torch
@@ -145,15 +146,39 @@ def test_tied_parameters_then_stay_tied_and_the_device_trains_one(expected, trai
 
 
 @pytest.mark.feature("Wrapped models", fidelity="exact")
-def test_executor_that_dies_then_reading_simply_stops_to_sync() -> None:
+def test_executor_that_dies_then_leaves_what_it_learnt_and_reading_stops_to_sync() -> None:
     model = Tied()
+    plain = copy.deepcopy(model)
+    optimizer = torch.optim.SGD(plain.parameters(), lr=0.01)
     opts = poptorch.Options().showCompilationProgressBar(False)
-    before = model.a.bias.detach().clone()
     executor = poptorch.trainingModel(model, opts)
-    executor(X)
+    for _ in range(2):
+        executor(X)
+        optimizer.zero_grad()
+        plain(X).backward()
+        optimizer.step()
+    died = weakref.ref(executor)
     del executor
     gc.collect()
-    assert torch.equal(model.a.bias, before)
+    assert died() is None
+    check(model.state_dict(), plain.state_dict())
+
+
+@pytest.mark.feature("Wrapped models", fidelity="exact")
+@pytest.mark.parametrize("is_trained", [False, True])
+def test_executor_that_dies_then_destroy_makes_the_model_plain_for_another(is_trained) -> None:
+    model = Tied()
+    opts = poptorch.Options().showCompilationProgressBar(False)
+    executor = poptorch.trainingModel(model, opts)
+    if is_trained:
+        executor(X)
+    del executor
+    gc.collect()
+    with pytest.raises(RuntimeError, match="Model has already been wrapped.*model.destroy"):
+        poptorch.trainingModel(model, opts)
+    model.destroy()
+    assert type(model) is Tied and type(model.a.weight) is nn.Parameter
+    poptorch.trainingModel(model, opts)(X)
 
 
 @pytest.mark.feature("Wrapped models", fidelity="exact")
