@@ -43,12 +43,12 @@ def registerGeometricCustomArgParsers() -> None:
         importlib.import_module("poptorch_geometric.types")
 
 
-def flattenTensorStructure(tensors: Any, canonical: Any = None) -> list[torch.Tensor]:
+def flattenTensorStructure(x: Any, canonical: Any = None) -> list[torch.Tensor]:
     """Returns every tensor in a structure, depth first (exact).
 
     Dicts go in insertion order, or in that of the equal structure `canonical`.
     """
-    return flatten_tensors(tensors, canonical)
+    return flatten_tensors(x, canonical)
 
 
 def reconstructTensorStructure(

@@ -158,19 +158,19 @@ def setPopartLogLevel(level: str) -> None:
     set_popart_log_level(level)
 
 
-def getIpuTensorId(tensor: torch.Tensor) -> int:
+def getIpuTensorId(t: torch.Tensor) -> int:
     """Returns a number that a tensor on the IPU keeps for its life (exact).
 
     Raises:
         Error: the tensor is not on the IPU; it can be there only while `forward` is traced.
     """
-    if tensor.device.type != "ipu":
+    if t.device.type != "ipu":
         raise compiler_error(
             "You may only call getIpuTensorId on an IPU tensor, but this one is on "
-            f"{tensor.device}. Call it in the forward of a wrapped model, where "
+            f"{t.device}. Call it in the forward of a wrapped model, where "
             "poptorch.isRunningOnIpu() is True."
         )
-    return int(vars(tensor).setdefault("_poptorch_ipu_id", next(_next_id)))
+    return int(vars(t).setdefault("_poptorch_ipu_id", next(_next_id)))
 
 
 def poptorchAtExit() -> None:

@@ -124,13 +124,13 @@ class OptionsDict(Freezable):
                 self._check_unfrozen()
                 self._values[name] = value
 
-    def exists(self, name: str) -> bool:
-        """Returns whether there is an option `name` (exact)."""
-        return name in self._values
+    def exists(self, key: str) -> bool:
+        """Returns whether there is an option `key` (exact)."""
+        return key in self._values
 
-    def deleteIfExists(self, name: str) -> None:
-        """Removes the option `name` where there is one (exact)."""
-        self._values.pop(name, None)
+    def deleteIfExists(self, key: str) -> None:
+        """Removes the option `key` where there is one (exact)."""
+        self._values.pop(key, None)
 
     def update(self, other: dict[str, Any]) -> dict[str, Any]:
         """Adds all to `other` and returns it (exact); a key in both is an `AssertionError`."""

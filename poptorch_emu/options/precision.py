@@ -59,7 +59,7 @@ class _PrecisionOptions(OptionsDict):
         self._popart.set("convolutionOptions", {"partialsType": _NAME_OF_PARTIALS[dtype]})
         return self
 
-    def halfFloatCasting(self, half_float_casting: Any) -> _PrecisionOptions:
+    def halfFloatCasting(self, x: Any) -> _PrecisionOptions:
         """Does nothing; mixed types follow PyTorch's rules (accepted, deprecated)."""
         _warn_deprecated("halfFloatCasting")
         return self
