@@ -7,12 +7,13 @@ It knows no option by name.
 from __future__ import annotations
 
 import copy
+from collections.abc import Mapping
 from functools import cache
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from poptorch_emu.errors import require
 from poptorch_emu.log import logger
-from poptorch_emu.old_names import missing_option
+from poptorch_emu.old_names import note_old_name
 
 Self = TypeVar("Self", bound="Freezable")
 
@@ -89,6 +90,9 @@ class OptionsDict(Freezable):
 
     _values: dict[str, Any]
 
+    # Name in an older release -> attribute that does its work.
+    _old_names: ClassVar[Mapping[str, str]] = {}
+
     def __init__(self, **default_values: Any) -> None:
         """Starts with `default_values`, whose types are the types allowed from now on."""
         self.__dict__["_is_frozen"] = False
@@ -151,8 +155,11 @@ class OptionsDict(Freezable):
     def __getattr__(self, name: str) -> Any:
         """Returns the value of the option `name`; called only for names that Python cannot find."""
         values = self.__dict__.get("_values", {})
+        if name in self._old_names:
+            note_old_name(f"Options.{name}")
+            return getattr(self, self._old_names[name])
         if name not in values:
-            raise AttributeError(missing_option(name, list(values)))
+            raise AttributeError(f"Invalid attribute {name}. Valid options are {list(values)}.")
         return values[name]
 
     def __setattr__(self, name: str, value: Any) -> None:
