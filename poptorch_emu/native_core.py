@@ -7,6 +7,7 @@ has other homes here, and asking for it says which.
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 from enum import Enum
 from typing import Any, NoReturn
 
@@ -33,6 +34,7 @@ __all__ = [
     "importPoptorchMetadataFromFile",
     "isCompilingWithDispatcher",
     "poptorchAtExit",
+    "propagateInputShapes",
     "setLogLevel",
     "setPopartLogLevel",
 ]
@@ -171,6 +173,25 @@ def getIpuTensorId(t: torch.Tensor) -> int:
             "poptorch.isRunningOnIpu() is True."
         )
     return int(vars(t).setdefault("_poptorch_ipu_id", next(_next_id)))
+
+
+def propagateInputShapes(graph: torch.Graph, inputs: Sequence[torch.Tensor]) -> None:
+    """Gives the inputs of a graph of `torch.jit` the types of tensors, and its operations theirs.
+
+    For programs that look at graphs themselves; nothing here is compiled from such a graph.
+
+    Raises:
+        Error: the graph has another number of inputs.
+    """
+    values = list(graph.inputs())
+    if len(values) != len(inputs):
+        raise compiler_error(
+            f"The graph has {len(values)} inputs, but {len(inputs)} tensors were given. Pass one "
+            "for each input, parameters included."
+        )
+    for value, tensor in zip(values, inputs, strict=True):
+        value.inferTypeFrom(tensor)
+    torch._C._jit_pass_propagate_shapes_on_graph(graph)
 
 
 def poptorchAtExit() -> None:

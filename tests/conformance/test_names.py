@@ -130,6 +130,9 @@ def test_other_leaked_names_then_work():
         ("_utils", "flattenTensorStructure"),
         ("_poplar_executor", "PoplarExecutor"),
         ("_args_parser", "ICustomArgParser"),
+        ("_args_parser", "ArgsParser"),
+        ("_utils", "combine_batch_tensors_gen"),
+        ("_poplar_executor", "_OverwriteContextManager"),
     ],
 )
 def test_private_module_then_is_an_attribute_with_what_programs_use(module, name):
