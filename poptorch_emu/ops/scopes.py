@@ -13,7 +13,7 @@ from poptorch_emu.trace import scopes
 class NameScope:
     """Puts a name before those of the operations recorded in the context (exact).
 
-    The name appears in error messages and reports.
+    The name appears in `getTensorNames()`, error messages and reports.
 
     Args:
         name: nested scopes are joined by slashes.

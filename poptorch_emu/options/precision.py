@@ -58,7 +58,7 @@ class _PrecisionOptions(OptionsDict):
         Raises:
             ValueError: `dtype` is neither `torch.float` nor `torch.half`.
         """
-        if dtype not in _NAME_OF_PARTIALS:
+        if not isinstance(dtype, torch.dtype) or dtype not in _NAME_OF_PARTIALS:
             # The missing blank is PopTorch's; programs may match it.
             raise ValueError(
                 "The parameter to setPartialsType should be either"
