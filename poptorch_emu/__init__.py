@@ -83,7 +83,6 @@ from poptorch_emu.options import (
     Stage,
     TensorLocationSettings,
 )
-from poptorch_emu.runtime.devices import hardware_version as ipuHardwareVersion  # noqa: N812
 from poptorch_emu.runtime.devices import is_hardware_available as ipuHardwareIsAvailable  # noqa: N812
 from poptorch_emu.saving import importPoptorchMetadataFromFile
 from poptorch_emu.trace.blocks import is_tracing as isRunningOnIpu  # noqa: N812
@@ -174,6 +173,15 @@ __all__ = [
     "set_overlap_for_output",
     "trainingModel",
 ]
+
+
+def ipuHardwareVersion() -> int:
+    """Returns the version of the virtual system's IPUs: 1, 2 or 21 (exact).
+
+    Raises:
+        AssertionError: there is no virtual system.
+    """
+    return native_core.ipuHardwareVersion()
 
 
 def __getattr__(name: str) -> Any:

@@ -24,6 +24,7 @@ PACKAGE = "poptorch_emu"
 # Name that programs import -> the module they get. What follows a name (".Options") is kept.
 MODULES = {
     "poptorch": PACKAGE,
+    "poptorch.autocasting": f"{PACKAGE}.old_autocast",
     "poptorch._args_parser": f"{PACKAGE}.args_parser",
     "poptorch._impl": f"{PACKAGE}.wrapping_names",
     "poptorch._logging": f"{PACKAGE}.log_names",

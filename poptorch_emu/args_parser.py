@@ -4,21 +4,51 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
 
 from poptorch_emu.errors import make_error
+from poptorch_emu.runtime.arguments import Arguments, Signature
 from poptorch_emu.structure import ICustomArgParser, flatten_tensors, rebuild, register_parser
 
 __all__ = [
+    "ArgsParser",
     "ICustomArgParser",
+    "combine_batch_tensors_gen",
     "flattenTensorStructure",
     "reconstructTensorStructure",
     "registerCustomArgParser",
     "registerGeometricCustomArgParsers",
 ]
+
+
+class ArgsParser(Signature):
+    """Brings the arguments of calls of a model into the order of its `forward` (exact in form)."""
+
+    def __init__(self, model: torch.nn.Module) -> None:
+        """Reads the parameters of `model.forward`."""
+        super().__init__(model.forward)
+
+    def __call__(self, args: Sequence[Any], kwargs: dict[str, Any]) -> Arguments:
+        """Returns the arguments of one call, defaults filled in; `rebuild_with` maps its tensors.
+
+        Raises:
+            AssertionError: too many arguments, an unknown name, or one given twice.
+            Error: a mandatory one is missing.
+        """
+        return self.bind(args, kwargs)
+
+
+def combine_batch_tensors_gen(batches: Iterable[Any]) -> Iterator[torch.Tensor]:
+    """Yields the tensors of one large batch: those of several batches, joined along axis 0 (exact).
+
+    Args:
+        batches: of one structure; `reconstructTensorStructure` makes one of what is yielded.
+    """
+    for tensors in zip(*map(flatten_tensors, batches), strict=True):
+        yield torch.cat(tensors)
 
 
 def registerCustomArgParser(arg_data_type: type, arg_parser: ICustomArgParser | None) -> None:
@@ -43,12 +73,12 @@ def registerGeometricCustomArgParsers() -> None:
         importlib.import_module("poptorch_geometric.types")
 
 
-def flattenTensorStructure(tensors: Any, canonical: Any = None) -> list[torch.Tensor]:
+def flattenTensorStructure(x: Any, canonical: Any = None) -> list[torch.Tensor]:
     """Returns every tensor in a structure, depth first (exact).
 
     Dicts go in insertion order, or in that of the equal structure `canonical`.
     """
-    return flatten_tensors(tensors, canonical)
+    return flatten_tensors(x, canonical)
 
 
 def reconstructTensorStructure(

@@ -7,6 +7,7 @@ block means for stages and IPUs is the tracer's business.
 from __future__ import annotations
 
 import functools
+import operator
 from collections.abc import Callable
 from types import TracebackType
 from typing import Any, TypeVar
@@ -37,10 +38,12 @@ class Block(torch.nn.Module):
         Args:
             user_id: its id; by default "0", "1", ... in the order in which blocks begin.
             ipu_id: the IPU to run on, where the execution strategy does not say.
+
+        Raises:
+            AssertionError: the id is no string, or the IPU no number from 0 on.
         """
         super().__init__()
-        self._user_id = user_id
-        self._ipu_id = ipu_id
+        self._user_id, self._ipu_id = _checked(user_id, ipu_id)
 
     def __enter__(self) -> None:
         """Begins the block."""
@@ -58,6 +61,7 @@ class Block(torch.nn.Module):
     @staticmethod
     def start(user_id: str | None = None, ipu_id: int | None = None) -> None:
         """Begins a block that lasts until the next one begins (exact)."""
+        user_id, ipu_id = _checked(user_id, ipu_id)
         if is_tracing():
             begin_block(user_id or next_auto_id(), ipu_id)
 
@@ -67,12 +71,30 @@ class Block(torch.nn.Module):
         reset_auto_id()
 
 
+def _checked(user_id: str | None, ipu_id: int | None) -> tuple[str | None, int | None]:
+    """Returns both, the IPU as a plain int.
+
+    Raises:
+        AssertionError: the id is no string, or the IPU no number from 0 on.
+    """
+    require(
+        user_id is None or isinstance(user_id, str),
+        f"Block IDs are supposed to be strings but got {user_id!r} of type "
+        f"{type(user_id).__name__}. Write user_id='{user_id}'.",
+    )
+    require(
+        ipu_id is None or (hasattr(ipu_id, "__index__") and operator.index(ipu_id) >= 0),
+        f"ipu_id must be an integer from 0 on, or None, but got {ipu_id!r} of type "
+        f"{type(ipu_id).__name__}.",
+    )
+    return user_id, None if ipu_id is None else operator.index(ipu_id)
+
+
 class _BlockStart:
     """Begins a block when called; an automatic id is chosen once and kept."""
 
     def __init__(self, user_id: str | None, ipu_id: int | None) -> None:
-        self._user_id = user_id
-        self._ipu_id = ipu_id
+        self._user_id, self._ipu_id = _checked(user_id, ipu_id)
 
     def __call__(self, *_: Any) -> None:
         if is_tracing():
@@ -161,6 +183,8 @@ def BlockFunction(
 
     Unlike PopTorch's, the decorated function keeps its name and signature.
     """
+
+    _checked(user_id, ipu_id)
 
     def decorate(function: Callable[..., Result]) -> Callable[..., Result]:
         @functools.wraps(function)

@@ -6,7 +6,8 @@ this. It knows neither `Options` nor tensors.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from enum import Enum
 
 from poptorch_emu.enums import AutoStage, CommGroupType, Liveness, OutputMode, ReductionType
@@ -201,12 +202,22 @@ class ShardingConfig:
     activation: int | None = None
 
 
+class CastRule(Enum):
+    """What an operation does with its floating-point arguments in a region of `autocast`."""
+
+    FP16 = "fp16"
+    FP32 = "fp32"
+    PROMOTE = "promote"  # They take the widest type among them.
+    DEMOTE = "demote"  # They take the narrowest.
+
+
 @dataclass(frozen=True)
 class CompileConfig:
     """Everything that decides what is compiled; counts are at least 1.
 
     Attributes:
         recomputation: as the user asked for; `None` leaves it to the compiler.
+        cast_rules: of regions of `autocast`, by the bare name of a function or a class of modules.
     """
 
     is_training: bool
@@ -242,6 +253,8 @@ class CompileConfig:
     model_name: str | None = None
     shows_progress_bar: bool = True
     names_modules: bool = True
+    # Not compared: what the rules did is seen in the operations.
+    cast_rules: Mapping[str, CastRule] = field(default_factory=dict, compare=False)
 
     @property
     def num_input_groups(self) -> int:

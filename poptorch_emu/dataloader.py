@@ -91,6 +91,7 @@ class DataLoader(TorchDataLoader[Any]):
         self._options = options
         self._batches_per_step = batches_per_step(options)
         self._combined = None if rows is None else rows * self._batches_per_step
+        self._combined_batch_size = self._combined  # Programs ask for it under this name.
         self._keeps_remainder = not drop_last
         self._is_rebatching = (self._combined or 0) > 1 and (
             mode == DataLoaderMode.AsyncRebatched or (is_asynchronous and not drop_last)

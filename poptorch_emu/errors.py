@@ -63,11 +63,9 @@ def require(condition: bool, message: str) -> None:
         raise AssertionError(message)
 
 
-def make_error(message: str) -> Error:
+def make_error(msg: str) -> Error:
     """Returns an `Error` of the Python layer (exact); the caller raises it."""
-    return _with_attributes(
-        Error(f"'poptorch_py_error': {message}"), message, "poptorch_py_error", ""
-    )
+    return _with_attributes(Error(f"'poptorch_py_error': {msg}"), msg, "poptorch_py_error", "")
 
 
 def compiler_error(

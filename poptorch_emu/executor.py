@@ -11,12 +11,16 @@ from typing import Any
 import torch
 
 from poptorch_emu import wrapping
+from poptorch_emu.args_parser import ArgsParser
 from poptorch_emu.compile.compiler import STEPS, MakeExecutable, Request, compile_model
 from poptorch_emu.compile.executable import Executable
 from poptorch_emu.compile.limits import check_batches
 from poptorch_emu.config import CompileConfig, TargetKind
 from poptorch_emu.enums import OutputMode
 from poptorch_emu.errors import make_error, require
+from poptorch_emu.hooks import (
+    _OverwriteContextManager as _OverwriteContextManager,  # Programs reach for it here.
+)
 from poptorch_emu.hooks import run_post_compile_hooks, run_pre_compile_hooks
 from poptorch_emu.inspection import Inspection
 from poptorch_emu.log import logger, start_repeats
@@ -28,7 +32,7 @@ from poptorch_emu.options.forced import warn_about_forced
 from poptorch_emu.options.freeze import freeze
 from poptorch_emu.random_state import RandomState
 from poptorch_emu.replica_grouping import ReplicaGroupings, Triple
-from poptorch_emu.runtime.arguments import Arguments, Signature, check_same
+from poptorch_emu.runtime.arguments import Arguments, check_same
 from poptorch_emu.runtime.devices import Device, acquire
 from poptorch_emu.runtime.outputs import without_backward
 from poptorch_emu.runtime.progress import progress_bar
@@ -75,7 +79,7 @@ class PoplarExecutor(WeightMovement, RandomState, Measurement, Inspection):
         self._model = model
         self._user_model = model if user_model is None else user_model
         self._training = training
-        self._signature = Signature(model.forward)
+        self._args_parser = ArgsParser(model)
         self._executable: Executable | None = None
         self._session: Session | None = None
         self._arguments: Arguments | None = None
@@ -96,7 +100,7 @@ class PoplarExecutor(WeightMovement, RandomState, Measurement, Inspection):
         self._spans = NO_SPANS
         if self._options.defaultOutputMode():
             self._options.outputMode(OutputMode.Final if training else OutputMode.All)
-        self._optimizer = OptimizerLink(optimizer, self._options) if training else None
+        self._optimizer_link = OptimizerLink(optimizer, self._options) if training else None
         self._options._freeze()
         self._wrap_user_model()
 
@@ -119,7 +123,7 @@ class PoplarExecutor(WeightMovement, RandomState, Measurement, Inspection):
 
     def compile(self, *args: Any, **kwargs: Any) -> None:
         """Compiles for these arguments without running (exact)."""
-        arguments = self._signature.bind(args, kwargs)
+        arguments = self._args_parser.bind(args, kwargs)
         self._warn_about_strides(arguments)
         if self._executable is not None:
             logger.warning("Call to compile() ignored: the executable is already compiled")
@@ -162,8 +166,8 @@ class PoplarExecutor(WeightMovement, RandomState, Measurement, Inspection):
         self._arguments = None
         self._spans = NO_SPANS
         self._rng_state = None
-        if self._optimizer is not None:
-            self._optimizer.forget()
+        if self._optimizer_link is not None:
+            self._optimizer_link.forget()
         if self._training:
             wrapping.unwrap(self._user_model, self._link)
 
@@ -172,11 +176,11 @@ class PoplarExecutor(WeightMovement, RandomState, Measurement, Inspection):
 
         Takes effect from the next call. Constant values, and the class, cannot change.
         """
-        if self._optimizer is None:
+        if self._optimizer_link is None:
             raise AttributeError(
                 "setOptimizer was called on an inference model, which has no optimizer."
             )
-        self._optimizer.replace(optimizer, self._session)
+        self._optimizer_link.replace(optimizer, self._session)
 
     def attachToDevice(self) -> None:
         """Takes a device and uploads weights, optimiser state and random state (exact).
@@ -246,7 +250,7 @@ class PoplarExecutor(WeightMovement, RandomState, Measurement, Inspection):
             "Trying to run a model on an offline device (ConnectionType.Never): only "
             "`model.compile(inputs)` is possible. Choose another connection type to run."
         )
-        arguments = self._signature.bind(args, kwargs)
+        arguments = self._args_parser.bind(args, kwargs)
         self._warn_about_strides(arguments)
         if self._executable is None:
             self._compile(arguments)
@@ -255,8 +259,8 @@ class PoplarExecutor(WeightMovement, RandomState, Measurement, Inspection):
         assert self._arguments is not None and self._session is not None
         check_same(self._arguments, arguments)
         self._refresh_weights()
-        if self._optimizer is not None:
-            self._optimizer.send_if_dirty(self._session)
+        if self._optimizer_link is not None:
+            self._optimizer_link.send_if_dirty(self._session)
         return arguments, self._session
 
     def _stream(self, args: Any, kwargs: Any, max_unread: int) -> ResultStream:
@@ -307,7 +311,7 @@ class PoplarExecutor(WeightMovement, RandomState, Measurement, Inspection):
         self._check_updatable_buffers()
         check_batches(arguments.tensors(), config)
         parameters = dict(self._user_model.named_parameters())
-        optimizer = self._optimizer.config(parameters) if self._optimizer else None
+        optimizer = self._optimizer_link.config(parameters) if self._optimizer_link else None
         request = Request(
             model=self._model,
             arguments=arguments.rebuild_with,
@@ -354,8 +358,8 @@ class PoplarExecutor(WeightMovement, RandomState, Measurement, Inspection):
         self._meet_trainers()
         session.upload(self._host_tensors())
         self._tell_partners(executable.variables)
-        if self._optimizer is not None:
-            self._optimizer.send(session)
+        if self._optimizer_link is not None:
+            self._optimizer_link.send(session)
         if self._rng_state is not None:
             session.rng_state = self._rng_state
         return session
@@ -370,8 +374,8 @@ class PoplarExecutor(WeightMovement, RandomState, Measurement, Inspection):
         if self._session is not None:
             if self._training:
                 self.copyWeightsToHostIfNeeded()
-            if self._optimizer is not None:
-                self._optimizer.receive(self._session)
+            if self._optimizer_link is not None:
+                self._optimizer_link.receive(self._session)
             self._write_profile()
             self._rng_state = self._session.rng_state
             self._spans = spans_of(self._session)

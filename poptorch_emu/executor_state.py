@@ -34,7 +34,7 @@ class ExecutorState:
     _options: Options
     _user_model: torch.nn.Module
     _training: bool
-    _optimizer: OptimizerLink | None
+    _optimizer_link: OptimizerLink | None
     _executable: Executable | None
     _session: Session | None
     _compilation_time: datetime.timedelta | None
@@ -53,6 +53,16 @@ class ExecutorState:
         if self._executable is None:
             raise make_error(NOT_COMPILED)
         return self._executable
+
+    @property
+    def _optimizer(self) -> torch.optim.Optimizer | None:
+        """The user's optimiser; programs ask for it under this name."""
+        return self._optimizer_link.optimizer if self._optimizer_link is not None else None
+
+    @property
+    def _is_attached(self) -> bool:
+        """Whether a device is attached; programs ask for it under this name."""
+        return self._session is not None
 
     @property
     def _is_offline(self) -> bool:

@@ -27,9 +27,10 @@ def trainingModel(
 
     Raises:
         RuntimeError: another training wrapper holds the model.
+        Error: `model` is no module of Python.
+        AssertionError: the device has no such optimiser.
     """
-    if isinstance(model, PoplarExecutor):
-        model = model._user_model
+    model = _user_module(model)
     if wrapping.is_wrapped(model):
         raise RuntimeError(
             "Model has already been wrapped in 'poptorch.trainingModel'. Call model.destroy() on "
@@ -46,10 +47,9 @@ def inferenceModel(
     """Wraps `model` so that each call runs it on virtual IPUs (exact).
 
     Raises:
-        Error: gradient accumulation is set.
+        Error: gradient accumulation is set, or `model` is no module of Python.
     """
-    if isinstance(model, PoplarExecutor):
-        model = model._user_model
+    model = _user_module(model)
     options = options or Options()
     if isinstance(options, Options) and options.Training.gradient_accumulation != 1:
         hint = ""
@@ -64,3 +64,20 @@ def inferenceModel(
             f"{options.Training.gradient_accumulation}.{hint}"
         )
     return PoplarExecutor(copy.copy(model), options, False)
+
+
+def _user_module(model: object) -> torch.nn.Module:
+    """Returns the module to wrap, that of the user where `model` is a wrapper already."""
+    if isinstance(model, PoplarExecutor):
+        return model._user_model
+    if isinstance(model, torch.jit.ScriptModule):
+        raise make_error(
+            f"Invalid type: 'model' is of type {type(model)}, which cannot be traced anew. Wrap "
+            "the torch.nn.Module that it was made of."
+        )
+    if not isinstance(model, torch.nn.Module):
+        raise make_error(
+            f"Invalid type: 'model' is of type {type(model)} (Expected torch.nn.Module). Make a "
+            "function the forward of a module, and pass an instance of a class."
+        )
+    return model

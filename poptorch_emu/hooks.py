@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable
+from contextlib import AbstractContextManager, ExitStack
+from typing import Any
 
 from torch.utils.hooks import RemovableHandle
 
@@ -11,6 +13,26 @@ Hook = Callable[[], None]
 
 _pre: OrderedDict[int, Hook] = OrderedDict()
 _post: OrderedDict[int, Hook] = OrderedDict()
+_substitutions: list[Callable[[], AbstractContextManager[Any]]] = []
+_open_substitutions = ExitStack()
+
+
+class _OverwriteContextManager:
+    """Contexts that surround every trace, in which libraries replace functions by other ones."""
+
+    @staticmethod
+    def registerSubsitutionManager(manager: Callable[[], AbstractContextManager[Any]]) -> None:
+        """Lets `manager()` surround the `forward` of every trace from now on.
+
+        The spelling is the one that programs use. What is registered already stays once.
+        """
+        if not callable(manager):
+            raise RuntimeError(
+                "A substitution manager must be a class of context managers, but it is "
+                f"{manager!r}."
+            )
+        if manager not in _substitutions:
+            _substitutions.append(manager)
 
 
 def registerPreCompileHook(hook: Hook) -> RemovableHandle:
@@ -32,13 +54,16 @@ def registerPostCompileHook(hook: Hook) -> RemovableHandle:
 
 
 def run_pre_compile_hooks() -> None:
-    """Calls the hooks in the order in which they were registered."""
+    """Calls the hooks in the order in which they were registered, then opens the substitutions."""
     for hook in list(_pre.values()):
         hook()
+    for manager in _substitutions:
+        _open_substitutions.enter_context(manager())
 
 
 def run_post_compile_hooks() -> None:
-    """Calls the hooks in the order in which they were registered."""
+    """Closes the substitutions, then calls the hooks in the order in which they were registered."""
+    _open_substitutions.close()
     for hook in list(_post.values()):
         hook()
 

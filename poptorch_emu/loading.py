@@ -69,6 +69,6 @@ def _wrapped(metadata: dict[str, Any], options: Options) -> PoplarExecutor:
         return inferenceModel(metadata["model"], options)
     executor = trainingModel(metadata["model"], options, metadata["optimizer"])
     state = metadata["optimizer_state"]
-    if state is not None and executor._optimizer is not None:
-        executor._optimizer.take_state(state)
+    if state is not None and executor._optimizer_link is not None:
+        executor._optimizer_link.take_state(state)
     return executor

@@ -59,7 +59,7 @@ def set_log_level(level: int | str) -> None:
             known = ", ".join(f"{number} ({name})" for number, name in _NAME_OF_NUMBER.items())
             raise ValueError(f"Invalid log level integer: {level}. Valid values are {known}.")
         level = _NAME_OF_NUMBER[level]
-    if level not in _LEVEL_OF_NAME:
+    if not isinstance(level, str) or level not in _LEVEL_OF_NAME:
         raise ValueError(
             f"Unknown log level: {level}. Valid values are DEBUG, ERR, INFO, OFF, TRACE and WARN."
         )
@@ -73,7 +73,7 @@ def set_popart_log_level(level: str) -> None:
     Raises:
         ValueError: `level` is not the name of a level.
     """
-    if level not in _LEVEL_OF_NAME:
+    if not isinstance(level, str) or level not in _LEVEL_OF_NAME:
         raise ValueError(f"Level must be one of {', '.join(_LEVEL_OF_NAME)}, not {level!r}.")
 
 

@@ -7,6 +7,7 @@ has other homes here, and asking for it says which.
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 from enum import Enum
 from typing import Any, NoReturn
 
@@ -33,6 +34,7 @@ __all__ = [
     "importPoptorchMetadataFromFile",
     "isCompilingWithDispatcher",
     "poptorchAtExit",
+    "propagateInputShapes",
     "setLogLevel",
     "setPopartLogLevel",
 ]
@@ -158,19 +160,38 @@ def setPopartLogLevel(level: str) -> None:
     set_popart_log_level(level)
 
 
-def getIpuTensorId(tensor: torch.Tensor) -> int:
+def getIpuTensorId(t: torch.Tensor) -> int:
     """Returns a number that a tensor on the IPU keeps for its life (exact).
 
     Raises:
         Error: the tensor is not on the IPU; it can be there only while `forward` is traced.
     """
-    if tensor.device.type != "ipu":
+    if t.device.type != "ipu":
         raise compiler_error(
             "You may only call getIpuTensorId on an IPU tensor, but this one is on "
-            f"{tensor.device}. Call it in the forward of a wrapped model, where "
+            f"{t.device}. Call it in the forward of a wrapped model, where "
             "poptorch.isRunningOnIpu() is True."
         )
-    return int(vars(tensor).setdefault("_poptorch_ipu_id", next(_next_id)))
+    return int(vars(t).setdefault("_poptorch_ipu_id", next(_next_id)))
+
+
+def propagateInputShapes(graph: torch.Graph, inputs: Sequence[torch.Tensor]) -> None:
+    """Gives the inputs of a graph of `torch.jit` the types of tensors, and its operations theirs.
+
+    For programs that look at graphs themselves; nothing here is compiled from such a graph.
+
+    Raises:
+        Error: the graph has another number of inputs.
+    """
+    values = list(graph.inputs())
+    if len(values) != len(inputs):
+        raise compiler_error(
+            f"The graph has {len(values)} inputs, but {len(inputs)} tensors were given. Pass one "
+            "for each input, parameters included."
+        )
+    for value, tensor in zip(values, inputs, strict=True):
+        value.inferTypeFrom(tensor)
+    torch._C._jit_pass_propagate_shapes_on_graph(graph)
 
 
 def poptorchAtExit() -> None:

@@ -21,6 +21,7 @@ class RandomState(ExecutorState):
 
         Raises:
             Error: the model is not compiled, or the list is of another length.
+            TypeError: it is no list of integers of 64 bits.
         """
         self._compiled()
         if self._session is not None:
@@ -30,6 +31,7 @@ class RandomState(ExecutorState):
     @rng_state.setter
     def rng_state(self, state: list[int]) -> None:
         current = self.rng_state
+        _check_numbers(state)
         if len(state) not in (1, len(current)):
             raise compiler_error(
                 f"Devicex::setRngStateValue received rngState of size {len(state) - 1}; was "
@@ -40,3 +42,12 @@ class RandomState(ExecutorState):
         self._rng_state = [*state, *current[len(state) :]]
         if self._session is not None:
             self._session.rng_state = self._rng_state
+
+
+def _check_numbers(state: object) -> None:
+    numbers = state if isinstance(state, (list, tuple)) else [None]
+    if not all(isinstance(n, int) and -(2**63) <= n < 2**63 for n in numbers):
+        raise TypeError(
+            "rng_state must be a list of integers of 64 bits, as rng_state returned it, but it is "
+            f"{state!r}."
+        )

@@ -36,7 +36,7 @@ class Wrapper(Protocol):
 
     _arguments: Arguments | None
     _options: Options
-    _optimizer: OptimizerLink | None
+    _optimizer_link: OptimizerLink | None
     _rng_state: list[int] | None
     _session: Session | None
     _training: bool
@@ -159,7 +159,7 @@ def _metadata(executor: Wrapper, export_model: bool, save_rng_state: bool) -> di
     }
     if export_model:
         executor.copyWeightsToHostIfNeeded()
-        link = executor._optimizer
+        link = executor._optimizer_link
         metadata.update(
             training=executor._training,
             model=executor._user_model,

@@ -7,24 +7,18 @@ from typing import Any
 import torch
 
 
-def allclose(expected_output: Any, actual_output: Any) -> bool:
+def allclose(ref: Any, other: Any) -> bool:
     """Returns whether two outputs of a model are close (exact).
 
     Args:
-        expected_output: a tensor, or a tuple or list of such outputs.
-        actual_output: the same structure; a list is not close to a tuple.
+        ref: a tensor, or a tuple or list of such outputs.
+        other: the same structure; a list is not close to a tuple.
 
     Raises:
         TypeError: a leaf is not a tensor.
     """
-    if isinstance(expected_output, torch.Tensor):
-        return torch.allclose(actual_output, expected_output)
-    if not isinstance(expected_output, (tuple, list)):
-        raise TypeError(
-            f"allclose compares tensors, tuples and lists, not {type(expected_output).__name__}."
-        )
-    return (
-        type(expected_output) is type(actual_output)
-        and len(expected_output) == len(actual_output)
-        and all(map(allclose, expected_output, actual_output))
-    )
+    if isinstance(ref, torch.Tensor):
+        return torch.allclose(other, ref)
+    if not isinstance(ref, (tuple, list)):
+        raise TypeError(f"allclose compares tensors, tuples and lists, not {type(ref).__name__}.")
+    return type(ref) is type(other) and len(ref) == len(other) and all(map(allclose, ref, other))

@@ -46,8 +46,8 @@ class WeightMovement(ExecutorState):
         if self._session is not None:
             self._session.check_idle()
         self._host_is_stale = False
-        if self._optimizer is not None and self._session is not None:
-            self._optimizer.receive(self._session)
+        if self._optimizer_link is not None and self._session is not None:
+            self._optimizer_link.receive(self._session)
         if self._session is not None:
             self._sync_partners()
             self._session.upload(self._host_tensors())

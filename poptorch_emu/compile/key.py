@@ -39,6 +39,7 @@ _HOST_OPTIONS = {
     "ipu_id",
     "updatable_buffers",
     "max_repeat_logs",
+    "cast_rules",  # What they did stands in the operations.
 }
 
 # Where the user's files lie and which line a call is in: of the key of the cache, so that messages

@@ -13,7 +13,7 @@ from poptorch_emu.trace import scopes
 class NameScope:
     """Puts a name before those of the operations recorded in the context (exact).
 
-    The name appears in error messages and reports.
+    The name appears in `getTensorNames()`, error messages and reports.
 
     Args:
         name: nested scopes are joined by slashes.
@@ -39,19 +39,19 @@ class Attribute:
     They are kept in the record of each operation and change nothing. Nested scopes merge.
 
     Args:
-        attributes: for each name a dictionary, such as `__outline={"layer": "embedding"}`.
+        kwargs: for each name a dictionary, such as `__outline={"layer": "embedding"}`.
 
     Raises:
         ValueError: what a name is given is no dictionary, or holds something else than numbers,
             strings and lists of them.
     """
 
-    def __init__(self, **attributes: Mapping[str, Any]) -> None:
-        for name, values in attributes.items():
+    def __init__(self, **kwargs: Mapping[str, Any]) -> None:
+        for name, values in kwargs.items():
             if not isinstance(values, Mapping):
                 raise ValueError(f"Attribute {name!r} must be a dictionary, not {values!r}.")
             check_attributes(values)
-        self._attributes = attributes
+        self._attributes = kwargs
 
     def __enter__(self) -> None:
         scopes.open_attributes(self._attributes)

@@ -155,3 +155,16 @@ class Optimizer(torch.optim.Optimizer):
 def given(**arguments: Any) -> dict[str, Any]:
     """Returns the arguments that are not `None`."""
     return {name: value for name, value in arguments.items() if value is not None}
+
+
+def checked_betas(betas: tuple[float, float] | None) -> tuple[float, float] | None:
+    """Returns `betas`; PyTorch takes a list too, but PopTorch does not.
+
+    Raises:
+        AssertionError: it is no tuple of two.
+    """
+    require(
+        betas is None or (isinstance(betas, tuple) and len(betas) == 2),
+        f"Expected a pair for betas but got {betas} instead: write betas=(0.9, 0.999).",
+    )
+    return betas

@@ -15,6 +15,7 @@ from poptorch_emu.optim.attributes import AttributeTracker
 from poptorch_emu.optim.base import Optimizer
 from poptorch_emu.optim.compatible import check_compatible
 from poptorch_emu.optim.convert import check_reduction, needs_running_mean, optimizer_config
+from poptorch_emu.optim.kind import optimizer_kind
 from poptorch_emu.optim.loss_scale import loss_scale_rule
 from poptorch_emu.optim.parameter_tensors import parameter_tensors
 from poptorch_emu.options import Options
@@ -187,6 +188,7 @@ class OptimizerLink:
 
     def _convert(self, optimizer: torch.optim.Optimizer) -> OptimizerConfig:
         """Checks and converts `optimizer`, before a compilation by its own parameters only."""
+        optimizer_kind(optimizer)  # What is no optimiser at all is said first.
         config = optimizer_config(
             optimizer,
             _own_parameters(optimizer) if self._parameters is None else self._parameters,
@@ -220,6 +222,8 @@ class OptimizerLink:
         def state_dict() -> dict[str, Any]:
             if self._session is not None and optimizer.ipu_state_is_dirty:
                 self._read(self._session)
+            else:
+                logger.debug("Using cached optimiser state dict")
             return type(optimizer).state_dict(optimizer)
 
         optimizer.state_dict = state_dict  # type: ignore[method-assign]

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch.optim.optimizer import ParamsT
 
-from poptorch_emu.optim.base import Optimizer, given
+from poptorch_emu.optim.base import Optimizer, checked_betas, given
 from poptorch_emu.update.config import GroupConfig, OptimizerConfig, OptimizerKind
 from poptorch_emu.update.rules import state_names, update
 
@@ -62,7 +62,11 @@ class LAMB(Optimizer, torch.optim.Optimizer):
             AssertionError: a type is neither float32 nor float16.
         """
         arguments = given(
-            lr=lr, betas=betas, eps=eps, weight_decay=weight_decay, max_weight_norm=max_weight_norm
+            lr=lr,
+            betas=checked_betas(betas),
+            eps=eps,
+            weight_decay=weight_decay,
+            max_weight_norm=max_weight_norm,
         )
         torch.optim.Optimizer.__init__(self, params, {**_DEFAULTS, **arguments})
         self.bias_correction = bias_correction is None or bias_correction

@@ -15,7 +15,7 @@ import torch
 from torch.optim.optimizer import ParamsT
 
 from poptorch_emu.log import logger
-from poptorch_emu.optim.base import Optimizer, given
+from poptorch_emu.optim.base import Optimizer, checked_betas, given
 
 _NO_LIMIT = float("inf")
 
@@ -128,7 +128,7 @@ class Adam(Optimizer, torch.optim.Adam):
         """
         arguments = given(
             lr=lr,
-            betas=betas,
+            betas=checked_betas(betas),
             eps=eps,
             weight_decay=weight_decay,
             amsgrad=amsgrad,
@@ -192,7 +192,7 @@ class AdamW(Optimizer, torch.optim.AdamW):
         """
         arguments = given(
             lr=lr,
-            betas=betas,
+            betas=checked_betas(betas),
             eps=eps,
             weight_decay=weight_decay,
             amsgrad=amsgrad,

@@ -7,12 +7,13 @@ It knows no option by name.
 from __future__ import annotations
 
 import copy
+from collections.abc import Mapping
 from functools import cache
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from poptorch_emu.errors import require
 from poptorch_emu.log import logger
-from poptorch_emu.old_names import missing_option
+from poptorch_emu.old_names import note_old_name
 
 Self = TypeVar("Self", bound="Freezable")
 
@@ -89,6 +90,9 @@ class OptionsDict(Freezable):
 
     _values: dict[str, Any]
 
+    # Name in an older release -> attribute that does its work.
+    _old_names: ClassVar[Mapping[str, str]] = {}
+
     def __init__(self, **default_values: Any) -> None:
         """Starts with `default_values`, whose types are the types allowed from now on."""
         self.__dict__["_is_frozen"] = False
@@ -124,13 +128,13 @@ class OptionsDict(Freezable):
                 self._check_unfrozen()
                 self._values[name] = value
 
-    def exists(self, name: str) -> bool:
-        """Returns whether there is an option `name` (exact)."""
-        return name in self._values
+    def exists(self, key: str) -> bool:
+        """Returns whether there is an option `key` (exact)."""
+        return key in self._values
 
-    def deleteIfExists(self, name: str) -> None:
-        """Removes the option `name` where there is one (exact)."""
-        self._values.pop(name, None)
+    def deleteIfExists(self, key: str) -> None:
+        """Removes the option `key` where there is one (exact)."""
+        self._values.pop(key, None)
 
     def update(self, other: dict[str, Any]) -> dict[str, Any]:
         """Adds all to `other` and returns it (exact); a key in both is an `AssertionError`."""
@@ -151,8 +155,11 @@ class OptionsDict(Freezable):
     def __getattr__(self, name: str) -> Any:
         """Returns the value of the option `name`; called only for names that Python cannot find."""
         values = self.__dict__.get("_values", {})
+        if name in self._old_names:
+            note_old_name(f"Options.{name}")
+            return getattr(self, self._old_names[name])
         if name not in values:
-            raise AttributeError(missing_option(name, list(values)))
+            raise AttributeError(f"Invalid attribute {name}. Valid options are {list(values)}.")
         return values[name]
 
     def __setattr__(self, name: str, value: Any) -> None:

@@ -81,6 +81,7 @@ def freeze(
         model_name=options("model_name") if options.exists("model_name") else None,
         shows_progress_bar=options._show_compilation_progress_bar,
         names_modules=options._module_namescope_enabled,
+        cast_rules=options.Precision._cast_rules(),
     )
 
 

@@ -63,6 +63,8 @@ class Options(ReportingOptions):
     `POPTORCH_DEFAULT_OPTIONS`.
     """
 
+    _old_names = {"Popart": "_Popart", "anchorMode": "_anchor_mode"}
+
     def __init__(self) -> None:
         """Starts with the defaults, then applies those of the environment."""
         self._popart = _PopartOptions()
@@ -191,6 +193,11 @@ class Options(ReportingOptions):
             )
         self.set(output_mode=output_mode.value, output_return_period=output_return_period or 1)
         return self
+
+    def _anchor_mode(
+        self, anchor_mode: OutputMode, anchor_return_period: int | None = None
+    ) -> Options:
+        return self.outputMode(anchor_mode, anchor_return_period)
 
     def defaultOutputMode(self) -> bool:
         """Returns whether the output mode is still to be chosen by the kind of model (exact)."""

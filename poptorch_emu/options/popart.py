@@ -57,9 +57,9 @@ class _PopartOptions(Freezable):
         self.options[key] = value
         return self
 
-    def setEngineOptions(self, engine_options: dict[str, str]) -> _PopartOptions:
+    def setEngineOptions(self, d: dict[str, str]) -> _PopartOptions:
         """Replaces the options of the Poplar engine (accepted; profiling reads its own)."""
-        return self.set("engineOptions", engine_options)
+        return self.set("engineOptions", d)
 
     def setPatterns(self, patterns: dict[str, bool], level: int = 2) -> _PopartOptions:
         """Switches rewriting patterns on and off (accepted).

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 
+from poptorch_emu.config import CastRule
 from poptorch_emu.errors import require
 from poptorch_emu.log import logger
-from poptorch_emu.options.base import OptionsDict, note_accepted
+from poptorch_emu.old_autocast import Policy
+from poptorch_emu.options.base import OptionsDict, note_accepted, require_type
 from poptorch_emu.options.popart import _PopartOptions
 
 _NAME_OF_PARTIALS = {torch.float32: "float", torch.float16: "half"}
@@ -17,9 +20,16 @@ _NAME_OF_PARTIALS = {torch.float32: "float", torch.float16: "half"}
 class _PrecisionOptions(OptionsDict):
     """Options of numeric precision (exact); they are kept among those of `Options._Popart`."""
 
+    _old_names = {
+        "autocastEnabled": "_set_autocast_enabled",
+        "autocastPolicy": "_set_autocast_policy",
+    }
+
     def __init__(self, popart_options: _PopartOptions) -> None:
         """Writes to `popart_options`."""
         self._popart = popart_options
+        self._autocast_enabled = True
+        self._autocast_policy: Policy | None = None
         super().__init__()
 
     def enableFloatingPointExceptions(self, enabled: bool) -> _PrecisionOptions:
@@ -48,7 +58,7 @@ class _PrecisionOptions(OptionsDict):
         Raises:
             ValueError: `dtype` is neither `torch.float` nor `torch.half`.
         """
-        if dtype not in _NAME_OF_PARTIALS:
+        if not isinstance(dtype, torch.dtype) or dtype not in _NAME_OF_PARTIALS:
             # The missing blank is PopTorch's; programs may match it.
             raise ValueError(
                 "The parameter to setPartialsType should be either"
@@ -59,7 +69,22 @@ class _PrecisionOptions(OptionsDict):
         self._popart.set("convolutionOptions", {"partialsType": _NAME_OF_PARTIALS[dtype]})
         return self
 
-    def halfFloatCasting(self, half_float_casting: Any) -> _PrecisionOptions:
+    def _set_autocast_enabled(self, autocast_enabled: bool) -> _PrecisionOptions:
+        require_type(autocast_enabled, bool, "autocast_enabled")
+        self._autocast_enabled = autocast_enabled
+        return self
+
+    def _set_autocast_policy(self, autocast_policy: Policy) -> _PrecisionOptions:
+        require_type(autocast_policy, Policy, "autocast_policy")
+        self._autocast_policy = autocast_policy
+        return self
+
+    def _cast_rules(self) -> Mapping[str, CastRule]:
+        if not self._autocast_enabled:
+            return {}
+        return (self._autocast_policy or Policy()).rules
+
+    def halfFloatCasting(self, x: Any) -> _PrecisionOptions:
         """Does nothing; mixed types follow PyTorch's rules (accepted, deprecated)."""
         _warn_deprecated("halfFloatCasting")
         return self

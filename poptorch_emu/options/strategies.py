@@ -199,17 +199,17 @@ class _IPhasedExecution(_IExecutionStrategy):
         for index, phase in enumerate(self._phases):
             self._add_stages(phase.stages, phase=index, container="phase")
 
-    def phase(self, phase: int) -> Phase:
+    def phase(self, n: int) -> Phase:
         """Returns one phase.
 
         Raises:
-            AssertionError: `phase` is not an int, or is negative.
+            AssertionError: `n` is not an int, or is negative.
         """
         require(
-            isinstance(phase, int) and phase >= 0,
-            f"Phases are identified by positive integers, not by {phase!r}.",
+            isinstance(n, int) and n >= 0,
+            f"Phases are identified by positive integers, not by {n!r}.",
         )
-        return self._phases[phase]
+        return self._phases[n]
 
     def useSeparateBackwardPhase(self, use: bool = True) -> _IPhasedExecution:
         """Gives the first backward phase a number of its own (modelled: shown in the schedule)."""

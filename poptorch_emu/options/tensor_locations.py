@@ -19,6 +19,10 @@ MAX_IO_TILES: Final = 192
 class TensorLocationSettings(OptionsDict):
     """Where the tensors of one kind live (modelled); starts empty: all stays on chip."""
 
+    def __init__(self) -> None:
+        """Says nothing about any tensor."""
+        super().__init__()
+
     def minElementsForOffChip(self, min_elements: int) -> TensorLocationSettings:
         """Keeps tensors with fewer elements on chip (modelled); 2 if never called."""
         require_type(min_elements, int, "minElementsForOffChip")

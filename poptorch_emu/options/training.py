@@ -33,7 +33,8 @@ class _TrainingOptions(OptionsDict):
         Raises:
             ValueError: `reduction_type` is neither `Mean` nor `Sum`.
         """
-        if reduction_type not in (ReductionType.Mean, ReductionType.Sum):
+        is_known = isinstance(reduction_type, ReductionType)
+        if not is_known or reduction_type is ReductionType.NoReduction:
             raise ValueError(
                 "accumulationAndReplicationReductionType must be set to "
                 "poptorch.ReductionType.Mean or poptorch.ReductionType.Sum, "

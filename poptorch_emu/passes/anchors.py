@@ -2,7 +2,8 @@
 
 A parameter or buffer has its dotted name, the gradient of one micro-batch is `Gradient___<name>`,
 the inputs are `input`, `input/1`, ...; the result of an operation is called after its module and
-its type, for example `encoder/fc/Gemm:0`, and what would be called the same gets `/1`, `/2`, ...
+its type, for example `encoder/fc/Gemm:0`, with the user's name scopes before it. What would be
+called the same gets `/1`, `/2`, ...
 """
 
 from __future__ import annotations
@@ -95,7 +96,9 @@ def _operation_name(node: object, names_modules: bool) -> str:
     assert isinstance(target, torch._ops.OpOverload), "operations are those of ATen and ours"
     plain = target._schema.name.rpartition("::")[2]
     title = "".join(word.capitalize() for word in plain.strip("_").split("_"))
-    parts = record.module.split(".") if names_modules and record.module else []
+    parts = [record.scope] if record.scope else []
+    if names_modules and record.module:
+        parts += record.module.split(".")
     if record.phase is Phase.BACKWARD:
         parts.append("Backward")
     return "/".join([*parts, _ONNX_TYPES.get(plain, title)])

@@ -1,7 +1,7 @@
 """What is done about a function of `torch` before it becomes ATen operations.
 
 Factories (`torch.zeros`, ...) that name no device make tensors on the IPU, with a warning, and
-calls of loss functions are marked.
+calls of loss functions are marked. In a region of `autocast` arguments are cast first.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import _disable_current_modes
 
 from poptorch_emu.log import logger
+from poptorch_emu.trace.autocast import Autocast
 from poptorch_emu.trace.loss_functions import LOSS_FUNCTIONS, call_loss
 from poptorch_emu.trace.recorder import IPU
 from poptorch_emu.trace.static_forms import STATIC_FORMS
@@ -52,6 +53,10 @@ _LIKE = frozenset({torch.full_like, torch.zeros_like})
 class FunctionMode(TorchFunctionMode):
     """Active while the user's `forward` runs."""
 
+    def __init__(self, autocast: Autocast | None = None) -> None:
+        super().__init__()
+        self._autocast = autocast
+
     def __torch_function__(
         self,
         func: Callable[..., Any],
@@ -61,6 +66,8 @@ class FunctionMode(TorchFunctionMode):
     ) -> Any:
         """Runs `func`, on the IPU if it is a factory, and marks its result if it is a loss."""
         kwargs = dict(kwargs or {})
+        if self._autocast is not None:
+            args, kwargs = self._autocast.cast(func, args, kwargs)
         if _makes_tensor(func, args) and kwargs.get("device") is None:
             logger.warning("No device set in torch.%s(): forcing to IPU", func.__name__)
             kwargs["device"] = IPU

@@ -25,6 +25,7 @@ from poptorch_emu.ir.record import BlockPlace, NodeRecord, Phase
 from poptorch_emu.log import logger
 from poptorch_emu.structure import flatten_tensors
 from poptorch_emu.trace import blocks, checkpoints, dynamic_slices, loss, refusal, regions, scopes
+from poptorch_emu.trace.autocast import Autocast
 from poptorch_emu.trace.casting import casts_mixed_types
 from poptorch_emu.trace.fakes import FakeMaker
 from poptorch_emu.trace.functions import FunctionMode
@@ -278,7 +279,8 @@ class _Tracer:
         self, model: torch.nn.Module, args: Sequence[Any], kwargs: dict[str, Any]
     ) -> Any:
         """Runs the user's forward; every operation is recorded."""
-        with FunctionMode(), self.fake_mode, self.recorder:
+        autocast = Autocast(self.config.cast_rules, model, self.modules)
+        with FunctionMode(autocast), self.fake_mode, self.recorder:
             return model(*args, **kwargs)
 
     def find_outputs(

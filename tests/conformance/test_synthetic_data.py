@@ -64,3 +64,15 @@ def test_synthetic_data_when_an_input_is_changed_in_place_then_the_hosts_is_left
     x = torch.ones(4)
     poptorch.inferenceModel(Doubles(), options)(x)
     assert x.tolist() == [1.0] * 4
+
+
+def test_counters_when_data_is_synthetic_then_show_no_events():
+    opts = poptorch.Options()
+    opts.enableSyntheticData(True)
+    model = poptorch.inferenceModel(torch.nn.ReLU(), opts)
+    model(torch.ones(2, 2))
+    keys = ("input", "input_complete", "output", "output_complete")
+    assert model.getPerfCounters() == {key: [[]] for key in keys}
+    assert model.getLatency() == (0.0, 0.0, 0.0)
+    model.detachFromDevice()
+    assert model.getPerfCounters() == {key: [[]] for key in keys}

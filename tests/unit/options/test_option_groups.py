@@ -71,11 +71,6 @@ def test_running_statistics_when_not_a_bool_then_refuses():
         Options().Precision.runningStatisticsAlwaysFloat(1)
 
 
-def test_precision_has_no_autocast():
-    with pytest.raises(AttributeError, match=r"Invalid attribute autocastEnabled\."):
-        _ = Options().Precision.autocastEnabled
-
-
 def test_training_then_has_the_documented_defaults():
     assert Options().Training.toDict() == {
         "gradient_accumulation": 1,

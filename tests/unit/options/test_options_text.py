@@ -59,7 +59,7 @@ def test_load_from_file_when_syntax_is_wrong_then_names_kept_line_and_file(confi
 
 @pytest.mark.parametrize(
     ("line", "expected"),
-    [("anchorMode(1)", AttributeError), ("deviceIterations('a')", AssertionError)],
+    [("anchors(1)", AttributeError), ("deviceIterations('a')", AssertionError)],
 )
 def test_load_from_file_when_a_call_fails_then_earlier_lines_count(line, expected, config_file):
     options = Options()
@@ -95,8 +95,8 @@ def test_from_json_when_enum_is_in_a_list_then_string_stays():
 
 
 def test_from_json_when_path_unknown_then_attribute_error():
-    with pytest.raises(AttributeError, match=r"Invalid attribute anchorMode\."):
-        Options().from_json('{"anchorMode": 1}')
+    with pytest.raises(AttributeError, match=r"Invalid attribute anchors\."):
+        Options().from_json('{"anchors": 1}')
 
 
 def test_from_json_when_value_is_an_object_then_one_argument():

@@ -1,0 +1,136 @@
+"""`poptorch.autocast` and `poptorch.autocasting` of PopTorch 2: each operation chooses its type.
+
+PopTorch 3 has no such names; programs that still use them find them here. What is cast where is a
+policy: lists of functions and modules.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import ContextDecorator
+from contextvars import Token
+from typing import Any, Final
+
+from poptorch_emu.config import CastRule
+from poptorch_emu.errors import require
+from poptorch_emu.trace.autocast import is_open
+from poptorch_emu.trace.loss_functions import LOSS_FUNCTIONS
+
+Operation = str | type | Callable[..., Any]
+
+# The reference's own lists are not published. These follow what float16 is good for: products are
+# summed in float32 whatever their type, while sums of many terms and exponentials overflow.
+_FP16: Final = """
+linear bilinear matmul mm bmm mv addmm addmv addbmm baddbmm einsum tensordot chain_matmul
+conv1d conv2d conv3d conv_transpose1d conv_transpose2d conv_transpose3d
+scaled_dot_product_attention multi_head_attention_forward
+lstm gru rnn_tanh rnn_relu lstm_cell gru_cell rnn_tanh_cell rnn_relu_cell
+""".split()
+_FP32: Final = (
+    """
+softmax log_softmax softmin gumbel_softmax logsumexp
+batch_norm group_norm instance_norm layer_norm rms_norm local_response_norm normalize
+norm cosine_similarity pairwise_distance exp expm1 log log2 log10 log1p pow cumsum cumprod prod
+gaussian_nll_loss huber_loss multi_margin_loss multilabel_margin_loss
+triplet_margin_with_distance_loss
+""".split()
+    + sorted(function.__name__ for function in LOSS_FUNCTIONS)
+)
+_PROMOTE: Final = """
+add sub mul div addcdiv addcmul atan2 cat cross dot lerp maximum minimum stack where
+""".split()
+
+
+class autocast(ContextDecorator):  # noqa: N801
+    """Opens a region of `forward` in which operations choose their type (exact but for defaults).
+
+    A context manager, and a decorator for functions; regions nest, and `autocast(False)` closes the
+    one around it for a while. Outside a trace it does nothing. Which operations take which type is
+    said by `Options.Precision.autocastPolicy`. The default policy of PopTorch 2 is not published:
+    ours computes matrix products, convolutions and linear layers in float16, losses, softmax and
+    normalisation in float32, and elementwise operations of mixed types in float32.
+    """
+
+    def __init__(self, enabled: bool = True) -> None:
+        """Says whether the region is one of casts."""
+        require(isinstance(enabled, bool), f"enabled must be a bool, not {enabled!r}.")
+        self._enabled = enabled
+        self._tokens: list[Token[bool]] = []
+
+    def __enter__(self) -> None:
+        """Opens the region."""
+        self._tokens.append(is_open.set(self._enabled))
+
+    def __exit__(self, *failure: Any) -> None:
+        """Closes the region."""
+        is_open.reset(self._tokens.pop())
+
+
+class Policy:
+    """Which operations take which type in a region of `autocast` (exact but for defaults).
+
+    A function is known by its bare name: `torch.add`, `torch.Tensor.add` and `+` are one. A class
+    of modules stands for all that happens inside such a module. In-place operations cast nothing.
+    """
+
+    def __init__(
+        self,
+        fp16: Iterable[Operation] | None = None,
+        fp32: Iterable[Operation] | None = None,
+        promote: Iterable[Operation] | None = None,
+        demote: Iterable[Operation] | None = None,
+    ) -> None:
+        """Makes a policy of four lists of functions, classes of modules, or names of them.
+
+        Args:
+            fp16: whose floating-point arguments become float16.
+            fp32: whose floating-point arguments become float32.
+            promote: whose arguments take the widest floating type among them.
+            demote: whose arguments take the narrowest.
+                A list that is left out is that of the default policy.
+
+        Raises:
+            ValueError: an operation is in two lists, or is none.
+        """
+        given = dict(zip(CastRule, (fp16, fp32, promote, demote), strict=True))
+        rules: dict[str, CastRule] = {}
+        for rule, operations in given.items():
+            for operation in operations or ():
+                name = _name_of(operation)
+                if rules.setdefault(name, rule) is not rule:
+                    raise ValueError(
+                        f"{name} is in the lists {rules[name].value} and {rule.value} of a policy. "
+                        "Leave it in one of them."
+                    )
+        defaults = {
+            name: rule
+            for rule, names in zip(CastRule, (_FP16, _FP32, _PROMOTE, ()), strict=True)
+            for name in names
+            if given[rule] is None
+        }
+        self._rules = {**defaults, **rules}
+
+    def __repr__(self) -> str:
+        """Returns the four lists."""
+        lists = (
+            f"{rule.value}={[name for name, own in self._rules.items() if own is rule]}"
+            for rule in CastRule
+        )
+        return f"Policy({', '.join(lists)})"
+
+    @property
+    def rules(self) -> Mapping[str, CastRule]:
+        """The rule of each operation, by its bare name."""
+        return self._rules
+
+
+def _name_of(operation: Operation) -> str:
+    if isinstance(operation, str):
+        return operation.rpartition(".")[2]
+    name = getattr(operation, "__name__", None)
+    if name is None:
+        raise ValueError(
+            f"A policy lists functions of torch, classes of modules, or their names, not "
+            f"{operation!r}."
+        )
+    return str(name)
