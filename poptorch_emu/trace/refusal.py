@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -90,6 +91,15 @@ def check_hidden_tensors(outputs: Any) -> None:
             "looked for. Return tensors in lists, tuples, named tuples or dicts, or make the type "
             "known with poptorch.registerCustomArgParser."
         )
+
+
+def warn_of_host_output(value: torch.Tensor) -> None:
+    """Warns of a tensor among the outputs that never was on the device."""
+    warnings.warn(
+        f"Output expected to be on the IPU but is on {value.device}: it is returned as it was when "
+        "the model was traced.",
+        stacklevel=3,
+    )
 
 
 def _check_batch_norm(args: tuple[Any, ...]) -> None:

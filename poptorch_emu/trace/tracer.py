@@ -7,7 +7,6 @@ returns or raises.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
@@ -296,11 +295,7 @@ class _Tracer:
             elif isinstance(value, FakeTensor) and value.device.type == "ipu":
                 raise refusal.foreign_tensor(value)
             else:
-                warnings.warn(
-                    f"Output expected to be on the IPU but is on {value.device}: it is returned "
-                    "as it was when the model was traced.",
-                    stacklevel=2,
-                )
+                refusal.warn_of_host_output(value)
                 host_outputs[index] = value
         return results, host_outputs
 
