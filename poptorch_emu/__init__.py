@@ -2,6 +2,9 @@
 
 from typing import Any
 
+from poptorch_emu import fast_import  # noqa: F401
+
+# isort: split
 from poptorch_emu import emulator, import_effects, native_core, old_names, optim, profiling
 from poptorch_emu.args_parser import (
     ICustomArgParser,

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from accessor_data import FORK, Make
 
+from poptorch_emu import log
 from poptorch_emu.data_accessor import AsynchronousDataAccessor
 
 
@@ -24,3 +25,14 @@ def make() -> Iterator[Make]:
     yield make_accessor
     for accessor in made:
         accessor.terminate()
+
+
+@pytest.fixture
+def logged(caplog: pytest.LogCaptureFixture) -> Iterator[pytest.LogCaptureFixture]:
+    """Catches what both loggers of the package say, which does not go further up by itself."""
+    loggers = (log.logger, log.compiler_logger)
+    for logger in loggers:
+        logger.propagate = True
+    yield caplog
+    for logger in loggers:
+        logger.propagate = False

@@ -33,13 +33,6 @@ def worked_out(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return names
 
 
-@pytest.fixture
-def logged(caplog: pytest.LogCaptureFixture):
-    poptorch.logger.propagate = True
-    yield caplog
-    poptorch.logger.propagate = False
-
-
 def compiled(folder: Path | None, model: nn.Module | None = None, **hypers: float) -> Executable:
     """Returns the executable of `model`, by default of a small residual network."""
     torch.manual_seed(4)

@@ -35,13 +35,6 @@ def lowered(monkeypatch: pytest.MonkeyPatch) -> list[object]:
     return kept
 
 
-@pytest.fixture
-def logged(caplog: pytest.LogCaptureFixture):
-    poptorch.logger.propagate = True
-    yield caplog
-    poptorch.logger.propagate = False
-
-
 def options(folder: Path) -> poptorch.Options:
     opts = poptorch.Options().showCompilationProgressBar(False).randomSeed(2)
     return opts.enableExecutableCaching(str(folder))

@@ -2,25 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 import torch
 from torch import nn
 
 import poptorch_emu as poptorch
-from poptorch_emu import log
-
-
-@pytest.fixture
-def logged(caplog: pytest.LogCaptureFixture) -> Iterator[pytest.LogCaptureFixture]:
-    level = log.logger.level
-    for each in (log.logger, log.compiler_logger):
-        each.propagate = True
-    yield caplog
-    for each in (log.logger, log.compiler_logger):
-        each.propagate = False
-        each.setLevel(level)
 
 
 def compile_model() -> None:

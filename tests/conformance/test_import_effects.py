@@ -91,3 +91,11 @@ def test_fork_safety_when_the_user_has_chosen_then_stays(monkeypatch):
     monkeypatch.setattr(sys, "excepthook", sys.excepthook)
     import_effects.apply()
     assert os.environ["RDMAV_FORK_SAFE"] == "0"
+
+
+@pytest.mark.parametrize("is_enabled", [True, False])
+def test_import_when_over_then_collection_is_as_before(is_enabled):
+    switch = "enable" if is_enabled else "disable"
+    program = f"import gc; gc.{switch}(); import poptorch_emu; print(gc.isenabled())"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.stdout.split() == [str(is_enabled)]
