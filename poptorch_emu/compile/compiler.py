@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 import torch
 
-from poptorch_emu.compile import cache, forms_file
+from poptorch_emu.compile import cache, forms_file, graph_proto
 from poptorch_emu.compile.executable import Executable, PlacedGraph
 from poptorch_emu.compile.executable_file import from_sections, stored_key
-from poptorch_emu.compile.graph_log import log_graph, note_export
+from poptorch_emu.compile.graph_log import log_graph
 from poptorch_emu.compile.inventory import Inventory
 from poptorch_emu.compile.key import Key, key_of
 from poptorch_emu.compile.limits import (
@@ -116,7 +116,6 @@ def compile_model(
     if request.optimizer is not None:
         check_clipped_groups(request.optimizer, config)
     cache.check_folder(config.cache_dir)
-    note_export()
     forms_path = forms_file.path_of(config, request.model, request.tensors)
     forward, key = capture(request, on_step, forms_file.find(forms_path))
     forms_file.keep(forms_path, forward)
@@ -124,6 +123,7 @@ def compile_model(
         strict.check(forward.complete.graph)
     found = cache.find(key, config, forward)
     if found is not None:
+        graph_proto.export(found)
         return found
     recorded = forward.complete
     on_step(STEPS[1])
@@ -137,6 +137,7 @@ def compile_model(
     on_step(STEPS[4])
     executable = lower(request, key, recorded, graph, overlapped, placed, schedule)
     cache.keep(executable)
+    graph_proto.export(executable)
     return executable
 
 

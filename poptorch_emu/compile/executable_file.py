@@ -130,7 +130,9 @@ def _memory(stored: dict[str, Any]) -> MemoryPlan:
         for entry in stored["holdings"]
     )
     movements = (Movement(**entry) for entry in stored["movements"])
-    return MemoryPlan(tuple(stored["ipu_ids"]), tuple(holdings), tuple(movements))
+    return MemoryPlan(
+        tuple(stored["ipu_ids"]), tuple(holdings), tuple(movements), tuple(stored["settings"])
+    )
 
 
 def _schedule(stored: dict[str, Any]) -> Schedule:
@@ -173,6 +175,7 @@ def _stored_graph(executable: Executable) -> dict[str, Any]:
             "ipu_ids": memory.ipu_ids,
             "holdings": [_stored_holding(holding) for holding in memory.holdings],
             "movements": [asdict(movement) for movement in memory.movements],
+            "settings": memory.settings,
         },
         "transfers": [
             {**asdict(transfer), "mode": transfer.mode.value} for transfer in executable.transfers

@@ -81,11 +81,13 @@ class MemoryPlan:
     Attributes:
         ipu_ids: the user's number of each virtual IPU.
         movements: of the segments that use streaming memory, in the order in which they run.
+        settings: what else the user settled about memory, a line each.
     """
 
     ipu_ids: tuple[int, ...]
     holdings: tuple[Holding, ...]
     movements: tuple[Movement, ...] = ()
+    settings: tuple[str, ...] = ()
 
     def select(
         self, ipu: int | None = None, content: Content | None = None, store: Store | None = None
@@ -106,7 +108,10 @@ class MemoryPlan:
         return sum(holding.num_bytes for holding in self.select(ipu, content, store))
 
     def __str__(self) -> str:
-        """Returns a table: for each IPU its kinds of content, in KiB, on chip and remote."""
+        """Returns a table: for each IPU its kinds of content, in KiB, on chip and remote.
+
+        The settings stand below it.
+        """
         rows: list[tuple[str, ...]] = [
             ("IPU", "content", "pieces", "on chip KiB", "I/O tiles KiB", "remote KiB")
         ]
@@ -118,7 +123,7 @@ class MemoryPlan:
                                  *self._kib(ipu, content)))  # fmt: skip
             rows.append((str(user_id), "all", "", *self._kib(ipu, None)))
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-        return "\n".join(_line(row, widths) for row in rows)
+        return "\n".join([*(_line(row, widths) for row in rows), *self.settings])
 
     def to_csv(self) -> str:
         """Returns one line for each piece, under a line of names."""

@@ -12,6 +12,7 @@ from poptorch_emu.compile.inventory import Inventory
 from poptorch_emu.compile.links import LinkPlan
 from poptorch_emu.compile.memory_plan import Content, Holding, MemoryPlan, Store
 from poptorch_emu.compile.placement import location_of
+from poptorch_emu.compile.plan_settings import settings
 from poptorch_emu.compile.plan_traffic import movements
 from poptorch_emu.compile.plan_workspace import workspaces
 from poptorch_emu.compile.segment import Segment
@@ -38,6 +39,7 @@ def plan_memory(inventory: Inventory) -> MemoryPlan:
         inventory.placed.ipu_ids,
         tuple(sorted(holdings, key=_order)),
         tuple(movements(inventory)),
+        tuple(settings(inventory)),
     )
 
 

@@ -54,27 +54,3 @@ def test_graph_at_the_usual_level_is_not_logged(logged: pytest.LogCaptureFixture
     poptorch.setLogLevel("INFO")
     compile_model()
     assert "Graph, " not in logged.text
-
-
-@pytest.mark.parametrize(
-    "variable",
-    [
-        pytest.param(
-            "POPTORCH_EXPORT_PROTO_FILE",
-            marks=pytest.mark.feature("POPTORCH_EXPORT_PROTO_FILE", fidelity="accepted"),
-        ),
-        pytest.param(
-            "POPTORCH_EXPORT_PROTO_AS_BINARY",
-            marks=pytest.mark.feature("POPTORCH_EXPORT_PROTO_AS_BINARY", fidelity="accepted"),
-        ),
-    ],
-)
-def test_export_of_an_onnx_model_is_accepted_with_a_line_that_says_so(
-    variable: str, logged: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, tmp_path
-) -> None:
-    poptorch.setLogLevel("INFO")
-    value = str(tmp_path / "model.proto") if variable.endswith("FILE") else "1"
-    monkeypatch.setenv(variable, value)
-    compile_model()
-    assert f"{variable} is accepted and has no effect" in logged.text
-    assert not list(tmp_path.iterdir())

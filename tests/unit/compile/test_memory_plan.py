@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
 from helpers import Setting
@@ -256,6 +258,49 @@ def test_plan_when_a_depth_and_io_tiles_are_asked_for_then_shows_copies_and_plac
     stashes = [held for held in plan.select(content=Content.STASH) if "input" not in held.name]
     moved = plan.num_bytes(content=Content.STATE) + sum(held.num_bytes for held in stashes)
     assert plan.num_bytes(store=Store.IO_TILES) == moved
+
+
+class Limited(torch.nn.Module):
+    """Two products on IPU 1, of which one has a limit of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = torch.nn.Linear(4, 4), torch.nn.Linear(4, 4)
+
+    def forward(self, x: torch.Tensor):
+        with poptorch.Block("zero", ipu_id=0):
+            x = torch.tanh(x)
+        with poptorch.Block("one", ipu_id=1):
+            x = poptorch.set_available_memory(self.first(x), 0.25)
+            return self.second(x)
+
+
+def test_plan_when_limits_are_set_then_shows_them_below_the_table_also_from_a_file(
+    tmp_path: Path,
+) -> None:
+    def text(change) -> list[str]:
+        options = poptorch.Options().showCompilationProgressBar(False).deviceIterations(2)
+        options.enableExecutableCaching(str(tmp_path))
+        change(options)
+        inference = poptorch.inferenceModel(Limited(), options)
+        inference.compile(torch.randn(4, 4))
+        return str(emulator.memory(inference)).splitlines()
+
+    def limit(options: poptorch.Options) -> None:
+        options.TensorLocations.numIOTiles(64)
+        options.setAvailableMemoryProportion({"IPU1": 0.2, "IPU0": 0.6})
+        options._Popart.set("enableOutlining", False)
+
+    for _ in range(2):
+        assert text(limit)[-5:] == [
+            "64 tiles of each IPU are set apart for I/O",
+            "IPU 0: products and convolutions may take 0.6 of its memory",
+            "IPU 1: products and convolutions may take 0.2 of its memory",
+            "IPU 1: 1 operation may take 0.25 of its memory each",
+            "each part of the code stands for itself",
+        ]
+    saving = text(lambda options: options._Popart.set("outlineThreshold", 10.0))
+    assert saving[-1] == "equal parts of the code that save 10.0 or more stand once"
 
 
 def test_plan_when_printed_then_has_a_row_for_each_kind_and_a_csv_line_for_each_piece() -> None:
