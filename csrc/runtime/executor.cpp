@@ -53,7 +53,11 @@ Executor::Executor(std::shared_ptr<const Program> program, ExecutorOptions optio
       options_(std::move(options)),
       memory_(*program_, options_.num_replicas),
       accumulators_(*program_, options_.num_replicas, remote_),
-      peak_accumulator_bytes_(options_.num_replicas, 0) {
+      peak_accumulator_bytes_(options_.num_replicas, 0),
+      pool_(options_.num_workers, [this](int64_t worker) {
+        const IntraOpThreads threads(options_.num_intra_op_threads);
+        work(worker);
+      }) {
   limit_heap_growth();
   num_groups_ = 1 + *std::max_element(options_.input_group_of_replica.begin(),
                                       options_.input_group_of_replica.end());
@@ -75,18 +79,6 @@ Executor::Executor(std::shared_ptr<const Program> program, ExecutorOptions optio
       ipus_.push_back({replica, static_cast<int64_t>(ipu)});
     }
   }
-  for (int64_t worker = 1; worker < options_.num_workers; ++worker) {
-    threads_.emplace_back([this, worker] { serve(worker); });
-  }
-}
-
-Executor::~Executor() {
-  {
-    std::lock_guard lock(pool_mutex_);
-    is_closing_ = true;
-  }
-  pool_wake_.notify_all();
-  for (std::thread& thread : threads_) thread.join();
 }
 
 void Executor::write_variable(VariableId id, int64_t replica, const at::Tensor& value) {
@@ -125,18 +117,7 @@ std::vector<at::Tensor> Executor::run(const std::vector<at::Tensor>& inputs, int
     end_stream_of_call();
     throw;
   }
-  {
-    const IntraOpThreads threads(options_.num_intra_op_threads);
-    if (!threads_.empty()) {
-      std::lock_guard lock(pool_mutex_);
-      ++generation_;
-      num_busy_ = static_cast<int64_t>(threads_.size());
-    }
-    pool_wake_.notify_all();
-    work(0);
-    std::unique_lock lock(pool_mutex_);
-    pool_idle_.wait(lock, [this] { return num_busy_ == 0; });
-  }
+  pool_.run();
   std::vector<at::Tensor> results;
   for (OutputCollector& output : outputs_) results.push_back(output.take());
   clean_up();
@@ -227,24 +208,6 @@ void Executor::clean_up() {
     ipu.is_running = false;
     ipu.taken.clear();
     ipu.given.clear();
-  }
-}
-
-void Executor::serve(int64_t worker) {
-  int64_t seen = 0;
-  while (true) {
-    {
-      std::unique_lock lock(pool_mutex_);
-      pool_wake_.wait(lock, [&] { return is_closing_ || generation_ != seen; });
-      if (is_closing_) return;
-      seen = generation_;
-    }
-    {
-      const IntraOpThreads threads(options_.num_intra_op_threads);
-      work(worker);
-    }
-    std::lock_guard lock(pool_mutex_);
-    if (--num_busy_ == 0) pool_idle_.notify_all();
   }
 }
 

@@ -24,6 +24,7 @@
 #include "runtime/memory.h"
 #include "runtime/remote.h"
 #include "runtime/result_stream.h"
+#include "runtime/thread_pool.h"
 
 namespace poptorch_emu {
 
@@ -65,7 +66,6 @@ using HostFunction = std::function<std::vector<at::Tensor>(std::vector<at::Tenso
 class Executor {
  public:
   Executor(std::shared_ptr<const Program> program, ExecutorOptions options);
-  ~Executor();
   Executor(const Executor&) = delete;
   Executor& operator=(const Executor&) = delete;
 
@@ -184,7 +184,6 @@ class Executor {
   void end_stream_of_call();
   void prepare_spans();
   void clean_up();
-  void serve(int64_t worker);
   int64_t global_micro_batch(const Action& action) const;
   at::Tensor rows_of(InputId id, int64_t micro_batch, int64_t replica) const;
 
@@ -230,14 +229,7 @@ class Executor {
   std::condition_variable progress_;
   std::condition_variable result_ready_;
 
-  // The pool: worker 0 is the caller's thread.
-  std::mutex pool_mutex_;
-  std::condition_variable pool_wake_;
-  std::condition_variable pool_idle_;
-  int64_t generation_ = 0;
-  int64_t num_busy_ = 0;
-  bool is_closing_ = false;
-  std::vector<std::thread> threads_;
+  ThreadPool pool_;  // last: its threads use the others
 };
 
 }  // namespace poptorch_emu

@@ -43,7 +43,6 @@ def export(executable: Executable) -> None:
     is_binary = integer_of(_AS_BINARY) != 0
     try:
         onnx = importlib.import_module("onnx")
-        text_format = importlib.import_module("google.protobuf.text_format")
     except ModuleNotFoundError as cause:
         raise compiler_error(
             f"{_FILE} asks for a proto, which takes the package onnx: install it with "
@@ -53,10 +52,7 @@ def export(executable: Executable) -> None:
     path = path / _NAME_IN_FOLDER if path.is_dir() else path
     model = _Protos(onnx, executable.partition).model(executable.graph)
     try:
-        if is_binary:
-            path.write_bytes(model.SerializeToString())
-        else:
-            path.write_text(text_format.MessageToString(model))
+        onnx.save_model(model, path, format="protobuf" if is_binary else "textproto")
     except OSError as cause:
         raise compiler_error(f"{_FILE} names {path}, which cannot be written: {cause}.") from cause
     logger.info("Wrote the graph to %s", path)

@@ -9,7 +9,6 @@ from pathlib import Path
 import onnx
 import pytest
 import torch
-from google.protobuf import text_format
 from models import FAMILIES
 
 import poptorch_emu as poptorch
@@ -50,9 +49,7 @@ def assert_is_whole(graph: onnx.GraphProto) -> None:
 
 
 def read(path: Path, *, is_binary: bool) -> onnx.ModelProto:
-    if is_binary:
-        return onnx.load(str(path))
-    return text_format.Parse(path.read_text(), onnx.ModelProto())
+    return onnx.load_model(path, format="protobuf" if is_binary else "textproto")
 
 
 @pytest.mark.parametrize("is_binary", [False, True])

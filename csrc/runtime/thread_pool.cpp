@@ -1,0 +1,96 @@
+#include "runtime/thread_pool.h"
+
+#include <unistd.h>
+
+#include <condition_variable>
+#include <mutex>
+#include <thread>
+#include <utility>
+#include <vector>
+
+namespace poptorch_emu {
+
+// The threads of one process, and what wakes them.
+class ThreadPool::Crew {
+ public:
+  Crew(int64_t num_threads, const std::function<void(int64_t)>& work) : work_(work) {
+    for (int64_t worker = 1; worker <= num_threads; ++worker) {
+      threads_.emplace_back([this, worker] { serve(worker); });
+    }
+  }
+
+  ~Crew() {
+    {
+      const std::lock_guard lock(mutex_);
+      is_closing_ = true;
+    }
+    wake_.notify_all();
+    for (std::thread& thread : threads_) thread.join();
+  }
+
+  Crew(const Crew&) = delete;
+  Crew& operator=(const Crew&) = delete;
+
+  void begin() {
+    {
+      const std::lock_guard lock(mutex_);
+      ++generation_;
+      num_busy_ = threads_.size();
+    }
+    wake_.notify_all();
+  }
+
+  void await() {
+    std::unique_lock lock(mutex_);
+    idle_.wait(lock, [this] { return num_busy_ == 0; });
+  }
+
+ private:
+  void serve(int64_t worker) {
+    int64_t seen = 0;
+    while (true) {
+      {
+        std::unique_lock lock(mutex_);
+        wake_.wait(lock, [&] { return is_closing_ || generation_ != seen; });
+        if (is_closing_) return;
+        seen = generation_;
+      }
+      work_(worker);
+      const std::lock_guard lock(mutex_);
+      if (--num_busy_ == 0) idle_.notify_all();
+    }
+  }
+
+  const std::function<void(int64_t)>& work_;
+  std::mutex mutex_;
+  std::condition_variable wake_;
+  std::condition_variable idle_;
+  int64_t generation_ = 0;
+  size_t num_busy_ = 0;
+  bool is_closing_ = false;
+  std::vector<std::thread> threads_;  // last: they use the others
+};
+
+ThreadPool::ThreadPool(int64_t num_workers, std::function<void(int64_t)> work)
+    : num_workers_(num_workers), work_(std::move(work)) {}
+
+ThreadPool::~ThreadPool() { leave_crew_of_another_process(); }
+
+void ThreadPool::run() {
+  leave_crew_of_another_process();
+  if (!crew_ && num_workers_ > 1) {
+    crew_ = std::make_unique<Crew>(num_workers_ - 1, work_);
+    process_ = getpid();
+  }
+  if (crew_) crew_->begin();
+  work_(0);
+  if (crew_) crew_->await();
+}
+
+// A forked child has the crew's memory and none of its threads: who joins them, or destroys what
+// they slept on, waits for ever. A loader's worker does so when it collects a model as garbage.
+void ThreadPool::leave_crew_of_another_process() {
+  if (crew_ && process_ != getpid()) static_cast<void>(crew_.release());
+}
+
+}  // namespace poptorch_emu

@@ -1,0 +1,102 @@
+"""Models of several IPUs in a forked child, which has the engine's memory and not its threads."""
+
+from __future__ import annotations
+
+import gc
+import os
+import signal
+from collections.abc import Callable
+
+import pytest
+import torch
+from accessor_data import wait_until
+from models import FAMILIES
+
+import poptorch_emu as poptorch
+
+pytestmark = [
+    pytest.mark.feature("PoplarExecutor", fidelity="exact"),
+    pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here"),
+    # Newer Pythons warn of forks beside threads.
+    pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning"),
+]
+
+FAMILY = FAMILIES["mlp"]
+PEEK = os.WEXITED | os.WNOHANG | os.WNOWAIT
+
+
+def in_child(action: Callable[[], bool]) -> bool | None:
+    """Returns what `action` returns in a forked child, `None` if it never does."""
+    child = os.fork()
+    if child == 0:
+        is_fine = False
+        try:
+            is_fine = action()
+        finally:
+            os._exit(0 if is_fine else 1)
+    has_ended = wait_until(lambda: os.waitid(os.P_PID, child, PEEK) is not None, 60)
+    if not has_ended:
+        os.kill(child, signal.SIGKILL)
+    _, status = os.waitpid(child, 0)
+    return os.waitstatus_to_exitcode(status) == 0 if has_ended else None
+
+
+@pytest.fixture(autouse=True)
+def _has_two_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("POPTORCH_EMU_WORKERS", "2")
+
+
+def trained() -> poptorch.PoplarExecutor:
+    """Returns a model on two IPUs that has run, so the engine has a thread that waits."""
+    torch.manual_seed(1)
+    model = FAMILY.make(2)
+    opts = poptorch.Options().showCompilationProgressBar(False)
+    opts.Training.gradientAccumulation(4)
+    wrapped = poptorch.trainingModel(model, opts, poptorch.optim.SGD(model.parameters(), lr=0.1))
+    wrapped(*FAMILY.batch(8))
+    return wrapped
+
+
+def test_model_when_collected_in_a_child_then_the_child_goes_on():
+    training = trained()
+
+    def collect() -> bool:
+        nonlocal training
+        del training
+        return gc.collect() > 0
+
+    assert in_child(collect)
+
+
+def test_model_when_destroyed_in_a_child_then_the_parents_runs_on():
+    training = trained()
+
+    def destroy() -> bool:
+        training.destroy()
+        return True
+
+    assert in_child(destroy)
+    assert torch.isfinite(training(*FAMILY.batch(8))[1]).all()
+
+
+def test_model_when_called_in_a_child_then_trains_there_as_it_does_here():
+    training = trained()
+
+    def weights() -> list[torch.Tensor]:
+        return [value.clone() for value in training.state_dict().values()]
+
+    before = weights()
+    of_child = [value.clone().share_memory_() for value in before]
+
+    def train() -> bool:
+        training(*FAMILY.batch(8))
+        for place, value in zip(of_child, weights(), strict=True):
+            place.copy_(value)
+        return True
+
+    assert in_child(train)
+    # The child's training is none of the parent's.
+    assert all(map(torch.equal, weights(), before))
+    training(*FAMILY.batch(8))
+    assert all(map(torch.equal, weights(), of_child))
+    assert not any(map(torch.equal, of_child, before))
