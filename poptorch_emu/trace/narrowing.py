@@ -57,13 +57,13 @@ class Narrowing:
         kwargs = dict(kwargs)
         dtype = kwargs.get("dtype")
         for asked in (dtype, *args):
-            _refuse(asked)
+            refuse(asked)
         value = _uploaded(args[0], kwargs) if func is torch.ops.aten._to_copy.default else None
         if value is not None:
             with _disable_current_modes():
                 args = (narrowed_constant(value), *args[1:])
             dtype = dtype or value.dtype
-            _refuse(dtype)
+            refuse(dtype)
         if dtype is torch.float64:
             kwargs["dtype"] = torch.float32
             self._report()
@@ -129,7 +129,8 @@ def _narrowed_integers(value: torch.Tensor) -> torch.Tensor:
     return value
 
 
-def _refuse(dtype: Any) -> None:
+def refuse(dtype: Any) -> None:
+    """Raises an `Error` if `dtype` is a type that the device does not have."""
     if isinstance(dtype, torch.dtype) and dtype in UNSUPPORTED:
         name, instead = UNSUPPORTED[dtype]
         raise compiler_error(
