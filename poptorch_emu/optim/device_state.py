@@ -191,10 +191,13 @@ class OptimizerLink:
     def _convert(self, optimizer: torch.optim.Optimizer) -> OptimizerConfig:
         """Checks and converts `optimizer`, before a compilation by its own parameters only."""
         optimizer_kind(optimizer)  # What is no optimiser at all is said first.
+        rule = loss_scale_rule(self._options._Popart.options)
+        if rule is not None and isinstance(optimizer, Optimizer):
+            optimizer.variable_attrs.markAsVariable("loss_scaling")
         config = optimizer_config(
             optimizer,
             _own_parameters(optimizer) if self._parameters is None else self._parameters,
-            loss_scale_rule=loss_scale_rule(self._options._Popart.options),
+            loss_scale_rule=rule,
         )
         if self._tracker is None:
             is_relaxed = self._options._relax_optimizer_checks
