@@ -69,11 +69,11 @@ class PoplarExecutor(WeightMovement, RandomState, Measurement, Inspection):
             user_model: the module whose weights are trained, if it is another object.
             poptorch_version: accepted.
         """
-        if options is not None and not isinstance(options, Options):
+        options = options or Options()
+        if not isinstance(options, Options):
             raise make_error(
                 f"Invalid type: 'options' is of type {type(options)} (Expected poptorch.Options)"
             )
-        options = options or Options()
         options._freeze()
         self._options = options.clone()
         self._model = model

@@ -10,7 +10,7 @@ from poptorch_emu import wrapping
 from poptorch_emu.errors import make_error
 from poptorch_emu.executor import PoplarExecutor
 from poptorch_emu.optim import SGD
-from poptorch_emu.options import Options, ShardedExecution
+from poptorch_emu.options import Options, PipelinedExecution, ShardedExecution
 
 
 def trainingModel(
@@ -53,7 +53,8 @@ def inferenceModel(
     options = options or Options()
     if isinstance(options, Options) and options.Training.gradient_accumulation != 1:
         hint = ""
-        if not isinstance(options._execution_strategy, ShardedExecution):
+        strategy = options._execution_strategy
+        if isinstance(strategy, PipelinedExecution) and not isinstance(strategy, ShardedExecution):
             hint = (
                 " Use poptorch.Options().deviceIterations to feed enough batches for pipelined "
                 "execution instead."

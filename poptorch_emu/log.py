@@ -158,7 +158,7 @@ def warn_repeatable(kind: str, message: str, *args: object) -> None:
 
 
 def _destination_handler() -> logging.Handler:
-    destination = os.environ.get("POPTORCH_LOG_DEST", "stderr")
+    destination = os.environ.get("POPTORCH_LOG_DEST") or "stderr"
     if destination in ("stderr", "stdout"):
         return _StreamHandler(destination)
     return logging.FileHandler(destination, delay=True)

@@ -17,7 +17,6 @@ from poptorch_emu.compile.workspace import is_view
 from poptorch_emu.config import CompileConfig, Recomputation, StrategyKind
 from poptorch_emu.ir.graph import Graph, SourceKind, record_of, source_of
 from poptorch_emu.ir.record import Phase
-from poptorch_emu.log import logger
 from poptorch_emu.schedule.actions import Kind
 from poptorch_emu.schedule.partition import Partition
 
@@ -46,16 +45,7 @@ def recomputation_of(config: CompileConfig, placed: Partition) -> Recomputation:
     """
     is_pipeline = config.strategy.kind is StrategyKind.PIPELINED and len(placed.ipu_ids) > 1
     preset = Recomputation.PIPELINE if is_pipeline else Recomputation.NONE
-    asked = config.recomputation
-    if asked is None:
-        return preset
-    if is_pipeline and asked is not preset:
-        logger.warning(
-            "autoRecomputation forced by the user from default to %d, ignoring value %d",
-            asked.value,
-            preset.value,
-        )
-    return asked
+    return preset if config.recomputation is None else config.recomputation
 
 
 def recomputed_operations(

@@ -103,4 +103,4 @@ def _batch(
             "`batch_x` and `batch_y` must be torch.Tensors or lists while they are "
             f"{type(batch_x)} and {type(batch_y)}."
         )
-    return torch.tensor(batch).to(points.device)
+    return torch.tensor(batch, device=points.device)

@@ -10,12 +10,12 @@ import torch
 
 from poptorch_emu.enums import MeanReductionStrategy
 from poptorch_emu.errors import Error
-from poptorch_emu.log import logger
+from poptorch_emu.log import compiler_logger, logger
 from poptorch_emu.optim.attributes import AttributeTracker
 from poptorch_emu.optim.base import Optimizer
 from poptorch_emu.optim.compatible import check_compatible
 from poptorch_emu.optim.convert import check_reduction, needs_running_mean, optimizer_config
-from poptorch_emu.optim.kind import optimizer_kind
+from poptorch_emu.optim.kind import optimizer_kind, warn_of_subclass
 from poptorch_emu.optim.loss_scale import loss_scale_rule
 from poptorch_emu.optim.parameter_tensors import parameter_tensors
 from poptorch_emu.options import Options
@@ -60,6 +60,7 @@ class OptimizerLink:
         self._session: DeviceSession | None = None
         with contextlib.suppress(Error):  # What the device refuses is said at compilation.
             self._convert(optimizer)
+        warn_of_subclass(optimizer)
         self._instrument(optimizer)
 
     def config(self, parameters: Mapping[str, torch.nn.Parameter]) -> OptimizerConfig:
@@ -104,6 +105,7 @@ class OptimizerLink:
             session: the attached device, which gets the values now; otherwise at `send`.
         """
         config = self._convert(optimizer)
+        warn_of_subclass(optimizer)
         if self._config is not None:
             check_compatible(self._config, config)
             self._config = config
@@ -179,7 +181,7 @@ class OptimizerLink:
 
     def _report_missing(self, what: str, names: set[str]) -> None:
         for name in sorted(names):
-            logger.warning("writeOptimizerState: ignoring missing %s %s", what, name)
+            compiler_logger.warning("writeOptimizerState: ignoring missing %s %s", what, name)
 
     def _tensors(self) -> dict[str, torch.Tensor]:
         if self._config is None or self._parameters is None:
@@ -189,10 +191,13 @@ class OptimizerLink:
     def _convert(self, optimizer: torch.optim.Optimizer) -> OptimizerConfig:
         """Checks and converts `optimizer`, before a compilation by its own parameters only."""
         optimizer_kind(optimizer)  # What is no optimiser at all is said first.
+        rule = loss_scale_rule(self._options._Popart.options)
+        if rule is not None and isinstance(optimizer, Optimizer):
+            optimizer.variable_attrs.markAsVariable("loss_scaling")
         config = optimizer_config(
             optimizer,
             _own_parameters(optimizer) if self._parameters is None else self._parameters,
-            loss_scale_rule=loss_scale_rule(self._options._Popart.options),
+            loss_scale_rule=rule,
         )
         if self._tracker is None:
             is_relaxed = self._options._relax_optimizer_checks

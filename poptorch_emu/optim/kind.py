@@ -57,12 +57,7 @@ def optimizer_kind(optimizer: torch.optim.Optimizer) -> OptimizerKind:
 
 
 def check_supported(optimizer: torch.optim.Optimizer) -> None:
-    """Warns of a subclass, whose code does not run on the device.
-
-    Raises:
-        ValueError: `amsgrad` is on.
-    """
-    _warn_of_subclass(optimizer)
+    """Raises ValueError if `amsgrad` is on, which the device does not have."""
     if any(group.get("amsgrad") for group in (optimizer.defaults, *optimizer.param_groups)):
         raise ValueError(
             "Only non-amsgrad Adam/AdamW optimizers are supported. Leave amsgrad at False."
@@ -83,7 +78,8 @@ def attribute(optimizer: torch.optim.Optimizer, name: str) -> Any:
     return getattr(optimizer, name, _DEFAULT_ATTRIBUTES[name])
 
 
-def _warn_of_subclass(optimizer: torch.optim.Optimizer) -> None:
+def warn_of_subclass(optimizer: torch.optim.Optimizer) -> None:
+    """Says of a subclass that its code does not run on the device."""
     kind = type(optimizer)
     bases = {torch.optim.Optimizer, Optimizer}
     if kind is not torch.optim.AdamW and bases.isdisjoint(kind.__bases__):

@@ -11,7 +11,7 @@ from typing import Any, Final
 import torch
 
 from poptorch_emu.errors import Error, compiler_error
-from poptorch_emu.log import logger
+from poptorch_emu.log import compiler_logger
 from poptorch_emu.options.backend_table import (
     ENUM_OF_OPTION,
     OPTIONS_OF_KIND,
@@ -104,11 +104,13 @@ def _check_option(name: str, value: Any) -> None:
         for key, element in value.items():
             _check_known(Kind.MAP, name)
             key_text, text = _stringify(name, key), _stringify(name, element)
-            logger.debug("poptorch.Options set %s[%s] to %s", name, key_text, text)
+            compiler_logger.debug("poptorch.Options set %s[%s] to %s", name, key_text, text)
     elif isinstance(value, (list, set, tuple)):
         for element in value:
             _check_known(Kind.SET, name)
-            logger.debug("poptorch.Options added %s to %s", _stringify(name, element), name)
+            compiler_logger.debug(
+                "poptorch.Options added %s to %s", _stringify(name, element), name
+            )
     else:
         _check_scalar(name, value)
 
@@ -122,14 +124,14 @@ def _check_scalar(name: str, value: Any) -> None:
         )
     _check_known(kind, name)
     if name == "logDir":
-        logger.warning(
+        compiler_logger.warning(
             'Ignoring call to poptorch.Options._Popart.set("logDir",...): '
             "use poptorch.Options.logDir() instead."
         )
         return
     if name in ENUM_OF_OPTION:
         _check_enum_value(name, value)
-    logger.debug("poptorch.Options set %s to value %s", name, value)
+    compiler_logger.debug("poptorch.Options set %s to value %s", name, value)
 
 
 def _kind_of_scalar(value: Any) -> Kind | None:

@@ -18,7 +18,7 @@ from functools import cache, partial
 
 from poptorch_emu.environment import integer_of
 from poptorch_emu.errors import Error, compiler_error
-from poptorch_emu.log import logger
+from poptorch_emu.log import compiler_logger, logger
 
 _SYSTEM_VARIABLE = "POPTORCH_EMU_SYSTEM"
 _WAIT_VARIABLE = "POPTORCH_WAIT_FOR_IPU"
@@ -230,7 +230,7 @@ def _named_device(devices: list[range], ipu_id: int, num_ipus: int, system: Syst
             f"{ipu_id} has {len(device)}. Name a larger one in Options.useIpuId, or none."
         )
     if len(device) > num_ipus:
-        logger.warning(
+        compiler_logger.warning(
             "Expected replication factor * used IPUs = %d, but device %d has %d IPUs: some of them "
             "will not be used.",
             num_ipus,

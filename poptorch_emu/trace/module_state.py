@@ -16,6 +16,7 @@ import torch
 
 from poptorch_emu.errors import make_error
 from poptorch_emu.log import logger
+from poptorch_emu.trace.host_backed import HostBacked
 
 Slot = tuple[torch.nn.Module, str, str]  # module, "_parameters" or "_buffers", attribute name
 
@@ -30,13 +31,18 @@ class HostTensor:
 
 
 def check_initialised(model: torch.nn.Module) -> None:
-    """Checks that no lazy module waits for its first input.
+    """Checks that the host has values of all parameters and buffers.
 
     Raises:
-        Error: one does.
+        Error: a lazy module waits for its first input, or the user moved the model.
     """
     for name, module, kind, key in _slots(model):
-        if torch.nn.parameter.is_lazy(getattr(module, kind)[key]):
+        value = getattr(module, kind)[key]
+        if isinstance(value, HostBacked):
+            raise make_error(
+                f"{name} is on the IPU already. Leave the model on the CPU: the wrapper moves it."
+            )
+        if torch.nn.parameter.is_lazy(value):
             raise make_error(
                 f"{name} is not initialised yet: a lazy module learns the shape of its parameters "
                 "from its first input. Call the model once on the CPU before it is wrapped."

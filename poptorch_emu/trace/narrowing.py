@@ -16,7 +16,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from poptorch_emu.errors import compiler_error
 from poptorch_emu.ir.graph import Graph, Source, source_of
-from poptorch_emu.log import logger, warn_repeatable
+from poptorch_emu.log import compiler_logger, warn_repeatable
 from poptorch_emu.trace.source_line import user_source
 
 _INT32 = torch.iinfo(torch.int32)
@@ -57,13 +57,13 @@ class Narrowing:
         kwargs = dict(kwargs)
         dtype = kwargs.get("dtype")
         for asked in (dtype, *args):
-            _refuse(asked)
+            refuse(asked)
         value = _uploaded(args[0], kwargs) if func is torch.ops.aten._to_copy.default else None
         if value is not None:
             with _disable_current_modes():
                 args = (narrowed_constant(value), *args[1:])
             dtype = dtype or value.dtype
-            _refuse(dtype)
+            refuse(dtype)
         if dtype is torch.float64:
             kwargs["dtype"] = torch.float32
             self._report()
@@ -74,7 +74,7 @@ class Narrowing:
         source = user_source()
         if source not in self._reported:
             self._reported.add(source)
-            logger.warning(
+            compiler_logger.warning(
                 "Type coerced from Double to Float for tensor id %d, made at %s: the device has no "
                 "float64. Ask for torch.float32 there.",
                 self._num_tensors,
@@ -103,7 +103,7 @@ def narrowed_constant(value: torch.Tensor) -> torch.Tensor:
     if value.dtype is torch.float64:
         single = value.float()
         if bool((single.isinf() & value.isfinite()).any()):
-            logger.warning(
+            compiler_logger.warning(
                 "torch.float64 constant cannot be represented as a torch.float32: values beyond "
                 "%g become infinite.",
                 torch.finfo(torch.float32).max,
@@ -114,10 +114,12 @@ def narrowed_constant(value: torch.Tensor) -> torch.Tensor:
 def _narrowed_integers(value: torch.Tensor) -> torch.Tensor:
     is_largest = value == _INT64.max
     if bool(is_largest.any()):
-        logger.info("The largest torch.int64 in a constant becomes the largest torch.int32.")
+        compiler_logger.info(
+            "The largest torch.int64 in a constant becomes the largest torch.int32."
+        )
         value = value.masked_fill(is_largest, _INT32.max)
     if bool(((value < _INT32.min) | (value > _INT32.max)).any()):
-        logger.warning(
+        compiler_logger.warning(
             "torch.int64 constant cannot be represented as a torch.int32: the upper bits of values "
             "outside [%d, %d] are lost.",
             _INT32.min,
@@ -127,7 +129,8 @@ def _narrowed_integers(value: torch.Tensor) -> torch.Tensor:
     return value
 
 
-def _refuse(dtype: Any) -> None:
+def refuse(dtype: Any) -> None:
+    """Raises an `Error` if `dtype` is a type that the device does not have."""
     if isinstance(dtype, torch.dtype) and dtype in UNSUPPORTED:
         name, instead = UNSUPPORTED[dtype]
         raise compiler_error(

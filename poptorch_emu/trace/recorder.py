@@ -28,6 +28,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_mod
 from poptorch_emu.ir.graph import Graph, Source, SourceKind
 from poptorch_emu.ir.record import NodeRecord
 from poptorch_emu.trace import refusal, result_types
+from poptorch_emu.trace.host_backed import HostBacked, check_not_written
 from poptorch_emu.trace.known_values import known_value
 from poptorch_emu.trace.result_memo import ResultMemo
 
@@ -154,6 +155,10 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """
         return self._node_at(len(self._scopes) - 1, value, self.origin())
 
+    def node_of_output(self, value: torch.Tensor) -> fx.Node | None:
+        """Returns the node of what `forward` returned, `None` if that never was on the device."""
+        return self.node_of(value.host) if isinstance(value, HostBacked) else self.find(value)
+
     @contextmanager
     def region(self, num_parameters: int) -> Iterator[Scope]:
         """Records into a graph of its own until the end of the context."""
@@ -186,7 +191,13 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return func(*args, **kwargs)
         # What kernels in Python call is not the user's; backward runs them within a function mode.
         with torch._C.DisableTorchFunction():
+            if HostBacked in types:
+                check_not_written(func, args)
+                args, kwargs = pytree.tree_map_only(HostBacked, self._upload, (args, kwargs))
             return self._run(func, args, kwargs)
+
+    def _upload(self, constant: HostBacked) -> Any:
+        return self._run(aten._to_copy.default, (constant.host,), {"device": IPU})
 
     def _run(self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         if _is_host_only(args, kwargs):

@@ -5,9 +5,11 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from typing import Any
 
 import torch
 from torch.nn.modules import transformer
+from torch.overrides import handle_torch_function
 
 
 @contextmanager
@@ -17,6 +19,7 @@ def static_settings() -> Iterator[None]:
         stack.enter_context(_unchecked_distributions())
         stack.enter_context(_unchecked_masks())
         stack.enter_context(_uncompiled())
+        stack.enter_context(_visible_range())
         yield
 
 
@@ -57,3 +60,21 @@ def _uncompiled() -> Iterator[None]:
         return
     with torch.compiler.set_stance("force_eager"):
         yield
+
+
+@contextmanager
+def _visible_range() -> Iterator[None]:
+    """Shows calls of `torch.range` to function modes, which PyTorch's binding of it does not."""
+    original = torch.range
+
+    def visible_range(*args: Any, **kwargs: Any) -> torch.Tensor:
+        if not torch._C._is_torch_function_mode_enabled():
+            return original(*args, **kwargs)
+        result: torch.Tensor = handle_torch_function(original, (), *args, **kwargs)
+        return result
+
+    torch.range = visible_range
+    try:
+        yield
+    finally:
+        torch.range = original

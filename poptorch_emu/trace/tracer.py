@@ -289,7 +289,7 @@ class _Tracer:
         refusal.check_hidden_tensors(outputs)
         results, host_outputs = [], {}
         for index, value in enumerate(flatten_tensors(outputs)):
-            node = self.recorder.find(value)
+            node = self.recorder.node_of_output(value)
             if node is not None:
                 results.append((Sink(SinkKind.OUTPUT, str(index)), node))
             elif isinstance(value, FakeTensor) and value.device.type == "ipu":

@@ -337,6 +337,16 @@ def test_scale_when_the_optimizer_changes_then_the_factor_stays() -> None:
     training.destroy()
 
 
+def test_scale_when_automatic_then_loss_scaling_is_marked_variable() -> None:
+    for is_automatic in (False, True):
+        opts = poptorch.Options()
+        opts.Training.setAutomaticLossScaling(is_automatic)
+        model = OneWeight(1.0)
+        optimizer = poptorch.optim.Adam(model.parameters(), lr=1.0)
+        poptorch.trainingModel(model, opts, optimizer)
+        assert optimizer.variable_attrs.isConstant("loss_scaling") is not is_automatic
+
+
 def test_tensor_names_when_the_scale_is_automatic_then_have_it() -> None:
     training, _ = one_weight_training()
     training.compile(torch.ones(1, 4))

@@ -165,7 +165,7 @@ def test_fps_when_arguments_are_wrong_then_error(arguments, text):
 
 @nearest_feature
 @pytest.mark.parametrize("kinds", [(None, None), (list, list), (list, None), (torch.tensor, list)])
-def test_nearest_when_run_then_it_equals_brute_force(kinds):
+def test_nearest_when_run_then_it_equals_brute_force_without_a_warning(kinds, caplog):
     x, y = torch.randn(9, 2), torch.randn(6, 2)
     batch_x, batch_y = [0, 0, 0, 1, 1, 1, 1, 2, 2], [0, 0, 1, 1, 2, 2]
     if kinds == (list, None):
@@ -185,6 +185,7 @@ def test_nearest_when_run_then_it_equals_brute_force(kinds):
         other = torch.tensor(batch_x)[:, None] != torch.tensor(batch_y)[None]
         distances[other] = math.inf
     assert result.tolist() == distances.argmin(1).tolist()
+    assert caplog.text == ""
 
 
 @nearest_feature

@@ -286,6 +286,7 @@ def test_ipu_id_when_named_then_that_device_is_taken(caplog) -> None:
     assert "some of them will not be used" not in caplog.text
     model(1, options().useIpuId(25))(X)
     assert "Expected replication factor * used IPUs = 1" in caplog.text
+    assert caplog.records[-1].name == "poptorch:cpp"
     assert "some of them will not be used" in caplog.text
     with pytest.raises(poptorch.Error, match="has devices 0 to 30"):
         model(1, options().useIpuId(31))(X)

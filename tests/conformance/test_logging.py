@@ -61,7 +61,7 @@ def import_again(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., None
 
 
 @pytest.mark.feature("Log format", fidelity="exact")
-@pytest.mark.parametrize("destination", [None, "stderr", "stdout", "file"])
+@pytest.mark.parametrize("destination", [None, "", "stderr", "stdout", "file"])
 def test_messages_then_each_layer_has_its_name_and_destination(
     destination, import_again, tmp_path, capsys, monkeypatch
 ) -> None:

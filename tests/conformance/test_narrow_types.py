@@ -16,7 +16,7 @@ pytestmark = pytest.mark.feature("Numeric types", fidelity="exact")
 
 @pytest.fixture
 def log(caplog: pytest.LogCaptureFixture) -> pytest.LogCaptureFixture:
-    caplog.set_level(logging.INFO, logger="poptorch::python")
+    caplog.set_level(logging.INFO, logger="poptorch:cpp")
     return caplog
 
 
@@ -58,8 +58,9 @@ def test_float64_when_asked_for_inside_then_is_float32_with_a_warning_a_line(
 
     first, second = run(forward, torch.tensor([1.5, 2.5]))
     assert first.tolist() == [3.0, 5.0] and second.dtype is torch.float32
-    messages = [r.message for r in log.records if "Type coerced from Double to Float" in r.message]
-    assert len(messages) == 2
+    records = [r for r in log.records if "Type coerced from Double to Float" in r.message]
+    assert len(records) == 2 and {record.name for record in records} == {"poptorch:cpp"}
+    messages = [record.message for record in records]
     assert "for tensor id 1" in messages[0] and "test_narrow_types.py" in messages[0]
 
 

@@ -232,11 +232,12 @@ def test_state_when_keys_are_missing_then_the_log_names_them(
     del state["ipu_param"][next(iter(state["ipu_param"]))]
     state["ipu_state"]["unknown"] = torch.zeros(1)
     optimizer.load_state_dict(state)
-    with caplog.at_level(logging.WARNING, logger="poptorch::python"):
+    with caplog.at_level(logging.WARNING, logger="poptorch:cpp"):
         training(*data[1])
     training.destroy()
     assert "writeOptimizerState: ignoring missing state Accl1___first.weight" in caplog.text
     assert "writeOptimizerState: ignoring missing parameter" in caplog.text
+    assert {record.name for record in caplog.records} == {"poptorch:cpp"}
     assert "unknown" not in caplog.text
 
 

@@ -204,10 +204,28 @@ def test_options_of_another_type_then_error(wrap) -> None:
         wrap(Tied(), {"deviceIterations": 2})
 
 
+@pytest.mark.feature("Wrapped models", fidelity="exact")
+@pytest.mark.parametrize("wrap", [poptorch.trainingModel, poptorch.inferenceModel])
+@pytest.mark.parametrize("nothing", [None, {}, False], ids=str)
+def test_options_when_falsy_then_are_the_defaults(wrap, nothing) -> None:
+    assert wrap(Tied(), nothing).options.device_iterations == 1
+
+
 @pytest.mark.feature("inferenceModel", fidelity="exact")
-@pytest.mark.parametrize("strategy", [poptorch.PipelinedExecution, poptorch.ShardedExecution])
-def test_inference_with_accumulation_then_error_that_depends_on_the_strategy(strategy) -> None:
-    opts = poptorch.Options().setExecutionStrategy(strategy())
+@pytest.mark.parametrize(
+    ("strategy", "is_pipelined"),
+    [
+        (poptorch.PipelinedExecution(), True),
+        (poptorch.ShardedExecution(), False),
+        (poptorch.SerialPhasedExecution("block"), False),
+        (poptorch.ParallelPhasedExecution("block"), False),
+    ],
+    ids=["pipelined", "sharded", "serial-phased", "parallel-phased"],
+)
+def test_inference_with_accumulation_then_error_that_depends_on_the_strategy(
+    strategy, is_pipelined
+) -> None:
+    opts = poptorch.Options().setExecutionStrategy(strategy)
     opts.Training.gradientAccumulation(4)
     with pytest.raises(
         poptorch.Error,
@@ -216,7 +234,7 @@ def test_inference_with_accumulation_then_error_that_depends_on_the_strategy(str
     ) as error:
         poptorch.inferenceModel(Tied(), opts)
     hint = " Use poptorch.Options().deviceIterations"
-    assert (hint in str(error.value)) == (strategy is poptorch.PipelinedExecution)
+    assert (hint in str(error.value)) == is_pipelined
 
 
 @pytest.mark.feature("trainingModel", fidelity="exact")

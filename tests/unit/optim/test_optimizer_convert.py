@@ -71,13 +71,6 @@ def test_kind_when_groups_disagree_on_centered_then_raises() -> None:
     assert "centered" in str(e.value) and "(Group 0: False / Group 1: True)" in str(e.value)
 
 
-@pytest.mark.parametrize("base", [ours.SGD, torchs.SGD], ids=["poptorch", "torch"])
-def test_subclass_when_converted_then_warns(base: type, caplog: pytest.LogCaptureFixture) -> None:
-    convert(type("Mine", (base,), {}))
-    assert "Optimizer `Mine` subclassed from classes in poptorch.optim" in caplog.text
-    assert "Poptorch does not run Python optimizer code directly" in caplog.text
-
-
 def constants(config: OptimizerConfig) -> set[str]:
     return {name for name, hyper in config.groups[1].hypers if hyper.is_constant}
 

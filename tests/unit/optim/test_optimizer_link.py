@@ -220,6 +220,18 @@ def test_constructor_when_a_value_is_refused_then_waits_for_compilation() -> Non
         link.config({"w": weight})
 
 
+@pytest.mark.parametrize("base", [ours.SGD, torch.optim.SGD], ids=["poptorch", "torch"])
+def test_subclass_when_given_then_warned_of_once_and_not_again_at_compilation(
+    base: type, caplog: pytest.LogCaptureFixture
+) -> None:
+    weight = torch.nn.Parameter(torch.ones(1))
+    link = OptimizerLink(type("Mine", (base,), {})([weight], lr=0.1), poptorch.Options())
+    link.config({"w": weight})
+    (record,) = caplog.records
+    assert "Optimizer `Mine` subclassed from classes in poptorch.optim" in record.getMessage()
+    assert "Poptorch does not run Python optimizer code directly" in record.getMessage()
+
+
 @pytest.mark.parametrize("relaxed", [False, True], ids=["strict", "relaxed"])
 def test_attributes_when_unexpected_then_said_once(
     relaxed: bool, caplog: pytest.LogCaptureFixture

@@ -100,7 +100,7 @@ def test_container_when_element_has_no_text_then_refused(name, value):
 
 
 def test_container_then_booleans_and_enums_become_numbers(caplog):
-    caplog.set_level("DEBUG", logger="poptorch::python")
+    caplog.set_level("DEBUG", logger="poptorch:cpp")
     validate_options({"matmulOptions": {"flag": True, "type": ReductionType.NoReduction}})
     validate_options({"hardwareInstrumentations": {4}, "enableOutlining": False})
     assert [record.message for record in caplog.records] == [
@@ -114,6 +114,7 @@ def test_container_then_booleans_and_enums_become_numbers(caplog):
 def test_log_dir_then_ignored_with_a_warning_naming_the_option(caplog):
     validate_options({"logDir": "/tmp"})
     text = caplog.text
+    assert caplog.records[0].name == "poptorch:cpp"
     assert 'Ignoring call to poptorch.Options._Popart.set("logDir",...)' in text
     assert "poptorch.Options.logDir()" in text
 
