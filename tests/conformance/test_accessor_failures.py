@@ -91,6 +91,8 @@ LATER_FAILURES = {
     "another type": ([T([1])] * 4 + [T([1.0])], "Tensor at index 0 of an element is"),
     "more tensors": ([T([1])] * 4 + [[T([1]), T([1])]], "An element has 2 tensors"),
     "not a tensor": ([T([1])] * 4 + ["text"], "is not a torch tensor"),
+    "a dict": ([T([1])] * 4 + [{"a": T([1])}], "is a dict, but the first one came as a Tensor"),
+    "no dict": ([{"a": T([1])}] * 4 + [[T([1])]], "is a list, but the first one came as a dict"),
 }
 
 
