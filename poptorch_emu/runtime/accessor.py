@@ -205,6 +205,7 @@ class Accessor:
         try:
             self._last_words = self._board.wait(self._board.has_record)
         except LinkClosed:
+            self._check_running()  # Another thread may have stopped it.
             self._last_words = _SILENT_END
 
     def _element(self, num_rows: int) -> Any:
