@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 from collections.abc import Iterable, Iterator
 from multiprocessing import get_start_method
+from operator import index
 from typing import Any
 
 import torch
@@ -60,11 +61,15 @@ class AsynchronousDataAccessor:
             Error: `dataset` is a `DataLoader` that is asynchronous already, or the worker failed.
             AssertionError: `rebatched_size` is too small, or missing where `drop_last=False` asks
                 for it.
-            ValueError: `buffer_size` is less than 1.
+            TypeError: `buffer_size` or `rebatched_size` is not a whole number.
+            ValueError: `buffer_size` is less than 1, or `miss_sleep_time_in_ms` less than 0.
         """
         check = getattr(dataset, "_check_accessible", None)
         if check is not None:
             check(rebatched_size)
+        if rebatched_size is not None:
+            rebatched_size = _whole("rebatched_size", rebatched_size)
+        buffer_size = _whole("buffer_size", buffer_size)
         require(
             rebatched_size is None or rebatched_size > 1,
             f"rebatched_size must be None or greater than 1, not {rebatched_size}.",
@@ -75,6 +80,10 @@ class AsynchronousDataAccessor:
         )
         if buffer_size < 1:
             raise ValueError(f"buffer_size must be at least 1, not {buffer_size}.")
+        if not miss_sleep_time_in_ms >= 0:
+            raise ValueError(
+                f"miss_sleep_time_in_ms must be at least 0, not {miss_sleep_time_in_ms}."
+            )
         self._dataset = dataset
         self.rebatched_size = rebatched_size
         settings = WorkerSettings(
@@ -119,6 +128,13 @@ class AsynchronousDataAccessor:
             return _num_elements(self._dataset, self)
         except ReferenceError as error:
             raise TypeError("The DataLoader that knows the length is gone.") from error
+
+
+def _whole(name: str, value: Any) -> int:
+    try:
+        return index(value)
+    except TypeError:
+        raise TypeError(f"{name} must be a whole number, not {value!r}.") from None
 
 
 def _num_elements(dataset: Any, accessor: AsynchronousDataAccessor) -> int:

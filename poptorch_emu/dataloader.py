@@ -267,5 +267,5 @@ def _joined(batches: Iterator[Any], group_size: int, keeps_remainder: bool) -> I
     """Yields `group_size` consecutive batches as one, joined along axis 0."""
     while group := list(islice(batches, group_size)):
         if len(group) == group_size or keeps_remainder:
-            columns = zip(*map(flatten_tensors, group), strict=True)
+            columns = zip(*(flatten_tensors(batch, group[0]) for batch in group), strict=True)
             yield rebuild(group[0], map(torch.cat, columns))

@@ -21,7 +21,8 @@ def stream(model: PoplarExecutor, *args: Any, max_unread: int = 2, **kwargs: Any
 
     A result is what a call with one device iteration returns. While `max_unread` results wait to
     be read the virtual IPUs pause. Until the stream has ended or is closed, the model can be used
-    for nothing else. Closing it early is safe: the call then runs to its end, unseen.
+    for nothing else. Closing it early is safe: the call then runs to its end, unseen. The arguments
+    are copied first, so the next batch may be loaded in the meantime.
 
     Args:
         model: made by `trainingModel` or `inferenceModel`, with `OutputMode.All`.

@@ -99,7 +99,7 @@ class Accessor:
         """Goes to the beginning of the data, unless it is there.
 
         Raises:
-            Error: the worker was stopped.
+            Error: the worker was stopped, or is that of another process.
             AssertionError: the worker has failed.
         """
         self._check_running()
@@ -114,7 +114,7 @@ class Accessor:
 
         Raises:
             StopIteration: the data has ended; `begin` starts anew.
-            Error: the worker was stopped.
+            Error: the worker was stopped, or is that of another process.
             AssertionError: the worker has failed.
         """
         self._check_running()
@@ -157,9 +157,10 @@ class Accessor:
     def _check_running(self) -> None:
         if self._failure is not None:
             raise AssertionError(self._failure)
-        if not self._finalizer.still_active():
+        if self._link.is_closed:
             raise make_error(
-                "The data accessor was terminated: it has no worker any more. Create a new one."
+                "The data accessor was terminated, or belongs to the process from which this one "
+                "was forked: it has no worker here. Create a new one."
             )
 
     def _failed(self, reason: str) -> AssertionError:
@@ -204,6 +205,7 @@ class Accessor:
         try:
             self._last_words = self._board.wait(self._board.has_record)
         except LinkClosed:
+            self._check_running()  # Another thread may have stopped it.
             self._last_words = _SILENT_END
 
     def _element(self, num_rows: int) -> Any:
@@ -232,6 +234,7 @@ def _start_worker(
     context.set_forkserver_preload(_SERVER_MODULES)
     link, worker_link = new_links()
     link.close_when_forked()
+    worker_link.close_when_forked(unless_by_this_thread=True)
     with closing(worker_link), warnings.catch_warnings(), packed(dataset, strategy) as cargo:
         # Newer Pythons warn of forks beside threads; it is the user who chose `Fork`.
         warnings.filterwarnings("ignore", ".*fork.*", DeprecationWarning)

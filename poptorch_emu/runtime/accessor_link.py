@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import os
 import select
+import threading
 from dataclasses import dataclass
 from enum import IntEnum
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
-from multiprocessing.util import register_after_fork
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from poptorch_emu.runtime.ring import RingLayout
 
@@ -61,9 +62,18 @@ class Link:
         self._receiver.close()
         self._sender.close()
 
-    def close_when_forked(self) -> None:
-        """Closes this end in every forked child, where it would hide the end of this process."""
-        register_after_fork(self, Link.close)
+    @property
+    def is_closed(self) -> bool:
+        """Whether this end was closed in this process."""
+        return self._receiver.closed
+
+    def close_when_forked(self, unless_by_this_thread: bool = False) -> None:
+        """Closes this end in every forked child, where it would hide the end of this process.
+
+        Args:
+            unless_by_this_thread: whether children that this thread forks keep it.
+        """
+        _keeper_of[self] = threading.get_ident() if unless_by_this_thread else None
 
     def send(self, kind: Kind, content: Any = None) -> None:
         """Sends a message, and what follows it."""
@@ -92,6 +102,20 @@ class Link:
             max_seconds: how long to wait for that.
         """
         return bool(self._poller.poll(max_seconds * _MILLISECONDS_PER_SECOND))
+
+
+# For each link that forked children close, the thread whose children do not.
+_keeper_of: WeakKeyDictionary[Link, int | None] = WeakKeyDictionary()
+
+
+def _close_links() -> None:
+    for link, keeper in list(_keeper_of.items()):
+        if keeper != threading.get_ident():
+            link.close()
+
+
+# Unlike multiprocessing's own hook, it also runs in what os.fork makes.
+os.register_at_fork(after_in_child=_close_links)
 
 
 def new_links() -> tuple[Link, Link]:

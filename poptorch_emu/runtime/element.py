@@ -21,7 +21,7 @@ def tensors_of(element: Any, template: Any = None) -> list[torch.Tensor]:
 
     Raises:
         TypeError: something in it is not a tensor.
-        ValueError: the keys of a dict are not those of `template`.
+        ValueError: only one of `element` and `template` is a dict, or their keys differ.
     """
     if type(element) in registered_parsers():
         return flatten_tensors(element)
@@ -49,6 +49,11 @@ def template_of(element: Any) -> Any:
 
 
 def _items(element: Any, template: Any) -> list[Any]:
+    if template is not None and isinstance(element, dict) != isinstance(template, dict):
+        raise ValueError(
+            f"An element is a {type(element).__name__}, but the first one came as a "
+            f"{type(template).__name__}. All elements must be dicts with the same keys, or none."
+        )
     if isinstance(element, (list, tuple)):
         return list(element)
     if not isinstance(element, dict):

@@ -153,13 +153,13 @@ class Session:
         Inputs that the model changes in place are written to.
         """
         self.check_idle()
-        return self._structured(self._run(inputs))
+        return self._structured(self._run(inputs, self._device_inputs(inputs)))
 
     def stream(self, inputs: Sequence[torch.Tensor], max_unread: int) -> ResultStream:
         """Begins a call like `run`, and returns an iterator over the results of its iterations.
 
         Args:
-            inputs: whole batches.
+            inputs: whole batches; they are copied, so that the caller may go on to the next.
             max_unread: how many results may wait to be read.
 
         Raises:
@@ -174,14 +174,17 @@ class Session:
             )
         step = executable.config.gradient_accumulation if executable.config.is_training else 1
         self._executor.begin_stream(max_unread, step, executable.num_outputs)
-        self._call = RunningCall(lambda: self._run(inputs))
+        copies = [tensor.clone() for tensor in self._device_inputs(inputs)]
+        self._call = RunningCall(lambda: self._run(inputs, copies))
         return ResultStream(self._executor, self._call, self._structured)
 
-    def _run(self, inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    def _run(
+        self, inputs: Sequence[torch.Tensor], on_device: Sequence[torch.Tensor]
+    ) -> list[torch.Tensor]:
         """Runs one call; inputs that the model changes in place are written to."""
         executable = self.executable
         with self._host_calls.explaining(), in_own_types():
-            results = self._executor.run(self._device_inputs(inputs), executable.num_windows)
+            results = self._executor.run(on_device, executable.num_windows)
         num_own = executable.num_outputs + len(executable.written_inputs)
         changed = results[executable.num_outputs : num_own]
         self.anchored.update(zip(executable.anchors, results[num_own:], strict=True))
@@ -201,6 +204,12 @@ class Session:
 
     def check_idle(self) -> None:
         """Refuses to touch the device while a call is running."""
+        if self._call is not None and self._call.is_lost:
+            raise make_error(
+                "This process was forked while the results of a call were being streamed: its "
+                "device is in the midst of that call for ever. Wrap the model anew here, or fork "
+                "after the stream was closed."
+            )
         if self._call is not None and self._call.is_running:
             raise make_error(
                 "The results of a call are being streamed. Read them to the end, or close the "

@@ -6,6 +6,7 @@ one device iteration after the other and pauses when too many wait to be read.
 
 from __future__ import annotations
 
+import os
 import threading
 import weakref
 from collections.abc import Callable, Sequence
@@ -14,22 +15,26 @@ from typing import Any
 import torch
 
 from poptorch_emu import _C
+from poptorch_emu.errors import make_error
 
 
 class RunningCall:
-    """One call of the engine in a thread of its own."""
+    """One call of the engine in a thread of its own.
+
+    Attributes:
+        is_running: whether the call has not ended yet.
+        is_lost: whether a forked process has got it in the middle, and nobody who goes on with it.
+    """
 
     def __init__(self, run: Callable[[], object]) -> None:
         """Starts `run`."""
         self._run = run
+        self.is_running = True
+        self.is_lost = False
         self._error: BaseException | None = None
         self._thread = threading.Thread(target=self._main, name="streamed call", daemon=True)
+        _calls.add(self)
         self._thread.start()
-
-    @property
-    def is_running(self) -> bool:
-        """Whether the call has not ended yet."""
-        return self._thread.is_alive()
 
     def wait(self) -> BaseException | None:
         """Waits for the end of the call and returns what it raised, once."""
@@ -42,6 +47,19 @@ class RunningCall:
             self._run()
         except BaseException as error:
             self._error = error
+        self.is_running = False
+
+
+# All there are, for a forked child, which has the memory of those that run and not their threads.
+_calls: weakref.WeakSet[RunningCall] = weakref.WeakSet()
+
+
+def _lose_calls() -> None:
+    for call in list(_calls):
+        call.is_lost = call.is_running
+
+
+os.register_at_fork(after_in_child=_lose_calls)
 
 
 class ResultStream:
@@ -71,8 +89,14 @@ class ResultStream:
 
         Raises:
             StopIteration: the call has ended, or the stream was closed.
-            Error: the call failed; the results before that were returned.
+            Error: the call failed, the results before that were returned; or this process was
+                forked from the one in which the call runs.
         """
+        if self._call.is_lost:
+            raise make_error(
+                "The call whose results these are runs in the process from which this one was "
+                "forked. Read them there, and wrap the model anew here."
+            )
         result = self._executor.take_result() if self._finalizer.alive else []
         if result:
             return self._structured(result)
@@ -100,5 +124,7 @@ class ResultStream:
 
 
 def _finish(executor: _C.Executor, call: RunningCall) -> BaseException | None:
+    if call.is_lost:
+        return None
     executor.end_stream()
     return call.wait()

@@ -60,6 +60,24 @@ def test_accessor_when_rebatched_size_is_too_small_then_raises(make: Make, size:
         make(Numbers(4), rebatched_size=size)
 
 
+BAD_ARGUMENTS = {
+    "rows": ({"rebatched_size": 4.0}, TypeError, "rebatched_size must be a whole number, not 4.0"),
+    "slots": ({"buffer_size": 2.5}, TypeError, "buffer_size must be a whole number, not 2.5"),
+    "sleep": ({"miss_sleep_time_in_ms": -1}, ValueError, "miss_sleep_time_in_ms .* 0, not -1"),
+    "no sleep": ({"miss_sleep_time_in_ms": float("nan")}, ValueError, "at least 0, not nan"),
+}
+
+
+@pytest.mark.parametrize(("argument", "kind", "text"), BAD_ARGUMENTS.values(), ids=BAD_ARGUMENTS)
+def test_accessor_when_a_number_makes_no_sense_then_raises_before_it_starts_a_worker(
+    make: Make, argument: Any, kind: type[Exception], text: str
+) -> None:
+    before = children()
+    with pytest.raises(kind, match=text):
+        make(Numbers(4), **argument)
+    assert children() == before
+
+
 SET_UP_FAILURES = {
     "empty": ([], "The Dataset is empty"),
     "exception": (FailingAt(3, 0), "out of numbers"),
@@ -91,6 +109,8 @@ LATER_FAILURES = {
     "another type": ([T([1])] * 4 + [T([1.0])], "Tensor at index 0 of an element is"),
     "more tensors": ([T([1])] * 4 + [[T([1]), T([1])]], "An element has 2 tensors"),
     "not a tensor": ([T([1])] * 4 + ["text"], "is not a torch tensor"),
+    "a dict": ([T([1])] * 4 + [{"a": T([1])}], "is a dict, but the first one came as a Tensor"),
+    "no dict": ([{"a": T([1])}] * 4 + [[T([1])]], "is a list, but the first one came as a dict"),
 }
 
 

@@ -251,6 +251,22 @@ def test_batch_sampler_then_consecutive_batches_are_joined(mode, drop_last):
     loader.terminate()
 
 
+def keys_in_turn(samples):
+    """Collates to a dict that has its keys in another order for odd first elements."""
+    ids, values = torch.utils.data.default_collate(samples)
+    items = [("id", ids), ("values", values)]
+    return dict(reversed(items) if ids[0] % 2 else items)
+
+
+def test_batch_sampler_when_dicts_differ_in_order_then_tensors_are_joined_by_key():
+    loader = poptorch.DataLoader(
+        options(iterations=2), Pairs(6), batch_sampler=batches(6, 3), collate_fn=keys_in_turn
+    )
+    (step,) = loader
+    assert step["id"].tolist() == list(range(6))
+    assert step["values"].tolist() == [[i, i + 0.5] for i in range(6)]
+
+
 def test_batch_sampler_of_one_batch_a_step_then_passes_them_on():
     loader = poptorch.DataLoader(options(), Pairs(5), batch_sampler=batches(5, 2))
     assert all_ids(loader) == [[0, 1], [2, 3], [4]]

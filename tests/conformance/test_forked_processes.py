@@ -5,6 +5,8 @@ from __future__ import annotations
 import gc
 import os
 import signal
+import subprocess
+import sys
 from collections.abc import Callable
 
 import pytest
@@ -13,6 +15,7 @@ from accessor_data import wait_until
 from models import FAMILIES
 
 import poptorch_emu as poptorch
+from poptorch_emu import emulator
 
 pytestmark = [
     pytest.mark.feature("PoplarExecutor", fidelity="exact"),
@@ -46,14 +49,15 @@ def _has_two_workers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("POPTORCH_EMU_WORKERS", "2")
 
 
-def trained() -> poptorch.PoplarExecutor:
+def trained(iterations: int = 1) -> poptorch.PoplarExecutor:
     """Returns a model on two IPUs that has run, so the engine has a thread that waits."""
     torch.manual_seed(1)
     model = FAMILY.make(2)
-    opts = poptorch.Options().showCompilationProgressBar(False)
+    opts = poptorch.Options().showCompilationProgressBar(False).deviceIterations(iterations)
+    opts.outputMode(poptorch.OutputMode.All)
     opts.Training.gradientAccumulation(4)
     wrapped = poptorch.trainingModel(model, opts, poptorch.optim.SGD(model.parameters(), lr=0.1))
-    wrapped(*FAMILY.batch(8))
+    wrapped(*FAMILY.batch(8 * iterations))
     return wrapped
 
 
@@ -100,3 +104,65 @@ def test_model_when_called_in_a_child_then_trains_there_as_it_does_here():
     training(*FAMILY.batch(8))
     assert all(map(torch.equal, weights(), of_child))
     assert not any(map(torch.equal, of_child, before))
+
+
+def is_refused(use: Callable[[], object]) -> bool:
+    try:
+        use()
+    except poptorch.Error as error:
+        return "rap the model anew here" in str(error)
+    return False
+
+
+def test_stream_when_forked_meanwhile_then_the_child_can_do_all_but_go_on():
+    training, other, batch = trained(20), trained(), FAMILY.batch(160)
+    open_ones = [emulator.stream(training, *batch, max_unread=1)]
+    next(open_ones[0])
+
+    def use() -> bool:
+        uses = [lambda: next(open_ones[0]), lambda: training(*batch)]
+        is_fine = all(map(is_refused, uses))
+        open_ones[0].close()
+        is_fine &= is_refused(uses[1])
+        uses.clear()
+        open_ones.clear()
+        gc.collect()
+        return is_fine and bool(torch.isfinite(other(*FAMILY.batch(8))[1]).all())
+
+    assert in_child(use)
+    assert len(list(open_ones[0])) == 19
+    training(*batch)
+
+
+SCRIPT = """
+import os, signal, sys
+import torch
+import poptorch_emu as poptorch
+from poptorch_emu import emulator
+
+class Model(torch.nn.Module):
+    def forward(self, x):
+        with poptorch.Block("first", ipu_id=0):
+            x = x + 1
+        with poptorch.Block("second", ipu_id=1):
+            return x * 2
+
+def begin():
+    model = poptorch.inferenceModel(Model(), poptorch.Options().deviceIterations(20))
+    results = emulator.stream(model, torch.ones(20), max_unread=1)
+    next(results)
+    return results
+
+results = begin()
+child = os.fork()
+if child == 0:
+    signal.alarm(20)
+    del results
+    sys.exit(5)
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), len(list(results)))
+"""
+
+
+def test_child_when_forked_in_a_stream_then_exits_like_any_other():
+    done = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True)
+    assert done.stdout == "5 19\n", done.stderr

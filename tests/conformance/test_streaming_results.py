@@ -209,3 +209,15 @@ def test_stream_when_there_are_no_outputs_then_refused():
     model = poptorch.inferenceModel(Nothing(), options_of(1))
     with pytest.raises(poptorch.Error, match="no results to stream"):
         stream(model, torch.ones(2))
+
+
+def test_stream_when_the_batch_changes_meanwhile_then_results_are_those_of_its_beginning():
+    model, x = inference(50)
+    expected = model(x)["output"]
+    batch = x.clone()
+    results = stream(model, batch, max_unread=1)
+    first = next(results)
+    batch.zero_()
+    torch.testing.assert_close(
+        torch.cat([result["output"] for result in (first, *results)]), expected, rtol=0, atol=0
+    )

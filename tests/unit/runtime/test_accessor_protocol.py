@@ -1,6 +1,7 @@
 """Accessor and worker: no slot is lost, no record of an old epoch believed."""
 
 import signal
+import threading
 import time
 
 import pytest
@@ -130,6 +131,22 @@ def test_use_after_terminate_then_raises(make, use):
     with pytest.raises(Exception, match="was terminated") as caught:
         use(accessor)
     assert type(caught.value).__name__ == "Error"
+
+
+def slow_after_the_first():
+    yield torch.zeros(1)
+    time.sleep(1)
+    yield torch.ones(1)
+
+
+def test_terminate_in_another_thread_while_this_one_waits_then_raises_at_once(make):
+    accessor = make(slow_after_the_first())
+    next(accessor)
+    thread = threading.Timer(0.1, accessor.terminate)
+    thread.start()
+    with pytest.raises(Exception, match="was terminated"):
+        next(accessor)
+    thread.join()
 
 
 def test_length_where_nobody_knows_then_a_list_is_made_all_the_same(make):
