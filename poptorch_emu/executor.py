@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import time
 import weakref
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ from poptorch_emu.log import logger, start_repeats
 from poptorch_emu.measurement import NO_SPANS, Measurement, spans_of
 from poptorch_emu.module_repr import module_repr
 from poptorch_emu.optim.device_state import OptimizerLink
+from poptorch_emu.optim.differences import warn_of_defaults
 from poptorch_emu.options import Options
 from poptorch_emu.options.forced import warn_about_forced
 from poptorch_emu.options.freeze import freeze
@@ -98,6 +100,7 @@ class PoplarExecutor(WeightMovement, RandomState, Measurement, Inspection):
         self._rng_state: list[int] | None = None
         self._anchored: dict[str, torch.Tensor] = {}
         self._spans = NO_SPANS
+        self._end_profile: Callable[[], object] = lambda: None
         if self._options.defaultOutputMode():
             self._options.outputMode(OutputMode.Final if training else OutputMode.All)
         self._optimizer_link = OptimizerLink(optimizer, self._options) if training else None
@@ -328,6 +331,8 @@ class PoplarExecutor(WeightMovement, RandomState, Measurement, Inspection):
         ):
             self._executable = make(request, on_step)
         warn_about_forced(self._options, self._executable)
+        if optimizer is not None:
+            warn_of_defaults(optimizer, parameters, self._executable)
         if config.shows_progress_bar:
             self._compilation_time = datetime.timedelta(seconds=time.perf_counter() - start)
         self._arguments = arguments
@@ -362,6 +367,7 @@ class PoplarExecutor(WeightMovement, RandomState, Measurement, Inspection):
             self._optimizer_link.send(session)
         if self._rng_state is not None:
             session.rng_state = self._rng_state
+        self._start_profile(session)
         return session
 
     def _release(self) -> None:
@@ -376,7 +382,7 @@ class PoplarExecutor(WeightMovement, RandomState, Measurement, Inspection):
                 self.copyWeightsToHostIfNeeded()
             if self._optimizer_link is not None:
                 self._optimizer_link.receive(self._session)
-            self._write_profile()
+            self._end_profile()
             self._rng_state = self._session.rng_state
             self._spans = spans_of(self._session)
             self._session = None

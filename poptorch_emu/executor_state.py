@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import weakref
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -29,6 +30,7 @@ class ExecutorState:
         _outdated: names of what a partner changed on the host since the last upload.
         _links, _links_are_of: those of the model's tensors, and after how many changes of any.
         _seen_versions: of an inference executor, by the trainers whose weights it last took.
+        _end_profile: writes what ran since the device was attached; without a profile, nothing.
     """
 
     _options: Options
@@ -48,6 +50,7 @@ class ExecutorState:
     _rng_state: list[int] | None
     _anchored: dict[str, torch.Tensor]
     _spans: tuple[Spans, Spans]
+    _end_profile: Callable[[], object]
 
     def _compiled(self) -> Executable:
         if self._executable is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import weakref
 from pathlib import Path
 
 from poptorch_emu.config import SyntheticData
@@ -108,13 +109,19 @@ class Measurement(ExecutorState):
         """Returns the same for the way of the outputs to the host (exact in form)."""
         return latency(self.getPerfCounters(), _FIRST_OUTPUT, _LAST_OUTPUT_COMPLETE)
 
-    def _write_profile(self) -> None:
-        """Writes what ran since the device was attached, if `enableProfiling` asked for it."""
-        executable = self._compiled()
-        config = executable.config
-        if config.profile_dir is None or self._session is None:
+    def _start_profile(self, session: Session) -> None:
+        """Has what runs in `session` written at its end, if `enableProfiling` asked for it.
+
+        A program that neither detaches nor destroys its model finds the files when it ends.
+        """
+        config = session.executable.config
+        if config.profile_dir is None:
             return
         name = config.model_name or ("training" if self._training else "inference")
         folder = Path(config.profile_dir) / name
-        events = self._session.take_events()
-        write_profile(folder, executable, executable.segment_names, events)
+        self._end_profile = weakref.finalize(self, _write_profile_of, session, folder)
+
+
+def _write_profile_of(session: Session, folder: Path) -> None:
+    executable = session.executable
+    write_profile(folder, executable, executable.segment_names, session.take_events())

@@ -82,7 +82,7 @@ def optimizer_config(
         loss_scale_rule=loss_scale_rule,
     )
     check_values(config)
-    warn_of_differences(optimizer, config, named_parameters)
+    warn_of_differences(optimizer, config)
     return config
 
 

@@ -7,6 +7,8 @@ from functools import cache
 
 import torch
 
+from poptorch_emu.compile.executable import Executable
+from poptorch_emu.ir.graph import SinkKind
 from poptorch_emu.log import logger
 from poptorch_emu.update.config import OptimizerConfig, OptimizerKind
 
@@ -17,11 +19,7 @@ def warn_once(message: str) -> None:
     logger.warning("%s", message)
 
 
-def warn_of_differences(
-    optimizer: torch.optim.Optimizer,
-    config: OptimizerConfig,
-    named_parameters: Mapping[str, torch.nn.Parameter],
-) -> None:
+def warn_of_differences(optimizer: torch.optim.Optimizer, config: OptimizerConfig) -> None:
     """Says what PyTorch would compute differently with this optimiser."""
     name = type(optimizer).__name__
     if any(group.get("maximize") for group in optimizer.param_groups):
@@ -37,12 +35,14 @@ def warn_of_differences(
             )
     if config.kind is OptimizerKind.ADAMW_NO_BIAS:
         warn_once(f"bias_correction=False of {name} has no effect: the moments are corrected.")
-    _warn_of_defaults(config, named_parameters)
 
 
-def _warn_of_defaults(
-    config: OptimizerConfig, named_parameters: Mapping[str, torch.nn.Parameter]
+def warn_of_defaults(
+    config: OptimizerConfig,
+    named_parameters: Mapping[str, torch.nn.Parameter],
+    executable: Executable,
 ) -> None:
+    """Says what the program trains although it is in no group of the optimiser."""
     left_out = [
         name
         for (name, parameter), group in zip(
@@ -50,6 +50,10 @@ def _warn_of_defaults(
         )
         if group == 0 and parameter.requires_grad
     ]
+    if left_out:  # A graph from the cache has to be rebuilt, so it is asked only then.
+        sinks = executable.graph.sinks
+        trained = {sink.name for sink in sinks if sink.kind is SinkKind.GRADIENT}
+        left_out = [name for name in left_out if name in trained]
     if left_out:
         warn_once(
             f"{len(left_out)} parameters are in no group of the optimizer, the first is "

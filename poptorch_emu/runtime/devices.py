@@ -213,6 +213,8 @@ def acquire(num_ipus: int, ipu_id: int | None = None) -> Device:
         device = _manager.take(wanted)
     if device is None:
         state = f"{_manager.num_busy} of its {system.num_ipus} are in use"
+        if ipu_id is not None:
+            state += f", among them some of device {ipu_id}, which Options.useIpuId names"
         raise _failure(num_ipus, state, system)
     return device
 

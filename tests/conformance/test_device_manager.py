@@ -277,7 +277,9 @@ def test_ipu_id_when_named_then_that_device_is_taken(caplog) -> None:
     # With 16 IPUs, devices 0 to 15 have one IPU, 16 to 23 two, 24 to 27 four.
     first = model(1, options().useIpuId(3))
     first(X)
-    with pytest.raises(poptorch.Error, match=FREE.format(1)):
+    with pytest.raises(
+        poptorch.Error, match=FREE.format(1) + ".* device 3, which Options.useIpuId"
+    ):
         model(1, options().useIpuId(3))(X)
     with pytest.raises(
         poptorch.Error, match="Expected at least replication factor \\* used IPUs = 2"

@@ -12,6 +12,7 @@ from regression import Regression, assert_same_parameters, batches, train_plain
 from small_models import Function, options
 
 import poptorch_emu as poptorch
+from poptorch_emu.optim.differences import warn_once
 
 pytestmark = pytest.mark.feature("Parameter groups", fidelity="exact")
 
@@ -119,3 +120,24 @@ def test_parameter_when_in_no_group_then_has_the_default_values() -> None:
     )
     train_plain(plain, reference, data)
     assert_same_parameters(model, plain)
+
+
+@pytest.mark.parametrize(
+    ("what", "is_reported"), [("trained", True), ("unused", False), ("frozen", False)]
+)
+def test_parameter_when_in_no_group_then_a_warning_if_the_device_trains_it(
+    what: str, is_reported: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    warn_once.cache_clear()
+    model = Function(
+        lambda x, a, b: poptorch.identity_loss(
+            x * a * (b.detach() if what == "unused" else b), "sum"
+        ),
+        torch.ones(2),
+        torch.ones(2),
+    )
+    if what == "frozen":
+        model.weights[1].requires_grad_(False)
+    optimizer = poptorch.optim.SGD(model.weights[:1], lr=0.1)
+    poptorch.trainingModel(model, options(), optimizer)(torch.ones(1, 2))
+    assert ("in no group of the optimizer, the first is 'weights.1'" in caplog.text) == is_reported

@@ -1,5 +1,7 @@
 """Profiling, testing, printing and the internals programs touch: sections 1, 20 and 21."""
 
+import gc
+import json
 import re
 
 import pytest
@@ -181,3 +183,22 @@ def test_unwrap_when_not_wrapped_then_nothing_changes():
     poptorch._impl.unwrapModelIfNecessary(model)
     poptorch._impl.rewrapModelIfNecessary(model)
     assert type(model) is Trained
+
+
+@pytest.mark.feature("Options.enableProfiling", fidelity="modelled")
+@pytest.mark.parametrize("end", ["detachFromDevice", "destroy", "drop"])
+def test_profile_when_the_model_ends_then_is_written(end, tmp_path):
+    options = poptorch.Options().enableProfiling(str(tmp_path)).modelName("mine")
+    model = poptorch.inferenceModel(
+        torch.nn.Linear(2, 2), options.showCompilationProgressBar(False)
+    )
+    model(torch.ones(1, 2))
+    assert model._end_profile.atexit and list(tmp_path.iterdir()) == []
+    if end == "drop":
+        del model
+        gc.collect()
+    else:
+        getattr(model, end)()
+    written = sorted(path.name for path in (tmp_path / "mine").iterdir())
+    assert written == ["graph.txt", "schedule.txt", "trace.json"]
+    assert json.loads((tmp_path / "mine" / "trace.json").read_text())["traceEvents"]

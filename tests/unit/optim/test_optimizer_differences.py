@@ -36,9 +36,8 @@ def warnings_of(caplog):
             "velocity of SGD starts at zero",
         ),
         (lambda p: optim.AdamW(p, bias_correction=False), "bias_correction=False of AdamW"),
-        (lambda p: optim.SGD(p[:1], 0.1), "'left_out'"),
     ],
-    ids=["maximize", "dampening", "bias_correction", "parameter_in_no_group"],
+    ids=["maximize", "dampening", "bias_correction"],
 )
 def test_difference_when_torch_would_differ_then_warns_once(warnings_of, make, phrase):
     parameters = _parameters()
@@ -61,9 +60,3 @@ def test_difference_when_torch_would_differ_then_warns_once(warnings_of, make, p
 def test_difference_when_torch_agrees_then_says_nothing(warnings_of, make):
     parameters = _parameters()
     assert warnings_of(make(list(parameters.values())), parameters) == []
-
-
-def test_difference_when_a_parameter_in_no_group_is_frozen_then_says_nothing(warnings_of):
-    parameters = _parameters()
-    parameters["left_out"].requires_grad_(False)
-    assert warnings_of(optim.SGD([parameters["kept"]], 0.1), parameters) == []
