@@ -13,19 +13,21 @@ import torch
 
 from poptorch_emu import wrapping
 from poptorch_emu.args_parser import ArgsParser
+from poptorch_emu.attachment import Attachment
 from poptorch_emu.compile.compiler import STEPS, MakeExecutable, Request, compile_model
 from poptorch_emu.compile.executable import Executable
 from poptorch_emu.compile.limits import check_batches
-from poptorch_emu.config import CompileConfig, TargetKind
+from poptorch_emu.config import CompileConfig
 from poptorch_emu.enums import OutputMode
-from poptorch_emu.errors import make_error, require
+from poptorch_emu.errors import make_error
+from poptorch_emu.executor_state import Turn, one_at_a_time
 from poptorch_emu.hooks import (
     _OverwriteContextManager as _OverwriteContextManager,  # Programs reach for it here.
 )
 from poptorch_emu.hooks import run_post_compile_hooks, run_pre_compile_hooks
 from poptorch_emu.inspection import Inspection
 from poptorch_emu.log import logger, start_repeats
-from poptorch_emu.measurement import NO_SPANS, Measurement, spans_of
+from poptorch_emu.measurement import NO_SPANS
 from poptorch_emu.module_repr import module_repr
 from poptorch_emu.optim.device_state import OptimizerLink
 from poptorch_emu.optim.differences import warn_of_defaults
@@ -35,17 +37,16 @@ from poptorch_emu.options.freeze import freeze
 from poptorch_emu.random_state import RandomState
 from poptorch_emu.replica_grouping import ReplicaGroupings, Triple
 from poptorch_emu.runtime.arguments import Arguments, check_same
-from poptorch_emu.runtime.devices import Device, acquire
+from poptorch_emu.runtime.devices import Device
 from poptorch_emu.runtime.outputs import without_backward
 from poptorch_emu.runtime.progress import progress_bar
 from poptorch_emu.runtime.session import Session
 from poptorch_emu.runtime.stream import ResultStream
 from poptorch_emu.saving import load_executable, save_executable
 from poptorch_emu.synced_tensors import Link
-from poptorch_emu.weight_movement import WeightMovement
 
 
-class PoplarExecutor(WeightMovement, RandomState, Measurement, Inspection):
+class PoplarExecutor(Attachment, RandomState, Inspection):
     """A model that runs on virtual IPUs (exact).
 
     Made by `trainingModel` and `inferenceModel`. Attributes that it does not have itself are those
@@ -88,6 +89,7 @@ class PoplarExecutor(WeightMovement, RandomState, Measurement, Inspection):
         self._host_is_stale = False
         self._groupings = ReplicaGroupings()
         self._link = Link(self)
+        self._turn = self._turn_of_partners() or Turn()
         self._partners: weakref.WeakSet[PoplarExecutor] = weakref.WeakSet()
         self._outdated: set[str] = set()
         self._seen_versions: dict[Link, int] = {}
@@ -107,6 +109,7 @@ class PoplarExecutor(WeightMovement, RandomState, Measurement, Inspection):
         self._options._freeze()
         self._wrap_user_model()
 
+    @one_at_a_time
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Runs the model on a whole batch, after compiling it at the first call (exact).
 
@@ -124,6 +127,7 @@ class PoplarExecutor(WeightMovement, RandomState, Measurement, Inspection):
         self._anchored = session.anchored
         return without_backward(outputs, self._compiled().host_outputs.values())
 
+    @one_at_a_time
     def compile(self, *args: Any, **kwargs: Any) -> None:
         """Compiles for these arguments without running (exact)."""
         arguments = self._args_parser.bind(args, kwargs)
@@ -140,6 +144,7 @@ class PoplarExecutor(WeightMovement, RandomState, Measurement, Inspection):
         self.compile(*args, **kwargs)
         self.save(filename, export_model)
 
+    @one_at_a_time
     def save(
         self, filename: str | Path, export_model: bool = True, save_rng_state: bool = True
     ) -> None:
@@ -149,6 +154,7 @@ class PoplarExecutor(WeightMovement, RandomState, Measurement, Inspection):
         """
         save_executable(self, filename, export_model, save_rng_state)
 
+    @one_at_a_time
     def loadExecutable(self, filename: str | Path) -> None:
         """Takes what was compiled from a file; the model is traced again, not compiled (exact).
 
@@ -160,6 +166,7 @@ class PoplarExecutor(WeightMovement, RandomState, Measurement, Inspection):
         """Returns whether the model has been compiled (exact)."""
         return self._executable is not None
 
+    @one_at_a_time
     def destroy(self) -> None:
         """Releases the device and drops what was compiled; weights come back first (exact)."""
         if self._executable is None:
@@ -174,6 +181,7 @@ class PoplarExecutor(WeightMovement, RandomState, Measurement, Inspection):
         if self._training:
             wrapping.unwrap(self._user_model, self._link)
 
+    @one_at_a_time
     def setOptimizer(self, optimizer: torch.optim.Optimizer) -> None:
         """Replaces the optimiser, or sends changed values of the same one (exact).
 
@@ -184,43 +192,6 @@ class PoplarExecutor(WeightMovement, RandomState, Measurement, Inspection):
                 "setOptimizer was called on an inference model, which has no optimizer."
             )
         self._optimizer_link.replace(optimizer, self._session)
-
-    def attachToDevice(self) -> None:
-        """Takes a device and uploads weights, optimiser state and random state (exact).
-
-        Raises:
-            Error: not compiled, attached already, or no device is free.
-            AssertionError: the model was compiled offline.
-        """
-        self._compiled()
-        require(
-            not self._is_offline,
-            "Trying to attach to an offline device (ConnectionType.Never). Choose another "
-            "connection type to run the model.",
-        )
-        if self.isAttachedToDevice():
-            raise make_error("Device is already attached. Call detachFromDevice() first.")
-        self._attach()
-
-    def detachFromDevice(self) -> None:
-        """Brings weights, optimiser state and random state back and releases the device (exact).
-
-        Raises:
-            Error: not compiled, or not attached.
-        """
-        self._compiled()
-        if self._session is None:
-            raise make_error("Device is not attached. Call attachToDevice(), or run the model.")
-        self._detach()
-
-    def isAttachedToDevice(self) -> bool:
-        """Returns whether the compiled model holds a device (exact).
-
-        A model whose outputs are all constants needs none and counts as attached.
-        """
-        if self._executable is None:
-            return False
-        return self._session is not None or not self._executable.has_device_work
 
     @property
     def model(self) -> torch.nn.Module:
@@ -266,6 +237,7 @@ class PoplarExecutor(WeightMovement, RandomState, Measurement, Inspection):
             self._optimizer_link.send_if_dirty(self._session)
         return arguments, self._session
 
+    @one_at_a_time
     def _stream(self, args: Any, kwargs: Any, max_unread: int) -> ResultStream:
         """Begins a call whose results are read while it runs."""
         arguments, session = self._ready(args, kwargs)
@@ -338,55 +310,6 @@ class PoplarExecutor(WeightMovement, RandomState, Measurement, Inspection):
         self._arguments = arguments
         if not self._is_offline:
             self._attach_compiled()
-
-    def _attach_compiled(self) -> None:
-        """Attaches what was just compiled; if that fails, nothing is compiled either."""
-        try:
-            self._attach()
-        except BaseException:
-            self._executable = None
-            self._arguments = None
-            raise
-
-    def _attach(self) -> None:
-        executable = self._compiled()
-        if executable.has_device_work and executable.config.target is TargetKind.HARDWARE:
-            self._device = acquire(executable.num_ipus, executable.config.ipu_id)
-        try:
-            self._session = self._new_session(executable)
-        except BaseException:
-            self._release()
-            raise
-
-    def _new_session(self, executable: Executable) -> Session:
-        session = Session(executable)
-        self._meet_trainers()
-        session.upload(self._host_tensors())
-        self._tell_partners(executable.variables)
-        if self._optimizer_link is not None:
-            self._optimizer_link.send(session)
-        if self._rng_state is not None:
-            session.rng_state = self._rng_state
-        self._start_profile(session)
-        return session
-
-    def _release(self) -> None:
-        if self._device is not None:
-            self._device.release()
-            self._device = None
-
-    def _detach(self) -> None:
-        """Brings back what the device has and releases it, if one is attached."""
-        if self._session is not None:
-            if self._training:
-                self.copyWeightsToHostIfNeeded()
-            if self._optimizer_link is not None:
-                self._optimizer_link.receive(self._session)
-            self._end_profile()
-            self._rng_state = self._session.rng_state
-            self._spans = spans_of(self._session)
-            self._session = None
-        self._release()
 
     def _warn_about_strides(self, arguments: Arguments) -> None:
         if self._has_warned_about_strides:

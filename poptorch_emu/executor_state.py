@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import datetime
+import functools
+import threading
 import weakref
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import torch
 
@@ -18,13 +20,48 @@ from poptorch_emu.report.latency import Spans
 from poptorch_emu.runtime.session import Session
 from poptorch_emu.synced_tensors import Link
 
+State = TypeVar("State", bound="ExecutorState")
+Arguments = ParamSpec("Arguments")
+Result = TypeVar("Result")
+
 NOT_COMPILED = "Model has not been compiled or has been destroyed."
+
+
+class Turn:
+    """What one thread holds and the others wait for; a deep copy of the owner has its own."""
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()
+
+    def __enter__(self) -> None:
+        self._lock.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.release()
+
+    def __deepcopy__(self, _: Any) -> Turn:
+        return Turn()
+
+
+def one_at_a_time(
+    method: Callable[Concatenate[State, Arguments], Result],
+) -> Callable[Concatenate[State, Arguments], Result]:
+    """Makes a thread wait while another one is in such a method, as servers' threads must."""
+
+    @functools.wraps(method)
+    def locked(self: State, /, *args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
+        with self._turn:
+            return method(self, *args, **kwargs)
+
+    return locked
 
 
 class ExecutorState:
     """The attributes of an executor, set by its constructor.
 
     Attributes:
+        _turn: held by the thread that uses the device; trainers of the same tensors share one,
+            since each call of one asks the others for what they have learnt.
         _link: leads the tensors that this executor trains back to it.
         _partners: executors that train some of the same tensors.
         _outdated: names of what a partner changed on the host since the last upload.
@@ -41,6 +78,7 @@ class ExecutorState:
     _session: Session | None
     _compilation_time: datetime.timedelta | None
     _host_is_stale: bool = False
+    _turn: Turn
     _link: Link
     _partners: weakref.WeakSet[Any]
     _outdated: set[str]

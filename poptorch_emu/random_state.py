@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from poptorch_emu.errors import compiler_error
-from poptorch_emu.executor_state import ExecutorState
+from poptorch_emu.executor_state import ExecutorState, one_at_a_time
 
 # A device that never ran: no seed, no micro-batch.
 _NEW_RNG_STATE = (0, 0)
@@ -13,6 +13,7 @@ class RandomState(ExecutorState):
     """The part of `PoplarExecutor` that knows the random numbers' state."""
 
     @property
+    @one_at_a_time
     def rng_state(self) -> list[int]:
         """The seed and the state of the generator (exact in form; the numbers are ours).
 
@@ -29,6 +30,7 @@ class RandomState(ExecutorState):
         return list(self._rng_state or _NEW_RNG_STATE)
 
     @rng_state.setter
+    @one_at_a_time
     def rng_state(self, state: list[int]) -> None:
         current = self.rng_state
         _check_numbers(state)

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from poptorch_emu.errors import compiler_error, make_error
-from poptorch_emu.executor_state import ExecutorState
+from poptorch_emu.executor_state import ExecutorState, Turn, one_at_a_time
 from poptorch_emu.log import logger
 from poptorch_emu.synced_tensors import links_of, memory_of, num_changes
 
@@ -17,6 +17,7 @@ from poptorch_emu.synced_tensors import links_of, memory_of, num_changes
 class WeightMovement(ExecutorState):
     """The part of `PoplarExecutor` that copies parameters and buffers."""
 
+    @one_at_a_time
     def copyWeightsToHost(self) -> None:
         """Copies parameters and floating-point buffers from the device (exact).
 
@@ -40,6 +41,7 @@ class WeightMovement(ExecutorState):
         self.copyWeightsToHost()
         return True
 
+    @one_at_a_time
     def copyWeightsToDevice(self) -> None:
         """Copies parameters and floating-point buffers to the device: the host wins (exact)."""
         self._compiled()
@@ -53,6 +55,7 @@ class WeightMovement(ExecutorState):
             self._session.upload(self._host_tensors())
             self._tell_partners(self._session.executable.variables)
 
+    @one_at_a_time
     def load_state_dict(self, state_dict: Any, strict: bool = True) -> Any:
         """Loads the user model's state and uploads it if a device is attached (exact)."""
         result = self._user_model.load_state_dict(state_dict, strict)
@@ -61,6 +64,7 @@ class WeightMovement(ExecutorState):
             self.copyWeightsToDevice()
         return result
 
+    @one_at_a_time
     def copyNamedBuffersToDevice(self) -> None:
         """Copies the buffers of `Options.updatableNamedBuffers` to the device (exact).
 
@@ -124,6 +128,11 @@ class WeightMovement(ExecutorState):
             shared = [n for n, value in partner._named_tensors() if memory_of(value) in changed]
             partner._outdated.update(shared)
             partner._link.version += 1
+
+    def _turn_of_partners(self) -> Turn | None:
+        """Returns what executors that train some of the same tensors hold, if there are any."""
+        trainers = (link.trainer for link in links_of(self._user_model) if self._training)
+        return next((trainer._turn for trainer in trainers if trainer is not None), None)
 
     def _meet_trainers(self) -> None:
         """Learns who else trains the tensors that are about to be uploaded."""

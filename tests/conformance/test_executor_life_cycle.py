@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -336,3 +337,26 @@ def test_tracing_that_fails_then_executor_may_try_again() -> None:
     assert not executor.isCompiled() and not poptorch.isRunningOnIpu()
     Fails.is_broken = False
     assert executor(X).item() == 3
+
+
+@pytest.mark.feature("PoplarExecutor", fidelity="exact")
+@pytest.mark.parametrize("num_ipus", [1, 2])
+def test_calls_when_several_threads_make_them_then_one_after_the_other(num_ipus: int) -> None:
+    """The first calls compile; in PopTorch threads take turns because of Python's lock."""
+    model = nn.Sequential(nn.Linear(16, 16), nn.ReLU(), nn.Linear(16, 2))
+    model[2] = poptorch.BeginBlock(model[2], ipu_id=num_ipus - 1)
+    executor = poptorch.inferenceModel(model, options().deviceIterations(4))
+    batches = torch.randn(60, 32, 16)
+    with ThreadPoolExecutor(4) as threads:
+        results = list(threads.map(executor, batches))
+    for batch, result in zip(batches, results, strict=True):
+        torch.testing.assert_close(result, model(batch).detach())
+
+
+@pytest.mark.feature("PoplarExecutor", fidelity="exact")
+def test_trainers_of_one_weight_when_in_two_threads_then_every_step_counts() -> None:
+    model = Linear()
+    trainers = [training(model), training(nn.Sequential(model))]
+    with ThreadPoolExecutor(2) as threads:
+        list(threads.map(lambda trainer: [trainer(X) for _ in range(20)], trainers))
+    assert (model.weight.item(), model.seen.item()) == (1.0 - 40 * 0.5, 40.0)
