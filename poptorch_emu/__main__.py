@@ -33,6 +33,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if given.script and not os.path.exists(given.script[0]):
         parser.error(f"can't open file {given.script[0]!r}: there is none")
     install()
+    sys.modules["__mp_main__"] = _program_by_its_other_name()
     try:
         _run(given)
     except Exception as error:
@@ -75,6 +76,16 @@ def _run_code(code: str) -> None:
     module = ModuleType("__main__")
     sys.modules["__main__"] = module
     exec(compile(code, "<string>", "exec"), module.__dict__)
+
+
+def _program_by_its_other_name() -> ModuleType:
+    """Returns the module by which what other processes send names the program's classes.
+
+    Python names its first module so, which here is the runner.
+    """
+    module = ModuleType("__mp_main__")
+    setattr(module, "__getattr__", lambda name: getattr(sys.modules["__main__"], name))  # noqa: B010
+    return module
 
 
 def _without_own_frames(trace: TracebackType | None) -> TracebackType | None:

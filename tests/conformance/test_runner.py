@@ -29,7 +29,8 @@ def process(monkeypatch):
     monkeypatch.setattr(sys, "meta_path", sys.meta_path[:])
     monkeypatch.setattr(sys, "argv", sys.argv[:])
     monkeypatch.setattr(sys, "path", sys.path[:])
-    monkeypatch.setitem(sys.modules, "__main__", sys.modules["__main__"])
+    for name in ("__main__", "__mp_main__"):
+        monkeypatch.setitem(sys.modules, name, sys.modules[name])
     spawn = multiprocessing.spawn
     monkeypatch.setattr(spawn, "get_preparation_data", spawn.get_preparation_data)
     for name in aliased():
@@ -281,19 +282,21 @@ def test_program_when_it_fails_then_traceback_begins_in_it(tmp_path):
 
 
 @runner_feature
-def test_program_when_it_starts_processes_then_poptorch_is_there_too(tmp_path):
+def test_program_when_it_starts_processes_then_they_know_poptorch_and_its_own_classes(tmp_path):
     script = tmp_path / "program.py"
     script.write_text(
         "import multiprocessing, poptorch\n"
         "def work(queue):\n"
-        "    queue.put(poptorch.Options.__module__)\n"
+        "    queue.put(Mine(poptorch.Options.__module__))\n"
+        "class Mine:\n"
+        "    def __init__(self, value): self.value = value\n"
         "if __name__ == '__main__':\n"
         "    context = multiprocessing.get_context('spawn')\n"
         "    queue = context.SimpleQueue()\n"
         "    process = context.Process(target=work, args=(queue,))\n"
         "    process.start()\n"
         "    process.join()\n"
-        "    print(process.exitcode, queue.get() if process.exitcode == 0 else None)\n"
+        "    print(process.exitcode, queue.get().value if process.exitcode == 0 else None)\n"
     )
     done = run(str(script))
     assert done.stdout == "0 poptorch_emu.options.options\n", done.stderr
