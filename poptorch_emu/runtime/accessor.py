@@ -50,6 +50,8 @@ _SERVER_MODULES = ["torch", run_worker.__module__]
 
 
 _SILENT_END = "its worker process ended without a word; was it killed?"
+# A process that is not forked imports the program, which starts the next one unless it is guarded.
+_GUARD = "A program that makes one has its main part under `if __name__ == '__main__':`."
 
 
 class Accessor:
@@ -145,7 +147,7 @@ class Accessor:
         try:
             kind, content = self._link.receive()
         except LinkClosed:
-            kind, content = Kind.FAILED, _SILENT_END
+            kind, content = Kind.FAILED, f"{_SILENT_END} {_GUARD}"
         if kind == Kind.READY:
             return Ring(content.layout, file), pickle.loads(content.pickled_template)
         self._await_end()

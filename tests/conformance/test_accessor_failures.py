@@ -351,3 +351,20 @@ def test_process_when_it_ends_then_no_other_lives_on(
     assert "leaked" not in errors
     if end == "return":
         assert errors == ""
+
+
+def test_accessor_when_the_program_is_not_guarded_then_the_error_says_how(tmp_path) -> None:
+    script = tmp_path / "program.py"
+    script.write_text(
+        "import poptorch_emu as poptorch, torch\n"
+        "poptorch.AsynchronousDataAccessor([torch.ones(1)])\n"
+    )
+    paths = os.pathsep.join(path for path in sys.path if Path(path).is_dir())
+    done = subprocess.run(
+        [sys.executable, str(script)],
+        env={**os.environ, "PYTHONPATH": paths},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 1
+    assert "under `if __name__ == '__main__':`" in done.stderr
