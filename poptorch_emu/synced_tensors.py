@@ -7,6 +7,7 @@ pickled, deep-copied or printed is plain PyTorch.
 from __future__ import annotations
 
 import copy
+import threading
 import weakref
 from collections.abc import Iterator
 from typing import Any, Protocol
@@ -42,7 +43,7 @@ class Link:
 
     def __init__(self, trainer: Trainer) -> None:
         self._trainer = weakref.ref(trainer)
-        self._is_running = False
+        self._threads: set[int] = set()  # Those that are in `sync`.
         self.version = 0
         self.models: weakref.WeakSet[torch.nn.Module] = weakref.WeakSet()
 
@@ -53,15 +54,16 @@ class Link:
 
     def sync(self) -> None:
         """Brings the weights of this executor back if they are newer on its device."""
-        if self._is_running:
+        thread = threading.get_ident()
+        if thread in self._threads:
             return
         trainer = self._trainer()
         if trainer is not None:
-            self._is_running = True
+            self._threads.add(thread)
             try:
                 trainer.copyWeightsToHostIfNeeded()
             finally:
-                self._is_running = False
+                self._threads.discard(thread)
 
 
 class _Owners:
