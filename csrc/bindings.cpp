@@ -8,6 +8,7 @@
 #include "common/autograd_listing.h"
 #include "common/errors.h"
 #include "runtime/executor.h"
+#include "runtime/stack_into.h"
 
 namespace py = pybind11;
 
@@ -40,6 +41,17 @@ HostFunction call_python(py::function function) {
       throw Error(error.what());
     }
   };
+}
+
+// Stacks samples that are plain tensors.
+bool stack_plain_into(const py::sequence& samples, const at::Tensor& place) {
+  std::vector<at::Tensor> tensors;
+  tensors.reserve(samples.size());
+  for (const py::handle sample : samples) {
+    if (!THPVariable_CheckExact(sample.ptr())) return false;
+    tensors.push_back(THPVariable_Unpack(sample.ptr()));
+  }
+  return stack_into(tensors, place);
 }
 
 void bind_executor(py::module_& m) {
@@ -107,6 +119,8 @@ void bind_autograd(py::module_& m) {
         });
 }
 
+void bind_loader(py::module_& m) { m.def("stack_into", &stack_plain_into); }
+
 void translate_errors() {
   py::register_exception_translator([](std::exception_ptr pointer) {
     try {
@@ -132,4 +146,5 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   poptorch_emu::bind_program(m);
   poptorch_emu::bind_executor(m);
   poptorch_emu::bind_autograd(m);
+  poptorch_emu::bind_loader(m);
 }

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from operator import attrgetter, is_
+from operator import is_
 from typing import Any
 
 import torch
 from torch.utils.data import default_collate
 
-_PLAIN = {torch.Tensor}
-_DTYPE = attrgetter("dtype")
+from poptorch_emu import _C
 
 NextSlot = Callable[[], Sequence[torch.Tensor] | None]
 
@@ -52,12 +51,4 @@ class SlotCollate:
 
 def _stacked(column: Sequence[Any], place: torch.Tensor) -> Any:
     """Returns `place`, filled, where it is just like what PyTorch would make."""
-    first = column[0]
-    fits = (
-        set(map(type, column)) == _PLAIN
-        and set(map(_DTYPE, column)) == {place.dtype}
-        and place.shape == (len(column), *first.shape)
-        and first.is_cpu
-        and first.layout is torch.strided
-    )
-    return torch.stack(column, out=place) if fits else default_collate(column)  # type: ignore[arg-type]
+    return place if _C.stack_into(column, place) else default_collate(column)  # type: ignore[arg-type]

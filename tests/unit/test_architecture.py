@@ -24,13 +24,15 @@ FLOORS = {
 }  # fmt: skip
 TOP = 9
 CPP_FLOORS = {"common": 0, "program": 1, "numerics": 2, "ops": 3, "runtime": 3, "": 4}
-# `compile/key` lists autograd's graph, `compile/executable_file` turns programs into bytes.
+# `compile/key` lists autograd's graph, `compile/executable_file` turns programs into bytes,
+# `runtime/slot_collate` stacks samples.
 ENGINE_USERS = {
     "compile/lower",
     "compile/executable",
     "compile/executable_file",
     "compile/key",
     "runtime/session",
+    "runtime/slot_collate",
     "runtime/stream",
     "testing",
     "__init__",
