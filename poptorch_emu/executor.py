@@ -20,7 +20,7 @@ from poptorch_emu.compile.limits import check_batches
 from poptorch_emu.config import CompileConfig
 from poptorch_emu.enums import OutputMode
 from poptorch_emu.errors import make_error
-from poptorch_emu.executor_state import Turn, one_at_a_time
+from poptorch_emu.executor_state import one_at_a_time
 from poptorch_emu.hooks import (
     _OverwriteContextManager as _OverwriteContextManager,  # Programs reach for it here.
 )
@@ -89,7 +89,7 @@ class PoplarExecutor(Attachment, RandomState, Inspection):
         self._host_is_stale = False
         self._groupings = ReplicaGroupings()
         self._link = Link(self)
-        self._turn = self._turn_of_partners() or Turn()
+        self._turn = self._turn_beside_partners()
         self._partners: weakref.WeakSet[PoplarExecutor] = weakref.WeakSet()
         self._outdated: set[str] = set()
         self._seen_versions: dict[Link, int] = {}

@@ -43,6 +43,11 @@ class Turn:
         return Turn()
 
 
+# Of all who train tensors that others train, too: each call of one asks others for what they have
+# learnt, and so on, so two turns could wait for one another.
+COMMON_TURN = Turn()
+
+
 def one_at_a_time(
     method: Callable[Concatenate[State, Arguments], Result],
 ) -> Callable[Concatenate[State, Arguments], Result]:
@@ -60,8 +65,7 @@ class ExecutorState:
     """The attributes of an executor, set by its constructor.
 
     Attributes:
-        _turn: held by the thread that uses the device; trainers of the same tensors share one,
-            since each call of one asks the others for what they have learnt.
+        _turn: held by the thread that uses the device.
         _link: leads the tensors that this executor trains back to it.
         _partners: executors that train some of the same tensors.
         _outdated: names of what a partner changed on the host since the last upload.

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from poptorch_emu.errors import compiler_error, make_error
-from poptorch_emu.executor_state import ExecutorState, Turn, one_at_a_time
+from poptorch_emu.executor_state import COMMON_TURN, ExecutorState, Turn, one_at_a_time
 from poptorch_emu.log import logger
 from poptorch_emu.synced_tensors import links_of, memory_of, num_changes
 
@@ -129,10 +129,19 @@ class WeightMovement(ExecutorState):
             partner._outdated.update(shared)
             partner._link.version += 1
 
-    def _turn_of_partners(self) -> Turn | None:
-        """Returns what executors that train some of the same tensors hold, if there are any."""
-        trainers = (link.trainer for link in links_of(self._user_model) if self._training)
-        return next((trainer._turn for trainer in trainers if trainer is not None), None)
+    def _other_trainers(self) -> Iterator[Any]:
+        """Yields the executors that train some of the same tensors."""
+        for link in links_of(self._user_model):
+            trainer = link.trainer
+            if trainer is not None and trainer is not self:
+                yield trainer
+
+    def _turn_beside_partners(self) -> Turn:
+        """Returns a turn of its own, or the common one, which other trainers then have, too."""
+        partners = list(self._other_trainers()) if self._training else []
+        for partner in partners:
+            partner._turn = COMMON_TURN
+        return COMMON_TURN if partners else Turn()
 
     def _meet_trainers(self) -> None:
         """Learns who else trains the tensors that are about to be uploaded."""
@@ -140,11 +149,10 @@ class WeightMovement(ExecutorState):
             self._links_are_of = -1
             self._has_news()
             return
-        for link in links_of(self._user_model):
-            trainer = link.trainer
-            if trainer is not None and trainer is not self:
-                self._partners.add(trainer)
-                trainer._partners.add(self)
+        for trainer in self._other_trainers():
+            self._partners.add(trainer)
+            trainer._partners.add(self)
+            self._turn = trainer._turn = COMMON_TURN
 
     def _has_news(self) -> bool:
         """Returns whether a trainer changed the weights since this was asked last."""

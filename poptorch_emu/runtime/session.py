@@ -173,8 +173,8 @@ class Session:
                 "results to stream. Call it instead."
             )
         step = executable.config.gradient_accumulation if executable.config.is_training else 1
-        self._executor.begin_stream(max_unread, step, executable.num_outputs)
         copies = [tensor.clone() for tensor in self._device_inputs(inputs)]
+        self._executor.begin_stream(max_unread, step, executable.num_outputs)
         self._call = RunningCall(lambda: self._run(inputs, copies))
         return ResultStream(self._executor, self._call, self._structured)
 

@@ -80,14 +80,16 @@ class HostBacked(torch.Tensor):
         return values if device == _HOST else HostBacked(values)
 
 
-def check_not_written(func: Any, args: tuple[Any, ...]) -> None:
+def check_not_written(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
     """Checks that an operation of a model takes these tensors for constants.
 
     Raises:
         Error: it would change one.
     """
-    for parameter, value in zip(func._schema.arguments, args, strict=False):
+    named = dict(zip((p.name for p in func._schema.arguments), args, strict=False)) | dict(kwargs)
+    for parameter in func._schema.arguments:
         is_written = parameter.alias_info is not None and parameter.alias_info.is_write
+        value = named.get(parameter.name)
         if is_written and isinstance(value, HostBacked):
             raise compiler_error(
                 f"{func} would change a tensor of shape {list(value.shape)} that went to the IPU "

@@ -192,7 +192,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         # What kernels in Python call is not the user's; backward runs them within a function mode.
         with torch._C.DisableTorchFunction():
             if HostBacked in types:
-                check_not_written(func, args)
+                check_not_written(func, args, kwargs)
                 args, kwargs = pytree.tree_map_only(HostBacked, self._upload, (args, kwargs))
             return self._run(func, args, kwargs)
 

@@ -360,3 +360,24 @@ def test_trainers_of_one_weight_when_in_two_threads_then_every_step_counts() -> 
     with ThreadPoolExecutor(2) as threads:
         list(threads.map(lambda trainer: [trainer(X) for _ in range(20)], trainers))
     assert (model.weight.item(), model.seen.item()) == (1.0 - 40 * 0.5, 40.0)
+
+
+@pytest.mark.feature("PoplarExecutor", fidelity="exact")
+def test_trainers_that_share_weights_with_two_others_when_in_threads_then_none_waits_for_ever() -> (
+    None
+):
+    """Each call of the third asks both others, whose calls ask the third."""
+    models = [Linear(), Linear()]
+
+    class Both(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.parts = nn.ModuleList(models)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return poptorch.identity_loss(self.parts[0](x) + self.parts[1](x), "sum")
+
+    trainers = [*map(training, models), training(Both())]
+    with ThreadPoolExecutor(3) as threads:
+        list(threads.map(lambda trainer: [trainer(X) for _ in range(20)], trainers))
+    assert [(model.weight.item(), model.seen.item()) for model in models] == [(-19.0, 40.0)] * 2

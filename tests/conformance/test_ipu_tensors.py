@@ -110,9 +110,14 @@ def test_tensor_when_returned_then_its_values_come_back() -> None:
     assert index.dtype is torch.int32 and index.tolist() == [2, 0]
 
 
-def test_tensor_when_changed_in_forward_then_error() -> None:
+@pytest.mark.parametrize(
+    "change",
+    [lambda self, x: self.scale.add_(1), lambda self, x: torch.add(x, x, out=self.scale)],
+    ids=["in place", "out"],
+)
+def test_tensor_when_changed_in_forward_then_error(change) -> None:
     with pytest.raises(poptorch.Error, match=re.escape("it is a constant. Change a clone()")):
-        run(lambda self, x: x * self.scale.add_(1))
+        run(lambda self, x: x * change(self, x))
 
 
 def test_tensor_when_training_then_gradients_pass_by_it() -> None:
