@@ -43,7 +43,7 @@ HostFunction call_python(py::function function) {
   };
 }
 
-// Stacks samples that are plain tensors.
+// Stacks samples that are plain tensors; like PyTorch, without the GIL while it copies.
 bool stack_plain_into(const py::sequence& samples, const at::Tensor& place) {
   std::vector<at::Tensor> tensors;
   tensors.reserve(samples.size());
@@ -51,6 +51,7 @@ bool stack_plain_into(const py::sequence& samples, const at::Tensor& place) {
     if (!THPVariable_CheckExact(sample.ptr())) return false;
     tensors.push_back(THPVariable_Unpack(sample.ptr()));
   }
+  const py::gil_scoped_release no_gil;
   return stack_into(tensors, place);
 }
 

@@ -34,6 +34,8 @@ SAMPLES = {
     "named": ([Pair(image(1), 1), Pair(image(2), 2)], [False, False]),
     "subclass": ([image(1), image(2).as_subclass(Subclass)], [False]),
     "empty": ([torch.empty(0), torch.empty(0)], [True]),
+    "in a graph": ([image(1.0), image(2.0).requires_grad_()], [False]),
+    "conjugate": ([torch.ones(2) * 1j, (torch.ones(2) * 1j).conj()], [True]),
 }
 
 
