@@ -35,6 +35,11 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 # Assumed: for so long it is cheaper for both sides to look again now and then than to be woken.
 _LOOKING_SECONDS = 2e-3
 
+# Assumed: late by so much at most, which is little beside elements that take longer to make.
+_LONGEST_NAP_SECONDS = 1e-3
+# Assumed: so that it grows faster than it shrinks, and settles within some ten elements.
+_NAP_GROWTH, _NAP_SHRINKAGE = 1.25, 0.8
+
 # A worker must end before multiprocessing joins it at exit, so its finaliser has a priority.
 _EXIT_PRIORITY = 10
 
@@ -77,6 +82,7 @@ class Accessor:
         """
         self._rebatched_rows = settings.rebatched_rows
         self._sleeps_seconds = _sleeps_seconds(miss_sleep_seconds)
+        self._nap_seconds = miss_sleep_seconds
         self._epoch = 0
         self._num_begun = 0
         self._is_touched = False
@@ -192,20 +198,39 @@ class Accessor:
             pass  # The worker has ended; what it published last is still to be taken.
 
     def _next_record(self) -> Record:
-        sleeps_seconds = iter(self._sleeps_seconds)
-        while not self._board.has_record():
-            seconds = next(sleeps_seconds, None)
-            if seconds is None:
-                self._await_record()
-            else:
-                time.sleep(seconds)
-        return self._board.take()
+        """Waits for a record and returns it.
+
+        A reader that looks often is felt by the worker, most of all on a virtual machine, where
+        each sleep takes time from both. So the first sleep grows until it covers the making of an
+        element, and shrinks where the worker may have run out of slots meanwhile.
+        """
+        board = self._board
+        if not board.num_records:
+            time.sleep(self._nap_seconds)
+            shortest_seconds = self._sleeps_seconds[0]
+            if not board.num_records:
+                longest_seconds = max(_LONGEST_NAP_SECONDS, shortest_seconds)
+                grown_seconds = min(_NAP_GROWTH * self._nap_seconds, longest_seconds)
+                self._nap_seconds = grown_seconds if self._look() else shortest_seconds
+            elif board.is_full:
+                self._nap_seconds = max(_NAP_SHRINKAGE * self._nap_seconds, shortest_seconds)
+        return board.take()
+
+    def _look(self) -> bool:
+        """Waits for a record; returns whether one came before it was time to be woken."""
+        for seconds in self._sleeps_seconds:
+            time.sleep(seconds)
+            if self._board.num_records:
+                return True
+        while not self._board.num_records:
+            self._await_record()
+        return False
 
     def _await_record(self) -> None:
         if self._last_words is not None:
             raise self._failed(self._last_words)
         try:
-            self._last_words = self._board.wait(self._board.has_record)
+            self._last_words = self._board.wait(lambda: self._board.num_records > 0)
         except LinkClosed:
             self._check_running()  # Another thread may have stopped it.
             self._last_words = _SILENT_END

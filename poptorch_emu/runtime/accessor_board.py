@@ -155,10 +155,16 @@ class AccessorBoard(_Board):
         """Asks for that many epochs in all; loading of those before the last of them stops."""
         self._change(_BEGUN, num_epochs)
 
-    def has_record(self) -> bool:
-        """Returns whether there is one to take."""
-        is_there: bool = self._words[_PUBLISHED] > self._num_taken
-        return is_there
+    @property
+    def num_records(self) -> int:
+        """How many there are to take."""
+        published: int = self._words[_PUBLISHED]
+        return published - self._num_taken
+
+    @property
+    def is_full(self) -> bool:
+        """Whether there are as many records as slots, so that the worker may wait for one."""
+        return self.num_records >= self._num_slots
 
     def take(self) -> Record:
         """Returns the oldest record that was not taken."""

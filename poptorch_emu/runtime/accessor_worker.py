@@ -9,7 +9,7 @@ import pickle
 import random
 import time
 import traceback
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from itertools import chain
@@ -109,7 +109,7 @@ class _Producer:
         self._is_set_up = False
         self._next_look_seconds = 0.0
         self._collate = self._set_collate(dataset)
-        iterator = iter(dataset)
+        iterator = self._elements()
         first = next(iterator, _NOTHING)
         if first is _NOTHING:
             raise ValueError("The Dataset is empty: it must have at least one element.")
@@ -141,6 +141,10 @@ class _Producer:
         collate: SlotCollate | None = collate_into(self._next_slot)
         return collate
 
+    def _elements(self) -> Iterator[Any]:
+        iterate: Callable[[], Iterator[Any]] | None = getattr(self._dataset, "_unmarked", None)
+        return iter(self._dataset) if iterate is None else iterate()
+
     def _make_ring(self, file: RingFile, tensors: Sequence[torch.Tensor]) -> Ring:
         settings = self._settings
         specs = (TensorSpec.of(tensor) for tensor in tensors)
@@ -171,7 +175,7 @@ class _Producer:
         return self._board.num_filled > num_filled_before
 
     def _pieces(self) -> Iterator[Piece]:
-        elements = iter(self._dataset) if self._begun is None else self._begun
+        elements = self._elements() if self._begun is None else self._begun
         self._begun = None
         if self._settings.rebatched_rows is None:
             return map(self._whole_piece, elements)

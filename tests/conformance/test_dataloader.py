@@ -336,3 +336,24 @@ def test_async_batches_of_a_batch_sampler_then_are_joined_as_by_hand():
     )
     assert [batch.tolist() for batch in loader] == [list(range(6)), list(range(6, 12))]
     loader.terminate()
+
+
+class Ending(Scalars):
+    """Has no more to give from element 9 on, and says so as an iterator does."""
+
+    def __getitem__(self, index):
+        if index >= 9:
+            raise StopIteration
+        return super().__getitem__(index)
+
+
+@pytest.mark.parametrize("mode", MODES, ids=lambda mode: mode.name)
+def test_epoch_when_the_dataset_stops_then_ends_as_pytorchs(mode):
+    loader = poptorch.DataLoader(
+        options(iterations=2), Ending(20), 2, mode=mode, async_options=FORK
+    )
+    plain = torch.utils.data.DataLoader(Ending(20), 4, drop_last=True)
+    for _ in range(2):
+        torch.testing.assert_close(list(map(torch.clone, loader)), list(plain), rtol=0, atol=0)
+    if mode is not DataLoaderMode.Sync:
+        loader.terminate()
