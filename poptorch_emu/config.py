@@ -128,6 +128,8 @@ class MachineConfig:
         buffering_depth: micro-batches of an input that the host sends ahead.
         is_outlined: whether equal parts of the code are stored once.
         outline_threshold: how much a part must save for that.
+        version: of the IPUs: 1, 2 or, for Bow, 21.
+        has_half_sums: whether products of half numbers are summed in half precision.
     """
 
     num_io_tiles: int = 0
@@ -135,6 +137,8 @@ class MachineConfig:
     buffering_depth: int = 1
     is_outlined: bool = True
     outline_threshold: float = 1.0
+    version: int = 2
+    has_half_sums: bool = False
 
 
 class TargetKind(Enum):

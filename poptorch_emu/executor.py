@@ -36,6 +36,7 @@ from poptorch_emu.options.forced import warn_about_forced
 from poptorch_emu.options.freeze import freeze
 from poptorch_emu.random_state import RandomState
 from poptorch_emu.replica_grouping import ReplicaGroupings, Triple
+from poptorch_emu.report.out_of_memory import check_memory
 from poptorch_emu.runtime.arguments import Arguments, check_same
 from poptorch_emu.runtime.devices import Device
 from poptorch_emu.runtime.outputs import without_backward
@@ -301,7 +302,9 @@ class PoplarExecutor(Attachment, RandomState, Inspection):
             progress_bar(STEPS, config.shows_progress_bar) as on_step,
             wrapping.settled(self._user_model),
         ):
-            self._executable = make(request, on_step)
+            executable = make(request, on_step)
+        check_memory(executable, self._profile_folder(config))
+        self._executable = executable
         warn_about_forced(self._options, self._executable)
         if optimizer is not None:
             warn_of_defaults(optimizer, parameters, self._executable)

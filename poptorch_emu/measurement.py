@@ -6,7 +6,7 @@ import datetime
 import weakref
 from pathlib import Path
 
-from poptorch_emu.config import SyntheticData
+from poptorch_emu.config import CompileConfig, SyntheticData
 from poptorch_emu.errors import compiler_error, make_error
 from poptorch_emu.executor_state import ExecutorState
 from poptorch_emu.report.latency import (
@@ -114,12 +114,16 @@ class Measurement(ExecutorState):
 
         A program that neither detaches nor destroys its model finds the files when it ends.
         """
-        config = session.executable.config
+        folder = self._profile_folder(session.executable.config)
+        if folder is not None:
+            self._end_profile = weakref.finalize(self, _write_profile_of, session, folder)
+
+    def _profile_folder(self, config: CompileConfig) -> Path | None:
+        """Returns where `enableProfiling` wants its files."""
         if config.profile_dir is None:
-            return
+            return None
         name = config.model_name or ("training" if self._training else "inference")
-        folder = Path(config.profile_dir) / name
-        self._end_profile = weakref.finalize(self, _write_profile_of, session, folder)
+        return Path(config.profile_dir) / name
 
 
 def _write_profile_of(session: Session, folder: Path) -> None:

@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import json
 
-from poptorch_emu.runtime.devices import current_system
+from poptorch_emu.machine.ipu import IPU_OF_VERSION
+from poptorch_emu.machine.system import current_system
 from poptorch_emu.version import __version__
 
 __all__ = ["gcipuinfo"]
-
-# By the version of the architecture: tiles of an IPU and memory of a tile.
-# Source: Graphcore's data sheets of the GC2 (Mk1), GC200 (Mk2) and Bow IPU.
-_TILES_PER_IPU = {1: 1216, 2: 1472, 21: 1472}
-_MEMORY_PER_TILE_BYTES = {1: 256 * 1024, 2: 624 * 1024, 21: 624 * 1024}
 
 
 def _attributes(device_id: int, ipus: range, version: int) -> dict[str, str]:
@@ -22,8 +18,8 @@ def _attributes(device_id: int, ipus: range, version: int) -> dict[str, str]:
         "ipu architecture": f"ipu{version}",
         "number of IPUs": str(len(ipus)),
         "first IPU": str(ipus.start),
-        "tiles": str(len(ipus) * _TILES_PER_IPU[version]),
-        "tile memory (bytes)": str(_MEMORY_PER_TILE_BYTES[version]),
+        "tiles": str(len(ipus) * IPU_OF_VERSION[version].num_tiles),
+        "tile memory (bytes)": str(IPU_OF_VERSION[version].tile_bytes),
         "driver version": f"poptorch_emu {__version__}",
     }
 

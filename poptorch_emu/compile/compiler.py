@@ -32,6 +32,7 @@ from poptorch_emu.compile.output_limits import (
 from poptorch_emu.compile.overlap import overlap_of, transfers_of
 from poptorch_emu.compile.phases import check_phases
 from poptorch_emu.compile.plan_memory import plan_memory
+from poptorch_emu.compile.plan_tiles import plan_tiles
 from poptorch_emu.compile.recompute import recomputation_of, recomputed_operations
 from poptorch_emu.compile.replica_equal import replica_equal_values
 from poptorch_emu.compile.segments import cut
@@ -259,13 +260,14 @@ def lower(
         variables=lowering.variables,
     )
     memory, transfers = plan_memory(inventory), transfers_of(overlapped, segments)
+    tiles = plan_tiles(inventory, memory)
     names = {*anchors.tensor_names(graph, config.names_modules), *lowering.window_names}
     check_anchors(config, lowering.anchors, names)
     return Executable(
         program=lowering.program,
         config=config,
         key=key,
-        look_up=lambda: PlacedGraph(graph, placed, memory, transfers),
+        look_up=lambda: PlacedGraph(graph, placed, memory, transfers, tiles),
         schedule=schedule,
         outputs=recorded.outputs,
         host_outputs=recorded.host_outputs,
@@ -279,4 +281,5 @@ def lower(
         anchors=tuple(lowering.anchors),
         tensor_names=tuple(sorted(names)),
         host_functions=recorded.host_functions,
+        shortages=tiles.shortages,
     )

@@ -15,6 +15,7 @@ from poptorch_emu.compile.key import Key
 from poptorch_emu.compile.memory_plan import MemoryPlan
 from poptorch_emu.config import CompileConfig, TargetKind
 from poptorch_emu.ir.graph import Graph
+from poptorch_emu.machine.tile_memory import TileMemory
 from poptorch_emu.schedule.partition import Partition
 from poptorch_emu.schedule.schedule import Schedule
 from poptorch_emu.schedule.transfers import Transfer
@@ -69,12 +70,14 @@ class PlacedGraph:
 
     Attributes:
         transfers: inputs and outputs that cross while the IPUs compute.
+        tiles: what the tiles of the machine would hold.
     """
 
     graph: Graph
     partition: Partition
     memory: MemoryPlan
     transfers: tuple[Transfer, ...]
+    tiles: TileMemory
 
 
 @dataclass(frozen=True)
@@ -95,6 +98,7 @@ class Executable:
         is_random: whether the program draws random numbers.
         anchors: short names of the tensors that the program returns last, in order.
         tensor_names: what `Options.anchorTensor` can name, sorted.
+        shortages: which tiles of the machine could not hold what they must, in words.
     """
 
     program: _C.Program
@@ -114,6 +118,7 @@ class Executable:
     is_random: bool = False
     anchors: tuple[str, ...] = ()
     tensor_names: tuple[str, ...] = ()
+    shortages: tuple[str, ...] = ()
 
     @property
     def num_ipus(self) -> int:
@@ -141,6 +146,11 @@ class Executable:
     def memory(self) -> MemoryPlan:
         """What each IPU holds."""
         return self._placed.memory
+
+    @property
+    def tiles(self) -> TileMemory:
+        """What the tiles of the machine would hold."""
+        return self._placed.tiles
 
     @property
     def transfers(self) -> tuple[Transfer, ...]:

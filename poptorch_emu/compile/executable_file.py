@@ -22,6 +22,9 @@ from poptorch_emu.config import CompileConfig
 from poptorch_emu.enums import OverlapMode
 from poptorch_emu.ir.record import BlockPlace
 from poptorch_emu.ir.stored import restore, store
+from poptorch_emu.machine.costs.code import CodeBytes
+from poptorch_emu.machine.ipu import IPU_OF_VERSION
+from poptorch_emu.machine.tile_memory import IpuMemory, Peak, TileMemory
 from poptorch_emu.schedule.actions import Kind, parse_action
 from poptorch_emu.schedule.partition import Partition
 from poptorch_emu.schedule.schedule import Schedule
@@ -88,6 +91,7 @@ def from_sections(
         is_random=plan["is_random"],
         anchors=tuple(plan["anchors"]),
         tensor_names=tuple(plan["tensor_names"]),
+        shortages=tuple(plan["shortages"]),
     )
 
 
@@ -113,6 +117,7 @@ def _stored_plan(executable: Executable) -> dict[str, Any]:
         "is_random": executable.is_random,
         "anchors": executable.anchors,
         "tensor_names": executable.tensor_names,
+        "shortages": executable.shortages,
     }
 
 
@@ -180,6 +185,7 @@ def _stored_graph(executable: Executable) -> dict[str, Any]:
         "transfers": [
             {**asdict(transfer), "mode": transfer.mode.value} for transfer in executable.transfers
         ],
+        "tiles": _stored_tiles(executable.tiles),
     }
 
 
@@ -198,4 +204,28 @@ def _graph(stored: dict[str, Any]) -> PlacedGraph:
             Transfer(**{**entry, "mode": OverlapMode(entry["mode"])})
             for entry in stored["transfers"]
         ),
+        _tiles(stored["tiles"]),
+    )
+
+
+def _stored_tiles(tiles: TileMemory) -> dict[str, Any]:
+    return {**asdict(tiles), "chip": tiles.chip.name}
+
+
+def _tiles(stored: dict[str, Any]) -> TileMemory:
+    (chip,) = (ipu for ipu in IPU_OF_VERSION.values() if ipu.name == stored["chip"])
+    return TileMemory(
+        chip, stored["num_io_tiles"], tuple(_ipu_memory(entry) for entry in stored["ipus"])
+    )
+
+
+def _ipu_memory(stored: dict[str, Any]) -> IpuMemory:
+    peak = {**stored["peak"], "largest": tuple(map(tuple, stored["peak"]["largest"]))}
+    return IpuMemory(
+        **{
+            **stored,
+            "always_live": tuple(map(tuple, stored["always_live"])),
+            "peak": Peak(**peak),
+            "code": CodeBytes(**stored["code"]),
+        }
     )

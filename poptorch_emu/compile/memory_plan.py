@@ -10,6 +10,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
 
+from poptorch_emu.text_table import to_table
+
 
 class Content(Enum):
     """What a piece of memory is for."""
@@ -122,8 +124,7 @@ class MemoryPlan:
                     rows.append((str(user_id), content.value, str(sum(p.copies for p in pieces)),
                                  *self._kib(ipu, content)))  # fmt: skip
             rows.append((str(user_id), "all", "", *self._kib(ipu, None)))
-        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-        return "\n".join([*(_line(row, widths) for row in rows), *self.settings])
+        return "\n".join([*to_table(rows, num_left=2), *self.settings])
 
     def to_csv(self) -> str:
         """Returns one line for each piece, under a line of names."""
@@ -137,10 +138,3 @@ class MemoryPlan:
 
     def _kib(self, ipu: int, content: Content | None) -> tuple[str, ...]:
         return tuple(f"{self.num_bytes(ipu, content, store) / 1024:.1f}" for store in Store)
-
-
-def _line(row: tuple[str, ...], widths: list[int]) -> str:
-    left, right = row[:2], row[2:]
-    cells = [text.ljust(width) for text, width in zip(left, widths, strict=False)]
-    cells += [text.rjust(width) for text, width in zip(right, widths[2:], strict=True)]
-    return "  ".join(cells).rstrip()

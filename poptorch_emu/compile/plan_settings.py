@@ -1,6 +1,6 @@
 """What the user settled about memory besides the places of tensors, in words.
 
-Recorded for a model of the machine; virtual IPUs take the memory they need.
+The model of the machine reads them; virtual IPUs take the memory they need.
 """
 
 from __future__ import annotations

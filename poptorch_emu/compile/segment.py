@@ -31,6 +31,7 @@ class Instruction:
     """One operation: registers stand for tensors in `args` and `kwargs`, also within lists.
 
     Attributes:
+        node: of the graph.
         outputs: register of each result, -1 where nobody uses it.
         dies: registers whose value nobody needs after this instruction.
         bodies: the code that a loop runs, or a branch's two.
@@ -42,6 +43,7 @@ class Instruction:
     outputs: list[int]
     name: str
     record: NodeRecord
+    node: fx.Node
     dies: list[int] = field(default_factory=list)
     bodies: list[Body] = field(default_factory=list)
 
@@ -108,6 +110,7 @@ class Segment:
                 self._output_registers(node),
                 node.name,
                 record_of(node),
+                node,
                 bodies=[self._body(name) for name in region_names(node)],
             )
         )

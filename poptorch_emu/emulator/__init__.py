@@ -2,7 +2,7 @@
 
 from poptorch_emu.aliases import install
 from poptorch_emu.emulator.pipeline_order import set_schedule
-from poptorch_emu.emulator.plans import SchedulePlan, memory, schedule
+from poptorch_emu.emulator.plans import SchedulePlan, memory, schedule, tile_memory
 from poptorch_emu.emulator.streaming import stream
 from poptorch_emu.ops.custom_operators import register_custom_op
 
@@ -14,4 +14,5 @@ __all__ = [
     "schedule",
     "set_schedule",
     "stream",
+    "tile_memory",
 ]

@@ -9,6 +9,7 @@ from poptorch_emu.compile.memory_plan import MemoryPlan, Movement
 from poptorch_emu.compile.phases import phase_numbers
 from poptorch_emu.executor import PoplarExecutor
 from poptorch_emu.ir.graph import record_of
+from poptorch_emu.machine.tile_memory import TileMemory
 from poptorch_emu.schedule.actions import Kind
 from poptorch_emu.schedule.grid import to_csv, to_grid
 from poptorch_emu.schedule.phases import PhaseNumbers
@@ -113,3 +114,14 @@ def memory(model: PoplarExecutor) -> MemoryPlan:
         Error: the model is not compiled.
     """
     return model._compiled().memory
+
+
+def tile_memory(model: PoplarExecutor) -> TileMemory:
+    """Returns what the tiles of each IPU would hold, and whether the model fits (modelled).
+
+    How near that is to published figures is in `docs/fidelity.md`.
+
+    Raises:
+        Error: the model is not compiled.
+    """
+    return model._compiled().tiles

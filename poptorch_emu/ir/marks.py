@@ -1,6 +1,6 @@
-"""Operators that say something about a tensor and pass it on.
+"""Operators that say something about a tensor and pass it on, and what a node's `meta` may say.
 
-They are in the graph for the checks of the compiler; `passes/simplify.py` removes them.
+The operators are in the graph for the checks of the compiler; `passes/simplify.py` removes them.
 """
 
 from __future__ import annotations
@@ -9,6 +9,9 @@ import torch
 
 torch.library.define("poptorch_emu::set_overlap_for_input", "(Tensor tensor, str mode) -> Tensor")
 torch.library.define("poptorch_emu::set_overlap_for_output", "(Tensor tensor, str mode) -> Tensor")
+
+# Of an operation that runs in float32 here and in float16 on an IPU, and of the casts around it.
+IS_WIDENED, IS_WIDENING = "is_widened", "is_widening"
 
 OVERLAP_INPUT: torch._ops.OpOverload = torch.ops.poptorch_emu.set_overlap_for_input.default
 OVERLAP_OUTPUT: torch._ops.OpOverload = torch.ops.poptorch_emu.set_overlap_for_output.default

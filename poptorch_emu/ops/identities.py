@@ -66,7 +66,7 @@ def recomputationCheckpoint(*tensors: Any) -> Any:
 
 
 def set_available_memory(tensor: torch.Tensor, available_memory_proportion: float) -> torch.Tensor:
-    """Returns `tensor`; a hint about the memory of the operation that makes it (accepted).
+    """Returns `tensor`; a hint about the memory of the operation that makes it (modelled).
 
     Args:
         tensor: the result of the operation, whose record says the hint.

@@ -19,7 +19,7 @@ from poptorch_emu.log import compiler_logger
 from poptorch_emu.options.options import Options
 from poptorch_emu.options.popart import validate_options
 from poptorch_emu.options.strategies import strategy_config
-from poptorch_emu.options.target import target_of
+from poptorch_emu.options.target import ipu_version_of, target_of
 from poptorch_emu.options.tensor_locations import location_config
 
 # Source: PopART's default for `minElementsForReplicatedTensorSharding`.
@@ -44,7 +44,8 @@ def freeze(
     validate_options(options.toDict())
     _check_grouping(options)
     training, backend = options.Training, options._Popart.options
-    target, machine = target_of(options), _machine(options)
+    target = target_of(options)
+    machine = _machine(options, target)
     return CompileConfig(
         is_training=is_training,
         device_iterations=_count("deviceIterations", options.device_iterations),
@@ -132,7 +133,7 @@ def _recomputation(backend: dict[str, Any]) -> Recomputation | None:
     return None if asked is None else Recomputation(asked)
 
 
-def _machine(options: Options) -> MachineConfig:
+def _machine(options: Options, target: TargetKind) -> MachineConfig:
     backend, locations = options._Popart.options, options.TensorLocations
     default = MachineConfig()
     depth = max(
@@ -148,6 +149,12 @@ def _machine(options: Options) -> MachineConfig:
         buffering_depth=_count("_Popart.set('defaultBufferingDepth', ...)", depth),
         is_outlined=backend.get("enableOutlining", default.is_outlined),
         outline_threshold=backend.get("outlineThreshold", default.outline_threshold),
+        version=ipu_version_of(options, target),
+        has_half_sums="half"
+        in (
+            backend.get("partialsTypeMatMuls"),
+            backend.get("convolutionOptions", {}).get("partialsType"),
+        ),
     )
 
 

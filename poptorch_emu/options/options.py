@@ -228,13 +228,13 @@ class Options(ReportingOptions):
         return self
 
     def setAvailableMemoryProportion(self, available_memory_proportion: dict[str, float]) -> None:
-        """Sets how much of an IPU's memory matmuls and convolutions may take (accepted).
+        """Sets how much of an IPU's memory matmuls and convolutions may take (modelled).
 
         Args:
             available_memory_proportion: "IPU<n>" to a number between 0 and 1.
 
         Raises:
-            AssertionError: a key does not start with "IPU".
+            AssertionError: a key does not start with "IPU", or a value is no number.
         """
         require(
             isinstance(available_memory_proportion, dict)
@@ -242,7 +242,11 @@ class Options(ReportingOptions):
             "Available memory proportions are expected to be in a dictionary of "
             f'{{"IPU0": 0.5, ...}}, not {available_memory_proportion!r}.',
         )
-        note_accepted("Options.setAvailableMemoryProportion")
+        for key, proportion in available_memory_proportion.items():
+            require(
+                isinstance(proportion, (int, float)),
+                f"The available memory proportion of {key} must be a number, not {proportion!r}.",
+            )
         self.set(
             available_memory_proportion={
                 int(key.removeprefix(_IPU_PREFIX)): proportion

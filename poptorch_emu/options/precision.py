@@ -53,6 +53,8 @@ class _PrecisionOptions(OptionsDict):
     def setPartialsType(self, dtype: torch.dtype) -> _PrecisionOptions:
         """Sets the type in which products of matmul and convolution are summed (accepted).
 
+        The model of the machine reads it; sums here are float32.
+
         Replaces what `Training.setConvolutionDithering` has set, as PopTorch does.
 
         Raises:

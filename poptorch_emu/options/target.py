@@ -5,8 +5,12 @@ from __future__ import annotations
 from poptorch_emu.config import TargetKind
 from poptorch_emu.enums import ConnectionType
 from poptorch_emu.errors import compiler_error
+from poptorch_emu.machine.system import current_system
 from poptorch_emu.options.options import Options
-from poptorch_emu.runtime.devices import check_ipu_model_version, is_ipu_model_asked
+from poptorch_emu.runtime.devices import ipu_model_version, is_ipu_model_asked
+
+# Where there is no system, as `useOfflineIpuTarget` has it.
+_DEFAULT_VERSION = 2
 
 
 def target_of(options: Options) -> TargetKind:
@@ -18,7 +22,7 @@ def target_of(options: Options) -> TargetKind:
     is_model = options("use_model") if options.exists("use_model") else is_ipu_model_asked()
     is_offline = options.connection_type == ConnectionType.Never
     if is_model:
-        check_ipu_model_version()
+        ipu_model_version()
         _check_ipu_model(options, is_offline)
         return TargetKind.IPU_MODEL
     if is_offline and options.exists("ipu_id"):
@@ -27,6 +31,20 @@ def target_of(options: Options) -> TargetKind:
             f"Options.useIpuId({options('ipu_id')}) or choose another connection type."
         )
     return TargetKind.OFFLINE if is_offline else TargetKind.HARDWARE
+
+
+def ipu_version_of(options: Options, target: TargetKind) -> int:
+    """Returns the version of the IPUs that a model is compiled for: 1, 2 or 21.
+
+    Raises:
+        Error: the environment names a system that is not known.
+    """
+    if target is TargetKind.IPU_MODEL:
+        return ipu_model_version()
+    if target is TargetKind.OFFLINE and options.exists("ipu_version"):
+        version: int = options("ipu_version")
+        return version
+    return current_system().version or _DEFAULT_VERSION
 
 
 def _check_ipu_model(options: Options, is_offline: bool) -> None:

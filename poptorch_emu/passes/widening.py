@@ -1,4 +1,7 @@
-"""Computes an operation with float16 results in float32: widen, run, round."""
+"""Computes an operation with float16 results in float32: widen, run, round.
+
+An IPU computes it in float16; `ir/marks.py` says how the model of the machine can tell.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +14,7 @@ from torch import fx
 from torch.utils import _pytree as pytree
 
 from poptorch_emu.ir.graph import Graph, record_of
+from poptorch_emu.ir.marks import IS_WIDENED, IS_WIDENING
 
 aten = torch.ops.aten
 
@@ -29,6 +33,7 @@ class Widener:
     def widen(self, node: fx.Node) -> None:
         """Changes `node` in place to run in float32; its users get rounded results."""
         with self._graph.fx.inserting_before(node):
+            node.meta[IS_WIDENED] = True
             node.args, node.kwargs = pytree.tree_map(
                 lambda value: self._widened(value, node), (node.args, node.kwargs)
             )
@@ -45,6 +50,7 @@ class Widener:
         users = list(result.users)
         with self._graph.fx.inserting_after(result):
             rounded = self._rounded(result, result)
+        rounded.meta[IS_WIDENING] = True
         result.meta["val"] = _wide_fake(result.meta["val"])
         for user in users:
             user.replace_input_with(result, rounded)
@@ -66,6 +72,7 @@ class Widener:
                 _wide_fake(value.meta["val"]),
                 record,
             )
+            self._wide[key].meta[IS_WIDENING] = True
         return self._wide[key]
 
 

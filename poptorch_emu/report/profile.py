@@ -41,10 +41,10 @@ class RunEvent(Protocol):
 def write_profile(
     folder: Path, executable: Executable, segments: Sequence[str], events: Sequence[RunEvent]
 ) -> None:
-    """Writes `graph.txt`, `schedule.txt` and `trace.json` (Chrome's trace format) into `folder`.
+    """Writes graph, schedule and memory as text, and `trace.json` (Chrome's trace format).
 
     Args:
-        folder: made if it does not exist.
+        folder: for the files; made if it does not exist.
         executable: what ran.
         segments: name of each segment of the program.
         events: the actions of all calls.
@@ -52,6 +52,7 @@ def write_profile(
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "graph.txt").write_text(to_text(executable.graph) + "\n")
     (folder / "schedule.txt").write_text(to_grid(executable.schedule) + "\n")
+    (folder / "memory.txt").write_text(f"{executable.tiles}\n")
     trace = {"traceEvents": [_trace_event(event, segments) for event in events]}
     (folder / "trace.json").write_text(json.dumps(trace))
 

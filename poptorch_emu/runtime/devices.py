@@ -13,14 +13,13 @@ import threading
 import time
 import weakref
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import cache, partial
 
 from poptorch_emu.environment import integer_of
 from poptorch_emu.errors import Error, compiler_error
 from poptorch_emu.log import compiler_logger, logger
+from poptorch_emu.machine.system import SYSTEM_VARIABLE, SYSTEMS, System, current_system
 
-_SYSTEM_VARIABLE = "POPTORCH_EMU_SYSTEM"
 _WAIT_VARIABLE = "POPTORCH_WAIT_FOR_IPU"
 _MODEL_VARIABLES = ("POPTORCH_IPU_MODEL", "POPTORCH_SMALL_IPU_MODEL")
 _MODEL_VERSION_VARIABLE = "POPTORCH_IPU_MODEL_VERSION"
@@ -29,64 +28,6 @@ _MODEL_VERSION_VARIABLE = "POPTORCH_IPU_MODEL_VERSION"
 WAIT_INTERVAL_SECONDS = 15.0
 
 _MODEL_VERSIONS = ("ipu1", "ipu2", "ipu21")
-
-
-@dataclass(frozen=True)
-class System:
-    """A machine with IPUs; `version` is 1, 2 or, for Bow, 21."""
-
-    name: str
-    num_ipus: int
-    version: int
-
-    def devices(self) -> list[range]:
-        """Returns the IPUs of each device, by the device's number."""
-        sizes = [1 << power for power in range(self.num_ipus.bit_length())]
-        return [
-            range(first, first + size)
-            for size in sizes
-            for first in range(0, self.num_ipus - size + 1, size)
-        ]
-
-
-DEFAULT_SYSTEM = "mk2-pod16"
-
-# Source: Graphcore's product names, which give the number of IPUs.
-SYSTEMS = {
-    system.name: system
-    for system in (
-        System("none", 0, 0),
-        System("mk1-c2", 2, 1),
-        System("mk1-pod16", 16, 1),
-        System("mk2-m2000", 4, 2),
-        System("mk2-pod4", 4, 2),
-        System("mk2-pod8", 8, 2),
-        System("mk2-pod16", 16, 2),
-        System("mk2-pod32", 32, 2),
-        System("mk2-pod64", 64, 2),
-        System("bow-2000", 4, 21),
-        System("bow-pod4", 4, 21),
-        System("bow-pod8", 8, 21),
-        System("bow-pod16", 16, 21),
-        System("bow-pod32", 32, 21),
-        System("bow-pod64", 64, 21),
-    )
-}
-
-
-def current_system() -> System:
-    """Returns the virtual system that `POPTORCH_EMU_SYSTEM` names, by default a Mk2 Pod16.
-
-    Raises:
-        Error: there is no system of that name.
-    """
-    name = os.environ.get(_SYSTEM_VARIABLE) or DEFAULT_SYSTEM
-    if name not in SYSTEMS:
-        raise compiler_error(
-            f"{_SYSTEM_VARIABLE} is '{name}', which is no virtual system. Choose one of "
-            f"{', '.join(SYSTEMS)}."
-        )
-    return SYSTEMS[name]
 
 
 def is_ipu_model_asked() -> bool:
@@ -98,8 +39,8 @@ def is_ipu_model_asked() -> bool:
     return any(integer_of(variable) != 0 for variable in _MODEL_VARIABLES)
 
 
-def check_ipu_model_version() -> None:
-    """Checks which IPU the IPU Model is to be a model of.
+def ipu_model_version() -> int:
+    """Returns the version of the IPU that the IPU Model is to be a model of.
 
     Raises:
         Error: `POPTORCH_IPU_MODEL_VERSION` names no known one.
@@ -110,6 +51,7 @@ def check_ipu_model_version() -> None:
             "Invalid IPU model version. Valid versions: ipu1, ipu2, ipu21. "
             f"{_MODEL_VERSION_VARIABLE} is '{version}'."
         )
+    return int(version.removeprefix("ipu"))
 
 
 def is_hardware_available(num_ipus: int = 1) -> bool:
@@ -132,7 +74,7 @@ def hardware_version(num_ipus: int = 1) -> int:
     if not is_hardware_available(num_ipus):
         raise AssertionError(
             "No IPU hardware available on this system: the virtual system is "
-            f"'{current_system().name}'. Choose another with {_SYSTEM_VARIABLE}, and leave "
+            f"'{current_system().name}'. Choose another with {SYSTEM_VARIABLE}, and leave "
             f"{' and '.join(_MODEL_VARIABLES)} unset."
         )
     return current_system().version
@@ -246,7 +188,7 @@ def _failure(num_ipus: int, state: str, system: System) -> Error:
     return compiler_error(
         f"Failed to acquire {num_ipus} IPU(s) of the virtual system '{system.name}': {state}. "
         "Detach or destroy another model (detachFromDevice(), destroy()), choose a larger system "
-        f"with {_SYSTEM_VARIABLE} ({', '.join(SYSTEMS)}), set {_WAIT_VARIABLE}=1 to wait, or run "
+        f"with {SYSTEM_VARIABLE} ({', '.join(SYSTEMS)}), set {_WAIT_VARIABLE}=1 to wait, or run "
         "without one: poptorch.Options().useIpuModel(True)."
     )
 
@@ -258,5 +200,5 @@ def _tell_once(name: str) -> None:
         "This is poptorch_emu: models run on this computer, on the virtual IPU system '%s'. Choose "
         "another with %s.",
         name,
-        _SYSTEM_VARIABLE,
+        SYSTEM_VARIABLE,
     )

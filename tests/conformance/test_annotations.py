@@ -198,7 +198,7 @@ def test_attributes_when_not_in_a_dictionary_then_error():
         poptorch.Attribute(__outline=3)
 
 
-@pytest.mark.feature("set_available_memory", fidelity="accepted")
+@pytest.mark.feature("set_available_memory", fidelity="modelled")
 def test_available_memory_when_set_then_the_record_of_the_operation_says_it():
     def forward(model, x):
         product = poptorch.set_available_memory(x @ x, 0.2)

@@ -1,6 +1,7 @@
 """From options about memory and strategies to the immutable configuration of a compilation."""
 
 import pytest
+import torch
 
 from poptorch_emu.config import (
     LocationConfig,
@@ -68,8 +69,8 @@ def test_location_when_tensor_is_small_then_stays_on_chip(elements, is_remote):
     assert not TensorLocation(min_elements_off_chip=8).is_remote(elements)
 
 
-@pytest.mark.feature("Options.setAvailableMemoryProportion", fidelity="accepted")
-@pytest.mark.feature("enableOutlining, outlineThreshold", fidelity="accepted")
+@pytest.mark.feature("Options.setAvailableMemoryProportion", fidelity="modelled")
+@pytest.mark.feature("enableOutlining, outlineThreshold", fidelity="modelled")
 def test_freeze_when_machine_options_are_set_then_are_recorded():
     options = Options()
     options.TensorLocations.numIOTiles(64)
@@ -84,6 +85,48 @@ def test_freeze_when_machine_options_are_set_then_are_recorded():
         is_outlined=False,
         outline_threshold=10.0,
     )
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        (lambda o: None, False),
+        (lambda o: o.Precision.setPartialsType(torch.half), True),
+        (lambda o: o.Precision.setPartialsType(torch.float), False),
+        (lambda o: o._Popart.set("partialsTypeMatMuls", "half"), True),
+    ],
+    ids=["default", "half", "float", "backend"],
+)
+def test_freeze_when_sums_are_half_then_is_recorded(change, expected):
+    options = Options()
+    change(options)
+    assert frozen(options).machine.has_half_sums == expected
+
+
+@pytest.mark.parametrize(
+    ("change", "environment", "version"),
+    [
+        (lambda o: None, {}, 2),
+        (lambda o: None, {"POPTORCH_EMU_SYSTEM": "bow-pod16"}, 21),
+        (lambda o: None, {"POPTORCH_EMU_SYSTEM": "none"}, 2),
+        (lambda o: o.useOfflineIpuTarget(1), {"POPTORCH_EMU_SYSTEM": "bow-pod16"}, 1),
+        (lambda o: o.useIpuModel(True), {"POPTORCH_IPU_MODEL_VERSION": "ipu21"}, 21),
+    ],
+    ids=["default", "system", "no system", "offline", "IPU Model"],
+)
+def test_freeze_then_knows_the_version_of_the_ipus(monkeypatch, change, environment, version):
+    for name in ("POPTORCH_EMU_SYSTEM", "POPTORCH_IPU_MODEL", "POPTORCH_IPU_MODEL_VERSION"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    options = Options()
+    change(options)
+    assert frozen(options).machine.version == version
+
+
+def test_proportion_when_it_is_no_number_then_error():
+    with pytest.raises(AssertionError, match="proportion of IPU0 must be a number, not '0.2'"):
+        Options().setAvailableMemoryProportion({"IPU0": "0.2"})
 
 
 @pytest.mark.parametrize(

@@ -5,8 +5,9 @@ import gc
 import pytest
 
 from poptorch_emu.errors import Error
+from poptorch_emu.machine.system import SYSTEMS, System
 from poptorch_emu.runtime import devices
-from poptorch_emu.runtime.devices import SYSTEMS, System, acquire, num_busy_ipus
+from poptorch_emu.runtime.devices import acquire, num_busy_ipus
 
 
 @pytest.fixture(autouse=True)

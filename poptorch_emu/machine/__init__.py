@@ -1,0 +1,1 @@
+"""What the hardware is and what things take there: chips, systems, costs, memory of tiles."""

@@ -1,0 +1,1 @@
+"""What operations take on the tiles of one IPU."""

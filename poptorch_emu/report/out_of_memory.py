@@ -1,0 +1,65 @@
+"""Says that a model would not fit on the machine: a warning, or the error that a user had then."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from poptorch_emu.compile.executable import Executable
+from poptorch_emu.config import TargetKind
+from poptorch_emu.errors import compiler_error
+from poptorch_emu.log import compiler_logger
+from poptorch_emu.report.profile import write_profile
+
+_VARIABLE = "POPTORCH_EMU_OOM"
+_WARN, _ERROR, _OFF = "warn", "error", "off"
+_ERROR_TYPE = "graph_memory_allocation_error"
+
+_ADVICE = (
+    "Spread the model over more IPUs, recompute activations, use a smaller micro-batch or half "
+    "precision, shard or move optimizer state (TensorLocations), or lower "
+    "setAvailableMemoryProportion."
+)
+
+
+def check_memory(executable: Executable, profile_folder: Path | None) -> None:
+    """Reports a model that the tiles of the machine could not hold (modelled).
+
+    By default that is one warning, with the table of what takes the space, and the model runs.
+    The IPU Model has no such limit.
+
+    Args:
+        executable: just compiled or loaded.
+        profile_folder: where to write what is known of it, if it is refused.
+
+    Raises:
+        Error: it does not fit, and `POPTORCH_EMU_OOM` is `error`; or that variable is neither
+            `warn`, `error` nor `off`.
+    """
+    mode = os.environ.get(_VARIABLE, _WARN)
+    if mode not in (_WARN, _ERROR, _OFF):
+        raise compiler_error(
+            f"{_VARIABLE} is '{mode}', which is none of {_WARN}, {_ERROR} and {_OFF}."
+        )
+    is_limited = executable.config.target is not TargetKind.IPU_MODEL
+    if mode == _OFF or not is_limited or not executable.shortages:
+        return
+    lines = [f"Memory allocation error : {executable.shortages[0]}."]
+    lines += [f"{shortage}." for shortage in executable.shortages[1:]]
+    if mode == _ERROR:
+        if profile_folder is not None:
+            write_profile(profile_folder, executable, (), ())
+            lines.append(
+                "Out of memory: Cannot fit all variable data onto one or more tiles. Profile saved "
+                f"to: {profile_folder}"
+            )
+            compiler_logger.error(
+                "Out of memory, the graph profile is available here: %s", profile_folder
+            )
+        text = "\n".join([*lines, _ADVICE, str(executable.tiles)])
+        raise compiler_error(text, type=_ERROR_TYPE)
+    lines.append(
+        f"By the memory model this would not fit on the machine; it runs here all the same. "
+        f"{_ADVICE} {_VARIABLE}=error makes this an error, {_VARIABLE}=off says nothing."
+    )
+    compiler_logger.warning("%s", "\n".join([*lines, str(executable.tiles)]))

@@ -1,0 +1,171 @@
+"""The plan of a product against a scalar search, published speeds and a derived table.
+
+Sources: hardware.md 2.2 (search and table), 6.1 C05 (speeds, read off a published figure).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from statistics import mean
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from poptorch_emu.machine.costs.product import Precision, Product, Window, plan_product
+from poptorch_emu.machine.ipu import BOW, MK2
+
+# Bytes of an operand and of a sum, inputs and outputs of a block.
+UNITS = {
+    Precision.HALF: (2, 2, 16, 16),
+    Precision.MIXED: (2, 4, 16, 8),
+    Precision.FLOAT: (4, 4, 8, 16),
+}
+
+
+def worker_cycles(precision: Precision, rows: int) -> int:
+    if precision is Precision.FLOAT:
+        return {0: 24, 1: 47, 2: 46}.get(rows, 46 + 8 * (rows - 3))
+    return {0: 14, 1: 25, 2: 34}.get(rows, 30 + 4 * (rows - 3))
+
+
+def up(value: int, divisor: int) -> int:
+    return math.ceil(value / divisor)
+
+
+def scalar_search(product: Product, tiles: int, bound: float) -> tuple[float, int, int] | None:
+    """Returns cycles, bytes and serial parts of the best plan, found by trying all of them."""
+    eb, pb, ig, cu = UNITS[product.precision]
+    best = None
+    for serial in (1, 2, 4, 8, 16, 32):
+        for split_out in range(1, tiles + 1):
+            for split_in in range(1, tiles // split_out + 1):
+                so, sk = split_out, split_in
+                sr = min(product.rows, tiles // (so * sk))
+                r = up(product.rows, sr)
+                groups = up(up(product.columns, cu), serial)
+                og, kg = up(groups, so), up(up(product.reduced, ig), sk)
+                o, k = og * cu, kg * ig
+                so, sk, sr = up(groups, og), up(up(product.reduced, ig), kg), up(product.rows, r)
+                memory = r * k * eb + k * o * eb + r * o * pb * (2 if sk > 1 else 1)
+                if memory > bound:
+                    continue
+                load = cu * ig * eb // 8
+                worker = worker_cycles(product.precision, up(r, 6))
+                compute = 92 + 16 * kg + kg * og * (26 + load + 6 * worker)
+                moved = r * k * eb * (1 - 1 / so) / (4 if so % 2 else 8)
+                moved += k * o * eb * (1 - 1 / sr) / 4 + r * o * pb * (1 - 1 / sk) / 4
+                reduction = 3 * (20 + up(r * o, sk) * sk * pb / 8) if sk > 1 else 0
+                sliced = k * o * eb / (8 * sr) + 300 if serial > 1 else 0
+                cycles = serial * (compute + moved + reduction + sliced) + 1500
+                if best is None or cycles < best[0]:
+                    best = (cycles, memory, serial)
+        if best is not None and serial >= 4:
+            break
+    return best
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    rows=st.integers(1, 300),
+    reduced=st.integers(1, 300),
+    columns=st.integers(1, 300),
+    precision=st.sampled_from(Precision),
+    tiles=st.integers(1, 40),
+    proportion=st.sampled_from([0.01, 0.05, 0.3, 0.6]),
+)
+def test_plan_then_is_the_best_of_all(rows, reduced, columns, precision, tiles, proportion) -> None:
+    product = Product(rows, reduced, columns, precision)
+    found = plan_product(product, MK2, tiles, proportion)
+    bound = proportion * MK2.tile_bytes
+    while (expected := scalar_search(product, tiles, bound)) is None:
+        bound = 2 * bound if bound < 2 * MK2.tile_bytes else math.inf
+    assert found.cycles == round(expected[0])
+    # Of several plans as fast, either may be taken.
+    assert found.temporary_bytes <= bound
+
+
+PUBLISHED = {
+    # Teraflops of a product of `rows` with a square matrix; `None` where there is no point.
+    (Precision.HALF, 1024): [6.1, None, 20.5, None, 45.9, None, 89.9, None, 121, 154, 181, 207, 224,
+                             225],
+    (Precision.HALF, 4096): [18.5, None, 61.7, None, 131, None, 176, None, None, 225],
+    (Precision.FLOAT, 1024): [3.7, 6.5, 11.1, 16.2, 21.2, 29.2, 34.3, 36.3, 43.6, 49.9, 55.5, 57.1,
+                              58.6, 58.6],
+    (Precision.FLOAT, 4096): [7.1, 12.4, 22.3, 31.7, 41.4, 48.6, 52.7, 54.1, 55.6, 57.1, 58.6],
+}  # fmt: skip
+
+
+def test_cycles_then_are_near_published_speeds() -> None:
+    errors = []
+    for (precision, width), speeds in PUBLISHED.items():
+        for power, teraflops in enumerate(speeds):
+            if teraflops is not None:
+                rows = 4 << power
+                plan = plan_product(Product(rows, width, width, precision), BOW, BOW.num_tiles)
+                flops = 2 * rows * width * width
+                errors.append(flops / plan.cycles * BOW.clock_hz / 1e12 / teraflops - 1)
+    assert len(errors) == 40
+    assert mean(map(abs, errors)) < 0.056
+    assert abs(mean(errors)) < 0.015
+    assert max(map(abs, errors)) < 0.16
+
+
+@pytest.mark.parametrize(
+    ("proportion", "precision", "cycles", "serial_parts", "kib"),
+    [
+        (0.6, Precision.HALF, 95_600, 1, 200),
+        (0.6, Precision.MIXED, 165_400, 1, 248),
+        (0.3, Precision.HALF, 97_000, 1, 159),
+        (0.3, Precision.MIXED, 179_900, 2, 139),
+        (0.15, Precision.HALF, 124_500, 4, 74),
+        (0.15, Precision.MIXED, 202_600, 4, 88),
+        (0.10, Precision.HALF, 150_800, 4, 62),
+        (0.10, Precision.MIXED, 240_600, 8, 62),
+        (0.05, Precision.HALF, 178_100, 16, 26),
+        (0.05, Precision.MIXED, 301_000, 16, 31),
+        (0.025, Precision.HALF, 223_300, 32, 15),
+        (0.025, Precision.MIXED, 301_000, 16, 31),  # No plan: the bound is doubled.
+    ],
+)
+def test_plan_when_the_bound_gets_smaller_then_trades_cycles_for_memory(
+    proportion, precision, cycles, serial_parts, kib
+) -> None:
+    plan = plan_product(Product(1024, 1024, 4096, precision), BOW, BOW.num_tiles, proportion)
+    assert plan.cycles == pytest.approx(cycles, abs=60)
+    assert plan.serial_parts == serial_parts
+    assert plan.temporary_bytes / 1024 == pytest.approx(kib, abs=0.7)
+
+
+def test_batched_product_then_each_has_its_share_of_the_tiles() -> None:
+    one = Product(128, 64, 128, Precision.HALF)
+    shared = plan_product(replace(one, count=16), MK2, MK2.num_tiles)
+    assert shared == plan_product(one, MK2, MK2.num_tiles // 16)
+
+
+def test_batched_product_when_there_are_more_than_tiles_then_takes_turns() -> None:
+    one = Product(16, 16, 16, Precision.FLOAT)
+    alone = plan_product(one, MK2, 1)
+    found = plan_product(replace(one, count=25), MK2, 10)
+    assert found.cycles - 1500 == 3 * (alone.cycles - 1500)
+
+
+@pytest.mark.parametrize("stride", [1, 2])
+def test_convolution_when_its_window_is_a_point_then_is_a_product(stride: int) -> None:
+    product = Product(1000, 64, 64, Precision.HALF)
+    point = replace(product, window=Window(1, 1, stride, stride))
+    assert plan_product(point, MK2, MK2.num_tiles) == plan_product(product, MK2, MK2.num_tiles)
+
+
+def test_convolution_when_its_window_grows_then_needs_weights_and_a_halo() -> None:
+    """On one tile: 9 positions of weights, and 18 x 18 inputs for 16 x 16 outputs."""
+    product = Product(256, 16, 16, Precision.HALF, window=Window(3, 3))
+    plan = plan_product(product, MK2, 1)
+    assert plan.temporary_bytes == 18 * 18 * 16 * 2 + 9 * 16 * 16 * 2 + 256 * 16 * 2
+    assert plan.result_bytes == 256 * 16 * 2
+
+
+def test_result_when_sums_are_wider_than_operands_then_is_apart() -> None:
+    assert plan_product(Product(64, 64, 64, Precision.MIXED), MK2, 4).result_bytes == 0
+    assert plan_product(Product(64, 64, 64, Precision.FLOAT), MK2, 4).result_bytes > 0
