@@ -129,7 +129,8 @@ class MachineConfig:
         is_outlined: whether equal parts of the code are stored once.
         outline_threshold: how much a part must save for that.
         version: of the IPUs: 1, 2 or, for Bow, 21.
-        has_half_sums: whether products of half numbers are summed in half precision.
+        has_half_products: whether products of half matrices are summed in half precision.
+        has_half_convolutions: whether convolutions of half numbers are.
     """
 
     num_io_tiles: int = 0
@@ -138,7 +139,8 @@ class MachineConfig:
     is_outlined: bool = True
     outline_threshold: float = 1.0
     version: int = 2
-    has_half_sums: bool = False
+    has_half_products: bool = False
+    has_half_convolutions: bool = False
 
 
 class TargetKind(Enum):

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader as TorchDataLoader
 from torch.utils.data import Dataset, IterableDataset, Sampler, default_collate
+from torch.utils.data.dataloader import _SingleProcessDataLoaderIter as _TorchIterator
 
 from poptorch_emu.data_accessor import AsynchronousDataAccessor
 from poptorch_emu.enums import DataLoaderMode
@@ -244,9 +245,10 @@ class DataLoader(TorchDataLoader[Any]):
         """
         batches = iter(self)
         # PyTorch counts the elements of an iterable dataset beside the mark.
-        if not self._hands_on_at_once or isinstance(self.dataset, IterableDataset):
+        is_counted = isinstance(self.dataset, IterableDataset)
+        if is_counted or not self._hands_on_at_once or type(batches) is not _TorchIterator:
             return batches
-        return _results_of(batches._next_data)  # type: ignore[attr-defined]
+        return _results_of(batches._next_data)
 
     @property
     def _hands_on_at_once(self) -> bool:

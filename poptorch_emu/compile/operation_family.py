@@ -13,19 +13,26 @@ from poptorch_emu.compile.workspace import is_view
 from poptorch_emu.ir.marks import IS_WIDENED, IS_WIDENING
 from poptorch_emu.machine.costs.code import Family, OperationCode, used_fraction
 
-# By the operator's name without overload; what begins with one of these, the longest first.
+# Operators whose arguments `operation_products.py` knows, by name without overload.
+_FAMILY_OF_NAME = {
+    **dict.fromkeys(
+        ("mm", "addmm", "bmm", "baddbmm", "addbmm", "mv", "addmv", "dot"), Family.PRODUCT
+    ),
+    **dict.fromkeys(("convolution", "convolution_backward"), Family.CONVOLUTION),
+    **dict.fromkeys(("rnn_layer", "rnn_layer_backward"), Family.RECURRENT),
+    **dict.fromkeys(
+        (
+            "_scaled_dot_product_flash_attention_for_cpu",
+            "_scaled_dot_product_flash_attention_for_cpu_backward",
+        ),
+        Family.ATTENTION,
+    ),
+    "sum": Family.REDUCTION,
+    "cat": Family.COPY,
+}
+
+# Others, by how their names begin.
 _FAMILY_OF_PREFIX = {
-    "_scaled_dot_product": Family.ATTENTION,
-    "convolution": Family.CONVOLUTION,
-    "rnn_layer": Family.RECURRENT,
-    "mm": Family.PRODUCT,
-    "addmm": Family.PRODUCT,
-    "bmm": Family.PRODUCT,
-    "baddbmm": Family.PRODUCT,
-    "addbmm": Family.PRODUCT,
-    "mv": Family.PRODUCT,
-    "addmv": Family.PRODUCT,
-    "dot": Family.PRODUCT,
     "_softmax": Family.SOFTMAX,
     "_log_softmax": Family.SOFTMAX,
     "_safe_softmax": Family.SOFTMAX,
@@ -34,7 +41,6 @@ _FAMILY_OF_PREFIX = {
     "native_batch_norm": Family.NORM,
     "_native_batch_norm": Family.NORM,
     "nll_loss": Family.LOSS,
-    "nll_loss2d": Family.LOSS,
     "ctc_": Family.LOSS,
     "_ctc_loss": Family.LOSS,
     "embedding": Family.GATHER,
@@ -48,7 +54,6 @@ _FAMILY_OF_PREFIX = {
     "median": Family.SORT,
     "argmax": Family.SORT,
     "argmin": Family.SORT,
-    "sum": Family.REDUCTION,
     "mean": Family.REDUCTION,
     "cumsum": Family.REDUCTION,
     "max_pool": Family.POOL,
@@ -58,7 +63,6 @@ _FAMILY_OF_PREFIX = {
     "upsample": Family.POOL,
     "_to_copy": Family.CAST,
     "clone": Family.COPY,
-    "cat": Family.COPY,
     "constant_pad": Family.COPY,
     "repeat": Family.COPY,
     "flip": Family.COPY,
@@ -67,7 +71,7 @@ _FAMILY_OF_PREFIX = {
     "select": Family.COPY,
     "as_strided": Family.COPY,
 }
-_PREFIXES = sorted(_FAMILY_OF_PREFIX, key=len, reverse=True)
+_NAMESPACES = ("aten", "poptorch_emu")
 
 
 def family_of(node: fx.Node) -> Family:
@@ -86,12 +90,15 @@ def _family_of_target(target: torch._ops.OpOverload) -> Family | None:
     """Returns the family of an operator, `None` where the operands' shapes decide."""
     if is_view(target):
         return Family.VIEW
-    if str(target._schema.name).startswith("poptorch_emu::") and _draws(target):
-        return Family.RANDOM
-    name = _bare_name(target)
-    for prefix in _PREFIXES:
-        if name.startswith(prefix) and not (len(prefix) < 4 and name != prefix):
-            return _FAMILY_OF_PREFIX[prefix]
+    if target.namespace in _NAMESPACES:
+        name = _bare_name(target)
+        if target.namespace == "poptorch_emu" and _draws(target):
+            return Family.RANDOM
+        if name in _FAMILY_OF_NAME:
+            return _FAMILY_OF_NAME[name]
+        for prefix, family in _FAMILY_OF_PREFIX.items():
+            if name.startswith(prefix):
+                return family
     return Family.REDUCTION if torch.Tag.reduction in target.tags else None
 
 

@@ -39,7 +39,7 @@ def products_of(node: fx.Node, has_half_sums: bool) -> list[Product]:
         return []
     numbers = [v for v in tensors_of(node.all_input_nodes) if v.is_floating_point()]
     precision = Precision.FLOAT
-    if all(item_bytes(node, value) == torch.half.itemsize for value in numbers):
+    if numbers and all(item_bytes(node, value) == torch.half.itemsize for value in numbers):
         precision = Precision.HALF if has_half_sums else Precision.MIXED
     found = makers[family](node, precision)
     return [
@@ -62,23 +62,21 @@ def _matrix_products(node: fx.Node, precision: Precision) -> Iterator[Product]:
 
 def _convolutions(node: fx.Node, precision: Precision) -> Iterator[Product]:
     """Yields the forward convolution, or the gradients of input and weight that are asked for."""
-    is_backward = bare_name(node) == "convolution_backward"
     arguments: Any = node.args
-    if not is_backward:
-        source, weight = (arguments[index].meta["val"] for index in range(2))
-        stride, is_transposed, groups = arguments[3], arguments[6], arguments[8]
-        result = node.meta["val"]
-        yield from _one_convolution(
-            source, weight, result, stride, is_transposed, groups, precision
-        )
+    if bare_name(node) == "convolution_backward":
+        yield from _gradients(arguments, precision)
         return
+    source, weight = (arguments[index].meta["val"] for index in range(2))
+    stride, is_transposed, groups = (arguments[index] for index in (3, 6, 8))
+    yield _convolution(source, weight, node.meta["val"], stride, is_transposed, groups, precision)
+
+
+def _gradients(arguments: Any, precision: Precision) -> Iterator[Product]:
     gradient, source, weight = (arguments[index].meta["val"] for index in range(3))
     stride, is_transposed, groups, wanted = (arguments[index] for index in (4, 7, 9, 10))
     if wanted[0]:
         # Input and output change places; so do the two kinds of convolution.
-        yield from _one_convolution(
-            gradient, weight, source, stride, not is_transposed, groups, precision
-        )
+        yield _convolution(gradient, weight, source, stride, not is_transposed, groups, precision)
     if wanted[1]:
         points = math.prod(gradient.shape[2:]) * gradient.shape[0]
         small, large = source.shape[1] // groups, gradient.shape[1] // groups
@@ -86,7 +84,7 @@ def _convolutions(node: fx.Node, precision: Precision) -> Iterator[Product]:
         yield Product(positions * small, points, large, precision, groups)
 
 
-def _one_convolution(
+def _convolution(
     source: torch.Tensor,
     weight: torch.Tensor,
     result: torch.Tensor,
@@ -94,7 +92,7 @@ def _one_convolution(
     is_transposed: bool,
     groups: int,
     precision: Precision,
-) -> Iterator[Product]:
+) -> Product:
     points = result.shape[0] * math.prod(result.shape[2:])
     sizes, steps = list(weight.shape[2:]), list(stride)
     steps = steps * len(sizes) if len(steps) == 1 else steps
@@ -105,7 +103,7 @@ def _one_convolution(
         if is_transposed
         else Window(height, sizes[-1], row_step, steps[-1])
     )
-    yield Product(
+    return Product(
         points, source.shape[1] // groups, result.shape[1] // groups, precision, groups, window
     )
 
@@ -120,14 +118,16 @@ def _attention(node: fx.Node, precision: Precision) -> Iterator[Product]:
 
 
 def _recurrent(node: fx.Node, precision: Precision) -> Iterator[Product]:
-    """Yields the products of all steps' inputs, and of the hidden state in one step."""
-    matrices = [value for value in tensors_of(node.all_input_nodes) if value.dim() == 2]
-    sequence = next(value for value in tensors_of(node.all_input_nodes) if value.dim() == 3)
-    steps, rows = sequence.shape[:2]
-    is_backward = "backward" in bare_name(node)
-    for index, weight in enumerate(matrices[:2]):
-        count = steps * rows if index == 0 else rows
-        columns, reduced = weight.shape
-        yield Product(count, reduced, columns, precision)
-        if is_backward:
-            yield Product(reduced, steps * rows, columns, precision)
+    """Yields the products of all steps' inputs, and of the hidden state in one step.
+
+    Before the lists of states and weights stands the sequence, (steps, rows, features).
+    """
+    arguments: Any = node.args
+    first = next(index for index, item in enumerate(arguments) if isinstance(item, (list, tuple)))
+    steps, rows = arguments[first - 1].meta["val"].shape[:2]
+    input_weight, hidden_weight = (item.meta["val"] for item in arguments[first + 1][:2])
+    for count, weight in ((steps * rows, input_weight), (rows, hidden_weight)):
+        yield Product(count, weight.shape[1], weight.shape[0], precision)
+    if "backward" in bare_name(node):
+        for weight in (input_weight, hidden_weight):
+            yield Product(weight.shape[1], steps * rows, weight.shape[0], precision)

@@ -12,11 +12,13 @@ from torch import fx
 
 from poptorch_emu.compile.inventory import Inventory
 from poptorch_emu.compile.memory_plan import Content, MemoryPlan, Store
+from poptorch_emu.compile.operation_family import family_of
 from poptorch_emu.compile.operation_products import products_of
 from poptorch_emu.compile.tile_liveness import Walk, machine_bytes
 from poptorch_emu.compile.tile_program import program_bytes
 from poptorch_emu.compile.tile_stash import Stashes
 from poptorch_emu.ir.graph import SinkKind, SourceKind, record_of
+from poptorch_emu.machine.costs.code import Family
 from poptorch_emu.machine.costs.product import DEFAULT_PROPORTION, plan_product
 from poptorch_emu.machine.ipu import IPU_OF_VERSION
 from poptorch_emu.machine.tile_memory import IpuMemory, Peak, TileMemory
@@ -118,10 +120,12 @@ def _temporary_bytes(inventory: Inventory, ipu: int, num_tiles: int, node: fx.No
     if proportion is None:
         of_ipu = dict(machine.available_memory_proportion)
         proportion = of_ipu.get(inventory.placed.ipu_ids[ipu], DEFAULT_PROPORTION)
+    is_convolution = family_of(node) is Family.CONVOLUTION
+    has_half_sums = machine.has_half_convolutions if is_convolution else machine.has_half_products
     chip = IPU_OF_VERSION[machine.version]
     plans = (
         plan_product(product, chip, num_tiles, proportion)
-        for product in products_of(node, machine.has_half_sums)
+        for product in products_of(node, has_half_sums)
     )
     return max((plan.temporary_bytes - plan.result_bytes for plan in plans), default=0)
 

@@ -94,6 +94,7 @@ class _State:
         """Makes room for the results, which may be that of an argument that is not needed again."""
         family = family_of(instruction.node)
         reusable = self._reusable(instruction) if family in _IN_PLACE else 0
+        # The last one: before the tensor that is rounded stands the generator.
         base = list(instruction.reads())[-1:] if family is Family.VIEW else []
         self._saved_bytes = 0
         for output in instruction.outputs:

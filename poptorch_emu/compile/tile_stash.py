@@ -73,18 +73,26 @@ class Stashes:
     def bytes_of(self, link: LinkPlan) -> dict[fx.Node, int]:
         """Returns the bytes of each value of a link; of values in the same memory one has them.
 
-        A view of a weight takes none.
+        A view of a weight takes none, one of an input as much as the whole input.
         """
-        producer = self._inventory.cut.segments[link.producer]
-        storage, loaded = storage_of(producer), set(producer.loads.values())
+        segments = self._inventory.cut.segments
+        producer, consumer = segments[link.producer], segments[link.consumer]
+        storage = storage_of(producer)
+        loaded = {register: source for source, register in producer.loads.items()}
         owners: dict[int, fx.Node] = {}
         sizes = dict.fromkeys(link.nodes, 0)
         for node in link.nodes:
             register = producer.registers[node]
             root = storage.get(register, register)
-            if root not in loaded:
-                owner = owners.setdefault(root, node)
-                sizes[owner] = max(sizes[owner], machine_bytes(node))
+            source = loaded.get(root)
+            if source is None:
+                size = machine_bytes(node)
+            elif source.kind is SourceKind.INPUT and source not in consumer.loads:
+                size = machine_bytes(self.input_of[source])
+            else:
+                continue
+            owner = owners.setdefault(root, node)
+            sizes[owner] = max(sizes[owner], size)
         return sizes
 
     def _on_chip(self, ipu: int) -> Iterator[_Stash]:

@@ -15,7 +15,9 @@ from poptorch_emu.config import (
     WeightGroups,
 )
 from poptorch_emu.enums import MeanReductionStrategy, OutputMode, ReductionType
+from poptorch_emu.errors import compiler_error
 from poptorch_emu.log import compiler_logger
+from poptorch_emu.machine.ipu import IPU_OF_VERSION
 from poptorch_emu.options.options import Options
 from poptorch_emu.options.popart import validate_options
 from poptorch_emu.options.strategies import strategy_config
@@ -134,28 +136,37 @@ def _recomputation(backend: dict[str, Any]) -> Recomputation | None:
 
 
 def _machine(options: Options, target: TargetKind) -> MachineConfig:
-    backend, locations = options._Popart.options, options.TensorLocations
+    backend = options._Popart.options
     default = MachineConfig()
     depth = max(
         backend.get("defaultBufferingDepth", 1), backend.get("defaultPrefetchBufferingDepth", 1)
     )
+    convolution_options = backend.get("convolutionOptions", {})
+    version = ipu_version_of(options, target)
     return MachineConfig(
-        num_io_tiles=(
-            locations("numIOTiles")
-            if locations.exists("numIOTiles")
-            else backend.get("numIOTiles", 0)
+        num_io_tiles=_num_io_tiles(options, IPU_OF_VERSION[version].num_tiles),
+        available_memory_proportion=tuple(
+            (ipu, float(part)) for ipu, part in sorted(options.available_memory_proportion.items())
         ),
-        available_memory_proportion=tuple(sorted(options.available_memory_proportion.items())),
         buffering_depth=_count("_Popart.set('defaultBufferingDepth', ...)", depth),
         is_outlined=backend.get("enableOutlining", default.is_outlined),
         outline_threshold=backend.get("outlineThreshold", default.outline_threshold),
-        version=ipu_version_of(options, target),
-        has_half_sums="half"
-        in (
-            backend.get("partialsTypeMatMuls"),
-            backend.get("convolutionOptions", {}).get("partialsType"),
-        ),
+        version=version,
+        has_half_products=backend.get("partialsTypeMatMuls") == "half",
+        has_half_convolutions=convolution_options.get("partialsType") == "half",
     )
+
+
+def _num_io_tiles(options: Options, num_tiles: int) -> int:
+    locations = options.TensorLocations
+    is_set = locations.exists("numIOTiles")
+    asked: int = locations("numIOTiles") if is_set else options._Popart.options.get("numIOTiles", 0)
+    if not 0 <= asked < num_tiles:
+        raise compiler_error(
+            f"numIOTiles is {asked}, but an IPU has {num_tiles} tiles, of which some must compute. "
+            "Set apart an even number between 32 and 192."
+        )
+    return asked
 
 
 def _anchors(options: Options) -> tuple[AnchorConfig, ...]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from numbers import Real
 from pathlib import Path
 from typing import Any
 
@@ -244,7 +245,7 @@ class Options(ReportingOptions):
         )
         for key, proportion in available_memory_proportion.items():
             require(
-                isinstance(proportion, (int, float)),
+                isinstance(proportion, (Real, torch.Tensor)),
                 f"The available memory proportion of {key} must be a number, not {proportion!r}.",
             )
         self.set(

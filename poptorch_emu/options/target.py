@@ -5,6 +5,7 @@ from __future__ import annotations
 from poptorch_emu.config import TargetKind
 from poptorch_emu.enums import ConnectionType
 from poptorch_emu.errors import compiler_error
+from poptorch_emu.machine.ipu import IPU_OF_VERSION
 from poptorch_emu.machine.system import current_system
 from poptorch_emu.options.options import Options
 from poptorch_emu.runtime.devices import ipu_model_version, is_ipu_model_asked
@@ -37,12 +38,17 @@ def ipu_version_of(options: Options, target: TargetKind) -> int:
     """Returns the version of the IPUs that a model is compiled for: 1, 2 or 21.
 
     Raises:
-        Error: the environment names a system that is not known.
+        Error: there is no such version, or no system of the name that the environment gives.
     """
     if target is TargetKind.IPU_MODEL:
         return ipu_model_version()
     if target is TargetKind.OFFLINE and options.exists("ipu_version"):
         version: int = options("ipu_version")
+        if version not in IPU_OF_VERSION:
+            raise compiler_error(
+                f"There is no IPU of version {version!r}: useOfflineIpuTarget takes one of "
+                f"{', '.join(map(str, IPU_OF_VERSION))}."
+            )
         return version
     return current_system().version or _DEFAULT_VERSION
 

@@ -36,7 +36,7 @@ def check_memory(executable: Executable, profile_folder: Path | None) -> None:
         Error: it does not fit, and `POPTORCH_EMU_OOM` is `error`; or that variable is neither
             `warn`, `error` nor `off`.
     """
-    mode = os.environ.get(_VARIABLE, _WARN)
+    mode = os.environ.get(_VARIABLE) or _WARN
     if mode not in (_WARN, _ERROR, _OFF):
         raise compiler_error(
             f"{_VARIABLE} is '{mode}', which is none of {_WARN}, {_ERROR} and {_OFF}."

@@ -205,10 +205,10 @@ class Accessor:
         element, and shrinks where the worker may have run out of slots meanwhile.
         """
         board = self._board
-        if not board.num_records:
+        if not board.num_waiting:
             time.sleep(self._nap_seconds)
             shortest_seconds = self._sleeps_seconds[0]
-            if not board.num_records:
+            if not board.num_waiting:
                 longest_seconds = max(_LONGEST_NAP_SECONDS, shortest_seconds)
                 grown_seconds = min(_NAP_GROWTH * self._nap_seconds, longest_seconds)
                 self._nap_seconds = grown_seconds if self._look() else shortest_seconds
@@ -220,9 +220,9 @@ class Accessor:
         """Waits for a record; returns whether one came before it was time to be woken."""
         for seconds in self._sleeps_seconds:
             time.sleep(seconds)
-            if self._board.num_records:
+            if self._board.num_waiting:
                 return True
-        while not self._board.num_records:
+        while not self._board.num_waiting:
             self._await_record()
         return False
 
@@ -230,7 +230,7 @@ class Accessor:
         if self._last_words is not None:
             raise self._failed(self._last_words)
         try:
-            self._last_words = self._board.wait(lambda: self._board.num_records > 0)
+            self._last_words = self._board.wait(lambda: self._board.num_waiting > 0)
         except LinkClosed:
             self._check_running()  # Another thread may have stopped it.
             self._last_words = _SILENT_END

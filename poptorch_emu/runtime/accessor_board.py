@@ -156,15 +156,18 @@ class AccessorBoard(_Board):
         self._change(_BEGUN, num_epochs)
 
     @property
-    def num_records(self) -> int:
-        """How many there are to take."""
+    def num_waiting(self) -> int:
+        """How many records there are to take."""
         published: int = self._words[_PUBLISHED]
         return published - self._num_taken
 
     @property
     def is_full(self) -> bool:
-        """Whether there are as many records as slots, so that the worker may wait for one."""
-        return self.num_records >= self._num_slots
+        """Whether as many records wait as there are slots: the worker may be waiting for one.
+
+        An epoch's end is a record, too, but has no slot.
+        """
+        return self.num_waiting >= self._num_slots
 
     def take(self) -> Record:
         """Returns the oldest record that was not taken."""

@@ -135,15 +135,16 @@ class _Producer:
 
     def _set_collate(self, dataset: Iterable[Any]) -> SlotCollate | None:
         """Has a loader that can do so make its batches in the slots."""
-        collate_into = getattr(dataset, "_collate_into", None)
+        # Of its own class: a wrapper may hand on any attribute, and change what it iterates.
+        collate_into = getattr(type(dataset), "_collate_into", None)
         if collate_into is None or self._settings.rebatched_rows is not None:
             return None
-        collate: SlotCollate | None = collate_into(self._next_slot)
+        collate: SlotCollate | None = collate_into(dataset, self._next_slot)
         return collate
 
     def _elements(self) -> Iterator[Any]:
-        iterate: Callable[[], Iterator[Any]] | None = getattr(self._dataset, "_unmarked", None)
-        return iter(self._dataset) if iterate is None else iterate()
+        iterate: Callable[[Any], Iterator[Any]] = getattr(type(self._dataset), "_unmarked", iter)
+        return iterate(self._dataset)
 
     def _make_ring(self, file: RingFile, tensors: Sequence[torch.Tensor]) -> Ring:
         settings = self._settings

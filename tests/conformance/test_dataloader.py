@@ -338,6 +338,43 @@ def test_async_batches_of_a_batch_sampler_then_are_joined_as_by_hand():
     loader.terminate()
 
 
+class Hundredfold:
+    """Hands on every attribute of a loader, and batches of its own."""
+
+    def __init__(self, loader):
+        self.loader = loader
+
+    def __getattr__(self, name):
+        if name == "loader":
+            raise AttributeError(name)  # It is being unpickled.
+        return getattr(self.loader, name)
+
+    def __iter__(self):
+        return (100 * batch for batch in self.loader)
+
+
+def test_accessor_when_a_wrapper_hands_on_attributes_then_iterates_the_wrapper():
+    loader = poptorch.DataLoader(options(iterations=2), Scalars(8), 2)
+    accessor = poptorch.AsynchronousDataAccessor(Hundredfold(loader), **FORK)
+    assert [batch.tolist() for batch in accessor] == [[0, 100, 200, 300], [400, 500, 600, 700]]
+    accessor.terminate()
+
+
+class OwnIterator(poptorch.DataLoader):
+    """Makes iterators of its own."""
+
+    def _get_iterator(self):
+        return map(torch.neg, super()._get_iterator())
+
+
+def test_loader_when_it_has_iterators_of_its_own_then_they_are_asked():
+    loader = OwnIterator(
+        options(iterations=2), Scalars(8), 2, mode=DataLoaderMode.Async, async_options=FORK
+    )
+    assert [batch.tolist() for batch in loader] == [[0, -1, -2, -3], [-4, -5, -6, -7]]
+    loader.terminate()
+
+
 class Ending(Scalars):
     """Has no more to give from element 9 on, and says so as an iterator does."""
 

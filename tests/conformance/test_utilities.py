@@ -200,5 +200,5 @@ def test_profile_when_the_model_ends_then_is_written(end, tmp_path):
     else:
         getattr(model, end)()
     written = sorted(path.name for path in (tmp_path / "mine").iterdir())
-    assert written == ["graph.txt", "schedule.txt", "trace.json"]
+    assert written == ["graph.txt", "memory.txt", "schedule.txt", "trace.json"]
     assert json.loads((tmp_path / "mine" / "trace.json").read_text())["traceEvents"]

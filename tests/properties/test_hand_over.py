@@ -88,8 +88,8 @@ def test_boards_of_two_processes_then_each_element_arrives_once(
     worker_link.close()
     board, generator = AccessorBoard(ring.words, num_slots, link), random.Random(~seed)
     for index in range(num_elements):
-        if not board.num_records:
-            board.wait(lambda: board.num_records > 0)
+        if not board.num_waiting:
+            board.wait(lambda: board.num_waiting > 0)
         record = board.take()
         (slot,) = ring.slot(index)
         pause(generator, reader_delay)
@@ -97,7 +97,7 @@ def test_boards_of_two_processes_then_each_element_arrives_once(
         assert not record.is_end
         assert (slot == index).all()
         board.release()
-    assert board.num_records or board.wait(lambda: board.num_records > 0) is None
+    assert board.num_waiting or board.wait(lambda: board.num_waiting > 0) is None
     assert board.take().is_end
     assert os.waitpid(child, 0)[1] == 0
     link.close()

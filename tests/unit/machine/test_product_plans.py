@@ -48,6 +48,8 @@ def scalar_search(product: Product, tiles: int, bound: float) -> tuple[float, in
                 og, kg = up(groups, so), up(up(product.reduced, ig), sk)
                 o, k = og * cu, kg * ig
                 so, sk, sr = up(groups, og), up(up(product.reduced, ig), kg), up(product.rows, r)
+                if (so, sk) != (split_out, split_in):
+                    continue  # Would leave tiles idle.
                 memory = r * k * eb + k * o * eb + r * o * pb * (2 if sk > 1 else 1)
                 if memory > bound:
                     continue

@@ -1,5 +1,6 @@
 """From options about memory and strategies to the immutable configuration of a compilation."""
 
+import numpy as np
 import pytest
 import torch
 
@@ -88,19 +89,24 @@ def test_freeze_when_machine_options_are_set_then_are_recorded():
 
 
 @pytest.mark.parametrize(
-    ("change", "expected"),
+    ("change", "has_half_products", "has_half_convolutions"),
     [
-        (lambda o: None, False),
-        (lambda o: o.Precision.setPartialsType(torch.half), True),
-        (lambda o: o.Precision.setPartialsType(torch.float), False),
-        (lambda o: o._Popart.set("partialsTypeMatMuls", "half"), True),
+        (lambda o: None, False, False),
+        (lambda o: o.Precision.setPartialsType(torch.half), True, True),
+        (lambda o: o.Precision.setPartialsType(torch.float), False, False),
+        (lambda o: o._Popart.set("partialsTypeMatMuls", "half"), True, False),
+        (lambda o: o._Popart.set("convolutionOptions", {"partialsType": "half"}), False, True),
     ],
-    ids=["default", "half", "float", "backend"],
+    ids=["default", "half", "float", "products", "convolutions"],
 )
-def test_freeze_when_sums_are_half_then_is_recorded(change, expected):
+def test_freeze_when_sums_are_half_then_is_recorded(
+    change, has_half_products, has_half_convolutions
+):
     options = Options()
     change(options)
-    assert frozen(options).machine.has_half_sums == expected
+    machine = frozen(options).machine
+    assert machine.has_half_products == has_half_products
+    assert machine.has_half_convolutions == has_half_convolutions
 
 
 @pytest.mark.parametrize(
@@ -122,6 +128,31 @@ def test_freeze_then_knows_the_version_of_the_ipus(monkeypatch, change, environm
     options = Options()
     change(options)
     assert frozen(options).machine.version == version
+
+
+def test_freeze_when_there_is_no_such_ipu_then_error():
+    options = Options().useOfflineIpuTarget(7)
+    with pytest.raises(Error, match="no IPU of version 7.*one of 1, 2, 21"):
+        frozen(options)
+
+
+@pytest.mark.parametrize("num_tiles", [-2, 1472, 2000])
+def test_freeze_when_no_tile_would_compute_then_error(num_tiles):
+    options = Options()
+    options._Popart.set("numIOTiles", num_tiles)
+    with pytest.raises(Error, match=f"numIOTiles is {num_tiles}, but an IPU has 1472"):
+        frozen(options)
+
+
+@pytest.mark.parametrize(
+    "proportion",
+    [1, 0.5, np.float32(0.5), torch.tensor(0.5)],
+    ids=lambda value: type(value).__name__,
+)
+def test_proportion_when_it_is_any_number_then_is_recorded(proportion):
+    options = Options()
+    options.setAvailableMemoryProportion({"IPU0": proportion})
+    assert frozen(options).machine.available_memory_proportion == ((0, float(proportion)),)
 
 
 def test_proportion_when_it_is_no_number_then_error():

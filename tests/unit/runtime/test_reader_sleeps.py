@@ -16,24 +16,24 @@ class Worker:
 
     def __init__(self, element_seconds):
         self.element_seconds, self.now, self.begun_at = element_seconds, 0.0, 0.0
-        self.num_records = self.num_taken = self.num_waits = 0
+        self.num_waiting = self.num_taken = self.num_waits = 0
         self.sleeps = []
 
     @property
     def is_full(self):
-        return self.num_records == NUM_SLOTS
+        return self.num_waiting == NUM_SLOTS
 
     def sleep(self, seconds):
         self.sleeps.append(seconds)
         self.now += seconds
-        while self.num_records < NUM_SLOTS and self.begun_at + self.element_seconds <= self.now:
+        while self.num_waiting < NUM_SLOTS and self.begun_at + self.element_seconds <= self.now:
             self.begun_at += self.element_seconds
-            self.num_records += 1
+            self.num_waiting += 1
 
     def take(self):
         if self.is_full:
             self.begun_at = self.now  # It stood still until this moment.
-        self.num_records -= 1
+        self.num_waiting -= 1
         self.num_taken += 1
 
     def wait(self):
