@@ -267,7 +267,7 @@ def test_worker_when_ring_is_full_then_burns_no_core(make: Make) -> None:
 
 
 SCRIPT = """
-import sys, time
+import signal, sys, time
 import torch
 import poptorch_emu as poptorch
 
@@ -279,6 +279,8 @@ class Slow(torch.utils.data.Dataset):
         return torch.tensor([index])
 
 if __name__ == "__main__":
+    # A shell lets programs that it starts in the background ignore it.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     loader = poptorch.DataLoader(
         poptorch.Options(), Slow(), num_workers=2, mode=poptorch.DataLoaderMode.Async,
         async_options={"sharing_strategy": poptorch.SharingStrategy[sys.argv[1]]})
