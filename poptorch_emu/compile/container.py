@@ -21,7 +21,7 @@ from poptorch_emu.errors import Error, make_error
 from poptorch_emu.version import __version__
 
 _MAGIC = b"POPEMU\r\n"
-_LAYOUT = 3
+_LAYOUT = 4
 # Magic word, version of the layout, length of the header, length of the sections.
 _LENGTHS = struct.Struct("<8sIIQ")
 _HEAD_SIZE = _LENGTHS.size + hashlib.sha256().digest_size
