@@ -173,11 +173,14 @@ class TileMemory:
         )
         for memory in self.ipus:
             largest = ", ".join(
-                f"{name} {num_bytes / KIB**2:.1f} MiB"
-                for name, num_bytes in memory.peak.largest[:_NUM_SHOWN]
+                f"{name} {_size(num_bytes)}" for name, num_bytes in memory.peak.largest[:_NUM_SHOWN]
             )
             lines.append(f"IPU {memory.ipu} peaks at {memory.peak.at}: {largest or 'nothing'}")
         return "\n".join(lines)
+
+
+def _size(num_bytes: int) -> str:
+    return f"{_kib(num_bytes)} KiB" if num_bytes < KIB**2 else f"{num_bytes / KIB**2:.1f} MiB"
 
 
 def _kib(num_bytes: int) -> str:
