@@ -72,8 +72,8 @@ def test_parts_then_add_up_to_the_mean() -> None:
 
 
 def test_table_then_names_ipus_parts_and_peak() -> None:
-    memory = IpuMemory(3, (("weight", 1 << 20),), Peak(1 << 20, 0, "mm", (("x", 1 << 20), ("y", 1536))),
-                       CodeBytes())  # fmt: skip
+    peak = Peak(1 << 20, 0, "mm", (("x", 1 << 20), ("y", 1536)))
+    memory = IpuMemory(3, (("weight", 1 << 20),), peak, NO_CODE)
     text = str(TileMemory(MK2, 0, (memory,)))
     assert "IPU 3 peaks at mm: x 1.0 MiB, y 1.5 KiB" in text
     assert text.splitlines()[0].split() == ["KiB", "of", "a", "tile", "IPU", "3"]
