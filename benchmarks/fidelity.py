@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 import os
 
-from fidelity_models import ROWS, Row
+from fidelity_rows import ROWS, Row
 
 from poptorch_emu import emulator
 from poptorch_emu.machine.ipu import KIB

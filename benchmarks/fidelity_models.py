@@ -1,18 +1,13 @@
-"""The models and settings behind published memory figures, to compare an estimate with.
+"""The models behind published memory figures; `fidelity_rows.py` says with which settings.
 
-Where the figures come from is told in `docs/fidelity.md`. What the sources leave
-open is marked `assumed`. For memory it only matters whether gradients are accumulated, so rows with
-many micro-batches take the fewest that their pipeline allows, and no value matters: nothing here
-runs a step. Transformers keep the output of each layer where they recompute (said for C17 and C27).
+Transformers keep the output of each layer where they recompute (said for C17 and C27).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
-from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -20,40 +15,10 @@ from models import Bottleneck, ResNet50Like
 from torch import nn
 
 import poptorch_emu as poptorch
-from poptorch_emu.executor import PoplarExecutor
 
-Built = tuple[PoplarExecutor, tuple[torch.Tensor, ...]]
 SERIAL = poptorch.MatMulSerializationMode.OutputChannels
-SHARDED = poptorch.TensorLocationSettings().useReplicatedTensorSharding(True)
-OFF_CHIP = poptorch.TensorLocationSettings().useOnChipStorage(False).useReplicatedTensorSharding()
-RECOMPUTE_ALL = 4
 # Enough to hide a word from softmax, and no infinity in float16.
 HIDDEN = -1e4
-
-
-@dataclass(frozen=True)
-class Row:
-    """One published configuration.
-
-    Attributes:
-        what: one line for people.
-        build: makes the wrapped model and the arguments of its `compile`.
-        fits: whether it was said to fit; `None` where nothing was said.
-        total_bytes: published memory of all tiles of the IPU.
-        largest_tile_bytes: published memory of the fullest tile.
-        always_live_bytes: published part of the total that is held for the whole program, which
-            it counts.
-        counts_vertex_code: whether the total does.
-    """
-
-    name: str
-    what: str
-    build: Callable[[], Built]
-    fits: bool | None
-    total_bytes: int | None = None
-    largest_tile_bytes: int | None = None
-    always_live_bytes: int | None = None
-    counts_vertex_code: bool = True
 
 
 @dataclass(frozen=True)
@@ -284,169 +249,3 @@ class Recurrent(nn.Module):
         for layer in self.layers:
             x = self.drop(layer(x)[0])
         return self.head(x[:, -1])
-
-
-def _options(
-    proportions: Sequence[float] = (),  # The available memory proportions of the IPUs.
-    accumulation: int = 1,
-    replicas: int = 1,
-    state: poptorch.TensorLocationSettings | None = None,
-) -> poptorch.Options:
-    options = poptorch.Options().showCompilationProgressBar(False).replicationFactor(replicas)
-    # A head on the IPU of the embedding is a stage of its own.
-    options.setExecutionStrategy(poptorch.PipelinedExecution(poptorch.AutoStage.AutoIncrement))
-    options.Training.gradientAccumulation(accumulation)
-    options.setAvailableMemoryProportion({f"IPU{i}": part for i, part in enumerate(proportions)})
-    if state is not None:
-        options.TensorLocations.setOptimizerLocation(state)
-    return options
-
-
-def _half(
-    model: nn.Module, options: poptorch.Options, optimizer: Callable[..., Any], **types: torch.dtype
-) -> PoplarExecutor:
-    """Returns a trainer in float16 that also accumulates so, with half partials (assumed)."""
-    options.Precision.setPartialsType(torch.half)
-    return _training(model.half(), options, partial(optimizer, accum_type=torch.half, **types))
-
-
-def _training(
-    model: nn.Module, options: poptorch.Options, optimizer: Callable[..., Any]
-) -> PoplarExecutor:
-    return poptorch.trainingModel(model, options, optimizer(model.parameters(), lr=1e-3))
-
-
-def _ids(*shape: int) -> torch.Tensor:
-    return torch.zeros(shape, dtype=torch.long)
-
-
-def _masked_text(rows: int) -> tuple[torch.Tensor, ...]:
-    """Returns words, kinds, mask, places and words of what is hidden, and what follows."""
-    text, hidden = _ids(rows, 128), _ids(rows, 20)
-    return text, text, text, hidden, hidden, _ids(rows)
-
-
-def _tiny_bert(dtype: torch.dtype) -> Built:
-    model = BertPretraining(Shape(64, 8, 128, (3,)), 30_522, parts=1).to(dtype)
-    optimizer = partial(poptorch.optim.AdamW, accum_type=dtype)
-    return _training(model, _options(accumulation=16), optimizer), _masked_text(16)
-
-
-def _large_bert() -> Built:
-    model = BertPretraining(Shape(1024, 16, 128, (3, 7, 7, 7)), 30_400, parts=2)
-    options = _options((0.15, 0.25, 0.25, 0.25), 9, 4, OFF_CHIP)
-    return _half(model, options, poptorch.optim.LAMB), _masked_text(8 * 9 * 4)
-
-
-def _squad() -> Built:
-    shape = Shape(1024, 16, 384, (2, 3, 3, 3, 3, 3, 3, 4), attention_dropout=0.15)
-    proportions = (0.08, 0.25, 0.32, 0.32, 0.36, 0.38, 0.40, 0.32)
-    options, rows = _options(proportions, 32, 2, SHARDED), 4 * 32 * 2
-    first_moment = {"first_order_momentum_accum_type": torch.half}
-    trainer = _half(BertAnswers(shape, 30_400), options, poptorch.optim.AdamW, **first_moment)
-    text, places = _ids(rows, 384), _ids(rows)
-    return trainer, (text, text, text, places, places)
-
-
-def _character_gpt() -> Built:
-    shape = Shape(384, 6, 1024, (6,), True, True, dropout=0, attention_dropout=0)
-    words = _ids(2 * 8 * 4, 1024)
-    return _training(Gpt(shape, 65), _options((0.08,), 8, 4), poptorch.optim.AdamW), (words, words)
-
-
-def _gpt2() -> Built:
-    """Returns GPT-2 with its table made divisible and its sequence in 4 pieces (assumed)."""
-    model = Gpt(Shape(768, 12, 1024, (0, 4, 4, 4), True, True), 50_304, pieces=4, parts=4)
-    options, words = _options((0.15,) * 4, 9, 4, SHARDED), _ids(9 * 4, 1024)
-    return _half(model, options, poptorch.optim.AdamW), (words, words)
-
-
-def _vit(micro_batch: int, optimizer: Callable[..., Any]) -> Built:
-    model = Vit(Shape(768, 12, 197, (3, 3, 3, 3), has_norm_first=True), 1000)
-    options, rows = _options((0.3,) * 4, 7, 4, SHARDED), micro_batch * 7 * 4
-    batch = torch.zeros(rows, 3, 224, 224).half(), torch.zeros(rows, 1000).half()
-    return _half(model, options, optimizer), batch
-
-
-def _resnet_training() -> Built:
-    options = _options((0.16,), accumulation=2)
-    options._Popart.set("autoRecomputation", RECOMPUTE_ALL)
-    optimizer = partial(
-        poptorch.optim.SGD, momentum=0.9, use_combined_accum=True, velocity_accum_type=torch.half
-    )
-    return _half(ResNet50(), options, optimizer), (_ids(36, 3, 224, 224).byte(), _ids(36))
-
-
-def _resnet_inference() -> Built:
-    options = _options()
-    options.Precision.setPartialsType(torch.half)
-    images = _ids(90, 3, 224, 224).byte()
-    return poptorch.inferenceModel(ResNet50().half().eval(), options), (images,)
-
-
-def _table(num_entities: int, width: int, accumulation: int) -> Built:
-    """Returns a shard, of which micro-batches look up and score 1,024 rows (assumed)."""
-    model, rows = Scored(nn.Embedding(num_entities, width)).half(), _ids(1024 * accumulation)
-    optimizer = partial(poptorch.optim.SGD, momentum=0.9)
-    return _training(model, _options((), accumulation), optimizer), (rows, rows)
-
-
-def _recurrent(kind: type[nn.RNN] | type[nn.GRU], *widths: int) -> Built:
-    model = Scored(Recurrent(kind, widths))
-    return _training(model, _options(), poptorch.optim.Adam), (torch.zeros(2, 5, 16), _ids(2))
-
-
-def _convolutional() -> Built:
-    """Returns two pairs of convolutions, each followed by a pooling (order and sizes assumed)."""
-    body = nn.Sequential(
-        nn.Conv1d(16, 128, 4), nn.ReLU(), nn.Conv1d(128, 128, 4), nn.ReLU(), nn.MaxPool1d(3),
-        nn.Conv1d(128, 128, 4), nn.ReLU(), nn.Conv1d(128, 128, 4), nn.ReLU(),
-        nn.AdaptiveAvgPool1d(1), nn.Flatten(), nn.Dropout(0.25), nn.Linear(128, 16),
-    )  # fmt: skip
-    batch = torch.zeros(1, 16, 32), _ids(1)
-    return _training(Scored(body), _options(), poptorch.optim.Adam), batch
-
-
-def _perceptron(is_training: bool) -> Built:
-    """Returns the net with ReLU between its layers and no biases (assumed)."""
-    first, *others = (nn.Linear(*pair, bias=False) for pair in ((50_176, 32), (32, 64), (64, 64)))
-    body = nn.Sequential(first, *(part for layer in others for part in (nn.ReLU(), layer)))
-    model, x = Scored(body).half(), torch.zeros(2, 50_176).half()
-    if is_training:
-        return _training(model, _options(), poptorch.optim.SGD), (x, _ids(2))
-    return poptorch.inferenceModel(model.eval(), _options()), (x,)
-
-
-ROWS = (
-    Row("C17", "BERT-Large phase 1, 3-7-7-7 layers on 4 IPUs, off-chip LAMB", _large_bert, True),
-    Row("C22", "BERT-Large SQuAD on 8 IPUs, sharded AdamW", _squad, True),
-    Row("C24", "ResNet-50 training, recomputing blocks, 18 images", _resnet_training, True),
-    Row("C26", "ViT-Base pre-training on 4 IPUs, sharded LAMB, 8 images",
-        partial(_vit, 8, poptorch.optim.LAMB), True),
-    Row("C27", "GPT-2 small, 0-4-4-4 layers on 4 IPUs, sharded AdamW", _gpt2, True),
-    Row("C35", "BERT of 3 layers of width 64, AdamW, float16 (assumed)",
-        partial(_tiny_bert, torch.float16), True, 103_077_866, 106_267),
-    Row("C35 float32", "the same in float32, since the source does not say",
-        partial(_tiny_bert, torch.float32), True, 103_077_866, 106_267),
-    Row("C36a", "3.2 M entities of width 100 on 4 IPUs, SGD with momentum",
-        partial(_table, 800_000, 100, 1), True),
-    Row("C36a +25 %", "more than the most that fitted", partial(_table, 1_000_000, 100, 1), False),
-    Row("C36b", "0.9 M entities of width 256 on 4 IPUs, accumulation",
-        partial(_table, 225_000, 256, 2), True),
-    Row("C36b +25 %", "more than the most that fitted", partial(_table, 281_250, 256, 2), False),
-    Row("C37", "character GPT in float32, AdamW, nothing recomputed", _character_gpt, False,
-        1_170_000_000, 876_060, 376_000_000),
-    Row("C39", "RNN of 256 units, Adam", partial(_recurrent, nn.RNN, 256), True,
-        32_670_000, 29_053),
-    Row("C40", "GRUs of 256 and 128 units, Adam", partial(_recurrent, nn.GRU, 256, 128), True,
-        84_620_000, 72_890),
-    Row("C41", "four convolutions of a sequence of 32, Adam", _convolutional, True,
-        28_280_000, 29_895),
-    Row("C42 inference", "MLP 50176-32-64-64 in float16, code not counted",
-        partial(_perceptron, False), True, 12_181_182, counts_vertex_code=False),
-    Row("C42 training", "the same with SGD", partial(_perceptron, True), True, 16_126_623,
-        counts_vertex_code=False),
-    Row("C43 ViT", "ViT-Base fine-tuning on 4 IPUs, 17 images, AdamW (assumed)",
-        partial(_vit, 17, poptorch.optim.AdamW), True),
-    Row("C43 ResNet-50", "ResNet-50 inference, 90 images", _resnet_inference, True),
-)  # fmt: skip

@@ -59,7 +59,7 @@ def check_memory(executable: Executable, profile_folder: Path | None) -> None:
         text = "\n".join([*lines, _ADVICE, str(executable.tiles)])
         raise compiler_error(text, type=_ERROR_TYPE)
     lines.append(
-        f"By the memory model this would not fit on the machine; it runs here all the same. "
+        "By the memory model this would not fit on the machine; it runs here all the same. "
         f"{_ADVICE} {_VARIABLE}=error makes this an error, {_VARIABLE}=off says nothing."
     )
     compiler_logger.warning("%s", "\n".join([*lines, str(executable.tiles)]))

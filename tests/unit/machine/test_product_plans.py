@@ -35,7 +35,7 @@ def up(value: int, divisor: int) -> int:
 
 
 def scalar_search(product: Product, tiles: int, bound: float) -> tuple[float, int, int] | None:
-    """Returns cycles, bytes and serial parts of the best plan, found by trying all of them."""
+    """Returns cycles, bytes and serial parts of the best plan that leaves no tile idle."""
     eb, pb, ig, cu = UNITS[product.precision]
     best = None
     for serial in (1, 2, 4, 8, 16, 32):
@@ -77,7 +77,9 @@ def scalar_search(product: Product, tiles: int, bound: float) -> tuple[float, in
     tiles=st.integers(1, 40),
     proportion=st.sampled_from([0.01, 0.05, 0.3, 0.6]),
 )
-def test_plan_then_is_the_best_of_all(rows, reduced, columns, precision, tiles, proportion) -> None:
+def test_plan_then_is_the_best_that_leaves_no_tile_idle(
+    rows, reduced, columns, precision, tiles, proportion
+) -> None:
     product = Product(rows, reduced, columns, precision)
     found = plan_product(product, MK2, tiles, proportion)
     bound = proportion * MK2.tile_bytes
