@@ -13,7 +13,7 @@ BIN := $(VENV)/bin
 SOURCES := setup.py $(shell find csrc -name '*.cpp' -o -name '*.h' 2>/dev/null)
 
 # Those that run the engine's code in many ways; sanitized code is several times slower.
-SANITIZED_TESTS := tests/unit/engine tests/unit/ops tests/unit/runtime/test_slot_collate.py \
+SANITIZED_TESTS := tests/unit/csrc tests/unit/data/test_slot_collate.py \
 	tests/conformance/test_streaming_results.py \
 	tests/conformance/test_control_flow.py tests/conformance/test_replica_grouping.py \
 	tests/differential/test_sharded_activations.py

@@ -27,7 +27,7 @@ from fidelity_models import (
 from torch import nn
 
 import poptorch_emu as poptorch
-from poptorch_emu.executor import PoplarExecutor
+from poptorch_emu.executor.executor import PoplarExecutor
 
 Built = tuple[PoplarExecutor, tuple[torch.Tensor, ...]]
 SHARDED = poptorch.TensorLocationSettings().useReplicatedTensorSharding(True)

@@ -5,12 +5,7 @@ from typing import Any
 from poptorch_emu import fast_import  # noqa: F401
 
 # isort: split
-from poptorch_emu import emulator, import_effects, native_core, old_names, optim, profiling
-from poptorch_emu.args_parser import (
-    ICustomArgParser,
-    registerCustomArgParser,
-    registerGeometricCustomArgParsers,
-)
+from poptorch_emu import emulator, optim, profiling
 from poptorch_emu.attributes import accessAttributes, attributes_lists
 from poptorch_emu.blocks import (
     BeginBlock,
@@ -19,8 +14,8 @@ from poptorch_emu.blocks import (
     LegacyBeginBlockFn,
     removeBlocks,
 )
-from poptorch_emu.data_accessor import AsynchronousDataAccessor
-from poptorch_emu.dataloader import DataLoader
+from poptorch_emu.data.data_accessor import AsynchronousDataAccessor
+from poptorch_emu.data.dataloader import DataLoader
 from poptorch_emu.enums import (
     AutoStage,
     CommGroupType,
@@ -45,14 +40,21 @@ from poptorch_emu.errors import (
     UnrecoverableError,
 )
 from poptorch_emu.errors import make_error as createPoptorchError  # noqa: N812
-from poptorch_emu.executor import PoplarExecutor
-from poptorch_emu.factories import inferenceModel, trainingModel
-from poptorch_emu.hooks import registerPostCompileHook, registerPreCompileHook
-from poptorch_emu.loading import load
+from poptorch_emu.executor.args_parser import (
+    ICustomArgParser,
+    registerCustomArgParser,
+    registerGeometricCustomArgParsers,
+)
+from poptorch_emu.executor.executor import PoplarExecutor
+from poptorch_emu.executor.factories import inferenceModel, trainingModel
+from poptorch_emu.executor.hooks import registerPostCompileHook, registerPreCompileHook
+from poptorch_emu.executor.loading import load
+from poptorch_emu.executor.module_repr import module_repr, print
+from poptorch_emu.executor.saving import importPoptorchMetadataFromFile
 from poptorch_emu.log import logger
 from poptorch_emu.log import set_log_level as setLogLevel  # noqa: N812
-from poptorch_emu.module_repr import module_repr, print
-from poptorch_emu.native_core import getIpuTensorId
+from poptorch_emu.names import import_effects, native_core, unlisted_names
+from poptorch_emu.names.native_core import getIpuTensorId
 from poptorch_emu.ops import (
     CPU,
     Attribute,
@@ -87,7 +89,6 @@ from poptorch_emu.options import (
     TensorLocationSettings,
 )
 from poptorch_emu.runtime.devices import is_hardware_available as ipuHardwareIsAvailable  # noqa: N812
-from poptorch_emu.saving import importPoptorchMetadataFromFile
 from poptorch_emu.trace.blocks import is_tracing as isRunningOnIpu  # noqa: N812
 from poptorch_emu.version import __version__
 
@@ -189,7 +190,7 @@ def ipuHardwareVersion() -> int:
 
 def __getattr__(name: str) -> Any:
     """Finds names that PopTorch's files leak, and explains those of older releases."""
-    return old_names.find(name)
+    return unlisted_names.find(name)
 
 
 import_effects.apply()

@@ -1,1 +1,1 @@
-"""Floor 6: everything together becomes a program for the engine."""
+"""Everything together becomes a program for the engine."""

@@ -7,12 +7,9 @@ from dataclasses import dataclass
 
 import torch
 
-from poptorch_emu.compile import cache, forms_file, graph_proto
+from poptorch_emu.compile import graph_proto
 from poptorch_emu.compile.executable import Executable, PlacedGraph
-from poptorch_emu.compile.executable_file import from_sections, stored_key
 from poptorch_emu.compile.graph_log import log_graph
-from poptorch_emu.compile.inventory import Inventory
-from poptorch_emu.compile.key import Key, key_of
 from poptorch_emu.compile.limits import (
     check_broadcast_buffers,
     check_clipped_groups,
@@ -22,20 +19,15 @@ from poptorch_emu.compile.limits import (
     check_trained_and_written,
     check_written_variables,
 )
-from poptorch_emu.compile.links import plan_links
 from poptorch_emu.compile.lower import Lowering
 from poptorch_emu.compile.output_limits import (
     check_anchors,
     check_pipelined_outputs,
     check_return_periods,
 )
-from poptorch_emu.compile.overlap import overlap_of, transfers_of
-from poptorch_emu.compile.phases import check_phases
-from poptorch_emu.compile.plan_memory import plan_memory
-from poptorch_emu.compile.plan_tiles import plan_tiles
-from poptorch_emu.compile.recompute import recomputation_of, recomputed_operations
-from poptorch_emu.compile.replica_equal import replica_equal_values
-from poptorch_emu.compile.segments import cut
+from poptorch_emu.compile.stored import cache, forms_file
+from poptorch_emu.compile.stored.executable_file import from_sections, stored_key
+from poptorch_emu.compile.stored.key import Key, key_of
 from poptorch_emu.config import CompileConfig, PipelineOrder, StrategyConfig, StrategyKind
 from poptorch_emu.enums import OverlapMode
 from poptorch_emu.errors import make_error
@@ -51,10 +43,19 @@ from poptorch_emu.passes import (
     simplify,
     stochastic_rounding,
 )
+from poptorch_emu.plan.inventory import Inventory
+from poptorch_emu.plan.memory.holdings import plan_memory
+from poptorch_emu.plan.tiles.tile_contents import plan_tiles
 from poptorch_emu.schedule.levels import stage_levels
 from poptorch_emu.schedule.make import ScheduleKind, make_schedule
 from poptorch_emu.schedule.partition import Partition, partition
 from poptorch_emu.schedule.schedule import Schedule
+from poptorch_emu.segments.links import plan_links
+from poptorch_emu.segments.overlapped_io import overlap_of, transfers_of
+from poptorch_emu.segments.phases import check_phases
+from poptorch_emu.segments.recomputation import recomputation_of, recomputed_operations
+from poptorch_emu.segments.replica_equal import replica_equal_values
+from poptorch_emu.segments.segmented_graph import cut
 from poptorch_emu.trace import strict
 from poptorch_emu.trace.result_forms import Forms
 from poptorch_emu.trace.seed import Seed

@@ -13,21 +13,21 @@ from typing import Any
 import torch
 
 from poptorch_emu import _C
-from poptorch_emu.compile.executable import VariableInfo
-from poptorch_emu.compile.hyper_parameters import scalar_name, scalar_value, split_scalar
-from poptorch_emu.compile.links import LinkPlan
-from poptorch_emu.compile.loss_scale_parts import FACTOR_VARIABLE
-from poptorch_emu.compile.placement import location_of
-from poptorch_emu.compile.segment import Body, Instruction, Register, Segment
-from poptorch_emu.compile.segments import SegmentedGraph
-from poptorch_emu.compile.sharding import sharding_of
-from poptorch_emu.compile.update_lowering import UpdatePlan
-from poptorch_emu.compile.update_parts import Gradient, Part, state_variable
 from poptorch_emu.config import AnchorConfig, CompileConfig
 from poptorch_emu.ir.graph import Graph, SinkKind, Source, SourceKind, source_of
 from poptorch_emu.schedule.actions import Action, Kind
 from poptorch_emu.schedule.partition import Partition
 from poptorch_emu.schedule.schedule import Port, Schedule
+from poptorch_emu.segments.links import LinkPlan
+from poptorch_emu.segments.placement import location_of
+from poptorch_emu.segments.segment import Body, Instruction, Register, Segment
+from poptorch_emu.segments.segmented_graph import SegmentedGraph
+from poptorch_emu.segments.sharding import sharding_of
+from poptorch_emu.segments.update.hyper_parameters import scalar_name, scalar_value, split_scalar
+from poptorch_emu.segments.update.loss_scale_parts import FACTOR_VARIABLE
+from poptorch_emu.segments.update.update_parts import Gradient, Part, state_variable
+from poptorch_emu.segments.update.update_plan import UpdatePlan
+from poptorch_emu.segments.variables import VariableInfo
 from poptorch_emu.update.config import OptimizerConfig
 from poptorch_emu.update.loss_scale import FACTOR
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from poptorch_emu.enums import OutputMode
 from poptorch_emu.errors import make_error
-from poptorch_emu.executor import PoplarExecutor
+from poptorch_emu.executor.executor import PoplarExecutor
 from poptorch_emu.runtime.stream import ResultStream
 
 

@@ -1,1 +1,1 @@
-"""Floor 1: the graph: `torch.fx.Graph`, and what it does not say."""
+"""The graph: `torch.fx.Graph`, and what it does not say."""

@@ -9,14 +9,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from poptorch_emu.machine.costs.code import CodeBytes
-from poptorch_emu.machine.ipu import KIB, Ipu
-from poptorch_emu.text_table import to_table
+from poptorch_emu.machine.ipu import Ipu
 
 # Fitted to three published pairs of mean and fullest tile (`docs/fidelity.md`).
 _LARGEST_PER_MEAN, _LARGEST_EXTRA_BYTES = 1.09, 10_000
 # Of the sizes of programs, which are the least certain part: within so much of the real ones.
 _PROGRAM_TOLERANCE = 0.3
-_NUM_SHOWN = 5
 # Assumed: stacks of six workers and their supervisor.
 STACK_BYTES = 1536
 # Of a tile for I/O. Source: Graphcore's guide to memory and performance.
@@ -152,36 +150,3 @@ class TileMemory:
                 f"I/O but tiles only have {limit_bytes} bytes of memory"
             )
         return ""
-
-    def __str__(self) -> str:
-        """Returns a table of the mean bytes of a tile, and what is live at each peak."""
-        names = list(dict.fromkeys(name for memory in self.ipus for name in self.parts(memory)))
-        rows = [["KiB of a tile", *(f"IPU {memory.ipu}" for memory in self.ipus)]]
-        rows += [
-            [name, *(_kib(self.parts(memory).get(name, 0)) for memory in self.ipus)]
-            for name in names
-        ]
-        rows.append(["mean", *(_kib(self.mean_bytes(memory)) for memory in self.ipus)])
-        rows.append(["fullest tile", *(_kib(self.largest_bytes(memory)) for memory in self.ipus)])
-        if self.num_io_tiles:
-            rows.append(["tile for I/O", *(_kib(self.io_tile_bytes(m)) for m in self.ipus)])
-        rows.append(["fits", *map(self.verdict, self.ipus)])
-        lines = to_table(rows, num_left=1)
-        lines.append(
-            f"A {self.chip.name} IPU has {self.chip.num_tiles} tiles of "
-            f"{_kib(self.chip.tile_bytes)} KiB; {self.num_compute_tiles} of them compute."
-        )
-        for memory in self.ipus:
-            largest = ", ".join(
-                f"{name} {_size(num_bytes)}" for name, num_bytes in memory.peak.largest[:_NUM_SHOWN]
-            )
-            lines.append(f"IPU {memory.ipu} peaks at {memory.peak.at}: {largest or 'nothing'}")
-        return "\n".join(lines)
-
-
-def _size(num_bytes: int) -> str:
-    return f"{_kib(num_bytes)} KiB" if num_bytes < KIB**2 else f"{num_bytes / KIB**2:.1f} MiB"
-
-
-def _kib(num_bytes: int) -> str:
-    return f"{num_bytes / KIB:.1f}"

@@ -1,1 +1,1 @@
-"""Floor 4: graph to graph. One file a pass, one function `run` each."""
+"""Graph to graph. One file a pass, one function `run` each."""

@@ -1,1 +1,1 @@
-"""Floor 8: showing what was compiled and what ran."""
+"""What people look at: tables and files of what was compiled and what ran."""

@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 from poptorch_emu.compile.executable import Executable
 from poptorch_emu.ir.text import to_text
+from poptorch_emu.report.tile_report import TileReport
 from poptorch_emu.schedule.grid import to_grid
 
 _NS_PER_US = 1000.0
@@ -52,7 +53,7 @@ def write_profile(
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "graph.txt").write_text(to_text(executable.graph) + "\n")
     (folder / "schedule.txt").write_text(to_grid(executable.schedule) + "\n")
-    (folder / "memory.txt").write_text(f"{executable.tiles}\n")
+    (folder / "memory.txt").write_text(f"{TileReport.of(executable.tiles)}\n")
     trace = {"traceEvents": [_trace_event(event, segments) for event in events]}
     (folder / "trace.json").write_text(json.dumps(trace))
 

@@ -1,1 +1,1 @@
-"""Floor 7: running a compiled model."""
+"""Running a compiled model."""

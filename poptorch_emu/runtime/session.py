@@ -13,14 +13,15 @@ from typing import Any
 import torch
 
 from poptorch_emu import _C
-from poptorch_emu.compile.executable import Executable, VariableInfo
-from poptorch_emu.compile.hyper_parameters import scalar_value
+from poptorch_emu.compile.executable import Executable
 from poptorch_emu.config import SyntheticData, group_of_replica
 from poptorch_emu.errors import make_error
 from poptorch_emu.ir.evaluate import in_own_types
 from poptorch_emu.runtime.host_calls import HostCalls
 from poptorch_emu.runtime.stream import ResultStream, RunningCall
 from poptorch_emu.runtime.synthetic import synthetic_inputs
+from poptorch_emu.segments.update.hyper_parameters import scalar_value
+from poptorch_emu.segments.variables import VariableInfo
 from poptorch_emu.structure import flatten_tensors, rebuild
 from poptorch_emu.update.config import OptimizerConfig
 

@@ -1,1 +1,1 @@
-"""Floor 3: from a `torch.nn.Module` to a graph."""
+"""From a `torch.nn.Module` to a graph."""

@@ -1,1 +1,1 @@
-"""Floor 1: the optimisers' rules as plain PyTorch, and the values that configure them."""
+"""The optimisers' rules as plain PyTorch, and the values that configure them."""

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from accessor_data import FORK, Make
+from support.accessor_data import FORK, Make
 
 from poptorch_emu import log
-from poptorch_emu.data_accessor import AsynchronousDataAccessor
+from poptorch_emu.data.data_accessor import AsynchronousDataAccessor
 
 
 @pytest.fixture

@@ -14,10 +14,19 @@ from typing import Any
 
 import pytest
 import torch
-from accessor_data import FORK, DyingAt, FailingAt, Make, Numbers, children, values, wait_until
+from support.accessor_data import (
+    FORK,
+    DyingAt,
+    FailingAt,
+    Make,
+    Numbers,
+    children,
+    values,
+    wait_until,
+)
 
 import poptorch_emu as poptorch
-from poptorch_emu.data_accessor import AsynchronousDataAccessor
+from poptorch_emu.data.data_accessor import AsynchronousDataAccessor
 
 pytestmark = pytest.mark.feature("AsynchronousDataAccessor", fidelity="exact")
 

@@ -10,10 +10,10 @@ import threading
 from collections.abc import Callable
 
 import pytest
-from accessor_data import FORK, Make, Numbers, wait_until
+from support.accessor_data import FORK, Make, Numbers, wait_until
 
 import poptorch_emu as poptorch
-from poptorch_emu.runtime.accessor_link import Kind, LinkClosed, new_links
+from poptorch_emu.data.accessor_link import Kind, LinkClosed, new_links
 
 pytestmark = [
     pytest.mark.feature("AsynchronousDataAccessor", fidelity="exact"),

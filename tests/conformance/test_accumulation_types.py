@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 import update_reference as reference
-from small_models import Function, options, trained
+from support.small_models import Function, options, trained
 
 import poptorch_emu as poptorch
 

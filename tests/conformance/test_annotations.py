@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from flow_models import FunctionModel, infer, quiet_options
+from support.flow_models import FunctionModel, infer, quiet_options
 
 import poptorch_emu as poptorch
 from poptorch_emu.ir.graph import record_of

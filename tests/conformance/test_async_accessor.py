@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from accessor_data import (
+from support.accessor_data import (
     FORK,
     Logged,
     Make,

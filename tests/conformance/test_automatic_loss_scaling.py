@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 import torch
-from helpers import Batch, Setting, assert_same_bits_for_any_workers, plain_step
-from models import FAMILIES
+from support.helpers import Batch, Setting, assert_same_bits_for_any_workers, plain_step
+from support.models import FAMILIES
 from torch import nn
 
 import poptorch_emu as poptorch

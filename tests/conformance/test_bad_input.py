@@ -6,7 +6,7 @@ import copy
 
 import pytest
 import torch
-from models import FAMILIES
+from support.models import FAMILIES
 from torch import nn
 
 import poptorch_emu as poptorch

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 import torch
-from models import FAMILIES
+from support.models import FAMILIES
 from torch import nn
 
 import poptorch_emu as poptorch
-from poptorch_emu.compile import container
-from poptorch_emu.compile.container import pack, unpack
 from poptorch_emu.compile.executable import Executable
+from poptorch_emu.compile.stored import container
+from poptorch_emu.compile.stored.container import pack, unpack
 from poptorch_emu.trace.result_memo import ResultMemo
 
 pytestmark = pytest.mark.feature("enableExecutableCaching", fidelity="exact")

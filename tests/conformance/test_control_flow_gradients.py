@@ -2,8 +2,8 @@
 
 import pytest
 import torch
-from flow_models import quiet_options, train_weight
-from helpers import Setting, plain_step
+from support.flow_models import quiet_options, train_weight
+from support.helpers import Setting, plain_step
 
 import poptorch_emu as poptorch
 

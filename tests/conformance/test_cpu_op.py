@@ -5,7 +5,7 @@ import traceback
 
 import pytest
 import torch
-from flow_models import infer, quiet_options
+from support.flow_models import infer, quiet_options
 
 import poptorch_emu as poptorch
 

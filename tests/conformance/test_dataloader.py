@@ -4,7 +4,7 @@ import multiprocessing
 
 import pytest
 import torch
-from loader_data import (
+from support.loader_data import (
     FORK,
     KINDS,
     MODES,

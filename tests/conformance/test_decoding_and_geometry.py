@@ -6,7 +6,7 @@ from collections import defaultdict
 
 import pytest
 import torch
-from flow_models import infer
+from support.flow_models import infer
 
 import poptorch_emu as poptorch
 

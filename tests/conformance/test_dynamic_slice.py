@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from flow_models import infer, train_weight
+from support.flow_models import infer, train_weight
 
 import poptorch_emu as poptorch
 

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 import torch
-from models import FAMILIES
+from support.models import FAMILIES
 from torch import nn
 
 import poptorch_emu as poptorch
-from poptorch_emu.compile import cache, container
+from poptorch_emu.compile.stored import cache, container
 
 pytestmark = pytest.mark.feature("enableExecutableCaching", fidelity="exact")
 
@@ -362,7 +362,7 @@ def test_ipu_model_then_warning_and_no_cache(
 _PROGRAM = """
 import sys, torch
 import poptorch_emu as poptorch
-from models import FAMILIES
+from support.models import FAMILIES
 opts = poptorch.Options().showCompilationProgressBar(False).randomSeed(2)
 opts.Training.gradientAccumulation(4)
 opts.enableExecutableCaching(sys.argv[1])

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
-from executor_models import NOT_COMPILED, Linear, Noise, Plain, X, options, training
+from support.executor_models import NOT_COMPILED, Linear, Noise, Plain, X, options, training
 from torch import nn
 
 import poptorch_emu as poptorch

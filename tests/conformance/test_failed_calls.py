@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from small_models import Function, options
+from support.small_models import Function, options
 
 import poptorch_emu as poptorch
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from small_models import Function, options, run, trained
+from support.small_models import Function, options, run, trained
 
 import poptorch_emu as poptorch
 

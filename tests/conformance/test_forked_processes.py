@@ -11,8 +11,8 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from accessor_data import wait_until
-from models import FAMILIES
+from support.accessor_data import wait_until
+from support.models import FAMILIES
 
 import poptorch_emu as poptorch
 from poptorch_emu import emulator

@@ -9,7 +9,7 @@ from pathlib import Path
 import onnx
 import pytest
 import torch
-from models import FAMILIES
+from support.models import FAMILIES
 
 import poptorch_emu as poptorch
 

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 import torch
+from support.wrapped_functions import Pair, X, run, wrapped
 from torch import nn
-from wrapped_functions import Pair, X, run, wrapped
 
 import poptorch_emu as poptorch
 

@@ -8,8 +8,8 @@ import re
 
 import pytest
 import torch
+from support.wrapped_functions import options
 from torch import nn
-from wrapped_functions import options
 
 import poptorch_emu as poptorch
 

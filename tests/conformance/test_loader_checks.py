@@ -1,7 +1,7 @@
 """`DataLoader` (api.md 14.2): what it refuses and warns of."""
 
 import pytest
-from loader_data import Pairs, Stream, Unsized, batches, do_nothing, options, process
+from support.loader_data import Pairs, Stream, Unsized, batches, do_nothing, options, process
 
 import poptorch_emu as poptorch
 from poptorch_emu import DataLoaderMode

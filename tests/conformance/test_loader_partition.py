@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from loader_data import FORK, Pairs, Scalars, all_ids, process
+from support.loader_data import FORK, Pairs, Scalars, all_ids, process
 
 import poptorch_emu as poptorch
 from poptorch_emu import DataLoaderMode

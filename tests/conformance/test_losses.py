@@ -7,8 +7,8 @@ import logging
 import pytest
 import torch
 import torch.nn.functional as F
-from helpers import Setting, assert_same_training
-from small_models import Function, options, run, trained
+from support.helpers import Setting, assert_same_training
+from support.small_models import Function, options, run, trained
 from torch import nn
 
 import poptorch_emu as poptorch

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 import torch.nn.functional as F
-from models import FAMILIES
-from small_models import Function, options, run, trained
+from support.models import FAMILIES
+from support.small_models import Function, options, run, trained
 from torch import nn
 
 import poptorch_emu as poptorch

@@ -6,8 +6,8 @@ import re
 
 import pytest
 import torch
+from support.wrapped_functions import X, options, run, wrapped
 from torch import nn
-from wrapped_functions import X, options, run, wrapped
 
 import poptorch_emu as poptorch
 

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from small_models import options
+from support.small_models import options
 from torch import nn
 
 import poptorch_emu as poptorch

@@ -6,7 +6,7 @@ import logging
 
 import pytest
 import torch
-from small_models import Function, options, run
+from support.small_models import Function, options, run
 from torch import nn
 
 import poptorch_emu as poptorch

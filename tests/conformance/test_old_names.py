@@ -8,7 +8,7 @@ import pickle
 import pytest
 import torch
 import torch.nn.functional as F
-from small_models import options
+from support.small_models import options
 from torch import nn
 
 import poptorch_emu as poptorch

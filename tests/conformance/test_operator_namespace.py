@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from flow_models import FunctionModel, infer, quiet_options, train_weight
+from support.flow_models import FunctionModel, infer, quiet_options, train_weight
 
 import poptorch_emu as poptorch
 

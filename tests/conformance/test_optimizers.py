@@ -7,8 +7,8 @@ import logging
 
 import pytest
 import torch
-from regression import Regression, assert_same_parameters, batches, train_plain
-from small_models import options
+from support.regression import Regression, assert_same_parameters, batches, train_plain
+from support.small_models import options
 
 import poptorch_emu as poptorch
 

@@ -10,7 +10,7 @@ import torch
 
 import poptorch_emu as poptorch
 from poptorch_emu import emulator
-from poptorch_emu.compile.memory_plan import Content, Store
+from poptorch_emu.plan.memory.memory_plan import Content, Store
 
 pytestmark = pytest.mark.feature("set_overlap_for_input / output", fidelity="modelled")
 

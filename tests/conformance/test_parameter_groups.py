@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import torch
 import update_reference as reference
-from regression import Regression, assert_same_parameters, batches, train_plain
-from small_models import Function, options
+from support.regression import Regression, assert_same_parameters, batches, train_plain
+from support.small_models import Function, options
 
 import poptorch_emu as poptorch
 from poptorch_emu.optim.differences import warn_once

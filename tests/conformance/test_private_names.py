@@ -2,11 +2,11 @@
 
 import pytest
 import torch
-from small_models import options
+from support.small_models import options
 from torch import nn
 
 import poptorch_emu as poptorch
-from poptorch_emu import hooks
+from poptorch_emu.executor import hooks
 
 pytestmark = pytest.mark.feature("Private names that programs use", fidelity="exact")
 

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 import poptorch_emu as poptorch
-from poptorch_emu.compile.recompute import recomputation_of
 from poptorch_emu.config import Recomputation
+from poptorch_emu.segments.recomputation import recomputation_of
 
 pytestmark = pytest.mark.feature("autoRecomputation", fidelity="exact")
 

@@ -13,8 +13,9 @@ from pathlib import Path
 import pytest
 
 import poptorch_emu
-from poptorch_emu import __main__, aliases
+from poptorch_emu import __main__
 from poptorch_emu.emulator import install
+from poptorch_emu.names import aliases
 
 ROOTS = {name.partition(".")[0] for name in (*aliases.MODULES, *aliases.STAND_INS)}
 
@@ -60,18 +61,18 @@ aliases_feature = pytest.mark.feature("poptorch_emu.emulator.install", fidelity=
         ("poptorch.enums", "poptorch_emu.enums"),
         ("poptorch.testing", "poptorch_emu.testing"),
         ("poptorch.profiling", "poptorch_emu.profiling"),
-        ("poptorch.poptorch_core", "poptorch_emu.native_core"),
-        ("poptorch._poplar_executor", "poptorch_emu.executor"),
-        ("poptorch._args_parser", "poptorch_emu.args_parser"),
-        ("poptorch._impl", "poptorch_emu.wrapping_names"),
-        ("poptorch._logging", "poptorch_emu.log_names"),
-        ("poptorch._utils", "poptorch_emu.args_parser"),
-        ("popart", "poptorch_emu.companions.popart"),
-        ("popdist", "poptorch_emu.companions.popdist"),
-        ("popdist.poptorch", "poptorch_emu.companions.popdist.poptorch"),
-        ("gcipuinfo", "poptorch_emu.companions.gcipuinfo"),
-        ("libpvti", "poptorch_emu.companions.libpvti"),
-        ("horovod.torch", "poptorch_emu.companions.horovod.torch"),
+        ("poptorch.poptorch_core", "poptorch_emu.names.native_core"),
+        ("poptorch._poplar_executor", "poptorch_emu.executor.executor"),
+        ("poptorch._args_parser", "poptorch_emu.executor.args_parser"),
+        ("poptorch._impl", "poptorch_emu.names.wrapping_names"),
+        ("poptorch._logging", "poptorch_emu.names.log_names"),
+        ("poptorch._utils", "poptorch_emu.executor.args_parser"),
+        ("popart", "poptorch_emu.names.companions.popart"),
+        ("popdist", "poptorch_emu.names.companions.popdist"),
+        ("popdist.poptorch", "poptorch_emu.names.companions.popdist.poptorch"),
+        ("gcipuinfo", "poptorch_emu.names.companions.gcipuinfo"),
+        ("libpvti", "poptorch_emu.names.companions.libpvti"),
+        ("horovod.torch", "poptorch_emu.names.companions.horovod.torch"),
     ],
 )
 def test_name_when_imported_then_is_the_very_module(name, own, installed):

@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 import torch
-from models import FAMILIES
+from support.models import FAMILIES
 from torch import nn
 
 import poptorch_emu as poptorch
-from poptorch_emu import saving
-from poptorch_emu.compile import container
+from poptorch_emu.compile.stored import container
+from poptorch_emu.executor import saving
 from poptorch_emu.ir.text import to_text
 
 pytestmark = pytest.mark.feature("save, load, loadExecutable", fidelity="exact")
@@ -125,7 +125,7 @@ def test_file_when_loaded_in_another_process_then_goes_on_bit_for_bit(tmp_path: 
     training.save(tmp_path / "model.poptorch")
     code = """
 import sys, torch
-from models import FAMILIES
+from support.models import FAMILIES
 import poptorch_emu as poptorch
 loaded = poptorch.load(sys.argv[1])
 torch.manual_seed(6)

@@ -9,7 +9,7 @@ import threading
 
 import pytest
 import torch
-from executor_models import Linear, X, host_value, options, training
+from support.executor_models import Linear, X, host_value, options, training
 from torch import nn
 
 import poptorch_emu as poptorch

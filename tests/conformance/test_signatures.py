@@ -12,8 +12,8 @@ import torch
 
 import poptorch_emu as poptorch
 import poptorch_emu.testing as poptorch_testing
-from poptorch_emu.args_parser import flattenTensorStructure, reconstructTensorStructure
-from poptorch_emu.log_names import setPopartLogLevel
+from poptorch_emu.executor.args_parser import flattenTensorStructure, reconstructTensorStructure
+from poptorch_emu.names.log_names import setPopartLogLevel
 
 pytestmark = pytest.mark.feature("Signatures and defaults", fidelity="exact")
 

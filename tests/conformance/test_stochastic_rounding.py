@@ -6,8 +6,8 @@ import math
 
 import pytest
 import torch
-from models import FAMILIES
-from small_models import options, run, trained
+from support.models import FAMILIES
+from support.small_models import options, run, trained
 
 import poptorch_emu as poptorch
 

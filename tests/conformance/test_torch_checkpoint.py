@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 import torch
 import torch.utils.checkpoint as torch_checkpoint
-from helpers import Setting, assert_same_training
+from support.helpers import Setting, assert_same_training
 from torch.utils.checkpoint import checkpoint, checkpoint_sequential
 
 import poptorch_emu as poptorch
 from poptorch_emu import emulator
-from poptorch_emu.compile.memory_plan import Content
+from poptorch_emu.plan.memory.memory_plan import Content
 
 pytestmark = pytest.mark.feature("torch.utils.checkpoint", fidelity="exact")
 

@@ -6,7 +6,7 @@ import copy
 
 import pytest
 import torch
-from executor_models import Linear, Plain, X, host_value, options, training
+from support.executor_models import Linear, Plain, X, host_value, options, training
 
 import poptorch_emu as poptorch
 

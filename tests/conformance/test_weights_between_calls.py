@@ -7,7 +7,7 @@ import copy
 import pytest
 import torch
 import torch.nn.functional as F
-from helpers import Setting, assert_same_training, plain_step
+from support.helpers import Setting, assert_same_training, plain_step
 from torch import nn
 
 import poptorch_emu as poptorch

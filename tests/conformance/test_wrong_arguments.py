@@ -4,7 +4,7 @@ import logging
 
 import pytest
 import torch
-from small_models import options
+from support.small_models import options
 from torch import nn
 
 import poptorch_emu as poptorch

@@ -7,8 +7,8 @@ import itertools
 
 import pytest
 import torch
-from helpers import Setting, plain_step
-from models import FAMILIES
+from support.helpers import Setting, plain_step
+from support.models import FAMILIES
 
 import poptorch_emu as poptorch
 from poptorch_emu import emulator

@@ -6,7 +6,7 @@ import copy
 
 import pytest
 import torch
-from helpers import Setting, assert_same_training
+from support.helpers import Setting, assert_same_training
 from torch import nn
 
 import poptorch_emu as poptorch

@@ -8,8 +8,13 @@ import math
 
 import pytest
 import torch
-from helpers import Setting, assert_same_bits_for_any_workers, assert_same_training, plain_step
-from models import FAMILIES
+from support.helpers import (
+    Setting,
+    assert_same_bits_for_any_workers,
+    assert_same_training,
+    plain_step,
+)
+from support.models import FAMILIES
 
 import poptorch_emu as poptorch
 

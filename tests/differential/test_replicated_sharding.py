@@ -7,12 +7,12 @@ import itertools
 
 import pytest
 import torch
-from helpers import Setting, plain_step
-from models import FAMILIES
+from support.helpers import Setting, plain_step
+from support.models import FAMILIES
 
 import poptorch_emu as poptorch
 from poptorch_emu import emulator
-from poptorch_emu.compile.memory_plan import Content
+from poptorch_emu.plan.memory.memory_plan import Content
 
 pytestmark = pytest.mark.feature("Replicated tensor sharding", fidelity="exact")
 

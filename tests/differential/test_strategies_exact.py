@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from helpers import Setting, assert_same_training, plain_step
-from models import FAMILIES
+from support.helpers import Setting, assert_same_training, plain_step
+from support.models import FAMILIES
 
 import poptorch_emu as poptorch
 from poptorch_emu import emulator

@@ -7,8 +7,8 @@ import os
 
 import pytest
 import torch
-from helpers import Setting, assert_same_training
-from models import FAMILIES
+from support.helpers import Setting, assert_same_training
+from support.models import FAMILIES
 
 import poptorch_emu as poptorch
 

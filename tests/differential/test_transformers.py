@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 import torch
-from helpers import Setting, assert_same_training
+from support.helpers import Setting, assert_same_training
+from support.transformers_models import ENTRIES, Entry, ids
 from torch import nn
-from transformers_models import ENTRIES, Entry, ids
 
 import poptorch_emu as poptorch
 

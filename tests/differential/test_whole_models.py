@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import pytest
 import torch
-from helpers import Setting, assert_same_training
-from language_models import T5, VOCABULARY, Bert, Gpt2
-from torch import nn
-from vision_models import (
+from support.helpers import Setting, assert_same_training
+from support.language_models import T5, VOCABULARY, Bert, Gpt2
+from support.vision_models import (
     Classifier,
     VisionTransformer,
     basic_block,
@@ -16,6 +15,7 @@ from vision_models import (
     mobile_net,
     resnet,
 )
+from torch import nn
 
 import poptorch_emu as poptorch
 

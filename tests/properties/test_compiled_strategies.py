@@ -5,13 +5,13 @@ from __future__ import annotations
 import copy
 
 import torch
-from helpers import Setting, plain_step
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.helpers import Setting, plain_step
 
 import poptorch_emu as poptorch
 from poptorch_emu import emulator
-from poptorch_emu.compile.memory_plan import Content
+from poptorch_emu.plan.memory.memory_plan import Content
 from poptorch_emu.schedule.legality import check
 
 WIDTH = 4

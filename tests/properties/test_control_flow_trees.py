@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from flow_models import train_weight
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.flow_models import train_weight
 
 import poptorch_emu as poptorch
 

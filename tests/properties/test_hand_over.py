@@ -14,13 +14,13 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from poptorch_emu.data_accessor import AsynchronousDataAccessor
+from poptorch_emu.data import accessor as accessor_module
+from poptorch_emu.data import accessor_board
+from poptorch_emu.data.accessor_board import AccessorBoard, WorkerBoard, num_words
+from poptorch_emu.data.accessor_link import new_links
+from poptorch_emu.data.data_accessor import AsynchronousDataAccessor
+from poptorch_emu.data.ring import Ring, RingFile, RingLayout, TensorSpec
 from poptorch_emu.enums import SharingStrategy
-from poptorch_emu.runtime import accessor as accessor_module
-from poptorch_emu.runtime import accessor_board
-from poptorch_emu.runtime.accessor_board import AccessorBoard, WorkerBoard, num_words
-from poptorch_emu.runtime.accessor_link import new_links
-from poptorch_emu.runtime.ring import Ring, RingFile, RingLayout, TensorSpec
 
 LIMIT_SECONDS = 30
 # Microseconds; most are as short as what happens between a flag and a sleep.

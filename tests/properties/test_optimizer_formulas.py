@@ -8,7 +8,7 @@ import torch
 import update_reference as reference
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from small_models import options, trained
+from support.small_models import options, trained
 
 import poptorch_emu as poptorch
 

@@ -7,7 +7,7 @@ import math
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from update_runner import make_config, run_updates
+from support.update_runner import make_config, run_updates
 
 from poptorch_emu.update.clipping import clip_scale
 from poptorch_emu.update.config import HYPERS, OptimizerKind

@@ -18,7 +18,7 @@ import torch
 from nbclient import NotebookClient
 
 import poptorch_emu as poptorch
-from poptorch_emu.compile.memory_plan import Content, Store
+from poptorch_emu.plan.memory.memory_plan import Content, Store
 
 FOLDER = Path(__file__).parents[2] / "tutorials" / "pipelining"
 MNIST = Path(__file__).parents[3] / "shared" / "data" / "mnist"

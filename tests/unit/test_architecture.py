@@ -19,21 +19,23 @@ FLOORS = {
     "trace": 3,
     "passes": 4,
     "schedule": 5,
-    "compile": 6,
-    "runtime": 7,
-    "report": 8,
+    "segments": 6,
+    "plan": 7,
+    "compile": 8,
+    "runtime": 9,
+    "report": 10,
 }  # fmt: skip
-TOP = 9
+TOP = 11
 CPP_FLOORS = {"common": 0, "program": 1, "numerics": 2, "ops": 3, "runtime": 3, "": 4}
-# `compile/key` lists autograd's graph, `compile/executable_file` turns programs into bytes,
-# `runtime/slot_collate` stacks samples.
+# `stored/key` lists autograd's graph, `stored/executable_file` turns programs into bytes,
+# `data/slot_collate` stacks samples.
 ENGINE_USERS = {
     "compile/lower",
     "compile/executable",
-    "compile/executable_file",
-    "compile/key",
+    "compile/stored/executable_file",
+    "compile/stored/key",
     "runtime/session",
-    "runtime/slot_collate",
+    "data/slot_collate",
     "runtime/stream",
     "testing",
     "__init__",

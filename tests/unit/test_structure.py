@@ -9,8 +9,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from poptorch_emu import args_parser, structure
+from poptorch_emu import structure
 from poptorch_emu.errors import Error
+from poptorch_emu.executor import args_parser
 from poptorch_emu.structure import as_list, flatten_tensors, rebuild
 
 pytestmark = pytest.mark.feature("ICustomArgParser", fidelity="exact")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import torch
-from small_models import options
+from support.small_models import options
 from torch import nn
 
 import poptorch_emu as poptorch

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from update_runner import hyper_values, initial_state, make_config, run_updates
+from support.update_runner import hyper_values, initial_state, make_config, run_updates
 
 from poptorch_emu.update.config import OptimizerKind as Kind
 from poptorch_emu.update.rules import update

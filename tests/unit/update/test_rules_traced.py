@@ -2,8 +2,8 @@
 
 import pytest
 import torch
+from support.update_runner import hyper_values, initial_state, make_config
 from torch.fx.experimental.proxy_tensor import make_fx
-from update_runner import hyper_values, initial_state, make_config
 
 from poptorch_emu.update.config import HYPERS
 from poptorch_emu.update.config import OptimizerKind as Kind

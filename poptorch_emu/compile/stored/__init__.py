@@ -1,0 +1,1 @@
+"""What is kept of a compilation: keys, files, and a folder of them."""

@@ -1,0 +1,132 @@
+"""A file of named sections that can tell whether it is whole, and who wrote it.
+
+A fixed head (magic word, version of the layout, lengths, digest), a header in JSON (the versions of
+this package and of PyTorch, and the sections), then the sections. Reading it executes nothing.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import secrets
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from poptorch_emu.errors import Error, make_error
+from poptorch_emu.version import __version__
+
+_MAGIC = b"poptorch_emu\r\n"
+_LAYOUT = 5
+# Magic word, version of the layout, length of the header, length of the sections.
+_LENGTHS = struct.Struct("<8sIIQ")
+_HEAD_SIZE = _LENGTHS.size + hashlib.sha256().digest_size
+
+
+@dataclass(frozen=True)
+class Container:
+    """What is in a file.
+
+    Attributes:
+        version: of the package that wrote it.
+        torch_version: of PyTorch at that time.
+        sections: content by name.
+    """
+
+    version: str
+    torch_version: str
+    sections: dict[str, bytes]
+
+    @property
+    def is_of_this_version(self) -> bool:
+        """Whether this package, with this PyTorch, wrote the file."""
+        return (self.version, self.torch_version) == (__version__, torch.__version__)
+
+
+def pack(sections: Mapping[str, bytes]) -> bytes:
+    """Returns a file with these sections, in their order."""
+    header = json.dumps(
+        {
+            "version": __version__,
+            "torch": torch.__version__,
+            "sections": [[name, len(content)] for name, content in sections.items()],
+        }
+    ).encode()
+    body = b"".join(sections.values())
+    lengths = _LENGTHS.pack(_MAGIC, _LAYOUT, len(header), len(body))
+    return b"".join((lengths, _digest(lengths, header, body), header, body))
+
+
+def unpack(data: bytes, name: str) -> Container:
+    """Returns what is in a file.
+
+    Args:
+        data: all of the file.
+        name: of the file, for messages.
+
+    Raises:
+        Error: it is no such file, is cut short, is damaged, or its layout is of another version.
+    """
+    start = data[: len(_MAGIC)]
+    if start != _MAGIC[: len(start)] or not data:
+        raise make_error(
+            f"Invalid file {name}: it is not an executable made by PopTorch (it begins with "
+            f"{start!r} instead of {_MAGIC!r})."
+        )
+    if len(data) < _HEAD_SIZE:
+        raise _cut_short(name, len(data), _HEAD_SIZE)
+    _, layout, header_size, body_size = _LENGTHS.unpack_from(data)
+    if layout != _LAYOUT:
+        raise make_error(
+            f"Invalid file {name}: PopTorch version mismatch: its layout is of version {layout}, "
+            f"and this PopTorch ({__version__}) reads version {_LAYOUT}. Compile the model again."
+        )
+    total = _HEAD_SIZE + header_size + body_size
+    if len(data) < total:
+        raise _cut_short(name, len(data), total)
+    view = memoryview(data)
+    header, body = view[_HEAD_SIZE:][:header_size], view[_HEAD_SIZE + header_size :]
+    lengths, digest = view[: _LENGTHS.size], view[_LENGTHS.size : _HEAD_SIZE]
+    if len(data) > total or _digest(lengths, header, body) != digest:
+        raise make_error(
+            f"Invalid file {name}: it is damaged, since its digest is not that of its content. "
+            "Compile the model again."
+        )
+    described = json.loads(bytes(header))
+    sections, start_of = {}, 0
+    for section, size in described["sections"]:
+        sections[section] = bytes(body[start_of : start_of + size])
+        start_of += size
+    return Container(described["version"], described["torch"], sections)
+
+
+def write_whole(path: Path, data: bytes) -> None:
+    """Writes a file so that others see all of it or what was there before, whoever else writes.
+
+    Raises:
+        OSError: the folder cannot be written to.
+    """
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
+    try:
+        temporary.write_bytes(data)
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def _digest(*parts: bytes | memoryview) -> bytes:
+    digest = hashlib.sha256()
+    for part in parts:
+        digest.update(part)
+    return digest.digest()
+
+
+def _cut_short(name: str, size: int, expected: int) -> Error:
+    return make_error(
+        f"Invalid file {name}: it is cut short: {size} bytes instead of {expected}. Write or copy "
+        "it again."
+    )

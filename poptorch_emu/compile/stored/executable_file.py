@@ -1,0 +1,232 @@
+"""An executable as sections of a file, and back.
+
+In the sections are JSON and the program's own format: data that executes nothing when it is read.
+What belongs to the user's objects (the structure of the outputs, weights) is not in them; it is
+found anew by recording `forward`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any
+
+import torch
+
+from poptorch_emu import _C
+from poptorch_emu.compile.executable import Executable, PlacedGraph
+from poptorch_emu.compile.stored.key import Key
+from poptorch_emu.config import CompileConfig
+from poptorch_emu.enums import OverlapMode
+from poptorch_emu.ir.record import BlockPlace
+from poptorch_emu.ir.stored import restore, store
+from poptorch_emu.machine.costs.code import CodeBytes
+from poptorch_emu.machine.ipu import IPU_OF_VERSION
+from poptorch_emu.machine.tile_memory import IpuMemory, Peak, TileMemory
+from poptorch_emu.plan.memory.memory_plan import Content, Holding, MemoryPlan, Movement, Store
+from poptorch_emu.schedule.actions import Kind, parse_action
+from poptorch_emu.schedule.partition import Partition
+from poptorch_emu.schedule.schedule import Schedule
+from poptorch_emu.schedule.transfers import Transfer
+from poptorch_emu.segments.variables import VariableInfo
+from poptorch_emu.trace.tracer import Forward
+
+_KEY, _PROGRAM, _PLAN, _GRAPH = "key", "program", "plan", "graph"
+
+
+def to_sections(executable: Executable) -> dict[str, bytes]:
+    """Returns what a file holds of `executable`.
+
+    Raises:
+        Error: an argument of the program has no form in a file.
+    """
+    return {
+        _KEY: executable.key.text.encode(),
+        _PROGRAM: executable.program.serialize(),
+        _PLAN: json.dumps(_stored_plan(executable)).encode(),
+        _GRAPH: json.dumps(_stored_graph(executable)).encode(),
+    }
+
+
+def stored_key(sections: Mapping[str, bytes]) -> Key:
+    """Returns what the program in a file was compiled from."""
+    return Key.from_json(sections[_KEY])
+
+
+def is_of_key(sections: Mapping[str, bytes], key: Key) -> bool:
+    """Returns whether the program in a file was compiled from just this."""
+    return sections[_KEY] == key.text.encode()
+
+
+def from_sections(
+    sections: Mapping[str, bytes], key: Key, config: CompileConfig, forward: Forward
+) -> Executable:
+    """Returns the executable in a file.
+
+    Args:
+        sections: of a file whose program fits that of `forward`.
+        key: the file's.
+        config: the present options, which may differ in what the program does not depend on.
+        forward: the model's.
+
+    Raises:
+        Error: the program is damaged.
+    """
+    plan = json.loads(sections[_PLAN])
+    graph = sections[_GRAPH]
+    return Executable(
+        program=_C.Program.deserialize(sections[_PROGRAM]),
+        config=config,
+        key=key,
+        look_up=lambda: _graph(json.loads(graph)),
+        schedule=_schedule(plan["schedule"]),
+        outputs=forward.outputs,
+        num_outputs=plan["num_outputs"],
+        host_outputs=forward.host_outputs,
+        written_inputs=tuple(plan["written_inputs"]),
+        variables={entry["name"]: _variable(entry) for entry in plan["variables"]},
+        scalars={(name, group): index for name, group, index in plan["scalars"]},
+        segment_names=tuple(plan["segment_names"]),
+        ipus_per_replica=plan["ipus_per_replica"],
+        is_random=plan["is_random"],
+        anchors=tuple(plan["anchors"]),
+        tensor_names=tuple(plan["tensor_names"]),
+        shortages=tuple(plan["shortages"]),
+    )
+
+
+def _stored_plan(executable: Executable) -> dict[str, Any]:
+    schedule = executable.schedule
+    return {
+        "schedule": {
+            "ipu_of_stage": schedule.ipu_of_stage,
+            "num_micro_batches": schedule.num_micro_batches,
+            "is_training": schedule.is_training,
+            "level_of_stage": schedule.level_of_stage,
+            "rows": [[[str(action) for action in cell] for cell in row] for row in schedule.rows],
+        },
+        "num_outputs": executable.num_outputs,
+        "written_inputs": executable.written_inputs,
+        "variables": [
+            {**asdict(variable), "dtype": str(variable.dtype).removeprefix("torch.")}
+            for variable in executable.variables.values()
+        ],
+        "scalars": [[*key, index] for key, index in executable.scalars.items()],
+        "segment_names": executable.segment_names,
+        "ipus_per_replica": executable.ipus_per_replica,
+        "is_random": executable.is_random,
+        "anchors": executable.anchors,
+        "tensor_names": executable.tensor_names,
+        "shortages": executable.shortages,
+    }
+
+
+def _stored_holding(holding: Holding) -> dict[str, Any]:
+    return {
+        **asdict(holding),
+        "content": holding.content.value,
+        "store": holding.store.value,
+    }
+
+
+def _memory(stored: dict[str, Any]) -> MemoryPlan:
+    holdings = (
+        Holding(**{**entry, "content": Content(entry["content"]), "store": Store(entry["store"])})
+        for entry in stored["holdings"]
+    )
+    movements = (Movement(**entry) for entry in stored["movements"])
+    return MemoryPlan(
+        tuple(stored["ipu_ids"]), tuple(holdings), tuple(movements), tuple(stored["settings"])
+    )
+
+
+def _schedule(stored: dict[str, Any]) -> Schedule:
+    rows = tuple(
+        tuple(tuple(parse_action(action) for action in cell) for cell in row)
+        for row in stored["rows"]
+    )
+    return Schedule(
+        **{
+            **stored,
+            "ipu_of_stage": tuple(stored["ipu_of_stage"]),
+            "level_of_stage": tuple(stored["level_of_stage"]),
+            "rows": rows,
+        }
+    )
+
+
+def _variable(stored: dict[str, Any]) -> VariableInfo:
+    return VariableInfo(
+        **{
+            **stored,
+            "shape": tuple(stored["shape"]),
+            "dtype": getattr(torch, stored["dtype"]),
+            "group_of_replica": tuple(stored["group_of_replica"]),
+        }
+    )
+
+
+def _stored_graph(executable: Executable) -> dict[str, Any]:
+    partition, memory = executable.partition, executable.memory
+    return {
+        "graph": store(executable.graph),
+        "ipu_ids": partition.ipu_ids,
+        "ipu_of_stage": partition.ipu_of_stage,
+        "places": [asdict(place) for place in partition.places],
+        "ports": [
+            [node.name, kind.value, stage] for node, (kind, stage) in partition.port_of.items()
+        ],
+        "memory": {
+            "ipu_ids": memory.ipu_ids,
+            "holdings": [_stored_holding(holding) for holding in memory.holdings],
+            "movements": [asdict(movement) for movement in memory.movements],
+            "settings": memory.settings,
+        },
+        "transfers": [
+            {**asdict(transfer), "mode": transfer.mode.value} for transfer in executable.transfers
+        ],
+        "tiles": _stored_tiles(executable.tiles),
+    }
+
+
+def _graph(stored: dict[str, Any]) -> PlacedGraph:
+    graph, nodes = restore(stored["graph"])
+    return PlacedGraph(
+        graph,
+        Partition(
+            tuple(stored["ipu_ids"]),
+            tuple(stored["ipu_of_stage"]),
+            tuple(BlockPlace(**place) for place in stored["places"]),
+            {nodes[name]: (Kind(kind), stage) for name, kind, stage in stored["ports"]},
+        ),
+        _memory(stored["memory"]),
+        tuple(
+            Transfer(**{**entry, "mode": OverlapMode(entry["mode"])})
+            for entry in stored["transfers"]
+        ),
+        _tiles(stored["tiles"]),
+    )
+
+
+def _stored_tiles(tiles: TileMemory) -> dict[str, Any]:
+    return {**asdict(tiles), "chip": tiles.chip.name}
+
+
+def _tiles(stored: dict[str, Any]) -> TileMemory:
+    (chip,) = (ipu for ipu in IPU_OF_VERSION.values() if ipu.name == stored["chip"])
+    return TileMemory(
+        chip, stored["num_io_tiles"], tuple(_ipu_memory(entry) for entry in stored["ipus"])
+    )
+
+
+def _ipu_memory(stored: dict[str, Any]) -> IpuMemory:
+    peak = {**stored["peak"], "largest": tuple(map(tuple, stored["peak"]["largest"]))}
+    return IpuMemory(
+        **{
+            **stored,
+            "always_live": tuple(map(tuple, stored["always_live"])),
+            "peak": Peak(**peak),
+            "code": CodeBytes(**stored["code"]),
+        }
+    )

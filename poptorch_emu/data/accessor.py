@@ -1,0 +1,297 @@
+"""Iterates a dataset that another process loads ahead of time.
+
+This is the side of the process that consumes; what the worker does is told in `accessor_worker.py`,
+and who owns which slot of the ring when in `accessor_board.py`. Who has to wait long sleeps in the
+kernel until the other side changes something or is gone.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import signal
+import time
+import warnings
+from collections.abc import Callable, Iterable
+from contextlib import closing
+from multiprocessing import get_context
+from multiprocessing.process import BaseProcess
+from multiprocessing.util import Finalize
+from typing import Any
+
+from poptorch_emu.data.accessor_board import AccessorBoard, Record
+from poptorch_emu.data.accessor_link import Kind, Link, LinkClosed, new_links
+from poptorch_emu.data.accessor_worker import WorkerSettings, run_worker
+from poptorch_emu.data.cargo import packed
+from poptorch_emu.data.ring import Ring, RingFile
+from poptorch_emu.enums import SharingStrategy
+from poptorch_emu.errors import make_error
+from poptorch_emu.structure import rebuild
+
+# Source: PopTorch reference, AsynchronousDataAccessor, `terminate`.
+_GRACE_SECONDS = 10.0
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+# Assumed: for so long it is cheaper for both sides to look again now and then than to be woken.
+_LOOKING_SECONDS = 2e-3
+
+# Assumed: late by so much at most, which is little beside elements that take longer to make.
+_LONGEST_NAP_SECONDS = 1e-3
+# Assumed: so that it grows faster than it shrinks, and settles within some ten elements.
+_NAP_GROWTH, _NAP_SHRINKAGE = 1.25, 0.8
+
+# A worker must end before multiprocessing joins it at exit, so its finaliser has a priority.
+_EXIT_PRIORITY = 10
+
+_START_METHOD = {
+    SharingStrategy.SharedMemory: "spawn",
+    SharingStrategy.FileSystem: "spawn",
+    SharingStrategy.Fork: "fork",
+    SharingStrategy.ForkServer: "forkserver",
+}
+
+# Workers are forked from a server that has imported these, once instead of for each of them.
+_SERVER_MODULES = ["torch", run_worker.__module__]
+
+
+_SILENT_END = "its worker process ended without a word; was it killed?"
+# A process that is not forked imports the program, which starts the next one unless it is guarded.
+_GUARD = "A program that makes one has its main part under `if __name__ == '__main__':`."
+
+
+class Accessor:
+    """One worker and the ring it fills; an iterator that `begin` starts anew."""
+
+    def __init__(
+        self,
+        dataset: Iterable[Any],
+        settings: WorkerSettings,
+        strategy: SharingStrategy,
+        miss_sleep_seconds: float,
+    ) -> None:
+        """Starts the worker and waits for its first element.
+
+        Args:
+            dataset: what to iterate.
+            settings: how.
+            strategy: how the dataset reaches the worker.
+            miss_sleep_seconds: the shortest time to wait for an element that is not there yet.
+
+        Raises:
+            Error: the worker ended before it had an element.
+        """
+        self._rebatched_rows = settings.rebatched_rows
+        self._sleeps_seconds = _sleeps_seconds(miss_sleep_seconds)
+        self._nap_seconds = miss_sleep_seconds
+        self._epoch = 0
+        self._num_begun = 0
+        self._is_touched = False
+        self._has_ended = False
+        self._is_holding = False
+        self._num_received = 0
+        self._failure: str | None = None
+        self._last_words: str | None = None
+        with closing(RingFile()) as file:
+            self._link, self._process = _start_worker(file, dataset, settings, strategy)
+            self._finalizer = Finalize(
+                self, _stop_worker, (self._process, self._link), exitpriority=_EXIT_PRIORITY
+            )
+            try:
+                self._ring, self._template = self._set_up(file)
+            except BaseException:
+                self.stop()
+                raise
+        self._board = AccessorBoard(self._ring.words, settings.num_slots, self._link)
+
+    def begin(self) -> None:
+        """Goes to the beginning of the data, unless it is there.
+
+        Raises:
+            Error: the worker was stopped, or is that of another process.
+            AssertionError: the worker has failed.
+        """
+        self._check_running()
+        if self._is_touched:
+            self._release()
+            self._epoch += 1
+            self._is_touched = self._has_ended = False
+        self._ask()
+
+    def next(self) -> Any:
+        """Returns the next element, whose tensors are valid until the next call.
+
+        Raises:
+            StopIteration: the data has ended; `begin` starts anew.
+            Error: the worker was stopped, or is that of another process.
+            AssertionError: the worker has failed.
+        """
+        self._check_running()
+        self._release()
+        if self._has_ended:
+            raise StopIteration
+        self._is_touched = True
+        self._ask()
+        while True:
+            record = self._next_record()
+            is_wanted = record.epoch == self._epoch
+            if record.is_end:
+                if is_wanted:
+                    self._has_ended = True
+                    raise StopIteration
+            else:
+                self._num_received += 1
+                self._is_holding = True
+                if is_wanted:
+                    return self._element(record.num_rows)
+                self._release()
+
+    def stop(self) -> None:
+        """Ends the worker; it may be called again."""
+        self._finalizer()
+
+    def _set_up(self, file: RingFile) -> tuple[Ring, Any]:
+        try:
+            kind, content = self._link.receive()
+        except LinkClosed:
+            kind, content = Kind.FAILED, f"{_SILENT_END} {_GUARD}"
+        if kind == Kind.READY:
+            return Ring(content.layout, file), pickle.loads(content.pickled_template)
+        self._await_end()
+        raise make_error(
+            "AsynchronousDataAccessor worker thread failed to start (Check above for details): "
+            f"{content}"
+        )
+
+    def _check_running(self) -> None:
+        if self._failure is not None:
+            raise AssertionError(self._failure)
+        if self._link.is_closed:
+            raise make_error(
+                "The data accessor was terminated, or belongs to the process from which this one "
+                "was forked: it has no worker here. Create a new one."
+            )
+
+    def _failed(self, reason: str) -> AssertionError:
+        self._await_end()
+        self._failure = f"An error occurred in the data fetcher: {reason}"
+        self.stop()
+        return AssertionError(self._failure)
+
+    def _await_end(self) -> None:
+        # What the worker itself has to say comes above our error.
+        self._process.join(_GRACE_SECONDS)
+
+    def _ask(self) -> None:
+        if self._num_begun <= self._epoch:
+            self._num_begun = self._epoch + 1
+            self._tell(lambda: self._board.begin(self._num_begun))
+
+    def _release(self) -> None:
+        if self._is_holding:
+            self._is_holding = False
+            self._tell(self._board.release)
+
+    def _tell(self, change: Callable[[], None]) -> None:
+        try:
+            change()
+        except LinkClosed:
+            pass  # The worker has ended; what it published last is still to be taken.
+
+    def _next_record(self) -> Record:
+        """Waits for a record and returns it.
+
+        A reader that looks often is felt by the worker, most of all on a virtual machine, where
+        each sleep takes time from both. So the first sleep grows until it covers the making of an
+        element, and shrinks where the worker may have run out of slots meanwhile.
+        """
+        board = self._board
+        if not board.num_waiting:
+            time.sleep(self._nap_seconds)
+            shortest_seconds = self._sleeps_seconds[0]
+            if not board.num_waiting:
+                longest_seconds = max(_LONGEST_NAP_SECONDS, shortest_seconds)
+                grown_seconds = min(_NAP_GROWTH * self._nap_seconds, longest_seconds)
+                self._nap_seconds = grown_seconds if self._look() else shortest_seconds
+            elif board.is_full:
+                self._nap_seconds = max(_NAP_SHRINKAGE * self._nap_seconds, shortest_seconds)
+        return board.take()
+
+    def _look(self) -> bool:
+        """Waits for a record; returns whether one came before it was time to be woken."""
+        for seconds in self._sleeps_seconds:
+            time.sleep(seconds)
+            if self._board.num_waiting:
+                return True
+        while not self._board.num_waiting:
+            self._await_record()
+        return False
+
+    def _await_record(self) -> None:
+        if self._last_words is not None:
+            raise self._failed(self._last_words)
+        try:
+            self._last_words = self._board.wait(lambda: self._board.num_waiting > 0)
+        except LinkClosed:
+            self._check_running()  # Another thread may have stopped it.
+            self._last_words = _SILENT_END
+
+    def _element(self, num_rows: int) -> Any:
+        tensors = self._ring.slot(self._num_received - 1)
+        if num_rows not in (0, self._rebatched_rows):
+            tensors = [tensor.narrow(0, 0, num_rows) for tensor in tensors]
+        return rebuild(self._template, iter(tensors))
+
+
+def _sleeps_seconds(first_seconds: float) -> list[float]:
+    """Returns how long to sleep between looks before waiting to be woken.
+
+    Each sleep is as long as those before it and one more: a reader that finds an element late finds
+    the next one without any sleep.
+    """
+    sleeps = [first_seconds]
+    while 0 < sum(sleeps) < _LOOKING_SECONDS:
+        sleeps.append(2 * sleeps[-1])
+    return sleeps
+
+
+def _start_worker(
+    file: RingFile, dataset: Iterable[Any], settings: WorkerSettings, strategy: SharingStrategy
+) -> tuple[Link, BaseProcess]:
+    context: Any = get_context(_START_METHOD[strategy])
+    context.set_forkserver_preload(_SERVER_MODULES)
+    link, worker_link = new_links()
+    link.close_when_forked()
+    worker_link.close_when_forked(unless_by_this_thread=True)
+    with closing(worker_link), warnings.catch_warnings(), packed(dataset, strategy) as cargo:
+        # Newer Pythons warn of forks beside threads; it is the user who chose `Fork`.
+        warnings.filterwarnings("ignore", ".*fork.*", DeprecationWarning)
+        try:
+            process: BaseProcess = context.Process(
+                target=run_worker,
+                args=(worker_link, file, cargo, settings),
+                name="data accessor",
+            )
+            process.start()
+        except (AttributeError, TypeError, pickle.PicklingError) as cause:
+            link.close()
+            raise make_error(
+                f"The dataset cannot be sent to the worker process, which {strategy} starts: "
+                f"{cause}. Define its functions and classes at the top of a module, or choose "
+                "poptorch.SharingStrategy.Fork, which sends nothing."
+            ) from cause
+        except BaseException:
+            link.close()
+            raise
+    return link, process
+
+
+def _stop_worker(process: BaseProcess, link: Link) -> None:
+    """Closes the pipes, which ends the worker; signals it if it is too busy to notice."""
+    link.close()
+    process.join(_GRACE_SECONDS)
+    for number in _SIGNALS:
+        if process.is_alive() and process.pid is not None:
+            os.kill(process.pid, number)
+            process.join(_GRACE_SECONDS)
+    if not process.is_alive():
+        process.close()

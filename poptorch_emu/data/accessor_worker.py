@@ -1,0 +1,236 @@
+"""The worker process of an asynchronous accessor: it iterates a dataset and fills a ring of slots.
+
+What the two processes tell each other is told in `accessor_board.py`.
+"""
+
+from __future__ import annotations
+
+import pickle
+import random
+import time
+import traceback
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from itertools import chain
+from multiprocessing import set_start_method
+from typing import Any
+
+import numpy as np
+import torch
+
+from poptorch_emu.data.accessor_board import WorkerBoard, num_words
+from poptorch_emu.data.accessor_link import ElementForm, Kind, Link, LinkClosed
+from poptorch_emu.data.element import Piece, cut_rows, template_of, tensors_of
+from poptorch_emu.data.ring import Ring, RingFile, RingLayout, TensorSpec
+from poptorch_emu.data.slot_collate import SlotCollate
+from poptorch_emu.structure import ICustomArgParser, register_parser
+
+_NOTHING = object()
+
+# What `SlotCollate` made in the next slot.
+_IN_PLACE = Piece(())
+_MAX_NUMPY_SEED = 2**32
+
+# Assumed: how long the end of the accessor may go unnoticed while elements come fast.
+_LOOK_SECONDS = 0.1
+
+
+@dataclass(frozen=True)
+class WorkerSettings:
+    """What the worker must know besides the dataset.
+
+    Attributes:
+        num_slots: size of the ring.
+        rebatched_rows: rows of each slot; `None` means one whole element a slot.
+        keeps_remainder: whether rows that do not fill the last slot of an epoch are delivered.
+        loads_early: whether the first epoch is loaded before it is asked for.
+        loads_indefinitely: whether every other epoch is.
+        start_method: how the dataset's own processes start, such as helpers of a loader: as they
+            would without this worker. `None` is Python's default.
+        seed: of the random generators, so that they do not depend on how the worker was started.
+        parsers: the registered types, which a worker that was not forked does not know.
+    """
+
+    num_slots: int
+    rebatched_rows: int | None
+    keeps_remainder: bool
+    loads_early: bool
+    loads_indefinitely: bool
+    start_method: str | None
+    seed: int
+    parsers: Mapping[type, ICustomArgParser]
+
+
+def run_worker(
+    link: Link, file: RingFile, dataset: Iterable[Any], settings: WorkerSettings
+) -> None:
+    """Serves the accessor at the other end of `link` until that end is closed.
+
+    Raises:
+        Exception: whatever the dataset raised; the accessor has been told.
+    """
+    link.close_when_forked()
+    _set_up_process(settings)
+    try:
+        with torch.no_grad():
+            _Producer(link, file, dataset, settings).run()
+    except (LinkClosed, KeyboardInterrupt):
+        pass
+    except BaseException as error:
+        what = "".join(traceback.format_exception_only(error)).strip()
+        where = "".join(traceback.format_exception(error)).strip()
+        link.send(Kind.FAILED, f"{what}\n\nIn the worker process:\n{where}")
+        raise
+
+
+def _set_up_process(settings: WorkerSettings) -> None:
+    set_start_method(settings.start_method, force=True)
+    # As in PyTorch's own workers: the threads of the parent's pool do not survive a fork.
+    torch.set_num_threads(1)
+    # A loader's helpers hand tensors over by name, at about half the cost of descriptors.
+    torch.multiprocessing.set_sharing_strategy("file_system")  # type: ignore[no-untyped-call]
+    torch.manual_seed(settings.seed)
+    random.seed(settings.seed)
+    np.random.seed(settings.seed % _MAX_NUMPY_SEED)
+    for data_type, parser in settings.parsers.items():
+        register_parser(data_type, parser)
+
+
+class _Producer:
+    """Iterates the dataset, epoch after epoch, as far as the accessor lets it."""
+
+    def __init__(
+        self, link: Link, file: RingFile, dataset: Iterable[Any], settings: WorkerSettings
+    ) -> None:
+        self._link = link
+        self._dataset = dataset
+        self._settings = settings
+        self._is_set_up = False
+        self._next_look_seconds = 0.0
+        self._collate = self._set_collate(dataset)
+        iterator = self._elements()
+        first = next(iterator, _NOTHING)
+        if first is _NOTHING:
+            raise ValueError("The Dataset is empty: it must have at least one element.")
+        self._template = template_of(first)
+        self._ring = self._make_ring(file, tensors_of(first))
+        self._board = WorkerBoard(self._ring.words, settings.num_slots, link)
+        self._begun: Iterator[Any] | None = chain([first], iterator)
+        self._is_set_up = True
+
+    def run(self) -> None:
+        """Delivers epochs for ever."""
+        epoch, runs_ahead = 0, self._settings.loads_early
+        while True:
+            if not runs_ahead:
+                self._await_begin(epoch)
+            has_delivered = self._deliver(epoch)
+            # An empty epoch is not followed by another unasked: there could be no end of them.
+            runs_ahead = self._settings.loads_indefinitely and has_delivered
+            epoch += 1
+
+    def _await_begin(self, epoch: int) -> None:
+        self._board.wait(lambda: self._board.num_begun > epoch)
+
+    def _set_collate(self, dataset: Iterable[Any]) -> SlotCollate | None:
+        """Has a loader that can do so make its batches in the slots."""
+        # Of its own class: a wrapper may hand on any attribute, and change what it iterates.
+        collate_into = getattr(type(dataset), "_collate_into", None)
+        if collate_into is None or self._settings.rebatched_rows is not None:
+            return None
+        collate: SlotCollate | None = collate_into(dataset, self._next_slot)
+        return collate
+
+    def _elements(self) -> Iterator[Any]:
+        iterate: Callable[[Any], Iterator[Any]] = getattr(type(self._dataset), "_unmarked", iter)
+        return iterate(self._dataset)
+
+    def _make_ring(self, file: RingFile, tensors: Sequence[torch.Tensor]) -> Ring:
+        settings = self._settings
+        specs = (TensorSpec.of(tensor) for tensor in tensors)
+        if settings.rebatched_rows is not None:
+            rows = settings.rebatched_rows
+            specs = (TensorSpec((rows, *spec.shape[1:]), spec.dtype) for spec in specs)
+        layout = RingLayout(settings.num_slots, tuple(specs), num_words(settings.num_slots))
+        with closing(file):
+            file.allocate(layout)
+            ring = Ring(layout, file)
+        self._link.send(Kind.READY, ElementForm(layout, pickle.dumps(self._template)))
+        return ring
+
+    def _deliver(self, epoch: int) -> bool:
+        """Fills slots until the epoch ends or a later one is wanted; returns whether any was."""
+        num_filled_before = self._board.num_filled
+        num_rows: int | None = 0
+        for piece in self._pieces():
+            if not self._has_slot(epoch):
+                return self._board.num_filled > num_filled_before
+            num_rows = self._write(piece)
+            if num_rows in (None, self._settings.rebatched_rows):
+                self._board.publish(epoch, num_rows or 0)
+                num_rows = 0
+        if num_rows and self._settings.keeps_remainder:
+            self._board.publish(epoch, num_rows)
+        self._board.publish_end(epoch)
+        return self._board.num_filled > num_filled_before
+
+    def _pieces(self) -> Iterator[Piece]:
+        elements = self._elements() if self._begun is None else self._begun
+        self._begun = None
+        if self._settings.rebatched_rows is None:
+            return map(self._whole_piece, elements)
+        flat = (tensors_of(element, self._template) for element in elements)
+        return cut_rows(flat, self._settings.rebatched_rows)
+
+    def _whole_piece(self, element: Any) -> Piece:
+        if self._collate is not None and element is self._collate.made:
+            return _IN_PLACE
+        return Piece(tensors_of(element, self._template))
+
+    def _has_slot(self, epoch: int) -> bool:
+        """Waits for a free slot; returns false where a later epoch is wanted instead."""
+        board, num_begun = self._board, epoch + 1
+        if not board.num_free:
+            board.wait(lambda: board.num_free > 0 or board.num_begun > num_begun)
+        self._check_link()
+        return board.num_begun <= num_begun
+
+    def _check_link(self) -> None:
+        """Raises `LinkClosed` if the accessor is gone; looks a few times a second."""
+        now_seconds = time.monotonic()
+        if now_seconds >= self._next_look_seconds:
+            self._next_look_seconds = now_seconds + _LOOK_SECONDS
+            while self._link.has_message():
+                self._link.receive()
+
+    def _next_slot(self) -> Sequence[torch.Tensor] | None:
+        """Returns the tensors of the slot to fill next, if it is free."""
+        if not self._is_set_up or not self._board.num_free:
+            return None
+        return self._ring.slot(self._board.num_filled)
+
+    def _write(self, piece: Piece) -> int | None:
+        """Copies rows to the next slot; returns how many it has, `None` for all at once."""
+        if piece is _IN_PLACE:
+            return None
+        slot = self._ring.slot(self._board.num_filled)
+        if len(slot) != len(piece.tensors):
+            raise ValueError(
+                f"An element has {len(piece.tensors)} tensors, but the first one had {len(slot)}. "
+                "All elements must have the same number."
+            )
+        for index, (place, source) in enumerate(zip(slot, piece.tensors, strict=True)):
+            if source is place:
+                continue  # `SlotCollate` made it there.
+            if piece.num_rows is not None:
+                place = place.narrow(0, piece.first_row, piece.num_rows)
+            if place.shape != source.shape or place.dtype != source.dtype:
+                raise ValueError(
+                    f"Tensor at index {index} of an element is {TensorSpec.of(source)}, but that "
+                    f"of the first element makes room for {TensorSpec.of(place)}. All elements "
+                    "must have the same shapes and types; for a smaller last batch give "
+                    "rebatched_size or drop_last=True."
+                )
+            place.copy_(source)
+        return None if piece.num_rows is None else piece.first_row + piece.num_rows

@@ -1,0 +1,167 @@
+"""`poptorch.AsynchronousDataAccessor`: loads elements while the model works on earlier ones."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterable, Iterator
+from multiprocessing import get_start_method
+from operator import index
+from typing import Any
+
+import torch
+
+from poptorch_emu.data.accessor import Accessor
+from poptorch_emu.data.accessor_worker import WorkerSettings
+from poptorch_emu.enums import SharingStrategy
+from poptorch_emu.errors import require
+from poptorch_emu.structure import ICustomArgParser, registered_parsers
+
+_SECONDS_PER_MILLISECOND = 1e-3
+
+
+class AsynchronousDataAccessor:
+    """Iterates a dataset in a process of its own, into a ring of buffers in shared memory (exact).
+
+    An element is a tensor, a flat list or tuple of tensors (which comes back as a list), a flat
+    dict of tensors, or of a type registered by `registerCustomArgParser`. All must have the shapes
+    and types of the first. What is yielded aliases the ring: it is overwritten after the next
+    `next()`; clone what is to be kept.
+
+    Attributes:
+        rebatched_size: rows of each element, where they are joined and cut anew.
+    """
+
+    def __init__(
+        self,
+        dataset: Iterable[Any],
+        buffer_size: int = 3,
+        miss_sleep_time_in_ms: float = 0.1,
+        load_indefinitely: bool = True,
+        early_preload: bool = False,
+        sharing_strategy: SharingStrategy = SharingStrategy.ForkServer,
+        rebatched_size: int | None = None,
+    ) -> None:
+        """Starts the worker, and returns when it has loaded the first element.
+
+        Args:
+            dataset: any iterable, often a `DataLoader`; all strategies but `Fork` pickle it.
+            buffer_size: how many elements the ring holds.
+            miss_sleep_time_in_ms: the shortest time to wait where an element is not there yet;
+                each further look comes after twice the time. After 2 ms a wait ends when the
+                element is there, without polling.
+            load_indefinitely: at the end of the data, load from the beginning at once.
+            early_preload: fill the ring before the first `iter()`.
+            sharing_strategy: how the worker starts and gets the dataset. `Fork` copies nothing.
+                `ForkServer` passes it by value. `SharedMemory` moves its tensors into shared
+                memory, with an open file for each. `FileSystem` passes it by value in a file.
+            rebatched_size: join elements and cut them into tensors with this many rows. Rows left
+                at the end are dropped, unless the dataset has `rebatched_drop_last == False`.
+
+        Raises:
+            Error: `dataset` is a `DataLoader` that is asynchronous already, or the worker failed.
+            AssertionError: `rebatched_size` is too small, or missing where `drop_last=False` asks
+                for it.
+            TypeError: `buffer_size` or `rebatched_size` is not a whole number.
+            ValueError: `buffer_size` is less than 1, or `miss_sleep_time_in_ms` less than 0.
+        """
+        check = getattr(dataset, "_check_accessible", None)
+        if check is not None:
+            check(rebatched_size)
+        if rebatched_size is not None:
+            rebatched_size = _whole("rebatched_size", rebatched_size)
+        buffer_size = _whole("buffer_size", buffer_size)
+        require(
+            rebatched_size is None or rebatched_size > 1,
+            f"rebatched_size must be None or greater than 1, not {rebatched_size}.",
+        )
+        require(
+            isinstance(sharing_strategy, SharingStrategy),
+            f"sharing_strategy must be a poptorch.SharingStrategy, not {sharing_strategy!r}.",
+        )
+        if buffer_size < 1:
+            raise ValueError(f"buffer_size must be at least 1, not {buffer_size}.")
+        if not miss_sleep_time_in_ms >= 0:
+            raise ValueError(
+                f"miss_sleep_time_in_ms must be at least 0, not {miss_sleep_time_in_ms}."
+            )
+        self._dataset = dataset
+        self.rebatched_size = rebatched_size
+        settings = WorkerSettings(
+            num_slots=buffer_size,
+            rebatched_rows=rebatched_size,
+            keeps_remainder=not _drops_remainder(dataset),
+            loads_early=early_preload,
+            loads_indefinitely=load_indefinitely,
+            start_method=get_start_method(allow_none=True),
+            seed=torch.initial_seed(),
+            parsers=_portable_parsers(),
+        )
+        self._accessor = Accessor(
+            dataset, settings, sharing_strategy, miss_sleep_time_in_ms * _SECONDS_PER_MILLISECOND
+        )
+
+    def terminate(self) -> None:
+        """Stops the worker, as happens at exit and when nobody holds this object (exact)."""
+        self._accessor.stop()
+
+    def __iter__(self) -> Iterator[Any]:
+        """Goes to the beginning, unless it is there, and returns this object."""
+        self._accessor.begin()
+        return self
+
+    def __next__(self) -> Any:
+        """Returns the next element; the one before is overwritten from now on.
+
+        Raises:
+            StopIteration: the data has ended.
+            AssertionError: the worker ended, say by an exception in the dataset.
+        """
+        return self._accessor.next()
+
+    def __len__(self) -> int:
+        """Returns how many elements one iteration yields.
+
+        Raises:
+            TypeError: the dataset cannot tell.
+        """
+        try:
+            return _num_elements(self._dataset, self)
+        except ReferenceError as error:
+            raise TypeError("The DataLoader that knows the length is gone.") from error
+
+
+def _whole(name: str, value: Any) -> int:
+    try:
+        return index(value)
+    except TypeError:
+        raise TypeError(f"{name} must be a whole number, not {value!r}.") from None
+
+
+def _num_elements(dataset: Any, accessor: AsynchronousDataAccessor) -> int:
+    slot_rows = accessor.rebatched_size
+    if slot_rows is None or getattr(dataset, "_accessor", None) is accessor:
+        return len(dataset)
+    batch_size = getattr(dataset, "batch_size", None)
+    if batch_size is None:
+        raise TypeError(
+            f"How many elements of {slot_rows} rows there are is not known: {type(dataset)} has no "
+            "batch_size."
+        )
+    num_rows = len(dataset) * int(batch_size)
+    return num_rows // slot_rows if _drops_remainder(dataset) else -(-num_rows // slot_rows)
+
+
+def _drops_remainder(dataset: Any) -> bool:
+    return getattr(dataset, "rebatched_drop_last", True) is not False
+
+
+def _portable_parsers() -> dict[type, ICustomArgParser]:
+    """Returns the parsers that can be pickled; the worker cannot see objects of other types."""
+    parsers = {}
+    for data_type, parser in registered_parsers().items():
+        try:
+            pickle.dumps((data_type, parser))
+        except Exception:
+            continue
+        parsers[data_type] = parser
+    return parsers

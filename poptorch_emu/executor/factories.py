@@ -1,0 +1,84 @@
+"""The two functions that wrap a model for virtual IPUs."""
+
+from __future__ import annotations
+
+import copy
+
+import torch
+
+from poptorch_emu.errors import make_error
+from poptorch_emu.executor import wrapping
+from poptorch_emu.executor.executor import PoplarExecutor
+from poptorch_emu.optim import SGD
+from poptorch_emu.options import Options, PipelinedExecution, ShardedExecution
+
+
+def trainingModel(
+    model: torch.nn.Module | PoplarExecutor,
+    options: Options | None = None,
+    optimizer: torch.optim.Optimizer | None = None,
+) -> PoplarExecutor:
+    """Wraps `model` so that each call trains it on virtual IPUs (exact).
+
+    Args:
+        model: a module whose forward computes a loss.
+        options: frozen by this call.
+        optimizer: `poptorch.optim` or `torch.optim`; SGD with learning rate 0.01 by default.
+
+    Raises:
+        RuntimeError: another training wrapper holds the model.
+        Error: `model` is no module of Python.
+        AssertionError: the device has no such optimiser.
+    """
+    model = _user_module(model)
+    if wrapping.is_wrapped(model):
+        raise RuntimeError(
+            "Model has already been wrapped in 'poptorch.trainingModel'. Call model.destroy() on "
+            "the model to unwrap it before wrapping it in 'poptorch.trainingModel' again."
+        )
+    if optimizer is None:
+        optimizer = SGD(model.parameters(), lr=0.01)
+    return PoplarExecutor(copy.copy(model), options, True, optimizer, user_model=model)
+
+
+def inferenceModel(
+    model: torch.nn.Module | PoplarExecutor, options: Options | None = None
+) -> PoplarExecutor:
+    """Wraps `model` so that each call runs it on virtual IPUs (exact).
+
+    Raises:
+        Error: gradient accumulation is set, or `model` is no module of Python.
+    """
+    model = _user_module(model)
+    options = options or Options()
+    if isinstance(options, Options) and options.Training.gradient_accumulation != 1:
+        hint = ""
+        strategy = options._execution_strategy
+        if isinstance(strategy, PipelinedExecution) and not isinstance(strategy, ShardedExecution):
+            hint = (
+                " Use poptorch.Options().deviceIterations to feed enough batches for pipelined "
+                "execution instead."
+            )
+        raise make_error(
+            "You must set poptorch.Options().Training.gradientAccumulation to 1 (the default) to "
+            f"use poptorch.inferenceModel(), but it is "
+            f"{options.Training.gradient_accumulation}.{hint}"
+        )
+    return PoplarExecutor(copy.copy(model), options, False)
+
+
+def _user_module(model: object) -> torch.nn.Module:
+    """Returns the module to wrap, that of the user where `model` is a wrapper already."""
+    if isinstance(model, PoplarExecutor):
+        return model._user_model
+    if isinstance(model, torch.jit.ScriptModule):
+        raise make_error(
+            f"Invalid type: 'model' is of type {type(model)}, which cannot be traced anew. Wrap "
+            "the torch.nn.Module that it was made of."
+        )
+    if not isinstance(model, torch.nn.Module):
+        raise make_error(
+            f"Invalid type: 'model' is of type {type(model)} (Expected torch.nn.Module). Make a "
+            "function the forward of a module, and pass an instance of a class."
+        )
+    return model

@@ -1,0 +1,228 @@
+"""Parameters and buffers that bring their newest values back from the device before they are read.
+
+Each knows the executors that train it, one *link* for each; modules may share parameters. What is
+pickled, deep-copied or printed is plain PyTorch.
+"""
+
+from __future__ import annotations
+
+import copy
+import threading
+import weakref
+from collections.abc import Iterator
+from typing import Any, Protocol
+
+import torch
+
+_OWNERS = "_poptorch_owners"
+_OUR_NAMES = frozenset({_OWNERS, "__class__", "__dict__"})
+# What belongs to an executor and not to the tensor.
+_OUR_ATTRIBUTES = frozenset({_OWNERS, "replicaGrouping"})
+
+
+# Counts the changes of any tensor's links, so that an answer of `links_of` can be kept.
+_num_changes = 0
+
+
+class Trainer(Protocol):
+    """What is needed of an executor that trains."""
+
+    def copyWeightsToHostIfNeeded(self) -> bool:
+        """Brings the weights back from the device if they are newer there."""
+
+    def destroy(self) -> None:
+        """Brings the weights back, and takes the wrapping off."""
+
+
+class Link:
+    """Leads to the executor that trains a model; when that is gone, reading simply stops syncing.
+
+    `version` counts how often the executor changed the host's weights or took them over, and
+    `models` holds the wrapped model and its shallow copies.
+    """
+
+    def __init__(self, trainer: Trainer) -> None:
+        self._trainer = weakref.ref(trainer)
+        self._threads: set[int] = set()  # Those that are in `sync`.
+        self.version = 0
+        self.models: weakref.WeakSet[torch.nn.Module] = weakref.WeakSet()
+
+    @property
+    def trainer(self) -> Any:
+        """The executor, or `None` when it is gone."""
+        return self._trainer()
+
+    def sync(self) -> None:
+        """Brings the weights of this executor back if they are newer on its device."""
+        thread = threading.get_ident()
+        if thread in self._threads:
+            return
+        trainer = self._trainer()
+        if trainer is not None:
+            self._threads.add(thread)
+            try:
+                trainer.copyWeightsToHostIfNeeded()
+            finally:
+                self._threads.discard(thread)
+
+
+class _Owners:
+    """What a synced tensor knows: the class it had, and the links of those who train it."""
+
+    def __init__(self, own_class: type[torch.Tensor], links: tuple[Link, ...]) -> None:
+        self.own_class = own_class
+        self.links = links
+
+    def __deepcopy__(self, _: Any) -> None:
+        """A copy belongs to nobody."""
+
+    def __reduce__(self) -> Any:
+        return (type(None), ())
+
+
+class Synced:
+    """Mixed into parameters and buffers: every read brings the weights back first."""
+
+    def __getattribute__(self, name: str) -> Any:
+        if name not in _OUR_NAMES:
+            sync(self)
+        return super().__getattribute__(name)
+
+    @classmethod
+    def __torch_function__(
+        cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        """Syncs, then runs `func` as if its arguments were plain tensors."""
+        for value in torch.utils._pytree.tree_iter((args, kwargs)):
+            if isinstance(value, Synced):
+                sync(value)
+        with torch._C.DisableTorchFunctionSubclass():
+            return func(*args, **(kwargs or {}))
+
+    def __repr__(self, *, tensor_contents: str | None = None) -> str:
+        return repr(_twin(self))
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        return _twin(self).__reduce_ex__(protocol)  # type: ignore[no-untyped-call]
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+        if id(self) not in memo:
+            # Not the twin's own method: this one keeps the twin, whose id the memo holds, alive.
+            memo[id(self)] = copy.deepcopy(_twin(self), memo)
+        return memo[id(self)]
+
+    def __copy__(self) -> Any:
+        """Returns a copy of which reads sync, since it shares the memory that they change."""
+        duplicate = copy.copy(_twin(self))
+        for link in _links_of_tensor(self):
+            put_on_tensor(duplicate, link)
+        return duplicate
+
+
+class SyncedParameter(Synced, torch.nn.Parameter):  # type: ignore[misc]
+    """A parameter whose newest value may be on a device."""
+
+
+class SyncedBuffer(Synced, torch.Tensor):  # type: ignore[misc]
+    """A buffer whose newest value may be on a device."""
+
+
+def put_on_tensor(tensor: torch.Tensor, link: Link) -> None:
+    """Makes reads of `tensor` follow `link` as well; links of dead executors go."""
+    _note_change()
+    links = tuple(other for other in _links_of_tensor(tensor) if _is_other(other, link))
+    is_parameter = isinstance(tensor, torch.nn.Parameter)
+    vars(tensor)[_OWNERS] = _Owners(own_class(tensor), (*links, link))
+    tensor.__class__ = SyncedParameter if is_parameter else SyncedBuffer
+
+
+def take_off_tensor(tensor: torch.Tensor, link: Link) -> None:
+    """Takes back `put_on_tensor`; a tensor that nobody else trains gets its own class."""
+    _note_change()
+    before = _links_of_tensor(tensor)
+    if link not in before:
+        return
+    links = tuple(other for other in before if _is_other(other, link))
+    own = own_class(tensor)
+    if links:
+        vars(tensor)[_OWNERS] = _Owners(own, links)
+    else:
+        vars(tensor).pop(_OWNERS, None)
+        tensor.__class__ = own
+
+
+def sync(value: object) -> None:
+    """Brings the values of a tensor back if one of its executors has newer ones."""
+    owners = object.__getattribute__(value, "__dict__").get(_OWNERS)
+    if owners is not None:
+        for link in owners.links:
+            link.sync()
+
+
+def tensors_of(model: torch.nn.Module) -> Iterator[torch.Tensor]:
+    """Yields all parameters and buffers; those with several places once for each."""
+    for module in model.modules():
+        for values in (module._parameters, module._buffers):
+            yield from (value for value in values.values() if value is not None)
+
+
+def links_of(model: torch.nn.Module) -> list[Link]:
+    """Returns each link that a parameter or buffer of `model` has, once."""
+    return list(
+        dict.fromkeys(link for tensor in tensors_of(model) for link in _links_of_tensor(tensor))
+    )
+
+
+def num_changes() -> int:
+    """Returns a number that is another one whenever `links_of` any model may be."""
+    return _num_changes
+
+
+def _note_change() -> None:
+    global _num_changes
+    _num_changes += 1
+
+
+def own_class(tensor: torch.Tensor) -> type[torch.Tensor]:
+    """Returns the class that a tensor has when nobody trains it."""
+    if not isinstance(tensor, Synced):
+        return type(tensor)
+    own: type[torch.Tensor] = vars(tensor)[_OWNERS].own_class
+    return own
+
+
+def plain(value: torch.Tensor) -> torch.Tensor:
+    """Returns the tensor behind `value` in a plain class, sharing its storage."""
+    with torch._C.DisableTorchFunctionSubclass():
+        data = value.detach().as_subclass(torch.Tensor)
+        if isinstance(value, torch.nn.Parameter):
+            return torch.nn.Parameter(data, requires_grad=value.requires_grad)
+        return data
+
+
+def memory_of(tensor: torch.Tensor) -> int:
+    """Returns where the memory of a tensor begins; shallow copies of one share it."""
+    with torch._C.DisableTorchFunctionSubclass():
+        return torch.Tensor.untyped_storage(tensor).data_ptr()
+
+
+def _twin(value: Any) -> torch.Tensor:
+    """Returns what `value` would be if it weren't synced, with the newest values."""
+    sync(value)
+    twin = plain(value)
+    twin.__class__ = own_class(value)
+    with torch._C.DisableTorchFunctionSubclass():
+        twin.requires_grad_(value.requires_grad)
+    vars(twin).update((k, v) for k, v in vars(value).items() if k not in _OUR_ATTRIBUTES)
+    return twin
+
+
+def _links_of_tensor(tensor: Any) -> tuple[Link, ...]:
+    if not isinstance(tensor, Synced):
+        return ()
+    links: tuple[Link, ...] = vars(tensor)[_OWNERS].links
+    return links
+
+
+def _is_other(link: Link, than: Link) -> bool:
+    return link is not than and link.trainer is not None

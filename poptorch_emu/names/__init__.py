@@ -1,0 +1,1 @@
+"""What `import poptorch`, and the modules that programs import beside it, mean here."""

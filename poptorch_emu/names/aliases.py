@@ -1,0 +1,130 @@
+"""Which module a program means that imports `poptorch` or one of the modules beside it.
+
+The one table of such names, and an import finder that obeys it. The finder hands out the very
+modules of this package, so that `poptorch.Options is poptorch_emu.Options`, and loads a module when
+somebody asks for it. Nothing happens before `poptorch_emu.emulator.install` is called.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import multiprocessing.spawn
+import sys
+from collections.abc import Callable, Sequence
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+from typing import Any
+
+from poptorch_emu.executor.args_parser import registerGeometricCustomArgParsers
+
+PACKAGE = "poptorch_emu"
+
+# Name that programs import -> the module they get. What follows a name (".Options") is kept.
+MODULES = {
+    "poptorch": PACKAGE,
+    "poptorch.autocasting": f"{PACKAGE}.old_autocast",
+    "poptorch._args_parser": f"{PACKAGE}.executor.args_parser",
+    "poptorch._impl": f"{PACKAGE}.names.wrapping_names",
+    "poptorch._logging": f"{PACKAGE}.names.log_names",
+    "poptorch._poplar_executor": f"{PACKAGE}.executor.executor",
+    "poptorch._utils": f"{PACKAGE}.executor.args_parser",
+    "poptorch.poptorch_core": f"{PACKAGE}.names.native_core",
+    "gcipuinfo": f"{PACKAGE}.names.companions.gcipuinfo",
+    "libpvti": f"{PACKAGE}.names.companions.libpvti",
+    "popart": f"{PACKAGE}.names.companions.popart",
+    "popdist": f"{PACKAGE}.names.companions.popdist",
+}
+
+# The same for packages that may well be installed: the real one is better than a stand-in.
+STAND_INS = {"horovod": f"{PACKAGE}.names.companions.horovod"}
+
+
+def submodule(name: str) -> ModuleType | None:
+    """Returns the module that `poptorch.<name>` stands for, if the table has it under that name."""
+    target = MODULES.get(f"poptorch.{name}")
+    return None if target is None else importlib.import_module(target)
+
+
+class _Existing(Loader):
+    """Gives a module of ours under one more name."""
+
+    def __init__(self, target: str) -> None:
+        self._target = target
+        self._own_spec: ModuleSpec | None = None
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType:
+        module = importlib.import_module(self._target)
+        self._own_spec = module.__spec__
+        return module
+
+    def exec_module(self, module: ModuleType) -> None:
+        # The import system has put the other name's spec there; `importlib.reload` reads it.
+        module.__spec__ = self._own_spec
+
+
+class _Finder(MetaPathFinder):
+    """Finds the modules of ours that the names of a table stand for."""
+
+    def __init__(self, table: dict[str, str]) -> None:
+        self._table = table
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        name = self._target_of(fullname)
+        found = None if name is None else importlib.util.find_spec(name)
+        if name is None or found is None:
+            return None
+        is_package = found.submodule_search_locations is not None
+        return ModuleSpec(fullname, _Existing(name), origin=found.origin, is_package=is_package)
+
+    def _target_of(self, name: str) -> str | None:
+        parts = name.split(".")
+        for length in range(len(parts), 0, -1):
+            target = self._table.get(".".join(parts[:length]))
+            if target is not None:
+                return ".".join([target, *parts[length:]])
+        return None
+
+
+class _InstallWhenUnpickled:
+    """Travels to a new process in its preparation data, and installs the names there."""
+
+    def __reduce__(self) -> tuple[Callable[[], None], tuple[()]]:
+        return install, ()
+
+
+_preparation_data = multiprocessing.spawn.get_preparation_data
+
+
+def _preparation_data_with_names(name: str) -> dict[str, Any]:
+    return {**_preparation_data(name), PACKAGE: _InstallWhenUnpickled()}
+
+
+def install() -> None:
+    """Makes `import poptorch` and the modules beside it mean this package's (exact).
+
+    They win over installed packages of the same names (but for those of `STAND_INS`), in this
+    process and in those it starts with `multiprocessing`. A second call does nothing.
+
+    Raises:
+        RuntimeError: one of the names has been imported from elsewhere.
+    """
+    if any(isinstance(finder, _Finder) for finder in sys.meta_path):
+        return
+    for name in MODULES:
+        present = sys.modules.get(name)
+        if present is not None and not present.__name__.startswith(PACKAGE):
+            raise RuntimeError(
+                f"{name} has been imported already, from {getattr(present, '__file__', None)}. "
+                "Call poptorch_emu.emulator.install() before anything imports it."
+            )
+    absent = {
+        name: own for name, own in STAND_INS.items() if importlib.util.find_spec(name) is None
+    }
+    sys.meta_path.insert(0, _Finder({**MODULES, **absent}))
+    # A started process imports the program anew before anything of ours runs there.
+    multiprocessing.spawn.get_preparation_data = _preparation_data_with_names
+    registerGeometricCustomArgParsers()

@@ -1,0 +1,1 @@
+"""Stand-ins for the modules that programs import beside PopTorch; see `names/aliases.py`."""

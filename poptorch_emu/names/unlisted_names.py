@@ -1,0 +1,59 @@
+"""Names that `poptorch` does not list: those of older releases, and those that leak from its files.
+
+What programs of PopTorch 2 still use works as it did, with one warning; other old names stay an
+`AttributeError`, as in PopTorch 3, which here says what has taken their place.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+from poptorch_emu.names.aliases import submodule
+from poptorch_emu.old_names import GONE, OLD_NAMES, note_old_name
+
+# Undocumented, and there in PopTorch because its files import each other's names: the module that
+# has the name; "" where the name is a module itself.
+_LEAKED = {
+    **dict.fromkeys(
+        ("abc", "atexit", "copy", "copyreg", "enum", "functools", "importlib", "json", "os"), ""
+    ),
+    **dict.fromkeys(("pickle", "torch"), ""),
+    **dict.fromkeys(("Any", "Callable", "Dict", "Iterable", "Iterator", "List"), "typing"),
+    **dict.fromkeys(("Optional", "Sequence", "Set", "Tuple", "Type", "Union"), "typing"),
+    **dict.fromkeys(
+        ("flattenTensorStructure", "reconstructTensorStructure"),
+        "poptorch_emu.executor.args_parser",
+    ),
+    "ATTR_PREFIX": "poptorch_emu.attributes",
+    "OrderedDict": "collections",
+    "poptorchAtExit": "poptorch_emu.names.native_core",
+}
+
+
+def find(name: str) -> Any:
+    """Returns what `poptorch.<name>` is, for a name that the package has not imported.
+
+    Raises:
+        AttributeError: there is no such name; the text of an old one says what to use.
+    """
+    if name in OLD_NAMES:
+        return _old(name)
+    module = submodule(name)
+    if module is not None:
+        return module
+    if name in _LEAKED:
+        origin = _LEAKED[name]
+        found = importlib.import_module(origin or name)
+        return getattr(found, name) if origin else found
+    message = f"module 'poptorch' has no attribute {name!r}"
+    if name in GONE:
+        message += f". It is a name of an older PopTorch. {GONE[name]}"
+    raise AttributeError(message)
+
+
+def _old(name: str) -> Any:
+    note_old_name(name)
+    module, _, attribute = OLD_NAMES[name][0].partition(".")
+    found = importlib.import_module(f"poptorch_emu.{module}")
+    return getattr(found, attribute) if attribute else found

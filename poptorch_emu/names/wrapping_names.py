@@ -1,0 +1,33 @@
+"""What programs reach for in `poptorch._impl`: taking a training wrapper off for a moment."""
+
+from __future__ import annotations
+
+import weakref
+
+import torch
+
+from poptorch_emu.executor import wrapping
+from poptorch_emu.executor.synced_tensors import Link
+
+_taken_off: weakref.WeakKeyDictionary[torch.nn.Module, tuple[Link, type[torch.nn.Module]]] = (
+    weakref.WeakKeyDictionary()
+)
+
+
+def unwrapModelIfNecessary(model: torch.nn.Module) -> None:
+    """Makes a model that is being trained a plain one, with its newest weights (exact).
+
+    Until `rewrapModelIfNecessary`, reading a weight does not bring it back from the device.
+    """
+    link = wrapping.link_of(model)
+    if link is not None:
+        link.sync()
+        _taken_off[model] = (link, type(model))
+        wrapping.take_off(model, link)
+
+
+def rewrapModelIfNecessary(model: torch.nn.Module) -> None:
+    """Takes back `unwrapModelIfNecessary`; without one before, does nothing (exact)."""
+    taken = _taken_off.pop(model, None)
+    if taken is not None:
+        wrapping.put_on(model, *taken)

@@ -1,0 +1,1 @@
+"""What the operations of a graph are for the model of the machine."""

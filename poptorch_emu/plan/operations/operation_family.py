@@ -1,0 +1,173 @@
+"""Which family of programs an operation of a graph belongs to, for the model of the machine."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cache
+from typing import Any
+
+import torch
+from torch import fx
+
+from poptorch_emu.ir.marks import IS_WIDENED, IS_WIDENING
+from poptorch_emu.machine.costs.code import Family, OperationCode, used_fraction
+from poptorch_emu.segments.storage import is_view
+
+# Operators whose arguments `operation_products.py` knows, by name without overload.
+_FAMILY_OF_NAME = {
+    **dict.fromkeys(
+        ("mm", "addmm", "bmm", "baddbmm", "addbmm", "mv", "addmv", "dot"), Family.PRODUCT
+    ),
+    **dict.fromkeys(("convolution", "convolution_backward"), Family.CONVOLUTION),
+    **dict.fromkeys(("rnn_layer", "rnn_layer_backward"), Family.RECURRENT),
+    **dict.fromkeys(
+        (
+            "_scaled_dot_product_flash_attention_for_cpu",
+            "_scaled_dot_product_flash_attention_for_cpu_backward",
+        ),
+        Family.ATTENTION,
+    ),
+    "sum": Family.REDUCTION,
+    "cat": Family.COPY,
+}
+
+# Others, by how their names begin.
+_FAMILY_OF_PREFIX = {
+    "_softmax": Family.SOFTMAX,
+    "_log_softmax": Family.SOFTMAX,
+    "_safe_softmax": Family.SOFTMAX,
+    "native_layer_norm": Family.NORM,
+    "native_group_norm": Family.NORM,
+    "native_batch_norm": Family.NORM,
+    "_native_batch_norm": Family.NORM,
+    "nll_loss": Family.LOSS,
+    "ctc_": Family.LOSS,
+    "_ctc_loss": Family.LOSS,
+    "embedding": Family.GATHER,
+    "index": Family.GATHER,
+    "gather": Family.GATHER,
+    "scatter": Family.GATHER,
+    "take": Family.GATHER,
+    "topk": Family.SORT,
+    "sort": Family.SORT,
+    "kthvalue": Family.SORT,
+    "median": Family.SORT,
+    "argmax": Family.SORT,
+    "argmin": Family.SORT,
+    "mean": Family.REDUCTION,
+    "cumsum": Family.REDUCTION,
+    "max_pool": Family.POOL,
+    "avg_pool": Family.POOL,
+    "_adaptive_avg_pool": Family.POOL,
+    "adaptive_": Family.POOL,
+    "upsample": Family.POOL,
+    "_to_copy": Family.CAST,
+    "clone": Family.COPY,
+    "constant_pad": Family.COPY,
+    "repeat": Family.COPY,
+    "flip": Family.COPY,
+    "roll": Family.COPY,
+    "slice": Family.COPY,
+    "select": Family.COPY,
+    "as_strided": Family.COPY,
+}
+_NAMESPACES = ("aten", "poptorch_emu")
+
+
+def family_of(node: fx.Node) -> Family:
+    """Returns the family of an operation; one that is not known counts as elementwise."""
+    if IS_WIDENING in node.meta:
+        return Family.VIEW
+    family = _family_of_target(node.target)
+    if family is not None:
+        return family
+    shapes = {value.shape for value in tensors_of(node.all_input_nodes) if value.dim()}
+    return Family.BROADCAST if len(shapes) > 1 else Family.ELEMENTWISE
+
+
+@cache
+def _family_of_target(target: torch._ops.OpOverload) -> Family | None:
+    """Returns the family of an operator, `None` where the operands' shapes decide."""
+    if is_view(target):
+        return Family.VIEW
+    if target.namespace in _NAMESPACES:
+        name = _bare_name(target)
+        if target.namespace == "poptorch_emu" and _draws(target):
+            return Family.RANDOM
+        if name in _FAMILY_OF_NAME:
+            return _FAMILY_OF_NAME[name]
+        for prefix, family in _FAMILY_OF_PREFIX.items():
+            if name.startswith(prefix):
+                return family
+    return Family.REDUCTION if torch.Tag.reduction in target.tags else None
+
+
+def bare_name(node: fx.Node) -> str:
+    """Returns the name of an operator without namespace and overload."""
+    return _bare_name(node.target)
+
+
+@cache
+def _bare_name(target: torch._ops.OpOverload) -> str:
+    return str(target._schema.name).rpartition("::")[2]
+
+
+def code_of(node: fx.Node, num_tiles: int) -> OperationCode:
+    """Returns what the program of an operation is like."""
+    results = list(tensors_of([node]))
+    types = tuple(value.dtype for value in results)
+    inputs = tuple((tuple(v.shape), v.dtype) for v in tensors_of(node.all_input_nodes))
+    settings = tuple(map(repr, (*_settings(node.args), *_settings(node.kwargs))))
+    num_bytes = max((value.numel() * item_bytes(node, value) for value in results), default=0)
+    family = family_of(node)
+    # Only elementwise operations have vertices of their own.
+    own = node.target if family is Family.ELEMENTWISE else None
+    return OperationCode(
+        family,
+        (own, *types[:1]),
+        (node.target, inputs, types, settings),
+        used_fraction(num_bytes, num_tiles),
+    )
+
+
+def item_bytes(node: fx.Node, value: torch.Tensor) -> int:
+    """Returns the size of an element of one of a node's values on an IPU, which has no 64 bits."""
+    if IS_WIDENED in node.meta and value.is_floating_point():
+        return torch.half.itemsize
+    return min(value.itemsize, torch.float.itemsize)
+
+
+def tensors_of(nodes: list[fx.Node]) -> Iterator[torch.Tensor]:
+    """Yields the fake tensors of the values of `nodes`."""
+    for node in nodes:
+        value = node.meta["val"]
+        values = value if isinstance(value, (list, tuple)) else [value]
+        yield from (item for item in values if isinstance(item, torch.Tensor))
+
+
+def operands_of(node: fx.Node) -> list[torch.Tensor]:
+    """Returns the tensors that a node's positional arguments name, in their order."""
+    return [value.meta["val"] for value in node.args if isinstance(value, fx.Node)]
+
+
+def query_and_key(node: fx.Node) -> tuple[torch.Tensor, torch.Tensor]:
+    """Returns two operands of attention or of its backward, which has a gradient before them."""
+    first = 1 if "backward" in bare_name(node) else 0
+    query, key = operands_of(node)[first : first + 2]
+    return query, key
+
+
+def _draws(target: torch._ops.OpOverload) -> bool:
+    arguments = target._schema.arguments
+    return bool(arguments) and arguments[0].name == "rng"
+
+
+def _settings(arguments: Any) -> Iterator[Any]:
+    """Yields what among arguments is no value of the graph."""
+    if isinstance(arguments, dict):
+        arguments = arguments.values()
+    for value in arguments:
+        if isinstance(value, (list, tuple)):
+            yield from _settings(value)
+        elif not isinstance(value, fx.Node):
+            yield value

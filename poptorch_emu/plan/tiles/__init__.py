@@ -1,0 +1,1 @@
+"""What the tiles of each IPU of the machine would hold."""

@@ -1,0 +1,154 @@
+"""Finds out what the tiles of each IPU hold, from what is known once a model is compiled.
+
+The plan of `memory/holdings.py` is about the engine; this one is about the machine: stashes that stay,
+values that live for a while, what an operation takes on a tile while it runs, and the program.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from torch import fx
+
+from poptorch_emu.ir.graph import SinkKind, SourceKind, record_of
+from poptorch_emu.machine.costs.code import Family
+from poptorch_emu.machine.costs.product import DEFAULT_PROPORTION, plan_product
+from poptorch_emu.machine.ipu import IPU_OF_VERSION
+from poptorch_emu.machine.tile_memory import IpuMemory, Peak, TileMemory
+from poptorch_emu.plan.inventory import Inventory
+from poptorch_emu.plan.memory.memory_plan import Content, MemoryPlan, Store
+from poptorch_emu.plan.operations.operation_family import family_of
+from poptorch_emu.plan.operations.operation_products import products_of
+from poptorch_emu.plan.tiles.tile_liveness import Walk, machine_bytes
+from poptorch_emu.plan.tiles.tile_program import program_bytes
+from poptorch_emu.plan.tiles.tile_stash import Stashes
+from poptorch_emu.schedule.schedule import Port
+
+# What an update holds beside weight and state, in sizes of the largest weight: its gradient, and
+# a sum or copy of it. Fitted to the largest tables that fit (`docs/fidelity.md`).
+_UPDATE_FACTOR = 2.0
+
+_ALWAYS_LIVE = (Content.WEIGHT, Content.STATE, Content.ACCUMULATOR, Content.CONSTANT)
+
+
+def plan_tiles(inventory: Inventory, plan: MemoryPlan) -> TileMemory:
+    """Returns what the tiles of one replica hold.
+
+    Args:
+        inventory: the segments and what they compute on.
+        plan: of the same segments.
+    """
+    machine = inventory.config.machine
+    chip = IPU_OF_VERSION[machine.version]
+    num_tiles, stashes = chip.num_tiles - machine.num_io_tiles, Stashes(inventory)
+    ipus = tuple(
+        IpuMemory(
+            plan.ipu_ids[ipu],
+            _always_live(inventory, plan, stashes, ipu),
+            _peak(inventory, plan, stashes, ipu, num_tiles),
+            program_bytes(inventory, plan, ipu, num_tiles),
+            _io_bytes(plan, stashes, ipu),
+            _host_bytes(inventory, plan, ipu),
+        )
+        for ipu in range(inventory.schedule.num_ipus)
+    )
+    return TileMemory(chip, machine.num_io_tiles, ipus)
+
+
+def _always_live(
+    inventory: Inventory, plan: MemoryPlan, stashes: Stashes, ipu: int
+) -> tuple[tuple[str, int], ...]:
+    """Returns what stays for the whole program; without accumulation a gradient does not."""
+    accumulates = inventory.config.gradient_accumulation > 1
+    held = [
+        (content.value, plan.num_bytes(ipu, content, Store.ON_CHIP))
+        for content in _ALWAYS_LIVE
+        if content is not Content.ACCUMULATOR or accumulates
+    ]
+    return (*held, (Content.STASH.value, stashes.always_live_bytes(ipu)))
+
+
+def _io_bytes(plan: MemoryPlan, stashes: Stashes, ipu: int) -> int:
+    others = (h for h in plan.select(ipu, store=Store.IO_TILES) if h.content is not Content.STASH)
+    return stashes.io_bytes(ipu) + sum(holding.num_bytes for holding in others)
+
+
+def _host_bytes(inventory: Inventory, plan: MemoryPlan, ipu: int) -> int:
+    """Returns what the host prepares ahead, micro-batches of the inputs."""
+    ahead = inventory.config.machine.buffering_depth
+    return ahead * sum(holding.item_bytes for holding in plan.select(ipu, Content.INPUT))
+
+
+def _peak(
+    inventory: Inventory, plan: MemoryPlan, stashes: Stashes, ipu: int, num_tiles: int
+) -> Peak:
+    walk = Walk(num_tiles, lambda node: _temporary_bytes(inventory, ipu, num_tiles, node))
+    peaks = [_update_peak(inventory, plan, ipu)]
+    for port, segment in inventory.cut.segments.items():
+        if inventory.ipu_of(port) == ipu:
+            given = _given(inventory, stashes, port)
+            gradients = frozenset(
+                segment.registers[node]
+                for sink, home, node in inventory.cut.results
+                if sink.kind is SinkKind.GRADIENT and home == port
+            )
+            peaks.append(walk.peak(segment, given, gradients, stashes.waiting_bytes(ipu, port)))
+    return max(peaks, key=walk.tile_bytes)
+
+
+def _given(inventory: Inventory, stashes: Stashes, port: Port) -> dict[int, int]:
+    """Returns the bytes of what a segment begins with, by register; weights are there anyway."""
+    given = {}
+    segment = inventory.cut.segments[port]
+    for source, register in segment.loads.items():
+        use = inventory.use_of(source, is_sharded=False)
+        if use is not None and use.is_fetched:
+            given[register] = use.num_bytes
+        elif source.kind is SourceKind.INPUT:
+            given[register] = machine_bytes(stashes.input_of[source])
+    for link in inventory.links:
+        if link.consumer == port:
+            for node, num_bytes in stashes.bytes_of(link).items():
+                given[segment.registers[node]] = num_bytes
+    return given
+
+
+def _temporary_bytes(inventory: Inventory, ipu: int, num_tiles: int, node: fx.Node) -> int:
+    """Returns what an operation takes on a tile: the most of its products, within its bound."""
+    machine = inventory.config.machine
+    proportion = record_of(node).available_memory_proportion
+    if proportion is None:
+        of_ipu = dict(machine.available_memory_proportion)
+        proportion = of_ipu.get(inventory.placed.ipu_ids[ipu], DEFAULT_PROPORTION)
+    is_convolution = family_of(node) is Family.CONVOLUTION
+    has_half_sums = machine.has_half_convolutions if is_convolution else machine.has_half_products
+    chip = IPU_OF_VERSION[machine.version]
+    plans = (
+        plan_product(product, chip, num_tiles, proportion)
+        for product in products_of(node, has_half_sums)
+    )
+    return max((plan.temporary_bytes - plan.result_bytes for plan in plans), default=0)
+
+
+def _update_peak(inventory: Inventory, plan: MemoryPlan, ipu: int) -> Peak:
+    weights = _trained(inventory, ipu)
+    if not weights:
+        return Peak(0, 0, "nothing")
+    largest = max(weights, key=lambda name: weights[name])
+    fetched = sum(
+        holding.num_bytes
+        for holding in plan.select(ipu, Content.STATE, Store.REMOTE)
+        if holding.name.endswith(f"___{largest}")
+    )
+    num_bytes = round(_UPDATE_FACTOR * weights[largest]) + fetched
+    return Peak(num_bytes, 0, f"the update of {largest}", ((largest, num_bytes),))
+
+
+def _trained(inventory: Inventory, ipu: int) -> Mapping[str, int]:
+    """Returns the bytes of the weights that an IPU updates, by name."""
+    variables = inventory.variables
+    return {
+        sink.name: variables[sink.name].num_elements * variables[sink.name].dtype.itemsize
+        for sink, port, _ in inventory.cut.results
+        if sink.kind is SinkKind.GRADIENT and inventory.ipu_of(port) == ipu
+    }

@@ -1,0 +1,184 @@
+"""When an IPU holds most while it works through its segments, for the model of the machine.
+
+Unlike the engine, an IPU computes elementwise operations in place, applies or adds a gradient as
+soon as it is there, keeps 64-bit numbers as 32-bit ones, and makes a mask of dropout again from its
+seed. Beside what is live, the operation that runs takes memory of its own on each tile.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+
+import torch
+from torch import fx
+
+from poptorch_emu.ir.graph import operation_of, record_of
+from poptorch_emu.machine.costs.code import Family
+from poptorch_emu.machine.tile_memory import Peak
+from poptorch_emu.plan.operations.operation_family import (
+    bare_name,
+    family_of,
+    item_bytes,
+    query_and_key,
+)
+from poptorch_emu.segments.segment import Instruction, Segment
+
+_NUM_LARGEST = 10
+_IN_PLACE = {Family.ELEMENTWISE, Family.BROADCAST, Family.RANDOM}
+
+
+@dataclass(frozen=True)
+class Walk:
+    """What a walk over the segments of an IPU must know.
+
+    Attributes:
+        num_tiles: that compute.
+        temporary_bytes: of an operation on each tile.
+    """
+
+    num_tiles: int
+    temporary_bytes: Callable[[fx.Node], int]
+
+    def peak(
+        self,
+        segment: Segment,
+        given: Mapping[int, int],
+        ending: frozenset[int] = frozenset(),
+        base_bytes: int = 0,
+    ) -> Peak:
+        """Returns the peak of a segment.
+
+        Args:
+            segment: whose instructions know which registers die with them.
+            given: bytes of what it begins with and frees after the last use, by register.
+            ending: registers whose values are taken away as soon as they are there.
+            base_bytes: what the IPU holds beside.
+        """
+        state = _State(segment, given, base_bytes)
+        best = Peak(state.num_bytes, 0, f"the beginning of {segment.name}", state.largest())
+        for instruction in segment.instructions:
+            node = instruction.node
+            state.begin(instruction)
+            temporary = self.temporary_bytes(node)
+            inner = self._of_bodies(instruction)
+            num_bytes = state.num_bytes + inner.num_bytes + _hidden_bytes(node)
+            temporary = max(temporary, inner.temporary_bytes)
+            found = Peak(num_bytes, temporary, "")
+            if self.tile_bytes(found) > self.tile_bytes(best):
+                best = replace(found, at=_place(segment, node), largest=state.largest())
+            state.end(instruction, ending)
+        return best
+
+    def _of_bodies(self, instruction: Instruction) -> Peak:
+        """Returns the highest peak of the bodies of a loop or branch."""
+        peaks = [self.peak(body.code, {}) for body in instruction.bodies]
+        return max(peaks, key=self.tile_bytes, default=Peak(0, 0, ""))
+
+    def tile_bytes(self, peak: Peak) -> float:
+        """Returns what a tile holds at a peak, beside what is always live."""
+        return peak.num_bytes / self.num_tiles + peak.temporary_bytes
+
+
+class _State:
+    """What is live at one instruction of a segment; a view lives in the memory of its base."""
+
+    def __init__(self, segment: Segment, given: Mapping[int, int], base_bytes: int) -> None:
+        self._values = {register: node for node, register in segment.registers.items()}
+        for inlined in segment.inlined:
+            self._values |= {register: node for node, register in inlined.items()}
+        self._base: dict[int, int] = {}
+        self._held = dict(given)
+        self._users = dict.fromkeys(given, 1)
+        self._saved_bytes = 0
+        self.num_bytes = base_bytes + sum(given.values())
+
+    def begin(self, instruction: Instruction) -> None:
+        """Makes room for the results, which may be that of an argument that is not needed again."""
+        family = family_of(instruction.node)
+        reusable = self._reusable(instruction) if family in _IN_PLACE else 0
+        # The last one: before the tensor that is rounded stands the generator.
+        base = list(instruction.reads())[-1:] if family is Family.VIEW else []
+        self._saved_bytes = 0
+        for output in instruction.outputs:
+            if output < 0:
+                continue
+            root = self._base[output] = self._root(base[0]) if base else output
+            if root == output:
+                self._held[root] = machine_bytes(self._values[output])
+                saved = min(reusable, self._held[root])
+                self._saved_bytes += saved
+                reusable -= saved
+                self.num_bytes += self._held[root] - saved
+            if root in self._held:
+                self._users[root] = self._users.get(root, 0) + 1
+
+    def end(self, instruction: Instruction, ending: frozenset[int]) -> None:
+        """Frees what is not needed any more."""
+        self.num_bytes += self._saved_bytes
+        done = [*instruction.dies, *(out for out in instruction.outputs if out in ending)]
+        for root in map(self._root, done):
+            if self._users.get(root):
+                self._users[root] -= 1
+                if not self._users[root]:
+                    self.num_bytes -= self._held[root]
+
+    def largest(self) -> tuple[tuple[str, int], ...]:
+        """Returns names and bytes of the largest values that are live."""
+        live = [root for root, count in self._users.items() if count and self._held[root]]
+        live.sort(key=lambda root: -self._held[root])
+        return tuple((self._name(root), self._held[root]) for root in live[:_NUM_LARGEST])
+
+    def _reusable(self, instruction: Instruction) -> int:
+        """Returns the bytes of the largest argument that nobody needs afterwards."""
+        roots = map(self._root, instruction.dies)
+        return max((self._held[root] for root in roots if self._users.get(root) == 1), default=0)
+
+    def _root(self, register: int) -> int:
+        return self._base.get(register, register)
+
+    def _name(self, register: int) -> str:
+        node = self._values.get(register)
+        if node is None:
+            return "a value"
+        module = record_of(node).module
+        return f"{module}:{node.name}" if module else node.name
+
+
+def machine_bytes(value: fx.Node) -> int:
+    """Returns the bytes that a value of the graph takes on an IPU."""
+    tensor: torch.Tensor = value.meta["val"]
+    node = _operation(value)
+    if node is None:
+        return tensor.numel() * item_bytes(value, tensor)
+    is_second = value.target is operator.getitem and value.args[1] == 1
+    if is_second and family_of(node) is Family.ATTENTION and "backward" not in bare_name(node):
+        return _scores_bytes(node)  # An IPU keeps what softmax gave, not the sums it divided by.
+    if is_second and family_of(node) is Family.RANDOM:
+        return 0  # The mask.
+    return tensor.numel() * item_bytes(node, tensor)
+
+
+def _hidden_bytes(node: fx.Node) -> int:
+    """Returns what an operation holds on an IPU besides its results, while it runs."""
+    if family_of(node) is not Family.ATTENTION:
+        return 0
+    return (2 if "backward" in bare_name(node) else 1) * _scores_bytes(node)
+
+
+def _scores_bytes(node: fx.Node) -> int:
+    """Returns the size of the scores of attention, each query times each key."""
+    query, key = query_and_key(node)
+    num_scores = int(math.prod(query.shape[:-1])) * key.shape[-2]
+    return num_scores * item_bytes(node, query)
+
+
+def _operation(value: fx.Node) -> fx.Node | None:
+    return operation_of(value) if value.op == "call_function" else None
+
+
+def _place(segment: Segment, node: fx.Node) -> str:
+    record = record_of(node)
+    return f"{node.name} of {record.module or 'the model'} in {segment.name} ({record.source})"

@@ -1,0 +1,120 @@
+"""What waits on an IPU from one of its segments to another, for the model of the machine."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+
+from torch import fx
+
+from poptorch_emu.ir.graph import Source, SourceKind, source_of
+from poptorch_emu.plan.inventory import Inventory
+from poptorch_emu.plan.tiles.tile_liveness import machine_bytes
+from poptorch_emu.schedule.actions import Kind
+from poptorch_emu.schedule.schedule import Port, link_depth
+from poptorch_emu.segments.links import LinkPlan
+from poptorch_emu.segments.storage import storage_of
+
+
+@dataclass(frozen=True)
+class _Stash:
+    """Values of one stage that wait from its forward for its backward.
+
+    Attributes:
+        item_bytes: of one micro-batch.
+        depth: how many micro-batches wait at most.
+        is_on_io_tiles: whether they wait on the tiles for I/O.
+    """
+
+    ipu: int
+    producer: Port
+    consumer: Port
+    item_bytes: int
+    depth: int
+    is_on_io_tiles: bool
+
+
+class Stashes:
+    """The stashes of one replica that are not in streaming memory.
+
+    One that holds several micro-batches keeps its memory for the whole program; one of a single
+    micro-batch is there from forward to backward, no copy of what forward left.
+    """
+
+    def __init__(self, inventory: Inventory) -> None:
+        """Looks through the links and inputs of `inventory`."""
+        self._inventory = inventory
+        self._stashes = [*self._of_links(), *self._of_inputs()]
+
+    @cached_property
+    def input_of(self) -> dict[Source, fx.Node]:
+        """The placeholder of each source."""
+        return {source_of(node): node for node in self._inventory.graph.sources}
+
+    def always_live_bytes(self, ipu: int) -> int:
+        """Returns what stays for the whole program on the tiles of an IPU that compute."""
+        return sum(s.depth * s.item_bytes for s in self._on_chip(ipu) if s.depth > 1)
+
+    def io_bytes(self, ipu: int) -> int:
+        """Returns what is on the tiles for I/O."""
+        mine = (stash for stash in self._stashes if stash.ipu == ipu and stash.is_on_io_tiles)
+        return sum(stash.depth * stash.item_bytes for stash in mine)
+
+    def waiting_bytes(self, ipu: int, port: Port) -> int:
+        """Returns what waits while the segment at `port` neither makes nor uses it."""
+        rank = self._inventory.placed.rank
+        return sum(
+            stash.item_bytes
+            for stash in self._on_chip(ipu)
+            if stash.depth == 1 and rank(stash.producer) < rank(port) < rank(stash.consumer)
+        )
+
+    def bytes_of(self, link: LinkPlan) -> dict[fx.Node, int]:
+        """Returns the bytes of each value of a link; of values in the same memory one has them.
+
+        A view of a weight takes none, one of an input as much as the whole input.
+        """
+        segments = self._inventory.cut.segments
+        producer, consumer = segments[link.producer], segments[link.consumer]
+        storage = storage_of(producer)
+        loaded = {register: source for source, register in producer.loads.items()}
+        owners: dict[int, fx.Node] = {}
+        sizes = dict.fromkeys(link.nodes, 0)
+        for node in link.nodes:
+            register = producer.registers[node]
+            root = storage.get(register, register)
+            source = loaded.get(root)
+            if source is None:
+                size = machine_bytes(node)
+            elif source.kind is SourceKind.INPUT and source not in consumer.loads:
+                size = machine_bytes(self.input_of[source])
+            else:
+                continue
+            owner = owners.setdefault(root, node)
+            sizes[owner] = max(sizes[owner], size)
+        return sizes
+
+    def _on_chip(self, ipu: int) -> Iterator[_Stash]:
+        return (stash for stash in self._stashes if stash.ipu == ipu and not stash.is_on_io_tiles)
+
+    def _of_links(self) -> Iterator[_Stash]:
+        inventory = self._inventory
+        on_io_tiles = inventory.config.locations.activation.uses_io_tiles_to_store
+        for link in inventory.links:
+            if link.is_stash and not link.is_remote:
+                size = sum(self.bytes_of(link).values())
+                item_bytes = inventory.part_of(size) if link.is_shard else size
+                ipu, ends = inventory.ipu_of(link.consumer), (link.producer, link.consumer)
+                yield _Stash(ipu, *ends, item_bytes, link.depth, on_io_tiles)
+
+    def _of_inputs(self) -> Iterator[_Stash]:
+        """Yields the inputs that backward reads again."""
+        inventory = self._inventory
+        for port, segment in inventory.cut.segments.items():
+            forward = (Kind.FORWARD, port[1])
+            for source in segment.loads:
+                if source.kind is SourceKind.INPUT and port[0] is Kind.BACKWARD:
+                    depth = link_depth(inventory.schedule, forward, port)
+                    size = machine_bytes(self.input_of[source])
+                    yield _Stash(inventory.ipu_of(port), forward, port, size, depth, False)

@@ -1,0 +1,1 @@
+"""The graph cut into straight-line code: segments, what crosses between them, where it waits."""

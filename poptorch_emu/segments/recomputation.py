@@ -1,0 +1,139 @@
+"""Which forward operations backward runs again instead of stashing their results.
+
+The numbers stay the same to the last bit: an operation that is run again sees the same inputs, and
+random numbers depend on the micro-batch and the operation alone.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Iterable, Iterator
+
+import torch
+from torch import fx
+
+from poptorch_emu.config import CompileConfig, Recomputation, StrategyKind
+from poptorch_emu.ir.graph import Graph, SourceKind, record_of, source_of
+from poptorch_emu.ir.record import Phase
+from poptorch_emu.schedule.actions import Kind
+from poptorch_emu.schedule.partition import Partition
+from poptorch_emu.segments.storage import is_view
+
+aten = torch.ops.aten
+
+# What NORM_ONLY means by a normalisation; group and instance norm are made of the first two.
+_NORMS = frozenset(
+    {
+        aten._native_batch_norm_legit_functional,
+        aten._native_batch_norm_legit,
+        aten._native_batch_norm_legit_no_training,
+        aten.native_batch_norm,
+        aten.native_layer_norm,
+        aten.native_group_norm,
+    }
+)
+
+# Our operators that compute and do nothing else, beside those that draw random numbers.
+_PURE = frozenset({"poptorch_emu::rnn_layer"})
+
+
+def recomputation_of(config: CompileConfig, placed: Partition) -> Recomputation:
+    """Returns what is recomputed: what the user asks for, else pipelines recompute.
+
+    Source: PopTorch turns recomputation on for training pipelines over more than one IPU.
+    """
+    is_pipeline = config.strategy.kind is StrategyKind.PIPELINED and len(placed.ipu_ids) > 1
+    preset = Recomputation.PIPELINE if is_pipeline else Recomputation.NONE
+    return preset if config.recomputation is None else config.recomputation
+
+
+def recomputed_operations(
+    graph: Graph, placed: Partition, mode: Recomputation
+) -> frozenset[fx.Node]:
+    """Returns the forward operations that the backward of their stage runs again.
+
+    What the user marked as a checkpoint is never among them, nor what may have an effect. What is
+    inside `torch.utils.checkpoint.checkpoint` is among them whatever the mode; its results are not.
+    So are views of weights, which cost nothing: a copy of a weight need not wait for backward.
+    """
+    stages: dict[int, list[fx.Node]] = {}
+    for node in graph.operations:
+        kind, stage = placed.port_of[node]
+        if kind is Kind.FORWARD and _is_pure(node) and not record_of(node).is_checkpoint:
+            stages.setdefault(stage, []).append(node)
+    chosen: list[fx.Node] = []
+    for stage, operations in stages.items():
+        chosen += _of_stage(operations, mode, placed, is_last=stage == placed.num_stages - 1)
+        chosen += [
+            node for node in operations if _is_inside_call(node) or _is_view_of_weight(node, placed)
+        ]
+    return frozenset(chosen)
+
+
+def _of_stage(
+    operations: list[fx.Node], mode: Recomputation, placed: Partition, is_last: bool
+) -> Iterable[fx.Node]:
+    if mode is Recomputation.ALL:
+        return operations
+    if mode is Recomputation.NORM_ONLY:
+        return [node for node in operations if _packet(node) in _NORMS]
+    if mode is Recomputation.STANDARD:
+        # Keeping every k-th of n operations, and one piece between two of them, is least for √n.
+        period = math.isqrt(len(operations)) + 1
+        return [node for index, node in enumerate(operations, 1) if index % period]
+    if mode is Recomputation.PIPELINE and not is_last:
+        return [node for node in operations if not _leaves_stage(node, placed)]
+    return ()
+
+
+def _leaves_stage(node: fx.Node, placed: Partition) -> bool:
+    """Returns whether a result is copied to the forward of another stage, and so is kept."""
+    home = placed.port_of[node]
+    return any(
+        placed.port_of[user][0] is Kind.FORWARD and placed.port_of[user] != home
+        for user in _users(node)
+        if user in placed.port_of
+    )
+
+
+def _is_inside_call(node: fx.Node) -> bool:
+    """Returns whether an operation belongs to a checkpointed call and is no result of it."""
+    call = record_of(node).recomputed_call
+    return call > 0 and not any(_is_outside(user, call) for user in _users(node))
+
+
+def _is_outside(user: fx.Node, call: int) -> bool:
+    if user.op == "output":
+        return True
+    record = record_of(user)
+    return record.phase is Phase.FORWARD and record.recomputed_call != call
+
+
+def _is_view_of_weight(node: fx.Node, placed: Partition) -> bool:
+    """Returns whether a value lies in the memory of a variable that the graph only reads."""
+    while node.op == "call_function":
+        target = node.target
+        if not isinstance(target, torch._ops.OpOverload) or not is_view(target):
+            return False
+        node = node.all_input_nodes[0]
+    is_written = node in placed.port_of
+    return source_of(node).kind is SourceKind.VARIABLE and not is_written
+
+
+def _users(node: fx.Node) -> Iterator[fx.Node]:
+    """Yields what uses a result of an operation."""
+    for value in (node, *(user for user in node.users if user.target is operator.getitem)):
+        yield from value.users
+
+
+def _packet(node: fx.Node) -> object:
+    return getattr(node.target, "overloadpacket", None)
+
+
+def _is_pure(node: fx.Node) -> bool:
+    """Returns whether an operation only computes; one that we do not know may have an effect."""
+    schema = node.target._schema  # type: ignore[union-attr]
+    if schema.name.startswith(("aten::", "prims::")) or schema.name in _PURE:
+        return True
+    return bool(schema.name.startswith("poptorch_emu::") and schema.arguments[0].name == "rng")

@@ -1,0 +1,1 @@
+"""What an update is made of, as segments and the links between them."""

@@ -1,0 +1,247 @@
+"""What each IPU runs at the end of a window, as values: segments, their links and new states.
+
+Nothing here knows the engine; `compile/lower.py` hands it over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import torch
+
+from poptorch_emu.config import CompileConfig
+from poptorch_emu.enums import ReductionType
+from poptorch_emu.ir.graph import Graph
+from poptorch_emu.passes import stochastic_rounding
+from poptorch_emu.segments.segment import Register, Segment
+from poptorch_emu.segments.sharding import Sharding, sharding_of
+from poptorch_emu.segments.update.lamb_shards import LambShards
+from poptorch_emu.segments.update.loss_scale_parts import STATISTICS_VARIABLE, LossScaleParts
+from poptorch_emu.segments.update.update_parts import (
+    Binding,
+    Gradient,
+    Part,
+    PartLink,
+    state_variable,
+)
+from poptorch_emu.segments.variables import VariableInfo
+from poptorch_emu.trace.clip_rule import record_clip, record_norm
+from poptorch_emu.trace.update_rule import CLIP, record_update
+from poptorch_emu.update.config import OptimizerConfig
+from poptorch_emu.update.rules import is_elementwise, state_names
+
+
+class UpdatePlan:
+    """The parts of an update in the order in which each IPU runs them.
+
+    Attributes:
+        states: what the optimiser keeps on the device; numbered by who adds them to the program.
+        sharded_accumulators: weights whose accumulator each replica holds a part of.
+        sums: names of further accumulators, float32, which replicas add up during the update.
+    """
+
+    def __init__(self, optimizer: OptimizerConfig, config: CompileConfig, num_ipus: int) -> None:
+        self.parts: list[list[Part]] = [[] for _ in range(num_ipus)]
+        self.links: list[PartLink] = []
+        self.states: list[VariableInfo] = []
+        self.sharded_accumulators: list[str] = []
+        self.sums: list[str] = []
+        self._optimizer = optimizer
+        self._config = config
+        self._scale = gradient_scale(config)
+        self._everyone = tuple(range(config.replication_factor))
+        self._templates: dict[tuple[int, torch.dtype, int], Graph] = {}
+        self._norms: list[tuple[str, int]] = []
+        self._loss_scale = (
+            LossScaleParts(
+                optimizer.loss_scale_rule,
+                optimizer.accum_type,
+                mean_scale(config),
+                config.replication_factor if config.weight_groups else 1,
+            )
+            if optimizer.loss_scale_rule is not None
+            else None
+        )
+
+    @property
+    def accumulator_type(self) -> torch.dtype:
+        """What gradients are accumulated in."""
+        return self._optimizer.accum_type
+
+    def add(self, gradients: Sequence[Gradient], loss_ipu: int = 0) -> None:
+        """Plans the update of all weights, each on the IPU where its gradient ends.
+
+        Args:
+            gradients: of the weights.
+            loss_ipu: where back-propagation starts.
+        """
+        shardings = {g.name: self._add_sharding(g.weight) for g in gradients}
+        self._add_reductions(gradients)
+        self._norms = self._add_norms(gradients) if self._optimizer.clips else []
+        if self._loss_scale is not None and gradients:
+            self._add_loss_scale(self._loss_scale, gradients, loss_ipu)
+        for ipu, parts in enumerate(self.parts):
+            updates: dict[tuple[tuple[int, ...], bool], Part] = {}
+            self._part(updates, f"update {ipu}", (0,), is_sharded=False)
+            arrivals: dict[str, dict[str, Register]] = {}
+            mine = [gradient for gradient in gradients if gradient.ipu == ipu]
+            for gradient in mine:
+                self._add_states(gradient, shardings[gradient.name])
+            if not is_elementwise(self._optimizer.kind):
+                mine = self._add_lamb(ipu, mine, shardings)
+            for gradient in mine:
+                sharding = shardings[gradient.name]
+                runners = self._everyone if sharding.is_active else gradient.weight.leaders
+                part = self._part(updates, f"update {ipu}", runners, sharding.is_active)
+                if part.code.name not in arrivals:
+                    arrivals[part.code.name] = self._add_arrivals(part.code)
+                arrived = arrivals[part.code.name]
+                Binding(gradient, arrived).inline(self._template(gradient), part)
+            for part in updates.values():
+                part.code.set_dying(set(part.stores))
+            parts.extend(updates.values())
+
+    def _part(
+        self,
+        parts: dict[tuple[tuple[int, ...], bool], Part],
+        name: str,
+        runners: tuple[int, ...],
+        is_sharded: bool,
+    ) -> Part:
+        """Returns the part for these runners, a new one if there is none."""
+        key = (runners, is_sharded)
+        if key not in parts:
+            detail = " in shards" if is_sharded else f" of {runners}" if len(runners) > 1 else ""
+            parts[key] = Part(Segment(name + detail), runners, is_sharded=is_sharded)
+        return parts[key]
+
+    def _add_sharding(self, weight: VariableInfo) -> Sharding:
+        sharding = sharding_of(weight, self._config)
+        if sharding.has_accumulator:
+            self.sharded_accumulators.append(weight.name)
+        return sharding
+
+    def _add_reductions(self, gradients: Sequence[Gradient]) -> None:
+        """Plans a ring all-reduce over the replicas, in which each does its part.
+
+        Nothing is left to do for an accumulator that is cut, or that each replica has for itself.
+        """
+        for ipu, parts in enumerate(self.parts):
+            names = tuple(
+                g.name
+                for g in gradients
+                if g.ipu == ipu
+                and g.name not in self.sharded_accumulators
+                and len(g.weight.leaders) < len(self._everyone)
+            )
+            if names:
+                parts.append(Part(Segment(f"reduce {ipu}"), self._everyone, names))
+
+    def _add_norms(self, gradients: Sequence[Gradient]) -> list[tuple[str, int]]:
+        """Plans a norm on each IPU that has gradients; returns its segment and register."""
+        norms = []
+        for ipu, parts in enumerate(self.parts):
+            names = [gradient.name for gradient in gradients if gradient.ipu == ipu]
+            if not names:
+                continue
+            code = Segment(f"norm {ipu}")
+            template = record_norm(names, self._optimizer.accum_type, self._scale)
+            (register,) = code.inline(template, lambda source: source).values()
+            code.set_dying({register})
+            norms.append((code.name, register))
+            parts.append(Part(code))
+        return norms
+
+    def _add_loss_scale(
+        self, loss_scale: LossScaleParts, gradients: Sequence[Gradient], loss_ipu: int
+    ) -> None:
+        """Plans that gradients are counted where they are, and that the scale follows."""
+        self.states.append(STATISTICS_VARIABLE)
+        for ipu, parts in enumerate(self.parts):
+            mine = [gradient for gradient in gradients if gradient.ipu == ipu]
+            if mine:
+                parts.extend(loss_scale.count(ipu, mine))
+        self.parts[loss_ipu].append(loss_scale.change())
+        self.sums.extend(loss_scale.sums)
+        self.links = loss_scale.links
+
+    def _add_arrivals(self, code: Segment) -> dict[str, Register]:
+        """Plans what a segment is sent before it updates; returns the registers by name."""
+        arrived = self._loss_scale.send(code) if self._loss_scale is not None else {}
+        if self._norms:
+            arrived[CLIP.name] = self._add_clip(code, arrived)
+        return arrived
+
+    def _add_clip(self, code: Segment, given: Mapping[str, Register]) -> Register:
+        """Plans that the norms of all IPUs arrive and become one factor, in order of the IPUs.
+
+        Each IPU computes the factor for itself, from the same numbers and so with the same bits.
+        """
+        arrived = dict(given)
+        for number, (producer, source) in enumerate(self._norms):
+            target = arrived[str(number)] = Register(code.new_register())
+            self.links.append(PartLink(producer, (source,), code.name, (target.index,)))
+        template = record_clip(
+            len(self._norms), self._optimizer.max_grad_norm, is_scaled=self._loss_scale is not None
+        )
+        (register,) = code.inline(template, lambda source: arrived[source.name]).values()
+        return Register(register)
+
+    def _add_lamb(
+        self, ipu: int, gradients: Sequence[Gradient], shardings: Mapping[str, Sharding]
+    ) -> list[Gradient]:
+        """Plans LAMB of the weights that are cut; returns the gradients of the others."""
+        cut = [gradient for gradient in gradients if shardings[gradient.name].is_active]
+        if cut:
+            lamb = LambShards(self._optimizer, self._scale, self._everyone, ipu)
+            arrived = self._loss_scale.send(lamb.directions.code) if self._loss_scale else {}
+            lamb.add(cut, arrived)
+            self.parts[ipu].extend(lamb.parts)
+            self.links.append(lamb.link)
+            self.sums.extend(lamb.sums)
+        return [gradient for gradient in gradients if gradient not in cut]
+
+    def _template(self, gradient: Gradient) -> Graph:
+        # Rounding at random, each weight has numbers of its own.
+        number = gradient.number if self._config.rounds_stochastically else 0
+        key = (gradient.group, gradient.weight.dtype, number)
+        if key not in self._templates:
+            rule = record_update(self._optimizer, key[0], key[1], self._scale)
+            if self._config.rounds_stochastically:
+                rule = stochastic_rounding.run(rule, stochastic_rounding.first_update_id(number))
+            self._templates[key] = rule
+        return self._templates[key]
+
+    def _add_states(self, gradient: Gradient, sharding: Sharding) -> None:
+        """Plans the weight's states, with as many copies as the weight has.
+
+        Each replica that updates a part counts the steps for itself.
+        """
+        weight = gradient.weight
+        for spec in state_names(self._optimizer, self._optimizer.groups[gradient.group]):
+            state = VariableInfo(
+                index=-1,
+                name=state_variable(spec.name, gradient.name),
+                shape=() if spec.is_scalar else weight.shape,
+                dtype=spec.dtype,
+                is_per_replica=sharding.is_active and spec.is_scalar,
+                initial=spec.initial,
+                group_of_replica=weight.group_of_replica,
+                is_sharded=sharding.has_states and not spec.is_scalar,
+            )
+            self.states.append(state)
+
+
+def gradient_scale(config: CompileConfig) -> float:
+    """Returns the factor between the accumulated gradient and the one the optimiser is given.
+
+    Source: PopTorch's reduction of gradients; the sum over replicas is made by the engine.
+    """
+    return 1.0 if config.reduction_type is ReductionType.Sum else mean_scale(config)
+
+
+def mean_scale(config: CompileConfig) -> float:
+    """Returns what turns the sum over all replicas into a mean over all micro-batches."""
+    replicas = config.replication_factor * config.num_processes
+    accumulated = 1 if config.is_running_mean else config.gradient_accumulation
+    return 1.0 / (replicas * accumulated)

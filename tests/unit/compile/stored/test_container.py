@@ -1,0 +1,99 @@
+"""The file around an executable: whole, of known version, or refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from threading import Thread
+
+import pytest
+
+import poptorch_emu as poptorch
+from poptorch_emu.compile.stored import container
+from poptorch_emu.compile.stored.container import pack, unpack, write_whole
+
+SECTIONS = {"first": b"abc" * 20, "empty": b"", "last": bytes(range(40))}
+
+
+def test_sections_when_packed_and_unpacked_then_are_the_same() -> None:
+    found = unpack(pack(SECTIONS), "f")
+    assert found.sections == SECTIONS
+    assert found.version == poptorch.__version__
+    assert found.is_of_this_version
+
+
+def test_every_cut_then_error_names_the_file() -> None:
+    data = pack(SECTIONS)
+    for size in range(len(data)):
+        with pytest.raises(poptorch.Error, match="Invalid file the/file: it is (cut short|not an)"):
+            unpack(data[:size], "the/file")
+
+
+def test_every_changed_byte_then_error() -> None:
+    data = pack(SECTIONS)
+    for position in range(len(data)):
+        changed = bytearray(data)
+        changed[position] ^= 0x10
+        with pytest.raises(poptorch.Error, match="Invalid file f: "):
+            unpack(bytes(changed), "f")
+
+
+def test_lengths_moved_between_header_and_sections_then_error() -> None:
+    data = bytearray(pack(SECTIONS))
+    header_size = int.from_bytes(data[12:16], "little")
+    data[12:16] = (header_size - 1).to_bytes(4, "little")
+    data[16:24] = (int.from_bytes(data[16:24], "little") + 1).to_bytes(8, "little")
+    with pytest.raises(poptorch.Error, match="damaged"):
+        unpack(bytes(data), "f")
+
+
+def test_bytes_behind_the_end_then_error() -> None:
+    with pytest.raises(poptorch.Error, match="damaged"):
+        unpack(pack(SECTIONS) + b"x", "f")
+
+
+def test_other_layout_then_error_says_version(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(container, "_LAYOUT", 7)
+    data = pack(SECTIONS)
+    monkeypatch.undo()
+    with pytest.raises(poptorch.Error, match="PopTorch version mismatch"):
+        unpack(data, "f")
+
+
+def test_other_package_then_is_not_of_this_version(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(container, "__version__", "0.0.1")
+    data = pack(SECTIONS)
+    monkeypatch.undo()
+    assert not unpack(data, "f").is_of_this_version
+
+
+def test_header_then_is_json_that_lists_the_sections() -> None:
+    data = pack(SECTIONS)
+    start = data.index(b"{")
+    header, _ = json.JSONDecoder().raw_decode(data[start:].decode("latin1"))
+    assert header["sections"] == [["first", 60], ["empty", 0], ["last", 40]]
+
+
+def test_file_when_several_write_it_then_is_whole_at_every_look(tmp_path: Path) -> None:
+    path = tmp_path / "shared"
+    contents = [bytes([letter]) * 300_000 for letter in b"abc"]
+    write_whole(path, pack({"content": contents[0]}))
+    files = [pack({"content": content}) for content in contents]
+    writers = [
+        Thread(target=lambda file=file: [write_whole(path, file) for _ in range(40)])
+        for file in files
+    ]
+    for writer in writers:
+        writer.start()
+    while any(writer.is_alive() for writer in writers):
+        assert unpack(path.read_bytes(), "shared").sections["content"] in contents
+    for writer in writers:
+        writer.join()
+    assert [file.name for file in tmp_path.iterdir()] == ["shared"]
+
+
+def test_write_when_it_fails_then_leaves_nothing_behind(tmp_path: Path) -> None:
+    (tmp_path / "taken").mkdir()
+    with pytest.raises(OSError):
+        write_whole(tmp_path / "taken", b"data")
+    assert [file.name for file in tmp_path.iterdir()] == ["taken"]
