@@ -87,6 +87,14 @@ class Recomputation(Enum):
     ALL = 4
 
 
+class HostRecomputation(Enum):
+    """Whether the engine, too, computes again what the machine would; no bit depends on it."""
+
+    AUTOMATIC = "automatic"  # Where the stashes would not fit into the host's memory.
+    MODELLED = "modelled"
+    EXECUTED = "executed"
+
+
 @dataclass(frozen=True)
 class TensorLocation:
     """Where the tensors of one kind live.
@@ -223,6 +231,7 @@ class CompileConfig:
 
     Attributes:
         recomputation: as the user asked for; `None` leaves it to the compiler.
+        host_recomputation: what of that the engine does.
         cast_rules: of regions of `autocast`, by the bare name of a function or a class of modules.
     """
 
@@ -247,6 +256,7 @@ class CompileConfig:
     random_seed: int | None = None
     strategy: StrategyConfig = StrategyConfig()
     recomputation: Recomputation | None = None
+    host_recomputation: HostRecomputation = HostRecomputation.AUTOMATIC
     locations: LocationConfig = LocationConfig()
     machine: MachineConfig = MachineConfig()
     anchors: tuple[AnchorConfig, ...] = ()

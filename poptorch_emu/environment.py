@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 from poptorch_emu.errors import compiler_error
 
@@ -23,3 +24,14 @@ def integer_of(variable: str, default: int = 0) -> int:
             f"The environment variable {variable} must be an integer, not '{text}'.",
             type="std::invalid_argument",
         ) from None
+
+
+def free_memory_bytes() -> int | None:
+    """Returns how much memory the host can give to new work; `None` where it does not say."""
+    try:
+        lines = Path("/proc/meminfo").read_text().splitlines()
+    except OSError:
+        return None
+    of_name = dict(line.split(":", 1) for line in lines if ":" in line)
+    text = of_name.get("MemAvailable")
+    return None if text is None else int(text.split()[0]) * 1024

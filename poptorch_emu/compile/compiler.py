@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass
 
 import torch
+from torch import fx
 
 from poptorch_emu.compile import graph_proto
+from poptorch_emu.compile.engine_cut import Cut, engine_cut
 from poptorch_emu.compile.executable import Executable, PlacedGraph
 from poptorch_emu.compile.graph_log import log_graph
 from poptorch_emu.compile.limits import (
@@ -53,7 +55,11 @@ from poptorch_emu.schedule.schedule import Schedule
 from poptorch_emu.segments.links import plan_links
 from poptorch_emu.segments.overlapped_io import overlap_of, transfers_of
 from poptorch_emu.segments.phases import check_phases
-from poptorch_emu.segments.recomputation import recomputation_of, recomputed_operations
+from poptorch_emu.segments.recomputation import (
+    recomputation_of,
+    recomputed_operations,
+    views_of_weights,
+)
 from poptorch_emu.segments.replica_equal import replica_equal_values
 from poptorch_emu.segments.segmented_graph import cut
 from poptorch_emu.trace import strict
@@ -244,10 +250,16 @@ def lower(
 ) -> Executable:
     """Returns the executable of a placed and scheduled graph."""
     config = request.config
+    equal_values = replica_equal_values(graph, config)
+
+    def cut_graph(recomputed: Set[fx.Node]) -> Cut:
+        segments = cut(graph, placed, config.is_training, recomputed)
+        return segments, plan_links(segments, placed, schedule, config, equal_values)
+
     recomputed = recomputed_operations(graph, placed, recomputation_of(config, placed))
-    segments = cut(graph, placed, config.is_training, recomputed)
-    links = plan_links(segments, placed, schedule, config, replica_equal_values(graph, config))
-    lowering = Lowering(graph, segments, links, placed, schedule, config, request.optimizer)
+    segments, links = of_machine = cut_graph(recomputed)
+    of_engine = engine_cut(config, of_machine, lambda: cut_graph(views_of_weights(graph, placed)))
+    lowering = Lowering(graph, *of_engine, placed, schedule, config, request.optimizer)
     lowering.run([tensor.dim() > 0 for tensor in request.tensors], request.parameters)
     inventory = Inventory(
         graph=graph,

@@ -1,5 +1,6 @@
 """What only an emulator can offer, beyond PopTorch's own names."""
 
+from poptorch_emu.emulator.host_recomputation import set_recomputation
 from poptorch_emu.emulator.pipeline_order import set_schedule
 from poptorch_emu.emulator.plans import memory, schedule, tile_memory
 from poptorch_emu.emulator.streaming import stream
@@ -13,6 +14,7 @@ __all__ = [
     "memory",
     "register_custom_op",
     "schedule",
+    "set_recomputation",
     "set_schedule",
     "stream",
     "tile_memory",

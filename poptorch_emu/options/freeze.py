@@ -72,6 +72,7 @@ def freeze(
         random_seed=options("random_seed") if options.exists("random_seed") else None,
         strategy=strategy_config(options._execution_strategy),
         recomputation=_recomputation(backend),
+        host_recomputation=options._host_recomputation,
         locations=location_config(options.TensorLocations, machine.num_io_tiles > 0),
         machine=machine,
         anchors=_anchors(options),

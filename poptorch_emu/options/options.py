@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from poptorch_emu.config import HostRecomputation
 from poptorch_emu.enums import CommGroupType, ConnectionType, OutputMode, SyncPattern
 from poptorch_emu.errors import require
 from poptorch_emu.log import logger
@@ -76,6 +77,7 @@ class Options(ReportingOptions):
         self._tensor_locations = _TensorLocationOptions()
         self._execution_strategy: _IExecutionStrategy = PipelinedExecution()
         self._progress_bar = ProgressBar()
+        self._host_recomputation = HostRecomputation.AUTOMATIC
         self._relax_optimizer_checks = False
         self._show_compilation_progress_bar = True
         self._module_namescope_enabled = True

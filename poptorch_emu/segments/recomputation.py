@@ -1,7 +1,8 @@
 """Which forward operations backward runs again instead of stashing their results.
 
 The numbers stay the same to the last bit: an operation that is run again sees the same inputs, and
-random numbers depend on the micro-batch and the operation alone.
+random numbers depend on the micro-batch and the operation alone. So the machine's plan and what the
+engine does are two things: the engine runs again only what saves memory that is short.
 """
 
 from __future__ import annotations
@@ -69,6 +70,21 @@ def recomputed_operations(
             node for node in operations if _is_inside_call(node) or _is_view_of_weight(node, placed)
         ]
     return frozenset(chosen)
+
+
+def views_of_weights(graph: Graph, placed: Partition) -> frozenset[fx.Node]:
+    """Returns the forward operations that the engine runs again in any case, since they are free.
+
+    A view that waited in a link would keep the copy that a phase fetched of a weight.
+    """
+    return frozenset(
+        node
+        for node in graph.operations
+        if placed.port_of[node][0] is Kind.FORWARD
+        and _is_pure(node)
+        and not record_of(node).is_checkpoint
+        and _is_view_of_weight(node, placed)
+    )
 
 
 def _of_stage(

@@ -1,0 +1,32 @@
+"""Choosing whether the engine computes activations again, as the machine would.
+
+PopTorch has no option for it: its pipelines recompute to save memory that an IPU does not have.
+"""
+
+from __future__ import annotations
+
+from poptorch_emu.config import HostRecomputation
+from poptorch_emu.errors import make_error
+from poptorch_emu.options import Options
+
+
+def set_recomputation(options: Options, choice: str) -> None:
+    """Chooses what the engine does of the recomputation that the options ask for (exact).
+
+    Plans of the machine (memory, cycles) always follow the options, and no bit of a result depends
+    on this choice: it trades memory of this computer for time.
+
+    Args:
+        options: not yet frozen.
+        choice: "automatic" (recompute where the stashes would take more than half of the memory
+            that is free when the model is compiled), "modelled" (never) or "executed" (always).
+
+    Raises:
+        AttributeError: the options are frozen.
+        Error: there is no such choice.
+    """
+    options._check_unfrozen()
+    choices = [known.value for known in HostRecomputation]
+    if choice not in choices:
+        raise make_error(f"Unknown recomputation: {choice!r}. Choose one of {choices}.")
+    options._host_recomputation = HostRecomputation(choice)
