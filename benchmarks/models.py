@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 import torch.nn.functional as F
@@ -21,7 +22,8 @@ class Case:
         batch: makes inputs and labels of a number of rows.
         rows: rows of a micro-batch.
         accumulation: micro-batches of an update.
-        iterations: updates of a call.
+        iterations: updates of a call, or micro-batches in inference.
+        make_optimizer: makes the optimiser of some parameters; `None` for inference.
     """
 
     make: Callable[[], nn.Module]
@@ -29,6 +31,12 @@ class Case:
     rows: int
     accumulation: int
     iterations: int
+    make_optimizer: Callable[..., torch.optim.Optimizer] | None
+
+    @property
+    def samples(self) -> int:
+        """Rows of a call."""
+        return self.rows * self.accumulation * self.iterations
 
 
 class Staged(nn.Module):
@@ -61,6 +69,13 @@ class Last(nn.Module):
 class Mean(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return x.mean(dim=1)
+
+
+class Classes(nn.Module):
+    """Brings the classes of each position to where the cross entropy wants them."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x.transpose(1, 2)
 
 
 class Residual(nn.Module):
@@ -134,37 +149,76 @@ def _mnist() -> nn.Module:
 
 
 def _mlp() -> nn.Module:
-    return Staged([nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 4))], [0])
+    first = nn.Sequential(nn.Linear(32, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU())
+    return Staged([first, nn.Linear(64, 8)], [0, 1])
 
 
-def _transformer() -> nn.Module:
-    def layer() -> nn.Module:
-        return nn.TransformerEncoderLayer(64, 4, 128, dropout=0.0, batch_first=True)
-
-    return Staged([layer(), layer(), nn.Sequential(Mean(), nn.Linear(64, 10))], [0, 0, 0])
+def _encoder(width: int, num_layers: int, num_stages: int, vocabulary: int = 0) -> nn.Module:
+    """Returns encoder layers in equal stages with a head, and an embedding if asked."""
+    layers = [
+        nn.TransformerEncoderLayer(width, width // 32, 4 * width, dropout=0.0, batch_first=True)
+        for _ in range(num_layers)
+    ]
+    per_stage = num_layers // num_stages
+    parts = [nn.Sequential(*layers[i : i + per_stage]) for i in range(0, num_layers, per_stage)]
+    if vocabulary:
+        parts[0] = nn.Sequential(nn.Embedding(vocabulary, width), *parts[0])
+        parts[-1] = nn.Sequential(*parts[-1], nn.Linear(width, vocabulary), Classes())
+    else:
+        parts[-1] = nn.Sequential(*parts[-1], Mean(), nn.Linear(width, 10))
+    return Staged(parts, list(range(num_stages)))
 
 
 def _resnet() -> nn.Module:
+    """Returns a residual network for images of 32 x 32, with batch norm, in four stages."""
     parts = [
-        nn.Conv2d(3, 16, 3, padding=1),
-        nn.Sequential(Residual(16), Residual(16), Residual(16)),
-        nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(16, 10)),
+        nn.Sequential(*_normed(3, 32, 3, 1), nn.ReLU(), Residual(32)),
+        nn.Sequential(*_normed(32, 64, 3, 2), nn.ReLU(), Residual(64)),
+        nn.Sequential(*_normed(64, 128, 3, 2), nn.ReLU(), Residual(128)),
+        nn.Sequential(Residual(128), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(128, 10)),
     ]
-    return Staged(parts, [0, 0, 0])
+    return Staged(parts, [0, 1, 2, 3])
 
 
 def _lstm() -> nn.Module:
-    return Staged([Last(nn.LSTM(16, 64, batch_first=True)), nn.Linear(64, 10)], [0, 0])
+    return Staged([Last(nn.LSTM(64, 256, batch_first=True)), nn.Linear(256, 10)], [0, 0])
+
+
+def _embedding() -> nn.Module:
+    bag = nn.Sequential(nn.Embedding(100_000, 64), Mean())
+    head = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10))
+    return Staged([bag, head], [0, 1])
 
 
 def _batch(classes: int, *shape: int) -> Callable[[int], tuple[torch.Tensor, torch.Tensor]]:
     return lambda rows: (torch.randn(rows, *shape), torch.randint(classes, (rows,)))
 
 
+def _tokens(vocabulary: int, length: int) -> Callable[[int], tuple[torch.Tensor, torch.Tensor]]:
+    return lambda rows: (
+        torch.randint(vocabulary, (rows, length)),
+        torch.randint(vocabulary, (rows, length)),
+    )
+
+
+def _words(rows: int) -> tuple[torch.Tensor, torch.Tensor]:
+    return torch.randint(100_000, (rows, 16)), torch.randint(10, (rows,))
+
+
+_ADAMW = partial(torch.optim.AdamW, lr=1e-3)
+_SGD = partial(torch.optim.SGD, lr=1e-2)
+_MOMENTUM = partial(torch.optim.SGD, lr=1e-2, momentum=0.9)
+
 CASES = {
-    "mnist": Case(_mnist, _batch(10, 1, 28, 28), rows=8, accumulation=8, iterations=2),
-    "mlp": Case(_mlp, _batch(4, 8), rows=4, accumulation=1, iterations=16),
-    "transformer": Case(_transformer, _batch(10, 32, 64), rows=8, accumulation=2, iterations=2),
-    "resnet": Case(_resnet, _batch(10, 3, 16, 16), rows=8, accumulation=2, iterations=2),
-    "lstm": Case(_lstm, _batch(10, 32, 16), rows=8, accumulation=2, iterations=2),
+    "mnist": Case(_mnist, _batch(10, 1, 28, 28), 40, 10, 10, _ADAMW),
+    "mlp": Case(_mlp, _batch(8, 32), 8, 8, 16, _SGD),
+    "encoder 2x128": Case(partial(_encoder, 128, 2, 2), _batch(10, 64, 128), 4, 8, 1, _ADAMW),
+    "encoder 4x512": Case(partial(_encoder, 512, 4, 4, 5000), _tokens(5000, 128), 2, 8, 1, _ADAMW),
+    "resnet": Case(_resnet, _batch(10, 3, 32, 32), 8, 8, 1, _MOMENTUM),
+    "lstm": Case(_lstm, _batch(10, 64, 64), 16, 1, 8, _ADAMW),
+    "embedding": Case(_embedding, _words, 32, 4, 4, _SGD),
+    "mnist inference": Case(_mnist, _batch(10, 1, 28, 28), 8, 1, 100, None),
+    "encoder 4x256 inference": Case(
+        partial(_encoder, 256, 4, 2), _batch(10, 64, 256), 4, 1, 8, None
+    ),
 }

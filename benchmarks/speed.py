@@ -1,13 +1,16 @@
-"""Training throughput against eager PyTorch and `torch.compile`, in alternating processes.
+"""Throughput and CPU time against eager PyTorch and `torch.compile`, in alternating processes.
 
 Every candidate does the same updates on the same micro-batches. A process warms up and reports the
-median of several calls; rounds of processes take turns, and the table shows medians over rounds and
-the ratio to eager PyTorch.
+medians of several calls; rounds of processes take turns, and the table shows medians of the ratios
+of each round. Run it on a quiet machine: eager PyTorch on several threads collapses beside any
+other work, and flatters us. The CPU time of a sample hardly moves with the neighbours; it is held
+against eager PyTorch on one thread.
 """
 
 from __future__ import annotations
 
 import argparse
+import math
 import statistics
 import subprocess
 import sys
@@ -19,30 +22,41 @@ from models import CASES, Case
 
 import poptorch_emu as poptorch
 
-CANDIDATES = ("poptorch_emu", "eager", "torch.compile")
-LEARNING_RATE = 1e-3
+CANDIDATES = ("poptorch_emu", "eager", "eager, 1 thread", "torch.compile")
+Measured = tuple[float, float]  # Samples a second, CPU milliseconds a sample.
 
 
 def emulated_step(case: Case) -> Callable[[], object]:
     """Returns one call on virtual IPUs."""
     options = poptorch.Options()
     options.deviceIterations(case.iterations)
-    options.Training.gradientAccumulation(case.accumulation)
     options.showCompilationProgressBar(False)
-    model = case.make()
-    optimizer = poptorch.optim.AdamW(model.parameters(), lr=LEARNING_RATE)
+    model, batch = case.make(), case.batch(case.samples)
+    if case.make_optimizer is None:
+        inference = poptorch.inferenceModel(model.eval(), options)
+        return lambda: inference(*batch)
+    options.Training.gradientAccumulation(case.accumulation)
+    optimizer = case.make_optimizer(model.parameters())
     training = poptorch.trainingModel(model, options, optimizer)
-    batch = case.batch(case.rows * case.accumulation * case.iterations)
     return lambda: training(*batch)
 
 
 def plain_step(case: Case, is_compiled: bool) -> Callable[[], object]:
-    """Returns the plain PyTorch loop of the same updates."""
-    model = case.make()
-    optimizer = torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE)
-    forward = torch.compile(model) if is_compiled else model
-    batch = case.batch(case.rows * case.accumulation * case.iterations)
+    """Returns the plain PyTorch loop of the same work."""
+    model, batch = case.make(), case.batch(case.samples)
     micro_batches = list(zip(*(tensor.split(case.rows) for tensor in batch), strict=True))
+    make_optimizer = case.make_optimizer
+    forward = torch.compile(model) if is_compiled else model
+    if make_optimizer is None:
+        model.eval()
+
+        def infer() -> None:
+            with torch.no_grad():
+                for micro_batch in micro_batches:
+                    forward(*micro_batch)
+
+        return infer
+    optimizer = make_optimizer(model.parameters())
 
     def step() -> None:
         for index, micro_batch in enumerate(micro_batches, start=1):
@@ -55,69 +69,89 @@ def plain_step(case: Case, is_compiled: bool) -> Callable[[], object]:
     return step
 
 
-def measure(name: str, candidate: str, seconds: float) -> float:
-    """Returns samples per second of one candidate, the median over the calls of `seconds`."""
+def measure(name: str, candidate: str, seconds: float) -> Measured:
+    """Returns the medians over the calls of `seconds`."""
     case = CASES[name]
     torch.manual_seed(0)
+    if candidate == "eager, 1 thread":
+        torch.set_num_threads(1)
     if candidate == "poptorch_emu":
         step = emulated_step(case)
     else:
         step = plain_step(case, candidate == "torch.compile")
     for _ in range(3):
         step()
-    times = []
+    walls, cpus = [], []
     end = time.perf_counter() + seconds
-    while time.perf_counter() < end or len(times) < 5:
-        start = time.perf_counter()
+    while time.perf_counter() < end or len(walls) < 5:
+        wall, cpu = time.perf_counter(), time.process_time()
         step()
-        times.append(time.perf_counter() - start)
-    return case.rows * case.accumulation * case.iterations / statistics.median(times)
+        walls.append(time.perf_counter() - wall)
+        cpus.append(time.process_time() - cpu)
+    return case.samples / statistics.median(walls), 1e3 * statistics.mean(cpus) / case.samples
 
 
-def run_process(name: str, candidate: str, seconds: float) -> float | None:
+def run_process(name: str, candidate: str, seconds: float) -> Measured | None:
     """Measures in a process of its own; `None` when the candidate fails."""
     command = [sys.executable, __file__, "--measure", name, candidate, "--seconds", str(seconds)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         print(f"{name}, {candidate}: {done.stderr.strip().splitlines()[-1]}", file=sys.stderr)
         return None
-    return float(done.stdout.split()[-1])
+    speed, cpu = done.stdout.split()[-2:]
+    return float(speed), float(cpu)
 
 
-def compare(name: str, rounds: int, seconds: float) -> str:
-    """Returns one line of the table."""
-    results: dict[str, list[float]] = {candidate: [] for candidate in CANDIDATES}
+def compare(name: str, rounds: int, seconds: float, candidates: list[str]) -> dict[str, float]:
+    """Prints one line of the table and returns the ratios of throughput to other candidates."""
+    results: dict[str, list[Measured]] = {}
     for _ in range(rounds):
-        for candidate in CANDIDATES:
+        for candidate in candidates:
             value = run_process(name, candidate, seconds)
             if value is not None:
-                results[candidate].append(value)
-    medians = {key: statistics.median(values) for key, values in results.items() if values}
-    cells = [f"{medians[key]:,.0f}" if key in medians else "failed" for key in CANDIDATES]
-    ratios = [
-        f"{medians['poptorch_emu'] / medians[other]:.2f}"
-        if other in medians and "poptorch_emu" in medians
-        else "-"
-        for other in CANDIDATES[1:]
-    ]
-    return f"| {name} | {' | '.join(cells)} | {' | '.join(ratios)} |"
+                results.setdefault(candidate, []).append(value)
+    ratios = {
+        other: statistics.median(
+            mine[0] / theirs[0]
+            for mine, theirs in zip(results[CANDIDATES[0]], values, strict=False)
+        )
+        for other, values in results.items()
+    }
+    speeds = [_median(results, candidate, 0, ",.0f") for candidate in CANDIDATES]
+    cpus = [_median(results, candidate, 1, ".3f") for candidate in (CANDIDATES[0], CANDIDATES[2])]
+    texts = [f"{ratios[c]:.2f}" if c in ratios else "-" for c in (CANDIDATES[1], CANDIDATES[3])]
+    print(f"| {name} | {' | '.join([*speeds, *texts, *cpus])} |", flush=True)
+    return ratios
+
+
+def _median(results: dict[str, list[Measured]], name: str, index: int, form: str) -> str:
+    values = [value[index] for value in results.get(name, ())]
+    return format(statistics.median(values), form) if values else "-"
 
 
 def main() -> None:
     """Prints a table in Markdown."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--models", nargs="+", choices=CASES, default=list(CASES))
+    parser.add_argument("--candidates", nargs="+", choices=CANDIDATES, default=list(CANDIDATES))
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--seconds", type=float, default=2.0, help="of each process")
+    parser.add_argument("--seconds", type=float, default=3.0, help="of each process")
     parser.add_argument("--measure", nargs=2, metavar=("MODEL", "CANDIDATE"), help="internal")
     args = parser.parse_args()
     if args.measure:
-        print(measure(*args.measure, args.seconds))
+        print(*measure(*args.measure, args.seconds))
         return
-    print("| model | poptorch_emu | eager | torch.compile | vs eager | vs torch.compile |")
-    print("|---|---:|---:|---:|---:|---:|")
-    for name in args.models:
-        print(compare(name, args.rounds, args.seconds), flush=True)
+    print(f"PyTorch {torch.__version__}, {torch.get_num_threads()} threads; samples a second,")
+    print("ratios of throughput, and CPU milliseconds of a sample.\n")
+    names = [*CANDIDATES, "vs eager", "vs compile", "CPU ms", "CPU ms eager, 1 thread"]
+    print(f"| model | {' | '.join(names)} |")
+    print(f"|---|{'---:|' * len(names)}")
+    rows = [compare(n, args.rounds, args.seconds, args.candidates) for n in args.models]
+    for other in args.candidates[1:]:
+        ratios = [row[other] for row in rows if other in row]
+        if ratios:
+            mean = math.exp(statistics.fmean(map(math.log, ratios)))
+            print(f"\nGeometric mean against {other}: {mean:.2f}")
 
 
 if __name__ == "__main__":

@@ -104,6 +104,16 @@ void bind_executor(py::module_& m) {
       .def("variable_bytes", &Executor::variable_bytes)
       .def("replica_bytes", &Executor::replica_bytes)
       .def("peak_accumulator_bytes", &Executor::peak_accumulator_bytes)
+      .def("arena_bytes", &Executor::arena_bytes)
+      .def("pool_bytes", &Executor::pool_bytes)
+      .def("memory_plan",
+           [](const Executor& executor, int64_t segment, int64_t replica) {
+             std::vector<std::tuple<int64_t, int64_t, int64_t, int64_t>> pieces;
+             for (const auto& [lifetime, offset] : executor.memory_plan({segment}, replica)) {
+               pieces.emplace_back(lifetime.birth, lifetime.death, lifetime.num_bytes, offset);
+             }
+             return pieces;
+           })
       .def("remote_loaded_bytes", &Executor::remote_loaded_bytes)
       .def("remote_stored_bytes", &Executor::remote_stored_bytes)
       .def("peak_link_items", &Executor::peak_link_items)

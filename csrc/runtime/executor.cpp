@@ -6,7 +6,6 @@
 
 #include "common/clock.h"
 #include "common/errors.h"
-#include "runtime/heap.h"
 
 namespace poptorch_emu {
 namespace {
@@ -54,11 +53,11 @@ Executor::Executor(std::shared_ptr<const Program> program, ExecutorOptions optio
       memory_(*program_, options_.num_replicas),
       accumulators_(*program_, options_.num_replicas, remote_),
       peak_accumulator_bytes_(options_.num_replicas, 0),
-      pool_(options_.num_workers, [this](int64_t worker) {
+      threads_(options_.num_workers, [this](int64_t worker) {
         const IntraOpThreads threads(options_.num_intra_op_threads);
         work(worker);
       }) {
-  limit_heap_growth();
+  install_engine_allocator();
   num_groups_ = 1 + *std::max_element(options_.input_group_of_replica.begin(),
                                       options_.input_group_of_replica.end());
   find_ends();
@@ -73,12 +72,26 @@ Executor::Executor(std::shared_ptr<const Program> program, ExecutorOptions optio
                                   }));
     }
     frames_.push_back(std::move(of_replica));
+    std::vector<std::unique_ptr<SegmentMemory>> memories;
+    for (int64_t r = 0; r < options_.num_replicas; ++r) {
+      memories.push_back(std::make_unique<SegmentMemory>(pool_));
+    }
+    segment_memories_.push_back(std::move(memories));
   }
   for (int64_t replica = 0; replica < options_.num_replicas; ++replica) {
     for (size_t ipu = 0; ipu < program_->schedule.size(); ++ipu) {
       ipus_.push_back({replica, static_cast<int64_t>(ipu)});
     }
   }
+  arenas_.resize(ipus_.size());
+}
+
+Executor::~Executor() { pool_->close(); }
+
+int64_t Executor::arena_bytes() const {
+  int64_t bytes = 0;
+  for (const Arena& arena : arenas_) bytes += arena.num_bytes();
+  return bytes;
 }
 
 void Executor::write_variable(VariableId id, int64_t replica, const at::Tensor& value) {
@@ -117,7 +130,7 @@ std::vector<at::Tensor> Executor::run(const std::vector<at::Tensor>& inputs, int
     end_stream_of_call();
     throw;
   }
-  pool_.run();
+  threads_.run();
   std::vector<at::Tensor> results;
   for (OutputCollector& output : outputs_) results.push_back(output.take());
   clean_up();

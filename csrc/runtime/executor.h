@@ -24,6 +24,7 @@
 #include "runtime/memory.h"
 #include "runtime/remote.h"
 #include "runtime/result_stream.h"
+#include "runtime/segment_memory.h"
 #include "runtime/thread_pool.h"
 
 namespace poptorch_emu {
@@ -66,6 +67,7 @@ using HostFunction = std::function<std::vector<at::Tensor>(std::vector<at::Tenso
 class Executor {
  public:
   Executor(std::shared_ptr<const Program> program, ExecutorOptions options);
+  ~Executor();
   Executor(const Executor&) = delete;
   Executor& operator=(const Executor&) = delete;
 
@@ -111,6 +113,16 @@ class Executor {
   std::vector<int64_t> peak_link_items() const;
   // For each link the most bytes that one replica's values in it ever had.
   std::vector<int64_t> peak_link_bytes() const;
+
+  // Bytes of memory that the engine keeps for tensors: those of the arenas, in which the virtual
+  // IPUs compute, and those of the pool, for what lives on.
+  int64_t arena_bytes() const;
+  int64_t pool_bytes() const { return pool_->num_bytes(); }
+  // Where the tensors of a segment lie in the arena of the replica's IPU; empty before its first
+  // run.
+  const std::vector<SegmentMemory::Piece>& memory_plan(SegmentId id, int64_t replica) const {
+    return segment_memories_.at(id.value).at(replica)->plan();
+  }
 
   // Bytes that came from and went to streaming memory since the executor was made.
   int64_t remote_loaded_bytes() const { return remote_.loaded_bytes(); }
@@ -189,6 +201,10 @@ class Executor {
 
   const std::shared_ptr<const Program> program_;
   const ExecutorOptions options_;
+  const std::shared_ptr<BlockPool> pool_ = std::make_shared<BlockPool>();
+  // By segment, then replica; and by virtual IPU.
+  std::vector<std::vector<std::unique_ptr<SegmentMemory>>> segment_memories_;
+  std::vector<Arena> arenas_;
   int64_t num_groups_;
   RemoteTraffic remote_;
   DeviceMemory memory_;
@@ -229,7 +245,7 @@ class Executor {
   std::condition_variable progress_;
   std::condition_variable result_ready_;
 
-  ThreadPool pool_;  // last: its threads use the others
+  ThreadPool threads_;  // last: its threads use the others
 };
 
 }  // namespace poptorch_emu

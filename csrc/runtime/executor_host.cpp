@@ -67,8 +67,11 @@ std::vector<at::Tensor> Executor::call_host_here(const std::string& name,
     throw Error("The program calls host function '" + name +
                 "', which this executor was not given.");
   }
-  std::vector<at::Tensor> results = copies(inputs);
+  std::vector<at::Tensor> results;
   {
+    // The function may keep what it is given.
+    const SegmentMemory::Suspension as_outside;
+    results = copies(inputs);
     const at::ThreadLocalStateGuard as_the_caller(*caller_state_);
     results = found->second(std::move(results));
   }

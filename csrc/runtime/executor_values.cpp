@@ -40,6 +40,8 @@ int64_t Executor::global_micro_batch(const Action& action) const {
 void Executor::execute(VirtualIpu& ipu, const Action& action) {
   const Segment& segment = program_->at(action.segment);
   Frame& frame = *frames_[action.segment.value][ipu.replica];
+  const SegmentMemory::Scope memory(*segment_memories_[action.segment.value][ipu.replica],
+                                    arenas_[&ipu - ipus_.data()]);
   try {
     for (AccumulatorId id : segment.reductions) accumulators_.reduce(id, ipu.replica);
     unpack_inputs(ipu, segment, frame);

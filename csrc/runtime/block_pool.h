@@ -1,0 +1,50 @@
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <vector>
+
+namespace poptorch_emu {
+
+// Memory from the operating system; given back when the object goes.
+class Block {
+ public:
+  explicit Block(int64_t num_bytes);
+  ~Block();
+  Block(const Block&) = delete;
+  Block& operator=(const Block&) = delete;
+
+  // Whether an address lies in some block of this process.
+  static bool holds(const void* address);
+
+  void* data() const { return data_; }
+  int64_t num_bytes() const { return num_bytes_; }
+
+ private:
+  void* data_;
+  int64_t num_bytes_;
+};
+
+// Blocks that are used again by whoever asks for the same size next, so that a program in its
+// steady state asks the operating system for nothing: what is mapped anew is zeroed page by page,
+// which takes longer than most operations on it. Any thread may use it, also in a forked child.
+class BlockPool {
+ public:
+  // Returns a block of at least this size.
+  std::unique_ptr<Block> take(int64_t num_bytes);
+  void give_back(std::unique_ptr<Block> block);
+
+  // Bytes of all blocks that were made and still exist, in use or not.
+  int64_t num_bytes() const;
+
+  // From now on what comes back is released; when the engine goes, its results may stay.
+  void close();
+
+ private:
+  std::map<int64_t, std::vector<std::unique_ptr<Block>>> free_;  // by size
+  int64_t num_bytes_ = 0;
+  bool is_closed_ = false;
+};
+
+}  // namespace poptorch_emu

@@ -1,0 +1,214 @@
+#include "runtime/segment_memory.h"
+
+#include <c10/core/Allocator.h>
+#include <c10/core/CPUAllocator.h>
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+namespace poptorch_emu {
+namespace {
+
+// What is smaller the C library serves well from what it keeps.
+constexpr size_t kSmallestBytes = 16 * 1024;
+// How often a segment is looked at anew before it is left to the pool.
+constexpr int64_t kMostAttempts = 4;
+constexpr int64_t kEndOfRun = INT64_MAX;
+// Two lines of the cache, so that what follows is aligned like PyTorch's own tensors.
+constexpr int64_t kHeadBytes = 128;
+
+thread_local SegmentMemory* current = nullptr;
+std::atomic<int64_t> num_runs = 0;
+c10::DeleterFnPtr outside_raw_deleter = nullptr;
+
+}  // namespace
+
+// The way back of a piece of memory; lies right before it. One of `block` and `flags` is set.
+struct SegmentMemory::Handed {
+  // From the pool.
+  std::unique_ptr<Block> block = nullptr;
+  std::shared_ptr<BlockPool> pool = nullptr;
+  // From the arena.
+  std::shared_ptr<std::vector<std::atomic<char>>> flags = nullptr;
+  std::shared_ptr<Block> arena = nullptr;
+  // Which piece of which run it is; 0 where nobody notes that.
+  int64_t run = 0;
+  size_t piece = 0;
+};
+
+const std::shared_ptr<Block>& Arena::block(int64_t num_bytes) {
+  if (block_ == nullptr || block_->num_bytes() < num_bytes) {
+    block_.reset();
+    block_ = std::make_shared<Block>(num_bytes);
+  }
+  return block_;
+}
+
+SegmentMemory::Scope::Scope(SegmentMemory& memory, Arena& arena)
+    : memory_(memory), before_(std::exchange(current, &memory)) {
+  memory_.begin(arena);
+}
+
+SegmentMemory::Scope::~Scope() {
+  current = before_;
+  memory_.end();
+}
+
+SegmentMemory::Suspension::Suspension() : before_(std::exchange(current, nullptr)) {}
+
+SegmentMemory::Suspension::~Suspension() { current = before_; }
+
+void SegmentMemory::begin(Arena& arena) {
+  run_ = ++num_runs;
+  arena_ = &arena;
+  next_piece_ = 0;
+  clock_ = 0;
+  is_as_planned_ = true;
+  if (has_plan_) {
+    if (arena_bytes_ > 0) block_ = arena.block(arena_bytes_);
+  } else {
+    pieces_.clear();
+  }
+}
+
+void SegmentMemory::end() {
+  block_.reset();
+  if (!has_plan_) {
+    if (num_attempts_ < kMostAttempts) make_plan();
+    return;
+  }
+  const bool is_kept = std::any_of(is_live_->begin(), is_live_->end(),
+                                   [](const std::atomic<char>& flag) { return flag.load(); });
+  if (is_kept) arena_->abandon();
+  if (is_kept || !is_as_planned_ || next_piece_ != pieces_.size()) {
+    has_plan_ = false;
+    pieces_.clear();
+  }
+}
+
+void SegmentMemory::make_plan() {
+  ++num_attempts_;
+  std::vector<Lifetime> lifetimes;
+  std::vector<size_t> planned;
+  for (size_t index = 0; index < pieces_.size(); ++index) {
+    if (pieces_[index].lifetime.death == kEndOfRun) continue;
+    lifetimes.push_back(pieces_[index].lifetime);
+    planned.push_back(index);
+  }
+  const OffsetPlan plan = plan_offsets(lifetimes);
+  arena_bytes_ = plan.num_bytes;
+  for (size_t i = 0; i < planned.size(); ++i) pieces_[planned[i]].offset = plan.offsets[i];
+  neighbours_.assign(pieces_.size(), {});
+  for (size_t i = 0; i < planned.size(); ++i) {
+    for (size_t j = 0; j < i; ++j) {
+      const Piece& one = pieces_[planned[i]];
+      const Piece& other = pieces_[planned[j]];
+      if (one.offset < other.offset + other.lifetime.num_bytes &&
+          other.offset < one.offset + one.lifetime.num_bytes) {
+        neighbours_[planned[i]].push_back(static_cast<int32_t>(planned[j]));
+        neighbours_[planned[j]].push_back(static_cast<int32_t>(planned[i]));
+      }
+    }
+  }
+  is_live_ = std::make_shared<std::vector<std::atomic<char>>>(pieces_.size());
+  has_plan_ = true;
+}
+
+void* SegmentMemory::take(int64_t num_bytes) {
+  static_assert(sizeof(Handed) <= kHeadBytes);
+  num_bytes += kHeadBytes;
+  Handed handed;
+  const size_t index = next_piece_++;
+  if (!has_plan_) {
+    if (num_attempts_ < kMostAttempts) {
+      pieces_.push_back({{clock_++, kEndOfRun, num_bytes}, -1});
+      handed.run = run_;
+      handed.piece = index;
+    }
+  } else if (is_as_planned_) {
+    is_as_planned_ = index < pieces_.size() && pieces_[index].lifetime.num_bytes == num_bytes;
+    const bool has_place = is_as_planned_ && pieces_[index].offset >= 0;
+    std::vector<std::atomic<char>>& flags = *is_live_;
+    if (has_place && !flags[index].load(std::memory_order_acquire) &&
+        std::none_of(neighbours_[index].begin(), neighbours_[index].end(), [&flags](int32_t other) {
+          return flags[other].load(std::memory_order_acquire) != 0;
+        })) {
+      flags[index].store(1, std::memory_order_relaxed);
+      handed.flags = is_live_;
+      handed.arena = block_;
+      handed.piece = index;
+      return put_before(static_cast<char*>(block_->data()) + pieces_[index].offset,
+                        std::move(handed));
+    }
+    if (has_place) is_as_planned_ = false;
+  }
+  handed.pool = pool_;
+  handed.block = pool_->take(num_bytes);
+  void* const start = handed.block->data();
+  return put_before(start, std::move(handed));
+}
+
+void* SegmentMemory::put_before(void* start, Handed handed) {
+  new (start) Handed(std::move(handed));
+  return static_cast<char*>(start) + kHeadBytes;
+}
+
+void SegmentMemory::give_back(void* data) {
+  auto* const head = reinterpret_cast<Handed*>(static_cast<char*>(data) - kHeadBytes);
+  Handed handed = std::move(*head);
+  head->~Handed();
+  if (handed.flags != nullptr) {
+    (*handed.flags)[handed.piece].store(0, std::memory_order_release);
+    return;
+  }
+  // Released within the run that made it.
+  if (current != nullptr && handed.run == current->run_) {
+    current->pieces_[handed.piece].lifetime.death = current->clock_++;
+  }
+  handed.pool->give_back(std::move(handed.block));
+}
+
+class EngineAllocator final : public c10::Allocator {
+ public:
+  explicit EngineAllocator(c10::Allocator* outside) : outside_(outside) {
+    outside_raw_deleter = outside->raw_deleter();
+  }
+
+  c10::DataPtr allocate(size_t num_bytes) override {
+    if (current == nullptr || num_bytes < kSmallestBytes) return outside_->allocate(num_bytes);
+    void* const data = current->take(static_cast<int64_t>(num_bytes));
+    return {data, data, &SegmentMemory::give_back, at::Device(at::kCPU)};
+  }
+
+  // Who asks for raw memory (oneDNN) gives it back without saying where it came from.
+  c10::DeleterFnPtr raw_deleter() const override {
+    return [](void* data) {
+      if (Block::holds(data)) {
+        SegmentMemory::give_back(data);
+      } else {
+        outside_raw_deleter(data);
+      }
+    };
+  }
+
+  void copy_data(void* target, const void* source, size_t num_bytes) const override {
+    std::memcpy(target, source, num_bytes);
+  }
+
+ private:
+  c10::Allocator* const outside_;
+};
+
+void install_engine_allocator() {
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+  static EngineAllocator* const allocator = [] {
+    auto* made = new EngineAllocator(c10::GetCPUAllocator());  // Lives as long as the process.
+    c10::SetCPUAllocator(made, 1);
+    return made;
+  }();
+  static_cast<void>(allocator);
+#endif
+}
+
+}  // namespace poptorch_emu

@@ -1,0 +1,108 @@
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "runtime/block_pool.h"
+#include "runtime/offset_plan.h"
+
+namespace poptorch_emu {
+
+// The memory in which one virtual IPU computes: one block, in which each of its segments has its
+// own plan, since it runs one at a time. Grows to the largest plan.
+class Arena {
+ public:
+  // Returns a block of at least this size, the same as before if that is large enough.
+  const std::shared_ptr<Block>& block(int64_t num_bytes);
+  // Leaves the present block to those who still hold a part of it.
+  void abandon() { block_.reset(); }
+  int64_t num_bytes() const { return block_ == nullptr ? 0 : block_->num_bytes(); }
+
+ private:
+  std::shared_ptr<Block> block_;
+};
+
+// Where the tensors of one segment of one replica lie.
+//
+// A segment does the same at each run, so that the first run tells what it asks memory for, and
+// until when: what the kernels themselves ask for included. What is released within the run gets a
+// fixed place in the arena from then on; what lives on (links, accumulators, variables) comes from
+// the pool. A run that asks for something else, or keeps what others released, is served by the
+// pool and loses the plan. Used by one thread at a time; what it handed out may be released by any.
+class SegmentMemory {
+ public:
+  explicit SegmentMemory(std::shared_ptr<BlockPool> pool) : pool_(std::move(pool)) {}
+  SegmentMemory(const SegmentMemory&) = delete;
+  SegmentMemory& operator=(const SegmentMemory&) = delete;
+
+  // A piece of the plan: an allocation of the first run.
+  struct Piece {
+    Lifetime lifetime;
+    int64_t offset;  // in the arena; -1 for what comes from the pool
+  };
+  const std::vector<Piece>& plan() const { return pieces_; }
+
+  // While it exists, large tensors that this thread makes lie where the plan says.
+  class Scope {
+   public:
+    Scope(SegmentMemory& memory, Arena& arena);
+    ~Scope();
+    Scope(const Scope&) = delete;
+    Scope& operator=(const Scope&) = delete;
+
+   private:
+    SegmentMemory& memory_;
+    SegmentMemory* const before_;
+  };
+
+  // While it exists, this thread allocates as it does outside of the engine: what runs may keep
+  // its tensors for good.
+  class Suspension {
+   public:
+    Suspension();
+    ~Suspension();
+    Suspension(const Suspension&) = delete;
+    Suspension& operator=(const Suspension&) = delete;
+
+   private:
+    SegmentMemory* const before_;
+  };
+
+ private:
+  friend class EngineAllocator;
+  struct Handed;
+
+  void begin(Arena& arena);
+  void end();
+  void make_plan();
+  void* take(int64_t num_bytes);
+  static void* put_before(void* start, Handed handed);
+  static void give_back(void* data);
+
+  const std::shared_ptr<BlockPool> pool_;
+  std::vector<Piece> pieces_;
+  // By piece: those that share bytes with it.
+  std::vector<std::vector<int32_t>> neighbours_;
+  // By piece: whether its tensor lives. Shared with the tensors, which may outlive this object.
+  std::shared_ptr<std::vector<std::atomic<char>>> is_live_;
+  int64_t arena_bytes_ = 0;
+  bool has_plan_ = false;
+  int64_t num_attempts_ = 0;
+
+  // Of the present run, whose number no other run in this process has.
+  int64_t run_ = 0;
+  Arena* arena_ = nullptr;
+  std::shared_ptr<Block> block_;
+  size_t next_piece_ = 0;
+  int64_t clock_ = 0;
+  bool is_as_planned_ = true;
+};
+
+// Has PyTorch ask the engine for the memory of tensors that a `Scope` is open for. All else, in
+// other threads and outside of scopes, is allocated as before. Called once in a process.
+void install_engine_allocator();
+
+}  // namespace poptorch_emu
