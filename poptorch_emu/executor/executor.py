@@ -69,6 +69,7 @@ class PoplarExecutor:
         if own_options.defaultOutputMode():
             own_options.outputMode(OutputMode.Final if training else OutputMode.All)
         own_options._freeze()
+        self._model = model
         self._user_model = model if user_model is None else user_model
         self._args_parser = ArgsParser(model)
         link = OptimizerLink(optimizer, optimizer_settings(own_options)) if training else None
