@@ -159,4 +159,16 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   poptorch_emu::bind_executor(m);
   poptorch_emu::bind_autograd(m);
   poptorch_emu::bind_loader(m);
+  m.def(
+      "plan_offsets",
+      [](const std::vector<std::tuple<int64_t, int64_t, int64_t>>& pieces) {
+        std::vector<poptorch_emu::Lifetime> lifetimes;
+        for (const auto& [birth, death, num_bytes] : pieces) {
+          lifetimes.push_back({birth, death, num_bytes});
+        }
+        poptorch_emu::OffsetPlan plan = poptorch_emu::plan_offsets(lifetimes);
+        return std::make_pair(std::move(plan.offsets), plan.num_bytes);
+      },
+      "Places pieces (birth, death, bytes) in one block: the offset of each, and the bytes of "
+      "all.");
 }

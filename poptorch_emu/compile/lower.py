@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from poptorch_emu import _C
+from poptorch_emu.compile.fused_update import fuse
 from poptorch_emu.config import AnchorConfig, CompileConfig
 from poptorch_emu.ir.graph import Graph, SinkKind, Source, SourceKind, source_of
 from poptorch_emu.schedule.actions import Action, Kind
@@ -249,7 +250,9 @@ class Lowering:
         if anchors:
             anchored = {values[anchor.long_name] for anchor in anchors}
             part.code.set_dying({*part.stores, *part.sent, *anchored})
-        index = self._emit(part.code, ipu, _C.SegmentKind.WINDOW, part.is_sharded)
+        # Between its operations the floating-point checks see what they would not see any more.
+        code = part.code if self._config.checks_floating_point else fuse(part.code)
+        index = self._emit(code, ipu, _C.SegmentKind.WINDOW, part.is_sharded)
         for anchor in anchors:
             self._store_anchor(index, values[anchor.long_name], anchor)
         self.program.set_runners(index, part.runners)

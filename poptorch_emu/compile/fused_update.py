@@ -1,0 +1,177 @@
+"""Makes one instruction of the elementwise operations that update a weight.
+
+By themselves they would read and write whole tensors, some ten times; the fused one reads and
+writes each tensor once, with the same bits (`csrc/ops/elementwise.cpp`). Only the engine's code is
+changed: the machine's model knows the operations.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from torch import fx
+
+from poptorch_emu.segments.segment import Instruction, Register, Segment
+from poptorch_emu.trace.template import TEMPLATE_SHAPE
+
+aten = torch.ops.aten
+
+
+@dataclass(frozen=True)
+class _Form:
+    """What an operation is in the fused code: its number, and where its operands stand.
+
+    Attributes:
+        arguments: names or positions of the operation's arguments, in the order of the code.
+        defaults: numbers for those that are not given.
+    """
+
+    code: int
+    arguments: tuple[int | str, ...]
+    defaults: Mapping[str, float] = field(default_factory=dict)
+
+
+# The numbers are those of `Operation` in csrc/ops/elementwise.cpp.
+_COPY, _NEG, _SQRT, _MUL, _DIV, _ADD, _ADDCMUL, _ADDCDIV, _LERP = range(9)
+_FORMS = {
+    aten._to_copy.default: _Form(_COPY, (0,)),
+    aten.neg.default: _Form(_NEG, (0,)),
+    aten.sqrt.default: _Form(_SQRT, (0,)),
+    aten.mul.Tensor: _Form(_MUL, (0, 1)),
+    aten.div.Tensor: _Form(_DIV, (0, 1)),
+    aten.add.Tensor: _Form(_ADD, (0, 1, "alpha"), {"alpha": 1.0}),
+    aten.addcmul.default: _Form(_ADDCMUL, (0, 1, 2, "value"), {"value": 1.0}),
+    aten.addcdiv.default: _Form(_ADDCDIV, (0, 1, 2, "value"), {"value": 1.0}),
+    aten.lerp.Scalar: _Form(_LERP, (0, 1, 2)),
+    aten.lerp.Tensor: _Form(_LERP, (0, 1, 2)),
+}
+_NUM_OPERANDS = 4
+
+
+def fuse(code: Segment) -> Segment:
+    """Returns the code of an update in which each weight's elementwise operations are one.
+
+    A weight stays as it is where an operation is not known, or a scalar depends on one of them.
+    """
+    groups = {}
+    for group, registers in enumerate(code.inlined):
+        for node, register in registers.items():
+            if node.op == "call_function":
+                groups[register] = group
+    of_group: dict[int, list[Instruction]] = {}
+    for instruction in code.instructions:
+        of_group.setdefault(_group_of(instruction, groups), []).append(instruction)
+    kept = _kept(code)
+    instructions: list[Instruction] = []
+    for group, members in of_group.items():
+        fused = None if group < 0 else _fused(members, code.inlined[group], kept)
+        instructions += members if fused is None else fused
+    result = replace(code, instructions=[replace(each, dies=[]) for each in instructions])
+    result.set_dying(kept)
+    return result
+
+
+def _group_of(instruction: Instruction, groups: Mapping[int, int]) -> int:
+    return groups.get(instruction.outputs[0], -1)
+
+
+def _kept(code: Segment) -> set[int]:
+    """Returns the registers that are read after the last instruction."""
+    dead = {register for instruction in code.instructions for register in instruction.dies}
+    made = {register for instruction in code.instructions for register in instruction.outputs}
+    return {*made, *code.loads.values()} - dead - {-1}
+
+
+def _fused(
+    members: Sequence[Instruction], registers: Mapping[fx.Node, int], kept: set[int]
+) -> list[Instruction] | None:
+    """Returns the scalars' operations, then one for all others; `None` where that cannot be."""
+    wide = [member for member in members if _is_wide(member.node)]
+    scalars = [member for member in members if not _is_wide(member.node)]
+    made = {register for member in wide for register in member.outputs}
+    if len(wide) < 2 or any(made.intersection(member.reads()) for member in scalars):
+        return None
+    writer = _Writer(registers)
+    if not all(writer.add(member.node) for member in wide):
+        return None
+    results = [member.outputs[0] for member in wide if member.outputs[0] in kept]
+    return [*scalars, writer.instruction(wide[-1], results)]
+
+
+def _is_wide(node: fx.Node) -> bool:
+    return getattr(node.meta["val"], "shape", None) == TEMPLATE_SHAPE
+
+
+def _is_single(node: fx.Node) -> bool:
+    return bool(node.meta["val"].dtype == torch.float32)
+
+
+class _Writer:
+    """Writes the code of the fused operation.
+
+    Tensors have the numbers from 0 on, results those behind them; the numbers of results are known
+    when all tensors are, so that rows are finished at the end.
+    """
+
+    def __init__(self, registers: Mapping[fx.Node, int]) -> None:
+        self._registers = registers
+        self._tensors: list[fx.Node] = []
+        self._scalars: list[fx.Node] = []
+        self._constants: list[float] = []
+        self._rows: list[tuple[int, fx.Node, list[Any]]] = []
+
+    def add(self, node: fx.Node) -> bool:
+        """Adds an operation; returns whether it is known."""
+        form = _FORMS.get(node.target)  # type: ignore[call-overload]
+        if form is None or not _is_single(node):
+            return False
+        operands = list(_operands(node, form))
+        if not all(_is_single(value) for value in operands if isinstance(value, fx.Node)):
+            return False
+        made = {row[1] for row in self._rows}
+        for value in operands:
+            if not isinstance(value, fx.Node):
+                known: list[Any] = self._constants
+            else:
+                known = self._tensors if _is_wide(value) else self._scalars
+            if value not in made and value not in known:
+                known.append(value)
+        self._rows.append((form.code, node, operands))
+        return True
+
+    def instruction(self, last: Instruction, results: Sequence[int]) -> Instruction:
+        """Returns the fused operation, which gives the values of some registers."""
+        nodes = [*self._tensors, *(node for _, node, _ in self._rows)]
+        number = {node: index for index, node in enumerate(nodes)}
+        code = []
+        for operation, node, operands in self._rows:
+            row = [operation, number[node], *(self._operand(value, number) for value in operands)]
+            code += row + [0] * (2 + _NUM_OPERANDS - len(row))
+        of_register = {self._registers[node]: number[node] for _, node, _ in self._rows}
+        arguments = (
+            [Register(self._registers[node]) for node in self._tensors],
+            [Register(self._registers[node]) for node in self._scalars],
+            code,
+            list(self._constants),
+            [of_register[register] for register in results],
+        )
+        target = torch.ops.poptorch_emu.elementwise.default
+        return replace(last, target=target, args=arguments, kwargs={}, outputs=list(results))
+
+    def _operand(self, value: Any, number: Mapping[fx.Node, int]) -> int:
+        if not isinstance(value, fx.Node):
+            return -1 - self._constants.index(value)
+        if value in number:
+            return number[value]
+        return -1 - len(self._constants) - self._scalars.index(value)
+
+
+def _operands(node: fx.Node, form: _Form) -> Iterator[Any]:
+    for place in form.arguments:
+        if isinstance(place, int):
+            yield node.args[place]
+        else:
+            yield node.kwargs.get(place, form.defaults[place])

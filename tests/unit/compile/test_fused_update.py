@@ -1,0 +1,61 @@
+"""The elementwise operations of an update are one instruction, and no bit depends on that."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+
+import poptorch_emu as poptorch
+from poptorch_emu.compile import lower
+
+MakeOptimizer = Callable[[list[torch.nn.Parameter]], torch.optim.Optimizer]
+
+OPTIMIZERS: dict[str, MakeOptimizer] = {
+    "SGD": lambda p: torch.optim.SGD(p, lr=0.1),
+    "SGD momentum": lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9, weight_decay=0.01),
+    "Nesterov": lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9, nesterov=True),
+    "Adam": lambda p: torch.optim.Adam(p, lr=1e-2, weight_decay=0.1),
+    "AdamW": lambda p: torch.optim.AdamW(p, lr=1e-2),
+    "RMSprop": lambda p: torch.optim.RMSprop(p, lr=1e-2, momentum=0.5, centered=True),
+    "LAMB": lambda p: poptorch.optim.LAMB(p, lr=1e-2),
+}
+
+
+def trained(make: MakeOptimizer) -> tuple[dict[str, torch.Tensor], str]:
+    """Returns the weights after some updates, and the text of the program."""
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(40, 60), torch.nn.Tanh(), torch.nn.Linear(60, 1))
+
+    class WithLoss(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.body = model
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return poptorch.identity_loss(self.body(x).square(), reduction="mean")
+
+    options = poptorch.Options()
+    options.Training.gradientAccumulation(2)
+    wrapped = poptorch.trainingModel(WithLoss(), options, make(list(model.parameters())))
+    for _ in range(4):
+        wrapped(torch.randn(8, 40))
+    state = {name: value.clone() for name, value in model.state_dict().items()}
+    executable = wrapped._executable
+    assert executable is not None
+    return state, executable.program.text()
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_update_when_fused_then_has_the_same_bits(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fused, text = trained(OPTIMIZERS[name])
+    monkeypatch.setattr(lower, "fuse", lambda code: code)
+    plain, plain_text = trained(OPTIMIZERS[name])
+    for key, value in plain.items():
+        assert torch.equal(fused[key], value), key
+    # The norms of LAMB depend on what comes before them.
+    assert ("poptorch_emu::elementwise" in text) == (name != "LAMB")
+    assert "poptorch_emu::elementwise" not in plain_text

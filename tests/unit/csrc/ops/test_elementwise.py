@@ -1,0 +1,91 @@
+"""Elementwise operations in one pass have the bits of PyTorch's kernels, one after the other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+
+import poptorch_emu._C  # noqa: F401  (it registers the operators)
+
+elementwise = torch.ops.poptorch_emu.elementwise
+SIZES = [1, 7, 8, 33, 4095, 4096, 4097, 40_000]
+
+# Operation -> its number, how many operands, and the same in PyTorch.
+CASES: dict[str, tuple[int, int, Callable[..., torch.Tensor]]] = {
+    "copy": (0, 1, lambda a: a),
+    "neg": (1, 1, torch.neg),
+    "sqrt": (2, 1, torch.sqrt),
+    "mul": (3, 2, torch.mul),
+    "div": (4, 2, torch.div),
+    "add": (5, 2, torch.add),
+    "addcmul": (6, 3, torch.addcmul),
+    "addcdiv": (7, 3, torch.addcdiv),
+    "lerp": (8, 2, lambda a, b, weight=0.1: torch.lerp(a, b, weight)),
+}
+
+
+def same_bits(one: torch.Tensor, other: torch.Tensor) -> bool:
+    return torch.equal(one.view(torch.int32), other.view(torch.int32))
+
+
+def row(code: int, target: int, *operands: int) -> list[int]:
+    return [code, target, *operands, *[0] * (4 - len(operands))]
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("name", CASES)
+def test_operation_when_of_tensors_then_has_the_bits_of_pytorch(name: str, size: int) -> None:
+    code, count, reference = CASES[name]
+    tensors = [
+        torch.randn(size).abs() if name == "sqrt" else torch.randn(size) for _ in range(count)
+    ]
+    extra = {"add": [1.0], "addcmul": [1.0], "addcdiv": [1.0], "lerp": [0.1]}.get(name, [])
+    rows = row(code, count, *range(count), *([-1] if extra else []))
+    (result,) = elementwise(tensors, [], rows, extra, [count])
+    assert same_bits(result, reference(*tensors))
+
+
+@pytest.mark.parametrize("factor", [-0.3, 0.9, 1e-8, 3.0])
+@pytest.mark.parametrize("name", ["add", "addcmul", "addcdiv", "lerp"])
+def test_operation_when_with_a_factor_then_has_the_bits_of_pytorch(
+    name: str, factor: float
+) -> None:
+    code, count, _ = CASES[name]
+    tensors = [torch.randn(3001) for _ in range(count)]
+    rows = row(code, count, *range(count), -1)
+    (result,) = elementwise(tensors, [], rows, [factor], [count])
+    references = {
+        "add": lambda a, b: torch.add(a, b, alpha=factor),
+        "addcmul": lambda a, b, c: torch.addcmul(a, b, c, value=factor),
+        "addcdiv": lambda a, b, c: torch.addcdiv(a, b, c, value=factor),
+        "lerp": lambda a, b: torch.lerp(a, b, factor),
+    }
+    assert same_bits(result, references[name](*tensors))
+
+
+@pytest.mark.parametrize("name", ["mul", "div", "add"])
+def test_operation_when_with_a_scalar_tensor_then_has_the_bits_of_pytorch(name: str) -> None:
+    code, _, reference = CASES[name]
+    tensor, scalar = torch.randn(3001), torch.tensor(0.37)
+    constants = [1.0] if name == "add" else []
+    rows = row(code, 1, 0, -1 - len(constants), *([-1] if constants else []))
+    (result,) = elementwise([tensor], [scalar], rows, constants, [1])
+    assert same_bits(result, reference(tensor, scalar))
+
+
+def test_operation_when_several_are_given_then_later_ones_read_earlier_ones() -> None:
+    a, b = torch.randn(2, 5000)
+    rows = row(3, 2, 0, 1) + row(5, 3, 2, 0, -1) + row(2, 4, 3)
+    total, root = elementwise([a, b], [], rows, [1.0], [3, 4])
+    expected = torch.add(a * b, a)
+    assert same_bits(total, expected)
+    assert same_bits(root.nan_to_num(), expected.sqrt().nan_to_num())
+
+
+def test_operation_when_tensors_do_not_fit_then_is_refused() -> None:
+    with pytest.raises(RuntimeError, match="takes tensors of 3 elements of float32, not Double"):
+        elementwise([torch.ones(3), torch.ones(3).double()], [], row(3, 2, 0, 1), [], [2])
+    with pytest.raises(RuntimeError, match="rows of 6 numbers, but was given 1 tensors and 5"):
+        elementwise([torch.ones(3)], [], [0, 1, 0, 0, 0], [], [1])

@@ -1,0 +1,158 @@
+"""Where the engine's tensors lie: no two that live share a byte; a steady state maps nothing."""
+
+from __future__ import annotations
+
+import resource
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+import poptorch_emu as poptorch
+from poptorch_emu import _C
+
+Piece = tuple[int, int, int]
+KEPT = 2**63 - 1
+
+_PIECES = st.lists(
+    st.tuples(st.integers(0, 30), st.integers(1, 12), st.integers(1, 5000)).map(
+        lambda piece: (piece[0], piece[0] + piece[1], piece[2])
+    ),
+    max_size=40,
+)
+
+
+def check_places(pieces: list[Piece], offsets: list[int], num_bytes: int) -> None:
+    """Compares each pair, and nothing cleverer."""
+    for index, (birth, death, size) in enumerate(pieces):
+        assert offsets[index] % 64 == 0
+        assert 0 <= offsets[index] and offsets[index] + size <= num_bytes
+        for other in range(index):
+            other_birth, other_death, other_size = pieces[other]
+            if birth < other_death and other_birth < death:
+                assert (
+                    offsets[index] + size <= offsets[other]
+                    or offsets[other] + other_size <= offsets[index]
+                )
+
+
+@given(_PIECES)
+def test_pieces_when_placed_then_those_needed_together_share_no_byte(pieces: list[Piece]) -> None:
+    offsets, num_bytes = _C.plan_offsets(pieces)
+    check_places(pieces, offsets, num_bytes)
+    live = [sum(p[2] for p in pieces if p[0] <= moment < p[1]) for moment in range(45)]
+    assert max(live, default=0) <= num_bytes <= sum(-(-p[2] // 64) * 64 for p in pieces)
+
+
+def test_pieces_when_one_after_the_other_then_take_the_place_of_the_largest() -> None:
+    assert _C.plan_offsets([(0, 1, 640), (1, 2, 64), (2, 3, 1280)]) == ([0, 0, 0], 1280)
+
+
+class Layers(torch.nn.Module):
+    """Two stages whose tensors are large enough for the engine's own memory."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = torch.nn.Linear(256, 512)
+        self.second = torch.nn.Linear(512, 256)
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        with poptorch.Block("first", ipu_id=0):
+            x = torch.nn.functional.gelu(self.first(x))
+        with poptorch.Block("second", ipu_id=1):
+            x = self.second(x)
+            return x, poptorch.identity_loss((x * x).mean(), reduction="none")
+
+
+def training(accumulation: int = 4) -> poptorch.PoplarExecutor:
+    options = poptorch.Options()
+    options.Training.gradientAccumulation(accumulation)
+    options.deviceIterations(2)
+    options.outputMode(poptorch.OutputMode.Final)
+    model = Layers()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    return poptorch.trainingModel(model, options, optimizer)
+
+
+def test_segments_when_they_ran_then_their_plans_hold() -> None:
+    model = training()
+    model(torch.randn(2 * 4 * 64, 256))
+    session = model._session
+    assert session is not None
+    num_planned = 0
+    for segment in range(len(session.executable.segment_names)):
+        plan = session._executor.memory_plan(segment, 0)
+        placed = [piece for piece in plan if piece[3] >= 0]
+        assert all(piece[1] == KEPT for piece in plan if piece[3] < 0)
+        check_places(
+            [piece[:3] for piece in placed],
+            [piece[3] for piece in placed],
+            session._executor.arena_bytes(),
+        )
+        num_planned += len(placed)
+    assert num_planned > 4
+
+
+def faults_of(call) -> int:
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    call()
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+
+
+@pytest.mark.parametrize("accumulation", [4, 8])
+def test_call_when_warm_then_maps_next_to_nothing(accumulation: int) -> None:
+    model = training(accumulation)
+    x = torch.randn(2 * accumulation * 64, 256)
+    for _ in range(3):
+        model(x)
+    faults = sorted(faults_of(lambda: model(x)) for _ in range(5))
+    # One micro-batch of activations alone is more than a hundred pages, and a call has 8 or 16.
+    assert faults[2] < 40
+
+
+def test_memory_when_calls_go_on_then_does_not_grow() -> None:
+    model = training()
+    x = torch.randn(2 * 4 * 64, 256)
+    for _ in range(3):
+        model(x)
+    session = model._session
+    assert session is not None
+    before = session._executor.arena_bytes(), session._executor.pool_bytes()
+    for _ in range(5):
+        model(x)
+    assert (session._executor.arena_bytes(), session._executor.pool_bytes()) == before
+    assert before[0] > 0
+
+
+def test_results_when_kept_then_outlive_the_model() -> None:
+    model = training()
+    x = torch.randn(2 * 4 * 64, 256)
+    output, _ = model(x)
+    expected = output.clone()
+    model(torch.zeros_like(x))
+    model.destroy()
+    del model
+    torch.testing.assert_close(output, expected, rtol=0, atol=0)
+
+
+def test_host_function_when_it_keeps_what_it_is_given_then_that_stays() -> None:
+    kept: list[torch.Tensor] = []
+
+    class Watched(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.watch = poptorch.CPU(self.keep, "keep")
+
+        def keep(self, x: torch.Tensor) -> torch.Tensor:
+            kept.append(x)
+            return x
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.watch(x * 2) + 1
+
+    model = poptorch.inferenceModel(Watched())
+    for value in range(3):
+        model(torch.full((200, 300), float(value)))
+    for value, tensor in enumerate(kept[-3:]):
+        assert bool((tensor == 2.0 * value).all())
