@@ -62,6 +62,8 @@ def train(num_layers: int, width: int, sequence: int, rows: int, recomputation: 
     """Returns a compiled training model without a device, and a batch for a call of it."""
     options = poptorch.Options().showCompilationProgressBar(False)
     options.Training.gradientAccumulation(2 * NUM_STAGES)
+    # The plan is the machine's, which recomputes.
+    emulator.set_recomputation(options, "executed")
     if recomputation is not None:
         options._Popart.set("autoRecomputation", recomputation)
     model = Transformer(num_layers, width)

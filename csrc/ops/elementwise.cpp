@@ -132,10 +132,11 @@ std::vector<float> blocks_of(at::ArrayRef<double> constants, at::TensorList scal
   return blocks;
 }
 
-// Returns the values of the rows named by `results`, in the shape of the first tensor.
+// Returns the values that `results` names, in the shape of the first tensor. Each takes the place
+// of the tensor of this number in `overwritten`; where that is -1, a new one.
 std::vector<at::Tensor> elementwise(at::TensorList tensors, at::TensorList scalars,
                                     at::IntArrayRef code, at::ArrayRef<double> constants,
-                                    at::IntArrayRef results) {
+                                    at::IntArrayRef results, at::IntArrayRef overwritten) {
   TORCH_CHECK(!tensors.empty() && code.size() % kRow == 0,
               "poptorch_emu::elementwise takes at least one tensor and rows of ", kRow,
               " numbers, but was given ", tensors.size(), " tensors and ", code.size(),
@@ -150,21 +151,21 @@ std::vector<at::Tensor> elementwise(at::TensorList tensors, at::TensorList scala
                 tensor.scalar_type(), tensor.sizes(), ".");
     inputs.push_back(tensor.contiguous());
   }
+  TORCH_CHECK(results.size() == overwritten.size(), "poptorch_emu::elementwise got ",
+              results.size(), " results, but ", overwritten.size(), " places for them.");
   std::vector<at::Tensor> outputs;
-  std::vector<float*> whole(num_values, nullptr);
-  for (int64_t i = 0; i < num_tensors; ++i) {
-    whole[i] = const_cast<float*>(inputs[i].const_data_ptr<float>());
-  }
-  for (int64_t result : results) {
-    outputs.push_back(at::empty_like(inputs[0], at::MemoryFormat::Contiguous));
-    whole.at(result) = outputs.back().mutable_data_ptr<float>();
+  for (int64_t number : overwritten) {
+    outputs.push_back(number < 0 ? at::empty_like(inputs[0], at::MemoryFormat::Contiguous)
+                                 : inputs.at(number));
   }
   const int64_t size = std::min(numel, kBlock);
   const std::vector<float> scalar_blocks = blocks_of(constants, scalars, size);
   at::parallel_for(0, (numel + kBlock - 1) / kBlock, kGrain / kBlock, [&](int64_t b, int64_t e) {
     std::vector<float> scratch((num_values - num_tensors) * size);
     const auto place = [&](int64_t value, int64_t begin) -> float* {
-      if (whole[value] != nullptr) return whole[value] + begin;
+      if (value < num_tensors) {
+        return const_cast<float*>(inputs[value].const_data_ptr<float>()) + begin;
+      }
       return scratch.data() + (value - num_tensors) * size;
     };
     for (int64_t begin = b * kBlock; begin < std::min(e * kBlock, numel); begin += kBlock) {
@@ -177,6 +178,10 @@ std::vector<at::Tensor> elementwise(at::TensorList tensors, at::TensorList scala
               operand < 0 ? scalar_blocks.data() + (-1 - operand) * size : place(operand, begin);
         }
         run_row(static_cast<Operation>(row[0]), n, place(row[1], begin), in);
+      }
+      // At the end, since any operation may read what is overwritten.
+      for (size_t i = 0; i < results.size(); ++i) {
+        std::copy_n(place(results[i], begin), n, outputs[i].mutable_data_ptr<float>() + begin);
       }
     }
   });
@@ -191,7 +196,7 @@ std::vector<at::Tensor> elementwise(at::TensorList tensors, at::TensorList scala
 TORCH_LIBRARY_FRAGMENT(poptorch_emu, m) {
   m.def(
       "elementwise(Tensor[] tensors, Tensor[] scalars, int[] code, float[] constants, int[] "
-      "results) -> Tensor[]");
+      "results, int[] overwritten) -> Tensor[]");
 }
 
 TORCH_LIBRARY_IMPL(poptorch_emu, CPU, m) { m.impl("elementwise", &poptorch_emu::elementwise); }

@@ -149,6 +149,7 @@ void Executor::store(Frame& frame, const Store& store, const VirtualIpu& ipu,
       give_output(target->output, source, global_micro_batch(action), ipu.replica);
     }
   } else if (const auto* target = std::get_if<StoreVariable>(&store.target)) {
+    if (memory_.is_stored(target->variable, ipu.replica, source)) return;
     // A tensor that shares its storage (an input's rows, a hyper-parameter, a view) is copied.
     const bool is_own = source.use_count() == 1 && source.storage().use_count() == 1;
     const bool is_remote = program_->variables[target->variable.value].is_remote;

@@ -27,6 +27,10 @@ class DeviceMemory {
   at::Tensor variable(VariableId id, int64_t replica) const;
   // The replica's part of a variable, whether that is how it is stored or not.
   at::Tensor variable_shard(VariableId id, int64_t replica) const;
+  // Whether `value` is the very memory of the variable, which was changed in its place.
+  bool is_stored(VariableId id, int64_t replica, const at::Tensor& value) const {
+    return slot(id, replica).is_same(value);
+  }
   // Makes `value` the variable; nothing is copied.
   void assign(VariableId id, int64_t replica, at::Tensor value);
   // Makes `value` the replica's part. Of a variable that is stored whole the parts are gathered,

@@ -49,12 +49,17 @@ _FORMS = {
     aten.lerp.Tensor: _Form(_LERP, (0, 1, 2)),
 }
 _NUM_OPERANDS = 4
+_ELEMENTWISE = torch.ops.poptorch_emu.elementwise.default
 
 
-def fuse(code: Segment) -> Segment:
+def fuse(code: Segment, places: Mapping[int, int] | None = None) -> Segment:
     """Returns the code of an update in which each weight's elementwise operations are one.
 
     A weight stays as it is where an operation is not known, or a scalar depends on one of them.
+
+    Args:
+        code: of an update.
+        places: result and what it takes the place of, both by register; the others are new tensors.
     """
     groups = {}
     for group, registers in enumerate(code.inlined):
@@ -67,11 +72,19 @@ def fuse(code: Segment) -> Segment:
     kept = _kept(code)
     instructions: list[Instruction] = []
     for group, members in of_group.items():
-        fused = None if group < 0 else _fused(members, code.inlined[group], kept)
+        fused = None if group < 0 else _fused(members, code.inlined[group], kept, places or {})
         instructions += members if fused is None else fused
     result = replace(code, instructions=[replace(each, dies=[]) for each in instructions])
     result.set_dying(kept)
     return result
+
+
+def is_fused(code: Segment) -> bool:
+    """Returns whether nothing computes on whole tensors but what was fused, so nothing can fail."""
+    return all(
+        instruction.target is _ELEMENTWISE or not _is_wide(instruction.node)
+        for instruction in code.instructions
+    )
 
 
 def _group_of(instruction: Instruction, groups: Mapping[int, int]) -> int:
@@ -86,7 +99,10 @@ def _kept(code: Segment) -> set[int]:
 
 
 def _fused(
-    members: Sequence[Instruction], registers: Mapping[fx.Node, int], kept: set[int]
+    members: Sequence[Instruction],
+    registers: Mapping[fx.Node, int],
+    kept: set[int],
+    places: Mapping[int, int],
 ) -> list[Instruction] | None:
     """Returns the scalars' operations, then one for all others; `None` where that cannot be."""
     wide = [member for member in members if _is_wide(member.node)]
@@ -98,7 +114,7 @@ def _fused(
     if not all(writer.add(member.node) for member in wide):
         return None
     results = [member.outputs[0] for member in wide if member.outputs[0] in kept]
-    return [*scalars, writer.instruction(wide[-1], results)]
+    return [*scalars, writer.instruction(wide[-1], results, places)]
 
 
 def _is_wide(node: fx.Node) -> bool:
@@ -142,7 +158,9 @@ class _Writer:
         self._rows.append((form.code, node, operands))
         return True
 
-    def instruction(self, last: Instruction, results: Sequence[int]) -> Instruction:
+    def instruction(
+        self, last: Instruction, results: Sequence[int], places: Mapping[int, int]
+    ) -> Instruction:
         """Returns the fused operation, which gives the values of some registers."""
         nodes = [*self._tensors, *(node for _, node, _ in self._rows)]
         number = {node: index for index, node in enumerate(nodes)}
@@ -151,15 +169,20 @@ class _Writer:
             row = [operation, number[node], *(self._operand(value, number) for value in operands)]
             code += row + [0] * (2 + _NUM_OPERANDS - len(row))
         of_register = {self._registers[node]: number[node] for _, node, _ in self._rows}
+        tensors = [self._registers[node] for node in self._tensors]
+        overwritten = [
+            tensors.index(places[result]) if places.get(result) in tensors else -1
+            for result in results
+        ]
         arguments = (
-            [Register(self._registers[node]) for node in self._tensors],
+            [Register(register) for register in tensors],
             [Register(self._registers[node]) for node in self._scalars],
             code,
             list(self._constants),
             [of_register[register] for register in results],
+            overwritten,
         )
-        target = torch.ops.poptorch_emu.elementwise.default
-        return replace(last, target=target, args=arguments, kwargs={}, outputs=list(results))
+        return replace(last, target=_ELEMENTWISE, args=arguments, kwargs={}, outputs=list(results))
 
     def _operand(self, value: Any, number: Mapping[fx.Node, int]) -> int:
         if not isinstance(value, fx.Node):

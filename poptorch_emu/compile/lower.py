@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from poptorch_emu import _C
-from poptorch_emu.compile.fused_update import fuse
+from poptorch_emu.compile.fused_update import fuse, is_fused
 from poptorch_emu.config import AnchorConfig, CompileConfig
 from poptorch_emu.ir.graph import Graph, SinkKind, Source, SourceKind, source_of
 from poptorch_emu.schedule.actions import Action, Kind
@@ -77,6 +77,7 @@ class Lowering:
         self._accumulators: dict[str, int] = {}
         self._segments: dict[Port, int] = {}
         self._update_segments: list[list[int]] = []
+        self._updates_in_place = False
 
     def run(self, inputs: list[bool], parameters: tuple[str, ...]) -> None:
         """Fills the program.
@@ -231,6 +232,7 @@ class Lowering:
 
     def _emit_updates(self, plan: UpdatePlan) -> None:
         indices: dict[str, int] = {}
+        self._updates_in_place = self._can_update_in_place(plan)
         for ipu, parts in enumerate(plan.parts):
             for part in parts:
                 indices[part.code.name] = self._emit_part(part, ipu)
@@ -250,9 +252,7 @@ class Lowering:
         if anchors:
             anchored = {values[anchor.long_name] for anchor in anchors}
             part.code.set_dying({*part.stores, *part.sent, *anchored})
-        # Between its operations the floating-point checks see what they would not see any more.
-        code = part.code if self._config.checks_floating_point else fuse(part.code)
-        index = self._emit(code, ipu, _C.SegmentKind.WINDOW, part.is_sharded)
+        index = self._emit(self._update_code(part), ipu, _C.SegmentKind.WINDOW, part.is_sharded)
         for anchor in anchors:
             self._store_anchor(index, values[anchor.long_name], anchor)
         self.program.set_runners(index, part.runners)
@@ -266,6 +266,26 @@ class Lowering:
         for register, name in part.sums.items():
             self.program.accumulate(index, register, self._accumulators[name])
         return index
+
+    def _update_code(self, part: Part) -> Segment:
+        """Returns the code of a part, fused where nobody looks between its operations."""
+        if self._config.checks_floating_point:
+            return part.code
+        if not self._updates_in_place:
+            return fuse(part.code)
+        loads = {s.name: r for s, r in part.code.loads.items() if s.kind is SourceKind.VARIABLE}
+        stored = part.stores.items()
+        return fuse(part.code, {r: loads[name] for r, name in stored if name in loads})
+
+    def _can_update_in_place(self, plan: UpdatePlan) -> bool:
+        """Returns whether no update can fail, so that none need be taken back.
+
+        What is cut over the replicas takes effect for all of them at once, and is new.
+        """
+        parts = [part for parts in plan.parts for part in parts if part.stores]
+        return not any(part.is_sharded for part in parts) and all(
+            is_fused(fuse(part.code)) for part in parts
+        )
 
     def _window_values(self, part: Part) -> dict[str, int]:
         """Returns the registers of an update that can be anchored, by PopART's names for them.

@@ -43,7 +43,7 @@ def test_operation_when_of_tensors_then_has_the_bits_of_pytorch(name: str, size:
     ]
     extra = {"add": [1.0], "addcmul": [1.0], "addcdiv": [1.0], "lerp": [0.1]}.get(name, [])
     rows = row(code, count, *range(count), *([-1] if extra else []))
-    (result,) = elementwise(tensors, [], rows, extra, [count])
+    (result,) = elementwise(tensors, [], rows, extra, [count], [-1])
     assert same_bits(result, reference(*tensors))
 
 
@@ -55,7 +55,7 @@ def test_operation_when_with_a_factor_then_has_the_bits_of_pytorch(
     code, count, _ = CASES[name]
     tensors = [torch.randn(3001) for _ in range(count)]
     rows = row(code, count, *range(count), -1)
-    (result,) = elementwise(tensors, [], rows, [factor], [count])
+    (result,) = elementwise(tensors, [], rows, [factor], [count], [-1])
     references = {
         "add": lambda a, b: torch.add(a, b, alpha=factor),
         "addcmul": lambda a, b, c: torch.addcmul(a, b, c, value=factor),
@@ -71,14 +71,14 @@ def test_operation_when_with_a_scalar_tensor_then_has_the_bits_of_pytorch(name: 
     tensor, scalar = torch.randn(3001), torch.tensor(0.37)
     constants = [1.0] if name == "add" else []
     rows = row(code, 1, 0, -1 - len(constants), *([-1] if constants else []))
-    (result,) = elementwise([tensor], [scalar], rows, constants, [1])
+    (result,) = elementwise([tensor], [scalar], rows, constants, [1], [-1])
     assert same_bits(result, reference(tensor, scalar))
 
 
 def test_operation_when_several_are_given_then_later_ones_read_earlier_ones() -> None:
     a, b = torch.randn(2, 5000)
     rows = row(3, 2, 0, 1) + row(5, 3, 2, 0, -1) + row(2, 4, 3)
-    total, root = elementwise([a, b], [], rows, [1.0], [3, 4])
+    total, root = elementwise([a, b], [], rows, [1.0], [3, 4], [-1, -1])
     expected = torch.add(a * b, a)
     assert same_bits(total, expected)
     assert same_bits(root.nan_to_num(), expected.sqrt().nan_to_num())
@@ -86,6 +86,16 @@ def test_operation_when_several_are_given_then_later_ones_read_earlier_ones() ->
 
 def test_operation_when_tensors_do_not_fit_then_is_refused() -> None:
     with pytest.raises(RuntimeError, match="takes tensors of 3 elements of float32, not Double"):
-        elementwise([torch.ones(3), torch.ones(3).double()], [], row(3, 2, 0, 1), [], [2])
+        elementwise([torch.ones(3), torch.ones(3).double()], [], row(3, 2, 0, 1), [], [2], [-1])
     with pytest.raises(RuntimeError, match="rows of 6 numbers, but was given 1 tensors and 5"):
-        elementwise([torch.ones(3)], [], [0, 1, 0, 0, 0], [], [1])
+        elementwise([torch.ones(3)], [], [0, 1, 0, 0, 0], [], [1], [-1])
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_operation_when_it_overwrites_then_later_rows_read_what_was_there(size: int) -> None:
+    a, b = torch.randn(2, size)
+    expected = a * b, torch.add(a * b, a)
+    rows = row(3, 2, 0, 1) + row(5, 3, 2, 0, -1)
+    product, total = elementwise([a, b], [], rows, [1.0], [2, 3], [0, 1])
+    assert product.data_ptr() == a.data_ptr() and total.data_ptr() == b.data_ptr()
+    assert same_bits(a, expected[0]) and same_bits(b, expected[1])
