@@ -128,4 +128,6 @@ class Measurement(ExecutorState):
 
 def _write_profile_of(session: Session, folder: Path) -> None:
     executable = session.executable
-    write_profile(folder, executable, executable.segment_names, session.take_events())
+    num_dropped = session.num_dropped_events()
+    events = session.take_events()
+    write_profile(folder, executable, executable.segment_names, events, num_dropped)

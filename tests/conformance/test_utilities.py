@@ -201,4 +201,21 @@ def test_profile_when_the_model_ends_then_is_written(end, tmp_path):
         getattr(model, end)()
     written = sorted(path.name for path in (tmp_path / "mine").iterdir())
     assert written == ["graph.txt", "memory.txt", "schedule.txt", "trace.json"]
-    assert json.loads((tmp_path / "mine" / "trace.json").read_text())["traceEvents"]
+    trace = json.loads((tmp_path / "mine" / "trace.json").read_text())
+    assert trace["traceEvents"] and trace["otherData"] == {"dropped_events": 0}
+
+
+@pytest.mark.feature("Options.enableProfiling", fidelity="modelled")
+def test_profile_of_a_long_run_then_the_trace_says_what_it_leaves_out(tmp_path):
+    options = poptorch.Options().enableProfiling(str(tmp_path)).modelName("mine")
+    model = poptorch.inferenceModel(
+        torch.nn.Linear(2, 2), options.showCompilationProgressBar(False)
+    )
+    model.compile(torch.ones(1, 2))
+    # One action a call; the bound is lowered, since a real run would be long.
+    model._session._executor.set_tracing(True, max_events=4)
+    for _ in range(7):
+        model(torch.ones(1, 2))
+    model.destroy()
+    trace = json.loads((tmp_path / "mine" / "trace.json").read_text())
+    assert trace["otherData"] == {"dropped_events": 3} and len(trace["traceEvents"]) == 4
