@@ -203,7 +203,8 @@ def test_profile_when_the_model_ends_then_is_written(end, tmp_path):
         getattr(model, end)()
     written = sorted(path.name for path in (tmp_path / "mine").iterdir())
     assert written == ["graph.txt", "memory.txt", "schedule.txt", "trace.json"]
-    assert json.loads((tmp_path / "mine" / "trace.json").read_text())["traceEvents"]
+    trace = json.loads((tmp_path / "mine" / "trace.json").read_text())
+    assert trace["traceEvents"] and trace["otherData"] == {"dropped_events": 0}
 
 
 @pytest.mark.feature("Options.enableProfiling", fidelity="modelled")
