@@ -77,25 +77,13 @@ class DataLoader(TorchDataLoader[Any]):
             Error: `batch_sampler` contradicts other arguments.
             AssertionError: other arguments contradict each other.
         """
-        require(
-            isinstance(options, Options),
-            f"options must be poptorch.Options, the first argument, not {type(options)}.",
-        )
-        require(
-            isinstance(mode, DataLoaderMode),
-            f"mode must be a poptorch.DataLoaderMode, not {mode!r}.",
-        )
+        _check_kinds(options, mode)
         options._freeze()
         is_asynchronous = mode != DataLoaderMode.Sync
         has_batch_sampler = batch_sampler is not None
         rows = getattr(batch_sampler, "batch_size", batch_size) if has_batch_sampler else batch_size
         self._options = options
-        self._batches_per_step = batches_per_step(
-            options.device_iterations,
-            options.Training.gradient_accumulation,
-            options.replication_factor,
-            options.input_group_size,
-        )
+        self._batches_per_step = _batches_per_step(options)
         self._combined = None if rows is None else rows * self._batches_per_step
         self._combined_batch_size = self._combined  # Programs ask for it under this name.
         self._keeps_remainder = not drop_last
@@ -247,6 +235,26 @@ class DataLoader(TorchDataLoader[Any]):
 
 
 batch_source.register(DataLoader, DataLoader._accessible_source)
+
+
+def _check_kinds(options: Any, mode: Any) -> None:
+    require(
+        isinstance(options, Options),
+        f"options must be poptorch.Options, the first argument, not {type(options)}.",
+    )
+    require(
+        isinstance(mode, DataLoaderMode),
+        f"mode must be a poptorch.DataLoaderMode, not {mode!r}.",
+    )
+
+
+def _batches_per_step(options: Options) -> int:
+    return batches_per_step(
+        options.device_iterations,
+        options.Training.gradient_accumulation,
+        options.replication_factor,
+        options.input_group_size,
+    )
 
 
 def _num_buffers(options: Options) -> int:
