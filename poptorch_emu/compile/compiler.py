@@ -165,12 +165,13 @@ def _record(request: Request, forms: Mapping[str, Forms] | None) -> Forward:
     )
 
 
-def plan_model(request: Request, most_micro_batches: int | None = None) -> Inventory:
+def plan_model(request: Request, *, is_short: bool = False) -> Inventory:
     """Returns what the IPUs would run and compute on, without lowering it.
 
     Args:
         request: whose parameters and tensors may be on the meta device.
-        most_micro_batches: how many to lay out; all if `None`.
+        is_short: whether to lay out no more micro-batches than it takes until all cycles of a
+            pipeline are alike.
 
     Raises:
         Error: the model cannot be captured or does not fit the options.
@@ -183,7 +184,7 @@ def plan_model(request: Request, most_micro_batches: int | None = None) -> Inven
     overlapped = overlap_of(graph, config)
     graph = optimise(graph, config)
     placed = place(graph, config)
-    schedule = schedule_of(placed, config, most_micro_batches)
+    schedule = schedule_of(placed, config, is_short=is_short)
     return take_inventory(
         graph, placed, schedule, overlapped, config, request.optimizer, request.parameters
     )

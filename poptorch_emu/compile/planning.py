@@ -29,6 +29,7 @@ from poptorch_emu.passes import (
     stochastic_rounding,
 )
 from poptorch_emu.plan.inventory import Inventory
+from poptorch_emu.schedule.layout import enough_micro_batches
 from poptorch_emu.schedule.levels import stage_levels
 from poptorch_emu.schedule.make import ScheduleKind, make_schedule
 from poptorch_emu.schedule.partition import Partition, partition
@@ -87,19 +88,20 @@ def num_micro_batches(config: CompileConfig) -> int:
     return config.gradient_accumulation if config.is_training else config.device_iterations
 
 
-def schedule_of(placed: Partition, config: CompileConfig, most: int | None = None) -> Schedule:
+def schedule_of(placed: Partition, config: CompileConfig, *, is_short: bool = False) -> Schedule:
     """Returns when each stage runs.
 
     Args:
         placed: the stages.
         config: how they take turns.
-        most: how many micro-batches to lay out; all if `None`.
+        is_short: whether to lay out no more micro-batches than it takes until all cycles of a
+            pipeline are alike.
     """
     count = num_micro_batches(config)
     return make_schedule(
         schedule_kind(config.strategy),
         placed.ipu_of_stage,
-        count if most is None else min(count, most),
+        min(count, enough_micro_batches(placed.num_stages)) if is_short else count,
         config.is_training,
         stage_levels(placed) if config.strategy.is_phased else (),
     )

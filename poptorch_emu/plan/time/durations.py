@@ -12,6 +12,7 @@ from typing import Any
 
 from torch import fx
 
+from poptorch_emu.config import SyntheticData
 from poptorch_emu.enums import OutputMode
 from poptorch_emu.ir.graph import Sink, SinkKind, SourceKind, record_of
 from poptorch_emu.ir.record import Phase
@@ -258,7 +259,8 @@ class Durations:
             is_overlapped: of those that cross while the IPU computes, or of the others.
         """
         inventory, seconds = self.inventory, 0.0
-        if port not in inventory.cut.segments:
+        is_synthetic = inventory.config.synthetic_data is not SyntheticData.OFF
+        if is_synthetic or port not in inventory.cut.segments:
             return seconds
         for source in inventory.cut.segments[port].loads:
             is_input = source.kind is SourceKind.INPUT and port[0] is Kind.FORWARD

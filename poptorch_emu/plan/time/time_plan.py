@@ -225,6 +225,24 @@ class Event:
 
 
 @dataclass(frozen=True)
+class HostWork:
+    """What the user's own program does while the device works; give one of the two.
+
+    Attributes:
+        items_per_second: rows that the loader yields.
+        seconds_per_update: of Python and loading, for each update.
+    """
+
+    items_per_second: float = 0.0
+    seconds_per_update: float = 0.0
+
+    def seconds(self, num_samples: int, num_updates: int) -> float:
+        """Returns how long the host takes for a step."""
+        loading = num_samples / self.items_per_second if self.items_per_second else 0.0
+        return loading + num_updates * self.seconds_per_update
+
+
+@dataclass(frozen=True)
 class TimePlan:
     """How long one step (a call of the wrapped model) would take, and why.
 

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from poptorch_emu.schedule.actions import Action, Kind
-from poptorch_emu.schedule.layout import num_indices
+from poptorch_emu.schedule.layout import enough_micro_batches, num_indices
 from poptorch_emu.schedule.make import ScheduleKind, make_schedule
 from poptorch_emu.schedule.schedule import Cell, Port, Schedule
 
@@ -73,16 +73,11 @@ class Window:
             self.level_of_stage,
         )
 
-    @property
-    def enough_micro_batches(self) -> int:
-        """After so many micro-batches a pipeline has filled, and each cycle is like the last."""
-        return 2 * num_indices(self.num_stages, self.is_training) + 2
-
     def slot_cycles(self, cycles_of: Cycles) -> float:
         """Returns how long each cycle of a pipeline lasts, and 0 for other schedules."""
         if not self.is_pipelined:
             return 0.0
-        schedule = self.schedule(self.enough_micro_batches)
+        schedule = self.schedule(enough_micro_batches(self.num_stages))
         return max(
             self._cell_cycles(row, slot, cycles_of)
             for row in schedule.rows
