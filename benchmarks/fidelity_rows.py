@@ -173,6 +173,7 @@ def resnet_training(
     rows: int = 18, accumulation: int = 2, replicas: int = 1, is_synthetic: bool = False
 ) -> Built:
     options = options_for((0.16,), accumulation, replicas).enableSyntheticData(is_synthetic)
+    options.broadcastBuffers(False)
     options._Popart.set("autoRecomputation", RECOMPUTE_ALL)
     optimizer = partial(
         poptorch.optim.SGD, momentum=0.9, use_combined_accum=True, velocity_accum_type=torch.half

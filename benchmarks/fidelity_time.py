@@ -103,12 +103,12 @@ def _print_constants(goals: Sequence[Captured]) -> None:
         numbers = replace(NUMBERS, **{name: _LEFT_OUT[name]})
         errors = [case.error(numbers) for case in goals]
         print(f"| `{name}` | {summary(errors)} |", flush=True)
-    print(
-        "\n| family that the fit of `step_cycles` has not seen | fit | its rows |\n|---|---:|---|"
-    )
+    print("\n| family that the fit of `step_cycles` has not seen | fit | its rows |")
+    print("|---|---:|---|")
+    steps = {float(step): replace(NUMBERS, step_cycles=step) for step in _STEP_GRID}
     table = {
-        step: {case.row.name: abs(case.error(replace(NUMBERS, step_cycles=step))) for case in goals}
-        for step in map(float, _STEP_GRID)
+        step: {case.row.name: abs(case.error(numbers)) for case in goals}
+        for step, numbers in steps.items()
     }
     for family in sorted({case.row.family for case in goals}):
         seen = [case.row.name for case in goals if case.row.family != family]

@@ -86,4 +86,6 @@ class AnswersOfBertBase(nn.Module):
         self.head = nn.Linear(768, 2)
 
     def forward(self, ids: torch.Tensor, kinds: torch.Tensor, mask: torch.Tensor):
-        return self.head(self.encoder.encode(ids, kinds, mask))
+        x = self.encoder.encode(ids, kinds, mask)
+        with poptorch.Block("head", ipu_id=0):
+            return self.head(x)

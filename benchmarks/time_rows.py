@@ -61,6 +61,7 @@ def _resnet_inference(rows: int) -> Built:
     options = options_for().deviceIterations(128)
     options.Precision.setPartialsType(torch.half)
     options.TensorLocations.numIOTiles(64)
+    options.setExecutionStrategy(poptorch.ShardedExecution(poptorch.AutoStage.AutoIncrement))
     model = Overlapped(ResNet50().half().eval())
     images = torch.zeros(rows * 128, 3, 224, 224, dtype=torch.half)
     return poptorch.inferenceModel(model, options), (images,)

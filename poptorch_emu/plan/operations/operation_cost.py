@@ -211,7 +211,10 @@ class OperationCosts:
         return cost
 
     def _recurrent(self, node: fx.Node) -> Cost:
-        """Returns the products of all inputs and weights once, and those of a step for each."""
+        """Returns the products of all inputs and weights once, and those of a step for each.
+
+        A step of backward takes twice that of forward (derived).
+        """
         arguments: Any = node.args
         position = next(i for i, item in enumerate(arguments) if isinstance(item, (list, tuple)))
         steps, rows = arguments[position - 1].meta["val"].shape[:2]
@@ -220,7 +223,8 @@ class OperationCosts:
         inputs, hidden, *others = self._products(node)
         size = item_bytes(node, weight)
         own = step(rows * width, weight.shape[0] // width, size, self._tiles)
-        return inputs + (hidden + own).times(steps) + sum(others, Cost())
+        passes = 2 if "backward" in bare_name(node) else 1
+        return inputs + (hidden + own).times(passes * steps) + sum(others, Cost())
 
     # Others.
 
