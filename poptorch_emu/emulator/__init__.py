@@ -1,6 +1,6 @@
 """What only an emulator can offer, beyond PopTorch's own names."""
 
-from poptorch_emu.emulator.estimates import estimate
+from poptorch_emu.emulator.estimates import estimate, timeline
 from poptorch_emu.emulator.pipeline_order import set_schedule
 from poptorch_emu.emulator.plans import memory, schedule, tile_memory
 from poptorch_emu.emulator.streaming import stream
@@ -21,4 +21,5 @@ __all__ = [
     "set_schedule",
     "stream",
     "tile_memory",
+    "timeline",
 ]

@@ -17,7 +17,8 @@ from poptorch_emu.plan.inventory import Inventory
 from poptorch_emu.plan.memory.holdings import plan_memory
 from poptorch_emu.plan.time.durations import Durations
 from poptorch_emu.plan.time.plan_time import Run, plan_time
-from poptorch_emu.plan.time.time_plan import HostWork, TimePlan
+from poptorch_emu.plan.time.time_plan import Event, HostWork, TimePlan
+from poptorch_emu.plan.time.timeline import timeline as events_of
 from poptorch_emu.report.time_report import TimeReport
 
 
@@ -41,6 +42,15 @@ def estimate(
     """
     request, inventory = captured(model, inputs)
     return TimeReport.of(time_of(request, inventory, chosen_system(system), io))
+
+
+def timeline(model: PoplarExecutor, *inputs: Any, system: str | None = None) -> tuple[Event, ...]:
+    """Returns what each IPU would do when, in one window, update included (modelled).
+
+    Of a long window these are the first cycles, some of the middle and the last ones. Arguments are
+    those of `estimate`.
+    """
+    return events_of(estimate(model, *inputs, system=system))
 
 
 def chosen_system(name: str | None) -> System:

@@ -16,6 +16,9 @@ from poptorch_emu.schedule.layout import enough_micro_batches
 from poptorch_emu.schedule.make import ScheduleKind
 from poptorch_emu.schedule.schedule import Port
 
+# A window of so many micro-batches is drawn as a whole.
+_FEW_MICRO_BATCHES = 24
+
 
 def timeline(plan: TimePlan) -> tuple[Event, ...]:
     """Returns the events of one window, by their beginning; updates end it.
@@ -38,10 +41,11 @@ class _Drawing:
             grid.num_micro_batches,
             grid.is_training,
         )
-        self._schedule = self._window.schedule(2 * enough_micro_batches(len(grid.ipu_of_stage)))
+        enough = 2 * enough_micro_batches(len(grid.ipu_of_stage))
+        self._schedule = self._window.schedule(max(_FEW_MICRO_BATCHES, enough))
         # Micro-batches that are left out in the middle.
         self._skipped = grid.num_micro_batches - self._schedule.num_micro_batches
-        self._times = {
+        self._times: dict[Port, ActionTime] = {
             (kind, stage.stage): getattr(stage, kind.name.lower())
             for stage in plan.stages
             for kind in (Kind.FORWARD, Kind.BACKWARD)
