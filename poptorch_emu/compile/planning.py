@@ -5,7 +5,8 @@ Nothing here needs the engine's program, so that a plan can be made of shapes al
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable
+from dataclasses import replace
 
 from poptorch_emu.compile.limits import (
     check_broadcast_buffers,
@@ -16,7 +17,6 @@ from poptorch_emu.compile.limits import (
 )
 from poptorch_emu.compile.output_limits import check_pipelined_outputs
 from poptorch_emu.config import CompileConfig, PipelineOrder, StrategyConfig, StrategyKind
-from poptorch_emu.enums import OverlapMode
 from poptorch_emu.ir.graph import Graph, Sink, Source
 from poptorch_emu.ir.verify import verify
 from poptorch_emu.passes import (
@@ -40,6 +40,7 @@ from poptorch_emu.segments.phases import check_phases
 from poptorch_emu.segments.recomputation import recomputation_of, recomputed_operations
 from poptorch_emu.segments.replica_equal import replica_equal_values
 from poptorch_emu.segments.segmented_graph import cut
+from poptorch_emu.segments.sharding import sharding_of
 from poptorch_emu.update.config import OptimizerConfig
 
 _PIPELINES = {
@@ -118,7 +119,7 @@ def take_inventory(
     graph: Graph,
     placed: Partition,
     schedule: Schedule,
-    overlapped: Mapping[Source | Sink, OverlapMode],
+    overlapped: Iterable[Source | Sink],
     config: CompileConfig,
     optimizer: OptimizerConfig | None,
     parameters: tuple[str, ...],
@@ -141,4 +142,44 @@ def take_inventory(
         config=config,
         update=update,
         variables=variables,
+    )
+
+
+def adapt_inventory(
+    base: Inventory,
+    config: CompileConfig,
+    optimizer: OptimizerConfig | None,
+    parameters: tuple[str, ...],
+) -> Inventory:
+    """Returns an inventory for other settings, after all checks of them.
+
+    What the settings leave as it is stays: the segments, unless something else is recomputed, and
+    the parts of the update, unless something else is cut over the replicas. The parts then still
+    name the replicas of `base` that run them, which no plan looks at.
+
+    Args:
+        base: of the same model.
+        config: the other settings.
+        optimizer: in training.
+        parameters: the trainable ones, in the order that the optimiser knows.
+    """
+    placed = place(base.graph, config)
+    schedule = schedule_of(placed, config, is_short=True)
+    variables = model_variables(base.graph, config)
+    is_cut_alike = all(
+        sharding_of(variable, config) == sharding_of(variable, base.config)
+        for variable in variables.values()
+    )
+    is_same_code = recomputation_of(config, placed) == recomputation_of(base.config, placed)
+    if not (is_cut_alike and is_same_code):
+        return take_inventory(
+            base.graph, placed, schedule, base.overlapped, config, optimizer, parameters
+        )
+    replica_equal = replica_equal_values(base.graph, config)
+    return replace(
+        base,
+        config=config,
+        schedule=schedule,
+        links=plan_links(base.cut, placed, schedule, config, replica_equal),
+        variables={**base.variables, **variables},
     )

@@ -4,6 +4,7 @@ from poptorch_emu.emulator.estimates import estimate, timeline
 from poptorch_emu.emulator.pipeline_order import set_schedule
 from poptorch_emu.emulator.plans import memory, schedule, tile_memory
 from poptorch_emu.emulator.streaming import stream
+from poptorch_emu.emulator.what_ifs import what_if
 from poptorch_emu.names.aliases import install
 from poptorch_emu.ops.custom_operators import register_custom_op
 from poptorch_emu.plan.time.time_plan import HostWork, TimePlan
@@ -22,4 +23,5 @@ __all__ = [
     "stream",
     "tile_memory",
     "timeline",
+    "what_if",
 ]

@@ -47,12 +47,14 @@ class Durations:
         inventory: the segments and what they compute on.
         memory: the plan of the same segments.
         numbers: of the model of time.
+        known_costs: of the same operations on the same tiles, if they were found before.
     """
 
     inventory: Inventory
     memory: MemoryPlan
     system: System
     numbers: TimeNumbers = NUMBERS
+    known_costs: OperationCosts | None = None
 
     @cached_property
     def tiles(self) -> Tiles:
@@ -73,6 +75,8 @@ class Durations:
     @cached_property
     def costs(self) -> OperationCosts:
         """The costs of all operations."""
+        if self.known_costs is not None:
+            return self.known_costs
         machine = self.inventory.config.machine
         return OperationCosts(
             self.tiles,
