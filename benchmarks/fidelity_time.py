@@ -11,7 +11,8 @@ import torch
 from time_rows import TIME_ROWS, TimeRow
 
 from poptorch_emu.compile.compiler import Request
-from poptorch_emu.emulator.estimates import captured, time_of
+from poptorch_emu.compile.timing import time_of
+from poptorch_emu.emulator.estimates import captured
 from poptorch_emu.machine.system import system_of
 from poptorch_emu.machine.time_numbers import FITTED, NUMBERS, TimeNumbers
 from poptorch_emu.plan.inventory import Inventory

@@ -44,6 +44,8 @@ from poptorch_emu.update.config import OptimizerConfig
 # What the progress bar shows: a step and what fraction of a compilation it usually is.
 STEPS = ("capture", "functionalise", "optimise", "place and schedule", "lower")
 
+NO_HOOKS = (lambda: None, lambda: None)
+
 
 @dataclass(frozen=True)
 class Request:
@@ -64,7 +66,7 @@ class Request:
     config: CompileConfig
     optimizer: OptimizerConfig | None = None
     parameters: tuple[str, ...] = ()
-    hooks: tuple[Callable[[], None], Callable[[], None]] = (lambda: None, lambda: None)
+    hooks: tuple[Callable[[], None], Callable[[], None]] = NO_HOOKS
 
 
 # Compiles a request, or finds its executable elsewhere.

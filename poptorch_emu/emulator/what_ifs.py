@@ -10,7 +10,8 @@ from typing import Any
 import torch
 
 from poptorch_emu.compile.compiler import Request
-from poptorch_emu.compile.planning import adapt_inventory, num_micro_batches, schedule_kind
+from poptorch_emu.compile.planning import adapt_inventory
+from poptorch_emu.compile.timing import timed
 from poptorch_emu.config import CompileConfig, Recomputation
 from poptorch_emu.emulator.estimates import captured, chosen_system
 from poptorch_emu.errors import Error, make_error
@@ -23,7 +24,6 @@ from poptorch_emu.plan.memory.memory_plan import MemoryPlan
 from poptorch_emu.plan.operations.operation_cost import OperationCosts
 from poptorch_emu.plan.tiles.tile_contents import plan_tiles
 from poptorch_emu.plan.time.durations import Durations
-from poptorch_emu.plan.time.plan_time import Run, plan_time
 from poptorch_emu.plan.time.what_if import Point, Sweep
 from poptorch_emu.report.what_if_report import SweepReport
 
@@ -101,8 +101,7 @@ class _Planner:
         key = (_without_clock(system.chip), _of_operations(config))
         durations = Durations(inventory, memory, system, known_costs=case.costs.get(key))
         case.costs[key] = durations.costs
-        run = Run(schedule_kind(config.strategy), num_micro_batches(config), case.request.optimizer)
-        plan = plan_time(durations, run)
+        plan = timed(case.request, durations)
         return Point(chosen, plan.throughput, plan.step_seconds, fits, plan.bottleneck)
 
     def _case(self, rows: int | None) -> _Captured:
@@ -113,17 +112,14 @@ class _Planner:
 
     def _with_rows(self, rows: int) -> tuple[Any, ...]:
         """Returns inputs for micro-batches of so many rows."""
-        factor = self._model._config().batch_factor
-        arguments = self._model._args_parser.bind(self._inputs, {}) if self._inputs else None
-        arguments = arguments or self._model._arguments
-        assert arguments is not None, "the shapes of the inputs are known"
+        request = self._case(None).request
 
         def resized(value: torch.Tensor) -> torch.Tensor:
-            shape = (rows * factor, *value.shape[1:]) if value.dim() else ()
+            shape = (rows * request.config.batch_factor, *value.shape[1:]) if value.dim() else ()
             return torch.empty(shape, dtype=value.dtype, device="meta")
 
-        positional, _ = arguments.rebuild_with(resized)
-        return positional
+        positional, named = request.arguments(resized)
+        return (*positional, *named.values())
 
 
 def _changed(
