@@ -3,6 +3,7 @@
 from poptorch_emu.emulator.estimates import estimate, timeline
 from poptorch_emu.emulator.pipeline_order import set_schedule
 from poptorch_emu.emulator.plans import memory, schedule, tile_memory
+from poptorch_emu.emulator.splits import autoplace, plan_split
 from poptorch_emu.emulator.streaming import stream
 from poptorch_emu.emulator.what_ifs import what_if
 from poptorch_emu.names.aliases import install
@@ -14,9 +15,11 @@ __all__ = [
     "HostWork",
     "SchedulePlan",
     "TimePlan",
+    "autoplace",
     "estimate",
     "install",
     "memory",
+    "plan_split",
     "register_custom_op",
     "schedule",
     "set_schedule",

@@ -26,7 +26,7 @@ from poptorch_emu.executor.turn import one_at_a_time
 from poptorch_emu.executor.weights import Weights
 from poptorch_emu.log import logger
 from poptorch_emu.optim.device_state import OptimizerLink
-from poptorch_emu.options import Options
+from poptorch_emu.options import Options, PipelinedExecution
 from poptorch_emu.options.optimizer_settings import with_running_mean
 from poptorch_emu.plan.inventory import Inventory
 from poptorch_emu.runtime.arguments import Arguments, check_same
@@ -143,6 +143,14 @@ class DeviceModel:
                 "as for a call; they may be on the meta device."
             )
         return self.compilation.plan(arguments, self._options)
+
+    @one_at_a_time
+    def place(self, strategy: PipelinedExecution) -> None:
+        """Takes another strategy for the next compilation."""
+        options = self._options.clone()
+        options.setExecutionStrategy(strategy)
+        options._freeze()
+        self._options = options
 
     @one_at_a_time
     def cycles(self) -> int:

@@ -116,9 +116,7 @@ def test_timeline_then_is_what_a_simulation_with_full_links_finds(
         kind, ipu_of_stage, num_micro_batches, forward, backward, plan.grid.slot_cycles
     )
     events = [event for event in timeline(plan) if event.kind != "optimizer"]
-    assert {
-        parse_action(e.action): (e.begin_seconds, e.end_seconds) for e in events
-    } == expected
+    assert {parse_action(e.action): (e.begin_seconds, e.end_seconds) for e in events} == expected
     updates = [event for event in timeline(plan) if event.kind == "optimizer"]
     assert [event.end_seconds for event in updates] == [plan.step_seconds] * len(plan.ipus)
     for ipu in plan.ipus:
