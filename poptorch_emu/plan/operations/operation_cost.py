@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
@@ -336,9 +337,12 @@ def _num_bytes(node: fx.Node) -> int:
 
 def _is_transposed(value: fx.Node) -> bool:
     """Returns whether a value is another one with its last axes exchanged."""
-    while value.op == "call_function" and is_view(value.target):
-        if bare_name(value) in ("t", "transpose"):
-            return True
+    while value.op == "call_function":
+        if value.target is not operator.getitem:
+            if not is_view(value.target):
+                return False
+            if bare_name(value) in ("t", "transpose"):
+                return True
         value = value.all_input_nodes[0]
     return False
 
