@@ -20,7 +20,7 @@ from poptorch_emu.plan.time.time_plan import TimePlan
 
 # What a constant is where it is left out: it takes no time.
 _LEFT_OUT = {"step_cycles": 0.0, "host_bytes_per_second": 1e15, "call_seconds": 0.0}
-_STEP_GRID = range(600, 2701, 300)
+_STEP_GRID = range(300, 3001, 100)
 
 
 @dataclass(frozen=True)
@@ -97,6 +97,33 @@ def summary(errors: Sequence[float]) -> str:
     )
 
 
+@dataclass(frozen=True)
+class _Line:
+    """The time of an item as it grows with the cycles of a program, between two of them.
+
+    It is a straight line as long as the same IPU is the slowest.
+    """
+
+    published: float
+    first: float
+    per_cycle: float
+
+    @classmethod
+    def of(cls, case: Captured) -> _Line:
+        """Returns the line through the ends of the grid."""
+        first, last = (
+            1 / case.predicted(replace(NUMBERS, step_cycles=step))
+            for step in (_STEP_GRID[0], _STEP_GRID[-1])
+        )
+        per_cycle = (last - first) / (_STEP_GRID[-1] - _STEP_GRID[0])
+        return cls(case.row.published, first, per_cycle)
+
+    def error(self, step: float) -> float:
+        """Returns by which part the prediction is too high."""
+        time_of_item = self.first + self.per_cycle * (step - _STEP_GRID[0])
+        return 1 / time_of_item / self.published - 1
+
+
 def _print_constants(goals: Sequence[Captured]) -> None:
     """Prints errors without each fitted constant, and of rows that a fit has not seen."""
     print("\n| left out | result |\n|---|---|")
@@ -106,14 +133,13 @@ def _print_constants(goals: Sequence[Captured]) -> None:
         print(f"| `{name}` | {summary(errors)} |", flush=True)
     print("\n| family that the fit of `step_cycles` has not seen | fit | its rows |")
     print("|---|---:|---|")
-    steps = {float(step): replace(NUMBERS, step_cycles=step) for step in _STEP_GRID}
+    lines = {case.row.name: _Line.of(case) for case in goals}
     table = {
-        step: {case.row.name: abs(case.error(numbers)) for case in goals}
-        for step, numbers in steps.items()
+        step: {name: abs(line.error(step)) for name, line in lines.items()} for step in _STEP_GRID
     }
     for family in sorted({case.row.family for case in goals}):
         seen = [case.row.name for case in goals if case.row.family != family]
         others = [case for case in goals if case.row.family == family]
         best = min(table, key=lambda step: median(table[step][name] for name in seen))
-        errors = [case.error(steps[best]) for case in others]
+        errors = [lines[case.row.name].error(best) for case in others]
         print(f"| {family} | {best:,.0f} | {summary(errors)} |", flush=True)

@@ -9,6 +9,12 @@ from torch import nn
 import poptorch_emu as poptorch
 from poptorch_emu import emulator
 
+pytestmark = [
+    pytest.mark.feature("emulator.estimate", fidelity="modelled"),
+    pytest.mark.feature("emulator.timeline", fidelity="modelled"),
+    pytest.mark.feature("emulator.what_if", fidelity="modelled"),
+]
+
 
 class Stages(nn.Module):
     """Blocks of two layers over the IPUs."""

@@ -9,6 +9,11 @@ from torch import nn
 import poptorch_emu as poptorch
 from poptorch_emu import emulator
 
+pytestmark = [
+    pytest.mark.feature("emulator.plan_split", fidelity="modelled"),
+    pytest.mark.feature("emulator.autoplace", fidelity="modelled"),
+]
+
 WIDTH = 256
 
 
