@@ -11,6 +11,7 @@ import torch
 from poptorch_emu.ir.control import HOST_CALL
 from poptorch_emu.ir.graph import SourceKind, source_of
 from poptorch_emu.machine.costs.cost import Evidence
+from poptorch_emu.machine.time_numbers import EVIDENCE
 from poptorch_emu.plan.inventory import Inventory
 from poptorch_emu.plan.time.bottleneck import bottleneck_of
 from poptorch_emu.plan.time.durations import Durations
@@ -69,9 +70,8 @@ def plan_time(durations: Durations, run: Run) -> TimePlan:
     device_seconds = num_windows * window_seconds + durations.numbers.call_seconds
     host_seconds = run.host.seconds(samples, num_windows) if run.host is not None else 0.0
     step_seconds = max(device_seconds, host_seconds)
-    unknown = _unknown(durations)
-    worst = max((share for _, share in unknown), default=0.0)
-    throughput = samples / step_seconds if worst <= _UNKNOWN_SHARE else None
+    unknown_share = _unknown_share(durations)
+    throughput = samples / step_seconds if unknown_share <= _UNKNOWN_SHARE else None
     ipus = _ipus(window, stages, updates, num_windows, step_seconds, durations)
     return TimePlan(
         system=durations.system.name,
@@ -87,10 +87,10 @@ def plan_time(durations: Durations, run: Run) -> TimePlan:
         bottleneck=bottleneck_of(
             window, stages, update_cycles / clock, window_seconds, host_seconds > device_seconds
         ),
-        unknown=unknown,
-        rough=tuple(_rough(durations, worst)),
+        unknown=_unknown(durations),
+        rough=tuple(_rough(durations, unknown_share)),
         assumptions=tuple(_assumptions(durations, run)),
-        evidence=_evidence(durations).value,
+        evidence=_evidence(durations, updates).value,
         stages=stages,
         updates=updates,
         ipus=ipus,
@@ -168,6 +168,16 @@ def _ipus(
     return tuple(found)
 
 
+def _unknown_share(durations: Durations) -> float:
+    """Returns the largest share of a segment that operators without a model take."""
+    shares = [0.0]
+    for operations in durations.operations.values():
+        total = math.fsum(op.cycles for op in operations)
+        unknown = math.fsum(op.cycles for op in operations if not op.is_known)
+        shares.append(unknown / total if total else 0.0)
+    return max(shares)
+
+
 def _unknown(durations: Durations) -> tuple[tuple[str, float], ...]:
     """Returns the operators that are not modelled, with their largest share of a segment."""
     shares: dict[str, float] = {}
@@ -212,10 +222,17 @@ def _assumptions(durations: Durations, run: Run) -> list[str]:
     return found
 
 
-def _evidence(durations: Durations) -> Evidence:
-    weakest = max(
-        (op.evidence for ops in durations.operations.values() for op in ops),
-        key=lambda name: Evidence(name),
-        default=Evidence.PUBLISHED.value,
-    )
-    return Evidence(weakest)
+def _evidence(durations: Durations, updates: tuple[UpdateTime, ...]) -> Evidence:
+    """Returns the evidence of the weakest number that any part of the plan was made with."""
+    actions = [a for stage in durations.stages for a in (stage.forward, stage.backward)]
+    used = {
+        "call_seconds": True,
+        "host_bytes_per_second": any(a.host_cycles for a in actions),
+        "ladder_bytes_per_second": any(a.link_cycles for a in actions),
+        "remote_bytes_per_second": any(a.remote_cycles for a in actions)
+        or any(update.remote_cycles for update in updates),
+        "hop_seconds": any(update.reduce_cycles for update in updates),
+    }
+    of_operations = {op.evidence for ops in durations.operations.values() for op in ops}
+    found = [EVIDENCE[name] for name, is_used in used.items() if is_used]
+    return max(*found, *map(Evidence, of_operations), Evidence.PUBLISHED)
