@@ -7,35 +7,31 @@ fit, or where the user asks for it.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from dataclasses import replace
 
-from poptorch_emu.config import CompileConfig, HostRecomputation
+from poptorch_emu.config import HostRecomputation
 from poptorch_emu.environment import free_memory_bytes
 from poptorch_emu.log import compiler_logger
-from poptorch_emu.segments.links import LinkPlan
-from poptorch_emu.segments.segmented_graph import SegmentedGraph
-
-Cut = tuple[SegmentedGraph, tuple[LinkPlan, ...]]
+from poptorch_emu.plan.inventory import Inventory
+from poptorch_emu.segments.links import plan_links
+from poptorch_emu.segments.recomputation import views_of_weights
+from poptorch_emu.segments.replica_equal import replica_equal_values
+from poptorch_emu.segments.segmented_graph import cut
 
 # Assumed: the other half is for weights, workspaces and the user's own data.
 _LARGEST_SHARE = 0.5
 
 
-def engine_cut(config: CompileConfig, of_machine: Cut, without: Callable[[], Cut]) -> Cut:
-    """Returns what the engine runs.
-
-    Args:
-        config: with the user's choice.
-        of_machine: the segments and links of the machine, which recompute what it recomputes.
-        without: makes those that recompute nothing but what is free.
-    """
+def engine_inventory(of_machine: Inventory) -> Inventory:
+    """Returns what the engine runs, given what the machine would."""
+    config = of_machine.config
     if config.host_recomputation is HostRecomputation.EXECUTED or not config.is_training:
         return of_machine
-    stashing = without()
+    stashing = _without_recomputation(of_machine)
     if config.host_recomputation is HostRecomputation.MODELLED:
         return stashing
     free_bytes = free_memory_bytes()
-    num_bytes = config.replication_factor * waiting_bytes(stashing[1])
+    num_bytes = config.replication_factor * waiting_bytes(stashing)
     if free_bytes is None or num_bytes <= _LARGEST_SHARE * free_bytes:
         return stashing
     compiler_logger.info(
@@ -47,10 +43,14 @@ def engine_cut(config: CompileConfig, of_machine: Cut, without: Callable[[], Cut
     return of_machine
 
 
-def waiting_bytes(links: tuple[LinkPlan, ...]) -> int:
+def waiting_bytes(inventory: Inventory) -> int:
     """Returns how many bytes all links of a replica hold at most."""
-    return sum(
-        link.depth
-        * sum(node.meta["val"].numel() * node.meta["val"].itemsize for node in link.nodes)
-        for link in links
-    )
+    return sum(link.depth * inventory.item_bytes(link) for link in inventory.links)
+
+
+def _without_recomputation(inventory: Inventory) -> Inventory:
+    graph, placed, config = inventory.graph, inventory.placed, inventory.config
+    segments = cut(graph, placed, config.is_training, views_of_weights(graph, placed))
+    equal_values = replica_equal_values(graph, config)
+    links = plan_links(segments, placed, inventory.schedule, config, equal_values)
+    return replace(inventory, cut=segments, links=links)

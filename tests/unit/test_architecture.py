@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from functools import cache
 from itertools import combinations
 from pathlib import Path
 
@@ -63,6 +64,12 @@ FOREIGN_ATTRIBUTES = {"_schema", "_metadata", "_fields", "_poptorch_link"}
 CPP_FILES = sorted([*(ROOT / "csrc").rglob("*.h"), *(ROOT / "csrc").rglob("*.cpp")])
 
 
+@cache
+def tree_of(path: Path) -> ast.Module:
+    """Returns the parsed file; many tests look at it."""
+    return ast.parse(path.read_text())
+
+
 def floor_of(module: str) -> int:
     """Returns the floor of `poptorch_emu.<module>`."""
     return FLOORS.get(module.split(".")[0], TOP)
@@ -71,7 +78,7 @@ def floor_of(module: str) -> int:
 def imports_of(path: Path) -> set[str]:
     """Returns the names below `poptorch_emu.` that a file imports, as `folder.module` paths."""
     found = set()
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in ast.walk(tree_of(path)):
         if isinstance(node, ast.ImportFrom) and node.module:
             if node.module == "poptorch_emu":
                 found.update(alias.name for alias in node.names)
@@ -175,7 +182,7 @@ def is_private(name: str) -> bool:
 def test_file_when_it_imports_then_no_private_names_of_other_files(path: Path) -> None:
     names = [
         alias.name
-        for node in ast.walk(ast.parse(path.read_text()))
+        for node in ast.walk(tree_of(path))
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("poptorch_emu")
         for alias in node.names
     ]
@@ -186,7 +193,7 @@ def test_file_when_it_imports_then_no_private_names_of_other_files(path: Path) -
 def test_file_when_it_asks_by_name_then_for_no_private_attribute(path: Path) -> None:
     asked = [
         node.args[1].value
-        for node in ast.walk(ast.parse(path.read_text()))
+        for node in ast.walk(tree_of(path))
         if isinstance(node, ast.Call)
         and isinstance(node.func, ast.Name)
         and node.func.id in ("getattr", "setattr", "hasattr", "delattr")
@@ -203,7 +210,7 @@ def test_engine_when_imported_then_by_few(path: Path) -> None:
 
 @pytest.mark.parametrize("path", files(), ids=name_of)
 def test_functions_when_read_then_import_nothing_inside(path: Path) -> None:
-    for function in ast.walk(ast.parse(path.read_text())):
+    for function in ast.walk(tree_of(path)):
         if isinstance(function, (ast.FunctionDef, ast.AsyncFunctionDef)):
             inner = [n for n in ast.walk(function) if isinstance(n, (ast.Import, ast.ImportFrom))]
             assert not inner, f"{name_of(path)}.{function.name} imports inside itself"
@@ -220,9 +227,9 @@ def test_cpp_when_read_then_includes_only_its_floor_or_lower(path: Path) -> None
     )
 
 
-def python_functions(text: str) -> Iterator[tuple[str, int]]:
+def python_functions(tree: ast.Module) -> Iterator[tuple[str, int]]:
     """Yields each function and its lines, without those of its docstring."""
-    for node in ast.walk(ast.parse(text)):
+    for node in ast.walk(tree):
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
             first, length = node.body[0], node.end_lineno - node.lineno + 1
             if ast.get_docstring(node) is not None:
@@ -254,7 +261,7 @@ def cpp_functions(text: str) -> Iterator[tuple[str, int]]:
 
 def test_functions_when_there_are_some_then_are_counted() -> None:
     python = 'def one():\n    """Says.\n\n    More."""\n    def two():\n        return 2\n'
-    assert dict(python_functions(python)) == {"one": 3, "two": 2}
+    assert dict(python_functions(ast.parse(python))) == {"one": 3, "two": 2}
     cpp = (
         "namespace a {\n\nclass B {\n  int c(int d,\n        int e) {\n    if (d) {\n    }\n  }\n};"
     )
@@ -265,7 +272,7 @@ def test_functions_when_there_are_some_then_are_counted() -> None:
 @pytest.mark.parametrize("path", files(), ids=name_of)
 def test_file_when_counted_then_is_not_too_long(path: Path) -> None:
     assert len(path.read_text().splitlines()) <= MAX_FILE_LINES
-    long = {name: n for name, n in python_functions(path.read_text()) if n > MAX_FUNCTION_LINES}
+    long = {name: n for name, n in python_functions(tree_of(path)) if n > MAX_FUNCTION_LINES}
     assert not long
 
 
