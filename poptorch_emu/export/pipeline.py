@@ -214,8 +214,18 @@ class ExportedPipeline:
         Raises:
             Error: the model does not train.
         """
-        modules = [self.stage_module(stage) for stage in range(self.num_stages)]
         twin = self._twin()
+        modules = [
+            stage_module(
+                self._stages,
+                stage,
+                self._values,
+                self._with_gradient,
+                torch.device("cpu"),
+                recomputes=False,  # `torch.export` takes no checkpoint.
+            )
+            for stage in range(self.num_stages)
+        ]
         save_program(Path(folder), modules, self._form, twin.form, twin.states)
 
     def _twin(self) -> Twin:

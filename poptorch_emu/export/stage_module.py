@@ -7,16 +7,18 @@ come too are ignored, since stages of one process share them). Weights keep the 
 from __future__ import annotations
 
 import operator
-from collections.abc import Mapping, Set
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Any
 
 import torch
 from torch import fx, nn
+from torch.utils.checkpoint import checkpoint
 
 from poptorch_emu.export.forward import ForwardStages
 from poptorch_emu.export.rewriting import ATTENTION, BATCH_NORM, attention, frozen_norm, rewrite
-from poptorch_emu.ir.graph import SourceKind, record_of, source_of
+from poptorch_emu.ir.graph import SourceKind, operation_of, record_of, source_of
 
 aten = torch.ops.aten
 
@@ -42,6 +44,8 @@ def stage_module(
     values: Values,
     with_gradient: Set[fx.Node],
     device: torch.device,
+    *,
+    recomputes: bool = True,
 ) -> fx.GraphModule:
     """Returns what `stage` computes, with copies of the weights.
 
@@ -51,10 +55,15 @@ def stage_module(
         values: the model's tensors.
         with_gradient: the values through which gradients flow back.
         device: of the copies, and of tensors that the stage makes.
+        recomputes: whether what the user put into `torch.utils.checkpoint` is there again.
     """
     writer = _Writer(stages, stage, values, device)
-    for node in stages.nodes[stage]:
-        writer.add(node)
+    for call, nodes in groupby(stages.nodes[stage], _recomputed_call):
+        if call and recomputes:
+            writer.add_recomputed(list(nodes), stages.returned(stage))
+        else:
+            for node in nodes:
+                writer.add(node)
     results = [writer.result(node, with_gradient) for node in stages.returned(stage)]
     writer.graph.output(tuple(results))
     writer.graph.eliminate_dead_code()
@@ -109,6 +118,27 @@ class _Writer:
         else:
             self._new[node] = rewrite(node, args, kwargs, self._device, self._call)
 
+    def add_recomputed(self, nodes: Sequence[fx.Node], returned: Sequence[fx.Node]) -> None:
+        """Writes a call of `torch.utils.checkpoint` of a module that runs `nodes`."""
+        inside = set(nodes)
+        given = [value for node in nodes for value in node.all_input_nodes if value not in inside]
+        given = [value for value in dict.fromkeys(given) if value in self._new]
+        kept = [node for node in nodes if node in returned or not inside.issuperset(node.users)]
+        kept = [node for node in kept if isinstance(node.meta["val"], torch.Tensor)]
+        outer, known = self.graph, self._new
+        self.graph = fx.Graph()
+        self._new = {v: self.graph.placeholder(f"value_{i}") for i, v in enumerate(given)}
+        for node in nodes:
+            self.add(node)
+        self.graph.output(tuple(self._new[node] for node in kept))
+        name = f"recomputed_{len(self.root._modules)}"
+        self.root.add_module(name, fx.GraphModule(nn.Module(), self.graph))
+        self.graph, self._new = outer, known
+        arguments = (outer.get_attr(name), *(known[value] for value in given))
+        called = self._call(checkpoint, arguments, {"use_reentrant": False})
+        for index, node in enumerate(kept):
+            known[node] = self._call(operator.getitem, (called, index), {})
+
     def result(self, node: fx.Node, with_gradient: Set[fx.Node]) -> fx.Node:
         """Returns what leaves the stage for `node`: what is sent must be contiguous."""
         new = self._new[node]
@@ -147,6 +177,10 @@ class _Writer:
                 holder.add_module(part, nn.Module())
             holder = holder.get_submodule(part)
         return holder
+
+
+def _recomputed_call(node: fx.Node) -> int:
+    return record_of(operation_of(node)).recomputed_call
 
 
 def source_line(node: fx.Node) -> str:

@@ -9,6 +9,7 @@ import torch
 from support.exported_models import Case, run_in_processes, train_exported, train_on_emulator
 
 CASES = {
+    1: (Case("mlp", 2),),
     2: (
         Case("mlp", 2),
         Case("mlp", 2, "gpipe"),
@@ -17,7 +18,6 @@ CASES = {
         Case("mlp", 4),
         Case("mlp", 4, "sequential"),
         Case("cnn", 2),
-        Case("transformer", 2),
         Case("transformer", 4),
     ),
     4: (Case("mlp", 4), Case("cnn", 4, "gpipe"), Case("transformer", 4)),
@@ -62,3 +62,19 @@ def test_exported_pipeline_when_trained_then_losses_and_weights_are_the_emulator
     assert weights.keys() == state.keys()
     for name, value in state.items():
         assert torch.equal(weights[name], value), name
+    for result in results:
+        assert all(torch.equal(result["loaded"][name], state[name]) for name in result["loaded"])
+
+
+def schedule_of(trained: Any, num_processes: int, case: Case) -> str:
+    name: str = trained(num_processes, case)[0]["schedule"]
+    return name
+
+
+@pytest.mark.slow
+def test_schedule_when_none_is_named_then_the_strategy_decides(trained: Any) -> None:
+    names = [schedule_of(trained, 2, case) for case in CASES[2][:6]]
+    assert names == [
+        *("Schedule1F1B", "ScheduleGPipe", "Schedule1F1B", "OneByOne"),
+        *("ScheduleInterleaved1F1B", "OneByOne"),
+    ]

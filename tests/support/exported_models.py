@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import socket
+import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -199,6 +200,7 @@ def run_in_processes(
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["poptorch_emu", "poptorch_emu.export.plain"])
     port = free_port()
+    folder = Path(tempfile.mkdtemp(dir=folder))
     processes = [
         context.Process(
             target=_in_process, args=(rank, num_processes, port, work, arguments, folder)
