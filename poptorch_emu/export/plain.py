@@ -174,7 +174,7 @@ def make_schedule(
     if wanted not in KINDS:
         raise ValueError(f"Unknown kind of schedule: {wanted!r}. Choose one of {list(KINDS)}.")
     if not form.is_training:
-        wanted = "gpipe" if len(stages) == 1 else "interleaved"
+        wanted = "gpipe"  # Without backward all kinds are this one.
     elif kind is None and wanted == "1f1b" and len(stages) > 1:
         wanted = "interleaved"
     if wanted == "sequential":
@@ -199,6 +199,11 @@ def _pipelined(
     stages: Sequence[PipelineStage], form: PipelineForm, kind: str, num_micro_batches: int
 ) -> Any:
     """Returns a schedule of PyTorch."""
+    if not form.is_training and len(stages) > 1:
+        raise ValueError(
+            f"PyTorch infers with one stage in each process, but this one has {len(stages)}. Start "
+            f"{len(form.stages)} processes."
+        )
     if kind != "interleaved" and len(stages) > 1:
         raise ValueError(
             f"The schedule {kind!r} runs one stage in each process, but this one has "

@@ -20,6 +20,7 @@ from support.exported_models import (
     train_on_emulator,
 )
 
+import poptorch_emu as poptorch
 from poptorch_emu import emulator
 
 CASE = Case("mlp", 2)
@@ -232,3 +233,56 @@ def test_pipeline_when_stages_are_on_one_gpu_then_trains_nearly_as_the_emulator(
     assert result["losses"] == pytest.approx(losses, rel=1e-4)
     for name, value in result["weights"].items():
         torch.testing.assert_close(value, state[name], rtol=1e-4, atol=1e-5)
+
+
+class Inferred(torch.nn.Module):
+    """Two layers on two IPUs; the output of the first is returned, too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = torch.nn.Linear(4, 4), torch.nn.Linear(4, 3)
+
+    def forward(self, x: torch.Tensor) -> Any:
+        value = self.first(x)
+        poptorch.Block.start("second", ipu_id=1)
+        return self.second(value), value
+
+
+def inference_executor() -> Any:
+    torch.manual_seed(3)
+    options = poptorch.Options().deviceIterations(4).showCompilationProgressBar(False)
+    return poptorch.inferenceModel(Inferred(), options)
+
+
+def infer() -> Any:
+    """Returns the outputs of this process's stages."""
+    executor, rows = inference_executor(), torch.arange(32.0).reshape(8, 4)
+    executor.compile(rows)
+    pipeline = emulator.export_pipeline(executor)
+    own = range(dist.get_rank(), pipeline.num_stages, dist.get_world_size())
+    schedule = pipeline.schedule([pipeline.stage(index, "cpu") for index in own])
+    return pipeline.step(schedule, rows)
+
+
+@pytest.mark.slow
+def test_pipeline_when_model_infers_then_the_last_rank_has_the_outputs(tmp_path: Path) -> None:
+    first, second = run_in_processes(2, infer, (), tmp_path)
+    expected = inference_executor()(torch.arange(32.0).reshape(8, 4))
+    assert first is None
+    assert all(torch.equal(*pair) for pair in zip(second, expected, strict=True))
+
+
+def infer_alone() -> str:
+    try:
+        infer()
+    except ValueError as failure:
+        return str(failure)
+    return ""
+
+
+@pytest.mark.slow
+def test_pipeline_when_model_infers_with_two_stages_in_a_process_then_is_refused(
+    tmp_path: Path,
+) -> None:
+    (said,) = run_in_processes(1, infer_alone, (), tmp_path)
+    assert "one stage in each process, but this one has 2. Start 2 processes" in said
