@@ -1,8 +1,8 @@
 """Time of a step: an exported two-stage pipeline on two processes against the emulator's.
 
 Both do the same updates with two workers of one thread each: the emulator's two, and a process for
-each stage. Rounds of processes take turns; the line shows medians, and the ratio of exported to
-emulated within a round.
+each stage. Rounds of processes take turns; the lines show medians, and the ratio of exported to
+emulated within each round: of the clock on the wall, and of the time that all processors worked.
 """
 
 from __future__ import annotations
@@ -78,29 +78,30 @@ def _exported_step() -> Callable[[], object]:
     return step
 
 
-def _median_seconds(step: Callable[[], object], num_steps: int) -> float:
-    times = []
-    for index in range(num_steps + 3):
+def _seconds(step: Callable[[], object], num_steps: int) -> tuple[float, float]:
+    """Returns the median on the wall, and the mean of this process's processor time."""
+    for _ in range(3):  # The first ones are slower.
+        step()
+    walls, busy = [], time.process_time()
+    for _ in range(num_steps):
         start = time.perf_counter()
         step()
-        if index >= 3:  # The first ones are slower.
-            times.append(time.perf_counter() - start)
-    return statistics.median(times)
+        walls.append(time.perf_counter() - start)
+    return statistics.median(walls), (time.process_time() - busy) / num_steps
 
 
 def _child(candidate: str, num_steps: int) -> None:
     torch.set_num_threads(1)
     if candidate == "emulated":
-        print(_median_seconds(_emulated_step(), num_steps))
+        print(*_seconds(_emulated_step(), num_steps))
         return
     dist.init_process_group("gloo")
-    seconds = _median_seconds(_exported_step(), num_steps)
-    if dist.get_rank() == 0:
-        print(seconds)
+    print(*_seconds(_exported_step(), num_steps))
     dist.destroy_process_group()
 
 
-def _measure(candidate: str, num_steps: int) -> float:
+def _measure(candidate: str, num_steps: int) -> tuple[float, float]:
+    """Returns wall and processor time of a step, in milliseconds, of all its processes."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = str(probe.getsockname()[1])
@@ -113,8 +114,11 @@ def _measure(candidate: str, num_steps: int) -> float:
         )
         for rank in range(1 if candidate == "emulated" else 2)
     ]
-    outputs = [process.communicate()[0] for process in processes]
-    return float(outputs[0].splitlines()[-1])
+    outputs = [process.communicate()[0].split() for process in processes]
+    walls, busy = zip(
+        *([float(word) * 1e3 for word in words[-2:]] for words in outputs), strict=True
+    )
+    return max(walls), sum(busy)
 
 
 def main() -> None:
@@ -131,9 +135,13 @@ def main() -> None:
         (_measure("emulated", options.steps), _measure("exported", options.steps))
         for _ in range(options.rounds)
     ]
-    emulated, exported = (statistics.median(column) for column in zip(*pairs, strict=True))
-    ratios = ", ".join(f"{own / ours:.2f}" for ours, own in pairs)
-    print(f"emulated {emulated * 1e3:.1f} ms, exported {exported * 1e3:.1f} ms; ratios {ratios}")
+    for index, clock in enumerate(("wall", "processors")):
+        emulated, exported = zip(*((e[index], x[index]) for e, x in pairs), strict=True)
+        ratios = [x / e for e, x in zip(emulated, exported, strict=True)]
+        print(
+            f"{clock}: emulated {statistics.median(emulated):.1f} ms, exported "
+            f"{statistics.median(exported):.1f} ms; ratios {', '.join(f'{r:.2f}' for r in ratios)}"
+        )
 
 
 if __name__ == "__main__":
