@@ -7,11 +7,13 @@ last one that depends on all others is the loss; the others are plain reductions
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 from torch import fx
 
 from poptorch_emu.errors import compiler_error
+from poptorch_emu.ir.graph import operation_of, record_of
 from poptorch_emu.log import logger
 from poptorch_emu.trace.known_values import ancestors
 
@@ -62,6 +64,12 @@ def final_loss(nodes: Sequence[fx.Node]) -> int:
             "final loss. Combine them and wrap the result in poptorch.identity_loss."
         )
     return last
+
+
+def note(node: fx.Node) -> None:
+    """Says of the operation behind `node`, in its record, that it computes the loss."""
+    operation = operation_of(node)
+    operation.meta["record"] = replace(record_of(operation), is_loss=True)
 
 
 def warn_of_lost_operations(node: fx.Node) -> None:

@@ -126,6 +126,7 @@ class Forward:
         """
         value, node = self.losses[loss.final_loss([node for _, node in self.losses])]
         loss.warn_of_lost_operations(node)
+        loss.note(node)
         return value
 
     @property
