@@ -29,6 +29,7 @@ from poptorch_emu.ir.graph import Graph, Source, SourceKind
 from poptorch_emu.ir.record import NodeRecord
 from poptorch_emu.trace import refusal, result_types
 from poptorch_emu.trace.host_backed import HostBacked, check_not_written
+from poptorch_emu.trace.index_types import widened
 from poptorch_emu.trace.known_values import known_value
 from poptorch_emu.trace.result_memo import ResultMemo
 
@@ -196,6 +197,9 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 args, kwargs = pytree.tree_map_only(HostBacked, self._upload, (args, kwargs))
             return self._run(func, args, kwargs)
 
+    def _cast(self, value: torch.Tensor, dtype: torch.dtype) -> Any:
+        return self._run(aten._to_copy.default, (value,), {"dtype": dtype})
+
     def _upload(self, constant: HostBacked) -> Any:
         return self._run(aten._to_copy.default, (constant.host,), {"device": IPU})
 
@@ -210,6 +214,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             if known is not None:
                 return self._computed_now(func, known, kwargs)
         refusal.check(func, args, kwargs)
+        args, kwargs = widened(func, args, kwargs, self._cast)
         args, kwargs = self._narrow(func, args, kwargs)
         result = self._result_type(func, args, kwargs)
         if _is_on_ipu(result) or _is_on_ipu(args):

@@ -99,6 +99,18 @@ def _index_fill_(
     return input.copy_(_index_fill(input, dim, index, value))
 
 
+def _one_hot(tensor: torch.Tensor, num_classes: int = -1) -> torch.Tensor:
+    """Takes classes of any integer type."""
+    return F.one_hot(tensor.long(), num_classes)
+
+
+def _take_along_dim(
+    input: torch.Tensor, indices: torch.Tensor, dim: int | None = None, **out: torch.Tensor
+) -> torch.Tensor:
+    """Takes indices of any integer type."""
+    return torch.take_along_dim(input, indices.long(), dim, **out)
+
+
 def _of_complex(transform: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
     """Gives a transform complex numbers.
 
@@ -200,6 +212,9 @@ STATIC_FORMS: dict[Any, Callable[..., Any]] = {
     F.gaussian_nll_loss: _gaussian_nll_loss,
     torch.bincount: _bincount,
     torch.Tensor.bincount: _bincount,
+    F.one_hot: _one_hot,
+    torch.take_along_dim: _take_along_dim,
+    torch.Tensor.take_along_dim: _take_along_dim,
     torch.linalg.matrix_rank: _matrix_rank,
     torch.index_fill: _index_fill,
     torch.Tensor.index_fill: _index_fill,
