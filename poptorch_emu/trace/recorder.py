@@ -29,6 +29,7 @@ from poptorch_emu.ir.graph import Graph, Source, SourceKind
 from poptorch_emu.ir.record import NodeRecord
 from poptorch_emu.trace import refusal, result_types
 from poptorch_emu.trace.host_backed import HostBacked, check_not_written
+from poptorch_emu.trace.host_moves import staying, with_constants
 from poptorch_emu.trace.index_types import widened
 from poptorch_emu.trace.known_values import known_value
 from poptorch_emu.trace.result_memo import ResultMemo
@@ -194,14 +195,16 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         with torch._C.DisableTorchFunction():
             if HostBacked in types:
                 check_not_written(func, args, kwargs)
-                args, kwargs = pytree.tree_map_only(HostBacked, self._upload, (args, kwargs))
+                args, kwargs = pytree.tree_map_only(
+                    HostBacked, lambda constant: self._upload(constant.host), (args, kwargs)
+                )
             return self._run(func, args, kwargs)
 
     def _cast(self, value: torch.Tensor, dtype: torch.dtype) -> Any:
         return self._run(aten._to_copy.default, (value,), {"dtype": dtype})
 
-    def _upload(self, constant: HostBacked) -> Any:
-        return self._run(aten._to_copy.default, (constant.host,), {"device": IPU})
+    def _upload(self, constant: torch.Tensor) -> Any:
+        return self._run(aten._to_copy.default, (constant,), {"device": IPU})
 
     def _run(self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         if _is_host_only(args, kwargs):
@@ -213,10 +216,15 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             known = self._known_arguments(args)
             if known is not None:
                 return self._computed_now(func, known, kwargs)
-        refusal.check(func, args, kwargs)
+        refusal.check(func, args)
+        args, kwargs = staying(func, args, kwargs)
         args, kwargs = widened(func, args, kwargs, self._cast)
         args, kwargs = self._narrow(func, args, kwargs)
-        result = self._result_type(func, args, kwargs)
+        try:
+            result = self._result_type(func, args, kwargs)
+        except FakeTensorDeviceMismatchError:
+            args, kwargs = with_constants(func, args, kwargs, self._upload)
+            result = self._result_type(func, args, kwargs)
         if _is_on_ipu(result) or _is_on_ipu(args):
             self._append(_recorded_as(func, args), args, kwargs, result)
         return result
@@ -233,8 +241,6 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             raise refusal.reads_value(func) from cause
         except DynamicOutputShapeException as cause:
             raise refusal.data_dependent(func) from cause
-        except FakeTensorDeviceMismatchError as cause:
-            raise refusal.foreign_tensor(_on_host((args, kwargs))) from cause
         except (NotImplementedError, UnsupportedOperatorException) as cause:
             try:
                 return result_types.infer(func, args, kwargs, IPU)
@@ -364,15 +370,6 @@ def _is_on_ipu(values: Any) -> bool:
 def _device_of(tensor: torch.Tensor) -> torch.device:
     """Returns the device, of a fake without the dispatch that `tensor.device` would be."""
     return tensor.fake_device if isinstance(tensor, FakeTensor) else tensor.device
-
-
-def _on_host(values: Any) -> torch.Tensor:
-    """Returns the tensor that is not on the IPU."""
-    return next(
-        value
-        for value in pytree.tree_iter(values)
-        if isinstance(value, torch.Tensor) and value.device.type != "ipu"
-    )
 
 
 def _recorded_as(func: Any, args: tuple[Any, ...]) -> Any:

@@ -15,7 +15,7 @@ import torch.nn.functional as F  # noqa: N812
 from torch._subclasses.fake_tensor import FakeTensor
 
 from poptorch_emu.errors import compiler_error
-from poptorch_emu.trace import dynamic_slices, refusal
+from poptorch_emu.trace import dynamic_slices, host_moves, refusal
 from poptorch_emu.trace.source_line import user_source
 
 
@@ -224,6 +224,8 @@ STATIC_FORMS: dict[Any, Callable[..., Any]] = {
     torch.Tensor.__getitem__: dynamic_slices.take,
     torch.Tensor.__setitem__: dynamic_slices.put,
     torch.Tensor.__array__: _array,
+    torch.Tensor.cpu: host_moves.cpu,
+    torch.Tensor.to: host_moves.to,
     torch.Tensor.data.__set__: _set_data,  # type: ignore[attr-defined]
     torch.Tensor.numpy: _numpy,
     torch.Tensor.roll: _roll,

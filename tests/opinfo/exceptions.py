@@ -36,7 +36,6 @@ BINS = Reason(
     "`minlength=` the number of bins",
 )
 SPARSE = Reason("sparse tensor", "is not a dense tensor", "dense tensors")
-MOVE_TO_CPU = Reason("moves to the CPU", "Illegal move to CPU", "the tensor as an output")
 LAZY = Reason(
     "uninitialised parameter", "is not initialised yet", "one call of the model on the CPU first"
 )
@@ -91,7 +90,6 @@ REFUSED: dict[str, tuple[Reason, ...]] = {
     "nonzero": (DYNAMIC_SHAPE,),
     "repeat_interleave": (DYNAMIC_SHAPE,),
     "tensor_split": (DYNAMIC_SHAPE,),
-    "to": (MOVE_TO_CPU,),
     "to_sparse": (SPARSE,),
     "unique": (DYNAMIC_SHAPE,),
     "unique_consecutive": (DYNAMIC_SHAPE,),
