@@ -165,7 +165,11 @@ class Options(ReportingOptions):
         return self
 
     def broadcastBuffers(self, broadcast_buffers: bool = True) -> Options:
-        """Says whether replicas agree on buffers; writing them needs `False` (exact)."""
+        """Says whether replicas agree on buffers (exact).
+
+        Where nobody says so, a model that writes buffers gets a warning and runs as with `False`;
+        with `True` it is refused, as PopTorch does in both cases.
+        """
         self.set(broadcast_buffers=broadcast_buffers)
         return self
 
