@@ -307,8 +307,7 @@ class _Tracer:
 
     def find_losses(self) -> list[tuple[torch.Tensor, fx.Node]]:
         """Returns the marked losses that were recorded."""
-        marks = [(value, self.recorder.find(value)) for value in loss.take_marks()]
-        return [(value, node) for value, node in marks if node is not None]
+        return loss.take_losses(self.recorder.find)
 
     def run_backward(
         self, value: torch.Tensor, trainable: dict[str, torch.Tensor], seed: Seed

@@ -52,11 +52,6 @@ NO_SUCH_TYPE = Reason(
 COMPLEX_OUT = Reason(
     "`out=` that must be complex", NO_SUCH_TYPE.words, "the result that is returned"
 )
-CLASS_WEIGHTS = Reason(
-    "class weights of a loss",
-    'Parameter "weight" is unsupported',
-    '`reduction="none"` times `weight[target]`, reduced in `poptorch.identity_loss`',
-)
 CTC_NOT_REDUCED = Reason(
     "CTC loss that is not reduced",
     'CTCLoss with reduction="none"',
@@ -100,12 +95,8 @@ REFUSED: dict[str, tuple[Reason, ...]] = {
     "native_batch_norm": (EVALUATION_GRADIENT,),
     "_native_batch_norm_legit": (EVALUATION_GRADIENT,),
     "_batch_norm_with_update": (EVALUATION_GRADIENT,),
-    "nn.functional.cross_entropy": (CLASS_WEIGHTS,),
     "nn.functional.ctc_loss": (CTC_NOT_REDUCED,),
-    "nn.functional.nll_loss": (CLASS_WEIGHTS,),
     "nn.modules.loss.CTCLoss": (CTC_NOT_REDUCED, CTC_CONCATENATED),
-    "nn.modules.loss.CrossEntropyLoss": (CLASS_WEIGHTS,),
-    "nn.modules.loss.NLLLoss": (CLASS_WEIGHTS,),
     **dict.fromkeys(("bfloat16", "cdouble", "cfloat", "chalf"), (NO_SUCH_TYPE,)),
     **dict.fromkeys(_COMPLEX_RESULTS, (COMPLEX_OUT,)),
     "nn.modules.conv.LazyConv1d": (LAZY,),
