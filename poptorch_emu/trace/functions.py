@@ -16,6 +16,7 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import _disable_current_modes
 
 from poptorch_emu.log import logger
+from poptorch_emu.trace import library_operators
 from poptorch_emu.trace.autocast import Autocast
 from poptorch_emu.trace.loss_functions import LOSS_FUNCTIONS, call_loss
 from poptorch_emu.trace.recorder import IPU
@@ -75,6 +76,8 @@ class FunctionMode(TorchFunctionMode):
             return _constant(*args, **kwargs)
         if func in LOSS_FUNCTIONS:
             return call_loss(func, args, kwargs)
+        if library_operators.takes(func, args, kwargs):
+            return library_operators.call(func, args, kwargs)
         return STATIC_FORMS.get(func, func)(*args, **kwargs)
 
 

@@ -68,23 +68,34 @@ def with_constants(
         Error: one would be changed or trained, or has no value while the model is traced.
     """
 
-    def replace(value: torch.Tensor) -> torch.Tensor:
-        if value.device.type == "ipu":
-            return value
-        error = refusal.foreign_tensor(value)
-        if isinstance(value, FakeTensor) or value.requires_grad:
-            raise error
-        tolerate("constant", error, _CONSTANT)
-        return upload(value)
-
     named = dict(zip((p.name for p in func._schema.arguments), args, strict=False)) | dict(kwargs)
     for parameter in func._schema.arguments:
         value = named.get(parameter.name)
         is_written = parameter.alias_info is not None and parameter.alias_info.is_write
         if is_written and isinstance(value, torch.Tensor) and value.device.type != "ipu":
             raise refusal.foreign_tensor(value)
-    new_args, new_kwargs = pytree.tree_map_only(torch.Tensor, replace, (args, dict(kwargs)))
+    new_args, new_kwargs = pytree.tree_map_only(
+        torch.Tensor, lambda value: uploaded(value, upload), (args, dict(kwargs))
+    )
     return new_args, new_kwargs
+
+
+def uploaded(
+    value: torch.Tensor,
+    upload: Callable[[torch.Tensor], torch.Tensor] = lambda value: value.to(_IPU),
+) -> torch.Tensor:
+    """Returns `upload` of a tensor of the host, and others as they are.
+
+    Raises:
+        Error: the tensor would be trained, or has no value while the model is traced.
+    """
+    if value.device.type == "ipu":
+        return value
+    error = refusal.foreign_tensor(value)
+    if isinstance(value, FakeTensor) or value.requires_grad:
+        raise error
+    tolerate("constant", error, _CONSTANT)
+    return upload(value)
 
 
 def _is_cpu(value: Any) -> bool:
