@@ -211,7 +211,9 @@ class _Tracer:
         self.memo = ResultMemo(IPU, forms)
         self.recorder = Recorder(self.graph, self._origin, Narrowing(), self.memo)
         self._fakes = FakeMaker(IPU)
-        self.regions = regions.Recording(self.recorder, self.fake_mode, config.is_training)
+        self.regions = regions.Recording(
+            self.recorder, self.fake_mode, config.is_training, config.replication_factor
+        )
         self.stages = StageResolver(config.strategy)
         self.modules: list[str] = []
         self._num_inputs = 0
