@@ -204,6 +204,9 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return self._run(aten._to_copy.default, (value,), {"dtype": dtype})
 
     def _upload(self, constant: torch.Tensor) -> Any:
+        if type(constant) is not torch.Tensor:
+            with _disable_current_modes():
+                constant = constant.as_subclass(torch.Tensor)
         return self._run(aten._to_copy.default, (constant,), {"device": IPU})
 
     def _run(self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
@@ -222,7 +225,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         args, kwargs = self._narrow(func, args, kwargs)
         try:
             result = self._result_type(func, args, kwargs)
-        except FakeTensorDeviceMismatchError:
+        except (FakeTensorDeviceMismatchError, TypeError):  # The second one of subclasses.
             args, kwargs = with_constants(func, args, kwargs, self._upload)
             result = self._result_type(func, args, kwargs)
         if _is_on_ipu(result) or _is_on_ipu(args):

@@ -57,6 +57,7 @@ from poptorch_emu.trace.seed import Seed, first_gradient
 from poptorch_emu.trace.source_line import user_source
 from poptorch_emu.trace.stages import StageResolver
 from poptorch_emu.trace.static_settings import static_settings
+from poptorch_emu.trace.subclasses import made_in_forward
 
 _UNSCALED = Seed()
 
@@ -237,6 +238,7 @@ class _Tracer:
             stack.enter_context(torch.enable_grad())
             stack.enter_context(casts_mixed_types())
             stack.enter_context(static_settings())
+            stack.enter_context(made_in_forward())
             stack.enter_context(checkpoints.marks_checkpointed_calls())
             stack.enter_context(without_log_of_failures())
             tolerance.start()
