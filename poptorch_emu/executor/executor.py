@@ -131,7 +131,7 @@ class PoplarExecutor(Attachment, RandomState, Inspection):
     @one_at_a_time
     def compile(self, *args: Any, **kwargs: Any) -> None:
         """Compiles for these arguments without running (exact)."""
-        arguments = self._args_parser.bind(args, kwargs)
+        arguments = self._args_parser(args, kwargs)
         self._warn_about_strides(arguments)
         if self._executable is not None:
             logger.warning("Call to compile() ignored: the executable is already compiled")
@@ -225,7 +225,7 @@ class PoplarExecutor(Attachment, RandomState, Inspection):
             "Trying to run a model on an offline device (ConnectionType.Never): only "
             "`model.compile(inputs)` is possible. Choose another connection type to run."
         )
-        arguments = self._args_parser.bind(args, kwargs)
+        arguments = self._args_parser(args, kwargs)
         self._warn_about_strides(arguments)
         if self._executable is None:
             self._compile(arguments)

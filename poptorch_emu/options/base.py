@@ -81,7 +81,18 @@ class Freezable:
             )
 
 
-class OptionsDict(Freezable):
+class _WithOldNames(type):
+    """The class of classes that answer to names of an older release, without listing them."""
+
+    _old_names: Mapping[str, str]
+
+    def __getattr__(cls, name: str) -> Any:
+        if name in cls._old_names:
+            return getattr(cls, cls._old_names[name])
+        raise AttributeError(f"type object {cls.__name__!r} has no attribute {name!r}")
+
+
+class OptionsDict(Freezable, metaclass=_WithOldNames):
     """Named values that are read, and set with a check of their type, as attributes (exact).
 
     A subclass creates its private attributes *before* it calls this constructor; afterwards no

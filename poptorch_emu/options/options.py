@@ -202,6 +202,7 @@ class Options(ReportingOptions):
     def _anchor_mode(
         self, anchor_mode: OutputMode, anchor_return_period: int | None = None
     ) -> Options:
+        """Sets which outputs of a step reach the host, by the name of release 2 (exact)."""
         return self.outputMode(anchor_mode, anchor_return_period)
 
     def defaultOutputMode(self) -> bool:
