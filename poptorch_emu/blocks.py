@@ -72,9 +72,7 @@ class Block(torch.nn.Module):
         reset_auto_id()
 
 
-def _checked(
-    user_id: str | int | None, ipu_id: int | None
-) -> tuple[str | int | None, int | None]:
+def _checked(user_id: str | int | None, ipu_id: int | None) -> tuple[str | int | None, int | None]:
     """Returns both, the IPU as a plain int.
 
     Raises:
