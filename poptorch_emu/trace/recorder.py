@@ -244,6 +244,11 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             raise refusal.reads_value(func) from cause
         except DynamicOutputShapeException as cause:
             raise refusal.data_dependent(func) from cause
+        except TypeError:
+            if not _has_empty((args, kwargs)):
+                raise
+            # PyTorch's rules for the sizes of empty tensors fail in their own checks.
+            return result_types.infer(func, args, kwargs, IPU)
         except (NotImplementedError, UnsupportedOperatorException) as cause:
             try:
                 return result_types.infer(func, args, kwargs, IPU)
@@ -362,6 +367,12 @@ def _with_device_index(kwargs: Mapping[str, Any]) -> dict[str, Any]:
     if isinstance(device, torch.device) and device.type == "ipu" and device.index is None:
         return {**kwargs, "device": IPU}
     return dict(kwargs)
+
+
+def _has_empty(values: Any) -> bool:
+    """Returns whether a tensor among the arguments has no element."""
+    leaves = pytree.tree_leaves(values)
+    return any(isinstance(value, torch.Tensor) and value.numel() == 0 for value in leaves)
 
 
 def _is_on_ipu(values: Any) -> bool:
