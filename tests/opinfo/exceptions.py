@@ -180,3 +180,37 @@ def refusal_of(name: str, message: str) -> str:
     """Returns why `name` may be refused with this message; "" if it may not."""
     reasons = REFUSED.get(name, ())
     return next((reason.name for reason in reasons if reason.words in message), "")
+
+
+# Models of the `transformers` package, by what they do with values, and what to do about it.
+MODELS_THAT_READ = (
+    (
+        "Informer, Mixtral",
+        "nothing is refused: the rows of each expert are found by a mask, every expert sees "
+        "all tokens",
+        "as they are",
+    ),
+    (
+        "Longformer",
+        "reads whether a token has global attention",
+        "leave `attention_mask` out (as a constant it is known) and have no global tokens, as"
+        " in `LongformerForMaskedLM`; classification, which makes its first token global, is "
+        "refused",
+    ),
+    (
+        "Wav2Vec2ForCTC",
+        "reads the largest label to check it",
+        "call it without `labels`, and take `torch.nn.functional.ctc_loss` of its logits in "
+        "your own module",
+    ),
+    (
+        "XLM",
+        "asserts that no text is longer than its axis",
+        "`python -O`, which leaves assertions out",
+    ),
+    (
+        "DeBERTa, classification",
+        "picks the rows that have a label",
+        '`config.problem_type = "single_label_classification"`',
+    ),
+)
