@@ -21,6 +21,8 @@ from poptorch_emu.trace.source_line import user_source
 Result = torch.Tensor | tuple[torch.Tensor, torch.Tensor]
 # Of (values, index of the same shape, axis, size of the result's axis).
 Reduction = Callable[[torch.Tensor, torch.Tensor, int, int], Any]
+# Of (`out`, a reduction's result, how many values were reduced); writes to `out`.
+Merge = Callable[[torch.Tensor, Any, int], Any]
 
 
 def _sum(src: torch.Tensor, index: torch.Tensor, dim: int, size: int) -> torch.Tensor:
@@ -68,7 +70,27 @@ def _filled(like: torch.Tensor, dim: int, size: int, value: int) -> torch.Tensor
     return like.new_full(shape, value)
 
 
-def _scatter(reduction: Reduction) -> Callable[..., Result]:
+def _better(is_better: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]) -> Merge:
+    """Returns what joins smallest or largest values, with their positions, to those in `out`."""
+
+    def merge(out: torch.Tensor, result: Any, length: int) -> tuple[torch.Tensor, torch.Tensor]:
+        value, first = result
+        wins = (first < length) & is_better(value, out)
+        return out.copy_(torch.where(wins, value, out)), first.masked_fill(~wins, length)
+
+    return merge
+
+
+# How results join what is in `out`, where the operator is given one.
+_MERGES: dict[str, Merge] = {
+    "sum": lambda out, result, _: out.add_(result),
+    "mul": lambda out, result, _: out.mul_(result),
+    "min": _better(torch.lt),
+    "max": _better(torch.gt),
+}
+
+
+def _scatter(reduction: Reduction, merge: Merge | None) -> Callable[..., Result]:
     def run(
         src: torch.Tensor,
         index: torch.Tensor,
@@ -76,14 +98,16 @@ def _scatter(reduction: Reduction) -> Callable[..., Result]:
         out: torch.Tensor | None = None,
         dim_size: int | None = None,
     ) -> Any:
-        _refuse(out)
+        if merge is None:
+            _refuse(out)
         dim = dim % src.dim()
         if index.dim() == 1:
             index = index.reshape([-1 if axis == dim else 1 for axis in range(src.dim())])
         while index.dim() < src.dim():
             index = index.unsqueeze(-1)
-        size = _size(index, dim_size)
-        return reduction(src, index.expand(src.shape), dim, size)
+        size = _size(index, dim_size) if out is None else out.size(dim)
+        result = reduction(src, index.expand(src.shape), dim, size)
+        return result if out is None or merge is None else merge(out, result, src.size(dim))
 
     return run
 
@@ -183,7 +207,10 @@ _REDUCTIONS = {
 }
 
 SCATTER_FORMS: dict[str, Callable[..., Any]] = {
-    **{f"torch_scatter::scatter_{name}": _scatter(r) for name, r in _REDUCTIONS.items()},
+    **{
+        f"torch_scatter::scatter_{name}": _scatter(r, _MERGES.get(name))
+        for name, r in _REDUCTIONS.items()
+    },
     **{f"torch_scatter::segment_{name}_coo": _segment_coo(r) for name, r in _REDUCTIONS.items()},
     **{f"torch_scatter::segment_{name}_csr": _segment_csr(r) for name, r in _REDUCTIONS.items()},
     "torch_scatter::gather_coo": _gather_coo,

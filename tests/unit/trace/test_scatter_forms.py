@@ -96,6 +96,15 @@ def test_gather_when_by_index_then_equals_selection() -> None:
     torch.testing.assert_close(form("gather_coo")(src, SORTED), src[SORTED])
 
 
-def test_out_when_given_then_refused_with_the_way_out() -> None:
+def test_out_when_given_then_holds_values_that_count_too() -> None:
+    out = torch.tensor([5.0, 0.0, 1.5])
+    src, index = torch.tensor([1.0, 2.0, 3.0]), torch.tensor([0, 2, 2])
+    value, at = form("scatter_max")(src, index, 0, out, None)
+    assert value is out and value.tolist() == [5.0, 0.0, 3.0]
+    assert at.tolist() == [3, 3, 2]
+    assert form("scatter_sum")(src, index, 0, out, None).tolist() == [6.0, 0.0, 8.0]
+
+
+def test_out_when_it_cannot_be_joined_then_refused_with_the_way_out() -> None:
     with pytest.raises(Error, match="is given `out`.*Leave it out"):
-        form("scatter_sum")(torch.ones(3), torch.zeros(3, dtype=int), 0, torch.ones(2), None)
+        form("segment_sum_coo")(torch.ones(3), torch.zeros(3, dtype=int), torch.ones(2), None)
