@@ -84,11 +84,11 @@ class PoplarExecutor:
         Raises:
             Error: the arguments are not those the model was compiled for, or the device failed.
         """
-        return self._on_device.run(partial(self._args_parser.bind, args, kwargs))
+        return self._on_device.run(partial(self._args_parser, args, kwargs))
 
     def compile(self, *args: Any, **kwargs: Any) -> None:
         """Compiles for these arguments without running (exact)."""
-        self._on_device.compile(partial(self._args_parser.bind, args, kwargs))
+        self._on_device.compile(partial(self._args_parser, args, kwargs))
 
     def compileAndExport(
         self, filename: str | Path, *args: Any, export_model: bool = True, **kwargs: Any
@@ -353,7 +353,7 @@ class PoplarExecutor:
 
     def _stream(self, args: Any, kwargs: Any, max_unread: int) -> ResultStream:
         """Begins a call whose results are read while it runs."""
-        return self._on_device.stream(partial(self._args_parser.bind, args, kwargs), max_unread)
+        return self._on_device.stream(partial(self._args_parser, args, kwargs), max_unread)
 
 
 def give_optimizer_state(executor: PoplarExecutor, state: dict[str, Any]) -> None:

@@ -165,7 +165,11 @@ class Options(ReportingOptions):
         return self
 
     def broadcastBuffers(self, broadcast_buffers: bool = True) -> Options:
-        """Says whether replicas agree on buffers; writing them needs `False` (exact)."""
+        """Says whether replicas agree on buffers (exact).
+
+        Where nobody says so, a model that writes buffers gets a warning and runs as with `False`;
+        with `True` it is refused, as PopTorch does in both cases.
+        """
         self.set(broadcast_buffers=broadcast_buffers)
         return self
 
@@ -198,6 +202,7 @@ class Options(ReportingOptions):
     def _anchor_mode(
         self, anchor_mode: OutputMode, anchor_return_period: int | None = None
     ) -> Options:
+        """Sets which outputs of a step reach the host, by the name of release 2 (exact)."""
         return self.outputMode(anchor_mode, anchor_return_period)
 
     def defaultOutputMode(self) -> bool:

@@ -60,6 +60,11 @@ class Arguments:
 class Signature:
     """The parameters of a model's `forward`, taken before the model is wrapped."""
 
+    _ordinary: Sequence[inspect.Parameter]
+    _keyword_only: Sequence[inspect.Parameter]
+    _rest: str | None
+    _keywords: str | None
+
     def __init__(self, forward: Callable[..., Any]) -> None:
         parameters = inspect.signature(forward).parameters.values()
         kinds = inspect.Parameter

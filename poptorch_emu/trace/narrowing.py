@@ -82,6 +82,20 @@ class Narrowing:
             )
 
 
+def type_on_device(dtype: torch.dtype) -> torch.dtype:
+    """Returns the type that an input, a parameter or a buffer of type `dtype` has on the device.
+
+    Raises:
+        Error: there is none.
+    """
+    if dtype in UNSUPPORTED:
+        raise compiler_error(
+            f"Unsupported tensor input type from pytorch: {dtype}. Please cast to torch.float32 or "
+            "torch.float16 before the tensor goes to the device."
+        )
+    return torch.float32 if dtype is torch.float64 else dtype
+
+
 def warn_of_constants(graph: Graph, downgraded: Container[Source]) -> None:
     """Says which parameters and buffers that are read cannot change any more."""
     for node in graph.sources:

@@ -29,6 +29,8 @@ from poptorch_emu.ir.graph import Graph, Source, SourceKind
 from poptorch_emu.ir.record import NodeRecord
 from poptorch_emu.trace import refusal, result_types
 from poptorch_emu.trace.host_backed import HostBacked, check_not_written
+from poptorch_emu.trace.host_moves import staying, with_constants
+from poptorch_emu.trace.index_types import widened
 from poptorch_emu.trace.known_values import known_value
 from poptorch_emu.trace.result_memo import ResultMemo
 
@@ -193,11 +195,19 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         with torch._C.DisableTorchFunction():
             if HostBacked in types:
                 check_not_written(func, args, kwargs)
-                args, kwargs = pytree.tree_map_only(HostBacked, self._upload, (args, kwargs))
+                args, kwargs = pytree.tree_map_only(
+                    HostBacked, lambda constant: self._upload(constant.host), (args, kwargs)
+                )
             return self._run(func, args, kwargs)
 
-    def _upload(self, constant: HostBacked) -> Any:
-        return self._run(aten._to_copy.default, (constant.host,), {"device": IPU})
+    def _cast(self, value: torch.Tensor, dtype: torch.dtype) -> Any:
+        return self._run(aten._to_copy.default, (value,), {"dtype": dtype})
+
+    def _upload(self, constant: torch.Tensor) -> Any:
+        if type(constant) is not torch.Tensor:
+            with _disable_current_modes():
+                constant = constant.as_subclass(torch.Tensor)
+        return self._run(aten._to_copy.default, (constant,), {"device": IPU})
 
     def _run(self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         if _is_host_only(args, kwargs):
@@ -209,9 +219,15 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             known = self._known_arguments(args)
             if known is not None:
                 return self._computed_now(func, known, kwargs)
-        refusal.check(func, args, kwargs)
+        refusal.check(func, args)
+        args, kwargs = staying(func, args, kwargs)
+        args, kwargs = widened(func, args, kwargs, self._cast)
         args, kwargs = self._narrow(func, args, kwargs)
-        result = self._result_type(func, args, kwargs)
+        try:
+            result = self._result_type(func, args, kwargs)
+        except (FakeTensorDeviceMismatchError, TypeError):  # The second one of subclasses.
+            args, kwargs = with_constants(func, args, kwargs, self._upload)
+            result = self._result_type(func, args, kwargs)
         if _is_on_ipu(result) or _is_on_ipu(args):
             self._append(_recorded_as(func, args), args, kwargs, result)
         return result
@@ -228,8 +244,11 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             raise refusal.reads_value(func) from cause
         except DynamicOutputShapeException as cause:
             raise refusal.data_dependent(func) from cause
-        except FakeTensorDeviceMismatchError as cause:
-            raise refusal.foreign_tensor(_on_host((args, kwargs))) from cause
+        except TypeError:
+            if not _has_empty((args, kwargs)):
+                raise
+            # PyTorch's rules for the sizes of empty tensors fail in their own checks.
+            return result_types.infer(func, args, kwargs, IPU)
         except (NotImplementedError, UnsupportedOperatorException) as cause:
             try:
                 return result_types.infer(func, args, kwargs, IPU)
@@ -350,6 +369,12 @@ def _with_device_index(kwargs: Mapping[str, Any]) -> dict[str, Any]:
     return dict(kwargs)
 
 
+def _has_empty(values: Any) -> bool:
+    """Returns whether a tensor among the arguments has no element."""
+    leaves = pytree.tree_leaves(values)
+    return any(isinstance(value, torch.Tensor) and value.numel() == 0 for value in leaves)
+
+
 def _is_on_ipu(values: Any) -> bool:
     if isinstance(values, torch.Tensor):
         return _device_of(values).type == "ipu"
@@ -359,15 +384,6 @@ def _is_on_ipu(values: Any) -> bool:
 def _device_of(tensor: torch.Tensor) -> torch.device:
     """Returns the device, of a fake without the dispatch that `tensor.device` would be."""
     return tensor.fake_device if isinstance(tensor, FakeTensor) else tensor.device
-
-
-def _on_host(values: Any) -> torch.Tensor:
-    """Returns the tensor that is not on the IPU."""
-    return next(
-        value
-        for value in pytree.tree_iter(values)
-        if isinstance(value, torch.Tensor) and value.device.type != "ipu"
-    )
 
 
 def _recorded_as(func: Any, args: tuple[Any, ...]) -> Any:
