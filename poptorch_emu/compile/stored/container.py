@@ -20,7 +20,7 @@ import torch
 from poptorch_emu.errors import Error, make_error
 from poptorch_emu.version import __version__
 
-_MAGIC = b"poptorch_emu\r\n"
+_MAGIC = b"POPEMU\r\n"
 _LAYOUT = 5
 # Magic word, version of the layout, length of the header, length of the sections.
 _LENGTHS = struct.Struct("<8sIIQ")
