@@ -129,6 +129,20 @@ def _narrowed_integers(value: torch.Tensor) -> torch.Tensor:
     return value
 
 
+def type_on_ipu(dtype: torch.dtype) -> torch.dtype:
+    """Returns the type that an input, parameter or buffer has on the device.
+
+    Raises:
+        Error: the device has none for it.
+    """
+    if dtype in UNSUPPORTED:
+        raise compiler_error(
+            f"Unsupported tensor input type from pytorch: {dtype}. Please cast to "
+            "torch.float32 or torch.float16 before the tensor goes to the device."
+        )
+    return torch.float32 if dtype is torch.float64 else dtype
+
+
 def refuse(dtype: Any) -> None:
     """Raises an `Error` if `dtype` is a type that the device does not have."""
     if isinstance(dtype, torch.dtype) and dtype in UNSUPPORTED:

@@ -117,6 +117,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         origin: Callable[[], NodeRecord],
         narrow: Callable[[Any, tuple[Any, ...], Mapping[str, Any]], Arguments] = as_given,
         memo: ResultMemo | None = None,
+        check_constant: Callable[[torch.Tensor], None] = lambda _: None,
     ) -> None:
         """Records into `graph`.
 
@@ -125,12 +126,14 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             origin: says where the operation that is being recorded belongs.
             narrow: changes the arguments of an operation before it runs.
             memo: what is known about results; a new one knows nothing.
+            check_constant: raises for a tensor of the host that may be no constant.
         """
         super().__init__()  # type: ignore[no-untyped-call]
         self._narrow = narrow
         self.origin = origin
         self._scopes = [Scope(graph)]
         self._memo = memo or ResultMemo(IPU)
+        self._check_constant = check_constant
         # A tensor on the host becomes another constant when it has been changed since.
         self._version_of: dict[int, int | None] = {}
 
@@ -197,6 +200,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return self._run(func, args, kwargs)
 
     def _upload(self, constant: HostBacked) -> Any:
+        self._check_constant(constant)
         return self._run(aten._to_copy.default, (constant.host,), {"device": IPU})
 
     def _run(self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
@@ -268,6 +272,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self, value: torch.Tensor, fake: torch.Tensor, record: NodeRecord
     ) -> fx.Node:
         """Makes `fake` a constant of the outermost graph; a region captures it when it reads it."""
+        self._check_constant(value)
         outermost = self._scopes[0]
         name = str(len(outermost.graph.constants))
         # A copy: the user's code may go on to change the tensor while it is traced.

@@ -18,7 +18,6 @@ from torch import fx
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 from poptorch_emu.config import CompileConfig
-from poptorch_emu.errors import compiler_error
 from poptorch_emu.ir.graph import Graph, Sink, SinkKind, Source, SourceKind
 from poptorch_emu.ir.record import BlockPlace, NodeRecord, Phase
 from poptorch_emu.log import logger
@@ -36,9 +35,9 @@ from poptorch_emu.trace.module_state import (
     warn_of_shared_memory,
 )
 from poptorch_emu.trace.narrowing import (
-    UNSUPPORTED,
     Narrowing,
     narrowed_constant,
+    type_on_ipu,
     warn_of_constants,
 )
 from poptorch_emu.trace.recorder import IPU, Recorder
@@ -49,11 +48,9 @@ from poptorch_emu.trace.seed import Seed, first_gradient
 from poptorch_emu.trace.source_line import user_source
 from poptorch_emu.trace.stages import StageResolver
 from poptorch_emu.trace.static_settings import static_settings
+from poptorch_emu.trace.trained_tensors import TrainedTensors
 
 _UNSCALED = Seed()
-
-# Source: PopTorch's numeric types; the device has no 64-bit floating point.
-_NARROW = {torch.float64: torch.float32}
 
 # From a function of each input tensor to the positional and the keyword arguments of a call.
 ArgumentsOf = Callable[
@@ -204,7 +201,10 @@ class _Tracer:
         self.fake_mode = FakeTensorMode(allow_non_fake_inputs=True)
         self.fake_mode.cache_enabled = False  # The recorder has a memory of its own.
         self.memo = ResultMemo(IPU, forms)
-        self.recorder = Recorder(self.graph, self._origin, Narrowing(), self.memo)
+        self._trained = TrainedTensors()
+        self.recorder = Recorder(
+            self.graph, self._origin, Narrowing(), self.memo, self._trained.check
+        )
         self._fakes = FakeMaker(IPU)
         self.regions = regions.Recording(self.recorder, self.fake_mode, config.is_training)
         self.stages = StageResolver(config.strategy)
@@ -225,8 +225,9 @@ class _Tracer:
             stack.enter_context(blocks.tracing(self.stages))
             stack.enter_context(regions.recording(self.regions))
             stack.enter_context(scopes.closing())
-            stack.enter_context(torch.autograd.set_multithreading_enabled(False))
+            # In this order: leaving inference mode allows autograd threads of its own again.
             stack.enter_context(torch.inference_mode(False))
+            stack.enter_context(torch.autograd.set_multithreading_enabled(False))
             stack.enter_context(torch.enable_grad())
             stack.enter_context(casts_mixed_types())
             stack.enter_context(static_settings())
@@ -255,6 +256,7 @@ class _Tracer:
             fake._is_param = True
             if self.config.is_training:
                 keep_hooks(tensor, fake)
+                self._trained.add(tensor)
         self.recorder.add_source(source, fake, NodeRecord())
         return fake
 
@@ -333,13 +335,7 @@ class _Tracer:
         return results
 
     def _fake_like(self, value: torch.Tensor) -> torch.Tensor:
-        if value.dtype in UNSUPPORTED:
-            raise compiler_error(
-                f"Unsupported tensor input type from pytorch: {value.dtype}. Please cast to "
-                "torch.float32 or torch.float16 before the tensor goes to the device."
-            )
-        dtype = _NARROW.get(value.dtype, value.dtype)
-        like = torch.empty(value.shape, dtype=dtype, device="meta")
+        like = torch.empty(value.shape, dtype=type_on_ipu(value.dtype), device="meta")
         return self._fakes.wrap(self.fake_mode, like)
 
     def _origin(self) -> NodeRecord:
