@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import datetime
 import functools
 import threading
@@ -25,6 +26,11 @@ Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
 
 NOT_COMPILED = "Model has not been compiled or has been destroyed."
+_NO_PICKLE = (
+    "A wrapped model holds a device: it cannot be pickled, nor copied once it is compiled. Use "
+    "save() and poptorch.load() for all of it, state_dict() for its weights, or copy or pickle the "
+    "module, which is its attribute 'model'."
+)
 
 
 class Turn:
@@ -93,6 +99,27 @@ class ExecutorState:
     _anchored: dict[str, torch.Tensor]
     _spans: tuple[Spans, Spans]
     _end_profile: Callable[[], object]
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """Refuses to be pickled.
+
+        Raises:
+            TypeError: always; the message says what to do instead.
+        """
+        raise TypeError(_NO_PICKLE)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+        """Returns a wrapper of a copy of the model, as long as nothing is compiled.
+
+        Raises:
+            TypeError: the model is compiled.
+        """
+        if self._executable is not None:
+            raise TypeError(_NO_PICKLE)
+        twin = type(self).__new__(type(self))
+        memo[id(self)] = twin
+        vars(twin).update(copy.deepcopy(vars(self), memo))
+        return twin
 
     def _compiled(self) -> Executable:
         if self._executable is None:

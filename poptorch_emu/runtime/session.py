@@ -125,7 +125,7 @@ class Session:
     def set_seed(self, seed: int | None) -> None:
         """Starts the random numbers again; without a seed, at a place nobody can foresee."""
         chosen = int.from_bytes(os.urandom(7), "little") if seed is None else seed
-        self._executor.set_seed(chosen)
+        self._executor.set_seed((chosen + 2**63) % 2**64 - 2**63)  # The engine's has a sign.
 
     @property
     def rng_state(self) -> list[int]:

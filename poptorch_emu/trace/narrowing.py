@@ -36,6 +36,14 @@ UNSUPPORTED = {
     torch.qint8: ("QInt8", "Char"),
     torch.qint32: ("QInt32", "Int"),
     torch.quint8: ("QUInt8", "Byte"),
+    torch.uint16: ("UInt16", "Int"),
+    torch.uint32: ("UInt32", "Int"),
+    torch.uint64: ("UInt64", "Int"),
+}
+_ON_IPU = {
+    **{dtype: dtype for dtype in (torch.float32, torch.float16, torch.bool, torch.uint8)},
+    **{dtype: dtype for dtype in (torch.int8, torch.int16, torch.int32, torch.int64)},
+    torch.float64: torch.float32,
 }
 
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]
@@ -135,12 +143,14 @@ def type_on_ipu(dtype: torch.dtype) -> torch.dtype:
     Raises:
         Error: the device has none for it.
     """
-    if dtype in UNSUPPORTED:
+    if dtype not in _ON_IPU:
+        has_fractions = dtype.is_floating_point or dtype.is_complex
         raise compiler_error(
             f"Unsupported tensor input type from pytorch: {dtype}. Please cast to "
-            "torch.float32 or torch.float16 before the tensor goes to the device."
+            f"{'torch.float32 or torch.float16' if has_fractions else 'torch.int32'} before the "
+            "tensor goes to the device."
         )
-    return torch.float32 if dtype is torch.float64 else dtype
+    return _ON_IPU[dtype]
 
 
 def refuse(dtype: Any) -> None:
