@@ -36,6 +36,10 @@ CHANGES = {
     "no schedule": without("schedule"),
     "variables are a number": with_value("variables", 3),
     "an unknown type": lambda plan: plan["variables"][0].update(dtype="float13"),
+    "a name for a number": with_value("ipus_per_replica", "2"),
+    "too many outputs": with_value("num_outputs", 9),
+    "no number of IPUs": with_value("ipus_per_replica", 0),
+    "a variable twice": lambda plan: plan["variables"].append(plan["variables"][0] | {"name": "x"}),
     "an unknown action": lambda plan: plan["schedule"]["rows"][0].append(["9Q9"]),
 }
 
@@ -76,8 +80,48 @@ def test_exported_file_when_forged_then_error(tmp_path, change) -> None:
     path = tmp_path / "exported"
     poptorch.inferenceModel(model, opts).compileAndExport(path, *batch, export_model=False)
     forge(path, change)
-    with pytest.raises(poptorch.Error, match="not what this package writes"):
+    with pytest.raises(poptorch.Error, match="Invalid executable: .*Compile the model again"):
         poptorch.inferenceModel(model, opts).loadExecutable(path)
+
+
+def test_results_that_the_program_lacks_when_forged_then_error_at_the_call(tmp_path) -> None:
+    model, batch = FAMILIES["mlp"].make(1), FAMILIES["mlp"].batch(4)
+    opts = poptorch.Options().showCompilationProgressBar(False)
+    path = tmp_path / "exported"
+    poptorch.inferenceModel(model, opts).compileAndExport(path, *batch, export_model=False)
+    forge(path, with_value("anchors", ["something"]))
+    inference = poptorch.inferenceModel(model, opts)
+    inference.loadExecutable(path)
+    with pytest.raises(poptorch.Error, match="2 results, and 3 were expected"):
+        inference(*batch)
+
+
+# As fuzzing found: one of these ended the process.
+FORMS = {
+    "one too many": lambda forms: [*forms, forms[0]],
+    "one too few": lambda forms: forms[:1],
+    "none at all": lambda forms: [None, None],
+    "no list": lambda forms: forms[0],
+    "written": lambda _: "written",
+    "larger than any memory": lambda forms: [{**forms[0], "shape": [2**40] * 3}, forms[1]],
+}
+
+
+@pytest.mark.parametrize("change", FORMS.values(), ids=FORMS)
+def test_form_of_a_result_when_forged_then_worked_out_anew(tmp_path, change) -> None:
+    model, batch = FAMILIES["mlp"].make(1), FAMILIES["mlp"].batch(4)
+    expected = poptorch.inferenceModel(model, options(tmp_path))(*batch)
+    (path,) = tmp_path.glob("*.forms")
+    forms = json.loads(unpack(path.read_bytes(), "forms").sections["forms"])
+    (loss,) = (text for text in forms if "nll_loss_forward" in text)
+    forms[loss] = change(forms[loss])
+    path.write_bytes(pack({"forms": json.dumps(forms).encode()}))
+    for executable in tmp_path.glob("*.executable"):
+        executable.unlink()
+    for actual, value in zip(
+        poptorch.inferenceModel(model, options(tmp_path))(*batch), expected, strict=True
+    ):
+        torch.testing.assert_close(actual, value)
 
 
 def test_header_when_forged_then_error(tmp_path) -> None:

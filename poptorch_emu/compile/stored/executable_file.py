@@ -18,6 +18,7 @@ import torch
 from poptorch_emu import _C
 from poptorch_emu.compile.executable import Executable, PlacedGraph
 from poptorch_emu.compile.stored.key import Key
+from poptorch_emu.compile.stored.plan_check import check_agreement, check_types
 from poptorch_emu.config import CompileConfig
 from poptorch_emu.enums import OverlapMode
 from poptorch_emu.errors import Error, make_error
@@ -81,7 +82,9 @@ def from_sections(
         Error: the program, or what is said about it, is damaged.
     """
     with _refuses_damage():
-        return _executable(sections, key, config, forward)
+        executable = _executable(sections, key, config, forward)
+        check_agreement(executable, forward)
+        return executable
 
 
 @contextmanager
@@ -102,6 +105,7 @@ def _executable(
     sections: Mapping[str, bytes], key: Key, config: CompileConfig, forward: Forward
 ) -> Executable:
     plan = json.loads(sections[_PLAN])
+    check_types(plan)
     graph = sections[_GRAPH]
     return Executable(
         program=_C.Program.deserialize(sections[_PROGRAM]),
