@@ -24,50 +24,56 @@ export ASAN_OPTIONS := detect_leaks=0
 export TSAN_OPTIONS := suppressions=$(CURDIR)/tests/tsan.supp ignore_noninstrumented_modules=1
 
 .PHONY: demo test test-ops fuzz sanitize sanitize-asan sanitize-tsan check docs bench clean
+# Two at once would install into one environment.
+.NOTPARALLEL:
 
-demo: $(VENV)/.built
+demo: $(VENV)/.built $(VENV)/.has-demo
 	$(BIN)/python tutorials/pipelining/mnist_pipeline.py --epochs 10
 
-test: $(VENV)/.built
+test: $(VENV)/.built $(VENV)/.has-test
 	$(BIN)/python -m pytest -n $(JOBS)
 
-test-ops: $(VENV)/.built
+test-ops: $(VENV)/.built $(VENV)/.has-test
 	PYTHONPATH=tests $(BIN)/python -m opinfo --jobs $(JOBS)
 
-fuzz: $(VENV)/.built
+fuzz: $(VENV)/.built $(VENV)/.has-test
 	PYTHONPATH=tests $(BIN)/python -W ignore -m fuzz --jobs $(JOBS) --seconds $(SECONDS)
 
 sanitize: sanitize-asan sanitize-tsan
 
 sanitize-asan: KIND := address,undefined
 sanitize-tsan: KIND := thread
-sanitize-asan sanitize-tsan: sanitize-%: $(VENV)/.dependencies
+sanitize-asan sanitize-tsan: sanitize-%: $(VENV)/.has-build $(VENV)/.has-test
 	SANITIZE=$(KIND) PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python setup.py -q build \
 		--build-lib build/$* --build-temp build/$*-objects
 	LD_PRELOAD="$$(gcc -print-file-name=lib$*.so) $$(gcc -print-file-name=libstdc++.so.6)" \
 		OMP_NUM_THREADS=1 PYTHONPATH=build/$* $(BIN)/pytest $(SANITIZED_TESTS)
 
-check: $(VENV)/.built
-	$(BIN)/pip install -q $$($(BIN)/python tools/requirements.py check)
+check: $(VENV)/.built $(VENV)/.has-check
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/clang-format --dry-run --Werror $(filter %.cpp %.h,$(SOURCES))
 
-docs: $(VENV)/.built
+docs: $(VENV)/.built $(VENV)/.has-test
 	$(BIN)/python tools/compatibility.py
 
-bench: $(VENV)/.built
+bench: $(VENV)/.built $(VENV)/.has-test
 	$(BIN)/python benchmarks/speed.py
 
-$(VENV)/.dependencies: pyproject.toml tools/requirements.py
+$(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install -q $$($(BIN)/python tools/requirements.py test)
-	touch $@
 
-$(VENV)/.built: $(VENV)/.dependencies $(SOURCES)
-	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/pip install -q --no-build-isolation --no-deps -e .
-	touch $@
+# The dependencies of the package and the extra of this name, of pyproject.toml.
+$(VENV)/.has-%: pyproject.toml tools/requirements.py | $(BIN)/python
+	@echo "Installing PyTorch and what '$*' needs into $(VENV), unless it is there."
+	$(BIN)/pip install $$($(BIN)/python tools/requirements.py $*)
+	@touch $@
+
+$(VENV)/.built: $(VENV)/.has-build $(SOURCES)
+	@echo "Compiling the engine where its code has changed: about a minute on two cores."
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/pip install --no-build-isolation --no-deps -e .
+	@touch $@
 
 clean:
 	rm -rf $(VENV) build *.egg-info poptorch_emu/_C*.so

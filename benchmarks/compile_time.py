@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 import torch
-from support.models import CASES
+from models import CASES
 from torch import nn
 
 import poptorch_emu as poptorch

@@ -16,7 +16,7 @@ import tempfile
 import torch
 import torch._dynamo  # The first fake tensor imports it; that is no part of a compilation.
 from compile_time import BertLike
-from support.models import CASES, ResNet50Like
+from models import CASES, ResNet50Like
 from torch import nn
 
 import poptorch_emu as poptorch

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
-from support.models import Bottleneck, ResNet50Like
+from models import Bottleneck, ResNet50Like
 from torch import nn
 
 import poptorch_emu as poptorch

@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable
 
 import torch
-from support.models import CASES, Case
+from models import CASES, Case
 
 import poptorch_emu as poptorch
 

@@ -3,7 +3,8 @@
 
 #include "bindings.h"
 
-#include <torch/extension.h>
+#include <torch/csrc/autograd/python_variable.h>
+#include <torch/csrc/utils/pybind.h>
 
 #include "common/autograd_listing.h"
 #include "common/errors.h"

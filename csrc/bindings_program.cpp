@@ -1,8 +1,8 @@
 // The builder of programs, for Python.
 
 #include <ATen/ScalarOps.h>
-#include <torch/csrc/jit/python/pybind_utils.h>
-#include <torch/extension.h>
+#include <torch/csrc/autograd/python_variable.h>
+#include <torch/csrc/utils/pybind.h>
 
 #include "bindings.h"
 #include "common/errors.h"
@@ -10,6 +10,13 @@
 #include "program/serialize.h"
 
 namespace py = pybind11;
+
+namespace torch::jit {
+// Of <torch/csrc/jit/python/pybind_utils.h>, which takes three times as long to compile as the
+// headers above.
+TORCH_PYTHON_API c10::IValue toIValue(py::handle object, const c10::TypePtr& type,
+                                      std::optional<int32_t> fixed_length);
+}  // namespace torch::jit
 
 namespace poptorch_emu {
 namespace {
@@ -55,10 +62,10 @@ void set_argument(Instruction& instruction, size_t index, const py::handle& valu
   if (takes_tensor && !value.is_none() && !THPVariable_Check(value.ptr())) {
     // A Python number beside a tensor: it does not take part in type promotion.
     instruction.arguments[index] = at::native::wrapped_scalar_tensor(
-        torch::jit::toIValue(value, c10::NumberType::get()).toScalar());
+        torch::jit::toIValue(value, c10::NumberType::get(), {}).toScalar());
     return;
   }
-  instruction.arguments[index] = torch::jit::toIValue(value, argument.type());
+  instruction.arguments[index] = torch::jit::toIValue(value, argument.type(), {});
 }
 
 // Refuses arguments that the schema does not have.

@@ -4,8 +4,8 @@
 // trace: the casts are recorded like any other operation, and a gradient comes back in the type of
 // its weight. Operators that are not listed promote by PyTorch's own rules.
 
-#include <ATen/Functions.h>
 #include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/ops/batch_norm.h>
 #include <torch/library.h>
 
 #include <optional>

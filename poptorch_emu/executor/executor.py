@@ -1,53 +1,46 @@
-"""`PoplarExecutor`: a wrapped model, its life and the moments when weights move."""
+"""`PoplarExecutor`: what programs can do with a wrapped model.
+
+Names that it does not have are those of the user's model, so it keeps few of its own.
+"""
 
 from __future__ import annotations
 
+import copy
 import datetime
-import time
-import weakref
-from collections.abc import Callable
+import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from poptorch_emu.compile.compiler import STEPS, MakeExecutable, Request, compile_model
 from poptorch_emu.compile.executable import Executable
-from poptorch_emu.compile.limits import check_batches
-from poptorch_emu.config import CompileConfig
 from poptorch_emu.enums import OutputMode
-from poptorch_emu.errors import make_error
-from poptorch_emu.executor import wrapping
+from poptorch_emu.errors import compiler_error, make_error, require
 from poptorch_emu.executor.args_parser import ArgsParser
-from poptorch_emu.executor.attachment import Attachment
-from poptorch_emu.executor.executor_state import one_at_a_time
+from poptorch_emu.executor.device_model import DeviceModel
 from poptorch_emu.executor.hooks import (
     _OverwriteContextManager as _OverwriteContextManager,  # Programs reach for it here.
 )
-from poptorch_emu.executor.hooks import run_post_compile_hooks, run_pre_compile_hooks
-from poptorch_emu.executor.inspection import Inspection
-from poptorch_emu.executor.measurement import NO_SPANS
+from poptorch_emu.executor.measurement import Latency
 from poptorch_emu.executor.module_repr import module_repr
-from poptorch_emu.executor.random_state import RandomState
-from poptorch_emu.executor.replica_grouping import ReplicaGroupings, Triple
-from poptorch_emu.executor.saving import load_executable, save_executable
-from poptorch_emu.executor.synced_tensors import Link
-from poptorch_emu.log import logger, start_repeats
+from poptorch_emu.executor.replica_grouping import Triple
+from poptorch_emu.ir.dump import to_plain
 from poptorch_emu.optim.device_state import OptimizerLink
-from poptorch_emu.optim.differences import warn_of_defaults
 from poptorch_emu.options import Options
-from poptorch_emu.options.forced import warn_about_forced
-from poptorch_emu.options.freeze import freeze
-from poptorch_emu.report.out_of_memory import check_memory
-from poptorch_emu.runtime.arguments import Arguments, check_same
-from poptorch_emu.runtime.devices import Device
-from poptorch_emu.runtime.outputs import without_backward
-from poptorch_emu.runtime.progress import progress_bar
+from poptorch_emu.options.optimizer_settings import optimizer_settings
+from poptorch_emu.report.latency import Counters
 from poptorch_emu.runtime.session import Session
 from poptorch_emu.runtime.stream import ResultStream
 
+_NO_PICKLE = (
+    "A wrapped model holds a device: it cannot be pickled, nor copied once it is compiled. Use "
+    "save() and poptorch.load() for all of it, state_dict() for its weights, or copy or pickle the "
+    "module, which is its attribute 'model'."
+)
 
-class PoplarExecutor(Attachment, RandomState, Inspection):
+
+class PoplarExecutor:
     """A model that runs on virtual IPUs (exact).
 
     Made by `trainingModel` and `inferenceModel`. Attributes that it does not have itself are those
@@ -79,38 +72,16 @@ class PoplarExecutor(Attachment, RandomState, Inspection):
                 f"Invalid type: 'options' is of type {type(options)} (Expected poptorch.Options)"
             )
         options._freeze()
-        self._options = options.clone()
+        own_options = options.clone()
+        if own_options.defaultOutputMode():
+            own_options.outputMode(OutputMode.Final if training else OutputMode.All)
+        own_options._freeze()
         self._model = model
         self._user_model = model if user_model is None else user_model
-        self._training = training
         self._args_parser = ArgsParser(model)
-        self._executable: Executable | None = None
-        self._session: Session | None = None
-        self._arguments: Arguments | None = None
-        self._host_is_stale = False
-        self._groupings = ReplicaGroupings()
-        self._link = Link(self)
-        self._turn = self._turn_beside_partners()
-        self._partners: weakref.WeakSet[PoplarExecutor] = weakref.WeakSet()
-        self._outdated: set[str] = set()
-        self._seen_versions: dict[Link, int] = {}
-        self._links: list[Link] = []
-        self._links_are_of = -1
-        self._compilation_time: datetime.timedelta | None = None
-        self._num_compilations = 0
-        self._has_warned_about_strides = False
-        self._device: Device | None = None
-        self._rng_state: list[int] | None = None
-        self._anchored: dict[str, torch.Tensor] = {}
-        self._spans = NO_SPANS
-        self._end_profile: Callable[[], object] = lambda: None
-        if self._options.defaultOutputMode():
-            self._options.outputMode(OutputMode.Final if training else OutputMode.All)
-        self._optimizer_link = OptimizerLink(optimizer, self._options) if training else None
-        self._options._freeze()
-        self._wrap_user_model()
+        link = OptimizerLink(optimizer, optimizer_settings(own_options)) if training else None
+        self._on_device = DeviceModel(model, self._user_model, own_options, self, link)
 
-    @one_at_a_time
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Runs the model on a whole batch, after compiling it at the first call (exact).
 
@@ -120,23 +91,11 @@ class PoplarExecutor(Attachment, RandomState, Inspection):
         Raises:
             Error: the arguments are not those the model was compiled for, or the device failed.
         """
-        arguments, session = self._ready(args, kwargs)
-        if self._training:
-            # Before the run: one that fails later on may have trained already.
-            self._host_is_stale = True
-        outputs = session.run(arguments.tensors(self._arguments))
-        self._anchored = session.anchored
-        return without_backward(outputs, self._compiled().host_outputs.values())
+        return self._on_device.run(partial(self._args_parser.bind, args, kwargs))
 
-    @one_at_a_time
     def compile(self, *args: Any, **kwargs: Any) -> None:
         """Compiles for these arguments without running (exact)."""
-        arguments = self._args_parser.bind(args, kwargs)
-        self._warn_about_strides(arguments)
-        if self._executable is not None:
-            logger.warning("Call to compile() ignored: the executable is already compiled")
-            return
-        self._compile(arguments)
+        self._on_device.compile(partial(self._args_parser.bind, args, kwargs))
 
     def compileAndExport(
         self, filename: str | Path, *args: Any, export_model: bool = True, **kwargs: Any
@@ -145,7 +104,6 @@ class PoplarExecutor(Attachment, RandomState, Inspection):
         self.compile(*args, **kwargs)
         self.save(filename, export_model)
 
-    @one_at_a_time
     def save(
         self, filename: str | Path, export_model: bool = True, save_rng_state: bool = True
     ) -> None:
@@ -153,46 +111,187 @@ class PoplarExecutor(Attachment, RandomState, Inspection):
 
         The program is saved as data; the model, options and optimiser as pickles of PyTorch.
         """
-        save_executable(self, filename, export_model, save_rng_state)
+        self._on_device.save(filename, export_model, save_rng_state)
 
-    @one_at_a_time
     def loadExecutable(self, filename: str | Path) -> None:
         """Takes what was compiled from a file; the model is traced again, not compiled (exact).
 
         The saved inputs are unpickled, which can run code: load only files that you trust.
         """
-        load_executable(self, filename)
+        self._on_device.load(filename)
 
     def isCompiled(self) -> bool:
         """Returns whether the model has been compiled (exact)."""
         return self._executable is not None
 
-    @one_at_a_time
     def destroy(self) -> None:
         """Releases the device and drops what was compiled; weights come back first (exact)."""
-        if self._executable is None:
-            return
-        self._detach()
-        self._executable = None
-        self._arguments = None
-        self._spans = NO_SPANS
-        self._rng_state = None
-        if self._optimizer_link is not None:
-            self._optimizer_link.forget()
-        if self._training:
-            wrapping.unwrap(self._user_model, self._link)
+        self._on_device.destroy()
 
-    @one_at_a_time
     def setOptimizer(self, optimizer: torch.optim.Optimizer) -> None:
         """Replaces the optimiser, or sends changed values of the same one (exact).
 
         Takes effect from the next call. Constant values, and the class, cannot change.
         """
-        if self._optimizer_link is None:
-            raise AttributeError(
-                "setOptimizer was called on an inference model, which has no optimizer."
+        self._on_device.set_optimizer(optimizer)
+
+    def attachToDevice(self) -> None:
+        """Takes a device and uploads weights, optimiser state and random state (exact).
+
+        Raises:
+            Error: not compiled, attached already, or no device is free.
+            AssertionError: the model was compiled offline.
+        """
+        self._on_device.attach()
+
+    def detachFromDevice(self) -> None:
+        """Brings weights, optimiser state and random state back and releases the device (exact).
+
+        Raises:
+            Error: not compiled, or not attached.
+        """
+        self._on_device.detach()
+
+    def isAttachedToDevice(self) -> bool:
+        """Returns whether the compiled model holds a device (exact).
+
+        A model whose outputs are all constants needs none and counts as attached.
+        """
+        return self._on_device.counts_as_attached
+
+    def copyWeightsToHost(self) -> None:
+        """Copies parameters and floating-point buffers from the device (exact).
+
+        Raises:
+            Error: the model is not compiled.
+        """
+        self._on_device.download()
+
+    def copyWeightsToHostIfNeeded(self) -> bool:
+        """Copies the weights from the device if they are newer there; returns whether (exact)."""
+        return self._on_device.weights.bring_home()
+
+    def copyWeightsToDevice(self) -> None:
+        """Copies parameters and floating-point buffers to the device: the host wins (exact)."""
+        self._on_device.upload()
+
+    def load_state_dict(self, state_dict: Any, strict: bool = True) -> Any:
+        """Loads the user model's state and uploads it if a device is attached (exact)."""
+        return self._on_device.load_state_dict(state_dict, strict)
+
+    def copyNamedBuffersToDevice(self) -> None:
+        """Copies the buffers of `Options.updatableNamedBuffers` to the device (exact).
+
+        Like `copyWeightsToDevice`, it gives up what the device has learnt since the last download.
+
+        Raises:
+            Error: the model is not compiled, or no buffers are named.
+        """
+        self._on_device.upload_named_buffers()
+
+    @property
+    def rng_state(self) -> list[int]:
+        """The seed and the state of the generator (exact in form; the numbers are ours).
+
+        The first element is 0 if the model draws no random numbers; setting a list of one element
+        sets the seed only.
+
+        Raises:
+            Error: the model is not compiled, or the list is of another length.
+            TypeError: it is no list of integers of 64 bits.
+        """
+        return self._on_device.read_rng_state()
+
+    @rng_state.setter
+    def rng_state(self, state: list[int]) -> None:
+        self._on_device.write_rng_state(state)
+
+    def compilationTime(self) -> datetime.timedelta:
+        """Returns how long the compilation took (exact).
+
+        Raises:
+            Error: the model is not compiled, or `showCompilationProgressBar(False)` was set.
+        """
+        return self._on_device.compilation.time()
+
+    def cycleCount(self) -> int:
+        """Returns how many cycles the last call took (refused: there is no cycle model yet).
+
+        Raises:
+            Error: always; what it says first is what the reference would say.
+        """
+        if not self._options._Popart.options["instrumentWithHardwareCycleCounter"]:
+            raise make_error(
+                "Cycle count logging is disabled. Please set option logCycleCount to True to "
+                "enable it."
             )
-        self._optimizer_link.replace(optimizer, self._session)
+        if self._executable is None:
+            raise make_error("Please run the model at least once before obtaining cycle count.")
+        raise compiler_error(
+            "There is no model of an IPU's cycles here yet, so cycles cannot be counted. "
+            "getLatency() tells how long calls take on this computer."
+        )
+
+    def getPerfCounters(self) -> Counters:
+        """Returns when the inputs and outputs of the last call crossed (exact in form).
+
+        Returns:
+            For "input", "input_complete", "output" and "output_complete" a list of tensors, and of
+            each the times in seconds of its pieces, ascending; `[[]]` without a call.
+        """
+        return self._on_device.measurement.counters()
+
+    def getLatency(self) -> Latency:
+        """Returns the shortest, longest and mean time from an input to its output (exact in form).
+
+        In seconds; zeros if nothing ran.
+        """
+        return self._on_device.measurement.whole_latency()
+
+    def getHostIpuLatency(self) -> Latency:
+        """Returns the same for the way of the inputs to the device (exact in form)."""
+        return self._on_device.measurement.input_latency()
+
+    def getComputeLatency(self) -> Latency:
+        """Returns the same from the last input on the device to the last output (exact in form)."""
+        return self._on_device.measurement.compute_latency()
+
+    def getIpuHostLatency(self) -> Latency:
+        """Returns the same for the way of the outputs to the host (exact in form)."""
+        return self._on_device.measurement.output_latency()
+
+    def getTensorNames(self) -> list[str]:
+        """Returns the names that `Options.anchorTensor` takes, sorted (exact in form).
+
+        Parameters, gradients and optimiser states are called as in PopTorch; the results of
+        operations after their module and their type, for example `fc1/Gemm:0`.
+
+        Raises:
+            AssertionError: the model is not compiled.
+        """
+        executable = self._executable
+        if executable is None:
+            raise AssertionError(
+                "Model must be compiled before calling getTensorNames. Call compile(...) first."
+            )
+        return list(executable.tensor_names)
+
+    def getAnchoredTensor(self, short_name: str) -> torch.Tensor:
+        """Returns what the last call left in a tensor of `Options.anchorTensor` (exact).
+
+        Gathered by the anchor's own output mode; for what changes once for each weight update
+        (`UpdatedVar___...`, states, `Accum___...`) updates count instead of micro-batches.
+
+        Raises:
+            AssertionError: there is no such anchor, or no call has been made.
+        """
+        anchored = self._on_device.anchored
+        require(
+            short_name in anchored,
+            f"No tensor with name {short_name} found. Anchored in the last call: "
+            f"{', '.join(anchored) or 'none'}.",
+        )
+        return anchored[short_name]
 
     @property
     def model(self) -> torch.nn.Module:
@@ -202,7 +301,7 @@ class PoplarExecutor(Attachment, RandomState, Inspection):
     @property
     def options(self) -> Options:
         """The wrapper's own frozen options."""
-        return self._options
+        return self._on_device.options
 
     def __getattr__(self, name: str) -> Any:
         """Returns an attribute of the user's model.
@@ -213,113 +312,81 @@ class PoplarExecutor(Attachment, RandomState, Inspection):
             raise AttributeError(name)
         value = getattr(self._user_model, name)
         if self._executable is None:
-            self._groupings.offer(name, value)
+            self._on_device.compilation.groupings.offer(name, value)
         return value
 
     def __repr__(self) -> str:
         return module_repr(self._user_model)
 
-    def _ready(self, args: Any, kwargs: Any) -> tuple[Arguments, Session]:
-        """Does everything that comes before a run of the engine."""
-        assert not self._is_offline, (
-            "Trying to run a model on an offline device (ConnectionType.Never): only "
-            "`model.compile(inputs)` is possible. Choose another connection type to run."
-        )
-        arguments = self._args_parser.bind(args, kwargs)
-        self._warn_about_strides(arguments)
-        if self._executable is None:
-            self._compile(arguments)
-        if self._session is None:
-            self._attach()
-        assert self._arguments is not None and self._session is not None
-        check_same(self._arguments, arguments)
-        self._refresh_weights()
-        if self._optimizer_link is not None:
-            self._optimizer_link.send_if_dirty(self._session)
-        return arguments, self._session
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """Refuses to be pickled.
 
-    @one_at_a_time
-    def _stream(self, args: Any, kwargs: Any, max_unread: int) -> ResultStream:
-        """Begins a call whose results are read while it runs."""
-        arguments, session = self._ready(args, kwargs)
-        if self._training:
-            self._host_is_stale = True
-        self._anchored = session.anchored
-        return session.stream(arguments.tensors(self._arguments), max_unread)
+        Raises:
+            TypeError: always; the message says what to do instead.
+        """
+        raise TypeError(_NO_PICKLE)
 
-    def _wrap_user_model(self) -> None:
-        """Wraps the user's model for training, at first and when it is compiled after `destroy`."""
-        if not self._training:
-            return
-        if wrapping.link_of(self._user_model) not in (None, self._link):
-            raise RuntimeError(
-                "Model has already been wrapped in 'poptorch.trainingModel'. Call model.destroy() "
-                "on the other wrapper before this one is compiled again."
-            )
-        wrapping.wrap(self._user_model, self._link)
+    def __deepcopy__(self, memo: dict[int, Any]) -> PoplarExecutor:
+        """Returns a wrapper of a copy of the model, as long as nothing is compiled.
+
+        Raises:
+            TypeError: the model is compiled.
+        """
+        if self.isCompiled():
+            raise TypeError(_NO_PICKLE)
+        twin = type(self).__new__(type(self))
+        memo[id(self)] = twin
+        vars(twin).update(copy.deepcopy(vars(self), memo))
+        return twin
 
     @property
     def per_replica_params(self) -> dict[str, Triple]:
         """What `replicaGrouping` was given, by the parameter's name."""
-        return self._groupings.triples
+        return self._on_device.compilation.groupings.triples
 
-    def _config(self) -> CompileConfig:
-        self._groupings.withdraw(self._user_model)
-        groups = self._groupings.weight_groups(self._user_model, self._options.replication_factor)
-        return freeze(self._options, is_training=self._training, weight_groups=groups)
+    # Programs reach for the names that follow, and so do tools of this package.
 
-    def _compile(self, arguments: Arguments, make: MakeExecutable = compile_model) -> None:
-        self._wrap_user_model()
-        if arguments.has_dict():
-            logger.warning(
-                "Dicts as inputs only have partial support: looking up a literal key works, other "
-                "uses of a dict may not. A tuple is the better choice."
-            )
-        start = time.perf_counter()
-        self._num_compilations += 1
-        logger.info(
-            "Compilation %d of %s, for %s",
-            self._num_compilations,
-            type(self._user_model).__name__,
-            arguments.describe(),
-        )
-        config = self._config()
-        self._check_updatable_buffers()
-        check_batches(arguments.tensors(), config)
-        parameters = dict(self._user_model.named_parameters())
-        optimizer = self._optimizer_link.config(parameters) if self._optimizer_link else None
-        request = Request(
-            model=self._model,
-            arguments=arguments.rebuild_with,
-            tensors=arguments.tensors(),
-            config=config,
-            optimizer=optimizer,
-            parameters=tuple(parameters),
-            hooks=(run_pre_compile_hooks, run_post_compile_hooks),
-        )
-        start_repeats(config.max_repeat_logs)
-        with (
-            progress_bar(STEPS, config.shows_progress_bar) as on_step,
-            wrapping.settled(self._user_model),
-        ):
-            executable = make(request, on_step)
-        check_memory(executable, self._profile_folder(config))
-        self._executable = executable
-        warn_about_forced(self._options, self._executable)
-        if optimizer is not None:
-            warn_of_defaults(optimizer, parameters, self._executable)
-        if config.shows_progress_bar:
-            self._compilation_time = datetime.timedelta(seconds=time.perf_counter() - start)
-        self._arguments = arguments
-        if not self._is_offline:
-            self._attach_compiled()
+    @property
+    def _options(self) -> Options:
+        return self._on_device.options
 
-    def _warn_about_strides(self, arguments: Arguments) -> None:
-        if self._has_warned_about_strides:
-            return
-        if not all(tensor.is_contiguous() for tensor in arguments.tensors()):
-            logger.warning(
-                "At least one input tensor is not contiguous: it is copied at every call. Make "
-                "inputs contiguous to avoid that."
-            )
-            self._has_warned_about_strides = True
+    @property
+    def _training(self) -> bool:
+        return self._on_device.optimizer_link is not None
+
+    @property
+    def _optimizer(self) -> torch.optim.Optimizer | None:
+        """The user's optimiser."""
+        link = self._on_device.optimizer_link
+        return None if link is None else link.optimizer
+
+    @property
+    def _is_attached(self) -> bool:
+        return self._on_device.is_attached
+
+    @property
+    def _executable(self) -> Executable | None:
+        return self._on_device.compilation.executable
+
+    @property
+    def _session(self) -> Session | None:
+        return self._on_device.hold.session
+
+    def _compiled(self) -> Executable:
+        """Returns what was compiled, or raises an `Error`."""
+        return self._on_device.compilation.checked()
+
+    def _debugGetPopartIR(self) -> str:
+        """Returns the compiled graph as JSON; its form is ours."""
+        return json.dumps(to_plain(self._compiled().graph), indent=1)
+
+    def _stream(self, args: Any, kwargs: Any, max_unread: int) -> ResultStream:
+        """Begins a call whose results are read while it runs."""
+        return self._on_device.stream(partial(self._args_parser.bind, args, kwargs), max_unread)
+
+
+def give_optimizer_state(executor: PoplarExecutor, state: dict[str, Any]) -> None:
+    """Gives a training executor a state of its optimiser that was saved, for the next device."""
+    link = executor._on_device.optimizer_link
+    if link is not None:
+        link.take_state(state)

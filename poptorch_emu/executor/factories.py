@@ -70,7 +70,7 @@ def inferenceModel(
 def _user_module(model: object) -> torch.nn.Module:
     """Returns the module to wrap, that of the user where `model` is a wrapper already."""
     if isinstance(model, PoplarExecutor):
-        return model._user_model
+        return model.model
     if isinstance(model, torch.jit.ScriptModule):
         raise make_error(
             f"Invalid type: 'model' is of type {type(model)}, which cannot be traced anew. Wrap "

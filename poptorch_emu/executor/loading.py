@@ -9,7 +9,7 @@ from typing import Any
 
 from poptorch_emu.enums import ConnectionType
 from poptorch_emu.errors import require
-from poptorch_emu.executor.executor import PoplarExecutor
+from poptorch_emu.executor.executor import PoplarExecutor, give_optimizer_state
 from poptorch_emu.executor.factories import inferenceModel, trainingModel
 from poptorch_emu.executor.saving import metadata_of, read, version_fault
 from poptorch_emu.options import Options
@@ -69,6 +69,6 @@ def _wrapped(metadata: dict[str, Any], options: Options) -> PoplarExecutor:
         return inferenceModel(metadata["model"], options)
     executor = trainingModel(metadata["model"], options, metadata["optimizer"])
     state = metadata["optimizer_state"]
-    if state is not None and executor._optimizer_link is not None:
-        executor._optimizer_link.take_state(state)
+    if state is not None:
+        give_optimizer_state(executor, state)
     return executor

@@ -3,36 +3,40 @@
 from __future__ import annotations
 
 from poptorch_emu.errors import compiler_error
-from poptorch_emu.executor.executor_state import ExecutorState, one_at_a_time
+from poptorch_emu.executor.device_hold import DeviceHold
+from poptorch_emu.runtime.session import Session
 
 # A device that never ran: no seed, no micro-batch.
-_NEW_RNG_STATE = (0, 0)
+_NEW_STATE = (0, 0)
 
 
-class RandomState(ExecutorState):
-    """The part of `PoplarExecutor` that knows the random numbers' state."""
+class RandomState:
+    """The seed and the state of the generator, between devices too."""
+
+    def __init__(self, hold: DeviceHold) -> None:
+        """Starts unknown; `hold` tells where the newest state is."""
+        self._hold = hold
+        self._kept: list[int] | None = None
 
     @property
-    @one_at_a_time
-    def rng_state(self) -> list[int]:
-        """The seed and the state of the generator (exact in form; the numbers are ours).
+    def is_known(self) -> bool:
+        """Whether a device has, or had, a state, or the user gave one."""
+        return self._hold.session is not None or self._kept is not None
 
-        The first element is 0 if the model draws no random numbers; setting a list of one element
-        sets the seed only.
+    def read(self) -> list[int]:
+        """Returns the newest state."""
+        if self._hold.session is not None:
+            self.keep(self._hold.session)
+        return list(self._kept or _NEW_STATE)
+
+    def write(self, state: list[int]) -> None:
+        """Replaces the state, or the seed alone where the list has one element.
 
         Raises:
-            Error: the model is not compiled, or the list is of another length.
+            Error: the list is of another length.
             TypeError: it is no list of integers of 64 bits.
         """
-        self._compiled()
-        if self._session is not None:
-            self._rng_state = self._session.rng_state
-        return list(self._rng_state or _NEW_RNG_STATE)
-
-    @rng_state.setter
-    @one_at_a_time
-    def rng_state(self, state: list[int]) -> None:
-        current = self.rng_state
+        current = self.read()
         _check_numbers(state)
         if len(state) not in (1, len(current)):
             raise compiler_error(
@@ -41,9 +45,22 @@ class RandomState(ExecutorState):
                 "seed alone.",
                 type="popart_exception",
             )
-        self._rng_state = [*state, *current[len(state) :]]
-        if self._session is not None:
-            self._session.rng_state = self._rng_state
+        self._kept = [*state, *current[len(state) :]]
+        if self._hold.session is not None:
+            self.send(self._hold.session)
+
+    def send(self, session: Session) -> None:
+        """Gives a device the state that is kept, if one is."""
+        if self._kept is not None:
+            session.rng_state = self._kept
+
+    def keep(self, session: Session) -> None:
+        """Keeps the state of a device for the next one."""
+        self._kept = session.rng_state
+
+    def forget(self) -> None:
+        """Starts anew: the next device chooses by the options."""
+        self._kept = None
 
 
 def _check_numbers(state: object) -> None:

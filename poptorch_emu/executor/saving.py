@@ -8,9 +8,10 @@ the file names, so only files from a source one trusts may be loaded.
 from __future__ import annotations
 
 import pickle
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
@@ -20,10 +21,8 @@ from poptorch_emu.compile.stored.container import Container, pack, unpack, write
 from poptorch_emu.compile.stored.executable_file import to_sections
 from poptorch_emu.errors import Error, make_error, require
 from poptorch_emu.log import logger
-from poptorch_emu.optim.device_state import OptimizerLink
 from poptorch_emu.options import Options
 from poptorch_emu.runtime.arguments import Arguments
-from poptorch_emu.runtime.session import Session
 from poptorch_emu.version import __version__
 
 _METADATA = "metadata"
@@ -31,68 +30,85 @@ _PROTOCOL = 4
 _DEFAULT_NAME = "model.poptorch"
 
 
-class Wrapper(Protocol):
-    """What is needed of a `PoplarExecutor`."""
+@dataclass(frozen=True)
+class ExportedModel:
+    """What `poptorch.load` makes a wrapper of, beside the options.
 
-    _arguments: Arguments | None
-    _options: Options
-    _optimizer_link: OptimizerLink | None
-    _rng_state: list[int] | None
-    _session: Session | None
-    _training: bool
-    _user_model: torch.nn.Module
+    Attributes:
+        training: whether it trains.
+        model: the user's, with the newest weights.
+        optimizer: for training.
+        optimizer_state: the newest on the device, if a device ever made one.
+    """
 
-    def _compiled(self) -> Executable: ...
-    def _compile(self, arguments: Arguments, make: MakeExecutable) -> None: ...
-    def copyWeightsToHostIfNeeded(self) -> bool:
-        """Brings the weights back from the device if they are newer there."""
+    training: bool
+    model: torch.nn.Module
+    optimizer: torch.optim.Optimizer | None
+    optimizer_state: dict[str, Any] | None
 
-    def isCompiled(self) -> bool:
-        """Returns whether there is an executable."""
 
-    @property
-    def rng_state(self) -> list[int]:
-        """The state of the random numbers on the device that is, or was, attached."""
+def path_to_save(filename: str | Path) -> Path:
+    """Returns where to write: a folder gets a file "model.poptorch", folders above it are made.
+
+    Raises:
+        AssertionError: a folder of that name is a file.
+    """
+    path = Path(filename)
+    if path.is_dir():
+        path = path / _DEFAULT_NAME
+        logger.warning("save(): %s is a directory, saving model to %s", path.parent, path)
+    for folder in path.parents:
+        require(
+            folder.is_dir() or not folder.exists(),
+            f"{path} cannot be written: {folder} is a file, not a directory. Choose another name.",
+        )
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return path
 
 
 def save_executable(
-    executor: Wrapper, filename: str | Path, export_model: bool, save_rng_state: bool
+    path: Path,
+    executable: Executable,
+    arguments: Arguments | None,
+    options: Options,
+    exported: ExportedModel | None,
+    rng_state: list[int] | None,
 ) -> None:
     """Writes a compiled model to a file.
 
     Args:
-        executor: compiled.
-        filename: folders above it are made; a folder gets a file "model.poptorch".
-        export_model: whether the user's model and optimiser are pickled into the file too.
-        save_rng_state: whether the state of the random numbers is.
+        path: made by `path_to_save`.
+        executable: what was compiled.
+        arguments: for which it was.
+        options: with which it was.
+        exported: what is needed to run it without the user's script, if that is wanted.
+        rng_state: the state of the random numbers, if it is wanted and there is one.
 
     Raises:
-        AssertionError: a folder of that name is a file.
-        Error: the executor is not compiled, or an object cannot be pickled.
+        Error: an object cannot be pickled.
     """
-    executable = executor._compiled()
-    path = _path_to_save(Path(filename))
-    metadata = _pickled(_metadata(executor, export_model, save_rng_state))
-    write_whole(path, pack({**to_sections(executable), _METADATA: metadata}))
+    metadata = {
+        "version": __version__,
+        "executable_inputs": arguments,
+        "options": options,
+        **({} if exported is None else vars(exported)),
+        **({} if rng_state is None else {"rng_state": rng_state}),
+    }
+    write_whole(path, pack({**to_sections(executable), _METADATA: _pickled(metadata)}))
 
 
-def load_executable(executor: Wrapper, filename: str | Path) -> None:
-    """Gives `executor` the executable in a file.
+def open_executable(filename: str | Path) -> tuple[Arguments, MakeExecutable]:
+    """Returns for which arguments a file was compiled, and what finds its program.
 
     Raises:
-        Error: the executor is compiled already; the file is damaged, of another version, or of
-            another model.
+        Error: the file is damaged or of another version.
     """
-    if executor.isCompiled():
-        raise make_error(
-            f"{filename} cannot be loaded: the model is compiled already. Call destroy() first."
-        )
     container = read(filename)
     fault = version_fault(container, filename)
     if fault:
         raise make_error(fault)
-    inputs = pickle.loads(metadata_of(container, filename))["executable_inputs"]
-    executor._compile(inputs, partial(load_model, container.sections, str(filename)))
+    arguments: Arguments = pickle.loads(metadata_of(container, filename))["executable_inputs"]
+    return arguments, partial(load_model, container.sections, str(filename))
 
 
 def importPoptorchMetadataFromFile(filename: str | Path) -> bytes:
@@ -136,39 +152,6 @@ def metadata_of(container: Container, filename: str | Path) -> bytes:
             "Give a file that save() or compileAndExport() wrote."
         )
     return container.sections[_METADATA]
-
-
-def _path_to_save(path: Path) -> Path:
-    if path.is_dir():
-        path = path / _DEFAULT_NAME
-        logger.warning("save(): %s is a directory, saving model to %s", path.parent, path)
-    for folder in path.parents:
-        require(
-            folder.is_dir() or not folder.exists(),
-            f"{path} cannot be written: {folder} is a file, not a directory. Choose another name.",
-        )
-    path.parent.mkdir(parents=True, exist_ok=True)
-    return path
-
-
-def _metadata(executor: Wrapper, export_model: bool, save_rng_state: bool) -> dict[str, Any]:
-    metadata: dict[str, Any] = {
-        "version": __version__,
-        "executable_inputs": executor._arguments,
-        "options": executor._options,
-    }
-    if export_model:
-        executor.copyWeightsToHostIfNeeded()
-        link = executor._optimizer_link
-        metadata.update(
-            training=executor._training,
-            model=executor._user_model,
-            optimizer=link.optimizer if link else None,
-            optimizer_state=link.saved_state(executor._session) if link else None,
-        )
-    if save_rng_state and (executor._session is not None or executor._rng_state is not None):
-        metadata["rng_state"] = executor.rng_state
-    return metadata
 
 
 def _pickled(metadata: dict[str, Any]) -> bytes:

@@ -27,11 +27,15 @@ _num_changes = 0
 class Trainer(Protocol):
     """What is needed of an executor that trains."""
 
-    def copyWeightsToHostIfNeeded(self) -> bool:
-        """Brings the weights back from the device if they are newer there."""
-
     def destroy(self) -> None:
         """Brings the weights back, and takes the wrapping off."""
+
+
+class TrainedWeights(Protocol):
+    """What is needed of the weights of such an executor."""
+
+    def bring_home(self) -> bool:
+        """Brings the weights back from the device if they are newer there."""
 
 
 class Link:
@@ -41,27 +45,38 @@ class Link:
     `models` holds the wrapped model and its shallow copies.
     """
 
-    def __init__(self, trainer: Trainer) -> None:
+    def __init__(self, trainer: Trainer, weights: TrainedWeights) -> None:
+        """Keeps neither the executor nor its weights alive."""
         self._trainer = weakref.ref(trainer)
+        self._weights = weakref.ref(weights)
         self._threads: set[int] = set()  # Those that are in `sync`.
         self.version = 0
         self.models: weakref.WeakSet[torch.nn.Module] = weakref.WeakSet()
 
     @property
-    def trainer(self) -> Any:
+    def trainer(self) -> Trainer | None:
         """The executor, or `None` when it is gone."""
         return self._trainer()
+
+    @property
+    def weights(self) -> Any:
+        """The executor's weights, or `None` when they are gone."""
+        return self._weights()
+
+    def count_change(self) -> None:
+        """Counts one more change of the host's weights, or of the executor's by the host's."""
+        self.version += 1
 
     def sync(self) -> None:
         """Brings the weights of this executor back if they are newer on its device."""
         thread = threading.get_ident()
         if thread in self._threads:
             return
-        trainer = self._trainer()
-        if trainer is not None:
+        weights = self._weights()
+        if weights is not None:
             self._threads.add(thread)
             try:
-                trainer.copyWeightsToHostIfNeeded()
+                weights.bring_home()
             finally:
                 self._threads.discard(thread)
 

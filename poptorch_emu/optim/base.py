@@ -152,6 +152,14 @@ class Optimizer(torch.optim.Optimizer):
             self.host_state_is_dirty = self.has_state()
 
 
+def cache_device_state(
+    optimizer: Optimizer, states: dict[str, torch.Tensor], parameters: dict[str, torch.Tensor]
+) -> None:
+    """Lets `optimizer` show a state that was just read from the device."""
+    optimizer._state_dict = dict(zip(_STATE_KEYS, (states, parameters), strict=True))
+    optimizer.ipu_state_is_dirty = False
+
+
 def given(**arguments: Any) -> dict[str, Any]:
     """Returns the arguments that are not `None`."""
     return {name: value for name, value in arguments.items() if value is not None}

@@ -86,25 +86,26 @@ def optimizer_config(
     return config
 
 
-def needs_running_mean(config: OptimizerConfig) -> bool:
+def needs_running_mean(optimizer: torch.optim.Optimizer) -> bool:
     """Returns whether gradients must be averaged while they accumulate.
 
     Their sum might exceed float16; the combined accumulator of SGD is not concerned.
     """
-    return config.accum_type is torch.float16 and config.kind is not OptimizerKind.SGD1
+    is_half = attribute(optimizer, "accum_type") is torch.float16
+    return is_half and optimizer_kind(optimizer) is not OptimizerKind.SGD1
 
 
-def check_reduction(config: OptimizerConfig, is_running_mean: bool) -> None:
+def check_reduction(optimizer: torch.optim.Optimizer, *, is_running_mean: bool) -> None:
     """Checks that a compiled model can go on with this optimiser.
 
     Args:
-        config: of the new optimiser.
+        optimizer: the new one.
         is_running_mean: how the model was compiled to average gradients.
 
     Raises:
         ValueError: it was compiled for a mean taken at the end, and float16 needs the other.
     """
-    if needs_running_mean(config) and not is_running_mean:
+    if needs_running_mean(optimizer) and not is_running_mean:
         raise ValueError(
             "Invalid optimizer: its accum_type, torch.float16, needs the option "
             "options.Training.meanAccumulationAndReplicationReductionStrategy to be "

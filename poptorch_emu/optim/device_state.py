@@ -8,17 +8,16 @@ from typing import Any, Protocol
 
 import torch
 
-from poptorch_emu.enums import MeanReductionStrategy
 from poptorch_emu.errors import Error
 from poptorch_emu.log import compiler_logger, logger
 from poptorch_emu.optim.attributes import AttributeTracker
-from poptorch_emu.optim.base import Optimizer
+from poptorch_emu.optim.base import Optimizer, cache_device_state
 from poptorch_emu.optim.compatible import check_compatible
 from poptorch_emu.optim.convert import check_reduction, needs_running_mean, optimizer_config
 from poptorch_emu.optim.kind import optimizer_kind, warn_of_subclass
 from poptorch_emu.optim.loss_scale import loss_scale_rule
 from poptorch_emu.optim.parameter_tensors import parameter_tensors
-from poptorch_emu.options import Options
+from poptorch_emu.options.optimizer_settings import OptimizerSettings
 from poptorch_emu.update.config import OptimizerConfig
 from poptorch_emu.update.loss_scale import KEPT_VARIABLES
 
@@ -43,16 +42,19 @@ class OptimizerLink:
     somebody reads `state_dict()` and before the session ends.
     """
 
-    def __init__(self, optimizer: torch.optim.Optimizer | None, options: Options) -> None:
+    def __init__(
+        self, optimizer: torch.optim.Optimizer | None, settings: OptimizerSettings
+    ) -> None:
         """Takes the optimiser given to `trainingModel`, and checks it.
 
         Args:
             optimizer: of `poptorch.optim`, or one of PyTorch's with a counterpart there.
-            options: of the executor; an optimiser may change how gradients are averaged.
+            settings: what the executor's options say to it.
         """
         assert optimizer is not None, "a training model has an optimiser"
         self._optimizer = optimizer
-        self._options = options
+        self._settings = settings
+        self._is_running_mean = False
         self._tracker: AttributeTracker | None = None
         self._parameters: dict[str, torch.nn.Parameter] | None = None
         self._config: OptimizerConfig | None = None
@@ -63,13 +65,22 @@ class OptimizerLink:
         warn_of_subclass(optimizer)
         self._instrument(optimizer)
 
-    def config(self, parameters: Mapping[str, torch.nn.Parameter]) -> OptimizerConfig:
+    @property
+    def needs_running_mean(self) -> bool:
+        """Whether the optimiser wants gradients averaged while they accumulate."""
+        return needs_running_mean(self._optimizer)
+
+    def config(
+        self, parameters: Mapping[str, torch.nn.Parameter], *, is_running_mean: bool
+    ) -> OptimizerConfig:
         """Converts the optimiser for a compilation.
 
         Args:
             parameters: all of the model's, by name.
+            is_running_mean: whether the program averages gradients while they accumulate.
         """
         self._parameters, self._config = dict(parameters), None
+        self._is_running_mean = is_running_mean
         self._config = self._convert(self._optimizer)
         return self._config
 
@@ -191,7 +202,7 @@ class OptimizerLink:
     def _convert(self, optimizer: torch.optim.Optimizer) -> OptimizerConfig:
         """Checks and converts `optimizer`, before a compilation by its own parameters only."""
         optimizer_kind(optimizer)  # What is no optimiser at all is said first.
-        rule = loss_scale_rule(self._options._Popart.options)
+        rule = loss_scale_rule(self._settings.backend)
         if rule is not None and isinstance(optimizer, Optimizer):
             optimizer.variable_attrs.markAsVariable("loss_scaling")
         config = optimizer_config(
@@ -200,24 +211,11 @@ class OptimizerLink:
             loss_scale_rule=rule,
         )
         if self._tracker is None:
-            is_relaxed = self._options._relax_optimizer_checks
-            self._tracker = AttributeTracker(optimizer, is_relaxed=is_relaxed)
+            self._tracker = AttributeTracker(optimizer, is_relaxed=self._settings.is_relaxed)
         self._tracker.check(optimizer)
-        self._choose_reduction(config)
-        return config
-
-    def _choose_reduction(self, config: OptimizerConfig) -> None:
-        training = self._options.Training
-        running = MeanReductionStrategy.Running
-        is_running = training.meanAccumulationAndReplicationReductionStrategy is running
         if self._config is not None:
-            check_reduction(config, is_running)
-        elif needs_running_mean(config) and not is_running:
-            was_frozen = training._is_frozen
-            training._unfreeze()
-            training.set(meanAccumulationAndReplicationReductionStrategy=running)
-            if was_frozen:
-                training._freeze()
+            check_reduction(optimizer, is_running_mean=self._is_running_mean)
+        return config
 
     def _instrument(self, optimizer: torch.optim.Optimizer) -> None:
         """Makes `state_dict()` of one of our optimisers show the state of the device."""
@@ -236,15 +234,8 @@ class OptimizerLink:
     def _read(self, session: DeviceSession) -> None:
         self._states = session.read_states()
         if isinstance(self._optimizer, Optimizer):
-            self._optimizer._state_dict = {
-                "ipu_state": {
-                    name: state
-                    for name, state in self._states.items()
-                    if name not in KEPT_VARIABLES
-                },
-                "ipu_param": self._tensors(),
-            }
-            self._optimizer.ipu_state_is_dirty = False
+            shown = {n: state for n, state in self._states.items() if n not in KEPT_VARIABLES}
+            cache_device_state(self._optimizer, shown, self._tensors())
 
 
 def _own_parameters(optimizer: torch.optim.Optimizer) -> dict[str, torch.nn.Parameter]:

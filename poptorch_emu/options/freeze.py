@@ -14,10 +14,11 @@ from poptorch_emu.config import (
     TargetKind,
     WeightGroups,
 )
-from poptorch_emu.enums import MeanReductionStrategy, OutputMode, ReductionType
+from poptorch_emu.enums import OutputMode, ReductionType
 from poptorch_emu.errors import compiler_error
 from poptorch_emu.log import compiler_logger
 from poptorch_emu.machine.ipu import IPU_OF_VERSION
+from poptorch_emu.options.optimizer_settings import has_running_mean
 from poptorch_emu.options.options import Options
 from poptorch_emu.options.popart import validate_options
 from poptorch_emu.options.strategies import strategy_config
@@ -109,10 +110,8 @@ def _sharding(options: Options) -> ShardingConfig:
 
 def _is_running_mean(options: Options) -> bool:
     """Returns whether accumulators hold a running mean; a sum has none."""
-    training = options.Training
-    is_mean = training.accumulation_and_replication_reduction_type == ReductionType.Mean
-    strategy = training.meanAccumulationAndReplicationReductionStrategy
-    return is_mean and strategy is MeanReductionStrategy.Running
+    is_mean = options.Training.accumulation_and_replication_reduction_type == ReductionType.Mean
+    return is_mean and has_running_mean(options)
 
 
 def _count(option: str, count: int) -> int:

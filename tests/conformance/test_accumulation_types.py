@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-import update_reference as reference
+from support import update_reference as reference
 from support.small_models import Function, options, trained
 
 import poptorch_emu as poptorch
@@ -93,3 +93,32 @@ def test_velocity_when_typed_then_is_rounded_to_it_and_the_step_is_not(
     )
     torch.testing.assert_close(after, expected, rtol=1e-5, atol=2e-6)
     assert (after - other).abs().max() > 2e-5  # The two types can be told apart.
+
+
+@pytest.mark.parametrize("moment", ["wrapped", "replaced", "changed"])
+def test_options_when_accumulating_in_half_then_executors_own_show_the_running_mean(
+    moment: str,
+) -> None:
+    """Options that a program has got hold of stay as they are: they are frozen."""
+    opts = options(accumulation=2)
+    model = Function(lambda x, w: poptorch.identity_loss(w * x, "sum"), torch.zeros(1))
+
+    def optimizer(dtype: torch.dtype) -> poptorch.optim.SGD:
+        return poptorch.optim.SGD(model.parameters(), lr=1.0, accum_type=dtype)
+
+    first = optimizer(torch.float16 if moment == "wrapped" else torch.float32)
+    training = poptorch.trainingModel(model, opts, first)
+    held = training.options
+    if moment == "replaced":
+        training.setOptimizer(optimizer(torch.float16))
+    if moment == "changed":
+        first.accum_type = torch.float16
+    training(torch.tensor([1.0, 3.0]))
+    strategy = "meanAccumulationAndReplicationReductionStrategy"
+    assert training.options.Training(strategy) is poptorch.MeanReductionStrategy.Running
+    assert training._compiled().config.is_running_mean
+    with pytest.raises(AttributeError, match="frozen"):
+        training.options.deviceIterations(2)
+    assert opts.Training(strategy) is poptorch.MeanReductionStrategy.Post
+    if moment != "wrapped":
+        assert held.Training(strategy) is poptorch.MeanReductionStrategy.Post

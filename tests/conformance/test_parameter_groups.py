@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-import update_reference as reference
+from support import update_reference as reference
 from support.regression import Regression, assert_same_parameters, batches, train_plain
 from support.small_models import Function, options
 

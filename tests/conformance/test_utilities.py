@@ -3,6 +3,8 @@
 import gc
 import json
 import re
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -193,7 +195,7 @@ def test_profile_when_the_model_ends_then_is_written(end, tmp_path):
         torch.nn.Linear(2, 2), options.showCompilationProgressBar(False)
     )
     model(torch.ones(1, 2))
-    assert model._end_profile.atexit and list(tmp_path.iterdir()) == []
+    assert list(tmp_path.iterdir()) == []
     if end == "drop":
         del model
         gc.collect()
@@ -202,3 +204,15 @@ def test_profile_when_the_model_ends_then_is_written(end, tmp_path):
     written = sorted(path.name for path in (tmp_path / "mine").iterdir())
     assert written == ["graph.txt", "memory.txt", "schedule.txt", "trace.json"]
     assert json.loads((tmp_path / "mine" / "trace.json").read_text())["traceEvents"]
+
+
+@pytest.mark.feature("Options.enableProfiling", fidelity="modelled")
+def test_profile_when_the_program_ends_then_is_written(tmp_path):
+    program = """
+import sys, torch, poptorch_emu as poptorch
+options = poptorch.Options().enableProfiling(sys.argv[1]).showCompilationProgressBar(False)
+model = poptorch.inferenceModel(torch.nn.Linear(2, 2), options)
+model(torch.ones(1, 2))
+"""
+    subprocess.run([sys.executable, "-c", program, str(tmp_path)], check=True)
+    assert json.loads((tmp_path / "inference" / "trace.json").read_text())["traceEvents"]

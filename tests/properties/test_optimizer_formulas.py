@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-import update_reference as reference
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from support import update_reference as reference
 from support.small_models import options, trained
 
 import poptorch_emu as poptorch

@@ -48,5 +48,5 @@ def test_requirements_without_an_extra_then_are_those_of_the_package():
 
 def test_makefile_then_names_no_package():
     lines = [line for line in (ROOT / "Makefile").read_text().splitlines() if "pip install" in line]
-    assert len(lines) == 3
+    assert len(lines) == 2
     assert all("tools/requirements.py" in line or line.endswith(" -e .") for line in lines)

@@ -24,7 +24,7 @@ from poptorch_emu.version import __version__
 _MAGIC = b"POPEMU\r\n"
 _LAYOUT = 5
 # Magic word, version of the layout, length of the header, length of the sections.
-_LENGTHS = struct.Struct("<8sIIQ")
+_LENGTHS = struct.Struct(f"<{len(_MAGIC)}sIIQ")
 _HEAD_SIZE = _LENGTHS.size + hashlib.sha256().digest_size
 
 

@@ -1,6 +1,6 @@
 """Finds out what the tiles of each IPU hold, from what is known once a model is compiled.
 
-The plan of `memory/holdings.py` is about the engine; this one is about the machine: stashes that stay,
+The plan of `memory/holdings.py` is about the engine; this one is about the machine: stashes that
 values that live for a while, what an operation takes on a tile while it runs, and the program.
 """
 

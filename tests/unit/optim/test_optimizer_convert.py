@@ -241,10 +241,10 @@ def test_sgd_when_velocity_scaling_is_not_positive_then_raises() -> None:
 def test_running_mean_when_accumulating_in_half_then_needed(
     arguments: dict[str, Any], expected: bool
 ) -> None:
-    config = convert(ours.SGD, **arguments)
-    assert needs_running_mean(config) is expected
-    check_reduction(config, is_running_mean=True)
+    optimizer = ours.SGD(parameters().values(), lr=0.1, **arguments)
+    assert needs_running_mean(optimizer) is expected
+    check_reduction(optimizer, is_running_mean=True)
     if expected:
         with pytest.raises(ValueError, match="Invalid optimizer.*is already compiled") as error:
-            check_reduction(config, is_running_mean=False)
+            check_reduction(optimizer, is_running_mean=False)
         assert "poptorch.MeanReductionStrategy.Running" in str(error.value)

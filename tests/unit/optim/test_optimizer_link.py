@@ -11,12 +11,13 @@ import torch
 
 import poptorch_emu as poptorch
 from poptorch_emu.optim.device_state import OptimizerLink
+from poptorch_emu.options.optimizer_settings import optimizer_settings
 from poptorch_emu.update.config import OptimizerConfig
 
 pytestmark = pytest.mark.feature("setOptimizer and optimiser state", fidelity="exact")
 
 ours = poptorch.optim
-Running, Post = poptorch.MeanReductionStrategy.Running, poptorch.MeanReductionStrategy.Post
+SETTINGS = optimizer_settings(poptorch.Options())
 
 
 class Device:
@@ -47,15 +48,14 @@ class Setup:
     def __init__(self, kind=ours.SGD, **arguments) -> None:
         self.weight = torch.nn.Parameter(torch.ones(2))
         self.optimizer = self.make(kind, **arguments)
-        self.options = poptorch.Options()
-        self.link = OptimizerLink(self.optimizer, self.options)
+        self.link = OptimizerLink(self.optimizer, SETTINGS)
         self.device = Device()
 
     def make(self, kind=ours.SGD, **arguments):
         return kind([self.weight], **{"lr": 0.1, "momentum": 0.9, **arguments})
 
     def attach(self) -> Setup:
-        self.link.config({"w": self.weight})
+        self.link.config({"w": self.weight}, is_running_mean=False)
         self.link.send(self.device)
         return self
 
@@ -178,7 +178,7 @@ def test_replace_when_detached_then_sent_at_the_next_attach() -> None:
 def test_replace_when_not_compiled_then_any_class_will_do() -> None:
     setup = Setup()
     setup.link.replace(torch.optim.Adam([setup.weight]), None)
-    assert setup.link.config({"w": setup.weight}).kind.name == "ADAM"
+    assert setup.link.config({"w": setup.weight}, is_running_mean=False).kind.name == "ADAM"
 
 
 @pytest.mark.parametrize("kind", [ours.SGD, torch.optim.SGD], ids=["poptorch", "torch"])
@@ -191,15 +191,18 @@ def test_state_when_detached_and_attached_then_survives(kind: type) -> None:
     assert setup.device.states["Accl1___w"].tolist() == [1.0, 1.0]
 
 
-@pytest.mark.parametrize("is_frozen", [False, True], ids=["open", "frozen"])
-def test_options_when_accumulating_in_half_then_mean_is_running(is_frozen: bool) -> None:
+def test_running_mean_when_the_optimiser_is_replaced_then_as_the_new_one_needs() -> None:
     setup = Setup()
-    assert setup.options.Training.meanAccumulationAndReplicationReductionStrategy is Post
-    if is_frozen:
-        setup.options._freeze()
+    assert not setup.link.needs_running_mean
     setup.link.replace(setup.make(accum_type=torch.float16), None)
-    assert setup.options.Training.meanAccumulationAndReplicationReductionStrategy is Running
-    assert setup.options.Training._is_frozen is is_frozen
+    assert setup.link.needs_running_mean
+
+
+def test_replace_when_compiled_for_a_running_mean_then_half_accumulation_may_come() -> None:
+    setup = Setup(accum_type=torch.float16)
+    setup.link.config({"w": setup.weight}, is_running_mean=True)
+    setup.link.replace(setup.make(lr=0.5, accum_type=torch.float16), None)
+    assert setup.link.needs_running_mean
 
 
 def test_replace_when_half_accumulation_comes_too_late_then_raises() -> None:
@@ -210,14 +213,14 @@ def test_replace_when_half_accumulation_comes_too_late_then_raises() -> None:
 
 def test_constructor_when_optimizer_is_unsupported_then_raises() -> None:
     with pytest.raises(AssertionError, match="Unsupported optimizer type"):
-        OptimizerLink(torch.optim.Adagrad([torch.nn.Parameter(torch.ones(1))]), poptorch.Options())
+        OptimizerLink(torch.optim.Adagrad([torch.nn.Parameter(torch.ones(1))]), SETTINGS)
 
 
 def test_constructor_when_a_value_is_refused_then_waits_for_compilation() -> None:
     weight = torch.nn.Parameter(torch.ones(1))
-    link = OptimizerLink(ours.Adam([weight], eps=0.0), poptorch.Options())
+    link = OptimizerLink(ours.Adam([weight], eps=0.0), SETTINGS)
     with pytest.raises(poptorch.Error, match="Non-positive eps"):
-        link.config({"w": weight})
+        link.config({"w": weight}, is_running_mean=False)
 
 
 @pytest.mark.parametrize("base", [ours.SGD, torch.optim.SGD], ids=["poptorch", "torch"])
@@ -225,8 +228,8 @@ def test_subclass_when_given_then_warned_of_once_and_not_again_at_compilation(
     base: type, caplog: pytest.LogCaptureFixture
 ) -> None:
     weight = torch.nn.Parameter(torch.ones(1))
-    link = OptimizerLink(type("Mine", (base,), {})([weight], lr=0.1), poptorch.Options())
-    link.config({"w": weight})
+    link = OptimizerLink(type("Mine", (base,), {})([weight], lr=0.1), SETTINGS)
+    link.config({"w": weight}, is_running_mean=False)
     (record,) = caplog.records
     assert "Optimizer `Mine` subclassed from classes in poptorch.optim" in record.getMessage()
     assert "Poptorch does not run Python optimizer code directly" in record.getMessage()
@@ -241,7 +244,7 @@ def test_attributes_when_unexpected_then_said_once(
     optimizer, options = ours.SGD([weight], lr=0.1), poptorch.Options()
     if relaxed:
         options.relaxOptimizerAttributesChecks()
-    link = OptimizerLink(optimizer, options)
+    link = OptimizerLink(optimizer, optimizer_settings(options))
     optimizer.extra = 1
     optimizer.defaults["other"] = 2
     optimizer.param_groups[0]["initial_lr"] = 3

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-import update_reference as reference
+from support import update_reference as reference
 from support.update_runner import make_config, run_updates
 
 from poptorch_emu.update.config import OptimizerKind as Kind

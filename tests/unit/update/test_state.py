@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-import update_reference as reference
+from support import update_reference as reference
 from support.update_runner import make_config, run_updates
 
 from poptorch_emu.update.config import HYPERS

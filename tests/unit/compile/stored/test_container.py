@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import struct
 from pathlib import Path
 from threading import Thread
 
@@ -40,9 +41,9 @@ def test_every_changed_byte_then_error() -> None:
 
 def test_lengths_moved_between_header_and_sections_then_error() -> None:
     data = bytearray(pack(SECTIONS))
-    header_size = int.from_bytes(data[12:16], "little")
-    data[12:16] = (header_size - 1).to_bytes(4, "little")
-    data[16:24] = (int.from_bytes(data[16:24], "little") + 1).to_bytes(8, "little")
+    start = len(container._MAGIC) + 4  # Behind the magic word and the version of the layout.
+    header_size, body_size = struct.unpack_from("<IQ", data, start)
+    struct.pack_into("<IQ", data, start, header_size - 1, body_size + 1)
     with pytest.raises(poptorch.Error, match="damaged"):
         unpack(bytes(data), "f")
 

@@ -1,0 +1,174 @@
+"""What was compiled of a wrapped model, and how that came about."""
+
+from __future__ import annotations
+
+import datetime
+import time
+
+import torch
+
+from poptorch_emu.compile.compiler import STEPS, MakeExecutable, Request
+from poptorch_emu.compile.executable import Executable
+from poptorch_emu.compile.limits import check_batches
+from poptorch_emu.config import CompileConfig
+from poptorch_emu.errors import compiler_error, make_error
+from poptorch_emu.executor import wrapping
+from poptorch_emu.executor.hooks import run_post_compile_hooks, run_pre_compile_hooks
+from poptorch_emu.executor.measurement import profile_folder
+from poptorch_emu.executor.replica_grouping import ReplicaGroupings
+from poptorch_emu.log import logger, start_repeats
+from poptorch_emu.optim.device_state import OptimizerLink
+from poptorch_emu.optim.differences import warn_of_defaults
+from poptorch_emu.options import Options
+from poptorch_emu.options.forced import warn_about_forced
+from poptorch_emu.options.freeze import freeze
+from poptorch_emu.options.optimizer_settings import has_running_mean
+from poptorch_emu.report.out_of_memory import check_memory
+from poptorch_emu.runtime.arguments import Arguments
+from poptorch_emu.runtime.progress import progress_bar
+
+
+class Compilation:
+    """The program of a wrapped model, if there is one.
+
+    Attributes:
+        groupings: what `replicaGrouping` asked of the next compilation.
+    """
+
+    def __init__(
+        self,
+        model: torch.nn.Module,
+        user_model: torch.nn.Module,
+        optimizer_link: OptimizerLink | None,
+    ) -> None:
+        """Starts without a program.
+
+        Args:
+            model: the module that is traced.
+            user_model: the module whose weights are meant.
+            optimizer_link: for training.
+        """
+        self._model = model
+        self._user_model = user_model
+        self._optimizer_link = optimizer_link
+        self._executable: Executable | None = None
+        self._arguments: Arguments | None = None
+        self._time: datetime.timedelta | None = None
+        self._num_made = 0
+        self.groupings = ReplicaGroupings()
+
+    @property
+    def executable(self) -> Executable | None:
+        """The program with all its plans and names, `None` if nothing is compiled."""
+        return self._executable
+
+    @property
+    def arguments(self) -> Arguments | None:
+        """The arguments for which it was compiled."""
+        return self._arguments
+
+    def checked(self) -> Executable:
+        """Returns the program.
+
+        Raises:
+            Error: there is none.
+        """
+        if self._executable is None:
+            raise make_error("Model has not been compiled or has been destroyed.")
+        return self._executable
+
+    def time(self) -> datetime.timedelta:
+        """Returns how long it took.
+
+        Raises:
+            Error: there is no program, or no progress bar was shown.
+        """
+        if self._executable is None:
+            raise make_error("Please compile the model before obtaining compilation time.")
+        if self._time is None:
+            raise make_error(
+                "Please set showCompilationProgressBar option to obtain compilation time."
+            )
+        return self._time
+
+    def run(self, arguments: Arguments, options: Options, make: MakeExecutable) -> None:
+        """Makes the program for calls with arguments like these.
+
+        Args:
+            arguments: of one call.
+            options: frozen.
+            make: compiles a request, or finds its program in a file.
+
+        Raises:
+            Error: the options, the optimiser, the arguments or the model are refused.
+        """
+        start = time.perf_counter()
+        self._num_made += 1
+        logger.info(
+            "Compilation %d of %s, for %s",
+            self._num_made,
+            type(self._user_model).__name__,
+            arguments.describe(),
+        )
+        parameters = dict(self._user_model.named_parameters())
+        request = self._request(arguments, options, parameters)
+        executable = self._made(request, make)
+        check_memory(executable, profile_folder(request.config))
+        self._executable = executable
+        warn_about_forced(options, executable)
+        if request.optimizer is not None:
+            warn_of_defaults(request.optimizer, parameters, executable)
+        if request.config.shows_progress_bar:
+            self._time = datetime.timedelta(seconds=time.perf_counter() - start)
+        self._arguments = arguments
+
+    def forget(self) -> None:
+        """Drops the program."""
+        self._executable = None
+        self._arguments = None
+
+    def _request(
+        self, arguments: Arguments, options: Options, parameters: dict[str, torch.nn.Parameter]
+    ) -> Request:
+        """Returns what the compiler is asked, after checking it."""
+        config = self._config(options)
+        _check_updatable_buffers(config, self._user_model)
+        check_batches(arguments.tensors(), config)
+        optimizer = None
+        if self._optimizer_link is not None:
+            is_running_mean = has_running_mean(options)
+            optimizer = self._optimizer_link.config(parameters, is_running_mean=is_running_mean)
+        return Request(
+            model=self._model,
+            arguments=arguments.rebuild_with,
+            tensors=arguments.tensors(),
+            config=config,
+            optimizer=optimizer,
+            parameters=tuple(parameters),
+            hooks=(run_pre_compile_hooks, run_post_compile_hooks),
+        )
+
+    def _config(self, options: Options) -> CompileConfig:
+        model = self._user_model
+        self.groupings.withdraw(model)
+        groups = self.groupings.weight_groups(model, options.replication_factor)
+        is_training = self._optimizer_link is not None
+        return freeze(options, is_training=is_training, weight_groups=groups)
+
+    def _made(self, request: Request, make: MakeExecutable) -> Executable:
+        start_repeats(request.config.max_repeat_logs)
+        with (
+            progress_bar(STEPS, request.config.shows_progress_bar) as on_step,
+            wrapping.settled(self._user_model),
+        ):
+            return make(request, on_step)
+
+
+def _check_updatable_buffers(config: CompileConfig, model: torch.nn.Module) -> None:
+    known = dict(model.named_buffers())
+    for name in config.updatable_buffers:
+        if name not in known:
+            raise compiler_error(
+                f"Options.updatableNamedBuffers names '{name}', which is no buffer of the "
+                f"model. Its buffers are: {', '.join(known) or 'none'}."
+            )

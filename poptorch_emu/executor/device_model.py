@@ -1,0 +1,335 @@
+"""A wrapped model on virtual IPUs: what happens when, to its program, weights and device."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from poptorch_emu.compile.compiler import MakeExecutable, compile_model
+from poptorch_emu.enums import ConnectionType
+from poptorch_emu.errors import make_error, require
+from poptorch_emu.executor.compilation import Compilation
+from poptorch_emu.executor.device_hold import DeviceHold
+from poptorch_emu.executor.measurement import Measurement
+from poptorch_emu.executor.random_state import RandomState
+from poptorch_emu.executor.saving import (
+    ExportedModel,
+    open_executable,
+    path_to_save,
+    save_executable,
+)
+from poptorch_emu.executor.synced_tensors import Trainer
+from poptorch_emu.executor.turn import one_at_a_time
+from poptorch_emu.executor.weights import Weights
+from poptorch_emu.log import logger
+from poptorch_emu.optim.device_state import OptimizerLink
+from poptorch_emu.options import Options
+from poptorch_emu.options.optimizer_settings import with_running_mean
+from poptorch_emu.runtime.arguments import Arguments, check_same
+from poptorch_emu.runtime.outputs import without_backward
+from poptorch_emu.runtime.session import Session
+from poptorch_emu.runtime.stream import ResultStream
+
+# Brings the arguments of a call into the order of `forward`; what is wrong with them is said late.
+Bind = Callable[[], Arguments]
+
+
+class DeviceModel:
+    """All that an executor has beside the user's model, and the order in which it is used.
+
+    Attributes:
+        hold: the device, and the session there.
+        weights: the model's parameters and buffers, here and there.
+        turn: of the weights; held by the thread that uses the device.
+        random_state: of the device that is, or was, attached.
+        measurement: of the last call.
+        optimizer_link: for training.
+        compilation: the program, if there is one.
+        anchored: what the last call left in anchored tensors, by name.
+    """
+
+    def __init__(
+        self,
+        model: torch.nn.Module,
+        user_model: torch.nn.Module,
+        options: Options,
+        trainer: Trainer,
+        optimizer_link: OptimizerLink | None,
+    ) -> None:
+        """Starts without a program and a device.
+
+        Args:
+            model: the module that is traced.
+            user_model: the module whose weights are meant.
+            options: frozen.
+            trainer: the executor; it is not kept alive.
+            optimizer_link: makes it train.
+        """
+        self._user_model = user_model
+        self._options = options
+        self._has_warned_about_strides = False
+        self.optimizer_link = optimizer_link
+        self.hold = DeviceHold()
+        is_training = optimizer_link is not None
+        self.weights = Weights(user_model, trainer, self.hold, is_training=is_training)
+        self.turn = self.weights.turn
+        self.random_state = RandomState(self.hold)
+        self.measurement = Measurement(self.hold)
+        self.compilation = Compilation(model, user_model, optimizer_link)
+        self.anchored: dict[str, torch.Tensor] = {}
+        self._follow_optimizer()
+        self.weights.wrap()
+
+    @property
+    def options(self) -> Options:
+        """The executor's own options, frozen."""
+        return self._options
+
+    @property
+    def is_attached(self) -> bool:
+        """Whether a program runs on a device."""
+        return self.hold.session is not None
+
+    @property
+    def counts_as_attached(self) -> bool:
+        """Whether one does, or what was compiled needs no device."""
+        executable = self.compilation.executable
+        return executable is not None and (self.is_attached or not executable.has_device_work)
+
+    @one_at_a_time
+    def run(self, bind: Bind) -> Any:
+        """Runs a call after all that must come before it; returns what `forward` returns."""
+        arguments, session = self._ready(bind)
+        self.weights.note_run()  # Before it: one that fails later on may have trained already.
+        outputs = session.run(arguments.tensors(self.compilation.arguments))
+        self.anchored = session.anchored
+        return without_backward(outputs, self.compilation.checked().host_outputs.values())
+
+    @one_at_a_time
+    def stream(self, bind: Bind, max_unread: int) -> ResultStream:
+        """Begins a call whose results are read while it runs."""
+        arguments, session = self._ready(bind)
+        self.weights.note_run()
+        self.anchored = session.anchored
+        return session.stream(arguments.tensors(self.compilation.arguments), max_unread)
+
+    @one_at_a_time
+    def compile(self, bind: Bind) -> None:
+        """Compiles and attaches, unless that has been done."""
+        arguments = self._bound(bind)
+        if self.compilation.executable is not None:
+            logger.warning("Call to compile() ignored: the executable is already compiled")
+            return
+        self._compile(arguments)
+
+    @one_at_a_time
+    def save(self, filename: str | Path, export_model: bool, save_rng_state: bool) -> None:
+        """Writes what was compiled to a file, with the model and the random state if asked."""
+        executable = self.compilation.checked()
+        path = path_to_save(filename)
+        has_rng_state = save_rng_state and self.random_state.is_known
+        save_executable(
+            path,
+            executable,
+            self.compilation.arguments,
+            self._options,
+            self._exported() if export_model else None,
+            self.random_state.read() if has_rng_state else None,
+        )
+
+    @one_at_a_time
+    def load(self, filename: str | Path) -> None:
+        """Takes what was compiled from a file, and attaches."""
+        if self.compilation.executable is not None:
+            raise make_error(
+                f"{filename} cannot be loaded: the model is compiled already. Call destroy() first."
+            )
+        self._compile(*open_executable(filename))
+
+    @one_at_a_time
+    def destroy(self) -> None:
+        """Detaches and drops what was compiled."""
+        if self.compilation.executable is None:
+            return
+        self._detach()
+        self.compilation.forget()
+        self.measurement.forget()
+        self.random_state.forget()
+        if self.optimizer_link is not None:
+            self.optimizer_link.forget()
+        self.weights.unwrap()
+
+    @one_at_a_time
+    def set_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
+        """Goes on with `optimizer`, which may be the same object with other values."""
+        if self.optimizer_link is None:
+            raise AttributeError(
+                "setOptimizer was called on an inference model, which has no optimizer."
+            )
+        self.optimizer_link.replace(optimizer, self.hold.session)
+        self._follow_optimizer()
+
+    @one_at_a_time
+    def attach(self) -> None:
+        """Takes a device for what was compiled."""
+        self.compilation.checked()
+        require(
+            not self._is_offline,
+            "Trying to attach to an offline device (ConnectionType.Never). Choose another "
+            "connection type to run the model.",
+        )
+        if self.counts_as_attached:
+            raise make_error("Device is already attached. Call detachFromDevice() first.")
+        self._attach()
+
+    @one_at_a_time
+    def detach(self) -> None:
+        """Gives the device back."""
+        self.compilation.checked()
+        if not self.is_attached:
+            raise make_error("Device is not attached. Call attachToDevice(), or run the model.")
+        self._detach()
+
+    @one_at_a_time
+    def download(self) -> None:
+        """Copies the weights to the host."""
+        self.compilation.checked()
+        self.weights.download()
+
+    @one_at_a_time
+    def upload(self) -> None:
+        """Copies the weights to the device; the optimiser's state comes back first."""
+        self.compilation.checked()
+        session = self.hold.session
+        if session is not None:
+            session.check_idle()
+        self.weights.give_up()  # Else reading the parameters would bring the device's back.
+        if self.optimizer_link is not None and session is not None:
+            self.optimizer_link.receive(session)
+        self.weights.upload()
+
+    @one_at_a_time
+    def upload_named_buffers(self) -> None:
+        """Copies the buffers to the device that the options name."""
+        names = self.compilation.checked().config.updatable_buffers
+        if not names:
+            raise make_error(
+                "No named buffers marked as updatable via updatableNamedBuffers option. Call "
+                "poptorch.Options().updatableNamedBuffers([...]) before the model is wrapped."
+            )
+        self.weights.upload(names)
+
+    @one_at_a_time
+    def load_state_dict(self, state_dict: Any, strict: bool) -> Any:
+        """Loads the user model's state, and uploads it where a device is attached."""
+        result = self._user_model.load_state_dict(state_dict, strict)
+        if self.is_attached:
+            logger.debug("load_state_dict: implicit copyWeightsToDevice()")
+            self.upload()
+        return result
+
+    @one_at_a_time
+    def read_rng_state(self) -> list[int]:
+        """Returns the random state of a compiled model."""
+        self.compilation.checked()
+        return self.random_state.read()
+
+    @one_at_a_time
+    def write_rng_state(self, state: list[int]) -> None:
+        """Replaces the random state of a compiled model."""
+        self.compilation.checked()
+        self.random_state.write(state)
+
+    @property
+    def _is_offline(self) -> bool:
+        return bool(self._options.connection_type == ConnectionType.Never)
+
+    def _ready(self, bind: Bind) -> tuple[Arguments, Session]:
+        """Does everything that comes before a run of the engine."""
+        assert not self._is_offline, (
+            "Trying to run a model on an offline device (ConnectionType.Never): only "
+            "`model.compile(inputs)` is possible. Choose another connection type to run."
+        )
+        arguments = self._bound(bind)
+        if self.compilation.executable is None:
+            self._compile(arguments)
+        session = self.hold.session or self._attach()
+        compiled_for = self.compilation.arguments
+        assert compiled_for is not None
+        check_same(compiled_for, arguments)
+        self.weights.refresh()
+        if self.optimizer_link is not None:
+            self.optimizer_link.send_if_dirty(session)
+        return arguments, session
+
+    def _bound(self, bind: Bind) -> Arguments:
+        arguments = bind()
+        is_contiguous = all(tensor.is_contiguous() for tensor in arguments.tensors())
+        if not is_contiguous and not self._has_warned_about_strides:
+            logger.warning(
+                "At least one input tensor is not contiguous: it is copied at every call. Make "
+                "inputs contiguous to avoid that."
+            )
+            self._has_warned_about_strides = True
+        return arguments
+
+    def _compile(self, arguments: Arguments, make: MakeExecutable = compile_model) -> None:
+        """Compiles and attaches; if one of both fails, nothing is compiled."""
+        self.weights.wrap()
+        if arguments.has_dict():
+            logger.warning(
+                "Dicts as inputs only have partial support: looking up a literal key works, other "
+                "uses of a dict may not. A tuple is the better choice."
+            )
+        self._follow_optimizer()
+        self.compilation.run(arguments, self._options, make)
+        if not self._is_offline:
+            try:
+                self._attach()
+            except BaseException:
+                self.compilation.forget()
+                raise
+
+    def _follow_optimizer(self) -> None:
+        """Lets the options show how gradients are averaged, which the optimiser may decide."""
+        link = self.optimizer_link
+        if link is not None and self.compilation.executable is None and link.needs_running_mean:
+            self._options = with_running_mean(self._options)
+
+    def _attach(self) -> Session:
+        session = self.hold.take(self.compilation.checked())
+        try:
+            self.weights.enter(session)
+            if self.optimizer_link is not None:
+                self.optimizer_link.send(session)
+            self.random_state.send(session)
+            self.measurement.start(session)
+        except BaseException:
+            self.hold.release()
+            raise
+        return session
+
+    def _detach(self) -> None:
+        """Brings back what the device has and releases it, if one is attached."""
+        session = self.hold.session
+        if session is not None:
+            self.weights.bring_home()
+            if self.optimizer_link is not None:
+                self.optimizer_link.receive(session)
+            self.measurement.end(session)
+            self.random_state.keep(session)
+        self.hold.release()
+
+    def _exported(self) -> ExportedModel:
+        """Returns what `poptorch.load` needs, with what the device has learnt."""
+        self.weights.bring_home()
+        link = self.optimizer_link
+        return ExportedModel(
+            training=link is not None,
+            model=self._user_model,
+            optimizer=None if link is None else link.optimizer,
+            optimizer_state=None if link is None else link.saved_state(self.hold.session),
+        )

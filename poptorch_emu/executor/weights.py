@@ -1,0 +1,224 @@
+"""When the weights of an executor's model move between host and device.
+
+A tensor may have several trainers, each an executor with `Weights` of its own. At most one of them
+is *ahead* of the host in it: before a call, and before weights move, the others bring theirs.
+"""
+
+from __future__ import annotations
+
+import sys
+import weakref
+from collections.abc import Iterable, Iterator
+
+import torch
+
+from poptorch_emu.executor import wrapping
+from poptorch_emu.executor.device_hold import DeviceHold
+from poptorch_emu.executor.synced_tensors import Link, Trainer, links_of, memory_of, num_changes
+from poptorch_emu.executor.turn import Turn, one_at_a_time
+from poptorch_emu.log import logger
+from poptorch_emu.runtime.session import Session
+
+
+class Weights:
+    """Parameters and buffers of one executor's model, on the host and on its device.
+
+    Attributes:
+        link: leads the tensors that the executor trains back to it.
+        turn: held by the thread that uses the device.
+    """
+
+    def __init__(
+        self, model: torch.nn.Module, trainer: Trainer, hold: DeviceHold, *, is_training: bool
+    ) -> None:
+        """Finds who else trains some of the tensors.
+
+        Args:
+            model: the user's.
+            trainer: the executor; it is not kept alive.
+            hold: tells where the device's values are.
+            is_training: whether the executor trains.
+        """
+        self._is_ahead = False
+        self._model = model
+        self._hold = hold
+        self._is_training = is_training
+        self.link = Link(trainer, self)
+        self.turn = Turn()
+        self._partners: weakref.WeakSet[Weights] = weakref.WeakSet()
+        self._outdated: set[str] = set()
+        self._news = _News(model)
+        for other in self._other_trainers():
+            self._take_turns_with(other)
+
+    def wrap(self) -> None:
+        """Makes reads of a trained model bring the weights home, at first and after `unwrap`.
+
+        Raises:
+            RuntimeError: another executor has wrapped the model.
+        """
+        if not self._is_training:
+            return
+        if wrapping.link_of(self._model) not in (None, self.link):
+            raise RuntimeError(
+                "Model has already been wrapped in 'poptorch.trainingModel'. Call model.destroy() "
+                "on the other wrapper before this one is compiled again."
+            )
+        wrapping.wrap(self._model, self.link)
+
+    def unwrap(self) -> None:
+        """Gives a trained model the class it had."""
+        if self._is_training:
+            wrapping.unwrap(self._model, self.link)
+
+    def enter(self, session: Session) -> None:
+        """Brings the weights to a device that was just attached."""
+        self._meet_trainers()
+        session.upload(self._host_tensors())
+        self._tell_partners(session.executable.variables)
+
+    def note_run(self) -> None:
+        """Notes that the device runs: if it trains, it gets ahead of the host."""
+        self._is_ahead = self._is_training
+
+    @one_at_a_time
+    def download(self) -> None:
+        """Copies the weights to the host, if a device is attached."""
+        session = self._hold.session
+        if session is None:
+            return
+        session.check_idle()
+        if self._is_training:
+            self.refresh()
+        self._is_ahead = False
+        session.download(self._host_tensors())
+        self._tell_partners(session.executable.variables)
+
+    def bring_home(self) -> bool:
+        """Copies the weights to the host if they are newer on the device; returns whether."""
+        if not self._is_ahead:
+            return False
+        logger.debug("Implicit copyWeightsToHost()")
+        self.download()
+        return True
+
+    def give_up(self) -> None:
+        """Gives up what the device has learnt since the last download: the host is right."""
+        self._is_ahead = False
+
+    def upload(self, names: Iterable[str] | None = None) -> None:
+        """Copies the host's tensors to the device, if one is attached: all, or those named."""
+        self.give_up()
+        session = self._hold.session
+        if session is not None:
+            self._sync_partners()
+            tensors = self._host_tensors()
+            session.upload(tensors if names is None else {name: tensors[name] for name in names})
+            self._tell_partners(session.executable.variables if names is None else names)
+
+    def refresh(self) -> None:
+        """Takes over what other executors have learnt since the last call."""
+        session = self._hold.session
+        if session is None:
+            return
+        if self._is_training:
+            self._sync_partners()
+            if self._outdated:
+                logger.debug("Implicit copyWeightsToDevice()")
+                tensors = self._host_tensors()
+                session.upload({name: tensors[name] for name in self._outdated})
+                self._outdated.clear()
+        elif self._news.have_come():
+            logger.debug("Implicit copyWeightsToDevice()")
+            session.upload(self._host_tensors())
+
+    def note_changed(self, memory: set[int]) -> None:
+        """Notes that a partner changed the host's tensors at these places."""
+        self._outdated.update(
+            name for name, value in self._named_tensors() if memory_of(value) in memory
+        )
+        self.link.count_change()
+
+    def meet(self, partner: Weights) -> None:
+        """Notes that `partner` trains some of the same tensors."""
+        self._partners.add(partner)
+
+    def __del__(self) -> None:
+        """Leaves what was learnt on the host; the model's memory may be all that is kept of it."""
+        if self._is_ahead and not sys.is_finalizing():
+            try:
+                self.bring_home()
+            except Exception as error:
+                logger.warning("What a dropped wrapper has learnt since is lost: %s", error)
+
+    def _sync_partners(self) -> None:
+        """Brings what other executors have trained of the same tensors to the host."""
+        for partner in tuple(self._partners):
+            partner.bring_home()
+
+    def _tell_partners(self, names: Iterable[str]) -> None:
+        """Notes that the host and this device agree now on the tensors of these names."""
+        self._outdated.difference_update(names)
+        self.link.count_change()
+        partners = tuple(self._partners)
+        if not partners:
+            return
+        mine = self._host_tensors()
+        changed = {memory_of(mine[name]) for name in names if name in mine}
+        for partner in partners:
+            partner.note_changed(changed)
+
+    def _other_trainers(self) -> Iterator[Weights]:
+        """Yields the weights of executors that train some of the same tensors, as this one does."""
+        for link in links_of(self._model) if self._is_training else ():
+            weights: Weights | None = link.weights
+            if weights is not None and weights is not self:
+                yield weights
+
+    def _take_turns_with(self, other: Weights) -> None:
+        self.turn.share()
+        other.turn.share()
+
+    def _meet_trainers(self) -> None:
+        """Learns who else trains the tensors that are about to be uploaded."""
+        if not self._is_training:
+            self._news.start_again()
+        for other in self._other_trainers():
+            self.meet(other)
+            other.meet(self)
+            self._take_turns_with(other)
+
+    def _host_tensors(self) -> dict[str, torch.Tensor]:
+        return dict(self._named_tensors())
+
+    def _named_tensors(self) -> Iterator[tuple[str, torch.Tensor]]:
+        yield from self._model.named_parameters()
+        yield from self._model.named_buffers()
+
+
+class _News:
+    """What those who train a model have changed since its inference executor asked last."""
+
+    def __init__(self, model: torch.nn.Module) -> None:
+        self._model = model
+        self._links: list[Link] = []
+        # After how many changes of any tensor's links these were the model's.
+        self._links_are_of = -1
+        self._seen_versions: dict[Link, int] = {}
+
+    def have_come(self) -> bool:
+        """Brings the trainers' weights home; returns whether any are news."""
+        if self._links_are_of != num_changes():
+            self._links_are_of = num_changes()
+            self._links = links_of(self._model)
+        for link in self._links:
+            link.sync()
+        versions = {link: link.version for link in self._links}
+        is_new = bool(versions.items() - self._seen_versions.items())
+        self._seen_versions = versions
+        return is_new
+
+    def start_again(self) -> None:
+        """Takes all that the trainers have; what comes later is news."""
+        self._links_are_of = -1
+        self.have_come()

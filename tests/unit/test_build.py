@@ -1,0 +1,48 @@
+"""What setup.py says where it can't build the engine."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+
+def build_with(stub: str, folder: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Returns the end of a build in `folder`, before which Python runs the code `stub`."""
+    (folder / "sitecustomize.py").write_text(stub)
+    command = [sys.executable, "setup.py", "-q", "build_ext", "--build-temp", folder / "objects"]
+    return subprocess.run(
+        [*command, "--build-lib", folder / "result"],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(folder), **environment},
+        capture_output=True,
+        text=True,
+    )
+
+
+CASES = {
+    "no PyTorch": ("import sys; sys.modules['torch'] = None", {}, "no module 'torch'"),
+    "another PyTorch": (
+        "import torch; torch.__version__ = '2.9.1+cpu'",
+        {},
+        "needs torch==2.13.0, but found PyTorch 2.9.1+cpu",
+    ),
+    "no compiler": ("", {"CXX": "no-such-compiler -m64"}, "no command 'no-such-compiler -m64'"),
+    "no headers of Python": (
+        "import sysconfig; sysconfig.get_path = lambda *args, **kwargs: '/no-such-folder'",
+        {},
+        "no /no-such-folder/Python.h",
+    ),
+}
+
+
+@pytest.mark.parametrize(("stub", "environment", "found"), CASES.values(), ids=CASES)
+def test_build_where_it_cannot_work_then_says_what_was_found(stub, environment, found, tmp_path):
+    done = build_with(stub, tmp_path, **environment)
+    assert done.returncode
+    assert found in done.stderr
+    assert "nstall" in done.stderr.partition(found)[2], "It doesn't say what to do."
+    assert not list(tmp_path.rglob("*.o"))
