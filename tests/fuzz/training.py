@@ -66,8 +66,9 @@ class Training:
             losses = torch.cat(results)
         else:
             losses = self.training(*batch)[1]
-        setting = self.case.setting
-        expected = plain_step(self.plain, self.reference, batch, setting, self.max_grad_norm)
+        # PopTorch clips gradients as they are, scaled with the loss.
+        limit = self.max_grad_norm / (self.loss_scaling or 1)
+        expected = plain_step(self.plain, self.reference, batch, self.case.setting, limit)
         self.compare(losses.reshape(-1), expected, "losses")
 
     def compare(self, value: torch.Tensor, expected: torch.Tensor, what: str) -> None:
