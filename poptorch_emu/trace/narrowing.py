@@ -46,6 +46,9 @@ _ON_IPU = {
     torch.float64: torch.float32,
 }
 
+# What batch norms count, and use only where they have no momentum.
+_COUNTER = "num_batches_tracked"
+
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 
 
@@ -92,8 +95,17 @@ class Narrowing:
 
 def warn_of_constants(graph: Graph, downgraded: Container[Source]) -> None:
     """Says which parameters and buffers that are read cannot change any more."""
-    for node in graph.sources:
-        if node.users and source_of(node) in downgraded:
+    read = [node for node in graph.sources if node.users and source_of(node) in downgraded]
+    counters = [node for node in read if source_of(node).name.endswith(_COUNTER)]
+    if counters:
+        compiler_logger.warning(
+            "%s%s stays constant on the device. That has no effect on a batch normalisation with a "
+            "momentum.",
+            source_of(counters[0]).name,
+            f" (and {len(counters) - 1} more)" if len(counters) > 1 else "",
+        )
+    for node in read:
+        if node not in counters:
             warn_repeatable(
                 "downgraded",
                 "Parameter %s: %s %s was downgraded to constant because PopART doesn't support "
