@@ -5,6 +5,7 @@
 #   make fuzz SECONDS=600  trains random models beside the plain loop, changes files, kills processes
 #   make sanitize  runs the tests of the engine under AddressSanitizer, UBSan and ThreadSanitizer
 #   make check  format, lint and types
+#   make check-all  all four of them, which takes long
 #   make docs   writes the tables of docs/compatibility.md from the tests and docstrings
 
 PYTHON ?= python3
@@ -54,6 +55,12 @@ check: $(VENV)/.built $(VENV)/.has-check
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/clang-format --dry-run --Werror $(filter %.cpp %.h,$(SOURCES))
+
+# Everything there is to check: before a release, and after a change of the engine, the tracer or
+# the version of PyTorch. One after the other, whatever -j says: two of them build.
+.PHONY: check-all
+check-all:
+	for target in check test test-ops sanitize; do $(MAKE) $$target || exit 1; done
 
 docs: $(VENV)/.built $(VENV)/.has-test
 	$(BIN)/python tools/compatibility.py

@@ -1,7 +1,7 @@
 """The memory that the model of the machine predicts, beside published figures.
 
 Nothing is run: each model is compiled. Sources and configurations are in `docs/fidelity.md`. With
-`--details` each row is followed by its table.
+`--details` each row is followed by its table; with `--time` it is speeds that are predicted.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import argparse
 import os
 
 from fidelity_rows import ROWS, Row
+from fidelity_time import print_times
 
 from poptorch_emu import emulator
 from poptorch_emu.machine.ipu import KIB
@@ -54,8 +55,12 @@ def main() -> None:
     """Prints a table in Markdown."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--details", action="store_true")
+    parser.add_argument("--time", action="store_true", help="predict speeds")
     parser.add_argument("rows", nargs="*", help="beginnings of names; by default all")
     arguments = parser.parse_args()
+    if arguments.time:
+        print_times(arguments.rows, arguments.details)
+        return
     print("| row | model | published | predicted | total MB | fullest tile KiB | always live MB |")
     print("|---|---|---|---|---:|---:|---:|")
     for row in ROWS:

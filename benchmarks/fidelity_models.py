@@ -23,7 +23,12 @@ HIDDEN = -1e4
 
 @dataclass(frozen=True)
 class Shape:
-    """Sizes of a Transformer; `layers` says how many layers each IPU has."""
+    """Sizes of a Transformer.
+
+    Attributes:
+        layers: how many each IPU has.
+        marks_last: whether the output of the last layer is kept where backward recomputes, too.
+    """
 
     width: int
     heads: int
@@ -33,10 +38,11 @@ class Shape:
     has_norm_first: bool = False
     dropout: float = 0.1
     attention_dropout: float = 0.1
+    marks_last: bool = True
 
 
 class Attention(nn.Module):
-    """Self-attention written out; `bias` is added to the scores."""
+    """Self-attention written out; `bias` is added to the scores, or says which of them count."""
 
     def __init__(self, shape: Shape) -> None:
         super().__init__()
@@ -50,7 +56,9 @@ class Attention(nn.Module):
         heads = self.inputs(x).view(rows, length, 3, self.heads, width // self.heads)
         q, k, v = heads.permute(2, 0, 3, 1, 4).unbind(0)
         scores = q @ k.transpose(-1, -2) / math.sqrt(width // self.heads)
-        if bias is not None:
+        if bias is not None and bias.dtype is torch.bool:
+            scores = torch.where(bias, scores, HIDDEN)
+        elif bias is not None:
             scores = scores + bias
         mixed = self.drop(torch.softmax(scores, dim=-1)) @ v
         return self.out(mixed.transpose(1, 2).reshape(x.shape))
@@ -83,7 +91,7 @@ class Encoder(nn.Module):
 
     def __init__(self, shape: Shape) -> None:
         super().__init__()
-        self.is_causal = shape.is_causal
+        self.is_causal, self.marks_last = shape.is_causal, shape.marks_last
         self.ipus = [ipu for ipu, count in enumerate(shape.layers) for _ in range(count)]
         self.layers = nn.ModuleList(Layer(shape) for _ in self.ipus)
 
@@ -92,8 +100,10 @@ class Encoder(nn.Module):
             with poptorch.Block(f"layer{index}", ipu_id=ipu):
                 if self.is_causal and self.ipus.index(ipu) == index:
                     size = (x.shape[1], x.shape[1])
-                    bias = torch.full(size, HIDDEN, dtype=x.dtype, device=x.device).triu(1)
-                x = poptorch.recomputationCheckpoint(layer(x, bias))
+                    bias = torch.ones(size, dtype=torch.bool, device=x.device).tril()
+                x = layer(x, bias)
+                if self.marks_last or index + 1 < len(self.layers):
+                    x = poptorch.recomputationCheckpoint(x)
         return x
 
 

@@ -179,6 +179,25 @@ def group_of_replica(
     return tuple(replica // group_size for replica in range(num_replicas))
 
 
+def num_input_groups(replication_factor: int, input_group_size: int) -> int:
+    """Returns how many different input blocks the replicas read in one micro-batch."""
+    return replication_factor // input_group_size
+
+
+def batches_per_step(
+    device_iterations: int,
+    gradient_accumulation: int,
+    replication_factor: int,
+    input_group_size: int,
+) -> int:
+    """Returns how many micro-batches of the host's inputs one call consumes.
+
+    Source: PopTorch user guide, "Efficient data batching"; groups of replicas share their input.
+    """
+    groups = num_input_groups(replication_factor, input_group_size)
+    return device_iterations * gradient_accumulation * groups
+
+
 @dataclass(frozen=True)
 class WeightGroups:
     """Groups of replicas, each with a value of its own for one parameter of the model.
@@ -265,9 +284,14 @@ class CompileConfig:
     @property
     def num_input_groups(self) -> int:
         """How many different input blocks the replicas read in one micro-batch."""
-        return self.replication_factor // self.input_group_size
+        return num_input_groups(self.replication_factor, self.input_group_size)
 
     @property
     def batch_factor(self) -> int:
         """By what the rows of an input are divided to give the rows of a micro-batch."""
-        return self.device_iterations * self.gradient_accumulation * self.num_input_groups
+        return batches_per_step(
+            self.device_iterations,
+            self.gradient_accumulation,
+            self.replication_factor,
+            self.input_group_size,
+        )

@@ -11,51 +11,30 @@ from poptorch_emu.compile import graph_proto
 from poptorch_emu.compile.executable import Executable, PlacedGraph
 from poptorch_emu.compile.graph_log import log_graph
 from poptorch_emu.compile.limits import (
-    check_broadcast_buffers,
     check_clipped_groups,
-    check_num_ipus,
     check_processes,
-    check_schedule,
-    check_trained_and_written,
-    check_written_variables,
 )
 from poptorch_emu.compile.lower import Lowering
 from poptorch_emu.compile.output_limits import (
     check_anchors,
-    check_pipelined_outputs,
     check_return_periods,
 )
+from poptorch_emu.compile.planning import optimise, place, schedule_of, take_inventory
 from poptorch_emu.compile.stored import cache, forms_file
 from poptorch_emu.compile.stored.executable_file import from_sections, stored_key
 from poptorch_emu.compile.stored.key import Key, key_of
-from poptorch_emu.config import CompileConfig, PipelineOrder, StrategyConfig, StrategyKind
+from poptorch_emu.config import CompileConfig
 from poptorch_emu.enums import OverlapMode
 from poptorch_emu.errors import make_error
-from poptorch_emu.ir.graph import Graph, Sink, SinkKind, Source, SourceKind, source_of
-from poptorch_emu.ir.verify import verify
+from poptorch_emu.ir.graph import Sink, SinkKind, Source, SourceKind, source_of
 from poptorch_emu.passes import (
     anchors,
-    constant_folding,
     functional,
-    half_convolutions,
-    output_types,
-    random_numbers,
-    simplify,
-    stochastic_rounding,
 )
 from poptorch_emu.plan.inventory import Inventory
 from poptorch_emu.plan.memory.holdings import plan_memory
 from poptorch_emu.plan.tiles.tile_contents import plan_tiles
-from poptorch_emu.schedule.levels import stage_levels
-from poptorch_emu.schedule.make import ScheduleKind, make_schedule
-from poptorch_emu.schedule.partition import Partition, partition
-from poptorch_emu.schedule.schedule import Schedule
-from poptorch_emu.segments.links import plan_links
 from poptorch_emu.segments.overlapped_io import overlap_of, transfers_of
-from poptorch_emu.segments.phases import check_phases
-from poptorch_emu.segments.recomputation import recomputation_of, recomputed_operations
-from poptorch_emu.segments.replica_equal import replica_equal_values
-from poptorch_emu.segments.segmented_graph import cut
 from poptorch_emu.trace import strict
 from poptorch_emu.trace.result_forms import Forms
 from poptorch_emu.trace.seed import Seed
@@ -65,16 +44,7 @@ from poptorch_emu.update.config import OptimizerConfig
 # What the progress bar shows: a step and what fraction of a compilation it usually is.
 STEPS = ("capture", "functionalise", "optimise", "place and schedule", "lower")
 
-_PIPELINES = {
-    PipelineOrder.GROUPED: ScheduleKind.GROUPED,
-    PipelineOrder.INTERLEAVED: ScheduleKind.INTERLEAVED,
-    PipelineOrder.SEQUENTIAL: ScheduleKind.SEQUENTIAL,
-}
-_SCHEDULES = {
-    StrategyKind.SHARDED: ScheduleKind.SHARDED,
-    StrategyKind.SERIAL_PHASED: ScheduleKind.SERIAL_PHASED,
-    StrategyKind.PARALLEL_PHASED: ScheduleKind.PARALLEL_PHASED,
-}
+NO_HOOKS = (lambda: None, lambda: None)
 
 
 @dataclass(frozen=True)
@@ -96,7 +66,7 @@ class Request:
     config: CompileConfig
     optimizer: OptimizerConfig | None = None
     parameters: tuple[str, ...] = ()
-    hooks: tuple[Callable[[], None], Callable[[], None]] = (lambda: None, lambda: None)
+    hooks: tuple[Callable[[], None], Callable[[], None]] = NO_HOOKS
 
 
 # Compiles a request, or finds its executable elsewhere.
@@ -135,9 +105,18 @@ def compile_model(
     graph = optimise(graph, config)
     log_graph(graph)
     on_step(STEPS[3])
-    placed, schedule = place(graph, config)
+    placed = place(graph, config)
+    inventory = take_inventory(
+        graph,
+        placed,
+        schedule_of(placed, config),
+        overlapped,
+        config,
+        request.optimizer,
+        request.parameters,
+    )
     on_step(STEPS[4])
-    executable = lower(request, key, recorded, graph, overlapped, placed, schedule)
+    executable = lower(request, key, recorded, inventory, overlapped)
     cache.keep(executable)
     graph_proto.export(executable)
     return executable
@@ -176,91 +155,55 @@ def capture(
 ) -> tuple[Forward, Key]:
     """Returns the recorded `forward`, and what its program depends on."""
     on_step(STEPS[0])
-    forward = trace_forward(
-        request.model,
-        request.arguments,
-        request.config,
-        Seed.of(request.optimizer),
-        request.hooks,
-        forms,
-    )
+    forward = _record(request, forms)
     optimizer, parameters = request.optimizer, request.parameters
     return forward, key_of(forward, request.config, request.tensors, optimizer, parameters)
 
 
-def optimise(graph: Graph, config: CompileConfig) -> Graph:
-    """Returns the graph after all passes."""
-    graph = random_numbers.run(graph)
-    graph = simplify.run(graph)
-    graph = constant_folding.run(graph)
-    graph = anchors.run(graph, config.anchors, config.names_modules)
-    if config.rounds_stochastically:
-        graph = stochastic_rounding.run(graph)
-    else:
-        graph = half_convolutions.run(graph)
-    graph = output_types.run(graph)
-    return verify(graph)
-
-
-def place(graph: Graph, config: CompileConfig) -> tuple[Partition, Schedule]:
-    """Returns which stage runs what, and when."""
-    is_pipelined = config.strategy.kind is StrategyKind.PIPELINED
-    placed = partition(graph, is_pipelined)
-    check_num_ipus(placed, config)
-    check_written_variables(graph, placed)
-    check_trained_and_written(graph, config)
-    check_broadcast_buffers(graph, config)
-    check_phases(placed, config)
-    if is_pipelined:
-        check_schedule(placed, config)
-        check_pipelined_outputs(placed, config)
-    num_micro_batches = (
-        config.gradient_accumulation if config.is_training else config.device_iterations
+def _record(request: Request, forms: Mapping[str, Forms] | None) -> Forward:
+    seed = Seed.of(request.optimizer)
+    return trace_forward(
+        request.model, request.arguments, request.config, seed, request.hooks, forms
     )
-    schedule = make_schedule(
-        _schedule_kind(config.strategy),
-        placed.ipu_of_stage,
-        num_micro_batches,
-        config.is_training,
-        stage_levels(placed) if config.strategy.is_phased else (),
+
+
+def plan_model(request: Request, *, is_short: bool = False) -> Inventory:
+    """Returns what the IPUs would run and compute on, without lowering it.
+
+    Args:
+        request: whose parameters and tensors may be on the meta device.
+        is_short: whether to lay out no more micro-batches than it takes until all cycles of a
+            pipeline are alike.
+
+    Raises:
+        Error: the model cannot be captured or does not fit the options.
+    """
+    config = request.config
+    forward = _record(request, None)
+    graph = functional.run(
+        forward.complete.graph, forward.complete.fake_mode, forward.complete.memo
     )
-    return placed, schedule
-
-
-def _schedule_kind(strategy: StrategyConfig) -> ScheduleKind:
-    if strategy.kind is StrategyKind.PIPELINED:
-        return _PIPELINES[strategy.order]
-    return _SCHEDULES[strategy.kind]
+    overlapped = overlap_of(graph, config)
+    graph = optimise(graph, config)
+    placed = place(graph, config)
+    schedule = schedule_of(placed, config, is_short=is_short)
+    return take_inventory(
+        graph, placed, schedule, overlapped, config, request.optimizer, request.parameters
+    )
 
 
 def lower(
     request: Request,
     key: Key,
     recorded: Trace,
-    graph: Graph,
+    inventory: Inventory,
     overlapped: Mapping[Source | Sink, OverlapMode],
-    placed: Partition,
-    schedule: Schedule,
 ) -> Executable:
     """Returns the executable of a placed and scheduled graph."""
-    config = request.config
-    recomputed = recomputed_operations(graph, placed, recomputation_of(config, placed))
-    segments = cut(graph, placed, config.is_training, recomputed)
-    links = plan_links(segments, placed, schedule, config, replica_equal_values(graph, config))
-    lowering = Lowering(graph, segments, links, placed, schedule, config, request.optimizer)
-    lowering.run([tensor.dim() > 0 for tensor in request.tensors], request.parameters)
-    inventory = Inventory(
-        graph=graph,
-        cut=segments,
-        links=links,
-        overlapped=frozenset(overlapped),
-        placed=placed,
-        schedule=schedule,
-        config=config,
-        update=lowering.update,
-        variables=lowering.variables,
-    )
-    memory, transfers = plan_memory(inventory), transfers_of(overlapped, segments)
+    config, graph, placed = request.config, inventory.graph, inventory.placed
+    lowering = Lowering(inventory, request.optimizer)
+    lowering.run([tensor.dim() > 0 for tensor in request.tensors])
+    memory, transfers = plan_memory(inventory), transfers_of(overlapped, inventory.cut)
     tiles = plan_tiles(inventory, memory)
     names = {*anchors.tensor_names(graph, config.names_modules), *lowering.window_names}
     check_anchors(config, lowering.anchors, names)
@@ -269,7 +212,7 @@ def lower(
         config=config,
         key=key,
         look_up=lambda: PlacedGraph(graph, placed, memory, transfers, tiles),
-        schedule=schedule,
+        schedule=inventory.schedule,
         outputs=recorded.outputs,
         host_outputs=recorded.host_outputs,
         num_outputs=sum(sink.kind is SinkKind.OUTPUT for sink in graph.sinks),

@@ -6,30 +6,24 @@ is decided here or above; the engine only obeys.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 import torch
 
 from poptorch_emu import _C
-from poptorch_emu.config import AnchorConfig, CompileConfig
-from poptorch_emu.ir.graph import Graph, SinkKind, Source, SourceKind, source_of
+from poptorch_emu.config import AnchorConfig
+from poptorch_emu.ir.graph import SinkKind, Source, SourceKind
+from poptorch_emu.plan.inventory import Inventory
 from poptorch_emu.schedule.actions import Action, Kind
-from poptorch_emu.schedule.partition import Partition
-from poptorch_emu.schedule.schedule import Port, Schedule
-from poptorch_emu.segments.links import LinkPlan
+from poptorch_emu.schedule.schedule import Port
 from poptorch_emu.segments.placement import location_of
 from poptorch_emu.segments.segment import Body, Instruction, Register, Segment
-from poptorch_emu.segments.segmented_graph import SegmentedGraph
-from poptorch_emu.segments.sharding import sharding_of
 from poptorch_emu.segments.update.hyper_parameters import scalar_name, scalar_value, split_scalar
-from poptorch_emu.segments.update.loss_scale_parts import FACTOR_VARIABLE
-from poptorch_emu.segments.update.update_parts import Gradient, Part, state_variable
+from poptorch_emu.segments.update.update_parts import Part, state_variable
 from poptorch_emu.segments.update.update_plan import UpdatePlan
 from poptorch_emu.segments.variables import VariableInfo
 from poptorch_emu.update.config import OptimizerConfig
-from poptorch_emu.update.loss_scale import FACTOR
 
 aten = torch.ops.aten
 
@@ -46,16 +40,8 @@ _DEVICE = "cpu"
 class Lowering:
     """Builds one program; `variables` and `scalars` say how the host finds its way in it."""
 
-    def __init__(
-        self,
-        graph: Graph,
-        cut: SegmentedGraph,
-        links: Sequence[LinkPlan],
-        partition: Partition,
-        schedule: Schedule,
-        config: CompileConfig,
-        optimizer: OptimizerConfig | None,
-    ) -> None:
+    def __init__(self, inventory: Inventory, optimizer: OptimizerConfig | None) -> None:
+        """Takes what is to be lowered, and in training the optimiser."""
         self.program = _C.Program()
         self.variables: dict[str, VariableInfo] = {}
         self.scalars: dict[tuple[str, int], int] = {}
@@ -64,62 +50,43 @@ class Lowering:
         self.segment_names: list[str] = []
         self.anchors: list[str] = []
         self.window_names: set[str] = set()
-        self.update: UpdatePlan | None = None
-        self._graph = graph
-        self._cut = cut
-        self._links = links
-        self._partition = partition
-        self._schedule = schedule
-        self._config = config
+        self._inventory = inventory
+        self._graph = inventory.graph
+        self._cut = inventory.cut
+        self._links = inventory.links
+        self._partition = inventory.placed
+        self._schedule = inventory.schedule
+        self._config = inventory.config
         self._optimizer = optimizer
         self._constants: dict[str, int] = {}
         self._accumulators: dict[str, int] = {}
         self._segments: dict[Port, int] = {}
         self._update_segments: list[list[int]] = []
 
-    def run(self, inputs: list[bool], parameters: tuple[str, ...]) -> None:
+    def run(self, inputs: list[bool]) -> None:
         """Fills the program.
 
         Args:
             inputs: for each host input whether it is cut into micro-batches.
-            parameters: the trainable parameters, in the order the optimiser knows them.
         """
         for number, is_batched in enumerate(inputs):
             self.program.add_input(str(number), is_batched)
-        self._add_model_variables()
+        update = self._inventory.update
+        states = {state.name for state in update.states} if update is not None else set()
+        for name, variable in self._inventory.variables.items():
+            if name not in states:
+                self._add_variable(variable)
         self._add_micro_batch_segments()
         self._add_links()
         self._add_results()
-        if self._optimizer is not None:
-            self._add_updates(self._optimizer, parameters)
+        if update is not None:
+            self._add_update(update)
         self._set_remote()
         self.program.set_schedule(self._actions(), self._schedule.num_micro_batches)
         self.program.set_numerics(
             self._config.checks_floating_point, self._config.rounds_stochastically
         )
         self.program.validate()
-
-    def _add_model_variables(self) -> None:
-        written = {sink.name for sink in self._graph.sinks if sink.kind is SinkKind.VARIABLE}
-        groups = {entry.name: entry for entry in self._config.weight_groups}
-        for node in self._graph.sources:
-            source = source_of(node)
-            if source.kind is not SourceKind.VARIABLE:
-                continue
-            if source.name == FACTOR:
-                self._add_variable(FACTOR_VARIABLE)
-                continue
-            value = node.meta["val"]
-            is_per_replica = source.name in written and self._config.replication_factor > 1
-            variable = VariableInfo(
-                -1, source.name, tuple(value.shape), value.dtype, is_per_replica
-            )
-            if source.name in groups:
-                entry = groups[source.name]
-                of_replica = entry.of_replica(self._config.replication_factor)
-                variable = replace(variable, group_of_replica=of_replica, reads_all=entry.reads_all)
-            is_sharded = sharding_of(variable, self._config).has_weight
-            self._add_variable(replace(variable, is_sharded=is_sharded))
 
     def _add_variable(self, variable: VariableInfo) -> None:
         """Adds a variable, which gets its number here."""
@@ -197,21 +164,8 @@ class Lowering:
         self.program.store_output(segment, register, mode, anchor.return_period)
         self.anchors.append(anchor.short_name)
 
-    def _add_updates(self, optimizer: OptimizerConfig, parameters: tuple[str, ...]) -> None:
+    def _add_update(self, plan: UpdatePlan) -> None:
         """Adds what each IPU runs at the end of a window."""
-        gradients = [
-            Gradient(
-                sink.name,
-                self._partition.ipu_of_stage[port[1]],
-                optimizer.group_of_parameter[parameters.index(sink.name)],
-                self.variables[sink.name],
-                parameters.index(sink.name),
-            )
-            for sink, port, _ in self._cut.results
-            if sink.kind is SinkKind.GRADIENT
-        ]
-        plan = UpdatePlan(optimizer, self._config, self._schedule.num_ipus)
-        plan.add(gradients, self._loss_ipu())
         for state in plan.states:
             self._add_variable(state)
         for name in plan.sharded_accumulators:
@@ -219,14 +173,6 @@ class Lowering:
         for name in plan.sums:
             self._accumulators[name] = self.program.add_accumulator(name, torch.float32, False)
         self._emit_updates(plan)
-        self.update = plan
-
-    def _loss_ipu(self) -> int:
-        """Returns the IPU that reads the factor of an automatic loss scale, if there is one."""
-        source = Source(SourceKind.VARIABLE, FACTOR)
-        ports = [port for port, code in self._cut.segments.items() if source in code.loads]
-        assert len(ports) <= 1, "back-propagation starts in one place"
-        return self._partition.ipu_of_stage[ports[0][1]] if ports else 0
 
     def _emit_updates(self, plan: UpdatePlan) -> None:
         indices: dict[str, int] = {}

@@ -12,7 +12,7 @@ import pickle
 import signal
 import time
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from contextlib import closing
 from multiprocessing import get_context
 from multiprocessing.process import BaseProcess
@@ -22,6 +22,7 @@ from typing import Any
 from poptorch_emu.data.accessor_board import AccessorBoard, Record
 from poptorch_emu.data.accessor_link import Kind, Link, LinkClosed, new_links
 from poptorch_emu.data.accessor_worker import WorkerSettings, run_worker
+from poptorch_emu.data.batch_source import BatchSource
 from poptorch_emu.data.cargo import packed
 from poptorch_emu.data.ring import Ring, RingFile
 from poptorch_emu.enums import SharingStrategy
@@ -64,7 +65,7 @@ class Accessor:
 
     def __init__(
         self,
-        dataset: Iterable[Any],
+        source: BatchSource,
         settings: WorkerSettings,
         strategy: SharingStrategy,
         miss_sleep_seconds: float,
@@ -72,9 +73,9 @@ class Accessor:
         """Starts the worker and waits for its first element.
 
         Args:
-            dataset: what to iterate.
+            source: what to iterate.
             settings: how.
-            strategy: how the dataset reaches the worker.
+            strategy: how the source reaches the worker.
             miss_sleep_seconds: the shortest time to wait for an element that is not there yet.
 
         Raises:
@@ -92,7 +93,7 @@ class Accessor:
         self._failure: str | None = None
         self._last_words: str | None = None
         with closing(RingFile()) as file:
-            self._link, self._process = _start_worker(file, dataset, settings, strategy)
+            self._link, self._process = _start_worker(file, source, settings, strategy)
             self._finalizer = Finalize(
                 self, _stop_worker, (self._process, self._link), exitpriority=_EXIT_PRIORITY
             )
@@ -255,14 +256,14 @@ def _sleeps_seconds(first_seconds: float) -> list[float]:
 
 
 def _start_worker(
-    file: RingFile, dataset: Iterable[Any], settings: WorkerSettings, strategy: SharingStrategy
+    file: RingFile, source: BatchSource, settings: WorkerSettings, strategy: SharingStrategy
 ) -> tuple[Link, BaseProcess]:
     context: Any = get_context(_START_METHOD[strategy])
     context.set_forkserver_preload(_SERVER_MODULES)
     link, worker_link = new_links()
     link.close_when_forked()
     worker_link.close_when_forked(unless_by_this_thread=True)
-    with closing(worker_link), warnings.catch_warnings(), packed(dataset, strategy) as cargo:
+    with closing(worker_link), warnings.catch_warnings(), packed(source, strategy) as cargo:
         # Newer Pythons warn of forks beside threads; it is the user who chose `Fork`.
         warnings.filterwarnings("ignore", ".*fork.*", DeprecationWarning)
         try:

@@ -9,7 +9,7 @@ import pickle
 import random
 import time
 import traceback
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from itertools import chain
@@ -21,9 +21,9 @@ import torch
 
 from poptorch_emu.data.accessor_board import WorkerBoard, num_words
 from poptorch_emu.data.accessor_link import ElementForm, Kind, Link, LinkClosed
+from poptorch_emu.data.batch_source import BatchSource
 from poptorch_emu.data.element import Piece, cut_rows, template_of, tensors_of
 from poptorch_emu.data.ring import Ring, RingFile, RingLayout, TensorSpec
-from poptorch_emu.data.slot_collate import SlotCollate
 from poptorch_emu.structure import ICustomArgParser, register_parser
 
 _NOTHING = object()
@@ -62,9 +62,7 @@ class WorkerSettings:
     parsers: Mapping[type, ICustomArgParser]
 
 
-def run_worker(
-    link: Link, file: RingFile, dataset: Iterable[Any], settings: WorkerSettings
-) -> None:
+def run_worker(link: Link, file: RingFile, source: BatchSource, settings: WorkerSettings) -> None:
     """Serves the accessor at the other end of `link` until that end is closed.
 
     Raises:
@@ -74,7 +72,7 @@ def run_worker(
     _set_up_process(settings)
     try:
         with torch.no_grad():
-            _Producer(link, file, dataset, settings).run()
+            _Producer(link, file, source, settings).run()
     except (LinkClosed, KeyboardInterrupt):
         pass
     except BaseException as error:
@@ -101,15 +99,17 @@ class _Producer:
     """Iterates the dataset, epoch after epoch, as far as the accessor lets it."""
 
     def __init__(
-        self, link: Link, file: RingFile, dataset: Iterable[Any], settings: WorkerSettings
+        self, link: Link, file: RingFile, source: BatchSource, settings: WorkerSettings
     ) -> None:
         self._link = link
-        self._dataset = dataset
+        self._source = source
         self._settings = settings
         self._is_set_up = False
         self._next_look_seconds = 0.0
-        self._collate = self._set_collate(dataset)
-        iterator = self._elements()
+        # Joined batches are cut elsewhere than where they are made.
+        is_whole = settings.rebatched_rows is None
+        self._collate = source.collate_into(self._next_slot) if is_whole else None
+        iterator = iter(source)
         first = next(iterator, _NOTHING)
         if first is _NOTHING:
             raise ValueError("The Dataset is empty: it must have at least one element.")
@@ -132,19 +132,6 @@ class _Producer:
 
     def _await_begin(self, epoch: int) -> None:
         self._board.wait(lambda: self._board.num_begun > epoch)
-
-    def _set_collate(self, dataset: Iterable[Any]) -> SlotCollate | None:
-        """Has a loader that can do so make its batches in the slots."""
-        # Of its own class: a wrapper may hand on any attribute, and change what it iterates.
-        collate_into = getattr(type(dataset), "_collate_into", None)
-        if collate_into is None or self._settings.rebatched_rows is not None:
-            return None
-        collate: SlotCollate | None = collate_into(dataset, self._next_slot)
-        return collate
-
-    def _elements(self) -> Iterator[Any]:
-        iterate: Callable[[Any], Iterator[Any]] = getattr(type(self._dataset), "_unmarked", iter)
-        return iterate(self._dataset)
 
     def _make_ring(self, file: RingFile, tensors: Sequence[torch.Tensor]) -> Ring:
         settings = self._settings
@@ -176,7 +163,7 @@ class _Producer:
         return self._board.num_filled > num_filled_before
 
     def _pieces(self) -> Iterator[Piece]:
-        elements = self._elements() if self._begun is None else self._begun
+        elements = iter(self._source) if self._begun is None else self._begun
         self._begun = None
         if self._settings.rebatched_rows is None:
             return map(self._whole_piece, elements)

@@ -12,6 +12,7 @@ import torch
 
 from poptorch_emu.data.accessor import Accessor
 from poptorch_emu.data.accessor_worker import WorkerSettings
+from poptorch_emu.data.batch_source import batch_source
 from poptorch_emu.enums import SharingStrategy
 from poptorch_emu.errors import require
 from poptorch_emu.structure import ICustomArgParser, registered_parsers
@@ -64,9 +65,7 @@ class AsynchronousDataAccessor:
             TypeError: `buffer_size` or `rebatched_size` is not a whole number.
             ValueError: `buffer_size` is less than 1, or `miss_sleep_time_in_ms` less than 0.
         """
-        check = getattr(dataset, "_check_accessible", None)
-        if check is not None:
-            check(rebatched_size)
+        source = batch_source(dataset, rebatched_size)
         if rebatched_size is not None:
             rebatched_size = _whole("rebatched_size", rebatched_size)
         buffer_size = _whole("buffer_size", buffer_size)
@@ -84,12 +83,12 @@ class AsynchronousDataAccessor:
             raise ValueError(
                 f"miss_sleep_time_in_ms must be at least 0, not {miss_sleep_time_in_ms}."
             )
-        self._dataset = dataset
         self.rebatched_size = rebatched_size
+        self._num_elements = source.counter(rebatched_size)
         settings = WorkerSettings(
             num_slots=buffer_size,
             rebatched_rows=rebatched_size,
-            keeps_remainder=not _drops_remainder(dataset),
+            keeps_remainder=not source.drops_remainder,
             loads_early=early_preload,
             loads_indefinitely=load_indefinitely,
             start_method=get_start_method(allow_none=True),
@@ -97,7 +96,7 @@ class AsynchronousDataAccessor:
             parsers=_portable_parsers(),
         )
         self._accessor = Accessor(
-            dataset, settings, sharing_strategy, miss_sleep_time_in_ms * _SECONDS_PER_MILLISECOND
+            source, settings, sharing_strategy, miss_sleep_time_in_ms * _SECONDS_PER_MILLISECOND
         )
 
     def terminate(self) -> None:
@@ -124,10 +123,7 @@ class AsynchronousDataAccessor:
         Raises:
             TypeError: the dataset cannot tell.
         """
-        try:
-            return _num_elements(self._dataset, self)
-        except ReferenceError as error:
-            raise TypeError("The DataLoader that knows the length is gone.") from error
+        return self._num_elements()
 
 
 def _whole(name: str, value: Any) -> int:
@@ -135,24 +131,6 @@ def _whole(name: str, value: Any) -> int:
         return index(value)
     except TypeError:
         raise TypeError(f"{name} must be a whole number, not {value!r}.") from None
-
-
-def _num_elements(dataset: Any, accessor: AsynchronousDataAccessor) -> int:
-    slot_rows = accessor.rebatched_size
-    if slot_rows is None or getattr(dataset, "_accessor", None) is accessor:
-        return len(dataset)
-    batch_size = getattr(dataset, "batch_size", None)
-    if batch_size is None:
-        raise TypeError(
-            f"How many elements of {slot_rows} rows there are is not known: {type(dataset)} has no "
-            "batch_size."
-        )
-    num_rows = len(dataset) * int(batch_size)
-    return num_rows // slot_rows if _drops_remainder(dataset) else -(-num_rows // slot_rows)
-
-
-def _drops_remainder(dataset: Any) -> bool:
-    return getattr(dataset, "rebatched_drop_last", True) is not False
 
 
 def _portable_parsers() -> dict[type, ICustomArgParser]:

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import weakref
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import suppress
+from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import Any
 
 import torch
 from torch.utils.data import DataLoader as TorchDataLoader
-from torch.utils.data import Dataset, IterableDataset, Sampler, default_collate
-from torch.utils.data.dataloader import _SingleProcessDataLoaderIter as _TorchIterator
+from torch.utils.data import Dataset, IterableDataset, Sampler
 
+from poptorch_emu.config import batches_per_step
+from poptorch_emu.data.batch_source import batch_source
 from poptorch_emu.data.data_accessor import AsynchronousDataAccessor
 from poptorch_emu.data.index_share import IndexShareSampler, index_share
 from poptorch_emu.data.loader_checks import (
@@ -22,7 +21,7 @@ from poptorch_emu.data.loader_checks import (
     warn_of_odd_batches,
     warn_of_odd_rows,
 )
-from poptorch_emu.data.slot_collate import NextSlot, SlotCollate
+from poptorch_emu.data.loader_source import LoaderSource
 from poptorch_emu.enums import DataLoaderMode
 from poptorch_emu.errors import make_error, require
 from poptorch_emu.options import Options
@@ -78,20 +77,13 @@ class DataLoader(TorchDataLoader[Any]):
             Error: `batch_sampler` contradicts other arguments.
             AssertionError: other arguments contradict each other.
         """
-        require(
-            isinstance(options, Options),
-            f"options must be poptorch.Options, the first argument, not {type(options)}.",
-        )
-        require(
-            isinstance(mode, DataLoaderMode),
-            f"mode must be a poptorch.DataLoaderMode, not {mode!r}.",
-        )
+        _check_kinds(options, mode)
         options._freeze()
         is_asynchronous = mode != DataLoaderMode.Sync
         has_batch_sampler = batch_sampler is not None
         rows = getattr(batch_sampler, "batch_size", batch_size) if has_batch_sampler else batch_size
         self._options = options
-        self._batches_per_step = batches_per_step(options)
+        self._batches_per_step = _batches_per_step(options)
         self._combined = None if rows is None else rows * self._batches_per_step
         self._combined_batch_size = self._combined  # Programs ask for it under this name.
         self._keeps_remainder = not drop_last
@@ -199,12 +191,11 @@ class DataLoader(TorchDataLoader[Any]):
             "loader. Remove it.",
         )
         arguments = {"buffer_size": _num_buffers(self._options), **arguments}
-        accessor = AsynchronousDataAccessor(
-            self, rebatched_size=self._combined if self._is_rebatching else None, **arguments
+        return AsynchronousDataAccessor(
+            self._source(owns_accessor=True),
+            rebatched_size=self._combined if self._is_rebatching else None,
+            **arguments,
         )
-        # Otherwise loader and worker would live until the next collection of circles.
-        accessor._dataset = weakref.proxy(self)
-        return accessor
 
     def _warn_of_remainder(self) -> None:
         if self.batch_sampler_drop_last is not None:
@@ -213,8 +204,8 @@ class DataLoader(TorchDataLoader[Any]):
             num_processes = self._options.Distributed.numProcesses
             warn_of_odd_rows(self.dataset, self._combined * num_processes)
 
-    def _check_accessible(self, rebatched_size: int | None) -> None:
-        """Raises where an accessor cannot be put on top of this loader."""
+    def _accessible_source(self, rebatched_size: int | None) -> LoaderSource:
+        """Returns what an accessor on top of this loader iterates; raises where none can be."""
         if self._accessor is not None:
             raise make_error(
                 "The DataLoader already uses an AsynchronousDataAccessor internally: iterate the "
@@ -230,25 +221,11 @@ class DataLoader(TorchDataLoader[Any]):
             "which the buffers of the AsynchronousDataAccessor cannot take. Give it "
             f"'rebatched_size', here {self._combined}, or use drop_last=True.",
         )
+        return self._source(owns_accessor=False)
 
-    def _collate_into(self, next_slot: NextSlot) -> SlotCollate | None:
-        """Has batches made in memory that is given, if nobody but the caller sees them."""
-        if not self._hands_on_at_once or self.collate_fn is not default_collate:
-            return None
-        self.collate_fn = SlotCollate(next_slot)
-        return self.collate_fn
-
-    def _unmarked(self) -> Iterator[Any]:
-        """Iterates like `iter(self)`, without the mark for profilers around each batch, if it can.
-
-        In a worker nobody sees the marks of PyTorch, which take 3 % of the time of a small batch.
-        """
-        batches = iter(self)
-        # PyTorch counts the elements of an iterable dataset beside the mark.
-        is_counted = isinstance(self.dataset, IterableDataset)
-        if is_counted or not self._hands_on_at_once or type(batches) is not _TorchIterator:
-            return batches
-        return _results_of(batches._next_data)
+    def _source(self, owns_accessor: bool) -> LoaderSource:
+        drops_remainder = self.rebatched_drop_last is not False
+        return LoaderSource(self, drops_remainder, self._hands_on_at_once, owns_accessor)
 
     @property
     def _hands_on_at_once(self) -> bool:
@@ -257,18 +234,27 @@ class DataLoader(TorchDataLoader[Any]):
         return is_own and self._num_joined == 1 and not self.num_workers
 
 
-def _results_of(function: Callable[[], Any]) -> Iterator[Any]:
-    """Yields what `function` returns until it raises `StopIteration`."""
-    with suppress(StopIteration):
-        while True:
-            yield function()
+batch_source.register(DataLoader, DataLoader._accessible_source)
 
 
-def batches_per_step(options: Options) -> int:
-    """Returns how many micro-batches one call consumes."""
-    groups: int = options.replication_factor // options.input_group_size
-    steps: int = options.device_iterations * options.Training.gradient_accumulation
-    return steps * groups
+def _check_kinds(options: Any, mode: Any) -> None:
+    require(
+        isinstance(options, Options),
+        f"options must be poptorch.Options, the first argument, not {type(options)}.",
+    )
+    require(
+        isinstance(mode, DataLoaderMode),
+        f"mode must be a poptorch.DataLoaderMode, not {mode!r}.",
+    )
+
+
+def _batches_per_step(options: Options) -> int:
+    return batches_per_step(
+        options.device_iterations,
+        options.Training.gradient_accumulation,
+        options.replication_factor,
+        options.input_group_size,
+    )
 
 
 def _num_buffers(options: Options) -> int:

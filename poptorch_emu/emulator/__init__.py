@@ -1,19 +1,30 @@
 """What only an emulator can offer, beyond PopTorch's own names."""
 
+from poptorch_emu.emulator.estimates import estimate, timeline
 from poptorch_emu.emulator.pipeline_order import set_schedule
 from poptorch_emu.emulator.plans import memory, schedule, tile_memory
+from poptorch_emu.emulator.splits import autoplace, plan_split
 from poptorch_emu.emulator.streaming import stream
+from poptorch_emu.emulator.what_ifs import what_if
 from poptorch_emu.names.aliases import install
 from poptorch_emu.ops.custom_operators import register_custom_op
+from poptorch_emu.plan.time.time_plan import HostWork, TimePlan
 from poptorch_emu.report.schedule_report import SchedulePlan
 
 __all__ = [
+    "HostWork",
     "SchedulePlan",
+    "TimePlan",
+    "autoplace",
+    "estimate",
     "install",
     "memory",
+    "plan_split",
     "register_custom_op",
     "schedule",
     "set_schedule",
     "stream",
     "tile_memory",
+    "timeline",
+    "what_if",
 ]

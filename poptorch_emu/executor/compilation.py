@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import datetime
 import time
+from dataclasses import replace
 
 import torch
 
-from poptorch_emu.compile.compiler import STEPS, MakeExecutable, Request
+from poptorch_emu.compile.compiler import NO_HOOKS, STEPS, MakeExecutable, Request, plan_model
 from poptorch_emu.compile.executable import Executable
 from poptorch_emu.compile.limits import check_batches
+from poptorch_emu.compile.timing import time_of
 from poptorch_emu.config import CompileConfig
 from poptorch_emu.errors import compiler_error, make_error
 from poptorch_emu.executor import wrapping
@@ -17,12 +19,14 @@ from poptorch_emu.executor.hooks import run_post_compile_hooks, run_pre_compile_
 from poptorch_emu.executor.measurement import profile_folder
 from poptorch_emu.executor.replica_grouping import ReplicaGroupings
 from poptorch_emu.log import logger, start_repeats
+from poptorch_emu.machine.system import current_system
 from poptorch_emu.optim.device_state import OptimizerLink
 from poptorch_emu.optim.differences import warn_of_defaults
 from poptorch_emu.options import Options
 from poptorch_emu.options.forced import warn_about_forced
 from poptorch_emu.options.freeze import freeze
 from poptorch_emu.options.optimizer_settings import has_running_mean
+from poptorch_emu.plan.inventory import Inventory
 from poptorch_emu.report.out_of_memory import check_memory
 from poptorch_emu.runtime.arguments import Arguments
 from poptorch_emu.runtime.progress import progress_bar
@@ -54,6 +58,7 @@ class Compilation:
         self._executable: Executable | None = None
         self._arguments: Arguments | None = None
         self._time: datetime.timedelta | None = None
+        self._cycles: int | None = None
         self._num_made = 0
         self.groupings = ReplicaGroupings()
 
@@ -122,10 +127,37 @@ class Compilation:
             self._time = datetime.timedelta(seconds=time.perf_counter() - start)
         self._arguments = arguments
 
+    def plan(self, arguments: Arguments, options: Options) -> tuple[Request, Inventory]:
+        """Returns what the compiler would be asked, and what the IPUs would run; nothing changes.
+
+        Args:
+            arguments: of one call, perhaps on the meta device.
+            options: frozen.
+        """
+        parameters = dict(self._user_model.named_parameters())
+        request = replace(self._request(arguments, options, parameters), hooks=NO_HOOKS)
+        if self._optimizer_link is not None and self._executable is None:
+            self._optimizer_link.forget()
+        with wrapping.settled(self._user_model):
+            return request, plan_model(request, is_short=True)
+
+    def cycles(self, options: Options) -> int:
+        """Returns how many cycles a call would take on the virtual system.
+
+        Raises:
+            Error: there is no program.
+        """
+        self.checked()
+        if self._cycles is None:
+            assert self._arguments is not None, "a program was made for some arguments"
+            self._cycles = time_of(*self.plan(self._arguments, options), current_system()).cycles
+        return self._cycles
+
     def forget(self) -> None:
         """Drops the program."""
         self._executable = None
         self._arguments = None
+        self._cycles = None
 
     def _request(
         self, arguments: Arguments, options: Options, parameters: dict[str, torch.nn.Parameter]

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from poptorch_emu.compile.compiler import MakeExecutable, compile_model
+from poptorch_emu.compile.compiler import MakeExecutable, Request, compile_model
 from poptorch_emu.enums import ConnectionType
 from poptorch_emu.errors import make_error, require
 from poptorch_emu.executor.compilation import Compilation
@@ -27,8 +27,9 @@ from poptorch_emu.executor.turn import one_at_a_time
 from poptorch_emu.executor.weights import Weights
 from poptorch_emu.log import logger
 from poptorch_emu.optim.device_state import OptimizerLink
-from poptorch_emu.options import Options
+from poptorch_emu.options import Options, PipelinedExecution
 from poptorch_emu.options.optimizer_settings import with_running_mean
+from poptorch_emu.plan.inventory import Inventory
 from poptorch_emu.runtime.arguments import Arguments, check_same
 from poptorch_emu.runtime.outputs import without_backward
 from poptorch_emu.runtime.session import Session
@@ -127,6 +128,37 @@ class DeviceModel:
             logger.warning("Call to compile() ignored: the executable is already compiled")
             return
         self._compile(arguments)
+
+    @one_at_a_time
+    def plan(self, bind: Bind | None = None) -> tuple[Request, Inventory]:
+        """Returns what the compiler would be asked, and what the IPUs would run.
+
+        Args:
+            bind: the arguments; `None` for those of the program.
+
+        Raises:
+            Error: there are none, or the model cannot be captured.
+        """
+        arguments = self.compilation.arguments if bind is None else bind()
+        if arguments is None:
+            raise make_error(
+                "The model is not compiled, so the shapes of its inputs are not known. Pass inputs "
+                "as for a call; they may be on the meta device."
+            )
+        return self.compilation.plan(arguments, self._options)
+
+    @one_at_a_time
+    def place(self, strategy: PipelinedExecution) -> None:
+        """Takes another strategy for the next compilation."""
+        options = self._options.clone()
+        options.setExecutionStrategy(strategy)
+        options._freeze()
+        self._options = options
+
+    @one_at_a_time
+    def cycles(self) -> int:
+        """Returns how many cycles a call would take on the virtual system."""
+        return self.compilation.cycles(self._options)
 
     @one_at_a_time
     def save(self, filename: str | Path, export_model: bool, save_rng_state: bool) -> None:

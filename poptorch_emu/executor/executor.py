@@ -16,7 +16,7 @@ import torch
 
 from poptorch_emu.compile.executable import Executable
 from poptorch_emu.enums import OutputMode
-from poptorch_emu.errors import compiler_error, make_error, require
+from poptorch_emu.errors import make_error, require
 from poptorch_emu.executor.args_parser import ArgsParser
 from poptorch_emu.executor.device_model import DeviceModel
 from poptorch_emu.executor.hooks import (
@@ -215,10 +215,12 @@ class PoplarExecutor:
         return self._on_device.compilation.time()
 
     def cycleCount(self) -> int:
-        """Returns how many cycles the last call took (refused: there is no cycle model yet).
+        """Returns how many cycles the last call would have taken (modelled).
+
+        They are those of `emulator.estimate` for the virtual system, and the same for every call.
 
         Raises:
-            Error: always; what it says first is what the reference would say.
+            Error: `Options.logCycleCount` was not set, or nothing has run.
         """
         if not self._options._Popart.options["instrumentWithHardwareCycleCounter"]:
             raise make_error(
@@ -227,10 +229,7 @@ class PoplarExecutor:
             )
         if self._executable is None:
             raise make_error("Please run the model at least once before obtaining cycle count.")
-        raise compiler_error(
-            "There is no model of an IPU's cycles here yet, so cycles cannot be counted. "
-            "getLatency() tells how long calls take on this computer."
-        )
+        return self._on_device.cycles()
 
     def getPerfCounters(self) -> Counters:
         """Returns when the inputs and outputs of the last call crossed (exact in form).

@@ -19,9 +19,6 @@ class Ipu:
         code_bytes: the part of it that instructions can run from.
         clock_hz: of the tiles.
         num_workers: threads of one tile.
-        half_macs_per_cycle: multiply-accumulates of half numbers with half sums; 0 if unknown.
-        mixed_macs_per_cycle: of half numbers with float sums.
-        float_macs_per_cycle: of float numbers.
         exchange_bytes_per_cycle: what a tile receives.
         load_bytes_per_cycle: of one load.
     """
@@ -32,9 +29,6 @@ class Ipu:
     code_bytes: int
     clock_hz: float
     num_workers: int = 6
-    half_macs_per_cycle: int = 64
-    mixed_macs_per_cycle: int = 32
-    float_macs_per_cycle: int = 16
     exchange_bytes_per_cycle: int = 4
     load_bytes_per_cycle: int = 8
 
@@ -48,10 +42,11 @@ KIB = 1024
 
 # Tiles, memory and clock: published by Graphcore (Mk1: Citadel's study of it). Rates: read in
 # PopLibs. The region of code of Mk2: read in an independent compiler for it; of Mk1: assumed, all.
-MK1 = Ipu("Mk1", 1216, 256 * KIB, 256 * KIB, 1.6e9,
-          half_macs_per_cycle=0, float_macs_per_cycle=8)  # fmt: skip
+MK1 = Ipu("Mk1", 1216, 256 * KIB, 256 * KIB, 1.6e9)
 MK2 = Ipu("Mk2", 1472, 624 * KIB, 208 * KIB, 1.325e9)
 BOW = Ipu("Bow", 1472, 624 * KIB, 208 * KIB, 1.85e9)
+# A Mk2 on a PCIe card; tiles and clock derived from its published peak speeds.
+C600 = Ipu("C600", 1472, 624 * KIB, 208 * KIB, 1.5e9)
 
 # The numbers that PopTorch gives to versions of the hardware.
 IPU_OF_VERSION = {1: MK1, 2: MK2, 21: BOW}

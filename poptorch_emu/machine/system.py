@@ -6,17 +6,30 @@ import os
 from dataclasses import dataclass
 
 from poptorch_emu.errors import compiler_error
+from poptorch_emu.machine.ipu import C600, IPU_OF_VERSION, Ipu
 
 SYSTEM_VARIABLE = "POPTORCH_EMU_SYSTEM"
 
 
 @dataclass(frozen=True)
 class System:
-    """A machine with IPUs; `version` is 1, 2 or, for Bow, 21."""
+    """A machine with IPUs.
+
+    Attributes:
+        num_ipus: of all its machines.
+        version: of the IPUs as PopTorch counts: 1, 2 or, for Bow, 21.
+        card: the chip of a system of PCIe cards, which have no gateway and no streaming memory.
+    """
 
     name: str
     num_ipus: int
     version: int
+    card: Ipu | None = None
+
+    @property
+    def chip(self) -> Ipu:
+        """The kind of its IPUs; of a system without any, the default one."""
+        return self.card or IPU_OF_VERSION[self.version or DEFAULT_VERSION]
 
     def devices(self) -> list[range]:
         """Returns the IPUs of each device, by the device's number."""
@@ -29,6 +42,7 @@ class System:
 
 
 DEFAULT_SYSTEM = "mk2-pod16"
+DEFAULT_VERSION = 2
 
 # Source: Graphcore's product names, which give the number of IPUs.
 SYSTEMS = {
@@ -49,6 +63,9 @@ SYSTEMS = {
         System("bow-pod16", 16, 21),
         System("bow-pod32", 32, 21),
         System("bow-pod64", 64, 21),
+        System("bow-pod128", 128, 21),
+        System("bow-pod256", 256, 21),
+        System("c600", 8, 2, C600),
     )
 }
 
@@ -59,10 +76,21 @@ def current_system() -> System:
     Raises:
         Error: there is no system of that name.
     """
-    name = os.environ.get(SYSTEM_VARIABLE) or DEFAULT_SYSTEM
+    return system_of(os.environ.get(SYSTEM_VARIABLE) or DEFAULT_SYSTEM, SYSTEM_VARIABLE)
+
+
+def system_of(name: str, what: str = "system") -> System:
+    """Returns the system of a name.
+
+    Args:
+        name: such as "bow-pod16".
+        what: was given that name, for the message.
+
+    Raises:
+        Error: there is no such system.
+    """
     if name not in SYSTEMS:
         raise compiler_error(
-            f"{SYSTEM_VARIABLE} is '{name}', which is no virtual system. Choose one of "
-            f"{', '.join(SYSTEMS)}."
+            f"{what} is '{name}', which is no virtual system. Choose one of {', '.join(SYSTEMS)}."
         )
     return SYSTEMS[name]

@@ -21,6 +21,11 @@ STACK_BYTES = 1536
 _IO_OVERHEAD = 1.05
 
 
+def fullest_bytes(mean_bytes: float) -> int:
+    """Returns what the fullest tile of an IPU holds, from what its tiles hold on average."""
+    return round(_LARGEST_PER_MEAN * mean_bytes) + _LARGEST_EXTRA_BYTES
+
+
 @dataclass(frozen=True)
 class Peak:
     """The moment at which an IPU holds most.
@@ -105,7 +110,7 @@ class TileMemory:
 
     def largest_bytes(self, memory: IpuMemory) -> int:
         """Returns what the fullest tile of an IPU holds."""
-        return round(_LARGEST_PER_MEAN * self.mean_bytes(memory)) + _LARGEST_EXTRA_BYTES
+        return fullest_bytes(self.mean_bytes(memory))
 
     def least_bytes(self, memory: IpuMemory) -> int:
         """Returns what the fullest tile of an IPU holds if its program is smaller than expected."""

@@ -2,7 +2,7 @@
 
 from poptorch_emu.attributes import attributes_lists
 from poptorch_emu.ops import namespace as _namespace  # noqa: F401 (registers operators)
-from poptorch_emu.ops.control_flow import cond, for_loop
+from poptorch_emu.ops.contexts import Attribute, NameScope
 from poptorch_emu.ops.cpu import CPU
 from poptorch_emu.ops.custom import custom_op
 from poptorch_emu.ops.decoding import ctc_beam_search_decoder
@@ -13,10 +13,10 @@ from poptorch_emu.ops.identities import (
     recomputationCheckpoint,
     set_available_memory,
 )
+from poptorch_emu.ops.loops_and_branches import cond, for_loop
 from poptorch_emu.ops.multi_conv import MultiConv
 from poptorch_emu.ops.overlap import set_overlap_for_input, set_overlap_for_output
 from poptorch_emu.ops.printing import ipu_print_tensor
-from poptorch_emu.ops.scopes import Attribute, NameScope
 from poptorch_emu.ops.serialized_matmul import serializedMatMul
 from poptorch_emu.ops.slicing import dynamic_slice, dynamic_update
 

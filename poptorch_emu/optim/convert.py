@@ -10,10 +10,10 @@ from typing import Any
 import torch
 
 from poptorch_emu.errors import compiler_error, require
-from poptorch_emu.optim.base import Optimizer
 from poptorch_emu.optim.differences import warn_of_differences
 from poptorch_emu.optim.kind import attribute, check_supported, optimizer_kind
-from poptorch_emu.optim.limits import check_values
+from poptorch_emu.optim.optimizer_base import Optimizer
+from poptorch_emu.optim.value_limits import check_values
 from poptorch_emu.update.config import (
     HYPERS,
     LOSS_SCALING,

@@ -12,12 +12,12 @@ import torch
 from poptorch_emu.errors import Error
 from poptorch_emu.log import compiler_logger, logger
 from poptorch_emu.optim.attributes import AttributeTracker
-from poptorch_emu.optim.base import Optimizer, cache_device_state
+from poptorch_emu.optim.automatic_loss_scale import loss_scale_rule
 from poptorch_emu.optim.compatible import check_compatible
 from poptorch_emu.optim.convert import check_reduction, needs_running_mean, optimizer_config
 from poptorch_emu.optim.host_changes import SentValues, count_as_step, warn_of_steps
 from poptorch_emu.optim.kind import optimizer_kind, warn_of_subclass
-from poptorch_emu.optim.loss_scale import loss_scale_rule
+from poptorch_emu.optim.optimizer_base import Optimizer, cache_device_state
 from poptorch_emu.optim.parameter_tensors import parameter_tensors
 from poptorch_emu.options.optimizer_settings import OptimizerSettings
 from poptorch_emu.update.config import OptimizerConfig

@@ -9,8 +9,8 @@ import torch
 
 from poptorch_emu.errors import require
 from poptorch_emu.log import logger
-from poptorch_emu.optim.base import Optimizer
 from poptorch_emu.optim.lamb import LAMB
+from poptorch_emu.optim.optimizer_base import Optimizer
 from poptorch_emu.update.config import LOSS_SCALING, OptimizerKind
 
 # Attributes of the object beside its groups; a plain PyTorch optimiser has none of them.

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch.optim.optimizer import ParamsT
 
-from poptorch_emu.optim.base import Optimizer, checked_betas, given
+from poptorch_emu.optim.optimizer_base import Optimizer, checked_betas, given
 from poptorch_emu.update.config import GroupConfig, OptimizerConfig, OptimizerKind
 from poptorch_emu.update.rules import state_names, update
 

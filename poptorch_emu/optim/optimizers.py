@@ -15,7 +15,7 @@ import torch
 from torch.optim.optimizer import ParamsT
 
 from poptorch_emu.log import logger
-from poptorch_emu.optim.base import Optimizer, checked_betas, given
+from poptorch_emu.optim.optimizer_base import Optimizer, checked_betas, given
 
 _NO_LIMIT = float("inf")
 

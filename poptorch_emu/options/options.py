@@ -24,10 +24,10 @@ from poptorch_emu.options.base import (
     note_accepted,
     require_type,
 )
+from poptorch_emu.options.compilation_progress import ProgressBar
 from poptorch_emu.options.distributed import _DistributedOptions
 from poptorch_emu.options.popart import _PopartOptions
 from poptorch_emu.options.precision import _PrecisionOptions
-from poptorch_emu.options.progress import ProgressBar
 from poptorch_emu.options.reporting import ReportingOptions
 from poptorch_emu.options.strategies import PipelinedExecution, _IExecutionStrategy
 from poptorch_emu.options.tensor_locations import _TensorLocationOptions

@@ -25,7 +25,7 @@ class ReportingOptions(OptionsDict):
     _source_location_excludes: list[str]
 
     def logCycleCount(self: Self, log_cycle_count: bool) -> Self:
-        """Asks for the cycles of each step (accepted: `cycleCount()` is refused)."""
+        """Makes `cycleCount()` tell the cycles of a call (modelled)."""
         self._popart.set("instrumentWithHardwareCycleCounter", log_cycle_count)
         return self
 

@@ -26,6 +26,11 @@ def num_indices(num_stages: int, is_training: bool) -> int:
     return 2 * num_stages - 1 if is_training else num_stages
 
 
+def enough_micro_batches(num_stages: int) -> int:
+    """Returns after how many micro-batches a pipeline has filled, and emptied once over."""
+    return 4 * num_stages
+
+
 def lay_out(
     ipu_of_stage: tuple[int, ...],
     num_micro_batches: int,

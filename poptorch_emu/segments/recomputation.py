@@ -14,7 +14,7 @@ import torch
 from torch import fx
 
 from poptorch_emu.config import CompileConfig, Recomputation, StrategyKind
-from poptorch_emu.ir.graph import Graph, SourceKind, record_of, source_of
+from poptorch_emu.ir.graph import Graph, SourceKind, operation_of, record_of, source_of
 from poptorch_emu.ir.record import Phase
 from poptorch_emu.schedule.actions import Kind
 from poptorch_emu.schedule.partition import Partition
@@ -53,26 +53,52 @@ def recomputed_operations(
 ) -> frozenset[fx.Node]:
     """Returns the forward operations that the backward of their stage runs again.
 
-    What the user marked as a checkpoint is never among them, nor what may have an effect. What is
+    What the user marked as a checkpoint is never among them, nor what may have an effect. The last
+    stage of a pipeline keeps what follows its last checkpoints, since its backward comes at once;
+    without checkpoints it keeps everything. Source: PopART's pipeline transform. What is
     inside `torch.utils.checkpoint.checkpoint` is among them whatever the mode; its results are not.
     So are views of weights, which cost nothing: a copy of a weight need not wait for backward.
     """
     stages: dict[int, list[fx.Node]] = {}
+    checkpoints: list[fx.Node] = []
     for node in graph.operations:
         kind, stage = placed.port_of[node]
-        if kind is Kind.FORWARD and _is_pure(node) and not record_of(node).is_checkpoint:
+        if kind is Kind.FORWARD and record_of(node).is_checkpoint:
+            checkpoints.append(node)
+        elif kind is Kind.FORWARD and _is_pure(node):
             stages.setdefault(stage, []).append(node)
+    before = _before(checkpoints, placed)
     chosen: list[fx.Node] = []
     for stage, operations in stages.items():
-        chosen += _of_stage(operations, mode, placed, is_last=stage == placed.num_stages - 1)
+        is_last = stage == placed.num_stages - 1
+        if mode is Recomputation.PIPELINE and is_last:
+            chosen += before.intersection(operations)
+        else:
+            chosen += _of_stage(operations, mode, placed)
         chosen += [
             node for node in operations if _is_inside_call(node) or _is_view_of_weight(node, placed)
         ]
     return frozenset(chosen)
 
 
+def _before(checkpoints: list[fx.Node], placed: Partition) -> set[fx.Node]:
+    """Returns the operations of forward that a checkpoint of their own stage is computed from."""
+    found: set[fx.Node] = set()
+    pending = list(checkpoints)
+    while pending:
+        node = pending.pop()
+        for value in node.all_input_nodes:
+            if value.op != "call_function" or placed.port_of[value] != placed.port_of[node]:
+                continue
+            producer = operation_of(value)
+            if producer not in found:
+                found.add(producer)
+                pending.append(producer)
+    return found
+
+
 def _of_stage(
-    operations: list[fx.Node], mode: Recomputation, placed: Partition, is_last: bool
+    operations: list[fx.Node], mode: Recomputation, placed: Partition
 ) -> Iterable[fx.Node]:
     if mode is Recomputation.ALL:
         return operations
@@ -82,7 +108,7 @@ def _of_stage(
         # Keeping every k-th of n operations, and one piece between two of them, is least for √n.
         period = math.isqrt(len(operations)) + 1
         return [node for index, node in enumerate(operations, 1) if index % period]
-    if mode is Recomputation.PIPELINE and not is_last:
+    if mode is Recomputation.PIPELINE:
         return [node for node in operations if not _leaves_stage(node, placed)]
     return ()
 

@@ -78,9 +78,11 @@ def host_tensors(model: torch.nn.Module) -> list[HostTensor]:
 def warn_of_shared_memory(model: torch.nn.Module) -> None:
     """Says which trained parameters share memory with another tensor; on the device none does.
 
-    One tensor under several names is no such case; it stays one.
+    One tensor under several names is no such case; it stays one. A tensor on the meta device has no
+    memory.
     """
-    extents = sorted(map(_extent, host_tensors(model)), key=lambda extent: extent[:2])
+    tensors = (tensor for tensor in host_tensors(model) if not tensor.value.is_meta)
+    extents = sorted(map(_extent, tensors), key=lambda extent: extent[:2])
     end, before = 0, None
     for start, stop, tensor in extents:
         if before is not None and start < end and (_is_trained(before) or _is_trained(tensor)):

@@ -118,6 +118,8 @@ def warn_of_constants(graph: Graph, downgraded: Container[Source]) -> None:
 
 def narrowed_constant(value: torch.Tensor) -> torch.Tensor:
     """Returns a constant whose values the device can hold, with a warning if it is another one."""
+    if value.is_meta:
+        return value  # It has no values: the model is only planned.
     if value.dtype is torch.int64 and value.numel():
         return _narrowed_integers(value)
     if value.dtype is torch.float64:

@@ -13,7 +13,7 @@ pytest.importorskip("expecttest")
 from opinfo.cases import cases, names
 from opinfo.check import check
 from opinfo.document import exceptions
-from opinfo.exceptions import DIFFERENT, RANDOM, REFUSED, UNSPECIFIED, WITHOUT_OUT
+from opinfo.exceptions import DIFFERENT, NOT_ON_CPU, RANDOM, REFUSED, UNSPECIFIED, WITHOUT_OUT
 
 TENTH = names((0, 10))
 SAMPLES = 2
@@ -32,11 +32,17 @@ def test_samples_of_an_entry_equal_eager_pytorch_or_are_refused_as_the_table_say
     outcomes = [check(case) for case in cases(name, limit=SAMPLES)]
     failed = [f"{each.case}: {each.detail}" for each in outcomes if each.status == "failed"]
     assert not failed, "\n".join(failed)
+    statuses = {each.status for each in outcomes}
+    if name in NOT_ON_CPU:
+        assert statuses <= {"skipped"}
+    else:
+        assert "passed" in statuses or (name in REFUSED and "refused" in statuses), statuses
 
 
 def test_the_table_of_exceptions_names_entries_of_the_databases():
     every = set(names())
     assert every >= set(REFUSED) | RANDOM | UNSPECIFIED | WITHOUT_OUT | set(DIFFERENT)
+    assert every >= NOT_ON_CPU
     assert len(every) > 700
 
 

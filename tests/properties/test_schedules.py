@@ -3,13 +3,12 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from poptorch_emu.schedule.actions import Action, Kind
+from poptorch_emu.schedule.actions import Kind
 from poptorch_emu.schedule.grid import from_csv, to_csv
 from poptorch_emu.schedule.legality import check
 from poptorch_emu.schedule.make import ScheduleKind, make_schedule
-from poptorch_emu.schedule.schedule import link_depth, link_depths, links
+from poptorch_emu.schedule.schedule import link_depth, link_depths
 from poptorch_emu.schedule.stash import stash_depths, stash_slots
-from poptorch_emu.schedule.timeline import busy_fractions, makespan, timeline
 
 
 @st.composite
@@ -104,43 +103,3 @@ def test_windows_when_run_as_processes_never_deadlock(schedule, random):
             if link[0] == (action.kind, action.stage):
                 fifo.append(action.micro_batch)
     assert not any(fifos.values())
-
-
-@given(schedules, st.data())
-def test_timeline_when_costs_are_random_keeps_dependencies_and_never_overlaps(schedule, data):
-    costs = {a: data.draw(st.integers(0, 9)) for row in schedule.rows for c in row for a in c}
-    times = timeline(schedule, costs.__getitem__)
-
-    assert times.keys() == costs.keys()
-    assert all(times[action][1] - times[action][0] == cost for action, cost in costs.items())
-    for ipu in range(schedule.num_ipus):
-        spans = [times[action] for action in schedule.actions(ipu)]
-        assert all(a[1] <= b[0] for a, b in zip(spans, spans[1:], strict=False))
-        assert makespan(times) >= sum(end - start for start, end in spans)
-    for producer, consumer in links(schedule.levels, schedule.is_training):
-        for micro_batch in range(schedule.num_micro_batches):
-            end = times[Action(*producer, micro_batch)][1]
-            assert end <= times[Action(*consumer, micro_batch)][0]
-    assert all(0 <= fraction <= 1 for fraction in busy_fractions(schedule, times))
-
-
-@given(
-    costs=st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9)), min_size=1, max_size=6),
-    num_micro_batches=st.integers(1, 12),
-)
-def test_makespan_when_grouped_is_at_most_the_published_step_time(costs, num_micro_batches):
-    """The formula counts M + 2N - 2 cycles, each as long as the slowest stage's pair."""
-    num_stages = len(costs)
-    schedule = make_schedule(
-        ScheduleKind.GROUPED, tuple(range(num_stages)), num_micro_batches, True
-    )
-
-    def duration(action):
-        if action.kind is Kind.UPDATE:
-            return 0
-        return costs[action.stage][action.kind is Kind.BACKWARD]
-
-    slowest = max(map(sum, costs))
-    span = makespan(timeline(schedule, duration))
-    assert num_micro_batches * slowest <= span
-    assert span <= (num_micro_batches + 2 * num_stages - 2) * slowest

@@ -1,9 +1,12 @@
-"""Imports only go down, and nothing imports in a circle; in C++ likewise."""
+"""Imports only go down, in no circle; in C++ likewise. Files and functions stay short."""
 
 from __future__ import annotations
 
 import ast
 import re
+from collections.abc import Iterable, Iterator, Mapping
+from functools import cache
+from itertools import combinations
 from pathlib import Path
 
 import pytest
@@ -41,6 +44,31 @@ ENGINE_USERS = {
     "__init__",
 }
 
+MAX_FILE_LINES, MAX_FUNCTION_LINES = 400, 60
+
+# Names of PopTorch's own (api.md, usage census) that begin like private ones.
+POPTORCHS_NAMES = {
+    "_DistributedOptions",
+    "_IExecutionStrategy",
+    "_JitOptions",
+    "_OverwriteContextManager",
+    "_PopartOptions",
+    "_PrecisionOptions",
+    "_TensorLocationOptions",
+    "_TrainingOptions",
+}
+ENGINE = "_C"
+
+# What PyTorch calls so, and the mark that the wrapped classes of user models carry.
+FOREIGN_ATTRIBUTES = {"_schema", "_metadata", "_fields", "_poptorch_link"}
+CPP_FILES = sorted([*(ROOT / "csrc").rglob("*.h"), *(ROOT / "csrc").rglob("*.cpp")])
+
+
+@cache
+def tree_of(path: Path) -> ast.Module:
+    """Returns the parsed file; many tests look at it."""
+    return ast.parse(path.read_text())
+
 
 def floor_of(module: str) -> int:
     """Returns the floor of `poptorch_emu.<module>`."""
@@ -50,7 +78,7 @@ def floor_of(module: str) -> int:
 def imports_of(path: Path) -> set[str]:
     """Returns the names below `poptorch_emu.` that a file imports, as `folder.module` paths."""
     found = set()
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in ast.walk(tree_of(path)):
         if isinstance(node, ast.ImportFrom) and node.module:
             if node.module == "poptorch_emu":
                 found.update(alias.name for alias in node.names)
@@ -79,20 +107,99 @@ def test_module_when_read_then_imports_only_its_floor_or_lower(path: Path) -> No
     assert not climbs, f"{name_of(path)} is on floor {own} and imports {climbs}"
 
 
-def test_modules_when_followed_then_there_is_no_circle() -> None:
-    graph = {name_of(path): imports_of(path) for path in files()}
+def circle(graph: Mapping[str, Iterable[str]]) -> str:
+    """Returns a circle of a graph as text; "" if there is none."""
     done: set[str] = set()
 
-    def visit(name: str, trail: tuple[str, ...]) -> None:
-        assert name not in trail, " -> ".join((*trail, name))
+    def visit(name: str, trail: tuple[str, ...]) -> str:
+        if name in trail:
+            return " -> ".join((*trail[trail.index(name) :], name))
         if name in done:
-            return
-        for other in graph.get(name, ()):
-            visit(other, (*trail, name))
+            return ""
         done.add(name)
+        return next(filter(None, (visit(o, (*trail, name)) for o in graph.get(name, ()))), "")
 
-    for name in graph:
-        visit(name, ())
+    return next(filter(None, (visit(name, ()) for name in graph)), "")
+
+
+def room_of(module: str) -> str:
+    """Returns the top-level folder of a module; "" for what has no room of its own."""
+    first = module.split(".")[0]
+    return first if (PACKAGE / first).is_dir() else ""
+
+
+def rooms() -> dict[str, set[str]]:
+    """Returns each room with the others that its files import."""
+    found: dict[str, set[str]] = {}
+    for path in files():
+        room = room_of(name_of(path))
+        if room:
+            others = {room_of(name) for name in imports_of(path)} - {room, ""}
+            found.setdefault(room, set()).update(others)
+    return found
+
+
+def test_circles_when_there_are_some_then_one_is_found() -> None:
+    assert circle({"a": ["b"], "b": ["c", "d"], "c": []}) == ""
+    assert circle({"a": ["b"], "b": ["c"], "c": ["d", "b"]}) == "b -> c -> b"
+    assert circle({"a": ["a"]}) == "a -> a"
+
+
+def test_modules_when_followed_then_there_is_no_circle() -> None:
+    assert circle({name_of(path): imports_of(path) for path in files()}) == ""
+
+
+def test_rooms_when_followed_then_there_is_no_circle() -> None:
+    assert len(rooms()) > 10
+    assert circle(rooms()) == ""
+
+
+def test_files_of_neighbouring_rooms_then_have_different_names() -> None:
+    """Neighbours are the parts of one room, and a room and those that it imports.
+
+    Companions have the names of the modules that they stand for.
+    """
+    paths: dict[str, dict[str, list[Path]]] = {}
+    for path in files():
+        room = room_of(name_of(path))
+        if room and path.name != "__init__.py" and "companions" not in path.parts:
+            paths.setdefault(room, {}).setdefault(path.name, []).append(path)
+    neighbours = rooms()
+    twins = [same for by_name in paths.values() for same in by_name.values() if len(same) > 1]
+    for one, other in combinations(paths, 2):
+        if other in neighbours[one] or one in neighbours[other]:
+            twins += [
+                paths[one][name] + paths[other][name] for name in {*paths[one]} & {*paths[other]}
+            ]
+    assert [[str(path.relative_to(PACKAGE)) for path in same] for same in twins] == []
+
+
+def is_private(name: str) -> bool:
+    return name.startswith("_") and not name.startswith("__")
+
+
+@pytest.mark.parametrize("path", files(), ids=name_of)
+def test_file_when_it_imports_then_no_private_names_of_other_files(path: Path) -> None:
+    names = [
+        alias.name
+        for node in ast.walk(tree_of(path))
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("poptorch_emu")
+        for alias in node.names
+    ]
+    assert set(filter(is_private, names)) <= POPTORCHS_NAMES | {ENGINE}
+
+
+@pytest.mark.parametrize("path", files(), ids=name_of)
+def test_file_when_it_asks_by_name_then_for_no_private_attribute(path: Path) -> None:
+    asked = [
+        node.args[1].value
+        for node in ast.walk(tree_of(path))
+        if isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Name)
+        and node.func.id in ("getattr", "setattr", "hasattr", "delattr")
+        and isinstance(node.args[1], ast.Constant)
+    ]
+    assert set(filter(is_private, asked)) <= FOREIGN_ATTRIBUTES
 
 
 @pytest.mark.parametrize("path", files(), ids=name_of)
@@ -103,17 +210,13 @@ def test_engine_when_imported_then_by_few(path: Path) -> None:
 
 @pytest.mark.parametrize("path", files(), ids=name_of)
 def test_functions_when_read_then_import_nothing_inside(path: Path) -> None:
-    for function in ast.walk(ast.parse(path.read_text())):
+    for function in ast.walk(tree_of(path)):
         if isinstance(function, (ast.FunctionDef, ast.AsyncFunctionDef)):
             inner = [n for n in ast.walk(function) if isinstance(n, (ast.Import, ast.ImportFrom))]
             assert not inner, f"{name_of(path)}.{function.name} imports inside itself"
 
 
-@pytest.mark.parametrize(
-    "path",
-    sorted([*(ROOT / "csrc").rglob("*.h"), *(ROOT / "csrc").rglob("*.cpp")]),
-    ids=lambda path: str(path.relative_to(ROOT)),
-)
+@pytest.mark.parametrize("path", CPP_FILES, ids=lambda path: str(path.relative_to(ROOT)))
 def test_cpp_when_read_then_includes_only_its_floor_or_lower(path: Path) -> None:
     folder = path.relative_to(ROOT / "csrc").parts[0] if path.parent.name != "csrc" else ""
     for include in re.findall(r'#include "([^"]+)"', path.read_text()):
@@ -124,6 +227,57 @@ def test_cpp_when_read_then_includes_only_its_floor_or_lower(path: Path) -> None
     )
 
 
+def python_functions(tree: ast.Module) -> Iterator[tuple[str, int]]:
+    """Yields each function and its lines, without those of its docstring."""
+    for node in ast.walk(tree):
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            first, length = node.body[0], node.end_lineno - node.lineno + 1
+            if ast.get_docstring(node) is not None:
+                length -= first.end_lineno - first.lineno + 1
+            yield node.name, length
+
+
+# Comments and literals, which may have braces.
+CPP_WORDS = re.compile(r"""//.*|R"\((?:.|\n)*?\)"|"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\])'""")
+CPP_SPACES = re.compile(
+    r"(template\s*<[^{}]*>\s*)?(inline )?(namespace|class|struct|enum|union|extern)\b"
+)
+
+
+def cpp_functions(text: str) -> Iterator[tuple[str, int]]:
+    """Yields roughly each function and its lines: outermost braces, but for types and spaces."""
+    text = CPP_WORDS.sub(lambda match: "\n" * match[0].count("\n"), text)
+    opened: list[tuple[str, int]] = []
+    for match in re.finditer(r"[{}]", text):
+        line = text.count("\n", 0, match.start())
+        if match[0] == "{":
+            head = re.split(r"[;{}]|\n *\n|\n#.*", text[: match.start()])[-1].strip()
+            opened.append((head, line - head.count("\n")))
+            continue
+        head, first = opened.pop()
+        if all(CPP_SPACES.match(outer) for outer, _ in opened) and not CPP_SPACES.match(head):
+            yield head, line - first + 1
+
+
+def test_functions_when_there_are_some_then_are_counted() -> None:
+    python = 'def one():\n    """Says.\n\n    More."""\n    def two():\n        return 2\n'
+    assert dict(python_functions(ast.parse(python))) == {"one": 3, "two": 2}
+    cpp = (
+        "namespace a {\n\nclass B {\n  int c(int d,\n        int e) {\n    if (d) {\n    }\n  }\n};"
+    )
+    assert [length for _, length in cpp_functions(cpp + "}")] == [5]
+    assert [length for _, length in cpp_functions('void f() {\n  g("{");  // {\n}\n')] == [3]
+
+
 @pytest.mark.parametrize("path", files(), ids=name_of)
 def test_file_when_counted_then_is_not_too_long(path: Path) -> None:
-    assert len(path.read_text().splitlines()) <= 400
+    assert len(path.read_text().splitlines()) <= MAX_FILE_LINES
+    long = {name: n for name, n in python_functions(tree_of(path)) if n > MAX_FUNCTION_LINES}
+    assert not long
+
+
+@pytest.mark.parametrize("path", CPP_FILES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_cpp_when_counted_then_is_not_too_long(path: Path) -> None:
+    assert len(path.read_text().splitlines()) <= MAX_FILE_LINES
+    long = {name: n for name, n in cpp_functions(path.read_text()) if n > MAX_FUNCTION_LINES}
+    assert not long

@@ -9,7 +9,7 @@ cycle estimates, and two constants fitted to 40 measured products (`docs/fidelit
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from functools import cache
 
@@ -114,12 +114,19 @@ class Plan:
         temporary_bytes: of the busiest tile: operands as they are needed there, and sums.
         result_bytes: the part of it that becomes the tile's part of the result.
         serial_parts: one after another, each with some of the output channels.
+        exchange_cycles: the part of the cycles in which tiles receive operands and sums.
     """
 
     cycles: int
     temporary_bytes: int
     result_bytes: int
     serial_parts: int
+    exchange_cycles: int = 0
+
+    @property
+    def sync_cycles(self) -> int:
+        """The part of the cycles that every product takes."""
+        return _FIXED_CYCLES
 
 
 @cache
@@ -144,7 +151,7 @@ def plan_product(
         plan = _search(product, ipu, tiles, bound)
         if plan is not None:
             cycles = rounds * (plan.cycles - _FIXED_CYCLES) + _FIXED_CYCLES
-            return Plan(cycles, plan.temporary_bytes, plan.result_bytes, plan.serial_parts)
+            return replace(plan, cycles=cycles, exchange_cycles=rounds * plan.exchange_cycles)
         bound = 2 * bound if bound < 2 * ipu.tile_bytes else float("inf")
 
 
@@ -198,7 +205,8 @@ def _cheapest(product: Product, ipu: Ipu, num_tiles: int, parts: int, bound: flo
     # Sums of the operands' type stay where they are.
     is_result = unit.sum_bytes == unit.operand_bytes
     result_bytes = int(sums[best]) if is_result else 0
-    return Plan(round(cycles[best]), int(held[best]), result_bytes, parts)
+    exchanged = round(parts * moved[best])
+    return Plan(round(cycles[best]), int(held[best]), result_bytes, parts, exchanged)
 
 
 def _inputs(rows: Array, window: Window) -> Array:

@@ -28,7 +28,7 @@ _FAMILY_OF_NAME = {
         Family.ATTENTION,
     ),
     "sum": Family.REDUCTION,
-    "cat": Family.COPY,
+    **dict.fromkeys(("cat", "stack"), Family.COPY),
 }
 
 # Others, by how their names begin.

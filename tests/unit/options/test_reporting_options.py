@@ -4,7 +4,7 @@ import pytest
 
 from poptorch_emu.enums import OutputMode
 from poptorch_emu.options import Options
-from poptorch_emu.options.progress import ProgressBar
+from poptorch_emu.options.compilation_progress import ProgressBar
 
 pytestmark = pytest.mark.feature("Options for reports and progress", fidelity="exact")
 

@@ -1,0 +1,182 @@
+"""The settings behind published speeds, to compare a prediction with.
+
+Where the figures come from is told in `docs/fidelity.md`. What the sources leave open is marked
+`assumed`. Everything is built on the meta device: no row needs memory or runs a step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+from fidelity_models import Bert, ResNet50, Shape
+from fidelity_rows import (
+    Built,
+    convolutional,
+    gpt2,
+    ids,
+    large_bert,
+    options_for,
+    recurrent,
+    resnet_training,
+    squad,
+    trainer,
+    vit,
+)
+from time_models import AnswersOfBertBase, Dlrm, LoadingTutorial, PipelinedMnist
+from torch import nn
+
+import poptorch_emu as poptorch
+
+
+@dataclass(frozen=True)
+class TimeRow:
+    """One published speed.
+
+    Attributes:
+        what: one line for people.
+        family: of models, for leaving one out of a fit.
+        build: makes the wrapped model and the arguments of a call.
+        system: that the figure is of.
+        published: items each second; or cycles of a call, if `is_cycles`.
+        items_per_row: what is counted: sequences that were packed into one row.
+        is_goal: whether the row is one of those that must be met.
+    """
+
+    name: str
+    what: str
+    family: str
+    build: Callable[[], Built]
+    system: str
+    published: float
+    items_per_row: float = 1.0
+    is_goal: bool = True
+    is_cycles: bool = False
+
+
+def _resnet_inference(rows: int) -> Built:
+    """Returns ResNet-50 as an ONNX runtime has it, input in float16 (assumed)."""
+    options = options_for().deviceIterations(128)
+    options.Precision.setPartialsType(torch.half)
+    options.TensorLocations.numIOTiles(64)
+    options.setExecutionStrategy(poptorch.ShardedExecution(poptorch.AutoStage.AutoIncrement))
+    model = Overlapped(ResNet50().half().eval())
+    images = torch.zeros(rows * 128, 3, 224, 224, dtype=torch.half)
+    return poptorch.inferenceModel(model, options), (images,)
+
+
+class Overlapped(nn.Module):
+    """A net whose input and output cross while it computes."""
+
+    def __init__(self, body: nn.Module) -> None:
+        super().__init__()
+        self.body = body
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        mode = poptorch.OverlapMode.OverlapDeviceIterationLoop
+        x = poptorch.set_overlap_for_input(x, mode)
+        return poptorch.set_overlap_for_output(self.body(x), mode)
+
+
+def _loading(is_synthetic: bool) -> Built:
+    options = options_for().deviceIterations(50).enableSyntheticData(is_synthetic)
+    batch = torch.zeros(16 * 50, 1, 128, 128), ids(16 * 50)
+    return trainer(LoadingTutorial(), options, poptorch.optim.SGD), batch
+
+
+def _mnist() -> Built:
+    options = options_for(accumulation=10).deviceIterations(10)
+    options.outputMode(poptorch.OutputMode.All)
+    state = poptorch.TensorLocationSettings().useOnChipStorage(False)
+    options.TensorLocations.setOptimizerLocation(state)
+    batch = torch.zeros(4000, 1, 28, 28), ids(4000)
+    return trainer(PipelinedMnist(), options, poptorch.optim.AdamW), batch
+
+
+def _dlrm(is_training: bool) -> Built:
+    rows = 4 * (512 if is_training else 1024)
+    batch = torch.zeros(rows, 13), ids(rows, 26, 4)
+    options = options_for(replicas=4)
+    if is_training:
+        return trainer(Dlrm(), options, poptorch.optim.SGD), (*batch, torch.zeros(rows))
+    return poptorch.inferenceModel(Dlrm().eval(), options), batch
+
+
+def _bert_base() -> Built:
+    encoder = Bert(Shape(768, 12, 384, (12,)), 30_522)
+    options = options_for().deviceIterations(128)
+    options.Precision.setPartialsType(torch.half)
+    text = ids(40 * 128, 384)
+    model = AnswersOfBertBase(encoder).half().eval()
+    return poptorch.inferenceModel(model, options), (text, text, text)
+
+
+_LONG = (0.10, 0.15, 0.15, 0.15)
+_POD64 = (0.14, 0.19, 0.19, 0.19)
+_pretraining = "BERT-Large pre-training"
+BERT, RESNET, VIT, GPT, SMALL, OTHER = "BERT", "ResNet", "ViT", "GPT-2", "small", "other"
+
+TIME_ROWS = (
+    TimeRow("C17 Pod16", f"{_pretraining}, 128 words, packed, PyTorch", BERT,
+            partial(large_bert, accumulation=1751), "bow-pod16", 5592, 1.17),
+    TimeRow("C17 Pod64", "the same on 64 IPUs", BERT,
+            partial(large_bert, accumulation=438, replicas=16, proportions=_POD64),
+            "bow-pod64", 18_494, 1.17),
+    TimeRow("C18 Pod16", "the same not packed, PopART", BERT,
+            partial(large_bert, accumulation=2048), "bow-pod16", 5179),
+    TimeRow("C18 Pod64", "the same on 64 IPUs", BERT,
+            partial(large_bert, accumulation=512, replicas=16, proportions=_POD64),
+            "bow-pod64", 19_353),
+    TimeRow("C19 TF1", "the same, TensorFlow 1", BERT,
+            partial(large_bert, accumulation=2050), "bow-pod16", 5125),
+    TimeRow("C19 TF2", "the same, TensorFlow 2", BERT,
+            partial(large_bert, accumulation=2040), "bow-pod16", 4527),
+    TimeRow("C19 TF2 Pod64", "the same on 64 IPUs", BERT,
+            partial(large_bert, accumulation=520, replicas=16, proportions=_POD64),
+            "bow-pod64", 18_199),
+    TimeRow("C20 Pod16", f"{_pretraining}, 384 words, PopART", BERT,
+            partial(large_bert, 384, 60, 2, 2048, 4, _LONG), "bow-pod16", 1470),
+    TimeRow("C20 Pod64", "the same on 64 IPUs", BERT,
+            partial(large_bert, 384, 60, 2, 512, 16, _LONG), "bow-pod64", 5444),
+    TimeRow("C21", f"{_pretraining}, 512 words, packed, PyTorch", BERT,
+            partial(large_bert, 512, 76, 2, 1024, 4, _LONG), "bow-pod16", 1969, 2.0),
+    TimeRow("C22", "BERT-Large SQuAD on 8 IPUs", BERT, partial(squad, 2), "bow-pod16", 1009),
+    TimeRow("C23 Pod16", "ResNet-50, TensorFlow, input not waited for", RESNET,
+            partial(resnet_training, 20, 11, 16, True), "bow-pod16", 44_059),
+    TimeRow("C23 Pod64", "the same on 64 IPUs", RESNET,
+            partial(resnet_training, 20, 4, 64, True), "bow-pod64", 153_205),
+    TimeRow("C24", "ResNet-50, PyTorch", RESNET, partial(resnet_training, 18, 57, 16),
+            "bow-pod16", 37_061),
+    TimeRow("C26", "ViT-Base pre-training", VIT, partial(vit, 8, poptorch.optim.LAMB, 2048),
+            "bow-pod16", 7615),
+    TimeRow("C27", "GPT-2 small, 1,024 words", GPT, partial(gpt2, 2048, 8), "bow-pod64", 1059),
+    TimeRow("C29", "ResNet-50, MLPerf, Mk2, TensorFlow", RESNET,
+            partial(resnet_training, 20, 10, 16, True), "mk2-pod16", 30_000),
+    TimeRow("C30 batch 4", "ResNet-50 inference on a card", RESNET, partial(_resnet_inference, 4),
+            "c600", 7062),
+    TimeRow("C30 batch 32", "the same with larger batches", RESNET,
+            partial(_resnet_inference, 32), "c600", 13_542),
+    TimeRow("C11 synthetic", "small net of a tutorial", SMALL, partial(_loading, True),
+            "mk2-pod16", 47_324, is_goal=False),
+    TimeRow("C11 real", "the same with data", SMALL, partial(_loading, False), "mk2-pod16",
+            17_957, is_goal=False),
+    TimeRow("C12", "MNIST on 4 IPUs, AdamW state off chip", SMALL, _mnist, "mk2-pod16", 60_000,
+            is_goal=False),
+    TimeRow("C13 training", "DLRM, 512 rows a call", SMALL, partial(_dlrm, True), "bow-pod4",
+            594_498, is_goal=False),
+    TimeRow("C13 inference", "DLRM, 1,024 rows a call", SMALL, partial(_dlrm, False), "bow-pod4",
+            3_219_849, is_goal=False),
+    TimeRow("C16", "ViT-Base fine-tuning on 4 IPUs, one image", VIT,
+            partial(vit, 1, poptorch.optim.AdamW, 128, 1), "mk2-pod16", 318, is_goal=False),
+    TimeRow("C31", "BERT-Base SQuAD inference on a card", OTHER, _bert_base, "c600", 3134,
+            is_goal=False),
+    TimeRow("C39", "RNN of 256 units, cycles", SMALL, partial(recurrent, nn.RNN, 256),
+            "mk2-pod16", 113_913, is_goal=False, is_cycles=True),
+    TimeRow("C40", "GRUs of 256 and 128 units, cycles", SMALL,
+            partial(recurrent, nn.GRU, 256, 128), "mk2-pod16", 512_136, is_goal=False,
+            is_cycles=True),
+    TimeRow("C41", "four convolutions of a sequence, cycles", SMALL, convolutional, "mk2-pod16",
+            102_774, is_goal=False, is_cycles=True),
+)  # fmt: skip

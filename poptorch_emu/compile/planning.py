@@ -1,0 +1,185 @@
+"""From a recorded model to what each IPU runs and computes on: all that comes before lowering.
+
+Nothing here needs the engine's program, so that a plan can be made of shapes alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from poptorch_emu.compile.limits import (
+    check_broadcast_buffers,
+    check_num_ipus,
+    check_schedule,
+    check_trained_and_written,
+    check_written_variables,
+)
+from poptorch_emu.compile.output_limits import check_pipelined_outputs
+from poptorch_emu.config import CompileConfig, PipelineOrder, StrategyConfig, StrategyKind
+from poptorch_emu.ir.graph import Graph, Sink, Source
+from poptorch_emu.ir.verify import verify
+from poptorch_emu.passes import (
+    anchors,
+    constant_folding,
+    half_convolutions,
+    output_types,
+    random_numbers,
+    simplify,
+    stochastic_rounding,
+)
+from poptorch_emu.plan.inventory import Inventory
+from poptorch_emu.schedule.layout import enough_micro_batches
+from poptorch_emu.schedule.levels import stage_levels
+from poptorch_emu.schedule.make import ScheduleKind, make_schedule
+from poptorch_emu.schedule.partition import Partition, partition
+from poptorch_emu.schedule.schedule import Schedule
+from poptorch_emu.segments.links import plan_links
+from poptorch_emu.segments.model_variables import model_variables, plan_update
+from poptorch_emu.segments.phases import check_phases
+from poptorch_emu.segments.recomputation import recomputation_of, recomputed_operations
+from poptorch_emu.segments.replica_equal import replica_equal_values
+from poptorch_emu.segments.segmented_graph import cut
+from poptorch_emu.segments.sharding import sharding_of
+from poptorch_emu.update.config import OptimizerConfig
+
+_PIPELINES = {
+    PipelineOrder.GROUPED: ScheduleKind.GROUPED,
+    PipelineOrder.INTERLEAVED: ScheduleKind.INTERLEAVED,
+    PipelineOrder.SEQUENTIAL: ScheduleKind.SEQUENTIAL,
+}
+_SCHEDULES = {
+    StrategyKind.SHARDED: ScheduleKind.SHARDED,
+    StrategyKind.SERIAL_PHASED: ScheduleKind.SERIAL_PHASED,
+    StrategyKind.PARALLEL_PHASED: ScheduleKind.PARALLEL_PHASED,
+}
+
+
+def optimise(graph: Graph, config: CompileConfig) -> Graph:
+    """Returns the graph after all passes."""
+    graph = random_numbers.run(graph)
+    graph = simplify.run(graph)
+    graph = constant_folding.run(graph)
+    graph = anchors.run(graph, config.anchors, config.names_modules)
+    if config.rounds_stochastically:
+        graph = stochastic_rounding.run(graph)
+    else:
+        graph = half_convolutions.run(graph)
+    graph = output_types.run(graph)
+    return verify(graph)
+
+
+def place(graph: Graph, config: CompileConfig) -> Partition:
+    """Returns which stage runs what, after all checks of it."""
+    is_pipelined = config.strategy.kind is StrategyKind.PIPELINED
+    placed = partition(graph, is_pipelined)
+    check_num_ipus(placed, config)
+    check_written_variables(graph, placed)
+    check_trained_and_written(graph, config)
+    check_broadcast_buffers(graph, config)
+    check_phases(placed, config)
+    if is_pipelined:
+        check_schedule(placed, config)
+        check_pipelined_outputs(placed, config)
+    return placed
+
+
+def num_micro_batches(config: CompileConfig) -> int:
+    """Returns how many micro-batches a window has."""
+    return config.gradient_accumulation if config.is_training else config.device_iterations
+
+
+def schedule_of(placed: Partition, config: CompileConfig, *, is_short: bool = False) -> Schedule:
+    """Returns when each stage runs.
+
+    Args:
+        placed: the stages.
+        config: how they take turns.
+        is_short: whether to lay out no more micro-batches than it takes until all cycles of a
+            pipeline are alike.
+    """
+    count = num_micro_batches(config)
+    return make_schedule(
+        schedule_kind(config.strategy),
+        placed.ipu_of_stage,
+        min(count, enough_micro_batches(placed.num_stages)) if is_short else count,
+        config.is_training,
+        stage_levels(placed) if config.strategy.is_phased else (),
+    )
+
+
+def schedule_kind(strategy: StrategyConfig) -> ScheduleKind:
+    """Returns how the stages of a strategy take turns."""
+    if strategy.kind is StrategyKind.PIPELINED:
+        return _PIPELINES[strategy.order]
+    return _SCHEDULES[strategy.kind]
+
+
+def take_inventory(
+    graph: Graph,
+    placed: Partition,
+    schedule: Schedule,
+    overlapped: Iterable[Source | Sink],
+    config: CompileConfig,
+    optimizer: OptimizerConfig | None,
+    parameters: tuple[str, ...],
+) -> Inventory:
+    """Returns the segments of a placed graph, their links and update, and what they compute on."""
+    recomputed = recomputed_operations(graph, placed, recomputation_of(config, placed))
+    segments = cut(graph, placed, config.is_training, recomputed)
+    variables = model_variables(graph, config)
+    update = None
+    if optimizer is not None:
+        update = plan_update(segments, placed, variables, config, optimizer, parameters)
+        variables |= {state.name: state for state in update.states}
+    return Inventory(
+        graph=graph,
+        cut=segments,
+        links=plan_links(segments, placed, schedule, config, replica_equal_values(graph, config)),
+        overlapped=frozenset(overlapped),
+        placed=placed,
+        schedule=schedule,
+        config=config,
+        update=update,
+        variables=variables,
+    )
+
+
+def adapt_inventory(
+    base: Inventory,
+    config: CompileConfig,
+    optimizer: OptimizerConfig | None,
+    parameters: tuple[str, ...],
+) -> Inventory:
+    """Returns an inventory for other settings, after all checks of them.
+
+    What the settings leave as it is stays: the segments, unless something else is recomputed, and
+    the parts of the update, unless something else is cut over the replicas. The parts then still
+    name the replicas of `base` that run them, which no plan looks at.
+
+    Args:
+        base: of the same model.
+        config: the other settings.
+        optimizer: in training.
+        parameters: the trainable ones, in the order that the optimiser knows.
+    """
+    placed = place(base.graph, config)
+    schedule = schedule_of(placed, config, is_short=True)
+    variables = model_variables(base.graph, config)
+    is_cut_alike = all(
+        sharding_of(variable, config) == sharding_of(variable, base.config)
+        for variable in variables.values()
+    )
+    is_same_code = recomputation_of(config, placed) == recomputation_of(base.config, placed)
+    if not (is_cut_alike and is_same_code):
+        return take_inventory(
+            base.graph, placed, schedule, base.overlapped, config, optimizer, parameters
+        )
+    replica_equal = replica_equal_values(base.graph, config)
+    return replace(
+        base,
+        config=config,
+        schedule=schedule,
+        links=plan_links(base.cut, placed, schedule, config, replica_equal),
+        variables={**base.variables, **variables},
+    )

@@ -1,0 +1,62 @@
+"""How long a model would take on a real system, of shapes alone."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+from poptorch_emu.compile.compiler import Request
+from poptorch_emu.compile.timing import time_of
+from poptorch_emu.executor.executor import PoplarExecutor
+from poptorch_emu.machine.system import System, current_system, system_of
+from poptorch_emu.plan.inventory import Inventory
+from poptorch_emu.plan.time.time_plan import Event, HostWork
+from poptorch_emu.plan.time.timeline import timeline as events_of
+from poptorch_emu.report.time_report import TimeReport
+
+
+def estimate(
+    model: PoplarExecutor, *inputs: Any, system: str | None = None, io: HostWork | None = None
+) -> TimeReport:
+    """Returns how long a call of `model` would take on a real system (modelled).
+
+    Nothing runs and nothing is lowered, so parameters and inputs may be on the meta device. The
+    model is traced; it may have been compiled or not. How near such figures are to published ones
+    is in `docs/fidelity.md`.
+
+    Args:
+        model: made by `trainingModel` or `inferenceModel`.
+        inputs: as for a call; of a compiled model they may be left out.
+        system: such as "bow-pod16"; by default the virtual system.
+        io: the host's own work; by default it takes no time, and the report says so.
+
+    Raises:
+        Error: there is no such system, or the model cannot be captured.
+    """
+    request, inventory = captured(model, inputs)
+    return TimeReport.of(time_of(request, inventory, chosen_system(system), io))
+
+
+def timeline(model: PoplarExecutor, *inputs: Any, system: str | None = None) -> tuple[Event, ...]:
+    """Returns what each IPU would do when, in one window, update included (modelled).
+
+    Of a long window these are the first cycles, some of the middle and the last ones. Arguments are
+    those of `estimate`.
+    """
+    return events_of(estimate(model, *inputs, system=system))
+
+
+def chosen_system(name: str | None) -> System:
+    """Returns the system of a name, or the virtual system."""
+    return current_system() if name is None else system_of(name)
+
+
+def captured(model: PoplarExecutor, inputs: tuple[Any, ...]) -> tuple[Request, Inventory]:
+    """Returns what is asked of a model, and what its IPUs would run.
+
+    Args:
+        model: compiled or not.
+        inputs: of a call; none for those that the model was compiled for.
+    """
+    bind = partial(model._args_parser.bind, inputs, {}) if inputs else None
+    return model._on_device.plan(bind)

@@ -1,0 +1,76 @@
+"""Where to cut a model into the stages of a pipeline."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from poptorch_emu.blocks import BeginBlock
+from poptorch_emu.config import Recomputation
+from poptorch_emu.emulator.estimates import captured, chosen_system
+from poptorch_emu.errors import make_error
+from poptorch_emu.executor.executor import PoplarExecutor
+from poptorch_emu.machine.costs.tiles import Tiles
+from poptorch_emu.options import PipelinedExecution, Stage
+from poptorch_emu.plan.memory.holdings import plan_memory
+from poptorch_emu.plan.time.durations import Durations
+from poptorch_emu.plan.time.split import StageCosts, best_split
+from poptorch_emu.plan.time.units import units_of
+from poptorch_emu.report.split_report import SplitReport
+
+
+def plan_split(
+    model: PoplarExecutor, *inputs: Any, num_ipus: int, system: str | None = None
+) -> SplitReport:
+    """Returns the split over IPUs whose slowest stage is fastest, among those that fit (modelled).
+
+    What is cut between are the user's blocks; a model with fewer than two is cut between its
+    modules. Stages are contiguous, one for each IPU, and recompute as a pipeline does by default.
+    How much a stage holds is only known roughly before it is compiled.
+
+    Args:
+        model: compiled or not; where its blocks are now does not matter.
+        inputs: as for a call.
+        num_ipus: of a replica.
+        system: by default the virtual system.
+
+    Raises:
+        Error: there are fewer blocks or modules than IPUs.
+    """
+    _, inventory = captured(model, inputs)
+    durations = Durations(inventory, plan_memory(inventory), chosen_system(system))
+    units, is_of_blocks = units_of(durations, num_ipus)
+    config, tiles = inventory.config, durations.tiles
+    recomputes = num_ipus > 1 and config.recomputation in (None, Recomputation.PIPELINE)
+    costs = StageCosts(
+        units,
+        num_ipus,
+        Tiles(tiles.chip, tiles.count, tiles.numbers),
+        config.is_training,
+        recomputes and config.is_training,
+    )
+    try:
+        return SplitReport.of(best_split(costs, is_of_blocks=is_of_blocks))
+    except ValueError as error:
+        raise make_error(str(error)) from error
+
+
+def autoplace(
+    model: PoplarExecutor, *inputs: Any, num_ipus: int, system: str | None = None
+) -> SplitReport:
+    """Plans a split and makes it: `print` the result for code to paste (modelled).
+
+    Arguments are those of `plan_split`; the model must not be compiled yet.
+
+    Raises:
+        Error: the model is compiled, or as `plan_split` does.
+    """
+    if model.isCompiled():
+        raise make_error("A compiled model cannot be placed anew: call destroy() on it first.")
+    split = plan_split(model, *inputs, num_ipus=num_ipus, system=system)
+    if split.is_of_blocks:
+        stages = [Stage(*stage.units).ipu(stage.ipu) for stage in split.stages]
+        model._on_device.place(PipelinedExecution(*stages))
+    else:
+        for stage in split.stages:
+            BeginBlock(model.model.get_submodule(stage.units[0]), ipu_id=stage.ipu)
+    return split

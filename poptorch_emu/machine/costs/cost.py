@@ -1,0 +1,71 @@
+"""What an operation costs its IPU, as a value that can be added up and says how sure it is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from functools import total_ordering
+
+
+@total_ordering
+class Evidence(Enum):
+    """Where a number comes from; the order is from the strongest to the weakest."""
+
+    PUBLISHED = "published"
+    MEASURED = "measured"
+    SIMULATED = "simulated"  # By the vendor's own model of the machine.
+    SOURCE = "source code"
+    INDEPENDENT = "independent code"
+    DERIVED = "derived"
+    FIGURE = "read off a figure"
+    REMEMBERED = "remembered"
+    ASSUMED = "assumed"
+
+    def __lt__(self, other: Evidence) -> bool:
+        """Whether this is stronger than `other`."""
+        order = list(Evidence)
+        return order.index(self) < order.index(other)
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Cycles of the fullest tile; the phases of an IPU follow each other, so costs add up.
+
+    Attributes:
+        compute_cycles: of the vertices.
+        exchange_cycles: of data that come from other tiles.
+        sync_cycles: of starting programs and waiting for all tiles.
+        steps: programs that are started.
+        evidence: of the weakest input.
+    """
+
+    compute_cycles: float = 0.0
+    exchange_cycles: float = 0.0
+    sync_cycles: float = 0.0
+    steps: int = 0
+    evidence: Evidence = Evidence.PUBLISHED
+
+    @property
+    def cycles(self) -> float:
+        """All of it."""
+        return self.compute_cycles + self.exchange_cycles + self.sync_cycles
+
+    def __add__(self, other: Cost) -> Cost:
+        """Returns the cost of both, one after the other."""
+        return Cost(
+            self.compute_cycles + other.compute_cycles,
+            self.exchange_cycles + other.exchange_cycles,
+            self.sync_cycles + other.sync_cycles,
+            self.steps + other.steps,
+            max(self.evidence, other.evidence),
+        )
+
+    def times(self, count: int) -> Cost:
+        """Returns the cost of `count` times the same."""
+        return Cost(
+            self.compute_cycles * count,
+            self.exchange_cycles * count,
+            self.sync_cycles * count,
+            self.steps * count,
+            self.evidence,
+        )

@@ -1,0 +1,31 @@
+"""Softmax, its logarithm and loss, and norms: short sequences of programs.
+
+Source: the sequences are those of PopLibs (`NonLinearity.cpp`, `Norms.cpp`), the cycles those of
+their parts.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+
+from poptorch_emu.machine.costs.cost import Cost, Evidence
+from poptorch_emu.machine.costs.tiles import HALF_BYTES, Tiles
+
+
+class Sequence(Enum):
+    """Programs, and cycles per element of half and of float numbers."""
+
+    SOFTMAX = (6, 2.5, 6.3)
+    SOFTMAX_GRAD = (4, 2.5, 4.7)
+    LOG_SOFTMAX = (6, 3.5, 7.3)
+    NORM = (6, 3.5, 7.0)
+    NORM_GRAD = (9, 6.0, 11.0)
+    NORM_OF_INFERENCE = (2, 1.5, 3.0)
+
+
+def sequence(kind: Sequence, num_elements: int, item_bytes: int, tiles: Tiles) -> Cost:
+    """Returns the cost of a sequence on a tensor."""
+    steps, half, full = kind.value
+    rate = half if item_bytes <= HALF_BYTES else full
+    own = tiles.elements(num_elements, item_bytes)
+    return tiles.cost(own * rate, steps, 0.0, Evidence.DERIVED)

@@ -1,0 +1,87 @@
+"""Copies between IPUs, and the collectives that replicas do over the same links.
+
+A machine has two rungs of two IPUs; rails join the rungs to a ladder of up to 64 IPUs, beyond which
+gateways join whole pods. Sources and evidence are those of `time_numbers.py`.
+"""
+
+from __future__ import annotations
+
+from poptorch_emu.machine.ipu import Ipu
+from poptorch_emu.machine.time_numbers import NUMBERS, TimeNumbers
+
+# Source: the largest IPU-Link domain.
+POD_IPUS = 64
+
+
+def copy_cycles(
+    num_bytes: int, source: int, target: int, chip: Ipu, numbers: TimeNumbers = NUMBERS
+) -> float:
+    """Returns how long a copy from one IPU to another takes, a sync of the two included.
+
+    Args:
+        num_bytes: of the copy; none takes no time.
+        source: number of an IPU in its replica.
+        target: likewise.
+        chip: whose clock counts.
+        numbers: of the model.
+    """
+    if not num_bytes or source == target:
+        return 0.0
+    is_pair = source // 2 == target // 2
+    rate = numbers.pair_bytes_per_second if is_pair else numbers.ladder_bytes_per_second
+    return numbers.link_sync_cycles + num_bytes / rate * chip.clock_hz
+
+
+def all_reduce_seconds(
+    num_bytes: int, num_replicas: int, ipus_per_replica: int, numbers: TimeNumbers = NUMBERS
+) -> float:
+    """Returns how long the replicas take to add up a tensor so that each has the sum.
+
+    In one pod that is a ring: a reduce-scatter, and an all-gather of the same volume. Over several
+    pods there are three phases: each pod reduces and scatters, the pods add up over the gateways,
+    each pod gathers.
+
+    Args:
+        num_bytes: of one IPU of each replica, all at the same time.
+        num_replicas: that have one each.
+        ipus_per_replica: what share of the links a ring gets.
+        numbers: of the model.
+    """
+    if num_replicas < 2 or not num_bytes:
+        return 0.0
+    num_pods = max(1, -(-num_replicas * ipus_per_replica // POD_IPUS))
+    in_pod = -(-num_replicas // num_pods)
+    rate = _ring_rate(in_pod * ipus_per_replica, ipus_per_replica, numbers)
+    seconds = 2 * ring_seconds(num_bytes, in_pod, rate, numbers.hop_seconds)
+    if num_pods == 1:
+        return seconds
+    # The four IPUs of a machine share its gateway.
+    gateway = numbers.gateway_bytes_per_second / 4
+    share = -(-num_bytes // in_pod)
+    return seconds + 2 * ring_seconds(share, num_pods, gateway, numbers.gateway_hop_seconds)
+
+
+def gather_seconds(
+    num_bytes: int, num_replicas: int, ipus_per_replica: int, numbers: TimeNumbers = NUMBERS
+) -> float:
+    """Returns how long an all-gather or a reduce-scatter takes: half of an all-reduce."""
+    return all_reduce_seconds(num_bytes, num_replicas, ipus_per_replica, numbers) / 2
+
+
+def ring_seconds(num_bytes: int, num_members: int, rate: float, hop_seconds: float) -> float:
+    """Returns how long it takes to send all parts but one around a ring."""
+    if num_members < 2:
+        return 0.0
+    steps = num_members - 1
+    return num_bytes * steps / num_members / rate + steps * hop_seconds
+
+
+def _ring_rate(num_ipus: int, ipus_per_replica: int, numbers: TimeNumbers) -> float:
+    """Returns the bytes per second of a ring; rings share the rails (assumed).
+
+    A full pod closes the ladder to a torus, which doubles the rails.
+    """
+    if ipus_per_replica == 1:
+        return numbers.ring_bytes_per_second
+    share = numbers.ring_bytes_per_second / (2 if ipus_per_replica == 2 else 4)
+    return share * (2 if num_ipus >= POD_IPUS else 1)

@@ -1,0 +1,80 @@
+"""What the elementwise operators of PyTorch are made of, in the words of the machine's costs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import fx
+
+from poptorch_emu.plan.operations.operation_family import bare_name, operands_of
+
+# Operators that are one program of another name, or several.
+_PROGRAMS: dict[str, tuple[str, ...]] = {
+    **dict.fromkeys(("rsub",), ("sub",)),
+    **dict.fromkeys(("eq", "lt", "le", "gt", "ge"), ("compare",)),
+    **dict.fromkeys(("where", "masked_fill", "triu", "tril"), ("select",)),
+    **dict.fromkeys(
+        ("full", "full_like", "zeros", "zeros_like", "ones", "ones_like", "new_zeros", "new_ones",
+         "new_full", "new_empty", "empty", "empty_like", "arange", "scalar_tensor", "fill",
+         "eye", "iota", "one_hot", "detach", "lift_fresh"),
+        ("fill",),
+    ),
+    **dict.fromkeys(("clamp_min", "clamp_max", "hardtanh", "leaky_relu", "prelu"), ("clamp",)),
+    **dict.fromkeys(("minimum", "fmax", "fmin"), ("maximum",)),
+    **dict.fromkeys(("logical_not", "bitwise_not", "logical_and", "logical_or", "logical_xor",
+                     "bitwise_and", "bitwise_or", "bitwise_xor"), ("compare",)),
+    **dict.fromkeys(("fmod", "floor_divide"), ("remainder",)),
+    **dict.fromkeys(("hardtanh_backward", "leaky_relu_backward", "threshold_backward",
+                     "elu_backward", "prelu_kernel_backward"), ("relu_grad",)),
+    **dict.fromkeys(("erfc", "erfinv"), ("erf",)),
+    **dict.fromkeys(("exp2", "sinh", "cosh"), ("exp",)),
+    **dict.fromkeys(("log2", "log10"), ("log",)),
+    **dict.fromkeys(("silu", "mish", "hardswish"), ("swish",)),
+    **dict.fromkeys(("silu_backward", "mish_backward", "hardswish_backward"), ("swish_grad",)),
+    "ne": ("not_equal",),
+    "neg": ("neg",),
+    "abs": ("abs",),
+    "sgn": ("sign",),
+    "lerp": ("sub", "scaled_add"),
+    "addcmul": ("mul", "scaled_add"),
+    "addcdiv": ("div", "scaled_add"),
+    "elu": ("exp", "select"),
+    "softplus": ("exp", "log1p"),
+    "softplus_backward": ("sigmoid_grad",),
+    "log_sigmoid_forward": ("exp", "log1p"),
+    "log_sigmoid_backward": ("sigmoid_grad",),
+    "hardsigmoid": ("clamp",),
+    "hardsigmoid_backward": ("relu_grad",),
+    "sigmoid_backward": ("sigmoid_grad",),
+    "tanh_backward": ("tanh_grad",),
+    "gelu_backward": ("gelu_grad",),
+    "native_dropout_backward": ("dropout",),
+    "acosh": ("log", "sqrt"),
+    "asinh": ("log", "sqrt"),
+    "atanh": ("log1p", "log1p"),
+    "mse_loss": ("sub", "square"),
+    "mse_loss_backward": ("sub", "mul_scalar"),
+    "smooth_l1_loss": ("sub", "abs", "select"),
+    "smooth_l1_loss_backward": ("sub", "clamp"),
+    "glu": ("sigmoid", "mul"),
+    "glu_backward": ("sigmoid", "mul", "mul", "mul"),
+}  # fmt: skip
+_OF_POWER = {2: ("square",), 0.5: ("sqrt",), -0.5: ("rsqrt",), -1: ("reciprocal",), 1: (),
+             3: ("square", "mul"), -2: ("square", "reciprocal")}  # fmt: skip
+_WITH_SCALAR = {"add": "add_scalar", "sub": "add_scalar", "mul": "mul_scalar"}
+
+
+def programs_of(node: fx.Node) -> tuple[str, ...]:
+    """Returns what an elementwise operation is made of, one program after another.
+
+    A division by a number is a multiplication by another one (assumed).
+    """
+    name = bare_name(node)
+    names = _PROGRAMS.get(name, (name,))
+    if name == "pow":
+        exponent: Any = node.args[1]
+        names = _OF_POWER.get(exponent, names) if isinstance(exponent, (int, float)) else names
+    if sum(operand.dim() > 0 for operand in operands_of(node)) < 2:
+        names = tuple(_WITH_SCALAR.get(part, part) for part in names)
+        names = ("mul_scalar",) if names == ("div",) else names
+    return names

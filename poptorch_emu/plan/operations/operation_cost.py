@@ -1,0 +1,366 @@
+"""What an operation of a graph costs on an IPU: its shapes, handed to the family's costs."""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import fx
+
+from poptorch_emu.ir.control import FOR_LOOP, HOST_CALL, region_names
+from poptorch_emu.ir.graph import Graph, record_of
+from poptorch_emu.ir.record import Phase
+from poptorch_emu.machine.costs import movement
+from poptorch_emu.machine.costs.code import Family
+from poptorch_emu.machine.costs.cost import Cost, Evidence
+from poptorch_emu.machine.costs.elementwise import elementwise, is_modelled
+from poptorch_emu.machine.costs.gather import add_rows, look_up
+from poptorch_emu.machine.costs.normalisation import Sequence, sequence
+from poptorch_emu.machine.costs.product import Precision, Product, Window, plan_product
+from poptorch_emu.machine.costs.recurrent import step
+from poptorch_emu.machine.costs.reduction import reduction
+from poptorch_emu.machine.costs.tiles import Tiles
+from poptorch_emu.plan.operations.elementwise_names import programs_of
+from poptorch_emu.plan.operations.operation_family import (
+    bare_name,
+    family_of,
+    item_bytes,
+    operands_of,
+    query_and_key,
+    tensors_of,
+)
+from poptorch_emu.plan.operations.operation_products import products_of
+from poptorch_emu.plan.operations.operation_rows import moved_rows
+from poptorch_emu.segments.storage import is_view
+
+# Below so many channels the window of a convolution is folded into them.
+_FEW_CHANNELS = 16
+_LARGER_FLOAT_BYTES = 4
+
+
+@dataclass(frozen=True)
+class OperationCost:
+    """The cost of an operation, and how good the model of it is.
+
+    Attributes:
+        is_known: whether its family is modelled; else it counts as elementwise.
+        is_rough: whether it is modelled roughly.
+    """
+
+    cost: Cost
+    is_known: bool = True
+    is_rough: bool = False
+
+
+class OperationCosts:
+    """Costs of operations on the tiles of one IPU, each found once."""
+
+    def __init__(
+        self,
+        tiles: Tiles,
+        regions: dict[str, Graph],
+        proportion_of: Callable[[fx.Node], float],
+        has_half_products: bool,
+        has_half_convolutions: bool,
+    ) -> None:
+        """Costs on `tiles`.
+
+        Args:
+            tiles: that compute.
+            regions: what loops and branches run, by name.
+            proportion_of: the part of the memory that a product may take.
+            has_half_products: whether products of half numbers are summed in half precision.
+            has_half_convolutions: whether convolutions are.
+        """
+        self._tiles = tiles
+        self._regions = regions
+        self._proportion_of = proportion_of
+        self._has_half = {True: has_half_convolutions, False: has_half_products}
+        self._found: dict[fx.Node, OperationCost] = {}
+
+    def of(self, node: fx.Node) -> OperationCost:
+        """Returns the cost of an operation."""
+        if node not in self._found:
+            self._found[node] = self._of(node)
+        return self._found[node]
+
+    def _of(self, node: fx.Node) -> OperationCost:
+        family = family_of(node)
+        if family is Family.VIEW:
+            return OperationCost(Cost())
+        if region_names(node):
+            return self._of_regions(node)
+        if node.target is HOST_CALL:
+            return OperationCost(Cost(), is_rough=True)
+        if not any(value.numel() for value in tensors_of([node])):
+            return OperationCost(Cost())
+        makers: dict[Family, Callable[[fx.Node], Cost]] = {
+            Family.PRODUCT: self._product,
+            Family.CONVOLUTION: self._convolution,
+            Family.ATTENTION: self._attention,
+            Family.RECURRENT: self._recurrent,
+            Family.SOFTMAX: self._softmax,
+            Family.NORM: self._norm,
+            Family.LOSS: self._loss,
+            Family.GATHER: self._gather,
+            Family.SORT: self._sort,
+            Family.REDUCTION: self._reduction,
+            Family.POOL: self._pool,
+            Family.COPY: self._copy,
+            Family.CAST: self._cast,
+            Family.RANDOM: self._random,
+        }
+        if family in makers:
+            is_rough = family in (Family.RECURRENT, Family.SORT) or _is_odd_convolution(node)
+            return OperationCost(makers[family](node), is_rough=is_rough)
+        names = programs_of(node)
+        return OperationCost(self._elementwise(node), all(map(is_modelled, names)))
+
+    def _of_regions(self, node: fx.Node) -> OperationCost:
+        """Returns the cost of a loop's iterations, or of a branch's slower side."""
+        sums = [
+            sum((self.of(inner).cost for inner in self._regions[name].operations), Cost())
+            for name in region_names(node)
+        ]
+        arguments: Any = node.args
+        count = arguments[1] if node.target is FOR_LOOP else 1
+        return OperationCost(max(sums, key=lambda c: c.cycles).times(count), is_rough=True)
+
+    # Products.
+
+    def _products(self, node: fx.Node) -> list[Cost]:
+        has_half = self._has_half[family_of(node) is Family.CONVOLUTION]
+        return [self._planned(node, product) for product in products_of(node, has_half)]
+
+    def _planned(self, node: fx.Node, product: Product) -> Cost:
+        plain = self._plan(node, product)
+        if product.reduced >= _FEW_CHANNELS or product.window.num_positions == 1:
+            return plain
+        positions = product.window.num_positions
+        folded = replace(product, reduced=product.reduced * positions, window=Window())
+        num_bytes = _operand_bytes(product.precision) * folded.rows * folded.reduced * folded.count
+        with_copy = self._plan(node, folded) + movement.relayout(num_bytes, self._tiles)
+        return min(plain, with_copy, key=lambda cost: cost.cycles)
+
+    def _plan(self, node: fx.Node, product: Product) -> Cost:
+        tiles = self._tiles
+        plan = plan_product(product, tiles.chip, tiles.count, self._proportion_of(node))
+        compute = plan.cycles - plan.exchange_cycles - plan.sync_cycles
+        return Cost(compute, plan.exchange_cycles, plan.sync_cycles, 1, Evidence.DERIVED)
+
+    def _product(self, node: fx.Node) -> Cost:
+        cost = sum(self._products(node), Cost())
+        operands = operands_of(node)
+        if bare_name(node) in ("addmm", "baddbmm", "addbmm", "addmv"):
+            cost += self._biased(node, operands[0])
+        if record_of(node).phase is Phase.BACKWARD:
+            cost += self._relaid(node)
+        return cost
+
+    def _biased(self, node: fx.Node, bias: torch.Tensor) -> Cost:
+        (result,) = tensors_of([node])
+        size = item_bytes(node, result)
+        spread = bias.numel() * size if bias.numel() < result.numel() else 0
+        name = "add_scalar" if spread else "add"
+        return elementwise(name, result.numel(), size, self._tiles, spread)
+
+    def _relaid(self, node: fx.Node) -> Cost:
+        """Returns the cost of bringing operands that forward laid out into another layout.
+
+        A gradient of weights reduces over rows, which neither operand is laid out for; a gradient
+        of data only lacks the weights.
+        """
+        values = [value for value in node.args if isinstance(value, fx.Node)][-2:]
+        moved = values if _is_transposed(values[0]) else values[1:]
+        return sum((movement.relayout(_num_bytes(value), self._tiles) for value in moved), Cost())
+
+    def _convolution(self, node: fx.Node) -> Cost:
+        cost = sum(self._products(node), Cost())
+        arguments: Any = node.args
+        if bare_name(node) == "convolution":
+            bias = arguments[2]
+            return cost + self._biased(node, bias.meta["val"]) if bias is not None else cost
+        gradient, source, weight = arguments[:3]
+        wanted = arguments[10]
+        moved = ([weight] if wanted[0] else []) + ([gradient, source] if wanted[1] else [])
+        for value in moved:
+            cost += movement.relayout(_num_bytes(value), self._tiles)
+        if wanted[2]:
+            total, size = gradient.meta["val"].numel(), item_bytes(node, gradient.meta["val"])
+            channels = gradient.meta["val"].shape[1]
+            cost += reduction(total, channels, size, self._tiles, is_inner=False)
+        return cost
+
+    def _attention(self, node: fx.Node) -> Cost:
+        cost = sum(self._products(node), Cost())
+        query, key = query_and_key(node)
+        size = item_bytes(node, query)
+        scores = math.prod(query.shape[:-1]) * key.shape[-2]
+        kinds = [Sequence.SOFTMAX]
+        if "backward" in bare_name(node):
+            kinds.append(Sequence.SOFTMAX_GRAD)
+        for kind in kinds:
+            cost += elementwise("mul_scalar", scores, size, self._tiles)
+            cost += sequence(kind, scores, size, self._tiles)
+        arguments: Any = (*node.args, *node.kwargs.values())
+        if any(argument is True for argument in arguments) or len(operands_of(node)) > 3:
+            cost += elementwise("select", scores, size, self._tiles)
+        return cost
+
+    def _recurrent(self, node: fx.Node) -> Cost:
+        """Returns the products of all inputs and weights once, and those of a step for each.
+
+        A step of backward takes twice that of forward (derived).
+        """
+        arguments: Any = node.args
+        position = next(i for i, item in enumerate(arguments) if isinstance(item, (list, tuple)))
+        steps, rows = arguments[position - 1].meta["val"].shape[:2]
+        weight = arguments[position + 1][1].meta["val"]
+        width = weight.shape[1]
+        inputs, hidden, *others = self._products(node)
+        size = item_bytes(node, weight)
+        own = step(rows * width, weight.shape[0] // width, size, self._tiles)
+        passes = 2 if "backward" in bare_name(node) else 1
+        return inputs + (hidden + own).times(passes * steps) + sum(others, Cost())
+
+    # Others.
+
+    def _softmax(self, node: fx.Node) -> Cost:
+        name = bare_name(node)
+        kind = Sequence.LOG_SOFTMAX if "log" in name else Sequence.SOFTMAX
+        return self._sequence(node, Sequence.SOFTMAX_GRAD if "backward" in name else kind)
+
+    def _norm(self, node: fx.Node) -> Cost:
+        name = bare_name(node)
+        is_inference = "no_training" in name or node.args[5:6] == (False,)
+        kind = Sequence.NORM_OF_INFERENCE if is_inference else Sequence.NORM
+        return self._sequence(node, Sequence.NORM_GRAD if "backward" in name else kind)
+
+    def _sequence(self, node: fx.Node, kind: Sequence) -> Cost:
+        value = next(tensors_of([node]))
+        return sequence(kind, value.numel(), item_bytes(node, value), self._tiles)
+
+    def _loss(self, node: fx.Node) -> Cost:
+        value = max(tensors_of([node]), key=torch.Tensor.numel)
+        size = item_bytes(node, value)
+        if "backward" in bare_name(node):
+            return elementwise("fill", value.numel(), size, self._tiles) + self._tiles.cost(0, 1)
+        operand = operands_of(node)[0]
+        rows = operand.numel() // max(1, operand.shape[-1])
+        width = operand.shape[-1] if operand.dim() else 1
+        found = look_up(width, 1, rows, size, self._tiles)
+        return found + reduction(rows, 1, size, self._tiles, is_inner=False)
+
+    def _gather(self, node: fx.Node) -> Cost:
+        name = bare_name(node)
+        is_update = any(word in name for word in ("scatter", "put", "add", "backward"))
+        table, num_indices, width = moved_rows(node, is_update)
+        rows = max(1, table.numel() // width)
+        make = add_rows if is_update else look_up
+        return make(rows, width, num_indices, item_bytes(node, table), self._tiles)
+
+    def _sort(self, node: fx.Node) -> Cost:
+        value = operands_of(node)[0]
+        length = value.shape[-1] if value.dim() else 1
+        return movement.sort(value.numel(), length, item_bytes(node, value), self._tiles)
+
+    def _reduction(self, node: fx.Node) -> Cost:
+        operand = max(tensors_of(node.all_input_nodes), key=torch.Tensor.numel)
+        result = next(tensors_of([node]))
+        size = item_bytes(node, operand)
+        inner = result.shape[-1:] != operand.shape[-1:] or result.shape == operand.shape
+        return reduction(operand.numel(), result.numel(), size, self._tiles, is_inner=inner)
+
+    def _pool(self, node: fx.Node) -> Cost:
+        name = bare_name(node)
+        is_gradient = "backward" in name
+        small = operands_of(node)[0] if is_gradient else next(tensors_of([node]))
+        large = next(tensors_of([node])) if is_gradient else operands_of(node)[0]
+        window = _window_of(node) or max(1, large.numel() // max(1, small.numel()))
+        is_max = is_gradient and "max" in name
+        return movement.pool(small.numel(), window, item_bytes(node, small), self._tiles, is_max)
+
+    def _copy(self, node: fx.Node) -> Cost:
+        return sum(
+            (
+                movement.copy(value.numel() * item_bytes(node, value), self._tiles)
+                for value in tensors_of([node])
+            ),
+            Cost(),
+        )
+
+    def _cast(self, node: fx.Node) -> Cost:
+        (source,), (result,) = operands_of(node), tensors_of([node])
+        if source.dtype == result.dtype:
+            return self._copy(node)
+        is_float = source.is_floating_point() and result.is_floating_point()
+        size = max(item_bytes(node, source), item_bytes(node, result))
+        return elementwise(
+            "cast" if is_float else "cast_integer", result.numel(), size, self._tiles
+        )
+
+    def _random(self, node: fx.Node) -> Cost:
+        value = next(tensors_of([node]))
+        name = "fill" if "bernoulli" in bare_name(node) else "dropout"
+        return elementwise(name, value.numel(), item_bytes(node, value), self._tiles)
+
+    def _elementwise(self, node: fx.Node) -> Cost:
+        result = next(tensors_of([node]))
+        operands = list(tensors_of(node.all_input_nodes))
+        numbers = [value for value in operands if value.is_floating_point()]
+        is_integer = not numbers and not result.is_floating_point()
+        size = max((item_bytes(node, v) for v in (*numbers, result)), default=1)
+        if numbers:
+            size = min(size, max(item_bytes(node, v) for v in numbers))
+        count = max([result.numel(), *(v.numel() for v in operands)])
+        smaller = [v.numel() * size for v in operands if 1 < v.numel() < count]
+        cost = Cost()
+        for index, name in enumerate(programs_of(node)):
+            spread = sum(smaller) if index == 0 else 0
+            is_spread_scalar = name in ("add", "mul") and bool(smaller)
+            name = f"{name}_scalar" if is_spread_scalar else name
+            cost += elementwise(name, count, size, self._tiles, spread, is_integer)
+        return cost
+
+
+def _operand_bytes(precision: Precision) -> int:
+    return _LARGER_FLOAT_BYTES if precision is Precision.FLOAT else torch.half.itemsize
+
+
+def _num_bytes(node: fx.Node) -> int:
+    return sum(value.numel() * item_bytes(node, value) for value in tensors_of([node]))
+
+
+def _is_transposed(value: fx.Node) -> bool:
+    """Returns whether a value is another one with its last axes exchanged."""
+    while value.op == "call_function":
+        if value.target is not operator.getitem:
+            if not is_view(value.target):
+                return False
+            if bare_name(value) in ("t", "transpose"):
+                return True
+        value = value.all_input_nodes[0]
+    return False
+
+
+def _is_odd_convolution(node: fx.Node) -> bool:
+    """Returns whether a convolution is one that the search for products knows little about."""
+    if family_of(node) is not Family.CONVOLUTION:
+        return False
+    arguments: Any = node.args
+    shift = 1 if bare_name(node) == "convolution_backward" else 0
+    return bool(arguments[6 + shift]) or arguments[8 + shift] > 1
+
+
+def _window_of(node: fx.Node) -> int:
+    """Returns how many positions a window of pooling has, 0 where the node does not say."""
+    sizes: Iterator[Any] = (item for item in node.args if isinstance(item, (list, tuple)))
+    first = next(sizes, None)
+    if first is None or "adaptive" in bare_name(node) or "upsample" in bare_name(node):
+        return 0
+    positions: int = math.prod(first)
+    return positions ** (2 if len(first) == 1 and "2d" in bare_name(node) else 1)

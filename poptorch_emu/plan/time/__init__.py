@@ -1,0 +1,1 @@
+"""How long the machine would take: durations, pipelines, updates, host, and what could be."""

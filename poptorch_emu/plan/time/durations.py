@@ -1,0 +1,294 @@
+"""How long the segments and updates of one replica take, each on its own.
+
+What takes part is read from what is known once a model is placed; nothing needs the engine.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+from torch import fx
+
+from poptorch_emu.config import SyntheticData
+from poptorch_emu.enums import OutputMode
+from poptorch_emu.ir.graph import Sink, SinkKind, SourceKind, record_of
+from poptorch_emu.ir.record import Phase
+from poptorch_emu.machine.costs.code import Family
+from poptorch_emu.machine.costs.cost import Cost, Evidence
+from poptorch_emu.machine.costs.optimizer import accumulate
+from poptorch_emu.machine.costs.product import DEFAULT_PROPORTION
+from poptorch_emu.machine.costs.tiles import Tiles
+from poptorch_emu.machine.links import copy_cycles, gather_seconds
+from poptorch_emu.machine.streams import input_seconds, output_seconds, remote_seconds
+from poptorch_emu.machine.system import System
+from poptorch_emu.machine.time_numbers import NUMBERS, TimeNumbers
+from poptorch_emu.plan.inventory import Inventory
+from poptorch_emu.plan.memory.memory_plan import MemoryPlan
+from poptorch_emu.plan.operations.operation_cost import OperationCost, OperationCosts
+from poptorch_emu.plan.operations.operation_family import family_of
+from poptorch_emu.plan.tiles.tile_liveness import machine_bytes
+from poptorch_emu.plan.tiles.tile_stash import Stashes
+from poptorch_emu.plan.time.time_plan import ActionTime, OperationTime, StageTime
+from poptorch_emu.schedule.actions import Kind
+from poptorch_emu.schedule.schedule import Port
+from poptorch_emu.segments.segment import Instruction
+
+_STASH_BYTES_PER_CYCLE = 8
+
+
+@dataclass(frozen=True)
+class Durations:
+    """What the segments of a replica take on a system.
+
+    Attributes:
+        inventory: the segments and what they compute on.
+        memory: the plan of the same segments.
+        numbers: of the model of time.
+        known_costs: of the same operations on the same tiles, if they were found before.
+    """
+
+    inventory: Inventory
+    memory: MemoryPlan
+    system: System
+    numbers: TimeNumbers = NUMBERS
+    known_costs: OperationCosts | None = None
+
+    @cached_property
+    def tiles(self) -> Tiles:
+        """The tiles of an IPU that compute."""
+        chip = self.system.chip
+        num_io_tiles = self.inventory.config.machine.num_io_tiles
+        return Tiles(chip, chip.num_tiles - num_io_tiles, self.numbers)
+
+    @cached_property
+    def ipus_per_replica(self) -> int:
+        """IPUs that a replica takes, those between included."""
+        return 1 + max(self.inventory.placed.ipu_ids)
+
+    def user_ipu(self, port: Port) -> int:
+        """Returns the user's number of the IPU that runs a segment."""
+        return self.inventory.placed.ipu_ids[self.inventory.ipu_of(port)]
+
+    @cached_property
+    def costs(self) -> OperationCosts:
+        """The costs of all operations."""
+        if self.known_costs is not None:
+            return self.known_costs
+        machine = self.inventory.config.machine
+        return OperationCosts(
+            self.tiles,
+            self.inventory.graph.regions,
+            self._proportion_of,
+            machine.has_half_products,
+            machine.has_half_convolutions,
+        )
+
+    def _proportion_of(self, node: fx.Node) -> float:
+        proportion = record_of(node).available_memory_proportion
+        if proportion is not None:
+            return proportion
+        port = self.inventory.placed.port_of.get(node)
+        of_ipu = dict(self.inventory.config.machine.available_memory_proportion)
+        if port is None:
+            return min(of_ipu.values(), default=DEFAULT_PROPORTION)
+        return of_ipu.get(self.user_ipu(port), DEFAULT_PROPORTION)
+
+    @cached_property
+    def stages(self) -> tuple[StageTime, ...]:
+        """What each stage takes for a micro-batch."""
+        return tuple(map(self._stage, range(self.inventory.placed.num_stages)))
+
+    def _stage(self, stage: int) -> StageTime:
+        """Returns what a stage takes; of streams beside the compute, what outlasts it."""
+        ports = (Kind.FORWARD, stage), (Kind.BACKWARD, stage)
+        forward, backward = map(self.action, ports)
+        beside = sum(self._host_seconds(port, is_overlapped=True) for port in ports)
+        waiting = beside * self.system.chip.clock_hz - forward.cycles - backward.cycles
+        if waiting > 0:
+            forward = replace(forward, host_cycles=forward.host_cycles + waiting)
+        ipu = self.user_ipu((Kind.FORWARD, stage))
+        return StageTime(stage, ipu, self._blocks[stage], forward, backward)
+
+    @cached_property
+    def _blocks(self) -> tuple[tuple[str, ...], ...]:
+        found: list[dict[str, None]] = [{} for _ in self.inventory.placed.ipu_of_stage]
+        for node in self.inventory.graph.operations:
+            kind, stage = self.inventory.placed.port_of[node]
+            if kind is Kind.FORWARD:
+                found[stage].setdefault(record_of(node).place.block_id)
+        return tuple(tuple(blocks) for blocks in found)
+
+    @cached_property
+    def operations(self) -> dict[Port, tuple[OperationTime, ...]]:
+        """What the operations of each segment take."""
+        return {port: tuple(self._operations(port)) for port in self.inventory.cut.segments}
+
+    def _operations(self, port: Port) -> list[OperationTime]:
+        segment = self.inventory.cut.segments[port]
+        found = [
+            self._operation(port, instruction)
+            for instruction in segment.instructions
+            if family_of(instruction.node) is not Family.VIEW
+        ]
+        if self.inventory.config.gradient_accumulation > 1:
+            found += [
+                self._accumulation(port, sink, node)
+                for sink, home, node in self.inventory.cut.results
+                if home == port and sink.kind is SinkKind.GRADIENT
+            ]
+        return found
+
+    def _operation(self, port: Port, instruction: Instruction) -> OperationTime:
+        node = instruction.node
+        found, record = self.costs.of(node), record_of(node)
+        return OperationTime(
+            segment=self.inventory.cut.segments[port].name,
+            ipu=self.user_ipu(port),
+            name=node.name,
+            operator=str(instruction.target._schema.name),
+            module=record.module,
+            source=record.source,
+            family=family_of(node).name.lower(),
+            is_recomputed=port[0] is Kind.BACKWARD and record.phase is Phase.FORWARD,
+            is_known=found.is_known,
+            is_rough=found.is_rough,
+            **_cycles(found),
+        )
+
+    def _accumulation(self, port: Port, sink: Sink, node: fx.Node) -> OperationTime:
+        """Returns what it takes to add a gradient to its accumulator."""
+        inventory = self.inventory
+        weight = inventory.variables[sink.name]
+        cost = accumulate(
+            inventory.elements_of(weight, inventory.is_sharded_accumulator(weight.name)),
+            node.meta["val"].itemsize,
+            inventory.accumulator_type.itemsize,
+            self.tiles,
+        )
+        return OperationTime(
+            segment=inventory.cut.segments[port].name,
+            ipu=self.user_ipu(port),
+            name=f"accumulate {sink.name}",
+            operator="accumulate",
+            module=sink.name.rpartition(".")[0],
+            source="",
+            family="accumulation",
+            is_recomputed=False,
+            is_known=True,
+            is_rough=False,
+            **_cycles(OperationCost(cost)),
+        )
+
+    def action(self, port: Port) -> ActionTime:
+        """Returns what a segment takes for a micro-batch."""
+        if port not in self.inventory.cut.segments:
+            return ActionTime()
+        operations = self.operations[port]
+        return ActionTime(
+            compute_cycles=sum(op.compute_cycles for op in operations),
+            exchange_cycles=sum(op.exchange_cycles for op in operations),
+            sync_cycles=sum(op.sync_cycles for op in operations),
+            recompute_cycles=sum(op.cycles for op in operations if op.is_recomputed),
+            link_cycles=self._link_cycles(port),
+            stash_cycles=self._stash_cycles(port),
+            remote_cycles=self._remote_cycles(port),
+            host_cycles=self._host_seconds(port, is_overlapped=False) * self.system.chip.clock_hz,
+        )
+
+    @cached_property
+    def _stashes(self) -> Stashes:
+        return Stashes(self.inventory)
+
+    def _link_cycles(self, port: Port) -> float:
+        """Returns how long a segment waits for what other IPUs send, one after the other."""
+        total = 0.0
+        sizes: defaultdict[Port, int] = defaultdict(int)
+        for link in self.inventory.links:
+            if link.consumer == port:
+                sizes[link.producer] += sum(self._stashes.bytes_of(link).values())
+        for producer, num_bytes in sizes.items():
+            ends = self.user_ipu(producer), self.user_ipu(port)
+            total += copy_cycles(num_bytes, *ends, self.system.chip, self.numbers)
+        return total
+
+    def _stash_cycles(self, port: Port) -> float:
+        """Returns how long copies into a stash or out of it take; one of one item is no copy."""
+        num_bytes = sum(
+            sum(self._stashes.bytes_of(link).values())
+            for link in self.inventory.links
+            if link.is_stash and link.depth > 1 and not link.is_remote
+            if port in (link.producer, link.consumer)
+        )
+        return -(-num_bytes // self.tiles.count) / _STASH_BYTES_PER_CYCLE
+
+    def _remote_cycles(self, port: Port) -> float:
+        """Returns how long a segment waits for streaming memory, and for parts of other replicas.
+
+        A gradient whose sum is cut over the replicas is reduced in every micro-batch.
+        """
+        segment, clock = self.inventory.cut.segments[port], self.system.chip.clock_hz
+        seconds = 0.0
+        for moved in self.memory.movements:
+            if moved.segment == segment.name:
+                count = self.inventory.schedule.num_micro_batches
+                for num_bytes in (moved.loaded_bytes, moved.stored_bytes):
+                    seconds += self.remote_seconds(round(num_bytes / count))
+        uses = (self.inventory.use_of(source, is_sharded=False) for source in segment.loads)
+        gathered = sum(use.num_bytes for use in uses if use is not None and use.is_gathered)
+        gathered += sum(
+            self.inventory.variables[sink.name].num_elements
+            * self.inventory.accumulator_type.itemsize
+            for sink, home, _ in self.inventory.cut.results
+            if home == port
+            and sink.kind is SinkKind.GRADIENT
+            and self.inventory.is_sharded_accumulator(sink.name)
+        )
+        replicas = self.inventory.config.replication_factor
+        seconds += gather_seconds(gathered, replicas, self.ipus_per_replica, self.numbers)
+        return seconds * clock
+
+    def remote_seconds(self, num_bytes: int) -> float:
+        """Returns how long an IPU takes to move so much to or from streaming memory."""
+        num_ipus = self.ipus_per_replica * self.inventory.config.replication_factor
+        return remote_seconds(num_bytes, num_ipus, self.system.chip.clock_hz, self.numbers)
+
+    def _host_seconds(self, port: Port, *, is_overlapped: bool) -> float:
+        """Returns how long inputs take, and results of which each micro-batch returns some.
+
+        Args:
+            port: of the segment.
+            is_overlapped: of those that cross while the IPU computes, or of the others.
+        """
+        inventory, seconds = self.inventory, 0.0
+        is_synthetic = inventory.config.synthetic_data is not SyntheticData.OFF
+        if is_synthetic or port not in inventory.cut.segments:
+            return seconds
+        for source in inventory.cut.segments[port].loads:
+            is_input = source.kind is SourceKind.INPUT and port[0] is Kind.FORWARD
+            if is_input and (source in inventory.overlapped) == is_overlapped:
+                num_bytes = machine_bytes(self._stashes.input_of[source])
+                seconds += input_seconds(
+                    num_bytes, self.system, self.ipus_per_replica, is_overlapped, self.numbers
+                )
+        if inventory.config.output_mode is OutputMode.All:
+            for sink, home, node in inventory.cut.results:
+                if home != port or sink.kind is not SinkKind.OUTPUT:
+                    continue
+                if (sink in inventory.overlapped) == is_overlapped:
+                    seconds += output_seconds(machine_bytes(node), self.numbers)
+        return seconds
+
+
+def _cycles(found: OperationCost) -> dict[str, Any]:
+    cost: Cost = found.cost
+    evidence: Evidence = cost.evidence
+    return {
+        "compute_cycles": cost.compute_cycles,
+        "exchange_cycles": cost.exchange_cycles,
+        "sync_cycles": cost.sync_cycles,
+        "steps": cost.steps,
+        "evidence": evidence.value,
+    }

@@ -1,0 +1,238 @@
+"""Puts the plan of time together: segments, the pipeline, updates and the host."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+
+from poptorch_emu.ir.control import HOST_CALL
+from poptorch_emu.ir.graph import SourceKind, source_of
+from poptorch_emu.machine.costs.cost import Evidence
+from poptorch_emu.machine.time_numbers import EVIDENCE
+from poptorch_emu.plan.inventory import Inventory
+from poptorch_emu.plan.time.bottleneck import bottleneck_of
+from poptorch_emu.plan.time.durations import Durations
+from poptorch_emu.plan.time.time_plan import (
+    ActionTime,
+    Grid,
+    HostWork,
+    IpuTime,
+    StageTime,
+    TimePlan,
+    UpdateTime,
+)
+from poptorch_emu.plan.time.update_durations import update_times
+from poptorch_emu.plan.time.window import Window
+from poptorch_emu.schedule.actions import Kind
+from poptorch_emu.schedule.make import ScheduleKind
+from poptorch_emu.schedule.schedule import Port
+from poptorch_emu.update.config import OptimizerConfig
+
+# So much of a stage may be of unknown operations before all is rough, or nothing can be said.
+_ROUGH_SHARE, _UNKNOWN_SHARE = 0.05, 0.2
+
+
+@dataclass(frozen=True)
+class Run:
+    """What of a run is no part of a replica's segments.
+
+    Attributes:
+        kind: how the stages take turns.
+        num_micro_batches: of a window.
+        optimizer: in training.
+        host: what the user's program does meanwhile; `None` stands for nothing.
+    """
+
+    kind: ScheduleKind
+    num_micro_batches: int
+    optimizer: OptimizerConfig | None = None
+    host: HostWork | None = None
+
+
+def plan_time(durations: Durations, run: Run) -> TimePlan:
+    """Returns how long a step takes.
+
+    Args:
+        durations: of the segments; their inventory may have laid out fewer micro-batches.
+        run: how often they run, and what else does.
+    """
+    inventory, clock = durations.inventory, durations.system.chip.clock_hz
+    stages, window = durations.stages, _window(inventory, run)
+    cycles_of = _cycles_of(stages)
+    updates = update_times(durations, run.optimizer) if run.optimizer is not None else ()
+    update_cycles = max((update.cycles for update in updates), default=0.0)
+    window_seconds = (window.cycles(cycles_of) + update_cycles) / clock
+    num_windows = inventory.config.device_iterations if window.is_training else 1
+    samples = num_windows * run.num_micro_batches * _rows(inventory)
+    device_seconds = num_windows * window_seconds + durations.numbers.call_seconds
+    host_seconds = run.host.seconds(samples, num_windows) if run.host is not None else 0.0
+    step_seconds = max(device_seconds, host_seconds)
+    unknown_share = _unknown_share(durations)
+    throughput = samples / step_seconds if unknown_share <= _UNKNOWN_SHARE else None
+    ipus = _ipus(window, stages, updates, num_windows, step_seconds, durations)
+    return TimePlan(
+        system=durations.system.name,
+        chip=durations.system.chip.name,
+        clock_hz=clock,
+        num_replicas=inventory.config.replication_factor,
+        step_seconds=step_seconds,
+        window_seconds=window_seconds,
+        num_windows=num_windows,
+        samples_per_step=samples,
+        throughput=throughput,
+        cycles=round(step_seconds * clock),
+        bottleneck=bottleneck_of(
+            window, stages, update_cycles / clock, window_seconds, host_seconds > device_seconds
+        ),
+        unknown=_unknown(durations),
+        rough=tuple(_rough(durations, unknown_share)),
+        assumptions=tuple(_assumptions(durations, run)),
+        evidence=_evidence(durations, updates).value,
+        stages=stages,
+        updates=updates,
+        ipus=ipus,
+        grid=Grid(
+            window.kind.value,
+            window.ipu_of_stage,
+            window.level_of_stage,
+            window.num_micro_batches,
+            window.is_training,
+            window.slot_cycles(cycles_of),
+        ),
+        all_operations=tuple(op for ops in durations.operations.values() for op in ops),
+    )
+
+
+def _window(inventory: Inventory, run: Run) -> Window:
+    schedule = inventory.schedule
+    return Window(
+        run.kind,
+        schedule.ipu_of_stage,
+        schedule.level_of_stage,
+        run.num_micro_batches,
+        schedule.is_training,
+    )
+
+
+def _rows(inventory: Inventory) -> int:
+    """Returns the rows of a micro-batch, over all replicas that read rows of their own.
+
+    Those of the first input that has any; a model without inputs counts micro-batches.
+    """
+    config = inventory.config
+    for node in inventory.graph.sources:
+        value: torch.Tensor = node.meta["val"]
+        if source_of(node).kind is SourceKind.INPUT and value.dim():
+            return int(value.shape[0]) * config.num_input_groups * config.num_processes
+    return config.num_input_groups * config.num_processes
+
+
+def _cycles_of(stages: tuple[StageTime, ...]) -> Callable[[Port], float]:
+    table = {(Kind.FORWARD, stage.stage): stage.forward.cycles for stage in stages}
+    table |= {(Kind.BACKWARD, stage.stage): stage.backward.cycles for stage in stages}
+    return table.__getitem__
+
+
+def _ipus(
+    window: Window,
+    stages: tuple[StageTime, ...],
+    updates: tuple[UpdateTime, ...],
+    num_windows: int,
+    step_seconds: float,
+    durations: Durations,
+) -> tuple[IpuTime, ...]:
+    clock, host = durations.system.chip.clock_hz, durations.numbers.call_seconds
+    found = []
+    for index, ipu in enumerate(durations.inventory.placed.ipu_ids):
+        actions = [a for s in stages if s.ipu == ipu for a in (s.forward, s.backward)]
+        count = num_windows * window.num_micro_batches / clock
+
+        def seconds(name: str, actions: list[ActionTime] = actions, count: float = count) -> float:
+            return count * math.fsum(getattr(action, name) for action in actions)
+
+        update = updates[index].cycles * num_windows / clock if updates else 0.0
+        parts = {
+            "compute_seconds": seconds("compute_cycles"),
+            "exchange_seconds": seconds("exchange_cycles") + seconds("stash_cycles"),
+            "sync_seconds": seconds("sync_cycles"),
+            "link_seconds": seconds("link_cycles"),
+            "remote_seconds": seconds("remote_cycles"),
+            "update_seconds": update,
+            "host_seconds": seconds("host_cycles") + host,
+        }
+        bubble = step_seconds - math.fsum(parts.values())
+        found.append(IpuTime(ipu=ipu, **parts, bubble_seconds=bubble))
+    return tuple(found)
+
+
+def _unknown_share(durations: Durations) -> float:
+    """Returns the largest share of a segment that operators without a model take."""
+    shares = [0.0]
+    for operations in durations.operations.values():
+        total = math.fsum(op.cycles for op in operations)
+        unknown = math.fsum(op.cycles for op in operations if not op.is_known)
+        shares.append(unknown / total if total else 0.0)
+    return max(shares)
+
+
+def _unknown(durations: Durations) -> tuple[tuple[str, float], ...]:
+    """Returns the operators that are not modelled, with their largest share of a segment."""
+    shares: dict[str, float] = {}
+    for operations in durations.operations.values():
+        total = math.fsum(op.cycles for op in operations)
+        own: dict[str, float] = {}
+        for op in operations:
+            if not op.is_known:
+                own[op.operator] = own.get(op.operator, 0.0) + op.cycles / total
+        for operator, share in own.items():
+            shares[operator] = max(share, shares.get(operator, 0.0))
+    return tuple(sorted(shares.items(), key=lambda pair: -pair[1]))
+
+
+def _rough(durations: Durations, unknown_share: float) -> list[str]:
+    """Returns why the figures are rough, in words."""
+    found = []
+    if unknown_share > _ROUGH_SHARE:
+        found.append(f"operators without a model take up to {unknown_share:.0%} of a segment")
+    for port, operations in durations.operations.items():
+        total = math.fsum(op.cycles for op in operations)
+        rough = math.fsum(op.cycles for op in operations if op.is_rough)
+        if total and rough / total > _ROUGH_SHARE:
+            name = durations.inventory.cut.segments[port].name
+            kinds = sorted({op.family for op in operations if op.is_rough})
+            found.append(f"{rough / total:.0%} of {name} is {', '.join(kinds)}, modelled roughly")
+    return found
+
+
+def _assumptions(durations: Durations, run: Run) -> list[str]:
+    """Returns what was taken for granted, in words."""
+    found = []
+    if run.host is None:
+        found.append("the host's own work (loading data, Python) takes no time: give io=")
+    for node in durations.inventory.graph.operations:
+        if node.target is HOST_CALL:
+            found.append(f"the host function {node.args[0]} takes no time: its seconds are needed")
+    if durations.system.num_ipus < durations.ipus_per_replica * (
+        durations.inventory.config.replication_factor
+    ):
+        found.append(f"{durations.system.name} has fewer IPUs than the replicas need")
+    return found
+
+
+def _evidence(durations: Durations, updates: tuple[UpdateTime, ...]) -> Evidence:
+    """Returns the evidence of the weakest number that any part of the plan was made with."""
+    actions = [a for stage in durations.stages for a in (stage.forward, stage.backward)]
+    used = {
+        "call_seconds": True,
+        "host_bytes_per_second": any(a.host_cycles for a in actions),
+        "ladder_bytes_per_second": any(a.link_cycles for a in actions),
+        "remote_bytes_per_second": any(a.remote_cycles for a in actions)
+        or any(update.remote_cycles for update in updates),
+        "hop_seconds": any(update.reduce_cycles for update in updates),
+    }
+    of_operations = {op.evidence for ops in durations.operations.values() for op in ops}
+    found = [EVIDENCE[name] for name, is_used in used.items() if is_used]
+    return max(*found, *map(Evidence, of_operations), Evidence.PUBLISHED)

@@ -1,0 +1,296 @@
+"""How long a step of a model would take on a real system: a value.
+
+`plan_time.py` makes it; nothing here knows graphs or segments. Cycles are those of a tile's clock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class OperationTime:
+    """What one operation takes each time its segment runs.
+
+    Attributes:
+        segment: such as "forward 0"; what is recomputed stands in the backward segment.
+        ipu: the user's number.
+        name: of the operation, unlike any other of the graph.
+        operator: such as "aten::mm".
+        module: dotted path of the module that ran.
+        source: "file:line" of the user's code.
+        family: of operations that cost alike.
+        is_recomputed: whether it ran in forward already.
+        is_known: whether its family is modelled; else it counts as elementwise.
+        is_rough: whether its family is modelled roughly.
+        compute_cycles: of the vertices on the fullest tile.
+        exchange_cycles: of data that come from other tiles.
+        sync_cycles: of starting programs and waiting for all tiles.
+        steps: programs that are started.
+        evidence: of the weakest input.
+    """
+
+    segment: str
+    ipu: int
+    name: str
+    operator: str
+    module: str
+    source: str
+    family: str
+    is_recomputed: bool
+    is_known: bool
+    is_rough: bool
+    compute_cycles: float
+    exchange_cycles: float
+    sync_cycles: float
+    steps: int
+    evidence: str
+
+    @property
+    def cycles(self) -> float:
+        """All of it."""
+        return self.compute_cycles + self.exchange_cycles + self.sync_cycles
+
+
+@dataclass(frozen=True)
+class ActionTime:
+    """What a stage takes for one micro-batch in one direction, in cycles.
+
+    Attributes:
+        compute_cycles: of all operations, recomputed ones included; so are the next two.
+        exchange_cycles: between the tiles.
+        sync_cycles: of starting programs.
+        recompute_cycles: the part of these three that is done again.
+        link_cycles: of what comes from other IPUs.
+        stash_cycles: of copies into or out of a stash.
+        remote_cycles: of what streaming memory gives and takes, and of what replicas exchange.
+        host_cycles: of inputs and outputs that the IPU waits for.
+    """
+
+    compute_cycles: float = 0.0
+    exchange_cycles: float = 0.0
+    sync_cycles: float = 0.0
+    recompute_cycles: float = 0.0
+    link_cycles: float = 0.0
+    stash_cycles: float = 0.0
+    remote_cycles: float = 0.0
+    host_cycles: float = 0.0
+
+    @property
+    def operation_cycles(self) -> float:
+        """Of the operations alone."""
+        return self.compute_cycles + self.exchange_cycles + self.sync_cycles
+
+    @property
+    def cycles(self) -> float:
+        """All of it."""
+        return (
+            self.operation_cycles
+            + self.link_cycles
+            + self.stash_cycles
+            + self.remote_cycles
+            + self.host_cycles
+        )
+
+
+@dataclass(frozen=True)
+class StageTime:
+    """What a stage takes for one micro-batch.
+
+    Attributes:
+        stage: of forward, from 0.
+        ipu: the user's number.
+        blocks: of the user, that it runs.
+        backward: nothing in inference.
+    """
+
+    stage: int
+    ipu: int
+    blocks: tuple[str, ...]
+    forward: ActionTime
+    backward: ActionTime
+
+    @property
+    def cycles(self) -> float:
+        """Of both directions."""
+        return self.forward.cycles + self.backward.cycles
+
+
+@dataclass(frozen=True)
+class UpdateTime:
+    """What an IPU takes for one update of its weights, in cycles.
+
+    Attributes:
+        reduce_cycles: of adding up gradients over the replicas, and handing weights out again.
+        optimizer_cycles: of the optimiser's rule.
+        remote_cycles: of what streaming memory gives and takes.
+    """
+
+    ipu: int
+    reduce_cycles: float = 0.0
+    optimizer_cycles: float = 0.0
+    remote_cycles: float = 0.0
+
+    @property
+    def cycles(self) -> float:
+        """All of it."""
+        return self.reduce_cycles + self.optimizer_cycles + self.remote_cycles
+
+
+@dataclass(frozen=True)
+class IpuTime:
+    """What an IPU does during one step; the parts add up to the step.
+
+    Attributes:
+        ipu: the user's number.
+        compute_seconds: of vertices, in forward, recomputation and backward.
+        exchange_seconds: between its tiles, copies of stashes included.
+        sync_seconds: of starting programs.
+        link_seconds: of what comes from other IPUs.
+        remote_seconds: of what streaming memory gives and takes while micro-batches run.
+        update_seconds: of updating weights.
+        host_seconds: of waiting for the host.
+        bubble_seconds: of waiting for other IPUs.
+    """
+
+    ipu: int
+    compute_seconds: float
+    exchange_seconds: float
+    sync_seconds: float
+    link_seconds: float
+    remote_seconds: float
+    update_seconds: float
+    host_seconds: float
+    bubble_seconds: float
+
+    @property
+    def busy_seconds(self) -> float:
+        """All but waiting."""
+        return (
+            self.compute_seconds
+            + self.exchange_seconds
+            + self.sync_seconds
+            + self.link_seconds
+            + self.remote_seconds
+            + self.update_seconds
+        )
+
+    @property
+    def idle_seconds(self) -> float:
+        """Waiting, for the host or for other IPUs."""
+        return self.host_seconds + self.bubble_seconds
+
+
+@dataclass(frozen=True)
+class Grid:
+    """How the stages take turns in one window: the micro-batches of one update, or of one call.
+
+    Attributes:
+        kind: the name of the schedule, such as "grouped".
+        ipu_of_stage: the index of the virtual IPU of each stage.
+        level_of_stage: as a schedule has it.
+        num_micro_batches: of the window.
+        slot_cycles: of a pipeline cycle; 0 where each slot lasts as long as what it holds.
+    """
+
+    kind: str
+    ipu_of_stage: tuple[int, ...]
+    level_of_stage: tuple[int, ...]
+    num_micro_batches: int
+    is_training: bool
+    slot_cycles: float
+
+
+@dataclass(frozen=True)
+class Event:
+    """Something that an IPU does.
+
+    Attributes:
+        ipu: the user's number.
+        action: as the schedule writes it: "2F0" is the forward of stage 2 for micro-batch 0.
+        micro_batch: 0 for an update.
+        begin_seconds: from the beginning of the window.
+        end_seconds: likewise.
+        kind: "host", "link", "remote", "recompute", "forward", "backward", "stash", "reduce",
+            "optimizer".
+    """
+
+    ipu: int
+    action: str
+    micro_batch: int
+    begin_seconds: float
+    end_seconds: float
+    kind: str
+
+
+@dataclass(frozen=True)
+class HostWork:
+    """What the user's own program does while the device works; give one of the two.
+
+    Attributes:
+        items_per_second: rows that the loader yields.
+        seconds_per_update: of Python and loading, for each update.
+    """
+
+    items_per_second: float = 0.0
+    seconds_per_update: float = 0.0
+
+    def seconds(self, num_samples: int, num_updates: int) -> float:
+        """Returns how long the host takes for a step."""
+        loading = num_samples / self.items_per_second if self.items_per_second else 0.0
+        return loading + num_updates * self.seconds_per_update
+
+
+@dataclass(frozen=True)
+class TimePlan:
+    """How long one step (a call of the wrapped model) would take, and why.
+
+    Attributes:
+        system: its name.
+        chip: name of the IPUs.
+        clock_hz: of the tiles.
+        num_replicas: copies of the model.
+        step_seconds: of one call.
+        window_seconds: of one update in training, of one call in inference; without the host's
+            work for a call.
+        num_windows: of one call.
+        samples_per_step: rows of the inputs of one call, over all replicas.
+        throughput: rows each second; `None` where too much is unknown to tell.
+        cycles: of one call.
+        bottleneck: what to change first, in words.
+        unknown: operators without a model, with their largest share of a stage.
+        rough: why the figures are rough, in words; empty if they are not.
+        assumptions: what was taken for granted, in words.
+        evidence: of the weakest input.
+        stages: in their order.
+        updates: one for each IPU in training.
+        ipus: one for each.
+        all_operations: of all segments, in the order in which they run.
+    """
+
+    system: str
+    chip: str
+    clock_hz: float
+    num_replicas: int
+    step_seconds: float
+    window_seconds: float
+    num_windows: int
+    samples_per_step: int
+    throughput: float | None
+    cycles: int
+    bottleneck: str
+    unknown: tuple[tuple[str, float], ...]
+    rough: tuple[str, ...]
+    assumptions: tuple[str, ...]
+    evidence: str
+    stages: tuple[StageTime, ...]
+    updates: tuple[UpdateTime, ...]
+    ipus: tuple[IpuTime, ...]
+    grid: Grid
+    all_operations: tuple[OperationTime, ...]
+
+    def operations(self, segment: str | None = None) -> Iterable[OperationTime]:
+        """Returns the operations of a segment, or of all, the slowest first."""
+        chosen = (op for op in self.all_operations if segment in (None, op.segment))
+        return sorted(chosen, key=lambda operation: -operation.cycles)

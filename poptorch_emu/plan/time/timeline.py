@@ -1,0 +1,124 @@
+"""What each IPU does when, in one window, from a plan of time alone.
+
+Of a long window only the first cycles, some of the middle and the last ones are made: all between
+are alike, and their times follow from the length of a cycle.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from poptorch_emu.plan.time.time_plan import ActionTime, Event, TimePlan, UpdateTime
+from poptorch_emu.plan.time.window import Window, work
+from poptorch_emu.schedule.actions import Action, Kind
+from poptorch_emu.schedule.layout import enough_micro_batches
+from poptorch_emu.schedule.make import ScheduleKind
+from poptorch_emu.schedule.schedule import Port
+
+# A window of so many micro-batches is drawn as a whole.
+_FEW_MICRO_BATCHES = 24
+
+
+def timeline(plan: TimePlan) -> tuple[Event, ...]:
+    """Returns the events of one window, by their beginning; updates end it.
+
+    An action begins with its slot, or as soon as its IPU has done what stands before it there.
+    """
+    return tuple(
+        sorted(_Drawing(plan).events(), key=lambda event: (event.begin_seconds, event.ipu))
+    )
+
+
+class _Drawing:
+    def __init__(self, plan: TimePlan) -> None:
+        grid = plan.grid
+        self._plan = plan
+        self._window = Window(
+            ScheduleKind(grid.kind),
+            grid.ipu_of_stage,
+            grid.level_of_stage,
+            grid.num_micro_batches,
+            grid.is_training,
+        )
+        enough = 2 * enough_micro_batches(len(grid.ipu_of_stage))
+        self._schedule = self._window.schedule(max(_FEW_MICRO_BATCHES, enough))
+        # Micro-batches that are left out in the middle.
+        self._skipped = grid.num_micro_batches - self._schedule.num_micro_batches
+        self._times: dict[Port, ActionTime] = {
+            (kind, stage.stage): getattr(stage, kind.name.lower())
+            for stage in plan.stages
+            for kind in (Kind.FORWARD, Kind.BACKWARD)
+        }
+        self._ipus = tuple(ipu.ipu for ipu in plan.ipus)
+        self._end_cycles = self._window.cycles(self._cycles)
+        short = replace(self._window, num_micro_batches=self._schedule.num_micro_batches)
+        # How long the part lasts that is left out.
+        self._skipped_cycles = self._end_cycles - short.cycles(self._cycles)
+
+    def events(self) -> Iterator[Event]:
+        """Yields all events, slot by slot."""
+        begins = list(self._slot_begins())
+        for ipu, row in enumerate(self._schedule.rows):
+            for slot, cell in enumerate(row):
+                at = begins[slot]
+                for action in cell:
+                    if action.kind is Kind.UPDATE:
+                        yield from self._update(self._plan.updates[ipu])
+                        continue
+                    late = self._is_late(action)
+                    first = at + (self._skipped_cycles if late else 0.0)
+                    number = action.micro_batch + (self._skipped if late else 0)
+                    shown = Action(action.kind, action.stage, number)
+                    yield from self._action(self._ipus[ipu], shown, first)
+                    at += self._cycles((action.kind, action.stage))
+
+    def _is_late(self, action: Action) -> bool:
+        """Returns whether an action belongs to what follows the part that is left out."""
+        return action.micro_batch >= self._schedule.num_micro_batches // 2
+
+    def _slot_begins(self) -> Iterator[float]:
+        """Yields when each slot begins, in cycles."""
+        length, at = self._plan.grid.slot_cycles, 0.0
+        for slot in range(self._schedule.num_slots):
+            yield slot * length if length else at
+            at += max(work(row[slot], self._cycles) for row in self._schedule.rows)
+
+    def _cycles(self, port: Port) -> float:
+        return self._times[port].cycles
+
+    def _action(self, ipu: int, action: Action, at: float) -> Iterator[Event]:
+        for kind, cycles in _parts(action.kind, self._times[action.kind, action.stage]):
+            yield self._event(ipu, action, at, cycles, kind)
+            at += cycles
+
+    def _update(self, update: UpdateTime) -> Iterator[Event]:
+        """Yields the parts of an update, which all IPUs begin together."""
+        at, index = self._end_cycles, self._ipus.index(update.ipu)
+        action = Action(Kind.UPDATE, index, 0)
+        for kind in ("reduce", "remote", "optimizer"):
+            cycles = getattr(update, f"{kind}_cycles")
+            if cycles:
+                yield self._event(update.ipu, action, at, cycles, kind)
+                at += cycles
+
+    def _event(self, ipu: int, action: Action, at: float, cycles: float, kind: str) -> Event:
+        clock = self._plan.clock_hz
+        begin, end = at / clock, (at + cycles) / clock
+        return Event(ipu, str(action), action.micro_batch, begin, end, kind)
+
+
+def _parts(kind: Kind, time: ActionTime) -> Iterator[tuple[str, float]]:
+    """Yields what an action is made of, in order; nothing of no length."""
+    is_forward = kind is Kind.FORWARD
+    parts = [
+        ("host", time.host_cycles if is_forward else 0.0),
+        ("link", time.link_cycles),
+        ("remote", time.remote_cycles),
+        ("stash", 0.0 if is_forward else time.stash_cycles),
+        ("recompute", time.recompute_cycles),
+        (kind.name.lower(), time.operation_cycles - time.recompute_cycles),
+        ("stash", time.stash_cycles if is_forward else 0.0),
+        ("host", 0.0 if is_forward else time.host_cycles),
+    ]
+    return ((name, cycles) for name, cycles in parts if cycles)

@@ -1,0 +1,160 @@
+"""The units that a model can be cut between: the user's blocks, or else its modules."""
+
+from __future__ import annotations
+
+import operator
+from collections import defaultdict
+from collections.abc import Callable
+from functools import partial
+
+from torch import fx
+
+from poptorch_emu.config import SyntheticData
+from poptorch_emu.ir.graph import SourceKind, operation_of, record_of, source_of
+from poptorch_emu.ir.record import Phase
+from poptorch_emu.machine.costs.code import Family
+from poptorch_emu.machine.streams import input_seconds
+from poptorch_emu.plan.memory.memory_plan import Content, Store
+from poptorch_emu.plan.operations.operation_family import family_of
+from poptorch_emu.plan.tiles.tile_liveness import machine_bytes
+from poptorch_emu.plan.time.durations import Durations
+from poptorch_emu.plan.time.split import Unit
+
+_HELD = {Content.WEIGHT, Content.STATE, Content.ACCUMULATOR}
+
+
+def units_of(durations: Durations, num_stages: int) -> tuple[list[Unit], bool]:
+    """Returns the units of a model in the order in which they run, and whether they are blocks.
+
+    The modules are those of the least depth at which there are twice as many as stages, or of the
+    greatest.
+    """
+    forward = [
+        node
+        for node in durations.inventory.graph.operations
+        if record_of(node).phase is Phase.FORWARD
+    ]
+    blocks = _ordered(forward, lambda node: record_of(node).place.block_id)
+    if len(set(blocks.values())) > 1:
+        return _Units(durations, blocks).units(), True
+    depths = 1 + max((record_of(node).module.count(".") for node in forward), default=0)
+    for depth in range(1, depths + 1):
+        modules = _ordered(forward, partial(_prefix, depth=depth))
+        if len(set(modules.values())) >= 2 * num_stages:
+            break
+    return _Units(durations, modules).units(), False
+
+
+def _prefix(node: fx.Node, depth: int) -> str:
+    return ".".join(record_of(node).module.split(".")[:depth])
+
+
+def _ordered(nodes: list[fx.Node], name_of: Callable[[fx.Node], str]) -> dict[fx.Node, str]:
+    """Returns the unit of each operation; one that belongs to none, or to an older one, stays."""
+    found: dict[fx.Node, str] = {}
+    seen: list[str] = []
+    for node in nodes:
+        name = name_of(node)
+        if name and name not in seen:
+            seen.append(name)
+        found[node] = seen[-1] if seen else name
+    first = seen[0] if seen else ""
+    return {node: name or first for node, name in found.items()}
+
+
+class _Units:
+    def __init__(self, durations: Durations, unit_of: dict[fx.Node, str]) -> None:
+        self._durations = durations
+        self._unit_of = unit_of
+        self._names = list(dict.fromkeys(unit_of.values()))
+        self._index = {name: index for index, name in enumerate(self._names)}
+
+    def units(self) -> list[Unit]:
+        """Returns all units in order."""
+        forward, backward = self._cycles()
+        held, activations, sent = self._held(), self._activations(), self._sent()
+        host = self._host()
+        return [
+            Unit(name, forward[i], backward[i], held[i], activations[i], sent[i], host[i])
+            for i, name in enumerate(self._names)
+        ]
+
+    def _cycles(self) -> tuple[defaultdict[int, float], defaultdict[int, float]]:
+        forward: defaultdict[int, float] = defaultdict(float)
+        backward: defaultdict[int, float] = defaultdict(float)
+        of_record = {
+            (record_of(node).place.block_id, record_of(node).module): self._index[name]
+            for node, name in self._unit_of.items()
+        }
+        last = len(self._names) - 1
+        for node in self._durations.inventory.graph.operations:
+            cycles = self._durations.costs.of(node).cost.cycles
+            if node in self._unit_of:
+                forward[self._index[self._unit_of[node]]] += cycles
+                continue
+            # Backward runs against the order; what nobody named follows what is before it.
+            record = record_of(node)
+            last = of_record.get((record.place.block_id, record.module), last)
+            backward[last] += cycles
+        return forward, backward
+
+    def _host(self) -> defaultdict[int, float]:
+        """Returns how long the first user of each input waits for it."""
+        found: defaultdict[int, float] = defaultdict(float)
+        durations = self._durations
+        if durations.inventory.config.synthetic_data is not SyntheticData.OFF:
+            return found
+        for node in durations.inventory.graph.sources:
+            if source_of(node).kind is SourceKind.INPUT:
+                users = [self._index[self._unit_of[u]] for u in node.users if u in self._unit_of]
+                seconds = input_seconds(
+                    machine_bytes(node),
+                    durations.system,
+                    1,
+                    is_overlapped=False,
+                    numbers=durations.numbers,
+                )
+                found[min(users, default=0)] += seconds * durations.system.chip.clock_hz
+        return found
+
+    def _held(self) -> defaultdict[int, int]:
+        """Returns the bytes of weights where forward first uses them, with what belongs to them."""
+        home: dict[str, int] = {}
+        for node in self._durations.inventory.graph.sources:
+            if source_of(node).kind is SourceKind.VARIABLE:
+                users = [self._index[self._unit_of[u]] for u in node.users if u in self._unit_of]
+                home[source_of(node).name] = min(users, default=0)
+        found: defaultdict[int, int] = defaultdict(int)
+        for holding in self._durations.memory.select(store=Store.ON_CHIP):
+            if holding.content in _HELD:
+                weight = holding.name.partition("___")[2] or holding.name
+                found[home.get(weight, 0)] += holding.num_bytes
+        return found
+
+    def _activations(self) -> defaultdict[int, int]:
+        found: defaultdict[int, int] = defaultdict(int)
+        for node, name in self._unit_of.items():
+            if family_of(node) is not Family.VIEW:
+                found[self._index[name]] += sum(map(machine_bytes, _values_of(node)))
+        return found
+
+    def _sent(self) -> defaultdict[int, int]:
+        """Returns the bytes that cross behind each unit."""
+        found: defaultdict[int, int] = defaultdict(int)
+        for node, name in self._unit_of.items():
+            for value in _values_of(node):
+                users = [self._index[self._unit_of[u]] for u in value.users if u in self._unit_of]
+                for index in range(self._index[name], max(users, default=0)):
+                    found[index] += machine_bytes(value)
+        return found
+
+
+def _values_of(node: fx.Node) -> list[fx.Node]:
+    """Returns the tensors that an operation makes."""
+    selected = [user for user in node.users if user.op == "call_function"]
+    parts = [user for user in selected if _selects(user, node)]
+    return parts or ([] if isinstance(node.meta["val"], (list, tuple)) else [node])
+
+
+def _selects(user: fx.Node, node: fx.Node) -> bool:
+    return user.target is operator.getitem and operation_of(user) is node

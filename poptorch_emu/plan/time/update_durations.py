@@ -1,0 +1,103 @@
+"""How long the update of the weights takes on each IPU of a replica."""
+
+from __future__ import annotations
+
+from poptorch_emu.ir.graph import SinkKind
+from poptorch_emu.machine.costs.cost import Cost
+from poptorch_emu.machine.costs.elementwise import elementwise
+from poptorch_emu.machine.costs.optimizer import Rule, rule
+from poptorch_emu.machine.links import all_reduce_seconds
+from poptorch_emu.plan.time.durations import Durations
+from poptorch_emu.plan.time.time_plan import UpdateTime
+from poptorch_emu.segments.sharding import sharding_of
+from poptorch_emu.segments.variables import VariableInfo
+from poptorch_emu.update.config import OptimizerConfig, OptimizerKind
+
+_RULES = {
+    OptimizerKind.ADAM: Rule.ADAM,
+    OptimizerKind.ADAMW: Rule.ADAM,
+    OptimizerKind.ADAMW_NO_BIAS: Rule.ADAM,
+    OptimizerKind.RMSPROP: Rule.RMSPROP,
+    OptimizerKind.RMSPROP_CENTERED: Rule.RMSPROP,
+    OptimizerKind.LAMB: Rule.LAMB,
+    OptimizerKind.LAMB_NO_BIAS: Rule.LAMB,
+}
+
+
+def update_times(durations: Durations, optimizer: OptimizerConfig) -> tuple[UpdateTime, ...]:
+    """Returns what each IPU takes for one update."""
+    inventory = durations.inventory
+    return tuple(
+        UpdateTime(
+            inventory.placed.ipu_ids[ipu],
+            _reduce_cycles(durations, ipu),
+            _optimizer_cost(durations, optimizer, ipu).cycles,
+            _remote_cycles(durations, ipu),
+        )
+        for ipu in range(inventory.schedule.num_ipus)
+    )
+
+
+def _weights(durations: Durations, ipu: int) -> list[VariableInfo]:
+    inventory = durations.inventory
+    return [
+        inventory.variables[sink.name]
+        for sink, port, _ in inventory.cut.results
+        if sink.kind is SinkKind.GRADIENT and inventory.ipu_of(port) == ipu
+    ]
+
+
+def _reduce_cycles(durations: Durations, ipu: int) -> float:
+    """Returns how long it takes to add up gradients over the replicas, if they were not yet.
+
+    Where the rule runs on parts, gradients are reduced and scattered, and weights gathered: the
+    volume of an all-reduce.
+    """
+    inventory, replicas = durations.inventory, durations.inventory.config.replication_factor
+    weights = [
+        weight
+        for weight in _weights(durations, ipu)
+        if not inventory.is_sharded_accumulator(weight.name) and len(weight.leaders) < replicas
+    ]
+    if replicas < 2 or not weights:
+        return 0.0
+    num_elements = sum(weight.num_elements for weight in weights)
+    size = inventory.accumulator_type.itemsize
+    seconds = all_reduce_seconds(
+        num_elements * size, replicas, durations.ipus_per_replica, durations.numbers
+    )
+    added = num_elements * (replicas - 1) // replicas
+    arithmetic = elementwise("add", added, size, durations.tiles)
+    sync_cycles = durations.numbers.link_sync_cycles
+    return seconds * durations.system.chip.clock_hz + arithmetic.cycles + sync_cycles
+
+
+def _optimizer_cost(durations: Durations, optimizer: OptimizerConfig, ipu: int) -> Cost:
+    """Returns the cost of the rule on all weights, or on the replica's part of them."""
+    inventory, cost = durations.inventory, Cost()
+    kind = _rule_of(optimizer)
+    for weight in _weights(durations, ipu):
+        is_part = sharding_of(weight, inventory.config).is_active
+        num_elements = inventory.elements_of(weight, is_part)
+        cost += rule(kind, num_elements, weight.dtype.itemsize, durations.tiles)
+    return cost
+
+
+def _rule_of(optimizer: OptimizerConfig) -> Rule:
+    if optimizer.kind in _RULES:
+        return _RULES[optimizer.kind]
+    has_momentum = not all(group.is_constant_zero("momentum") for group in optimizer.groups)
+    return Rule.MOMENTUM if has_momentum else Rule.SGD
+
+
+def _remote_cycles(durations: Durations, ipu: int) -> float:
+    inventory = durations.inventory
+    if inventory.update is None:
+        return 0.0
+    names = {part.code.name for part in inventory.update.parts[ipu]}
+    moved = [m for m in durations.memory.movements if m.segment in names]
+    seconds = sum(
+        durations.remote_seconds(num_bytes)
+        for num_bytes in (sum(m.loaded_bytes for m in moved), sum(m.stored_bytes for m in moved))
+    )
+    return seconds * durations.system.chip.clock_hz

@@ -1,0 +1,132 @@
+"""How long one window takes, in closed form, from what its actions take.
+
+Source: PopART's pipeline transform for the number of pipeline cycles. Every cycle of a pipeline
+lasts as long as its slowest IPU, since all IPUs of a replica meet at its end; so do the cycles in
+which it fills and empties.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from poptorch_emu.schedule.actions import Action, Kind
+from poptorch_emu.schedule.layout import enough_micro_batches, num_indices
+from poptorch_emu.schedule.make import ScheduleKind, make_schedule
+from poptorch_emu.schedule.schedule import Cell, Port, Schedule
+
+Cycles = Callable[[Port], float]
+
+_PIPELINED = (ScheduleKind.GROUPED, ScheduleKind.INTERLEAVED)
+
+
+@dataclass(frozen=True)
+class Window:
+    """The micro-batches of an update, or of a call in inference.
+
+    Attributes:
+        kind: how the stages take turns.
+        ipu_of_stage: the index of the virtual IPU of each.
+        level_of_stage: as `Schedule` has it.
+        num_micro_batches: of the window.
+    """
+
+    kind: ScheduleKind
+    ipu_of_stage: tuple[int, ...]
+    level_of_stage: tuple[int, ...]
+    num_micro_batches: int
+    is_training: bool
+
+    @property
+    def num_stages(self) -> int:
+        """Stages of forward."""
+        return len(self.ipu_of_stage)
+
+    @property
+    def is_pipelined(self) -> bool:
+        """Whether stages work at the same time, in cycles of one length."""
+        return self.kind in _PIPELINED
+
+    @property
+    def num_slots(self) -> int:
+        """Slots of the micro-batches, without that of the update."""
+        levels = 1 + max(self.level_of_stage or range(self.num_stages))
+        if not self.is_pipelined:
+            return self.num_micro_batches * num_indices(levels, self.is_training)
+        per_batch = 2 if self.kind is ScheduleKind.INTERLEAVED and self.is_training else 1
+        ramp = num_indices(self.num_stages, self.is_training) - 1
+        return per_batch * self.num_micro_batches + ramp
+
+    @property
+    def num_ramp_slots(self) -> int:
+        """Slots in which a pipeline fills and empties."""
+        return num_indices(self.num_stages, self.is_training) - 1 if self.is_pipelined else 0
+
+    def schedule(self, most_micro_batches: int) -> Schedule:
+        """Returns the schedule of a window like this with at most so many micro-batches."""
+        return make_schedule(
+            self.kind,
+            self.ipu_of_stage,
+            min(self.num_micro_batches, most_micro_batches),
+            self.is_training,
+            self.level_of_stage,
+        )
+
+    def slot_cycles(self, cycles_of: Cycles) -> float:
+        """Returns how long each cycle of a pipeline lasts, and 0 for other schedules."""
+        if not self.is_pipelined:
+            return 0.0
+        schedule = self.schedule(enough_micro_batches(self.num_stages))
+        return max(
+            self._cell_cycles(row, slot, cycles_of)
+            for row in schedule.rows
+            for slot in range(schedule.num_slots)
+        )
+
+    def _cell_cycles(self, row: tuple[Cell, ...], slot: int, cycles_of: Cycles) -> float:
+        """Returns how long a slot must be for a cell.
+
+        Forward and backward of the last stage of an interleaved pipeline take two slots.
+        """
+        is_pair = self.kind is ScheduleKind.INTERLEAVED and _is_pair(row[slot])
+        is_long = is_pair and not (slot + 1 < len(row) and _has_work(row[slot + 1]))
+        return work(row[slot], cycles_of) / (2 if is_long else 1)
+
+    def cycles(self, cycles_of: Cycles) -> float:
+        """Returns how long all micro-batches take.
+
+        Args:
+            cycles_of: what an action of a stage takes.
+        """
+        if self.is_pipelined:
+            return self.num_slots * self.slot_cycles(cycles_of)
+        schedule = self.schedule(1)
+        slots = range(schedule.num_slots)
+        one = sum(max(work(row[slot], cycles_of) for row in schedule.rows) for slot in slots)
+        return self.num_micro_batches * one
+
+    def busy_cycles(self, cycles_of: Cycles) -> list[float]:
+        """Returns how long each virtual IPU works on all micro-batches."""
+        kinds = (Kind.FORWARD, Kind.BACKWARD) if self.is_training else (Kind.FORWARD,)
+        found: defaultdict[int, float] = defaultdict(float)
+        for stage, ipu in enumerate(self.ipu_of_stage):
+            found[ipu] += sum(cycles_of((kind, stage)) for kind in kinds)
+        return [self.num_micro_batches * found[ipu] for ipu in sorted(found)]
+
+
+def work(cell: Cell, cycles_of: Cycles) -> float:
+    """Returns how long the actions of a cell take, one after the other, updates aside."""
+    return sum(cycles_of((a.kind, a.stage)) for a in cell if a.kind is not Kind.UPDATE)
+
+
+def _is_pair(cell: Cell) -> bool:
+    """Returns whether a cell is the forward and then the backward of one micro-batch."""
+    if len(cell) != 2:
+        return False
+    first, second = cell
+    return second == Action(Kind.BACKWARD, first.stage, first.micro_batch)
+
+
+def _has_work(cell: Cell) -> bool:
+    return any(action.kind is not Kind.UPDATE for action in cell)

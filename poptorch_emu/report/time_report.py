@@ -1,0 +1,93 @@
+"""How long a step would take, as a table for people."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from poptorch_emu.plan.time.time_plan import IpuTime, TimePlan
+from poptorch_emu.text_table import to_table
+
+_PARTS = ("compute", "exchange", "sync", "link", "remote", "update", "host", "bubble")
+_NUM_SHOWN = 5
+
+
+@dataclass(frozen=True)
+class TimeReport(TimePlan):
+    """A plan of time that can be printed."""
+
+    @classmethod
+    def of(cls, plan: TimePlan) -> TimeReport:
+        """Returns `plan` with its table."""
+        return cls(**vars(plan))
+
+    def __str__(self) -> str:
+        """Returns what each IPU does during a step, the stages, and what limits them."""
+        lines = [self._headline(), *self._of_ipus(), *self._of_stages(), *self._of_operations()]
+        lines.append(f"limited by {self.bottleneck}")
+        lines += [f"unknown: {name}, {share:.1%} of a segment" for name, share in self.unknown]
+        lines += [f"rough: {reason}" for reason in self.rough]
+        lines += [f"assumed: {text}" for text in self.assumptions]
+        lines.append(f"The weakest input of these figures is {self.evidence}.")
+        return "\n".join(lines)
+
+    def _headline(self) -> str:
+        speed = (
+            f"{self.throughput:,.1f} rows a second"
+            if self.throughput is not None
+            else "too much is unknown for a throughput"
+        )
+        rough = " (rough)" if self.rough else ""
+        return (
+            f"{self.system}, {self.num_replicas} x {len(self.ipus)} {self.chip} IPUs: a step of "
+            f"{self.samples_per_step:,} rows takes {time_text(self.step_seconds)}, {speed}{rough}"
+        )
+
+    def _of_ipus(self) -> list[str]:
+        rows = [["share of the step", *(f"IPU {ipu.ipu}" for ipu in self.ipus)]]
+        for part in _PARTS:
+            shares = [getattr(ipu, f"{part}_seconds") / self.step_seconds for ipu in self.ipus]
+            if any(shares):
+                rows.append([part, *(f"{share:.1%}" for share in shares)])
+        rows.append(["busy", *(f"{self._busy(ipu):.1%}" for ipu in self.ipus)])
+        return to_table(rows, num_left=1)
+
+    def _busy(self, ipu: IpuTime) -> float:
+        return ipu.busy_seconds / self.step_seconds
+
+    def _of_stages(self) -> list[str]:
+        rows = [["stage", "IPU", "forward ms", "recompute ms", "backward ms", "all ms"]]
+        for stage in self.stages:
+            again = stage.backward.recompute_cycles
+            cycles = (
+                stage.forward.cycles,
+                again,
+                stage.backward.cycles - again,
+                stage.cycles,
+            )
+            rows.append([str(stage.stage), str(stage.ipu), *map(self._milliseconds, cycles)])
+        return to_table(rows, num_left=1)
+
+    def _of_operations(self) -> list[str]:
+        rows = [["slowest operations", "segment", "ms", "compute", "exchange", "sync"]]
+        for operation in list(self.operations())[:_NUM_SHOWN]:
+            parts = (
+                operation.compute_cycles,
+                operation.exchange_cycles,
+                operation.sync_cycles,
+            )
+            shares = (f"{part / operation.cycles:.0%}" for part in parts)
+            name = f"{operation.module}:{operation.name}" if operation.module else operation.name
+            time = self._milliseconds(operation.cycles)
+            rows.append([name, operation.segment, time, *shares])
+        return to_table(rows, num_left=2)
+
+    def _milliseconds(self, cycles: float) -> str:
+        return f"{cycles / self.clock_hz * 1e3:.3f}"
+
+
+def time_text(seconds: float) -> str:
+    """Returns a time in the unit that suits it."""
+    for unit, scale in (("s", 1.0), ("ms", 1e3), ("us", 1e6)):
+        if seconds * scale >= 1 or unit == "us":
+            return f"{seconds * scale:.3g} {unit}"
+    raise AssertionError("the last unit takes all")

@@ -1,0 +1,64 @@
+"""Plans of time made of numbers alone, for the tests of schedules in time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from poptorch_emu.plan.time.time_plan import (
+    ActionTime,
+    Grid,
+    IpuTime,
+    StageTime,
+    TimePlan,
+    UpdateTime,
+)
+from poptorch_emu.plan.time.window import Window
+from poptorch_emu.schedule.actions import Kind
+from poptorch_emu.schedule.make import ScheduleKind
+
+
+def made_of(
+    kind: ScheduleKind,
+    ipu_of_stage: Sequence[int],
+    num_micro_batches: int,
+    forward: Sequence[float],
+    backward: Sequence[float] = (),
+    update: float = 0.0,
+    clock_hz: float = 1.0,
+) -> TimePlan:
+    """Returns a plan whose stages take so many cycles."""
+    is_training = bool(backward)
+    window = Window(kind, tuple(ipu_of_stage), (), num_micro_batches, is_training)
+    stages = tuple(
+        StageTime(
+            stage,
+            ipu,
+            (),
+            ActionTime(compute_cycles=forward[stage]),
+            ActionTime(compute_cycles=backward[stage] if is_training else 0.0),
+        )
+        for stage, ipu in enumerate(ipu_of_stage)
+    )
+    ipus = sorted(set(ipu_of_stage))
+
+    def cycles_of(port):
+        kind, stage = port
+        return forward[stage] if kind is Kind.FORWARD else backward[stage]
+
+    seconds = (window.cycles(cycles_of) + update) / clock_hz
+    busy = window.busy_cycles(cycles_of)
+    return TimePlan(
+        system="", chip="", clock_hz=clock_hz, num_replicas=1, step_seconds=seconds,
+        window_seconds=seconds, num_windows=1, samples_per_step=num_micro_batches,
+        throughput=None, cycles=round(seconds * clock_hz), bottleneck="", unknown=(), rough=(),
+        assumptions=(), evidence="", stages=stages,
+        updates=tuple(UpdateTime(ipu, optimizer_cycles=update) for ipu in ipus)
+        if is_training else (),
+        ipus=tuple(
+            IpuTime(ipu, busy[ipu], 0, 0, 0, 0, update, 0, seconds - busy[ipu] - update)
+            for ipu in ipus
+        ),
+        grid=Grid(kind.value, tuple(ipu_of_stage), (), num_micro_batches, is_training,
+                  window.slot_cycles(cycles_of)),
+        all_operations=(),
+    )  # fmt: skip

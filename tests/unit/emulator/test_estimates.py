@@ -1,0 +1,218 @@
+"""How long a model would take: of shapes alone, of a compiled model, with other settings."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+import poptorch_emu as poptorch
+from poptorch_emu import emulator
+
+pytestmark = [
+    pytest.mark.feature("emulator.estimate", fidelity="modelled"),
+    pytest.mark.feature("emulator.timeline", fidelity="modelled"),
+    pytest.mark.feature("emulator.what_if", fidelity="modelled"),
+]
+
+
+class Stages(nn.Module):
+    """Blocks of two layers over the IPUs."""
+
+    def __init__(self, ipus: tuple[int, ...] = (0, 1), width: int = 64) -> None:
+        super().__init__()
+        self.ipus = ipus
+        self.blocks = nn.ModuleList(
+            nn.Sequential(nn.Linear(width, width), nn.GELU(), nn.Dropout(0.1)) for _ in ipus
+        )
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor):
+        for index, (ipu, block) in enumerate(zip(self.ipus, self.blocks, strict=True)):
+            with poptorch.Block(f"block{index}", ipu_id=ipu):
+                x = block(x)
+                if index + 1 == len(self.ipus):
+                    return x, poptorch.identity_loss(((x - y) ** 2).mean(), "none")
+        raise AssertionError("the last block returns")
+
+
+ROWS = 4
+
+
+def trainer(
+    ipus: tuple[int, ...] = (0, 1),
+    accumulation: int = 8,
+    replicas: int = 1,
+    device: str = "cpu",
+    strategy: type = poptorch.PipelinedExecution,
+    recomputation: int | None = None,
+):
+    options = poptorch.Options().showCompilationProgressBar(False).replicationFactor(replicas)
+    options.setExecutionStrategy(strategy(poptorch.AutoStage.AutoIncrement))
+    options.Training.gradientAccumulation(accumulation)
+    options.randomSeed(3)
+    if recomputation is not None:
+        options._Popart.set("autoRecomputation", recomputation)
+    torch.manual_seed(1)
+    with torch.device(device):
+        model = Stages(ipus)
+        batch = torch.ones(2, ROWS * accumulation * replicas, 64)
+    return poptorch.trainingModel(
+        model, options, poptorch.optim.AdamW(model.parameters(), lr=0.1)
+    ), tuple(batch)
+
+
+def plain(plan) -> tuple:
+    return plan.stages, plan.updates, plan.ipus, plan.step_seconds, plan.all_operations
+
+
+def test_estimate_when_the_model_is_compiled_and_called_then_is_that_of_meta_tensors() -> None:
+    before = emulator.estimate(*_on_meta())
+    model, batch = trainer()
+    model(*batch)
+    after = emulator.estimate(model)
+    assert plain(after) == plain(before)
+    assert after.cycles == round(after.step_seconds * after.clock_hz)
+    assert after.samples_per_step == ROWS * 8
+    assert after.throughput == pytest.approx(ROWS * 8 / after.step_seconds)
+
+
+def _on_meta():
+    model, batch = trainer(device="meta")
+    return model, *batch
+
+
+def test_training_when_estimated_in_between_then_is_the_same_to_the_bit() -> None:
+    results = []
+    for estimates in (False, True):
+        model, batch = trainer()
+        if estimates:
+            emulator.estimate(model, *batch)
+        first = model(*batch)
+        if estimates:
+            emulator.timeline(model)
+        results.append((first, model(*batch), model.model.state_dict()))
+    torch.testing.assert_close(results[0], results[1], rtol=0, atol=0)
+
+
+def test_estimate_when_parameters_are_on_meta_then_warns_of_nothing(caplog) -> None:
+    emulator.estimate(*_on_meta())
+    assert not caplog.records
+
+
+def test_estimate_when_shapes_are_not_known_then_says_what_to_do() -> None:
+    with pytest.raises(poptorch.Error, match="not compiled.*Pass inputs"):
+        emulator.estimate(trainer()[0])
+
+
+def test_estimate_when_the_system_is_not_known_then_names_those_there_are() -> None:
+    model, *batch = _on_meta()
+    with pytest.raises(poptorch.Error, match="'bow-pod7', which is no virtual system.*bow-pod16"):
+        emulator.estimate(model, *batch, system="bow-pod7")
+
+
+def test_estimate_when_the_clock_is_faster_then_takes_less_time_but_no_fewer_cycles() -> None:
+    model, *batch = _on_meta()
+    slow, fast = (emulator.estimate(model, *batch, system=s) for s in ("mk2-pod4", "bow-pod4"))
+    assert fast.step_seconds < slow.step_seconds
+    assert [op.cycles for op in fast.all_operations] == [op.cycles for op in slow.all_operations]
+
+
+def test_busy_and_idle_then_make_up_the_step_on_each_ipu() -> None:
+    plan = emulator.estimate(*_on_meta())
+    for ipu in plan.ipus:
+        assert ipu.busy_seconds + ipu.idle_seconds == pytest.approx(plan.step_seconds)
+        assert min(vars(ipu).values()) >= 0
+
+
+@pytest.mark.parametrize(
+    ("accumulation", "replicas", "strategy"),
+    [(16, 1, poptorch.PipelinedExecution), (8, 4, poptorch.PipelinedExecution),
+     (8, 1, poptorch.ShardedExecution)],
+)  # fmt: skip
+def test_operations_when_scheduled_otherwise_then_cost_the_same(
+    accumulation, replicas, strategy
+) -> None:
+    """With equal recomputation, what is run again included."""
+
+    def operations(*settings):
+        model, batch = trainer((0, 1), *settings, recomputation=3)
+        plan = emulator.estimate(model, *batch)
+        return [(op.segment, op.name, op.is_recomputed, op.cycles) for op in plan.all_operations]
+
+    usual = operations(8, 1, "meta", poptorch.PipelinedExecution)
+    assert operations(accumulation, replicas, "meta", strategy) == usual
+
+
+def test_recomputation_when_there_is_more_of_it_then_takes_no_less_time() -> None:
+    seconds = []
+    for mode in (0, 3, 4):
+        model, batch = trainer((0, 1, 2, 3), device="meta", recomputation=mode)
+        seconds.append(emulator.estimate(model, *batch).step_seconds)
+    assert seconds == sorted(seconds) and seconds[0] < seconds[2]
+
+
+def test_host_work_when_it_is_slower_then_is_what_limits() -> None:
+    model, *batch = _on_meta()
+    free = emulator.estimate(model, *batch)
+    slow = emulator.estimate(model, *batch, io=emulator.HostWork(items_per_second=10.0))
+    assert slow.throughput == pytest.approx(10.0)
+    assert "host" in slow.bottleneck
+    assert any("io=" in text for text in free.assumptions)
+    assert not any("io=" in text for text in slow.assumptions)
+
+
+def test_report_then_names_ipus_stages_operations_and_the_evidence() -> None:
+    text = str(emulator.estimate(*_on_meta()))
+    for part in ("rows a second", "IPU 1", "bubble", "recompute ms", "limited by", "assumed"):
+        assert part in text
+
+
+def test_what_if_then_each_point_is_the_estimate_with_these_options() -> None:
+    model, *batch = _on_meta()
+    sweep = emulator.what_if(model, *batch, sweep={"accumulation": [8, 64], "replicas": [1, 2]})
+    assert len(sweep.points) == 4
+    for point in sweep.points:
+        settings = dict(point.settings)
+        other, inputs = trainer((0, 1), settings["accumulation"], settings["replicas"], "meta")
+        assert point.throughput == pytest.approx(emulator.estimate(other, *inputs).throughput)
+        assert point.fits == "yes"
+    assert dict(sweep.best().settings) == {"accumulation": 64, "replicas": 2}
+    assert "limited by" in str(sweep).splitlines()[0]
+
+
+def test_what_if_when_rows_change_then_is_the_estimate_of_larger_inputs() -> None:
+    model, *batch = _on_meta()
+    (point,) = emulator.what_if(model, *batch, sweep={"micro_batch": [32]}).points
+    larger = [torch.empty(32 * 8, 64, device="meta") for _ in batch]
+    assert point.throughput == pytest.approx(emulator.estimate(model, *larger).throughput)
+
+
+def test_what_if_when_a_point_cannot_run_then_says_why() -> None:
+    model, *batch = _on_meta()
+    (point,) = emulator.what_if(model, *batch, sweep={"accumulation": [2]}).points
+    assert point.throughput is None
+    assert "gradientAccumulation must be greater" in point.limit
+
+
+def test_what_if_when_the_setting_is_unknown_then_names_those_there_are() -> None:
+    model, *batch = _on_meta()
+    with pytest.raises(poptorch.Error, match="no setting 'colour'.*accumulation"):
+        emulator.what_if(model, *batch, sweep={"colour": [1]})
+
+
+class Odd(nn.Module):
+    """Most of its time goes into an operator that has no model."""
+
+    def forward(self, x: torch.Tensor):
+        for _ in range(8):
+            x = torch.special.i0(x)
+        return x + 1
+
+
+def test_estimate_when_most_is_unknown_then_has_no_throughput() -> None:
+    model = poptorch.inferenceModel(Odd())
+    plan = emulator.estimate(model, torch.empty(4096, 1024, device="meta"))
+    assert plan.throughput is None
+    ((operator, share),) = plan.unknown
+    assert operator.endswith("i0") and share > 0.2
+    assert plan.rough

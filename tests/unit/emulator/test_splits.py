@@ -1,0 +1,83 @@
+"""Splits of real models: by the user's blocks, by modules, and made."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+import poptorch_emu as poptorch
+from poptorch_emu import emulator
+
+pytestmark = [
+    pytest.mark.feature("emulator.plan_split", fidelity="modelled"),
+    pytest.mark.feature("emulator.autoplace", fidelity="modelled"),
+]
+
+WIDTH = 256
+
+
+class Chain(nn.Module):
+    """Layers of which the last is four times as wide, in blocks if asked for."""
+
+    def __init__(self, has_blocks: bool) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(WIDTH, WIDTH) for _ in range(6))
+        self.wide = nn.Sequential(nn.Linear(WIDTH, 4 * WIDTH), nn.Linear(4 * WIDTH, WIDTH))
+        self.has_blocks = has_blocks
+
+    def forward(self, x: torch.Tensor):
+        for index, layer in enumerate((*self.layers, self.wide)):
+            if self.has_blocks:
+                poptorch.Block.start(f"b{index}", ipu_id=0)
+            x = layer(x)
+        return x, poptorch.identity_loss(x, "sum")
+
+
+def trainer(has_blocks: bool, device: str = "meta"):
+    options = poptorch.Options().showCompilationProgressBar(False)
+    options.Training.gradientAccumulation(8)
+    with torch.device(device):
+        model, batch = Chain(has_blocks), torch.ones(8 * 512, WIDTH)
+    return poptorch.trainingModel(model, options, poptorch.optim.SGD(model.parameters(), 1)), batch
+
+
+@pytest.mark.parametrize("has_blocks", [True, False])
+def test_split_then_balances_stages(has_blocks) -> None:
+    split = emulator.plan_split(*trainer(has_blocks), num_ipus=2)
+    assert split.fits and split.is_of_blocks == has_blocks
+    assert sum(len(stage.units) for stage in split.stages) >= 7
+    cycles = [stage.cycles for stage in split.stages]
+    assert max(cycles) < 0.75 * sum(cycles)
+
+
+def test_autoplace_when_there_are_no_blocks_then_makes_them_and_shows_the_code() -> None:
+    model, batch = trainer(False)
+    split = emulator.autoplace(model, batch, num_ipus=2)
+    plan = emulator.estimate(model, batch)
+    assert [stage.ipu for stage in plan.stages] == [0, 1]
+    first = split.stages[1].units[0]
+    assert f"poptorch.BeginBlock(model.get_submodule({first!r}), ipu_id=1)" in str(split)
+    # What was planned of a stage is what the estimate finds, copies and additions aside.
+    for planned, stage in zip(split.stages, plan.stages, strict=True):
+        assert planned.cycles == pytest.approx(stage.cycles, rel=0.2)
+
+
+def test_autoplace_when_there_are_blocks_then_gives_them_ipus() -> None:
+    model, batch = trainer(True)
+    split = emulator.autoplace(model, batch, num_ipus=4)
+    plan = emulator.estimate(model, batch)
+    assert [stage.blocks for stage in plan.stages] == [stage.units for stage in split.stages]
+    assert "poptorch.Stage('b0'" in split.code()
+
+
+def test_autoplace_when_compiled_then_refuses() -> None:
+    model, batch = trainer(True, "cpu")
+    model.compile(batch)
+    with pytest.raises(poptorch.Error, match=r"call destroy\(\)"):
+        emulator.autoplace(model, batch, num_ipus=2)
+
+
+def test_split_when_there_are_too_few_units_then_raises() -> None:
+    with pytest.raises(poptorch.Error, match="cannot be cut into 16 stages"):
+        emulator.plan_split(*trainer(True), num_ipus=16)

@@ -1,0 +1,159 @@
+"""What operations of real graphs cost, beside what their shapes say."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import poptorch_emu as poptorch
+from poptorch_emu import emulator
+from poptorch_emu.machine.costs.product import Precision, Product, Window, plan_product
+from poptorch_emu.machine.ipu import MK2
+
+STEP = 1500
+
+
+class Function(nn.Module):
+    def __init__(self, function: Callable, *modules: nn.Module) -> None:
+        super().__init__()
+        self.function, self.inner = function, nn.ModuleList(modules)
+
+    def forward(self, *tensors: torch.Tensor):
+        return self.function(*tensors)
+
+
+def operations(function: Callable, *shapes: tuple[int, ...], dtype=torch.half, modules=()):
+    """Returns the plan of an inference on meta tensors, and its operations by operator."""
+    options = poptorch.Options().showCompilationProgressBar(False)
+    options.Precision.setPartialsType(torch.half)
+    model = poptorch.inferenceModel(Function(function, *modules).eval(), options)
+    inputs = [torch.empty(shape, dtype=dtype, device="meta") for shape in shapes]
+    plan = emulator.estimate(model, *inputs, system="mk2-pod4")
+    return plan, {op.operator: op for op in plan.all_operations}
+
+
+def own(num_elements: int) -> int:
+    return math.ceil(num_elements / MK2.num_tiles)
+
+
+def test_mask_then_costs_five_cycles_an_element() -> None:
+    _, found = operations(lambda x: torch.where(x > 0, x, -1.0), (1024, 1024))
+    assert found["aten::where"].compute_cycles == 5 * own(1024 * 1024)
+
+
+def test_bias_then_is_a_program_of_its_own() -> None:
+    layer = nn.Linear(256, 512).half().to("meta")
+    _, found = operations(layer, (1024, 256), modules=[layer])
+    plan = plan_product(Product(1024, 256, 512, Precision.HALF), MK2, MK2.num_tiles)
+    bias = 0.5 * own(1024 * 512) + min(512 * 2, own(1024 * 512) * 2) / 4 + STEP
+    assert found["aten::addmm"].cycles == plan.cycles + bias
+    assert found["aten::addmm"].steps == 2
+
+
+def test_division_by_a_number_then_is_a_product() -> None:
+    _, found = operations(lambda x: x / 3, (1024, 1024))
+    assert found["aten::div"].compute_cycles == 0.5 * own(1024 * 1024)
+    _, found = operations(lambda x, y: x / y, (1024, 1024), (1024, 1024))
+    assert found["aten::div"].compute_cycles == 5.25 * own(1024 * 1024)
+
+
+@pytest.mark.parametrize(
+    ("exponent", "rate"), [(2, 0.5), (0.5, 5.75), (2.5, 325)], ids=lambda value: str(value)
+)
+def test_power_then_depends_on_the_exponent(exponent, rate) -> None:
+    _, found = operations(lambda x: x**exponent, (1024, 1024))
+    assert found["aten::pow"].compute_cycles == rate * own(1024 * 1024)
+
+
+def test_convolution_of_few_channels_then_folds_its_window() -> None:
+    layer = nn.Conv2d(3, 64, 7, stride=2, bias=False).half().to("meta")
+    _, found = operations(layer, (8, 3, 224, 224), modules=[layer])
+    points = 8 * 109 * 109
+    plain = Product(points, 3, 64, Precision.HALF, 1, Window(7, 7, 2, 2))
+    folded = Product(points, 3 * 49, 64, Precision.HALF)
+    cycles = [plan_product(p, MK2, MK2.num_tiles).cycles for p in (plain, folded)]
+    copied = math.ceil(points * 3 * 49 * 2 / MK2.num_tiles)
+    assert found["aten::convolution"].cycles == min(cycles[0], cycles[1] + copied * (1 / 8 + 1 / 4))
+    assert cycles[1] < cycles[0]
+
+
+@pytest.mark.parametrize("groups", [1, 4])
+def test_grouped_convolution_then_is_rough(groups) -> None:
+    layer = nn.Conv2d(64, 64, 3, groups=groups).half().to("meta")
+    plan, found = operations(layer, (4, 64, 32, 32), modules=[layer])
+    assert found["aten::convolution"].is_rough == bool(plan.rough) == (groups > 1)
+
+
+def test_recurrent_layer_when_the_sequence_is_longer_then_costs_more_steps() -> None:
+    layer = nn.LSTM(32, 64).to("meta")
+    cycles = []
+    for steps in (10, 20, 30):
+        plan, found = operations(
+            lambda x: layer(x)[0], (steps, 4, 32), dtype=torch.float, modules=[layer]
+        )
+        assert plan.rough
+        cycles.append(found["poptorch_emu::rnn_layer"].cycles)
+    assert cycles[2] - cycles[1] == pytest.approx(cycles[1] - cycles[0], rel=0.1)
+    assert cycles[1] - cycles[0] > 10 * (9 + 1) * STEP
+
+
+def test_loop_then_costs_its_iterations() -> None:
+    def looped(count: int):
+        return lambda x: poptorch.for_loop(count, lambda y: [y * 2], [x])[0]
+
+    _, few = operations(looped(3), (1024, 1024))
+    plan, many = operations(looped(30), (1024, 1024))
+    name = "poptorch_emu::for_loop"
+    assert many[name].cycles == pytest.approx(10 * few[name].cycles)
+    assert plan.rough
+
+
+def test_backward_of_a_linear_layer_then_brings_operands_into_other_layouts() -> None:
+    options = poptorch.Options().showCompilationProgressBar(False)
+    options.Precision.setPartialsType(torch.half)
+    layer = nn.Sequential(nn.Linear(256, 512), nn.Linear(512, 512)).half().to("meta")
+    model = Function(lambda x: poptorch.identity_loss(layer(x), "sum"), layer)
+    trainer = poptorch.trainingModel(model, options, poptorch.optim.SGD(model.parameters(), 1))
+    x = torch.empty(1024, 256, dtype=torch.half, device="meta")
+    plan = emulator.estimate(trainer, x, system="mk2-pod4")
+    products = [op for op in plan.all_operations if op.operator == "aten::mm"]
+
+    def relaid(product: Product, *num_bytes: int) -> float:
+        copied = sum(math.ceil(count / MK2.num_tiles) for count in num_bytes)
+        return plan_product(product, MK2, MK2.num_tiles).cycles + copied * (1 / 8 + 1 / 4)
+
+    data = relaid(Product(1024, 512, 512, Precision.HALF), 512 * 512 * 2)
+    last = relaid(Product(512, 1024, 512, Precision.HALF), *[1024 * 512 * 2] * 2)
+    first = relaid(Product(512, 1024, 256, Precision.HALF), 1024 * 512 * 2, 1024 * 256 * 2)
+    assert sorted(op.cycles for op in products) == pytest.approx(sorted([data, last, first]))
+
+
+def test_attention_then_has_two_products_and_a_softmax() -> None:
+    shape = (2, 8, 256, 64)
+    _, found = operations(F.scaled_dot_product_attention, shape, shape, shape, dtype=torch.float)
+    ((name, op),) = [item for item in found.items() if "attention" in item[0]]
+    assert "attention" in name and op.steps >= 2 + 6
+
+
+def test_host_function_then_its_seconds_are_said_to_be_needed() -> None:
+    layer = poptorch.CPU(lambda x: x + 1, "outside")
+
+    def called(x: torch.Tensor):
+        return layer(x) * 2
+
+    plan, _ = operations(called, (4, 4), dtype=torch.float)
+    assert any("outside" in text and "needed" in text for text in plan.assumptions)
+
+
+def test_backward_of_attention_then_takes_operands_out_of_one_product() -> None:
+    options = poptorch.Options().showCompilationProgressBar(False)
+    layer = nn.TransformerEncoderLayer(64, 4, 128, batch_first=True).to("meta")
+    model = Function(lambda x: poptorch.identity_loss(layer(x), "sum"), layer)
+    trainer = poptorch.trainingModel(model, options, poptorch.optim.SGD(model.parameters(), 1))
+    plan = emulator.estimate(trainer, torch.empty(4, 32, 64, device="meta"), system="mk2-pod4")
+    assert plan.throughput is not None and not plan.unknown
