@@ -5,6 +5,7 @@ Names that it does not have are those of the user's model, so it keeps few of it
 
 from __future__ import annotations
 
+import copy
 import datetime
 import json
 from functools import partial
@@ -31,6 +32,12 @@ from poptorch_emu.options.optimizer_settings import optimizer_settings
 from poptorch_emu.report.latency import Counters
 from poptorch_emu.runtime.session import Session
 from poptorch_emu.runtime.stream import ResultStream
+
+_NO_PICKLE = (
+    "A wrapped model holds a device: it cannot be pickled, nor copied once it is compiled. Use "
+    "save() and poptorch.load() for all of it, state_dict() for its weights, or copy or pickle the "
+    "module, which is its attribute 'model'."
+)
 
 
 class PoplarExecutor:
@@ -309,6 +316,27 @@ class PoplarExecutor:
 
     def __repr__(self) -> str:
         return module_repr(self._user_model)
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """Refuses to be pickled.
+
+        Raises:
+            TypeError: always; the message says what to do instead.
+        """
+        raise TypeError(_NO_PICKLE)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> PoplarExecutor:
+        """Returns a wrapper of a copy of the model, as long as nothing is compiled.
+
+        Raises:
+            TypeError: the model is compiled.
+        """
+        if self.isCompiled():
+            raise TypeError(_NO_PICKLE)
+        twin = type(self).__new__(type(self))
+        memo[id(self)] = twin
+        vars(twin).update(copy.deepcopy(vars(self), memo))
+        return twin
 
     @property
     def per_replica_params(self) -> dict[str, Triple]:

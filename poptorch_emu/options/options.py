@@ -266,8 +266,17 @@ class Options(ReportingOptions):
         return self
 
     def randomSeed(self, random_seed: int) -> Options:
-        """Seeds the device's generator, and at once PyTorch's own on the host (exact)."""
+        """Seeds the device's generator, and at once PyTorch's own on the host (exact).
+
+        Raises:
+            ValueError: the seed has more than 64 bits.
+        """
         require_type(random_seed, int, "random_seed")
+        if not -(2**63) <= random_seed < 2**64:
+            raise ValueError(
+                f"random_seed is {random_seed}, but must be an integer of 64 bits: at least -2**63 "
+                "and less than 2**64."
+            )
         self.createOrSet(random_seed=random_seed)
         torch.manual_seed(random_seed)
         return self

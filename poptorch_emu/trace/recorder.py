@@ -119,6 +119,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         origin: Callable[[], NodeRecord],
         narrow: Callable[[Any, tuple[Any, ...], Mapping[str, Any]], Arguments] = as_given,
         memo: ResultMemo | None = None,
+        check_constant: Callable[[torch.Tensor], None] = lambda _: None,
     ) -> None:
         """Records into `graph`.
 
@@ -127,12 +128,14 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             origin: says where the operation that is being recorded belongs.
             narrow: changes the arguments of an operation before it runs.
             memo: what is known about results; a new one knows nothing.
+            check_constant: raises for a tensor of the host that may be no constant.
         """
         super().__init__()  # type: ignore[no-untyped-call]
         self._narrow = narrow
         self.origin = origin
         self._scopes = [Scope(graph)]
         self._memo = memo or ResultMemo(IPU)
+        self._check_constant = check_constant
         # A tensor on the host becomes another constant when it has been changed since.
         self._version_of: dict[int, int | None] = {}
 
@@ -196,12 +199,16 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             if HostBacked in types:
                 check_not_written(func, args, kwargs)
                 args, kwargs = pytree.tree_map_only(
-                    HostBacked, lambda constant: self._upload(constant.host), (args, kwargs)
+                    HostBacked, self._upload_constant, (args, kwargs)
                 )
             return self._run(func, args, kwargs)
 
     def _cast(self, value: torch.Tensor, dtype: torch.dtype) -> Any:
         return self._run(aten._to_copy.default, (value,), {"dtype": dtype})
+
+    def _upload_constant(self, constant: HostBacked) -> Any:
+        self._check_constant(constant)
+        return self._upload(constant.host)
 
     def _upload(self, constant: torch.Tensor) -> Any:
         if type(constant) is not torch.Tensor:
@@ -287,6 +294,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self, value: torch.Tensor, fake: torch.Tensor, record: NodeRecord
     ) -> fx.Node:
         """Makes `fake` a constant of the outermost graph; a region captures it when it reads it."""
+        self._check_constant(value)
         outermost = self._scopes[0]
         name = str(len(outermost.graph.constants))
         # A copy: the user's code may go on to change the tensor while it is traced.

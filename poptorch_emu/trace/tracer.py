@@ -46,7 +46,7 @@ from poptorch_emu.trace.module_state import (
 from poptorch_emu.trace.narrowing import (
     Narrowing,
     narrowed_constant,
-    type_on_device,
+    type_on_ipu,
     warn_of_constants,
 )
 from poptorch_emu.trace.recorder import IPU, Recorder
@@ -58,6 +58,7 @@ from poptorch_emu.trace.source_line import user_source
 from poptorch_emu.trace.stages import StageResolver
 from poptorch_emu.trace.static_settings import static_settings
 from poptorch_emu.trace.subclasses import made_in_forward
+from poptorch_emu.trace.trained_tensors import TrainedTensors
 
 _UNSCALED = Seed()
 
@@ -211,7 +212,10 @@ class _Tracer:
         self.fake_mode = FakeTensorMode(allow_non_fake_inputs=True)
         self.fake_mode.cache_enabled = False  # The recorder has a memory of its own.
         self.memo = ResultMemo(IPU, forms)
-        self.recorder = Recorder(self.graph, self._origin, Narrowing(), self.memo)
+        self._trained = TrainedTensors()
+        self.recorder = Recorder(
+            self.graph, self._origin, Narrowing(), self.memo, self._trained.check
+        )
         self._fakes = FakeMaker(IPU)
         self.regions = regions.Recording(
             self.recorder, self.fake_mode, config.is_training, config.replication_factor
@@ -234,8 +238,9 @@ class _Tracer:
             stack.enter_context(blocks.tracing(self.stages))
             stack.enter_context(regions.recording(self.regions))
             stack.enter_context(scopes.closing())
-            stack.enter_context(torch.autograd.set_multithreading_enabled(False))
+            # In this order: leaving inference mode allows autograd threads of its own again.
             stack.enter_context(torch.inference_mode(False))
+            stack.enter_context(torch.autograd.set_multithreading_enabled(False))
             stack.enter_context(torch.enable_grad())
             stack.enter_context(casts_mixed_types())
             stack.enter_context(static_settings())
@@ -266,6 +271,7 @@ class _Tracer:
             fake._is_param = True
             if self.config.is_training:
                 keep_hooks(tensor, fake)
+                self._trained.add(tensor)
         self.recorder.add_source(source, fake, NodeRecord())
         return fake
 
@@ -343,7 +349,7 @@ class _Tracer:
         return results
 
     def _fake_like(self, value: torch.Tensor) -> torch.Tensor:
-        like = torch.empty(value.shape, dtype=type_on_device(value.dtype), device="meta")
+        like = torch.empty(value.shape, dtype=type_on_ipu(value.dtype), device="meta")
         return self._fakes.wrap(self.fake_mode, like)
 
     def _origin(self) -> NodeRecord:
