@@ -100,17 +100,19 @@ void bind_executor(py::module_& m) {
            py::arg("micro_batches_per_step"), py::arg("num_outputs"))
       .def("take_result", &Executor::take_result, py::call_guard<py::gil_scoped_release>())
       .def("end_stream", &Executor::end_stream, py::call_guard<py::gil_scoped_release>())
-      .def("set_tracing", &Executor::set_tracing)
+      .def("set_tracing", &Executor::set_tracing, py::arg("is_tracing"),
+           py::arg("max_events") = EventLog::kMaxEvents)
+      .def("num_dropped_events", [](const Executor& e) { return e.events().num_dropped(); })
       .def("take_events", &Executor::take_events)
       .def("variable_bytes", &Executor::variable_bytes)
       .def("replica_bytes", &Executor::replica_bytes)
       .def("peak_accumulator_bytes", &Executor::peak_accumulator_bytes)
-      .def("remote_loaded_bytes", &Executor::remote_loaded_bytes)
-      .def("remote_stored_bytes", &Executor::remote_stored_bytes)
+      .def("remote_loaded_bytes", [](const Executor& e) { return e.remote().loaded_bytes(); })
+      .def("remote_stored_bytes", [](const Executor& e) { return e.remote().stored_bytes(); })
       .def("peak_link_items", &Executor::peak_link_items)
       .def("peak_link_bytes", &Executor::peak_link_bytes)
-      .def("input_spans", [](const Executor& e) { return as_pairs(e.input_spans()); })
-      .def("output_spans", [](const Executor& e) { return as_pairs(e.output_spans()); });
+      .def("input_spans", [](const Executor& e) { return as_pairs(e.crossings().inputs()); })
+      .def("output_spans", [](const Executor& e) { return as_pairs(e.crossings().outputs()); });
 }
 
 void bind_autograd(py::module_& m) {

@@ -1,8 +1,11 @@
 #include "runtime/executor.h"
 
 #include <ATen/Parallel.h>
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/core/grad_mode.h>
 
 #include <algorithm>
+#include <exception>
 
 #include "common/clock.h"
 #include "common/errors.h"
@@ -54,31 +57,17 @@ Executor::Executor(std::shared_ptr<const Program> program, ExecutorOptions optio
       memory_(*program_, options_.num_replicas),
       accumulators_(*program_, options_.num_replicas, remote_),
       peak_accumulator_bytes_(options_.num_replicas, 0),
+      desk_([this] { scheduler_.wake(); }),
+      scheduler_(*program_, options_.num_replicas, desk_, stream_),
+      interpreter_(*program_, options_.input_group_of_replica, memory_, accumulators_, remote_,
+                   [this](const std::string& name, std::vector<at::Tensor> tensors) {
+                     return desk_.call(name, std::move(tensors));
+                   }),
       pool_(options_.num_workers, [this](int64_t worker) {
         const IntraOpThreads threads(options_.num_intra_op_threads);
         work(worker);
       }) {
   limit_heap_growth();
-  num_groups_ = 1 + *std::max_element(options_.input_group_of_replica.begin(),
-                                      options_.input_group_of_replica.end());
-  find_ends();
-  for (const Link& link : program_->links) queues_.emplace_back(link, options_.num_replicas);
-  for (const Segment& segment : program_->segments) {
-    std::vector<std::unique_ptr<Frame>> of_replica;
-    for (int64_t r = 0; r < options_.num_replicas; ++r) {
-      of_replica.push_back(
-          std::make_unique<Frame>(segment, program_->numerics.checks_floating_point,
-                                  [this](const std::string& name, std::vector<at::Tensor> tensors) {
-                                    return call_host(name, std::move(tensors));
-                                  }));
-    }
-    frames_.push_back(std::move(of_replica));
-  }
-  for (int64_t replica = 0; replica < options_.num_replicas; ++replica) {
-    for (size_t ipu = 0; ipu < program_->schedule.size(); ++ipu) {
-      ipus_.push_back({replica, static_cast<int64_t>(ipu)});
-    }
-  }
 }
 
 void Executor::write_variable(VariableId id, int64_t replica, const at::Tensor& value) {
@@ -92,123 +81,129 @@ at::Tensor Executor::read_variable(VariableId id, int64_t replica) const {
 void Executor::set_scalar(ScalarId id, double value) { memory_.set_scalar(id, value); }
 
 void Executor::set_rng_state(int64_t seed, int64_t counter) {
-  seed_ = seed;
-  counter_ = counter;
+  interpreter_.set_rng_state(seed, counter);
 }
 
-std::vector<Event> Executor::take_events() { return std::exchange(events_, {}); }
-
-std::vector<int64_t> Executor::peak_link_items() const {
-  std::vector<int64_t> peaks;
-  for (const LinkQueue& queue : queues_) peaks.push_back(queue.peak());
-  return peaks;
+void Executor::set_host_function(std::string name, HostFunction function) {
+  desk_.add_function(std::move(name), std::move(function));
 }
 
-std::vector<int64_t> Executor::peak_link_bytes() const {
-  std::vector<int64_t> peaks;
-  for (const LinkQueue& queue : queues_) peaks.push_back(queue.peak_bytes());
-  return peaks;
+void Executor::begin_stream(int64_t max_unread, int64_t micro_batches_per_step,
+                            int64_t num_outputs) {
+  const auto available = static_cast<int64_t>(program_->outputs.size());
+  if (max_unread < 1 || micro_batches_per_step < 1) {
+    throw Error("A stream holds at least 1 result, of at least 1 micro-batch.");
+  }
+  if (num_outputs < 1 || num_outputs > available) {
+    throw Error("A stream of " + std::to_string(num_outputs) +
+                " outputs was asked for, but the program has " + std::to_string(available) +
+                "; at least 1 is needed.");
+  }
+  for (int64_t id = 0; id < num_outputs; ++id) {
+    if (program_->outputs[id].mode != OutputMode::kAll || interpreter_.is_of_window({id})) {
+      throw Error("Output " + std::to_string(id) +
+                  " cannot be streamed: it must have the mode All and come from micro-batches.");
+    }
+  }
+  stream_.begin(max_unread, micro_batches_per_step, num_outputs);
+}
+
+std::vector<at::Tensor> Executor::take_result() {
+  std::vector<at::Tensor> result = stream_.take();
+  scheduler_.wake();
+  return result;
+}
+
+void Executor::end_stream() {
+  stream_.end();
+  scheduler_.wake();
+}
+
+void Executor::set_tracing(bool is_tracing, int64_t max_events) {
+  if (is_tracing) {
+    events_.start(max_events);
+  } else {
+    events_.stop();
+  }
 }
 
 std::vector<at::Tensor> Executor::run(const std::vector<at::Tensor>& inputs, int64_t num_windows) {
   try {
     prepare(inputs, num_windows);
   } catch (...) {
-    end_stream_of_call();
+    stream_.end_call();
     throw;
   }
   pool_.run();
-  std::vector<at::Tensor> results;
-  for (OutputCollector& output : outputs_) results.push_back(output.take());
-  clean_up();
-  end_stream_of_call();
+  std::vector<at::Tensor> results = interpreter_.end_call();
+  desk_.end_call();
   // Weights that were trained keep their random numbers, also when a later window failed.
-  counter_ += window_ * program_->micro_batches_per_window;
-  if (error_) std::rethrow_exception(std::exchange(error_, nullptr));
+  const auto [seed, counter] = interpreter_.rng_state();
+  interpreter_.set_rng_state(
+      seed, counter + scheduler_.num_complete_windows() * program_->micro_batches_per_window);
+  const std::exception_ptr error = scheduler_.end_call();
+  if (error) {
+    interpreter_.clear();
+    accumulators_.clear();
+    memory_.roll_back();
+  }
+  stream_.end_call();
+  if (error) std::rethrow_exception(error);
   return results;
 }
 
-void Executor::find_ends() {
-  first_reader_.assign(program_->inputs.size(), SegmentId{-1});
-  is_window_output_.assign(program_->outputs.size(), false);
-  for (size_t id = 0; id < program_->segments.size(); ++id) {
-    const Segment& segment = program_->segments[id];
-    for (const Load& load : segment.loads) {
-      const auto* source = std::get_if<LoadInput>(&load.source);
-      if (source == nullptr) continue;
-      SegmentId& reader = first_reader_[source->input.value];
-      if (reader.value < 0) reader = {static_cast<int64_t>(id)};
-    }
-    for (const Store& store : segment.stores) {
-      const auto* target = std::get_if<StoreOutput>(&store.target);
-      if (target == nullptr) continue;
-      is_window_output_[target->output.value] = segment.kind == SegmentKind::kWindow;
-    }
-  }
-}
-
 void Executor::prepare(const std::vector<at::Tensor>& inputs, int64_t num_windows) {
-  if (inputs.size() != program_->inputs.size()) {
-    throw Error("The program takes " + std::to_string(program_->inputs.size()) +
-                " inputs, but was given " + std::to_string(inputs.size()) + ".");
+  interpreter_.check(inputs, num_windows);
+  stream_.begin_call(num_windows * program_->micro_batches_per_window, options_.num_replicas);
+  interpreter_.begin_call(inputs, num_windows);
+  events_.begin_call();
+  desk_.begin_call();
+  scheduler_.begin_call(num_windows);
+}
+
+void Executor::work(int64_t worker) {
+  const at::NoGradGuard no_grad;
+  const at::AutoDispatchBelowADInplaceOrView below_autograd;
+  while (!scheduler_.is_over()) {
+    if (worker == 0 && desk_.serve()) continue;
+    if (Task* task = scheduler_.take(worker)) run_tasks(*task, worker);
   }
-  if (num_windows < 1) {
-    throw Error("A call runs at least 1 window, not " + std::to_string(num_windows) + ".");
-  }
-  const int64_t num_micro_batches = num_windows * program_->micro_batches_per_window;
-  const int64_t blocks = num_micro_batches * num_groups_;
-  for (size_t i = 0; i < inputs.size(); ++i) {
-    if (!program_->inputs[i].is_batched) continue;
-    if (inputs[i].dim() == 0 || inputs[i].size(0) % blocks != 0) {
-      throw Error("Input " + program_->inputs[i].name + " is " + describe(inputs[i]) +
-                  ", but its first dimension must be a multiple of " + std::to_string(blocks) +
-                  ".");
+}
+
+void Executor::run_tasks(Task& task, int64_t worker) {
+  try {
+    Scheduler::Next next = Scheduler::Next::kSameIpu;
+    while (next == Scheduler::Next::kSameIpu) next = run_task(task, worker);
+    if (next == Scheduler::Next::kEndWindow) {
+      end_window();
+      scheduler_.begin_next_window(task);
     }
-  }
-  begin_stream_of_call(num_micro_batches);
-  inputs_ = inputs;
-  outputs_.clear();
-  for (size_t id = 0; id < program_->outputs.size(); ++id) {
-    outputs_.emplace_back(program_->outputs[id],
-                          is_window_output_[id] ? num_windows : num_micro_batches,
-                          options_.num_replicas);
-  }
-  num_windows_ = num_windows;
-  prepare_spans();
-  window_ = -1;
-  is_done_ = false;
-  caller_ = std::this_thread::get_id();
-  caller_state_.emplace();
-  finish_window();
-}
-
-void Executor::prepare_spans() {
-  const int64_t now = now_ns();
-  const int64_t pieces = num_windows_ * program_->micro_batches_per_window * options_.num_replicas;
-  input_spans_.assign(program_->inputs.size(), std::vector<Span>(pieces, Span{now, now}));
-  output_spans_.clear();
-  for (const OutputCollector& output : outputs_) {
-    output_spans_.emplace_back(output.num_pieces(), Span{now, now});
+  } catch (...) {
+    scheduler_.fail(task, std::current_exception());
+    desk_.give_up();
   }
 }
 
-void Executor::clean_up() {
-  inputs_.clear();
-  outputs_.clear();
-  caller_state_.reset();
-  if (!error_) return;
-  for (LinkQueue& queue : queues_) queue.clear();
-  for (auto& of_replica : frames_) {
-    for (auto& frame : of_replica) frame->clear();
+Scheduler::Next Executor::run_task(Task& task, int64_t worker) {
+  const int64_t start_ns = events_.is_on() ? now_ns() : 0;
+  interpreter_.run(task);
+  if (events_.is_on()) {
+    events_.add({task.replica, task.ipu, task.action.segment.value, task.window,
+                 task.action.micro_batch, worker, start_ns, now_ns()});
+  }
+  stream_.add_pieces(program_->at(task.action.segment), task.micro_batch_of_call,
+                     interpreter_.outputs());
+  return scheduler_.finish(task, worker);
+}
+
+// Nothing else runs meanwhile.
+void Executor::end_window() {
+  for (int64_t replica = 0; replica < options_.num_replicas; ++replica) {
+    int64_t& peak = peak_accumulator_bytes_[replica];
+    peak = std::max(peak, accumulators_.bytes(replica));
   }
   accumulators_.clear();
-  memory_.roll_back();
-  num_running_ = 0;
-  for (VirtualIpu& ipu : ipus_) {
-    ipu.is_running = false;
-    ipu.taken.clear();
-    ipu.given.clear();
-  }
+  memory_.commit();
 }
 
 }  // namespace poptorch_emu

@@ -2,47 +2,57 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <condition_variable>
 #include <cstdint>
 #include <deque>
+#include <mutex>
 #include <vector>
+
+#include "program/program.h"
+#include "runtime/collector.h"
 
 namespace poptorch_emu {
 
-// The results of a running call that nobody has taken yet, and the count of those in the making.
-// A step is what one result covers. Not synchronised: the executor's lock guards it.
+// Hands out the results of a call while it runs: those that nobody has taken yet, and the count of
+// those in the making. A result covers one step of so many micro-batches of a replica, and has the
+// rows of the first outputs of the program; the stream is open between `begin` and `end`.
+//
+// Owns all of that behind a lock of its own, and knows nobody who waits for room.
 class ResultStream {
  public:
-  // `micro_batches_per_step` counts those of one replica; a result has `num_outputs` tensors.
-  ResultStream(int64_t max_unread, int64_t micro_batches_per_step, int64_t num_outputs)
-      : max_unread_(max_unread),
-        micro_batches_per_step_(micro_batches_per_step),
-        num_outputs_(num_outputs) {}
+  // By the thread that prepares a call. A stream that is open is replaced.
+  void begin(int64_t max_unread, int64_t micro_batches_per_step, int64_t num_outputs);
 
-  // A step then is complete with one piece of each output, micro-batch and replica.
-  void begin_call(int64_t num_steps, int64_t num_replicas);
-  void end_call() { is_over_ = true; }
+  // By the thread that runs the call. Throws `Error` if steps don't divide it.
+  void begin_call(int64_t num_micro_batches, int64_t num_replicas);
+  void end_call();
 
-  // Counts a piece of this micro-batch of the call; returns whether its step is complete now.
-  // Pieces of one output and replica come in order, so steps are completed in order.
-  bool add_piece(int64_t micro_batch);
-  int64_t step_of(int64_t micro_batch) const { return micro_batch / micro_batches_per_step_; }
-  int64_t micro_batches_per_step() const { return micro_batches_per_step_; }
-  int64_t num_outputs() const { return num_outputs_; }
+  // By any worker, after an action of this segment has given its pieces for this micro-batch of
+  // the call to `outputs`. Pieces of one output and replica come in order, so steps are completed
+  // in order.
+  void add_pieces(const Segment& segment, int64_t micro_batch,
+                  const std::vector<OutputCollector>& outputs);
+  // Whether as many results as may wait do so; of no stream, never.
+  bool is_full() const;
 
-  void push(std::vector<at::Tensor> result) { unread_.push_back(std::move(result)); }
-  std::vector<at::Tensor> pop();
-  bool is_full() const { return static_cast<int64_t>(unread_.size()) >= max_unread_; }
-  // Whether `pop` has an answer: a result, or that there is none any more.
-  bool has_answer() const { return is_over_ || !unread_.empty(); }
+  // By any other thread. Waits for the next result; empty after the last one of the call, when the
+  // call has failed, or when the stream is not open.
+  std::vector<at::Tensor> take();
+  void end();
 
  private:
-  int64_t max_unread_;
-  int64_t micro_batches_per_step_;
-  int64_t num_outputs_;
+  void add_piece(int64_t micro_batch, const std::vector<OutputCollector>& outputs);
+
+  mutable std::mutex mutex_;
+  std::condition_variable progress_;
+  bool is_open_ = false;
+  bool is_call_over_ = false;
+  int64_t max_unread_ = 0;
+  int64_t micro_batches_per_step_ = 0;
+  int64_t num_outputs_ = 0;
   int64_t pieces_per_step_ = 0;
   std::vector<int64_t> num_pieces_;  // by step
   std::deque<std::vector<at::Tensor>> unread_;
-  bool is_over_ = false;
 };
 
 }  // namespace poptorch_emu

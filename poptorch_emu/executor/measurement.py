@@ -104,4 +104,6 @@ def _spans_of(session: Session) -> tuple[Spans, Spans]:
 
 def _write_profile_of(session: Session, folder: Path) -> None:
     executable = session.executable
-    write_profile(folder, executable, executable.segment_names, session.take_events())
+    num_dropped = session.num_dropped_events()
+    events = session.take_events()
+    write_profile(folder, executable, executable.segment_names, events, num_dropped)

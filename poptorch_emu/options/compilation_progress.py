@@ -6,9 +6,13 @@ import time
 
 from tqdm import tqdm
 
+from poptorch_emu.runtime.progress import write_plain_line
+
 
 class ProgressBar:
-    """Shows the progress of one compilation after the other on stderr.
+    """Shows the progress of one compilation after the other on stderr, if that is a terminal.
+
+    Elsewhere there is a line for each that has ended.
 
     Attributes:
         compilation_seconds: how long the last one took; `None` before the first has ended.
@@ -25,9 +29,11 @@ class ProgressBar:
         if self._bar is None:
             self._start_seconds = time.perf_counter()
             layout = "{l_bar}{bar}| {n_fmt}/{total_fmt} [{elapsed}<{remaining}]"
-            self._bar = tqdm(desc="Graph compilation", total=total, bar_format=layout)
+            self._bar = tqdm(desc="Graph compilation", total=total, bar_format=layout, disable=None)
         self._bar.update(progress - self._bar.n)
         if progress >= total:
+            self.compilation_seconds = time.perf_counter() - self._start_seconds
+            if self._bar.disable:
+                write_plain_line(self.compilation_seconds)
             self._bar.close()
             self._bar = None
-            self.compilation_seconds = time.perf_counter() - self._start_seconds

@@ -40,7 +40,11 @@ class RunEvent(Protocol):
 
 
 def write_profile(
-    folder: Path, executable: Executable, segments: Sequence[str], events: Sequence[RunEvent]
+    folder: Path,
+    executable: Executable,
+    segments: Sequence[str],
+    events: Sequence[RunEvent],
+    num_dropped_events: int = 0,
 ) -> None:
     """Writes graph, schedule and memory as text, and `trace.json` (Chrome's trace format).
 
@@ -48,13 +52,17 @@ def write_profile(
         folder: for the files; made if it does not exist.
         executable: what ran.
         segments: name of each segment of the program.
-        events: the actions of all calls.
+        events: the actions of all calls, or of a long run's first and last ones.
+        num_dropped_events: how many actions between those are left out; stands in `otherData`.
     """
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "graph.txt").write_text(to_text(executable.graph) + "\n")
     (folder / "schedule.txt").write_text(to_grid(executable.schedule) + "\n")
     (folder / "memory.txt").write_text(f"{TileReport.of(executable.tiles)}\n")
-    trace = {"traceEvents": [_trace_event(event, segments) for event in events]}
+    trace = {
+        "traceEvents": [_trace_event(event, segments) for event in events],
+        "otherData": {"dropped_events": num_dropped_events},
+    }
     (folder / "trace.json").write_text(json.dumps(trace))
 
 

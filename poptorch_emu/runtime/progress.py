@@ -1,7 +1,9 @@
-"""The progress bar of a compilation, as PopTorch shows it."""
+"""The progress bar of a compilation, as PopTorch shows it on a terminal; elsewhere a plain line."""
 
 from __future__ import annotations
 
+import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
@@ -25,6 +27,11 @@ def hide_progress_bars() -> None:
     _is_hidden = True
 
 
+def write_plain_line(seconds: float) -> None:
+    """Says on stderr, for files and logs, what a full bar says on a terminal."""
+    sys.stderr.write(f"Graph compilation: 100% in {seconds:.1f} s\n")
+
+
 @contextmanager
 def progress_bar(steps: Sequence[str], is_shown: bool) -> Iterator[Callable[[str], None]]:
     """Yields a function to be called at the beginning of each step.
@@ -33,11 +40,13 @@ def progress_bar(steps: Sequence[str], is_shown: bool) -> Iterator[Callable[[str
         steps: names of all steps, in order.
         is_shown: whether there is a bar at all.
     """
+    is_shown = is_shown and not _is_hidden
+    start_seconds = time.perf_counter()
     with _Bar(
         total=_TOTAL,
         desc="Graph compilation",
         bar_format="{desc}: {percentage:3.0f}%|{bar}| {n:.0f}/{total} [{elapsed}<{remaining}]",
-        disable=_is_hidden or not is_shown,
+        disable=None if is_shown else True,  # None: where stderr is no terminal.
     ) as bar:
 
         def on_step(step: str) -> None:
@@ -45,3 +54,5 @@ def progress_bar(steps: Sequence[str], is_shown: bool) -> Iterator[Callable[[str
 
         yield on_step
         bar.update(_TOTAL - bar.n)
+        if is_shown and bar.disable:
+            write_plain_line(time.perf_counter() - start_seconds)

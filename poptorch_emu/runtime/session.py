@@ -70,6 +70,10 @@ class Session:
         """Returns what ran since the last time, when the options ask for a profile."""
         return self._executor.take_events()
 
+    def num_dropped_events(self) -> int:
+        """Returns how many events of those calls are left out, in the middle of a long run."""
+        return self._executor.num_dropped_events()
+
     def upload(self, tensors: Mapping[str, torch.Tensor]) -> None:
         """Copies host tensors to the variables of the same names; others are ignored."""
         self.check_idle()

@@ -15,6 +15,7 @@ from tqdm import tqdm
 
 import poptorch_emu as poptorch
 
+# Bars with `disable=None` are drawn on terminals alone; a log gets the lines of text.
 NUM_STAGES = 4
 
 
@@ -84,7 +85,7 @@ def train(model: nn.Module, dataset: torch.utils.data.Dataset, args: argparse.Na
     for epoch in range(1, args.epochs + 1):
         losses, correct, seen = [], 0, 0
         start = time.perf_counter()
-        with tqdm(loader, desc=f"Epoch {epoch}", unit="step") as bar:
+        with tqdm(loader, desc=f"Epoch {epoch}", unit="step", disable=None) as bar:
             for images, labels in bar:
                 scores, loss = training(images, labels)
                 losses.append(loss.mean().item())
@@ -105,7 +106,7 @@ def test(model: nn.Module, dataset: torch.utils.data.Dataset, args: argparse.Nam
     loader = poptorch.DataLoader(options, dataset, batch_size=args.test_batch_size)
     inference = poptorch.inferenceModel(model.eval(), options)
     correct, seen = 0, 0
-    for images, labels in tqdm(loader, desc="Test", unit="step"):
+    for images, labels in tqdm(loader, desc="Test", unit="step", disable=None):
         correct += int((inference(images).argmax(dim=1) == labels).sum())
         seen += len(labels)
     inference.destroy()

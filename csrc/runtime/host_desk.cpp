@@ -1,0 +1,95 @@
+#include "runtime/host_desk.h"
+
+#include <utility>
+
+#include "common/errors.h"
+
+namespace poptorch_emu {
+namespace {
+
+// The host may change its tensors in place, now or later: those of the engine are never the same.
+std::vector<at::Tensor> copies(const std::vector<at::Tensor>& tensors) {
+  std::vector<at::Tensor> result;
+  for (const at::Tensor& tensor : tensors) result.push_back(tensor.clone());
+  return result;
+}
+
+}  // namespace
+
+void HostDesk::add_function(std::string name, HostFunction function) {
+  functions_[std::move(name)] = std::move(function);
+}
+
+void HostDesk::begin_call() {
+  caller_ = std::this_thread::get_id();
+  caller_state_.emplace();
+  is_given_up_ = false;
+}
+
+void HostDesk::end_call() { caller_state_.reset(); }
+
+std::vector<at::Tensor> HostDesk::call(const std::string& name, std::vector<at::Tensor> inputs) {
+  if (std::this_thread::get_id() == caller_) return call_here(name, inputs);
+  Request request{name, std::move(inputs)};
+  {
+    const std::lock_guard lock(mutex_);
+    requests_.push_back(&request);
+  }
+  wake_caller_();
+  std::unique_lock lock(mutex_);
+  progress_.wait(lock, [&] {
+    return request.state == Request::kDone || (is_given_up_ && request.state == Request::kWaiting);
+  });
+  if (request.state == Request::kWaiting) {
+    std::erase(requests_, &request);
+    throw Error("The call of host function '" + name + "' was given up after another error.");
+  }
+  if (request.error) std::rethrow_exception(request.error);
+  return std::move(request.tensors);
+}
+
+bool HostDesk::has_requests() const {
+  const std::lock_guard lock(mutex_);
+  return !requests_.empty();
+}
+
+void HostDesk::give_up() {
+  const std::lock_guard lock(mutex_);
+  is_given_up_ = true;
+  progress_.notify_all();
+}
+
+bool HostDesk::serve() {
+  std::unique_lock lock(mutex_);
+  if (requests_.empty()) return false;
+  Request& request = *requests_.front();
+  requests_.pop_front();
+  request.state = Request::kServed;
+  lock.unlock();
+  try {
+    request.tensors = call_here(request.name, request.tensors);
+  } catch (...) {
+    request.error = std::current_exception();
+  }
+  lock.lock();
+  request.state = Request::kDone;
+  progress_.notify_all();
+  return true;
+}
+
+std::vector<at::Tensor> HostDesk::call_here(const std::string& name,
+                                            const std::vector<at::Tensor>& inputs) const {
+  const auto found = functions_.find(name);
+  if (found == functions_.end()) {
+    throw Error("The program calls host function '" + name +
+                "', which this executor was not given.");
+  }
+  std::vector<at::Tensor> results = copies(inputs);
+  {
+    const at::ThreadLocalStateGuard as_the_caller(*caller_state_);
+    results = found->second(std::move(results));
+  }
+  return copies(results);
+}
+
+}  // namespace poptorch_emu

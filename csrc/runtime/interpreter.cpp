@@ -1,0 +1,266 @@
+#include "runtime/interpreter.h"
+
+#include <ATen/ops/empty.h>
+
+#include <algorithm>
+#include <string>
+#include <variant>
+
+#include "common/clock.h"
+#include "common/errors.h"
+#include "runtime/shards.h"
+
+namespace poptorch_emu {
+
+Interpreter::Interpreter(const Program& program, std::vector<int64_t> input_group_of_replica,
+                         DeviceMemory& memory, Accumulators& accumulators, RemoteTraffic& remote,
+                         const HostCaller& call_host)
+    : program_(program),
+      input_group_of_replica_(std::move(input_group_of_replica)),
+      num_replicas_(static_cast<int64_t>(input_group_of_replica_.size())),
+      num_groups_(
+          1 + *std::max_element(input_group_of_replica_.begin(), input_group_of_replica_.end())),
+      memory_(memory),
+      accumulators_(accumulators),
+      remote_(remote) {
+  find_ends();
+  for (const Segment& segment : program.segments) {
+    std::vector<std::unique_ptr<Frame>> of_replica;
+    for (int64_t replica = 0; replica < num_replicas_; ++replica) {
+      of_replica.push_back(
+          std::make_unique<Frame>(segment, program.numerics.checks_floating_point, call_host));
+    }
+    frames_.push_back(std::move(of_replica));
+  }
+}
+
+void Interpreter::find_ends() {
+  first_reader_.assign(program_.inputs.size(), SegmentId{-1});
+  is_window_output_.assign(program_.outputs.size(), false);
+  for (size_t id = 0; id < program_.segments.size(); ++id) {
+    const Segment& segment = program_.segments[id];
+    for (const Load& load : segment.loads) {
+      const auto* source = std::get_if<LoadInput>(&load.source);
+      if (source == nullptr) continue;
+      SegmentId& reader = first_reader_[source->input.value];
+      if (reader.value < 0) reader = {static_cast<int64_t>(id)};
+    }
+    for (const Store& store : segment.stores) {
+      const auto* target = std::get_if<StoreOutput>(&store.target);
+      if (target == nullptr) continue;
+      is_window_output_[target->output.value] = segment.kind == SegmentKind::kWindow;
+    }
+  }
+}
+
+int64_t Interpreter::num_micro_batches(int64_t num_windows) const {
+  return num_windows * program_.micro_batches_per_window;
+}
+
+void Interpreter::check(const std::vector<at::Tensor>& inputs, int64_t num_windows) const {
+  if (inputs.size() != program_.inputs.size()) {
+    throw Error("The program takes " + std::to_string(program_.inputs.size()) +
+                " inputs, but was given " + std::to_string(inputs.size()) + ".");
+  }
+  if (num_windows < 1) {
+    throw Error("A call runs at least 1 window, not " + std::to_string(num_windows) + ".");
+  }
+  const int64_t num_blocks = num_micro_batches(num_windows) * num_groups_;
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    if (!program_.inputs[i].is_batched) continue;
+    if (inputs[i].dim() == 0 || inputs[i].size(0) % num_blocks != 0) {
+      throw Error("Input " + program_.inputs[i].name + " is " + describe(inputs[i]) +
+                  ", but its first dimension must be a multiple of " + std::to_string(num_blocks) +
+                  ".");
+    }
+  }
+}
+
+void Interpreter::begin_call(const std::vector<at::Tensor>& inputs, int64_t num_windows) {
+  const int64_t count = num_micro_batches(num_windows);
+  inputs_ = inputs;
+  num_blocks_ = count * num_groups_;
+  outputs_.clear();
+  for (size_t id = 0; id < program_.outputs.size(); ++id) {
+    outputs_.emplace_back(program_.outputs[id], is_window_output_[id] ? num_windows : count,
+                          num_replicas_);
+  }
+  crossings_.begin_call(inputs.size(), count * num_replicas_, outputs_);
+}
+
+std::vector<at::Tensor> Interpreter::end_call() {
+  std::vector<at::Tensor> results;
+  for (OutputCollector& output : outputs_) results.push_back(output.take());
+  inputs_.clear();
+  outputs_.clear();
+  return results;
+}
+
+void Interpreter::clear() {
+  for (auto& of_replica : frames_) {
+    for (auto& frame : of_replica) frame->clear();
+  }
+}
+
+void Interpreter::set_rng_state(int64_t seed, int64_t counter) {
+  seed_ = seed;
+  counter_ = counter;
+}
+
+void Interpreter::run(Task& task) {
+  const Segment& segment = program_.at(task.action.segment);
+  Frame& frame = *frames_[task.action.segment.value][task.replica];
+  try {
+    for (AccumulatorId id : segment.reductions) accumulators_.reduce(id, task.replica);
+    unpack_inputs(task, frame);
+    for (const Load& item : segment.loads) {
+      frame[item.target] =
+          std::visit([&](const auto& source) { return load(source, task); }, item.source);
+    }
+    frame.run(task.action.micro_batch, task.replica);
+    for (const Store& item : segment.stores) {
+      std::visit([&](const auto& target) { store(target, frame[item.source], item, task); },
+                 item.target);
+    }
+    pack_outputs(task, frame);
+    frame.clear();
+  } catch (const Error&) {
+    throw;
+  } catch (const c10::Error& error) {
+    fail(task, error.what_without_backtrace());
+  } catch (const std::exception& error) {
+    fail(task, error.what());
+  }
+}
+
+void Interpreter::fail(const Task& task, const std::string& cause) const {
+  throw Error("The loads or stores of segment '" + program_.at(task.action.segment).name +
+              "' failed for micro-batch " + std::to_string(task.action.micro_batch) + ", replica " +
+              std::to_string(task.replica) + ": " + cause);
+}
+
+void Interpreter::unpack_inputs(Task& task, Frame& frame) {
+  const std::vector<LinkId>& incoming = program_.at(task.action.segment).incoming;
+  for (size_t i = 0; i < incoming.size(); ++i) {
+    const Link& link = program_.links[incoming[i].value];
+    unpack(link, std::move(task.taken[i]), task.replica, frame, remote_);
+  }
+  task.taken.clear();
+}
+
+void Interpreter::pack_outputs(Task& task, Frame& frame) {
+  for (LinkId id : program_.at(task.action.segment).outgoing) {
+    const Link& link = program_.links[id.value];
+    task.given.push_back(packed(link, frame, task.replica, num_replicas_, remote_));
+  }
+}
+
+at::Tensor Interpreter::load(const LoadInput& source, const Task& task) {
+  const int64_t start_ns = now_ns();
+  at::Tensor rows = rows_of(source.input, task);
+  if (first_reader_[source.input.value] == task.action.segment) {
+    const int64_t piece = task.micro_batch_of_call * num_replicas_ + task.replica;
+    crossings_.note_input(source.input, piece, start_ns);
+  }
+  return rows;
+}
+
+at::Tensor Interpreter::load(const LoadVariable& source, const Task& task) {
+  const Variable& variable = program_.variables[source.variable.value];
+  at::Tensor value = source.is_shard ? memory_.variable_shard(source.variable, task.replica)
+                                     : memory_.variable(source.variable, task.replica);
+  if (!variable.is_remote) return value;
+  return came_from_remote(value, variable.is_sharded && !source.is_shard);
+}
+
+at::Tensor Interpreter::load(const LoadConstant& source, const Task& /*task*/) {
+  return program_.constants[source.constant.value];
+}
+
+at::Tensor Interpreter::load(const LoadScalar& source, const Task& /*task*/) {
+  return memory_.scalar(source.scalar);
+}
+
+at::Tensor Interpreter::load(const LoadAccumulator& source, const Task& task) {
+  const Accumulator& accumulator = program_.accumulators[source.accumulator.value];
+  at::Tensor value = source.is_shard ? accumulators_.total_shard(source.accumulator, task.replica)
+                                     : accumulators_.total(source.accumulator, task.replica);
+  if (!accumulator.is_remote) return value;
+  return came_from_remote(value, accumulator.is_sharded && !source.is_shard);
+}
+
+at::Tensor Interpreter::load(const LoadRng& /*source*/, const Task& task) { return rng_for(task); }
+
+// What was put together from the parts of all replicas is a copy already, and each of them fetched
+// only its own part.
+at::Tensor Interpreter::came_from_remote(const at::Tensor& value, bool is_gathered) {
+  if (!is_gathered) return remote_.load(value);
+  remote_.note_loaded(shard_length(value.numel(), num_replicas_) *
+                      static_cast<int64_t>(value.element_size()));
+  return value;
+}
+
+at::Tensor Interpreter::rows_of(InputId id, const Task& task) const {
+  const at::Tensor& whole = inputs_[id.value];
+  if (!program_.inputs[id.value].is_batched) return whole;
+  const int64_t rows = whole.size(0) / num_blocks_;
+  const int64_t block =
+      task.micro_batch_of_call * num_groups_ + input_group_of_replica_[task.replica];
+  return whole.narrow(0, block * rows, rows);
+}
+
+at::Tensor Interpreter::rng_for(const Task& task) const {
+  at::Tensor rng = at::empty({4}, at::TensorOptions(at::kLong));
+  int64_t* state = rng.mutable_data_ptr<int64_t>();
+  state[0] = seed_;
+  state[1] = counter_ + task.micro_batch_of_call;
+  state[2] = task.replica;
+  state[3] = 0;
+  return rng;
+}
+
+void Interpreter::store(const StoreOutput& target, at::Tensor& value, const Store& /*store*/,
+                        const Task& task) {
+  if (!is_of_window(target.output)) {
+    give_output(target.output, value, task.micro_batch_of_call, task.replica);
+    return;
+  }
+  // A single runner acts for all.
+  const bool acts_for_all = program_.at(task.action.segment).runners.size() == 1;
+  for (int64_t replica = 0; replica < num_replicas_; ++replica) {
+    if (acts_for_all || replica == task.replica) {
+      give_output(target.output, value, task.window, replica);
+    }
+  }
+}
+
+void Interpreter::store(const StoreVariable& target, at::Tensor& value, const Store& /*store*/,
+                        const Task& task) {
+  // A tensor that shares its storage (an input's rows, a hyper-parameter, a view) is copied.
+  const bool is_own = value.use_count() == 1 && value.storage().use_count() == 1;
+  const bool is_remote = program_.variables[target.variable.value].is_remote;
+  at::Tensor kept = is_remote ? remote_.store(value) : is_own ? value : value.clone();
+  if (target.is_shard) {
+    memory_.assign_shard(target.variable, task.replica, std::move(kept));
+  } else {
+    memory_.assign(target.variable, task.replica, std::move(kept));
+  }
+}
+
+void Interpreter::store(const Accumulate& target, at::Tensor& value, const Store& store,
+                        const Task& task) {
+  at::Tensor summand = store.is_last_use ? std::move(value) : value;
+  const bool is_random = program_.numerics.rounds_stochastically &&
+                         program_.accumulators[target.accumulator.value].dtype == at::kHalf;
+  accumulators_.add(target.accumulator, task.replica, std::move(summand), task.action.micro_batch,
+                    is_random ? rng_for(task) : at::Tensor());
+}
+
+void Interpreter::give_output(OutputId id, const at::Tensor& piece, int64_t index,
+                              int64_t replica) {
+  const int64_t start_ns = now_ns();
+  const int64_t place = outputs_[id.value].add(piece, index, replica);
+  if (place >= 0) crossings_.note_output(id, place, start_ns);
+}
+
+}  // namespace poptorch_emu

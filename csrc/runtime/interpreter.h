@@ -1,0 +1,100 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "program/program.h"
+#include "runtime/accumulators.h"
+#include "runtime/collector.h"
+#include "runtime/crossings.h"
+#include "runtime/frame.h"
+#include "runtime/memory.h"
+#include "runtime/remote.h"
+#include "runtime/task.h"
+
+namespace poptorch_emu {
+
+// Carries out single actions: fills the registers of a frame from inputs, memory and links, runs
+// the instructions, and brings the results to outputs, memory and links.
+//
+// Owns the frames, the inputs and outputs of a call, when they crossed, and the random state; what
+// outlives a window, it is lent. Not synchronised: of two actions that touch the same thing the
+// scheduler runs only one at a time.
+class Interpreter {
+ public:
+  // `input_group_of_replica` says which input block each replica reads of those of one
+  // micro-batch. `call_host` is what instructions call functions of the host by.
+  Interpreter(const Program& program, std::vector<int64_t> input_group_of_replica,
+              DeviceMemory& memory, Accumulators& accumulators, RemoteTraffic& remote,
+              const HostCaller& call_host);
+
+  // By the thread that runs the call, when no worker is at work. The first throws `Error` if the
+  // inputs don't fit so many windows; the third returns the outputs and lets go of the inputs.
+  void check(const std::vector<at::Tensor>& inputs, int64_t num_windows) const;
+  void begin_call(const std::vector<at::Tensor>& inputs, int64_t num_windows);
+  std::vector<at::Tensor> end_call();
+  // Empties the frames, after an error.
+  void clear();
+
+  // By any worker. Throws `Error`.
+  void run(Task& task);
+
+  // The seed, and how many micro-batches have drawn numbers since it was set.
+  std::pair<int64_t, int64_t> rng_state() const { return {seed_, counter_}; }
+  void set_rng_state(int64_t seed, int64_t counter);
+
+  // Whether an output appears once a window, not once a micro-batch.
+  bool is_of_window(OutputId id) const { return is_window_output_[id.value]; }
+  // Of the running call.
+  const std::vector<OutputCollector>& outputs() const { return outputs_; }
+  const Crossings& crossings() const { return crossings_; }
+
+ private:
+  int64_t num_micro_batches(int64_t num_windows) const;
+  void find_ends();
+  [[noreturn]] void fail(const Task& task, const std::string& cause) const;
+  void unpack_inputs(Task& task, Frame& frame);
+  void pack_outputs(Task& task, Frame& frame);
+
+  at::Tensor load(const LoadInput& source, const Task& task);
+  at::Tensor load(const LoadVariable& source, const Task& task);
+  at::Tensor load(const LoadConstant& source, const Task& task);
+  at::Tensor load(const LoadScalar& source, const Task& task);
+  at::Tensor load(const LoadAccumulator& source, const Task& task);
+  at::Tensor load(const LoadRng& source, const Task& task);
+  at::Tensor came_from_remote(const at::Tensor& value, bool is_gathered);
+  at::Tensor rows_of(InputId id, const Task& task) const;
+  at::Tensor rng_for(const Task& task) const;
+
+  // Each may take the value of the register, if the store is the last to use it.
+  void store(const StoreOutput& target, at::Tensor& value, const Store& store, const Task& task);
+  void store(const StoreVariable& target, at::Tensor& value, const Store& store, const Task& task);
+  void store(const Accumulate& target, at::Tensor& value, const Store& store, const Task& task);
+  void give_output(OutputId id, const at::Tensor& piece, int64_t index, int64_t replica);
+
+  const Program& program_;
+  const std::vector<int64_t> input_group_of_replica_;
+  const int64_t num_replicas_;
+  const int64_t num_groups_;
+  DeviceMemory& memory_;
+  Accumulators& accumulators_;
+  RemoteTraffic& remote_;
+  // By input: the first segment that reads it. By output: whether it appears once a window.
+  std::vector<SegmentId> first_reader_;
+  std::vector<bool> is_window_output_;
+  std::vector<std::vector<std::unique_ptr<Frame>>> frames_;  // by segment, then replica
+  int64_t seed_ = 0;
+  int64_t counter_ = 0;
+
+  // Of the running call.
+  std::vector<at::Tensor> inputs_;
+  std::vector<OutputCollector> outputs_;
+  Crossings crossings_;
+  int64_t num_blocks_ = 0;  // of rows, in each batched input
+};
+
+}  // namespace poptorch_emu

@@ -1,0 +1,105 @@
+#pragma once
+
+#include <condition_variable>
+#include <cstdint>
+#include <exception>
+#include <mutex>
+#include <vector>
+
+#include "program/program.h"
+#include "runtime/host_desk.h"
+#include "runtime/link_queue.h"
+#include "runtime/result_stream.h"
+#include "runtime/task.h"
+
+namespace poptorch_emu {
+
+// Decides which worker runs what next, and when a window and a call are over.
+//
+// Owns how far each virtual IPU is in its list of actions, the links between them and the error of
+// the call, all behind one lock that no other class sees. It reads the desk and the stream, whose
+// own locks come after this one. A virtual IPU is ready when each incoming link of its next action
+// has an item and each outgoing one has room; a part of an update when, beyond that, no micro-batch
+// of the window is left and every replica of the IPU is through with the parts before.
+class Scheduler {
+ public:
+  // What a worker does after a task.
+  enum class Next {
+    kSameIpu,    // the same task, which is that IPU's next action now
+    kAnother,    // whatever `take` gives
+    kEndWindow,  // what belongs to the end of a window, then `begin_next_window`
+  };
+
+  // Worker 0 leaves its tasks for requests at `desk`; nothing begins while `stream` is full.
+  Scheduler(const Program& program, int64_t num_replicas, const HostDesk& desk,
+            const ResultStream& stream);
+
+  // By the thread that runs the call, when no worker is at work. The second returns the error of
+  // the call, if there was one, and drops what is in the links then.
+  void begin_call(int64_t num_windows);
+  std::exception_ptr end_call();
+
+  // Of the last call.
+  int64_t num_complete_windows() const { return window_; }
+
+  // The following are for workers. Waits until a virtual IPU is ready, and returns its next action;
+  // returns nothing when the call is over, or when worker 0 is wanted at the desk.
+  Task* take(int64_t worker);
+  bool is_over() const;
+  // The task was done: its links get what it gave. With `kEndWindow` nothing else can begin.
+  Next finish(Task& task, int64_t worker);
+  void begin_next_window(Task& task);
+  // The task was not done: the call is over, with the first such error.
+  void fail(Task& task, std::exception_ptr error);
+
+  // By any thread: has waiting workers look again, after the desk or the stream has changed.
+  void wake();
+
+  // By link, the most items it ever held, and the most bytes one replica's values in it had.
+  std::vector<int64_t> peak_link_items() const;
+  std::vector<int64_t> peak_link_bytes() const;
+
+ private:
+  struct VirtualIpu {
+    Task task;
+    size_t position = 0;  // next action in the IPU's list
+    bool is_running = false;
+  };
+
+  // All of these are called with the lock held.
+  VirtualIpu& ipu_of(const Task& task);
+  const Action& next_action(const VirtualIpu& ipu) const;
+  bool has_ended() const { return is_done_ || error_; }
+  bool is_wanted_at_desk(int64_t worker) const { return worker == 0 && desk_.has_requests(); }
+  VirtualIpu* find_ready();
+  bool is_ready(const VirtualIpu& ipu) const;
+  bool have_peers_arrived(const VirtualIpu& ipu) const;
+  bool have_links(const Segment& segment, int64_t replica) const;
+  bool takes_part(const VirtualIpu& ipu) const;
+  void begin(VirtualIpu& ipu);
+  void leave(VirtualIpu& ipu);
+  void give_outputs(Task& task);
+  void move_to(VirtualIpu& ipu, size_t position);
+  void begin_window();
+  void wake_waiting();
+  std::exception_ptr deadlock() const;
+
+  const Program& program_;
+  const HostDesk& desk_;
+  const ResultStream& stream_;
+
+  mutable std::mutex mutex_;
+  std::condition_variable progress_;
+  std::vector<LinkQueue> queues_;  // by link
+  std::vector<VirtualIpu> ipus_;   // by replica, then IPU
+  int64_t num_windows_ = 0;
+  int64_t window_ = 0;
+  int64_t micro_batch_actions_left_ = 0;  // of this window
+  int64_t ipus_at_end_ = 0;
+  int64_t num_running_ = 0;
+  int64_t num_waiting_ = 0;
+  bool is_done_ = false;
+  std::exception_ptr error_;
+};
+
+}  // namespace poptorch_emu

@@ -1,0 +1,23 @@
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "program/program.h"
+#include "runtime/link_queue.h"
+
+namespace poptorch_emu {
+
+// One action on one IPU of one replica, with what its links gave and will get. It belongs to the
+// worker that the scheduler gave it to, until that hands it back.
+struct Task {
+  int64_t replica;
+  int64_t ipu;
+  Action action = {};
+  int64_t window = 0;
+  int64_t micro_batch_of_call = 0;            // the action's micro-batch, counted over all windows
+  std::vector<std::vector<Item>> taken = {};  // by incoming link
+  std::vector<Item> given = {};               // by outgoing link
+};
+
+}  // namespace poptorch_emu

@@ -1,0 +1,74 @@
+"""Bars belong to terminals; a file or a log gets plain lines."""
+
+import io
+import sys
+
+import pytest
+
+from poptorch_emu.options.progress import ProgressBar
+from poptorch_emu.runtime import progress
+from poptorch_emu.runtime.progress import progress_bar
+
+STEPS = ("trace", "lower")
+
+
+class Stream(io.StringIO):
+    """Something to write on that says whether it is a terminal."""
+
+    def __init__(self, is_terminal: bool) -> None:
+        super().__init__()
+        self.is_terminal = is_terminal
+
+    def isatty(self) -> bool:
+        return self.is_terminal
+
+
+def compile_under_context() -> None:
+    with progress_bar(STEPS, is_shown=True) as on_step:
+        for step in STEPS:
+            on_step(step)
+
+
+def compile_under_object() -> None:
+    bar = ProgressBar()
+    for done in (0, 50, 100):
+        bar(done, 100)
+
+
+@pytest.fixture(params=[compile_under_context, compile_under_object])
+def compile_once(request, monkeypatch):
+    monkeypatch.setattr(progress, "_is_hidden", False)
+    return request.param
+
+
+def test_progress_in_a_file_then_is_one_plain_line(compile_once, monkeypatch):
+    monkeypatch.setattr(sys, "stderr", Stream(is_terminal=False))
+    compile_once()
+    text = sys.stderr.getvalue()
+    assert text.startswith("Graph compilation: 100% in 0.") and text.endswith(" s\n")
+    assert text[:-1].isprintable()
+
+
+def test_progress_on_a_terminal_then_is_a_bar_that_moves(compile_once, monkeypatch):
+    monkeypatch.setattr(sys, "stderr", Stream(is_terminal=True))
+    compile_once()
+    text = sys.stderr.getvalue()
+    assert "\rGraph compilation:   0%|" in text and "\rGraph compilation: 100%|" in text
+    assert " in 0." not in text
+
+
+@pytest.mark.parametrize("is_terminal", [False, True])
+def test_progress_that_is_not_shown_then_writes_nothing(is_terminal, monkeypatch):
+    monkeypatch.setattr(progress, "_is_hidden", False)
+    monkeypatch.setattr(sys, "stderr", Stream(is_terminal))
+    with progress_bar(STEPS, is_shown=False) as on_step:
+        on_step("lower")
+    assert not sys.stderr.getvalue()
+
+
+def test_progress_of_what_fails_then_a_file_has_no_line(monkeypatch):
+    monkeypatch.setattr(progress, "_is_hidden", False)
+    monkeypatch.setattr(sys, "stderr", Stream(is_terminal=False))
+    with pytest.raises(KeyError), progress_bar(STEPS, is_shown=True):
+        raise KeyError
+    assert not sys.stderr.getvalue()
