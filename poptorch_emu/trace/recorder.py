@@ -9,7 +9,6 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -32,6 +31,7 @@ from poptorch_emu.trace.host_backed import HostBacked, check_not_written
 from poptorch_emu.trace.host_moves import staying, with_constants
 from poptorch_emu.trace.index_types import widened
 from poptorch_emu.trace.known_values import known_value
+from poptorch_emu.trace.recorded_scope import Scope
 from poptorch_emu.trace.result_memo import ResultMemo
 
 aten = torch.ops.aten
@@ -69,40 +69,6 @@ Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 def as_given(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Arguments:
     """Returns the arguments of an operation as they are."""
     return args, dict(kwargs)
-
-
-@dataclass
-class Scope:
-    """A graph that is being recorded.
-
-    Attributes:
-        captured: the tensors of outer scopes that the operations read, in the order of their first
-            use; each is a source INPUT, numbered after `num_parameters` others.
-        nodes: the node of each tensor by its id; the tensor is kept, so that its id is never given
-            to another one.
-    """
-
-    graph: Graph
-    num_parameters: int = 0
-    captured: list[torch.Tensor] = field(default_factory=list)
-    nodes: dict[int, tuple[torch.Tensor, fx.Node]] = field(default_factory=dict)
-
-    def find(self, value: torch.Tensor) -> fx.Node | None:
-        """Returns the node that made `value` here, or `None`."""
-        entry = self.nodes.get(id(value))
-        return entry[1] if entry else None
-
-    def add_source(self, source: Source, value: torch.Tensor, record: NodeRecord) -> fx.Node:
-        """Makes `value` a placeholder of the graph."""
-        node = self.graph.add_source(source, value, record)
-        self.nodes[id(value)] = (value, node)
-        return node
-
-    def capture(self, value: torch.Tensor, record: NodeRecord) -> fx.Node:
-        """Makes a tensor of an outer scope a parameter."""
-        number = self.num_parameters + len(self.captured)
-        self.captured.append(value)
-        return self.add_source(Source(SourceKind.INPUT, str(number)), value, record)
 
 
 class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]

@@ -34,6 +34,7 @@ from poptorch_emu.trace import (
 )
 from poptorch_emu.trace.autocast import Autocast
 from poptorch_emu.trace.casting import casts_mixed_types
+from poptorch_emu.trace.differentiation import differentiate
 from poptorch_emu.trace.fakes import FakeMaker
 from poptorch_emu.trace.functions import FunctionMode
 from poptorch_emu.trace.module_state import (
@@ -329,15 +330,8 @@ class _Tracer:
         self._phase = Phase.BACKWARD
         scales = seed.scales(self.recorder, self.fake_mode)
         with FunctionMode(), self.fake_mode, self.recorder:
-            # What `torch.autograd.grad` comes down to; that one would leave the mode.
-            gradients = torch.autograd.graph._engine_run_backward(
-                (value,),
-                (first_gradient(value, scales),),
-                False,  # Keep the graph.
-                False,  # Record a graph of backward.
-                tuple(trainable.values()),
-                allow_unreachable=True,
-                accumulate_grad=False,
+            gradients = differentiate(
+                value, first_gradient(value, scales), tuple(trainable.values())
             )
         results = []
         for name, gradient in zip(trainable, gradients, strict=True):
