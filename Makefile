@@ -2,6 +2,7 @@
 #   make demo   trains the pipelining tutorial on handwritten digits
 #   make test   runs the test suite
 #   make test-ops  asks PyTorch's operator databases, all of them
+#   make fuzz SECONDS=600  trains random models beside the plain loop, changes files, kills processes
 #   make sanitize  runs the tests of the engine under AddressSanitizer, UBSan and ThreadSanitizer
 #   make check  format, lint and types
 #   make check-all  all four of them, which takes long
@@ -10,6 +11,7 @@
 PYTHON ?= python3
 VENV := .venv
 JOBS ?= 2
+SECONDS ?= 60
 BIN := $(VENV)/bin
 SOURCES := setup.py $(shell find csrc -name '*.cpp' -o -name '*.h' 2>/dev/null)
 
@@ -22,7 +24,7 @@ SANITIZED_TESTS := tests/unit/csrc tests/unit/data/test_slot_collate.py \
 export ASAN_OPTIONS := detect_leaks=0
 export TSAN_OPTIONS := suppressions=$(CURDIR)/tests/tsan.supp ignore_noninstrumented_modules=1
 
-.PHONY: demo test test-ops sanitize sanitize-asan sanitize-tsan check docs bench clean
+.PHONY: demo test test-ops fuzz sanitize sanitize-asan sanitize-tsan check docs bench clean
 # Two at once would install into one environment.
 .NOTPARALLEL:
 
@@ -34,6 +36,9 @@ test: $(VENV)/.built $(VENV)/.has-test
 
 test-ops: $(VENV)/.built $(VENV)/.has-test
 	PYTHONPATH=tests $(BIN)/python -m opinfo --jobs $(JOBS)
+
+fuzz: $(VENV)/.built $(VENV)/.has-test
+	PYTHONPATH=tests $(BIN)/python -W ignore -m fuzz --jobs $(JOBS) --seconds $(SECONDS)
 
 sanitize: sanitize-asan sanitize-tsan
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import logging
 import os
 import runpy
 import sys
@@ -10,6 +11,13 @@ from collections.abc import Sequence
 from types import ModuleType, TracebackType
 
 from poptorch_emu.emulator import install
+from poptorch_emu.log import logger
+from poptorch_emu.names.failure import (
+    drop_inner_causes,
+    explanation,
+    is_explained,
+    without_inner_frames,
+)
 from poptorch_emu.version import __version__
 
 _OWN_FILES = frozenset({__file__, runpy.__file__, "<frozen runpy>"})
@@ -24,7 +32,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Runs what the command line names, as Python itself would, with the names installed.
 
     An exception of the program goes to the exception hook of that moment without the frames above
-    the program, and the exit status is 1.
+    the program, and the exit status is 1. If this package raised it, the frames below the program
+    are left out too, unless POPTORCH_LOG_LEVEL is DEBUG; then come the line of the program, the
+    rule of PopTorch, and what to change.
     """
     parser = _parser()
     given = parser.parse_args(arguments)
@@ -37,9 +47,20 @@ def main(arguments: Sequence[str] | None = None) -> None:
     try:
         _run(given)
     except Exception as error:
-        trace = _without_own_frames(error.__traceback__)
-        sys.excepthook(type(error), error.with_traceback(trace), trace)
+        _report(error)
         sys.exit(1)
+
+
+def _report(error: Exception) -> None:
+    """Shows an exception of the program, without what only this package's authors understand."""
+    trace = _without_own_frames(error.__traceback__)
+    is_short = is_explained(error) and not logger.isEnabledFor(logging.DEBUG)
+    if is_short:
+        trace = without_inner_frames(trace)
+        drop_inner_causes(error)
+    sys.excepthook(type(error), error.with_traceback(trace), trace)
+    if is_short:
+        print(explanation(error, trace), file=sys.stderr)
 
 
 def _run(given: argparse.Namespace) -> None:

@@ -32,15 +32,16 @@ class Block(torch.nn.Module):
     Leaving it ends the block; the next operation must be in another one.
     """
 
-    def __init__(self, user_id: str | None = None, ipu_id: int | None = None) -> None:
+    def __init__(self, user_id: str | int | None = None, ipu_id: int | None = None) -> None:
         """Describes a block.
 
         Args:
-            user_id: its id; by default "0", "1", ... in the order in which blocks begin.
+            user_id: its id, of which an integer stands for its text; by default "0", "1", ... in
+                the order in which blocks begin.
             ipu_id: the IPU to run on, where the execution strategy does not say.
 
         Raises:
-            AssertionError: the id is no string, or the IPU no number from 0 on.
+            AssertionError: the id is no string or integer, or the IPU no number from 0 on.
         """
         super().__init__()
         self._user_id, self._ipu_id = _checked(user_id, ipu_id)
@@ -59,11 +60,11 @@ class Block(torch.nn.Module):
         end_block()
 
     @staticmethod
-    def start(user_id: str | None = None, ipu_id: int | None = None) -> None:
+    def start(user_id: str | int | None = None, ipu_id: int | None = None) -> None:
         """Begins a block that lasts until the next one begins (exact)."""
         user_id, ipu_id = _checked(user_id, ipu_id)
         if is_tracing():
-            begin_block(user_id or next_auto_id(), ipu_id)
+            begin_block(_text(user_id) or next_auto_id(), ipu_id)
 
     @staticmethod
     def useAutoId() -> None:
@@ -71,14 +72,14 @@ class Block(torch.nn.Module):
         reset_auto_id()
 
 
-def _checked(user_id: str | None, ipu_id: int | None) -> tuple[str | None, int | None]:
+def _checked(user_id: str | int | None, ipu_id: int | None) -> tuple[str | int | None, int | None]:
     """Returns both, the IPU as a plain int.
 
     Raises:
-        AssertionError: the id is no string, or the IPU no number from 0 on.
+        AssertionError: the id is no string or integer, or the IPU no number from 0 on.
     """
     require(
-        user_id is None or isinstance(user_id, str),
+        user_id is None or (isinstance(user_id, (str, int)) and not isinstance(user_id, bool)),
         f"Block IDs are supposed to be strings but got {user_id!r} of type "
         f"{type(user_id).__name__}. Write user_id='{user_id}'.",
     )
@@ -90,16 +91,22 @@ def _checked(user_id: str | None, ipu_id: int | None) -> tuple[str | None, int |
     return user_id, None if ipu_id is None else operator.index(ipu_id)
 
 
+def _text(user_id: str | int | None) -> str:
+    """Returns the id by which stages know a block; "" if it is to be an automatic one."""
+    return "" if user_id is None else str(user_id)
+
+
 class _BlockStart:
     """Begins a block when called; an automatic id is chosen once and kept."""
 
-    def __init__(self, user_id: str | None, ipu_id: int | None) -> None:
+    def __init__(self, user_id: str | int | None, ipu_id: int | None) -> None:
         self._user_id, self._ipu_id = _checked(user_id, ipu_id)
 
     def __call__(self, *_: Any) -> None:
         if is_tracing():
-            self._user_id = self._user_id or next_auto_id()
-            begin_block(self._user_id, self._ipu_id)
+            if not _text(self._user_id):
+                self._user_id = next_auto_id()
+            begin_block(_text(self._user_id), self._ipu_id)
 
     def __repr__(self) -> str:
         return f"BeginBlock(user_id={self._user_id}, ipu_id={self._ipu_id})"
@@ -111,7 +118,7 @@ class LegacyBeginBlockFn(torch.nn.Module):
     def __init__(
         self,
         layer_to_call: Callable[..., Any],
-        user_id: str | None = None,
+        user_id: str | int | None = None,
         ipu_id: int | None = None,
     ) -> None:
         """Wraps `layer_to_call`; the other arguments are those of `Block`."""
@@ -126,7 +133,7 @@ class LegacyBeginBlockFn(torch.nn.Module):
 
 
 def BeginBlock(
-    layer_to_call: Any, user_id: str | None = None, ipu_id: int | None = None
+    layer_to_call: Any, user_id: str | int | None = None, ipu_id: int | None = None
 ) -> torch.nn.Module:
     """Makes a block begin each time a layer is called (exact).
 
@@ -177,7 +184,7 @@ def removeBlocks(module: torch.nn.Module) -> None:
 
 
 def BlockFunction(
-    user_id: str | None = None, ipu_id: int | None = None
+    user_id: str | int | None = None, ipu_id: int | None = None
 ) -> Callable[[Callable[..., Result]], Callable[..., Result]]:
     """Returns a decorator that puts each call of a function in a block (exact).
 

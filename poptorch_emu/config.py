@@ -264,7 +264,7 @@ class CompileConfig:
     output_return_period: int = 1
     reduction_type: ReductionType = ReductionType.Mean
     is_running_mean: bool = False
-    broadcast_buffers: bool = True
+    broadcast_buffers: bool | None = None
     weight_groups: tuple[WeightGroups, ...] = ()
     sharding: ShardingConfig = ShardingConfig()
     target: TargetKind = TargetKind.HARDWARE

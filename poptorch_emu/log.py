@@ -16,6 +16,8 @@ import traceback
 from collections import Counter
 from types import TracebackType
 
+from tqdm import tqdm
+
 logger = logging.getLogger("poptorch::python")
 compiler_logger = logging.getLogger("poptorch:cpp")
 
@@ -98,7 +100,11 @@ class _StreamHandler(logging.StreamHandler):  # type: ignore[type-arg]
 
     def emit(self, record: logging.LogRecord) -> None:
         self.stream = getattr(sys, self._stream_name)
-        super().emit(record)
+        if not tqdm._instances:
+            super().emit(record)
+            return
+        with tqdm.external_write_mode(file=self.stream):  # A bar that is shown makes room.
+            super().emit(record)
 
 
 def install_excepthook() -> None:
@@ -109,10 +115,8 @@ def install_excepthook() -> None:
 def log_uncaught(
     kind: type[BaseException], error: BaseException, trace: TracebackType | None
 ) -> None:
-    """Logs an exception: its last line first, then all of it, then what a child process said."""
-    lines = traceback.format_exception(kind, error, trace)
-    logger.critical(lines[-1].rstrip("\n"))
-    logger.critical("".join(lines).rstrip("\n"))
+    """Logs an exception once, with its traceback, and then what a child process said."""
+    logger.critical("".join(traceback.format_exception(kind, error, trace)).rstrip("\n"))
     if isinstance(error, subprocess.CalledProcessError):
         output = error.stderr or error.stdout
         if output:

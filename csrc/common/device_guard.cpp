@@ -1,5 +1,7 @@
 // Gives PyTorch's built-in, but kernel-less, device type `ipu` the one thing that autograd asks of
-// a device: a guard. There is one device, one stream, and nothing to switch.
+// a device: a guard. There is one stream and nothing to switch, and autograd is told of no device:
+// for each it would start a thread, without which it can't be used in a forked process. Traces
+// differentiate on the thread that asks.
 
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 
@@ -20,7 +22,7 @@ class IpuGuard final : public c10::impl::DeviceGuardImplInterface {
   }
   c10::Stream getDefaultStream(c10::Device device) const override { return getStream(device); }
   c10::Stream exchangeStream(c10::Stream stream) const override { return stream; }
-  c10::DeviceIndex deviceCount() const noexcept override { return 1; }
+  c10::DeviceIndex deviceCount() const noexcept override { return 0; }
 };
 
 C10_REGISTER_GUARD_IMPL(IPU, IpuGuard);

@@ -36,6 +36,9 @@ std::string formatted(const char* format, Args... args) {
   return std::string(buffer.data(), std::min<size_t>(length, buffer.size() - 1));
 }
 
+// How much further in a row goes on after it was broken.
+constexpr size_t kContinuation = 2;
+
 // Lays out one tensor: nested brackets, a line for each innermost row, long rows wrapped, and of
 // long axes only both ends.
 class TensorText {
@@ -51,9 +54,14 @@ class TensorText {
     visit(0, 0, [this](int64_t index) { width_ = std::max(width_, element(index).size()); });
   }
 
-  std::string text(size_t indent) {
-    column_ = indent;
-    write(0, 0, indent);
+  // `column` is where the text begins.
+  std::string text(size_t column) {
+    column_ = column;
+    if (sizes_.empty()) {
+      write_element(0);
+    } else {
+      write_block(0, 0, 0);
+    }
     return std::move(out_);
   }
 
@@ -81,10 +89,11 @@ class TensorText {
     }
   }
 
-  // Fixed notation unless digits would be lost, as numpy decides.
+  // Fixed notation unless digits would be lost, as numpy decides; it shows as many decimals as
+  // the largest number needs for its significant digits.
   void choose_format() {
     format_ = options_.float_format;
-    if (!is_float_ || format_ != FloatFormat::kAuto) return;
+    if (!is_float_) return;
     double largest = 0;
     double smallest = INFINITY;
     visit(0, 0, [&](int64_t index) {
@@ -93,6 +102,9 @@ class TensorText {
       largest = std::max(largest, value);
       smallest = std::min(smallest, value);
     });
+    const auto exponent = largest > 0 ? static_cast<int64_t>(std::floor(std::log10(largest))) : 0;
+    decimals_ = static_cast<int>(std::max<int64_t>(0, options_.digits - 1 - exponent));
+    if (format_ != FloatFormat::kAuto) return;
     const bool is_wide = largest >= 1e8 || (largest > 0 && smallest < 1e-4);
     format_ = is_wide ? FloatFormat::kScientific : FloatFormat::kFixed;
   }
@@ -100,9 +112,9 @@ class TensorText {
   std::string element(int64_t index) const {
     if (!is_float_) return std::to_string(integers_.const_data_ptr<int64_t>()[index]);
     const double value = floats_.const_data_ptr<double>()[index];
-    const int digits = static_cast<int>(options_.digits);
-    if (format_ == FloatFormat::kFixed) return formatted("%.*f", digits, value);
-    if (format_ == FloatFormat::kScientific) return formatted("%.*e", digits, value);
+    const int after_point = static_cast<int>(std::max<int64_t>(0, options_.digits - 1));
+    if (format_ == FloatFormat::kFixed) return formatted("%.*f", decimals_, value);
+    if (format_ == FloatFormat::kScientific) return formatted("%.*e", after_point, value);
     return formatted("%g", value);
   }
 
@@ -117,28 +129,44 @@ class TensorText {
     column_ = indent;
   }
 
-  void write(size_t dim, int64_t offset, size_t indent) {
-    if (dim == sizes_.size()) {
-      const std::string value = element(offset);
-      return put(std::string(width_ - value.size(), ' ') + value);
-    }
-    const bool is_innermost = dim + 1 == sizes_.size();
+  // The last axis: its elements on one line, as far as they fit.
+  void write_row(int64_t offset, size_t indent) {
     put(options_.open_bracket);
-    indent += options_.open_bracket.size();
     bool is_first = true;
-    for (int64_t position : shown(dim)) {
+    for (int64_t position : shown(sizes_.size() - 1)) {
       if (!is_first) put(options_.separator);
       const size_t needed = width_ + options_.separator.size();
       const bool is_full = column_ + needed > static_cast<size_t>(options_.max_line_width);
-      if (!is_first && (!is_innermost || is_full)) new_line(indent);
+      if (!is_first && is_full) new_line(indent + kContinuation);
       is_first = false;
       if (position < 0) {
         put("...");
       } else {
-        write(dim + 1, offset * sizes_[dim] + position, indent);
+        write_element(offset * sizes_.back() + position);
       }
     }
     put(options_.close_bracket);
+  }
+
+  // Any axis before it: brackets on lines of their own, one blank further in each.
+  void write_block(size_t dim, int64_t offset, size_t indent) {
+    if (dim + 1 == sizes_.size()) return write_row(offset, indent);
+    put(options_.open_bracket);
+    for (int64_t position : shown(dim)) {
+      new_line(indent + 1);
+      if (position < 0) {
+        put("...");
+      } else {
+        write_block(dim + 1, offset * sizes_[dim] + position, indent + 1);
+      }
+    }
+    new_line(indent);
+    put(options_.close_bracket);
+  }
+
+  void write_element(int64_t index) {
+    const std::string value = element(index);
+    put(std::string(width_ - value.size(), ' ') + value);
   }
 
   const PrintOptions& options_;
@@ -148,6 +176,7 @@ class TensorText {
   const at::Tensor floats_;
   const at::Tensor integers_;
   FloatFormat format_ = FloatFormat::kAuto;
+  int decimals_ = 0;
   size_t width_ = 0;
   std::string out_;
   size_t column_ = 0;

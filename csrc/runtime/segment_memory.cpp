@@ -22,6 +22,12 @@ thread_local SegmentMemory* current = nullptr;
 std::atomic<int64_t> num_runs = 0;
 c10::DeleterFnPtr outside_raw_deleter = nullptr;
 
+// PyTorch's profiler counts the engine's tensors like its own.
+void report(void* data, int64_t num_bytes) {
+  if (!c10::memoryProfilingEnabled()) return;
+  c10::reportMemoryUsageToProfiler(data, num_bytes, 0, 0, at::Device(at::kCPU));
+}
+
 }  // namespace
 
 // The way back of a piece of memory; lies right before it. One of `block` and `flags` is set.
@@ -32,6 +38,7 @@ struct SegmentMemory::Handed {
   // From the arena.
   std::shared_ptr<std::vector<std::atomic<char>>> flags = nullptr;
   std::shared_ptr<Block> arena = nullptr;
+  int64_t num_bytes = 0;  // as asked for
   // Which piece of which run it is; 0 where nobody notes that.
   int64_t run = 0;
   size_t piece = 0;
@@ -117,8 +124,9 @@ void SegmentMemory::make_plan() {
 
 void* SegmentMemory::take(int64_t num_bytes) {
   static_assert(sizeof(Handed) <= kHeadBytes);
-  num_bytes += kHeadBytes;
   Handed handed;
+  handed.num_bytes = num_bytes;
+  num_bytes += kHeadBytes;
   const size_t index = next_piece_++;
   if (!has_plan_) {
     if (num_attempts_ < kMostAttempts) {
@@ -150,14 +158,17 @@ void* SegmentMemory::take(int64_t num_bytes) {
 }
 
 void* SegmentMemory::put_before(void* start, Handed handed) {
+  void* const data = static_cast<char*>(start) + kHeadBytes;
+  report(data, handed.num_bytes);
   new (start) Handed(std::move(handed));
-  return static_cast<char*>(start) + kHeadBytes;
+  return data;
 }
 
 void SegmentMemory::give_back(void* data) {
   auto* const head = reinterpret_cast<Handed*>(static_cast<char*>(data) - kHeadBytes);
   Handed handed = std::move(*head);
   head->~Handed();
+  report(data, -handed.num_bytes);
   if (handed.flags != nullptr) {
     (*handed.flags)[handed.piece].store(0, std::memory_order_release);
     return;

@@ -9,7 +9,7 @@ import torch
 from poptorch_emu.config import CompileConfig, TargetKind
 from poptorch_emu.errors import compiler_error
 from poptorch_emu.ir.graph import Graph, SinkKind, SourceKind, record_of, source_of
-from poptorch_emu.log import compiler_logger
+from poptorch_emu.log import compiler_logger, logger
 from poptorch_emu.schedule.partition import Partition
 from poptorch_emu.update.config import OptimizerConfig
 
@@ -41,19 +41,22 @@ def check_broadcast_buffers(graph: Graph, config: CompileConfig) -> None:
     """Checks that replicas which see different data may keep different buffers.
 
     Raises:
-        Error: the graph changes a parameter or buffer, and `broadcastBuffers` is on.
+        Error: the graph changes a parameter or buffer, and the user turned `broadcastBuffers` on.
     """
-    if not config.broadcast_buffers or config.input_group_size >= config.replication_factor:
+    if config.broadcast_buffers is False or config.input_group_size >= config.replication_factor:
         return
     written = [sink.name for sink in graph.sinks if sink.kind is SinkKind.VARIABLE]
-    if written:
-        raise compiler_error(
-            "PopTorch does not support broadcasting buffers: with "
-            f"replicationFactor({config.replication_factor}) each replica changes "
-            f"'{written[0]}' by its own data. If the model can live with replicas whose buffers "
-            "drift apart, call poptorch.Options.broadcastBuffers(False); the host then sees those "
-            "of replica 0."
-        )
+    if not written:
+        return
+    error = compiler_error(
+        "PopTorch does not support broadcasting buffers: with "
+        f"replicationFactor({config.replication_factor}) each replica changes '{written[0]}' by "
+        "its own data. If the model can live with replicas whose buffers drift apart, call "
+        "poptorch.Options.broadcastBuffers(False); the host then sees those of replica 0."
+    )
+    if config.broadcast_buffers:
+        raise error
+    logger.warning("%s Until then they drift apart, as with False.", error.message)
 
 
 def check_trained_and_written(graph: Graph, config: CompileConfig) -> None:

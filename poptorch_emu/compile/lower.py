@@ -30,7 +30,7 @@ aten = torch.ops.aten
 
 # The fake tensors of the graph are contiguous; what CPU kernels make may not be, and `reshape`
 # copies where a view is impossible.
-_SAFE_TWINS = {
+SAFE_TWINS = {
     aten.view.default: aten.reshape.default,
     aten._unsafe_view.default: aten.reshape.default,
 }
@@ -323,7 +323,7 @@ class Lowering:
 
 def _lowered(instruction: Instruction) -> tuple[Any, ...]:
     """Returns the arguments with which the engine's builders add an instruction."""
-    target = _SAFE_TWINS.get(instruction.target, instruction.target)
+    target = SAFE_TWINS.get(instruction.target, instruction.target)
     record = instruction.record
     debug = _C.Debug(
         f"{record.scope}/{instruction.name}" if record.scope else instruction.name,

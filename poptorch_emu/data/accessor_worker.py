@@ -24,6 +24,7 @@ from poptorch_emu.data.accessor_link import ElementForm, Kind, Link, LinkClosed
 from poptorch_emu.data.batch_source import BatchSource
 from poptorch_emu.data.element import Piece, cut_rows, template_of, tensors_of
 from poptorch_emu.data.ring import Ring, RingFile, RingLayout, TensorSpec
+from poptorch_emu.log import logger
 from poptorch_emu.structure import ICustomArgParser, register_parser
 
 _NOTHING = object()
@@ -104,7 +105,7 @@ class _Producer:
         self._link = link
         self._source = source
         self._settings = settings
-        self._is_set_up = False
+        self._is_set_up = self._has_warned_of_type = False
         self._next_look_seconds = 0.0
         # Joined batches are cut elsewhere than where they are made.
         is_whole = settings.rebatched_rows is None
@@ -212,12 +213,27 @@ class _Producer:
                 continue  # `SlotCollate` made it there.
             if piece.num_rows is not None:
                 place = place.narrow(0, piece.first_row, piece.num_rows)
-            if place.shape != source.shape or place.dtype != source.dtype:
+            if place.shape != source.shape:
                 raise ValueError(
                     f"Tensor at index {index} of an element is {TensorSpec.of(source)}, but that "
                     f"of the first element makes room for {TensorSpec.of(place)}. All elements "
-                    "must have the same shapes and types; for a smaller last batch give "
-                    "rebatched_size or drop_last=True."
+                    "must have the same shapes; for a smaller last batch give rebatched_size or "
+                    "drop_last=True."
                 )
+            if place.dtype != source.dtype:
+                self._warn_of_type(index, source, place)
             place.copy_(source)
         return None if piece.num_rows is None else piece.first_row + piece.num_rows
+
+    def _warn_of_type(self, index: int, source: torch.Tensor, place: torch.Tensor) -> None:
+        """Says once that values are converted to the type of the first element's."""
+        if not self._has_warned_of_type:
+            self._has_warned_of_type = True
+            logger.warning(
+                "Tensor at index %d of an element is %s, but that of the first element made room "
+                "for %s: its values are converted, here and in all that follow. Return one type "
+                "from the dataset.",
+                index,
+                TensorSpec.of(source),
+                TensorSpec.of(place),
+            )

@@ -25,8 +25,8 @@ class AsynchronousDataAccessor:
 
     An element is a tensor, a flat list or tuple of tensors (which comes back as a list), a flat
     dict of tensors, or of a type registered by `registerCustomArgParser`. All must have the shapes
-    and types of the first. What is yielded aliases the ring: it is overwritten after the next
-    `next()`; clone what is to be kept.
+    of the first; other types are converted to its types, with one warning. What is yielded aliases
+    the ring: it is overwritten after the next `next()`; clone what is to be kept.
 
     Attributes:
         rebatched_size: rows of each element, where they are joined and cut anew.
@@ -39,7 +39,7 @@ class AsynchronousDataAccessor:
         miss_sleep_time_in_ms: float = 0.1,
         load_indefinitely: bool = True,
         early_preload: bool = False,
-        sharing_strategy: SharingStrategy = SharingStrategy.ForkServer,
+        sharing_strategy: SharingStrategy | str = SharingStrategy.ForkServer,
         rebatched_size: int | None = None,
     ) -> None:
         """Starts the worker, and returns when it has loaded the first element.
@@ -54,7 +54,8 @@ class AsynchronousDataAccessor:
             early_preload: fill the ring before the first `iter()`.
             sharing_strategy: how the worker starts and gets the dataset. `Fork` copies nothing.
                 `ForkServer` passes it by value. `SharedMemory` moves its tensors into shared
-                memory, with an open file for each. `FileSystem` passes it by value in a file.
+                memory, with an open file for each. `FileSystem` passes it by value in a file. The
+                name of one, a string, stands for it.
             rebatched_size: join elements and cut them into tensors with this many rows. Rows left
                 at the end are dropped, unless the dataset has `rebatched_drop_last == False`.
 
@@ -73,10 +74,7 @@ class AsynchronousDataAccessor:
             rebatched_size is None or rebatched_size > 1,
             f"rebatched_size must be None or greater than 1, not {rebatched_size}.",
         )
-        require(
-            isinstance(sharing_strategy, SharingStrategy),
-            f"sharing_strategy must be a poptorch.SharingStrategy, not {sharing_strategy!r}.",
-        )
+        strategy = _strategy_of(sharing_strategy)
         if buffer_size < 1:
             raise ValueError(f"buffer_size must be at least 1, not {buffer_size}.")
         if not miss_sleep_time_in_ms >= 0:
@@ -96,7 +94,7 @@ class AsynchronousDataAccessor:
             parsers=_portable_parsers(),
         )
         self._accessor = Accessor(
-            source, settings, sharing_strategy, miss_sleep_time_in_ms * _SECONDS_PER_MILLISECOND
+            source, settings, strategy, miss_sleep_time_in_ms * _SECONDS_PER_MILLISECOND
         )
 
     def terminate(self) -> None:
@@ -124,6 +122,21 @@ class AsynchronousDataAccessor:
             TypeError: the dataset cannot tell.
         """
         return self._num_elements()
+
+
+def _strategy_of(value: SharingStrategy | str) -> SharingStrategy:
+    """Returns the strategy that `value` is or names.
+
+    Raises:
+        AssertionError: it is neither.
+    """
+    names = SharingStrategy.__members__
+    require(
+        isinstance(value, SharingStrategy) or (isinstance(value, str) and value in names),
+        "sharing_strategy must be a poptorch.SharingStrategy or the name of one of "
+        f"{', '.join(names)}, not {value!r}.",
+    )
+    return names[value] if isinstance(value, str) else value
 
 
 def _whole(name: str, value: Any) -> int:

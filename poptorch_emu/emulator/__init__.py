@@ -6,6 +6,7 @@ from poptorch_emu.emulator.pipeline_order import set_schedule
 from poptorch_emu.emulator.plans import memory, schedule, tile_memory
 from poptorch_emu.emulator.splits import autoplace, plan_split
 from poptorch_emu.emulator.streaming import stream
+from poptorch_emu.emulator.way_on import export_pipeline, to_torch
 from poptorch_emu.emulator.what_ifs import what_if
 from poptorch_emu.names.aliases import install
 from poptorch_emu.ops.custom_operators import register_custom_op
@@ -18,6 +19,7 @@ __all__ = [
     "TimePlan",
     "autoplace",
     "estimate",
+    "export_pipeline",
     "install",
     "memory",
     "plan_split",
@@ -29,4 +31,5 @@ __all__ = [
     "tile_memory",
     "timeline",
     "what_if",
+    "to_torch",
 ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import inspect
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
@@ -25,7 +26,17 @@ __all__ = [
 
 
 class ArgsParser(Signature):
-    """Brings the arguments of calls of a model into the order of its `forward` (exact in form)."""
+    """Brings the arguments of calls of a model into the order of its `forward` (exact in form).
+
+    A subclass that does not call this constructor takes arguments as they are given, or brings
+    them into order in its own `__call__`.
+    """
+
+    # Of a subclass that reads no signature: any values, by position and by name.
+    _ordinary: Sequence[inspect.Parameter] = ()
+    _keyword_only: Sequence[inspect.Parameter] = ()
+    _rest: str | None = "args"
+    _keywords: str | None = "kwargs"
 
     def __init__(self, model: torch.nn.Module) -> None:
         """Reads the parameters of `model.forward`."""

@@ -22,6 +22,7 @@ from poptorch_emu.executor.saving import (
     save_executable,
 )
 from poptorch_emu.executor.synced_tensors import Trainer
+from poptorch_emu.executor.traps import CompiledFlags, Once
 from poptorch_emu.executor.turn import one_at_a_time
 from poptorch_emu.executor.weights import Weights
 from poptorch_emu.log import logger
@@ -72,6 +73,8 @@ class DeviceModel:
         self._user_model = user_model
         self._options = options
         self._has_warned_about_strides = False
+        self._traps = Once()
+        self._flags: CompiledFlags | None = None
         self.optimizer_link = optimizer_link
         self.hold = DeviceHold()
         is_training = optimizer_link is not None
@@ -295,7 +298,35 @@ class DeviceModel:
         self.weights.refresh()
         if self.optimizer_link is not None:
             self.optimizer_link.send_if_dirty(session)
+        self._warn_of_traps()
         return arguments, session
+
+    def _warn_of_traps(self) -> None:
+        """Says what was changed on the host that this call does not see."""
+        edited = self.weights.edited()
+        if edited:
+            self._traps.warn(
+                "edited",
+                "%s was changed on the host after the weights went to the device, which does not "
+                "see it. Call copyWeightsToDevice() after changing parameters or buffers.",
+                edited[0] if len(edited) == 1 else f"{edited[0]} (and {len(edited) - 1} more)",
+            )
+        flags = self._flags.difference() if self._flags is not None else ""
+        if flags:
+            self._traps.warn(
+                "flags",
+                "%s, but this call runs what was compiled. Call destroy() to compile again, or set "
+                "it back before the call.",
+                flags,
+            )
+        values = self.optimizer_link.changed_values() if self.optimizer_link is not None else []
+        if values:
+            self._traps.warn(
+                "values",
+                "The optimizer's %s changed, but the device has the values of the last "
+                "setOptimizer(). Call setOptimizer(optimizer) after every change.",
+                ", ".join(values),
+            )
 
     def _bound(self, bind: Bind) -> Arguments:
         arguments = bind()
@@ -318,6 +349,7 @@ class DeviceModel:
             )
         self._follow_optimizer()
         self.compilation.run(arguments, self._options, make)
+        self._flags = CompiledFlags(self._user_model)
         if not self._is_offline:
             try:
                 self._attach()

@@ -5,6 +5,7 @@ Names that it does not have are those of the user's model, so it keeps few of it
 
 from __future__ import annotations
 
+import copy
 import datetime
 import json
 from functools import partial
@@ -31,6 +32,12 @@ from poptorch_emu.options.optimizer_settings import optimizer_settings
 from poptorch_emu.report.latency import Counters
 from poptorch_emu.runtime.session import Session
 from poptorch_emu.runtime.stream import ResultStream
+
+_NO_PICKLE = (
+    "A wrapped model holds a device: it cannot be pickled, nor copied once it is compiled. Use "
+    "save() and poptorch.load() for all of it, state_dict() for its weights, or copy or pickle the "
+    "module, which is its attribute 'model'."
+)
 
 
 class PoplarExecutor:
@@ -84,11 +91,11 @@ class PoplarExecutor:
         Raises:
             Error: the arguments are not those the model was compiled for, or the device failed.
         """
-        return self._on_device.run(partial(self._args_parser.bind, args, kwargs))
+        return self._on_device.run(partial(self._args_parser, args, kwargs))
 
     def compile(self, *args: Any, **kwargs: Any) -> None:
         """Compiles for these arguments without running (exact)."""
-        self._on_device.compile(partial(self._args_parser.bind, args, kwargs))
+        self._on_device.compile(partial(self._args_parser, args, kwargs))
 
     def compileAndExport(
         self, filename: str | Path, *args: Any, export_model: bool = True, **kwargs: Any
@@ -310,6 +317,27 @@ class PoplarExecutor:
     def __repr__(self) -> str:
         return module_repr(self._user_model)
 
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """Refuses to be pickled.
+
+        Raises:
+            TypeError: always; the message says what to do instead.
+        """
+        raise TypeError(_NO_PICKLE)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> PoplarExecutor:
+        """Returns a wrapper of a copy of the model, as long as nothing is compiled.
+
+        Raises:
+            TypeError: the model is compiled.
+        """
+        if self.isCompiled():
+            raise TypeError(_NO_PICKLE)
+        twin = type(self).__new__(type(self))
+        memo[id(self)] = twin
+        vars(twin).update(copy.deepcopy(vars(self), memo))
+        return twin
+
     @property
     def per_replica_params(self) -> dict[str, Triple]:
         """What `replicaGrouping` was given, by the parameter's name."""
@@ -353,7 +381,7 @@ class PoplarExecutor:
 
     def _stream(self, args: Any, kwargs: Any, max_unread: int) -> ResultStream:
         """Begins a call whose results are read while it runs."""
-        return self._on_device.stream(partial(self._args_parser.bind, args, kwargs), max_unread)
+        return self._on_device.stream(partial(self._args_parser, args, kwargs), max_unread)
 
 
 def give_optimizer_state(executor: PoplarExecutor, state: dict[str, Any]) -> None:
@@ -361,3 +389,16 @@ def give_optimizer_state(executor: PoplarExecutor, state: dict[str, Any]) -> Non
     link = executor._on_device.optimizer_link
     if link is not None:
         link.take_state(state)
+
+
+def optimizer_states(executor: PoplarExecutor) -> dict[str, torch.Tensor]:
+    """Returns the newest state of a training executor's optimiser; none if it never ran."""
+    link = executor._on_device.optimizer_link
+    saved = None if link is None else link.saved_state(executor._session)
+    return {} if saved is None else saved["ipu_state"]
+
+
+def compiled_inputs(executor: PoplarExecutor) -> list[torch.Tensor]:
+    """Returns the tensors of the call for which an executor was compiled."""
+    arguments = executor._on_device.compilation.arguments
+    return [] if arguments is None else arguments.tensors()

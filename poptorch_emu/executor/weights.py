@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import sys
 import weakref
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 import torch
 
 from poptorch_emu.executor import wrapping
 from poptorch_emu.executor.device_hold import DeviceHold
 from poptorch_emu.executor.synced_tensors import Link, Trainer, links_of, memory_of, num_changes
+from poptorch_emu.executor.traps import HostVersions
 from poptorch_emu.executor.turn import Turn, one_at_a_time
 from poptorch_emu.log import logger
 from poptorch_emu.runtime.session import Session
@@ -48,6 +49,7 @@ class Weights:
         self._partners: weakref.WeakSet[Weights] = weakref.WeakSet()
         self._outdated: set[str] = set()
         self._news = _News(model)
+        self._host_versions = HostVersions()
         for other in self._other_trainers():
             self._take_turns_with(other)
 
@@ -74,7 +76,8 @@ class Weights:
     def enter(self, session: Session) -> None:
         """Brings the weights to a device that was just attached."""
         self._meet_trainers()
-        session.upload(self._host_tensors())
+        self._host_versions.forget()
+        self._send(session, self._host_tensors())
         self._tell_partners(session.executable.variables)
 
     def note_run(self) -> None:
@@ -91,7 +94,9 @@ class Weights:
         if self._is_training:
             self.refresh()
         self._is_ahead = False
-        session.download(self._host_tensors())
+        tensors = self._host_tensors()
+        session.download(tensors)
+        self._note_agreement(session, tensors)
         self._tell_partners(session.executable.variables)
 
     def bring_home(self) -> bool:
@@ -113,7 +118,9 @@ class Weights:
         if session is not None:
             self._sync_partners()
             tensors = self._host_tensors()
-            session.upload(tensors if names is None else {name: tensors[name] for name in names})
+            self._send(
+                session, tensors if names is None else {name: tensors[name] for name in names}
+            )
             self._tell_partners(session.executable.variables if names is None else names)
 
     def refresh(self) -> None:
@@ -126,11 +133,23 @@ class Weights:
             if self._outdated:
                 logger.debug("Implicit copyWeightsToDevice()")
                 tensors = self._host_tensors()
-                session.upload({name: tensors[name] for name in self._outdated})
+                self._send(session, {name: tensors[name] for name in self._outdated})
                 self._outdated.clear()
         elif self._news.have_come():
             logger.debug("Implicit copyWeightsToDevice()")
-            session.upload(self._host_tensors())
+            self._send(session, self._host_tensors())
+
+    def edited(self) -> list[str]:
+        """Returns the names of what was changed on the host and not taken to the device."""
+        return [name for name in self._host_versions.edited() if name not in self._outdated]
+
+    def _send(self, session: Session, tensors: Mapping[str, torch.Tensor]) -> None:
+        session.upload(tensors)
+        self._note_agreement(session, tensors)
+
+    def _note_agreement(self, session: Session, tensors: Mapping[str, torch.Tensor]) -> None:
+        known = session.executable.variables
+        self._host_versions.note({n: value for n, value in tensors.items() if n in known})
 
     def note_changed(self, memory: set[int]) -> None:
         """Notes that a partner changed the host's tensors at these places."""

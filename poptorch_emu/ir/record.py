@@ -49,6 +49,7 @@ class NodeRecord:
         is_checkpoint: the user wants its results kept for backward, not computed again.
         recomputed_call: number of the checkpointed call that it is part of, or 0: the user wants
             backward to run the operations of that call again.
+        is_loss: its (first) result is the loss that is differentiated.
     """
 
     place: BlockPlace = BEFORE_FIRST_BLOCK
@@ -58,6 +59,7 @@ class NodeRecord:
     is_anonymous: bool = False
     is_checkpoint: bool = False
     recomputed_call: int = 0
+    is_loss: bool = False
     scope: str = ""
     available_memory_proportion: float | None = None
     attributes: Mapping[str, Mapping[str, Any]] = field(default_factory=dict, compare=False)

@@ -63,6 +63,10 @@ class _Existing(Loader):
         # The import system has put the other name's spec there; `importlib.reload` reads it.
         module.__spec__ = self._own_spec
 
+    def load_module(self, fullname: str | None = None) -> ModuleType:
+        """Returns the module; as of Python's own loaders of files, the name may be left out."""
+        return importlib.import_module(self._target)
+
 
 class _Finder(MetaPathFinder):
     """Finds the modules of ours that the names of a table stand for."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import faulthandler
+import logging
 import os
 import signal
 import sys
@@ -13,7 +14,7 @@ import torch._tensor_str
 from tqdm import tqdm
 
 from poptorch_emu.executor.args_parser import registerGeometricCustomArgParsers
-from poptorch_emu.log import install_excepthook
+from poptorch_emu.log import install_excepthook, logger
 
 _print_any = torch._tensor_str._str_intern
 
@@ -36,7 +37,9 @@ def _show_stacks_of_crashes() -> None:
         return
     if not faulthandler.is_enabled():
         faulthandler.enable(stderr)
-    faulthandler.register(signal.SIGTERM, stderr, chain=True)
+    # Whoever ends a process on purpose wants no stack, unless in search of a fault.
+    if logger.isEnabledFor(logging.DEBUG):
+        faulthandler.register(signal.SIGTERM, stderr, chain=True)
 
 
 def _know_geometric_types() -> None:

@@ -1,4 +1,4 @@
-"""What programs reach for in `poptorch._impl`: taking a training wrapper off for a moment."""
+"""What programs reach for in `poptorch._impl`: wrappers taken off for a moment, and the trace."""
 
 from __future__ import annotations
 
@@ -8,10 +8,16 @@ import torch
 
 from poptorch_emu.executor import wrapping
 from poptorch_emu.executor.synced_tensors import Link
+from poptorch_emu.trace.blocks import is_tracing
 
 _taken_off: weakref.WeakKeyDictionary[torch.nn.Module, tuple[Link, type[torch.nn.Module]]] = (
     weakref.WeakKeyDictionary()
 )
+
+
+def isDispatchTracing() -> bool:
+    """Returns whether `forward` is being traced (exact)."""
+    return is_tracing()
 
 
 def unwrapModelIfNecessary(model: torch.nn.Module) -> None:

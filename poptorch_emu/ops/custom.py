@@ -13,6 +13,7 @@ from poptorch_emu.ir.text import type_text
 from poptorch_emu.ops import custom_operators
 from poptorch_emu.ops.attributes import check_attributes
 from poptorch_emu.ops.custom_operators import CustomOperator
+from poptorch_emu.ops.popart_operators import PopartOperator
 from poptorch_emu.structure import as_list
 from poptorch_emu.trace import blocks
 from poptorch_emu.trace.regions import current
@@ -30,8 +31,10 @@ def custom_op(
 
     It is looked for among those of `poptorch_emu.emulator.register_custom_op`, then among the C++
     operators of PyTorch: `name` in the namespace `domain`, with each dot of it replaced by an
-    underscore, so that name "Cube" and domain "my.ops" stand for `torch.ops.my_ops.Cube`. Inputs
-    are given in order, attributes by keyword.
+    underscore, so that name "Cube" and domain "my.ops" stand for `torch.ops.my_ops.Cube`; then
+    among those of PopART's own operators ("ai.graphcore", "ai.onnx") that mean something in
+    PyTorch, of whose results as many are returned as `example_outputs` has. Inputs are given in
+    order, attributes by keyword.
 
     Gradients: a Python operator has those of its own operations, or those of the function
     registered with it. A C++ operator has those of its own autograd kernel; without one, the
@@ -59,6 +62,8 @@ def custom_op(
         attributes_lists.append(given)
     operator = custom_operators.find(name, domain, domain_version)
     results = as_list(_apply(operator, list(inputs), given))
+    if isinstance(operator.forward, PopartOperator):
+        results = [_as_example(r, e) for r, e in zip(results, example_outputs, strict=False)]
     found, expected = type_text(results), type_text(list(example_outputs))
     if found != expected:
         raise compiler_error(
@@ -66,6 +71,12 @@ def custom_op(
             f"are {expected}. Both must have the same number of tensors, shapes and types."
         )
     return results
+
+
+def _as_example(result: torch.Tensor, example: torch.Tensor) -> torch.Tensor:
+    """Gives integers the type the user expects: PopART's are int32, PyTorch's often int64."""
+    is_integer = result.dtype is torch.int64 and example.dtype is torch.int32
+    return result.int() if is_integer else result
 
 
 def _apply(operator: CustomOperator, inputs: list[torch.Tensor], attributes: dict[str, Any]) -> Any:

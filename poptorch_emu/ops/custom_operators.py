@@ -1,4 +1,4 @@
-"""Which operator stands for a name and domain: the registry, and PyTorch's own one."""
+"""Which operator stands for a name and domain: the registry, PyTorch's own, PopART's table."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from poptorch_emu.errors import compiler_error
+from poptorch_emu.ops.popart_operators import popart_operator
 
 Function = Callable[..., Any]
 
@@ -62,7 +63,11 @@ def find(name: str, domain: str, version: int) -> CustomOperator:
     Raises:
         Error: there is none; the text says how to register one.
     """
-    operator = _registered.get((domain, name, version)) or _from_library(name, domain)
+    operator = (
+        _registered.get((domain, name, version))
+        or _from_library(name, domain)
+        or _from_popart(name, domain)
+    )
     if operator is None:
         known = sorted(f"{d!r}: {n!r} version {v}" for d, n, v in _registered)
         raise compiler_error(
@@ -73,6 +78,11 @@ def find(name: str, domain: str, version: int) -> CustomOperator:
             f"{_namespace(domain)}::{name} with torch.ops.load_library(path)."
         )
     return operator
+
+
+def _from_popart(name: str, domain: str) -> CustomOperator | None:
+    operator = popart_operator(name, domain)
+    return CustomOperator(name, operator) if operator is not None else None
 
 
 def _from_library(name: str, domain: str) -> CustomOperator | None:

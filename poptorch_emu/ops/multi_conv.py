@@ -106,7 +106,13 @@ class MultiConv:
         if self in _open:
             _open.remove(self)
             if kind is None:
-                self._check_lists(_num_convolutions() - self._first)
+                num_convolutions = _num_convolutions() - self._first
+                if num_convolutions == 0:
+                    raise compiler_error(
+                        "There is no convolution within this poptorch.MultiConv: it groups those "
+                        "that run in its `with` statement. Put some there, or leave it out."
+                    )
+                self._check_lists(num_convolutions)
 
     def _listed(self, name: str, value: Any) -> list[Any]:
         """Returns the values as a list and notes how many a list has; `None` means none given."""

@@ -37,12 +37,12 @@ def ipu_print_tensor(
         print_gradient: in training, also print the gradient, as "<title>_gradient".
         summarise_threshold: with more elements than this only the ends of long axes are shown.
         edge_items: how many elements at each end.
-        max_line_width: in characters; rows are broken there.
-        digits: after the point, in fixed and scientific form.
+        max_line_width: in characters; rows are broken there and go on two blanks further in.
+        digits: significant ones, of the largest number in fixed form.
         float_format: "auto", "fixed", "scientific" or "none" (six significant digits).
-        separator: between elements.
-        open_bracket: before each row.
-        close_bracket: after each row.
+        separator: between the elements of a row, which is on a line of its own.
+        open_bracket: before each row; of further axes on a line of its own.
+        close_bracket: after each row, likewise.
 
     Raises:
         Error: the argument is not a tensor.

@@ -8,7 +8,7 @@ import torch
 
 from poptorch_emu.errors import Error, compiler_error, make_error
 from poptorch_emu.trace import blocks
-from poptorch_emu.trace.dynamic_slices import check_size, check_step, positions
+from poptorch_emu.trace.dynamic_slices import check_extent, check_size, check_step, positions
 
 
 def dynamic_slice(
@@ -56,7 +56,7 @@ def dynamic_update(
         src: as many axes and the type of `input`; `size` long in axis `dim`.
         dim: which axis.
         start: integer tensor of one element.
-        size: number of positions; a factor of the axis.
+        size: number of positions; unlike that of a slice it need not be a factor of the axis.
 
     Raises:
         Error: an argument has the wrong type, or the update does not fit the axis.
@@ -75,7 +75,7 @@ def dynamic_update(
             f"input and src tensor must have same dtype. ({input.dtype} vs {src.dtype})"
         )
     length = input.size(dim)
-    check_size(size, length)
+    check_extent(size, length)
     if not blocks.is_tracing():
         first = _as_integer(start)
         return torch.slice_scatter(input, src, dim, first, first + size)

@@ -11,6 +11,9 @@ from poptorch_emu.optim.kind import optimizer_kind
 
 _STRUCTURE = {"defaults", "state", "param_groups", "variable_attrs"}
 _BOOKKEEPING = {"ipu_state_is_dirty", "host_state_is_dirty", "_state_dict", "state_dict"}
+# What PyTorch's schedulers of the learning rate leave on an optimiser and in its groups.
+_OF_SCHEDULERS = {"step", "_opt_called"}
+_OF_SCHEDULERS_IN_GROUPS = {"initial_lr", "max_lr", "min_lr", "base_momentum", "max_momentum"}
 
 
 class AttributeTracker:
@@ -26,7 +29,8 @@ class AttributeTracker:
         self._level = logging.DEBUG if is_relaxed else logging.WARNING
         self._defaults = set(optimizer.defaults)
         self._groups = {name for group in optimizer.param_groups for name in group}
-        self._object = set(vars(optimizer)) | _STRUCTURE | _BOOKKEEPING
+        self._groups |= _OF_SCHEDULERS_IN_GROUPS
+        self._object = set(vars(optimizer)) | _STRUCTURE | _BOOKKEEPING | _OF_SCHEDULERS
         self._reported: set[str] = set()
 
     def check(self, optimizer: torch.optim.Optimizer) -> None:

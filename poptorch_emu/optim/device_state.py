@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import weakref
 from collections.abc import Mapping
 from typing import Any, Protocol
 
@@ -14,6 +15,7 @@ from poptorch_emu.optim.attributes import AttributeTracker
 from poptorch_emu.optim.automatic_loss_scale import loss_scale_rule
 from poptorch_emu.optim.compatible import check_compatible
 from poptorch_emu.optim.convert import check_reduction, needs_running_mean, optimizer_config
+from poptorch_emu.optim.host_changes import SentValues, count_as_step, warn_of_steps
 from poptorch_emu.optim.kind import optimizer_kind, warn_of_subclass
 from poptorch_emu.optim.optimizer_base import Optimizer, cache_device_state
 from poptorch_emu.optim.parameter_tensors import parameter_tensors
@@ -60,6 +62,7 @@ class OptimizerLink:
         self._config: OptimizerConfig | None = None
         self._states: dict[str, torch.Tensor] | None = None
         self._session: DeviceSession | None = None
+        self._sent = SentValues()
         with contextlib.suppress(Error):  # What the device refuses is said at compilation.
             self._convert(optimizer)
         warn_of_subclass(optimizer)
@@ -90,7 +93,7 @@ class OptimizerLink:
         self._send_states(session)
 
     def send_if_dirty(self, session: DeviceSession) -> None:
-        """Sends what `load_state_dict` brought since the last call, and notes that a call follows.
+        """Sends what `load_state_dict` brought since the last call, and notes that a step follows.
 
         Values changed otherwise wait for `setOptimizer`.
         """
@@ -100,6 +103,11 @@ class OptimizerLink:
                 self.replace(optimizer, session)
             optimizer.ipu_state_is_dirty = True
         self._session = session
+        count_as_step(optimizer)
+
+    def changed_values(self) -> list[str]:
+        """Returns the names of values that the device has not been told of."""
+        return self._sent.changed(self._optimizer)
 
     def receive(self, session: DeviceSession) -> None:
         """Brings the state back before the host overwrites or releases the device."""
@@ -160,6 +168,7 @@ class OptimizerLink:
         elif self._config is None:
             self._states = None
         vars(self._optimizer).pop("state_dict", None)
+        self._stop_warning()
         self._optimizer = optimizer
         self._instrument(optimizer)
         if isinstance(optimizer, Optimizer):
@@ -170,6 +179,7 @@ class OptimizerLink:
         assert self._config is not None, "a device is attached after a compilation"
         self._session = session
         session.set_hyper_parameters(self._config)
+        self._sent.note(self._optimizer)
 
     def _send_states(self, session: DeviceSession) -> None:
         optimizer = self._optimizer
@@ -219,6 +229,8 @@ class OptimizerLink:
 
     def _instrument(self, optimizer: torch.optim.Optimizer) -> None:
         """Makes `state_dict()` of one of our optimisers show the state of the device."""
+        itself = weakref.ref(self)  # The optimiser outlives its executors.
+        self._stop_warning = warn_of_steps(optimizer, lambda: _has_session(itself()))
         if not isinstance(optimizer, Optimizer):
             return
 
@@ -236,6 +248,10 @@ class OptimizerLink:
         if isinstance(self._optimizer, Optimizer):
             shown = {n: state for n, state in self._states.items() if n not in KEPT_VARIABLES}
             cache_device_state(self._optimizer, shown, self._tensors())
+
+
+def _has_session(link: OptimizerLink | None) -> bool:
+    return link is not None and link._session is not None
 
 
 def _own_parameters(optimizer: torch.optim.Optimizer) -> dict[str, torch.nn.Parameter]:

@@ -81,7 +81,18 @@ class Freezable:
             )
 
 
-class OptionsDict(Freezable):
+class _WithOldNames(type):
+    """The class of classes that answer to names of an older release, without listing them."""
+
+    _old_names: Mapping[str, str]
+
+    def __getattr__(cls, name: str) -> Any:
+        if name in cls._old_names:
+            return getattr(cls, cls._old_names[name])
+        raise AttributeError(f"type object {cls.__name__!r} has no attribute {name!r}")
+
+
+class OptionsDict(Freezable, metaclass=_WithOldNames):
     """Named values that are read, and set with a check of their type, as attributes (exact).
 
     A subclass creates its private attributes *before* it calls this constructor; afterwards no
@@ -89,6 +100,7 @@ class OptionsDict(Freezable):
     """
 
     _values: dict[str, Any]
+    _chosen: set[str]
 
     # Name in an older release -> attribute that does its work.
     _old_names: ClassVar[Mapping[str, str]] = {}
@@ -97,6 +109,7 @@ class OptionsDict(Freezable):
         """Starts with `default_values`, whose types are the types allowed from now on."""
         self.__dict__["_is_frozen"] = False
         self.__dict__["_values"] = default_values
+        self.__dict__["_chosen"] = set()
 
     def set(self, **values: Any) -> None:
         """Sets existing options (exact).
@@ -118,6 +131,7 @@ class OptionsDict(Freezable):
                 f"{value!r} cannot replace {self._values[name]!r}.",
             )
             self._values[name] = value
+            self._chosen.add(name)
 
     def createOrSet(self, **values: Any) -> None:
         """Sets options (exact); those that do not exist yet are created, whatever their type."""
@@ -131,6 +145,10 @@ class OptionsDict(Freezable):
     def exists(self, key: str) -> bool:
         """Returns whether there is an option `key` (exact)."""
         return key in self._values
+
+    def _is_chosen(self, key: str) -> bool:
+        """Returns whether somebody set the option `key`, even if to its default."""
+        return key in self._chosen
 
     def deleteIfExists(self, key: str) -> None:
         """Removes the option `key` where there is one (exact)."""
@@ -179,7 +197,7 @@ class OptionsDict(Freezable):
 
     def __repr__(self) -> str:
         """Returns the class, the values, then the private attributes."""
-        hidden = ("_values", "_is_frozen")
+        hidden = ("_values", "_chosen", "_is_frozen")
         private = {name: value for name, value in self.__dict__.items() if name not in hidden}
         return format_fields(type(self).__name__, {**self._values, **private})
 

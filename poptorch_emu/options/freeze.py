@@ -24,6 +24,7 @@ from poptorch_emu.options.popart import validate_options
 from poptorch_emu.options.strategies import strategy_config
 from poptorch_emu.options.target import ipu_version_of, target_of
 from poptorch_emu.options.tensor_locations import location_config
+from poptorch_emu.trace import strict
 
 # Source: PopART's default for `minElementsForReplicatedTensorSharding`.
 _MIN_ELEMENTS_FOR_SHARDING = 8192
@@ -62,7 +63,7 @@ def freeze(
         output_return_period=options.output_return_period,
         reduction_type=training.accumulation_and_replication_reduction_type,
         is_running_mean=_is_running_mean(options),
-        broadcast_buffers=options.broadcast_buffers,
+        broadcast_buffers=_broadcast_buffers(options),
         weight_groups=weight_groups,
         sharding=_sharding(options),
         target=target,
@@ -88,6 +89,12 @@ def freeze(
         names_modules=options._module_namescope_enabled,
         cast_rules=options.Precision._cast_rules(),
     )
+
+
+def _broadcast_buffers(options: Options) -> bool | None:
+    """Returns what the user said; in strict mode the default counts as said."""
+    is_said = options._is_chosen("broadcast_buffers") or strict.raises_errors()
+    return options.broadcast_buffers if is_said else None
 
 
 def _sharding(options: Options) -> ShardingConfig:

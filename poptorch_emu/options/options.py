@@ -167,7 +167,11 @@ class Options(ReportingOptions):
         return self
 
     def broadcastBuffers(self, broadcast_buffers: bool = True) -> Options:
-        """Says whether replicas agree on buffers; writing them needs `False` (exact)."""
+        """Says whether replicas agree on buffers (exact).
+
+        Where nobody says so, a model that writes buffers gets a warning and runs as with `False`;
+        with `True` it is refused, as PopTorch does in both cases.
+        """
         self.set(broadcast_buffers=broadcast_buffers)
         return self
 
@@ -200,6 +204,7 @@ class Options(ReportingOptions):
     def _anchor_mode(
         self, anchor_mode: OutputMode, anchor_return_period: int | None = None
     ) -> Options:
+        """Sets which outputs of a step reach the host, by the name of release 2 (exact)."""
         return self.outputMode(anchor_mode, anchor_return_period)
 
     def defaultOutputMode(self) -> bool:
@@ -263,8 +268,17 @@ class Options(ReportingOptions):
         return self
 
     def randomSeed(self, random_seed: int) -> Options:
-        """Seeds the device's generator, and at once PyTorch's own on the host (exact)."""
+        """Seeds the device's generator, and at once PyTorch's own on the host (exact).
+
+        Raises:
+            ValueError: the seed has more than 64 bits.
+        """
         require_type(random_seed, int, "random_seed")
+        if not -(2**63) <= random_seed < 2**64:
+            raise ValueError(
+                f"random_seed is {random_seed}, but must be an integer of 64 bits: at least -2**63 "
+                "and less than 2**64."
+            )
         self.createOrSet(random_seed=random_seed)
         torch.manual_seed(random_seed)
         return self

@@ -72,11 +72,13 @@ class _PrecisionOptions(OptionsDict):
         return self
 
     def _set_autocast_enabled(self, autocast_enabled: bool) -> _PrecisionOptions:
+        """Turns `poptorch.autocast` on or off for a model (exact)."""
         require_type(autocast_enabled, bool, "autocast_enabled")
         self._autocast_enabled = autocast_enabled
         return self
 
     def _set_autocast_policy(self, autocast_policy: Policy) -> _PrecisionOptions:
+        """Says which operations take which type in a region of `poptorch.autocast` (exact)."""
         require_type(autocast_policy, Policy, "autocast_policy")
         self._autocast_policy = autocast_policy
         return self

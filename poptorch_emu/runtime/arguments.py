@@ -16,6 +16,7 @@ import torch
 
 from poptorch_emu.errors import Error, make_error
 from poptorch_emu.structure import find_parser, flatten_tensors, rebuild
+from poptorch_emu.trace.module_state import fault_of
 
 _EMPTY = inspect.Parameter.empty
 
@@ -37,12 +38,15 @@ class Arguments:
         """Returns whether there is a dict among the values, however deep."""
         return any(_has_dict(value) for value in (*self.positional, *self.named.values()))
 
+    def items(self) -> list[tuple[str, Any]]:
+        """Returns each argument with its name."""
+        return [*zip(self.names, self.positional, strict=True), *self.named.items()]
+
     def describe(self) -> str:
         """Returns each argument that holds tensors with their types and shapes."""
-        values = [*zip(self.names, self.positional, strict=True), *self.named.items()]
         shown = [
             f"{name}: " + ", ".join(f"{tensor.dtype}{list(tensor.shape)}" for tensor in tensors)
-            for name, value in values
+            for name, value in self.items()
             if (tensors := flatten_tensors(value))
         ]
         return "; ".join(shown) or "no tensors"
@@ -60,6 +64,11 @@ class Arguments:
 class Signature:
     """The parameters of a model's `forward`, taken before the model is wrapped."""
 
+    _ordinary: Sequence[inspect.Parameter]
+    _keyword_only: Sequence[inspect.Parameter]
+    _rest: str | None
+    _keywords: str | None
+
     def __init__(self, forward: Callable[..., Any]) -> None:
         parameters = inspect.signature(forward).parameters.values()
         kinds = inspect.Parameter
@@ -75,7 +84,7 @@ class Signature:
 
         Raises:
             AssertionError: too many arguments, an unknown name, or one given twice.
-            Error: a mandatory one is missing.
+            Error: a mandatory one is missing, or one has no values that a device could take.
         """
         self._check(args, kwargs)
         kwargs = dict(kwargs)
@@ -94,7 +103,9 @@ class Signature:
         named = {p.name: _take(p, kwargs) for p in self._keyword_only}
         if self._keywords:
             named.update(kwargs)
-        return Arguments(tuple(names), (*values, *rest), named)
+        arguments = Arguments(tuple(names), (*values, *rest), named)
+        _check_values(arguments)
+        return arguments
 
     def _check(self, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
         known = [p.name for p in (*self._ordinary, *self._keyword_only)]
@@ -108,6 +119,14 @@ class Signature:
         assert len(args) <= len(self._ordinary) or self._rest is not None, (
             f"Too many arguments provided: expected {known} ({len(known)}) but got {len(args)}"
         )
+
+
+def _check_values(arguments: Arguments) -> None:
+    for name, value in arguments.items():
+        for tensor in flatten_tensors(value):
+            fault = fault_of(tensor)
+            if fault:
+                raise make_error(f"Invalid input tensor: {name} {fault}")
 
 
 def _has_dict(value: Any) -> bool:

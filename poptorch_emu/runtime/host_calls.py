@@ -31,10 +31,15 @@ class HostCalls:
 
     @contextmanager
     def explaining(self) -> Iterator[None]:
-        """Makes what a host function raised the cause of the engine's error."""
+        """Makes what a host function raised the cause of the engine's error.
+
+        What is no ordinary exception (Ctrl-C, an exit) passes as it is.
+        """
         try:
             yield
         except Error as error:
+            if self._failure is not None and not isinstance(self._failure, Exception):
+                raise self._failure from None
             raise error from self._failure
         finally:
             self._failure = None

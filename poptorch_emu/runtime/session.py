@@ -129,7 +129,7 @@ class Session:
     def set_seed(self, seed: int | None) -> None:
         """Starts the random numbers again; without a seed, at a place nobody can foresee."""
         chosen = int.from_bytes(os.urandom(7), "little") if seed is None else seed
-        self._executor.set_seed(chosen)
+        self._executor.set_seed((chosen + 2**63) % 2**64 - 2**63)  # The engine's has a sign.
 
     @property
     def rng_state(self) -> list[int]:
@@ -191,6 +191,11 @@ class Session:
         with self._host_calls.explaining(), in_own_types():
             results = self._executor.run(on_device, executable.num_windows)
         num_own = executable.num_outputs + len(executable.written_inputs)
+        if len(results) != num_own + len(executable.anchors):  # Only a forged file can say so.
+            raise make_error(
+                f"The program has {len(results)} results, and {num_own + len(executable.anchors)} "
+                "were expected: it is not the model's. Compile the model again."
+            )
         changed = results[executable.num_outputs : num_own]
         self.anchored.update(zip(executable.anchors, results[num_own:], strict=True))
         if self._synthetic is None:

@@ -39,12 +39,21 @@ def check_step(step: int) -> None:
         raise compiler_error(f"Slicing step must be at least 1, not {step}.")
 
 
-def check_size(size: int, length: int) -> None:
-    """Raises unless a slice of `size` positions fits an axis of `length`."""
+def check_extent(size: int, length: int) -> None:
+    """Raises unless an axis of `length` has `size` positions."""
     if size == 0:
         raise compiler_error("The start and end of a slice must be different.")
     if size < 0:
         raise compiler_error(f"Taking a slice of size {size}, with the end less than the start.")
+    if size > length:
+        raise compiler_error(
+            f"The size of the slice ({size}) is larger than the slicing dimension ({length})."
+        )
+
+
+def check_size(size: int, length: int) -> None:
+    """Raises unless a slice of `size` positions fits an axis of `length` several times."""
+    check_extent(min(size, length), length)
     if length % size != 0:
         raise compiler_error(
             f"The size of the slice ({size}) must be a factor of the slicing dimension ({length})."

@@ -8,6 +8,8 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils._mode_utils import no_dispatch
 
+_make_subclass = torch.Tensor._make_subclass  # Without what a trace puts in its place.
+
 
 class FakeMaker:
     """Remembers what all fake tensors of one mode have in common."""
@@ -24,7 +26,7 @@ class FakeMaker:
             with no_dispatch():
                 first = FakeTensor(mode, torch.empty(0, device="meta"), self.device)
             self._mode, self._state = mode, dict(first.__dict__)
-        fake = torch.Tensor._make_subclass(
+        fake: FakeTensor = _make_subclass(
             FakeTensor,
             like,
             like.requires_grad,

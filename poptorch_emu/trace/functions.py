@@ -16,6 +16,7 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import _disable_current_modes
 
 from poptorch_emu.log import logger
+from poptorch_emu.trace import library_operators
 from poptorch_emu.trace.autocast import Autocast
 from poptorch_emu.trace.loss_functions import LOSS_FUNCTIONS, call_loss
 from poptorch_emu.trace.recorder import IPU
@@ -68,22 +69,32 @@ class FunctionMode(TorchFunctionMode):
         kwargs = dict(kwargs or {})
         if self._autocast is not None:
             args, kwargs = self._autocast.cast(func, args, kwargs)
-        if _makes_tensor(func, args) and kwargs.get("device") is None:
+        if _makes_tensor(func, args, kwargs) and kwargs.get("device") is None:
             logger.warning("No device set in torch.%s(): forcing to IPU", func.__name__)
             kwargs["device"] = IPU
         if func is torch.tensor and _is_for_ipu(kwargs.get("device")):
             return _constant(*args, **kwargs)
         if func in LOSS_FUNCTIONS:
             return call_loss(func, args, kwargs)
+        if library_operators.takes(func, args, kwargs):
+            return library_operators.call(func, args, kwargs)
         return STATIC_FORMS.get(func, func)(*args, **kwargs)
 
 
-def _makes_tensor(func: Callable[..., Any], args: tuple[Any, ...]) -> bool:
-    """Returns whether `func` is a factory whose result would be on the CPU."""
+def _makes_tensor(
+    func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> bool:
+    """Returns whether `func` is a factory whose result would be on the CPU.
+
+    With `out` it makes none, and with means or deviations that are tensors none of its own device.
+    """
+    given = [value for value in (*args, *kwargs.values()) if isinstance(value, torch.Tensor)]
+    if kwargs.get("out") is not None:
+        return False
     if func in _LIKE:
-        return not any(isinstance(a, torch.Tensor) and a.device.type == "ipu" for a in args)
+        return not any(value.device.type == "ipu" for value in given)
     if func is torch.normal:
-        return not any(isinstance(a, torch.Tensor) for a in args)
+        return not given
     return func in _FACTORIES
 
 

@@ -1,7 +1,8 @@
 """Values that a trace can tell although the model does not run yet: those made of constants only.
 
-`torch.arange(4)[2].item()` is such a value; anything that depends on an input, a floating-point
-buffer, a parameter, random numbers or a tensor that is changed in place is not.
+`torch.arange(4)[2].item()` is such a value, and what is changed in place by such values alone;
+anything that depends on an input, a floating-point buffer, a parameter or random numbers is not. Of
+an input only the shape counts where nothing else is read (`zeros_like`).
 """
 
 from __future__ import annotations
@@ -16,23 +17,66 @@ from poptorch_emu.ir.evaluate import evaluate
 from poptorch_emu.ir.graph import Graph, SourceKind, source_of
 from poptorch_emu.ir.mutation import is_mutating
 
+aten = torch.ops.aten
+
+# What reads the shape of a tensor, and no value.
+_OF_A_SHAPE = frozenset(
+    {
+        aten.full_like.default,
+        aten.new_full.default,
+        aten.new_ones.default,
+        aten.new_zeros.default,
+        aten.ones_like.default,
+        aten.zeros_like.default,
+    }
+)
+
 
 def known_value(graph: Graph, node: fx.Node) -> torch.Tensor | None:
     """Returns the value of `node` in the graph as recorded so far, or `None` if it is not known."""
-    needed = ancestors(node)
-    if any(_is_unknown(each) for each in needed) or _is_written(graph, needed):
+    needed = _sources_of_value(graph, node)
+    if any(_is_unknown(each) for each in needed):
         return None
     values: dict[fx.Node, Any] = {}
     with _disable_current_modes(), torch.no_grad():
         for each in graph.fx.nodes:
             if each not in needed:
                 continue
-            is_constant = each.op == "placeholder"
-            values[each] = (
-                graph.constants[source_of(each).name] if is_constant else evaluate(each, values)
-            )
+            if each.op == "placeholder":  # A copy: it may be changed in place.
+                values[each] = graph.constants[source_of(each).name].clone()
+                continue
+            if each.target in _OF_A_SHAPE:
+                like = each.all_input_nodes[0]
+                form = like.meta["val"]
+                values.setdefault(like, torch.empty(form.shape, dtype=form.dtype))
+            values[each] = evaluate(each, values)
     result: torch.Tensor = values[node]
     return result
+
+
+def _sources_of_value(graph: Graph, node: fx.Node) -> set[fx.Node]:
+    """Returns `node`, what its value depends on, and what changes any of that in place."""
+    needed = _read_by(node)
+    writers = [each for each in graph.operations if is_mutating(each)]
+    reached = {each: _read_by(each) for each in writers}
+    while True:
+        touching = [each for each in writers if not needed.isdisjoint(reached[each])]
+        writers = [each for each in writers if each not in touching]
+        if not touching:
+            return needed
+        needed.update(*(reached[each] for each in touching))
+
+
+def _read_by(node: fx.Node) -> set[fx.Node]:
+    """Returns `node` and what its value depends on, shapes left out."""
+    found, pending = {node}, [node]
+    while pending:
+        each = pending.pop()
+        producers = [] if each.target in _OF_A_SHAPE else each.all_input_nodes
+        new = [producer for producer in producers if producer not in found]
+        found.update(new)
+        pending += new
+    return found
 
 
 def ancestors(node: fx.Node) -> set[fx.Node]:
@@ -51,12 +95,3 @@ def _is_unknown(node: fx.Node) -> bool:
     if node.op == "placeholder":
         return source_of(node).kind is not SourceKind.CONSTANT
     return torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ())
-
-
-def _is_written(graph: Graph, nodes: set[fx.Node]) -> bool:
-    """Returns whether an operation changes one of `nodes`, or what shares memory with it."""
-    return any(
-        node in nodes or not nodes.isdisjoint(ancestors(node))
-        for node in graph.operations
-        if is_mutating(node)
-    )

@@ -6,16 +6,18 @@ last one that depends on all others is the loss; the others are plain reductions
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import torch
 from torch import fx
 
 from poptorch_emu.errors import compiler_error
+from poptorch_emu.ir.graph import operation_of, record_of
 from poptorch_emu.log import logger
 from poptorch_emu.trace.known_values import ancestors
 
-_marks: list[torch.Tensor] | None = None
+_marks: list[tuple[torch.Tensor, str]] | None = None
 
 
 def start_marks() -> None:
@@ -24,17 +26,30 @@ def start_marks() -> None:
     _marks = []
 
 
-def mark(value: torch.Tensor) -> None:
-    """Notes that `value` is a loss; outside a trace, does nothing."""
+def mark(value: torch.Tensor, name: str) -> None:
+    """Notes that `value` is what the function `name` computed as a loss; does nothing outside."""
     if _marks is not None:
-        _marks.append(value)
+        _marks.append((value, name))
 
 
-def take_marks() -> list[torch.Tensor]:
-    """Ends the collection and returns the losses in the order they were computed."""
+def take_marks() -> list[tuple[torch.Tensor, str]]:
+    """Ends the collection; returns the losses in the order they were computed, with their names."""
     global _marks
     marks, _marks = _marks or [], None
     return marks
+
+
+def take_losses(
+    find: Callable[[torch.Tensor], fx.Node | None],
+) -> list[tuple[torch.Tensor, fx.Node]]:
+    """Returns the losses for which `find` knows a node, which gets the loss's name."""
+    losses = []
+    for value, name in take_marks():
+        node = find(value)
+        if node is not None:
+            node.meta["loss"] = name
+            losses.append((value, node))
+    return losses
 
 
 def final_loss(nodes: Sequence[fx.Node]) -> int:
@@ -64,6 +79,12 @@ def final_loss(nodes: Sequence[fx.Node]) -> int:
     return last
 
 
+def note(node: fx.Node) -> None:
+    """Says of the operation behind `node`, in its record, that it computes the loss."""
+    operation = operation_of(node)
+    operation.meta["record"] = replace(record_of(operation), is_loss=True)
+
+
 def warn_of_lost_operations(node: fx.Node) -> None:
     """Says so if forward goes on with the loss: what follows has no part in the gradients."""
     users = [user for user in node.users if user.target is not torch.ops.aten.detach.default]
@@ -72,7 +93,7 @@ def warn_of_lost_operations(node: fx.Node) -> None:
             "The loss that drives back-propagation is %s at %s; what forward computes from it "
             "afterwards (%s) has no part in the gradients. Wrap the value to minimise in "
             "poptorch.identity_loss if it should have.",
-            node.name,
+            node.meta.get("loss", node.name),
             node.meta["record"].source or "an unknown line",
             ", ".join(user.name for user in users),
         )

@@ -1,7 +1,7 @@
 """The built-in loss functions: which ones mark their result as a loss, and where they differ.
 
-Each is called in place of PyTorch's while `forward` is traced. What PopTorch refuses is refused
-here, and where it takes only a part of a loss for the loss, only that part is marked.
+Each is called in place of PyTorch's while `forward` is traced. The whole of what it computes is the
+loss, with class weights and smoothed labels too, which PopTorch refuses and trains in part.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def call_loss(func: LossFunction, args: tuple[Any, ...], kwargs: Mapping[str, An
     special = _SPECIAL.get(func)
     if special is not None:
         return special(_bound(func, args, kwargs))
-    return _marked(func(*args, **kwargs))
+    return _marked(func(*args, **kwargs), func)
 
 
 def _bound(
@@ -39,48 +39,22 @@ def _bound(
     return bound
 
 
-def _marked(value: torch.Tensor) -> torch.Tensor:
-    loss.mark(value)
+def _marked(value: torch.Tensor, func: LossFunction) -> torch.Tensor:
+    loss.mark(value, func.__name__)
     return value
 
 
 def _nll_loss(call: inspect.BoundArguments) -> torch.Tensor:
-    _refuse_class_weights(call)
     value = F.nll_loss(*call.args, **call.kwargs)
-    return _marked(_zero_without_targets(value, call.arguments))
+    return _marked(_zero_without_targets(value, call.arguments), F.nll_loss)
 
 
 def _cross_entropy(call: inspect.BoundArguments) -> torch.Tensor:
-    _refuse_class_weights(call)
-    arguments = call.arguments
-    if arguments["target"].is_floating_point():
-        # Probabilities are no case of nll_loss, where PopTorch has its mark.
-        return F.cross_entropy(*call.args, **call.kwargs)
-    smoothing = arguments["label_smoothing"]
-    if smoothing > 0:
-        return _smoothed(arguments, smoothing)
     value = F.cross_entropy(*call.args, **call.kwargs)
-    return _marked(_zero_without_targets(value, arguments))
-
-
-def _smoothed(arguments: Mapping[str, Any], smoothing: float) -> torch.Tensor:
-    """Returns cross entropy with smoothed labels (Szegedy et al., arXiv 1512.00567, section 7).
-
-    The part that belongs to the labels is marked, the part of the uniform distribution is not.
-    """
-    target, ignored = arguments["target"], arguments["ignore_index"]
-    classes = 1 if arguments["input"].dim() > 1 else 0
-    log_p = F.log_softmax(arguments["input"], classes)
-    reduction = arguments["reduction"]
-    of_labels = F.nll_loss(log_p, target, ignore_index=ignored, reduction=reduction)
-    of_labels = _marked(_zero_without_targets(of_labels, arguments))
-    is_kept = target != ignored
-    uniform = (-log_p.mean(classes)).masked_fill(~is_kept, 0.0)
-    if reduction == "mean":
-        uniform = uniform.sum() / is_kept.sum().clamp(min=1)
-    elif reduction == "sum":
-        uniform = uniform.sum()
-    return of_labels * (1.0 - smoothing) + uniform * smoothing
+    if call.arguments["target"].is_floating_point():
+        # Probabilities are no case of nll_loss, where PopTorch has its mark.
+        return value
+    return _marked(_zero_without_targets(value, call.arguments), F.cross_entropy)
 
 
 def _zero_without_targets(value: torch.Tensor, arguments: Mapping[str, Any]) -> torch.Tensor:
@@ -89,15 +63,6 @@ def _zero_without_targets(value: torch.Tensor, arguments: Mapping[str, Any]) -> 
         return value
     has_target = (arguments["target"] != arguments["ignore_index"]).any()
     return torch.where(has_target, value, 0.0)
-
-
-def _refuse_class_weights(call: inspect.BoundArguments) -> None:
-    if call.arguments["weight"] is not None:
-        raise compiler_error(
-            'Parameter "weight" is unsupported for aten::nll_loss_nd. Take the loss with '
-            'reduction="none", multiply it by weight[target], and wrap the reduced result in '
-            "poptorch.identity_loss."
-        )
 
 
 def _ctc_loss(call: inspect.BoundArguments) -> torch.Tensor:
@@ -112,7 +77,7 @@ def _ctc_loss(call: inspect.BoundArguments) -> torch.Tensor:
             f"{list(arguments['targets'].shape)}. Stack the targets with "
             "torch.nn.utils.rnn.pad_sequence(..., batch_first=True)."
         )
-    return _marked(F.ctc_loss(*call.args, **call.kwargs))
+    return _marked(F.ctc_loss(*call.args, **call.kwargs), F.ctc_loss)
 
 
 _SPECIAL: dict[LossFunction, Callable[[inspect.BoundArguments], torch.Tensor]] = {

@@ -30,11 +30,25 @@ class HostTensor:
     is_parameter: bool
 
 
+def fault_of(tensor: torch.Tensor) -> str:
+    """Returns why the values of a tensor cannot be copied to a device, with the way out, or ""."""
+    if tensor.is_nested:
+        return "is a nested tensor. Pass a padded one: tensor.to_padded_tensor(0.0)."
+    if tensor.layout is not torch.strided:
+        return f"has the layout {tensor.layout}, but the device has dense tensors only: to_dense()."
+    if tensor.device.type == "meta":
+        return "is on the meta device: it has a shape and no values. Make it on the CPU."
+    if tensor.device.type not in ("cpu", "ipu"):
+        return f"is on {tensor.device}. Move it to the CPU first: tensor.cpu()."
+    return ""
+
+
 def check_initialised(model: torch.nn.Module) -> None:
     """Checks that the host has values of all parameters and buffers.
 
     Raises:
-        Error: a lazy module waits for its first input, or the user moved the model.
+        Error: a lazy module waits for its first input, the user moved the model, or a tensor is
+            not a dense one on the CPU.
     """
     for name, module, kind, key in _slots(model):
         value = getattr(module, kind)[key]
@@ -47,6 +61,8 @@ def check_initialised(model: torch.nn.Module) -> None:
                 f"{name} is not initialised yet: a lazy module learns the shape of its parameters "
                 "from its first input. Call the model once on the CPU before it is wrapped."
             )
+        if fault := fault_of(value):
+            raise make_error(f"Invalid model: {name} {fault}")
 
 
 def host_tensors(model: torch.nn.Module) -> list[HostTensor]:

@@ -36,7 +36,18 @@ UNSUPPORTED = {
     torch.qint8: ("QInt8", "Char"),
     torch.qint32: ("QInt32", "Int"),
     torch.quint8: ("QUInt8", "Byte"),
+    torch.uint16: ("UInt16", "Int"),
+    torch.uint32: ("UInt32", "Int"),
+    torch.uint64: ("UInt64", "Int"),
 }
+_ON_IPU = {
+    **{dtype: dtype for dtype in (torch.float32, torch.float16, torch.bool, torch.uint8)},
+    **{dtype: dtype for dtype in (torch.int8, torch.int16, torch.int32, torch.int64)},
+    torch.float64: torch.float32,
+}
+
+# What batch norms count, and use only where they have no momentum.
+_COUNTER = "num_batches_tracked"
 
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 
@@ -84,8 +95,17 @@ class Narrowing:
 
 def warn_of_constants(graph: Graph, downgraded: Container[Source]) -> None:
     """Says which parameters and buffers that are read cannot change any more."""
-    for node in graph.sources:
-        if node.users and source_of(node) in downgraded:
+    read = [node for node in graph.sources if node.users and source_of(node) in downgraded]
+    counters = [node for node in read if source_of(node).name.endswith(_COUNTER)]
+    if counters:
+        compiler_logger.warning(
+            "%s%s stays constant on the device. That has no effect on a batch normalisation with a "
+            "momentum.",
+            source_of(counters[0]).name,
+            f" (and {len(counters) - 1} more)" if len(counters) > 1 else "",
+        )
+    for node in read:
+        if node not in counters:
             warn_repeatable(
                 "downgraded",
                 "Parameter %s: %s %s was downgraded to constant because PopART doesn't support "
@@ -129,6 +149,22 @@ def _narrowed_integers(value: torch.Tensor) -> torch.Tensor:
         )
         value = value.to(torch.int32).to(torch.int64)
     return value
+
+
+def type_on_ipu(dtype: torch.dtype) -> torch.dtype:
+    """Returns the type that an input, parameter or buffer has on the device.
+
+    Raises:
+        Error: the device has none for it.
+    """
+    if dtype not in _ON_IPU:
+        has_fractions = dtype.is_floating_point or dtype.is_complex
+        raise compiler_error(
+            f"Unsupported tensor input type from pytorch: {dtype}. Please cast to "
+            f"{'torch.float32 or torch.float16' if has_fractions else 'torch.int32'} before the "
+            "tensor goes to the device."
+        )
+    return _ON_IPU[dtype]
 
 
 def refuse(dtype: Any) -> None:

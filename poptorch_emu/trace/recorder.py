@@ -9,7 +9,6 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -29,7 +28,10 @@ from poptorch_emu.ir.graph import Graph, Source, SourceKind
 from poptorch_emu.ir.record import NodeRecord
 from poptorch_emu.trace import refusal, result_types
 from poptorch_emu.trace.host_backed import HostBacked, check_not_written
+from poptorch_emu.trace.host_moves import staying, with_constants
+from poptorch_emu.trace.index_types import widened
 from poptorch_emu.trace.known_values import known_value
+from poptorch_emu.trace.recorded_scope import Scope
 from poptorch_emu.trace.result_memo import ResultMemo
 
 aten = torch.ops.aten
@@ -69,40 +71,6 @@ def as_given(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Arg
     return args, dict(kwargs)
 
 
-@dataclass
-class Scope:
-    """A graph that is being recorded.
-
-    Attributes:
-        captured: the tensors of outer scopes that the operations read, in the order of their first
-            use; each is a source INPUT, numbered after `num_parameters` others.
-        nodes: the node of each tensor by its id; the tensor is kept, so that its id is never given
-            to another one.
-    """
-
-    graph: Graph
-    num_parameters: int = 0
-    captured: list[torch.Tensor] = field(default_factory=list)
-    nodes: dict[int, tuple[torch.Tensor, fx.Node]] = field(default_factory=dict)
-
-    def find(self, value: torch.Tensor) -> fx.Node | None:
-        """Returns the node that made `value` here, or `None`."""
-        entry = self.nodes.get(id(value))
-        return entry[1] if entry else None
-
-    def add_source(self, source: Source, value: torch.Tensor, record: NodeRecord) -> fx.Node:
-        """Makes `value` a placeholder of the graph."""
-        node = self.graph.add_source(source, value, record)
-        self.nodes[id(value)] = (value, node)
-        return node
-
-    def capture(self, value: torch.Tensor, record: NodeRecord) -> fx.Node:
-        """Makes a tensor of an outer scope a parameter."""
-        number = self.num_parameters + len(self.captured)
-        self.captured.append(value)
-        return self.add_source(Source(SourceKind.INPUT, str(number)), value, record)
-
-
 class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Writes what runs into a graph; to be entered inside a `FakeTensorMode`."""
 
@@ -117,6 +85,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         origin: Callable[[], NodeRecord],
         narrow: Callable[[Any, tuple[Any, ...], Mapping[str, Any]], Arguments] = as_given,
         memo: ResultMemo | None = None,
+        check_constant: Callable[[torch.Tensor], None] = lambda _: None,
     ) -> None:
         """Records into `graph`.
 
@@ -125,12 +94,14 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             origin: says where the operation that is being recorded belongs.
             narrow: changes the arguments of an operation before it runs.
             memo: what is known about results; a new one knows nothing.
+            check_constant: raises for a tensor of the host that may be no constant.
         """
         super().__init__()  # type: ignore[no-untyped-call]
         self._narrow = narrow
         self.origin = origin
         self._scopes = [Scope(graph)]
         self._memo = memo or ResultMemo(IPU)
+        self._check_constant = check_constant
         # A tensor on the host becomes another constant when it has been changed since.
         self._version_of: dict[int, int | None] = {}
 
@@ -193,11 +164,23 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         with torch._C.DisableTorchFunction():
             if HostBacked in types:
                 check_not_written(func, args, kwargs)
-                args, kwargs = pytree.tree_map_only(HostBacked, self._upload, (args, kwargs))
+                args, kwargs = pytree.tree_map_only(
+                    HostBacked, self._upload_constant, (args, kwargs)
+                )
             return self._run(func, args, kwargs)
 
-    def _upload(self, constant: HostBacked) -> Any:
-        return self._run(aten._to_copy.default, (constant.host,), {"device": IPU})
+    def _cast(self, value: torch.Tensor, dtype: torch.dtype) -> Any:
+        return self._run(aten._to_copy.default, (value,), {"dtype": dtype})
+
+    def _upload_constant(self, constant: HostBacked) -> Any:
+        self._check_constant(constant)
+        return self._upload(constant.host)
+
+    def _upload(self, constant: torch.Tensor) -> Any:
+        if type(constant) is not torch.Tensor:
+            with _disable_current_modes():
+                constant = constant.as_subclass(torch.Tensor)
+        return self._run(aten._to_copy.default, (constant,), {"device": IPU})
 
     def _run(self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         if _is_host_only(args, kwargs):
@@ -209,9 +192,15 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             known = self._known_arguments(args)
             if known is not None:
                 return self._computed_now(func, known, kwargs)
-        refusal.check(func, args, kwargs)
+        refusal.check(func, args)
+        args, kwargs = staying(func, args, kwargs)
+        args, kwargs = widened(func, args, kwargs, self._cast)
         args, kwargs = self._narrow(func, args, kwargs)
-        result = self._result_type(func, args, kwargs)
+        try:
+            result = self._result_type(func, args, kwargs)
+        except (FakeTensorDeviceMismatchError, TypeError):  # The second one of subclasses.
+            args, kwargs = with_constants(func, args, kwargs, self._upload)
+            result = self._result_type(func, args, kwargs)
         if _is_on_ipu(result) or _is_on_ipu(args):
             self._append(_recorded_as(func, args), args, kwargs, result)
         return result
@@ -228,8 +217,11 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             raise refusal.reads_value(func) from cause
         except DynamicOutputShapeException as cause:
             raise refusal.data_dependent(func) from cause
-        except FakeTensorDeviceMismatchError as cause:
-            raise refusal.foreign_tensor(_on_host((args, kwargs))) from cause
+        except TypeError:
+            if not _has_empty((args, kwargs)):
+                raise
+            # PyTorch's rules for the sizes of empty tensors fail in their own checks.
+            return result_types.infer(func, args, kwargs, IPU)
         except (NotImplementedError, UnsupportedOperatorException) as cause:
             try:
                 return result_types.infer(func, args, kwargs, IPU)
@@ -268,6 +260,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self, value: torch.Tensor, fake: torch.Tensor, record: NodeRecord
     ) -> fx.Node:
         """Makes `fake` a constant of the outermost graph; a region captures it when it reads it."""
+        self._check_constant(value)
         outermost = self._scopes[0]
         name = str(len(outermost.graph.constants))
         # A copy: the user's code may go on to change the tensor while it is traced.
@@ -350,6 +343,12 @@ def _with_device_index(kwargs: Mapping[str, Any]) -> dict[str, Any]:
     return dict(kwargs)
 
 
+def _has_empty(values: Any) -> bool:
+    """Returns whether a tensor among the arguments has no element."""
+    leaves = pytree.tree_leaves(values)
+    return any(isinstance(value, torch.Tensor) and value.numel() == 0 for value in leaves)
+
+
 def _is_on_ipu(values: Any) -> bool:
     if isinstance(values, torch.Tensor):
         return _device_of(values).type == "ipu"
@@ -359,15 +358,6 @@ def _is_on_ipu(values: Any) -> bool:
 def _device_of(tensor: torch.Tensor) -> torch.device:
     """Returns the device, of a fake without the dispatch that `tensor.device` would be."""
     return tensor.fake_device if isinstance(tensor, FakeTensor) else tensor.device
-
-
-def _on_host(values: Any) -> torch.Tensor:
-    """Returns the tensor that is not on the IPU."""
-    return next(
-        value
-        for value in pytree.tree_iter(values)
-        if isinstance(value, torch.Tensor) and value.device.type != "ipu"
-    )
 
 
 def _recorded_as(func: Any, args: tuple[Any, ...]) -> Any:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -23,23 +23,14 @@ READS_A_VALUE = {
     aten.equal.default,
     aten.allclose.default,
 }
-_COPIES = {aten._to_copy.default, aten.to.device, aten.to.dtype_layout, aten.to.other}
 
 
-def check(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+def check(func: Any, args: tuple[Any, ...]) -> None:
     """Raises if `func` would take a value out of the graph while it is being traced."""
     if func in READS_A_VALUE and _is_unknown(args[0]):
         raise reads_value(func)
     if func is aten.native_batch_norm_backward.default:
         _check_batch_norm(args)
-    device = kwargs.get("device")
-    if func in _COPIES and device is not None and torch.device(device).type == "cpu":
-        if isinstance(args[0], FakeTensor) and args[0].device.type == "ipu":
-            raise compiler_error(
-                'Illegal move to CPU (via `.to("cpu")`) of an IPU tensor of shape '
-                f"{list(args[0].shape)} at {user_source()}. Return the IPU tensor from forward "
-                "instead: what forward returns arrives on the CPU."
-            )
 
 
 def reads_value(func: Any) -> Error:
@@ -50,6 +41,15 @@ def reads_value(func: Any) -> Error:
         f"the model runs, at {user_source()}. Keep the decision on the device with torch.where or "
         "poptorch.cond, loop with poptorch.for_loop, or run that part on the host with "
         "poptorch.CPU."
+    )
+
+
+def moves_to_cpu(tensor: torch.Tensor) -> Error:
+    """Returns PopTorch's error for `tensor.to("cpu")`."""
+    return compiler_error(
+        f'Illegal move to CPU (via `.to("cpu")`) of an IPU tensor of shape {list(tensor.shape)} at '
+        f"{user_source()}. Return the IPU tensor from forward instead: what forward returns "
+        "arrives on the CPU."
     )
 
 

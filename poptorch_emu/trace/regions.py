@@ -55,6 +55,7 @@ class Recording:
 
     Attributes:
         is_training: whether gradients are wanted.
+        num_replicas: how many replicas will run what is traced.
         host_functions: what runs on the host in the middle of the graph, by name.
         copied_parts: for a part taken with an index that only a run has, the user's line.
     """
@@ -62,6 +63,7 @@ class Recording:
     recorder: Recorder
     fake_mode: FakeTensorMode
     is_training: bool
+    num_replicas: int = 1
     host_functions: dict[str, HostFunction] = field(default_factory=dict)
     copied_parts: dict[fx.Node, str] = field(default_factory=dict)
 

@@ -7,6 +7,7 @@ tensor among its arguments, each literal with its type, and the settings that de
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -14,6 +15,8 @@ from typing import Any
 import torch
 
 from poptorch_emu.errors import make_error
+
+_MAX_BYTES = 2**62
 
 
 @dataclass(frozen=True)
@@ -56,7 +59,7 @@ def from_json(data: bytes, name: str) -> dict[str, Forms]:
     """
     try:
         return {text: _restored(stored) for text, stored in json.loads(data).items()}
-    except (AttributeError, LookupError, TypeError, ValueError) as cause:
+    except (AttributeError, LookupError, RecursionError, TypeError, ValueError) as cause:
         raise make_error(
             f"Invalid file {name}: it does not hold the forms of results ({cause}). Remove it."
         ) from cause
@@ -82,6 +85,12 @@ def _restored(stored: Any) -> Forms:
     return _form(stored)
 
 
+def _num_bytes(dtype: torch.dtype, shape: tuple[int, ...], stride: tuple[int, ...]) -> int:
+    """Returns how far a tensor of this form reaches in memory, at least its elements' own bytes."""
+    reach = 1 + sum(max(size - 1, 0) * step for size, step in zip(shape, stride, strict=True))
+    return dtype.itemsize * max(reach, math.prod(shape))
+
+
 def _form(stored: Mapping[str, Any]) -> Form:
     dtype = getattr(torch, stored["dtype"])
     shape, stride = tuple(stored["shape"]), tuple(stored["stride"])
@@ -89,4 +98,6 @@ def _form(stored: Mapping[str, Any]) -> Form:
         raise ValueError(f"{stored} is no form of a tensor")
     if not all(type(number) is int and number >= 0 for number in (*shape, *stride)):
         raise ValueError(f"{stored} has a size that is no natural number")
+    if _num_bytes(dtype, shape, stride) > _MAX_BYTES:
+        raise ValueError(f"{stored} is larger than any memory")
     return Form(dtype, shape, stride)

@@ -103,7 +103,7 @@ class ResultMemo:
             return func(*args, **kwargs)
         if key not in self._known:
             before = self._before.get(_text(key)) if self._before else None
-            if before is None:
+            if before is None or not _fits(func, before):
                 result = self._run_first(mode, func, args, kwargs)
                 self._known[key] = forms = self._forms(key, args, kwargs, result)
                 self.has_learned |= forms is not None
@@ -227,6 +227,20 @@ def _text(key: Any) -> str:
     """Returns what stands for the key of a result in every process; equal for equal keys only."""
     func, *parts = key
     return f"{func} {parts!r}"
+
+
+def _fits(func: Any, forms: Forms) -> bool:
+    """Returns whether an operation can have results of such forms, which a file may only claim."""
+    schema = func._schema
+    if isinstance(forms, Written) or schema.is_mutable:
+        return isinstance(forms, Written) and schema.is_mutable
+    each = forms if isinstance(forms, tuple) else (forms,)
+    can_lack_some = any(argument.name == "output_mask" for argument in schema.arguments)
+    return (
+        len(each) == len(schema.returns)
+        and isinstance(forms, tuple) == (len(each) > 1)
+        and (can_lack_some or None not in each)
+    )
 
 
 @cache

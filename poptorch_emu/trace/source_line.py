@@ -19,14 +19,14 @@ def user_source() -> str:
     frame = sys._getframe(1)
     while frame is not None:
         name = frame.f_code.co_filename
-        if _is_users(name):
+        if is_users_file(name):
             return f"{name}:{frame.f_lineno}"
         frame = frame.f_back  # type: ignore[assignment]
     return ""
 
 
 @cache
-def _is_users(name: str) -> bool:
+def is_users_file(name: str) -> bool:
     """Returns whether a file is neither PyTorch's, nor this package's, nor Python's."""
     is_standard = name.startswith(_STANDARD_LIBRARY) and "site-packages" not in name
     return not name.startswith(_EXCLUDED) and not is_standard and not name.startswith("<")

@@ -15,7 +15,7 @@ import torch.nn.functional as F  # noqa: N812
 from torch._subclasses.fake_tensor import FakeTensor
 
 from poptorch_emu.errors import compiler_error
-from poptorch_emu.trace import dynamic_slices, refusal
+from poptorch_emu.trace import dynamic_slices, host_moves, refusal
 from poptorch_emu.trace.source_line import user_source
 
 
@@ -97,6 +97,50 @@ def _index_fill_(
     if not isinstance(value, torch.Tensor) or not value.requires_grad:
         return input.index_fill_(dim, index, value)
     return input.copy_(_index_fill(input, dim, index, value))
+
+
+def _one_hot(tensor: torch.Tensor, num_classes: int = -1) -> torch.Tensor:
+    """Takes classes of any integer type."""
+    return F.one_hot(tensor.long(), num_classes)
+
+
+def _take_along_dim(
+    input: torch.Tensor, indices: torch.Tensor, dim: int | None = None, **out: torch.Tensor
+) -> torch.Tensor:
+    """Takes indices of any integer type."""
+    return torch.take_along_dim(input, indices.long(), dim, **out)
+
+
+def _grouped_mm(
+    mat_a: torch.Tensor,
+    mat_b: torch.Tensor,
+    offs: torch.Tensor | None = None,
+    bias: torch.Tensor | None = None,
+    out_dtype: torch.dtype | None = None,
+) -> torch.Tensor:
+    """Multiplies all rows by the matrix of each group, and keeps each row's own product.
+
+    How many rows a group has depends on data: `offs` says where each ends (experts of a mixture).
+    """
+    if mat_a.dim() != 2 or mat_b.dim() != 3 or offs is None or bias is not None:
+        raise compiler_error(
+            f"grouped_mm at {user_source()} of {mat_a.dim()} and {mat_b.dim()} axes: only rows "
+            "(two axes) times a matrix for each group (three axes), with offs and without bias, "
+            "have a static form. Multiply the groups one by one, or batched with torch.bmm."
+        )
+    rows = torch.arange(mat_a.size(0), device=mat_a.device)
+    group = torch.searchsorted(offs.long(), rows, right=True).unsqueeze(1)
+    result = mat_a.new_zeros(mat_a.size(0), mat_b.size(2))
+    for index, matrix in enumerate(mat_b):
+        result = torch.where(group == index, mat_a @ matrix, result)
+    return result if out_dtype is None else result.to(out_dtype)
+
+
+def _histc(input: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+    """Counts integers too, as PyTorch does on devices other than the CPU."""
+    if input.is_floating_point():
+        return torch.histc(input, *args, **kwargs)
+    return torch.histc(input.float(), *args, **kwargs).to(input.dtype)
 
 
 def _of_complex(transform: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
@@ -200,6 +244,13 @@ STATIC_FORMS: dict[Any, Callable[..., Any]] = {
     F.gaussian_nll_loss: _gaussian_nll_loss,
     torch.bincount: _bincount,
     torch.Tensor.bincount: _bincount,
+    F.grouped_mm: _grouped_mm,
+    F.one_hot: _one_hot,
+    torch.histc: _histc,
+    torch.Tensor.histc: _histc,
+    torch._grouped_mm: _grouped_mm,
+    torch.take_along_dim: _take_along_dim,
+    torch.Tensor.take_along_dim: _take_along_dim,
     torch.linalg.matrix_rank: _matrix_rank,
     torch.index_fill: _index_fill,
     torch.Tensor.index_fill: _index_fill,
@@ -209,6 +260,8 @@ STATIC_FORMS: dict[Any, Callable[..., Any]] = {
     torch.Tensor.__getitem__: dynamic_slices.take,
     torch.Tensor.__setitem__: dynamic_slices.put,
     torch.Tensor.__array__: _array,
+    torch.Tensor.cpu: host_moves.cpu,
+    torch.Tensor.to: host_moves.to,
     torch.Tensor.data.__set__: _set_data,  # type: ignore[attr-defined]
     torch.Tensor.numpy: _numpy,
     torch.Tensor.roll: _roll,

@@ -37,6 +37,11 @@ def is_on() -> bool:
     return mode in ("warn", "error")
 
 
+def raises_errors() -> bool:
+    """Returns whether what PopTorch refuses is to be an error."""
+    return os.environ.get(STRICT, "") == "error"
+
+
 def check(graph: Graph) -> None:
     """Reports what the real compiler would not take, as `POPTORCH_EMU_STRICT` asks.
 

@@ -101,6 +101,11 @@ def _has_uneven_scales(call: Call) -> bool:
 
 RESTRICTIONS = (
     _on(
+        "nll_loss_forward nll_loss2d_forward",
+        lambda call: call["weight"] is not None,
+        'Parameter "weight" is unsupported for aten::nll_loss_nd',
+    ),
+    _on(
         "embedding",
         lambda call: call["scale_grad_by_freq"] or call["sparse"],
         "Unsupported aten::embedding operation (scale_grad_by_freq or sparse)",

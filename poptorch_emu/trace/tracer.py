@@ -18,14 +18,23 @@ from torch import fx
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 from poptorch_emu.config import CompileConfig
-from poptorch_emu.errors import compiler_error
 from poptorch_emu.ir.graph import Graph, Sink, SinkKind, Source, SourceKind
 from poptorch_emu.ir.record import BlockPlace, NodeRecord, Phase
 from poptorch_emu.log import logger
 from poptorch_emu.structure import flatten_tensors
-from poptorch_emu.trace import blocks, checkpoints, dynamic_slices, loss, refusal, regions, scopes
+from poptorch_emu.trace import (
+    blocks,
+    checkpoints,
+    dynamic_slices,
+    loss,
+    refusal,
+    regions,
+    scopes,
+    tolerance,
+)
 from poptorch_emu.trace.autocast import Autocast
 from poptorch_emu.trace.casting import casts_mixed_types
+from poptorch_emu.trace.differentiation import differentiate
 from poptorch_emu.trace.fakes import FakeMaker
 from poptorch_emu.trace.functions import FunctionMode
 from poptorch_emu.trace.module_state import (
@@ -36,9 +45,9 @@ from poptorch_emu.trace.module_state import (
     warn_of_shared_memory,
 )
 from poptorch_emu.trace.narrowing import (
-    UNSUPPORTED,
     Narrowing,
     narrowed_constant,
+    type_on_ipu,
     warn_of_constants,
 )
 from poptorch_emu.trace.recorder import IPU, Recorder
@@ -49,11 +58,10 @@ from poptorch_emu.trace.seed import Seed, first_gradient
 from poptorch_emu.trace.source_line import user_source
 from poptorch_emu.trace.stages import StageResolver
 from poptorch_emu.trace.static_settings import static_settings
+from poptorch_emu.trace.subclasses import made_in_forward
+from poptorch_emu.trace.trained_tensors import TrainedTensors
 
 _UNSCALED = Seed()
-
-# Source: PopTorch's numeric types; the device has no 64-bit floating point.
-_NARROW = {torch.float64: torch.float32}
 
 # From a function of each input tensor to the positional and the keyword arguments of a call.
 ArgumentsOf = Callable[
@@ -126,6 +134,7 @@ class Forward:
         """
         value, node = self.losses[loss.final_loss([node for _, node in self.losses])]
         loss.warn_of_lost_operations(node)
+        loss.note(node)
         return value
 
     @property
@@ -204,9 +213,14 @@ class _Tracer:
         self.fake_mode = FakeTensorMode(allow_non_fake_inputs=True)
         self.fake_mode.cache_enabled = False  # The recorder has a memory of its own.
         self.memo = ResultMemo(IPU, forms)
-        self.recorder = Recorder(self.graph, self._origin, Narrowing(), self.memo)
+        self._trained = TrainedTensors()
+        self.recorder = Recorder(
+            self.graph, self._origin, Narrowing(), self.memo, self._trained.check
+        )
         self._fakes = FakeMaker(IPU)
-        self.regions = regions.Recording(self.recorder, self.fake_mode, config.is_training)
+        self.regions = regions.Recording(
+            self.recorder, self.fake_mode, config.is_training, config.replication_factor
+        )
         self.stages = StageResolver(config.strategy)
         self.modules: list[str] = []
         self._num_inputs = 0
@@ -225,13 +239,16 @@ class _Tracer:
             stack.enter_context(blocks.tracing(self.stages))
             stack.enter_context(regions.recording(self.regions))
             stack.enter_context(scopes.closing())
-            stack.enter_context(torch.autograd.set_multithreading_enabled(False))
+            # In this order: leaving inference mode allows autograd threads of its own again.
             stack.enter_context(torch.inference_mode(False))
+            stack.enter_context(torch.autograd.set_multithreading_enabled(False))
             stack.enter_context(torch.enable_grad())
             stack.enter_context(casts_mixed_types())
             stack.enter_context(static_settings())
+            stack.enter_context(made_in_forward())
             stack.enter_context(checkpoints.marks_checkpointed_calls())
             stack.enter_context(without_log_of_failures())
+            tolerance.start()
             loss.start_marks()
             stack.callback(loss.take_marks)
             checkpoints.start_marks()
@@ -255,6 +272,7 @@ class _Tracer:
             fake._is_param = True
             if self.config.is_training:
                 keep_hooks(tensor, fake)
+                self._trained.add(tensor)
         self.recorder.add_source(source, fake, NodeRecord())
         return fake
 
@@ -301,8 +319,7 @@ class _Tracer:
 
     def find_losses(self) -> list[tuple[torch.Tensor, fx.Node]]:
         """Returns the marked losses that were recorded."""
-        marks = [(value, self.recorder.find(value)) for value in loss.take_marks()]
-        return [(value, node) for value, node in marks if node is not None]
+        return loss.take_losses(self.recorder.find)
 
     def run_backward(
         self, value: torch.Tensor, trainable: dict[str, torch.Tensor], seed: Seed
@@ -313,15 +330,8 @@ class _Tracer:
         self._phase = Phase.BACKWARD
         scales = seed.scales(self.recorder, self.fake_mode)
         with FunctionMode(), self.fake_mode, self.recorder:
-            # What `torch.autograd.grad` comes down to; that one would leave the mode.
-            gradients = torch.autograd.graph._engine_run_backward(
-                (value,),
-                (first_gradient(value, scales),),
-                False,  # Keep the graph.
-                False,  # Record a graph of backward.
-                tuple(trainable.values()),
-                allow_unreachable=True,
-                accumulate_grad=False,
+            gradients = differentiate(
+                value, first_gradient(value, scales), tuple(trainable.values())
             )
         results = []
         for name, gradient in zip(trainable, gradients, strict=True):
@@ -333,13 +343,7 @@ class _Tracer:
         return results
 
     def _fake_like(self, value: torch.Tensor) -> torch.Tensor:
-        if value.dtype in UNSUPPORTED:
-            raise compiler_error(
-                f"Unsupported tensor input type from pytorch: {value.dtype}. Please cast to "
-                "torch.float32 or torch.float16 before the tensor goes to the device."
-            )
-        dtype = _NARROW.get(value.dtype, value.dtype)
-        like = torch.empty(value.shape, dtype=dtype, device="meta")
+        like = torch.empty(value.shape, dtype=type_on_ipu(value.dtype), device="meta")
         return self._fakes.wrap(self.fake_mode, like)
 
     def _origin(self) -> NodeRecord:

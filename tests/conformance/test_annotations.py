@@ -243,13 +243,23 @@ def test_multi_conv_when_nested_then_error_and_the_next_trace_works():
         with poptorch.MultiConv(), poptorch.MultiConv():
             return x
 
-    def single(model, x):
+    def single(model, x, w):
         with poptorch.MultiConv():
-            return x + 1
+            return torch.conv2d(x, w)
 
     with pytest.raises(poptorch.Error, match=r"Nested poptorch.MultiConv is not supported\."):
         infer(nested, X)
-    torch.testing.assert_close(infer(single, X), X + 1)
+    torch.testing.assert_close(infer(single, X, WEIGHT), torch.conv2d(X, WEIGHT))
+
+
+@pytest.mark.feature("MultiConv", fidelity="accepted")
+def test_multi_conv_when_it_holds_no_convolution_then_error_says_so() -> None:
+    def forward(model, x):
+        with poptorch.MultiConv():
+            return x + 1
+
+    with pytest.raises(poptorch.Error, match=r"no convolution within this poptorch\.MultiConv"):
+        infer(forward, X)
 
 
 @pytest.mark.feature("MultiConv", fidelity="accepted")

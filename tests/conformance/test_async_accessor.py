@@ -73,6 +73,31 @@ def test_element_when_kind_differs_then_comes_back(make: Make, element: Any, exp
     torch.testing.assert_close(actual, expected, rtol=0, atol=0)
 
 
+@pytest.mark.parametrize("name", [s.name for s in poptorch.SharingStrategy])
+def test_strategy_when_named_by_a_string_then_is_that_one(make: Make, name: str) -> None:
+    assert [element.item() for element in make(Numbers(3), sharing_strategy=name)] == [0, 1, 2]
+
+
+def test_element_when_its_type_is_another_then_is_converted_with_one_warning(
+    make: Make, capfd: pytest.CaptureFixture[str]
+) -> None:
+    elements = [[T([0.5]), T([1])], [T([2]), T([3.9])], [T([4]).half(), T([True])]]
+    seen = [[tensor.clone() for tensor in element] for element in make(elements)]
+
+    expected = [[T([0.5]), T([1])], [T([2.0]), T([3])], [T([4.0]), T([1])]]
+    torch.testing.assert_close(seen, expected, rtol=0, atol=0)
+    text = capfd.readouterr().err
+    assert text.count("its values are converted") == 1
+    assert "Tensor at index 0 of an element is int64[1]" in text and "float32[1]" in text
+
+
+def test_rows_when_rebatched_and_of_another_type_then_are_converted(make: Make) -> None:
+    elements = [torch.zeros(3), torch.ones(3, dtype=torch.int64)]
+    seen = [element.clone() for element in make(elements, rebatched_size=2)]
+
+    torch.testing.assert_close(seen, [T([0.0, 0.0]), T([0.0, 1.0]), T([1.0, 1.0])])
+
+
 def test_dict_when_keys_change_their_order_then_tensors_go_to_their_keys(make: Make) -> None:
     seen = [dict(e) for e in make([{"a": T(1), "b": T(2)}, {"b": T(4), "a": T(3)}], buffer_size=2)]
 

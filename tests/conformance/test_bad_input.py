@@ -100,15 +100,10 @@ class DataShape(NoLoss):
         return self.linear(x).nonzero()
 
 
-class ToHost(NoLoss):
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.linear(x).cpu()
-
-
 class HostTensor(NoLoss):
     def __init__(self) -> None:
         super().__init__()
-        self.scale = torch.ones(3)
+        self.scale = torch.ones(3, requires_grad=True)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return self.linear(x) * self.scale
@@ -151,7 +146,6 @@ def test_loss_when_not_to_be_found_then_error(model: type[nn.Module], phrase: st
     [
         (Branching, "aten::item is only supported in eager mode"),
         (DataShape, "shape depends on data"),
-        (ToHost, "Illegal move to CPU"),
         (HostTensor, "Expected an IPU tensor but got tensor\\(device=cpu"),
         (Reassigned, "Buffer count is reassigned within the model"),
     ],

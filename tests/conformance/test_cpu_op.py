@@ -203,3 +203,27 @@ def test_cpu_when_not_given_tensors_then_error(inputs):
     op = poptorch.CPU(lambda *values: X, "numbers")
     with pytest.raises(poptorch.Error, match="'numbers' was called with.*one tensor or more"):
         infer(lambda m, x: op(*inputs), X)
+
+
+@pytest.mark.parametrize("kind", [KeyboardInterrupt, SystemExit])
+def test_cpu_when_layer_is_interrupted_then_that_passes_and_the_next_call_runs(kind):
+    faults = [None, kind("stop"), None]
+
+    def layer(x):
+        fault = faults.pop(0)
+        if fault is not None:
+            raise fault
+        return x + 1
+
+    class Model(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.call = poptorch.CPU(layer, "interrupted")
+
+        def forward(self, x):
+            return self.call(x * 2)
+
+    model = poptorch.inferenceModel(Model(), poptorch.Options().showCompilationProgressBar(False))
+    with pytest.raises(kind, match="stop"):
+        model(torch.ones(2))
+    assert model(torch.ones(2)).tolist() == [3, 3]

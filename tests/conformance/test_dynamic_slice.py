@@ -76,6 +76,27 @@ def test_update_when_run_then_only_the_slice_changes(start):
 
 
 @updating
+@pytest.mark.parametrize("size", [1, 5, 7, 12])
+def test_update_when_its_size_is_no_factor_of_the_axis_then_runs(size):
+    src = torch.randn(2, size)
+
+    def forward(model, x, src, s):
+        return poptorch.dynamic_update(x, src, 1, s, size)
+
+    result = infer(forward, X, src, torch.tensor([9]))
+    expected = X.clone()
+    expected[:, [(9 + k) % 12 for k in range(size)]] = src
+    torch.testing.assert_close(result, expected)
+
+
+@updating
+def test_update_when_it_is_larger_than_the_axis_then_error():
+    src = torch.zeros(2, 13)
+    with pytest.raises(poptorch.Error, match=r"size of the slice \(13\) is larger .* \(12\)"):
+        infer(lambda m, x, s: poptorch.dynamic_update(x, src, 1, s, 13), X, torch.tensor([0]))
+
+
+@updating
 def test_update_when_called_outside_a_trace_then_it_is_a_scatter():
     result = poptorch.dynamic_update(X, torch.zeros(2, 3), 1, torch.tensor(2), 3)
     torch.testing.assert_close(result, torch.slice_scatter(X, torch.zeros(2, 3), 1, 2, 5))

@@ -102,3 +102,15 @@ def test_counters_after_each_call_then_are_of_the_last_and_survive_detaching() -
     assert model.getPerfCounters() == second
     model.destroy()
     assert model.getPerfCounters() == {key: [[]] for key in KEYS}
+
+
+@pytest.mark.feature("PoplarExecutor.getPerfCounters", fidelity="exact")
+def test_counters_when_data_are_synthetic_then_one_empty_list_for_each_tensor() -> None:
+    opts = poptorch.Options().showCompilationProgressBar(False).enableSyntheticData(True)
+    model = poptorch.inferenceModel(Model(), opts)
+    assert model.getPerfCounters() == {key: [[]] for key in KEYS}
+    model(*batch(2))
+    times = model.getPerfCounters()
+    assert [times[key] for key in KEYS] == [[[]] * 3, [[]] * 3, [[]] * 2, [[]] * 2]
+    for method in METHODS:
+        assert getattr(model, method)() == (0.0, 0.0, 0.0)

@@ -16,6 +16,7 @@ import poptorch_emu as poptorch
 pytestmark = pytest.mark.feature("Losses", fidelity="exact")
 
 ROWS, CLASSES = 6, 5
+CLASS_WEIGHTS = torch.tensor([0.5, 1.0, 2.0, 0.0, 1.5])
 
 
 def _labels() -> torch.Tensor:
@@ -60,6 +61,22 @@ _LOSSES = {
     "cross_entropy": (lambda x, t, r: F.cross_entropy(x, t, reduction=r), _labels()),
     "cross_entropy_ignore": (
         lambda x, t, r: F.cross_entropy(x, t, ignore_index=3, reduction=r),
+        _labels(),
+    ),
+    "nll_weighted": (
+        lambda x, t, r: F.nll_loss(x.log_softmax(1), t, CLASS_WEIGHTS, reduction=r),
+        _labels(),
+    ),
+    "cross_entropy_weighted": (
+        lambda x, t, r: F.cross_entropy(x, t, CLASS_WEIGHTS, ignore_index=1, reduction=r),
+        _labels(),
+    ),
+    "cross_entropy_smoothed": (
+        lambda x, t, r: F.cross_entropy(x, t, label_smoothing=0.2, ignore_index=4, reduction=r),
+        _labels(),
+    ),
+    "cross_entropy_weighted_and_smoothed": (
+        lambda x, t, r: F.cross_entropy(x, t, CLASS_WEIGHTS, label_smoothing=0.3, reduction=r),
         _labels(),
     ),
     "bce": (
@@ -185,14 +202,6 @@ def test_ctc_loss_when_trained_then_equals_pytorch(reduction: str) -> None:
             ),
             'CTCLoss with reduction="none" is currently not supported',
         ),
-        (
-            lambda x, w: F.nll_loss(x * w[0, 0], torch.zeros(2, dtype=int), torch.ones(5)),
-            'Parameter "weight" is unsupported for aten::nll_loss_nd',
-        ),
-        (
-            lambda x, w: F.cross_entropy(x * w[0, 0], torch.zeros(2, dtype=int), torch.ones(5)),
-            'Parameter "weight" is unsupported for aten::nll_loss_nd',
-        ),
         (lambda x, w: (x * w[0, 0]).sum(), "Couldn't find a loss in graph!"),
         (
             lambda x, w: F.cross_entropy(x * w[0, 0], x.softmax(1)),
@@ -203,7 +212,7 @@ def test_ctc_loss_when_trained_then_equals_pytorch(reduction: str) -> None:
             r"Multiple independent losses found in graph.*poptorch\.identity_loss",
         ),
     ],
-    ids=["ctc none", "nll weight", "ce weight", "no loss", "ce probabilities", "independent"],
+    ids=["ctc none", "no loss", "ce probabilities", "independent"],
 )
 def test_loss_when_refused_then_message_says_why(function, message: str) -> None:
     with pytest.raises(poptorch.Error, match=message):
@@ -228,6 +237,14 @@ def test_loss_when_scaled_afterwards_then_gradients_are_of_the_unscaled_and_a_wa
         (after,) = trained(lambda x, w: F.mse_loss(w, x) * 3, [weight], [(x,)])
     torch.testing.assert_close(after, weight - 0.1 * (weight - x) / 2)
     assert "no part in the gradients" in caplog.text and "mul" in caplog.text
+
+
+def test_cross_entropy_when_scaled_afterwards_then_the_warning_names_it(
+    logged: pytest.LogCaptureFixture,
+) -> None:
+    trained(lambda t, w: F.cross_entropy(w, t) * 3, [torch.randn(ROWS, CLASSES)], [(_labels(),)])
+    assert "The loss that drives back-propagation is cross_entropy at" in logged.text
+    assert "where_self" not in logged.text.partition("cross_entropy at")[0]
 
 
 def test_losses_when_combined_in_identity_loss_then_all_count() -> None:
@@ -262,27 +279,36 @@ def test_loss_when_detached_then_nothing_is_trained(detach: str) -> None:
     assert torch.equal(after, weight)
 
 
-@pytest.mark.parametrize("is_wrapped", [False, True], ids=["alone", "in identity_loss"])
-@pytest.mark.parametrize("reduction", ["mean", "sum"])
-def test_label_smoothing_when_not_wrapped_then_only_the_labels_drive(
-    reduction: str, is_wrapped: bool
-) -> None:
-    weight, labels = torch.randn(ROWS, CLASSES), _labels()
-
-    def function(t: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
-        value = F.cross_entropy(w, t, label_smoothing=0.2, reduction=reduction, ignore_index=4)
-        return poptorch.identity_loss(value, "sum") if is_wrapped else value
-
-    (after,) = trained(function, [weight], [(labels,)])
-    smoothing = 0.2 if is_wrapped else 0.0
-    expected = plain_update(
-        lambda t, w: F.cross_entropy(
-            w, t, label_smoothing=smoothing, reduction=reduction, ignore_index=4
-        ),
-        weight,
-        labels,
+@pytest.mark.parametrize("layer", [nn.CrossEntropyLoss, nn.NLLLoss])
+def test_class_weights_when_a_buffer_of_the_loss_then_training_equals_the_plain_loop(layer) -> None:
+    weights = torch.tensor([0.5, 1.0, 2.0, 0.0, 1.5])
+    assert_same_training(
+        Classifier(layer(weights)),
+        lambda rows: (torch.randn(rows, 4), torch.randint(CLASSES, (rows,))),
+        Setting("sharded", accumulation=2),
+        rows=6,
+        num_updates=4,
     )
-    torch.testing.assert_close(after, expected)
+
+
+class Classifier(nn.Module):
+    """A layer and its loss."""
+
+    def __init__(self, loss: nn.Module) -> None:
+        super().__init__()
+        self.layer, self.loss = nn.Linear(4, CLASSES), loss
+
+    def forward(self, x: torch.Tensor, labels: torch.Tensor):
+        x = self.layer(x).log_softmax(1)
+        return x, self.loss(x, labels)
+
+
+@pytest.mark.parametrize("loss", [F.nll_loss, F.cross_entropy])
+def test_class_weights_when_strict_then_refused(loss, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("POPTORCH_EMU_STRICT", "error")
+    weights = torch.ones(CLASSES)
+    with pytest.raises(poptorch.Error, match='Parameter "weight" is unsupported for aten::nll_lo'):
+        run(lambda x, t: loss(x, t, weights.to("ipu")), torch.randn(ROWS, CLASSES), _labels())
 
 
 @pytest.mark.parametrize("reduction", ["mean", "sum", "none"])

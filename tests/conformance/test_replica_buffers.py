@@ -106,6 +106,40 @@ def test_in_place_update_when_buffers_are_broadcast_then_refused(in_parameter: b
         model(torch.ones(2, 1))
 
 
+def _undecided(replicas: int) -> poptorch.Options:
+    """Returns options on which nobody called `broadcastBuffers`."""
+    options = poptorch.Options().replicationFactor(replicas).showCompilationProgressBar(False)
+    return options.outputMode(poptorch.OutputMode.All)
+
+
+def test_in_place_update_when_nobody_decided_then_one_warning_and_as_with_false(
+    logged: pytest.LogCaptureFixture,
+) -> None:
+    model = poptorch.inferenceModel(Counter(), _undecided(2))
+    model(torch.tensor([[1.0], [10.0]]))
+    torch.testing.assert_close(model(torch.tensor([[2.0], [20.0]])), torch.tensor([3.0, 30.0]))
+    assert logged.text.count("PopTorch does not support broadcasting buffers") == 1
+    assert "poptorch.Options.broadcastBuffers(False)" in logged.text
+
+
+def test_in_place_update_when_nobody_decided_and_strict_then_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("POPTORCH_EMU_STRICT", "error")
+    with pytest.raises(poptorch.Error, match="does not support broadcasting buffers"):
+        poptorch.inferenceModel(Counter(), _undecided(2))(torch.ones(2, 1))
+
+
+@pytest.mark.parametrize("replicas", [1, 2])
+def test_buffer_when_nothing_is_written_or_shared_then_no_warning(
+    replicas: int, logged: pytest.LogCaptureFixture
+) -> None:
+    model = Normed().eval() if replicas == 2 else Normed()
+    x, labels = torch.randn(4, 3), torch.randint(5, (4,))
+    poptorch.inferenceModel(model, _undecided(replicas))(x, labels)
+    assert "broadcasting buffers" not in logged.text
+
+
 def test_in_place_update_when_replicas_see_the_same_data_then_allowed() -> None:
     options = _options(2, broadcasts=True)
     options.inputReplicaGrouping(2, poptorch.CommGroupType.Consecutive)

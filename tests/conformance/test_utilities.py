@@ -11,6 +11,7 @@ import torch
 
 import poptorch_emu as poptorch
 import poptorch_emu.testing
+from poptorch_emu import _C
 
 ONE = torch.tensor([1.0, 2.0])
 NEAR = ONE + 1e-7
@@ -217,3 +218,19 @@ model(torch.ones(1, 2))
 """
     subprocess.run([sys.executable, "-c", program, str(tmp_path)], check=True)
     assert json.loads((tmp_path / "inference" / "trace.json").read_text())["traceEvents"]
+
+
+@pytest.mark.feature("Options.enableProfiling", fidelity="modelled")
+def test_profile_of_a_long_run_then_the_trace_says_what_it_leaves_out(tmp_path, monkeypatch):
+    # The bound is lowered, since a run would take long to reach it. A call here is one action.
+    start = _C.Executor.set_tracing
+    monkeypatch.setattr(_C.Executor, "set_tracing", lambda engine, is_on: start(engine, is_on, 4))
+    options = poptorch.Options().enableProfiling(str(tmp_path)).modelName("mine")
+    model = poptorch.inferenceModel(
+        torch.nn.Linear(2, 2), options.showCompilationProgressBar(False)
+    )
+    for _ in range(7):
+        model(torch.ones(1, 2))
+    model.destroy()
+    trace = json.loads((tmp_path / "mine" / "trace.json").read_text())
+    assert trace["otherData"] == {"dropped_events": 3} and len(trace["traceEvents"]) == 4

@@ -34,8 +34,8 @@ _BLOCKS = {
 @pytest.mark.parametrize(
     ("ids", "message"),
     [
-        ({"user_id": 1}, "Block IDs are supposed to be strings but got 1 of type int"),
-        ({"user_id": 0}, "Block IDs are supposed to be strings but got 0 of type int"),
+        ({"user_id": 1.0}, "Block IDs are supposed to be strings but got 1.0 of type float"),
+        ({"user_id": True}, "Block IDs are supposed to be strings but got True of type bool"),
         ({"ipu_id": "1"}, "ipu_id must be an integer from 0 on, or None, but got '1' of type str"),
         ({"ipu_id": -1}, "ipu_id must be an integer from 0 on, or None, but got -1 of type int"),
         ({"ipu_id": 1.0}, "ipu_id must be an integer from 0 on, or None, but got 1.0"),

@@ -7,7 +7,15 @@ from collections.abc import Iterable, Sequence
 
 import torch
 from opinfo.check import Outcome
-from opinfo.exceptions import DIFFERENT, RANDOM, REFUSED, UNSPECIFIED, WITHOUT_OUT, Reason
+from opinfo.exceptions import (
+    DIFFERENT,
+    MODELS_THAT_READ,
+    RANDOM,
+    REFUSED,
+    UNSPECIFIED,
+    WITHOUT_OUT,
+    Reason,
+)
 
 KINDS = {
     "forward": "results",
@@ -48,6 +56,10 @@ def exceptions() -> str:
             "## What is not asked",
             "`out=` of operators that write to further arguments, or give float64 only, which the "
             f"device does not have: {_names(WITHOUT_OUT)}.",
+            "## Models that read data in `forward`",
+            "Tried with `transformers` 5.23, small random models, inference and one step of "
+            "training; where something is to be done, the numbers equal PyTorch's after it.",
+            _table(("Model", "What it does", "What to do"), MODELS_THAT_READ),
         ]
     )
 

@@ -36,7 +36,6 @@ BINS = Reason(
     "`minlength=` the number of bins",
 )
 SPARSE = Reason("sparse tensor", "is not a dense tensor", "dense tensors")
-MOVE_TO_CPU = Reason("moves to the CPU", "Illegal move to CPU", "the tensor as an output")
 LAZY = Reason(
     "uninitialised parameter", "is not initialised yet", "one call of the model on the CPU first"
 )
@@ -52,11 +51,6 @@ NO_SUCH_TYPE = Reason(
 )
 COMPLEX_OUT = Reason(
     "`out=` that must be complex", NO_SUCH_TYPE.words, "the result that is returned"
-)
-CLASS_WEIGHTS = Reason(
-    "class weights of a loss",
-    'Parameter "weight" is unsupported',
-    '`reduction="none"` times `weight[target]`, reduced in `poptorch.identity_loss`',
 )
 CTC_NOT_REDUCED = Reason(
     "CTC loss that is not reduced",
@@ -91,7 +85,6 @@ REFUSED: dict[str, tuple[Reason, ...]] = {
     "nonzero": (DYNAMIC_SHAPE,),
     "repeat_interleave": (DYNAMIC_SHAPE,),
     "tensor_split": (DYNAMIC_SHAPE,),
-    "to": (MOVE_TO_CPU,),
     "to_sparse": (SPARSE,),
     "unique": (DYNAMIC_SHAPE,),
     "unique_consecutive": (DYNAMIC_SHAPE,),
@@ -102,12 +95,8 @@ REFUSED: dict[str, tuple[Reason, ...]] = {
     "native_batch_norm": (EVALUATION_GRADIENT,),
     "_native_batch_norm_legit": (EVALUATION_GRADIENT,),
     "_batch_norm_with_update": (EVALUATION_GRADIENT,),
-    "nn.functional.cross_entropy": (CLASS_WEIGHTS,),
     "nn.functional.ctc_loss": (CTC_NOT_REDUCED,),
-    "nn.functional.nll_loss": (CLASS_WEIGHTS,),
     "nn.modules.loss.CTCLoss": (CTC_NOT_REDUCED, CTC_CONCATENATED),
-    "nn.modules.loss.CrossEntropyLoss": (CLASS_WEIGHTS,),
-    "nn.modules.loss.NLLLoss": (CLASS_WEIGHTS,),
     **dict.fromkeys(("bfloat16", "cdouble", "cfloat", "chalf"), (NO_SUCH_TYPE,)),
     **dict.fromkeys(_COMPLEX_RESULTS, (COMPLEX_OUT,)),
     "nn.modules.conv.LazyConv1d": (LAZY,),
@@ -215,3 +204,37 @@ def refusal_of(name: str, message: str) -> str:
     """Returns why `name` may be refused with this message; "" if it may not."""
     reasons = REFUSED.get(name, ())
     return next((reason.name for reason in reasons if reason.words in message), "")
+
+
+# Models of the `transformers` package, by what they do with values, and what to do about it.
+MODELS_THAT_READ = (
+    (
+        "Informer, Mixtral",
+        "nothing is refused: the rows of each expert are found by a mask, every expert sees "
+        "all tokens",
+        "as they are",
+    ),
+    (
+        "Longformer",
+        "reads whether a token has global attention",
+        "leave `attention_mask` out (as a constant it is known) and have no global tokens, as"
+        " in `LongformerForMaskedLM`; classification, which makes its first token global, is "
+        "refused",
+    ),
+    (
+        "Wav2Vec2ForCTC",
+        "reads the largest label to check it",
+        "call it without `labels`, and take `torch.nn.functional.ctc_loss` of its logits in "
+        "your own module",
+    ),
+    (
+        "XLM",
+        "asserts that no text is longer than its axis",
+        "`python -O`, which leaves assertions out",
+    ),
+    (
+        "DeBERTa, classification",
+        "picks the rows that have a label",
+        '`config.problem_type = "single_label_classification"`',
+    ),
+)

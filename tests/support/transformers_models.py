@@ -102,6 +102,17 @@ def two_tasks() -> Batch:
     return {**text(), "next_sentence_label": classes(2)}
 
 
+def series() -> Batch:
+    """Returns past values with three more for the lags, and the future of two series."""
+    return {
+        "past_values": torch.randn(2, 15),
+        "past_time_features": torch.randn(2, 15, 1),
+        "past_observed_mask": torch.ones(2, 15),
+        "future_values": torch.randn(2, 4),
+        "future_time_features": torch.randn(2, 4, 1),
+    }
+
+
 def layout() -> Batch:
     corners = torch.sort(torch.randint(15, (2, 7, 4)), -1).values
     return {**tagged_text(), "bbox": corners}
@@ -211,8 +222,29 @@ ENTRIES = (
     ),
     Entry("GPTNeoXForCausalLM", _ENCODER, text),
     Entry("HubertForSequenceClassification", _SPEECH, sound),
+    Entry(
+        "InformerForPrediction",
+        {
+            "prediction_length": 4,
+            "context_length": 12,
+            "lags_sequence": [1, 2, 3],
+            "num_time_features": 1,
+            "d_model": 16,
+            "encoder_layers": 2,
+            "decoder_layers": 2,
+            "encoder_layerdrop": 0.0,
+            "decoder_layerdrop": 0.0,
+        },
+        series,
+    ),
     Entry("LayoutLMForTokenClassification", {**_ENCODER, "max_2d_position_embeddings": 30}, layout),
     Entry("LlamaForCausalLM", _LLAMA, padded_text),
+    Entry("LongformerForMaskedLM", {**_ENCODER, "attention_window": 4}, text),
+    Entry(
+        "MixtralForCausalLM",
+        {**_LLAMA, "num_local_experts": 4, "num_experts_per_tok": 2},
+        text,
+    ),
     Entry("MistralForCausalLM", {**_LLAMA, "sliding_window": 4}, text),
     Entry("MT5ForConditionalGeneration", _T5, text),
     Entry(

@@ -6,6 +6,7 @@ import subprocess
 import sys
 
 import pytest
+from tqdm import tqdm
 
 from poptorch_emu import log
 
@@ -77,15 +78,16 @@ def test_record_then_is_coloured_only_when_both_are_terminals(out_is_terminal, c
     assert ("\x1b[" in capsys.readouterr().err) == out_is_terminal
 
 
-def test_log_uncaught_then_last_line_comes_first_and_then_everything(caplog):
+def test_log_uncaught_then_everything_comes_once(caplog):
     try:
         raise ValueError("bad batch")
     except ValueError as error:
         log.log_uncaught(type(error), error, error.__traceback__)
-    first, second = [record.message for record in caplog.records]
-    assert first == "ValueError: bad batch"
-    assert second.startswith("Traceback") and second.endswith("ValueError: bad batch")
-    assert {record.levelno for record in caplog.records} == {logging.CRITICAL}
+    (record,) = caplog.records
+    assert record.message.startswith("Traceback")
+    assert record.message.endswith("ValueError: bad batch")
+    assert record.message.count("ValueError: bad batch") == 1
+    assert record.levelno == logging.CRITICAL
 
 
 @pytest.mark.parametrize(
@@ -96,7 +98,7 @@ def test_log_uncaught_then_last_line_comes_first_and_then_everything(caplog):
 def test_log_uncaught_when_a_child_failed_then_shows_its_output(stdout, stderr, shown, caplog):
     error = subprocess.CalledProcessError(2, ["make"], stdout, stderr)
     log.log_uncaught(type(error), error, None)
-    assert [record.message for record in caplog.records][2:] == ([shown] if shown else [])
+    assert [record.message for record in caplog.records][1:] == ([shown] if shown else [])
 
 
 def test_excepthook_in_a_fresh_process_then_logs_at_critical_even_when_off():
@@ -108,4 +110,27 @@ def test_excepthook_in_a_fresh_process_then_logs_at_critical_even_when_off():
         text=True,
     )
     assert done.returncode == 1
-    assert "[poptorch::python] [critical] KeyError: 'w'\n" in done.stderr
+    assert "[poptorch::python] [critical] Traceback (most recent call last):\n" in done.stderr
+    assert done.stderr.count("KeyError: 'w'") == 1
+
+
+def test_log_line_when_a_bar_is_shown_then_has_a_line_of_its_own(capsys):
+    with tqdm(total=2, file=sys.stderr) as bar:
+        bar.update(1)
+        log.logger.error("in between")
+    lines = capsys.readouterr().err.replace("\r", "\n").splitlines()
+    assert [line for line in lines if line.endswith("[error] in between")]
+    assert all(line.startswith("[") for line in lines if "in between" in line)
+
+
+@pytest.mark.parametrize(("level", "has_stack"), [("WARN", False), ("DEBUG", True)])
+def test_process_when_terminated_then_shows_its_stack_in_search_of_a_fault_only(level, has_stack):
+    program = "import os, signal, poptorch_emu; os.kill(os.getpid(), signal.SIGTERM)"
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env={"POPTORCH_LOG_LEVEL": level, "PYTHONPATH": ":".join(filter(None, sys.path))},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == -15
+    assert ("most recent call first" in done.stderr) is has_stack

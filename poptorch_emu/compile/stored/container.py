@@ -14,6 +14,7 @@ import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -96,7 +97,16 @@ def unpack(data: bytes, name: str) -> Container:
             f"Invalid file {name}: it is damaged, since its digest is not that of its content. "
             "Compile the model again."
         )
-    described = json.loads(bytes(header))
+    try:
+        return _container(json.loads(bytes(header)), body)
+    except (LookupError, TypeError, ValueError, RecursionError) as cause:
+        raise make_error(
+            f"Invalid file {name}: its header is not what this package writes ({cause!r}). Compile "
+            "the model again."
+        ) from cause
+
+
+def _container(described: Any, body: memoryview) -> Container:
     sections, start_of = {}, 0
     for section, size in described["sections"]:
         sections[section] = bytes(body[start_of : start_of + size])

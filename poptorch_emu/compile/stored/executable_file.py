@@ -8,7 +8,8 @@ found anew by recording `forward`.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict
 from typing import Any
 
@@ -17,8 +18,10 @@ import torch
 from poptorch_emu import _C
 from poptorch_emu.compile.executable import Executable, PlacedGraph
 from poptorch_emu.compile.stored.key import Key
+from poptorch_emu.compile.stored.plan_check import check_agreement, check_types
 from poptorch_emu.config import CompileConfig
 from poptorch_emu.enums import OverlapMode
+from poptorch_emu.errors import Error, make_error
 from poptorch_emu.ir.record import BlockPlace
 from poptorch_emu.ir.stored import restore, store
 from poptorch_emu.machine.costs.code import CodeBytes
@@ -50,13 +53,18 @@ def to_sections(executable: Executable) -> dict[str, bytes]:
 
 
 def stored_key(sections: Mapping[str, bytes]) -> Key:
-    """Returns what the program in a file was compiled from."""
-    return Key.from_json(sections[_KEY])
+    """Returns what the program in a file was compiled from.
+
+    Raises:
+        Error: that is damaged.
+    """
+    with _refuses_damage():
+        return Key.from_json(sections[_KEY])
 
 
 def is_of_key(sections: Mapping[str, bytes], key: Key) -> bool:
     """Returns whether the program in a file was compiled from just this."""
-    return sections[_KEY] == key.text.encode()
+    return sections.get(_KEY) == key.text.encode()
 
 
 def from_sections(
@@ -71,9 +79,33 @@ def from_sections(
         forward: the model's.
 
     Raises:
-        Error: the program is damaged.
+        Error: the program, or what is said about it, is damaged.
     """
+    with _refuses_damage():
+        executable = _executable(sections, key, config, forward)
+        check_agreement(executable, forward)
+        return executable
+
+
+@contextmanager
+def _refuses_damage() -> Iterator[None]:
+    """Makes an error of whatever a section does that its digest fits and its reader does not."""
+    try:
+        yield
+    except Error:
+        raise
+    except Exception as cause:
+        raise make_error(
+            "Invalid executable: its sections are whole, but not what this package writes "
+            f"({type(cause).__name__}: {cause}). Compile the model again."
+        ) from cause
+
+
+def _executable(
+    sections: Mapping[str, bytes], key: Key, config: CompileConfig, forward: Forward
+) -> Executable:
     plan = json.loads(sections[_PLAN])
+    check_types(plan)
     graph = sections[_GRAPH]
     return Executable(
         program=_C.Program.deserialize(sections[_PROGRAM]),

@@ -111,7 +111,9 @@ def test_call_when_warm_then_maps_next_to_nothing(accumulation: int) -> None:
     assert faults[2] < 40
 
 
-def test_memory_when_calls_go_on_then_does_not_grow() -> None:
+def test_memory_when_calls_go_on_then_does_not_grow(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Two workers may one day be further apart than ever before.
+    monkeypatch.setenv("POPTORCH_EMU_WORKERS", "1")
     model = training()
     x = torch.randn(2 * 4 * 64, 256)
     for _ in range(3):

@@ -247,13 +247,13 @@ def test_attributes_when_unexpected_then_said_once(
     link = OptimizerLink(optimizer, optimizer_settings(options))
     optimizer.extra = 1
     optimizer.defaults["other"] = 2
-    optimizer.param_groups[0]["initial_lr"] = 3
+    optimizer.param_groups[0]["extra"] = 3
     for _ in range(2):
         link.replace(optimizer, None)
     records = [r for r in caplog.records if "Ignoring unexpected" in r.getMessage()]
     assert sorted(record.getMessage() for record in records) == [
         "Ignoring unexpected default group variable in SGD2 optimizer: ['other']",
-        "Ignoring unexpected group 0 attribute in SGD2 optimizer: ['initial_lr']",
+        "Ignoring unexpected group 0 attribute in SGD2 optimizer: ['extra']",
         "Ignoring unexpected optimizer attribute in SGD2 optimizer: ['extra']",
     ]
     assert {r.levelno for r in records} == {logging.DEBUG if relaxed else logging.WARNING}

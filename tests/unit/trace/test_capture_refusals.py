@@ -79,7 +79,6 @@ REFUSED = {
         "shares memory with other tensors",
         "clone()",
     ),
-    "cpu": (lambda t: t.cpu(), "Illegal move to CPU", "Return the IPU tensor"),
 }
 
 

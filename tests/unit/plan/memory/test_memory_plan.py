@@ -109,6 +109,7 @@ def test_plan_when_the_model_has_run_then_the_engine_counts_the_same(
     setting = Setting("pipelined", accumulation=8)
     options = setting.options()
     options._Popart.set("autoRecomputation", recomputation)
+    emulator.set_recomputation(options, "executed")
     model = FAMILIES[family].make(STAGES)
     optimizer = poptorch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     training = poptorch.trainingModel(model, options, optimizer)
@@ -217,6 +218,7 @@ def test_plan_when_groups_have_their_own_weights_then_a_replica_holds_one_copy_w
 
 def test_memory_when_off_chip_then_leaves_the_ipu_and_the_engine_moves_it() -> None:
     def change(options: poptorch.Options) -> None:
+        emulator.set_recomputation(options, "executed")
         away = poptorch.TensorLocationSettings().useOnChipStorage(False)
         options.TensorLocations.setOptimizerLocation(away)
         options.TensorLocations.setActivationLocation(away)

@@ -94,6 +94,7 @@ def test_movements_when_models_are_large_then_are_what_the_engine_moved(
 ) -> None:
     def change(options: poptorch.Options) -> None:
         options._Popart.set("autoRecomputation", recomputation)
+        emulator.set_recomputation(options, "executed")
         locate(options, KINDS)
 
     plan, counted = ran(family, Setting("pipelined", accumulation=8), change)

@@ -1,0 +1,148 @@
+"""Time of a step: an exported two-stage pipeline on two processes against the emulator's.
+
+Both do the same updates with two workers of one thread each: the emulator's two, and a process for
+each stage. Rounds of processes take turns; the lines show medians, and the ratio of exported to
+emulated within each round: of the clock on the wall, and of the time that all processors worked.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import socket
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from torch import nn
+
+import poptorch_emu as poptorch
+from poptorch_emu import emulator
+
+NUM_MICRO_BATCHES = 8
+ROWS = 8
+
+
+class Blocks(nn.Module):
+    """Two blocks of layers with a skip between them, on two IPUs."""
+
+    def __init__(self, width: int = 256) -> None:
+        super().__init__()
+        self.first = nn.Sequential(*[layer for _ in range(3) for layer in _layers(width)])
+        self.second = nn.Sequential(*[layer for _ in range(3) for layer in _layers(width)])
+        self.head = nn.Linear(width, 10)
+
+    def forward(self, x: torch.Tensor, labels: torch.Tensor) -> Any:
+        value = self.first(x)
+        poptorch.Block.start("second", ipu_id=1)
+        return F.cross_entropy(self.head(self.second(value) + value), labels)
+
+
+def _layers(width: int) -> tuple[nn.Module, ...]:
+    return nn.Linear(width, width), nn.GELU(), nn.LayerNorm(width)
+
+
+def _executor() -> tuple[Any, tuple[torch.Tensor, ...]]:
+    torch.manual_seed(0)
+    model = Blocks()
+    options = poptorch.Options().showCompilationProgressBar(False)
+    options.Training.gradientAccumulation(NUM_MICRO_BATCHES)
+    optimizer = poptorch.optim.AdamW(model.parameters(), lr=1e-3)
+    batch = torch.randn(NUM_MICRO_BATCHES * ROWS, 256), torch.randint(10, (64,))
+    return poptorch.trainingModel(model, options, optimizer), batch
+
+
+def _emulated_step() -> Callable[[], object]:
+    executor, batch = _executor()
+    return lambda: executor(*batch)
+
+
+def _exported_step() -> Callable[[], object]:
+    executor, batch = _executor()
+    executor.compile(*batch)
+    pipeline = emulator.export_pipeline(executor)
+    stage = pipeline.stage(dist.get_rank(), "cpu")
+    schedule, optimizer = pipeline.schedule(stage), pipeline.optimizer(stage.submod)
+
+    def step() -> None:
+        optimizer.zero_grad()
+        pipeline.step(schedule, *batch)
+        optimizer.step()
+
+    return step
+
+
+def _seconds(step: Callable[[], object], num_steps: int) -> tuple[float, float]:
+    """Returns the median on the wall, and the mean of this process's processor time."""
+    for _ in range(3):  # The first ones are slower.
+        step()
+    walls, busy = [], time.process_time()
+    for _ in range(num_steps):
+        start = time.perf_counter()
+        step()
+        walls.append(time.perf_counter() - start)
+    return statistics.median(walls), (time.process_time() - busy) / num_steps
+
+
+def _child(candidate: str, num_steps: int) -> None:
+    torch.set_num_threads(1)
+    if candidate == "emulated":
+        print(*_seconds(_emulated_step(), num_steps))
+        return
+    dist.init_process_group("gloo")
+    print(*_seconds(_exported_step(), num_steps))
+    dist.destroy_process_group()
+
+
+def _measure(candidate: str, num_steps: int) -> tuple[float, float]:
+    """Returns wall and processor time of a step, in milliseconds, of all its processes."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = str(probe.getsockname()[1])
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "POPTORCH_EMU_WORKERS": "2"}
+    environment.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=port, WORLD_SIZE="2")
+    command = [sys.executable, __file__, "--child", candidate, "--steps", str(num_steps)]
+    processes = [
+        subprocess.Popen(
+            command, env={**environment, "RANK": str(rank)}, stdout=subprocess.PIPE, text=True
+        )
+        for rank in range(1 if candidate == "emulated" else 2)
+    ]
+    outputs = [process.communicate()[0].split() for process in processes]
+    walls, busy = zip(
+        *([float(word) * 1e3 for word in words[-2:]] for words in outputs), strict=True
+    )
+    return max(walls), sum(busy)
+
+
+def main() -> None:
+    """Runs all rounds and prints the result."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--steps", type=int, default=50)
+    parser.add_argument("--child", help="measure one candidate in this process")
+    options = parser.parse_args()
+    if options.child:
+        _child(options.child, options.steps)
+        return
+    pairs = [
+        (_measure("emulated", options.steps), _measure("exported", options.steps))
+        for _ in range(options.rounds)
+    ]
+    for index, clock in enumerate(("wall", "processors")):
+        emulated, exported = zip(*((e[index], x[index]) for e, x in pairs), strict=True)
+        ratios = [x / e for e, x in zip(emulated, exported, strict=True)]
+        print(
+            f"{clock}: emulated {statistics.median(emulated):.1f} ms, exported "
+            f"{statistics.median(exported):.1f} ms; ratios {', '.join(f'{r:.2f}' for r in ratios)}"
+        )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,121 @@
+"""Whether what a file says about a program can be true: the types, and what must agree.
+
+A file's digest shows damage. What is checked here is what a whole file may still get wrong, made by
+hand or by a fault; the program itself is checked by the engine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from poptorch_emu.compile.executable import Executable
+from poptorch_emu.errors import make_error
+from poptorch_emu.ir.graph import SinkKind
+from poptorch_emu.segments.variables import VariableInfo
+from poptorch_emu.trace.tracer import Forward
+
+# Types of the plan's entries as JSON has them: [x] is a list of any number of x, [x, y] one of just
+# these two, (x, y) either.
+_TYPES: dict[str, Any] = {
+    "schedule": {
+        "ipu_of_stage": [int],
+        "num_micro_batches": int,
+        "is_training": bool,
+        "level_of_stage": [int],
+        "rows": [[[str]]],
+    },
+    "num_outputs": int,
+    "written_inputs": [int],
+    "variables": [
+        {
+            "index": int,
+            "name": str,
+            "shape": [int],
+            "dtype": str,
+            "is_per_replica": bool,
+            "initial": (float, int, None),
+            "group_of_replica": [int],
+            "reads_all": bool,
+            "is_sharded": bool,
+        }
+    ],
+    "scalars": [[str, int, int]],
+    "segment_names": [str],
+    "ipus_per_replica": int,
+    "is_random": bool,
+    "anchors": [str],
+    "tensor_names": [str],
+    "shortages": [str],
+}
+_MAX_IPUS = 2**16
+
+
+def check_types(plan: Any) -> None:
+    """Checks that a plan has all its entries, each of its type.
+
+    Raises:
+        Error: one is missing, or of another type; the text names it.
+    """
+    fault = _fault(plan, _TYPES, "plan")
+    if fault:
+        raise make_error(f"Invalid executable: {fault}. Compile the model again.")
+
+
+def check_agreement(executable: Executable, forward: Forward) -> None:
+    """Checks a plan, whose types are right, against the model's own `forward`.
+
+    Raises:
+        Error: they cannot belong together.
+    """
+    replicas = executable.config.replication_factor
+    num_outputs = sum(sink.kind is SinkKind.OUTPUT for sink, _ in forward.results)
+    variables = executable.variables.values()
+    claims = {
+        "the number of outputs": executable.num_outputs == num_outputs,
+        "the number of IPUs": executable.schedule.num_ipus
+        <= executable.ipus_per_replica
+        <= _MAX_IPUS,
+        "the numbers of the variables": _is_numbered(v.index for v in variables),
+        "the numbers of the hyper-parameters": _is_numbered(executable.scalars.values()),
+        "the shapes of the variables": all(
+            size >= 0 for variable in variables for size in variable.shape
+        ),
+        "the groups of replicas": all(_has_groups(v, replicas) for v in variables),
+    }
+    for claim, holds in claims.items():
+        if not holds:
+            raise make_error(
+                f"Invalid executable: {claim} cannot be what the file says. Compile the model "
+                "again."
+            )
+
+
+def _fault(value: Any, expected: Any, path: str) -> str:
+    """Returns what is wrong with `value`, or ""."""
+    if isinstance(expected, tuple):
+        kinds = tuple(type(None) if kind is None else kind for kind in expected)
+        return "" if type(value) in kinds else f"{path} is {value!r}"
+    if isinstance(expected, type):
+        return "" if type(value) is expected else f"{path} is {value!r}, not {expected.__name__}"
+    if isinstance(expected, dict):
+        if not isinstance(value, dict) or value.keys() != expected.keys():
+            return f"{path} has not the entries {', '.join(expected)}"
+        faults = (_fault(value[key], kind, f"{path}.{key}") for key, kind in expected.items())
+        return next(filter(None, faults), "")
+    if not isinstance(value, list) or (len(expected) > 1 and len(value) != len(expected)):
+        return f"{path} is {value!r}, not a list"
+    kinds = expected if len(expected) > 1 else expected * len(value)
+    pairs = enumerate(zip(value, kinds, strict=True))
+    return next(filter(None, (_fault(v, kind, f"{path}[{i}]") for i, (v, kind) in pairs)), "")
+
+
+def _is_numbered(indices: Iterable[int]) -> bool:
+    """Returns whether these are 0, 1, 2, ... in any order."""
+    found = sorted(indices)
+    return found == list(range(len(found)))
+
+
+def _has_groups(variable: VariableInfo, replicas: int) -> bool:
+    groups = variable.group_of_replica
+    return not groups or (len(groups) == replicas and _is_numbered(set(groups)))

@@ -1,0 +1,67 @@
+"""Ways from the emulator to plain PyTorch, on CPUs and GPUs."""
+
+from __future__ import annotations
+
+import copy
+
+import torch
+
+from poptorch_emu.executor.executor import PoplarExecutor, compiled_inputs, optimizer_states
+from poptorch_emu.export.optimizer import Twin, twin_of
+from poptorch_emu.export.pipeline import Compiled, ExportedPipeline
+from poptorch_emu.optim.convert import optimizer_config
+
+
+def export_pipeline(
+    executor: PoplarExecutor, *, freeze_statistics: bool = False
+) -> ExportedPipeline:
+    """Turns a compiled model into stages of `torch.distributed.pipelining` (exact).
+
+    Each process of the pipeline compiles the model for itself and takes its own stages; the seed
+    before the model is made must be the same in all. One micro-batch is run to prove that autograd
+    finds the gradients that were compiled. The weights are those of this moment.
+
+    Args:
+        executor: compiled.
+        freeze_statistics: whether batch norms go on with the statistics that they have, as in
+            evaluation; without it they are refused.
+
+    Raises:
+        Error: it is not compiled, or plain PyTorch does something in another way; the text names
+            the line and the way out.
+    """
+    executable = executor._compiled()
+    model = copy.deepcopy(executor.model)
+    compiled = Compiled(executable, model, compiled_inputs(executor), _twin(executor, model))
+    return ExportedPipeline(compiled, freeze_statistics=freeze_statistics)
+
+
+def to_torch(
+    executor: PoplarExecutor,
+) -> tuple[torch.nn.Module, torch.optim.Optimizer | None]:
+    """Returns the model as it is trained, and its optimiser in PyTorch's form (exact).
+
+    Both are plain PyTorch, for `torch.compile` or another device, and copies: the executor's own
+    go on untouched.
+
+    Returns:
+        A copy of the user's module, and an optimiser of `torch.optim` over its parameters with the
+        state that the executor's has; `None` for an inference model.
+
+    Raises:
+        Error: the executor is not compiled, or torch.optim has no such optimiser.
+    """
+    executor._compiled()
+    model = copy.deepcopy(executor.model)
+    twin = _twin(executor, model)
+    if twin is None:
+        return model, None
+    return model, twin.over(dict(model.named_parameters()))
+
+
+def _twin(executor: PoplarExecutor, model: torch.nn.Module) -> Twin | None:
+    optimizer = executor._optimizer
+    if optimizer is None:
+        return None
+    config = optimizer_config(optimizer, dict(executor.model.named_parameters()))
+    return twin_of(config, dict(model.named_parameters()), optimizer_states(executor))

@@ -1,0 +1,1 @@
+"""A compiled model as programs of plain PyTorch: stages for its pipelining, or one module."""

@@ -1,0 +1,127 @@
+"""The forward operations of a compiled graph: which stage runs them, and what stages hand on.
+
+A value that a later stage needs travels through all stages between, as PyTorch's pipelining sends
+from one stage to the next only. Inputs, weights and constants never travel: each stage has its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from torch import fx
+
+from poptorch_emu.compile.executable import Executable
+from poptorch_emu.ir.graph import Graph, SinkKind, SourceKind, operation_of, record_of, source_of
+from poptorch_emu.ir.record import Phase
+
+
+@dataclass(frozen=True)
+class ForwardStages:
+    """What every stage computes.
+
+    Attributes:
+        graph: all operations, backward ones too.
+        nodes: of each stage the forward operations and the selections of their results, in order.
+        wires: of each stage but the last, the values that it sends to the next.
+        outputs: what the last stage returns: the loss first, if the model trains.
+        loss: the value that is minimised, if the model trains.
+    """
+
+    graph: Graph
+    nodes: tuple[tuple[fx.Node, ...], ...]
+    wires: tuple[tuple[fx.Node, ...], ...]
+    outputs: tuple[fx.Node, ...]
+    loss: fx.Node | None
+
+    @property
+    def num_stages(self) -> int:
+        """How many stages there are."""
+        return len(self.nodes)
+
+    def received(self, stage: int) -> tuple[fx.Node, ...]:
+        """Returns the values that `stage` gets from the one before."""
+        return self.wires[stage - 1] if stage else ()
+
+    def returned(self, stage: int) -> tuple[fx.Node, ...]:
+        """Returns the values that `stage` hands on, or returns."""
+        return self.outputs if stage == self.num_stages - 1 else self.wires[stage]
+
+    def sources_of(self, stage: int) -> list[fx.Node]:
+        """Returns the inputs, variables and constants that `stage` reads."""
+        used = {value for node in self.nodes[stage] for value in node.all_input_nodes}
+        if stage == self.num_stages - 1:
+            used.update(self.outputs)
+        return [node for node in self.graph.sources if node in used]
+
+    def inputs_of(self, stage: int) -> list[int]:
+        """Returns the numbers of the model's inputs that `stage` reads."""
+        sources = map(source_of, self.sources_of(stage))
+        return [int(source.name) for source in sources if source.kind is SourceKind.INPUT]
+
+
+def forward_stages(executable: Executable) -> ForwardStages:
+    """Returns the forward of what was compiled."""
+    graph, partition = executable.graph, executable.partition
+    stage_of = {
+        node: partition.port_of[node][1]
+        for node in graph.fx.nodes
+        if node.op == "call_function" and is_forward(node)
+    }
+    loss = _loss(stage_of) if executable.config.is_training else None
+    results = [node for sink, node in graph.results if sink.kind is SinkKind.OUTPUT]
+    outputs = (loss,) if loss is not None else tuple(results)
+    needed = _needed(outputs)
+    stages: list[list[fx.Node]] = [[] for _ in range(partition.num_stages)]
+    for node, stage in stage_of.items():
+        if node in needed:
+            stages[stage].append(node)
+    return ForwardStages(
+        graph,
+        tuple(map(tuple, stages)),
+        tuple(_wires(stages, outputs)),
+        outputs,
+        loss,
+    )
+
+
+def is_forward(node: fx.Node) -> bool:
+    """Returns whether an operation, or a selection of its results, belongs to forward."""
+    return record_of(operation_of(node)).phase is Phase.FORWARD
+
+
+def _loss(nodes: Iterable[fx.Node]) -> fx.Node:
+    """Returns the loss; of an operation with several results it is the first."""
+    (operation,) = [
+        node for node in nodes if operation_of(node) is node and record_of(node).is_loss
+    ]
+    selections = [user for user in operation.users if operation_of(user) is operation]
+    return next((user for user in selections if user.args[1] == 0), operation)
+
+
+def _needed(outputs: Sequence[fx.Node]) -> set[fx.Node]:
+    """Returns everything that `outputs` depend on, and they themselves."""
+    needed: set[fx.Node] = set()
+    pending = list(outputs)
+    while pending:
+        node = pending.pop()
+        if node not in needed:
+            needed.add(node)
+            pending += node.all_input_nodes
+    return needed
+
+
+def _wires(
+    stages: Sequence[Sequence[fx.Node]], outputs: Sequence[fx.Node]
+) -> list[tuple[fx.Node, ...]]:
+    """Returns for each stage but the last what it sends: made so far, and used later."""
+    last_use = {node: len(stages) - 1 for node in outputs}
+    for stage, nodes in enumerate(stages):
+        for node in nodes:
+            for value in node.all_input_nodes:
+                last_use[value] = max(stage, last_use.get(value, 0))
+    wires = []
+    for stage in range(len(stages) - 1):
+        made = [node for nodes in stages[: stage + 1] for node in nodes]
+        wires.append(tuple(node for node in made if last_use.get(node, 0) > stage))
+    return wires

@@ -1,0 +1,294 @@
+"""A compiled model as stages of `torch.distributed.pipelining`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import fx
+
+from poptorch_emu.compile.executable import Executable
+from poptorch_emu.config import CompileConfig, PipelineOrder, StrategyKind
+from poptorch_emu.enums import ReductionType
+from poptorch_emu.errors import make_error
+from poptorch_emu.export import lazily
+from poptorch_emu.export.forward import ForwardStages, forward_stages
+from poptorch_emu.export.gradients import flowing_values
+from poptorch_emu.export.optimizer import Twin
+from poptorch_emu.export.refusal import check_exportable, check_stages, warn_of_losses
+from poptorch_emu.export.saved_program import save_program
+from poptorch_emu.export.stage_module import Values, stage_module
+from poptorch_emu.ir.graph import SourceKind, source_of
+
+if TYPE_CHECKING:
+    import torch.distributed as dist
+    from torch.distributed.pipelining import PipelineStage
+
+    from poptorch_emu.export import plain
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """What an export starts from.
+
+    Attributes:
+        executable: the program.
+        model: a copy of the user's module, with the weights as they are now.
+        inputs: the tensors for which it was compiled, whole batches.
+        twin: of the optimiser, if the model trains.
+    """
+
+    executable: Executable
+    model: torch.nn.Module
+    inputs: Sequence[torch.Tensor]
+    twin: Twin | None
+
+
+class ExportedPipeline:
+    """The stages of a compiled model in plain PyTorch (exact).
+
+    Values are those of the emulator bit for bit on a CPU, if the number of micro-batches is a power
+    of two: PyTorch divides where the emulator multiplies.
+    """
+
+    def __init__(self, compiled: Compiled, *, freeze_statistics: bool) -> None:
+        """Checks that plain PyTorch can do the same, and proves it for the gradients.
+
+        Args:
+            compiled: what to export.
+            freeze_statistics: whether batch norms go on with the statistics that they have.
+
+        Raises:
+            Error: it cannot; the text names the line and the way out.
+        """
+        executable = compiled.executable
+        check_exportable(executable, freezes_statistics=freeze_statistics)
+        self._compiled = compiled
+        self._stages = forward_stages(executable)
+        check_stages(self._stages)
+        self._values = Values(
+            dict(compiled.model.named_parameters()),
+            dict(compiled.model.named_buffers()),
+            executable.graph.constants,
+        )
+        micro_batches = [_micro_batch(value, executable.config) for value in compiled.inputs]
+        self._with_gradient: frozenset[fx.Node] = frozenset()
+        if executable.config.is_training:
+            self._with_gradient = flowing_values(self._stages, self._values, micro_batches)
+        warn_of_losses(executable)
+        self._form = _form(self._stages, self._with_gradient, micro_batches, executable.config)
+        self._stages_of: WeakKeyDictionary[Any, Sequence[PipelineStage]] = WeakKeyDictionary()
+
+    @property
+    def num_stages(self) -> int:
+        """How many stages there are (exact)."""
+        return self._stages.num_stages
+
+    def stage_module(self, stage: int, device: torch.device | str = "cpu") -> fx.GraphModule:
+        """Returns the forward of a stage as ATen operations, with copies of the weights (exact).
+
+        Parameters and buffers have the user's names. Values of the stage before come by position,
+        inputs of the model by the keywords `input_0`, `input_1`, ...
+
+        Raises:
+            IndexError: there is no such stage.
+        """
+        self._check_stage(stage)
+        return stage_module(
+            self._stages, stage, self._values, self._with_gradient, torch.device(device)
+        )
+
+    def stage(
+        self,
+        stage: int,
+        device: torch.device | str,
+        group: dist.ProcessGroup | None = None,
+        module: torch.nn.Module | None = None,
+    ) -> PipelineStage:
+        """Returns a stage for a schedule of PyTorch, with all shapes known (exact).
+
+        Args:
+            stage: one that belongs to this rank: rank, rank + size of the group, ...
+            device: where it runs.
+            group: of the processes; all of them by default.
+            module: what runs; by default a new `stage_module`. Pass one that you have wrapped.
+
+        Raises:
+            IndexError: there is no such stage.
+            ValueError: the stages cannot be shared by the group, or this one is another rank's.
+        """
+        self._check_stage(stage)
+        if module is None:
+            module = self.stage_module(stage, device)
+        made: PipelineStage = lazily.plain().make_stage(module, stage, self._form, device, group)
+        return made
+
+    def schedule(
+        self, stages: PipelineStage | Sequence[PipelineStage], kind: str | None = None
+    ) -> Any:
+        """Returns the schedule of this process's stages (exact).
+
+        Args:
+            stages: the one, or all of them in order.
+            kind: "1f1b", "gpipe", "interleaved" (several stages in each process) or "sequential"
+                (one micro-batch at a time). By default what the execution strategy asks for.
+
+        Raises:
+            ValueError: there is no such kind, it does not fit, or a stage is missing.
+        """
+        own = list(stages) if isinstance(stages, Sequence) else [stages]
+        schedule = lazily.plain().make_schedule(own, self._form, kind)
+        self._stages_of[schedule] = own
+        return schedule
+
+    def step(self, schedule: Any, *inputs: torch.Tensor) -> Any:
+        """Runs a whole batch: forward and backward, or forward alone in inference (exact).
+
+        Gradients are added to those that parameters have: call `zero_grad` before.
+
+        Args:
+            schedule: made by `schedule`.
+            inputs: all tensors of a call of the model, on each rank; those that no stage of this
+                process reads are not touched, and none is sent to another process.
+
+        Returns:
+            On the rank of the last stage the losses, one a micro-batch, or the outputs of
+            inference; elsewhere `None`.
+
+        Raises:
+            ValueError: an input does not have the rows of all micro-batches.
+        """
+        return lazily.plain().run_step(schedule, self._stages_of[schedule], self._form, inputs)
+
+    def optimizer(self, module: torch.nn.Module) -> torch.optim.Optimizer:
+        """Returns the optimiser of `torch.optim` for a stage's parameters (exact).
+
+        It has the hyper-parameters that the compiled model's has now, and the state it has made.
+
+        Args:
+            module: made by `stage_module`, or the `submod` of a stage.
+
+        Raises:
+            Error: the model does not train.
+        """
+        return self._twin().over(dict(module.named_parameters()))
+
+    def load_into(
+        self,
+        model: torch.nn.Module,
+        modules: Iterable[torch.nn.Module | Mapping[str, torch.Tensor]],
+    ) -> None:
+        """Copies the weights of stages into a model with the user's names (exact).
+
+        If the model is wrapped for the emulator, call `copyWeightsToDevice` of the wrapper after.
+
+        Args:
+            model: of the user's class.
+            modules: of some or all stages; state dicts, if other processes sent them.
+
+        Raises:
+            Error: the model has no tensor of that name.
+        """
+        own = {**dict(model.named_parameters()), **dict(model.named_buffers())}
+        for module in modules:
+            state = module if isinstance(module, Mapping) else module.state_dict()
+            for name, value in state.items():
+                if name not in own:
+                    raise make_error(
+                        f"The model has no parameter or buffer '{name}', which a stage has. Pass a "
+                        f"model of the class that was exported, {type(self._compiled.model)}."
+                    )
+                with torch.no_grad():
+                    own[name].copy_(value)
+
+    def save(self, folder: str | Path) -> None:
+        """Writes a program of plain PyTorch, which runs without this package (exact).
+
+        The folder gets a `torch.export` file of each stage and `run.py`, which
+        `torchrun --nproc-per-node <stages> run.py batches.pt` starts.
+
+        Raises:
+            Error: the model does not train.
+        """
+        twin = self._twin()
+        modules = [
+            stage_module(
+                self._stages,
+                stage,
+                self._values,
+                self._with_gradient,
+                torch.device("cpu"),
+                recomputes=False,  # `torch.export` takes no checkpoint.
+            )
+            for stage in range(self.num_stages)
+        ]
+        save_program(Path(folder), modules, self._form, twin.form, twin.states)
+
+    def _twin(self) -> Twin:
+        if self._compiled.twin is None:
+            raise make_error(
+                "An inference model has no optimizer. Export a model of poptorch.trainingModel."
+            )
+        return self._compiled.twin
+
+    def _check_stage(self, stage: int) -> None:
+        if not 0 <= stage < self.num_stages:
+            raise IndexError(
+                f"There is no stage {stage}: the exported pipeline has the stages 0 to "
+                f"{self.num_stages - 1}."
+            )
+
+
+def _micro_batch(value: torch.Tensor, config: CompileConfig) -> torch.Tensor:
+    return value.narrow(0, 0, value.size(0) // config.batch_factor) if value.dim() else value
+
+
+def _form(
+    stages: ForwardStages,
+    with_gradient: frozenset[fx.Node],
+    micro_batches: Sequence[torch.Tensor],
+    config: CompileConfig,
+) -> plain.PipelineForm:
+    forms = lazily.plain()
+
+    def of_node(node: fx.Node) -> plain.TensorForm:
+        return _tensor_form(forms, node.meta["val"], node in with_gradient)
+
+    read = {
+        int(source_of(node).name): node.meta["val"]
+        for node in stages.graph.sources
+        if source_of(node).kind is SourceKind.INPUT
+    }
+    inputs = (read.get(number, value) for number, value in enumerate(micro_batches))
+    return forms.PipelineForm(  # type: ignore[no-any-return]
+        stages=tuple(
+            forms.StageForm(
+                received=tuple(map(of_node, stages.received(stage))),
+                returned=tuple(map(of_node, stages.returned(stage))),
+                inputs=tuple(stages.inputs_of(stage)),
+            )
+            for stage in range(stages.num_stages)
+        ),
+        inputs=tuple(_tensor_form(forms, value) for value in inputs),
+        num_micro_batches=(
+            config.gradient_accumulation if config.is_training else config.device_iterations
+        ),
+        kind=_kind(config),
+        is_training=config.is_training,
+        is_mean=config.reduction_type is ReductionType.Mean,
+    )
+
+
+def _tensor_form(forms: Any, value: torch.Tensor, has_gradient: bool = False) -> plain.TensorForm:
+    dtype = str(value.dtype).removeprefix("torch.")
+    return forms.TensorForm(tuple(value.shape), dtype, has_gradient)  # type: ignore[no-any-return]
+
+
+def _kind(config: CompileConfig) -> str:
+    is_sequential = config.strategy.order is PipelineOrder.SEQUENTIAL
+    is_pipeline = config.strategy.kind is StrategyKind.PIPELINED and not is_sequential
+    return "1f1b" if is_pipeline else "sequential"

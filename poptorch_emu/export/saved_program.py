@@ -1,0 +1,61 @@
+"""Writes exported stages as a program that needs PyTorch alone."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import fx
+
+if TYPE_CHECKING:
+    from poptorch_emu.export.plain import PipelineForm, TensorForm
+
+
+def save_program(
+    folder: Path,
+    modules: Sequence[fx.GraphModule],
+    form: PipelineForm,
+    optimizer: Mapping[str, Any],
+    states: Mapping[str, Any],
+) -> None:
+    """Writes all files of a program into `folder`, which is made.
+
+    Args:
+        folder: the program's own.
+        modules: one a stage.
+        form: of the pipeline.
+        optimizer: class and groups.
+        states: of the optimiser, by the parameters' names.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    for index, module in enumerate(modules):
+        received = tuple(map(_example, form.stages[index].received))
+        inputs = {
+            f"input_{number}": _example(form.inputs[number]) for number in form.stages[index].inputs
+        }
+        exported = torch.export.export(_without_others(module), received, inputs)
+        torch.export.save(exported, folder / f"stage_{index}.pt2")
+    (folder / "pipeline.json").write_text(json.dumps(asdict(form), indent=1))
+    (folder / "optimizer.json").write_text(json.dumps(optimizer, indent=1))
+    torch.save(dict(states), folder / "optimizer_state.pt")
+    shutil.copyfile(Path(__file__).with_name("plain.py"), folder / "run.py")
+
+
+def _example(form: TensorForm) -> torch.Tensor:
+    example = torch.zeros(form.shape, dtype=getattr(torch, form.dtype))
+    return example.requires_grad_(form.has_gradient)
+
+
+def _without_others(module: fx.GraphModule) -> fx.GraphModule:
+    """Returns the module without the keywords that it ignores: each process passes its own."""
+    graph = fx.Graph()
+    copied: dict[fx.Node, fx.Node] = {}
+    for node in module.graph.nodes:
+        if node.target != "**other_inputs":
+            copied[node] = graph.node_copy(node, copied.__getitem__)
+    return fx.GraphModule(module, graph)

@@ -1,0 +1,111 @@
+"""What the runner says of a program that failed: the line, the rule of PopTorch, what to change."""
+
+from __future__ import annotations
+
+import linecache
+import re
+import traceback
+from types import TracebackType
+
+from poptorch_emu.errors import Error
+from poptorch_emu.trace.source_line import is_users_file
+
+# Source of the rules: the user guide of PopTorch; each stands where its error begins so.
+_RULES = {
+    "Illegal move to CPU": "forward runs on the IPU as a whole; only what it returns reaches the "
+    "host.",
+    "only supported in eager mode": "forward is traced once, before there are values: Python "
+    "cannot decide by them.",
+    "shape depends on data": "A compiled graph has static shapes.",
+    "Expected an IPU tensor": "Operations of forward take tensors on the IPU: inputs, parameters, "
+    "buffers and what is made of them.",
+    "the host's tensor of parameter": "What is trained is the parameter on the IPU, read from its "
+    "module in forward.",
+    "Couldn't find a loss": "A training model computes its loss in forward and returns it.",
+    "Multiple independent losses": "A training model has one final loss.",
+    "is reassigned within the model": "Buffers and parameters are changed in place in forward.",
+    "No active Block|Unknown Block": "Each operation of a model with stages belongs to a block "
+    "that its execution strategy names.",
+    "inputs passed at runtime don't match": "A model is compiled once, for the types and shapes of "
+    "its first call.",
+    "must be a multiple of": "One call takes as many samples as the options together ask for.",
+    "number of pipeline stages": "A pipeline is filled with one micro-batch for each stage, at "
+    "least.",
+    "Failed to acquire": "A model holds its IPUs until it is detached or destroyed.",
+    "Unsupported (tensor input|scalar) type": "The device has float32, float16, bool and integers "
+    "of up to 32 bits.",
+    "memory|MiB but": "The model's tensors must fit into the memory of its IPUs.",
+}
+
+
+def is_explained(error: BaseException) -> bool:
+    """Returns whether an exception is this package's word about a program."""
+    if isinstance(error, Error):
+        return True
+    frames = traceback.extract_tb(error.__traceback__)
+    return isinstance(error, (AssertionError, ValueError, TypeError)) and bool(
+        frames and "poptorch_emu" in frames[-1].filename and _is_program(frames[0].filename)
+    )
+
+
+def without_inner_frames(trace: TracebackType | None) -> TracebackType | None:
+    """Returns a traceback of the program's own frames; the whole one, if it has none."""
+    kept: TracebackType | None = None
+    for each in reversed(list(_links(trace))):
+        if _is_program(each.tb_frame.f_code.co_filename):
+            kept = TracebackType(kept, each.tb_frame, each.tb_lasti, each.tb_lineno)
+    return kept or trace
+
+
+def drop_inner_causes(error: BaseException) -> None:
+    """Forgets the causes in which no line of the program took part."""
+    cause = error.__cause__
+    if cause is None or not any(
+        _is_program(each.tb_frame.f_code.co_filename) for each in _links(cause.__traceback__)
+    ):
+        error.__cause__, error.__suppress_context__ = None, True
+
+
+def explanation(error: BaseException, trace: TracebackType | None) -> str:
+    """Returns the line, the rule and the way out of an explained error, each on a line of its own.
+
+    Args:
+        error: the exception.
+        trace: its traceback, of the program's frames.
+    """
+    message = error.message if isinstance(error, Error) else str(error)
+    rules = (rule for pattern, rule in _RULES.items() if re.search(pattern, message))
+    lines = [f"In your program: {_place(message, trace)}"]
+    lines += [f"The rule: {rule}" for rule in [next(rules, "")] if rule]
+    lines.append(f"What to change: {_last_sentence(message)}")
+    return "\n".join(lines)
+
+
+def _place(message: str, trace: TracebackType | None) -> str:
+    """Returns the line that the message names, else the innermost one of the program."""
+    found = re.search(r"at (\S+):(\d+)", message)
+    if found is not None:
+        file, number = found[1], int(found[2])
+    else:
+        last = list(_links(trace))[-1:]
+        if not last:
+            return "(no line is known)"
+        file, number = last[0].tb_frame.f_code.co_filename, last[0].tb_lineno
+    text = linecache.getline(file, number).strip()
+    return f"{file}:{number}" + (f": {text}" if text else "")
+
+
+def _last_sentence(message: str) -> str:
+    return re.split(r"(?<=[.!?])\s+(?=[A-Z])", message.strip())[-1]
+
+
+def _links(trace: TracebackType | None) -> list[TracebackType]:
+    links = []
+    while trace is not None:
+        links.append(trace)
+        trace = trace.tb_next
+    return links
+
+
+def _is_program(file: str) -> bool:
+    return is_users_file(file) or file == "<string>"

@@ -1,0 +1,336 @@
+"""Operators of PopART itself that `custom_op` reaches, as far as they mean something in PyTorch.
+
+Source: the ONNX operator set 11 for domain "ai.onnx"; names, attributes and their defaults as
+PopART's operator documentation gives them for "ai.graphcore". What an operator does where nothing
+arrives (`ScatterReduce`) is assumed: zeros, or ones for a product.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F  # noqa: N812
+
+from poptorch_emu.errors import compiler_error
+from poptorch_emu.structure import as_list
+from poptorch_emu.trace import blocks, regions
+from poptorch_emu.trace.scatter_forms import SCATTER_FORMS
+
+Attributes = Mapping[str, Any]
+# In this order in PopART's enumeration; PyTorch's numbers.
+_REDUCTIONS = {"sum": 2, "mean": 1, "noreduction": 0}
+_SCATTERS = ("sum", "max", "min", "mul")
+
+
+@dataclass(frozen=True)
+class PopartOperator:
+    """An operator: what computes it, and the attributes it has.
+
+    Attributes:
+        run: takes the inputs and all attributes; returns a tensor or several.
+        defaults: the attributes by name; those that must be given are `None`.
+    """
+
+    run: Callable[[Sequence[torch.Tensor], Attributes], Any]
+    defaults: Mapping[str, Any]
+
+    def __call__(self, *inputs: torch.Tensor, **given: Any) -> list[torch.Tensor]:
+        """Returns the results.
+
+        Raises:
+            Error: an attribute is unknown or missing.
+        """
+        values = {**self.defaults, **given}
+        missing = [name for name, value in values.items() if value is None]
+        unknown = sorted(given.keys() - self.defaults.keys())
+        if unknown or missing:
+            raise compiler_error(
+                f"This operator of PopART has the attributes {sorted(self.defaults)}, but was "
+                f"given {sorted(given)}. Unknown are {unknown}; missing are {missing}."
+            )
+        try:
+            return as_list(self.run(inputs, values))
+        except (IndexError, TypeError, ValueError) as cause:
+            raise compiler_error(
+                f"This operator of PopART does not take these {len(inputs)} inputs: {cause}"
+            ) from cause
+
+
+def _plain(function: Callable[..., Any]) -> PopartOperator:
+    return PopartOperator(lambda inputs, _: function(*inputs), {})
+
+
+def _with(
+    run: Callable[[Sequence[torch.Tensor], Attributes], Any], **defaults: Any
+) -> PopartOperator:
+    return PopartOperator(run, defaults)
+
+
+def _reduction(value: str | int) -> int:
+    """Returns PyTorch's number of a reduction, given by name or by PopART's number."""
+    names = list(_REDUCTIONS)
+    name = names[value] if isinstance(value, int) and 0 <= value < len(names) else str(value)
+    if name.lower() not in _REDUCTIONS:
+        raise compiler_error(
+            f"The attribute 'reduction' is {value!r}; choose 'Sum', 'Mean' or 'NoReduction'."
+        )
+    return _REDUCTIONS[name.lower()]
+
+
+def _reduce(values: torch.Tensor, reduction: str | int) -> torch.Tensor:
+    kind = _reduction(reduction)
+    if kind == _REDUCTIONS["noreduction"]:
+        return values
+    return values.mean() if kind == _REDUCTIONS["mean"] else values.sum()
+
+
+def _l1(inputs: Sequence[torch.Tensor], given: Attributes) -> torch.Tensor:
+    return _reduce(inputs[0].abs() * given["lambda"], given["reduction"])
+
+
+def _nll_loss(inputs: Sequence[torch.Tensor], given: Attributes) -> torch.Tensor:
+    """Not PyTorch's function of that name: only `identity_loss` makes this a loss."""
+    probabilities, labels = inputs
+    log_p = probabilities if given["inputIsLogProbability"] else probabilities.log()
+    loss: Callable[..., torch.Tensor] = torch._C._nn.nll_loss_nd
+    reduction, ignored = _reduction(given["reduction"]), given["ignoreIndex"]
+    return loss(log_p, labels.long(), None, reduction, ignored)
+
+
+def _ctc(inputs: Sequence[torch.Tensor], given: Attributes) -> torch.Tensor:
+    log_p, targets, *lengths = inputs
+    input_lengths, target_lengths = (length.long() for length in lengths)
+    result: torch.Tensor = torch.ctc_loss(
+        log_p,
+        targets,
+        input_lengths,
+        target_lengths,
+        given["blank"],
+        _reduction(given["reduction"]),
+        bool(given["zeroInfinity"]),
+    )
+    return result
+
+
+def _scatter_reduce(inputs: Sequence[torch.Tensor], given: Attributes) -> Any:
+    src, index, *initial = inputs
+    kind = given["reduction"]
+    kind = _SCATTERS[kind] if kind in range(len(_SCATTERS)) else str(kind).lower()
+    if kind not in _SCATTERS or initial:
+        raise compiler_error(
+            f"ScatterReduce with the reduction {given['reduction']!r} and {len(inputs)} inputs is "
+            f"not supported; choose one of {list(_SCATTERS)} and give two inputs."
+        )
+    form = SCATTER_FORMS[f"torch_scatter::scatter_{kind}"]
+    return as_list(form(src, index.long(), given["axis"], None, given["axis_size"]))[0]
+
+
+def _reduce_median(inputs: Sequence[torch.Tensor], given: Attributes) -> Any:
+    (x,) = inputs
+    axes = sorted(axis % x.dim() for axis in given["axes"] or range(x.dim()))
+    others = [axis for axis in range(x.dim()) if axis not in axes]
+    values, indices = x.permute(*others, *axes).flatten(len(others)).median(-1)
+    shape = [1 if axis in axes else size for axis, size in enumerate(x.shape)]
+    return [v.reshape(shape) if given["keepdims"] else v for v in (values, indices)]
+
+
+def _group_norm(inputs: Sequence[torch.Tensor], given: Attributes) -> Any:
+    x, scale, bias = inputs
+    groups, rows, channels = given["num_groups"], x.size(0), x.size(1)
+    area = math.prod(x.shape[2:])
+    y, mean, inverse = torch.native_group_norm(
+        x, scale, bias, rows, channels, area, groups, given["epsilon"]
+    )
+    return y, mean.flatten(), inverse.flatten()
+
+
+def _all_reduce(inputs: Sequence[torch.Tensor], given: Attributes) -> Any:
+    """Returns the inputs, of which one replica's sums are made."""
+    replicas = regions.current().num_replicas if blocks.is_tracing() else 1
+    if replicas > 1:
+        raise compiler_error(
+            f"ReplicatedAllReduce over {replicas} replicas is not supported in "
+            "forward: replicas meet in the update alone. Use one replica, or reduce the outputs on "
+            "the host."
+        )
+    return [value.clone() for value in inputs]
+
+
+def _rows_of(axis: int, x: torch.Tensor) -> torch.Tensor:
+    """Flattens `x` into a matrix, as the softmax of this operator set sees it."""
+    return x.flatten(axis % x.dim()).flatten(0, -2) if axis % x.dim() else x.reshape(1, -1)
+
+
+def _softmax(function: Callable[..., torch.Tensor]) -> PopartOperator:
+    def run(inputs: Sequence[torch.Tensor], given: Attributes) -> torch.Tensor:
+        (x,) = inputs
+        return function(_rows_of(given["axis"], x), -1).reshape(x.shape)
+
+    return _with(run, axis=1)
+
+
+def _over_axes(function: Callable[..., torch.Tensor]) -> PopartOperator:
+    """Returns a reduction: `function` of a tensor, a list of axes, and whether to keep them."""
+
+    def run(inputs: Sequence[torch.Tensor], given: Attributes) -> torch.Tensor:
+        (x,) = inputs
+        return function(x, list(given["axes"]) or list(range(x.dim())), bool(given["keepdims"]))
+
+    return _with(run, axes=(), keepdims=1)
+
+
+def _prod(x: torch.Tensor, axes: list[int], keepdim: bool) -> torch.Tensor:
+    for axis in sorted((axis % x.dim() for axis in axes), reverse=True):
+        x = x.prod(axis, keepdim)
+    return x
+
+
+def _cumsum(inputs: Sequence[torch.Tensor], given: Attributes) -> torch.Tensor:
+    x, axis = inputs[0], int(inputs[1])
+    x = x.flip(axis) if given["reverse"] else x
+    total = x.cumsum(axis) - x if given["exclusive"] else x.cumsum(axis)
+    return total.flip(axis) if given["reverse"] else total
+
+
+def _folded(function: Callable[..., torch.Tensor]) -> PopartOperator:
+    """Returns an operator of any number of inputs."""
+
+    def run(inputs: Sequence[torch.Tensor], given: Attributes) -> torch.Tensor:
+        result = inputs[0]
+        for value in inputs[1:]:
+            result = function(result, value)
+        return result
+
+    return _with(run)
+
+
+_GRAPHCORE: dict[str, PopartOperator] = {
+    "Atan2": _plain(torch.atan2),
+    "BitwiseAnd": _plain(torch.bitwise_and),
+    "BitwiseNot": _plain(torch.bitwise_not),
+    "BitwiseOr": _plain(torch.bitwise_or),
+    "BitwiseXnor": _plain(lambda x, y: ~(x ^ y)),
+    "BitwiseXor": _plain(torch.bitwise_xor),
+    "Bucketize": _with(lambda i, a: torch.bucketize(*i, right=bool(a["right"])), right=0),
+    "Ctc": _with(_ctc, reduction="Mean", blank=0, outDataType="UNDEFINED", zeroInfinity=0),
+    "Detach": _plain(lambda x: x.detach().clone()),
+    "Expm1": _plain(torch.expm1),
+    "Fmod": _plain(torch.fmod),
+    "Gelu": _plain(F.gelu),
+    "GroupNormalization": _with(_group_norm, num_groups=None, epsilon=1e-5),
+    "IncrementMod": _with(
+        lambda i, a: (i[0] + a["increment"]) % a["modulus"], increment=None, modulus=None
+    ),
+    "L1": PopartOperator(_l1, {"lambda": None, "reduction": "Mean"}),
+    "Log1p": _plain(torch.log1p),
+    "NllLoss": _with(_nll_loss, reduction="Mean", ignoreIndex=-100, inputIsLogProbability=0),
+    "Nop": _plain(torch.clone),
+    "ReduceMedian": _with(_reduce_median, axes=(), keepdims=1),
+    "Remainder": _plain(torch.remainder),
+    "ReplicatedAllReduce": _with(_all_reduce),
+    "Reshape": _with(lambda i, a: i[0].reshape(list(a["shape"])), shape=None),
+    "Reverse": _with(lambda i, a: i[0].flip(list(a["dimensions"])), dimensions=None),
+    "Round": _plain(torch.round),
+    "Scale": _with(lambda i, a: i[0] * a["scale"], scale=None),
+    "ScatterReduce": _with(_scatter_reduce, axis_size=None, axis=-1, reduction="sum"),
+    "Swish": _plain(F.silu),
+}
+
+_ONNX: dict[str, PopartOperator] = {
+    **{
+        name: _plain(getattr(torch, name.lower()))
+        for name in (
+            "Abs",
+            "Acos",
+            "Acosh",
+            "Asin",
+            "Asinh",
+            "Atan",
+            "Atanh",
+            "Ceil",
+            "Cos",
+            "Cosh",
+            "Erf",
+            "Exp",
+            "Floor",
+            "IsInf",
+            "IsNaN",
+            "Log",
+            "Neg",
+            "Reciprocal",
+            "Relu",
+            "Round",
+            "Sigmoid",
+            "Sign",
+            "Sin",
+            "Sinh",
+            "Sqrt",
+            "Tan",
+            "Tanh",
+            "Add",
+            "Sub",
+            "Mul",
+            "Div",
+            "Pow",
+            "MatMul",
+            "Where",
+        )
+    },
+    "And": _plain(torch.logical_and),
+    "ArgMax": _with(lambda i, a: i[0].argmax(a["axis"], bool(a["keepdims"])), axis=0, keepdims=1),
+    "ArgMin": _with(lambda i, a: i[0].argmin(a["axis"], bool(a["keepdims"])), axis=0, keepdims=1),
+    "Concat": _with(lambda i, a: torch.cat(list(i), a["axis"]), axis=None),
+    "CumSum": _with(_cumsum, exclusive=0, reverse=0),
+    "Elu": _with(lambda i, a: F.elu(i[0], a["alpha"]), alpha=1.0),
+    "Equal": _plain(torch.eq),
+    "Flatten": _with(lambda i, a: i[0].reshape(math.prod(i[0].shape[: a["axis"]]), -1), axis=1),
+    "Greater": _plain(torch.gt),
+    "HardSigmoid": _with(
+        lambda i, a: (i[0] * a["alpha"] + a["beta"]).clamp(0, 1), alpha=0.2, beta=0.5
+    ),
+    "Identity": _plain(torch.clone),
+    "LeakyRelu": _with(lambda i, a: F.leaky_relu(i[0], a["alpha"]), alpha=0.01),
+    "Less": _plain(torch.lt),
+    "LogSoftmax": _softmax(torch.log_softmax),
+    "Max": _folded(torch.maximum),
+    "Mean": _with(lambda i, a: sum(i[1:], i[0]) / len(i)),
+    "Min": _folded(torch.minimum),
+    "Mod": _with(lambda i, a: (torch.fmod if a["fmod"] else torch.remainder)(*i), fmod=0),
+    "Not": _plain(torch.logical_not),
+    "Or": _plain(torch.logical_or),
+    "ReduceL1": _over_axes(lambda x, axes, keep: x.abs().sum(axes, keep)),
+    "ReduceL2": _over_axes(lambda x, axes, keep: x.square().sum(axes, keep).sqrt()),
+    "ReduceLogSum": _over_axes(lambda x, axes, keep: x.sum(axes, keep).log()),
+    "ReduceLogSumExp": _over_axes(torch.logsumexp),
+    "ReduceMax": _over_axes(torch.amax),
+    "ReduceMean": _over_axes(torch.mean),
+    "ReduceMin": _over_axes(torch.amin),
+    "ReduceProd": _over_axes(_prod),
+    "ReduceSum": _over_axes(torch.sum),
+    "ReduceSumSquare": _over_axes(lambda x, axes, keep: x.square().sum(axes, keep)),
+    "Selu": _with(
+        lambda i, a: a["gamma"] * F.elu(i[0], a["alpha"]),
+        alpha=1.67326319217681884765625,
+        gamma=1.05070102214813232421875,
+    ),
+    "Softmax": _softmax(torch.softmax),
+    "Softplus": _plain(F.softplus),
+    "Softsign": _plain(F.softsign),
+    "Sum": _folded(torch.add),
+    "ThresholdedRelu": _with(lambda i, a: i[0] * (i[0] > a["alpha"]), alpha=1.0),
+    "Transpose": _with(
+        lambda i, a: i[0].permute(list(a["perm"]) or list(range(i[0].dim()))[::-1]), perm=()
+    ),
+    "Xor": _plain(torch.logical_xor),
+}
+
+_TABLES = {"ai.graphcore": _GRAPHCORE, "ai.onnx": _ONNX}
+
+
+def popart_operator(name: str, domain: str) -> PopartOperator | None:
+    """Returns PopART's operator of that name and domain, or `None` if it has no meaning here."""
+    return _TABLES.get(domain, {}).get(name)

@@ -1,0 +1,69 @@
+"""What a program does on the host to an optimiser whose arithmetic the device does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from poptorch_emu.log import logger
+
+
+class SentValues:
+    """The hyper-parameters that the device was given last."""
+
+    def __init__(self) -> None:
+        self._groups: list[dict[str, Any]] = []
+
+    def note(self, optimizer: torch.optim.Optimizer) -> None:
+        """Notes that the device has the values of `optimizer`."""
+        self._groups = _values(optimizer)
+
+    def changed(self, optimizer: torch.optim.Optimizer) -> list[str]:
+        """Returns the names of those that are others now."""
+        pairs = zip(self._groups, _values(optimizer), strict=False)
+        return sorted(
+            {
+                name
+                for before, now in pairs
+                for name, value in now.items()
+                if name in before and before[name] != value
+            }
+        )
+
+
+def count_as_step(optimizer: torch.optim.Optimizer) -> None:
+    """Tells PyTorch's schedulers that a step came before theirs: the device has done it."""
+    optimizer._opt_called = True  # type: ignore[attr-defined]
+
+
+def warn_of_steps(
+    optimizer: torch.optim.Optimizer, is_attached: Callable[[], bool]
+) -> Callable[[], None]:
+    """Warns once of a step on the host while a device is attached; returns what stops that."""
+    said: list[bool] = []
+
+    def before_step(*_: Any) -> None:
+        if is_attached() and not said:
+            said.append(True)
+            logger.warning(
+                "optimizer.step() was called, but each call of the training model updates the "
+                "weights on the device: a step on the host does not reach it. Remove the call, and "
+                "zero_grad() and backward() with it."
+            )
+
+    return optimizer.register_step_pre_hook(before_step).remove
+
+
+def _values(optimizer: torch.optim.Optimizer) -> list[dict[str, Any]]:
+    return [
+        {name: value for name, value in group.items() if _is_plain(value)}
+        for group in optimizer.param_groups
+    ]
+
+
+def _is_plain(value: Any) -> bool:
+    if isinstance(value, tuple):
+        return all(map(_is_plain, value))
+    return isinstance(value, (bool, int, float, str))

@@ -1,0 +1,105 @@
+"""Moves between host and device inside of `forward`: nothing leaves the device before the end.
+
+PopTorch refuses both; here a tensor that would go to the CPU stays, which changes no number, and a
+tensor of the host that meets tensors of the device is a constant.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.utils import _pytree as pytree
+
+from poptorch_emu.trace import refusal
+from poptorch_emu.trace.tolerance import tolerate
+
+aten = torch.ops.aten
+_IPU = torch.device("ipu:0")
+_STAYS = "Here the tensor stays on the IPU."
+_CONSTANT = "Here it is uploaded as a constant, with the values it has now, and is not trained."
+
+Arguments = tuple[tuple[Any, ...], dict[str, Any]]
+
+
+def to(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+    """Returns `tensor.to(...)`, without a move to the CPU."""
+    if tensor.device.type != "ipu":
+        return tensor.to(*args, **kwargs)
+    other = args[0] if args else kwargs.get("other")
+    if isinstance(other, torch.Tensor) and _is_cpu(other.device):
+        kwargs.pop("other", None)
+        args, kwargs = (other.device, other.dtype, *args[1:]), kwargs
+    if any(map(_is_cpu, (*args, kwargs.get("device")))):
+        tolerate("move", refusal.moves_to_cpu(tensor), _STAYS)
+        args = tuple(tensor.device if _is_cpu(value) else value for value in args)
+        kwargs = {k: tensor.device if _is_cpu(value) else value for k, value in kwargs.items()}
+    return tensor.to(*args, **kwargs)
+
+
+def cpu(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+    """Returns `tensor`, which stays if it is on the IPU."""
+    if tensor.device.type != "ipu":
+        return tensor.cpu(*args, **kwargs)
+    tolerate("move", refusal.moves_to_cpu(tensor), _STAYS)
+    return tensor
+
+
+def staying(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Arguments:
+    """Returns the arguments of a copy without a move to the CPU; those of others as they are."""
+    if func is aten._to_copy.default and _is_cpu(kwargs.get("device")):
+        if isinstance(args[0], FakeTensor) and args[0].device.type == "ipu":
+            tolerate("move", refusal.moves_to_cpu(args[0]), _STAYS)
+            return args, {**kwargs, "device": _IPU}
+    return args, dict(kwargs)
+
+
+def with_constants(
+    func: Any,
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    upload: Callable[[torch.Tensor], torch.Tensor],
+) -> Arguments:
+    """Returns the arguments of an operation, with `upload` of those that are on the host.
+
+    Raises:
+        Error: one would be changed or trained, or has no value while the model is traced.
+    """
+
+    named = dict(zip((p.name for p in func._schema.arguments), args, strict=False)) | dict(kwargs)
+    for parameter in func._schema.arguments:
+        value = named.get(parameter.name)
+        is_written = parameter.alias_info is not None and parameter.alias_info.is_write
+        if is_written and isinstance(value, torch.Tensor) and value.device.type != "ipu":
+            raise refusal.foreign_tensor(value)
+    new_args, new_kwargs = pytree.tree_map_only(
+        torch.Tensor, lambda value: uploaded(value, upload), (args, dict(kwargs))
+    )
+    return new_args, new_kwargs
+
+
+def uploaded(
+    value: torch.Tensor,
+    upload: Callable[[torch.Tensor], torch.Tensor] = lambda value: value.to(_IPU),
+) -> torch.Tensor:
+    """Returns `upload` of a tensor of the host, and others as they are.
+
+    Raises:
+        Error: the tensor would be trained, or has no value while the model is traced.
+    """
+    if value.device.type == "ipu":
+        return value
+    error = refusal.foreign_tensor(value)
+    if isinstance(value, FakeTensor) or value.requires_grad:
+        raise error
+    tolerate("constant", error, _CONSTANT)
+    return upload(value)
+
+
+def _is_cpu(value: Any) -> bool:
+    """Returns whether an argument names the CPU."""
+    if isinstance(value, str):
+        value = torch.device(value)
+    return isinstance(value, torch.device) and value.type == "cpu"

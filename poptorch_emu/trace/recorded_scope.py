@@ -1,0 +1,45 @@
+"""A graph in the making, and the tensors that its operations made."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch
+from torch import fx
+
+from poptorch_emu.ir.graph import Graph, Source, SourceKind
+from poptorch_emu.ir.record import NodeRecord
+
+
+@dataclass
+class Scope:
+    """A graph that is being recorded.
+
+    Attributes:
+        captured: the tensors of outer scopes that the operations read, in the order of their first
+            use; each is a source INPUT, numbered after `num_parameters` others.
+        nodes: the node of each tensor by its id; the tensor is kept, so that its id is never given
+            to another one.
+    """
+
+    graph: Graph
+    num_parameters: int = 0
+    captured: list[torch.Tensor] = field(default_factory=list)
+    nodes: dict[int, tuple[torch.Tensor, fx.Node]] = field(default_factory=dict)
+
+    def find(self, value: torch.Tensor) -> fx.Node | None:
+        """Returns the node that made `value` here, or `None`."""
+        entry = self.nodes.get(id(value))
+        return entry[1] if entry else None
+
+    def add_source(self, source: Source, value: torch.Tensor, record: NodeRecord) -> fx.Node:
+        """Makes `value` a placeholder of the graph."""
+        node = self.graph.add_source(source, value, record)
+        self.nodes[id(value)] = (value, node)
+        return node
+
+    def capture(self, value: torch.Tensor, record: NodeRecord) -> fx.Node:
+        """Makes a tensor of an outer scope a parameter."""
+        number = self.num_parameters + len(self.captured)
+        self.captured.append(value)
+        return self.add_source(Source(SourceKind.INPUT, str(number)), value, record)

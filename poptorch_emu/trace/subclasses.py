@@ -1,0 +1,96 @@
+"""Tensor subclasses that libraries make inside of `forward`, for states or flags of theirs.
+
+PyTorch makes one of a tensor by giving its memory to a new Python object. A stand-in on the IPU has
+its object already; here that one becomes an instance of a class which is both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.overrides import get_default_nowrap_functions
+from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import _disable_current_modes
+
+_make_subclass = torch.Tensor._make_subclass
+_as_subclass = torch.Tensor.as_subclass
+_classes: dict[type, type] = {}
+_new: Callable[..., Any] = torch.Tensor.__new__
+
+
+@contextmanager
+def made_in_forward() -> Iterator[None]:
+    """Lets tensor subclasses be made of stand-ins."""
+    patches = {
+        "__new__": staticmethod(_made_new),
+        "_make_subclass": staticmethod(_made_of),
+        "as_subclass": _seen_as,
+    }
+    for name, function in patches.items():
+        setattr(torch.Tensor, name, function)
+    try:
+        yield
+    finally:
+        for name in patches:
+            delattr(torch.Tensor, name)
+
+
+class _KeepsClass:
+    """Makes what operations return instances of the class that `Tensor` would choose."""
+
+    @classmethod
+    def __torch_function__(
+        cls, func: Any, types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        with torch._C.DisableTorchFunctionSubclass():
+            result = func(*args, **(kwargs or {}))
+        if func in get_default_nowrap_functions():
+            return result
+        return pytree.tree_map_only(FakeTensor, lambda value: _with_class(value, cls), result)
+
+
+def _joined(cls: type) -> type:
+    """Returns a class of stand-ins that are instances of `cls`."""
+    if cls not in _classes:
+        bases = (cls, _KeepsClass, FakeTensor)
+        _classes[cls] = type(cls.__name__, bases, {"__module__": cls.__module__})
+    return _classes[cls]
+
+
+def _with_class(value: torch.Tensor, cls: type) -> torch.Tensor:
+    value.__class__ = cls
+    return value
+
+
+def _is_made_of_stand_in(cls: type, data: Any) -> bool:
+    return isinstance(data, FakeTensor) and not issubclass(cls, (FakeTensor, torch.nn.Parameter))
+
+
+def _made_new(cls: type, *args: Any, **kwargs: Any) -> Any:
+    """Stands for `torch.Tensor.__new__`."""
+    if cls is torch.Tensor or issubclass(cls, FakeTensor):
+        return _new(cls, *args, **kwargs)
+    if args and isinstance(args[0], FakeTensor):
+        return _with_class(args[0].view_as(args[0]), _joined(cls))
+    with _disable_current_modes():
+        return _new(cls, *args, **kwargs)
+
+
+def _made_of(cls: type, data: Any, require_grad: bool = False, **kwargs: Any) -> Any:
+    """Stands for `torch.Tensor._make_subclass`."""
+    if not _is_made_of_stand_in(cls, data):
+        return _make_subclass(cls, data, require_grad, **kwargs)
+    return _with_class(data.detach().requires_grad_(require_grad), _joined(cls))
+
+
+def _seen_as(tensor: torch.Tensor, cls: type) -> Any:
+    """Stands for `torch.Tensor.as_subclass`."""
+    if not isinstance(tensor, FakeTensor):
+        return _as_subclass(tensor, cls)
+    if cls is torch.Tensor:
+        return _with_class(tensor.view_as(tensor), FakeTensor)
+    return _with_class(tensor.view_as(tensor), cls if issubclass(cls, FakeTensor) else _joined(cls))

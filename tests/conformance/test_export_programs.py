@@ -1,0 +1,288 @@
+"""Exported programs on their own: saved, over networks, on a GPU; and what goes over the wire."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from support.exported_models import (
+    FAMILIES,
+    Case,
+    free_port,
+    run_in_processes,
+    train_exported,
+    train_on_emulator,
+)
+
+import poptorch_emu as poptorch
+from poptorch_emu import emulator
+
+CASE = Case("mlp", 2)
+LIMIT_SECONDS = 120
+
+
+@pytest.fixture(scope="module")
+def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder with the program of `CASE`, and beside it its batches."""
+    folder = tmp_path_factory.mktemp("saved")
+    family = FAMILIES[CASE.family]
+    executor = family.executor(CASE.num_stages)
+    batches = family.batches()
+    executor.compile(*batches[0])
+    emulator.export_pipeline(executor).save(folder / "program")
+    torch.save(batches, folder / "batches.pt")
+    executor.destroy()
+    return folder / "program"
+
+
+def bare_environment(**others: str) -> dict[str, str]:
+    """Returns an environment in which this package is not on the path."""
+    kept = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
+    return {**kept, "OMP_NUM_THREADS": "1", **others}
+
+
+def assert_trained_alike(program: Path, printed: str) -> None:
+    losses, state = train_on_emulator(CASE)
+    assert [float(word) for word in printed.split()] == losses
+    weights = {}
+    for stage in range(CASE.num_stages):
+        file = program / f"trained_{stage}.pt"
+        weights.update(torch.load(file))
+        file.unlink()  # The next test must write its own.
+    for name, value in state.items():
+        assert torch.equal(weights[name], value), name
+
+
+@pytest.mark.slow
+def test_saved_program_when_run_by_torchrun_then_trains_as_the_emulator(program: Path) -> None:
+    source = (program / "run.py").read_text()
+    assert "import poptorch" not in source and "from poptorch" not in source
+    run = subprocess.run(
+        [
+            *(sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"),
+            *("--master-port", str(free_port()), "run.py", str(program.parent / "batches.pt")),
+        ],
+        cwd=program,
+        env=bare_environment(),
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_SECONDS,
+    )
+    assert run.returncode == 0, run.stderr
+    assert_trained_alike(program, run.stdout)
+
+
+ADDRESSES = ("10.213.7.1", "10.213.7.2")
+
+
+@pytest.fixture
+def namespaces() -> Any:
+    """Two network namespaces with one link between them, and no other way out."""
+    names = [f"export{os.getpid()}_{end}" for end in "ab"]
+    ends = [f"ex{os.getpid() % 100000}{end}" for end in "ab"]
+    commands = [f"netns add {name}" for name in names]
+    commands.append(f"link add {ends[0]} type veth peer name {ends[1]}")
+    for name, end, address in zip(names, ends, ADDRESSES, strict=True):
+        commands += [
+            f"link set {end} netns {name}",
+            f"-n {name} addr add {address}/24 dev {end}",
+            f"-n {name} link set {end} up",
+            f"-n {name} link set lo up",
+        ]
+    try:
+        for command in commands:
+            try:
+                subprocess.run(["ip", *command.split()], check=True, capture_output=True, text=True)
+            except FileNotFoundError:
+                pytest.skip("the command ip is not installed")
+            except subprocess.CalledProcessError as failure:
+                pytest.skip(f"network namespaces need root: ip {command}: {failure.stderr.strip()}")
+        yield list(zip(names, ends, strict=True))
+    finally:
+        for name in names:
+            subprocess.run(["ip", "netns", "del", name], capture_output=True)
+
+
+@pytest.mark.slow
+def test_saved_program_when_hosts_are_two_namespaces_then_trains_as_the_emulator(
+    program: Path, namespaces: Any
+) -> None:
+    port = str(free_port())
+    processes = []
+    for rank, (name, end) in enumerate(namespaces):
+        environment = bare_environment(
+            MASTER_ADDR=ADDRESSES[0], MASTER_PORT=port, RANK=str(rank), WORLD_SIZE="2",
+            GLOO_SOCKET_IFNAME=end,
+        )  # fmt: skip
+        command = ["ip", "netns", "exec", name, sys.executable, "run.py"]
+        processes.append(
+            subprocess.Popen(
+                [*command, str(program.parent / "batches.pt")],
+                cwd=program,
+                env=environment,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+            )
+        )
+    results = [process.communicate(timeout=LIMIT_SECONDS) for process in processes]
+    assert [process.returncode for process in processes] == [0, 0], results
+    assert_trained_alike(program, results[-1][0])
+
+
+def sent_shapes() -> list[tuple[torch.Size, torch.dtype]]:
+    """Trains a model and returns what this process has sent."""
+    sent = []
+    start = dist.P2POp.__init__
+
+    def init(self: Any, op: Any, tensor: torch.Tensor, *args: Any, **kwargs: Any) -> None:
+        if op is dist.isend:
+            sent.append((tensor.shape, tensor.dtype))
+        start(self, op, tensor, *args, **kwargs)
+
+    dist.P2POp.__init__ = init
+    try:
+        train_exported(Case("transformer", 2))
+    finally:
+        dist.P2POp.__init__ = start
+    return sent
+
+
+def bad_inputs() -> dict[str, str]:
+    """Returns what is said of mistakes that only a group of processes can make."""
+    family = FAMILIES["mlp"]
+    executor = family.executor(2)
+    batch = family.batches()[0]
+    executor.compile(*batch)
+    pipeline = emulator.export_pipeline(executor)
+    rank = dist.get_rank()
+    alone = [dist.new_group([index]) for index in range(2)][rank]
+    stage = pipeline.stage(rank, "cpu")
+    schedule = pipeline.schedule(stage)
+    attempts = {
+        "another rank's": lambda: pipeline.stage(1 - rank, "cpu"),
+        "unknown kind": lambda: pipeline.schedule(stage, "zigzag"),
+        "missing stage": lambda: pipeline.schedule([pipeline.stage(0, "cpu", alone)]),
+        "two stages": lambda: pipeline.schedule(
+            [pipeline.stage(0, "cpu", alone), pipeline.stage(1, "cpu", alone)], "1f1b"
+        ),
+        "rows": lambda: pipeline.step(schedule, *(value[:-1] for value in batch)),
+        "too few": lambda: pipeline.step(schedule, batch[0]),
+    }
+    said = {}
+    for name, attempt in attempts.items():
+        try:
+            attempt()
+        except (ValueError, RuntimeError) as failure:
+            said[name] = str(failure)
+    return said
+
+
+def three_processes() -> str:
+    """Returns what is said of three processes for two stages."""
+    family = FAMILIES["mlp"]
+    executor = family.executor(4)
+    executor.compile(*family.batches()[0])
+    try:
+        emulator.export_pipeline(executor).stage(0, "cpu")
+    except ValueError as failure:
+        return str(failure)
+    return ""
+
+
+@pytest.mark.slow
+def test_pipeline_when_run_then_only_activations_and_their_gradients_are_sent(
+    tmp_path: Path,
+) -> None:
+    first, second = run_in_processes(2, sent_shapes, (), tmp_path)
+    activation = (torch.Size([2, 4, 8]), torch.float32)
+    start_up = {(torch.Size([1]), torch.float32), (torch.Size([]), torch.float32)}
+    assert set(first) - start_up == {activation} == set(second) - start_up
+
+
+@pytest.mark.slow
+def test_pipeline_when_used_wrongly_then_says_what_was_expected(tmp_path: Path) -> None:
+    said = run_in_processes(2, bad_inputs, (), tmp_path)[1]
+    assert "belongs to rank 0 of 2, but this is rank 1" in said["another rank's"]
+    assert "Unknown kind of schedule: 'zigzag'" in said["unknown kind"]
+    assert "runs the stages [0, 1], but was given [0]" in said["missing stage"]
+    assert "Choose 'interleaved' or 'sequential'" in said["two stages"]
+    assert "Input 0 has the shape (15, 8), but (16, 8) was expected" in said["rows"]
+    assert "takes 2 input tensors, but 1 were given" in said["too few"]
+
+
+@pytest.mark.slow
+def test_pipeline_when_processes_do_not_divide_stages_then_is_refused(tmp_path: Path) -> None:
+    said = run_in_processes(3, three_processes, (), tmp_path)
+    assert "4 stages cannot be shared by 3 processes" in said[0]
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_pipeline_when_stages_are_on_one_gpu_then_trains_nearly_as_the_emulator(
+    tmp_path: Path,
+) -> None:
+    (result,) = run_in_processes(1, train_exported, (CASE, "cuda"), tmp_path)
+    losses, state = train_on_emulator(CASE)
+    assert result["losses"] == pytest.approx(losses, rel=1e-4)
+    for name, value in result["weights"].items():
+        torch.testing.assert_close(value, state[name], rtol=1e-4, atol=1e-5)
+
+
+class Inferred(torch.nn.Module):
+    """Two layers on two IPUs; the output of the first is returned, too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = torch.nn.Linear(4, 4), torch.nn.Linear(4, 3)
+
+    def forward(self, x: torch.Tensor) -> Any:
+        value = self.first(x)
+        poptorch.Block.start("second", ipu_id=1)
+        return self.second(value), value
+
+
+def inference_executor() -> Any:
+    torch.manual_seed(3)
+    options = poptorch.Options().deviceIterations(4).showCompilationProgressBar(False)
+    return poptorch.inferenceModel(Inferred(), options)
+
+
+def infer() -> Any:
+    """Returns the outputs of this process's stages."""
+    executor, rows = inference_executor(), torch.arange(32.0).reshape(8, 4)
+    executor.compile(rows)
+    pipeline = emulator.export_pipeline(executor)
+    own = range(dist.get_rank(), pipeline.num_stages, dist.get_world_size())
+    schedule = pipeline.schedule([pipeline.stage(index, "cpu") for index in own])
+    return pipeline.step(schedule, rows)
+
+
+@pytest.mark.slow
+def test_pipeline_when_model_infers_then_the_last_rank_has_the_outputs(tmp_path: Path) -> None:
+    first, second = run_in_processes(2, infer, (), tmp_path)
+    expected = inference_executor()(torch.arange(32.0).reshape(8, 4))
+    assert first is None
+    assert all(torch.equal(*pair) for pair in zip(second, expected, strict=True))
+
+
+def infer_alone() -> str:
+    try:
+        infer()
+    except ValueError as failure:
+        return str(failure)
+    return ""
+
+
+@pytest.mark.slow
+def test_pipeline_when_model_infers_with_two_stages_in_a_process_then_is_refused(
+    tmp_path: Path,
+) -> None:
+    (said,) = run_in_processes(1, infer_alone, (), tmp_path)
+    assert "one stage in each process, but this one has 2. Start 2 processes" in said

@@ -1,0 +1,84 @@
+"""What the runner says when a program fails: the line, the rule and the way out, once."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.feature("python -m poptorch_emu", fidelity="exact")
+
+PROGRAM = """
+import torch
+import poptorch
+
+class Model(torch.nn.Module):
+    def forward(self, x):
+        return {expression}
+
+model = poptorch.inferenceModel(Model(), poptorch.Options().showCompilationProgressBar(False))
+model(torch.ones(2))
+model(torch.ones(3))
+"""
+CASES = {
+    "to the host": (
+        "x.relu().nonzero()",
+        7,
+        "return x.relu().nonzero()",
+        "The rule: A compiled graph has static shapes.",
+        "What to change: Use a form of fixed size",
+    ),
+    "another shape": (
+        "x + 1",
+        11,
+        "model(torch.ones(3))",
+        "The rule: A model is compiled once, for the types and shapes of its first call.",
+        "What to change: To recompile, wrap the model anew",
+    ),
+}
+
+
+def failed(tmp_path: Path, expression: str, level: str = "WARN") -> tuple[Path, str]:
+    """Returns the program and what it says on stderr when the runner has run it."""
+    path = tmp_path / "program.py"
+    path.write_text(PROGRAM.format(expression=expression))
+    paths = os.pathsep.join(filter(None, sys.path))
+    done = subprocess.run(
+        [sys.executable, "-m", "poptorch_emu", str(path)],
+        env={**os.environ, "PYTHONPATH": paths, "POPTORCH_LOG_LEVEL": level},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 1
+    return path, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("expression", "line", "source", "rule", "change"), CASES.values(), ids=CASES
+)
+def test_program_when_it_breaks_a_rule_then_ends_with_line_rule_and_change(
+    tmp_path: Path, expression: str, line: int, source: str, rule: str, change: str
+) -> None:
+    path, text = failed(tmp_path, expression)
+    place, said_rule, said_change = text.splitlines()[-3:]
+    assert place == f"In your program: {path}:{line}: {source}"
+    assert said_rule == rule
+    assert said_change.startswith(change)
+    assert text.count("Traceback (most recent call last)") == 1
+    assert "poptorch_emu/" not in text.replace(str(path), "")
+
+
+def test_program_when_asked_for_all_then_shows_our_frames(tmp_path: Path) -> None:
+    _, text = failed(tmp_path, "x.nonzero()", "DEBUG")
+    assert "poptorch_emu/executor/device_model.py" in text
+    assert "The rule:" not in text
+
+
+def test_program_when_the_fault_is_its_own_then_nothing_is_explained(tmp_path: Path) -> None:
+    path, text = failed(tmp_path, "x + {}['missing']")
+    assert text.rstrip().endswith("KeyError: 'missing'")
+    assert f'File "{path}", line 7, in forward' in text
+    assert "The rule:" not in text

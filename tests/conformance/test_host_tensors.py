@@ -1,0 +1,160 @@
+"""Moves to the CPU, and tensors of the CPU, inside of forward (semantics.md 8.1, 12.1)."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+import pytest
+import torch
+import torch.nn.functional as F
+from support.small_models import Function, options, run, trained
+from torch import nn
+
+import poptorch_emu as poptorch
+
+moves = pytest.mark.feature("Moves to the CPU in forward", fidelity="exact")
+constants = pytest.mark.feature("CPU tensors in forward", fidelity="exact")
+
+X = torch.randn(3, 4)
+_HOST = torch.randn(4)
+
+_MOVES: dict[str, Callable] = {
+    "cpu": lambda x: x.cpu() + 1,
+    "to": lambda x: x.to("cpu") + 1,
+    "to device": lambda x: x.to(torch.device("cpu")) * 2,
+    "to by name": lambda x: x.to(device="cpu", dtype=torch.float16) + 1,
+    "to with a type": lambda x: x.to("cpu", torch.int32) + 1,
+    "to another": lambda x: x.to(torch.zeros(1, dtype=torch.float16, device="cpu")) + 1,
+    "as_tensor": lambda x: torch.as_tensor(x, device="cpu") + 1,
+    "a copy": lambda x: x.to("cpu", copy=True).add_(1) + x,
+    "no copy": lambda x: (x * 1).cpu().add_(1),
+}
+
+
+@moves
+@pytest.mark.parametrize("name", _MOVES)
+def test_move_to_the_cpu_when_captured_then_the_tensor_stays_with_one_warning(
+    name: str, logged: pytest.LogCaptureFixture
+) -> None:
+    with logged.at_level(logging.WARNING):
+        result = run(lambda x: [_MOVES[name](x) for _ in range(3)][-1], X)
+    torch.testing.assert_close(result, _MOVES[name](X))
+    assert logged.text.count("Illegal move to CPU") == 1
+    assert "Here the tensor stays on the IPU" in logged.text
+    assert f"test_host_tensors.py:{_MOVES[name].__code__.co_firstlineno}" in logged.text
+
+
+@moves
+def test_move_to_the_cpu_when_trained_then_gradients_pass() -> None:
+    weight = torch.randn(4)
+
+    def loss(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        return F.mse_loss((x * weight).cpu() * 2, x.to("cpu"))
+
+    (after,) = trained(loss, [weight], [(X,)])
+    leaf = weight.clone().requires_grad_()
+    loss(X, leaf).backward()
+    torch.testing.assert_close(after, weight - 0.1 * leaf.grad)
+
+
+@moves
+@pytest.mark.parametrize("name", _MOVES)
+def test_move_to_the_cpu_when_strict_then_error_names_line_and_way_out(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("POPTORCH_EMU_STRICT", "error")
+    with pytest.raises(poptorch.Error, match="Illegal move to CPU.*Return the IPU tensor") as e:
+        run(_MOVES[name], X)
+    assert f"test_host_tensors.py:{_MOVES[name].__code__.co_firstlineno}" in str(e.value)
+
+
+_MIXED: dict[str, Callable] = {
+    "add": lambda x: x + _HOST,
+    "first": lambda x: _HOST * x,
+    "matmul": lambda x: x @ _HOST,
+    "linear": lambda x: F.linear(x, _HOST[None].expand(2, 4), _HOST[:2]),
+    "where": lambda x: torch.where(_HOST > 0, x, x * 2),
+    "cat": lambda x: torch.cat([x, _HOST[None]]),
+    "in place": lambda x: (x * 1).mul_(_HOST),
+    "copied": lambda x: (x * 1).copy_(_HOST),
+    "float64": lambda x: x + _HOST.double(),
+    "half": lambda x: (x.half() + _HOST.half()).float(),
+    "integers": lambda x: x.index_select(1, torch.arange(4, device="cpu").flip(0)),
+    "table": lambda x: F.embedding((x > 0).long(), _HOST.reshape(2, 2)),
+    "normalised": lambda x: F.layer_norm(x, (4,), _HOST, _HOST),
+    "changed": lambda x: x + (_HOST * 2 - 1),
+}
+
+
+@constants
+@pytest.mark.parametrize("name", _MIXED)
+def test_cpu_tensor_when_mixed_with_ipu_tensors_then_is_a_constant(name: str) -> None:
+    result, expected = run(_MIXED[name], X), _MIXED[name](X)
+    torch.testing.assert_close(result, expected.float(), rtol=1e-5, atol=1e-5)
+
+
+class Scaled(nn.Module):
+    """Scales by an attribute that is neither parameter nor buffer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = _HOST.clone()
+        self.linear = nn.Linear(4, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for _ in range(3):
+            x = self.linear(x) * self.scale
+        return x, F.mse_loss(x, torch.zeros_like(x))
+
+
+@constants
+def test_attribute_on_the_cpu_when_trained_with_then_equals_pytorch_with_one_warning(
+    logged: pytest.LogCaptureFixture,
+) -> None:
+    model = Scaled()
+    expected = Scaled()
+    expected.load_state_dict(model.state_dict())
+    expected(X)[1].backward()
+    training = poptorch.trainingModel(
+        model, options(), poptorch.optim.SGD(model.parameters(), lr=0.1)
+    )
+    with logged.at_level(logging.WARNING):
+        training(X)
+    torch.testing.assert_close(
+        model.linear.weight, expected.linear.weight - 0.1 * expected.linear.weight.grad
+    )
+    assert logged.text.count("Expected an IPU tensor but got tensor(device=cpu, shape=[4]") == 1
+    assert "uploaded as a constant" in logged.text
+    training.destroy()
+
+
+@constants
+def test_attribute_on_the_cpu_when_changed_after_compilation_then_the_constant_stays() -> None:
+    model = Scaled()
+    inference = poptorch.inferenceModel(model, options())
+    before = inference(X)[0]
+    model.scale.zero_()
+    assert torch.equal(inference(X)[0], before)
+
+
+@constants
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: x + _HOST.clone().requires_grad_(),
+        lambda x: torch.zeros(3, 4, device="cpu").add_(x),
+        lambda x: torch.add(x, 1, out=torch.zeros(3, 4, device="cpu")),
+    ],
+    ids=["trained", "changed", "out"],
+)
+def test_cpu_tensor_when_it_cannot_be_a_constant_then_error(function: Callable) -> None:
+    with pytest.raises(poptorch.Error, match=r"Expected an IPU tensor.*cpu_tensor\.to\(\"ipu\"\)"):
+        run(function, X)
+
+
+@constants
+def test_cpu_tensor_when_strict_then_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("POPTORCH_EMU_STRICT", "error")
+    with pytest.raises(poptorch.Error, match=r"Expected an IPU tensor but got tensor\(device=cpu"):
+        poptorch.inferenceModel(Function(lambda x: x + _HOST), options())(X)

@@ -1,0 +1,123 @@
+"""A random model with random options: drawn from a seed, so that it can be drawn again."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+
+import torch
+from fuzz.parts import PLAIN, WITH_BUFFERS, Model
+from support.helpers import Batch, Setting
+
+import poptorch_emu as poptorch
+from poptorch_emu import emulator
+
+KINDS = ("Activation", "Weight", "Optimizer", "Accumulator")
+STRATEGIES = ("grouped", "interleaved", "sequential", "sharded", "phased", "leaving phases")
+_PIPELINES = STRATEGIES[:3]
+
+
+@dataclass(frozen=True)
+class Case:
+    """What is compiled.
+
+    Attributes:
+        parts: the model, by names in `fuzz.parts`.
+        ipus: of each part.
+        strategy: one of `STRATEGIES`.
+        recompute: the mode of PopART's automatic recomputation.
+        off_chip: kinds of tensors in streaming memory.
+        cut: kinds of tensors that replicas share out.
+        rows: of one micro-batch.
+    """
+
+    seed: int
+    parts: tuple[str, ...]
+    ipus: tuple[int, ...]
+    strategy: str
+    recompute: int
+    off_chip: tuple[str, ...]
+    cut: tuple[str, ...]
+    accumulation: int
+    iterations: int
+    replicas: int
+    rows: int
+    width: int
+
+    @property
+    def setting(self) -> Setting:
+        return Setting("sharded", self.accumulation, self.iterations, self.replicas)
+
+    def model(self) -> Model:
+        """Returns the model, the same at every call."""
+        torch.manual_seed(self.seed)
+        return Model(self.parts, self.ipus, self.width)
+
+    def batch(self, index: int) -> Batch:
+        """Returns the inputs of one call, the same for the same index."""
+        generator = torch.Generator().manual_seed(1000 * self.seed + index)
+        count = self.rows * self.setting.num_micro_batches
+        return tuple(torch.randn(count, self.width, generator=generator) for _ in range(2))
+
+    def options(self, *, recompute: int | None = None) -> poptorch.Options:
+        options = self.setting.options().autoRoundNumIPUs(True)
+        options._Popart.set("autoRecomputation", self.recompute if recompute is None else recompute)
+        options.setExecutionStrategy(self._strategy())
+        if self.strategy in _PIPELINES:
+            emulator.set_schedule(options, self.strategy)
+        for kind in KINDS:
+            location = poptorch.TensorLocationSettings()
+            if kind in self.off_chip:
+                location.useOnChipStorage(False)
+            if kind in self.cut:
+                location.minElementsForReplicatedTensorSharding(0)
+                location.useReplicatedTensorSharding(True)
+            getattr(options.TensorLocations, f"set{kind}Location")(location)
+        return options
+
+    def _strategy(self):
+        if self.strategy in _PIPELINES:
+            return poptorch.PipelinedExecution(poptorch.AutoStage.AutoIncrement)
+        if self.strategy == "sharded":
+            return poptorch.ShardedExecution(poptorch.AutoStage.AutoIncrement)
+        blocks = [[f"part{index}"] for index in range(len(self.parts))]
+        blocks[-1].append("loss")
+        phases = [
+            poptorch.Phase(poptorch.Stage(*ids).ipu(ipu))
+            for ids, ipu in zip(blocks, self.ipus, strict=True)
+        ]
+        strategy = poptorch.SerialPhasedExecution(*phases)
+        is_leaving = self.strategy == "leaving phases"
+        liveness = "OffChipAfterEachPhase" if is_leaving else "AlwaysLive"
+        return strategy.setTensorsLiveness(poptorch.Liveness[liveness])
+
+
+def draw(seed: int, *more_parts: str, has_replicas: bool = True) -> Case:
+    """Returns the case of a seed.
+
+    Args:
+        seed: of all choices.
+        more_parts: parts of the model beside the usual ones.
+        has_replicas: whether there may be several.
+    """
+    choice = random.Random(seed)
+    replicas = choice.choice([1, 1, 2, 4]) if has_replicas else 1
+    usual = [*PLAIN, *(WITH_BUFFERS if replicas == 1 else ()), *more_parts]
+    parts = tuple(choice.choices(usual, k=choice.randint(1, 5)))
+    is_interleaved = choice.random() < 0.3
+    ipus = [index % 2 if is_interleaved else index * 3 // len(parts) for index in range(len(parts))]
+    needs_rows = "BatchNorm" in parts
+    return Case(
+        seed=seed,
+        parts=(*parts, "Linear"),
+        ipus=(*ipus, ipus[-1]),
+        strategy=choice.choice(STRATEGIES),
+        recompute=choice.randint(0, 4),
+        off_chip=tuple(kind for kind in KINDS if choice.random() < 0.3),
+        cut=tuple(kind for kind in KINDS if replicas > 1 and choice.random() < 0.5),
+        accumulation=2 * len(parts) + 3 if choice.random() < 0.6 else choice.randint(1, 4),
+        iterations=choice.randint(1, 3),
+        replicas=replicas,
+        rows=choice.randint(2 if needs_rows else 1, 3),
+        width=choice.choice([4, 4, 3, 2 if needs_rows else 1]),
+    )

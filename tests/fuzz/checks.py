@@ -1,0 +1,38 @@
+"""The kinds of random checks by name, and what may be refused."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+from fuzz.files import check_files, check_kill
+from fuzz.others import check_groups, check_inference, check_wrappers
+from fuzz.parts import register_operators
+from fuzz.training import check_noise, check_training
+
+import poptorch_emu as poptorch
+
+CHECKS: dict[str, Callable[[int], str]] = {
+    "training": check_training,
+    "noise": check_noise,
+    "inference": check_inference,
+    "wrappers": check_wrappers,
+    "groups": check_groups,
+    "files": check_files,
+    "kill": check_kill,
+}
+# What a random model may run into by the rules of PopTorch.
+REFUSALS = re.compile("must be greater than or equal to the number of pipeline stages")
+
+register_operators()
+
+
+def check(kind: str, seed: int) -> str:
+    """Checks one case; returns "passed" or "refused", or raises what is a fault."""
+    try:
+        CHECKS[kind](seed)
+    except (poptorch.Error, AssertionError, RuntimeError) as error:
+        if not REFUSALS.search(str(error)):
+            raise
+        return "refused"
+    return "passed"
