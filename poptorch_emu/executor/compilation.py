@@ -30,6 +30,7 @@ from poptorch_emu.plan.inventory import Inventory
 from poptorch_emu.report.out_of_memory import check_memory
 from poptorch_emu.runtime.arguments import Arguments
 from poptorch_emu.runtime.progress import progress_bar
+from poptorch_emu.trace.module_state import check_values
 
 
 class Compilation:
@@ -107,6 +108,7 @@ class Compilation:
         Raises:
             Error: the options, the optimiser, the arguments or the model are refused.
         """
+        check_values(self._user_model)
         start = time.perf_counter()
         self._num_made += 1
         logger.info(

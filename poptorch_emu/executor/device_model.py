@@ -30,7 +30,7 @@ from poptorch_emu.optim.device_state import OptimizerLink
 from poptorch_emu.options import Options, PipelinedExecution
 from poptorch_emu.options.optimizer_settings import with_running_mean
 from poptorch_emu.plan.inventory import Inventory
-from poptorch_emu.runtime.arguments import Arguments, check_same
+from poptorch_emu.runtime.arguments import Arguments, check_same, check_values
 from poptorch_emu.runtime.outputs import without_backward
 from poptorch_emu.runtime.session import Session
 from poptorch_emu.runtime.stream import ResultStream
@@ -330,6 +330,7 @@ class DeviceModel:
 
     def _bound(self, bind: Bind) -> Arguments:
         arguments = bind()
+        check_values(arguments)
         is_contiguous = all(tensor.is_contiguous() for tensor in arguments.tensors())
         if not is_contiguous and not self._has_warned_about_strides:
             logger.warning(

@@ -382,23 +382,3 @@ class PoplarExecutor:
     def _stream(self, args: Any, kwargs: Any, max_unread: int) -> ResultStream:
         """Begins a call whose results are read while it runs."""
         return self._on_device.stream(partial(self._args_parser, args, kwargs), max_unread)
-
-
-def give_optimizer_state(executor: PoplarExecutor, state: dict[str, Any]) -> None:
-    """Gives a training executor a state of its optimiser that was saved, for the next device."""
-    link = executor._on_device.optimizer_link
-    if link is not None:
-        link.take_state(state)
-
-
-def optimizer_states(executor: PoplarExecutor) -> dict[str, torch.Tensor]:
-    """Returns the newest state of a training executor's optimiser; none if it never ran."""
-    link = executor._on_device.optimizer_link
-    saved = None if link is None else link.saved_state(executor._session)
-    return {} if saved is None else saved["ipu_state"]
-
-
-def compiled_inputs(executor: PoplarExecutor) -> list[torch.Tensor]:
-    """Returns the tensors of the call for which an executor was compiled."""
-    arguments = executor._on_device.compilation.arguments
-    return [] if arguments is None else arguments.tensors()

@@ -9,7 +9,8 @@ from typing import Any
 
 from poptorch_emu.enums import ConnectionType
 from poptorch_emu.errors import require
-from poptorch_emu.executor.executor import PoplarExecutor, give_optimizer_state
+from poptorch_emu.executor.executor import PoplarExecutor
+from poptorch_emu.executor.executor_contents import give_optimizer_state
 from poptorch_emu.executor.factories import inferenceModel, trainingModel
 from poptorch_emu.executor.saving import metadata_of, read, version_fault
 from poptorch_emu.options import Options

@@ -16,7 +16,7 @@ import torch
 
 from poptorch_emu.errors import Error, make_error
 from poptorch_emu.structure import find_parser, flatten_tensors, rebuild
-from poptorch_emu.trace.module_state import fault_of
+from poptorch_emu.trace.module_state import fault_of, lack_of
 
 _EMPTY = inspect.Parameter.empty
 
@@ -104,7 +104,7 @@ class Signature:
         if self._keywords:
             named.update(kwargs)
         arguments = Arguments(tuple(names), (*values, *rest), named)
-        _check_values(arguments)
+        _check(arguments, fault_of)
         return arguments
 
     def _check(self, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
@@ -121,11 +121,19 @@ class Signature:
         )
 
 
-def _check_values(arguments: Arguments) -> None:
+def check_values(arguments: Arguments) -> None:
+    """Checks that all tensors of a call have values to compute with.
+
+    Raises:
+        Error: one of them is on the meta device.
+    """
+    _check(arguments, lack_of)
+
+
+def _check(arguments: Arguments, fault_in: Callable[[torch.Tensor], str]) -> None:
     for name, value in arguments.items():
         for tensor in flatten_tensors(value):
-            fault = fault_of(tensor)
-            if fault:
+            if fault := fault_in(tensor):
                 raise make_error(f"Invalid input tensor: {name} {fault}")
 
 

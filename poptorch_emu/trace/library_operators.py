@@ -26,7 +26,8 @@ from poptorch_emu.trace.known_values import known_value
 from poptorch_emu.trace.scatter_forms import SCATTER_FORMS
 from poptorch_emu.trace.source_line import user_source
 
-_OWN = frozenset({"aten", "prim", "prims", "poptorch_emu", "poptorch_emu_library"})
+# "poptorch" is made of our own functions.
+_OWN = frozenset({"aten", "prim", "prims", "poptorch", "poptorch_emu", "poptorch_emu_library"})
 
 
 def takes(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:

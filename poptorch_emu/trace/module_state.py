@@ -36,11 +36,30 @@ def fault_of(tensor: torch.Tensor) -> str:
         return "is a nested tensor. Pass a padded one: tensor.to_padded_tensor(0.0)."
     if tensor.layout is not torch.strided:
         return f"has the layout {tensor.layout}, but the device has dense tensors only: to_dense()."
-    if tensor.device.type == "meta":
-        return "is on the meta device: it has a shape and no values. Make it on the CPU."
-    if tensor.device.type not in ("cpu", "ipu"):
+    if tensor.device.type not in ("cpu", "ipu", "meta"):
         return f"is on {tensor.device}. Move it to the CPU first: tensor.cpu()."
     return ""
+
+
+def lack_of(tensor: torch.Tensor) -> str:
+    """Returns why a tensor has no values to compute with, with the way out, or "".
+
+    What only its shape is needed for, such as an estimate, can do without.
+    """
+    if tensor.device.type == "meta":
+        return "is on the meta device: it has a shape and no values. Make it on the CPU."
+    return ""
+
+
+def check_values(model: torch.nn.Module) -> None:
+    """Checks that all parameters and buffers have values.
+
+    Raises:
+        Error: one of them is on the meta device.
+    """
+    for name, value in (*model.named_parameters(), *model.named_buffers()):
+        if lack := lack_of(value):
+            raise make_error(f"Invalid model: {name} {lack}")
 
 
 def check_initialised(model: torch.nn.Module) -> None:

@@ -114,13 +114,16 @@ def test_set_log_level_then_sets_both_layers() -> None:
 
 
 @pytest.mark.feature("Uncaught exceptions", fidelity="exact")
-def test_uncaught_exception_then_last_line_first_and_then_the_traceback(capsys) -> None:
-    error = poptorch.Error("too hot")
-    log.log_uncaught(type(error), error, error.__traceback__)
-    lines = [line for line in capsys.readouterr().err.splitlines() if "[critical]" in line]
-    last = TIME + r" \[poptorch::python\] \[critical\] poptorch_emu.errors.Error: too hot"
-    assert re.fullmatch(last, lines[0])
-    assert len(lines) == 2
+def test_uncaught_exception_then_is_logged_once_with_its_traceback(capsys) -> None:
+    try:
+        raise poptorch.Error("too hot")
+    except poptorch.Error as error:
+        log.log_uncaught(type(error), error, error.__traceback__)
+    lines = capsys.readouterr().err.splitlines()
+    first = TIME + r" \[poptorch::python\] \[critical\] Traceback \(most recent call last\):"
+    assert re.fullmatch(first, lines[0])
+    assert [line for line in lines if "too hot" in line][-1] == "poptorch_emu.errors.Error: too hot"
+    assert sum("[critical]" in line for line in lines) == 1
 
 
 @pytest.mark.feature("Uncaught exceptions", fidelity="exact")

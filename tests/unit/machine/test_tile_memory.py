@@ -9,6 +9,7 @@ import pytest
 from poptorch_emu.machine.costs.code import CodeBytes, Family, OperationCode, code_bytes, outline
 from poptorch_emu.machine.ipu import BOW, MK1, MK2
 from poptorch_emu.machine.tile_memory import STACK_BYTES, IpuMemory, Peak, TileMemory
+from poptorch_emu.report.tile_report import TileReport
 
 NO_CODE = CodeBytes()
 NO_PEAK = Peak(0, 0, "nothing")
@@ -74,7 +75,7 @@ def test_parts_then_add_up_to_the_mean() -> None:
 def test_table_then_names_ipus_parts_and_peak() -> None:
     peak = Peak(1 << 20, 0, "mm", (("x", 1 << 20), ("y", 1536)))
     memory = IpuMemory(3, (("weight", 1 << 20),), peak, NO_CODE)
-    text = str(TileMemory(MK2, 0, (memory,)))
+    text = str(TileReport.of(TileMemory(MK2, 0, (memory,))))
     assert "IPU 3 peaks at mm: x 1.0 MiB, y 1.5 KiB" in text
     assert text.splitlines()[0].split() == ["KiB", "of", "a", "tile", "IPU", "3"]
 

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from poptorch_emu.options.progress import ProgressBar
+from poptorch_emu.options.compilation_progress import ProgressBar
 from poptorch_emu.runtime import progress
 from poptorch_emu.runtime.progress import progress_bar
 

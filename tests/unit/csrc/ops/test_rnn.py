@@ -65,11 +65,16 @@ def by_layers(cell, network, x, state):
 
 @pytest.mark.parametrize("cell", CELLS)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
-def test_rnn_layer_results_equal_eager_bit_for_bit(cell, dtype):
+def test_rnn_layer_results_equal_eager(cell, dtype):
     network, x, state = eager(cell, dtype)
     expected = flat_results(network, x, state)
     for ours, theirs in zip(by_layers(cell, network, x, state), expected, strict=True):
-        assert torch.equal(ours, theirs)
+        if dtype is torch.float32:
+            assert torch.equal(ours, theirs)
+        else:
+            # On some processors the library's products in float64 have other bits where the same
+            # numbers lie otherwise in memory, eager PyTorch's own among them.
+            torch.testing.assert_close(ours, theirs, rtol=1e-14, atol=1e-15)
 
 
 @pytest.mark.parametrize("cell", CELLS)
