@@ -56,6 +56,17 @@ bool stack_plain_into(const py::sequence& samples, const at::Tensor& place) {
   return stack_into(tensors, place);
 }
 
+// Birth, death, bytes and offset of each piece of a segment's memory.
+std::vector<std::tuple<int64_t, int64_t, int64_t, int64_t>> memory_plan(const Executor& executor,
+                                                                        int64_t segment,
+                                                                        int64_t replica) {
+  std::vector<std::tuple<int64_t, int64_t, int64_t, int64_t>> pieces;
+  for (const auto& [life, offset] : executor.tensor_memory().plan({segment}, replica)) {
+    pieces.emplace_back(life.birth, life.death, life.num_bytes, offset);
+  }
+  return pieces;
+}
+
 void bind_executor(py::module_& m) {
   py::class_<Event>(m, "Event")
       .def_readonly("replica", &Event::replica)
@@ -109,14 +120,7 @@ void bind_executor(py::module_& m) {
       .def("peak_accumulator_bytes", &Executor::peak_accumulator_bytes)
       .def("arena_bytes", [](const Executor& e) { return e.tensor_memory().arena_bytes(); })
       .def("pool_bytes", [](const Executor& e) { return e.tensor_memory().pool_bytes(); })
-      .def("memory_plan",
-           [](const Executor& executor, int64_t segment, int64_t replica) {
-             std::vector<std::tuple<int64_t, int64_t, int64_t, int64_t>> pieces;
-             for (const auto& [life, offset] : executor.tensor_memory().plan({segment}, replica)) {
-               pieces.emplace_back(life.birth, life.death, life.num_bytes, offset);
-             }
-             return pieces;
-           })
+      .def("memory_plan", &memory_plan)
       .def("remote_loaded_bytes", [](const Executor& e) { return e.remote().loaded_bytes(); })
       .def("remote_stored_bytes", [](const Executor& e) { return e.remote().stored_bytes(); })
       .def("peak_link_items", &Executor::peak_link_items)

@@ -57,6 +57,9 @@ def _default_values() -> dict[str, Any]:
     }
 
 
+_EXCLUDED = ("install/poptorch", "site-packages/torch", "site-packages/poptorch")
+
+
 class Options(ReportingOptions):
     """All options of a model or a `DataLoader` (exact).
 
@@ -81,11 +84,7 @@ class Options(ReportingOptions):
         self._relax_optimizer_checks = False
         self._show_compilation_progress_bar = True
         self._module_namescope_enabled = True
-        self._source_location_excludes = [
-            "install/poptorch",
-            "site-packages/torch",
-            "site-packages/poptorch",
-        ]
+        self._source_location_excludes = list(_EXCLUDED)
         super().__init__(**_default_values())
         self._apply_environment()
 
