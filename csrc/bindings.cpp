@@ -67,7 +67,7 @@ std::vector<std::tuple<int64_t, int64_t, int64_t, int64_t>> memory_plan(const Ex
   return pieces;
 }
 
-void bind_executor(py::module_& m) {
+void bind_event(py::module_& m) {
   py::class_<Event>(m, "Event")
       .def_readonly("replica", &Event::replica)
       .def_readonly("ipu", &Event::ipu)
@@ -77,6 +77,9 @@ void bind_executor(py::module_& m) {
       .def_readonly("worker", &Event::worker)
       .def_readonly("start_ns", &Event::start_ns)
       .def_readonly("end_ns", &Event::end_ns);
+}
+
+void bind_executor(py::module_& m) {
   py::class_<Executor>(m, "Executor")
       .def(py::init([](std::shared_ptr<Program> program, int64_t num_replicas, int64_t num_workers,
                        int64_t num_intra_op_threads, std::vector<int64_t> input_groups) {
@@ -162,6 +165,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   m.doc() = "The C++ engine of poptorch_emu: programs and their execution on virtual IPUs.";
   poptorch_emu::translate_errors();
   poptorch_emu::bind_program(m);
+  poptorch_emu::bind_event(m);
   poptorch_emu::bind_executor(m);
   poptorch_emu::bind_autograd(m);
   poptorch_emu::bind_loader(m);

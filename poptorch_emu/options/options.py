@@ -36,6 +36,7 @@ from poptorch_emu.options.text import apply_file, apply_json
 from poptorch_emu.options.training import _JitOptions, _TrainingOptions
 
 _IPU_PREFIX = "IPU"
+_EXCLUDED = ("install/poptorch", "site-packages/torch", "site-packages/poptorch")
 
 
 def _default_values() -> dict[str, Any]:
@@ -55,9 +56,6 @@ def _default_values() -> dict[str, Any]:
         "sync_pattern": SyncPattern.Full.value,
         "available_memory_proportion": {},
     }
-
-
-_EXCLUDED = ("install/poptorch", "site-packages/torch", "site-packages/poptorch")
 
 
 class Options(ReportingOptions):
