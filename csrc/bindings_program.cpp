@@ -283,8 +283,11 @@ void bind_code(ProgramClass& program) {
            [](Program& p, int64_t s, int64_t r, int64_t id) {
              add_store(p, s, r, StoreVariable{{id}, true});
            })
-      .def("accumulate", [](Program& p, int64_t s, int64_t r, int64_t id) {
-        add_store(p, s, r, Accumulate{{id}});
+      .def("accumulate", [](Program& p, int64_t s, int64_t r,
+                            int64_t id) { add_store(p, s, r, Accumulate{{id}}); })
+      .def("accumulate_rows", [](Program& p, int64_t s, int64_t r, int64_t id, int64_t indices,
+                                 int64_t num_rows, int64_t padding_index) {
+        add_store(p, s, r, AccumulateRows{{id}, {indices}, num_rows, padding_index});
       });
 }
 

@@ -103,6 +103,16 @@ class Program:
     def store_variable(self, segment: int, register: int, variable: int, /) -> None: ...
     def store_variable_shard(self, segment: int, register: int, variable: int, /) -> None: ...
     def accumulate(self, segment: int, register: int, accumulator: int, /) -> None: ...
+    def accumulate_rows(
+        self,
+        segment: int,
+        register: int,
+        accumulator: int,
+        indices: int,
+        num_rows: int,
+        padding_index: int,
+        /,
+    ) -> None: ...
     def add_link(
         self,
         producer: int,

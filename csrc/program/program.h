@@ -105,7 +105,14 @@ struct StoreVariable {
 struct Accumulate {
   AccumulatorId accumulator;
 };
-using StoreTarget = std::variant<StoreOutput, StoreVariable, Accumulate>;
+// The register holds rows of a gradient; each is added to the row of the sum that `indices` name.
+struct AccumulateRows {
+  AccumulatorId accumulator;
+  RegisterId indices;
+  int64_t num_rows;       // of the sum
+  int64_t padding_index;  // its rows are left out; -1 where there is none
+};
+using StoreTarget = std::variant<StoreOutput, StoreVariable, Accumulate, AccumulateRows>;
 struct Store {
   RegisterId source;
   StoreTarget target;

@@ -88,6 +88,11 @@ void fields(Archive& archive, Accumulate& store) {
   archive(accumulator);
 }
 template <typename Archive>
+void fields(Archive& archive, AccumulateRows& store) {
+  auto& [accumulator, indices, num_rows, padding_index] = store;
+  archive(accumulator, indices, num_rows, padding_index);
+}
+template <typename Archive>
 void fields(Archive& archive, Store& store) {
   auto& [source, target, is_last_use] = store;  // The last is found again by `find_last_uses`.
   archive(source, target);
@@ -195,8 +200,8 @@ void fields(Archive& archive, Program& program) {
 
 namespace {
 
-// "IPUPROG" and the version of the format: 1. Change it with any change of what is written.
-constexpr std::string_view kMagic("IPUPROG\x02", 8);
+// "IPUPROG" and the version of the format. Change it with any change of what is written.
+constexpr std::string_view kMagic("IPUPROG\x03", 8);
 
 // FNV-1a, of eight bytes at a time.
 uint64_t checksum(std::string_view bytes) {

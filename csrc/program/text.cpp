@@ -89,6 +89,9 @@ class Namer {
   std::string operator()(const Accumulate& store) const {
     return accumulator(store.accumulator, false);
   }
+  std::string operator()(const AccumulateRows& store) const {
+    return "rows " + text_of(store.indices) + " of " + accumulator(store.accumulator, false);
+  }
 
  private:
   std::string variable(VariableId id, bool is_shard) const {

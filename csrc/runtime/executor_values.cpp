@@ -164,6 +164,9 @@ void Executor::store(Frame& frame, const Store& store, const VirtualIpu& ipu,
                            program_->accumulators[target->accumulator.value].dtype == at::kHalf;
     accumulators_.add(target->accumulator, ipu.replica, std::move(value), action.micro_batch,
                       is_random ? rng_for(ipu, global_micro_batch(action)) : at::Tensor());
+  } else if (const auto* target = std::get_if<AccumulateRows>(&store.target)) {
+    accumulators_.add_rows(*target, ipu.replica, source, frame[target->indices],
+                           action.micro_batch);
   }
 }
 

@@ -61,6 +61,7 @@ from poptorch_emu.segments.recomputation import (
     views_of_weights,
 )
 from poptorch_emu.segments.replica_equal import replica_equal_values
+from poptorch_emu.segments.row_gradients import row_gradients
 from poptorch_emu.segments.segmented_graph import cut
 from poptorch_emu.trace import strict
 from poptorch_emu.trace.result_forms import Forms
@@ -251,9 +252,10 @@ def lower(
     """Returns the executable of a placed and scheduled graph."""
     config = request.config
     equal_values = replica_equal_values(graph, config)
+    by_rows = row_gradients(graph, config, request.optimizer)
 
     def cut_graph(recomputed: Set[fx.Node]) -> Cut:
-        segments = cut(graph, placed, config.is_training, recomputed)
+        segments = cut(graph, placed, config.is_training, recomputed, by_rows)
         return segments, plan_links(segments, placed, schedule, config, equal_values)
 
     recomputed = recomputed_operations(graph, placed, recomputation_of(config, placed))

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 import torch
+from torch import fx
 
 from poptorch_emu import _C
+from poptorch_emu.compile.instruction import lowered
 from poptorch_emu.config import AnchorConfig, CompileConfig
 from poptorch_emu.ir.graph import Graph, SinkKind, Source, SourceKind, source_of
 from poptorch_emu.schedule.actions import Action, Kind
@@ -20,7 +21,7 @@ from poptorch_emu.schedule.partition import Partition
 from poptorch_emu.schedule.schedule import Port, Schedule
 from poptorch_emu.segments.links import LinkPlan
 from poptorch_emu.segments.placement import location_of
-from poptorch_emu.segments.segment import Body, Instruction, Register, Segment
+from poptorch_emu.segments.segment import Segment
 from poptorch_emu.segments.segmented_graph import SegmentedGraph
 from poptorch_emu.segments.sharding import sharding_of
 from poptorch_emu.segments.update.hyper_parameters import scalar_name, scalar_value, split_scalar
@@ -30,17 +31,6 @@ from poptorch_emu.segments.update.update_plan import UpdatePlan
 from poptorch_emu.segments.variables import VariableInfo
 from poptorch_emu.update.config import OptimizerConfig
 from poptorch_emu.update.loss_scale import FACTOR
-
-aten = torch.ops.aten
-
-# The fake tensors of the graph are contiguous; what CPU kernels make may not be, and `reshape`
-# copies where a view is impossible.
-_SAFE_TWINS = {
-    aten.view.default: aten.reshape.default,
-    aten._unsafe_view.default: aten.reshape.default,
-}
-
-_DEVICE = "cpu"
 
 
 class Lowering:
@@ -166,21 +156,15 @@ class Lowering:
         mode = _C.OutputMode(int(self._config.output_mode))
         period = self._config.output_return_period
         for sink, port, node in self._cut.results:
+            if sink.kind is SinkKind.GRADIENT:
+                self._add_gradient(sink.name, port, node)
+                continue
             segment, register = self._segments[port], self._cut.segments[port].registers[node]
             if sink.kind is SinkKind.OUTPUT:
                 self.program.store_output(segment, register, mode, period)
                 self.num_outputs += 1
             elif sink.kind is SinkKind.VARIABLE:
                 self.program.store_variable(segment, register, self.variables[sink.name].index)
-            elif sink.kind is SinkKind.GRADIENT:
-                assert self._optimizer is not None, "gradients are computed for an optimiser only"
-                accumulator = self.program.add_accumulator(
-                    sink.name, self._optimizer.accum_type, self._config.is_running_mean
-                )
-                self._accumulators[sink.name] = accumulator
-                groups = self.variables[sink.name].group_of_replica
-                self.program.group_accumulator(accumulator, groups)
-                self.program.accumulate(segment, register, accumulator)
         for sink, port, node in self._cut.results:
             if sink.kind is SinkKind.INPUT:
                 segment, register = self._segments[port], self._cut.segments[port].registers[node]
@@ -191,6 +175,28 @@ class Lowering:
             if sink.kind is SinkKind.ANCHOR:
                 register = self._cut.segments[port].registers[node]
                 self._store_anchor(self._segments[port], register, of_name[sink.name])
+
+    def _add_gradient(self, weight: str, port: Port, node: fx.Node) -> None:
+        """Adds the sum of a weight's gradients, and how a micro-batch's is added to it."""
+        assert self._optimizer is not None, "gradients are computed for an optimiser only"
+        accumulator = self.program.add_accumulator(
+            weight, self._optimizer.accum_type, self._config.is_running_mean
+        )
+        self._accumulators[weight] = accumulator
+        self.program.group_accumulator(accumulator, self.variables[weight].group_of_replica)
+        segment, registers = self._segments[port], self._cut.segments[port].registers
+        rows = self._cut.by_rows.get(node)
+        if rows is None:
+            self.program.accumulate(segment, registers[node], accumulator)
+            return
+        self.program.accumulate_rows(
+            segment,
+            registers[rows.rows],
+            accumulator,
+            registers[rows.indices],
+            rows.num_rows,
+            rows.padding_index,
+        )
 
     def _store_anchor(self, segment: int, register: int, anchor: AnchorConfig) -> None:
         mode = _C.OutputMode(int(anchor.output_mode))
@@ -313,7 +319,7 @@ class Lowering:
             else:
                 self._emit_load(index, source, register)
         for instruction in segment.instructions:
-            self.program.add_instruction(index, *_lowered(instruction))
+            self.program.add_instruction(index, *lowered(instruction))
         return index
 
     def _is_cut(self, source: Source) -> bool:
@@ -350,45 +356,3 @@ class Lowering:
         if name not in self._constants:
             self._constants[name] = self.program.add_constant(self._graph.constants[name])
         return self._constants[name]
-
-
-def _lowered(instruction: Instruction) -> tuple[Any, ...]:
-    """Returns the arguments with which the engine's builders add an instruction."""
-    target = _SAFE_TWINS.get(instruction.target, instruction.target)
-    record = instruction.record
-    debug = _C.Debug(
-        f"{record.scope}/{instruction.name}" if record.scope else instruction.name,
-        record.place.block_id,
-        record.place.stage,
-        record.module,
-        record.source,
-    )
-    return (
-        target._schema.name,
-        target._schema.overload_name,
-        [_on_device(value) for value in instruction.args],
-        {key: _on_device(value) for key, value in instruction.kwargs.items()},
-        instruction.outputs,
-        instruction.dies,
-        debug,
-        [_lowered_body(body) for body in instruction.bodies],
-    )
-
-
-def _lowered_body(body: Body) -> _C.Body:
-    code = body.code
-    lowered = _C.Body(code.name, code.num_registers, body.parameters, body.iteration, body.results)
-    for instruction in code.instructions:
-        lowered.add_instruction(*_lowered(instruction))
-    return lowered
-
-
-def _on_device(value: Any) -> Any:
-    """Returns an argument as the engine takes it: registers and the real device."""
-    if isinstance(value, Register):
-        return _C.Register(value.index)
-    if isinstance(value, torch.device):
-        return torch.device(_DEVICE)
-    if isinstance(value, (list, tuple)):
-        return [_on_device(item) for item in value]
-    return value

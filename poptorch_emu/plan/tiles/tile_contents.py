@@ -90,7 +90,7 @@ def _peak(
             gradients = frozenset(
                 segment.registers[node]
                 for sink, home, node in inventory.cut.results
-                if sink.kind is SinkKind.GRADIENT and home == port
+                if sink.kind is SinkKind.GRADIENT and home == port and node in segment.registers
             )
             peaks.append(walk.peak(segment, given, gradients, stashes.waiting_bytes(ipu, port)))
     return max(peaks, key=walk.tile_bytes)
