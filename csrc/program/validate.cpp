@@ -88,7 +88,42 @@ class SegmentChecker {
       if (segment_.kind != SegmentKind::kWindow) {
         throw Error(where + " reads an accumulator, which only a window segment may do");
       }
+    } else if (const auto* load = std::get_if<LoadVariableRows>(&source)) {
+      check_touched(load->variable, load->accumulator, where);
+    } else if (const auto* load = std::get_if<LoadAccumulatorRows>(&source)) {
+      check_touched(load->accumulator, where);
     }
+  }
+
+  // Only a whole sum on the IPU to which rows are added knows which rows that were.
+  void check_touched(AccumulatorId id, const std::string& where) const {
+    check_id(program_.accumulators, id, where, "accumulator");
+    const Accumulator& sum = program_.accumulators[id.value];
+    if (segment_.kind != SegmentKind::kWindow || sum.is_remote || !takes_rows(id)) {
+      throw Error(where + " asks for the rows of '" + sum.name +
+                  "' that were added to, which a window segment may do where a store adds rows to "
+                  "a sum that is not in streaming memory");
+    }
+  }
+
+  void check_touched(VariableId variable, AccumulatorId id, const std::string& where) const {
+    check_id(program_.variables, variable, where, "variable");
+    check_touched(id, where);
+    const Variable& weight = program_.variables[variable.value];
+    if (weight.shape.size() != 2 || weight.is_remote || weight.is_sharded) {
+      throw Error(where + " takes rows of '" + weight.name +
+                  "', which must be a whole matrix and not in streaming memory");
+    }
+  }
+
+  bool takes_rows(AccumulatorId id) const {
+    for (const Segment& segment : program_.segments) {
+      for (const Store& store : segment.stores) {
+        const auto* rows = std::get_if<AccumulateRows>(&store.target);
+        if (rows != nullptr && rows->accumulator == id) return true;
+      }
+    }
+    return false;
   }
 
   void check_target(const StoreTarget& target) const {
@@ -102,6 +137,8 @@ class SegmentChecker {
       check_addition(store->accumulator, where);
     } else if (const auto* store = std::get_if<AccumulateRows>(&target)) {
       check_rows(*store, where);
+    } else if (const auto* store = std::get_if<StoreVariableRows>(&target)) {
+      check_touched(store->variable, store->accumulator, where);
     }
   }
 

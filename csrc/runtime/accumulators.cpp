@@ -1,5 +1,6 @@
 #include "runtime/accumulators.h"
 
+#include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>
@@ -201,6 +202,13 @@ at::Tensor Accumulators::total_shard(AccumulatorId id, int64_t replica) const {
     return part;
   }
   return shard_of(total(id, replica), replica, num_replicas_);
+}
+
+at::Tensor Accumulators::touched_rows(AccumulatorId id, int64_t replica) const {
+  const std::vector<int64_t>& rows = states_[id.value]->rows_of_replica[replica].touched();
+  at::Tensor indices = at::empty({static_cast<int64_t>(rows.size())}, at::TensorOptions(at::kLong));
+  std::copy(rows.begin(), rows.end(), indices.mutable_data_ptr<int64_t>());
+  return indices;
 }
 
 void Accumulators::clear() {

@@ -42,6 +42,10 @@ class Accumulators {
   at::Tensor total(AccumulatorId id, int64_t replica) const;
   at::Tensor total_shard(AccumulatorId id, int64_t replica) const;
 
+  // The rows that gradients were added to in this window, each once; int64. Of a sum of one
+  // replica.
+  at::Tensor touched_rows(AccumulatorId id, int64_t replica) const;
+
   // Empties everything, at the end of a window or after an error.
   void clear();
 

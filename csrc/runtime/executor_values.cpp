@@ -1,6 +1,7 @@
 // The part of the executor that moves values into frames and out of them.
 
 #include <ATen/ops/empty.h>
+#include <ATen/ops/index_select.h>
 
 #include <algorithm>
 
@@ -109,6 +110,13 @@ void Executor::load(Frame& frame, const Load& load, const VirtualIpu& ipu, const
     if (accumulator.is_remote) {
       target = came_from_remote(target, accumulator.is_sharded && !source->is_shard);
     }
+  } else if (const auto* source = std::get_if<LoadVariableRows>(&load.source)) {
+    target = memory_.variable(source->variable, ipu.replica)
+                 .index_select(0, accumulators_.touched_rows(source->accumulator, ipu.replica));
+  } else if (const auto* source = std::get_if<LoadAccumulatorRows>(&load.source)) {
+    const AccumulatorId id = source->accumulator;
+    target = accumulators_.total(id, ipu.replica)
+                 .index_select(0, accumulators_.touched_rows(id, ipu.replica));
   } else {
     target = rng_for(ipu, micro_batch);
   }
@@ -167,6 +175,9 @@ void Executor::store(Frame& frame, const Store& store, const VirtualIpu& ipu,
   } else if (const auto* target = std::get_if<AccumulateRows>(&store.target)) {
     accumulators_.add_rows(*target, ipu.replica, source, frame[target->indices],
                            action.micro_batch);
+  } else if (const auto* target = std::get_if<StoreVariableRows>(&store.target)) {
+    memory_.assign_rows(target->variable, ipu.replica,
+                        accumulators_.touched_rows(target->accumulator, ipu.replica), source);
   }
 }
 

@@ -212,8 +212,9 @@ class Lowering:
                 optimizer.group_of_parameter[parameters.index(sink.name)],
                 self.variables[sink.name],
                 parameters.index(sink.name),
+                node in self._cut.by_rows,
             )
-            for sink, port, _ in self._cut.results
+            for sink, port, node in self._cut.results
             if sink.kind is SinkKind.GRADIENT
         ]
         plan = UpdatePlan(optimizer, self._config, self._schedule.num_ipus)
@@ -255,17 +256,21 @@ class Lowering:
         if anchors:
             anchored = {values[anchor.long_name] for anchor in anchors}
             part.code.set_dying({*part.stores, *part.sent, *anchored})
-        index = self._emit(part.code, ipu, _C.SegmentKind.WINDOW, part.is_sharded)
+        index = self._emit(part.code, ipu, _C.SegmentKind.WINDOW, part)
         for anchor in anchors:
             self._store_anchor(index, values[anchor.long_name], anchor)
         self.program.set_runners(index, part.runners)
         for name in part.reductions:
             self.program.reduce(index, self._accumulators[name])
         for register, name in part.stores.items():
-            variable = self.variables[name]
-            is_shard = part.is_sharded and bool(variable.shape)
-            store = self.program.store_variable_shard if is_shard else self.program.store_variable
-            store(index, register, variable.index)
+            variable = self.variables[name].index
+            if part.is_by_rows:
+                accumulator = self._accumulators[name]
+                self.program.store_variable_rows(index, register, variable, accumulator)
+            elif part.is_sharded and self.variables[name].shape:
+                self.program.store_variable_shard(index, register, variable)
+            else:
+                self.program.store_variable(index, register, variable)
         for register, name in part.sums.items():
             self.program.accumulate(index, register, self._accumulators[name])
         return index
@@ -287,7 +292,7 @@ class Lowering:
                     values[state_variable("Accum", source.name)] = register
         values.update(part.named)
         self.window_names.update(values)
-        return values
+        return {} if part.is_by_rows else values
 
     def _scalar(self, name: str, group: int) -> int:
         if (name, group) not in self.scalars:
@@ -309,21 +314,24 @@ class Lowering:
         return [(self._segments[action.kind, action.stage], action.micro_batch)]
 
     def _emit(
-        self, segment: Segment, ipu: int, kind: _C.SegmentKind, is_sharded: bool = False
+        self, segment: Segment, ipu: int, kind: _C.SegmentKind, part: Part | None = None
     ) -> int:
         index = self.program.add_segment(segment.name, ipu, kind)
         self.segment_names.append(segment.name)
+        emit_cut_load = self._emit_load
+        if part is not None and part.is_sharded:
+            emit_cut_load = self._emit_shard_load
+        elif part is not None and part.is_by_rows:
+            emit_cut_load = self._emit_row_load
         for source, register in segment.loads.items():
-            if is_sharded and self._is_cut(source):
-                self._emit_shard_load(index, source, register)
-            else:
-                self._emit_load(index, source, register)
+            emit = emit_cut_load if self._is_cut(source) else self._emit_load
+            emit(index, source, register)
         for instruction in segment.instructions:
             self.program.add_instruction(index, *lowered(instruction))
         return index
 
     def _is_cut(self, source: Source) -> bool:
-        """Returns whether a sharded segment reads a part of `source` only."""
+        """Returns whether a segment of shards or rows reads a part of `source` only."""
         if source.kind not in (SourceKind.VARIABLE, SourceKind.GRADIENT):
             return False
         variable = self.variables.get(source.name)
@@ -336,6 +344,14 @@ class Lowering:
         else:
             index = self._accumulators[source.name]
             self.program.load_accumulator_shard(segment, register, index)
+
+    def _emit_row_load(self, segment: int, source: Source, register: int) -> None:
+        accumulator = self._accumulators[source.name]
+        if source.kind is SourceKind.VARIABLE:
+            variable = self.variables[source.name].index
+            self.program.load_variable_rows(segment, register, variable, accumulator)
+        else:
+            self.program.load_accumulator_rows(segment, register, accumulator)
 
     def _emit_load(self, segment: int, source: Source, register: int) -> None:
         program = self.program

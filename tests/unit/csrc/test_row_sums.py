@@ -1,4 +1,4 @@
-"""Gradients added row by row: the same bits as with dense gradients, in every place of the sum."""
+"""Gradients added row by row, and updates of these rows: the bits of dense ones, everywhere."""
 
 import pytest
 import torch
@@ -137,3 +137,85 @@ def test_validate_when_rows_and_dense_gradients_meet_then_error_tells_it():
     program.accumulate(0, 0, 0)
     with pytest.raises(Error, match="Accumulator 'g' is added to by two stores"):
         program.validate()
+
+
+def updating(*, by_rows, is_remote=False, padding_index=-1):
+    """Returns a program that takes half of the summed gradients from a matrix in each window."""
+    program = summing(by_rows=True, padding_index=padding_index)
+    weight = program.add_variable("w", [NUM_ROWS, WIDTH], torch.float32, False)
+    if is_remote:
+        program.set_remote_variable(weight)
+    update = 1
+    if by_rows:
+        program.load_variable_rows(update, 1, weight, 0)
+        program.load_accumulator_rows(update, 2, 0)
+    else:
+        program.load_variable(update, 1, weight)
+        program.load_accumulator(update, 2, 0)
+    add(program, update, "add.Tensor", [Reg(1), Reg(2)], [3], alpha=-0.5)
+    if by_rows:
+        program.store_variable_rows(update, 3, weight, 0)
+    else:
+        program.store_variable(update, 3, weight)
+    return program
+
+
+def test_update_when_only_touched_rows_change_then_bits_are_those_of_the_whole():
+    inputs = lookups()
+    weights = []
+    for by_rows in (True, False):
+        engine = executor(updating(by_rows=by_rows))
+        engine.write_variable(0, 0, torch.arange(1.0 * NUM_ROWS * WIDTH).view(NUM_ROWS, WIDTH))
+        for _ in range(2):
+            engine.run(inputs, WINDOWS)
+        weights.append(engine.read_variable(0, 0))
+    assert torch.equal(*weights)
+
+
+def test_update_when_nothing_was_touched_then_weight_stays():
+    engine = executor(updating(by_rows=True, padding_index=0))
+    count = MICRO_BATCHES * LOOKUPS
+    engine.write_variable(0, 0, torch.ones(NUM_ROWS, WIDTH))
+    engine.run([torch.ones(count, WIDTH), torch.zeros(count, dtype=torch.int64)], 1)
+    assert torch.equal(engine.read_variable(0, 0), torch.ones(NUM_ROWS, WIDTH))
+
+
+def test_update_when_a_later_window_fails_then_weight_is_that_of_the_last_complete_one():
+    rows, indices = lookups()
+    engine = executor(updating(by_rows=True))
+    half = len(rows) // WINDOWS
+    engine.run([rows[:half], indices[:half]], 1)
+    expected = engine.read_variable(0, 0)
+    engine.write_variable(0, 0, torch.zeros(NUM_ROWS, WIDTH))
+    indices[-1] = NUM_ROWS
+    with pytest.raises(Error, match="belongs to row"):
+        engine.run([rows, indices], WINDOWS)
+    assert torch.equal(engine.read_variable(0, 0), expected)
+
+
+def test_update_program_when_written_and_read_then_is_the_same():
+    program = updating(by_rows=True)
+    program.validate()
+    copy = _C.Program.deserialize(program.serialize())
+    assert copy.text() == program.text()
+    assert "%3 -> touched rows of variable w" in copy.text()
+    assert "%2 = touched rows of accumulator g" in copy.text()
+
+
+def test_update_when_there_are_two_replicas_then_error_tells_it():
+    program = updating(by_rows=True)
+    with pytest.raises(Error, match="'update' updates single rows, which one replica can do"):
+        executor(program, replicas=2)
+
+
+def test_validate_when_touched_rows_are_unknown_then_error_tells_it():
+    program = summing(by_rows=False)
+    program.load_accumulator_rows(1, 1, 0)
+    with pytest.raises(Error, match="asks for the rows of 'g' that were added to"):
+        program.validate()
+    program = summing(by_rows=True)
+    program.load_accumulator_rows(0, 2, 0)
+    with pytest.raises(Error, match="segment 'backward' asks for the rows of 'g'"):
+        program.validate()
+    with pytest.raises(Error, match="takes rows of 'w', which must be a whole matrix and not in"):
+        updating(by_rows=True, is_remote=True).validate()
