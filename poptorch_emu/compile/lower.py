@@ -1,7 +1,7 @@
 """From segments, schedule and optimiser to a program of the engine.
 
-This is the one place that speaks to the builder of `_C.Program`. What is decided once per model
-is decided here or above; the engine only obeys.
+This speaks to the builder of `_C.Program`, with operations in the form that `instruction` gives
+them. What is decided once per model is decided here or above; the engine only obeys.
 """
 
 from __future__ import annotations
