@@ -262,6 +262,14 @@ void bind_loads(ProgramClass& program) {
            [](Program& p, int64_t s, int64_t r, int64_t id) {
              add_load(p, s, r, LoadAccumulator{{id}, true});
            })
+      .def("load_variable_rows",
+           [](Program& p, int64_t s, int64_t r, int64_t id, int64_t accumulator) {
+             add_load(p, s, r, LoadVariableRows{{id}, {accumulator}});
+           })
+      .def("load_accumulator_rows",
+           [](Program& p, int64_t s, int64_t r, int64_t id) {
+             add_load(p, s, r, LoadAccumulatorRows{{id}});
+           })
       .def("load_rng", [](Program& p, int64_t s, int64_t r) { add_load(p, s, r, LoadRng{}); });
 }
 
@@ -283,8 +291,15 @@ void bind_code(ProgramClass& program) {
            [](Program& p, int64_t s, int64_t r, int64_t id) {
              add_store(p, s, r, StoreVariable{{id}, true});
            })
-      .def("accumulate", [](Program& p, int64_t s, int64_t r, int64_t id) {
-        add_store(p, s, r, Accumulate{{id}});
+      .def("store_variable_rows",
+           [](Program& p, int64_t s, int64_t r, int64_t id, int64_t accumulator) {
+             add_store(p, s, r, StoreVariableRows{{id}, {accumulator}});
+           })
+      .def("accumulate", [](Program& p, int64_t s, int64_t r,
+                            int64_t id) { add_store(p, s, r, Accumulate{{id}}); })
+      .def("accumulate_rows", [](Program& p, int64_t s, int64_t r, int64_t id, int64_t indices,
+                                 int64_t num_rows, int64_t padding_index) {
+        add_store(p, s, r, AccumulateRows{{id}, {indices}, num_rows, padding_index});
       });
 }
 

@@ -51,6 +51,9 @@ class ReplicaChecker {
         target->is_shard ? check_parts(variable) : check_assigned_once(variable);
       } else if (std::holds_alternative<StoreOutput>(store.target)) {
         check_output();
+      } else if (std::holds_alternative<StoreVariableRows>(store.target) && num_replicas_ > 1) {
+        throw Error("Segment '" + segment_.name + "' updates single rows, which one replica can " +
+                    "do, but there are " + std::to_string(num_replicas_));
       }
     }
   }

@@ -35,6 +35,8 @@ void Program::find_last_uses() {
     }
     for (auto store = segment.stores.rbegin(); store != segment.stores.rend(); ++store) {
       store->is_last_use = read_later.insert(store->source.value).second;
+      const auto* rows = std::get_if<AccumulateRows>(&store->target);
+      if (rows != nullptr) read_later.insert(rows->indices.value);
     }
   }
 }

@@ -87,8 +87,16 @@ struct LoadAccumulator {
   bool is_shard = false;
 };
 struct LoadRng {};
-using LoadSource =
-    std::variant<LoadInput, LoadVariable, LoadConstant, LoadScalar, LoadAccumulator, LoadRng>;
+// Of a variable, and of its accumulator, the rows that gradients were added to in this window.
+struct LoadVariableRows {
+  VariableId variable;
+  AccumulatorId accumulator;
+};
+struct LoadAccumulatorRows {
+  AccumulatorId accumulator;
+};
+using LoadSource = std::variant<LoadInput, LoadVariable, LoadConstant, LoadScalar, LoadAccumulator,
+                                LoadRng, LoadVariableRows, LoadAccumulatorRows>;
 struct Load {
   RegisterId target;
   LoadSource source;
@@ -105,7 +113,20 @@ struct StoreVariable {
 struct Accumulate {
   AccumulatorId accumulator;
 };
-using StoreTarget = std::variant<StoreOutput, StoreVariable, Accumulate>;
+// The register holds rows of a gradient; each is added to the row of the sum that `indices` name.
+struct AccumulateRows {
+  AccumulatorId accumulator;
+  RegisterId indices;
+  int64_t num_rows;       // of the sum
+  int64_t padding_index;  // its rows are left out; -1 where there is none
+};
+// The register holds what these rows of the variable become.
+struct StoreVariableRows {
+  VariableId variable;
+  AccumulatorId accumulator;
+};
+using StoreTarget =
+    std::variant<StoreOutput, StoreVariable, Accumulate, AccumulateRows, StoreVariableRows>;
 struct Store {
   RegisterId source;
   StoreTarget target;

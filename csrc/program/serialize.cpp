@@ -67,6 +67,16 @@ void fields(Archive& archive, LoadAccumulator& load) {
 template <typename Archive>
 void fields(Archive&, LoadRng&) {}
 template <typename Archive>
+void fields(Archive& archive, LoadVariableRows& load) {
+  auto& [variable, accumulator] = load;
+  archive(variable, accumulator);
+}
+template <typename Archive>
+void fields(Archive& archive, LoadAccumulatorRows& load) {
+  auto& [accumulator] = load;
+  archive(accumulator);
+}
+template <typename Archive>
 void fields(Archive& archive, Load& load) {
   auto& [target, source] = load;
   archive(target, source);
@@ -86,6 +96,16 @@ template <typename Archive>
 void fields(Archive& archive, Accumulate& store) {
   auto& [accumulator] = store;
   archive(accumulator);
+}
+template <typename Archive>
+void fields(Archive& archive, AccumulateRows& store) {
+  auto& [accumulator, indices, num_rows, padding_index] = store;
+  archive(accumulator, indices, num_rows, padding_index);
+}
+template <typename Archive>
+void fields(Archive& archive, StoreVariableRows& store) {
+  auto& [variable, accumulator] = store;
+  archive(variable, accumulator);
 }
 template <typename Archive>
 void fields(Archive& archive, Store& store) {
@@ -195,8 +215,8 @@ void fields(Archive& archive, Program& program) {
 
 namespace {
 
-// "IPUPROG" and the version of the format: 1. Change it with any change of what is written.
-constexpr std::string_view kMagic("IPUPROG\x02", 8);
+// "IPUPROG" and the version of the format. Change it with any change of what is written.
+constexpr std::string_view kMagic("IPUPROG\x04", 8);
 
 // FNV-1a, of eight bytes at a time.
 uint64_t checksum(std::string_view bytes) {

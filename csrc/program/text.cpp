@@ -80,6 +80,12 @@ class Namer {
   std::string operator()(const LoadAccumulator& load) const {
     return accumulator(load.accumulator, load.is_shard);
   }
+  std::string operator()(const LoadVariableRows& load) const {
+    return "touched rows of " + variable(load.variable, false);
+  }
+  std::string operator()(const LoadAccumulatorRows& load) const {
+    return "touched rows of " + accumulator(load.accumulator, false);
+  }
   std::string operator()(const StoreOutput& store) const {
     return "output " + std::to_string(store.output.value);
   }
@@ -88,6 +94,12 @@ class Namer {
   }
   std::string operator()(const Accumulate& store) const {
     return accumulator(store.accumulator, false);
+  }
+  std::string operator()(const AccumulateRows& store) const {
+    return "rows " + text_of(store.indices) + " of " + accumulator(store.accumulator, false);
+  }
+  std::string operator()(const StoreVariableRows& store) const {
+    return "touched rows of " + variable(store.variable, false);
   }
 
  private:

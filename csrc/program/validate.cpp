@@ -1,5 +1,6 @@
 // What a program must be like, so that it cannot fail for its form while it runs.
 
+#include <optional>
 #include <set>
 #include <string>
 #include <tuple>
@@ -46,6 +47,9 @@ class SegmentChecker {
     for (const Store& store : segment_.stores) {
       check_target(store.target);
       registers_.read(store.source, "a store");
+      if (const auto* rows = std::get_if<AccumulateRows>(&store.target)) {
+        registers_.read(rows->indices, "a store");
+      }
     }
     for (LinkId id : segment_.outgoing) {
       for (RegisterId source : program_.links[id.value].producer_registers) {
@@ -84,7 +88,42 @@ class SegmentChecker {
       if (segment_.kind != SegmentKind::kWindow) {
         throw Error(where + " reads an accumulator, which only a window segment may do");
       }
+    } else if (const auto* load = std::get_if<LoadVariableRows>(&source)) {
+      check_touched(load->variable, load->accumulator, where);
+    } else if (const auto* load = std::get_if<LoadAccumulatorRows>(&source)) {
+      check_touched(load->accumulator, where);
     }
+  }
+
+  // Only a whole sum on the IPU to which rows are added knows which rows that were.
+  void check_touched(AccumulatorId id, const std::string& where) const {
+    check_id(program_.accumulators, id, where, "accumulator");
+    const Accumulator& sum = program_.accumulators[id.value];
+    if (segment_.kind != SegmentKind::kWindow || sum.is_remote || !takes_rows(id)) {
+      throw Error(where + " asks for the rows of '" + sum.name +
+                  "' that were added to, which a window segment may do where a store adds rows to "
+                  "a sum that is not in streaming memory");
+    }
+  }
+
+  void check_touched(VariableId variable, AccumulatorId id, const std::string& where) const {
+    check_id(program_.variables, variable, where, "variable");
+    check_touched(id, where);
+    const Variable& weight = program_.variables[variable.value];
+    if (weight.shape.size() != 2 || weight.is_remote || weight.is_sharded) {
+      throw Error(where + " takes rows of '" + weight.name +
+                  "', which must be a whole matrix and not in streaming memory");
+    }
+  }
+
+  bool takes_rows(AccumulatorId id) const {
+    for (const Segment& segment : program_.segments) {
+      for (const Store& store : segment.stores) {
+        const auto* rows = std::get_if<AccumulateRows>(&store.target);
+        if (rows != nullptr && rows->accumulator == id) return true;
+      }
+    }
+    return false;
   }
 
   void check_target(const StoreTarget& target) const {
@@ -95,10 +134,32 @@ class SegmentChecker {
       check_id(program_.variables, store->variable, where, "variable");
       check_assignment(program_.variables[store->variable.value], store->is_shard, where);
     } else if (const auto* store = std::get_if<Accumulate>(&target)) {
-      check_id(program_.accumulators, store->accumulator, where, "accumulator");
-      if (has_one_runner()) {
-        throw Error(where + " adds to an accumulator, which in a window every replica must do");
-      }
+      check_addition(store->accumulator, where);
+    } else if (const auto* store = std::get_if<AccumulateRows>(&target)) {
+      check_rows(*store, where);
+    } else if (const auto* store = std::get_if<StoreVariableRows>(&target)) {
+      check_touched(store->variable, store->accumulator, where);
+    }
+  }
+
+  void check_addition(AccumulatorId id, const std::string& where) const {
+    check_id(program_.accumulators, id, where, "accumulator");
+    if (has_one_runner()) {
+      throw Error(where + " adds to an accumulator, which in a window every replica must do");
+    }
+  }
+
+  // What keeps no rows apart takes dense gradients only.
+  void check_rows(const AccumulateRows& rows, const std::string& where) const {
+    check_addition(rows.accumulator, where);
+    const Accumulator& sum = program_.accumulators[rows.accumulator.value];
+    if (sum.dtype != at::kFloat || sum.is_running_mean || sum.is_sharded) {
+      throw Error(where + " adds rows to '" + sum.name +
+                  "', which is possible for a whole float32 sum only");
+    }
+    if (rows.num_rows < 1) {
+      throw Error(where + " adds rows to '" + sum.name + "', which is said to have " +
+                  std::to_string(rows.num_rows));
     }
   }
 
@@ -150,6 +211,12 @@ void check_links(const Program& program) {
   }
 }
 
+std::optional<AccumulatorId> accumulator_of(const StoreTarget& target) {
+  if (const auto* dense = std::get_if<Accumulate>(&target)) return dense->accumulator;
+  if (const auto* rows = std::get_if<AccumulateRows>(&target)) return rows->accumulator;
+  return std::nullopt;
+}
+
 // Outputs and sums of gradients take the pieces of a window in order, each from one store.
 void check_stores(const Program& program) {
   std::vector<int64_t> num_stores(program.outputs.size(), 0);
@@ -161,12 +228,13 @@ void check_stores(const Program& program) {
           throw Error("Output " + std::to_string(target->output.value) +
                       " is stored twice, the second time in segment '" + segment.name + "'");
         }
-      } else if (const auto* target = std::get_if<Accumulate>(&store.target)) {
-        if (++num_additions[target->accumulator.value] > 1) {
-          throw Error("Accumulator '" + program.accumulators[target->accumulator.value].name +
-                      "' is added to by two stores, the second one in segment '" + segment.name +
-                      "'");
-        }
+        continue;
+      }
+      const std::optional<AccumulatorId> id = accumulator_of(store.target);
+      if (id && ++num_additions[id->value] > 1) {
+        throw Error("Accumulator '" + program.accumulators[id->value].name +
+                    "' is added to by two stores, the second one in segment '" + segment.name +
+                    "'");
       }
     }
   }

@@ -1,5 +1,8 @@
 #include "runtime/accumulators.h"
 
+#include <ATen/ops/empty.h>
+#include <ATen/ops/zeros.h>
+
 #include <algorithm>
 #include <stdexcept>
 
@@ -35,6 +38,7 @@ Accumulators::Accumulators(const Program& program, int64_t num_replicas, RemoteT
   for (const Accumulator& accumulator : program.accumulators) {
     auto state = std::make_unique<State>();
     state->of_replica.resize(num_replicas);
+    state->rows_of_replica.resize(num_replicas);
     state->arrived.resize(num_replicas);
     state->is_reduced.resize(num_replicas);
     states_.push_back(std::move(state));
@@ -64,6 +68,28 @@ void Accumulators::add(AccumulatorId id, int64_t replica, at::Tensor value, int6
   // Parts are cut in row-major order, so replicas must agree on the order of the elements.
   if (members(id, replica).size() > 1 && !value.is_contiguous()) value = value.contiguous();
   add_to(state.of_replica[replica], id, std::move(value), index, rng);
+}
+
+// A reduction writes into rows that the replica itself did not add to.
+bool Accumulators::stays(AccumulatorId id, int64_t replica) const {
+  return !program_.accumulators[id.value].is_remote && members(id, replica).size() == 1;
+}
+
+void Accumulators::add_rows(const AccumulateRows& store, int64_t replica, const at::Tensor& rows,
+                            const at::Tensor& indices, int64_t index) {
+  State& state = *states_[store.accumulator.value];
+  const bool is_remote = program_.accumulators[store.accumulator.value].is_remote;
+  at::Tensor& kept = state.of_replica[replica];
+  const bool is_new = !kept.defined() || (is_remote && index == 0);
+  at::Tensor sum = is_new      ? at::zeros({store.num_rows, rows.size(-1)}, rows.options())
+                   : is_remote ? remote_.load(kept)
+                               : kept;
+  RowSum& row_sum = state.rows_of_replica[replica];
+  if (!is_remote) kept = sum;
+  row_sum.add(sum, rows, indices, store.padding_index);
+  if (!stays(store.accumulator, replica)) row_sum.forget();
+  if (is_remote) kept = remote_.store(sum);
+  check(sum, store.accumulator);
 }
 
 // What lives in streaming memory comes to the IPU for the addition and goes back.
@@ -178,9 +204,24 @@ at::Tensor Accumulators::total_shard(AccumulatorId id, int64_t replica) const {
   return shard_of(total(id, replica), replica, num_replicas_);
 }
 
+at::Tensor Accumulators::touched_rows(AccumulatorId id, int64_t replica) const {
+  const std::vector<int64_t>& rows = states_[id.value]->rows_of_replica[replica].touched();
+  at::Tensor indices = at::empty({static_cast<int64_t>(rows.size())}, at::TensorOptions(at::kLong));
+  std::copy(rows.begin(), rows.end(), indices.mutable_data_ptr<int64_t>());
+  return indices;
+}
+
 void Accumulators::clear() {
   for (const auto& state : states_) {
-    for (at::Tensor& tensor : state->of_replica) tensor.reset();
+    for (size_t replica = 0; replica < state->of_replica.size(); ++replica) {
+      at::Tensor& sum = state->of_replica[replica];
+      RowSum& rows = state->rows_of_replica[replica];
+      if (rows.touched().empty()) {
+        sum.reset();
+      } else {
+        rows.clear(sum);
+      }
+    }
     for (at::Tensor& tensor : state->arrived) tensor.reset();
     state->num_arrived = 0;
     state->is_reduced.assign(num_replicas_, 0);

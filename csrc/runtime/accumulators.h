@@ -8,6 +8,7 @@
 
 #include "program/program.h"
 #include "runtime/remote.h"
+#include "runtime/row_sum.h"
 
 namespace poptorch_emu {
 
@@ -27,6 +28,10 @@ class Accumulators {
   void add(AccumulatorId id, int64_t replica, at::Tensor value, int64_t index,
            const at::Tensor& rng);
 
+  // The same for a gradient that is zero but for the rows that are given; `store` says which.
+  void add_rows(const AccumulateRows& store, int64_t replica, const at::Tensor& rows,
+                const at::Tensor& indices, int64_t index);
+
   // Does the replica's part of a ring all-reduce over its group. Of S members the k-th adds up the
   // k-th of S parts, starting with the value of member k + 1 and ending with its own, and makes it
   // known to all. Members may do so at the same time.
@@ -37,6 +42,10 @@ class Accumulators {
   at::Tensor total(AccumulatorId id, int64_t replica) const;
   at::Tensor total_shard(AccumulatorId id, int64_t replica) const;
 
+  // The rows that gradients were added to in this window, each once; int64. Of a sum of one
+  // replica.
+  at::Tensor touched_rows(AccumulatorId id, int64_t replica) const;
+
   // Empties everything, at the end of a window or after an error.
   void clear();
 
@@ -46,6 +55,8 @@ class Accumulators {
  private:
   struct State {
     std::vector<at::Tensor> of_replica;  // of a sharded accumulator its parts, already reduced
+    // Of a sum whose tensor stays, what has to be cleared after a window.
+    std::vector<RowSum> rows_of_replica;
     // What the replicas contribute to a sharded accumulator for one micro-batch.
     std::vector<at::Tensor> arrived;
     int64_t num_arrived = 0;
@@ -54,6 +65,7 @@ class Accumulators {
     std::mutex mutex;
   };
 
+  bool stays(AccumulatorId id, int64_t replica) const;
   void add_to(at::Tensor& kept, AccumulatorId id, at::Tensor value, int64_t index,
               const at::Tensor& rng);
   void add_on_chip(at::Tensor& sum, AccumulatorId id, at::Tensor value, int64_t index,

@@ -1,6 +1,7 @@
 #include "runtime/interpreter.h"
 
 #include <ATen/ops/empty.h>
+#include <ATen/ops/index_select.h>
 
 #include <algorithm>
 #include <string>
@@ -122,8 +123,7 @@ void Interpreter::run(Task& task) {
     }
     frame.run(task.action.micro_batch, task.replica);
     for (const Store& item : segment.stores) {
-      std::visit([&](const auto& target) { store(target, frame[item.source], item, task); },
-                 item.target);
+      std::visit([&](const auto& target) { store(target, frame, item, task); }, item.target);
     }
     pack_outputs(task, frame);
     frame.clear();
@@ -192,6 +192,16 @@ at::Tensor Interpreter::load(const LoadAccumulator& source, const Task& task) {
   return came_from_remote(value, accumulator.is_sharded && !source.is_shard);
 }
 
+at::Tensor Interpreter::load(const LoadVariableRows& source, const Task& task) {
+  const at::Tensor rows = accumulators_.touched_rows(source.accumulator, task.replica);
+  return memory_.variable(source.variable, task.replica).index_select(0, rows);
+}
+
+at::Tensor Interpreter::load(const LoadAccumulatorRows& source, const Task& task) {
+  const at::Tensor rows = accumulators_.touched_rows(source.accumulator, task.replica);
+  return accumulators_.total(source.accumulator, task.replica).index_select(0, rows);
+}
+
 at::Tensor Interpreter::load(const LoadRng& /*source*/, const Task& task) { return rng_for(task); }
 
 // What was put together from the parts of all replicas is a copy already, and each of them fetched
@@ -222,8 +232,9 @@ at::Tensor Interpreter::rng_for(const Task& task) const {
   return rng;
 }
 
-void Interpreter::store(const StoreOutput& target, at::Tensor& value, const Store& /*store*/,
+void Interpreter::store(const StoreOutput& target, Frame& frame, const Store& store,
                         const Task& task) {
+  at::Tensor& value = frame[store.source];
   if (!is_of_window(target.output)) {
     give_output(target.output, value, task.micro_batch_of_call, task.replica);
     return;
@@ -237,8 +248,9 @@ void Interpreter::store(const StoreOutput& target, at::Tensor& value, const Stor
   }
 }
 
-void Interpreter::store(const StoreVariable& target, at::Tensor& value, const Store& /*store*/,
+void Interpreter::store(const StoreVariable& target, Frame& frame, const Store& store,
                         const Task& task) {
+  at::Tensor& value = frame[store.source];
   if (memory_.is_stored(target.variable, task.replica, value)) return;
   // A tensor that shares its storage (an input's rows, a hyper-parameter, a view) is copied.
   const bool is_own = value.use_count() == 1 && value.storage().use_count() == 1;
@@ -251,13 +263,27 @@ void Interpreter::store(const StoreVariable& target, at::Tensor& value, const St
   }
 }
 
-void Interpreter::store(const Accumulate& target, at::Tensor& value, const Store& store,
+void Interpreter::store(const Accumulate& target, Frame& frame, const Store& store,
                         const Task& task) {
+  at::Tensor& value = frame[store.source];
   at::Tensor summand = store.is_last_use ? std::move(value) : value;
   const bool is_random = program_.numerics.rounds_stochastically &&
                          program_.accumulators[target.accumulator.value].dtype == at::kHalf;
   accumulators_.add(target.accumulator, task.replica, std::move(summand), task.action.micro_batch,
                     is_random ? rng_for(task) : at::Tensor());
+}
+
+void Interpreter::store(const AccumulateRows& target, Frame& frame, const Store& store,
+                        const Task& task) {
+  accumulators_.add_rows(target, task.replica, frame[store.source], frame[target.indices],
+                         task.action.micro_batch);
+}
+
+void Interpreter::store(const StoreVariableRows& target, Frame& frame, const Store& store,
+                        const Task& task) {
+  memory_.assign_rows(target.variable, task.replica,
+                      accumulators_.touched_rows(target.accumulator, task.replica),
+                      frame[store.source]);
 }
 
 void Interpreter::give_output(OutputId id, const at::Tensor& piece, int64_t index,

@@ -66,15 +66,19 @@ class Interpreter {
   at::Tensor load(const LoadConstant& source, const Task& task);
   at::Tensor load(const LoadScalar& source, const Task& task);
   at::Tensor load(const LoadAccumulator& source, const Task& task);
+  at::Tensor load(const LoadVariableRows& source, const Task& task);
+  at::Tensor load(const LoadAccumulatorRows& source, const Task& task);
   at::Tensor load(const LoadRng& source, const Task& task);
   at::Tensor came_from_remote(const at::Tensor& value, bool is_gathered);
   at::Tensor rows_of(InputId id, const Task& task) const;
   at::Tensor rng_for(const Task& task) const;
 
   // Each may take the value of the register, if the store is the last to use it.
-  void store(const StoreOutput& target, at::Tensor& value, const Store& store, const Task& task);
-  void store(const StoreVariable& target, at::Tensor& value, const Store& store, const Task& task);
-  void store(const Accumulate& target, at::Tensor& value, const Store& store, const Task& task);
+  void store(const StoreOutput& target, Frame& frame, const Store& store, const Task& task);
+  void store(const StoreVariable& target, Frame& frame, const Store& store, const Task& task);
+  void store(const Accumulate& target, Frame& frame, const Store& store, const Task& task);
+  void store(const AccumulateRows& target, Frame& frame, const Store& store, const Task& task);
+  void store(const StoreVariableRows& target, Frame& frame, const Store& store, const Task& task);
   void give_output(OutputId id, const at::Tensor& piece, int64_t index, int64_t replica);
 
   const Program& program_;

@@ -5,6 +5,7 @@
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>
+#include <cstring>
 #include <utility>
 
 #include "common/errors.h"
@@ -112,7 +113,34 @@ void DeviceMemory::assign_shard(VariableId id, int64_t replica, at::Tensor value
   put_shard(whole, replica, num_replicas_, value);
 }
 
+void DeviceMemory::assign_rows(VariableId id, int64_t replica, at::Tensor rows, at::Tensor values) {
+  const Variable& variable = program_.variables[id.value];
+  if (values.scalar_type() != variable.dtype ||
+      values.sizes() != at::IntArrayRef({rows.numel(), variable.shape.at(1)})) {
+    throw Error("Rows of '" + variable.name + "' are given " + describe(values) + ", but " +
+                std::to_string(rows.numel()) + " of them were touched.");
+  }
+  std::lock_guard lock(undo_mutex_);
+  pending_rows_.push_back({id, replica, std::move(rows), values.contiguous()});
+}
+
+// Bytes are copied, since a variable may have been made in inference mode, which forbids operators
+// to change it.
+void DeviceMemory::put(const PendingRows& pending) {
+  at::Tensor& target = slot(pending.variable, pending.replica);
+  if (!target.is_contiguous()) target = target.contiguous();
+  const size_t row_bytes = target.size(1) * target.element_size();
+  auto* const to = static_cast<char*>(target.mutable_data_ptr());
+  const auto* from = static_cast<const char*>(pending.values.const_data_ptr());
+  const auto* const rows = pending.rows.const_data_ptr<int64_t>();
+  for (int64_t i = 0; i < pending.rows.numel(); ++i, from += row_bytes) {
+    std::memcpy(to + rows[i] * row_bytes, from, row_bytes);
+  }
+}
+
 void DeviceMemory::commit() {
+  for (const PendingRows& pending : pending_rows_) put(pending);
+  pending_rows_.clear();
   for (size_t id = 0; id < gathering_.size(); ++id) {
     if (gathering_[id].defined()) variables_[id].front() = std::move(gathering_[id]);
   }
@@ -124,6 +152,7 @@ void DeviceMemory::roll_back() {
     slot(undo->variable, undo->replica) = std::move(undo->value);
   }
   undo_.clear();
+  pending_rows_.clear();
   for (at::Tensor& whole : gathering_) whole.reset();
 }
 

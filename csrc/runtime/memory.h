@@ -36,6 +36,8 @@ class DeviceMemory {
   // Makes `value` the replica's part. Of a variable that is stored whole the parts are gathered,
   // and take effect with the commit. Replicas may do so at the same time.
   void assign_shard(VariableId id, int64_t replica, at::Tensor value);
+  // Makes `values` ([n, width]) these rows (int64 [n]) of a matrix, with the commit.
+  void assign_rows(VariableId id, int64_t replica, at::Tensor rows, at::Tensor values);
   // Keeps what was assigned since the last commit, or takes it back.
   void commit();
   void roll_back();
@@ -60,12 +62,22 @@ class DeviceMemory {
     at::Tensor value;
   };
 
+  // Rows that a variable gets with the commit; guarded by `undo_mutex_`, too.
+  struct PendingRows {
+    VariableId variable;
+    int64_t replica;
+    at::Tensor rows;
+    at::Tensor values;
+  };
+  void put(const PendingRows& pending);
+
   const Program& program_;
   const int64_t num_replicas_;
   std::vector<std::vector<at::Tensor>> variables_;  // by variable, then copy
   std::vector<at::Tensor> gathering_;               // by variable; guarded by `gathering_mutex_`
   std::mutex gathering_mutex_;
   std::vector<Undo> undo_;
+  std::vector<PendingRows> pending_rows_;
   std::mutex undo_mutex_;
   std::vector<at::Tensor> scalars_;
 };

@@ -202,7 +202,9 @@ def lower(
 ) -> Executable:
     """Returns the executable of a placed and scheduled graph."""
     config, graph, placed = request.config, inventory.graph, inventory.placed
-    lowering = Lowering(engine_inventory(inventory), request.optimizer)
+    lowering = Lowering(
+        engine_inventory(inventory, request.optimizer, request.parameters), request.optimizer
+    )
     lowering.run([tensor.dim() > 0 for tensor in request.tensors])
     memory, transfers = plan_memory(inventory), transfers_of(overlapped, inventory.cut)
     tiles = plan_tiles(inventory, memory)

@@ -2,45 +2,75 @@
 
 Recomputation changes no bit and saves memory of an IPU. The host has more memory than that, and
 recomputing took up to 40 % of the speed, so the engine recomputes only where the stashes would not
-fit, or where the user asks for it.
+fit, or where the user asks for it. Nor does it make gradients that are zero but for a few rows.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Set
 from dataclasses import replace
 
-from poptorch_emu.config import HostRecomputation
+from torch import fx
+
+from poptorch_emu.config import CompileConfig, HostRecomputation
 from poptorch_emu.environment import free_memory_bytes
 from poptorch_emu.log import compiler_logger
 from poptorch_emu.plan.inventory import Inventory
 from poptorch_emu.segments.links import plan_links
-from poptorch_emu.segments.recomputation import views_of_weights
+from poptorch_emu.segments.model_variables import plan_update
+from poptorch_emu.segments.recomputation import (
+    recomputation_of,
+    recomputed_operations,
+    views_of_weights,
+)
 from poptorch_emu.segments.replica_equal import replica_equal_values
+from poptorch_emu.segments.row_gradients import RowGradient, row_gradients
 from poptorch_emu.segments.segmented_graph import cut
+from poptorch_emu.update.config import OptimizerConfig
 
 # Assumed: the other half is for weights, workspaces and the user's own data.
 _LARGEST_SHARE = 0.5
 
 
-def engine_inventory(of_machine: Inventory) -> Inventory:
-    """Returns what the engine runs, given what the machine would."""
-    config = of_machine.config
-    if config.host_recomputation is HostRecomputation.EXECUTED or not config.is_training:
+def engine_inventory(
+    of_machine: Inventory, optimizer: OptimizerConfig | None, parameters: tuple[str, ...]
+) -> Inventory:
+    """Returns what the engine runs, given what the machine would.
+
+    Args:
+        of_machine: with the machine's recomputation, and whole gradients.
+        optimizer: in training.
+        parameters: the trainable ones, in the order that the optimiser knows.
+    """
+    if optimizer is None:
         return of_machine
-    stashing = _without_recomputation(of_machine)
-    if config.host_recomputation is HostRecomputation.MODELLED:
+    graph, placed, config = of_machine.graph, of_machine.placed, of_machine.config
+    by_rows = row_gradients(graph, config, optimizer)
+    stashing = _cut_again(of_machine, views_of_weights(graph, placed), by_rows)
+    if _is_recomputing(config, stashing):
+        recomputed = recomputed_operations(graph, placed, recomputation_of(config, placed))
+        stashing = _cut_again(of_machine, recomputed, by_rows)
+    if not by_rows:
         return stashing
+    update = plan_update(stashing.cut, placed, of_machine.variables, config, optimizer, parameters)
+    return replace(stashing, update=update)
+
+
+def _is_recomputing(config: CompileConfig, stashing: Inventory) -> bool:
+    """Returns whether the engine recomputes, too."""
+    if config.host_recomputation is not HostRecomputation.AUTOMATIC:
+        return config.host_recomputation is HostRecomputation.EXECUTED
     free_bytes = free_memory_bytes()
     num_bytes = config.replication_factor * waiting_bytes(stashing)
     if free_bytes is None or num_bytes <= _LARGEST_SHARE * free_bytes:
-        return stashing
+        return False
     compiler_logger.info(
         "The engine recomputes, too: stashes of %.1f GiB would take more than half of the %.1f GiB "
         "that are free.",
         num_bytes / 2**30,
         free_bytes / 2**30,
     )
-    return of_machine
+    return True
 
 
 def waiting_bytes(inventory: Inventory) -> int:
@@ -48,9 +78,11 @@ def waiting_bytes(inventory: Inventory) -> int:
     return sum(link.depth * inventory.item_bytes(link) for link in inventory.links)
 
 
-def _without_recomputation(inventory: Inventory) -> Inventory:
-    graph, placed, config = inventory.graph, inventory.placed, inventory.config
-    segments = cut(graph, placed, config.is_training, views_of_weights(graph, placed))
+def _cut_again(
+    of_machine: Inventory, recomputed: Set[fx.Node], by_rows: Mapping[fx.Node, RowGradient]
+) -> Inventory:
+    graph, placed, config = of_machine.graph, of_machine.placed, of_machine.config
+    segments = cut(graph, placed, config.is_training, recomputed, by_rows)
     equal_values = replica_equal_values(graph, config)
-    links = plan_links(segments, placed, inventory.schedule, config, equal_values)
-    return replace(inventory, cut=segments, links=links)
+    links = plan_links(segments, placed, of_machine.schedule, config, equal_values)
+    return replace(of_machine, cut=segments, links=links)

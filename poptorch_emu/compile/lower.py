@@ -1,41 +1,31 @@
 """From segments, schedule and optimiser to a program of the engine.
 
-This is the one place that speaks to the builder of `_C.Program`. What is decided once per model
-is decided here or above; the engine only obeys.
+This speaks to the builder of `_C.Program`, with operations in the form that `instruction` gives
+them. What is decided once per model is decided here or above; the engine only obeys.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import torch
+from torch import fx
 
 from poptorch_emu import _C
 from poptorch_emu.compile.fused_update import fuse, is_fused
+from poptorch_emu.compile.instruction import lowered
 from poptorch_emu.config import AnchorConfig
 from poptorch_emu.ir.graph import SinkKind, Source, SourceKind
 from poptorch_emu.plan.inventory import Inventory
 from poptorch_emu.schedule.actions import Action, Kind
 from poptorch_emu.schedule.schedule import Port
 from poptorch_emu.segments.placement import location_of
-from poptorch_emu.segments.segment import Body, Instruction, Register, Segment
+from poptorch_emu.segments.segment import Segment
 from poptorch_emu.segments.update.hyper_parameters import scalar_name, scalar_value, split_scalar
 from poptorch_emu.segments.update.update_parts import Part, state_variable
 from poptorch_emu.segments.update.update_plan import UpdatePlan
 from poptorch_emu.segments.variables import VariableInfo
 from poptorch_emu.update.config import OptimizerConfig
-
-aten = torch.ops.aten
-
-# The fake tensors of the graph are contiguous; what CPU kernels make may not be, and `reshape`
-# copies where a view is impossible.
-SAFE_TWINS = {
-    aten.view.default: aten.reshape.default,
-    aten._unsafe_view.default: aten.reshape.default,
-}
-
-_DEVICE = "cpu"
 
 
 class Lowering:
@@ -135,21 +125,15 @@ class Lowering:
         mode = _C.OutputMode(int(self._config.output_mode))
         period = self._config.output_return_period
         for sink, port, node in self._cut.results:
+            if sink.kind is SinkKind.GRADIENT:
+                self._add_gradient(sink.name, port, node)
+                continue
             segment, register = self._segments[port], self._cut.segments[port].registers[node]
             if sink.kind is SinkKind.OUTPUT:
                 self.program.store_output(segment, register, mode, period)
                 self.num_outputs += 1
             elif sink.kind is SinkKind.VARIABLE:
                 self.program.store_variable(segment, register, self.variables[sink.name].index)
-            elif sink.kind is SinkKind.GRADIENT:
-                assert self._optimizer is not None, "gradients are computed for an optimiser only"
-                accumulator = self.program.add_accumulator(
-                    sink.name, self._optimizer.accum_type, self._config.is_running_mean
-                )
-                self._accumulators[sink.name] = accumulator
-                groups = self.variables[sink.name].group_of_replica
-                self.program.group_accumulator(accumulator, groups)
-                self.program.accumulate(segment, register, accumulator)
         for sink, port, node in self._cut.results:
             if sink.kind is SinkKind.INPUT:
                 segment, register = self._segments[port], self._cut.segments[port].registers[node]
@@ -160,6 +144,28 @@ class Lowering:
             if sink.kind is SinkKind.ANCHOR:
                 register = self._cut.segments[port].registers[node]
                 self._store_anchor(self._segments[port], register, of_name[sink.name])
+
+    def _add_gradient(self, weight: str, port: Port, node: fx.Node) -> None:
+        """Adds the sum of a weight's gradients, and how a micro-batch's is added to it."""
+        assert self._optimizer is not None, "gradients are computed for an optimiser only"
+        accumulator = self.program.add_accumulator(
+            weight, self._optimizer.accum_type, self._config.is_running_mean
+        )
+        self._accumulators[weight] = accumulator
+        self.program.group_accumulator(accumulator, self.variables[weight].group_of_replica)
+        segment, registers = self._segments[port], self._cut.segments[port].registers
+        rows = self._cut.by_rows.get(node)
+        if rows is None:
+            self.program.accumulate(segment, registers[node], accumulator)
+            return
+        self.program.accumulate_rows(
+            segment,
+            registers[rows.rows],
+            accumulator,
+            registers[rows.indices],
+            rows.num_rows,
+            rows.padding_index,
+        )
 
     def _store_anchor(self, segment: int, register: int, anchor: AnchorConfig) -> None:
         mode = _C.OutputMode(int(anchor.output_mode))
@@ -198,17 +204,21 @@ class Lowering:
         if anchors:
             anchored = {values[anchor.long_name] for anchor in anchors}
             part.code.set_dying({*part.stores, *part.sent, *anchored})
-        index = self._emit(self._update_code(part), ipu, _C.SegmentKind.WINDOW, part.is_sharded)
+        index = self._emit(self._update_code(part), ipu, _C.SegmentKind.WINDOW, part)
         for anchor in anchors:
             self._store_anchor(index, values[anchor.long_name], anchor)
         self.program.set_runners(index, part.runners)
         for name in part.reductions:
             self.program.reduce(index, self._accumulators[name])
         for register, name in part.stores.items():
-            variable = self.variables[name]
-            is_shard = part.is_sharded and bool(variable.shape)
-            store = self.program.store_variable_shard if is_shard else self.program.store_variable
-            store(index, register, variable.index)
+            variable = self.variables[name].index
+            if part.is_by_rows:
+                accumulator = self._accumulators[name]
+                self.program.store_variable_rows(index, register, variable, accumulator)
+            elif part.is_sharded and self.variables[name].shape:
+                self.program.store_variable_shard(index, register, variable)
+            else:
+                self.program.store_variable(index, register, variable)
         for register, name in part.sums.items():
             self.program.accumulate(index, register, self._accumulators[name])
         return index
@@ -250,7 +260,7 @@ class Lowering:
                     values[state_variable("Accum", source.name)] = register
         values.update(part.named)
         self.window_names.update(values)
-        return values
+        return {} if part.is_by_rows else values
 
     def _scalar(self, name: str, group: int) -> int:
         if (name, group) not in self.scalars:
@@ -272,21 +282,24 @@ class Lowering:
         return [(self._segments[action.kind, action.stage], action.micro_batch)]
 
     def _emit(
-        self, segment: Segment, ipu: int, kind: _C.SegmentKind, is_sharded: bool = False
+        self, segment: Segment, ipu: int, kind: _C.SegmentKind, part: Part | None = None
     ) -> int:
         index = self.program.add_segment(segment.name, ipu, kind)
         self.segment_names.append(segment.name)
+        emit_cut_load = self._emit_load
+        if part is not None and part.is_sharded:
+            emit_cut_load = self._emit_shard_load
+        elif part is not None and part.is_by_rows:
+            emit_cut_load = self._emit_row_load
         for source, register in segment.loads.items():
-            if is_sharded and self._is_cut(source):
-                self._emit_shard_load(index, source, register)
-            else:
-                self._emit_load(index, source, register)
+            emit = emit_cut_load if self._is_cut(source) else self._emit_load
+            emit(index, source, register)
         for instruction in segment.instructions:
-            self.program.add_instruction(index, *_lowered(instruction))
+            self.program.add_instruction(index, *lowered(instruction))
         return index
 
     def _is_cut(self, source: Source) -> bool:
-        """Returns whether a sharded segment reads a part of `source` only."""
+        """Returns whether a segment of shards or rows reads a part of `source` only."""
         if source.kind not in (SourceKind.VARIABLE, SourceKind.GRADIENT):
             return False
         variable = self.variables.get(source.name)
@@ -299,6 +312,14 @@ class Lowering:
         else:
             index = self._accumulators[source.name]
             self.program.load_accumulator_shard(segment, register, index)
+
+    def _emit_row_load(self, segment: int, source: Source, register: int) -> None:
+        accumulator = self._accumulators[source.name]
+        if source.kind is SourceKind.VARIABLE:
+            variable = self.variables[source.name].index
+            self.program.load_variable_rows(segment, register, variable, accumulator)
+        else:
+            self.program.load_accumulator_rows(segment, register, accumulator)
 
     def _emit_load(self, segment: int, source: Source, register: int) -> None:
         program = self.program
@@ -319,45 +340,3 @@ class Lowering:
         if name not in self._constants:
             self._constants[name] = self.program.add_constant(self._graph.constants[name])
         return self._constants[name]
-
-
-def _lowered(instruction: Instruction) -> tuple[Any, ...]:
-    """Returns the arguments with which the engine's builders add an instruction."""
-    target = SAFE_TWINS.get(instruction.target, instruction.target)
-    record = instruction.record
-    debug = _C.Debug(
-        f"{record.scope}/{instruction.name}" if record.scope else instruction.name,
-        record.place.block_id,
-        record.place.stage,
-        record.module,
-        record.source,
-    )
-    return (
-        target._schema.name,
-        target._schema.overload_name,
-        [_on_device(value) for value in instruction.args],
-        {key: _on_device(value) for key, value in instruction.kwargs.items()},
-        instruction.outputs,
-        instruction.dies,
-        debug,
-        [_lowered_body(body) for body in instruction.bodies],
-    )
-
-
-def _lowered_body(body: Body) -> _C.Body:
-    code = body.code
-    lowered = _C.Body(code.name, code.num_registers, body.parameters, body.iteration, body.results)
-    for instruction in code.instructions:
-        lowered.add_instruction(*_lowered(instruction))
-    return lowered
-
-
-def _on_device(value: Any) -> Any:
-    """Returns an argument as the engine takes it: registers and the real device."""
-    if isinstance(value, Register):
-        return _C.Register(value.index)
-    if isinstance(value, torch.device):
-        return torch.device(_DEVICE)
-    if isinstance(value, (list, tuple)):
-        return [_on_device(item) for item in value]
-    return value

@@ -67,8 +67,9 @@ def plan_update(
             optimizer.group_of_parameter[parameters.index(sink.name)],
             variables[sink.name],
             parameters.index(sink.name),
+            node in cut.by_rows,
         )
-        for sink, port, _ in cut.results
+        for sink, port, node in cut.results
         if sink.kind is SinkKind.GRADIENT
     ]
     plan = UpdatePlan(optimizer, config, len(placed.ipu_ids))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Set
+from collections.abc import Mapping, Set
 from dataclasses import dataclass, field
 
 from torch import fx
@@ -12,6 +12,7 @@ from poptorch_emu.ir.graph import Graph, Sink, SinkKind, operation_of, source_of
 from poptorch_emu.schedule.actions import Kind
 from poptorch_emu.schedule.partition import Partition, port_at
 from poptorch_emu.schedule.schedule import Port
+from poptorch_emu.segments.row_gradients import RowGradient
 from poptorch_emu.segments.segment import Segment
 
 
@@ -26,11 +27,21 @@ class Crossing:
 
 @dataclass
 class SegmentedGraph:
-    """All segments of one micro-batch, what flows between them, and where results appear."""
+    """All segments of one micro-batch, what flows between them, and where results appear.
+
+    Attributes:
+        by_rows: the results that no segment computes, since their rows are added where they belong.
+    """
 
     segments: dict[Port, Segment]
     crossings: dict[tuple[Port, Port], Crossing]
     results: list[tuple[Sink, Port, fx.Node]]
+    by_rows: Mapping[fx.Node, RowGradient] = field(default_factory=dict)
+
+    def read_for(self, result: fx.Node) -> tuple[fx.Node, ...]:
+        """Returns the values that are read at the end of a segment for a result."""
+        rows = self.by_rows.get(result)
+        return (result,) if rows is None else (rows.rows, rows.indices)
 
 
 def cut(
@@ -38,6 +49,7 @@ def cut(
     partition: Partition,
     is_training: bool,
     recomputed: Set[fx.Node] = frozenset(),
+    by_rows: Mapping[fx.Node, RowGradient] | None = None,
 ) -> SegmentedGraph:
     """Returns one segment for each stage and kind of action, empty ones included.
 
@@ -47,19 +59,26 @@ def cut(
         is_training: whether stages have a backward segment.
         recomputed: forward operations that the backward segment of their stage runs again when it
             needs their results.
+        by_rows: the gradients that are added row by row.
     """
     count = partition.num_stages * (2 if is_training else 1)
     ports = [port_at(position, partition.num_stages) for position in range(count)]
-    result = SegmentedGraph({port: Segment(_name(port), graph.regions) for port in ports}, {}, [])
+    segments = {port: Segment(_name(port), graph.regions) for port in ports}
+    result = SegmentedGraph(segments, {}, [], by_rows or {})
     cutter = _Cutter(graph, partition, result, recomputed)
     for node in graph.fx.nodes:
         if node.op == "placeholder" and node in partition.port_of:
             cutter.load(node, partition.port_of[node])
-        elif node.op == "call_function" and node.target is not operator.getitem:
+        elif (
+            node.op == "call_function"
+            and node.target is not operator.getitem
+            and node not in result.by_rows
+        ):
             cutter.add(node)
     for sink, node in graph.results:
         port = _home(sink, node, partition)
-        cutter.fetch(node, port)
+        for value in result.read_for(node):
+            cutter.fetch(value, port)
         result.results.append((sink, port, node))
     for port, segment in result.segments.items():
         segment.set_dying(_kept(result, port))
@@ -167,7 +186,12 @@ def _kept(result: SegmentedGraph, port: Port) -> set[int]:
         if crossing.producer == port
         for node in crossing.nodes
     ]
-    stored = [registers[node] for _, home, node in result.results if home == port]
+    stored = [
+        registers[value]
+        for _, home, node in result.results
+        if home == port
+        for value in result.read_for(node)
+    ]
     return {*crossing, *stored}
 
 

@@ -34,6 +34,7 @@ CPP_FLOORS = {"common": 0, "program": 1, "numerics": 2, "ops": 3, "runtime": 3, 
 # `data/slot_collate` stacks samples.
 ENGINE_USERS = {
     "compile/lower",
+    "compile/instruction",
     "compile/executable",
     "compile/stored/executable_file",
     "compile/stored/key",

@@ -21,6 +21,7 @@ class Gradient:
         ipu: that accumulates, and therefore updates.
         group: index of the optimiser's group.
         number: of the weight among all parameters.
+        is_by_rows: whether single rows are added to the sum.
     """
 
     name: str
@@ -28,6 +29,7 @@ class Gradient:
     group: int
     weight: VariableInfo
     number: int
+    is_by_rows: bool = False
 
 
 @dataclass
@@ -42,6 +44,7 @@ class Part:
         sent: registers that links carry, besides those above.
         named: further registers that can be anchored, by the name for that.
         is_sharded: whether tensors stand for the runner's part of them.
+        is_by_rows: whether weights and gradients stand for the rows that gradients were added to.
     """
 
     code: Segment
@@ -52,6 +55,7 @@ class Part:
     sent: tuple[int, ...] = ()
     named: dict[str, int] = field(default_factory=dict)
     is_sharded: bool = False
+    is_by_rows: bool = False
 
 
 @dataclass(frozen=True)

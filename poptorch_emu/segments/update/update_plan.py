@@ -6,6 +6,7 @@ Nothing here knows the engine; `compile/lower.py` hands it over.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 import torch
 
@@ -17,6 +18,7 @@ from poptorch_emu.segments.segment import Register, Segment
 from poptorch_emu.segments.sharding import Sharding, sharding_of
 from poptorch_emu.segments.update.lamb_shards import LambShards
 from poptorch_emu.segments.update.loss_scale_parts import STATISTICS_VARIABLE, LossScaleParts
+from poptorch_emu.segments.update.row_updates import updates_rows
 from poptorch_emu.segments.update.update_parts import (
     Binding,
     Gradient,
@@ -29,6 +31,23 @@ from poptorch_emu.trace.clip_rule import record_clip, record_norm
 from poptorch_emu.trace.update_rule import CLIP, record_update
 from poptorch_emu.update.config import OptimizerConfig
 from poptorch_emu.update.rules import is_elementwise, state_names
+
+
+class _PartKey(NamedTuple):
+    """What the weights of one part of an update have in common."""
+
+    runners: tuple[int, ...]
+    is_sharded: bool = False
+    is_by_rows: bool = False
+
+    @property
+    def detail(self) -> str:
+        """What the name of the part says of it."""
+        if self.is_sharded:
+            return " in shards"
+        if self.is_by_rows:
+            return " by rows"
+        return f" of {self.runners}" if len(self.runners) > 1 else ""
 
 
 class UpdatePlan:
@@ -81,8 +100,8 @@ class UpdatePlan:
         if self._loss_scale is not None and gradients:
             self._add_loss_scale(self._loss_scale, gradients, loss_ipu)
         for ipu, parts in enumerate(self.parts):
-            updates: dict[tuple[tuple[int, ...], bool], Part] = {}
-            self._part(updates, f"update {ipu}", (0,), is_sharded=False)
+            updates: dict[_PartKey, Part] = {}
+            self._part(updates, f"update {ipu}", _PartKey((0,)))
             arrivals: dict[str, dict[str, Register]] = {}
             mine = [gradient for gradient in gradients if gradient.ipu == ipu]
             for gradient in mine:
@@ -92,7 +111,9 @@ class UpdatePlan:
             for gradient in mine:
                 sharding = shardings[gradient.name]
                 runners = self._everyone if sharding.is_active else gradient.weight.leaders
-                part = self._part(updates, f"update {ipu}", runners, sharding.is_active)
+                is_by_rows = updates_rows(gradient, self._optimizer, self._config)
+                key = _PartKey(runners, sharding.is_active, is_by_rows)
+                part = self._part(updates, f"update {ipu}", key)
                 if part.code.name not in arrivals:
                     arrivals[part.code.name] = self._add_arrivals(part.code)
                 arrived = arrivals[part.code.name]
@@ -101,18 +122,15 @@ class UpdatePlan:
                 part.code.set_dying(set(part.stores))
             parts.extend(updates.values())
 
-    def _part(
-        self,
-        parts: dict[tuple[tuple[int, ...], bool], Part],
-        name: str,
-        runners: tuple[int, ...],
-        is_sharded: bool,
-    ) -> Part:
+    def _part(self, parts: dict[_PartKey, Part], name: str, key: _PartKey) -> Part:
         """Returns the part for these runners, a new one if there is none."""
-        key = (runners, is_sharded)
         if key not in parts:
-            detail = " in shards" if is_sharded else f" of {runners}" if len(runners) > 1 else ""
-            parts[key] = Part(Segment(name + detail), runners, is_sharded=is_sharded)
+            parts[key] = Part(
+                Segment(name + key.detail),
+                key.runners,
+                is_sharded=key.is_sharded,
+                is_by_rows=key.is_by_rows,
+            )
         return parts[key]
 
     def _add_sharding(self, weight: VariableInfo) -> Sharding:

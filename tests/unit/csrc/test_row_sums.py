@@ -1,0 +1,221 @@
+"""Gradients added row by row, and updates of these rows: the bits of dense ones, everywhere."""
+
+import pytest
+import torch
+from hand_built import ALL, MICRO_BATCH, WINDOW, Reg, add, executor
+
+from poptorch_emu import _C
+from poptorch_emu.errors import Error
+
+MICRO_BATCHES, WINDOWS, LOOKUPS = 3, 2, 12
+NUM_ROWS, WIDTH = 7, 5
+
+
+def summing(*, by_rows, padding_index=-1, is_remote=False, replicas=1, num_rows=NUM_ROWS):
+    """Returns a program that adds up an embedding's gradients and gives each window's sum."""
+    program = _C.Program()
+    segment = program.add_segment("backward", 0, MICRO_BATCH)
+    program.load_input(segment, 0, program.add_input("rows", True))
+    program.load_input(segment, 1, program.add_input("indices", True))
+    accumulator = program.add_accumulator("g", torch.float32, False)
+    if is_remote:
+        program.set_remote_accumulator(accumulator)
+    if by_rows:
+        program.accumulate_rows(segment, 0, accumulator, 1, num_rows, padding_index)
+    else:
+        args = [Reg(0), Reg(1), num_rows, padding_index, False]
+        add(program, segment, "embedding_dense_backward", args, [2])
+        program.accumulate(segment, 2, accumulator)
+    update = program.add_segment("update", 0, WINDOW)
+    program.set_runners(update, list(range(replicas)))
+    if replicas > 1:
+        reduction = program.add_segment("reduce", 0, WINDOW)
+        program.set_runners(reduction, list(range(replicas)))
+        program.reduce(reduction, accumulator)
+    program.load_accumulator(update, 0, accumulator)
+    program.store_output(update, 0, ALL, 1)
+    window = [(update, 0)] if replicas == 1 else [(reduction, 0), (update, 0)]
+    actions = [*((segment, m) for m in range(MICRO_BATCHES)), *window]
+    program.set_schedule([actions], MICRO_BATCHES)
+    return program
+
+
+def lookups(replicas=1):
+    torch.manual_seed(0)
+    count = MICRO_BATCHES * WINDOWS * LOOKUPS * replicas
+    indices = torch.randint(NUM_ROWS - 1, (count,))
+    # The last row is looked up in the first window only: it must not stay.
+    indices[3] = indices[5] = NUM_ROWS - 1
+    return [torch.randn(count, WIDTH), indices]
+
+
+@pytest.mark.parametrize("is_remote", [False, True], ids=["on chip", "remote"])
+@pytest.mark.parametrize("replicas", [1, 2])
+@pytest.mark.parametrize("padding_index", [-1, 2])
+def test_sum_when_rows_are_added_then_has_the_bits_of_dense_gradients(
+    padding_index, replicas, is_remote
+):
+    inputs = lookups(replicas)
+    sums = []
+    for by_rows in (True, False):
+        program = summing(
+            by_rows=by_rows, padding_index=padding_index, replicas=replicas, is_remote=is_remote
+        )
+        engine = executor(program, replicas=replicas)
+        sums.append([engine.run(inputs, WINDOWS)[0] for _ in range(2)])
+        sums.append((engine.remote_stored_bytes(), engine.remote_loaded_bytes()))
+    (first, second), moved, (dense, _), dense_moved = sums
+    assert torch.equal(first.view(torch.int32), dense.view(torch.int32))
+    assert torch.equal(second, dense)
+    assert moved == dense_moved
+
+
+def test_sum_when_indices_have_32_bits_and_two_dimensions_then_rows_are_found():
+    rows, indices = lookups()
+    (expected,) = executor(summing(by_rows=True)).run([rows, indices], WINDOWS)
+    shaped = [rows.view(-1, 2, WIDTH), indices.view(-1, 2).int()]
+    (result,) = executor(summing(by_rows=True)).run(shaped, WINDOWS)
+    assert torch.equal(result, expected)
+
+
+@pytest.mark.parametrize("wrong", [-1, NUM_ROWS])
+def test_sum_when_a_row_does_not_exist_then_error_and_the_next_call_runs(wrong):
+    rows, indices = lookups()
+    engine = executor(summing(by_rows=True))
+    broken = indices.clone()
+    broken[-1] = wrong
+    with pytest.raises(Error, match=f"belongs to row {wrong} of a weight with {NUM_ROWS} rows"):
+        engine.run([rows, broken], WINDOWS)
+    (result,) = engine.run([rows, indices], WINDOWS)
+    assert torch.equal(result, executor(summing(by_rows=False)).run([rows, indices], WINDOWS)[0])
+
+
+def test_program_when_written_and_read_then_adds_the_same_rows():
+    program = summing(by_rows=True, padding_index=1)
+    program.validate()
+    copy = _C.Program.deserialize(program.serialize())
+    assert copy.text() == program.text()
+    assert "%0 -> rows %1 of accumulator g" in copy.text()
+    inputs = lookups()
+    (expected,) = executor(program).run(inputs, WINDOWS)
+    assert torch.equal(executor(copy).run(inputs, WINDOWS)[0], expected)
+
+
+def is_half(program):
+    return program.add_accumulator("h", torch.float16, False)
+
+
+def is_mean(program):
+    return program.add_accumulator("h", torch.float32, True)
+
+
+def is_in_parts(program):
+    accumulator = program.add_accumulator("h", torch.float32, False)
+    program.shard_accumulator(accumulator)
+    return accumulator
+
+
+@pytest.mark.parametrize("make", [is_half, is_mean, is_in_parts])
+def test_validate_when_a_sum_takes_no_rows_then_error_tells_it(make):
+    program = summing(by_rows=True)
+    program.accumulate_rows(0, 0, make(program), 1, NUM_ROWS, -1)
+    with pytest.raises(Error, match="adds rows to 'h', which is possible for a whole float32 sum"):
+        program.validate()
+
+
+def test_validate_when_there_are_no_rows_or_no_indices_then_error_tells_it():
+    with pytest.raises(Error, match="adds rows to 'g', which is said to have 0"):
+        summing(by_rows=True, num_rows=0).validate()
+    program = summing(by_rows=True)
+    program.accumulate_rows(0, 0, program.add_accumulator("h", torch.float32, False), 5, 3, -1)
+    with pytest.raises(Error, match="'a store' in segment 'backward' names register 5 of 2"):
+        program.validate()
+
+
+def test_validate_when_rows_and_dense_gradients_meet_then_error_tells_it():
+    program = summing(by_rows=True)
+    program.accumulate(0, 0, 0)
+    with pytest.raises(Error, match="Accumulator 'g' is added to by two stores"):
+        program.validate()
+
+
+def updating(*, by_rows, is_remote=False, padding_index=-1):
+    """Returns a program that takes half of the summed gradients from a matrix in each window."""
+    program = summing(by_rows=True, padding_index=padding_index)
+    weight = program.add_variable("w", [NUM_ROWS, WIDTH], torch.float32, False)
+    if is_remote:
+        program.set_remote_variable(weight)
+    update = 1
+    if by_rows:
+        program.load_variable_rows(update, 1, weight, 0)
+        program.load_accumulator_rows(update, 2, 0)
+    else:
+        program.load_variable(update, 1, weight)
+        program.load_accumulator(update, 2, 0)
+    add(program, update, "add.Tensor", [Reg(1), Reg(2)], [3], alpha=-0.5)
+    if by_rows:
+        program.store_variable_rows(update, 3, weight, 0)
+    else:
+        program.store_variable(update, 3, weight)
+    return program
+
+
+def test_update_when_only_touched_rows_change_then_bits_are_those_of_the_whole():
+    inputs = lookups()
+    weights = []
+    for by_rows in (True, False):
+        engine = executor(updating(by_rows=by_rows))
+        engine.write_variable(0, 0, torch.arange(1.0 * NUM_ROWS * WIDTH).view(NUM_ROWS, WIDTH))
+        for _ in range(2):
+            engine.run(inputs, WINDOWS)
+        weights.append(engine.read_variable(0, 0))
+    assert torch.equal(*weights)
+
+
+def test_update_when_nothing_was_touched_then_weight_stays():
+    engine = executor(updating(by_rows=True, padding_index=0))
+    count = MICRO_BATCHES * LOOKUPS
+    engine.write_variable(0, 0, torch.ones(NUM_ROWS, WIDTH))
+    engine.run([torch.ones(count, WIDTH), torch.zeros(count, dtype=torch.int64)], 1)
+    assert torch.equal(engine.read_variable(0, 0), torch.ones(NUM_ROWS, WIDTH))
+
+
+def test_update_when_a_later_window_fails_then_weight_is_that_of_the_last_complete_one():
+    rows, indices = lookups()
+    engine = executor(updating(by_rows=True))
+    half = len(rows) // WINDOWS
+    engine.run([rows[:half], indices[:half]], 1)
+    expected = engine.read_variable(0, 0)
+    engine.write_variable(0, 0, torch.zeros(NUM_ROWS, WIDTH))
+    indices[-1] = NUM_ROWS
+    with pytest.raises(Error, match="belongs to row"):
+        engine.run([rows, indices], WINDOWS)
+    assert torch.equal(engine.read_variable(0, 0), expected)
+
+
+def test_update_program_when_written_and_read_then_is_the_same():
+    program = updating(by_rows=True)
+    program.validate()
+    copy = _C.Program.deserialize(program.serialize())
+    assert copy.text() == program.text()
+    assert "%3 -> touched rows of variable w" in copy.text()
+    assert "%2 = touched rows of accumulator g" in copy.text()
+
+
+def test_update_when_there_are_two_replicas_then_error_tells_it():
+    program = updating(by_rows=True)
+    with pytest.raises(Error, match="'update' updates single rows, which one replica can do"):
+        executor(program, replicas=2)
+
+
+def test_validate_when_touched_rows_are_unknown_then_error_tells_it():
+    program = summing(by_rows=False)
+    program.load_accumulator_rows(1, 1, 0)
+    with pytest.raises(Error, match="asks for the rows of 'g' that were added to"):
+        program.validate()
+    program = summing(by_rows=True)
+    program.load_accumulator_rows(0, 2, 0)
+    with pytest.raises(Error, match="segment 'backward' asks for the rows of 'g'"):
+        program.validate()
+    with pytest.raises(Error, match="takes rows of 'w', which must be a whole matrix and not in"):
+        updating(by_rows=True, is_remote=True).validate()
