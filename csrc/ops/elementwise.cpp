@@ -17,10 +17,12 @@
 #include <cmath>
 #include <vector>
 
-#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && \
+// By level, not by name: a name of a processor stands for that maker's alone. GCC before 12 knows
+// no levels.
+#if defined(__x86_64__) && defined(__GNUC__) && __GNUC__ >= 12 && !defined(__clang__) && \
     !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 #define POPTORCH_EMU_FOR_EACH_CPU \
-  __attribute__((target_clones("arch=skylake-avx512", "arch=haswell", "default")))
+  __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
 #else
 #define POPTORCH_EMU_FOR_EACH_CPU
 #endif
@@ -75,19 +77,19 @@ POPTORCH_EMU_FOR_EACH_CPU void div(int64_t n, Out out, In a, In b) {
   for (int64_t i = 0; i < n; ++i) out[i] = a[i] / b[i];
 }
 POPTORCH_EMU_FOR_EACH_CPU void add(int64_t n, Out out, In a, In b, In c) {
-  for (int64_t i = 0; i < n; ++i) out[i] = std::fma(b[i], c[i], a[i]);
+  for (int64_t i = 0; i < n; ++i) out[i] = __builtin_fmaf(b[i], c[i], a[i]);
 }
 POPTORCH_EMU_FOR_EACH_CPU void addcmul(int64_t n, Out out, In a, In b, In c, In d) {
-  for (int64_t i = 0; i < n; ++i) out[i] = std::fma(d[i] * b[i], c[i], a[i]);
+  for (int64_t i = 0; i < n; ++i) out[i] = __builtin_fmaf(d[i] * b[i], c[i], a[i]);
 }
 POPTORCH_EMU_FOR_EACH_CPU void addcdiv(int64_t n, Out out, In a, In b, In c, In d) {
   for (int64_t i = 0; i < n; ++i) out[i] = a[i] + d[i] * b[i] / c[i];
 }
 POPTORCH_EMU_FOR_EACH_CPU void lerp(int64_t n, Out out, In a, In b, In c) {
   for (int64_t i = 0; i < n; ++i) {
-    const bool is_near = std::abs(c[i]) < 0.5f;
+    const bool is_near = __builtin_fabsf(c[i]) < 0.5f;
     const float step = b[i] - a[i];
-    out[i] = is_near ? std::fma(c[i], step, a[i]) : std::fma(c[i] - 1.0f, step, b[i]);
+    out[i] = is_near ? __builtin_fmaf(c[i], step, a[i]) : __builtin_fmaf(c[i] - 1.0f, step, b[i]);
   }
 }
 
