@@ -37,7 +37,6 @@ class CapturedModel(torch.nn.Module):
 
     Attributes:
         variables: the model's, by the names of the parameters.
-        output_structure: what the model returned when it was traced last.
     """
 
     def __init__(
@@ -57,7 +56,7 @@ class CapturedModel(torch.nn.Module):
         self._use = use
         self._batch = keras.tree.map_structure(lambda leaf: leaf is not None, batch)
         self._returns_outputs = returns_outputs
-        self.output_structure: Any = None
+        self._seen: dict[str, Any] = {}  # Shared by the shallow copies that executors make.
         self.variables = named_variables(model)
         for name, variable in self.variables.items():
             self.register_parameter(name, variable.value)
@@ -77,7 +76,7 @@ class CapturedModel(torch.nn.Module):
             is_training = self._use is Use.TRAIN
             flag = {"training": is_training} if model._call_has_training_arg else {}
             y_pred = model(x, **flag)
-            self.output_structure = keras.tree.map_structure(lambda _: 0, y_pred)
+            self._seen["structure"] = keras.tree.map_structure(lambda _: 0, y_pred)
             outputs = tuple(keras.tree.flatten(y_pred))
             if self._use is Use.PREDICT:
                 return outputs
@@ -87,6 +86,10 @@ class CapturedModel(torch.nn.Module):
             if is_training:
                 loss = identity_loss(loss, "none")
         return (loss, *outputs) if self._returns_outputs else (loss,)
+
+    def packed_outputs(self, outputs: Sequence[torch.Tensor]) -> Any:
+        """Returns outputs in the structure that the model returned when it was traced."""
+        return keras.tree.pack_sequence_as(self._seen["structure"], outputs)
 
     def _packed(self, tensors: Sequence[torch.Tensor]) -> Any:
         remaining = iter(tensors)

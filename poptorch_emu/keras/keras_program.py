@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import keras
-
 from poptorch_emu.executor.executor_contents import has_edited_weights
 from poptorch_emu.executor.factories import inferenceModel, trainingModel
 from poptorch_emu.keras.batches import Batch, joined, tensors_of
@@ -23,9 +21,7 @@ class KerasProgram:
         steps: how many batches a call takes.
     """
 
-    def __init__(
-        self, module: CapturedModel, use: Use, steps: int, options: Options
-    ) -> None:
+    def __init__(self, module: CapturedModel, use: Use, steps: int, options: Options) -> None:
         """Takes the model for testing or predicting; `train` is for training."""
         self.use = use
         self.steps = steps
@@ -70,10 +66,7 @@ class KerasProgram:
         if self._link is not None:
             self._link.finish()
         losses = None if self.use is Use.PREDICT else results.pop(0).reshape(-1)
-        outputs = None
-        if results:
-            outputs = keras.tree.pack_sequence_as(self._module.output_structure, results)
-        return whole, losses, outputs
+        return whole, losses, self._module.packed_outputs(results) if results else None
 
     def detach(self) -> None:
         """Gives the IPUs to another program of the model; what was learnt comes back first."""
@@ -92,4 +85,3 @@ class KerasProgram:
 def trained_variables(module: CapturedModel) -> Mapping[str, Any]:
     """Returns the variables that are trained by their names."""
     return {name: each for name, each in module.variables.items() if each.trainable}
-

@@ -42,9 +42,7 @@ class IpuModelMethods:
             if not name.startswith("_") and name != "put_on" and callable(method):
                 attributes[name] = getattr(self, name)
 
-    def set_pipeline_stage_assignment(
-        self, pipeline_stage_assignment: Sequence[Any]
-    ) -> None:
+    def set_pipeline_stage_assignment(self, pipeline_stage_assignment: Sequence[Any]) -> None:
         """Says in which stage of a pipeline each layer runs (exact).
 
         Args:

@@ -147,21 +147,21 @@ def _sgd(optimizer: Any, variables: Sequence[Any], rate: float) -> Conversion:
         nesterov = SGD(weights, lr=rate, momentum=momentum, nesterov=True, **shared)
         return Conversion(nesterov, states, factor=lambda rate: -1 / rate)
     plain = SGD(weights, lr=1.0, momentum=momentum, dampening=1 - rate, **shared)
+    plain.use_tf_variant = True  # type: ignore[attr-defined]
     return Conversion(plain, states, factor=lambda _: -1.0, sets_dampening=True)
 
 
 def _adam(optimizer: Any, variables: Sequence[Any], rate: float) -> Conversion:
-    kind = AdamW if optimizer.weight_decay else Adam
+    kind: Any = AdamW if optimizer.weight_decay else Adam
     counterpart = kind(
         _groups(optimizer, variables),
         lr=rate,
         betas=(float(optimizer.beta_1), float(optimizer.beta_2)),
         eps=float(optimizer.epsilon),
-        **({"weight_decay": 0.0} if optimizer.weight_decay else {}),
         **_shared(optimizer),
         **_clipping(optimizer),
     )
-    counterpart.use_tf_variant = True  # type: ignore[union-attr]
+    counterpart.use_tf_variant = True
     states = {
         "Accl1": [_state(optimizer, optimizer._momentums, v) for v in variables],
         "Accl2": [_state(optimizer, optimizer._velocities, v) for v in variables],
@@ -176,7 +176,7 @@ def _rmsprop(optimizer: Any, variables: Sequence[Any], rate: float) -> Conversio
                 f"{name}={getattr(optimizer, name)!r} of RMSprop has no counterpart on the device. "
                 "Leave it out, or use AdamW."
             )
-    momentum = {"momentum": float(optimizer.momentum)} if optimizer.momentum else {}
+    momentum: dict[str, Any] = {"momentum": float(optimizer.momentum)} if optimizer.momentum else {}
     counterpart = RMSprop(
         [variable.value for variable in variables],
         lr=rate,

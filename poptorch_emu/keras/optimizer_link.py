@@ -157,4 +157,4 @@ class _DeviceVariable(keras.Variable):  # type: ignore[misc]
 
 def learning_rate_of(optimizer: Any) -> float:
     """Returns the learning rate that Keras would take for its next update."""
-    return float(keras.ops.convert_to_numpy(optimizer.learning_rate))
+    return float(keras.ops.convert_to_tensor(optimizer.learning_rate))

@@ -10,7 +10,12 @@ from typing import Any
 from poptorch_emu.emulator.pipeline_order import set_schedule
 from poptorch_emu.enums import OutputMode, ReductionType
 from poptorch_emu.keras.stage_assignment import StagePlan
-from poptorch_emu.options import Options, PipelinedExecution, TensorLocationSettings
+from poptorch_emu.options import (
+    Options,
+    PipelinedExecution,
+    ShardedExecution,
+    TensorLocationSettings,
+)
 from poptorch_emu.options.strategies import Stage
 
 
@@ -146,14 +151,14 @@ def executor_options(
     if replicas > 1:
         options.broadcastBuffers(False)  # Each replica has moving means of its own.
     if plan is not None:
-        stages = (Stage(str(stage)).ipu(ipu) for stage, ipu in enumerate(plan.ipus))
-        options.setExecutionStrategy(PipelinedExecution(*stages))
-        set_schedule(options, settings.schedule.name.lower())
+        in_flight = accumulation if is_training else steps // replicas
+        _apply_stages(options, settings, plan, in_flight, is_training=is_training)
     if is_training:
         reduction = ReductionType[settings.reduction.name.capitalize()]
         options.Training.gradientAccumulation(accumulation)
         options.Training.accumulationAndReplicationReductionType(reduction)
         options._Popart.set("autoRecomputation", _recomputation(system, settings, plan))
+        options._Popart.by_front_end.add("autoRecomputation")
         settings.placement.apply(options)
     _apply_system(options, system, 1 if plan is None else plan.num_ipus)
     return options
@@ -213,9 +218,35 @@ def checked_mapping(device_mapping: Sequence[int] | None) -> tuple[int, ...] | N
     return tuple(device_mapping)
 
 
-def _recomputation(
-    system: SystemSettings, settings: ModelSettings, plan: StagePlan | None
-) -> int:
+def _apply_stages(
+    options: Options,
+    settings: ModelSettings,
+    plan: StagePlan,
+    in_flight: int,
+    *,
+    is_training: bool,
+) -> None:
+    """Sets the strategy: a pipeline, if enough batches follow each other to fill it.
+
+    Raises:
+        ValueError: they do not, in training.
+    """
+    stages = [Stage(str(stage)).ipu(ipu) for stage, ipu in enumerate(plan.ipus)]
+    needed = 2 * len(stages) - 1 if is_training else len(stages)
+    if in_flight >= needed:
+        options.setExecutionStrategy(PipelinedExecution(*stages))
+        set_schedule(options, settings.schedule.name.lower())
+    elif not is_training:
+        options.setExecutionStrategy(ShardedExecution(*stages))
+    else:
+        raise ValueError(
+            f"gradient_accumulation_steps_per_replica is {in_flight}, but to train a pipeline of "
+            f"{len(stages)} stages it must be at least {needed}: one for each stage of forward and "
+            "backward. Set it with set_pipelining_options."
+        )
+
+
+def _recomputation(system: SystemSettings, settings: ModelSettings, plan: StagePlan | None) -> int:
     if not system.allow_recompute and settings.recomputation is None:
         return _NO_RECOMPUTATION
     return _STANDARD_RECOMPUTATION if plan is None else _PIPELINE_RECOMPUTATION
@@ -224,9 +255,7 @@ def _recomputation(
 def _apply_system(options: Options, system: SystemSettings, num_ipus: int) -> None:
     proportion = system.available_memory_proportion
     if proportion is not None:
-        options.setAvailableMemoryProportion(
-            {f"IPU{ipu}": proportion for ipu in range(num_ipus)}
-        )
+        options.setAvailableMemoryProportion({f"IPU{ipu}": proportion for ipu in range(num_ipus)})
     if system.num_io_tiles:
         options.TensorLocations.numIOTiles(system.num_io_tiles)
     if system.uses_stochastic_rounding:

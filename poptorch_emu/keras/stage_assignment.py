@@ -260,6 +260,7 @@ def stages_in_order(model: Any, plan: StagePlan | None) -> Iterator[None]:
         last - stage: _NodesOfStage(stage, plan.ipus[stage], nodes)
         for stage, nodes in enumerate(plan.nodes)
     }
+    Block.start("0", plan.ipus[0])  # For what comes before the first call.
     try:
         yield
     finally:
