@@ -70,6 +70,6 @@ def _can_be_joined(model: Any) -> bool:
 
 def _adds_rows(metric: Any) -> bool:
     """Returns whether a metric is one of Keras's own, all of which add up over rows."""
-    function = getattr(metric, "_fn", None)
+    function = vars(metric).get("_fn")
     kinds = (type(metric), *(() if function is None else (function,)))
     return all(str(getattr(kind, "__module__", "")).startswith(_KERAS) for kind in kinds)

@@ -232,7 +232,7 @@ def _apply_stages(
         ValueError: they do not, in training.
     """
     stages = [Stage(str(stage)).ipu(ipu) for stage, ipu in enumerate(plan.ipus)]
-    needed = 2 * len(stages) - 1 if is_training else len(stages)
+    needed = 2 * plan.num_turns - 1 if is_training else plan.num_turns
     if in_flight >= needed:
         options.setExecutionStrategy(PipelinedExecution(*stages))
         set_schedule(options, settings.schedule.name.lower())
@@ -241,7 +241,7 @@ def _apply_stages(
     else:
         raise ValueError(
             f"gradient_accumulation_steps_per_replica is {in_flight}, but to train a pipeline of "
-            f"{len(stages)} stages it must be at least {needed}: one for each stage of forward and "
+            f"{plan.num_turns} stages it must be at least {needed}: one for each stage of forward and "
             "backward. Set it with set_pipelining_options."
         )
 

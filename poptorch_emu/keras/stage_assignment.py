@@ -11,6 +11,7 @@ import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import pairwise
 from types import TracebackType
 from typing import Any
 
@@ -115,7 +116,8 @@ class StagePlan:
 
     Attributes:
         nodes: of each stage, in order.
-        ipus: of each stage.
+        ipus: of each stage, numbered in the order of their first stages, since the engine begins
+            on IPU 0.
     """
 
     nodes: tuple[tuple[Any, ...], ...]
@@ -125,6 +127,11 @@ class StagePlan:
     def num_ipus(self) -> int:
         """How many IPUs one replica has."""
         return max(self.ipus) + 1
+
+    @property
+    def num_turns(self) -> int:
+        """How many stages there are if neighbours on one IPU are one, as the engine runs them."""
+        return 1 + sum(one != other for one, other in pairwise(self.ipus))
 
 
 def checked_stage(stage: Any) -> int:
@@ -333,10 +340,10 @@ def _ipus(num_stages: int, device_mapping: Sequence[int] | None) -> tuple[int, .
             f"device_mapping has {len(device_mapping)} entries, {list(device_mapping)}, but the "
             f"model has {num_stages} stages. Give the IPU of each stage."
         )
-    ipus = set(device_mapping)
-    if ipus != set(range(len(ipus))):
+    ipus = list(dict.fromkeys(device_mapping))
+    if set(ipus) != set(range(len(ipus))):
         raise ValueError(
             f"device_mapping is {list(device_mapping)}, but the IPUs of a model are numbered from "
             "0 without gaps."
         )
-    return tuple(device_mapping)
+    return tuple(ipus.index(ipu) for ipu in device_mapping)
