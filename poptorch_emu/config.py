@@ -87,6 +87,13 @@ class Recomputation(Enum):
     ALL = 4
 
 
+class EngineBackend(Enum):
+    """Whose code the engine runs for the operations of forward and backward."""
+
+    ATEN = "aten"
+    INDUCTOR = "inductor"
+
+
 class HostRecomputation(Enum):
     """Whether the engine, too, computes again what the machine would; no bit depends on it."""
 
@@ -251,6 +258,7 @@ class CompileConfig:
     Attributes:
         recomputation: as the user asked for; `None` leaves it to the compiler.
         host_recomputation: what of that the engine does.
+        engine_backend: whose code it runs.
         cast_rules: of regions of `autocast`, by the bare name of a function or a class of modules.
     """
 
@@ -276,6 +284,7 @@ class CompileConfig:
     strategy: StrategyConfig = StrategyConfig()
     recomputation: Recomputation | None = None
     host_recomputation: HostRecomputation = HostRecomputation.AUTOMATIC
+    engine_backend: EngineBackend = EngineBackend.ATEN
     locations: LocationConfig = LocationConfig()
     machine: MachineConfig = MachineConfig()
     anchors: tuple[AnchorConfig, ...] = ()

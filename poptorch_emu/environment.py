@@ -1,11 +1,18 @@
-"""Reads numbers from environment variables."""
+"""Reads numbers and choices from environment variables, and asks the host for its memory."""
 
 from __future__ import annotations
 
 import os
+from enum import Enum
 from pathlib import Path
+from typing import TypeVar
 
 from poptorch_emu.errors import compiler_error
+
+# Whose code the engine runs; `emulator.set_backend` chooses it for one model.
+BACKEND = "POPTORCH_EMU_BACKEND"
+
+_Choice = TypeVar("_Choice", bound=Enum)
 
 
 def integer_of(variable: str, default: int = 0) -> int:
@@ -24,6 +31,24 @@ def integer_of(variable: str, default: int = 0) -> int:
             f"The environment variable {variable} must be an integer, not '{text}'.",
             type="std::invalid_argument",
         ) from None
+
+
+def choice_of(variable: str, choices: type[_Choice], default: _Choice) -> _Choice:
+    """Returns the choice that an environment variable names, or `default` where it is not set.
+
+    Raises:
+        Error: it names none of them.
+    """
+    text = os.environ.get(variable)
+    if text is None:
+        return default
+    known = [choice.value for choice in choices]
+    if text not in known:
+        raise compiler_error(
+            f"The environment variable {variable} must be one of {known}, not '{text}'.",
+            type="std::invalid_argument",
+        )
+    return choices(text)
 
 
 def free_memory_bytes() -> int | None:

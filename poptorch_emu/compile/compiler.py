@@ -11,6 +11,7 @@ from poptorch_emu.compile import graph_proto
 from poptorch_emu.compile.engine_cut import engine_inventory
 from poptorch_emu.compile.executable import Executable, PlacedGraph
 from poptorch_emu.compile.graph_log import log_graph
+from poptorch_emu.compile.inductor import compiler_of
 from poptorch_emu.compile.limits import (
     check_clipped_groups,
     check_processes,
@@ -203,7 +204,9 @@ def lower(
     """Returns the executable of a placed and scheduled graph."""
     config, graph, placed = request.config, inventory.graph, inventory.placed
     lowering = Lowering(
-        engine_inventory(inventory, request.optimizer, request.parameters), request.optimizer
+        engine_inventory(inventory, request.optimizer, request.parameters),
+        request.optimizer,
+        compiler_of(config, placed),
     )
     lowering.run([tensor.dim() > 0 for tensor in request.tensors])
     memory, transfers = plan_memory(inventory), transfers_of(overlapped, inventory.cut)

@@ -69,7 +69,7 @@ def fuse(code: Segment, places: Mapping[int, int] | None = None) -> Segment:
     of_group: dict[int, list[Instruction]] = {}
     for instruction in code.instructions:
         of_group.setdefault(_group_of(instruction, groups), []).append(instruction)
-    kept = _kept(code)
+    kept = kept_registers(code)
     instructions: list[Instruction] = []
     for group, members in of_group.items():
         fused = None if group < 0 else _fused(members, code.inlined[group], kept, places or {})
@@ -91,11 +91,15 @@ def _group_of(instruction: Instruction, groups: Mapping[int, int]) -> int:
     return groups.get(instruction.outputs[0], -1)
 
 
-def _kept(code: Segment) -> set[int]:
+def kept_registers(code: Segment) -> set[int]:
     """Returns the registers that are read after the last instruction."""
     dead = {register for instruction in code.instructions for register in instruction.dies}
-    made = {register for instruction in code.instructions for register in instruction.outputs}
-    return {*made, *code.loads.values()} - dead - {-1}
+    named = {
+        register
+        for instruction in code.instructions
+        for register in (*instruction.outputs, *instruction.reads())
+    }
+    return {*named, *code.loads.values()} - dead - {-1}
 
 
 def _fused(

@@ -12,7 +12,9 @@ import torch
 from torch import fx
 
 from poptorch_emu import _C
+from poptorch_emu.compile.compiled_runs import compile_runs
 from poptorch_emu.compile.fused_update import fuse, is_fused
+from poptorch_emu.compile.inductor import InductorCompiler
 from poptorch_emu.compile.instruction import lowered
 from poptorch_emu.config import AnchorConfig
 from poptorch_emu.ir.graph import SinkKind, Source, SourceKind
@@ -31,8 +33,13 @@ from poptorch_emu.update.config import OptimizerConfig
 class Lowering:
     """Builds one program; `variables` and `scalars` say how the host finds its way in it."""
 
-    def __init__(self, inventory: Inventory, optimizer: OptimizerConfig | None) -> None:
-        """Takes what is to be lowered, and in training the optimiser."""
+    def __init__(
+        self,
+        inventory: Inventory,
+        optimizer: OptimizerConfig | None,
+        compiler: InductorCompiler | None = None,
+    ) -> None:
+        """Takes what is to be lowered, in training the optimiser, and a compiler of operations."""
         self.program = _C.Program()
         self.variables: dict[str, VariableInfo] = {}
         self.scalars: dict[tuple[str, int], int] = {}
@@ -49,6 +56,7 @@ class Lowering:
         self._schedule = inventory.schedule
         self._config = inventory.config
         self._optimizer = optimizer
+        self._compiler = compiler
         self._constants: dict[str, int] = {}
         self._accumulators: dict[str, int] = {}
         self._segments: dict[Port, int] = {}
@@ -93,7 +101,8 @@ class Lowering:
     def _add_micro_batch_segments(self) -> None:
         for port, segment in self._cut.segments.items():
             ipu = self._partition.ipu_of_stage[port[1]]
-            self._segments[port] = self._emit(segment, ipu, _C.SegmentKind.MICRO_BATCH)
+            code = segment if self._compiler is None else compile_runs(segment, self._compiler)
+            self._segments[port] = self._emit(code, ipu, _C.SegmentKind.MICRO_BATCH)
 
     def _add_links(self) -> None:
         for plan in self._links:

@@ -1,5 +1,6 @@
 """What only an emulator can offer, beyond PopTorch's own names."""
 
+from poptorch_emu.emulator.engine_backend import set_backend
 from poptorch_emu.emulator.estimates import estimate, timeline
 from poptorch_emu.emulator.host_recomputation import set_recomputation
 from poptorch_emu.emulator.pipeline_order import set_schedule
@@ -25,6 +26,7 @@ __all__ = [
     "plan_split",
     "register_custom_op",
     "schedule",
+    "set_backend",
     "set_recomputation",
     "set_schedule",
     "stream",

@@ -14,8 +14,9 @@ from typing import Any
 
 import torch
 
-from poptorch_emu.config import HostRecomputation
+from poptorch_emu.config import EngineBackend, HostRecomputation
 from poptorch_emu.enums import CommGroupType, ConnectionType, OutputMode, SyncPattern
+from poptorch_emu.environment import BACKEND, choice_of
 from poptorch_emu.errors import require
 from poptorch_emu.log import logger
 from poptorch_emu.options.base import (
@@ -79,6 +80,7 @@ class Options(ReportingOptions):
         self._execution_strategy: _IExecutionStrategy = PipelinedExecution()
         self._progress_bar = ProgressBar()
         self._host_recomputation = HostRecomputation.AUTOMATIC
+        self._engine_backend = choice_of(BACKEND, EngineBackend, EngineBackend.ATEN)
         self._relax_optimizer_checks = False
         self._show_compilation_progress_bar = True
         self._module_namescope_enabled = True
@@ -87,12 +89,10 @@ class Options(ReportingOptions):
         self._apply_environment()
 
     def _apply_environment(self) -> None:
-        cache_dir = os.environ.get("POPTORCH_CACHE_DIR")
-        if cache_dir:
+        if cache_dir := os.environ.get("POPTORCH_CACHE_DIR"):
             logger.info("POPTORCH_CACHE_DIR is set: setting cache path to %s", cache_dir)
             self.enableExecutableCaching(cache_dir)
-        defaults = os.environ.get("POPTORCH_DEFAULT_OPTIONS")
-        if defaults:
+        if defaults := os.environ.get("POPTORCH_DEFAULT_OPTIONS"):
             self.from_json(defaults)
 
     @property

@@ -14,7 +14,7 @@ from poptorch_emu.compile.executable import Executable
 from poptorch_emu.compile.stored.container import pack, unpack, write_whole
 from poptorch_emu.compile.stored.executable_file import from_sections, is_of_key, to_sections
 from poptorch_emu.compile.stored.key import Key
-from poptorch_emu.config import CompileConfig
+from poptorch_emu.config import CompileConfig, EngineBackend
 from poptorch_emu.errors import Error, require
 from poptorch_emu.log import logger
 from poptorch_emu.trace.tracer import Forward
@@ -30,9 +30,10 @@ def path_of(cache_dir: str, key: Key) -> Path:
 def find(key: Key, config: CompileConfig, forward: Forward) -> Executable | None:
     """Returns the executable of `key` from the folder of `config`, or `None` if it has none.
 
-    A damaged file is reported and not used.
+    A damaged file is reported and not used. Executables of code that TorchInductor compiled are
+    not kept: they name its libraries, which are.
     """
-    if config.cache_dir is None:
+    if config.cache_dir is None or config.engine_backend is EngineBackend.INDUCTOR:
         return None
     path = path_of(config.cache_dir, key)
     try:
@@ -54,8 +55,9 @@ def keep(executable: Executable) -> None:
 
     Where that fails, a warning says so.
     """
-    cache_dir = executable.config.cache_dir
-    if cache_dir is None:
+    config = executable.config
+    cache_dir = config.cache_dir
+    if cache_dir is None or config.engine_backend is EngineBackend.INDUCTOR:
         return
     path = path_of(cache_dir, executable.key)
     try:

@@ -133,8 +133,8 @@ def test_products_when_they_grow_by_whole_blocks_of_tiles_then_take_no_fewer_cyc
         plan_product(Product(precision=precision, **shape), BOW, BOW.num_tiles).cycles
         for shape in (sizes, larger)
     )
-    # Rows are cut as finely as the tiles allow, which for a small product moves some bytes more than
-    # it must: 4 of 1,972 cycles in the worst case seen.
+    # Rows are cut as finely as the tiles allow, which for a small product moves some bytes more
+    # than it must: 4 of 1,972 cycles in the worst case seen.
     assert large >= 0.99 * small
 
 

@@ -1,0 +1,61 @@
+"""How much the engine does for an update of a small model: a guard of speed without a clock."""
+
+from __future__ import annotations
+
+import re
+
+import torch
+
+import poptorch_emu as poptorch
+
+ACCUMULATION = 8
+# Counted on 2026-11-23: what a change of the compiler adds to it is paid at each step.
+STORED = {"instructions": 282, "loads": 126, "stores": 70}
+
+
+class Mlp(torch.nn.Module):
+    """The MLP of the benchmarks: 32-64-64-8 in two stages."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = torch.nn.Sequential(
+            torch.nn.Linear(32, 64), torch.nn.ReLU(), torch.nn.Linear(64, 64), torch.nn.ReLU()
+        )
+        self.head = torch.nn.Linear(64, 8)
+
+    def forward(self, x: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        with poptorch.Block("body", ipu_id=0):
+            x = self.body(x)
+        with poptorch.Block("head", ipu_id=1):
+            scores = self.head(x)
+            return scores, torch.nn.functional.cross_entropy(scores, labels)
+
+
+def counts_of_a_window(text: str) -> dict[str, int]:
+    """Counts what one window runs, given the text of a program."""
+    counts = dict.fromkeys(STORED, 0)
+    runs = 0
+    for line in text.splitlines():
+        if re.match(r"(forward|backward) \d+ on IPU", line):
+            runs = ACCUMULATION
+        elif re.match(r"update \d+.* on IPU", line):
+            runs = 1
+        elif re.match(r"  %\d+.* = \w+::", line):
+            counts["instructions"] += runs
+        elif re.match(r"  %\d+ = ", line):
+            counts["loads"] += runs
+        elif re.match(r"  %\d+ -> ", line):
+            counts["stores"] += runs
+    return counts
+
+
+def test_window_of_an_mlp_then_takes_no_more_instructions_than_before() -> None:
+    model = Mlp()
+    options = poptorch.Options()
+    options.Training.gradientAccumulation(ACCUMULATION)
+    training = poptorch.trainingModel(model, options, torch.optim.SGD(model.parameters(), lr=0.01))
+    training.compile(torch.randn(64, 32), torch.randint(8, (64,)))
+    assert training._executable is not None
+    counts = counts_of_a_window(training._executable.program.text())
+    for name, stored in STORED.items():
+        assert abs(counts[name] - stored) <= 0.05 * stored, counts
