@@ -1,7 +1,7 @@
 """Puts styles, scripts, the charting library and the data of reports into one HTML file.
 
 Nothing here knows what a report holds; `view_model.py` does. What comes from the user is data: it
-is written as JSON in which no `<` stands, and the scripts of the page make text of it, never markup.
+is written as JSON in which no `<` stands, and the page's scripts make text of it, never markup.
 """
 
 from __future__ import annotations
