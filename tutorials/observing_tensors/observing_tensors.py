@@ -41,8 +41,8 @@ print(inference(torch.tensor([1.0, 2.0, 3.0, 4.0])))
 print(inference(torch.tensor([5.0, 6.0, 7.0, 8.0])))
 
 # %% [markdown]
-# `poptorch.ipu_print_tensor` prints the values each time, once for each micro-batch. Its text goes to the standard error, so in a notebook it may
-# appear in the terminal instead. Use what it returns: a tensor that nobody uses is not printed. In training it prints the gradient too.
+# `poptorch.ipu_print_tensor` prints the values each time, once for each micro-batch. Its text goes to the standard error.
+# Use what it returns: a tensor that nobody uses is not printed. In training it prints the gradient too.
 #
 # ## A model to look into
 
