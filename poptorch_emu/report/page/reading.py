@@ -6,10 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from poptorch_emu.config import CompileConfig
-from poptorch_emu.machine.tile_memory import TileMemory
+from poptorch_emu.machine.tile_memory import Peak, TileMemory
 from poptorch_emu.plan.inventory import Inventory
 from poptorch_emu.plan.time.time_plan import TimePlan
-from poptorch_emu.plan.time.what_if import Point
 from poptorch_emu.report.profile import RunEvent
 
 
@@ -40,6 +39,7 @@ class Reading:
         tiles: what the machine's tiles hold.
         inventory: what the IPUs run.
         run: of the engine.
+        levels: what each IPU, by its number, holds at each operation; see `tile_levels`.
         ways_out: the same model with other settings, by what changes, in words.
         versions: by name.
         written: date and time.
@@ -52,7 +52,8 @@ class Reading:
     tiles: TileMemory | None = None
     inventory: Inventory | None = None
     run: EngineRun | None = None
-    ways_out: Mapping[str, tuple[TileMemory, Point | None]] = field(default_factory=dict)
+    levels: Mapping[int, Sequence[Peak]] = field(default_factory=dict)
+    ways_out: Mapping[str, tuple[TileMemory, TimePlan | None]] = field(default_factory=dict)
     versions: Mapping[str, str] = field(default_factory=dict)
     written: str | None = None
     log: Sequence[tuple[str, str, str]] = ()

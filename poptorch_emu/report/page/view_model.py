@@ -6,6 +6,7 @@ which are shorter than rows. The scripts of the page read these names.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import MISSING, fields, is_dataclass
 from enum import Enum
 from typing import Any
@@ -124,21 +125,24 @@ def _timelines(reading: Reading) -> list[dict[str, Any]]:
 def memory_view(reading: Reading) -> dict[str, Any]:
     """Returns the memory of a tile of each IPU, and what other settings would save."""
     tiles = reading.tiles
-    ipus = [] if tiles is None else [_memory_of(tiles, memory) for memory in tiles.ipus]
+    ipus = [] if tiles is None else [_memory_of(reading, tiles, ipu) for ipu in tiles.ipus]
     return {
         "ipus": ipus,
-        "steps_note": "",
+        "steps_note": "Bytes of a tile on average, at each operation that an IPU runs for a "
+        "micro-batch.",
+        "tiles_note": "The model spreads what an IPU holds evenly over its tiles: it tells the mean "
+        "tile and the fullest one.",
         "ways_out": [] if tiles is None else _ways_out(reading, tiles),
     }
 
 
-def _memory_of(tiles: TileMemory, memory: IpuMemory) -> dict[str, Any]:
+def _memory_of(reading: Reading, tiles: TileMemory, memory: IpuMemory) -> dict[str, Any]:
     always = {name for name, _ in memory.always_live}
     parts = tiles.parts(memory)
     return {
         "ipu": memory.ipu,
         "limit_bytes": tiles.chip.tile_bytes,
-        "steps": None,
+        "steps": _steps(reading, tiles, memory),
         "peak": {
             "name": memory.peak.at,
             "tensors": [
@@ -158,19 +162,32 @@ def _memory_of(tiles: TileMemory, memory: IpuMemory) -> dict[str, Any]:
     }
 
 
+def _steps(reading: Reading, tiles: TileMemory, memory: IpuMemory) -> dict[str, Any] | None:
+    """Returns what a tile holds at each operation, always live and not."""
+    levels = reading.levels.get(memory.ipu)
+    if not levels:
+        return None
+    num_tiles = tiles.num_compute_tiles
+    peak = memory.peak.num_bytes / num_tiles + memory.peak.temporary_bytes
+    return {
+        "names": [level.at for level in levels],
+        "always": [round(tiles.mean_bytes(memory) - peak)] * len(levels),
+        "live": [round(level.num_bytes / num_tiles + level.temporary_bytes) for level in levels],
+    }
+
+
 def _ways_out(reading: Reading, tiles: TileMemory) -> list[dict[str, Any]]:
     now = max(map(tiles.largest_bytes, tiles.ipus))
     step = reading.time.step_seconds if reading.time else None
-    rows = []
-    for name, (other, point) in reading.ways_out.items():
+    rows: list[dict[str, Any]] = []
+    for name, (other, time) in reading.ways_out.items():
         then = max(map(other.largest_bytes, other.ipus))
-        is_timed = point is not None and point.throughput is not None and step
         rows.append(
             {
                 "name": name,
                 "saves_bytes": now - then,
                 "then_bytes": then,
-                "slower": point.step_seconds / step if is_timed and point and step else None,
+                "slower": time.step_seconds / step if time and step else None,
                 "text": None,
             }
         )
@@ -195,4 +212,6 @@ def _rows_of(value: Any, prefix: str) -> list[list[str | None]]:
 
 
 def _text(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return f"{len(value)} entries" if value else "none"
     return value.name if isinstance(value, Enum) else str(value)

@@ -1,4 +1,4 @@
-"""The timelines of a report as columns: what IPUs would do in cycles, what the engine did in seconds."""
+"""The timelines of a report as columns: IPUs in cycles, the engine in seconds."""
 
 from __future__ import annotations
 
