@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import groupby
 from typing import Any
 
@@ -11,16 +11,22 @@ import torch
 
 Batch = tuple[Any, Any, Any]  # x, y and sample weights: structures of tensors, or None.
 
+_NESTED = (list, tuple, dict)
+
 
 def unpacked(data: Any) -> Batch:
     """Returns one batch of Keras as tensors on the host."""
     x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
-    return keras.tree.map_structure(_tensor, (x, y, sample_weight))  # type: ignore[no-any-return]
+    return _mapped(_tensor, x), _mapped(_tensor, y), _mapped(_tensor, sample_weight)
 
 
 def tensors_of(batch: Batch) -> list[torch.Tensor]:
     """Returns the tensors of a batch in order."""
-    return [leaf for leaf in keras.tree.flatten(batch) if leaf is not None]
+    found: list[torch.Tensor] = []
+    for part in batch:
+        leaves = keras.tree.flatten(part) if isinstance(part, _NESTED) else [part]
+        found += [leaf for leaf in leaves if leaf is not None]
+    return found
 
 
 def form_of(batch: Batch) -> tuple[Any, ...]:
@@ -42,9 +48,20 @@ def joined(batches: Sequence[Batch]) -> Batch:
     """Returns one batch with the rows of all."""
     if len(batches) == 1:
         return batches[0]
-    return keras.tree.map_structure(  # type: ignore[no-any-return]
-        lambda *leaves: None if leaves[0] is None else torch.cat(leaves), *batches
-    )
+    x, y, sample_weight = (_mapped(_cat, *parts) for parts in zip(*batches, strict=True))
+    return x, y, sample_weight
+
+
+def _mapped(function: Callable[..., Any], *structures: Any) -> Any:
+    """Returns structures like these of what a function returns for their leaves."""
+    if isinstance(structures[0], _NESTED):
+        return keras.tree.map_structure(function, *structures)
+    return function(*structures)  # Much faster than a walk through one leaf.
+
+
+def _cat(*leaves: torch.Tensor | None) -> torch.Tensor | None:
+    tensors = [leaf for leaf in leaves if leaf is not None]
+    return torch.cat(tensors) if tensors else None
 
 
 def _tensor(leaf: Any) -> torch.Tensor | None:

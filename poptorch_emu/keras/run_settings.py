@@ -241,8 +241,8 @@ def _apply_stages(
     else:
         raise ValueError(
             f"gradient_accumulation_steps_per_replica is {in_flight}, but to train a pipeline of "
-            f"{plan.num_turns} stages it must be at least {needed}: one for each stage of forward and "
-            "backward. Set it with set_pipelining_options."
+            f"{plan.num_turns} stages it must be at least {needed}: one for each stage of forward "
+            "and backward. Set it with set_pipelining_options."
         )
 
 
