@@ -130,8 +130,8 @@ def memory_view(reading: Reading) -> dict[str, Any]:
         "ipus": ipus,
         "steps_note": "Bytes of a tile on average, at each operation that an IPU runs for a "
         "micro-batch.",
-        "tiles_note": "The model spreads what an IPU holds evenly over its tiles: it tells the mean "
-        "tile and the fullest one.",
+        "tiles_note": "The model spreads what an IPU holds evenly over its tiles: it tells the "
+        "mean tile and the fullest one.",
         "ways_out": [] if tiles is None else _ways_out(reading, tiles),
     }
 

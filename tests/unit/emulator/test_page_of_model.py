@@ -147,9 +147,9 @@ def test_ways_out_when_read_then_each_saves_what_it_says(report: dict[str, Any])
 
 
 def test_page_when_not_yet_called_then_the_measured_speed_is_not_known(tmp_path: Path) -> None:
-    options = poptorch.Options().showCompilationProgressBar(False)
+    options = poptorch.Options().showCompilationProgressBar(False).deviceIterations(2)
     model = poptorch.inferenceModel(Stages(), options)
-    path = emulator.page(model, tmp_path / "page.html", *torch.randn(2, ROWS, 64))
+    path = emulator.page(model, tmp_path / "page.html", *torch.randn(2, 2 * ROWS, 64))
     (found,) = read_reports(path)
     assert found["mode"] == "inference" and found["name"] == "Stages"
     assert found["speed"]["measured_rows_per_second"] is None
