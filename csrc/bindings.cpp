@@ -3,8 +3,11 @@
 
 #include "bindings.h"
 
+#include <ATen/ops/empty.h>
+
 #include <torch/csrc/autograd/python_variable.h>
 #include <torch/csrc/utils/pybind.h>
+#include <cstring>
 
 #include "common/autograd_listing.h"
 #include "common/errors.h"
@@ -79,6 +82,15 @@ void bind_event(py::module_& m) {
       .def_readonly("end_ns", &Event::end_ns);
 }
 
+// A row of int64 for each event, in the order of its members.
+at::Tensor as_table(const std::vector<Event>& events) {
+  static_assert(sizeof(Event) == 8 * sizeof(int64_t));
+  const auto rows = static_cast<int64_t>(events.size());
+  at::Tensor table = at::empty({rows, 8}, at::TensorOptions(at::kLong));
+  std::memcpy(table.mutable_data_ptr<int64_t>(), events.data(), events.size() * sizeof(Event));
+  return table;
+}
+
 void bind_executor(py::module_& m) {
   py::class_<Executor>(m, "Executor")
       .def(py::init([](std::shared_ptr<Program> program, int64_t num_replicas, int64_t num_workers,
@@ -118,6 +130,7 @@ void bind_executor(py::module_& m) {
            py::arg("max_events") = EventLog::kMaxEvents)
       .def("num_dropped_events", [](const Executor& e) { return e.events().num_dropped(); })
       .def("take_events", &Executor::take_events)
+      .def("take_event_table", [](Executor& e) { return as_table(e.take_events()); })
       .def("variable_bytes", &Executor::variable_bytes)
       .def("replica_bytes", &Executor::replica_bytes)
       .def("peak_accumulator_bytes", &Executor::peak_accumulator_bytes)

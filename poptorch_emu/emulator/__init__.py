@@ -3,7 +3,7 @@
 from poptorch_emu.emulator.engine_backend import set_backend
 from poptorch_emu.emulator.estimates import estimate, timeline
 from poptorch_emu.emulator.host_recomputation import set_recomputation
-from poptorch_emu.emulator.page import page
+from poptorch_emu.emulator.page import page, report, trace
 from poptorch_emu.emulator.pipeline_order import set_schedule
 from poptorch_emu.emulator.plans import memory, schedule, tile_memory
 from poptorch_emu.emulator.splits import autoplace, plan_split
@@ -13,6 +13,7 @@ from poptorch_emu.emulator.what_ifs import what_if
 from poptorch_emu.names.aliases import install
 from poptorch_emu.ops.custom_operators import register_custom_op
 from poptorch_emu.plan.time.time_plan import HostWork, TimePlan
+from poptorch_emu.report.profile_file import read_profile as read_report
 from poptorch_emu.report.schedule_report import SchedulePlan
 
 __all__ = [
@@ -25,6 +26,9 @@ __all__ = [
     "install",
     "memory",
     "page",
+    "read_report",
+    "report",
+    "trace",
     "plan_split",
     "register_custom_op",
     "schedule",

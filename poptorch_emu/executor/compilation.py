@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import datetime
 import time
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from typing import Any
 
 import torch
 
@@ -28,6 +30,8 @@ from poptorch_emu.options.freeze import freeze
 from poptorch_emu.options.optimizer_settings import has_running_mean
 from poptorch_emu.plan.inventory import Inventory
 from poptorch_emu.report.out_of_memory import check_memory
+from poptorch_emu.report.page.model_reading import read_model
+from poptorch_emu.report.page.view_model import view_model
 from poptorch_emu.runtime.arguments import Arguments
 from poptorch_emu.runtime.progress import progress_bar
 from poptorch_emu.trace.module_state import check_values
@@ -142,6 +146,16 @@ class Compilation:
             self._optimizer_link.forget()
         with wrapping.settled(self._user_model):
             return request, plan_model(request, is_short=True)
+
+    def viewer(self, options: Options) -> Callable[[], Mapping[str, Any]]:
+        """Returns a function that returns what is known of the model before it runs."""
+
+        def view() -> Mapping[str, Any]:
+            assert self._arguments is not None, "a program was made for some arguments"
+            request, inventory = self.plan(self._arguments, options)
+            return view_model(read_model(request, inventory, current_system()))
+
+        return view
 
     def cycles(self, options: Options) -> int:
         """Returns how many cycles a call would take on the virtual system.

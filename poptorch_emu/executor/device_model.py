@@ -371,7 +371,7 @@ class DeviceModel:
             if self.optimizer_link is not None:
                 self.optimizer_link.send(session)
             self.random_state.send(session)
-            self.measurement.start(session)
+            self.measurement.start(session, self.compilation.viewer(self._options))
         except BaseException:
             self.hold.release()
             raise

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 from poptorch_emu.config import CompileConfig, SyntheticData
+from poptorch_emu.errors import Error
 from poptorch_emu.executor.device_hold import DeviceHold
+from poptorch_emu.log import logger
+from poptorch_emu.names.companions import libpvti
 from poptorch_emu.report.latency import (
     INPUT,
     INPUT_COMPLETE,
@@ -20,6 +25,7 @@ from poptorch_emu.report.latency import (
     latency,
 )
 from poptorch_emu.report.profile import write_profile
+from poptorch_emu.report.profile_file import ProfileWriter, read_profile
 from poptorch_emu.runtime.session import Session
 
 Latency = tuple[float, float, float]
@@ -45,19 +51,34 @@ class Measurement:
         self._hold = hold
         self._spans = _NO_SPANS
         self._end_profile: Callable[[], object] = lambda: None
+        self.profile: ProfileWriter | None = None
 
-    def start(self, session: Session) -> None:
-        """Has what runs in `session` written at its end, if `enableProfiling` asked for it.
+    def start(self, session: Session, view: Callable[[], Mapping[str, Any]]) -> None:
+        """Has what runs in `session` written while it runs, if `enableProfiling` asked for it.
 
-        A program that neither detaches nor destroys its model finds the files when it ends.
+        A program that neither detaches nor destroys its model finds all files when it ends.
+
+        Args:
+            session: that will run.
+            view: returns what is known of the model before it runs.
         """
         folder = profile_folder(session.executable.config)
-        if folder is not None:
-            self._end_profile = weakref.finalize(self, _write_profile_of, session, folder)
+        if folder is None:
+            return
+        writer = ProfileWriter(folder, folder.name, session.executable.segment_names)
+        self.profile = writer
+        try:
+            writer.add_sections(view())
+        except Exception as error:  # A model runs, whatever can't be told about it.
+            logger.warning("The profile has no figures of the machine: %s", error)
+        session.after_call = partial(_add_call, session, writer)
+        libpvti.listeners.append(writer.add_tracepoint)
+        self._end_profile = weakref.finalize(self, _end_profile_of, session, folder, writer)
 
     def end(self, session: Session) -> None:
         """Writes the profile and keeps the times of the last call, before `session` is gone."""
         self._end_profile()
+        self.profile = None
         self._spans = _spans_of(session)
 
     def forget(self) -> None:
@@ -102,8 +123,19 @@ def _spans_of(session: Session) -> tuple[Spans, Spans]:
     return inputs, outputs
 
 
-def _write_profile_of(session: Session, folder: Path) -> None:
+def _add_call(session: Session, writer: ProfileWriter) -> None:
+    writer.add_call(session.take_events().numpy())
+
+
+def _end_profile_of(session: Session, folder: Path, writer: ProfileWriter) -> None:
+    libpvti.listeners.remove(writer.add_tracepoint)
+    session.after_call = lambda: None
+    writer.close()
     executable = session.executable
-    num_dropped = session.num_dropped_events()
-    events = session.take_events()
-    write_profile(folder, executable, executable.segment_names, events, num_dropped)
+    try:
+        profile = read_profile(writer.path)
+        write_profile(
+            folder, executable, executable.segment_names, profile.events, profile.num_left_out
+        )
+    except (Error, OSError) as error:
+        logger.warning("The profile in %s is not complete: %s", folder, error)

@@ -199,7 +199,25 @@ def _cache_dir(backend: dict[str, Any], target: TargetKind) -> str | None:
 
 
 def _profile_dir(backend: dict[str, Any]) -> str | None:
-    engine_options = backend.get("engineOptions", {})
-    if engine_options.get("autoReport.all") != "true":
-        return None
-    return str(engine_options.get("autoReport.directory", "."))
+    """Returns where a profile goes; the environment wins over the options."""
+    engine_options = {**backend.get("engineOptions", {}), **_engine_options_of_environment()}
+    is_on = any(
+        name.startswith("autoReport.") and str(value).lower() == "true"
+        for name, value in engine_options.items()
+    )
+    return str(engine_options.get("autoReport.directory", ".")) if is_on else None
+
+
+def _engine_options_of_environment() -> dict[str, Any]:
+    text = os.environ.get("POPLAR_ENGINE_OPTIONS", "")
+    if not text.strip():
+        return {}
+    try:
+        options = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise make_error(
+            f"POPLAR_ENGINE_OPTIONS must be a JSON object, such as {_EXAMPLE!r}, but: {error}."
+        ) from None
+    if not isinstance(options, dict):
+        raise make_error(f"POPLAR_ENGINE_OPTIONS must be a JSON object, such as {_EXAMPLE!r}.")
+    return options

@@ -7,7 +7,7 @@ by `upload` and `download`.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -65,21 +65,17 @@ class Session:
             self._executor.set_host_function(name, self._host_calls.guarded(function))
         self.set_seed(config.random_seed)
         self._executor.set_tracing(config.profile_dir is not None)
-        self._seen_events: list[_C.Event] = []
+        # Called after each call that ended well.
+        self.after_call: Callable[[], None] = lambda: None
 
-    def take_events(self) -> list[_C.Event]:
-        """Returns what ran since the last time, when the options ask for a profile."""
-        events, self._seen_events = self.see_events(), []
-        return events
+    def take_events(self) -> torch.Tensor:
+        """Returns what ran since the last time, when the options ask for a profile.
 
-    def see_events(self) -> list[_C.Event]:
-        """Returns the same, and leaves it there for whoever takes it."""
-        self._seen_events += self._executor.take_events()
-        return list(self._seen_events)
-
-    def num_dropped_events(self) -> int:
-        """Returns how many events of those calls are left out, in the middle of a long run."""
-        return self._executor.num_dropped_events()
+        Each row of (events, 8) int64 has replica, IPU, segment, window, micro-batch, worker, and
+        begin and end in nanoseconds of the steady clock. Of a call of more than 100,000 events the
+        first ones are there.
+        """
+        return self._executor.take_event_table()
 
     def upload(self, tensors: Mapping[str, torch.Tensor]) -> None:
         """Copies host tensors to the variables of the same names; others are ignored."""
@@ -197,6 +193,7 @@ class Session:
         executable = self.executable
         with self._host_calls.explaining(), in_own_types():
             results = self._executor.run(on_device, executable.num_windows)
+        self.after_call()
         num_own = executable.num_outputs + len(executable.written_inputs)
         if len(results) != num_own + len(executable.anchors):  # Only a forged file can say so.
             raise make_error(

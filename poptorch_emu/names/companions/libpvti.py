@@ -1,7 +1,8 @@
 """`libpvti`: trace channels of the system analyser.
 
-Nothing is written to disk. Where `PVTI_OPTIONS` enables tracing, as for the original, the end of
-each tracepoint and each value of a graph is logged at level debug; otherwise nothing happens.
+Tracepoints are written into the profile of each model that runs with profiling. Where `PVTI_OPTIONS`
+enables tracing, as for the original, the end of each tracepoint and each value of a graph is logged
+at level debug.
 """
 
 from __future__ import annotations
@@ -26,6 +27,11 @@ __all__ = [
     "instrument",
     "instrument_fn",
 ]
+
+# Called with channel, name, and begin and end in nanoseconds: the profiles that are being written.
+listeners: list[Callable[[str, str, int, int], None]] = []
+# When stretches began that are no block of the program, by channel and name.
+_begun: dict[tuple[str, str], float] = {}
 
 
 class TraceChannel:
@@ -72,18 +78,23 @@ class Tracepoint:
         trace: TracebackType | None,
     ) -> None:
         """Ends it."""
+        _tell(self._channel.name, self._name, self._start_seconds, time.perf_counter())
         if checkTracingEnabled():
             milliseconds = 1e3 * (time.perf_counter() - self._start_seconds)
             logger.debug("%s: %s took %.3f ms", self._channel.name, self._name, milliseconds)
 
     @staticmethod
     def begin(channel: TraceChannel, name: str) -> None:
-        """Logs the beginning of a stretch that is no block of the program (accepted)."""
+        """Begins a stretch that is no block of the program (accepted)."""
+        _begun[channel.name, name] = time.perf_counter()
         _log(channel.name, name, "begin")
 
     @staticmethod
     def end(channel: TraceChannel, name: str) -> None:
-        """Logs its end (accepted)."""
+        """Ends it (accepted); one that nobody began is only logged."""
+        start_seconds = _begun.pop((channel.name, name), None)
+        if start_seconds is not None:
+            _tell(channel.name, name, start_seconds, time.perf_counter())
         _log(channel.name, name, "end")
 
 
@@ -141,6 +152,11 @@ class HeatmapDouble:
     def add(self, values: Iterable[float]) -> None:
         """Logs how many values came (accepted)."""
         _log("heatmap", self._name, f"{len(list(values))} values")
+
+
+def _tell(channel: str, name: str, start_seconds: float, end_seconds: float) -> None:
+    for listener in tuple(listeners):
+        listener(channel, name, round(start_seconds * 1e9), round(end_seconds * 1e9))
 
 
 def _log(group: str, name: str, event: str) -> None:

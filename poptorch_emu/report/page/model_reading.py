@@ -1,0 +1,78 @@
+"""Takes the reading of a model from what is asked of it and what its IPUs would run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import datetime
+
+import torch
+
+from poptorch_emu.compile.compiler import Request
+from poptorch_emu.compile.planning import adapt_inventory
+from poptorch_emu.compile.timing import time_of
+from poptorch_emu.config import CompileConfig, Recomputation, TensorLocation
+from poptorch_emu.errors import Error
+from poptorch_emu.machine.system import System
+from poptorch_emu.machine.tile_memory import TileMemory
+from poptorch_emu.plan.inventory import Inventory
+from poptorch_emu.plan.memory.holdings import plan_memory
+from poptorch_emu.plan.tiles.tile_contents import plan_tiles, tile_levels
+from poptorch_emu.plan.time.time_plan import TimePlan
+from poptorch_emu.report.page.reading import EngineRun, Reading
+from poptorch_emu.version import __version__
+
+_SMALL_PROPORTION = 0.2
+
+
+def read_model(
+    request: Request, inventory: Inventory, system: System, run: EngineRun | None = None
+) -> Reading:
+    """Returns all that is known of a model.
+
+    Args:
+        request: what is asked of it.
+        inventory: what its IPUs would run.
+        system: that it would run on.
+        run: of the engine, if there was one.
+    """
+    memory, config = plan_memory(inventory), inventory.config
+    return Reading(
+        config.model_name or type(request.model).__name__,
+        config,
+        time_of(request, inventory, system),
+        plan_tiles(inventory, memory),
+        inventory,
+        run,
+        tile_levels(inventory, memory),
+        dict(_ways_out(request, inventory, system)),
+        {"poptorch_emu": __version__, "torch": torch.__version__},
+        datetime.now().isoformat(" ", "seconds"),
+    )
+
+
+def _ways_out(
+    request: Request, inventory: Inventory, system: System
+) -> Iterator[tuple[str, tuple[TileMemory, TimePlan]]]:
+    """Yields what the tiles hold with other settings, and how long a call takes then."""
+    for name, config in _other_settings(inventory):
+        try:
+            other = adapt_inventory(inventory, config, request.optimizer, request.parameters)
+        except Error:
+            continue  # The settings don't go together with the others.
+        tiles = plan_tiles(other, plan_memory(other))
+        yield name, (tiles, time_of(request, other, system))
+
+
+def _other_settings(inventory: Inventory) -> Iterator[tuple[str, CompileConfig]]:
+    config = inventory.config
+    off_chip = TensorLocation(is_on_chip=False)
+    if config.is_training:
+        if config.recomputation is not Recomputation.ALL:
+            yield "recompute all activations", replace(config, recomputation=Recomputation.ALL)
+        for kind, name in (("activation", "activations"), ("optimizer", "optimiser states")):
+            locations = replace(config.locations, **{kind: off_chip})
+            yield f"keep {name} in streaming memory", replace(config, locations=locations)
+    proportions = tuple((ipu, _SMALL_PROPORTION) for ipu in inventory.placed.ipu_ids)
+    machine = replace(config.machine, available_memory_proportion=proportions)
+    yield f"give products {_SMALL_PROPORTION} of the memory", replace(config, machine=machine)
