@@ -132,6 +132,19 @@ def test_operations_when_read_then_their_cycles_are_those_of_the_segments(
     assert set(columns["block"]) >= {"block0", "block1"}
 
 
+def test_utilisation_when_read_then_it_is_the_share_of_the_published_peak(
+    model: Any, report: dict[str, Any]
+) -> None:
+    columns, plan = report["operations"], emulator.estimate(model)
+    at = next(at for at, name in enumerate(columns["operator"]) if name == "aten::addmm")
+    seconds = columns["cycles"][at] / plan.clock_hz
+    # Published: 62.5 TFLOP/s of float32 on a Mk2. A row of the micro-batch meets 64 x 64 weights.
+    expected = 2 * ROWS * 64 * 64 / seconds / 62.5e12
+    assert columns["utilisation"][at] == pytest.approx(expected, rel=0.01)
+    family = columns["operator"].index("aten::gelu")
+    assert columns["utilisation"][family] is None
+
+
 def test_graph_when_read_then_what_crosses_has_its_shape(report: dict[str, Any]) -> None:
     edges = {(edge["from"], edge["to"]): edge for edge in report["graph"]["edges"]}
     crossing = edges["forward 0", "forward 1"]
