@@ -12,7 +12,7 @@ import torch
 import poptorch_emu as poptorch
 from poptorch_emu import emulator
 from poptorch_emu.report.page.page_file import read_reports
-from poptorch_emu.view import main
+from poptorch_emu.view import command, main
 
 pytestmark = pytest.mark.feature("emulator.page", fidelity="modelled")
 
@@ -189,3 +189,14 @@ def test_view_when_the_file_is_no_report_then_the_error_says_what_to_give(
     with pytest.raises(SystemExit):
         main([str(other)])
     assert "no page of a report" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        main([str(tmp_path / "absent.html")])
+    assert "absent.html: No such file or directory. Give a page" in capsys.readouterr().err
+
+
+def test_command_when_it_is_not_view_then_the_usage_is_told(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("sys.argv", ["poptorch-emu", "look"])
+    with pytest.raises(SystemExit, match="usage: poptorch-emu view .* found 'look'"):
+        command()
