@@ -34,7 +34,11 @@ def main(
         # Of a page that compares two, the first is meant.
         reports = [_read(path) for path in paths]
         given.output.write_text(to_html(reports), encoding="utf-8")
-    except (OSError, ValueError) as error:
+    except OSError as error:
+        parser.error(
+            f"{error.filename}: {error.strerror}. Give a page that emulator.page has written."
+        )
+    except ValueError as error:
         parser.error(str(error))
     print(given.output)
     if given.open:

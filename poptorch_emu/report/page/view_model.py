@@ -41,10 +41,16 @@ def view_model(reading: Reading) -> dict[str, Any]:
         "operations": {} if time is None else operation_columns(time, reading.inventory),
         "graph": graph_view(reading),
         "options": option_rows(reading.config),
-        "log": [{"time": time, "level": level, "text": text} for time, level, text in reading.log],
+        "log": _log(reading),
     }
     view["insights"] = insights(view)
     return view
+
+
+def _log(reading: Reading) -> list[dict[str, str]] | None:
+    if reading.log is None:
+        return None
+    return [{"time": time, "level": level, "text": text} for time, level, text in reading.log]
 
 
 def _machine(reading: Reading) -> dict[str, Any]:
