@@ -1,7 +1,7 @@
 """`poptorch-emu view REPORT [REPORT2]`: makes one page of a report, or of two that are compared.
 
-A report is a profile (`profile.pop`, or the folder that it lies in), or a page that `emulator.page`
-has written: the data of any page are in it.
+A report is a `profile.pop` of `emulator.report` or `Options.enableProfiling`, or a page that
+`emulator.page` has written; the data of any page are in it.
 """
 
 from __future__ import annotations
@@ -9,14 +9,13 @@ from __future__ import annotations
 import argparse
 import sys
 import webbrowser
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from poptorch_emu.errors import Error
 from poptorch_emu.report.page.page_file import read_reports, to_html
 from poptorch_emu.report.page.profile_view import profile_view
-from poptorch_emu.report.profile_file import read_profile
+from poptorch_emu.report.profile_file import is_profile_file
 
 
 def main(
@@ -24,27 +23,31 @@ def main(
 ) -> None:
     """Makes the page that the command line asks for, and prints its path."""
     parser = argparse.ArgumentParser(prog=program, description=__doc__)
-    parser.add_argument("report", type=Path, help="profile or page of the first model")
-    parser.add_argument("second", type=Path, nargs="?", help="the same of a model to compare with it")
+    parser.add_argument("report", type=Path, help="profile.pop or page of the first model")
+    parser.add_argument(
+        "second", type=Path, nargs="?", help="the same of a model to compare with it"
+    )
     parser.add_argument("-o", "--output", type=Path, default=Path("page.html"))
     parser.add_argument("--open", action="store_true", help="show the page in the browser")
     given = parser.parse_args(arguments)
     try:
         paths = [path for path in (given.report, given.second) if path is not None]
         # Of a page that compares two, the first is meant.
-        reports = [_report(path) for path in paths]
+        reports = [_read(path) for path in paths]
         given.output.write_text(to_html(reports), encoding="utf-8")
-    except (OSError, ValueError, Error) as error:
-        parser.error(str(error.message if isinstance(error, Error) else error))
+    except OSError as error:
+        parser.error(
+            f"{error.filename}: {error.strerror}. Give a page that emulator.page has written."
+        )
+    except ValueError as error:
+        parser.error(str(error))
     print(given.output)
     if given.open:
         webbrowser.open(given.output.resolve().as_uri())
 
 
-def _report(path: Path) -> Mapping[str, Any]:
-    """Returns the values of a report."""
-    is_page = path.is_file() and path.suffix.lower() in (".html", ".htm")
-    return read_reports(path)[0] if is_page else profile_view(read_profile(path))
+def _read(path: Path) -> dict[str, Any]:
+    return profile_view(path) if is_profile_file(path) else read_reports(path)[0]
 
 
 def command() -> None:

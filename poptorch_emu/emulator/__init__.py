@@ -3,9 +3,10 @@
 from poptorch_emu.emulator.engine_backend import set_backend
 from poptorch_emu.emulator.estimates import estimate, timeline
 from poptorch_emu.emulator.host_recomputation import set_recomputation
-from poptorch_emu.emulator.page import page, report, trace
+from poptorch_emu.emulator.page import page
 from poptorch_emu.emulator.pipeline_order import set_schedule
 from poptorch_emu.emulator.plans import memory, schedule, tile_memory
+from poptorch_emu.emulator.reports import read_report, report, summary, trace
 from poptorch_emu.emulator.splits import autoplace, plan_split
 from poptorch_emu.emulator.streaming import stream
 from poptorch_emu.emulator.way_on import export_pipeline, to_torch
@@ -13,7 +14,6 @@ from poptorch_emu.emulator.what_ifs import what_if
 from poptorch_emu.names.aliases import install
 from poptorch_emu.ops.custom_operators import register_custom_op
 from poptorch_emu.plan.time.time_plan import HostWork, TimePlan
-from poptorch_emu.report.profile_file import read_profile as read_report
 from poptorch_emu.report.schedule_report import SchedulePlan
 
 __all__ = [
@@ -26,18 +26,19 @@ __all__ = [
     "install",
     "memory",
     "page",
-    "read_report",
-    "report",
-    "trace",
     "plan_split",
+    "read_report",
     "register_custom_op",
+    "report",
     "schedule",
     "set_backend",
     "set_recomputation",
     "set_schedule",
     "stream",
+    "summary",
     "tile_memory",
     "timeline",
+    "trace",
     "what_if",
     "to_torch",
 ]

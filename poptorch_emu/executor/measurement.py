@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sqlite3
 import weakref
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -9,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from poptorch_emu.config import CompileConfig, SyntheticData
-from poptorch_emu.errors import Error
 from poptorch_emu.executor.device_hold import DeviceHold
 from poptorch_emu.log import logger
 from poptorch_emu.names.companions import libpvti
@@ -24,8 +24,11 @@ from poptorch_emu.report.latency import (
     counters,
     latency,
 )
+from poptorch_emu.report.page.reading import Reading
+from poptorch_emu.report.page.view_model import view_model
 from poptorch_emu.report.profile import write_profile
-from poptorch_emu.report.profile_file import ProfileWriter, read_profile
+from poptorch_emu.report.profile_file import FILE_NAME, write_profile_file
+from poptorch_emu.report.profile_writer import ProfileWriter, read_run
 from poptorch_emu.runtime.session import Session
 
 Latency = tuple[float, float, float]
@@ -65,12 +68,12 @@ class Measurement:
         folder = profile_folder(session.executable.config)
         if folder is None:
             return
-        writer = ProfileWriter(folder, folder.name, session.executable.segment_names)
+        # A process that is killed leaves a report that tells all but the calls that were under way.
+        path = folder / FILE_NAME
+        if not _writes_report(session, path, view):
+            return
+        writer = ProfileWriter(path, session.executable.segment_names)
         self.profile = writer
-        try:
-            writer.add_sections(view())
-        except Exception as error:  # A model runs, whatever can't be told about it.
-            logger.warning("The profile has no figures of the machine: %s", error)
         session.after_call = partial(_add_call, session, writer)
         libpvti.listeners.append(writer.add_tracepoint)
         self._end_profile = weakref.finalize(self, _end_profile_of, session, folder, writer)
@@ -123,6 +126,23 @@ def _spans_of(session: Session) -> tuple[Spans, Spans]:
     return inputs, outputs
 
 
+def _writes_report(session: Session, path: Path, view: Callable[[], Mapping[str, Any]]) -> bool:
+    """Writes what is known before a run, and returns whether it could; training goes on if not."""
+    executable = session.executable
+    try:
+        report = view()
+    except Exception as error:  # A model runs, whatever can't be told about it.
+        logger.warning("The profile has no predictions of time: %s", error)
+        name = path.parent.name
+        report = view_model(Reading(name, executable.config, tiles=executable.tiles))
+    try:
+        write_profile_file(path, report)
+    except OSError as error:
+        logger.warning("Nothing is profiled, but the model runs: %s", error)
+        return False
+    return True
+
+
 def _add_call(session: Session, writer: ProfileWriter) -> None:
     writer.add_call(session.take_events().numpy())
 
@@ -133,9 +153,7 @@ def _end_profile_of(session: Session, folder: Path, writer: ProfileWriter) -> No
     writer.close()
     executable = session.executable
     try:
-        profile = read_profile(writer.path)
-        write_profile(
-            folder, executable, executable.segment_names, profile.events, profile.num_left_out
-        )
-    except (Error, OSError) as error:
+        run = read_run(writer.path)
+        write_profile(folder, executable, executable.segment_names, run.events, run.num_left_out)
+    except (sqlite3.Error, OSError) as error:
         logger.warning("The profile in %s is not complete: %s", folder, error)

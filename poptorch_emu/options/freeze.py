@@ -18,6 +18,7 @@ from poptorch_emu.enums import OutputMode, ReductionType
 from poptorch_emu.errors import compiler_error
 from poptorch_emu.log import compiler_logger
 from poptorch_emu.machine.ipu import IPU_OF_VERSION
+from poptorch_emu.options.auto_report import report_directory
 from poptorch_emu.options.optimizer_settings import has_running_mean
 from poptorch_emu.options.options import Options
 from poptorch_emu.options.popart import validate_options
@@ -84,7 +85,7 @@ def freeze(
         synthetic_data=SyntheticData(backend.get("syntheticDataMode", 0)),
         rounds_stochastically=bool(backend.get("enableStochasticRounding", False)),
         cache_dir=_cache_dir(backend, target),
-        profile_dir=_profile_dir(backend),
+        profile_dir=report_directory(backend.get("engineOptions", {})),
         model_name=options("model_name") if options.exists("model_name") else None,
         shows_progress_bar=options._show_compilation_progress_bar,
         names_modules=options._module_namescope_enabled,
@@ -196,28 +197,3 @@ def _cache_dir(backend: dict[str, Any], target: TargetKind) -> str | None:
         return None
     path: str | None = backend.get("cachePath")
     return path
-
-
-def _profile_dir(backend: dict[str, Any]) -> str | None:
-    """Returns where a profile goes; the environment wins over the options."""
-    engine_options = {**backend.get("engineOptions", {}), **_engine_options_of_environment()}
-    is_on = any(
-        name.startswith("autoReport.") and str(value).lower() == "true"
-        for name, value in engine_options.items()
-    )
-    return str(engine_options.get("autoReport.directory", ".")) if is_on else None
-
-
-def _engine_options_of_environment() -> dict[str, Any]:
-    text = os.environ.get("POPLAR_ENGINE_OPTIONS", "")
-    if not text.strip():
-        return {}
-    try:
-        options = json.loads(text)
-    except json.JSONDecodeError as error:
-        raise make_error(
-            f"POPLAR_ENGINE_OPTIONS must be a JSON object, such as {_EXAMPLE!r}, but: {error}."
-        ) from None
-    if not isinstance(options, dict):
-        raise make_error(f"POPLAR_ENGINE_OPTIONS must be a JSON object, such as {_EXAMPLE!r}.")
-    return options

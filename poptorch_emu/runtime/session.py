@@ -75,7 +75,8 @@ class Session:
         begin and end in nanoseconds of the steady clock. Of a call of more than 100,000 events the
         first ones are there.
         """
-        return self._executor.take_event_table()
+        table: torch.Tensor = self._executor.take_event_table()
+        return table
 
     def upload(self, tensors: Mapping[str, torch.Tensor]) -> None:
         """Copies host tensors to the variables of the same names; others are ignored."""

@@ -1,8 +1,8 @@
 """`libpvti`: trace channels of the system analyser.
 
-Tracepoints are written into the profile of each model that runs with profiling. Where `PVTI_OPTIONS`
-enables tracing, as for the original, the end of each tracepoint and each value of a graph is logged
-at level debug.
+Tracepoints are written into the profile of each model that runs with profiling. Where
+`PVTI_OPTIONS` enables tracing, as for the original, the end of each tracepoint and each value of a
+graph is logged at level debug.
 """
 
 from __future__ import annotations

@@ -189,8 +189,8 @@ function swatch(index) {
           context.moveTo(0, x + 22);
           context.lineTo(32, x + 22);
         } else {
-          context.moveTo(x, slope > 0 ? 22 : 0);
-          context.lineTo(x + Math.abs(slope), slope > 0 ? 0 : 22);
+          context.moveTo(x, slope > 0 ? 0 : 22);
+          context.lineTo(x + Math.abs(slope), slope > 0 ? 22 : 0);
         }
         context.stroke();
       } else {

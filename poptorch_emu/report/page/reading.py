@@ -56,4 +56,4 @@ class Reading:
     ways_out: Mapping[str, tuple[TileMemory, TimePlan | None]] = field(default_factory=dict)
     versions: Mapping[str, str] = field(default_factory=dict)
     written: str | None = None
-    log: Sequence[tuple[str, str, str]] = ()
+    log: Sequence[tuple[str, str, str]] | None = None

@@ -8,7 +8,12 @@ import torch
 from torch import fx
 
 from poptorch_emu.ir.graph import operation_of, record_of
+from poptorch_emu.machine.costs.code import Family
+from poptorch_emu.machine.costs.product import least_tile_cycles
+from poptorch_emu.machine.ipu import IPU_OF_VERSION
 from poptorch_emu.plan.inventory import Inventory
+from poptorch_emu.plan.operations.operation_family import family_of
+from poptorch_emu.plan.operations.operation_products import products_of
 from poptorch_emu.plan.time.time_plan import OperationTime, TimePlan
 from poptorch_emu.report.page.reading import Reading
 from poptorch_emu.schedule.actions import Kind
@@ -23,7 +28,13 @@ def operation_columns(plan: TimePlan, inventory: Inventory | None) -> dict[str, 
     not modelled they are not known.
     """
     nodes = _nodes(inventory)
-    rows = [_row(operation, nodes.get(operation.name)) for operation in plan.all_operations]
+    rows = [
+        {
+            **_row(operation, nodes.get(operation.name)),
+            "utilisation": _utilisation(operation, nodes.get(operation.name), inventory),
+        }
+        for operation in plan.all_operations
+    ]
     return {name: [row[name] for row in rows] for name in rows[0]} if rows else {}
 
 
@@ -45,10 +56,26 @@ def _row(operation: OperationTime, node: fx.Node | None) -> dict[str, Any]:
         "ipu": operation.ipu,
         "cycles": round(operation.cycles) if operation.is_known else None,
         "bytes": None if node is None else _moved_bytes(node),
-        "utilisation": None,
         "is_recomputed": operation.is_recomputed,
         "source": operation.source or None,
     }
+
+
+def _utilisation(
+    operation: OperationTime, node: fx.Node | None, inventory: Inventory | None
+) -> float | None:
+    """Returns which share of the multiply-accumulate units' rate an operation reaches.
+
+    Of an operation that is no product, or whose cost is not known, it is not known.
+    """
+    if node is None or inventory is None or not operation.is_known or not operation.cycles:
+        return None
+    machine = inventory.config.machine
+    is_convolution = family_of(node) is Family.CONVOLUTION
+    has_half_sums = machine.has_half_convolutions if is_convolution else machine.has_half_products
+    least = sum(map(least_tile_cycles, products_of(node, has_half_sums)))
+    num_tiles = IPU_OF_VERSION[machine.version].num_tiles - machine.num_io_tiles
+    return least / num_tiles / operation.cycles if least else None
 
 
 def _block(node: fx.Node) -> str:

@@ -22,13 +22,8 @@ from poptorch_emu.report.page.view_timeline import engine_timeline, machine_time
 _PARTS = ("compute", "exchange", "sync", "link", "remote", "update", "host", "bubble")
 
 
-def view_model(reading: Reading, *, has_engine: bool = True) -> dict[str, Any]:
-    """Returns what the page shows of a report; it can be written as JSON.
-
-    Args:
-        reading: of a model.
-        has_engine: whether the events of the engine are part of it.
-    """
+def view_model(reading: Reading) -> dict[str, Any]:
+    """Returns what the page shows of a report; it can be written as JSON."""
     time, tiles = reading.time, reading.tiles
     view: dict[str, Any] = {
         "name": reading.name,
@@ -41,15 +36,21 @@ def view_model(reading: Reading, *, has_engine: bool = True) -> dict[str, Any]:
         "speed": _speed(reading),
         "bottleneck": None if time is None else time.bottleneck,
         "ipus": _ipus(time, tiles),
-        "timelines": _timelines(reading, has_engine=has_engine),
+        "timelines": _timelines(reading),
         "memory": memory_view(reading),
         "operations": {} if time is None else operation_columns(time, reading.inventory),
         "graph": graph_view(reading),
         "options": option_rows(reading.config),
-        "log": [{"time": time, "level": level, "text": text} for time, level, text in reading.log],
+        "log": _log(reading),
     }
     view["insights"] = insights(view)
     return view
+
+
+def _log(reading: Reading) -> list[dict[str, str]] | None:
+    if reading.log is None:
+        return None
+    return [{"time": time, "level": level, "text": text} for time, level, text in reading.log]
 
 
 def _machine(reading: Reading) -> dict[str, Any]:
@@ -118,11 +119,11 @@ def _parts(time: IpuTime | None) -> dict[str, float] | None:
     return None if time is None else {part: getattr(time, f"{part}_seconds") for part in _PARTS}
 
 
-def _timelines(reading: Reading, *, has_engine: bool) -> list[dict[str, Any]]:
+def _timelines(reading: Reading) -> list[dict[str, Any]]:
     made = []
     if reading.time is not None:
         made.append(machine_timeline(reading.time, reading.inventory))
-    if has_engine and reading.run is not None and reading.run.events:
+    if reading.run is not None and reading.run.events:
         made.append(engine_timeline(reading.run))
     return made
 
