@@ -2,6 +2,7 @@
 #   make demo   trains the pipelining tutorial on handwritten digits
 #   make test   runs the test suite
 #   make test-ops  asks PyTorch's operator databases, all of them
+#   make test-browser  draws the page of a report in a real browser, which must be installed
 #   make fuzz SECONDS=600  trains random models beside the plain loop, changes files, kills processes
 #   make sanitize  runs the tests of the engine under AddressSanitizer, UBSan and ThreadSanitizer
 #   make check  format, lint and types
@@ -24,7 +25,7 @@ SANITIZED_TESTS := tests/unit/csrc tests/unit/data/test_slot_collate.py \
 export ASAN_OPTIONS := detect_leaks=0
 export TSAN_OPTIONS := suppressions=$(CURDIR)/tests/tsan.supp ignore_noninstrumented_modules=1
 
-.PHONY: demo test test-ops fuzz sanitize sanitize-asan sanitize-tsan check docs bench clean
+.PHONY: demo test test-ops test-browser fuzz sanitize sanitize-asan sanitize-tsan check docs bench clean
 # Two at once would install into one environment.
 .NOTPARALLEL:
 
@@ -36,6 +37,9 @@ test: $(VENV)/.built $(VENV)/.has-test
 
 test-ops: $(VENV)/.built $(VENV)/.has-test
 	PYTHONPATH=tests $(BIN)/python -m opinfo --jobs $(JOBS)
+
+test-browser: $(VENV)/.built $(VENV)/.has-test $(VENV)/.has-browser
+	$(BIN)/python -m pytest tests/browser
 
 fuzz: $(VENV)/.built $(VENV)/.has-test
 	PYTHONPATH=tests $(BIN)/python -W ignore -m fuzz --jobs $(JOBS) --seconds $(SECONDS)

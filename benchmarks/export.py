@@ -1,8 +1,9 @@
-"""Time of a step: an exported two-stage pipeline on two processes against the emulator's.
+"""Time of a step: an exported pipeline on two processes against the emulator's.
 
-Both do the same updates with two workers of one thread each: the emulator's two, and a process for
-each stage. Rounds of processes take turns; the lines show medians, and the ratio of exported to
-emulated within each round: of the clock on the wall, and of the time that all processors worked.
+Both do the same updates with two workers of one thread each: the emulator's two, and two processes
+that share the stages. Rounds of processes take turns; the lines show medians, and the ratio of
+exported to emulated within each round: of the clock on the wall, and of the time that all
+processors worked.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
+from models import CASES
 from torch import nn
 
 import poptorch_emu as poptorch
@@ -48,32 +50,52 @@ def _layers(width: int) -> tuple[nn.Module, ...]:
     return nn.Linear(width, width), nn.GELU(), nn.LayerNorm(width)
 
 
-def _executor() -> tuple[Any, tuple[torch.Tensor, ...]]:
+class LossAlone(nn.Module):
+    """Returns the loss of a model that returns its output, too."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, x: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        return self.model(x, labels)[1]
+
+
+def _executor(name: str) -> tuple[Any, tuple[torch.Tensor, ...]]:
     torch.manual_seed(0)
-    model = Blocks()
     options = poptorch.Options().showCompilationProgressBar(False)
-    options.Training.gradientAccumulation(NUM_MICRO_BATCHES)
+    if name == "blocks":
+        model: nn.Module = Blocks()
+        batch = torch.randn(NUM_MICRO_BATCHES * ROWS, 256), torch.randint(10, (64,))
+        options.Training.gradientAccumulation(NUM_MICRO_BATCHES)
+    else:
+        case = CASES[name]
+        model, batch = LossAlone(case.make()), case.batch(case.rows * case.accumulation)
+        options.Training.gradientAccumulation(case.accumulation)
     optimizer = poptorch.optim.AdamW(model.parameters(), lr=1e-3)
-    batch = torch.randn(NUM_MICRO_BATCHES * ROWS, 256), torch.randint(10, (64,))
     return poptorch.trainingModel(model, options, optimizer), batch
 
 
-def _emulated_step() -> Callable[[], object]:
-    executor, batch = _executor()
+def _emulated_step(name: str) -> Callable[[], object]:
+    executor, batch = _executor(name)
     return lambda: executor(*batch)
 
 
-def _exported_step() -> Callable[[], object]:
-    executor, batch = _executor()
+def _exported_step(name: str) -> Callable[[], object]:
+    executor, batch = _executor(name)
     executor.compile(*batch)
     pipeline = emulator.export_pipeline(executor)
-    stage = pipeline.stage(dist.get_rank(), "cpu")
-    schedule, optimizer = pipeline.schedule(stage), pipeline.optimizer(stage.submod)
+    numbers = range(dist.get_rank(), pipeline.num_stages, dist.get_world_size())
+    stages = [pipeline.stage(number, "cpu") for number in numbers]
+    schedule = pipeline.schedule(stages)
+    optimizers = [pipeline.optimizer(stage.submod) for stage in stages]
 
     def step() -> None:
-        optimizer.zero_grad()
+        for optimizer in optimizers:
+            optimizer.zero_grad()
         pipeline.step(schedule, *batch)
-        optimizer.step()
+        for optimizer in optimizers:
+            optimizer.step()
 
     return step
 
@@ -90,24 +112,25 @@ def _seconds(step: Callable[[], object], num_steps: int) -> tuple[float, float]:
     return statistics.median(walls), (time.process_time() - busy) / num_steps
 
 
-def _child(candidate: str, num_steps: int) -> None:
+def _child(candidate: str, name: str, num_steps: int) -> None:
     torch.set_num_threads(1)
     if candidate == "emulated":
-        print(*_seconds(_emulated_step(), num_steps))
+        print(*_seconds(_emulated_step(name), num_steps))
         return
     dist.init_process_group("gloo")
-    print(*_seconds(_exported_step(), num_steps))
+    print(*_seconds(_exported_step(name), num_steps))
     dist.destroy_process_group()
 
 
-def _measure(candidate: str, num_steps: int) -> tuple[float, float]:
+def _measure(candidate: str, name: str, num_steps: int) -> tuple[float, float]:
     """Returns wall and processor time of a step, in milliseconds, of all its processes."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = str(probe.getsockname()[1])
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "POPTORCH_EMU_WORKERS": "2"}
     environment.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=port, WORLD_SIZE="2")
-    command = [sys.executable, __file__, "--child", candidate, "--steps", str(num_steps)]
+    command = [sys.executable, __file__, "--child", candidate, "--model", name]
+    command += ["--steps", str(num_steps)]
     processes = [
         subprocess.Popen(
             command, env={**environment, "RANK": str(rank)}, stdout=subprocess.PIPE, text=True
@@ -126,13 +149,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--steps", type=int, default=50)
+    trained = [name for name, case in CASES.items() if case.make_optimizer is not None]
+    parser.add_argument("--model", choices=["blocks", *trained], default="blocks")
     parser.add_argument("--child", help="measure one candidate in this process")
     options = parser.parse_args()
     if options.child:
-        _child(options.child, options.steps)
+        _child(options.child, options.model, options.steps)
         return
     pairs = [
-        (_measure("emulated", options.steps), _measure("exported", options.steps))
+        tuple(_measure(each, options.model, options.steps) for each in ("emulated", "exported"))
         for _ in range(options.rounds)
     ]
     for index, clock in enumerate(("wall", "processors")):

@@ -53,7 +53,7 @@ def capture(row: TimeRow) -> Captured:
     start = time.perf_counter()
     with torch.device("meta"):
         model, inputs = row.build()
-    request, inventory = captured(model, inputs)
+    request, inventory = captured(model, inputs, {})
     model.destroy()
     return Captured(row, request, inventory, time.perf_counter() - start)
 

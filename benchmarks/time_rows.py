@@ -13,9 +13,11 @@ from functools import partial
 import torch
 from fidelity_models import Bert, ResNet50, Shape
 from fidelity_rows import (
+    SHARDED,
     Built,
     convolutional,
     gpt2,
+    half_trainer,
     ids,
     large_bert,
     options_for,
@@ -26,6 +28,7 @@ from fidelity_rows import (
     vit,
 )
 from time_models import AnswersOfBertBase, Dlrm, LoadingTutorial, PipelinedMnist
+from time_networks import Clip, Conformer, EfficientNetB4, Entities, Speech
 from torch import nn
 
 import poptorch_emu as poptorch
@@ -113,6 +116,56 @@ def _bert_base() -> Built:
     return poptorch.inferenceModel(model, options), (text, text, text)
 
 
+def _efficient_net() -> Built:
+    """Returns images of 380 x 380, and the split at the 10th block of 34 (both assumed)."""
+    accumulation, replicas, rows = 32, 8, 4
+    options = options_for((0.10, 0.10), accumulation, replicas, SHARDED)
+    rows *= accumulation * replicas
+    batch = torch.zeros(rows, 3, 380, 380, dtype=torch.uint8), ids(rows)
+    optimizer = partial(poptorch.optim.RMSprop, momentum=0.9, accum_type=torch.half)
+    return trainer(EfficientNetB4(10).half(), options, optimizer), batch
+
+
+def _speech(replicas: int) -> Built:
+    """Returns pipelines of 4 IPUs with micro-batches of 4 rows (assumed)."""
+    accumulation = 16_128 // (4 * replicas)
+    rows = 4 * accumulation * replicas
+    options = options_for((), accumulation, replicas, SHARDED)
+    batch = torch.zeros(rows, 1220, 80).half(), ids(rows, 48)
+    return half_trainer(Speech(), options, poptorch.optim.AdamW), batch
+
+
+def _entities() -> Built:
+    """Returns one of the four shards, without the exchange between them."""
+    options = options_for(accumulation=6).deviceIterations(8)
+    rows = 240 * 6 * 8
+    batch = ids(rows), ids(rows), ids(rows, 1 + 4)
+    return trainer(Entities(93_773 // 4, 64), options, poptorch.optim.AdamW), batch
+
+
+def _small_perceptron() -> Built:
+    """Returns two linear layers (assumed) for digits."""
+    model = nn.Sequential(nn.Flatten(), nn.Linear(784, 512), nn.ReLU(), nn.Linear(512, 10)).eval()
+    return poptorch.inferenceModel(model, options_for()), (torch.zeros(80, 1, 28, 28),)
+
+
+def _on_a_card(model: nn.Module, *batch: torch.Tensor) -> Built:
+    """Returns 128 micro-batches a call (assumed), given one."""
+    options = options_for().deviceIterations(128)
+    options.Precision.setPartialsType(torch.half)
+    rows = [torch.cat([tensor] * 128) for tensor in batch]
+    return poptorch.inferenceModel(model.half().eval(), options), tuple(rows)
+
+
+def _clip() -> Built:
+    return _on_a_card(Clip(), torch.zeros(4, 3, 224, 224).half(), ids(4, 77))
+
+
+def _conformer() -> Built:
+    """Returns the encoder for 512 frames (assumed)."""
+    return _on_a_card(Conformer(512, 1), torch.zeros(4, 512, 80).half())
+
+
 _LONG = (0.10, 0.15, 0.15, 0.15)
 _POD64 = (0.14, 0.19, 0.19, 0.19)
 _pretraining = "BERT-Large pre-training"
@@ -168,10 +221,24 @@ TIME_ROWS = (
             594_498, is_goal=False),
     TimeRow("C13 inference", "DLRM, 1,024 rows a call", SMALL, partial(_dlrm, False), "bow-pod4",
             3_219_849, is_goal=False),
+    TimeRow("C14", "entities of a knowledge graph, one shard", OTHER, _entities, "bow-pod4",
+            11_520 / 0.0151, is_goal=False),
+    TimeRow("C15", "digits, 80 a call", SMALL, _small_perceptron, "mk2-pod4", 99_972,
+            is_goal=False),
     TimeRow("C16", "ViT-Base fine-tuning on 4 IPUs, one image", VIT,
             partial(vit, 1, poptorch.optim.AdamW, 128, 1), "mk2-pod16", 318, is_goal=False),
+    TimeRow("C25", "EfficientNet-B4 in groups of 16", OTHER, _efficient_net, "bow-pod16", 8263,
+            is_goal=False),
+    TimeRow("C28 Pod4", "Conformer", OTHER, partial(_speech, 1), "mk2-pod4", 819,
+            is_goal=False),
+    TimeRow("C28 Pod16", "the same on 16 IPUs", OTHER, partial(_speech, 4), "mk2-pod16", 3163,
+            is_goal=False),
     TimeRow("C31", "BERT-Base SQuAD inference on a card", OTHER, _bert_base, "c600", 3134,
             is_goal=False),
+    TimeRow("C32 CLIP", "CLIP inference on a card, 4 pairs", OTHER, _clip, "c600", 2674,
+            is_goal=False),
+    TimeRow("C32 Conformer", "Conformer's encoder on a card, 4 rows", OTHER, _conformer, "c600",
+            4195, is_goal=False),
     TimeRow("C39", "RNN of 256 units, cycles", SMALL, partial(recurrent, nn.RNN, 256),
             "mk2-pod16", 113_913, is_goal=False, is_cycles=True),
     TimeRow("C40", "GRUs of 256 and 128 units, cycles", SMALL,

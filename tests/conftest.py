@@ -9,6 +9,8 @@ import torch
 
 # As large as one process can ask for: models that tests leave behind hold IPUs until collected.
 os.environ.setdefault("POPTORCH_EMU_SYSTEM", "mk2-pod64")
+# Keras reads it when it is imported.
+os.environ.setdefault("KERAS_BACKEND", "torch")
 
 
 # The tests' operations are small: a second thread costs more than it gives, and on a machine that

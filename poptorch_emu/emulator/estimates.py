@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
@@ -16,7 +17,11 @@ from poptorch_emu.report.time_report import TimeReport
 
 
 def estimate(
-    model: PoplarExecutor, *inputs: Any, system: str | None = None, io: HostWork | None = None
+    model: PoplarExecutor,
+    *inputs: Any,
+    system: str | None = None,
+    io: HostWork | None = None,
+    **keywords: Any,
 ) -> TimeReport:
     """Returns how long a call of `model` would take on a real system (modelled).
 
@@ -29,21 +34,24 @@ def estimate(
         inputs: as for a call; of a compiled model they may be left out.
         system: such as "bow-pod16"; by default the virtual system.
         io: the host's own work; by default it takes no time, and the report says so.
+        keywords: inputs of a call that are given by name.
 
     Raises:
         Error: there is no such system, or the model cannot be captured.
     """
-    request, inventory = captured(model, inputs)
+    request, inventory = captured(model, inputs, keywords)
     return TimeReport.of(time_of(request, inventory, chosen_system(system), io))
 
 
-def timeline(model: PoplarExecutor, *inputs: Any, system: str | None = None) -> tuple[Event, ...]:
+def timeline(
+    model: PoplarExecutor, *inputs: Any, system: str | None = None, **keywords: Any
+) -> tuple[Event, ...]:
     """Returns what each IPU would do when, in one window, update included (modelled).
 
     Of a long window these are the first cycles, some of the middle and the last ones. Arguments are
     those of `estimate`.
     """
-    return events_of(estimate(model, *inputs, system=system))
+    return events_of(estimate(model, *inputs, system=system, **keywords))
 
 
 def chosen_system(name: str | None) -> System:
@@ -51,12 +59,15 @@ def chosen_system(name: str | None) -> System:
     return current_system() if name is None else system_of(name)
 
 
-def captured(model: PoplarExecutor, inputs: tuple[Any, ...]) -> tuple[Request, Inventory]:
+def captured(
+    model: PoplarExecutor, inputs: tuple[Any, ...], keywords: Mapping[str, Any]
+) -> tuple[Request, Inventory]:
     """Returns what is asked of a model, and what its IPUs would run.
 
     Args:
         model: compiled or not.
         inputs: of a call; none for those that the model was compiled for.
+        keywords: those of them that are given by name.
     """
-    bind = partial(model._args_parser.bind, inputs, {}) if inputs else None
+    bind = partial(model._args_parser.bind, inputs, dict(keywords)) if inputs or keywords else None
     return model._on_device.plan(bind)

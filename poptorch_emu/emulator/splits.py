@@ -19,7 +19,7 @@ from poptorch_emu.report.split_report import SplitReport
 
 
 def plan_split(
-    model: PoplarExecutor, *inputs: Any, num_ipus: int, system: str | None = None
+    model: PoplarExecutor, *inputs: Any, num_ipus: int, system: str | None = None, **keywords: Any
 ) -> SplitReport:
     """Returns the split over IPUs whose slowest stage is fastest, among those that fit (modelled).
 
@@ -32,11 +32,12 @@ def plan_split(
         inputs: as for a call.
         num_ipus: of a replica.
         system: by default the virtual system.
+        keywords: inputs of a call that are given by name.
 
     Raises:
         Error: there are fewer blocks or modules than IPUs.
     """
-    _, inventory = captured(model, inputs)
+    _, inventory = captured(model, inputs, keywords)
     durations = Durations(inventory, plan_memory(inventory), chosen_system(system))
     units, is_of_blocks = units_of(durations, num_ipus)
     config, tiles = inventory.config, durations.tiles
@@ -55,7 +56,7 @@ def plan_split(
 
 
 def autoplace(
-    model: PoplarExecutor, *inputs: Any, num_ipus: int, system: str | None = None
+    model: PoplarExecutor, *inputs: Any, num_ipus: int, system: str | None = None, **keywords: Any
 ) -> SplitReport:
     """Plans a split and makes it: `print` the result for code to paste (modelled).
 
@@ -66,7 +67,7 @@ def autoplace(
     """
     if model.isCompiled():
         raise make_error("A compiled model cannot be placed anew: call destroy() on it first.")
-    split = plan_split(model, *inputs, num_ipus=num_ipus, system=system)
+    split = plan_split(model, *inputs, num_ipus=num_ipus, system=system, **keywords)
     if split.is_of_blocks:
         stages = [Stage(*stage.units).ipu(stage.ipu) for stage in split.stages]
         model._on_device.place(PipelinedExecution(*stages))

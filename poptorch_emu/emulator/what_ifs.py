@@ -28,6 +28,8 @@ from poptorch_emu.plan.time.what_if import Point, Sweep
 from poptorch_emu.report.what_if_report import SweepReport
 
 _SETTINGS = ("accumulation", "replicas", "micro_batch", "proportion", "recomputation", "system")
+# Those that are given by place, and by name.
+_Inputs = tuple[tuple[Any, ...], Mapping[str, Any]]
 # From the best to the worst.
 _VERDICTS = ("yes", "close", "no")
 
@@ -37,6 +39,7 @@ def what_if(
     *inputs: Any,
     sweep: Mapping[str, Sequence[Any]],
     system: str | None = None,
+    **keywords: Any,
 ) -> SweepReport:
     """Returns how fast a model would be with each choice of some settings (modelled).
 
@@ -51,6 +54,7 @@ def what_if(
             (of each IPU's memory, for products), "recomputation" ("none", "standard",
             "norm_only", "pipeline" or "all") and "system".
         system: where the sweep has none.
+        keywords: inputs of a call that are given by name.
 
     Raises:
         Error: there is no such setting.
@@ -60,7 +64,7 @@ def what_if(
         raise make_error(
             f"what_if knows no setting {unknown[0]!r}. Choose some of {', '.join(_SETTINGS)}."
         )
-    planner = _Planner(model, inputs, system)
+    planner = _Planner(model, (inputs, keywords), system)
     choices = itertools.product(*sweep.values())
     points = (planner.point(dict(zip(sweep, values, strict=True))) for values in choices)
     return SweepReport.of(Sweep(tuple(points)))
@@ -78,7 +82,7 @@ class _Captured:
 
 
 class _Planner:
-    def __init__(self, model: PoplarExecutor, inputs: tuple[Any, ...], system: str | None) -> None:
+    def __init__(self, model: PoplarExecutor, inputs: _Inputs, system: str | None) -> None:
         self._model = model
         self._inputs = inputs
         self._system = system
@@ -107,10 +111,10 @@ class _Planner:
     def _case(self, rows: int | None) -> _Captured:
         if rows not in self._captured:
             inputs = self._inputs if rows is None else self._with_rows(rows)
-            self._captured[rows] = _Captured(*captured(self._model, inputs))
+            self._captured[rows] = _Captured(*captured(self._model, *inputs))
         return self._captured[rows]
 
-    def _with_rows(self, rows: int) -> tuple[Any, ...]:
+    def _with_rows(self, rows: int) -> _Inputs:
         """Returns inputs for micro-batches of so many rows."""
         request = self._case(None).request
 
@@ -119,7 +123,7 @@ class _Planner:
             return torch.empty(shape, dtype=value.dtype, device="meta")
 
         positional, named = request.arguments(resized)
-        return (*positional, *named.values())
+        return tuple(positional), named
 
 
 def _changed(

@@ -27,3 +27,8 @@ def compiled_inputs(executor: PoplarExecutor) -> list[torch.Tensor]:
     """Returns the tensors of the call for which an executor was compiled."""
     arguments = executor._on_device.compilation.arguments
     return [] if arguments is None else arguments.tensors()
+
+
+def has_edited_weights(executor: PoplarExecutor) -> bool:
+    """Returns whether the host changed weights after they went to the executor's device."""
+    return bool(executor._on_device.weights.edited())

@@ -28,7 +28,8 @@ def warn_of_differences(optimizer: torch.optim.Optimizer, config: OptimizerConfi
             "the loss instead."
         )
     if config.kind in (OptimizerKind.SGD1, OptimizerKind.SGD2):
-        if any(group["dampening"].value for group in config.groups[1:]):
+        is_meant = config.uses_tf_variant  # Keras's learning rate is a dampening here.
+        if not is_meant and any(group["dampening"].value for group in config.groups[1:]):
             warn_once(
                 f"The velocity of {name} starts at zero on the device, so that dampening also "
                 "reduces the first step; in PyTorch the first velocity is the whole gradient."

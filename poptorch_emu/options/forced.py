@@ -18,7 +18,7 @@ def warn_about_forced(options: Options, executable: Executable) -> None:
     """Warns of each backend option that the user set to another value than PopTorch would."""
     for name, wanted in _wanted(executable).items():
         chosen = options._Popart.options.get(name, wanted)
-        if chosen != wanted:
+        if chosen != wanted and name not in options._Popart.by_front_end:
             compiler_logger.warning(
                 "%s forced by the user from default to %s, ignoring value %s", name, chosen, wanted
             )

@@ -34,13 +34,16 @@ class _PopartOptions(Freezable):
 
     Attributes:
         options: name to value, as the user gave them.
+        by_front_end: names of those that another front end set, not the user.
     """
 
     options: dict[str, Any]
+    by_front_end: set[str]
 
     def __init__(self) -> None:
         """Starts with what PopTorch sets itself."""
         self.__dict__["_is_frozen"] = False
+        self.by_front_end = set()
         self.options = {
             "instrumentWithHardwareCycleCounter": False,
             "rearrangeAnchorsOnHost": False,

@@ -91,7 +91,8 @@ class OptimizerConfig:
         second_order_type: type of their second state.
         velocity_type: type of the velocity of SGD.
         max_grad_norm: limit of the global norm of all gradients; infinity for none.
-        uses_tf_variant: RMSprop as TensorFlow has it.
+        uses_tf_variant: RMSprop as TensorFlow has it, and Adam and AdamW, whose eps is added before
+            the second moment is corrected; SGD is the same.
     """
 
     kind: OptimizerKind

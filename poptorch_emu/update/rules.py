@@ -177,7 +177,8 @@ def _adam(
             w = scaled(w, 1 - lr * decay)
     moments = _moments(g, state, hyper)
     step_size = lr / _bias(moments["Step"], hyper["beta1"])
-    return add_quotient(w, moments["Accl1"], _corrected_root(moments, hyper), step_size), moments
+    root = _corrected_root(moments, hyper, adds_eps_first=config.uses_tf_variant)
+    return add_quotient(w, moments["Accl1"], root, step_size), moments
 
 
 def _lamb(
@@ -245,10 +246,11 @@ def _bias(step: Tensor, beta: Value) -> Tensor:
     return torch.pow(beta, step.double()) - 1
 
 
-def _corrected_root(moments: State, hyper: Hypers) -> Tensor:
-    """Returns the root of the corrected second moment, plus eps."""
-    correction = -_bias(moments["Step"], hyper["beta2"])
-    return moments["Accl2"].sqrt() / single(correction.sqrt()) + single(hyper["eps"])
+def _corrected_root(moments: State, hyper: Hypers, *, adds_eps_first: bool = False) -> Tensor:
+    """Returns the root of the corrected second moment, plus eps before or after the correction."""
+    correction = single((-_bias(moments["Step"], hyper["beta2"])).sqrt())
+    root, eps = moments["Accl2"].sqrt(), single(hyper["eps"])
+    return (root + eps) / correction if adds_eps_first else root / correction + eps
 
 
 def _trust_ratio(weight_norm: Tensor, norm: Tensor, max_weight_norm: Value) -> Value:

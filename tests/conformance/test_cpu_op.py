@@ -38,6 +38,10 @@ def test_cpu_when_run_then_the_body_is_not_on_the_ipu():
     assert where == [False, False]
 
 
+def test_cpu_when_executed_by_hand_then_the_layer_runs_at_once():
+    torch.testing.assert_close(poptorch.CPU(torch.neg, "negative").execute(X), -X)
+
+
 @pytest.mark.parametrize("container", [list, tuple])
 def test_cpu_when_layer_returns_several_then_a_list_comes_back(container):
     types = []

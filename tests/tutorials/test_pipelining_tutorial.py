@@ -1,4 +1,4 @@
-"""The pipelining tutorial, as a new user would run it: script with its options, and notebook."""
+"""The script of the pipelining tutorial, as a new user would run it, with its options."""
 
 from __future__ import annotations
 
@@ -16,11 +16,9 @@ import termios
 import threading
 from pathlib import Path
 
-import nbformat
 import numpy as np
 import pytest
 import torch
-from nbclient import NotebookClient
 
 import poptorch_emu as poptorch
 from poptorch_emu.plan.memory.memory_plan import Content, Store
@@ -211,10 +209,3 @@ def test_script_when_a_file_is_not_idx_then_says_so(tmp_path: Path) -> None:
     done = run_script("--data-dir", str(tmp_path))
     assert done.returncode != 0
     assert "is not an IDX file of bytes with 3 dimensions" in done.stderr
-
-
-def test_notebook_when_run_from_top_to_bottom_then_every_cell_works() -> None:
-    notebook = nbformat.read(FOLDER / "mnist_pipeline.ipynb", as_version=4)
-    saved = [cell for cell in notebook.cells if cell.cell_type == "code" and cell.outputs]
-    assert len(saved) >= 6, "the notebook is kept with its outputs"
-    NotebookClient(notebook, timeout=240, resources={"metadata": {"path": str(FOLDER)}}).execute()

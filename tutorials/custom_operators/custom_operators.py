@@ -1,64 +1,76 @@
-"""Custom operators: the same model with operators written in C++ and in Python.
+# %% [markdown]
+# # Custom operators
+#
+# `poptorch.custom_op` puts an operator of your own into a model. On IPUs such an operator is a C++ library for PopART. Those libraries need the
+# IPU's software and cannot be loaded here. So you give the emulator another implementation, under the same name and domain:
+# a Python function, or a PyTorch operator library in C++. The model does not change.
+#
+# We write three operators both ways, and train the same model with each.
 
-Builds custom_operators.cpp (about half a minute the first time), trains a small model that uses its
-operators, and trains it again with operators registered in Python:
-
-    python tutorials/custom_operators/custom_operators.py
-"""
-
-from __future__ import annotations
-
-import argparse
+# %%
+import tempfile
 from pathlib import Path
 
+import matplotlib.pyplot as plt
 import torch
 from torch.utils import cpp_extension
 
 import poptorch_emu as poptorch
 from poptorch_emu.emulator import register_custom_op
 
-SOURCE = Path(__file__).with_name("custom_operators.cpp")
-CPP_DOMAIN = "tutorial.ops"
-PYTHON_DOMAIN = "tutorial.python"
+STEPS = 50
+BUILD_CPP = True  # in the tests: False
+CPP_DOMAIN, PYTHON_DOMAIN = "tutorial.ops", "tutorial.python"
 
+# %% [markdown]
+# ## In Python
+#
+# An operator is a function of tensors, made of PyTorch's operations. Attributes come as arguments by name. `Cube` brings a backward of its own: it gets the
+# gradient and the inputs. The others are differentiated by PyTorch.
 
-def build(folder: str | None = None) -> None:
-    """Compiles the C++ operators and loads them."""
-    if folder is not None:
-        Path(folder).mkdir(parents=True, exist_ok=True)
+# %%
+register_custom_op(
+    "Cube",
+    PYTHON_DOMAIN,
+    lambda x: x * x * x,
+    backward=lambda gradient, x: 3 * gradient * x * x,
+)
+register_custom_op("LeakyRelu", PYTHON_DOMAIN, lambda x, alpha: torch.where(x > 0, x, alpha * x))
+register_custom_op("VectorScalarMultiply", PYTHON_DOMAIN, torch.mul)
+
+# %% [markdown]
+# ## In C++
+#
+# `custom_operators.cpp` beside this notebook defines the same operators with `TORCH_LIBRARY`. PyTorch compiles and loads it. That
+# takes about half a minute and a C++ compiler.
+
+# %%
+if BUILD_CPP:
+    library = tempfile.TemporaryDirectory()
     cpp_extension.load(
         "tutorial_ops",
-        [str(SOURCE)],
+        [str(Path("custom_operators.cpp").resolve())],
         extra_cflags=["-O2", "-std=c++20"],
-        build_directory=folder,
+        build_directory=library.name,
         is_python_module=False,
     )
 
-
-def register_in_python() -> None:
-    """Registers operators of the same names, written with PyTorch's operations."""
-    register_custom_op(
-        "Cube",
-        PYTHON_DOMAIN,
-        lambda x: x * x * x,
-        backward=lambda gradient, x: 3 * gradient * x * x,
-    )
-    register_custom_op(
-        "LeakyRelu", PYTHON_DOMAIN, lambda x, alpha: torch.where(x > 0, x, alpha * x)
-    )
-    register_custom_op("VectorScalarMultiply", PYTHON_DOMAIN, torch.mul)
+# %% [markdown]
+# ## The model
+#
+# It computes `cube(scale * leaky_relu(layer(x)))`. `custom_op` takes inputs, name, domain, version, and tensors that look like the
+# outputs. Where the operators come from is known by the domain alone.
 
 
+# %%
 class Model(torch.nn.Module):
-    """A layer, then cube(scale * leaky_relu(x)); returns the output and the loss."""
-
-    def __init__(self, domain: str) -> None:
+    def __init__(self, domain):
         super().__init__()
         self.domain = domain
         self.layer = torch.nn.Linear(4, 3)
         self.scale = torch.nn.Parameter(torch.tensor(1.5))
 
-    def forward(self, x: torch.Tensor, target: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def forward(self, x, target):
         x = self.layer(x)
         (x,) = poptorch.custom_op(
             [x], "LeakyRelu", self.domain, 1, example_outputs=[x], attributes={"alpha": 0.1}
@@ -70,30 +82,36 @@ class Model(torch.nn.Module):
         return x, torch.nn.functional.mse_loss(x, target)
 
 
-def train(domain: str, num_steps: int) -> list[float]:
+# %%
+def train(domain):
     """Returns the loss of each step."""
     torch.manual_seed(0)
     model = Model(domain)
-    inputs = torch.randn(16, 4)
-    targets = torch.randn(16, 3)
-    options = poptorch.Options()
-    options.showCompilationProgressBar(False)
+    inputs, targets = torch.randn(16, 4), torch.randn(16, 3)
+    options = poptorch.Options().showCompilationProgressBar(False)
     optimizer = poptorch.optim.SGD(model.parameters(), lr=0.02)
     training = poptorch.trainingModel(model, options, optimizer)
-    return [training(inputs, targets)[1].item() for _ in range(num_steps)]
+    return [training(inputs, targets)[1].item() for _ in range(STEPS)]
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--steps", type=int, default=50)
-    parser.add_argument("--build-folder", help="where the library is built")
-    arguments = parser.parse_args()
-    build(arguments.build_folder)
-    register_in_python()
-    for domain in (CPP_DOMAIN, PYTHON_DOMAIN):
-        losses = train(domain, arguments.steps)
-        print(f"{domain}: loss {losses[0]:.4f} after 1 step, {losses[-1]:.4f} after {len(losses)}")
+losses = {domain: train(domain) for domain in [PYTHON_DOMAIN, *[CPP_DOMAIN] * BUILD_CPP]}
+for domain, values in losses.items():
+    print(f"{domain}: loss {values[0]:.4f} after 1 step, {values[-1]:.4f} after {len(values)}")
 
+# %%
+plt.figure(figsize=(6, 2.6))
+for (domain, values), style in zip(losses.items(), ("C0-", "C1:")):
+    plt.plot(values, style, lw=2, label=domain)
+plt.xlabel("step")
+plt.ylabel("loss")
+_ = plt.legend()
+# %% [markdown]
+# ## When an operator is missing
+#
+# The error names operator and domain, and what to do.
 
-if __name__ == "__main__":
-    main()
+# %%
+try:
+    train("tutorial.nowhere")
+except poptorch.Error as error:
+    print(error)

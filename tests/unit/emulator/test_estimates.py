@@ -187,6 +187,32 @@ def test_what_if_when_rows_change_then_is_the_estimate_of_larger_inputs() -> Non
     assert point.throughput == pytest.approx(emulator.estimate(model, *larger).throughput)
 
 
+def test_report_when_the_host_computes_too_then_says_that_its_seconds_are_needed() -> None:
+    class WithHost(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(8, 8)
+            self.doubled = poptorch.CPU(lambda x: x * 2, "doubled")
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.layer(self.doubled(x))
+
+    report = emulator.estimate(poptorch.inferenceModel(WithHost()), torch.ones(4, 8))
+    assert "host function doubled takes no time: its seconds are needed" in str(report)
+    assert report.step_seconds > 0
+
+
+def test_inputs_when_given_by_name_then_are_those_given_by_place() -> None:
+    model, (x, y) = trainer(device="meta")
+    assert plain(emulator.estimate(model, x, y=y)) == plain(emulator.estimate(model, x, y))
+    assert emulator.timeline(model, x=x, y=y) == emulator.timeline(model, x, y)
+    sweep = {"micro_batch": [8], "accumulation": [4, 8]}
+    named = emulator.what_if(model, y=y, x=x, sweep=sweep)
+    assert named.points == emulator.what_if(model, x, y, sweep=sweep).points
+    split = emulator.plan_split(model, y=y, x=x, num_ipus=2)
+    assert split.stages == emulator.plan_split(model, x, y, num_ipus=2).stages
+
+
 def test_what_if_when_a_point_cannot_run_then_says_why() -> None:
     model, *batch = _on_meta()
     (point,) = emulator.what_if(model, *batch, sweep={"accumulation": [2]}).points

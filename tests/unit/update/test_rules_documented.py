@@ -61,3 +61,16 @@ def test_update_when_called_then_changes_nothing_in_place():
     update(config, 0, weight, gradient, state, hyper_values(config))
     for tensor, old in zip(inputs, before, strict=True):
         torch.testing.assert_close(tensor, old, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("kind", [Kind.ADAM, Kind.ADAMW])
+def test_adam_in_tensorflows_form_then_eps_is_added_before_the_correction(kind):
+    hypers = {"lr": 0.01, "beta1": 0.9, "beta2": 0.99, "eps": 0.5, "weight_decay": 0.0}
+    config = make_config(kind, hypers, uses_tf_variant=True)
+    weight, _ = run_updates(config, torch.tensor([2.0]), [torch.tensor([1.0]), torch.tensor([3.0])])
+    expected, m, v = 2.0, 0.0, 0.0
+    for step, g in enumerate((1.0, 3.0), start=1):
+        m, v = 0.9 * m + 0.1 * g, 0.99 * v + 0.01 * g * g
+        rate = 0.01 * (1 - 0.99**step) ** 0.5 / (1 - 0.9**step)
+        expected -= rate * m / (v**0.5 + 0.5)
+    torch.testing.assert_close(weight, torch.tensor([expected]))

@@ -1,0 +1,72 @@
+"""Batches as Keras hands them over, and as a call of an executor takes them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import groupby
+from typing import Any
+
+import keras
+import torch
+
+Batch = tuple[Any, Any, Any]  # x, y and sample weights: structures of tensors, or None.
+
+_NESTED = (list, tuple, dict)
+
+
+def unpacked(data: Any) -> Batch:
+    """Returns one batch of Keras as tensors on the host."""
+    x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
+    return _mapped(_tensor, x), _mapped(_tensor, y), _mapped(_tensor, sample_weight)
+
+
+def tensors_of(batch: Batch) -> list[torch.Tensor]:
+    """Returns the tensors of a batch in order."""
+    found: list[torch.Tensor] = []
+    for part in batch:
+        leaves = keras.tree.flatten(part) if isinstance(part, _NESTED) else [part]
+        found += [leaf for leaf in leaves if leaf is not None]
+    return found
+
+
+def form_of(batch: Batch) -> tuple[Any, ...]:
+    """Returns shapes and types of a batch, which are the same where one program fits."""
+    return tuple((tuple(tensor.shape), tensor.dtype) for tensor in tensors_of(batch))
+
+
+def num_rows(batch: Batch) -> int:
+    """Returns how many samples a batch has."""
+    return len(tensors_of(batch)[0])
+
+
+def in_runs(batches: Sequence[Batch]) -> list[list[Batch]]:
+    """Returns the batches in runs whose batches are alike."""
+    return [list(run) for _, run in groupby(batches, form_of)]
+
+
+def joined(batches: Sequence[Batch]) -> Batch:
+    """Returns one batch with the rows of all."""
+    if len(batches) == 1:
+        return batches[0]
+    x, y, sample_weight = (_mapped(_cat, *parts) for parts in zip(*batches, strict=True))
+    return x, y, sample_weight
+
+
+def _mapped(function: Callable[..., Any], *structures: Any) -> Any:
+    """Returns structures like these of what a function returns for their leaves."""
+    if isinstance(structures[0], _NESTED):
+        return keras.tree.map_structure(function, *structures)
+    return function(*structures)  # Much faster than a walk through one leaf.
+
+
+def _cat(*leaves: torch.Tensor | None) -> torch.Tensor | None:
+    tensors = [leaf for leaf in leaves if leaf is not None]
+    return torch.cat(tensors) if tensors else None
+
+
+def _tensor(leaf: Any) -> torch.Tensor | None:
+    if leaf is None:
+        return None
+    tensor = torch.as_tensor(leaf)
+    # What the layers would do first; IPUs have no double precision.
+    return tensor.float() if tensor.dtype is torch.float64 else tensor

@@ -1,0 +1,175 @@
+"""A Keras model as a PyTorch module that can be traced.
+
+The module holds the model's variables as parameters; its forward runs the model with the tracer's
+stand-ins for them. What a layer assigns to a variable is stored at once, and thereby in the block
+of the layer. Seeds draw nothing: the device has random numbers of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from enum import Enum
+from typing import Any
+
+import keras
+import torch
+from keras.src.backend.torch import random as keras_random
+
+from poptorch_emu.errors import compiler_error
+from poptorch_emu.keras.stage_assignment import StagePlan, stages_in_order
+from poptorch_emu.ops import identity_loss
+
+
+class Use(Enum):
+    """What a program is made for."""
+
+    TRAIN = "fit"
+    TEST = "evaluate"
+    PREDICT = "predict"
+
+
+class CapturedModel(torch.nn.Module):
+    """Runs a Keras model on one micro-batch.
+
+    Its forward takes the tensors of a batch one by one. It returns the model's outputs, also one by
+    one, for training and testing behind the loss.
+
+    Attributes:
+        variables: the model's, by the names of the parameters.
+    """
+
+    def __init__(
+        self, model: Any, use: Use, batch: Any, plan: StagePlan | None, *, returns_outputs: bool
+    ) -> None:
+        """Registers the variables of a model that is built.
+
+        Args:
+            model: of Keras.
+            use: decides about the loss and the mode of the layers.
+            batch: (x, y, sample weights), as structures of tensors or `None`.
+            plan: the stages, if the model is pipelined.
+            returns_outputs: whether anybody wants the outputs beside the loss.
+        """
+        super().__init__()
+        self._held = (model, plan)  # In a tuple: a Keras model is a module, too.
+        self._use = use
+        self._batch = keras.tree.map_structure(lambda leaf: leaf is not None, batch)
+        self._returns_outputs = returns_outputs
+        self._seen: dict[str, Any] = {}  # Shared by the shallow copies that executors make.
+        self.variables = named_variables(model)
+        for name, variable in self.variables.items():
+            self.register_parameter(name, variable.value)
+
+    def forward(self, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        """Runs the model, and its loss in the last stage."""
+        model, plan = self._held
+        x, y, sample_weight = self._packed(tensors)
+        device = tensors[0].device
+        values = {name: getattr(self, name) for name in self.variables}
+        with (
+            keras.device(str(device)),
+            _StoringScope(model, self.variables, values, device),
+            _device_random_numbers(),
+            stages_in_order(model, plan),
+        ):
+            is_training = self._use is Use.TRAIN
+            flag = {"training": is_training} if model._call_has_training_arg else {}
+            y_pred = model(x, **flag)
+            self._seen["structure"] = keras.tree.map_structure(lambda _: 0, y_pred)
+            outputs = tuple(keras.tree.flatten(y_pred))
+            if self._use is Use.PREDICT:
+                return outputs
+            loss = model._compute_loss(
+                x=x, y=y, y_pred=y_pred, sample_weight=sample_weight, training=is_training
+            )
+            if is_training:
+                loss = identity_loss(loss, "none")
+        return (loss, *outputs) if self._returns_outputs else (loss,)
+
+    def packed_outputs(self, outputs: Sequence[torch.Tensor]) -> Any:
+        """Returns outputs in the structure that the model returned when it was traced."""
+        return keras.tree.pack_sequence_as(self._seen["structure"], outputs)
+
+    def _packed(self, tensors: Sequence[torch.Tensor]) -> Any:
+        remaining = iter(tensors)
+        return keras.tree.map_structure(
+            lambda is_there: next(remaining) if is_there else None, self._batch
+        )
+
+
+def named_variables(model: Any) -> dict[str, Any]:
+    """Returns the weights of a model by names that PyTorch takes, each once."""
+    named: dict[str, Any] = {}
+    for variable in model.weights:
+        path = name = variable.path.replace(".", "_")
+        number = 1
+        while name in named:
+            number += 1
+            name = f"{path}_{number}"
+        named[name] = variable
+    return named
+
+
+class _StoringScope(keras.StatelessScope):  # type: ignore[misc]
+    """Gives variables the tracer's values; what is assigned to one is stored in its value."""
+
+    def __init__(
+        self,
+        model: Any,
+        variables: Mapping[str, Any],
+        values: Mapping[str, torch.Tensor],
+        device: torch.device,
+    ) -> None:
+        mapping = [(variable, values[name]) for name, variable in variables.items()]
+        # Metrics of the single losses, which the host updates.
+        losses = model._compile_loss
+        self._of_host = [] if losses is None else list(losses.variables)
+        mapping += [(v, torch.zeros(tuple(v.shape), device=device)) for v in self._of_host]
+        super().__init__(mapping, collect_losses=True, initialize_variables=False)
+        self._stored = {id(v): value for v, value in mapping[: len(variables)]}
+
+    def add_update(self, update: tuple[Any, torch.Tensor]) -> None:
+        """Stores a new value.
+
+        Raises:
+            Error: the variable is not the model's state, or the device cannot bring it back.
+        """
+        variable, value = update
+        if any(variable is each for each in self._of_host):
+            return
+        stored = self._stored.get(id(variable))
+        reason = ""
+        if stored is None:
+            reason = "is not among the weights of the model (a metric, or a variable of nobody)"
+        elif variable.trainable:
+            reason = "is trained by the optimizer, too"
+        elif not stored.is_floating_point():
+            reason = f"is of type {variable.dtype}, which is not brought back from the device"
+        if stored is None or reason:
+            raise compiler_error(
+                f"While the model runs, a layer assigns to variable {variable.path!r}, which "
+                f"{reason}. Keep state of the device in floating-point weights with "
+                "add_weight(trainable=False), and update metrics outside of call()."
+            )
+        with torch.no_grad():
+            stored.copy_(value.detach())
+
+
+@contextmanager
+def _device_random_numbers() -> Iterator[None]:
+    """Makes Keras draw random numbers without a generator, so that they are the device's."""
+    names = {"torch_seed_generator": lambda seed: None, "draw_seed": _refuse_seed}
+    before = {name: vars(keras_random)[name] for name in names}
+    vars(keras_random).update(names)
+    try:
+        yield
+    finally:
+        vars(keras_random).update(before)
+
+
+def _refuse_seed(seed: Any) -> Any:
+    raise compiler_error(
+        "The device has no random numbers with the distributions gamma, beta and binomial of "
+        "keras.random. Draw them on the host and pass them as an input."
+    )

@@ -1,0 +1,5 @@
+"""Choices for `set_gradient_accumulation_options`."""
+
+from poptorch_emu.keras.run_settings import GradientAccumulationReductionMethod
+
+__all__ = ["GradientAccumulationReductionMethod"]

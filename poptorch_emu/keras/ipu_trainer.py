@@ -1,0 +1,210 @@
+"""What runs the batches of one Keras model on virtual IPUs, in place of Keras's own functions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import keras
+import torch
+
+from poptorch_emu.keras.batches import Batch, form_of, in_runs, num_rows, unpacked
+from poptorch_emu.keras.capture import CapturedModel, Use
+from poptorch_emu.keras.host_metrics import needs_outputs, update_metrics
+from poptorch_emu.keras.keras_program import KerasProgram
+from poptorch_emu.keras.run_settings import (
+    ModelSettings,
+    SystemSettings,
+    executor_options,
+    num_replicas,
+)
+from poptorch_emu.keras.stage_assignment import StagePlan, plan_stages
+
+_STEP_OF_USE = {Use.TRAIN: "train_step", Use.TEST: "test_step", Use.PREDICT: "predict_step"}
+
+
+class IpuTrainer:
+    """The programs of one model, and the functions that `fit`, `evaluate` and `predict` call.
+
+    Attributes:
+        settings: what was set for the model.
+    """
+
+    def __init__(self, model: Any, system: Callable[[], SystemSettings]) -> None:
+        """Makes nothing yet.
+
+        Args:
+            model: of Keras; it may still be under construction.
+            system: returns what the process's `IPUConfig` says.
+        """
+        self._model = model
+        self._system = system
+        self._programs: dict[tuple[Any, ...], KerasProgram] = {}
+        self._known_plan: tuple[StagePlan | None] | None = None
+        self.settings = ModelSettings()
+
+    def make_train_function(self, force: bool = False) -> Any:
+        """Prepares `fit` after each `compile` of Keras; `force` does it anew.
+
+        Raises:
+            ValueError: the model's settings do not fit, or it does what the device cannot.
+        """
+        model = self._model
+        if model.train_function is None or force:
+            self._begin(Use.TRAIN)
+            per_update = self._per_update(self._plan())
+            if model.steps_per_execution % per_update:
+                raise ValueError(self._does_not_divide(model.steps_per_execution))
+            model.train_function = self._train
+        return model.train_function
+
+    def make_test_function(self, force: bool = False) -> Any:
+        """Prepares `evaluate`, like `make_train_function`."""
+        model = self._model
+        if model.test_function is None or force:
+            self._begin(Use.TEST)
+            model.test_function = self._test
+        return model.test_function
+
+    def make_predict_function(self, force: bool = False) -> Any:
+        """Prepares `predict`, like `make_train_function`."""
+        model = self._model
+        if model.predict_function is None or force:
+            self._begin(Use.PREDICT)
+            model.predict_function = self._predict
+        return model.predict_function
+
+    def forget(self) -> None:
+        """Drops all programs: settings changed."""
+        for use in Use:
+            self._drop(use)
+        model = self._model
+        model.train_function = model.test_function = model.predict_function = None
+
+    def _begin(self, use: Use) -> None:
+        """Checks the model and drops the programs that were made before."""
+        model = self._model
+        name = _STEP_OF_USE[use]
+        if getattr(type(model), name) is not getattr(keras.Model, name):
+            raise ValueError(
+                f"{type(model).__name__} overrides {name}, which runs on the host. Override "
+                "compute_loss or call instead, or train the model with poptorch.trainingModel."
+            )
+        if model.run_eagerly:
+            raise ValueError(
+                f"Model {model.name!r} was compiled with run_eagerly=True, but IPUs run compiled "
+                "programs. Leave it out, or build the model outside of the strategy's scope."
+            )
+        self._known_plan = None
+        self._drop(use)
+
+    def _drop(self, use: Use) -> None:
+        for key in [key for key in self._programs if key[0] is use]:
+            self._programs.pop(key).drop()
+
+    def _train(self, data: Sequence[Any]) -> Any:
+        batches = [unpacked(each) for each in data]
+        self._check_training(batches)
+        program = self._program(Use.TRAIN, batches)
+        whole, losses, outputs = program.run(batches)
+        return update_metrics(self._model, batches, whole, losses, outputs)
+
+    def _test(self, data: Sequence[Any]) -> Any:
+        logs = None
+        for batches in in_runs([unpacked(each) for each in data]):
+            whole, losses, outputs = self._program(Use.TEST, batches).run(batches)
+            logs = update_metrics(self._model, batches, whole, losses, outputs)
+        return logs
+
+    def _predict(self, data: Sequence[Any]) -> Any:
+        batches = [(unpacked(each)[0], None, None) for each in data]
+        if not all(layer.built for layer in self._model._flatten_layers()):
+            with torch.no_grad():
+                self._model(batches[0][0])
+        results = [self._program(Use.PREDICT, run).run(run)[2] for run in in_runs(batches)]
+        if len(results) == 1:
+            return results[0]
+        return keras.tree.map_structure(lambda *parts: torch.cat(parts), *results)
+
+    def _check_training(self, batches: Sequence[Batch]) -> None:
+        """Checks that one program can train with these batches.
+
+        Raises:
+            ValueError: they are of several sizes, or not as many as before or as an update takes.
+        """
+        first = form_of(batches[0])
+        known = [key for key in self._programs if key[0] is Use.TRAIN]
+        wanted = known[0][1] if known else first
+        for batch in batches:
+            if form_of(batch) != wanted:
+                raise ValueError(
+                    f"A batch of {num_rows(batch)} samples in fit, after batches of "
+                    f"{wanted[0][0][0]}: the program was compiled for those. Give as many samples "
+                    "as fill all batches, or set steps_per_epoch so that the last one is left out."
+                )
+        if known and known[0][2] != len(batches):
+            raise ValueError(
+                f"The last execution of the epoch has {len(batches)} batches, but the program was "
+                f"compiled for {known[0][2]}. Choose steps_per_execution so that it divides the "
+                "batches of an epoch, or set steps_per_epoch to a multiple of it."
+            )
+        if len(batches) % self._per_update(self._plan()):
+            raise ValueError(self._does_not_divide(len(batches)))
+
+    def _program(self, use: Use, batches: Sequence[Batch]) -> KerasProgram:
+        """Returns the program for these batches, with the model's IPUs for its own."""
+        key = (use, form_of(batches[0]), len(batches))
+        program = self._programs.get(key)
+        for other in self._programs.values():
+            if other is not program:
+                other.detach()
+        if program is None:
+            program = self._programs[key] = self._made(use, batches)
+        return program
+
+    def _made(self, use: Use, batches: Sequence[Batch]) -> KerasProgram:
+        model, plan = self._model, self._plan()
+        steps, is_training = len(batches), use is Use.TRAIN
+        replicas = num_replicas(self._system(), plan)
+        if not is_training and steps % replicas:
+            replicas = 1
+        options = executor_options(
+            self._system(),
+            self.settings,
+            plan,
+            steps,
+            replicas=replicas,
+            is_training=is_training,
+        )
+        module = CapturedModel(
+            model,
+            use,
+            batches[0],
+            plan,
+            returns_outputs=use is Use.PREDICT or needs_outputs(model),
+        )
+        program = KerasProgram(module, use, steps, options)
+        if is_training:
+            program.train(model.optimizer, steps // self._per_update(plan))
+        return program
+
+    def _plan(self) -> StagePlan | None:
+        if self._known_plan is None:
+            settings = self.settings
+            plan = plan_stages(self._model, settings.stages, settings.device_mapping)
+            self._known_plan = (plan,)
+        return self._known_plan[0]
+
+    def _per_update(self, plan: StagePlan | None) -> int:
+        """Returns how many batches contribute to one update."""
+        return self.settings.accumulation * num_replicas(self._system(), plan)
+
+    def _does_not_divide(self, steps: int) -> str:
+        accumulation = self.settings.accumulation
+        per_update = self._per_update(self._plan())
+        return (
+            f"An execution has {steps} steps, but one update of the weights takes {per_update} "
+            f"batches: gradient_accumulation_steps_per_replica={accumulation} on "
+            f"{per_update // accumulation} replicas. Call compile(steps_per_execution=...) with a "
+            f"multiple of {per_update}, and give each epoch as many batches."
+        )

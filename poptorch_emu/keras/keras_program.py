@@ -1,0 +1,87 @@
+"""One program of a Keras model: an executor for so many steps with batches of one form."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from poptorch_emu.executor.executor_contents import has_edited_weights
+from poptorch_emu.executor.factories import inferenceModel, trainingModel
+from poptorch_emu.keras.batches import Batch, joined, tensors_of
+from poptorch_emu.keras.capture import CapturedModel, Use
+from poptorch_emu.keras.optimizer_link import KerasOptimizerLink
+from poptorch_emu.options import Options
+
+
+class KerasProgram:
+    """Runs batches on virtual IPUs.
+
+    Attributes:
+        use: what for.
+        steps: how many batches a call takes.
+    """
+
+    def __init__(self, module: CapturedModel, use: Use, steps: int, options: Options) -> None:
+        """Takes the model for testing or predicting; `train` is for training."""
+        self.use = use
+        self.steps = steps
+        self._module = module
+        self._options = options
+        self._link: KerasOptimizerLink | None = None
+        self._executor = None
+        if use is not Use.TRAIN:
+            self._executor = inferenceModel(module, options)
+
+    def train(self, optimizer: Any, updates: int) -> None:
+        """Makes calls train.
+
+        Args:
+            optimizer: of Keras, built.
+            updates: how many a call makes.
+        """
+        trained = trained_variables(self._module)
+        self._link = KerasOptimizerLink(optimizer, trained, updates)
+        self._executor = trainingModel(self._module, self._options, self._link.optimizer)
+
+    def run(self, batches: Sequence[Batch]) -> tuple[Batch, Any, Any]:
+        """Runs batches of the form that the program was made for.
+
+        Returns:
+            The batches as one; the loss of each, `None` for predictions; the model's outputs for
+            all, `None` if they were not wanted.
+        """
+        executor = self._executor
+        assert executor is not None, "a program is for training or not"
+        whole = joined(batches)
+        tensors = tensors_of(whole)
+        if not executor.isCompiled():
+            executor.compile(*tensors)
+            if self._link is not None:
+                self._link.start(executor)
+        elif executor.isAttachedToDevice() and has_edited_weights(executor):
+            executor.copyWeightsToDevice()
+        if self._link is not None:
+            self._link.prepare()
+        results = list(executor(*tensors))
+        if self._link is not None:
+            self._link.finish()
+        losses = None if self.use is Use.PREDICT else results.pop(0).reshape(-1)
+        return whole, losses, self._module.packed_outputs(results) if results else None
+
+    def detach(self) -> None:
+        """Gives the IPUs to another program of the model; what was learnt comes back first."""
+        executor = self._executor
+        if executor is not None and executor.isCompiled() and executor.isAttachedToDevice():
+            executor.detachFromDevice()
+
+    def drop(self) -> None:
+        """Brings all back and drops the program."""
+        if self._link is not None:
+            self._link.release()
+        if self._executor is not None:
+            self._executor.destroy()
+
+
+def trained_variables(module: CapturedModel) -> Mapping[str, Any]:
+    """Returns the variables that are trained by their names."""
+    return {name: each for name, each in module.variables.items() if each.trainable}

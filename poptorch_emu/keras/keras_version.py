@@ -1,0 +1,41 @@
+"""Finds Keras, and refuses one that cannot run on virtual IPUs."""
+
+from __future__ import annotations
+
+import re
+
+try:
+    import keras
+except ImportError as error:
+    raise ImportError(
+        f"poptorch_emu.keras needs Keras 3.15 or newer on its torch backend, but importing it "
+        f"failed: {error}. Run pip install 'poptorch_emu[keras]', and set the environment variable "
+        "KERAS_BACKEND=torch before the first import of keras."
+    ) from error
+
+MINIMUM = (3, 15)
+
+
+def check_installed() -> None:
+    """Checks the Keras that was imported; see `check`."""
+    check(keras.__version__, keras.backend.backend())
+
+
+def check(version: str, backend: str) -> None:
+    """Checks a version and a backend of Keras.
+
+    Raises:
+        ImportError: Keras is too old, or runs on another backend.
+    """
+    found = tuple(int(number) for number in re.findall(r"\d+", version)[:2])
+    if found < MINIMUM:
+        raise ImportError(
+            f"poptorch_emu.keras needs Keras 3.15 or newer, but found {version}. Run "
+            "pip install --upgrade keras."
+        )
+    if backend != "torch":
+        raise ImportError(
+            f"poptorch_emu.keras needs Keras on its torch backend, but it runs on {backend!r}. Set "
+            "the environment variable KERAS_BACKEND=torch before the first import of keras, or "
+            '"backend": "torch" in ~/.keras/keras.json.'
+        )

@@ -1,0 +1,207 @@
+"""The methods that models built in a strategy's scope have beside Keras's own.
+
+They stand among the attributes of each model, behind Keras's tracking, so that its class stays what
+the user wrote: files, clones and checks of the type are Keras's own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import keras
+
+from poptorch_emu.keras import run_settings, stage_assignment
+from poptorch_emu.keras.ipu_trainer import IpuTrainer
+from poptorch_emu.keras.run_settings import (
+    GradientAccumulationReductionMethod,
+    PipelineSchedule,
+    RecomputationMode,
+    SystemSettings,
+)
+from poptorch_emu.keras.stage_assignment import FunctionalLayerPipelineStageAssignment
+
+
+class IpuModelMethods:
+    """What one model can do beside what Keras's models can."""
+
+    def __init__(self, model: Any, system: Callable[[], SystemSettings]) -> None:
+        """Takes a model that may still be under construction."""
+        self._model = model
+        self._trainer = IpuTrainer(model, system)
+
+    def put_on(self) -> None:
+        """Makes the public methods the model's."""
+        attributes = vars(self._model)
+        trainer = self._trainer
+        attributes["make_train_function"] = trainer.make_train_function
+        attributes["make_test_function"] = trainer.make_test_function
+        attributes["make_predict_function"] = trainer.make_predict_function
+        for name, method in vars(IpuModelMethods).items():
+            if not name.startswith("_") and name != "put_on" and callable(method):
+                attributes[name] = getattr(self, name)
+
+    def set_pipeline_stage_assignment(self, pipeline_stage_assignment: Sequence[Any]) -> None:
+        """Says in which stage of a pipeline each layer runs (exact).
+
+        Args:
+            pipeline_stage_assignment: of a Sequential, one number for each layer; of a functional
+                model, entries of `get_pipeline_stage_assignment` with their stages set.
+
+        Raises:
+            ValueError: there are not as many as layers, or they decrease along the model.
+            TypeError: an entry is of another kind, or the model is neither.
+        """
+        model = self._model
+        if isinstance(model, keras.Sequential):
+            stages = tuple(pipeline_stage_assignment)
+            stage_assignment.check_sequential(model, stages)
+            self._change(stages=stages)
+            return
+        stage_assignment.assign(model, pipeline_stage_assignment)
+        self._change()
+
+    def get_pipeline_stage_assignment(self) -> list[Any]:
+        """Returns the stages, in the form that `set_pipeline_stage_assignment` takes (exact)."""
+        if isinstance(self._model, keras.Sequential):
+            return list(self._trainer.settings.stages or ())
+        return stage_assignment.assignments_of(self._model)
+
+    def reset_pipeline_stage_assignment(self) -> None:
+        """Takes all stages away: the model runs on one IPU (exact)."""
+        if not isinstance(self._model, keras.Sequential):
+            stage_assignment.unassign(self._model)
+        self._change(stages=None)
+
+    def print_pipeline_stage_assignment_summary(
+        self, line_length: int | None = None, print_fn: Callable[[str], Any] | None = None
+    ) -> None:
+        """Prints each layer call with its stage (exact; the layout is ours).
+
+        Args:
+            line_length: of the lines, in characters; 80 by default.
+            print_fn: takes each line; `print` by default.
+        """
+        width = line_length or 80
+        show = print_fn or print
+        columns = f"{{:<{width * 2 // 5}}}{{:<{width * 2 // 5}}}{{}}"
+        show(f"Model: {self._model.name!r}")
+        show(columns.format("Layer (call)", "Type", "Pipeline stage"))
+        for name, kind, stage in self._summary():
+            show(columns.format(name, kind, "none" if stage is None else stage))
+
+    def set_pipelining_options(
+        self,
+        gradient_accumulation_steps_per_replica: int | None = None,
+        device_mapping: Sequence[int] | None = None,
+        pipeline_schedule: PipelineSchedule | None = None,
+        recomputation_mode: RecomputationMode | None = None,
+        gradient_accumulation_reduction_method: GradientAccumulationReductionMethod = (
+            GradientAccumulationReductionMethod.MEAN
+        ),
+        replicated_optimizer_state_sharding: bool | None = None,
+        offload_weight_update_variables: bool | None = None,
+        offload_activations: bool | None = None,
+        offload_gradient_accumulation_buffers: bool | None = None,
+        offload_weights: bool | None = None,
+    ) -> None:
+        """Says how the pipeline of the model runs (exact; places of tensors are modelled).
+
+        Args:
+            gradient_accumulation_steps_per_replica: how many batches one replica adds up for an
+                update of the weights; 1 by default.
+            device_mapping: the IPU of each stage; by default its own number.
+            pipeline_schedule: in which order the stages take turns; grouped by default.
+            recomputation_mode: makes activations be computed again; by default
+                `IPUConfig.allow_recompute` decides.
+            gradient_accumulation_reduction_method: of gradients of batches and replicas.
+            replicated_optimizer_state_sharding: lets each replica hold a part of the state.
+            offload_weight_update_variables: keeps the optimiser's state in streaming memory.
+            offload_activations: keeps activations there.
+            offload_gradient_accumulation_buffers: keeps sums of gradients there.
+            offload_weights: keeps the weights there.
+
+        Raises:
+            TypeError: a value is of another type.
+            ValueError: a number is out of range.
+        """
+        steps = gradient_accumulation_steps_per_replica
+        schedule = pipeline_schedule or PipelineSchedule.Grouped
+        if recomputation_mode is not None:
+            _checked(RecomputationMode, recomputation_mode, "recomputation_mode")
+        placement = run_settings.checked_placement(
+            {
+                "replicated_optimizer_state_sharding": replicated_optimizer_state_sharding,
+                "offload_weight_update_variables": offload_weight_update_variables,
+                "offload_activations": offload_activations,
+                "offload_gradient_accumulation_buffers": offload_gradient_accumulation_buffers,
+                "offload_weights": offload_weights,
+            }
+        )
+        self._change(
+            accumulation=1 if steps is None else run_settings.checked_accumulation(steps),
+            device_mapping=run_settings.checked_mapping(device_mapping),
+            schedule=_checked(PipelineSchedule, schedule, "pipeline_schedule"),
+            recomputation=recomputation_mode,
+            reduction=_checked_reduction(gradient_accumulation_reduction_method),
+            placement=placement,
+        )
+
+    def set_gradient_accumulation_options(
+        self,
+        gradient_accumulation_steps_per_replica: int | None = None,
+        gradient_accumulation_reduction_method: GradientAccumulationReductionMethod = (
+            GradientAccumulationReductionMethod.MEAN
+        ),
+        offload_weight_update_variables: bool | None = None,
+        replicated_optimizer_state_sharding: bool | None = None,
+    ) -> None:
+        """Says how many batches make one update of a model without a pipeline (exact).
+
+        Arguments and errors are those of `set_pipelining_options`.
+        """
+        steps = gradient_accumulation_steps_per_replica
+        placement = run_settings.checked_placement(
+            {
+                "offload_weight_update_variables": offload_weight_update_variables,
+                "replicated_optimizer_state_sharding": replicated_optimizer_state_sharding,
+            }
+        )
+        self._change(
+            accumulation=1 if steps is None else run_settings.checked_accumulation(steps),
+            reduction=_checked_reduction(gradient_accumulation_reduction_method),
+            placement=placement,
+        )
+
+    def _change(self, **settings: Any) -> None:
+        """Takes settings; what was compiled with others is dropped."""
+        trainer = self._trainer
+        trainer.settings = replace(trainer.settings, **settings)
+        trainer.forget()
+
+    def _summary(self) -> list[tuple[str, str, int | None]]:
+        model = self._model
+        if isinstance(model, keras.Sequential):
+            stages = self._trainer.settings.stages or [None] * len(model.layers)
+            return [
+                (layer.name, type(layer).__name__, stage)
+                for layer, stage in zip(model.layers, stages, strict=True)
+            ]
+        return [
+            (f"{each.layer.name} ({each.node_index})", type(each.layer).__name__, stage)
+            for each in stage_assignment.assignments_of(model)
+            for stage in (each.pipeline_stage,)
+        ]
+
+
+def _checked(kind: Any, value: Any, name: str) -> Any:
+    return run_settings.checked_member(kind, value, name)
+
+
+def _checked_reduction(value: Any) -> GradientAccumulationReductionMethod:
+    name = "gradient_accumulation_reduction_method"
+    return _checked(GradientAccumulationReductionMethod, value, name)  # type: ignore[no-any-return]
+
+
+__all__ = ["FunctionalLayerPipelineStageAssignment", "IpuModelMethods"]

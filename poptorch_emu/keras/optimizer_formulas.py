@@ -1,0 +1,206 @@
+"""Optimisers of Keras as those of the device, by formula.
+
+Keras and PyTorch share names, not formulas. Keras's SGD multiplies by the learning rate before the
+momentum, so the velocity is made with `1 - dampening` as the learning rate. Its Adam adds epsilon
+before the second moment is corrected, and its RMSprop inside the root: the forms that TensorFlow
+has. Its weight decay is always decoupled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from poptorch_emu.optim import SGD, Adam, AdamW, RMSprop
+
+
+@dataclass(frozen=True)
+class Conversion:
+    """An optimiser of the device that does what one of Keras's does.
+
+    Attributes:
+        optimizer: of the device.
+        states: Keras's variables by the prefix of the device's state, in the order of the weights.
+        factor: by what a state of Keras is multiplied, from the learning rate.
+        sets_dampening: whether the learning rate is `1 - dampening`.
+        has_steps: whether the device counts updates.
+    """
+
+    optimizer: torch.optim.Optimizer
+    states: Mapping[str, Sequence[Any]]
+    factor: Callable[[float], float] = lambda _: 1.0
+    sets_dampening: bool = False
+    has_steps: bool = False
+
+    @property
+    def depends_on_rate(self) -> bool:
+        """Whether states have other values on the device for another learning rate."""
+        return bool(self.states) and self.factor(1.0) != self.factor(2.0)
+
+    def set_learning_rate(self, rate: float) -> None:
+        """Gives the optimiser another learning rate.
+
+        Raises:
+            ValueError: it is 0, and Nesterov's momentum is on.
+        """
+        if self.depends_on_rate and rate == 0:
+            raise ValueError(_NO_ZERO)
+        for group in (self.optimizer.defaults, *self.optimizer.param_groups):
+            if self.sets_dampening:
+                group["dampening"] = 1 - rate
+            else:
+                group["lr"] = rate
+
+
+_NO_ZERO = (
+    "The learning rate is 0, which SGD with nesterov=True cannot have on the device. Give a small "
+    "positive one, or freeze the layers."
+)
+_NOT_CONVERTED = {
+    "clipnorm": "Set global_clipnorm instead",
+    "clipvalue": "Set global_clipnorm instead",
+    "use_ema": "Leave it out, and average the weights on the host",
+    "gradient_accumulation_steps": "Call model.set_gradient_accumulation_options instead",
+    "amsgrad": "Leave it out",
+}
+
+
+def convert(optimizer: Any, variables: Sequence[Any], rate: float) -> Conversion:
+    """Returns the counterpart of a Keras optimiser that is built.
+
+    Args:
+        optimizer: of Keras.
+        variables: the weights that are trained.
+        rate: the learning rate.
+
+    Raises:
+        ValueError: the optimiser, or a setting of it, has no counterpart.
+    """
+    kind = type(optimizer)
+    rule = _RULES.get(kind.__name__)
+    if rule is None or not kind.__module__.startswith("keras."):  # A subclass of the user's.
+        raise ValueError(
+            f"Optimizer {kind.__name__} has no counterpart on the device. Choose SGD, "
+            "Adam, AdamW or RMSprop of keras.optimizers; where Keras wrapped yours in a "
+            "LossScaleOptimizer, call compile(auto_scale_loss=False)."
+        )
+    for name, way_out in _NOT_CONVERTED.items():
+        if getattr(optimizer, name, None):
+            raise ValueError(
+                f"{name}={getattr(optimizer, name)!r} of {kind.__name__} has no "
+                f"counterpart on the device. {way_out}."
+            )
+    for variable in variables:
+        if variable.constraint is not None:
+            raise ValueError(
+                f"Weight {variable.path!r} has a constraint, which the device does not apply. "
+                "Leave it out, or constrain the weight where the layer uses it."
+            )
+    return rule(optimizer, variables, rate)
+
+
+def _groups(optimizer: Any, variables: Sequence[Any]) -> list[dict[str, Any]]:
+    """Returns the weights with decay and those without, as far as there are any."""
+    decayed = [v.value for v in variables if _decays(optimizer, v)]
+    others = [v.value for v in variables if not _decays(optimizer, v)]
+    groups = [
+        {"params": decayed, "weight_decay": float(optimizer.weight_decay or 0)},
+        {"params": others, "weight_decay": 0.0},
+    ]
+    return [group for group in groups if group["params"]]
+
+
+def _decays(optimizer: Any, variable: Any) -> bool:
+    return bool(optimizer.weight_decay) and bool(optimizer._use_weight_decay(variable))
+
+
+def _shared(optimizer: Any) -> dict[str, Any]:
+    """Returns the arguments that all optimisers take."""
+    scale = optimizer.loss_scale_factor
+    return {} if scale is None else {"loss_scaling": float(scale)}
+
+
+def _clipping(optimizer: Any) -> dict[str, Any]:
+    limit = optimizer.global_clipnorm
+    return {} if not limit else {"max_grad_norm": float(limit)}
+
+
+def _sgd(optimizer: Any, variables: Sequence[Any], rate: float) -> Conversion:
+    shared = {**_shared(optimizer), **_clipping(optimizer)}
+    if not optimizer.momentum:
+        groups = _groups(optimizer, variables)
+        return Conversion(SGD(groups, lr=rate, weight_decay=0.0, **shared), {})
+    if optimizer.weight_decay:
+        raise ValueError(
+            f"weight_decay={optimizer.weight_decay} of SGD with momentum has no counterpart on the "
+            "device, where the momentum would see it. Use AdamW, or a regularizer of the layers."
+        )
+    weights = [variable.value for variable in variables]
+    momentum = float(optimizer.momentum)
+    states = {"Accl1": [_state(optimizer, optimizer.momentums, v) for v in variables]}
+    if optimizer.nesterov:
+        if rate == 0:
+            raise ValueError(_NO_ZERO)
+        nesterov = SGD(weights, lr=rate, momentum=momentum, nesterov=True, **shared)
+        return Conversion(nesterov, states, factor=lambda rate: -1 / rate)
+    plain = SGD(weights, lr=1.0, momentum=momentum, dampening=1 - rate, **shared)
+    plain.use_tf_variant = True  # type: ignore[attr-defined]
+    return Conversion(plain, states, factor=lambda _: -1.0, sets_dampening=True)
+
+
+def _adam(optimizer: Any, variables: Sequence[Any], rate: float) -> Conversion:
+    kind: Any = AdamW if optimizer.weight_decay else Adam
+    counterpart = kind(
+        _groups(optimizer, variables),
+        lr=rate,
+        betas=(float(optimizer.beta_1), float(optimizer.beta_2)),
+        eps=float(optimizer.epsilon),
+        **_shared(optimizer),
+        **_clipping(optimizer),
+    )
+    counterpart.use_tf_variant = True
+    states = {
+        "Accl1": [_state(optimizer, optimizer._momentums, v) for v in variables],
+        "Accl2": [_state(optimizer, optimizer._velocities, v) for v in variables],
+    }
+    return Conversion(counterpart, states, has_steps=True)
+
+
+def _rmsprop(optimizer: Any, variables: Sequence[Any], rate: float) -> Conversion:
+    for name in ("weight_decay", "global_clipnorm"):
+        if getattr(optimizer, name):
+            raise ValueError(
+                f"{name}={getattr(optimizer, name)!r} of RMSprop has no counterpart on the device. "
+                "Leave it out, or use AdamW."
+            )
+    momentum: dict[str, Any] = {"momentum": float(optimizer.momentum)} if optimizer.momentum else {}
+    counterpart = RMSprop(
+        [variable.value for variable in variables],
+        lr=rate,
+        alpha=float(optimizer.rho),
+        eps=float(optimizer.epsilon),
+        centered=bool(optimizer.centered),
+        use_tf_variant=True,
+        **momentum,
+        **_shared(optimizer),
+    )
+    lists = {"Accl1": optimizer._velocities}
+    if optimizer.centered:
+        lists["Accl2"] = optimizer._average_gradients
+    if optimizer.momentum:
+        lists["Accl3"] = optimizer._momentums
+    states = {
+        prefix: [_state(optimizer, held, v) for v in variables] for prefix, held in lists.items()
+    }
+    return Conversion(counterpart, states)
+
+
+def _state(optimizer: Any, held: Sequence[Any], variable: Any) -> Any:
+    return held[optimizer._get_variable_index(variable)]
+
+
+# By name: on its torch backend Keras makes objects of further classes.
+_RULES = {"SGD": _sgd, "Adam": _adam, "AdamW": _adam, "RMSprop": _rmsprop}

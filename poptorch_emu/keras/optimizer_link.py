@@ -1,0 +1,160 @@
+"""A Keras optimiser whose work the device does: its learning rate there, its state here.
+
+The state is on the device while it trains. Who reads a variable of the Keras optimiser gets the
+newest value, and who assigns one sends it to the device before it trains on.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import keras
+import torch
+
+from poptorch_emu.executor.executor import PoplarExecutor
+from poptorch_emu.keras.optimizer_formulas import convert
+
+_OWNER = "_poptorch_owner"
+_STEP = "Step"
+
+
+class KerasOptimizerLink:
+    """Keeps a Keras optimiser and its counterpart on the device in step.
+
+    Attributes:
+        optimizer: the counterpart.
+    """
+
+    def __init__(self, optimizer: Any, trained: Mapping[str, Any], updates: int) -> None:
+        """Converts the optimiser.
+
+        Args:
+            optimizer: of Keras, built.
+            trained: the weights by the names of the parameters.
+            updates: how many one execution makes.
+
+        Raises:
+            ValueError: the optimiser has no counterpart.
+        """
+        self._keras = optimizer
+        self._names = list(trained)
+        self._updates = updates
+        self._rate = learning_rate_of(optimizer)
+        self._conversion = convert(optimizer, list(trained.values()), self._rate)
+        self.optimizer = self._conversion.optimizer
+        self._executor: PoplarExecutor | None = None
+        self._is_ahead = False  # The device is.
+        self._is_edited = True  # The host's variables are.
+        self._seen_iterations = -1
+        schedule = optimizer._learning_rate
+        if updates > 1 and isinstance(schedule, keras.optimizers.schedules.LearningRateSchedule):
+            warnings.warn(
+                f"The learning rate of {type(schedule).__name__} is read once for each execution, "
+                f"which makes {updates} updates with it. Use a smaller steps_per_execution for a "
+                "finer schedule.",
+                stacklevel=6,
+            )
+        for variable in self._variables():
+            vars(variable)[_OWNER] = self
+            variable.__class__ = _DeviceVariable
+
+    def start(self, executor: PoplarExecutor) -> None:
+        """Takes the executor, which is compiled."""
+        self._executor = executor
+
+    def prepare(self) -> None:
+        """Sends what changed on the host since the last execution."""
+        executor = self._executor
+        assert executor is not None, "an execution follows a compilation"
+        rate = learning_rate_of(self._keras)
+        if rate != self._rate:
+            if self._conversion.depends_on_rate:
+                self.bring_home()
+                self._is_edited = True
+            self._conversion.set_learning_rate(rate)
+            self._rate = rate
+            executor.setOptimizer(self.optimizer)
+        if self._is_edited or self._seen_iterations != self._iterations():
+            self._send()
+
+    def finish(self) -> None:
+        """Notes that an execution was made."""
+        self._is_ahead = bool(self._conversion.states)
+        iterations = self._keras._iterations
+        self._seen_iterations = self._iterations() + self._updates
+        iterations.assign(self._seen_iterations)
+
+    def bring_home(self) -> None:
+        """Copies the device's state into Keras's variables, if it is newer."""
+        if not self._is_ahead:
+            return
+        self._is_ahead = False
+        device = self.optimizer.state_dict()["ipu_state"]
+        factor = self._conversion.factor(self._rate)
+        with torch.no_grad():
+            for name, variable in self._named_states():
+                variable._value.copy_(device[name].reshape(variable.shape) / factor)
+
+    def edit(self) -> None:
+        """Notes that somebody changes a variable on the host."""
+        self.bring_home()
+        self._is_edited = True
+
+    def release(self) -> None:
+        """Brings the state home for good; the variables are Keras's own again."""
+        self.bring_home()
+        for variable in self._variables():
+            if vars(variable).pop(_OWNER, None) is not None:
+                variable.__class__ = keras.Variable
+        self._executor = None
+
+    def _send(self) -> None:
+        """Sends the state of Keras's variables, with the next execution."""
+        self._is_edited = False
+        self._seen_iterations = self._iterations()
+        self.bring_home()
+        current = self.optimizer.state_dict()
+        states = dict(current["ipu_state"])
+        factor = self._conversion.factor(self._rate)
+        for name, variable in self._named_states():
+            states[name] = (variable._value.detach() * factor).reshape(states[name].shape).clone()
+        if self._conversion.has_steps:
+            for name in states:
+                if name.startswith(f"{_STEP}___"):
+                    states[name] = torch.full_like(states[name], self._seen_iterations)
+        if states:
+            self.optimizer.load_state_dict({"ipu_state": states, "ipu_param": current["ipu_param"]})
+
+    def _iterations(self) -> int:
+        return int(self._keras._iterations.value)
+
+    def _named_states(self) -> list[tuple[str, Any]]:
+        return [
+            (f"{prefix}___{name}", variable)
+            for prefix, variables in self._conversion.states.items()
+            for name, variable in zip(self._names, variables, strict=True)
+        ]
+
+    def _variables(self) -> Sequence[Any]:
+        return [variable for _, variable in self._named_states()]
+
+
+class _DeviceVariable(keras.Variable):  # type: ignore[misc]
+    """A variable of an optimiser whose newest value may be on the device."""
+
+    @property
+    def value(self) -> Any:
+        """The newest value."""
+        vars(self)[_OWNER].bring_home()
+        return super().value
+
+    def _direct_assign(self, value: Any) -> None:
+        vars(self)[_OWNER].edit()
+        super()._direct_assign(value)
+
+
+def learning_rate_of(optimizer: Any) -> float:
+    """Returns the learning rate that Keras would take for its next update."""
+    return float(keras.ops.convert_to_tensor(optimizer.learning_rate))

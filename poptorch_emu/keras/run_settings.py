@@ -1,0 +1,268 @@
+"""How a Keras model runs, as the user set it, and the options of an executor that follow."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+from poptorch_emu.emulator.pipeline_order import set_schedule
+from poptorch_emu.enums import OutputMode, ReductionType
+from poptorch_emu.keras.stage_assignment import StagePlan
+from poptorch_emu.options import (
+    Options,
+    PipelinedExecution,
+    ShardedExecution,
+    TensorLocationSettings,
+)
+from poptorch_emu.options.strategies import Stage
+
+
+class PipelineSchedule(Enum):
+    """In which order the stages of a pipeline take turns (exact)."""
+
+    Grouped = 0
+    Interleaved = 1
+    Sequential = 2
+
+
+class RecomputationMode(Enum):
+    """How a pipeline computes activations again (modelled: all are one)."""
+
+    Auto = 0
+    RecomputeThenBackpropagate = 1
+    RecomputeAndBackpropagateInterleaved = 2
+
+
+class GradientAccumulationReductionMethod(Enum):
+    """How the gradients of micro-batches and replicas become one (exact)."""
+
+    SUM = 0
+    MEAN = 1
+
+
+# The backend's numbers of ways to recompute.
+_NO_RECOMPUTATION, _STANDARD_RECOMPUTATION, _PIPELINE_RECOMPUTATION = 0, 1, 3
+
+
+@dataclass(frozen=True)
+class Placement:
+    """Which tensors live in streaming memory, and which are shared out among the replicas."""
+
+    offload_weights: bool = False
+    offload_weight_update_variables: bool = False
+    offload_activations: bool = False
+    offload_gradient_accumulation_buffers: bool = False
+    replicated_optimizer_state_sharding: bool = False
+
+    def apply(self, options: Options) -> None:
+        """Sets the locations of `options`."""
+        locations = options.TensorLocations
+        if self.offload_weights:
+            locations.setWeightLocation(_off_chip())
+        if self.offload_activations:
+            locations.setActivationLocation(_off_chip())
+        if self.offload_gradient_accumulation_buffers:
+            locations.setAccumulatorLocation(_off_chip())
+        if self.offload_weight_update_variables or self.replicated_optimizer_state_sharding:
+            location = TensorLocationSettings()
+            location.useOnChipStorage(not self.offload_weight_update_variables)
+            location.useReplicatedTensorSharding(self.replicated_optimizer_state_sharding)
+            locations.setOptimizerLocation(location)
+
+
+@dataclass(frozen=True)
+class SystemSettings:
+    """What an `IPUConfig` says.
+
+    Attributes:
+        num_ipus: for all replicas; `None` for those of one replica.
+        allow_recompute: whether activations may be computed again.
+        available_memory_proportion: of an IPU's memory, for products; `None` for the default.
+        num_io_tiles: 0 for none.
+        uses_stochastic_rounding: in training and inference.
+        checks_floating_point: whether exceptions of floating-point numbers are errors.
+    """
+
+    num_ipus: int | None = None
+    allow_recompute: bool = False
+    available_memory_proportion: float | None = None
+    num_io_tiles: int = 0
+    uses_stochastic_rounding: bool = False
+    checks_floating_point: bool = False
+
+
+@dataclass(frozen=True)
+class ModelSettings:
+    """What was set for one model.
+
+    Attributes:
+        stages: of the layers of a Sequential.
+        accumulation: how many micro-batches one replica adds up for an update.
+        reduction: of their gradients and those of the replicas.
+        device_mapping: the IPU of each stage.
+        schedule: of the pipeline.
+        recomputation: of the pipeline; `None` if the system's settings decide.
+        placement: of its tensors.
+    """
+
+    stages: tuple[int, ...] | None = None
+    accumulation: int = 1
+    reduction: GradientAccumulationReductionMethod = GradientAccumulationReductionMethod.MEAN
+    device_mapping: tuple[int, ...] | None = None
+    schedule: PipelineSchedule = PipelineSchedule.Grouped
+    recomputation: RecomputationMode | None = None
+    placement: Placement = Placement()
+
+
+def num_replicas(system: SystemSettings, plan: StagePlan | None) -> int:
+    """Returns how many copies of a model the IPUs hold.
+
+    Raises:
+        ValueError: the IPUs do not divide into copies.
+    """
+    per_replica = 1 if plan is None else plan.num_ipus
+    num_ipus = per_replica if system.num_ipus is None else system.num_ipus
+    if num_ipus % per_replica:
+        raise ValueError(
+            f"IPUConfig.auto_select_ipus is {num_ipus}, but one replica of the model takes "
+            f"{per_replica} IPUs. Select a multiple of {per_replica}."
+        )
+    return num_ipus // per_replica
+
+
+def executor_options(
+    system: SystemSettings,
+    settings: ModelSettings,
+    plan: StagePlan | None,
+    steps: int,
+    *,
+    replicas: int,
+    is_training: bool,
+) -> Options:
+    """Returns the options of an executor whose call makes `steps` steps of Keras."""
+    options = Options()
+    options.showCompilationProgressBar(False).relaxOptimizerAttributesChecks()
+    options.autoRoundNumIPUs(True)
+    accumulation = settings.accumulation if is_training else 1
+    options.deviceIterations(steps // (accumulation * replicas)).outputMode(OutputMode.All)
+    options.replicationFactor(replicas)
+    if replicas > 1:
+        options.broadcastBuffers(False)  # Each replica has moving means of its own.
+    if plan is not None:
+        in_flight = accumulation if is_training else steps // replicas
+        _apply_stages(options, settings, plan, in_flight, is_training=is_training)
+    if is_training:
+        reduction = ReductionType[settings.reduction.name.capitalize()]
+        options.Training.gradientAccumulation(accumulation)
+        options.Training.accumulationAndReplicationReductionType(reduction)
+        options._Popart.set("autoRecomputation", _recomputation(system, settings, plan))
+        options._Popart.by_front_end.add("autoRecomputation")
+        settings.placement.apply(options)
+    _apply_system(options, system, 1 if plan is None else plan.num_ipus)
+    return options
+
+
+def checked_member(kind: type[Enum], value: Any, name: str) -> Any:
+    """Returns a member of an enumeration.
+
+    Raises:
+        TypeError: `value` is none.
+    """
+    if not isinstance(value, kind):
+        known = ", ".join(f"{kind.__name__}.{member.name}" for member in kind)
+        raise TypeError(f"{name} must be one of {known}, not {value!r}.")
+    return value
+
+
+def checked_accumulation(value: Any) -> int:
+    """Returns a number of micro-batches.
+
+    Raises:
+        ValueError: it is no positive integer.
+    """
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise ValueError(
+            f"gradient_accumulation_steps_per_replica must be a positive integer, not {value!r}."
+        )
+    return value
+
+
+def checked_placement(flags: Mapping[str, bool | None]) -> Placement:
+    """Returns where tensors live; `None` is the default, on chip.
+
+    Raises:
+        TypeError: a value is neither a bool nor `None`.
+    """
+    for name, value in flags.items():
+        if value is not None and not isinstance(value, bool):
+            raise TypeError(f"{name} must be True, False or None, not {value!r}.")
+    return Placement(**{name: bool(value) for name, value in flags.items()})
+
+
+def checked_mapping(device_mapping: Sequence[int] | None) -> tuple[int, ...] | None:
+    """Returns the IPU of each stage.
+
+    Raises:
+        ValueError: an entry is no integer from 0 on.
+    """
+    if device_mapping is None:
+        return None
+    for ipu in device_mapping:
+        if not isinstance(ipu, int) or isinstance(ipu, bool) or ipu < 0:
+            raise ValueError(
+                f"device_mapping has the entry {ipu!r}, but must have the number of an IPU, from 0 "
+                "on, for each stage."
+            )
+    return tuple(device_mapping)
+
+
+def _apply_stages(
+    options: Options,
+    settings: ModelSettings,
+    plan: StagePlan,
+    in_flight: int,
+    *,
+    is_training: bool,
+) -> None:
+    """Sets the strategy: a pipeline, if enough batches follow each other to fill it.
+
+    Raises:
+        ValueError: they do not, in training.
+    """
+    stages = [Stage(str(stage)).ipu(ipu) for stage, ipu in enumerate(plan.ipus)]
+    needed = 2 * plan.num_turns - 1 if is_training else plan.num_turns
+    if in_flight >= needed:
+        options.setExecutionStrategy(PipelinedExecution(*stages))
+        set_schedule(options, settings.schedule.name.lower())
+    elif not is_training:
+        options.setExecutionStrategy(ShardedExecution(*stages))
+    else:
+        raise ValueError(
+            f"gradient_accumulation_steps_per_replica is {in_flight}, but to train a pipeline of "
+            f"{plan.num_turns} stages it must be at least {needed}: one for each stage of forward "
+            "and backward. Set it with set_pipelining_options."
+        )
+
+
+def _recomputation(system: SystemSettings, settings: ModelSettings, plan: StagePlan | None) -> int:
+    if not system.allow_recompute and settings.recomputation is None:
+        return _NO_RECOMPUTATION
+    return _STANDARD_RECOMPUTATION if plan is None else _PIPELINE_RECOMPUTATION
+
+
+def _apply_system(options: Options, system: SystemSettings, num_ipus: int) -> None:
+    proportion = system.available_memory_proportion
+    if proportion is not None:
+        options.setAvailableMemoryProportion({f"IPU{ipu}": proportion for ipu in range(num_ipus)})
+    if system.num_io_tiles:
+        options.TensorLocations.numIOTiles(system.num_io_tiles)
+    if system.uses_stochastic_rounding:
+        options.Precision.enableStochasticRounding(True)
+    if system.checks_floating_point:
+        options.Precision.enableFloatingPointExceptions(True)
+
+
+def _off_chip() -> TensorLocationSettings:
+    return TensorLocationSettings().useOnChipStorage(False)

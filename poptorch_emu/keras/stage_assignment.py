@@ -1,0 +1,349 @@
+"""Which layer call runs in which stage of a pipeline, and the order of calls that follows.
+
+A call of a layer on symbolic tensors is a node of Keras's graph; a layer that is called twice has
+two. Stages belong to nodes.
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import pairwise
+from types import TracebackType
+from typing import Any
+
+import keras
+from keras.src.models.functional import Functional
+from keras.src.ops.node import Node
+
+from poptorch_emu.blocks import Block
+from poptorch_emu.trace.blocks import is_tracing
+
+_stage_of_node: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
+_local = threading.local()
+_make_node = Node.__init__
+
+
+def _make_marked_node(self: Any, *args: Any, **kwargs: Any) -> None:
+    _make_node(self, *args, **kwargs)
+    stages = getattr(_local, "stages", None)
+    if stages:
+        _stage_of_node[self] = stages[-1]
+
+
+class PipelineStage:
+    """Puts the layers that are called in a `with` statement in one stage of a pipeline (exact).
+
+    For the functional API: the calls must be on symbolic tensors.
+    """
+
+    def __init__(self, stage: int) -> None:
+        """Takes the number of the stage, from 0.
+
+        Raises:
+            ValueError: it is no integer from 0 on.
+        """
+        self._stage = checked_stage(stage)
+
+    def __enter__(self) -> PipelineStage:
+        """Marks the calls that follow.
+
+        Raises:
+            ValueError: inside another stage, or while a model runs.
+        """
+        if is_tracing():
+            raise ValueError(
+                f"PipelineStage({self._stage}) is entered in the call() of a model or layer, but "
+                "stages belong to layers that are called on symbolic tensors. Build the model with "
+                "the functional API, keras.Model(inputs, outputs)."
+            )
+        stages = vars(_local).setdefault("stages", [])
+        if stages:
+            raise ValueError(
+                f"PipelineStage({self._stage}) is entered inside PipelineStage({stages[-1]}). "
+                "Leave one stage before the next."
+            )
+        stages.append(self._stage)
+        Node.__init__ = _make_marked_node
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Ends the stage."""
+        _local.stages.pop()
+
+
+class FunctionalLayerPipelineStageAssignment:
+    """One call of a layer in a functional model, and its stage (exact).
+
+    Attributes:
+        layer: what is called.
+        node_index: which of its calls, from 0.
+        pipeline_stage: the stage, `None` if there is none.
+    """
+
+    def __init__(self, layer: Any, node_index: int, pipeline_stage: int | None = None) -> None:
+        """Describes a call."""
+        self.layer = layer
+        self.node_index = node_index
+        self.pipeline_stage = pipeline_stage
+
+    @property
+    def inbound_layers(self) -> list[Any]:
+        """The layers whose results the call takes (exact)."""
+        return [parent.operation for parent in self.node.parent_nodes]
+
+    @property
+    def node(self) -> Any:
+        """The node of Keras's graph (exact)."""
+        return self.layer._inbound_nodes[self.node_index]
+
+    def __repr__(self) -> str:
+        """Returns how the call is written."""
+        return f"{self.layer.name}[{self.node_index}]: stage {self.pipeline_stage}"
+
+
+@dataclass(frozen=True)
+class StagePlan:
+    """The calls of a model's graph by stage.
+
+    Attributes:
+        nodes: of each stage, in order.
+        ipus: of each stage, numbered in the order of their first stages, since the engine begins
+            on IPU 0.
+    """
+
+    nodes: tuple[tuple[Any, ...], ...]
+    ipus: tuple[int, ...]
+
+    @property
+    def num_ipus(self) -> int:
+        """How many IPUs one replica has."""
+        return max(self.ipus) + 1
+
+    @property
+    def num_turns(self) -> int:
+        """How many stages there are if neighbours on one IPU are one, as the engine runs them."""
+        return 1 + sum(one != other for one, other in pairwise(self.ipus))
+
+
+def checked_stage(stage: Any) -> int:
+    """Returns a stage's number.
+
+    Raises:
+        ValueError: it is no integer from 0 on.
+    """
+    if not isinstance(stage, int) or isinstance(stage, bool) or stage < 0:
+        raise ValueError(f"A pipeline stage must be an integer from 0 on, not {stage!r}.")
+    return stage
+
+
+def graph_of(model: Any) -> Any:
+    """Returns the functional model that runs for `model`.
+
+    Raises:
+        ValueError: there is none.
+    """
+    graph = model._functional if isinstance(model, keras.Sequential) else model
+    if not isinstance(graph, Functional):
+        raise ValueError(
+            f"Model {model.name!r} has no graph of layers to divide into stages: pipelines need a "
+            "keras.Sequential whose first entry is a keras.Input, or a functional model, "
+            "keras.Model(inputs, outputs)."
+        )
+    return graph
+
+
+def assignments_of(model: Any) -> list[FunctionalLayerPipelineStageAssignment]:
+    """Returns the calls of a functional model with their stages."""
+    return [
+        FunctionalLayerPipelineStageAssignment(
+            node.operation, node.operation._inbound_nodes.index(node), _stage_of_node.get(node)
+        )
+        for node in _nodes(graph_of(model))
+    ]
+
+
+def assign(model: Any, assignments: Sequence[FunctionalLayerPipelineStageAssignment]) -> None:
+    """Gives the calls of a functional model their stages.
+
+    Raises:
+        TypeError: an entry is no assignment.
+        ValueError: a stage is no number, or a call is not part of the model.
+    """
+    nodes = _nodes(graph_of(model))
+    for each in assignments:
+        if not isinstance(each, FunctionalLayerPipelineStageAssignment):
+            raise TypeError(
+                "set_pipeline_stage_assignment of a functional model takes the entries of "
+                f"get_pipeline_stage_assignment(), not {each!r}."
+            )
+        checked_stage(each.pipeline_stage)
+        if each.node not in nodes:
+            raise ValueError(
+                f"Call {each.node_index} of layer {each.layer.name!r} is not part of "
+                f"model {model.name!r}. Take the entries of its get_pipeline_stage_assignment()."
+            )
+    for each in assignments:
+        _stage_of_node[each.node] = checked_stage(each.pipeline_stage)
+
+
+def unassign(model: Any) -> None:
+    """Takes the stages of all calls away."""
+    for node in _nodes(graph_of(model)):
+        _stage_of_node.pop(node, None)
+
+
+def check_sequential(model: Any, stages: Sequence[int]) -> None:
+    """Checks one stage for each layer.
+
+    Raises:
+        ValueError: there are not as many as layers, a stage is no number, or one is lower than the
+            one before.
+    """
+    if len(stages) != len(model.layers):
+        raise ValueError(
+            f"set_pipeline_stage_assignment got {len(stages)} stages, but model {model.name!r} has "
+            f"{len(model.layers)} layers: {', '.join(layer.name for layer in model.layers)}. Give "
+            "one stage for each layer."
+        )
+    for number, layer in enumerate(model.layers):
+        previous = stages[number - 1] if number else 0
+        if checked_stage(stages[number]) < previous:
+            raise ValueError(
+                f"Layer {layer.name!r} has stage {stages[number]}, but the layer before has stage "
+                f"{previous}: stages must not decrease along the model."
+            )
+
+
+def plan_stages(
+    model: Any, sequential: Sequence[int] | None, device_mapping: Sequence[int] | None
+) -> StagePlan | None:
+    """Returns the stages of a model; `None` if it has none.
+
+    Args:
+        model: Sequential, functional or of a class of its own.
+        sequential: the stage of each layer of a Sequential.
+        device_mapping: the IPU of each stage; by default its own number.
+
+    Raises:
+        ValueError: a call has no stage, or one before that of its inputs; a stage has no call; the
+            mapping does not fit.
+    """
+    stages = _stages(model, sequential)
+    if not stages:
+        if device_mapping is not None:
+            raise ValueError(
+                f"device_mapping={list(device_mapping)} was given, but model {model.name!r} has no "
+                "stages. Assign them with set_pipeline_stage_assignment or PipelineStage."
+            )
+        return None
+    nodes = _nodes(graph_of(model))
+    _check(model, nodes, stages)
+    num_stages = max(stages.values()) + 1
+    by_stage = tuple(
+        tuple(node for node in nodes if stages[node] == stage) for stage in range(num_stages)
+    )
+    return StagePlan(by_stage, _ipus(num_stages, device_mapping))
+
+
+@contextmanager
+def stages_in_order(model: Any, plan: StagePlan | None) -> Iterator[None]:
+    """Makes a model run its calls stage by stage, each stage in a block."""
+    if plan is None:
+        yield
+        return
+    attributes = vars(graph_of(model))  # Behind Keras's tracking of attributes.
+    by_depth = attributes["_nodes_by_depth"]
+    last = len(plan.nodes)
+    attributes["_nodes_by_depth"] = {
+        last - stage: _NodesOfStage(stage, plan.ipus[stage], nodes)
+        for stage, nodes in enumerate(plan.nodes)
+    }
+    Block.start("0", plan.ipus[0])  # For what comes before the first call.
+    try:
+        yield
+    finally:
+        attributes["_nodes_by_depth"] = by_depth
+
+
+class _NodesOfStage:
+    """Calls in order; who begins with them opens the block of their stage."""
+
+    def __init__(self, stage: int, ipu: int, nodes: Sequence[Any]) -> None:
+        self._stage, self._ipu, self._nodes = stage, ipu, nodes
+
+    def __iter__(self) -> Iterator[Any]:
+        Block.start(str(self._stage), self._ipu)
+        return iter(self._nodes)
+
+
+def _nodes(graph: Any) -> list[Any]:
+    """Returns the calls of a graph in the order in which Keras runs them."""
+    by_depth = graph._nodes_by_depth
+    return [
+        node
+        for depth in sorted(by_depth, reverse=True)
+        for node in by_depth[depth]
+        if not node.is_input
+    ]
+
+
+def _stages(model: Any, sequential: Sequence[int] | None) -> dict[Any, int]:
+    """Returns the stages that are known; none at all for a model without a pipeline."""
+    if sequential is not None:
+        check_sequential(model, sequential)
+        stage_of_layer = dict(zip(map(id, model.layers), sequential, strict=True))
+        return {node: stage_of_layer[id(node.operation)] for node in _nodes(graph_of(model))}
+    if isinstance(model, Functional):
+        return {node: _stage_of_node[node] for node in _nodes(model) if node in _stage_of_node}
+    return {}
+
+
+def _check(model: Any, nodes: Sequence[Any], stages: Mapping[Any, int]) -> None:
+    missing = [node.operation.name for node in nodes if node not in stages]
+    if missing:
+        raise ValueError(
+            f"In model {model.name!r} some layer calls have a pipeline stage, but these have none: "
+            f"{', '.join(missing)}. Give every call a stage, or call "
+            "reset_pipeline_stage_assignment()."
+        )
+    for node in nodes:
+        for parent in node.parent_nodes:
+            if parent in stages and stages[parent] > stages[node]:
+                raise ValueError(
+                    f"Layer {node.operation.name!r} is in pipeline stage {stages[node]}, but takes "
+                    f"a result of {parent.operation.name!r} in stage {stages[parent]}: stages must "
+                    "not decrease along the model."
+                )
+    used = set(stages.values())
+    unused = sorted(set(range(max(used) + 1)) - used)
+    if unused:
+        raise ValueError(
+            f"No layer of model {model.name!r} is in pipeline stage {unused[0]}, but one is in "
+            f"stage {max(used)}. Number the stages from 0 without gaps."
+        )
+
+
+def _ipus(num_stages: int, device_mapping: Sequence[int] | None) -> tuple[int, ...]:
+    if device_mapping is None:
+        return tuple(range(num_stages))
+    if len(device_mapping) != num_stages:
+        raise ValueError(
+            f"device_mapping has {len(device_mapping)} entries, {list(device_mapping)}, but the "
+            f"model has {num_stages} stages. Give the IPU of each stage."
+        )
+    ipus = list(dict.fromkeys(device_mapping))
+    if set(ipus) != set(range(len(ipus))):
+        raise ValueError(
+            f"device_mapping is {list(device_mapping)}, but the IPUs of a model are numbered from "
+            "0 without gaps."
+        )
+    return tuple(ipus.index(ipu) for ipu in device_mapping)

@@ -1,0 +1,199 @@
+// What all charts share: colours from the style sheet, patterns, axes, and their life.
+"use strict";
+
+const settings = { patterns: true };
+const charts = new Set();
+
+// Asked for each shape of a timeline, so they are kept until the theme or the patterns change.
+const known = { colours: new Map(), patterns: new Map() };
+
+function forgetColours() {
+  known.colours.clear();
+  known.patterns.clear();
+}
+
+function colour(name) {
+  if (!known.colours.has(name)) {
+    const style = getComputedStyle(document.documentElement);
+    known.colours.set(name, style.getPropertyValue(`--${name}`).trim());
+  }
+  return known.colours.get(name);
+}
+
+const NUM_COLOURS = 9;
+// One for each colour; the first is plain. Lines of the pattern are of the ink on the colour.
+const PATTERNS = [
+  {},
+  { symbol: "rect", dashArrayX: [1, 0], dashArrayY: [2, 7], rotation: -Math.PI / 4 },
+  { symbol: "rect", dashArrayX: [1, 0], dashArrayY: [2, 7], rotation: Math.PI / 4 },
+  { symbol: "circle", dashArrayX: [[8, 8], [0, 8, 8, 0]], dashArrayY: [6, 0], symbolSize: 0.45 },
+  { symbol: "rect", dashArrayX: [1, 0], dashArrayY: [2, 6], rotation: Math.PI / 2 },
+  { symbol: "rect", dashArrayX: [1, 0], dashArrayY: [1, 4], rotation: 0 },
+  { symbol: "triangle", dashArrayX: [[9, 9], [0, 9, 9, 0]], dashArrayY: [7, 2], symbolSize: 0.5 },
+  { symbol: "rect", dashArrayX: [[6, 6], [0, 6, 6, 0]], dashArrayY: [6, 0], symbolSize: 0.7 },
+  { symbol: "diamond", dashArrayX: [[7, 7], [0, 7, 7, 0]], dashArrayY: [7, 0], symbolSize: 0.6 },
+];
+
+// ECharts takes no word for "no pattern" on an item; an empty object is one.
+function pattern(index) {
+  const shape = PATTERNS[index % NUM_COLOURS];
+  if (!settings.patterns || !shape.symbol) return {};
+  if (!known.patterns.has(index)) {
+    const ink = isDark() ? "rgba(0,0,0,0.24)" : "rgba(255,255,255,0.34)";
+    known.patterns.set(index, { ...shape, color: ink });
+  }
+  return known.patterns.get(index);
+}
+
+function kindColour(index) {
+  return colour(`kind-${index % NUM_COLOURS}`);
+}
+
+function itemStyle(index, more = {}) {
+  const decal = pattern(index);
+  return { color: kindColour(index), ...(decal.symbol ? { decal } : {}), ...more };
+}
+
+function isDark() {
+  return document.documentElement.dataset.theme === "dark";
+}
+
+function axis(more) {
+  const quiet = colour("quiet");
+  return {
+    nameTextStyle: { color: quiet },
+    ...more,
+    axisLabel: { color: quiet, hideOverlap: true, ...(more.axisLabel || {}) },
+    axisLine: { lineStyle: { color: colour("line") }, ...(more.axisLine || {}) },
+    axisTick: { show: false },
+    splitLine: { lineStyle: { color: colour("line"), opacity: 0.7 }, ...(more.splitLine || {}) },
+  };
+}
+
+// An axis of bytes has its ticks at round numbers of KiB or MiB, and room for what is beside `most`.
+function bytesAxis(most, more = {}) {
+  const step = 2 ** Math.ceil(Math.log2(Math.max(1, most / (more.splitNumber || 5))));
+  return axis({ type: "value", min: 0, interval: step, max: Math.max(most * 1.06, 1),
+    ...more, axisLabel: { formatter: bytesText, showMaxLabel: false } });
+}
+
+function limitLine(limit, along, position) {
+  return {
+    silent: true, symbol: "none", lineStyle: { color: colour("bad"), width: 2, type: "dashed" },
+    label: { formatter: `limit ${bytesText(limit)}`, color: colour("bad"), position },
+    data: [{ [along]: limit }],
+  };
+}
+
+function tooltip(formatter, more = {}) {
+  return {
+    backgroundColor: colour("card"),
+    borderColor: colour("line"),
+    textStyle: { color: colour("text"), fontSize: 13 },
+    confine: true,
+    transitionDuration: 0.1,
+    formatter,
+    ...more,
+  };
+}
+
+function legend(more = {}) {
+  return {
+    top: 0,
+    left: 0,
+    type: "scroll",
+    icon: "roundRect",
+    itemWidth: 16,
+    itemHeight: 12,
+    itemGap: 16,
+    textStyle: { color: colour("text") },
+    inactiveColor: colour("line"),
+    pageTextStyle: { color: colour("quiet") },
+    ...more,
+  };
+}
+
+function sliderStyle() {
+  return {
+    borderColor: colour("line"),
+    fillerColor: isDark() ? "rgba(134,168,255,0.18)" : "rgba(43,89,217,0.12)",
+    handleStyle: { color: colour("card"), borderColor: colour("accent") },
+    moveHandleStyle: { color: colour("accent"), opacity: 0.5 },
+    emphasis: { moveHandleStyle: { color: colour("accent"), opacity: 0.8 } },
+    dataBackground: { lineStyle: { opacity: 0 }, areaStyle: { opacity: 0 } },
+    selectedDataBackground: { lineStyle: { opacity: 0 }, areaStyle: { opacity: 0 } },
+    textStyle: { color: colour("quiet") },
+    brushSelect: false,
+  };
+}
+
+// Makes an element that draws `option()` when it is shown, and again when the theme changes.
+// `label` says for those who can't see it what the chart shows.
+function chartElement(label, height, option, onMade = null) {
+  const host = element("div", { class: "chart", role: "img", "aria-label": label });
+  host.style.height = `${height}px`;
+  const draw = () => {
+    const chart = echarts.init(host, null, { renderer: "canvas" });
+    chart.setOption({
+      animation: false,
+      textStyle: { fontFamily: getComputedStyle(document.body).fontFamily },
+      ...option(),
+    });
+    if (onMade) onMade(chart);
+    return chart;
+  };
+  const entry = { host, draw, chart: null };
+  entry.observer = new ResizeObserver(() => {
+    if (!host.isConnected || host.clientWidth === 0) return;
+    if (entry.chart) entry.chart.resize();
+    else entry.chart = draw();
+  });
+  entry.observer.observe(host);
+  charts.add(entry);
+  return host;
+}
+
+function forgetCharts() {
+  for (const entry of charts) {
+    entry.observer.disconnect();
+    if (entry.chart) entry.chart.dispose();
+  }
+  charts.clear();
+}
+
+// A swatch for a legend made of buttons, which keys reach as they can't reach a chart's: the colour
+// with lines or dots like those of its pattern.
+function swatch(index) {
+  const host = element("span", { "aria-hidden": "true" });
+  const canvas = element("canvas", { width: 32, height: 22 });
+  canvas.style.width = "16px";
+  canvas.style.height = "11px";
+  const context = canvas.getContext("2d");
+  context.fillStyle = kindColour(index);
+  context.fillRect(0, 0, 32, 22);
+  const shape = pattern(index);
+  if (shape.symbol) {
+    context.strokeStyle = shape.color;
+    context.fillStyle = shape.color;
+    context.lineWidth = 3;
+    for (let x = -22; x < 40; x += 10) {
+      if (shape.symbol === "rect" && typeof shape.dashArrayX[0] === "number") {
+        const slope = Math.round(Math.sin(2 * shape.rotation) * 22);
+        context.beginPath();
+        if (shape.rotation === 0) {
+          context.moveTo(0, x + 22);
+          context.lineTo(32, x + 22);
+        } else {
+          context.moveTo(x, slope > 0 ? 22 : 0);
+          context.lineTo(x + Math.abs(slope), slope > 0 ? 0 : 22);
+        }
+        context.stroke();
+      } else {
+        context.fillRect(x + 2, 4, 5, 5);
+        context.fillRect(x + 7, 13, 5, 5);
+      }
+    }
+  }
+  host.append(canvas);
+  return host;
+}

@@ -1,0 +1,129 @@
+// The page: its tabs, its theme, and which report it shows.
+"use strict";
+
+const PANELS = [
+  ["Summary", summaryPanel],
+  ["Timeline", timelinePanel],
+  ["Memory", memoryPanel],
+  ["Operations", operationsPanel],
+  ["Graph", graphPanel],
+  ["Options", optionsPanel],
+  ["Log", logPanel],
+];
+
+class ReportPage {
+  constructor(data) {
+    this.reports = data.reports;
+    this.shown = 0;
+    this.panels = [...PANELS];
+    if (this.reports.length > 1) this.panels.push(["Compare", () => comparePanel(this.reports)]);
+    this.timeline = null;
+    this.main = document.getElementById("panel");
+    this.tabs = document.getElementById("tabs");
+    this.current = 0;
+    this.setTheme(matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light");
+    this.makeSwitches();
+    this.makeTabs();
+    this.showReport(0);
+    document.getElementById("foot").textContent = data.foot;
+  }
+
+  report() {
+    return this.reports[this.shown];
+  }
+
+  makeSwitches() {
+    const theme = document.getElementById("theme");
+    theme.addEventListener("click", () => {
+      this.setTheme(isDark() ? "light" : "dark");
+      this.redraw();
+    });
+    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", (event) => {
+      this.setTheme(event.matches ? "dark" : "light");
+      this.redraw();
+    });
+    const patterns = document.getElementById("patterns");
+    patterns.addEventListener("click", () => {
+      settings.patterns = !settings.patterns;
+      forgetColours();
+      patterns.setAttribute("aria-pressed", String(settings.patterns));
+      this.redraw();
+    });
+    if (this.reports.length > 1) {
+      const place = document.getElementById("report-switch");
+      place.hidden = false;
+      const names = reportNames(this.reports);
+      place.append(...choice("Report shown", names, 0, (index) => this.showReport(index)).children);
+    }
+  }
+
+  setTheme(theme) {
+    forgetColours();
+    document.documentElement.dataset.theme = theme;
+    document.getElementById("theme").textContent = theme === "dark" ? "Light" : "Dark";
+  }
+
+  makeTabs() {
+    this.tabs.append(...this.panels.map(([name], index) => element("button", {
+      type: "button", role: "tab", id: `tab-${name.toLowerCase()}`, "aria-controls": "panel",
+      onclick: () => this.showPanel(index),
+    }, name)));
+    this.tabs.addEventListener("keydown", (event) => {
+      const count = this.panels.length;
+      const next = { ArrowRight: this.current + 1, ArrowLeft: this.current - 1, Home: 0, End: count - 1 }[event.key];
+      if (next === undefined) return;
+      event.preventDefault();
+      this.showPanel((next + count) % count);
+      this.tabs.children[this.current].focus();
+    });
+  }
+
+  showReport(index) {
+    this.shown = index;
+    const report = this.report();
+    document.getElementById("model-name").textContent = report.name;
+    const fits = { true: ["Fits", "good"], false: ["Does not fit", "bad"] }[String(report.fits)]
+      || [`Whether it fits is ${UNKNOWN}`, ""];
+    const badges = [fits, [plainText(report.mode), ""], [plainText(report.machine.system), ""]];
+    if (isKnown(report.written)) badges.push([report.written, ""]);
+    document.getElementById("badges").replaceChildren(
+      ...badges.map(([text, kind]) => element("span", { class: `badge ${kind}` }, text)));
+    this.redraw();
+  }
+
+  showPanel(index) {
+    this.current = index;
+    [...this.tabs.children].forEach((tab, at) => {
+      tab.setAttribute("aria-selected", String(at === index));
+      tab.setAttribute("tabindex", at === index ? "0" : "-1");
+    });
+    const [name, make] = this.panels[index];
+    this.main.setAttribute("aria-labelledby", `tab-${name.toLowerCase()}`);
+    forgetCharts();
+    const grid = element("div", { class: "grid" }, ...make(this.report(), this));
+    this.main.replaceChildren(grid);
+    scrollTo(0, 0);
+  }
+
+  redraw() {
+    this.showPanel(this.current);
+  }
+
+  // Goes to the timeline, to where an operation's segment runs first.
+  showOperation(row) {
+    this.showPanel(1);
+    if (!this.timeline) return;
+    const view = this.timeline;
+    const isFound = view.find(row.name) || view.find(row.segment);
+    const text = isFound ? `${row.name} runs in ${row.segment}.`
+      : `When ${row.name} runs is ${UNKNOWN}.`;
+    view.detail.prepend(element("p", { class: "note found" }, text));
+    view.plot.focus();
+  }
+}
+
+// The first picture comes after the browser has laid out the page.
+const page = new ReportPage(JSON.parse(document.getElementById("report-data").textContent));
+requestAnimationFrame(() => requestAnimationFrame(() => {
+  document.documentElement.dataset.ready = String(Math.round(performance.now()));
+}));

@@ -1,0 +1,96 @@
+"""Puts styles, scripts, the charting library and the data of reports into one HTML file.
+
+Nothing here knows what a report holds; `view_model.py` does. What comes from the user is data: it
+is written as JSON in which no `<` stands, and the page's scripts make text of it, never markup.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import html
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from poptorch_emu.version import __version__
+
+_FOLDER = Path(__file__).parent
+_LIBRARY = _FOLDER / "echarts" / "echarts.min.js"
+# In this order: each may use what stands before it.
+_SCRIPTS = (
+    "format.js",
+    "charts.js",
+    "table.js",
+    "timeline_events.js",
+    "panel_timeline.js",
+    "panel_summary.js",
+    "panel_memory.js",
+    "panel_operations.js",
+    "panel_graph.js",
+    "panel_texts.js",
+    "panel_compare.js",
+    "main.js",
+)
+
+
+def to_html(reports: Sequence[Mapping[str, Any]]) -> str:
+    """Returns the page of one report, or of two that are compared.
+
+    Args:
+        reports: one or two values of `view_model.view_model`.
+
+    Raises:
+        ValueError: there are none or more than two.
+    """
+    if not 1 <= len(reports) <= 2:
+        raise ValueError(
+            f"A page shows one report or compares two, but got {len(reports)}. "
+            "Make a page for each."
+        )
+    script = "\n".join((_FOLDER / name).read_text(encoding="utf-8") for name in _SCRIPTS)
+    library = _LIBRARY.read_text(encoding="utf-8")
+    names = " and ".join(str(report["name"]) for report in reports)
+    parts = {
+        "policy": _policy(script, library),
+        "title": html.escape(f"{names} · report"),
+        "style": (_FOLDER / "page.css").read_text(encoding="utf-8"),
+        "data": to_script_json({"reports": list(reports), "foot": _foot()}),
+        "library": library,
+        "script": script,
+    }
+    # One pass, so that a mark in the user's data stays what it is.
+    pieces = (_FOLDER / "page.html").read_text(encoding="utf-8").split("{{")
+    page = [pieces[0]]
+    for piece in pieces[1:]:
+        name, _, rest = piece.partition("}}")
+        page += [parts[name], rest]
+    return "".join(page)
+
+
+def to_script_json(value: object) -> str:
+    """Returns `value` as compact JSON that can stand within a script element.
+
+    No text can end the element or begin a comment, since `<` is written as an escape.
+
+    Raises:
+        ValueError: a number is not finite; what is not known is None.
+    """
+    text = json.dumps(value, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+    return text.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
+
+
+def _policy(*scripts: str) -> str:
+    """Returns what the browser may do: run these scripts, and load nothing."""
+    hashes = [base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() for text in scripts]
+    allowed = " ".join(f"'sha256-{digest}'" for digest in hashes)
+    return f"default-src 'none'; script-src {allowed}; style-src 'unsafe-inline'; img-src data:"
+
+
+def _foot() -> str:
+    return (
+        f"Made by poptorch_emu {__version__}. Cycles and bytes on tiles come from a model of the "
+        "machine; seconds of the engine were measured on this computer. Charts by Apache ECharts "
+        "(Apache License 2.0)."
+    )

@@ -1,0 +1,170 @@
+// The memory of an IPU: over the program, by tile, by category, at the peak, and the ways out.
+"use strict";
+
+function memoryPanel(report) {
+  const ipus = report.memory.ipus;
+  if (!ipus.length) return [card("Memory", {}, empty(`Memory is ${UNKNOWN}: the report holds no plan of it.`))];
+  const place = element("div", { class: "grid" });
+  place.style.gridColumn = "span 12";
+  const show = (number) => place.replaceChildren(...memoryCards(report, ipus[number]));
+  const fullest = fullestIpu(report);
+  const first = Math.max(0, ipus.findIndex((ipu) => fullest && ipu.ipu === fullest.ipu));
+  const picker = choice("IPU", ipus.map((ipu) => `IPU ${ipu.ipu}`), first, show);
+  picker.style.gridColumn = "span 12";
+  show(first);
+  return [picker, place, waysOut(report)];
+}
+
+function memoryCards(report, ipu) {
+  return [
+    card("Over the program", { note: report.memory.steps_note }, stepsChart(ipu)),
+    card("By category", { width: "third" }, categoryChart(ipu)),
+    card("Live at the peak", { width: "two-thirds", note: peakNote(ipu) }, peakTable(ipu)),
+    tilesCard(ipu),
+  ];
+}
+
+function stepsChart(ipu) {
+  const steps = ipu.steps;
+  if (!steps || !steps.names.length) return empty(`How memory changes over the program is ${UNKNOWN}.`);
+  const totals = steps.always.map((bytes, at) => bytes + steps.live[at]);
+  const peak = totals.indexOf(Math.max(...totals));
+  const areas = [["always live", steps.always, 3], ["not always live", steps.live, 0]];
+  return chartElement(`Area: memory of IPU ${ipu.ipu} over the steps of the program`, 330, () => ({
+    grid: { left: 82, right: 30, top: 44, bottom: 74 },
+    legend: legend(),
+    tooltip: tooltip((items) => {
+      const at = items[0].dataIndex;
+      return tip(steps.names[at], [["always live", bytesText(steps.always[at])],
+        ["not always live", bytesText(steps.live[at])], ["together", bytesText(totals[at])]]);
+    }, { trigger: "axis" }),
+    xAxis: axis({ type: "category", data: steps.names, boundaryGap: false,
+      axisLabel: { width: 110, overflow: "truncate" } }),
+    yAxis: bytesAxis(topOf(totals[peak], ipu)),
+    dataZoom: [{ type: "inside" }, { type: "slider", bottom: 8, height: 20, ...sliderStyle() }],
+    series: areas.map(([name, data, index]) => ({
+      name, data, type: "line", stack: "memory", step: "middle", symbol: "none", sampling: "max",
+      lineStyle: { width: 1.5 }, areaStyle: { opacity: 0.55, ...decalArea(index) }, itemStyle: itemStyle(index),
+      ...(name === "not always live" ? stepMarks(ipu, steps.names[peak], totals[peak]) : {}),
+    })),
+  }));
+}
+
+function isNearLimit(most, limit) {
+  return isKnown(limit) && most > limit / 3;
+}
+
+// The limit is shown where it does not make what is used too small to see.
+function topOf(most, ipu) {
+  return isNearLimit(most, ipu.limit_bytes) ? Math.max(most, ipu.limit_bytes) : most;
+}
+
+function decalArea(index) {
+  const decal = pattern(index);
+  return decal.symbol ? { decal } : {};
+}
+
+function stepMarks(ipu, name, bytes) {
+  return {
+    markLine: isNearLimit(bytes, ipu.limit_bytes) ? limitLine(ipu.limit_bytes, "yAxis", "insideEndTop") : {},
+    markPoint: {
+      symbol: "circle", symbolSize: 11, itemStyle: { color: colour("text") },
+      label: { formatter: `peak ${bytesText(bytes)}`, position: "top", distance: 8, color: colour("text"), fontWeight: 600,
+        backgroundColor: colour("card"), borderColor: colour("line"), borderWidth: 1, borderRadius: 5, padding: [3, 7] },
+      data: [{ coord: [name, bytes] }],
+    },
+  };
+}
+
+function categoryChart(ipu) {
+  const rows = ipu.categories.filter((row) => row.bytes > 0).sort((a, b) => b.bytes - a.bytes);
+  if (!rows.length) return empty(`What takes the memory is ${UNKNOWN}.`);
+  return chartElement(`Bars: memory of IPU ${ipu.ipu} by category`, 80 + 34 * rows.length, () => ({
+    grid: { left: 128, right: 74, top: 8, bottom: 28 },
+    tooltip: tooltip((item) => tip(rows[item.dataIndex].name, [["bytes", bytesText(item.value)],
+      ["live", plainText(rows[item.dataIndex].live)]])),
+    xAxis: bytesAxis(rows[0].bytes, { splitNumber: 3 }),
+    yAxis: axis({ type: "category", inverse: true, data: rows.map((row) => row.name),
+      axisLabel: { width: 116, overflow: "truncate" } }),
+    series: [{ type: "bar", barMaxWidth: 20,
+      data: rows.map((row) => ({ value: row.bytes,
+        itemStyle: itemStyle(row.live === "always" ? 3 : 0, { borderRadius: [0, 4, 4, 0] }) })),
+      label: { show: true, position: "right", color: colour("text"), formatter: (item) => bytesText(item.value) } }],
+  }));
+}
+
+function peakNote(ipu) {
+  return ipu.peak ? `Not always live, at ${ipu.peak.name}.` : "";
+}
+
+function peakTable(ipu) {
+  if (!ipu.peak || !ipu.peak.tensors.length) return empty(`What is live at the peak is ${UNKNOWN}.`);
+  const total = ipu.peak.tensors.reduce((sum, tensor) => sum + (tensor.bytes || 0), 0);
+  const rows = ipu.peak.tensors.map((tensor) => ({ ...tensor, share: total ? tensor.bytes / total : null }));
+  const columns = [
+    { key: "name", title: "Tensor" },
+    { key: "kind", title: "Kind" },
+    { key: "shape", title: "Shape" },
+    { key: "bytes", title: "Bytes", numeric: true, format: bytesText },
+    { key: "share", title: "Share", numeric: true, format: shareText, share: true },
+    { key: "source", title: "Your line" },
+  ].filter((column) => rows.some((row) => isKnown(row[column.key])));
+  const table = makeTable({ caption: "Live at the peak", columns, rows, sortKey: "bytes" });
+  table.querySelector(".table-frame").style.maxHeight = "360px";
+  return table;
+}
+
+function tilesCard(ipu) {
+  const title = "By tile";
+  if (!ipu.tiles) return card(title, {}, empty(`What each tile holds is ${UNKNOWN}.`));
+  const names = Object.keys(ipu.tiles);
+  const count = ipu.tiles[names[0]].length;
+  const totals = Array.from({ length: count }, (_, tile) =>
+    names.reduce((sum, name) => sum + ipu.tiles[name][tile], 0));
+  const place = element("div");
+  const show = (isSorted) => {
+    const order = [...totals.keys()];
+    if (isSorted) order.sort((a, b) => totals[b] - totals[a]);
+    place.replaceChildren(tilesChart(ipu, names, order, totals));
+  };
+  show(false);
+  const note = `${countText(count)} tiles, at the peak; drag the handles below to look closer.`;
+  return card(title, { note, tools: [choice("Order", ["By number", "Sorted"], 0, (index) => show(index === 1))] }, place);
+}
+
+function tilesChart(ipu, names, order, totals) {
+  return chartElement(`Bars: memory of each tile of IPU ${ipu.ipu}`, 320, () => ({
+    grid: { left: 82, right: 30, top: 40, bottom: 66 },
+    legend: legend(),
+    tooltip: tooltip((items) => {
+      const tile = order[items[0].dataIndex];
+      return tip(`Tile ${tile}`, [...names.map((name) => [name, bytesText(ipu.tiles[name][tile])]),
+        ["together", bytesText(totals[tile])]]);
+    }, { trigger: "axis", axisPointer: { type: "shadow" } }),
+    xAxis: axis({ type: "category", data: order.map(String) }),
+    yAxis: bytesAxis(topOf(Math.max(...totals), ipu)),
+    dataZoom: [{ type: "inside" }, { type: "slider", bottom: 8, height: 20, ...sliderStyle() }],
+    series: names.map((name, index) => ({
+      name, type: "bar", stack: "tile", barCategoryGap: "0%", itemStyle: itemStyle(index),
+      data: order.map((tile) => ipu.tiles[name][tile]),
+      ...(index === 0 && isNearLimit(Math.max(...totals), ipu.limit_bytes)
+        ? { markLine: limitLine(ipu.limit_bytes, "yAxis", "insideEndTop") } : {}),
+    })),
+  }));
+}
+
+function waysOut(report) {
+  const rows = report.memory.ways_out;
+  const note = "What each change would save on the fullest tile, by the same model.";
+  if (!rows.length) return card("Ways to need less", {}, empty(`What other settings would save is ${UNKNOWN}.`));
+  const columns = [
+    { key: "name", title: "Change" },
+    { key: "saves_bytes", title: "Saves", numeric: true, format: bytesText },
+    { key: "then_bytes", title: "Fullest tile then", numeric: true, format: bytesText },
+    { key: "slower", title: "Step then", numeric: true,
+      format: orUnknown((ratio) => `${number(ratio)} × as long`) },
+    { key: "text", title: "How", format: (text) => text || "" },
+  ];
+  return card("Ways to need less", { note },
+    makeTable({ caption: "Ways to need less", columns, rows, sortKey: "saves_bytes", search: false }));
+}

@@ -1,0 +1,83 @@
+// The operations: a table by block, module, family or IPU. A click goes to the timeline.
+"use strict";
+
+const rowsOfReport = new WeakMap();
+
+// The rows of the table of operations; in the file they are columns, which are shorter.
+function operationRows(report) {
+  if (!rowsOfReport.has(report)) rowsOfReport.set(report, rowsOf(report.operations));
+  return rowsOfReport.get(report);
+}
+
+function rowsOf(table) {
+  const names = Object.keys(table);
+  const length = names.length ? table[names[0]].length : 0;
+  return Array.from({ length }, (_, at) => Object.fromEntries(names.map((name) => [name, table[name][at]])));
+}
+
+function operationsPanel(report, page) {
+  const rows = operationRows(report);
+  if (!rows.length) return [card("Operations", {}, empty(`The operations are ${UNKNOWN}.`))];
+  const total = rows.reduce((sum, row) => sum + (row.cycles || 0), 0);
+  for (const row of rows) {
+    row.share = isKnown(row.cycles) && total ? row.cycles / total : null;
+    row.ipu_name = isKnown(row.ipu) ? `IPU ${row.ipu}` : null;
+  }
+  const numUnknown = rows.filter((row) => !isKnown(row.cycles)).length;
+  const columns = [
+    { key: "name", title: "Operation", link: (row) => page.showOperation(row), linkTitle: "Show in the timeline" },
+    { key: "operator", title: "Operator" },
+    { key: "segment", title: "Segment" },
+    { key: "module", title: "Module" },
+    { key: "cycles", title: "Cycles", numeric: true, format: countText, total: true },
+    { key: "share", title: "Share", numeric: true, format: shareText, total: true, share: true },
+    { key: "bytes", title: "Bytes", numeric: true, format: bytesText, total: true,
+      help: "Of what the operation reads and writes." },
+    { key: "utilisation", title: "FLOP use", numeric: true, format: shareText,
+      help: "Share of the chip's peak rate that the operation reaches." },
+    { key: "source", title: "Your line" },
+  ];
+  const groups = [["Block", "block"], ["Module", "module"], ["Family", "family"], ["IPU", "ipu_name"],
+    ["All", null]].map(([name, key]) => ({ name, key }));
+  const note = numUnknown
+    ? `The cost of ${countText(numUnknown)} of ${countText(rows.length)} operations is ${UNKNOWN}; shares are of what is known.`
+    : "Cycles are what an operation takes each time its segment runs. A name leads to the timeline.";
+  const height = 60 + 30 * Math.max(...["family", "block"].map((key) => Math.min(MOST_BARS + 1, sumsBy(rows, key).length)));
+  return [
+    card("Where the cycles go", { width: "half", note: "By family of operations." }, shareChart(rows, "family", height)),
+    card("By block", { width: "half", note: "By block of the model." }, shareChart(rows, "block", height)),
+    card("Operations", { note },
+      makeTable({ caption: "Operations", columns, rows, groups, sortKey: "cycles" })),
+  ];
+}
+
+function sumsBy(rows, key) {
+  const sums = new Map();
+  for (const row of rows) {
+    if (!isKnown(row.cycles)) continue;
+    const name = plainText(row[key]);
+    sums.set(name, (sums.get(name) || 0) + row.cycles);
+  }
+  return [...sums].sort((a, b) => b[1] - a[1]);
+}
+
+const MOST_BARS = 8;
+
+function shareChart(rows, key, height) {
+  const sums = sumsBy(rows, key);
+  if (!sums.length) return empty(`The cycles are ${UNKNOWN}.`);
+  const total = sums.reduce((sum, [, cycles]) => sum + cycles, 0);
+  const rest = sums.slice(MOST_BARS).reduce((sum, [, cycles]) => sum + cycles, 0);
+  const shown = sums.slice(0, MOST_BARS);
+  if (rest) shown.push([`${sums.length - MOST_BARS} others`, rest]);
+  return chartElement(`Bars: cycles by ${key}`, height, () => ({
+    grid: { left: 150, right: 70, top: 8, bottom: 28 },
+    tooltip: tooltip((item) => tip(shown[item.dataIndex][0], [["cycles", countText(item.value)],
+      ["share", shareText(item.value / total)]])),
+    xAxis: axis({ type: "value", axisLabel: { formatter: cyclesText }, splitNumber: 3 }),
+    yAxis: axis({ type: "category", inverse: true, data: shown.map(([name]) => name),
+      axisLabel: { width: 138, overflow: "truncate" } }),
+    series: [{ type: "bar", barMaxWidth: 18, label: { show: true, position: "right", color: colour("text"), formatter: (item) => shareText(item.value / total) },
+      data: shown.map(([, cycles], at) => ({ value: cycles, itemStyle: itemStyle(at < MOST_BARS ? 0 : 5, { borderRadius: [0, 4, 4, 0] }) })) }],
+  }));
+}

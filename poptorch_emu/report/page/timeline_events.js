@@ -1,0 +1,133 @@
+// The events of a timeline, and which of them a picture of so many pixels needs.
+//
+// A timeline of 100,000 events can't be one shape an event: what is thinner than a pixel or two is
+// put together, by lane, into a shape of the kind that was longest there.
+"use strict";
+
+const KINDS = ["forward", "recompute", "backward", "update", "exchange", "host", "collective",
+  "tracepoint", "other"];
+const MOST_SHAPES = 9000;
+
+function kindIndex(name) {
+  const index = KINDS.indexOf(name);
+  return index < 0 ? KINDS.length - 1 : index;
+}
+
+// Returns the timeline with its events ordered by start in each lane.
+function indexEvents(timeline) {
+  const columns = timeline.columns;
+  const lanes = timeline.lanes.map(() => []);
+  columns.lane.forEach((lane, event) => lanes[lane].push(event));
+  const starts = Float64Array.from(columns.start);
+  const ends = starts.map((start, event) => start + columns.duration[event]);
+  const kinds = Uint8Array.from(columns.kind, (kind) => kindIndex(timeline.kinds[kind]));
+  let end = 0;
+  const ordered = lanes.map((events) => {
+    const order = Int32Array.from(events).sort((a, b) => starts[a] - starts[b]);
+    // The latest end so far, which never falls: events of one lane may overlap.
+    const latest = new Float64Array(order.length);
+    let reached = -Infinity;
+    order.forEach((event, position) => {
+      reached = Math.max(reached, ends[event]);
+      latest[position] = reached;
+    });
+    end = Math.max(end, reached);
+    return { order, latest };
+  });
+  for (const span of timeline.spans) end = Math.max(end, span.end);
+  return { timeline, lanes: ordered, starts, ends, kinds, end, operations: new Map() };
+}
+
+// Position of the first value of a sorted array above `limit`.
+function firstAbove(values, limit) {
+  let low = 0;
+  let high = values.length;
+  while (low < high) {
+    const middle = (low + high) >> 1;
+    if (values[middle] > limit) high = middle;
+    else low = middle + 1;
+  }
+  return low;
+}
+
+// Returns [lane, start, end, kind, event, count, part] of each shape between two times; `event` is
+// -1 for several put together, `part` the number of an operation within its event or -1.
+function visibleShapes(index, from, to, pixels, hidden) {
+  const perLane = Math.max(50, Math.min(pixels / 2, MOST_SHAPES / index.lanes.length));
+  const bin = (to - from) / perLane;
+  const shapes = [];
+  index.lanes.forEach((lane, number) => {
+    laneShapes(index, lane, number, { from, to, bin, hidden, pixel: (to - from) / pixels }, shapes);
+  });
+  return shapes;
+}
+
+function laneShapes(index, lane, number, view, shapes) {
+  const { starts, ends, kinds } = index;
+  const spent = new Float64Array(KINDS.length);
+  let current = null;
+  const flush = () => {
+    if (!current) return;
+    const kind = spent.indexOf(Math.max(...spent));
+    const event = current.count === 1 ? current.event : -1;
+    const end = Math.max(current.end, current.start + view.pixel);
+    shapes.push([number, current.start, end, kind, event, current.count, -1]);
+    spent.fill(0);
+    current = null;
+  };
+  const order = lane.order;
+  for (let i = firstAbove(lane.latest, view.from); i < order.length; i += 1) {
+    const event = order[i];
+    const start = starts[event];
+    if (start >= view.to) break;
+    if (view.hidden.has(kinds[event]) || ends[event] < view.from) continue;
+    const length = ends[event] - start;
+    if (length >= view.bin) {
+      flush();
+      shapes.push([number, start, ends[event], kinds[event], event, 1, -1]);
+      if (length > PARTS_PIXELS * view.pixel) operationShapes(index, number, event, view, shapes);
+      continue;
+    }
+    const slot = Math.floor((start - view.from) / view.bin);
+    if (current && current.slot !== slot) flush();
+    if (!current) current = { slot, start, end: ends[event], event, count: 0 };
+    current.end = Math.max(current.end, ends[event]);
+    current.count += 1;
+    spent[kinds[event]] += Math.max(length, 1e-12);
+  }
+  flush();
+}
+
+// The operations of a segment, drawn within an event that is wide enough, in their order.
+function operationShapes(index, lane, event, view, shapes) {
+  const label = index.timeline.columns.label[event];
+  const operations = index.operations.get(index.timeline.labels[label].name);
+  if (!operations) return;
+  const start = index.starts[event];
+  const scale = (index.ends[event] - start) / operations.total;
+  let previous = -Infinity;
+  operations.rows.forEach((row, part) => {
+    const begin = start + operations.begins[part] * scale;
+    const end = begin + row.cycles * scale;
+    if (end < view.from || begin > view.to || end - previous < view.pixel) return;
+    previous = end;
+    const kind = row.is_recomputed ? 1 : index.kinds[event];
+    if (!view.hidden.has(kind)) shapes.push([lane, begin, end, kind, event, 1, part]);
+  });
+}
+
+// Lets a timeline in cycles show the operations of its segments.
+function addOperations(index, rows) {
+  const segments = new Map();
+  for (const row of rows) {
+    if (!isKnown(row.cycles) || !row.segment) continue;
+    if (!segments.has(row.segment)) segments.set(row.segment, { rows: [], begins: [], total: 0 });
+    const segment = segments.get(row.segment);
+    segment.rows.push(row);
+    segment.begins.push(segment.total);
+    segment.total += row.cycles;
+  }
+  for (const [name, segment] of segments) {
+    if (segment.total > 0) index.operations.set(name, segment);
+  }
+}

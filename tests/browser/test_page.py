@@ -1,0 +1,338 @@
+"""The page in a real browser: what it draws, and what mouse and keys do."""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.synthetic_reports import report
+
+from poptorch_emu.report.page.page_file import to_html
+
+PANELS = ("summary", "timeline", "memory", "operations", "graph", "options", "log")
+# Those of the panels that draw charts, and how many each has.
+NUM_CHARTS = {"summary": 2, "timeline": 1, "memory": 3, "operations": 2, "graph": 1, "compare": 4}
+
+# Numbers of different colours on each canvas of the panel.
+COLOURS = """() => [...document.querySelectorAll('main .chart canvas')].map((canvas) => {
+  const data = canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height).data;
+  return new Set(new Uint32Array(data.buffer)).size;
+})"""
+NEXT_FRAME = "() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))"
+
+
+def show(page: Any, panel: str) -> None:
+    page.click(f"#tab-{panel}")
+    page.evaluate(NEXT_FRAME)
+    page.evaluate(NEXT_FRAME)
+
+
+def first_cells(page: Any, table: int = 0) -> list[str]:
+    rows = page.locator("main table").nth(table).locator("tbody tr")
+    return [row.locator("td").first.inner_text() for row in rows.all()]
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_each_panel_when_shown_then_its_charts_are_not_blank(open_page: Any, scheme: str) -> None:
+    page = open_page(report(), report("other", factor=1.3), color_scheme=scheme)
+    for panel in (*PANELS, "compare"):
+        show(page, panel)
+        drawn = page.evaluate(COLOURS)
+        assert len(drawn) == NUM_CHARTS.get(panel, 0), panel
+        # A blank canvas has one colour; text alone some twenty shades of one.
+        assert all(colours > 30 for colours in drawn), (panel, drawn)
+        assert page.locator("main .card").count() > 0
+
+
+def test_theme_when_the_button_is_pressed_then_ground_and_charts_change(open_page: Any) -> None:
+    page = open_page(report(), color_scheme="light")
+    ground = "() => getComputedStyle(document.body).backgroundColor"
+    picture = "() => document.querySelector('main canvas').toDataURL()"
+    before = page.evaluate(ground), page.evaluate(picture)
+    page.click("#theme")
+    page.evaluate(NEXT_FRAME)
+    after = page.evaluate(ground), page.evaluate(picture)
+    assert before[0] == "rgb(245, 246, 249)" and after[0] == "rgb(14, 17, 24)"
+    assert before[1] != after[1]
+
+
+def test_patterns_when_switched_off_then_the_charts_have_fewer_colours(open_page: Any) -> None:
+    page = open_page(report())
+    show(page, "timeline")
+    (with_patterns,) = page.evaluate(COLOURS)
+    page.click("#patterns")
+    page.evaluate(NEXT_FRAME)
+    (without,) = page.evaluate(COLOURS)
+    assert without < with_patterns
+
+
+def test_kinds_in_black_and_white_then_each_has_a_pattern_of_its_own(open_page: Any) -> None:
+    page = open_page(report())
+    patterns = page.evaluate("() => PATTERNS.map((pattern) => JSON.stringify(pattern))")
+    assert len(set(patterns)) == len(patterns) == 9
+
+
+def test_tabs_when_keys_are_pressed_then_the_panel_changes(open_page: Any) -> None:
+    page = open_page(report())
+    page.focus("#tab-summary")
+    for panel in (*PANELS[1:], "summary"):
+        page.keyboard.press("ArrowRight")
+        focused = page.evaluate("() => document.activeElement.id")
+        assert focused == f"tab-{panel}"
+        assert page.get_attribute(f"#tab-{panel}", "aria-selected") == "true"
+
+
+def test_timeline_when_zoomed_by_keys_and_wheel_then_the_range_follows(open_page: Any) -> None:
+    page = open_page(report())
+    show(page, "timeline")
+    view = "() => page.timeline.range"
+    whole = page.evaluate(view)
+    page.focus(".plot")
+    page.keyboard.press("+")
+    page.keyboard.press("ArrowRight")
+    page.evaluate(NEXT_FRAME)
+    zoomed = page.evaluate(view)
+    half = (whole[1] - whole[0]) / 2
+    # In the middle half, then a fifth of it to the right.
+    assert zoomed == pytest.approx([half / 2 + 0.2 * half, 1.5 * half + 0.2 * half])
+    shown = page.evaluate("() => page.timeline.chart.getOption().dataZoom[0]")
+    assert [shown["startValue"], shown["endValue"]] == pytest.approx(zoomed)
+    page.hover(".plot canvas")
+    page.mouse.wheel(0, -400)
+    page.wait_for_function("(end) => page.timeline.range[1] !== end", arg=zoomed[1])
+    wheeled = page.evaluate(view)
+    assert wheeled[1] - wheeled[0] < zoomed[1] - zoomed[0]
+    page.keyboard.press("0")
+    page.evaluate(NEXT_FRAME)
+    assert page.evaluate(view) == whole
+
+
+def test_timeline_when_stepped_by_keys_then_it_tells_all_about_an_event(open_page: Any) -> None:
+    page = open_page(report())
+    show(page, "timeline")
+    page.focus(".plot")
+    page.keyboard.press("n")
+    page.keyboard.press("n")
+    text = page.inner_text(".detail-line")
+    # The second event of IPU 0: the forward of micro-batch 0, after 3,000 cycles of exchange.
+    assert "forward 0 · 0" in text
+    for part in (
+        "IPU 0",
+        "micro-batch 0",
+        "starts at 3,000 cycles",
+        "train.py:20",
+        "bytes not known",
+    ):
+        assert part in text
+
+
+def test_timeline_when_hovered_then_a_tip_names_the_event(open_page: Any) -> None:
+    page = open_page(report())
+    show(page, "timeline")
+    at = page.evaluate("""() => {
+      const pixel = page.timeline.chart.convertToPixel({ gridIndex: 0 }, [1500000, 2]);
+      const box = document.querySelector('.plot canvas').getBoundingClientRect();
+      return [box.x + pixel[0], box.y + pixel[1]];
+    }""")
+    page.mouse.move(*at)
+    page.wait_for_selector(".tip")
+    tip = page.inner_text(".tip")
+    assert "IPU 2" in tip and "micro-batch" in tip and "cycles" in tip
+
+
+def test_timeline_when_a_kind_is_switched_off_then_none_of_it_is_drawn(open_page: Any) -> None:
+    page = open_page(report())
+    show(page, "timeline")
+    kinds = """() => [...new Set(page.timeline.chart.getOption().series[0].data
+        .filter((shape) => shape[6] < 0).map((shape) => KINDS[shape[3]]))].sort()"""
+    before = page.evaluate(kinds)
+    page.click(".legend button:has-text('backward')")
+    page.evaluate(NEXT_FRAME)
+    assert "backward" in before
+    assert page.evaluate(kinds) == [kind for kind in before if kind != "backward"]
+
+
+def test_shapes_when_many_are_put_together_then_no_event_is_lost(open_page: Any) -> None:
+    page = open_page(report(num_events=20_000))
+    show(page, "timeline")
+    counts = page.evaluate("""() => {
+      const index = page.timeline.index;
+      const shapes = visibleShapes(index, 0, index.end, 1000, new Set());
+      const sum = shapes.filter((shape) => shape[6] < 0).reduce((sum, shape) => sum + shape[5], 0);
+      return [sum, index.starts.length, shapes.length];
+    }""")
+    assert counts[0] == counts[1] >= 20_000
+    assert counts[2] < 9_500
+
+
+def test_table_when_sorted_then_rows_are_in_order_with_unknowns_last(open_page: Any) -> None:
+    page = open_page(report(num_operations=110))
+    show(page, "operations")
+    page.click("button:has-text('All')")
+    cells = "td:nth-child(5)"
+    for press in (False, True):
+        if press:
+            page.click("[data-sort=cycles]")
+        texts = page.locator(f"main tbody tr {cells}").all_inner_texts()
+        known = [int(text.replace(",", "")) for text in texts if text != "not known"]
+        assert texts[len(known) :] == ["not known"] * 10
+        assert known == sorted(known, reverse=not press) and len(known) == 100
+    assert page.get_attribute("th:has([data-sort=cycles])", "aria-sort") == "ascending"
+
+
+def test_table_when_searched_then_only_what_matches_stays(open_page: Any) -> None:
+    page = open_page(report())
+    show(page, "operations")
+    page.click("button:has-text('All')")
+    page.fill("input[type=search]", "GELU_1")
+    names = first_cells(page)
+    assert names and all(name.startswith("gelu_1") for name in names)
+    page.fill("input[type=search]", "no such thing")
+    assert first_cells(page) == ["Nothing matches."]
+
+
+def test_table_when_unfolded_by_key_then_the_members_of_the_group_appear(open_page: Any) -> None:
+    page = open_page(report())
+    show(page, "operations")
+    folded = first_cells(page)
+    assert len(folded) == 12 and all("layer" in name for name in folded)
+    page.focus("tbody button[data-group=layer3]")
+    page.keyboard.press("Enter")
+    assert len(first_cells(page)) == 12 + 20
+    focused = page.evaluate("() => document.activeElement.dataset.group")
+    assert focused == "layer3"
+    page.keyboard.press("Enter")
+    assert first_cells(page) == folded
+
+
+def test_group_when_folded_then_it_shows_the_sum_of_what_is_known(open_page: Any) -> None:
+    data = report(num_operations=24)
+    page = open_page(data)
+    show(page, "operations")
+    columns = data["operations"]
+    rows = zip(columns["block"], columns["cycles"], strict=True)
+    expected = sum(cycles or 0 for block, cycles in rows if block == "layer5")
+    text = page.locator("tr.group:has([data-group=layer5]) td").nth(4).inner_text()
+    # One of the two operations of this block has no known cost.
+    assert text == f"≥ {expected:,}"
+
+
+def test_operation_when_clicked_then_the_timeline_shows_its_segment(open_page: Any) -> None:
+    page = open_page(report())
+    show(page, "operations")
+    page.click("button:has-text('All')")
+    page.fill("input[type=search]", "mm_237")
+    page.click("button.link:has-text('mm_237')")
+    page.evaluate(NEXT_FRAME)
+    assert page.get_attribute("#tab-timeline", "aria-selected") == "true"
+    assert "mm_237 runs in forward 3." in page.inner_text(".detail-line")
+    first, last = page.evaluate("() => page.timeline.range")
+    assert last - first < 100_000
+
+
+def test_memory_when_another_ipu_is_chosen_and_tiles_are_sorted_then_charts_follow(
+    open_page: Any,
+) -> None:
+    page = open_page(report())
+    show(page, "memory")
+    page.click("button:has-text('IPU 1')")
+    page.click("button:has-text('Sorted')")
+    page.evaluate(NEXT_FRAME)
+    sums = page.evaluate("""() => {
+      const host = document.querySelector('[aria-label^="Bars: memory of each tile of IPU 1"]');
+      const series = echarts.getInstanceByDom(host).getOption().series;
+      return series[0].data.map((_, at) => series.reduce((sum, one) => sum + one.data[at], 0));
+    }""")
+    assert len(sums) == 1472 and sums == sorted(sums, reverse=True)
+
+
+def test_comparison_when_two_reports_are_given_then_differences_are_told(open_page: Any) -> None:
+    page = open_page(report("first"), report("second", factor=1.25))
+    show(page, "compare")
+    rows = page.locator("main table").first.locator("tbody tr").all_inner_texts()
+    cells = {row.split("\t")[0]: row.split("\t")[1:] for row in rows}
+    step = [cell.strip() for cell in cells["Predicted step"]]
+    assert step == ["39.8 ms", "49.8 ms", "+9.95 ms", "1.250 ×"]
+    assert [cell.strip() for cell in cells["Measured step"]] == ["not known"] * 4
+    options = page.locator("main table").last.inner_text()
+    assert "gradientAccumulation" in options and "deviceIterations" not in options
+    page.click("#report-switch button:has-text('second')")
+    assert page.inner_text("#model-name") == "second"
+
+
+def test_unknown_when_a_report_holds_little_then_every_panel_says_so(open_page: Any) -> None:
+    bare = report()
+    bare.update(
+        timelines=[], operations={}, options=[], log=[], ipus=[], fits=None, bottleneck=None
+    )
+    bare["memory"] = {"ipus": [], "ways_out": [], "steps_note": ""}
+    bare["graph"] = {"stages": [], "edges": []}
+    bare["speed"] = dict.fromkeys(bare["speed"])
+    bare["machine"] = dict.fromkeys(bare["machine"])
+    page = open_page(bare)
+    for panel in PANELS[:-1]:
+        show(page, panel)
+        text = page.inner_text("main")
+        assert "not known" in text, panel
+        assert "0 B" not in text and "0 rows" not in text and "NaN" not in text
+
+
+HOSTILE = "<img src=x onerror=alert(1)></script><script>alert(2)</script><!--{{data}}"
+
+
+def poisoned(value: Any) -> Any:
+    """Returns a report with every text of the user replaced."""
+    if isinstance(value, dict):
+        kept = ("kind", "key", "unit", "direction", "level", "live")
+        return {key: item if key in kept else poisoned(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [poisoned(item) for item in value]
+    return HOSTILE if isinstance(value, str) else value
+
+
+def test_names_when_hostile_then_they_are_text(open_page: Any) -> None:
+    data = poisoned(copy.deepcopy(report()))
+    for edge in data["graph"]["edges"]:
+        edge.update({"from": HOSTILE, "to": HOSTILE})
+    data["graph"]["stages"] = data["graph"]["stages"][:1]
+    data["graph"]["edges"] = data["graph"]["edges"][:1]
+    data["insights"] = [{"kind": "note", "text": HOSTILE}]
+    other = copy.deepcopy(data)
+    other["options"] = [[HOSTILE + "2", HOSTILE, HOSTILE]]
+    page = open_page(data, other)
+    assert page.inner_text("#model-name") == HOSTILE
+    for panel in (*PANELS, "compare"):
+        show(page, panel)
+        box = page.locator("main .chart canvas")
+        if box.count():
+            box.first.hover()
+            page.wait_for_timeout(50)
+        assert page.locator("img").count() == 0
+        assert page.locator("script").count() == 3
+
+
+def test_page_when_100000_events_then_it_is_small_and_soon_interactive(
+    open_page: Any, tmp_path: Path
+) -> None:
+    data = report(num_events=100_000)
+    assert len(to_html([data]).encode()) < 30e6
+    page = open_page(data)
+    ready = float(page.get_attribute("html", "data-ready"))
+    spent = page.evaluate("""async () => {
+      const next = requestAnimationFrame;
+      const frame = () => new Promise((done) => next(() => next(done)));
+      const begin = performance.now();
+      document.getElementById('tab-timeline').click();
+      await frame();
+      const shown = performance.now();
+      for (let press = 0; press < 5; press += 1) {
+        page.timeline.zoom(0.5);
+        await frame();
+      }
+      return [shown - begin, (performance.now() - shown) / 5];
+    }""")
+    assert ready + sum(spent) < 3_000
+    # A zoom that takes longer is felt.
+    assert spent[1] < 500

@@ -1,0 +1,404 @@
+"""What Keras programs may not ask of virtual IPUs, and what they are told."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+keras = pytest.importorskip("keras")
+
+from support import keras_models as models  # noqa: E402
+
+import poptorch_emu as poptorch  # noqa: E402
+from poptorch_emu.keras import ipu, keras_version  # noqa: E402
+
+pytestmark = pytest.mark.feature("Keras: what has no counterpart", fidelity="refused")
+layers, optimizers = keras.layers, keras.optimizers
+
+
+@pytest.fixture(autouse=True)
+def _one_ipu():
+    models.use_ipus(1)
+
+
+def on_ipus(make=models.mlp):
+    with models.SCOPE():
+        return make()
+
+
+def fit(model, rows: int = models.ROWS, batch_size: int = 4, **settings):
+    models.compiled(model, **settings)
+    x, labels = models.data(rows=rows)
+    return model.fit(x, labels, batch_size=batch_size, shuffle=False, verbose=0)
+
+
+def refuses(message: str, kind: type[Exception] = ValueError):
+    return pytest.raises(kind, match=message)
+
+
+def run_python(code: str, **environment: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, **environment},
+    )
+    assert done.returncode != 0
+    return done.stderr
+
+
+def test_keras_when_missing_then_says_what_to_install() -> None:
+    errors = run_python("import sys; sys.modules['keras'] = None; import poptorch_emu.keras")
+    assert "pip install 'poptorch_emu[keras]'" in errors and "KERAS_BACKEND=torch" in errors
+
+
+@pytest.mark.parametrize("backend", ["jax", "tensorflow"])
+def test_keras_when_on_a_backend_that_is_missing_then_says_what_to_set(backend: str) -> None:
+    errors = run_python("import poptorch_emu.keras", KERAS_BACKEND=backend)
+    assert "KERAS_BACKEND=torch before the first import of keras" in errors
+
+
+def test_keras_when_too_old_or_on_another_backend_then_is_refused() -> None:
+    keras_version.check("3.15.0", "torch")
+    keras_version.check("4.0", "torch")
+    with refuses("needs Keras 3.15 or newer, but found 3.14.2", ImportError):
+        keras_version.check("3.14.2", "torch")
+    with refuses("runs on 'jax'. Set the environment variable KERAS_BACKEND=torch", ImportError):
+        keras_version.check("3.15.0", "jax")
+
+
+def test_steps_when_an_update_does_not_divide_them_then_are_refused() -> None:
+    models.use_ipus(2)
+    model = on_ipus()
+    model.set_gradient_accumulation_options(gradient_accumulation_steps_per_replica=2)
+    with refuses("An execution has 6 steps, but one update .* takes 4 batches: .*=2 on 2 replicas"):
+        fit(model, steps_per_execution=6)
+    with (
+        refuses("An execution has 2 steps, but one update"),
+        pytest.warns(UserWarning, match="ran out of data"),
+    ):
+        fit(model, rows=8, steps_per_execution=4)
+
+
+def test_last_batch_when_smaller_then_fit_is_refused() -> None:
+    with refuses("A batch of 2 samples in fit, after batches of 4"):
+        fit(on_ipus(), rows=10)
+
+
+def test_last_execution_when_shorter_then_fit_is_refused() -> None:
+    with (
+        refuses("last execution of the epoch has 2 batches, but the program was compiled for 4"),
+        pytest.warns(UserWarning, match="ran out of data"),
+    ):
+        fit(on_ipus(), rows=24, steps_per_execution=4)
+
+
+@pytest.mark.parametrize("stages", [[0, 1], [0, 1, 1, 1]])
+def test_stages_when_not_one_for_each_layer_then_are_refused(stages) -> None:
+    with refuses(f"got {len(stages)} stages, but model 'sequential.*' has 3 layers: dense"):
+        on_ipus().set_pipeline_stage_assignment(stages)
+
+
+def test_stages_when_decreasing_then_are_refused() -> None:
+    with refuses("'dense.*' has stage 0, but the layer before has stage 1: stages must not"):
+        on_ipus().set_pipeline_stage_assignment([0, 1, 0])
+
+
+@pytest.mark.parametrize("stage", [-1, 1.0, True, "0"])
+def test_stage_when_no_number_then_is_refused(stage) -> None:
+    with refuses("must be an integer from 0 on"):
+        on_ipus().set_pipeline_stage_assignment([0, 0, stage])
+    with refuses("must be an integer from 0 on"):
+        ipu.keras.PipelineStage(stage)
+
+
+def functional(stages, num_ipus: int = 4):
+    """Returns a model of three calls, each in its stage; `None` for none."""
+    models.use_ipus(num_ipus)
+
+    def make():
+        inputs = hidden = keras.Input((12,))
+        for stage in stages:
+            layer = layers.Dense(12)
+            if stage is None:
+                hidden = layer(hidden)
+                continue
+            with ipu.keras.PipelineStage(stage):
+                hidden = layer(hidden)
+        return keras.Model(inputs, hidden)
+
+    return on_ipus(make)
+
+
+@pytest.mark.parametrize(
+    ("stages", "message"),
+    [
+        ([0, None, 1], "some layer calls have a pipeline stage, but these have none: dense"),
+        ([0, 1, 0], "in pipeline stage 0, but takes a result of 'dense.*' in stage 1"),
+        ([0, 0, 2], "No layer of model .* is in pipeline stage 1, but one is in stage 2"),
+    ],
+)
+def test_stages_of_a_functional_model_when_they_do_not_fit_then_are_refused(
+    stages, message: str
+) -> None:
+    model = functional(stages)
+    with refuses(message):
+        fit(model)
+
+
+def test_stages_when_nested_or_inside_a_call_then_are_refused() -> None:
+    with ipu.keras.PipelineStage(0), refuses("PipelineStage.1. is entered inside PipelineStage.0"):
+        with ipu.keras.PipelineStage(1):
+            pass
+
+    class InCall(keras.Model):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = layers.Dense(3)
+
+        def call(self, x):
+            with ipu.keras.PipelineStage(0):
+                return self.layer(x)
+
+    with refuses("is entered in the call.. of a model or layer"):
+        fit(on_ipus(InCall))
+
+
+@pytest.mark.parametrize(
+    ("mapping", "message"),
+    [
+        ([0], "device_mapping has 1 entries, .0., but the model has 2 stages"),
+        ([0, 2], "the IPUs of a model are numbered from 0 without gaps"),
+    ],
+)
+def test_device_mapping_when_it_does_not_fit_then_is_refused(mapping, message: str) -> None:
+    models.use_ipus(2)
+    model = on_ipus()
+    model.set_pipeline_stage_assignment([0, 0, 1])
+    model.set_pipelining_options(device_mapping=mapping, gradient_accumulation_steps_per_replica=4)
+    with refuses(message):
+        fit(model, steps_per_execution=4)
+
+
+def test_device_mapping_without_stages_or_with_words_then_is_refused() -> None:
+    model = on_ipus()
+    with refuses("device_mapping has the entry 'IPU0'"):
+        model.set_pipelining_options(device_mapping=["IPU0"])
+    model.set_pipelining_options(device_mapping=[0])
+    with refuses("but model 'sequential.*' has no stages"):
+        fit(model)
+
+
+def test_pipeline_when_it_cannot_be_filled_or_has_no_graph_then_is_refused() -> None:
+    models.use_ipus(2)
+    model = on_ipus()
+    model.set_pipeline_stage_assignment([0, 0, 1])
+    model.set_pipelining_options(gradient_accumulation_steps_per_replica=2)
+    with refuses("is 2, but to train a pipeline of 2 stages it must be at least 3"):
+        fit(model, steps_per_execution=2)
+    with refuses("has no graph of layers to divide into stages"):
+        on_ipus(models.of_its_own_class).set_pipeline_stage_assignment([])
+
+
+@pytest.mark.parametrize(
+    ("options", "kind", "message"),
+    [
+        ({"gradient_accumulation_steps_per_replica": 0}, ValueError, "a positive integer, not 0"),
+        ({"pipeline_schedule": "Grouped"}, TypeError, "one of PipelineSchedule.Grouped, "),
+        ({"recomputation_mode": 1}, TypeError, "one of RecomputationMode.Auto, "),
+        ({"gradient_accumulation_reduction_method": "sum"}, TypeError, "Method.SUM, .*not 'sum'"),
+        ({"offload_weights": 1}, TypeError, "offload_weights must be True, False or None, not 1"),
+    ],
+)
+def test_pipelining_option_when_wrong_then_is_refused(options, kind, message: str) -> None:
+    with refuses(message, kind):
+        on_ipus().set_pipelining_options(**options)
+
+
+def test_assignment_when_of_another_kind_or_model_then_is_refused() -> None:
+    model, other = functional([0, 0, 0]), functional([0, 0, 0])
+    with refuses("takes the entries of get_pipeline_stage_assignment.., not 0", TypeError):
+        model.set_pipeline_stage_assignment([0, 0, 0])
+    with refuses("Call 0 of layer 'dense.*' is not part of model"):
+        model.set_pipeline_stage_assignment(other.get_pipeline_stage_assignment())
+
+
+@pytest.mark.parametrize("step", ["train_step", "test_step", "predict_step"])
+def test_step_when_overridden_then_is_refused(step: str) -> None:
+    kind = type("Own", (models.OfItsOwnClass,), {step: lambda self, data: None})
+    model = models.compiled(on_ipus(kind))
+    x, labels = models.data()
+    with refuses(f"Own overrides {step}, which runs on the host"):
+        model.fit(x, labels, batch_size=4, verbose=0)
+        model.evaluate(x, labels, batch_size=4, verbose=0)
+        model.predict(x, batch_size=4, verbose=0)
+
+
+def test_model_when_run_eagerly_then_is_refused() -> None:
+    with refuses("was compiled with run_eagerly=True, but IPUs run compiled programs"):
+        fit(on_ipus(), run_eagerly=True)
+
+
+class OwnSgd(optimizers.SGD):
+    """A subclass, whose code would not run."""
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "message"),
+    [
+        (lambda: optimizers.Adagrad(0.1), "Adagrad has no counterpart on the device"),
+        (lambda: OwnSgd(0.1), "Optimizer OwnSgd has no counterpart"),
+        (
+            lambda: optimizers.LossScaleOptimizer(optimizers.SGD(0.1)),
+            "LossScaleOptimizer has no counterpart",
+        ),
+        (lambda: optimizers.SGD(0.1, clipnorm=1.0), "clipnorm=1.0 of SGD .*global_clipnorm"),
+        (lambda: optimizers.SGD(0.1, clipvalue=1.0), "clipvalue=1.0 of SGD"),
+        (lambda: optimizers.SGD(0.1, use_ema=True), "use_ema=True of SGD"),
+        (
+            lambda: optimizers.SGD(0.1, gradient_accumulation_steps=2),
+            "Call model.set_gradient_accumulation_options instead",
+        ),
+        (lambda: optimizers.Adam(0.1, amsgrad=True), "amsgrad=True of Adam"),
+        (
+            lambda: optimizers.SGD(0.1, momentum=0.9, weight_decay=0.1),
+            "weight_decay=0.1 of SGD with momentum",
+        ),
+        (lambda: optimizers.RMSprop(0.1, weight_decay=0.1), "weight_decay=0.1 of RMSprop"),
+        (lambda: optimizers.RMSprop(0.1, global_clipnorm=1.0), "global_clipnorm=1.0 of RMSprop"),
+        (
+            lambda: optimizers.SGD(0.0, momentum=0.9, nesterov=True),
+            "The learning rate is 0, which SGD with nesterov=True",
+        ),
+    ],
+)
+def test_optimizer_when_it_has_no_counterpart_then_is_refused(optimizer, message: str) -> None:
+    with refuses(message):
+        fit(on_ipus(), optimizer=optimizer())
+
+
+def test_constraint_then_is_refused() -> None:
+    def make():
+        return keras.Sequential([keras.Input((12,)), layers.Dense(3, kernel_constraint="non_neg")])
+
+    with refuses("Weight 'sequential.*/kernel' has a constraint, which the device does not apply"):
+        fit(on_ipus(make))
+
+
+class Counting(layers.Layer):
+    """Counts its calls in a variable of a type, trained or not."""
+
+    def __init__(self, dtype: str, *, is_trained: bool = False) -> None:
+        super().__init__()
+        self.kind, self.is_trained = dtype, is_trained
+
+    def build(self, shape) -> None:
+        self.count = self.add_weight(
+            shape=(), dtype=self.kind, initializer="zeros", trainable=self.is_trained, name="count"
+        )
+
+    def call(self, x):
+        self.count.assign(self.count + 1)
+        return x + keras.ops.cast(self.count, x.dtype)
+
+
+@pytest.mark.parametrize(
+    ("layer", "message"),
+    [
+        (lambda: Counting("int32"), "count', which is of type int32, which is not brought back"),
+        (lambda: Counting("float32", is_trained=True), "count', which is trained by the optimizer"),
+    ],
+)
+def test_state_when_the_device_cannot_bring_it_back_then_is_refused(layer, message: str) -> None:
+    def make():
+        return keras.Sequential([keras.Input((12,)), layer(), layers.Dense(3)])
+
+    with refuses(message, poptorch.Error):
+        fit(on_ipus(make))
+
+
+def test_random_numbers_when_the_device_has_none_then_are_refused() -> None:
+    class Gamma(layers.Layer):
+        def call(self, x):
+            return x * keras.random.gamma((12,), 1.0)
+
+    def make():
+        return keras.Sequential([keras.Input((12,)), Gamma(), layers.Dense(3)])
+
+    with refuses("gamma, beta and binomial", poptorch.Error):
+        fit(on_ipus(make))
+
+
+@pytest.mark.parametrize("count", [0, -1, True, 1.5, [1, 1]])
+def test_number_of_ipus_when_wrong_then_is_refused(count) -> None:
+    with refuses("auto_select_ipus must be a positive number of IPUs"):
+        ipu.config.IPUConfig().auto_select_ipus = count
+
+
+def test_number_of_ipus_when_replicas_do_not_fit_then_is_refused() -> None:
+    models.use_ipus(3)
+    model = on_ipus()
+    model.set_pipeline_stage_assignment([0, 0, 1])
+    with refuses("auto_select_ipus is 3, but one replica of the model takes 2 IPUs"):
+        fit(model, steps_per_execution=4)
+
+
+def test_configuration_when_unknown_then_is_refused() -> None:
+    config = ipu.config.IPUConfig()
+    with refuses("IPUConfig has no attribute 'select_ipus'.*It has auto_select_", AttributeError):
+        config.select_ipus = [1]
+    with refuses("IPUConfig.io_tiles has no attribute 'num'", AttributeError):
+        config.io_tiles.num = 32
+    with refuses("IPUConfig.matmuls is a group", AttributeError):
+        config.matmuls = {}
+    config.matmuls.poplar_options = {"partialsType": "half"}
+    with refuses("only 'availableMemoryProportion' has an effect"):
+        config.configure_ipu_system()
+    config.matmuls.poplar_options = {"availableMemoryProportion": "0.3"}
+    config.convolutions.poplar_options = {"availableMemoryProportion": "0.4"}
+    with refuses("the same for convolutions and matmuls"):
+        config.configure_ipu_system()
+    config.convolutions.poplar_options = {}
+    config.floating_point_behaviour.inv = True
+    with refuses("only together, but they are True, False and False"):
+        config.configure_ipu_system()
+
+
+@pytest.mark.parametrize(
+    ("name", "way_out"),
+    [
+        ("ipu_infeed_queue", "PyDataset"),
+        ("loops", "steps_per_execution"),
+        ("layers", "keras.layers"),
+        ("horovod", "auto_select_ipus"),
+    ],
+)
+def test_what_belongs_to_tensorflow_then_is_refused_with_the_way_out(name, way_out) -> None:
+    with refuses(f"{name} is not offered on Keras 3.*{way_out}", AttributeError):
+        getattr(ipu, name)
+
+
+def test_strategy_when_it_should_run_a_function_then_is_refused() -> None:
+    strategy = ipu.ipu_strategy.IPUStrategy()
+    with refuses("takes functions of TensorFlow", NotImplementedError):
+        strategy.run(lambda: 0)
+
+
+def test_strategy_when_there_are_several_processes_then_is_refused(monkeypatch) -> None:
+    monkeypatch.setenv("OMPI_COMM_WORLD_SIZE", "2")
+    with refuses("one of 2 processes"):
+        ipu.ipu_strategy.IPUStrategy()
+
+
+def test_model_when_built_outside_of_the_scope_then_is_keras_own() -> None:
+    with models.SCOPE():
+        pass
+    model = models.mlp()
+    assert not hasattr(model, "set_pipelining_options")
+    assert fit(model).history["loss"][0] > 0
+    assert np.isfinite(model.get_weights()[0]).all()

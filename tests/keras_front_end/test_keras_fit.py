@@ -1,0 +1,255 @@
+"""Training on virtual IPUs beside eager Keras: `fit` is the same, and so is what it learns."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+keras = pytest.importorskip("keras")
+
+from support import keras_models as models  # noqa: E402
+
+import poptorch_emu as poptorch  # noqa: E402
+
+pytestmark = pytest.mark.feature("Keras: fit, evaluate, predict", fidelity="exact")
+optimizers = keras.optimizers
+
+# Sums in another order; what Adam divides by a small root counts more.
+NEAR = 1e-6
+
+
+@pytest.fixture(autouse=True)
+def _one_ipu():
+    models.use_ipus(1)
+
+
+def fitted(make, shape, optimizer, *, is_on_ipus: bool, steps: int = 1, **settings):
+    """Returns a model after two epochs, and what Keras logged."""
+    with models.scope(is_on_ipus):
+        model = make()
+    models.compiled(model, optimizer(), steps_per_execution=steps, **settings)
+    x, labels = models.data(shape)
+    return model, model.fit(x, labels, batch_size=4, epochs=2, shuffle=False, verbose=0).history
+
+
+def sgd():
+    return optimizers.SGD(0.1)
+
+
+@pytest.mark.parametrize("steps", [1, 4])
+@pytest.mark.parametrize("name", models.MODELS)
+def test_fit_then_weights_and_logs_are_those_of_eager_keras(name: str, steps: int) -> None:
+    make, shape = models.MODELS[name]
+    eager, wanted = fitted(make, shape, sgd, is_on_ipus=False)
+    model, logs = fitted(make, shape, sgd, is_on_ipus=True, steps=steps)
+    assert models.largest_difference(eager, model) < NEAR
+    for key in wanted:
+        np.testing.assert_allclose(logs[key], wanted[key], atol=NEAR)
+
+
+OPTIMIZERS = {
+    "sgd": lambda: optimizers.SGD(0.1),
+    "sgd-decay": lambda: optimizers.SGD(0.1, weight_decay=0.05),
+    "sgd-momentum": lambda: optimizers.SGD(0.05, momentum=0.9),
+    "sgd-nesterov": lambda: optimizers.SGD(0.05, momentum=0.9, nesterov=True),
+    "sgd-clipped": lambda: optimizers.SGD(0.1, global_clipnorm=0.1),
+    "adam": lambda: optimizers.Adam(1e-3),
+    "adam-eps": lambda: optimizers.Adam(1e-3, beta_1=0.8, beta_2=0.9, epsilon=1e-2),
+    "adam-decay": lambda: optimizers.Adam(1e-3, weight_decay=0.1),
+    "adam-scaled": lambda: optimizers.Adam(1e-3, loss_scale_factor=128.0),
+    "adamw": lambda: optimizers.AdamW(1e-3),
+    "rmsprop": lambda: optimizers.RMSprop(1e-3),
+    "rmsprop-momentum": lambda: optimizers.RMSprop(1e-3, momentum=0.9),
+    "rmsprop-centered": lambda: optimizers.RMSprop(1e-3, centered=True, epsilon=1e-3),
+}
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_optimizer_when_converted_then_weights_and_its_variables_are_keras_own(name: str) -> None:
+    optimizer = OPTIMIZERS[name]
+    eager, _ = fitted(models.mlp, (12,), optimizer, is_on_ipus=False)
+    model, _ = fitted(models.mlp, (12,), optimizer, is_on_ipus=True, steps=4)
+    assert models.largest_difference(eager, model) < NEAR
+    pairs = zip(eager.optimizer.variables, model.optimizer.variables, strict=True)
+    for wanted, variable in pairs:
+        np.testing.assert_allclose(variable.numpy(), wanted.numpy(), atol=NEAR, rtol=1e-5)
+    assert int(model.optimizer.iterations.numpy()) == 16
+
+
+def test_adamw_when_biases_are_excluded_then_only_kernels_decay() -> None:
+    def optimizer():
+        adamw = optimizers.AdamW(1e-3, weight_decay=0.5)
+        adamw.exclude_from_weight_decay(var_names=["bias"])
+        return adamw
+
+    eager, _ = fitted(models.mlp, (12,), optimizer, is_on_ipus=False)
+    model, _ = fitted(models.mlp, (12,), optimizer, is_on_ipus=True)
+    everywhere, _ = fitted(
+        models.mlp, (12,), lambda: optimizers.AdamW(1e-3, weight_decay=0.5), is_on_ipus=True
+    )
+    assert models.largest_difference(eager, model) < NEAR
+    assert models.largest_difference(model, everywhere) > 1e-5
+
+
+@pytest.mark.parametrize("weights", ["sample", "class"])
+def test_fit_when_samples_are_weighted_then_equals_eager_keras(weights: str) -> None:
+    x, labels = models.data()
+    given = {
+        "sample": {"sample_weight": np.linspace(0, 2, len(x), dtype=np.float32)},
+        "class": {"class_weight": {0: 1.0, 1: 2.0, 2: 0.5}},
+    }[weights]
+    results = []
+    for is_on_ipus in (False, True):
+        with models.scope(is_on_ipus):
+            model = models.mlp()
+        models.compiled(model, weighted_metrics=["accuracy"])
+        logs = model.fit(x, labels, batch_size=4, shuffle=False, verbose=0, **given).history
+        results.append((model, logs))
+    (eager, wanted), (model, logs) = results
+    assert models.largest_difference(eager, model) < NEAR
+    for key in wanted:
+        np.testing.assert_allclose(logs[key], wanted[key], atol=NEAR)
+
+
+def test_fit_when_there_are_several_inputs_and_outputs_then_equals_eager_keras() -> None:
+    def make():
+        keras.utils.set_random_seed(1)
+        inputs = {name: keras.Input((12,), name=name) for name in ("left", "right")}
+        hidden = keras.layers.Concatenate()(list(inputs.values()))
+        outputs = [keras.layers.Dense(3, name="kind"), keras.layers.Dense(1, name="size")]
+        return keras.Model(inputs, [layer(hidden) for layer in outputs])
+
+    x, labels = models.data()
+    results = []
+    for is_on_ipus in (False, True):
+        with models.scope(is_on_ipus):
+            model = make()
+        loss = [models.cross_entropy(), "mse"]
+        models.compiled(
+            model,
+            loss=loss,
+            loss_weights=[1.0, 0.5],
+            metrics=[["accuracy"], ["mae"]],
+            steps_per_execution=4 if is_on_ipus else 1,
+        )
+        logs = model.fit(
+            {"left": x, "right": x[::-1].copy()},
+            [labels, x[:, :1]],
+            batch_size=4,
+            shuffle=False,
+            verbose=0,
+        ).history
+        results.append((model, logs))
+    (eager, wanted), (model, logs) = results
+    assert models.largest_difference(eager, model) < NEAR
+    assert wanted.keys() == logs.keys() and len(wanted) == 5
+    for key in wanted:
+        np.testing.assert_allclose(logs[key], wanted[key], atol=NEAR)
+
+
+def test_fit_when_a_layer_is_frozen_and_thawed_then_equals_eager_keras() -> None:
+    x, labels = models.data()
+    results = []
+    for is_on_ipus in (False, True):
+        with models.scope(is_on_ipus):
+            model = models.mlp()
+        first = model.layers[0].get_weights()[0]
+        for is_trained in (False, True):
+            model.layers[0].trainable = is_trained
+            models.compiled(model)
+            model.fit(x, labels, batch_size=4, shuffle=False, verbose=0)
+            assert np.array_equal(first, model.layers[0].get_weights()[0]) is not is_trained
+        results.append(model)
+    assert models.largest_difference(*results) < NEAR
+
+
+def test_fit_when_weights_are_set_in_between_then_trains_on_from_them() -> None:
+    x, labels = models.data()
+    results = []
+    for is_on_ipus in (False, True):
+        with models.scope(is_on_ipus):
+            model = models.compiled(models.mlp(), optimizers.SGD(0.1, momentum=0.9))
+        model.fit(x, labels, batch_size=4, shuffle=False, verbose=0)
+        model.set_weights([0.5 * weight for weight in model.get_weights()])
+        momentum = model.optimizer.variables[2]
+        momentum.assign(momentum * 0)
+        model.fit(x, labels, batch_size=4, shuffle=False, verbose=0)
+        results.append(model)
+    assert models.largest_difference(*results) < NEAR
+
+
+def test_metrics_of_the_users_own_then_see_each_batch() -> None:
+    """The largest output of a batch is no sum over rows; Keras averages it over batches."""
+
+    def largest(y_true, y_pred):
+        return keras.ops.max(y_pred)
+
+    x, labels = models.data()
+    logs = []
+    for is_on_ipus in (False, True):
+        with models.scope(is_on_ipus):
+            model = models.compiled(models.mlp(), metrics=[largest])
+        if is_on_ipus:
+            model.steps_per_execution = 4
+        logs.append(model.fit(x, labels, batch_size=4, shuffle=False, verbose=0).history)
+    np.testing.assert_allclose(logs[1]["largest"], logs[0]["largest"], atol=NEAR)
+
+
+def test_batches_one_by_one_then_equal_eager_keras() -> None:
+    x, labels = models.data()
+    results = []
+    for is_on_ipus in (False, True):
+        with models.scope(is_on_ipus):
+            model = models.compiled(models.mlp())
+        logs = [*model.train_on_batch(x[:4], labels[:4]), *model.test_on_batch(x[4:8], labels[4:8])]
+        results.append((logs, model.predict_on_batch(x[:3])))
+    (wanted, outputs), (logs, predicted) = results
+    np.testing.assert_allclose(logs, wanted, atol=NEAR)
+    np.testing.assert_allclose(predicted, outputs, atol=NEAR)
+
+
+def test_random_layers_when_seeded_then_dropout_has_its_mean_and_scale() -> None:
+    """The loss of zeros is the mean square of the outputs: E[(d + n)²] = 1 / 0.7 + 0.25."""
+    with models.SCOPE():
+        inputs = keras.Input((1000,))
+        hidden = keras.layers.Dropout(0.3, seed=3)(inputs)
+        model = keras.Model(inputs, keras.layers.GaussianNoise(0.5, seed=4)(hidden))
+        scale = keras.layers.Dense(1000, kernel_initializer="identity", trainable=False)
+        bias = keras.layers.Dense(1000, kernel_initializer="zeros")(inputs)
+        model = keras.Model(inputs, scale(model(inputs)) + bias)
+    means = keras.metrics.Mean(name="mean")
+
+    def mean(y_true, y_pred):
+        return keras.ops.mean(y_pred)
+
+    models.compiled(model, optimizers.SGD(0.0), "mse", metrics=[mean], steps_per_execution=2)
+    ones, zeros = np.ones((16, 1000), np.float32), np.zeros((16, 1000), np.float32)
+    logs = [model.fit(ones, zeros, batch_size=4, verbose=0).history for _ in range(2)]
+    assert means.name == "mean"
+    for each in logs:
+        assert each["loss"][0] == pytest.approx(1 / 0.7 + 0.25, rel=0.03)
+        assert each["mean"][0] == pytest.approx(1, rel=0.03)
+    assert logs[0]["loss"] != logs[1]["loss"], "Each call draws other numbers."
+    assert model.evaluate(ones, zeros, batch_size=4, verbose=0)[0] == pytest.approx(1, abs=NEAR)
+
+
+def test_keras_model_when_wrapped_by_itself_then_is_refused() -> None:
+    """Its layers read tensors of the host, which would train nothing."""
+    inner = models.mlp()
+
+    class Wrapper(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = inner
+
+        def forward(self, x):
+            with keras.device("ipu:0"):
+                return poptorch.identity_loss(self.inner(x).sum(), "none")
+
+    wrapper = Wrapper()
+    training = poptorch.trainingModel(
+        wrapper, None, poptorch.optim.SGD(wrapper.parameters(), lr=0.1)
+    )
+    with pytest.raises(poptorch.Error, match="reads the host's tensor of parameter .*kernel"):
+        training(torch.ones(2, 12))

@@ -1,0 +1,182 @@
+"""Stages, accumulation and replicas of Keras models: the same as one large batch."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+
+import numpy as np
+import pytest
+
+keras = pytest.importorskip("keras")
+
+from support import keras_models as models  # noqa: E402
+
+from poptorch_emu.keras import ipu  # noqa: E402
+
+pytestmark = pytest.mark.feature("Keras: pipelines and replicas", fidelity="exact")
+
+NEAR = 1e-6
+Schedule = ipu.pipelining_ops.PipelineSchedule
+Reduction = ipu.gradient_accumulation.GradientAccumulationReductionMethod
+
+
+def trained(model, batch_size: int, steps: int = 1, rate: float = 0.1):
+    models.compiled(model, keras.optimizers.SGD(rate), steps_per_execution=steps)
+    x, labels = models.data()
+    model.fit(x, labels, batch_size=batch_size, epochs=2, shuffle=False, verbose=0)
+    return model
+
+
+def staged_mlp(num_ipus: int = 2, **options):
+    models.use_ipus(num_ipus)
+    with models.SCOPE():
+        model = models.mlp()
+    model.set_pipeline_stage_assignment([0, 0, 1])
+    options.setdefault("gradient_accumulation_steps_per_replica", 4)
+    model.set_pipelining_options(**options)
+    return model
+
+
+@pytest.mark.parametrize("schedule", Schedule)
+def test_two_stages_and_accumulation_then_equal_one_batch(schedule) -> None:
+    model = trained(staged_mlp(pipeline_schedule=schedule), batch_size=4, steps=8)
+    eager = trained(models.mlp(), batch_size=16)
+    assert models.largest_difference(eager, model) < NEAR
+    x, labels = models.data()
+    for rows in (4, 3):  # The last batch of 3 rows has 2.
+        wanted = eager.evaluate(x, labels, batch_size=rows, verbose=0)
+        with pytest.warns(UserWarning, match="ran out of data") if rows == 3 else nullcontext():
+            np.testing.assert_allclose(
+                model.evaluate(x, labels, batch_size=rows, verbose=0), wanted, atol=NEAR
+            )
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"device_mapping": [1, 0]},
+        {"recomputation_mode": ipu.pipelining_ops.RecomputationMode.Auto},
+        {"offload_weight_update_variables": True, "offload_activations": True},
+        {"offload_weights": True, "offload_gradient_accumulation_buffers": True},
+    ],
+    ids=lambda options: ", ".join(options),
+)
+def test_places_and_recomputation_then_change_no_result(options) -> None:
+    plain = trained(staged_mlp(), batch_size=4, steps=4)
+    model = trained(staged_mlp(**options), batch_size=4, steps=4)
+    assert models.largest_difference(plain, model) == 0
+
+
+def test_stages_on_one_ipu_then_equal_eager_keras() -> None:
+    model = trained(staged_mlp(1, device_mapping=[0, 0]), batch_size=4, steps=4)
+    assert models.largest_difference(trained(models.mlp(), batch_size=16), model) < NEAR
+
+
+@pytest.mark.parametrize("accumulation", [1, 2])
+def test_two_replicas_then_equal_one_batch(accumulation: int) -> None:
+    models.use_ipus(2)
+    with models.SCOPE():
+        model = models.mlp()
+    model.set_gradient_accumulation_options(
+        gradient_accumulation_steps_per_replica=accumulation,
+        replicated_optimizer_state_sharding=True,
+    )
+    trained(model, batch_size=4, steps=8)
+    eager = trained(models.mlp(), batch_size=8 * accumulation)
+    assert models.largest_difference(eager, model) < NEAR
+    x, labels = models.data()
+    np.testing.assert_allclose(
+        model.predict(x, batch_size=4, verbose=0), eager.predict(x, verbose=0), atol=NEAR
+    )
+
+
+def test_pipeline_with_replicas_then_equals_one_batch() -> None:
+    model = trained(staged_mlp(4), batch_size=4, steps=8)
+    assert models.largest_difference(trained(models.mlp(), batch_size=32), model) < NEAR
+
+
+def test_sum_of_gradients_then_is_a_mean_with_a_larger_rate() -> None:
+    options = {"gradient_accumulation_reduction_method": Reduction.SUM}
+    model = trained(staged_mlp(**options), batch_size=4, steps=4, rate=0.025)
+    assert models.largest_difference(trained(models.mlp(), batch_size=16), model) < NEAR
+
+
+def test_batch_norm_in_a_pipeline_then_statistics_are_those_of_its_micro_batches() -> None:
+    def make():
+        keras.utils.set_random_seed(1)
+        return keras.Sequential(
+            [
+                keras.Input((12,)),
+                keras.layers.Dense(4),
+                keras.layers.BatchNormalization(momentum=0.5),
+                keras.layers.Dense(3),
+            ]
+        )
+
+    models.use_ipus(2)
+    with models.SCOPE():
+        model = make()
+    model.set_pipeline_stage_assignment([0, 0, 1])
+    model.set_pipelining_options(gradient_accumulation_steps_per_replica=4)
+    # Nothing learns, so that eager Keras sees the same activations.
+    trained(model, batch_size=4, steps=4, rate=0.0)
+    assert models.largest_difference(trained(make(), batch_size=4, rate=0.0), model) < NEAR
+
+
+def functional(*, is_staged: bool):
+    """A layer that is called twice, in different stages, and a connection around both."""
+    stage = ipu.keras.PipelineStage if is_staged else lambda _: nullcontext()
+    keras.utils.set_random_seed(1)
+    inputs = keras.Input((12,))
+    shared = keras.layers.Dense(12, activation="tanh")
+    with stage(0):
+        first = shared(inputs)
+    with stage(1):
+        second = shared(first)
+        outputs = keras.layers.Dense(3, name="last")(second + first)
+    return keras.Model(inputs, outputs)
+
+
+def test_layer_when_called_in_two_stages_then_equals_eager_keras() -> None:
+    models.use_ipus(2)
+    with models.SCOPE():
+        model = functional(is_staged=True)
+    model.set_pipelining_options(gradient_accumulation_steps_per_replica=4)
+    eager = trained(functional(is_staged=False), batch_size=16)
+    assert models.largest_difference(eager, trained(model, batch_size=4, steps=4)) < NEAR
+    stages = [each.pipeline_stage for each in model.get_pipeline_stage_assignment()]
+    assert stages == [0, 1, 1, 1]
+
+
+def test_stages_of_a_functional_model_when_set_one_by_one_then_equal_eager_keras() -> None:
+    models.use_ipus(2)
+    with models.SCOPE():
+        model = functional(is_staged=False)
+    assignments = model.get_pipeline_stage_assignment()
+    assert [each.pipeline_stage for each in assignments] == [None] * 4
+    for each in assignments:
+        each.pipeline_stage = 1 if each.layer.name == "last" else 0
+    assert [layer.name for layer in assignments[-1].inbound_layers] == [assignments[2].layer.name]
+    model.set_pipeline_stage_assignment(assignments)
+    model.set_pipelining_options(gradient_accumulation_steps_per_replica=4)
+    lines: list[str] = []
+    model.print_pipeline_stage_assignment_summary(line_length=60, print_fn=lines.append)
+    assert [line.split()[-1] for line in lines[2:]] == ["0", "0", "0", "1"]
+    eager = trained(functional(is_staged=False), batch_size=16)
+    assert models.largest_difference(eager, trained(model, batch_size=4, steps=4)) < NEAR
+    model.reset_pipeline_stage_assignment()
+    assert [each.pipeline_stage for each in model.get_pipeline_stage_assignment()] == [None] * 4
+
+
+def test_stages_of_a_sequential_then_are_shown_and_taken_away() -> None:
+    models.use_ipus(2)
+    with models.SCOPE():
+        model = models.mlp()
+    assert model.get_pipeline_stage_assignment() == []
+    model.set_pipeline_stage_assignment([0, 1, 1])
+    assert model.get_pipeline_stage_assignment() == [0, 1, 1]
+    lines: list[str] = []
+    model.print_pipeline_stage_assignment_summary(print_fn=lines.append)
+    assert [line.split()[-1] for line in lines[2:]] == ["0", "1", "1"]
+    model.reset_pipeline_stage_assignment()
+    assert model.get_pipeline_stage_assignment() == []

@@ -1,0 +1,98 @@
+"""Every tutorial from top to bottom with small settings, and its notebook beside its source."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import subprocess
+import sys
+import types
+from pathlib import Path
+
+import matplotlib.pyplot as plt
+import pytest
+import torch
+
+ROOT = Path(__file__).parents[2]
+TOOL = ROOT / "tools" / "notebooks.py"
+SOURCES = sorted(p for p in ROOT.glob("tutorials/*/*.py") if p.stem == p.parent.name)
+NAMES = [source.stem for source in SOURCES]
+# A line `EPOCHS = 10  # in the tests: 1` of a tutorial says what is small enough here.
+SMALL = re.compile(r"^(\w+ = ).*  # in the tests: (.+)$", re.MULTILINE)
+# Packages that a tutorial is about, which need not be there.
+NEEDED = {"transformers": "transformers", "keras_quick_start": "keras"}
+
+
+def notebook_tool() -> types.ModuleType:
+    spec = importlib.util.spec_from_file_location("notebooks_tool", TOOL)
+    assert spec is not None and spec.loader is not None
+    tool = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(tool)
+    return tool
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # Those of other packages.
+@pytest.mark.parametrize("source", SOURCES, ids=NAMES)
+def test_tutorial_when_run_from_top_to_bottom_then_every_cell_works(
+    source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a tutorial shows it also asserts, so that a cell fails where its text would be wrong."""
+    if source.stem in NEEDED:
+        pytest.importorskip(NEEDED[source.stem])
+    plt.switch_backend("Agg")
+    monkeypatch.chdir(source.parent)
+    monkeypatch.syspath_prepend(source.parent)
+    module = types.ModuleType(f"tutorial_{source.stem}")
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    text = SMALL.sub(r"\1\2", source.read_text(encoding="utf-8"))
+    files_before = set(source.parent.iterdir())
+    try:
+        exec(compile(text, source, "exec"), vars(module))
+    finally:
+        plt.close("all")
+        torch.set_default_dtype(torch.float32)
+    left = {path.name for path in set(source.parent.iterdir()) - files_before}
+    assert left <= {"__pycache__"}, "a tutorial leaves no files behind"
+
+
+@pytest.mark.parametrize("source", SOURCES, ids=NAMES)
+def test_notebook_then_has_the_cells_of_its_source_and_their_output(source: Path) -> None:
+    tool = notebook_tool()
+    assert tool.differences(source) == []
+    text = source.with_suffix(".ipynb").read_text(encoding="utf-8")
+    assert str(Path.home()) + "/" not in text and "ipykernel_" not in text
+    assert any(cell == "markdown" for cell, _ in tool.cells_of(source))
+
+
+def test_notebook_when_its_source_changes_then_the_tool_says_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A tutorial of two cells is made, found right, changed, and found wrong."""
+    tool = notebook_tool()
+    source = tmp_path / "tiny" / "tiny.py"
+    source.parent.mkdir()
+    source.write_text("# %% [markdown]\n# # Tiny\n\n# %%\nprint(6 * 7)\n")
+    monkeypatch.setattr(tool, "TUTORIALS", tmp_path)
+    assert "is missing" in tool.differences(source)[0]
+    monkeypatch.setattr(sys, "argv", ["notebooks.py", "tiny"])
+    assert tool.main() == 0
+    made = source.with_suffix(".ipynb").read_text()
+    assert '"42\\n"' in made and tool.differences(source) == []
+    source.write_text(source.read_text().replace("6 * 7", "6 * 8"))
+    monkeypatch.setattr(sys, "argv", ["notebooks.py", "--check"])
+    assert tool.main() == 1
+    assert "are not those of its source" in capsys.readouterr().out
+
+
+def test_tool_when_asked_for_an_unknown_tutorial_then_lists_them() -> None:
+    done = subprocess.run(
+        [sys.executable, str(TOOL), "no_such"], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 2 and "'no_such'; choose from basics, " in done.stderr
+
+
+def test_list_of_tutorials_then_names_each_once() -> None:
+    text = (ROOT / "tutorials" / "README.md").read_text(encoding="utf-8")
+    linked = re.findall(r"\]\((\w+)/(\w+)\.ipynb\)", text)
+    assert sorted(name for name, _ in linked) == NAMES
+    assert all(folder == stem for folder, stem in linked)

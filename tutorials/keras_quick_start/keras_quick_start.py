@@ -1,0 +1,176 @@
+# %% [markdown]
+# # Keras on virtual IPUs
+#
+# We train a small Keras model on handwritten digits: first as Keras does it by itself, then on one *virtual IPU*, on a pipeline of
+# two, and on four: two replicas of the pipeline. `fit`, `evaluate`, `predict` and callbacks stay what they are. What changes is a
+# few lines around them.
+#
+# You need to know Keras. Nothing here needs an IPU, a network or TensorFlow: Keras 3 runs on PyTorch, which it has to be told before
+# it is imported.
+
+# %%
+import os
+
+os.environ["KERAS_BACKEND"] = "torch"
+
+import keras
+import matplotlib.pyplot as plt
+import numpy as np
+from keras import layers
+from sklearn.datasets import load_digits
+
+from poptorch_emu.keras import ipu
+
+EPOCHS = 8  # in the tests: 1
+BATCH = 32
+
+# %% [markdown]
+# ## The data
+#
+# scikit-learn brings 1,797 pictures of 8 by 8 pixels. We train on 1,280 of them and test with 512: whole batches, because one program
+# on an IPU takes batches of one size.
+
+# %%
+digits = load_digits()
+order = np.random.default_rng(0).permutation(len(digits.data))
+images = (digits.images[order, :, :, None] / 16).astype("float32")
+labels = digits.target[order]
+train, test = (images[:1280], labels[:1280]), (images[1280:1792], labels[1280:1792])
+print(len(train[0]), "pictures to train on,", len(test[0]), "to test with")
+
+# %% [markdown]
+# ## Keras by itself
+#
+# The model has two convolutions and two dense layers. The seed makes all our models start from the same weights.
+
+
+# %%
+def make_model():
+    keras.utils.set_random_seed(0)
+    return keras.Sequential(
+        [
+            keras.Input((8, 8, 1)),
+            layers.Conv2D(16, 3, activation="relu"),
+            layers.Conv2D(32, 3, activation="relu"),
+            layers.Flatten(),
+            layers.Dense(64, activation="relu"),
+            layers.Dense(10),
+        ]
+    )
+
+
+def compile_and_fit(model, batch_size=BATCH, **settings):
+    model.compile(
+        optimizer=keras.optimizers.Adam(1e-3),
+        loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+        metrics=["accuracy"],
+        **settings,
+    )
+    logs = model.fit(*train, batch_size=batch_size, epochs=EPOCHS, shuffle=False, verbose=0)
+    print(f"accuracy {logs.history['accuracy'][-1]:.1%} on what it saw")
+    return logs.history
+
+
+# %%
+plain = make_model()
+plain_logs = compile_and_fit(plain)
+
+# %% [markdown]
+# ## One IPU
+#
+# - `IPUConfig` says how many IPUs the process uses.
+# - A model that is built in the scope of an `IPUStrategy` runs on them.
+# - `steps_per_execution` says how many batches one call of the device consumes. It costs time to go to the device, so the more the
+#   better. It must divide the batches of an epoch, which are 40 here. Keras by itself does not offer it on PyTorch.
+
+# %%
+config = ipu.config.IPUConfig()
+config.auto_select_ipus = 1
+config.configure_ipu_system()
+
+strategy = ipu.ipu_strategy.IPUStrategy()
+with strategy.scope():
+    model = make_model()
+logs = compile_and_fit(model, steps_per_execution=8)
+
+# %% [markdown]
+# Both models began with the same weights and saw the same batches in the same order. So they should learn the same.
+
+# %%
+furthest = max(abs(a - b) for a, b in zip(plain_logs["loss"], logs["loss"]))
+print(f"The losses of an epoch are never further apart than {furthest:.1e}.")
+assert furthest < 1e-2
+
+plt.figure(figsize=(6, 2.8))
+plt.plot(plain_logs["loss"], lw=3, alpha=0.4, label="Keras by itself")
+plt.plot(logs["loss"], lw=1, label="one virtual IPU")
+plt.xlabel("epoch")
+plt.ylabel("loss")
+_ = plt.legend()
+
+# %% [markdown]
+# ## Test, predict, save
+#
+# These are Keras's own. Weights and the optimiser's state come back from the device when somebody reads them.
+
+# %%
+loss, accuracy = model.evaluate(*test, batch_size=BATCH, verbose=0)
+print(f"accuracy on the test set: {accuracy:.1%}")
+scores = model.predict(test[0], batch_size=BATCH, verbose=0)
+assert np.mean(scores.argmax(axis=1) == test[1]) == np.float32(accuracy)
+
+# %% [markdown]
+# ## A pipeline of two IPUs
+#
+# Each layer gets a *stage*, and each stage an IPU. The convolutions go to the first, the dense layers to the second. `Flatten` has a
+# stage, too.
+#
+# While the second IPU works on one batch, the first is busy with the next. That works only if several batches contribute to one
+# update of the weights. So we let 4 batches of 8 pictures make one update, as one batch of 32 did before.
+
+# %%
+config.auto_select_ipus = 2
+config.configure_ipu_system()
+
+with strategy.scope():
+    pipelined = make_model()
+pipelined.set_pipeline_stage_assignment([0, 0, 1, 1, 1])
+pipelined.set_pipelining_options(gradient_accumulation_steps_per_replica=4)
+pipelined.print_pipeline_stage_assignment_summary(line_length=50)
+
+# %% [markdown]
+# One step of Keras is one batch of 8 now, so 8 updates are 32 steps.
+
+# %%
+pipelined_logs = compile_and_fit(pipelined, batch_size=8, steps_per_execution=32)
+furthest = max(abs(a - b) for a, b in zip(plain_logs["loss"], pipelined_logs["loss"]))
+print(f"The losses of an epoch are never further apart than {furthest:.1e}.")
+assert furthest < 1e-2
+
+# %% [markdown]
+# ## Two replicas
+#
+# The same model on four IPUs: there is room for two copies of the pipeline. Each takes every other batch, and an update takes 4
+# batches of each. We give each 4 pictures at a time, so that an update still sees 32.
+
+# %%
+config.auto_select_ipus = 4
+config.configure_ipu_system()
+
+with strategy.scope():
+    replicated = make_model()
+replicated.set_pipeline_stage_assignment([0, 0, 1, 1, 1])
+replicated.set_pipelining_options(gradient_accumulation_steps_per_replica=4)
+replicated_logs = compile_and_fit(replicated, batch_size=4, steps_per_execution=64)
+furthest = max(abs(a - b) for a, b in zip(plain_logs["loss"], replicated_logs["loss"]))
+print(f"The losses of an epoch are never further apart than {furthest:.1e}.")
+assert furthest < 1e-2
+
+# %% [markdown]
+# ## What to know
+#
+# - A last batch that is smaller is refused in `fit`; `evaluate` and `predict` take it.
+# - SGD, Adam, AdamW and RMSprop are computed on the device, by Keras's formulas. Other optimisers are refused.
+# - Callbacks see every execution, not every batch.
+#
+# All of it is in `docs/keras.md`.
