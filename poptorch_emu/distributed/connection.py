@@ -19,9 +19,10 @@ from types import TracebackType
 from typing import Any, Protocol
 
 import torch.distributed as dist
+from torch._C._distributed_c10d import PrefixStore, Store
 from torch.distributed.distributed_c10d import _get_default_store
 
-from poptorch_emu.distributed.failure import Failure, Watcher, find, record, wait_until_seen
+from poptorch_emu.distributed.failed_process import Failure, Watcher, find, record, wait_until_seen
 from poptorch_emu.distributed.meeting import TIMEOUT, meet, timeout_seconds
 from poptorch_emu.errors import Error, make_error
 
@@ -226,15 +227,15 @@ class Connection:
         self._watcher.stop()
 
 
-def own_store(store: dist.Store) -> dist.Store:
+def own_store(store: Store) -> Store:
     """Returns a new connection to a store, with names of our own, for one thread.
 
     The launcher's own has the same names: those of torch.distributed are left out.
     """
-    while isinstance(store, dist.PrefixStore):
+    while isinstance(store, PrefixStore):
         store = store.underlying_store
     attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
-    return dist.PrefixStore(f"poptorch_emu/{attempt}", store.clone())
+    return PrefixStore(f"poptorch_emu/{attempt}", store.clone())
 
 
 _connection: Connection | None = None

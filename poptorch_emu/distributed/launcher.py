@@ -16,10 +16,10 @@ from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
 
-import torch.distributed as dist
+from torch._C._distributed_c10d import TCPStore
 
 from poptorch_emu.distributed.connection import own_store
-from poptorch_emu.distributed.failure import Failure, find, record
+from poptorch_emu.distributed.failed_process import Failure, find, record
 from poptorch_emu.distributed.instances import Instance
 from poptorch_emu.distributed.meeting import ADDRESS, PORT
 from poptorch_emu.errors import make_error
@@ -70,7 +70,7 @@ class Launcher:
         self._readers: list[threading.Thread] = []
         self._lock = threading.Lock()
         self._check_hosts()
-        self._tcp_store = dist.TCPStore(
+        self._tcp_store = TCPStore(
             "0.0.0.0", 0, is_master=True, wait_for_workers=False, timeout=timedelta(seconds=30)
         )
         self._store = own_store(self._tcp_store)

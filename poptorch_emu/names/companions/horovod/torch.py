@@ -170,8 +170,9 @@ def _group() -> dist.ProcessGroup | None:
     """Returns the group of all processes; `None` where there is one."""
     if size() == 1:
         return None
-    found = connection()
-    return (found or connect(rank(), size())).group
+    found = connection() or connect(rank(), size())
+    group: dist.ProcessGroup = found.group
+    return group
 
 
 def _check_root(root_rank: int) -> None:

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 
-import torch.distributed as dist
+from torch._C._distributed_c10d import Store
 
 KEY = "failure"
 _PERIOD_SECONDS = 0.1
@@ -28,13 +28,13 @@ class Failure:
         return f"Process {self.process} on {self.host} failed: {self.line}"
 
 
-def record(store: dist.Store, failure: Failure) -> Failure:
+def record(store: Store, failure: Failure) -> Failure:
     """Puts a failure into the store, unless there is one; returns the first one."""
     kept = store.compare_set(KEY, "", json.dumps(asdict(failure)))
     return Failure(**json.loads(kept))
 
 
-def find(store: dist.Store) -> Failure | None:
+def find(store: Store) -> Failure | None:
     """Returns what the store has."""
     return Failure(**json.loads(store.get(KEY))) if store.check([KEY]) else None
 
@@ -43,7 +43,7 @@ class Watcher:
     """Looks for a failure until there is one, in a thread of its own."""
 
     def __init__(
-        self, store: dist.Store, process: int, holder: str, on_failure: Callable[[Failure], None]
+        self, store: Store, process: int, holder: str, on_failure: Callable[[Failure], None]
     ) -> None:
         """Begins to look.
 
@@ -82,7 +82,7 @@ class Watcher:
                 return
 
 
-def wait_until_seen(store: dist.Store, processes: list[int], seconds: float) -> None:
+def wait_until_seen(store: Store, processes: list[int], seconds: float) -> None:
     """Waits until these processes know of a failure, so that the store's holder may end."""
     deadline = time.monotonic() + seconds
     keys = [f"seen/{process}" for process in processes]
