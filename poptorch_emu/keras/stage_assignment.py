@@ -67,7 +67,7 @@ class PipelineStage:
                 "Leave one stage before the next."
             )
         stages.append(self._stage)
-        Node.__init__ = _make_marked_node
+        Node.__init__ = _make_marked_node  # For good: other threads may be in a stage, too.
         return self
 
     def __exit__(

@@ -108,6 +108,15 @@ _TABLE: dict[OpOverload, tuple[str, Arguments]] = {
     ),
 }
 
+# The same with `generator=None`, which libraries write out.
+_TABLE |= {
+    aten.rand.generator: _TABLE[aten.rand.default],
+    aten.randn.generator: _TABLE[aten.randn.default],
+    aten.randint.generator: _TABLE[aten.randint.default],
+    aten.randint.low_generator: _TABLE[aten.randint.low],
+    aten.randperm.generator: _TABLE[aten.randperm.default],
+}
+
 
 def _rewrite(
     overload: OpOverload,

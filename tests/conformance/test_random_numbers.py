@@ -23,6 +23,14 @@ _CONTINUOUS = {
     "rand": (lambda x: torch.rand_like(x), scipy_stats.uniform()),
     "uniform_": (lambda x: x.clone().uniform_(-2, 3), scipy_stats.uniform(-2, 5)),
     "randn": (lambda x: torch.randn(SIZE, device=x.device) + x * 0, scipy_stats.norm()),
+    "rand without generator": (
+        lambda x: torch.rand(SIZE, generator=None, device=x.device) + x * 0,
+        scipy_stats.uniform(),
+    ),
+    "randn without generator": (
+        lambda x: torch.randn(SIZE, generator=None, device=x.device) + x * 0,
+        scipy_stats.norm(),
+    ),
     "normal_": (lambda x: x.clone().normal_(1.5, 0.3), scipy_stats.norm(1.5, 0.3)),
     "exponential_": (lambda x: x.clone().exponential_(2.0), scipy_stats.expon(scale=0.5)),
 }
@@ -52,6 +60,14 @@ _DISCRETE = {
     "bernoulli": (lambda x: torch.bernoulli(x + 0.3), [0.7, 0.3]),
     "bernoulli_": (lambda x: x.clone().bernoulli_(0.8), [0.2, 0.8]),
     "randint": (lambda x: torch.randint(0, 4, (SIZE,), device=x.device) + x * 0, [0.25] * 4),
+    "randint without generator": (
+        lambda x: torch.randint(4, (SIZE,), generator=None, device=x.device) + x * 0,
+        [0.25] * 4,
+    ),
+    "randint from a low bound without generator": (
+        lambda x: torch.randint(0, 4, (SIZE,), generator=None, device=x.device) + x * 0,
+        [0.25] * 4,
+    ),
     "random_": (lambda x: x.clone().random_(0, 3), [1 / 3] * 3),
     "dropout": (lambda x: F.dropout(x + 1, 0.25, True).sign(), [0.25, 0.75]),
 }

@@ -104,6 +104,21 @@ CASES = {
     "randint from a bound": (
         lambda: torch.randint(-3, 9, (4, 6), dtype=I32), (), ("randint", [4, 6], I32, -3, 9)
     ),
+    "rand without generator": (
+        lambda: torch.rand(4, 6, generator=None), (), ("uniform", [4, 6], F32, 0.0, 1.0)
+    ),
+    "randn without generator": (
+        lambda: torch.randn(4, 6, generator=None), (), ("normal", [4, 6], F32, 0.0, 1.0)
+    ),
+    "randint without generator": (
+        lambda: torch.randint(9, (4, 6), generator=None), (), ("randint", [4, 6], I64, 0, 9)
+    ),
+    "randint from a bound without generator": (
+        lambda: torch.randint(-3, 9, (4, 6), generator=None), (), ("randint", [4, 6], I64, -3, 9)
+    ),
+    "randperm without generator": (
+        lambda: torch.randperm(9, generator=None), (), ("randperm", 9, I64)
+    ),
     "randint_like": (
         lambda x: torch.randint_like(x, 9), (X,), ("randint", [4, 6], F32, 0, 9)
     ),
