@@ -235,7 +235,7 @@ def own_store(store: Store) -> Store:
     while isinstance(store, PrefixStore):
         store = store.underlying_store
     attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
-    return PrefixStore(f"poptorch_emu/{attempt}", store.clone())
+    return PrefixStore(f"poptorch_emu/{attempt}", store.clone())  # type: ignore[attr-defined]
 
 
 _connection: Connection | None = None

@@ -8,7 +8,7 @@ from poptorch_emu.options.base import OptionsDict
 
 
 class _DistributedOptions(OptionsDict):
-    """Options of a run in several processes.
+    """Options of a run in several processes (exact).
 
     The defaults come from OpenMPI's environment. A model that trains joins the other processes when
     it gets its device.
