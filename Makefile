@@ -16,7 +16,8 @@ SECONDS ?= 60
 BIN := $(VENV)/bin
 SOURCES := setup.py $(shell find csrc -name '*.cpp' -o -name '*.h' 2>/dev/null)
 
-# Those that run the engine's code in many ways; sanitized code is several times slower.
+# Those that run the engine's code in many ways; sanitized code is several times slower. There the
+# engine leaves memory to PyTorch, so that each use after release shows; its plans are not tested.
 SANITIZED_TESTS := tests/unit/csrc tests/unit/data/test_slot_collate.py \
 	tests/conformance/test_streaming_results.py \
 	tests/conformance/test_control_flow.py tests/conformance/test_replica_grouping.py \
@@ -52,7 +53,8 @@ sanitize-asan sanitize-tsan: sanitize-%: $(VENV)/.has-build $(VENV)/.has-test
 	SANITIZE=$(KIND) PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python setup.py -q build \
 		--build-lib build/$* --build-temp build/$*-objects
 	LD_PRELOAD="$$(gcc -print-file-name=lib$*.so) $$(gcc -print-file-name=libstdc++.so.6)" \
-		OMP_NUM_THREADS=1 PYTHONPATH=build/$* $(BIN)/pytest $(SANITIZED_TESTS)
+		OMP_NUM_THREADS=1 PYTHONPATH=build/$* $(BIN)/pytest $(SANITIZED_TESTS) \
+		--ignore tests/unit/csrc/test_memory_planning.py
 
 check: $(VENV)/.built $(VENV)/.has-check
 	$(BIN)/ruff format --check .

@@ -328,6 +328,7 @@ void bind_whole(ProgramClass& program) {
              p.find_last_uses();
              p.validate();
              p.find_collectives();
+             p.find_overlaps();
            })
       .def("has_host_calls", &Program::has_host_calls)
       .def("serialize", [](const Program& p) { return py::bytes(serialize(p)); })

@@ -14,6 +14,17 @@ bool calls_host(const std::vector<Instruction>& instructions) {
   });
 }
 
+// Whether the order of calls may matter beyond their values: the user's own operators, printing.
+bool is_seen_outside(const Instruction& instruction) {
+  const std::string& name = instruction.op.schema().name();
+  const bool is_known = name.rfind("aten::", 0) == 0 || name.rfind("poptorch_emu::", 0) == 0;
+  if (!is_known || name == "poptorch_emu::print_tensor") return true;
+  if (instruction.control == Control::kHostCall) return true;
+  return std::any_of(instruction.bodies.begin(), instruction.bodies.end(), [](const Body& body) {
+    return std::any_of(body.instructions.begin(), body.instructions.end(), is_seen_outside);
+  });
+}
+
 }  // namespace
 
 Control control_of(const c10::OperatorHandle& op) {
@@ -49,6 +60,17 @@ void Program::find_collectives() {
         segment.is_collective = true;
       }
     }
+  }
+}
+
+void Program::find_overlaps() {
+  for (Segment& segment : segments) {
+    const bool writes_variable = std::any_of(
+        segment.stores.begin(), segment.stores.end(),
+        [](const Store& store) { return std::holds_alternative<StoreVariable>(store.target); });
+    segment.may_overlap =
+        segment.kind == SegmentKind::kMicroBatch && !segment.is_collective && !writes_variable &&
+        !std::any_of(segment.instructions.begin(), segment.instructions.end(), is_seen_outside);
   }
 }
 

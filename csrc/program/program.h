@@ -154,6 +154,9 @@ struct Segment {
   std::vector<AccumulatorId> exchanges = {};
   // A micro-batch segment that adds to a sharded accumulator begins like a window segment.
   bool is_collective = false;
+  // Whether two micro-batches may be in it at once, or in it and in another such segment of the
+  // IPU: it writes no variable, calls no function of the host and prints nothing.
+  bool may_overlap = false;
   int64_t num_registers = 0;
   std::vector<Load> loads;
   std::vector<Instruction> instructions;
@@ -257,6 +260,9 @@ struct Program {
 
   // Notes which micro-batch segments add to sharded accumulators. Call when the program is valid.
   void find_collectives();
+
+  // Notes which segments may overlap. Call when all is built.
+  void find_overlaps();
 
   // Throws `Error` that names the first fault; a program that passes cannot fail for its form.
   void validate() const;

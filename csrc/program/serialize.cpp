@@ -141,9 +141,9 @@ void fields(Archive& archive, Body& body) {
 
 template <typename Archive>
 void fields(Archive& archive, Segment& segment) {
-  auto& [name, ipu, kind, runners, reductions, exchanges, is_collective, num_registers, loads,
-         instructions, stores, incoming, outgoing] = segment;
-  // Links know their ends; `find_collectives` finds the collectives again.
+  auto& [name, ipu, kind, runners, reductions, exchanges, is_collective, may_overlap, num_registers,
+         loads, instructions, stores, incoming, outgoing] = segment;
+  // Links know their ends; `find_collectives` and `find_overlaps` find the other two again.
   archive(name, ipu, kind, runners, reductions, exchanges);
   registers(archive, num_registers);
   archive(loads, instructions, stores);
@@ -377,6 +377,7 @@ Program deserialize(std::string_view bytes) try {
   program.find_last_uses();
   program.validate();
   program.find_collectives();
+  program.find_overlaps();
   return program;
 } catch (const Error&) {
   throw;

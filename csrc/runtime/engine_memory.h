@@ -12,30 +12,33 @@ namespace poptorch_emu {
 // The memory of all tensors that the virtual IPUs of an executor make: an arena for each of them,
 // in which its segments have their plans, and a pool for what lives on.
 //
-// Owned by the executor, before all that holds tensors. Of one virtual IPU by one worker at a time.
+// Owned by the executor, before all that holds tensors. Of one lane of a virtual IPU by one worker
+// at a time.
 class EngineMemory {
  public:
-  EngineMemory(const Program& program, int64_t num_replicas);
+  // Of a segment that may overlap with itself, each lane of its IPU has a plan and an arena.
+  EngineMemory(const Program& program, int64_t num_replicas, int64_t num_lanes);
   ~EngineMemory() { pool_->close(); }
   EngineMemory(const EngineMemory&) = delete;
   EngineMemory& operator=(const EngineMemory&) = delete;
 
   // Has the tensors that this thread makes lie where they belong, while the scope exists.
-  SegmentMemory::Scope open(SegmentId segment, int64_t replica, int64_t ipu) {
-    return {*segments_[segment.value][replica], arenas_[replica][ipu]};
+  SegmentMemory::Scope open(SegmentId segment, int64_t replica, int64_t ipu, int64_t lane) {
+    return {*segments_[segment.value][replica][lane], arenas_[replica][ipu][lane]};
   }
 
   int64_t arena_bytes() const;
   int64_t pool_bytes() const { return pool_->num_bytes(); }
   // Empty before the first run of the segment.
   const std::vector<SegmentMemory::Piece>& plan(SegmentId segment, int64_t replica) const {
-    return segments_.at(segment.value).at(replica)->plan();
+    return segments_.at(segment.value).at(replica).front()->plan();
   }
 
  private:
   const std::shared_ptr<BlockPool> pool_ = std::make_shared<BlockPool>();
-  std::vector<std::vector<std::unique_ptr<SegmentMemory>>> segments_;  // by segment, then replica
-  std::vector<std::vector<Arena>> arenas_;                             // by replica, then IPU
+  // By segment, replica and lane; by replica, IPU and lane.
+  std::vector<std::vector<std::vector<std::unique_ptr<SegmentMemory>>>> segments_;
+  std::vector<std::vector<std::vector<Arena>>> arenas_;
 };
 
 }  // namespace poptorch_emu

@@ -53,14 +53,14 @@ std::shared_ptr<const Program> fitting(std::shared_ptr<const Program> program,
 Executor::Executor(std::shared_ptr<const Program> program, ExecutorOptions options)
     : program_(fitting(std::move(program), options)),
       options_(std::move(options)),
-      tensor_memory_(*program_, options_.num_replicas),
+      tensor_memory_(*program_, options_.num_replicas, options_.num_workers),
       memory_(*program_, options_.num_replicas),
       accumulators_(*program_, options_.num_replicas, remote_, options_.ring.get()),
       peak_accumulator_bytes_(options_.num_replicas, 0),
       desk_([this] { scheduler_.wake(); }),
-      scheduler_(*program_, options_.num_replicas, desk_, stream_),
+      scheduler_(*program_, options_.num_replicas, options_.num_workers, desk_, stream_),
       interpreter_(*program_, options_.input_group_of_replica, options_.first_replica,
-                   tensor_memory_, memory_, accumulators_, remote_,
+                   options_.num_workers, tensor_memory_, memory_, accumulators_, remote_,
                    [this](const std::string& name, std::vector<at::Tensor> tensors) {
                      return desk_.call(name, std::move(tensors));
                    }),
@@ -165,36 +165,41 @@ void Executor::work(int64_t worker) {
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
   while (!scheduler_.is_over()) {
     if (worker == 0 && desk_.serve()) continue;
-    if (Task* task = scheduler_.take(worker)) run_tasks(*task, worker);
+    if (Task* task = scheduler_.take(worker)) run_tasks(task, worker);
   }
 }
 
-void Executor::run_tasks(Task& task, int64_t worker) {
+void Executor::run_tasks(Task* task, int64_t worker) {
   try {
     Scheduler::Next next = Scheduler::Next::kSameIpu;
     while (next == Scheduler::Next::kSameIpu) next = run_task(task, worker);
     if (next == Scheduler::Next::kEndWindow) {
       end_window();
-      scheduler_.begin_next_window(task);
+      scheduler_.begin_next_window();
     }
   } catch (...) {
-    scheduler_.fail(task, std::current_exception());
+    scheduler_.fail(std::current_exception());
     // Nobody here waits for other processes any more.
     if (options_.ring != nullptr) options_.ring->peers().cancel("The model failed in this process");
     desk_.give_up();
   }
 }
 
-Scheduler::Next Executor::run_task(Task& task, int64_t worker) {
+// Replaces the task by the next one, if the worker stays with its IPU.
+Scheduler::Next Executor::run_task(Task*& running, int64_t worker) {
+  const Task& task = *running;
   const int64_t start_ns = events_.is_on() ? now_ns() : 0;
-  interpreter_.run(task);
+  if (!interpreter_.run(*running, [&] { return scheduler_.wait_for_turn(task); })) {
+    scheduler_.fail(nullptr);
+    return Scheduler::Next::kAnother;
+  }
   if (events_.is_on()) {
     events_.add({task.replica, task.ipu, task.action.segment.value, task.window,
                  task.action.micro_batch, worker, start_ns, now_ns()});
   }
   stream_.add_pieces(program_->at(task.action.segment), task.micro_batch_of_call,
                      interpreter_.outputs());
-  return scheduler_.finish(task, worker);
+  return scheduler_.finish(running, worker);
 }
 
 // Nothing else runs meanwhile.

@@ -103,8 +103,8 @@ class Executor {
  private:
   void prepare(const std::vector<at::Tensor>& inputs, int64_t num_windows);
   void work(int64_t worker);
-  void run_tasks(Task& task, int64_t worker);
-  Scheduler::Next run_task(Task& task, int64_t worker);
+  void run_tasks(Task* task, int64_t worker);
+  Scheduler::Next run_task(Task*& running, int64_t worker);
   void end_window();
 
   const std::shared_ptr<const Program> program_;

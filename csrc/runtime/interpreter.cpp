@@ -14,8 +14,8 @@
 namespace poptorch_emu {
 
 Interpreter::Interpreter(const Program& program, std::vector<int64_t> input_group_of_replica,
-                         int64_t first_replica, EngineMemory& tensor_memory, DeviceMemory& memory,
-                         Accumulators& accumulators, RemoteTraffic& remote,
+                         int64_t first_replica, int64_t num_lanes, EngineMemory& tensor_memory,
+                         DeviceMemory& memory, Accumulators& accumulators, RemoteTraffic& remote,
                          const HostCaller& call_host)
     : program_(program),
       input_group_of_replica_(std::move(input_group_of_replica)),
@@ -29,12 +29,13 @@ Interpreter::Interpreter(const Program& program, std::vector<int64_t> input_grou
       remote_(remote) {
   find_ends();
   for (const Segment& segment : program.segments) {
-    std::vector<std::unique_ptr<Frame>> of_replica;
-    for (int64_t replica = 0; replica < num_replicas_; ++replica) {
-      of_replica.push_back(
-          std::make_unique<Frame>(segment, program.numerics.checks_floating_point, call_host));
+    auto& of_replica = frames_.emplace_back(num_replicas_);
+    for (auto& of_lane : of_replica) {
+      for (int64_t lane = 0; lane < (segment.may_overlap ? num_lanes : 1); ++lane) {
+        of_lane.push_back(
+            std::make_unique<Frame>(segment, program.numerics.checks_floating_point, call_host));
+      }
     }
-    frames_.push_back(std::move(of_replica));
   }
 }
 
@@ -104,7 +105,9 @@ std::vector<at::Tensor> Interpreter::end_call() {
 
 void Interpreter::clear() {
   for (auto& of_replica : frames_) {
-    for (auto& frame : of_replica) frame->clear();
+    for (auto& of_lane : of_replica) {
+      for (auto& frame : of_lane) frame->clear();
+    }
   }
 }
 
@@ -113,10 +116,12 @@ void Interpreter::set_rng_state(int64_t seed, int64_t counter) {
   counter_ = counter;
 }
 
-void Interpreter::run(Task& task) {
+bool Interpreter::run(Task& task, const std::function<bool()>& may_store) {
   const Segment& segment = program_.at(task.action.segment);
-  Frame& frame = *frames_[task.action.segment.value][task.replica];
-  const auto scope = tensor_memory_.open(task.action.segment, task.replica, task.ipu);
+  // What cannot overlap has one frame, whatever its lane.
+  const int64_t lane = segment.may_overlap ? task.lane : 0;
+  Frame& frame = *frames_[task.action.segment.value][task.replica][lane];
+  const auto scope = tensor_memory_.open(task.action.segment, task.replica, task.ipu, lane);
   try {
     for (AccumulatorId id : segment.reductions) accumulators_.reduce(id, task.replica);
     if (!segment.exchanges.empty()) {
@@ -128,11 +133,13 @@ void Interpreter::run(Task& task) {
           std::visit([&](const auto& source) { return load(source, task); }, item.source);
     }
     frame.run(task.action.micro_batch, task.replica);
+    if (!may_store()) return false;
     for (const Store& item : segment.stores) {
       std::visit([&](const auto& target) { store(target, frame, item, task); }, item.target);
     }
     pack_outputs(task, frame);
     frame.clear();
+    return true;
   } catch (const Error&) {
     throw;
   } catch (const c10::Error& error) {

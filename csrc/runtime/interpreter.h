@@ -3,6 +3,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <utility>
 #include <vector>
@@ -31,8 +32,9 @@ class Interpreter {
   // micro-batch; `first_replica`, which number the first one has among those of all processes.
   // `call_host` is what instructions call functions of the host by.
   Interpreter(const Program& program, std::vector<int64_t> input_group_of_replica,
-              int64_t first_replica, EngineMemory& tensor_memory, DeviceMemory& memory,
-              Accumulators& accumulators, RemoteTraffic& remote, const HostCaller& call_host);
+              int64_t first_replica, int64_t num_lanes, EngineMemory& tensor_memory,
+              DeviceMemory& memory, Accumulators& accumulators, RemoteTraffic& remote,
+              const HostCaller& call_host);
 
   // By the thread that runs the call, when no worker is at work. The first throws `Error` if the
   // inputs don't fit so many windows; the third returns the outputs and lets go of the inputs.
@@ -42,8 +44,9 @@ class Interpreter {
   // Empties the frames, after an error.
   void clear();
 
-  // By any worker. Throws `Error`.
-  void run(Task& task);
+  // By any worker. The values of the task become known when `may_store` has returned; where it
+  // returns false they do not, and neither does this. Throws `Error`.
+  bool run(Task& task, const std::function<bool()>& may_store);
 
   // The seed, and how many micro-batches have drawn numbers since it was set.
   std::pair<int64_t, int64_t> rng_state() const { return {seed_, counter_}; }
@@ -94,8 +97,9 @@ class Interpreter {
   // By input: the first segment that reads it. By output: whether it appears once a window.
   std::vector<SegmentId> first_reader_;
   std::vector<bool> is_window_output_;
-  std::vector<int64_t> exchange_number_;                     // by segment, of those that exchange
-  std::vector<std::vector<std::unique_ptr<Frame>>> frames_;  // by segment, then replica
+  std::vector<int64_t> exchange_number_;  // by segment, of those that exchange
+  // By segment, replica and lane.
+  std::vector<std::vector<std::vector<std::unique_ptr<Frame>>>> frames_;
   int64_t seed_ = 0;
   int64_t counter_ = 0;
 

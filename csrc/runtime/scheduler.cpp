@@ -4,17 +4,29 @@
 #include <sstream>
 #include <utility>
 
+#include "common/clock.h"
 #include "common/errors.h"
 
 namespace poptorch_emu {
+namespace {
 
-Scheduler::Scheduler(const Program& program, int64_t num_replicas, const HostDesk& desk,
-                     const ResultStream& stream)
-    : program_(program), desk_(desk), stream_(stream) {
+// Handing an action over, and waiting for its turn, takes some 10 us; actions of 10 us became
+// slower by it, those of 100 us faster.
+constexpr int64_t kWorthwhileNs = 50'000;
+
+}  // namespace
+
+Scheduler::Scheduler(const Program& program, int64_t num_replicas, int64_t num_workers,
+                     const HostDesk& desk, const ResultStream& stream)
+    : program_(program), desk_(desk), stream_(stream), shortest_ns_(program.segments.size(), 0) {
   for (const Link& link : program.links) queues_.emplace_back(link, num_replicas);
   for (int64_t replica = 0; replica < num_replicas; ++replica) {
-    for (size_t ipu = 0; ipu < program.schedule.size(); ++ipu) {
-      ipus_.push_back({{replica, static_cast<int64_t>(ipu)}});
+    for (size_t number = 0; number < program.schedule.size(); ++number) {
+      const auto ipu = static_cast<int64_t>(number);
+      VirtualIpu& added = ipus_.emplace_back(VirtualIpu{replica, ipu, {}, 0, {}});
+      for (int64_t lane = 0; lane < num_workers; ++lane) {
+        added.lanes.push_back({replica, ipu, lane});
+      }
     }
   }
 }
@@ -32,9 +44,13 @@ std::exception_ptr Scheduler::end_call() {
   if (!error_) return nullptr;
   for (LinkQueue& queue : queues_) queue.clear();
   for (VirtualIpu& ipu : ipus_) {
-    ipu.task.taken.clear();
-    ipu.task.given.clear();
+    ipu.under_way.clear();
+    for (Task& task : ipu.lanes) {
+      task.taken.clear();
+      task.given.clear();
+    }
   }
+  num_running_ = 0;
   return std::exchange(error_, nullptr);
 }
 
@@ -46,8 +62,7 @@ Task* Scheduler::take(int64_t worker) {
     VirtualIpu* ipu = is_paused ? nullptr : find_ready();
     if (ipu != nullptr) {
       ++num_running_;
-      begin(*ipu);
-      return &ipu->task;
+      return &begin(*ipu);
     }
     if (num_running_ == 0 && !is_paused) {
       error_ = deadlock();
@@ -66,28 +81,40 @@ bool Scheduler::is_over() const {
   return has_ended();
 }
 
-Scheduler::Next Scheduler::finish(Task& task, int64_t worker) {
+bool Scheduler::wait_for_turn(const Task& task) {
+  std::unique_lock lock(mutex_);
+  const VirtualIpu& ipu = ipu_of(task);
+  ++num_waiting_;
+  progress_.wait(lock, [&] { return has_ended() || ipu.under_way.front() == task.lane; });
+  --num_waiting_;
+  return !has_ended();
+}
+
+Scheduler::Next Scheduler::finish(Task*& task, int64_t worker) {
   const std::lock_guard lock(mutex_);
-  VirtualIpu& ipu = ipu_of(task);
-  give_outputs(task);
-  if (program_.at(task.action.segment).kind == SegmentKind::kMicroBatch) {
+  VirtualIpu& ipu = ipu_of(*task);
+  give_outputs(*task);
+  const int64_t elapsed_ns = now_ns() - task->begun_ns;
+  int64_t& shortest_ns = shortest_ns_[task->action.segment.value];
+  shortest_ns = shortest_ns == 0 ? elapsed_ns : std::min(shortest_ns, elapsed_ns);
+  if (program_.at(task->action.segment).kind == SegmentKind::kMicroBatch) {
     --micro_batch_actions_left_;
   }
-  ipu.is_running = false;
-  move_to(ipu, ipu.position + 1);
+  ipu.under_way.pop_front();
+  if (ipu.is_idle() && is_at_end(ipu)) ++ipus_at_end_;
   if (ipus_at_end_ == static_cast<int64_t>(ipus_.size())) return Next::kEndWindow;
   wake_waiting();
   if (!has_ended() && !is_wanted_at_desk(worker) && !stream_.is_full() && is_ready(ipu)) {
-    begin(ipu);
+    task = &begin(ipu);
     return Next::kSameIpu;
   }
-  leave(ipu);
+  --num_running_;
   return Next::kAnother;
 }
 
-void Scheduler::begin_next_window(Task& task) {
+void Scheduler::begin_next_window() {
   const std::lock_guard lock(mutex_);
-  leave(ipu_of(task));
+  --num_running_;
   ++window_;
   if (window_ == num_windows_) {
     is_done_ = true;
@@ -97,10 +124,10 @@ void Scheduler::begin_next_window(Task& task) {
   wake_waiting();
 }
 
-void Scheduler::fail(Task& task, std::exception_ptr error) {
+void Scheduler::fail(std::exception_ptr error) {
   const std::lock_guard lock(mutex_);
   if (!error_) error_ = std::move(error);
-  leave(ipu_of(task));
+  --num_running_;
   wake_waiting();
 }
 
@@ -124,42 +151,63 @@ std::vector<int64_t> Scheduler::peak_link_bytes() const {
 }
 
 Scheduler::VirtualIpu& Scheduler::ipu_of(const Task& task) {
-  return ipus_[task.replica * program_.schedule.size() + task.ipu];
+  return ipus_[task.replica * static_cast<int64_t>(program_.schedule.size()) + task.ipu];
 }
 
 const Action& Scheduler::next_action(const VirtualIpu& ipu) const {
-  return program_.schedule[ipu.task.ipu][ipu.position];
+  return program_.schedule[ipu.ipu][ipu.position];
 }
 
+// An IPU that is idle comes before one that is at work.
 Scheduler::VirtualIpu* Scheduler::find_ready() {
+  VirtualIpu* at_work = nullptr;
   for (VirtualIpu& ipu : ipus_) {
-    if (!ipu.is_running && is_ready(ipu)) return &ipu;
+    if ((at_work != nullptr && !ipu.is_idle()) || !is_ready(ipu)) continue;
+    if (ipu.is_idle()) return &ipu;
+    at_work = &ipu;
   }
-  return nullptr;
+  return at_work;
 }
 
 bool Scheduler::is_ready(const VirtualIpu& ipu) const {
-  if (ipu.position == program_.schedule[ipu.task.ipu].size()) return false;
-  const Segment& segment = program_.at(next_action(ipu).segment);
+  if (is_at_end(ipu)) return false;
+  const SegmentId id = next_action(ipu).segment;
+  const Segment& segment = program_.at(id);
+  if (!has_lane(ipu, id)) return false;
   if (segment.kind == SegmentKind::kWindow) {
     // Nothing of this window may read weights or add gradients any more.
     if (micro_batch_actions_left_ > 0 || !have_peers_arrived(ipu)) return false;
   } else if (segment.is_collective && !have_peers_arrived(ipu)) {
     return false;
   }
-  return have_links(segment, ipu.task.replica);
+  return have_links(ipu, id);
+}
+
+// Whether the IPU may begin an action beside those that are under way.
+bool Scheduler::has_lane(const VirtualIpu& ipu, SegmentId next) const {
+  if (ipu.is_idle()) return true;
+  const SegmentId first = ipu.lanes[ipu.under_way.front()].action.segment;
+  return ipu.under_way.size() < ipu.lanes.size() && program_.at(next).may_overlap &&
+         program_.at(first).may_overlap &&
+         std::min(shortest_ns_[next.value], shortest_ns_[first.value]) >= kWorthwhileNs;
 }
 
 // Whether every replica of this IPU is through with what comes before the next action.
 bool Scheduler::have_peers_arrived(const VirtualIpu& ipu) const {
   return std::all_of(ipus_.begin(), ipus_.end(), [&ipu](const VirtualIpu& other) {
-    return other.task.ipu != ipu.task.ipu || other.position >= ipu.position;
+    return other.ipu != ipu.ipu || other.done_before() >= ipu.position;
   });
 }
 
-bool Scheduler::have_links(const Segment& segment, int64_t replica) const {
-  const auto has_item = [&](LinkId id) { return queues_[id.value].has_item(replica); };
-  const auto has_room = [&](LinkId id) { return queues_[id.value].has_room(replica); };
+bool Scheduler::have_links(const VirtualIpu& ipu, SegmentId id) const {
+  // Those of the same segment that are under way will put something into its links, too.
+  const auto is_same = [&](int64_t lane) { return ipu.lanes[lane].action.segment == id; };
+  const int64_t num_coming = std::count_if(ipu.under_way.begin(), ipu.under_way.end(), is_same);
+  const auto has_item = [&](LinkId link) { return queues_[link.value].has_item(ipu.replica); };
+  const auto has_room = [&](LinkId link) {
+    return queues_[link.value].has_room(ipu.replica, 1 + num_coming);
+  };
+  const Segment& segment = program_.at(id);
   return std::all_of(segment.incoming.begin(), segment.incoming.end(), has_item) &&
          std::all_of(segment.outgoing.begin(), segment.outgoing.end(), has_room);
 }
@@ -168,25 +216,26 @@ bool Scheduler::have_links(const Segment& segment, int64_t replica) const {
 bool Scheduler::takes_part(const VirtualIpu& ipu) const {
   const Segment& segment = program_.at(next_action(ipu).segment);
   return segment.kind == SegmentKind::kMicroBatch ||
-         std::find(segment.runners.begin(), segment.runners.end(), ipu.task.replica) !=
+         std::find(segment.runners.begin(), segment.runners.end(), ipu.replica) !=
              segment.runners.end();
 }
 
-void Scheduler::begin(VirtualIpu& ipu) {
-  ipu.is_running = true;
-  Task& task = ipu.task;
+Task& Scheduler::begin(VirtualIpu& ipu) {
+  const auto is_free = [&](const Task& task) {
+    return std::find(ipu.under_way.begin(), ipu.under_way.end(), task.lane) == ipu.under_way.end();
+  };
+  Task& task = *std::find_if(ipu.lanes.begin(), ipu.lanes.end(), is_free);
   task.action = next_action(ipu);
+  task.position = ipu.position;
+  task.begun_ns = now_ns();
   task.window = window_;
   task.micro_batch_of_call = window_ * program_.micro_batches_per_window + task.action.micro_batch;
   for (LinkId id : program_.at(task.action.segment).incoming) {
     task.taken.push_back(queues_[id.value].pop(task.replica));
   }
-}
-
-// The worker goes on elsewhere.
-void Scheduler::leave(VirtualIpu& ipu) {
-  ipu.is_running = false;
-  --num_running_;
+  ipu.under_way.push_back(task.lane);
+  move_to(ipu, ipu.position + 1);
+  return task;
 }
 
 void Scheduler::give_outputs(Task& task) {
@@ -208,10 +257,8 @@ void Scheduler::give_outputs(Task& task) {
 }
 
 void Scheduler::move_to(VirtualIpu& ipu, size_t position) {
-  const size_t end = program_.schedule[ipu.task.ipu].size();
   ipu.position = position;
-  while (ipu.position < end && !takes_part(ipu)) ++ipu.position;
-  if (ipu.position == end) ++ipus_at_end_;
+  while (!is_at_end(ipu) && !takes_part(ipu)) ++ipu.position;
 }
 
 void Scheduler::begin_window() {
@@ -219,7 +266,8 @@ void Scheduler::begin_window() {
   micro_batch_actions_left_ = 0;
   for (VirtualIpu& ipu : ipus_) {
     move_to(ipu, 0);
-    for (const Action& action : program_.schedule[ipu.task.ipu]) {
+    if (is_at_end(ipu)) ++ipus_at_end_;
+    for (const Action& action : program_.schedule[ipu.ipu]) {
       if (program_.at(action.segment).kind == SegmentKind::kMicroBatch) {
         ++micro_batch_actions_left_;
       }
@@ -235,8 +283,8 @@ std::exception_ptr Scheduler::deadlock() const {
   std::ostringstream out;
   out << "The schedule cannot go on: no virtual IPU is ready.";
   for (const VirtualIpu& ipu : ipus_) {
-    out << " Replica " << ipu.task.replica << ", IPU " << ipu.task.ipu << ": ";
-    if (ipu.position == program_.schedule[ipu.task.ipu].size()) {
+    out << " Replica " << ipu.replica << ", IPU " << ipu.ipu << ": ";
+    if (is_at_end(ipu)) {
       out << "at the end.";
     } else {
       const Action& action = next_action(ipu);

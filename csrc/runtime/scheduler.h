@@ -2,6 +2,7 @@
 
 #include <condition_variable>
 #include <cstdint>
+#include <deque>
 #include <exception>
 #include <mutex>
 #include <vector>
@@ -21,6 +22,11 @@ namespace poptorch_emu {
 // own locks come after this one. A virtual IPU is ready when each incoming link of its next action
 // has an item and each outgoing one has room; a part of an update when, beyond that, no micro-batch
 // of the window is left and every replica of the IPU is through with the parts before.
+//
+// A worker for which no virtual IPU is free may begin the next action of one that is at work, if
+// neither writes what the other may see before it has ended (`Segment::may_overlap`). Their stores
+// are made in the order of the list all the same: `wait_for_turn` comes before them. Only segments
+// that take long enough do so, as measured before; no result depends on who ran what when.
 class Scheduler {
  public:
   // What a worker does after a task.
@@ -31,7 +37,8 @@ class Scheduler {
   };
 
   // Worker 0 leaves its tasks for requests at `desk`; nothing begins while `stream` is full.
-  Scheduler(const Program& program, int64_t num_replicas, const HostDesk& desk,
+  // No more actions of one virtual IPU are under way at once than there are workers.
+  Scheduler(const Program& program, int64_t num_replicas, int64_t num_workers, const HostDesk& desk,
             const ResultStream& stream);
 
   // By the thread that runs the call, when no worker is at work. The second returns the error of
@@ -46,11 +53,15 @@ class Scheduler {
   // returns nothing when the call is over, or when worker 0 is wanted at the desk.
   Task* take(int64_t worker);
   bool is_over() const;
-  // The task was done: its links get what it gave. With `kEndWindow` nothing else can begin.
-  Next finish(Task& task, int64_t worker);
-  void begin_next_window(Task& task);
-  // The task was not done: the call is over, with the first such error.
-  void fail(Task& task, std::exception_ptr error);
+  // Waits until all that stands before the task in its IPU's list is done; false if the call is
+  // over before, and the task is not to be done any more.
+  bool wait_for_turn(const Task& task);
+  // The task was done: its links get what it gave. With `kSameIpu` it is replaced by the next one.
+  // With `kEndWindow` nothing else can begin.
+  Next finish(Task*& task, int64_t worker);
+  void begin_next_window();
+  // The task was not done: the call is over, with the first such error, if there is one.
+  void fail(std::exception_ptr error);
 
   // By any thread: has waiting workers look again, after the desk or the stream has changed.
   void wake();
@@ -61,23 +72,32 @@ class Scheduler {
 
  private:
   struct VirtualIpu {
-    Task task;
-    size_t position = 0;  // next action in the IPU's list
-    bool is_running = false;
+    int64_t replica;
+    int64_t ipu;
+    std::vector<Task> lanes;
+    size_t position = 0;            // next action in the IPU's list
+    std::deque<int64_t> under_way;  // the lanes at work, in the order of the list
+
+    bool is_idle() const { return under_way.empty(); }
+    // All before this place in the list is done.
+    size_t done_before() const { return is_idle() ? position : lanes[under_way.front()].position; }
   };
 
   // All of these are called with the lock held.
   VirtualIpu& ipu_of(const Task& task);
   const Action& next_action(const VirtualIpu& ipu) const;
+  bool is_at_end(const VirtualIpu& ipu) const {
+    return ipu.position == program_.schedule[ipu.ipu].size();
+  }
   bool has_ended() const { return is_done_ || error_; }
   bool is_wanted_at_desk(int64_t worker) const { return worker == 0 && desk_.has_requests(); }
   VirtualIpu* find_ready();
   bool is_ready(const VirtualIpu& ipu) const;
+  bool has_lane(const VirtualIpu& ipu, SegmentId next) const;
   bool have_peers_arrived(const VirtualIpu& ipu) const;
-  bool have_links(const Segment& segment, int64_t replica) const;
+  bool have_links(const VirtualIpu& ipu, SegmentId id) const;
   bool takes_part(const VirtualIpu& ipu) const;
-  void begin(VirtualIpu& ipu);
-  void leave(VirtualIpu& ipu);
+  Task& begin(VirtualIpu& ipu);
   void give_outputs(Task& task);
   void move_to(VirtualIpu& ipu, size_t position);
   void begin_window();
@@ -96,6 +116,7 @@ class Scheduler {
   int64_t window_ = 0;
   int64_t micro_batch_actions_left_ = 0;  // of this window
   int64_t ipus_at_end_ = 0;
+  std::vector<int64_t> shortest_ns_;  // by segment, of all runs so far; 0 before the first
   int64_t num_running_ = 0;
   int64_t num_waiting_ = 0;
   bool is_done_ = false;

@@ -13,6 +13,9 @@ namespace poptorch_emu {
 struct Task {
   int64_t replica;
   int64_t ipu;
+  int64_t lane = 0;     // which of the tasks that its virtual IPU has under way at once
+  size_t position = 0;  // of the action in the IPU's list
+  int64_t begun_ns = 0;
   Action action = {};
   int64_t window = 0;
   int64_t micro_batch_of_call = 0;            // the action's micro-batch, counted over all windows

@@ -29,6 +29,7 @@ from poptorch_emu.config import CompileConfig
 from poptorch_emu.enums import OverlapMode
 from poptorch_emu.errors import make_error
 from poptorch_emu.ir.graph import Sink, SinkKind, Source, SourceKind, source_of
+from poptorch_emu.log import logger
 from poptorch_emu.passes import (
     anchors,
     functional,
@@ -91,7 +92,7 @@ def compile_model(
         check_clipped_groups(request.optimizer, config)
     cache.check_folder(config.cache_dir)
     forms_path = forms_file.path_of(config, request.model, request.tensors)
-    forward, key = capture(request, on_step, forms_file.find(forms_path))
+    forward, key = _capture_with(forms_file.find(forms_path), request, on_step)
     forms_file.keep(forms_path, forward)
     if strict.is_on():
         strict.check(forward.complete.graph)
@@ -166,6 +167,24 @@ def capture(
     forward = _record(request, forms)
     optimizer, parameters = request.optimizer, request.parameters
     return forward, key_of(forward, request.config, request.tensors, optimizer, parameters)
+
+
+def _capture_with(
+    forms: Mapping[str, Forms] | None, request: Request, on_step: Callable[[str], None]
+) -> tuple[Forward, Key]:
+    """Captures with forms of results that a file holds, and anew if they fit nothing."""
+    try:
+        return capture(request, on_step, forms)
+    except Exception as fault:
+        if not forms:
+            raise
+        logger.warning(
+            "Executable cache: capturing failed with what the cache's folder says about this "
+            "model's results, and begins again without it. %s: %s",
+            type(fault).__name__,
+            fault,
+        )
+    return capture(request, on_step)
 
 
 def _record(request: Request, forms: Mapping[str, Forms] | None) -> Forward:

@@ -3,6 +3,7 @@
 from poptorch_emu.emulator.engine_backend import set_backend
 from poptorch_emu.emulator.estimates import estimate, timeline
 from poptorch_emu.emulator.host_recomputation import set_recomputation
+from poptorch_emu.emulator.page import page
 from poptorch_emu.emulator.pipeline_order import set_schedule
 from poptorch_emu.emulator.plans import memory, schedule, tile_memory
 from poptorch_emu.emulator.splits import autoplace, plan_split
@@ -23,6 +24,7 @@ __all__ = [
     "export_pipeline",
     "install",
     "memory",
+    "page",
     "plan_split",
     "register_custom_op",
     "schedule",

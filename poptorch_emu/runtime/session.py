@@ -71,10 +71,17 @@ class Session:
             self._executor.set_host_function(name, self._host_calls.guarded(function))
         self.set_seed(config.random_seed)
         self._executor.set_tracing(config.profile_dir is not None)
+        self._seen_events: list[_C.Event] = []
 
     def take_events(self) -> list[_C.Event]:
         """Returns what ran since the last time, when the options ask for a profile."""
-        return self._executor.take_events()
+        events, self._seen_events = self.see_events(), []
+        return events
+
+    def see_events(self) -> list[_C.Event]:
+        """Returns the same, and leaves it there for whoever takes it."""
+        self._seen_events += self._executor.take_events()
+        return list(self._seen_events)
 
     def num_dropped_events(self) -> int:
         """Returns how many events of those calls are left out, in the middle of a long run."""

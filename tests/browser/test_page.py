@@ -7,9 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from support.synthetic_reports import report
 
-from poptorch_emu.report.page.page_file import to_html
+import poptorch_emu as poptorch
+from poptorch_emu import emulator
+from poptorch_emu.report.page.page_file import read_reports, to_html
 
 PANELS = ("summary", "timeline", "memory", "operations", "graph", "options", "log")
 # Those of the panels that draw charts, and how many each has.
@@ -277,6 +280,67 @@ def test_unknown_when_a_report_holds_little_then_every_panel_says_so(open_page: 
         text = page.inner_text("main")
         assert "not known" in text, panel
         assert "0 B" not in text and "0 rows" not in text and "NaN" not in text
+
+
+class Stages(torch.nn.Module):
+    """Two layers, each on an IPU of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = torch.nn.ModuleList(torch.nn.Linear(64, 64) for _ in range(2))
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor):
+        for ipu, layer in enumerate(self.layers):
+            with poptorch.Block(f"block{ipu}", ipu_id=ipu):
+                x = layer(x)
+                if ipu == 1:
+                    return x, torch.nn.functional.mse_loss(x, y)
+        raise AssertionError("the last block returns")
+
+
+@pytest.mark.feature("emulator.page", fidelity="modelled")
+def test_page_of_a_model_when_opened_then_each_panel_is_drawn_and_operations_lead_to_events(
+    open_page: Any, tmp_path: Path
+) -> None:
+    options = poptorch.Options().showCompilationProgressBar(False)
+    options.enableProfiling(str(tmp_path / "profile")).Training.gradientAccumulation(4)
+    module = Stages()
+    optimizer = poptorch.optim.SGD(module.parameters(), lr=0.01)
+    model = poptorch.trainingModel(module, options, optimizer)
+    model(*torch.randn(2, 16, 64))
+    (data,) = read_reports(emulator.page(model, tmp_path / "model.html"))
+    page = open_page(data)
+    for panel in PANELS:
+        show(page, panel)
+        assert all(colours > 10 for colours in page.evaluate(COLOURS)), panel
+    show(page, "timeline")
+    page.click("button:has-text('Engine, in seconds')")
+    page.evaluate(NEXT_FRAME)
+    assert page.evaluate("() => page.timeline.timeline.unit") == "seconds"
+    show(page, "operations")
+    page.click("button:has-text('Unfold all')")
+    page.locator("button.link").first.click()
+    page.evaluate(NEXT_FRAME)
+    assert " runs in " in page.inner_text(".detail-line")
+
+
+def test_timeline_when_zoomed_far_then_operations_are_drawn_below_their_event(
+    open_page: Any,
+) -> None:
+    page = open_page(report())
+    show(page, "operations")
+    page.click("button:has-text('All')")
+    page.fill("input[type=search]", "mm_237")
+    page.click("button.link:has-text('mm_237')")
+    page.evaluate(NEXT_FRAME)
+    parts = page.evaluate("""() => page.timeline.chart.getOption().series[0].data
+        .filter((shape) => shape[6] >= 0 && shape[4] === page.timeline.selected)
+        .map((shape) => shape.slice(1, 3))""")
+    # Of the sixty operations of a stage half are forward; two or three have no known cost.
+    assert 25 <= len(parts) <= 30
+    assert all(
+        first[1] <= second[0] + 1e-6 for first, second in zip(parts, parts[1:], strict=False)
+    )
 
 
 HOSTILE = "<img src=x onerror=alert(1)></script><script>alert(2)</script><!--{{data}}"

@@ -11,6 +11,7 @@ from support.models import FAMILIES
 from torch import nn
 
 import poptorch_emu as poptorch
+from poptorch_emu.compile import compiler
 from poptorch_emu.compile.executable import Executable
 from poptorch_emu.compile.stored import container
 from poptorch_emu.compile.stored.container import pack, unpack
@@ -177,3 +178,20 @@ def test_lazy_module_then_the_error_is_that_of_a_compilation_without_cache(tmp_p
     inference = poptorch.inferenceModel(nn.LazyLinear(3), options)
     with pytest.raises(poptorch.Error, match="weight is not initialised yet"):
         inference(torch.ones(1, 2))
+
+
+def test_forms_when_capturing_fails_with_them_then_begins_again_without_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    expected = compiled(tmp_path)
+    real = compiler.trace_forward
+
+    def trace(*args):
+        if args[-1]:
+            raise RuntimeError("expected predicate to be bool")
+        return real(*args)
+
+    monkeypatch.setattr(compiler, "trace_forward", trace)
+    assert same_program(compiled(tmp_path), expected)
+    assert "begins again without it. RuntimeError: expected predicate" in caplog.text
+    assert compiler.trace_forward is trace

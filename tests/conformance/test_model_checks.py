@@ -292,6 +292,7 @@ def test_training_in_several_processes_when_sharded_then_refused_with_a_way_out(
     opts.Distributed.configureProcessId(1, 2)
     location = poptorch.TensorLocationSettings().useReplicatedTensorSharding(True)
     opts.TensorLocations.setOptimizerLocation(location)
+    opts.outputMode(poptorch.OutputMode.All)
     with pytest.raises(poptorch.Error, match="sharding of optimizer states.*2 processes") as error:
         check_processes(freeze(opts, is_training=True))
     assert "useReplicatedTensorSharding(False)" in str(error.value)
@@ -301,6 +302,7 @@ def test_training_in_several_processes_when_sharded_then_refused_with_a_way_out(
 def test_training_in_several_processes_when_grouped_then_refused_with_a_way_out() -> None:
     opts = options()
     opts.Distributed.configureProcessId(1, 2)
+    opts.outputMode(poptorch.OutputMode.All)
     groups = WeightGroups("weight", poptorch.CommGroupType.NoGrouping, 1, False)
     with pytest.raises(poptorch.Error, match="'weight' has a replicaGrouping.*2 processes"):
         check_processes(freeze(opts, is_training=True, weight_groups=(groups,)))

@@ -111,7 +111,7 @@ def _executable(
         program=_C.Program.deserialize(sections[_PROGRAM]),
         config=config,
         key=key,
-        look_up=lambda: _graph(json.loads(graph)),
+        look_up=lambda: _looked_up(graph),
         schedule=_schedule(plan["schedule"]),
         outputs=forward.outputs,
         num_outputs=plan["num_outputs"],
@@ -220,6 +220,11 @@ def _stored_graph(executable: Executable) -> dict[str, Any]:
         ],
         "tiles": _stored_tiles(executable.tiles),
     }
+
+
+def _looked_up(graph: bytes) -> PlacedGraph:
+    with _refuses_damage():
+        return _graph(json.loads(graph))
 
 
 def _graph(stored: dict[str, Any]) -> PlacedGraph:

@@ -155,6 +155,14 @@ def plan_product(
         bound = 2 * bound if bound < 2 * ipu.tile_bytes else float("inf")
 
 
+def least_tile_cycles(product: Product) -> float:
+    """Returns the cycles of one tile whose multiply-accumulate unit is never idle (derived)."""
+    unit = _UNITS[product.precision]
+    per_cycle = unit.inputs * unit.outputs / unit.row_cycles
+    num_products = product.rows * product.reduced * product.columns * product.count
+    return num_products * product.window.num_positions / per_cycle
+
+
 def _search(product: Product, ipu: Ipu, num_tiles: int, bound: float) -> Plan | None:
     best = None
     for parts in _SERIAL_PARTS:

@@ -6,7 +6,7 @@ values that live for a while, what an operation takes on a tile while it runs, a
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from torch import fx
 
@@ -23,6 +23,7 @@ from poptorch_emu.plan.tiles.tile_liveness import Walk, machine_bytes
 from poptorch_emu.plan.tiles.tile_program import program_bytes
 from poptorch_emu.plan.tiles.tile_stash import Stashes
 from poptorch_emu.schedule.schedule import Port
+from poptorch_emu.segments.segment import Segment
 
 # What an update holds beside weight and state, in sizes of the largest weight: its gradient, and
 # a sum or copy of it. Fitted to the largest tables that fit (`docs/fidelity.md`).
@@ -79,21 +80,59 @@ def _host_bytes(inventory: Inventory, plan: MemoryPlan, ipu: int) -> int:
     return ahead * sum(holding.item_bytes for holding in plan.select(ipu, Content.INPUT))
 
 
+def tile_levels(inventory: Inventory, plan: MemoryPlan) -> dict[int, tuple[Peak, ...]]:
+    """Returns what each IPU holds beside what is always live, at each of its operations.
+
+    Args:
+        inventory: the segments and what they compute on.
+        plan: of the same segments.
+
+    Returns:
+        by the user's number of the IPU, in the order of the segments; the update comes last.
+    """
+    machine = inventory.config.machine
+    num_tiles = IPU_OF_VERSION[machine.version].num_tiles - machine.num_io_tiles
+    stashes = Stashes(inventory)
+    levels = {}
+    for ipu in range(inventory.schedule.num_ipus):
+        walk = _walk(inventory, ipu, num_tiles)
+        found = [
+            level
+            for segment, given, gradients, base in _segments(inventory, stashes, ipu)
+            for level, _ in walk.levels(segment, given, gradients, base)
+        ]
+        if inventory.update is not None:
+            found.append(_update_peak(inventory, plan, ipu))
+        levels[plan.ipu_ids[ipu]] = tuple(found)
+    return levels
+
+
 def _peak(
     inventory: Inventory, plan: MemoryPlan, stashes: Stashes, ipu: int, num_tiles: int
 ) -> Peak:
-    walk = Walk(num_tiles, lambda node: _temporary_bytes(inventory, ipu, num_tiles, node))
+    walk = _walk(inventory, ipu, num_tiles)
     peaks = [_update_peak(inventory, plan, ipu)]
+    peaks += (walk.peak(*arguments) for arguments in _segments(inventory, stashes, ipu))
+    return max(peaks, key=walk.tile_bytes)
+
+
+def _walk(inventory: Inventory, ipu: int, num_tiles: int) -> Walk:
+    return Walk(num_tiles, lambda node: _temporary_bytes(inventory, ipu, num_tiles, node))
+
+
+def _segments(
+    inventory: Inventory, stashes: Stashes, ipu: int
+) -> Iterator[tuple[Segment, dict[int, int], frozenset[int], int]]:
+    """Yields what a walk over each segment of an IPU takes."""
     for port, segment in inventory.cut.segments.items():
         if inventory.ipu_of(port) == ipu:
-            given = _given(inventory, stashes, port)
             gradients = frozenset(
                 segment.registers[node]
                 for sink, home, node in inventory.cut.results
                 if sink.kind is SinkKind.GRADIENT and home == port
             )
-            peaks.append(walk.peak(segment, given, gradients, stashes.waiting_bytes(ipu, port)))
-    return max(peaks, key=walk.tile_bytes)
+            given = _given(inventory, stashes, port)
+            yield segment, given, gradients, stashes.waiting_bytes(ipu, port)
 
 
 def _given(inventory: Inventory, stashes: Stashes, port: Port) -> dict[int, int]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 import torch
@@ -57,8 +57,26 @@ class Walk:
             ending: registers whose values are taken away as soon as they are there.
             base_bytes: what the IPU holds beside.
         """
+        best = None
+        for found, state in self.levels(segment, given, ending, base_bytes):
+            if best is None or self.tile_bytes(found) > self.tile_bytes(best):
+                best = replace(found, largest=state.largest())
+        assert best is not None, "each segment has a beginning"
+        return best
+
+    def levels(
+        self,
+        segment: Segment,
+        given: Mapping[int, int],
+        ending: frozenset[int] = frozenset(),
+        base_bytes: int = 0,
+    ) -> Iterator[tuple[Peak, _State]]:
+        """Yields what is held at the beginning of a segment and at each of its operations.
+
+        Arguments are those of `peak`. The state is that of the moment, and changes.
+        """
         state = _State(segment, given, base_bytes)
-        best = Peak(state.num_bytes, 0, f"the beginning of {segment.name}", state.largest())
+        yield Peak(state.num_bytes, 0, f"the beginning of {segment.name}"), state
         for instruction in segment.instructions:
             node = instruction.node
             state.begin(instruction)
@@ -66,11 +84,8 @@ class Walk:
             inner = self._of_bodies(instruction)
             num_bytes = state.num_bytes + inner.num_bytes + _hidden_bytes(node)
             temporary = max(temporary, inner.temporary_bytes)
-            found = Peak(num_bytes, temporary, "")
-            if self.tile_bytes(found) > self.tile_bytes(best):
-                best = replace(found, at=_place(segment, node), largest=state.largest())
+            yield Peak(num_bytes, temporary, _place(segment, node)), state
             state.end(instruction, ending)
-        return best
 
     def _of_bodies(self, instruction: Instruction) -> Peak:
         """Returns the highest peak of the bodies of a loop or branch."""

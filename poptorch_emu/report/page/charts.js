@@ -49,6 +49,11 @@ function kindColour(index) {
   return colour(`kind-${index % NUM_COLOURS}`);
 }
 
+// The colour of text on a kind's colour; two of the kinds are light in both themes.
+function inkOn(index) {
+  return index === 1 || index === 7 ? colour("ink-on-light") : colour("ink-on-kind");
+}
+
 function itemStyle(index, more = {}) {
   const decal = pattern(index);
   return { color: kindColour(index), ...(decal.symbol ? { decal } : {}), ...more };
@@ -184,8 +189,8 @@ function swatch(index) {
           context.moveTo(0, x + 22);
           context.lineTo(32, x + 22);
         } else {
-          context.moveTo(x, slope > 0 ? 22 : 0);
-          context.lineTo(x + Math.abs(slope), slope > 0 ? 0 : 22);
+          context.moveTo(x, slope > 0 ? 0 : 22);
+          context.lineTo(x + Math.abs(slope), slope > 0 ? 22 : 0);
         }
         context.stroke();
       } else {

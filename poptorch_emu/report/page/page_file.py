@@ -18,6 +18,7 @@ from poptorch_emu.version import __version__
 
 _FOLDER = Path(__file__).parent
 _LIBRARY = _FOLDER / "echarts" / "echarts.min.js"
+_DATA_BEGIN = '<script type="application/json" id="report-data">'
 # In this order: each may use what stands before it.
 _SCRIPTS = (
     "format.js",
@@ -67,6 +68,23 @@ def to_html(reports: Sequence[Mapping[str, Any]]) -> str:
         name, _, rest = piece.partition("}}")
         page += [parts[name], rest]
     return "".join(page)
+
+
+def read_reports(path: Path) -> list[dict[str, Any]]:
+    """Returns the reports of a page that `to_html` made.
+
+    Raises:
+        OSError: the file cannot be read.
+        ValueError: it is no such page.
+    """
+    _, begin, rest = path.read_text(encoding="utf-8", errors="replace").partition(_DATA_BEGIN)
+    if not begin:
+        raise ValueError(
+            f"{path} is no page of a report: it holds no data of one. Give a file that "
+            "emulator.page has written."
+        )
+    reports: list[dict[str, Any]] = json.loads(rest.partition("</script>")[0])["reports"]
+    return reports
 
 
 def to_script_json(value: object) -> str:

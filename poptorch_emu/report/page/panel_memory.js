@@ -20,7 +20,7 @@ function memoryCards(report, ipu) {
     card("Over the program", { note: report.memory.steps_note }, stepsChart(ipu)),
     card("By category", { width: "third" }, categoryChart(ipu)),
     card("Live at the peak", { width: "two-thirds", note: peakNote(ipu) }, peakTable(ipu)),
-    tilesCard(ipu),
+    tilesCard(ipu, report.memory.tiles_note),
   ];
 }
 
@@ -39,7 +39,7 @@ function stepsChart(ipu) {
         ["not always live", bytesText(steps.live[at])], ["together", bytesText(totals[at])]]);
     }, { trigger: "axis" }),
     xAxis: axis({ type: "category", data: steps.names, boundaryGap: false,
-      axisLabel: { width: 110, overflow: "truncate" } }),
+      axisLabel: { width: 130, overflow: "truncate", formatter: (name) => name.split(" of ")[0] } }),
     yAxis: bytesAxis(topOf(totals[peak], ipu)),
     dataZoom: [{ type: "inside" }, { type: "slider", bottom: 8, height: 20, ...sliderStyle() }],
     series: areas.map(([name, data, index]) => ({
@@ -114,9 +114,9 @@ function peakTable(ipu) {
   return table;
 }
 
-function tilesCard(ipu) {
+function tilesCard(ipu, reason) {
   const title = "By tile";
-  if (!ipu.tiles) return card(title, {}, empty(`What each tile holds is ${UNKNOWN}.`));
+  if (!ipu.tiles) return card(title, {}, empty(`What each tile holds is ${UNKNOWN}. ${reason || ""}`));
   const names = Object.keys(ipu.tiles);
   const count = ipu.tiles[names[0]].length;
   const totals = Array.from({ length: count }, (_, tile) =>
@@ -164,7 +164,7 @@ function waysOut(report) {
     { key: "slower", title: "Step then", numeric: true,
       format: orUnknown((ratio) => `${number(ratio)} × as long`) },
     { key: "text", title: "How", format: (text) => text || "" },
-  ];
+  ].filter((column) => column.key !== "text" || rows.some((row) => row.text));
   return card("Ways to need less", { note },
     makeTable({ caption: "Ways to need less", columns, rows, sortKey: "saves_bytes", search: false }));
 }

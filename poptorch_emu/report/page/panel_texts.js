@@ -16,6 +16,7 @@ function optionsPanel(report) {
 }
 
 function logPanel(report) {
+  if (!report.log) return [card("Log", {}, empty(`What was logged is ${UNKNOWN}: this report was made without it.`))];
   if (!report.log.length) return [card("Log", {}, empty("Nothing was logged."))];
   const rows = report.log.map((line, at) => ({ number: at + 1, ...line }));
   const columns = [

@@ -140,14 +140,17 @@ class TimelineView {
   }
 
   caption(shape, event, part) {
-    if (event < 0 || shape.width < 18 || shape.height < 11) return {};
+    // Without a word an element keeps the text of the event that it stood for before.
+    const none = { textContent: { style: { text: "" } } };
+    if (event < 0 || shape.width < 18 || shape.height < 11) return none;
     const [name, short] = part >= 0
       ? [this.rowOf(event, part).name, ""]
       : [this.nameOf(event), this.shortNameOf(event)];
     const text = shape.width > name.length * 7.5 + 8 ? name : short;
-    if (!text || shape.width < text.length * 7 + 5) return {};
-    const ink = part >= 0 ? colour("text") : colour("ink-on-kind");
-    const halo = part >= 0 ? {} : { textBorderColor: kindColour(this.index.kinds[event]), textBorderWidth: 3 };
+    if (!text || shape.width < text.length * 7 + 5) return none;
+    const kind = this.index.kinds[event];
+    const ink = part >= 0 ? colour("text") : inkOn(kind);
+    const halo = part >= 0 ? {} : { textBorderColor: kindColour(kind), textBorderWidth: 3 };
     return {
       textContent: { style: { text, fill: ink, fontSize: 11, ...halo } },
       textConfig: { position: "inside" },

@@ -116,13 +116,19 @@ function operationShapes(index, lane, event, view, shapes) {
   });
 }
 
+// What a backward segment computes again is an event of its own.
+function recomputing(segment) {
+  return segment.replace("backward", "recompute");
+}
+
 // Lets a timeline in cycles show the operations of its segments.
 function addOperations(index, rows) {
   const segments = new Map();
   for (const row of rows) {
     if (!isKnown(row.cycles) || !row.segment) continue;
-    if (!segments.has(row.segment)) segments.set(row.segment, { rows: [], begins: [], total: 0 });
-    const segment = segments.get(row.segment);
+    const name = row.is_recomputed ? recomputing(row.segment) : row.segment;
+    if (!segments.has(name)) segments.set(name, { rows: [], begins: [], total: 0 });
+    const segment = segments.get(name);
     segment.rows.push(row);
     segment.begins.push(segment.total);
     segment.total += row.cycles;

@@ -1,6 +1,7 @@
 """Links whose values replicas hold together: what each holds, what arrives, and when they wait."""
 
 import itertools
+import operator
 
 import pytest
 import torch
@@ -89,7 +90,9 @@ def test_sharded_link_when_run_then_each_replica_gets_the_whole_and_held_a_part(
         part = -(-expected.numel() // replicas) * 4
         moved = calls * N * replicas * part if is_remote else 0
         assert engine.remote_stored_bytes() == engine.remote_loaded_bytes() == moved
-        assert engine.peak_link_bytes() == [capacity * 4, capacity * part]
+        # With two workers a backward may begin before the forward that stands before it has ended.
+        peaks, full = engine.peak_link_bytes(), [capacity * 4, capacity * part]
+        assert peaks == full if workers == 1 else all(map(operator.le, peaks, full))
         assert engine.peak_link_items() == [capacity, capacity]
 
 

@@ -1,0 +1,152 @@
+"""The operations of a report as columns, and its stages with what crosses between them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import fx
+
+from poptorch_emu.ir.graph import operation_of, record_of
+from poptorch_emu.machine.costs.code import Family
+from poptorch_emu.machine.costs.product import least_tile_cycles
+from poptorch_emu.machine.ipu import IPU_OF_VERSION
+from poptorch_emu.plan.inventory import Inventory
+from poptorch_emu.plan.operations.operation_family import family_of
+from poptorch_emu.plan.operations.operation_products import products_of
+from poptorch_emu.plan.time.time_plan import OperationTime, TimePlan
+from poptorch_emu.report.page.reading import Reading
+from poptorch_emu.schedule.actions import Kind
+from poptorch_emu.schedule.schedule import Port
+from poptorch_emu.segments.segment import Segment
+
+
+def operation_columns(plan: TimePlan, inventory: Inventory | None) -> dict[str, list[Any]]:
+    """Returns the table of operations, in the order in which they run.
+
+    Cycles are what an operation takes each time its segment runs; of an operation whose family is
+    not modelled they are not known.
+    """
+    nodes = _nodes(inventory)
+    rows = [
+        {
+            **_row(operation, nodes.get(operation.name)),
+            "utilisation": _utilisation(operation, nodes.get(operation.name), inventory),
+        }
+        for operation in plan.all_operations
+    ]
+    return {name: [row[name] for row in rows] for name in rows[0]} if rows else {}
+
+
+def _nodes(inventory: Inventory | None) -> dict[str, fx.Node]:
+    if inventory is None:
+        return {}
+    segments = inventory.cut.segments.values()
+    return {step.node.name: step.node for segment in segments for step in segment.instructions}
+
+
+def _row(operation: OperationTime, node: fx.Node | None) -> dict[str, Any]:
+    return {
+        "name": operation.name,
+        "operator": operation.operator,
+        "segment": operation.segment,
+        "block": None if node is None else _block(node),
+        "module": operation.module or "the model",
+        "family": operation.family,
+        "ipu": operation.ipu,
+        "cycles": round(operation.cycles) if operation.is_known else None,
+        "bytes": None if node is None else _moved_bytes(node),
+        "is_recomputed": operation.is_recomputed,
+        "source": operation.source or None,
+    }
+
+
+def _utilisation(
+    operation: OperationTime, node: fx.Node | None, inventory: Inventory | None
+) -> float | None:
+    """Returns which share of the multiply-accumulate units' rate an operation reaches.
+
+    Of an operation that is no product, or whose cost is not known, it is not known.
+    """
+    if node is None or inventory is None or not operation.is_known or not operation.cycles:
+        return None
+    machine = inventory.config.machine
+    is_convolution = family_of(node) is Family.CONVOLUTION
+    has_half_sums = machine.has_half_convolutions if is_convolution else machine.has_half_products
+    least = sum(map(least_tile_cycles, products_of(node, has_half_sums)))
+    num_tiles = IPU_OF_VERSION[machine.version].num_tiles - machine.num_io_tiles
+    return least / num_tiles / operation.cycles if least else None
+
+
+def _block(node: fx.Node) -> str:
+    return record_of(node).place.block_id or "before the first block"
+
+
+def _moved_bytes(node: fx.Node) -> int:
+    """Returns the bytes of what an operation reads and writes."""
+    values = [value.meta.get("val") for value in (*node.all_input_nodes, node)]
+    return sum(map(_bytes, values))
+
+
+def _bytes(value: Any) -> int:
+    if isinstance(value, torch.Tensor):
+        return value.numel() * value.itemsize
+    return sum(map(_bytes, value)) if isinstance(value, list | tuple) else 0
+
+
+def graph_view(reading: Reading) -> dict[str, Any]:
+    """Returns the stages in both directions, and the tensors of a micro-batch that cross."""
+    inventory = reading.inventory
+    if inventory is None:
+        return {"stages": [], "edges": []}
+    ports = [
+        (port, segment)
+        for port, segment in inventory.cut.segments.items()
+        if port[0] is not Kind.UPDATE
+    ]
+    return {
+        "stages": [_stage(reading.time, inventory, port, segment) for port, segment in ports],
+        "edges": _edges(inventory),
+    }
+
+
+def _stage(
+    plan: TimePlan | None, inventory: Inventory, port: Port, segment: Segment
+) -> dict[str, Any]:
+    kind, number = port
+    direction = kind.name.lower()
+    nodes = [instruction.node for instruction in segment.instructions]
+    blocks = dict.fromkeys(map(_block, nodes))
+    time = getattr(plan.stages[number], direction) if plan else None
+    return {
+        "name": segment.name,
+        "direction": direction,
+        "stage": number,
+        "ipu": inventory.placed.ipu_ids[inventory.ipu_of(port)],
+        "blocks": list(blocks),
+        "cycles": None if time is None else round(time.cycles),
+        "num_operations": len(nodes),
+        "weight_bytes": None,
+    }
+
+
+def _edges(inventory: Inventory) -> list[dict[str, Any]]:
+    edges: dict[tuple[str, str], dict[str, Any]] = {}
+    names = {port: segment.name for port, segment in inventory.cut.segments.items()}
+    for link in inventory.links:
+        ends = names[link.producer], names[link.consumer]
+        empty = {"from": ends[0], "to": ends[1], "bytes": 0, "tensors": []}
+        edge = edges.setdefault(ends, empty)
+        edge["bytes"] += inventory.item_bytes(link)
+        edge["tensors"] += map(_tensor, link.nodes)
+    return list(edges.values())
+
+
+def _tensor(node: fx.Node) -> dict[str, Any]:
+    value = node.meta["val"]
+    module = "" if node.op == "placeholder" else record_of(operation_of(node)).module
+    return {
+        "name": f"{module}:{node.name}" if module else node.name,
+        "shape": str(list(value.shape)),
+        "bytes": _bytes(value),
+    }

@@ -1,0 +1,223 @@
+"""The values that the page shows, as plain dictionaries and lists: a pure function of a reading.
+
+What is not known is None or an empty list, never zero; the page says so. Large tables are columns,
+which are shorter than rows. The scripts of the page read these names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import MISSING, fields, is_dataclass
+from enum import Enum
+from typing import Any
+
+from poptorch_emu.config import CompileConfig
+from poptorch_emu.machine.tile_memory import IpuMemory, TileMemory
+from poptorch_emu.plan.time.time_plan import IpuTime, TimePlan
+from poptorch_emu.report.page.insights import insights
+from poptorch_emu.report.page.reading import Reading
+from poptorch_emu.report.page.view_graph import graph_view, operation_columns
+from poptorch_emu.report.page.view_timeline import engine_timeline, machine_timeline
+
+_PARTS = ("compute", "exchange", "sync", "link", "remote", "update", "host", "bubble")
+
+
+def view_model(reading: Reading) -> dict[str, Any]:
+    """Returns what the page shows of a report; it can be written as JSON."""
+    time, tiles = reading.time, reading.tiles
+    view: dict[str, Any] = {
+        "name": reading.name,
+        "mode": "training" if reading.config.is_training else "inference",
+        "written": reading.written,
+        "versions": [list(pair) for pair in reading.versions.items()],
+        "machine": _machine(reading),
+        "facts": _facts(reading),
+        "fits": None if tiles is None else tiles.fits,
+        "speed": _speed(reading),
+        "bottleneck": None if time is None else time.bottleneck,
+        "ipus": _ipus(time, tiles),
+        "timelines": _timelines(reading),
+        "memory": memory_view(reading),
+        "operations": {} if time is None else operation_columns(time, reading.inventory),
+        "graph": graph_view(reading),
+        "options": option_rows(reading.config),
+        "log": _log(reading),
+    }
+    view["insights"] = insights(view)
+    return view
+
+
+def _log(reading: Reading) -> list[dict[str, str]] | None:
+    if reading.log is None:
+        return None
+    return [{"time": time, "level": level, "text": text} for time, level, text in reading.log]
+
+
+def _machine(reading: Reading) -> dict[str, Any]:
+    time, tiles = reading.time, reading.tiles
+    chip = None if tiles is None else tiles.chip
+    return {
+        "system": None if time is None else time.system,
+        "chip": None if time is None else time.chip,
+        "num_ipus": len(time.ipus) if time else len(tiles.ipus) if tiles else None,
+        "num_replicas": reading.config.replication_factor,
+        "num_tiles": None if chip is None else chip.num_tiles,
+        "clock_hz": None if time is None else time.clock_hz,
+        "tile_bytes": None if chip is None else chip.tile_bytes,
+    }
+
+
+def _facts(reading: Reading) -> list[list[Any]]:
+    time = reading.time
+    if time is None:
+        return []
+    return [
+        ["Schedule", time.grid.kind],
+        ["Micro-batches in a window", f"{time.grid.num_micro_batches:,}"],
+        ["Windows in a step", f"{time.num_windows:,}"],
+        ["Weakest input of the figures", time.evidence],
+        *(["Rough", reason] for reason in time.rough),
+        *(["Assumed", text] for text in time.assumptions),
+    ]
+
+
+def _speed(reading: Reading) -> dict[str, float | None]:
+    time, run = reading.time, reading.run
+    rows = None if time is None else time.samples_per_step
+    seconds = None if run is None else run.step_seconds
+    return {
+        "predicted_rows_per_second": None if time is None else time.throughput,
+        "predicted_step_seconds": None
+        if time is None or time.throughput is None
+        else time.step_seconds,
+        "measured_rows_per_second": rows / seconds if rows and seconds else None,
+        "measured_step_seconds": seconds,
+        "rows_per_step": rows,
+    }
+
+
+def _ipus(time: TimePlan | None, tiles: TileMemory | None) -> list[dict[str, Any]]:
+    times = {ipu.ipu: ipu for ipu in time.ipus} if time else {}
+    memories = {ipu.ipu: ipu for ipu in tiles.ipus} if tiles else {}
+    return [
+        {"ipu": ipu, **_tile_figures(tiles, memories.get(ipu)), "parts": _parts(times.get(ipu))}
+        for ipu in sorted(times.keys() | memories.keys())
+    ]
+
+
+def _tile_figures(tiles: TileMemory | None, memory: IpuMemory | None) -> dict[str, int | None]:
+    if tiles is None or memory is None:
+        return dict.fromkeys(("fullest_tile_bytes", "mean_tile_bytes", "limit_bytes"))
+    return {
+        "fullest_tile_bytes": tiles.largest_bytes(memory),
+        "mean_tile_bytes": tiles.mean_bytes(memory),
+        "limit_bytes": tiles.chip.tile_bytes,
+    }
+
+
+def _parts(time: IpuTime | None) -> dict[str, float] | None:
+    return None if time is None else {part: getattr(time, f"{part}_seconds") for part in _PARTS}
+
+
+def _timelines(reading: Reading) -> list[dict[str, Any]]:
+    made = []
+    if reading.time is not None:
+        made.append(machine_timeline(reading.time, reading.inventory))
+    if reading.run is not None and reading.run.events:
+        made.append(engine_timeline(reading.run))
+    return made
+
+
+def memory_view(reading: Reading) -> dict[str, Any]:
+    """Returns the memory of a tile of each IPU, and what other settings would save."""
+    tiles = reading.tiles
+    ipus = [] if tiles is None else [_memory_of(reading, tiles, ipu) for ipu in tiles.ipus]
+    return {
+        "ipus": ipus,
+        "steps_note": "Bytes of a tile on average, at each operation that an IPU runs for a "
+        "micro-batch.",
+        "tiles_note": "The model spreads what an IPU holds evenly over its tiles: it tells the "
+        "mean tile and the fullest one.",
+        "ways_out": [] if tiles is None else _ways_out(reading, tiles),
+    }
+
+
+def _memory_of(reading: Reading, tiles: TileMemory, memory: IpuMemory) -> dict[str, Any]:
+    always = {name for name, _ in memory.always_live}
+    parts = tiles.parts(memory)
+    return {
+        "ipu": memory.ipu,
+        "limit_bytes": tiles.chip.tile_bytes,
+        "steps": _steps(reading, tiles, memory),
+        "peak": {
+            "name": memory.peak.at,
+            "tensors": [
+                {"name": name, "bytes": -(-num_bytes // tiles.num_compute_tiles)}
+                for name, num_bytes in memory.peak.largest
+            ],
+        },
+        "tiles": None,
+        "categories": [
+            {
+                "name": name,
+                "bytes": num_bytes,
+                "live": "always" if name in always or "peak" not in name else "not always",
+            }
+            for name, num_bytes in parts.items()
+        ],
+    }
+
+
+def _steps(reading: Reading, tiles: TileMemory, memory: IpuMemory) -> dict[str, Any] | None:
+    """Returns what a tile holds at each operation, always live and not."""
+    levels = reading.levels.get(memory.ipu)
+    if not levels:
+        return None
+    num_tiles = tiles.num_compute_tiles
+    peak = memory.peak.num_bytes / num_tiles + memory.peak.temporary_bytes
+    return {
+        "names": [level.at for level in levels],
+        "always": [round(tiles.mean_bytes(memory) - peak)] * len(levels),
+        "live": [round(level.num_bytes / num_tiles + level.temporary_bytes) for level in levels],
+    }
+
+
+def _ways_out(reading: Reading, tiles: TileMemory) -> list[dict[str, Any]]:
+    now = max(map(tiles.largest_bytes, tiles.ipus))
+    step = reading.time.step_seconds if reading.time else None
+    rows: list[dict[str, Any]] = []
+    for name, (other, time) in reading.ways_out.items():
+        then = max(map(other.largest_bytes, other.ipus))
+        rows.append(
+            {
+                "name": name,
+                "saves_bytes": now - then,
+                "then_bytes": then,
+                "slower": time.step_seconds / step if time and step else None,
+                "text": None,
+            }
+        )
+    return [row for row in rows if row["saves_bytes"] > 0]
+
+
+def option_rows(config: CompileConfig) -> list[list[str | None]]:
+    """Returns [name, value, default] of each setting; those of a group have a dot in their name."""
+    return sorted(_rows_of(config, ""))
+
+
+def _rows_of(value: Any, prefix: str) -> list[list[str | None]]:
+    rows: list[list[str | None]] = []
+    for field in fields(value):
+        item, name = getattr(value, field.name), f"{prefix}{field.name}"
+        if is_dataclass(item) and not isinstance(item, type):
+            rows += _rows_of(item, f"{name}.")
+        else:
+            default = None if field.default is MISSING else _text(field.default)
+            rows.append([name, _text(item), default])
+    return rows
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return f"{len(value)} entries" if value else "none"
+    return value.name if isinstance(value, Enum) else str(value)

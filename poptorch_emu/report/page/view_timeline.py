@@ -1,0 +1,183 @@
+"""The timelines of a report as columns: IPUs in cycles, the engine in seconds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from itertools import groupby
+from typing import Any
+
+from poptorch_emu.plan.inventory import Inventory
+from poptorch_emu.plan.time.time_plan import Event, TimePlan
+from poptorch_emu.plan.time.timeline import timeline
+from poptorch_emu.report.page.reading import EngineRun
+from poptorch_emu.schedule.actions import Action, Kind, parse_action
+
+# The page's word for each kind of the plan's events.
+_KINDS = {
+    "forward": "forward",
+    "recompute": "recompute",
+    "backward": "backward",
+    "optimizer": "update",
+    "link": "exchange",
+    "stash": "exchange",
+    "remote": "exchange",
+    "host": "host",
+    "reduce": "collective",
+}
+KINDS = tuple(dict.fromkeys(_KINDS.values()))
+_COLUMNS = ("lane", "start", "duration", "kind", "label", "micro_batch", "bytes")
+_NS_PER_SECOND = 1e9
+
+
+class _Table:
+    """Events as columns, with each label once."""
+
+    def __init__(self) -> None:
+        self.columns: dict[str, list[Any]] = {name: [] for name in _COLUMNS}
+        self.labels: dict[str, int] = {}
+
+    def add(self, kind: str, label: str, **values: Any) -> None:
+        number = self.labels.setdefault(label, len(self.labels))
+        row = {"kind": KINDS.index(kind), "label": number, "bytes": None, **values}
+        for name in _COLUMNS:
+            self.columns[name].append(row[name])
+
+
+def machine_timeline(plan: TimePlan, inventory: Inventory | None) -> dict[str, Any]:
+    """Returns what IPUs would do in one window, in cycles (*modelled*).
+
+    Args:
+        plan: of the time of a call.
+        inventory: tells the bytes that come from other IPUs; without it they are not known.
+    """
+    events = timeline(plan)
+    lanes = [ipu.ipu for ipu in plan.ipus]
+    received = _received_bytes(inventory)
+    table = _Table()
+    for event in events:
+        action = parse_action(event.action)
+        is_update = action.kind is Kind.UPDATE
+        table.add(
+            _KINDS[event.kind],
+            _label(event, action),
+            lane=lanes.index(event.ipu),
+            start=round(event.begin_seconds * plan.clock_hz),
+            duration=round((event.end_seconds - event.begin_seconds) * plan.clock_hz),
+            micro_batch=None if is_update else event.micro_batch,
+            bytes=received.get((action.kind, action.stage)) if event.kind == "link" else None,
+        )
+    return {
+        "key": "cycles",
+        "title": "IPUs, in cycles",
+        "note": f"What {plan.system} would do in one window: the micro-batches of one update in "
+        "training, of one call in inference. By the model of the machine."
+        + _gap_note(events, plan),
+        "unit": "cycles",
+        "lanes": [f"IPU {ipu}" for ipu in lanes],
+        "kinds": list(KINDS),
+        "labels": [_place(name, inventory) for name in table.labels],
+        "columns": table.columns,
+        "spans": _spans(events, plan.clock_hz),
+        "num_left_out": 0,
+    }
+
+
+def _label(event: Event, action: Action) -> str:
+    if action.kind is Kind.UPDATE:
+        return f"update: {event.kind}"
+    if event.kind in ("forward", "backward", "recompute"):
+        return f"{event.kind} {action.stage}"
+    return f"{event.kind} of {action.kind.name.lower()} {action.stage}"
+
+
+def _gap_note(events: Sequence[Event], plan: TimePlan) -> str:
+    drawn = len({event.micro_batch for event in events})
+    left = plan.grid.num_micro_batches - drawn
+    return (
+        f" Of its micro-batches {left:,} in the middle, all alike, are not drawn." if left else ""
+    )
+
+
+def _received_bytes(inventory: Inventory | None) -> dict[Any, int]:
+    """Returns what each segment gets from other IPUs for a micro-batch."""
+    received: dict[Any, int] = {}
+    for link in inventory.links if inventory else ():
+        if inventory and inventory.ipu_of(link.producer) != inventory.ipu_of(link.consumer):
+            received[link.consumer] = received.get(link.consumer, 0) + inventory.item_bytes(link)
+    return received
+
+
+def _place(name: str, inventory: Inventory | None) -> dict[str, Any]:
+    """Returns a label with the line of the user's code at which its segment begins."""
+    return {"name": name, "operator": None, "source": _first_source(name, inventory)}
+
+
+def _first_source(name: str, inventory: Inventory | None) -> str | None:
+    if inventory is None:
+        return None
+    name = name.replace("recompute", "backward").rpartition("of ")[2]
+    for segment in inventory.cut.segments.values():
+        if segment.name == name:
+            found = (instruction.node.meta["record"].source for instruction in segment.instructions)
+            return next(filter(None, found), None)
+    return None
+
+
+def _spans(events: Sequence[Event], clock_hz: float) -> list[dict[str, Any]]:
+    """Returns ramp-up, until all IPUs have begun; drain, from when the first has ended."""
+    work = [event for event in events if parse_action(event.action).kind is not Kind.UPDATE]
+    by_ipu = [list(group) for _, group in groupby(sorted(work, key=_ipu), _ipu)]
+    if len(by_ipu) < 2:
+        return []
+    begun = max(min(event.begin_seconds for event in group) for group in by_ipu)
+    ended = min(max(event.end_seconds for event in group) for group in by_ipu)
+    last = max(event.end_seconds for event in work)
+    if not 0 < begun < ended < last:
+        return []
+    ends = (("ramp-up", 0.0, begun), ("steady state", begun, ended), ("drain", ended, last))
+    return [
+        {"name": name, "start": round(start * clock_hz), "end": round(end * clock_hz)}
+        for name, start, end in ends
+    ]
+
+
+def _ipu(event: Event) -> int:
+    return event.ipu
+
+
+def engine_timeline(run: EngineRun) -> dict[str, Any]:
+    """Returns what the engine ran, in seconds from the first event (*exact*)."""
+    first_ns = min(event.start_ns for event in run.events)
+    lanes = sorted({(event.replica, event.ipu) for event in run.events})
+    number_of = {lane: number for number, lane in enumerate(lanes)}
+    is_replicated = len({replica for replica, _ in lanes}) > 1
+    table = _Table()
+    for event in run.events:
+        label = run.segments[event.segment]
+        kind = label.partition(" ")[0]
+        table.add(
+            kind if kind in KINDS else "update",
+            label,
+            lane=number_of[event.replica, event.ipu],
+            start=(event.start_ns - first_ns) / _NS_PER_SECOND,
+            duration=(event.end_ns - event.start_ns) / _NS_PER_SECOND,
+            micro_batch=event.micro_batch,
+        )
+    return {
+        "key": "seconds",
+        "title": "Engine, in seconds",
+        "note": "What the engine did on this computer; it says nothing about real IPUs.",
+        "unit": "seconds",
+        "lanes": list(_lane_names(lanes, is_replicated)),
+        "kinds": list(KINDS),
+        "labels": [{"name": name, "operator": None, "source": None} for name in table.labels],
+        "columns": table.columns,
+        "spans": [],
+        "num_left_out": run.num_left_out,
+    }
+
+
+def _lane_names(lanes: Iterable[tuple[int, int]], is_replicated: bool) -> Iterable[str]:
+    return (
+        f"replica {replica}, {ipu}" if is_replicated else f"virtual {ipu}" for replica, ipu in lanes
+    )

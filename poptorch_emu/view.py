@@ -1,0 +1,52 @@
+"""`poptorch-emu view REPORT [REPORT2]`: makes one page of a report, or of two that are compared.
+
+A report is a page that `emulator.page` has written; the data of any page are in it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import webbrowser
+from collections.abc import Sequence
+from pathlib import Path
+
+from poptorch_emu.report.page.page_file import read_reports, to_html
+
+
+def main(
+    arguments: Sequence[str] | None = None, program: str = "python -m poptorch_emu.view"
+) -> None:
+    """Makes the page that the command line asks for, and prints its path."""
+    parser = argparse.ArgumentParser(prog=program, description=__doc__)
+    parser.add_argument("report", type=Path, help="page of the first model")
+    parser.add_argument("second", type=Path, nargs="?", help="page of a model to compare with it")
+    parser.add_argument("-o", "--output", type=Path, default=Path("page.html"))
+    parser.add_argument("--open", action="store_true", help="show the page in the browser")
+    given = parser.parse_args(arguments)
+    try:
+        paths = [path for path in (given.report, given.second) if path is not None]
+        # Of a page that compares two, the first is meant.
+        reports = [read_reports(path)[0] for path in paths]
+        given.output.write_text(to_html(reports), encoding="utf-8")
+    except (OSError, ValueError) as error:
+        parser.error(str(error))
+    print(given.output)
+    if given.open:
+        webbrowser.open(given.output.resolve().as_uri())
+
+
+def command() -> None:
+    """Runs `poptorch-emu`, whose one command so far is `view`.
+
+    Raises:
+        SystemExit: another command is given, or none.
+    """
+    if sys.argv[1:2] != ["view"]:
+        found = f"found {sys.argv[1]!r}" if sys.argv[1:] else "found none"
+        sys.exit(f"usage: poptorch-emu view REPORT [REPORT2] [-o PAGE] [--open] ({found})")
+    main(sys.argv[2:], "poptorch-emu view")
+
+
+if __name__ == "__main__":
+    main()

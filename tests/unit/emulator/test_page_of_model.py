@@ -1,0 +1,191 @@
+"""The page of a model: its figures are those that the other plans tell."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import poptorch_emu as poptorch
+from poptorch_emu import emulator
+from poptorch_emu.report.page.page_file import read_reports
+from poptorch_emu.view import main
+
+pytestmark = pytest.mark.feature("emulator.page", fidelity="modelled")
+
+ROWS, ACCUMULATION = 4, 6
+HOSTILE = "<img src=x onerror=alert(1)>"
+
+
+class Stages(torch.nn.Module):
+    """Two layers, each on an IPU of its own."""
+
+    def __init__(self, width: int = 64) -> None:
+        super().__init__()
+        self.layers = torch.nn.ModuleList(torch.nn.Linear(width, width) for _ in range(2))
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor):
+        for ipu, layer in enumerate(self.layers):
+            with poptorch.Block(f"block{ipu}", ipu_id=ipu):
+                x = torch.nn.functional.gelu(layer(x))
+                if ipu == 1:
+                    return x, torch.nn.functional.mse_loss(x, y)
+        raise AssertionError("the last block returns")
+
+
+def trained(profile: Path | None = None) -> Any:
+    options = poptorch.Options().showCompilationProgressBar(False).modelName(HOSTILE)
+    if profile is not None:
+        options.modelName("profiled").enableProfiling(str(profile))
+    options.Training.gradientAccumulation(ACCUMULATION)
+    torch.manual_seed(0)
+    module = Stages()
+    optimizer = poptorch.optim.Adam(module.parameters(), lr=0.01)
+    model = poptorch.trainingModel(module, options, optimizer)
+    x, y = torch.randn(2, ROWS * ACCUMULATION, 64)
+    model(x, y)
+    return model
+
+
+@pytest.fixture(scope="module")
+def model() -> Any:
+    return trained()
+
+
+@pytest.fixture(scope="module")
+def report(model: Any, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    path = emulator.page(model, tmp_path_factory.mktemp("page") / "page.html")
+    (found,) = read_reports(path)
+    return found
+
+
+def test_summary_when_read_then_it_says_what_estimate_and_tile_memory_say(
+    model: Any, report: dict[str, Any]
+) -> None:
+    plan, tiles = emulator.estimate(model), emulator.tile_memory(model)
+    assert report["name"] == HOSTILE
+    assert report["fits"] is tiles.fits is True
+    assert report["speed"]["predicted_rows_per_second"] == plan.throughput
+    assert report["speed"]["rows_per_step"] == ROWS * ACCUMULATION
+    fullest = [ipu["fullest_tile_bytes"] for ipu in report["ipus"]]
+    assert fullest == [tiles.largest_bytes(ipu) for ipu in tiles.ipus]
+
+
+def test_measured_speed_when_called_then_rows_and_seconds_agree(report: dict[str, Any]) -> None:
+    speed = report["speed"]
+    rows = speed["measured_rows_per_second"] * speed["measured_step_seconds"]
+    assert rows == pytest.approx(ROWS * ACCUMULATION)
+
+
+def test_timeline_when_read_then_each_micro_batch_runs_in_each_direction(
+    report: dict[str, Any],
+) -> None:
+    (drawn,) = report["timelines"]
+    columns = drawn["columns"]
+    kinds = [drawn["kinds"][kind] for kind in columns["kind"]]
+    rows = list(zip(kinds, columns["lane"], columns["micro_batch"], strict=True))
+    for direction in ("forward", "backward"):
+        expected = [(direction, lane, batch) for lane in range(2) for batch in range(ACCUMULATION)]
+        assert sorted(row for row in rows if row[0] == direction) == expected
+    # 64 float32 numbers of each row go from the first IPU to the second.
+    received = {num for num, kind in zip(columns["bytes"], kinds, strict=True) if num is not None}
+    assert received == {4 * 64 * ROWS}
+
+
+def test_engine_when_profiled_then_its_events_are_shown_and_still_written(tmp_path: Path) -> None:
+    model = trained(tmp_path)
+    (found,) = read_reports(emulator.page(model, tmp_path / "page.html"))
+    drawn = found["timelines"][1]
+    assert drawn["unit"] == "seconds" and len(drawn["lanes"]) == 2
+    kinds = [drawn["kinds"][kind] for kind in drawn["columns"]["kind"]]
+    assert kinds.count("forward") == kinds.count("backward") == 2 * ACCUMULATION
+    assert all(duration > 0 for duration in drawn["columns"]["duration"])
+    model.destroy()
+    trace = json.loads((tmp_path / "profiled" / "trace.json").read_text())
+    assert len(trace["traceEvents"]) == len(kinds)
+
+
+def test_memory_when_read_then_the_highest_step_is_the_peak(
+    model: Any, report: dict[str, Any]
+) -> None:
+    tiles = emulator.tile_memory(model)
+    for ipu, memory in zip(report["memory"]["ipus"], tiles.ipus, strict=True):
+        steps = ipu["steps"]
+        most = max(a + b for a, b in zip(steps["always"], steps["live"], strict=True))
+        assert most == pytest.approx(tiles.mean_bytes(memory), abs=2)
+        at = steps["live"].index(max(steps["live"]))
+        assert steps["names"][at] == memory.peak.at
+
+
+def test_operations_when_read_then_their_cycles_are_those_of_the_segments(
+    model: Any, report: dict[str, Any]
+) -> None:
+    columns, plan = report["operations"], emulator.estimate(model)
+    for stage in plan.stages:
+        segment = f"forward {stage.stage}"
+        rows = zip(columns["segment"], columns["cycles"], strict=True)
+        total = sum(cycles for name, cycles in rows if name == segment)
+        assert total == pytest.approx(stage.forward.operation_cycles, rel=0.01)
+    assert set(columns["block"]) >= {"block0", "block1"}
+
+
+def test_utilisation_when_read_then_it_is_the_share_of_the_published_peak(
+    model: Any, report: dict[str, Any]
+) -> None:
+    columns, plan = report["operations"], emulator.estimate(model)
+    at = next(at for at, name in enumerate(columns["operator"]) if name == "aten::addmm")
+    seconds = columns["cycles"][at] / plan.clock_hz
+    # Published: 62.5 TFLOP/s of float32 on a Mk2. A row of the micro-batch meets 64 x 64 weights.
+    expected = 2 * ROWS * 64 * 64 / seconds / 62.5e12
+    assert columns["utilisation"][at] == pytest.approx(expected, rel=0.01)
+    family = columns["operator"].index("aten::gelu")
+    assert columns["utilisation"][family] is None
+
+
+def test_graph_when_read_then_what_crosses_has_its_shape(report: dict[str, Any]) -> None:
+    edges = {(edge["from"], edge["to"]): edge for edge in report["graph"]["edges"]}
+    crossing = edges["forward 0", "forward 1"]
+    assert [tensor["shape"] for tensor in crossing["tensors"]] == [f"[{ROWS}, 64]"]
+    assert crossing["bytes"] == 4 * 64 * ROWS
+
+
+def test_ways_out_when_read_then_each_saves_what_it_says(report: dict[str, Any]) -> None:
+    now = max(ipu["fullest_tile_bytes"] for ipu in report["ipus"])
+    ways = {way["name"]: way for way in report["memory"]["ways_out"]}
+    assert "keep optimiser states in streaming memory" in ways
+    assert all(way["saves_bytes"] == now - way["then_bytes"] > 0 for way in ways.values())
+
+
+def test_page_when_not_yet_called_then_the_measured_speed_is_not_known(tmp_path: Path) -> None:
+    options = poptorch.Options().showCompilationProgressBar(False).deviceIterations(2)
+    model = poptorch.inferenceModel(Stages(), options)
+    path = emulator.page(model, tmp_path / "page.html", *torch.randn(2, 2 * ROWS, 64))
+    (found,) = read_reports(path)
+    assert found["mode"] == "inference" and found["name"] == "Stages"
+    assert found["speed"]["measured_rows_per_second"] is None
+    json.dumps(found, allow_nan=False)
+
+
+def test_view_when_two_pages_are_given_then_one_page_holds_both(
+    model: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first = emulator.page(model, tmp_path / "first.html")
+    second = emulator.page(model, tmp_path / "second.html", system="bow-pod16")
+    both = tmp_path / "both.html"
+    main([str(first), str(second), "-o", str(both)])
+    assert capsys.readouterr().out.strip() == str(both)
+    systems = [report["machine"]["system"] for report in read_reports(both)]
+    assert systems[1] == "bow-pod16" != systems[0]
+
+
+def test_view_when_the_file_is_no_report_then_the_error_says_what_to_give(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    other = tmp_path / "other.html"
+    other.write_text("<html></html>")
+    with pytest.raises(SystemExit):
+        main([str(other)])
+    assert "no page of a report" in capsys.readouterr().err
