@@ -1,6 +1,7 @@
 """`poptorch-emu view REPORT [REPORT2]`: makes one page of a report, or of two that are compared.
 
-A report is a page that `emulator.page` has written; the data of any page are in it.
+A report is a `profile.pop` of `emulator.report` or `Options.enableProfiling`, or a page that
+`emulator.page` has written; the data of any page are in it.
 """
 
 from __future__ import annotations
@@ -10,8 +11,10 @@ import sys
 import webbrowser
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from poptorch_emu.report.page.page_file import read_reports, to_html
+from poptorch_emu.report.profile_file import is_profile_file, read_profile_file
 
 
 def main(
@@ -19,21 +22,31 @@ def main(
 ) -> None:
     """Makes the page that the command line asks for, and prints its path."""
     parser = argparse.ArgumentParser(prog=program, description=__doc__)
-    parser.add_argument("report", type=Path, help="page of the first model")
-    parser.add_argument("second", type=Path, nargs="?", help="page of a model to compare with it")
+    parser.add_argument("report", type=Path, help="profile.pop or page of the first model")
+    parser.add_argument(
+        "second", type=Path, nargs="?", help="the same of a model to compare with it"
+    )
     parser.add_argument("-o", "--output", type=Path, default=Path("page.html"))
     parser.add_argument("--open", action="store_true", help="show the page in the browser")
     given = parser.parse_args(arguments)
     try:
         paths = [path for path in (given.report, given.second) if path is not None]
         # Of a page that compares two, the first is meant.
-        reports = [read_reports(path)[0] for path in paths]
+        reports = [_read(path) for path in paths]
         given.output.write_text(to_html(reports), encoding="utf-8")
-    except (OSError, ValueError) as error:
+    except OSError as error:
+        parser.error(
+            f"{error.filename}: {error.strerror}. Give a page that emulator.page has written."
+        )
+    except ValueError as error:
         parser.error(str(error))
     print(given.output)
     if given.open:
         webbrowser.open(given.output.resolve().as_uri())
+
+
+def _read(path: Path) -> dict[str, Any]:
+    return read_profile_file(path) if is_profile_file(path) else read_reports(path)[0]
 
 
 def command() -> None:

@@ -6,6 +6,7 @@ from poptorch_emu.emulator.host_recomputation import set_recomputation
 from poptorch_emu.emulator.page import page
 from poptorch_emu.emulator.pipeline_order import set_schedule
 from poptorch_emu.emulator.plans import memory, schedule, tile_memory
+from poptorch_emu.emulator.reports import read_report, report, summary, trace
 from poptorch_emu.emulator.splits import autoplace, plan_split
 from poptorch_emu.emulator.streaming import stream
 from poptorch_emu.emulator.way_on import export_pipeline, to_torch
@@ -26,14 +27,18 @@ __all__ = [
     "memory",
     "page",
     "plan_split",
+    "read_report",
     "register_custom_op",
+    "report",
     "schedule",
     "set_backend",
     "set_recomputation",
     "set_schedule",
     "stream",
+    "summary",
     "tile_memory",
     "timeline",
+    "trace",
     "what_if",
     "to_torch",
 ]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
@@ -55,11 +55,21 @@ def page(
         Error: there is no such system, or the model cannot be captured.
         OSError: the file cannot be written.
     """
+    reading = reading_of(model, inputs, keywords, system)
+    written = Path(path)
+    written.write_text(to_html([view_model(reading)]), encoding="utf-8")
+    return written
+
+
+def reading_of(
+    model: PoplarExecutor, inputs: tuple[Any, ...], keywords: Mapping[str, Any], system: str | None
+) -> Reading:
+    """Returns all that is known about `model`; arguments and errors are those of `page`."""
     request, inventory = captured(model, inputs, keywords)
     chosen = chosen_system(system)
     memory = plan_memory(inventory)
     config = inventory.config
-    reading = Reading(
+    return Reading(
         config.model_name or type(request.model).__name__,
         config,
         time_of(request, inventory, chosen),
@@ -71,9 +81,6 @@ def page(
         {"poptorch_emu": __version__, "torch": torch.__version__},
         datetime.now().isoformat(" ", "seconds"),
     )
-    written = Path(path)
-    written.write_text(to_html([view_model(reading)]), encoding="utf-8")
-    return written
 
 
 def _run(model: PoplarExecutor) -> EngineRun:

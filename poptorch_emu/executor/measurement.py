@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from poptorch_emu.config import CompileConfig, SyntheticData
 from poptorch_emu.executor.device_hold import DeviceHold
+from poptorch_emu.log import logger
 from poptorch_emu.report.latency import (
     INPUT,
     INPUT_COMPLETE,
@@ -19,7 +20,10 @@ from poptorch_emu.report.latency import (
     counters,
     latency,
 )
-from poptorch_emu.report.profile import write_profile
+from poptorch_emu.report.page.reading import EngineRun, Reading
+from poptorch_emu.report.page.view_model import view_model
+from poptorch_emu.report.profile import RunEvent, write_profile
+from poptorch_emu.report.profile_file import FILE_NAME, write_profile_file
 from poptorch_emu.runtime.session import Session
 
 Latency = tuple[float, float, float]
@@ -53,7 +57,9 @@ class Measurement:
         """
         folder = profile_folder(session.executable.config)
         if folder is not None:
-            self._end_profile = weakref.finalize(self, _write_profile_of, session, folder)
+            # A process that is killed leaves a report that tells all but what ran.
+            if _writes_profile_file(session, folder):
+                self._end_profile = weakref.finalize(self, _write_profile_of, session, folder)
 
     def end(self, session: Session) -> None:
         """Writes the profile and keeps the times of the last call, before `session` is gone."""
@@ -106,4 +112,28 @@ def _write_profile_of(session: Session, folder: Path) -> None:
     executable = session.executable
     num_dropped = session.num_dropped_events()
     events = session.take_events()
-    write_profile(folder, executable, executable.segment_names, events, num_dropped)
+    if not _writes_profile_file(session, folder, events, num_dropped):
+        return
+    try:
+        write_profile(folder, executable, executable.segment_names, events, num_dropped)
+    except OSError as error:
+        _warn(error)
+
+
+def _writes_profile_file(
+    session: Session, folder: Path, events: Sequence[RunEvent] = (), num_dropped: int = 0
+) -> bool:
+    """Writes `profile.pop`, and returns whether it could; training goes on if it could not."""
+    executable = session.executable
+    run = EngineRun(executable.segment_names, events, num_dropped)
+    reading = Reading(folder.name, executable.config, tiles=executable.tiles, run=run)
+    try:
+        write_profile_file(folder / FILE_NAME, view_model(reading))
+    except OSError as error:
+        _warn(error)
+        return False
+    return True
+
+
+def _warn(error: OSError) -> None:
+    logger.warning("Nothing more is profiled, but the model runs: %s", error)

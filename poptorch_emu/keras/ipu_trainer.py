@@ -10,6 +10,7 @@ import torch
 
 from poptorch_emu.keras.batches import Batch, form_of, in_runs, num_rows, unpacked
 from poptorch_emu.keras.capture import CapturedModel, Use
+from poptorch_emu.keras.epoch_check import check_epoch, shorter_execution, smaller_batch
 from poptorch_emu.keras.host_metrics import needs_outputs, update_metrics
 from poptorch_emu.keras.keras_program import KerasProgram
 from poptorch_emu.keras.run_settings import (
@@ -41,7 +42,13 @@ class IpuTrainer:
         self._system = system
         self._programs: dict[tuple[Any, ...], KerasProgram] = {}
         self._known_plan: tuple[StagePlan | None] | None = None
+        self._iterator: Any = None
         self.settings = ModelSettings()
+
+    def symbolic_build(self, iterator: Any = None, data_batch: Any = None) -> None:
+        """Builds the model as Keras does, and remembers what `fit` is about to iterate over."""
+        self._iterator = iterator
+        type(self._model)._symbolic_build(self._model, iterator=iterator, data_batch=data_batch)
 
     def make_train_function(self, force: bool = False) -> Any:
         """Prepares `fit` after each `compile` of Keras; `force` does it anew.
@@ -56,6 +63,8 @@ class IpuTrainer:
             if model.steps_per_execution % per_update:
                 raise ValueError(self._does_not_divide(model.steps_per_execution))
             model.train_function = self._train
+        if self._iterator is not None:
+            check_epoch(self._iterator, model.steps_per_execution)
         return model.train_function
 
     def make_test_function(self, force: bool = False) -> Any:
@@ -137,17 +146,9 @@ class IpuTrainer:
         wanted = known[0][1] if known else first
         for batch in batches:
             if form_of(batch) != wanted:
-                raise ValueError(
-                    f"A batch of {num_rows(batch)} samples in fit, after batches of "
-                    f"{wanted[0][0][0]}: the program was compiled for those. Give as many samples "
-                    "as fill all batches, or set steps_per_epoch so that the last one is left out."
-                )
+                raise smaller_batch(num_rows(batch), wanted[0][0][0])
         if known and known[0][2] != len(batches):
-            raise ValueError(
-                f"The last execution of the epoch has {len(batches)} batches, but the program was "
-                f"compiled for {known[0][2]}. Choose steps_per_execution so that it divides the "
-                "batches of an epoch, or set steps_per_epoch to a multiple of it."
-            )
+            raise shorter_execution(len(batches), known[0][2])
         if len(batches) % self._per_update(self._plan()):
             raise ValueError(self._does_not_divide(len(batches)))
 

@@ -35,6 +35,7 @@ class IpuModelMethods:
         """Makes the public methods the model's."""
         attributes = vars(self._model)
         trainer = self._trainer
+        attributes["_symbolic_build"] = trainer.symbolic_build
         attributes["make_train_function"] = trainer.make_train_function
         attributes["make_test_function"] = trainer.make_test_function
         attributes["make_predict_function"] = trainer.make_predict_function

@@ -35,6 +35,7 @@ MODULES = {
     "libpvti": f"{PACKAGE}.names.companions.libpvti",
     "popart": f"{PACKAGE}.names.companions.popart",
     "popdist": f"{PACKAGE}.names.companions.popdist",
+    "pva": f"{PACKAGE}.names.companions.pva",
 }
 
 # The same for packages that may well be installed: the real one is better than a stand-in.

@@ -19,6 +19,7 @@ from poptorch_emu.enums import OutputMode, ReductionType
 from poptorch_emu.errors import compiler_error
 from poptorch_emu.log import compiler_logger
 from poptorch_emu.machine.ipu import IPU_OF_VERSION
+from poptorch_emu.options.auto_report import report_directory
 from poptorch_emu.options.optimizer_settings import has_running_mean
 from poptorch_emu.options.options import Options
 from poptorch_emu.options.popart import validate_options
@@ -86,7 +87,7 @@ def freeze(
         synthetic_data=SyntheticData(backend.get("syntheticDataMode", 0)),
         rounds_stochastically=bool(backend.get("enableStochasticRounding", False)),
         cache_dir=_cache_dir(backend, target),
-        profile_dir=_profile_dir(backend),
+        profile_dir=report_directory(backend.get("engineOptions", {})),
         model_name=options("model_name") if options.exists("model_name") else None,
         shows_progress_bar=options._show_compilation_progress_bar,
         names_modules=options._module_namescope_enabled,
@@ -204,10 +205,3 @@ def _cache_dir(backend: dict[str, Any], target: TargetKind) -> str | None:
         return None
     path: str | None = backend.get("cachePath")
     return path
-
-
-def _profile_dir(backend: dict[str, Any]) -> str | None:
-    engine_options = backend.get("engineOptions", {})
-    if engine_options.get("autoReport.all") != "true":
-        return None
-    return str(engine_options.get("autoReport.directory", "."))

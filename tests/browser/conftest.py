@@ -15,7 +15,8 @@ _BROWSERS = ("chromium-headless-shell", "chromium", "chromium-browser", "google-
 _WAY_OUT = "pip install '.[browser]', and on Debian apt-get install chromium"
 
 
-@pytest.fixture(scope="session")
+# Not for the session: while Playwright is there, its event loop runs, and notebooks need their own.
+@pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
     """Starts the browser of the system by Playwright."""
     api = pytest.importorskip("playwright.sync_api", reason=f"no Playwright: {_WAY_OUT}")

@@ -85,17 +85,34 @@ def test_steps_when_an_update_does_not_divide_them_then_are_refused() -> None:
         fit(model, rows=8, steps_per_execution=4)
 
 
+def in_pieces(rows: int, batch_size: int):
+    """Yields batches of which Keras does not know how many there are."""
+    x, labels = models.data(rows=rows)
+    for start in range(0, rows, batch_size):
+        yield x[start : start + batch_size], labels[start : start + batch_size]
+
+
 def test_last_batch_when_smaller_then_fit_is_refused() -> None:
-    with refuses("A batch of 2 samples in fit, after batches of 4"):
-        fit(on_ipus(), rows=10)
+    model = on_ipus()
+    before = model.get_weights()[0].copy()
+    with refuses("A batch of 2 samples in fit, after larger ones: .* batches of one size"):
+        fit(model, rows=10)
+    assert np.array_equal(before, model.get_weights()[0]), "It is said before the epoch begins."
+    x, labels = models.data(rows=10)
+    model.fit(x, labels, batch_size=4, steps_per_epoch=2, shuffle=False, verbose=0)
+    with refuses("A batch of 2 samples in fit, after larger ones of 4"):
+        model.fit(in_pieces(10, 4), shuffle=False, verbose=0)
 
 
 def test_last_execution_when_shorter_then_fit_is_refused() -> None:
+    model = on_ipus()
+    with refuses("last execution of the epoch has 2 batches, but a program is compiled for 4"):
+        fit(model, rows=24, steps_per_execution=4)
     with (
-        refuses("last execution of the epoch has 2 batches, but the program was compiled for 4"),
+        refuses("last execution of the epoch has 2 batches, but a program is compiled for 4"),
         pytest.warns(UserWarning, match="ran out of data"),
     ):
-        fit(on_ipus(), rows=24, steps_per_execution=4)
+        model.fit(in_pieces(24, 4), shuffle=False, verbose=0)
 
 
 @pytest.mark.parametrize("stages", [[0, 1], [0, 1, 1, 1]])

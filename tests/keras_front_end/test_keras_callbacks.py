@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 keras = pytest.importorskip("keras")
 
@@ -42,6 +43,36 @@ def test_evaluate_and_predict_when_the_last_batch_is_smaller_then_equal_eager_ke
     np.testing.assert_allclose(
         model.predict(x, batch_size=6, verbose=0), eager.predict(x, verbose=0), atol=NEAR
     )
+
+
+class InBatches(keras.utils.PyDataset):
+    """Batches of 4, in double precision."""
+
+    def __init__(self, x, labels) -> None:
+        super().__init__()
+        self.x, self.labels = x.astype(np.float64), labels
+
+    def __len__(self) -> int:
+        return len(self.x) // 4
+
+    def __getitem__(self, index: int):
+        rows = slice(4 * index, 4 * index + 4)
+        return self.x[rows], self.labels[rows]
+
+
+@pytest.mark.parametrize("kind", ["dataset", "loader"])
+def test_data_of_each_kind_then_trains_as_arrays_do(kind: str) -> None:
+    x, labels = models.data()
+    tensors = torch.utils.data.TensorDataset(torch.as_tensor(x), torch.as_tensor(labels))
+    given = {
+        "dataset": InBatches(x, labels),
+        "loader": torch.utils.data.DataLoader(tensors, batch_size=4),
+    }[kind]
+    wanted = built(True, optimizers.SGD(0.1))
+    wanted.fit(x, labels, batch_size=4, shuffle=False, verbose=0)
+    model = built(True, optimizers.SGD(0.1), steps_per_execution=4)
+    model.fit(given, shuffle=False, verbose=0)
+    assert models.largest_difference(wanted, model) < NEAR
 
 
 def test_predict_when_the_model_is_not_built_then_builds_it() -> None:

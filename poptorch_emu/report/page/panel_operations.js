@@ -69,7 +69,7 @@ function shareChart(rows, key, height) {
   const total = sums.reduce((sum, [, cycles]) => sum + cycles, 0);
   const rest = sums.slice(MOST_BARS).reduce((sum, [, cycles]) => sum + cycles, 0);
   const shown = sums.slice(0, MOST_BARS);
-  if (rest) shown.push([`${sums.length - MOST_BARS} others`, rest]);
+  if (rest) shown.push([plural(sums.length - MOST_BARS, "other"), rest]);
   return chartElement(`Bars: cycles by ${key}`, height, () => ({
     grid: { left: 150, right: 70, top: 8, bottom: 28 },
     tooltip: tooltip((item) => tip(shown[item.dataIndex][0], [["cycles", countText(item.value)],

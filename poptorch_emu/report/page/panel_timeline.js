@@ -97,9 +97,9 @@ class TimelineView {
       markArea: {
         silent: true,
         label: { color: quiet, position: "top", distance: 8 },
-        data: this.timeline.spans.map((span, at) => [{
+        data: this.timeline.spans.map((span) => [{
           name: span.name, xAxis: span.start,
-          itemStyle: { color: colour("accent"), opacity: at % 2 ? 0.03 : 0.1, borderColor: quiet, borderWidth: 0 },
+          itemStyle: { color: colour("accent"), opacity: span.name === "steady state" ? 0.03 : 0.1, borderColor: quiet, borderWidth: 0 },
         }, { xAxis: span.end }]),
       },
     };

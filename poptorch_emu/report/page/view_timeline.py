@@ -71,13 +71,13 @@ def machine_timeline(plan: TimePlan, inventory: Inventory | None) -> dict[str, A
         "title": "IPUs, in cycles",
         "note": f"What {plan.system} would do in one window: the micro-batches of one update in "
         "training, of one call in inference. By the model of the machine."
-        + _gap_note(events, plan),
+        + (" What is not drawn is like what stands before it." if _num_left(events, plan) else ""),
         "unit": "cycles",
         "lanes": [f"IPU {ipu}" for ipu in lanes],
         "kinds": list(KINDS),
         "labels": [_place(name, inventory) for name in table.labels],
         "columns": table.columns,
-        "spans": _spans(events, plan.clock_hz),
+        "spans": _spans(events, plan),
         "num_left_out": 0,
     }
 
@@ -90,12 +90,9 @@ def _label(event: Event, action: Action) -> str:
     return f"{event.kind} of {action.kind.name.lower()} {action.stage}"
 
 
-def _gap_note(events: Sequence[Event], plan: TimePlan) -> str:
-    drawn = len({event.micro_batch for event in events})
-    left = plan.grid.num_micro_batches - drawn
-    return (
-        f" Of its micro-batches {left:,} in the middle, all alike, are not drawn." if left else ""
-    )
+def _num_left(events: Sequence[Event], plan: TimePlan) -> int:
+    """Returns how many micro-batches, in the middle of a long window, are not drawn."""
+    return plan.grid.num_micro_batches - len({event.micro_batch for event in events})
 
 
 def _received_bytes(inventory: Inventory | None) -> dict[Any, int]:
@@ -123,7 +120,7 @@ def _first_source(name: str, inventory: Inventory | None) -> str | None:
     return None
 
 
-def _spans(events: Sequence[Event], clock_hz: float) -> list[dict[str, Any]]:
+def _spans(events: Sequence[Event], plan: TimePlan) -> list[dict[str, Any]]:
     """Returns ramp-up, until all IPUs have begun; drain, from when the first has ended."""
     work = [event for event in events if parse_action(event.action).kind is not Kind.UPDATE]
     by_ipu = [list(group) for _, group in groupby(sorted(work, key=_ipu), _ipu)]
@@ -134,9 +131,20 @@ def _spans(events: Sequence[Event], clock_hz: float) -> list[dict[str, Any]]:
     last = max(event.end_seconds for event in work)
     if not 0 < begun < ended < last:
         return []
-    ends = (("ramp-up", 0.0, begun), ("steady state", begun, ended), ("drain", ended, last))
+    ends = [("ramp-up", 0.0, begun), ("steady state", begun, ended), ("drain", ended, last)]
+    num_left = _num_left(events, plan)
+    if num_left:
+        middle = plan.grid.num_micro_batches // 2
+        left = max(event.end_seconds for event in work if event.micro_batch < middle)
+        right = min(event.begin_seconds for event in work if event.micro_batch >= middle)
+        gap = (f"{num_left:,} micro-batches, not drawn", left, right)
+        ends[1:2] = [("steady state", begun, left), gap, ("steady state", right, ended)]
     return [
-        {"name": name, "start": round(start * clock_hz), "end": round(end * clock_hz)}
+        {
+            "name": name,
+            "start": round(start * plan.clock_hz),
+            "end": round(end * plan.clock_hz),
+        }
         for name, start, end in ends
     ]
 

@@ -12,7 +12,7 @@ import torch
 import poptorch_emu as poptorch
 from poptorch_emu import emulator
 from poptorch_emu.report.page.page_file import read_reports
-from poptorch_emu.view import main
+from poptorch_emu.view import command, main
 
 pytestmark = pytest.mark.feature("emulator.page", fidelity="modelled")
 
@@ -93,6 +93,24 @@ def test_timeline_when_read_then_each_micro_batch_runs_in_each_direction(
     # 64 float32 numbers of each row go from the first IPU to the second.
     received = {num for num, kind in zip(columns["bytes"], kinds, strict=True) if num is not None}
     assert received == {4 * 64 * ROWS}
+
+
+def test_timeline_when_the_window_is_long_then_what_is_not_drawn_is_marked(
+    tmp_path: Path,
+) -> None:
+    options = poptorch.Options().showCompilationProgressBar(False)
+    options.Training.gradientAccumulation(100)
+    module = Stages()
+    optimizer = poptorch.optim.SGD(module.parameters(), lr=0.01)
+    model = poptorch.trainingModel(module, options, optimizer)
+    path = emulator.page(model, tmp_path / "page.html", *torch.randn(2, 100, 64))
+    (drawn,) = read_reports(path)[0]["timelines"]
+    columns = drawn["columns"]
+    shown = {number for number in columns["micro_batch"] if number is not None}
+    (gap,) = [span for span in drawn["spans"] if "not drawn" in span["name"]]
+    assert gap["name"] == f"{100 - len(shown)} micro-batches, not drawn"
+    for start, duration in zip(columns["start"], columns["duration"], strict=True):
+        assert start + duration <= gap["start"] + 1 or start >= gap["end"] - 1
 
 
 def test_engine_when_profiled_then_its_events_are_shown_and_still_written(tmp_path: Path) -> None:
@@ -189,3 +207,14 @@ def test_view_when_the_file_is_no_report_then_the_error_says_what_to_give(
     with pytest.raises(SystemExit):
         main([str(other)])
     assert "no page of a report" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        main([str(tmp_path / "absent.html")])
+    assert "absent.html: No such file or directory. Give a page" in capsys.readouterr().err
+
+
+def test_command_when_it_is_not_view_then_the_usage_is_told(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("sys.argv", ["poptorch-emu", "look"])
+    with pytest.raises(SystemExit, match="usage: poptorch-emu view .*found 'look'"):
+        command()

@@ -1,0 +1,87 @@
+"""Reports of a model as values and as files for other programs."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from poptorch_emu.emulator.page import reading_of
+from poptorch_emu.executor.executor import PoplarExecutor
+from poptorch_emu.report.model_report import ModelReport
+from poptorch_emu.report.page.view_model import view_model
+from poptorch_emu.report.profile_file import FILE_NAME, read_profile_file, write_profile_file
+from poptorch_emu.report.trace_file import to_trace
+
+
+def summary(model: PoplarExecutor, *inputs: Any, **keywords: Any) -> ModelReport:
+    """Returns what is known about `model`, to be printed or looked at in a notebook (modelled).
+
+    Args:
+        model: made by `trainingModel` or `inferenceModel`.
+        inputs: as for a call; of a compiled model they may be left out.
+        keywords: `system`, such as "bow-pod16", by default the virtual system; others are inputs
+            of a call that are given by name.
+
+    Raises:
+        Error: there is no such system, or the model cannot be captured.
+    """
+    system = keywords.pop("system", None)
+    return ModelReport(view_model(reading_of(model, inputs, keywords, system)))
+
+
+def report(
+    model: PoplarExecutor,
+    directory: str | Path | None = None,
+    *inputs: Any,
+    **keywords: Any,
+) -> Path:
+    """Writes `<directory>/<name of the model>/profile.pop` and returns its path (modelled).
+
+    `docs/profile_file.md` tells what it holds; `poptorch-emu view` makes a page of it.
+
+    Args:
+        model: made by `trainingModel` or `inferenceModel`.
+        directory: by default the current one.
+        inputs: as for `summary`; so are `keywords`.
+
+    Raises:
+        Error: there is no such system, or the model cannot be captured.
+        OSError: the file cannot be written.
+    """
+    view = summary(model, *inputs, **keywords).view
+    # The name is one part of the path, whatever the user put in it.
+    name = str(view["name"]).replace("/", "_").replace("\\", "_").strip(".") or view["mode"]
+    path = Path(directory or ".") / name / FILE_NAME
+    write_profile_file(path, view)
+    return path
+
+
+def read_report(path: str | Path) -> ModelReport:
+    """Returns what `report` or `Options.enableProfiling` wrote to a `profile.pop` (exact).
+
+    Raises:
+        OSError: the file cannot be read.
+        ValueError: it is no such file, is damaged, or is of another version.
+    """
+    return ModelReport(read_profile_file(Path(path)))
+
+
+def trace(model: PoplarExecutor, path: str | Path, *inputs: Any, **keywords: Any) -> Path:
+    """Writes when IPUs would do what, and the engine did what, for Perfetto and its like.
+
+    The machine's timeline is modelled; the engine's is exact, and is there if profiling is enabled.
+
+    Args:
+        model: made by `trainingModel` or `inferenceModel`.
+        path: of the file, in Chrome's trace format.
+        inputs: as for `summary`; so are `keywords`.
+
+    Raises:
+        Error: there is no such system, or the model cannot be captured.
+        OSError: the file cannot be written.
+    """
+    written = Path(path)
+    text = json.dumps(to_trace(summary(model, *inputs, **keywords).view), allow_nan=False)
+    written.write_text(text, encoding="utf-8")
+    return written

@@ -1,0 +1,89 @@
+"""The timelines of a report in Chrome's trace format, which Perfetto reads, too."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+_US_PER_SECOND = 1e6
+_MACHINE, _ENGINE = 1, 2
+_PROCESSES = {"cycles": (_MACHINE, "machine (modelled)"), "seconds": (_ENGINE, "engine (exact)")}
+
+
+def to_trace(report: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns a trace: machine and engine are its processes, IPUs their tracks.
+
+    Arrows lead from each forward stage of a micro-batch to the next one. Times are microseconds;
+    those of the machine follow from its cycles and clock.
+
+    Args:
+        report: a value of `view_model.view_model`.
+    """
+    events: list[dict[str, Any]] = []
+    left_out = {}
+    for timeline in report["timelines"]:
+        process, name = _PROCESSES[timeline["key"]]
+        clock_hz = report["machine"]["clock_hz"] if timeline["unit"] == "cycles" else 1.0
+        events += _names(process, name, timeline["lanes"])
+        slices = list(_slices(timeline, process, _US_PER_SECOND / clock_hz))
+        events += slices
+        events += _arrows(slices)
+        left_out[name] = timeline["num_left_out"]
+    return {
+        "traceEvents": events,
+        "displayTimeUnit": "ns",
+        "otherData": {"model": report["name"], "dropped_events": left_out},
+    }
+
+
+def _names(process: int, name: str, lanes: list[str]) -> Iterator[dict[str, Any]]:
+    yield {"ph": "M", "name": "process_name", "pid": process, "args": {"name": name}}
+    for lane, text in enumerate(lanes):
+        yield {
+            "ph": "M",
+            "name": "thread_name",
+            "pid": process,
+            "tid": lane,
+            "args": {"name": text},
+        }
+
+
+def _slices(
+    timeline: Mapping[str, Any], process: int, microseconds: float
+) -> Iterator[dict[str, Any]]:
+    columns = timeline["columns"]
+    for row in zip(*columns.values(), strict=True):
+        event = dict(zip(columns, row, strict=True))
+        label = timeline["labels"][event["label"]]
+        known = {
+            "micro_batch": event["micro_batch"],
+            "bytes": event["bytes"],
+            "source": label["source"],
+        }
+        yield {
+            "ph": "X",
+            "name": label["name"],
+            "cat": timeline["kinds"][event["kind"]],
+            "pid": process,
+            "tid": event["lane"],
+            "ts": event["start"] * microseconds,
+            "dur": event["duration"] * microseconds,
+            "args": {name: value for name, value in known.items() if value is not None},
+        }
+
+
+def _arrows(slices: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """Yields the two ends of each arrow; of several calls the k-th of one leads to the k-th."""
+    found: dict[tuple[int, int], list[dict[str, Any]]] = {}
+    for event in sorted(slices, key=lambda one: one["ts"]):
+        kind, _, stage = event["name"].partition(" ")
+        if kind == "forward" and stage.isdecimal():
+            found.setdefault((int(stage), event["args"].get("micro_batch", 0)), []).append(event)
+    for (stage, micro_batch), begins in found.items():
+        for turn, (one, other) in enumerate(
+            zip(begins, found.get((stage + 1, micro_batch), ()), strict=False)
+        ):
+            name = f"{one['pid']}:{stage}:{micro_batch}:{turn}"
+            arrow = {"name": "activations", "cat": "flow", "id": name, "pid": one["pid"]}
+            yield {**arrow, "ph": "s", "tid": one["tid"], "ts": one["ts"]}
+            yield {**arrow, "ph": "f", "bp": "e", "tid": other["tid"], "ts": other["ts"]}

@@ -1,0 +1,203 @@
+"""Reports as files and values: what is read is what was told, and a bad file is no report."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import poptorch_emu as poptorch
+from poptorch_emu import emulator
+from poptorch_emu.executor import measurement
+from poptorch_emu.names.companions import pva
+from poptorch_emu.options.auto_report import report_directory
+from poptorch_emu.report.page.page_file import read_reports
+from poptorch_emu.report.profile_file import write_profile_file
+from poptorch_emu.view import main
+
+pytestmark = pytest.mark.feature("emulator.report", fidelity="modelled")
+
+ROWS, ACCUMULATION = 4, 6
+HOSTILE = "../<b>name</b>"
+
+
+class Pipeline(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = torch.nn.ModuleList(torch.nn.Linear(32, 32) for _ in range(2))
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor):
+        with poptorch.Block("first", ipu_id=0):
+            x = torch.relu(self.layers[0](x))
+        with poptorch.Block("second", ipu_id=1):
+            x = self.layers[1](x)
+            return x, torch.nn.functional.mse_loss(x, y)
+
+
+def trained(profile: Path | None = None, name: str = "model") -> Any:
+    options = poptorch.Options().showCompilationProgressBar(False).modelName(name)
+    if profile is not None:
+        options.enableProfiling(str(profile))
+    options.Training.gradientAccumulation(ACCUMULATION)
+    module = Pipeline()
+    optimizer = poptorch.optim.SGD(module.parameters(), lr=0.01)
+    model = poptorch.trainingModel(module, options, optimizer)
+    model(*torch.randn(2, ROWS * ACCUMULATION, 32))
+    return model
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    return trained(tmp_path_factory.mktemp("profile"))
+
+
+def test_report_then_what_is_read_is_what_is_known(model, tmp_path):
+    expected = json.loads(json.dumps(emulator.summary(model).view))
+    path = emulator.report(model, tmp_path)
+    found = dict(emulator.read_report(path).view)
+    assert path == tmp_path / "model" / "profile.pop"
+    assert found.pop("written") and expected.pop("written")
+    assert found == expected
+
+
+def test_report_then_plain_sql_finds_each_operation(model, tmp_path):
+    cycles = {
+        op.name + op.segment: round(op.cycles) for op in emulator.estimate(model).operations()
+    }
+    with sqlite3.connect(emulator.report(model, tmp_path)) as file:
+        rows = file.execute("select name, segment, cycles from operation").fetchall()
+    assert {name + segment: count for name, segment, count in rows} == cycles
+
+
+def test_report_of_a_name_that_is_a_path_then_stays_in_the_directory(tmp_path):
+    path = emulator.report(trained(name=HOSTILE), tmp_path / "reports")
+    assert path.parent.parent == tmp_path / "reports"
+
+
+def test_view_of_a_profile_file_then_makes_its_page(model, tmp_path):
+    path, page = emulator.report(model, tmp_path), tmp_path / "page.html"
+    main([str(path), "-o", str(page)])
+    assert read_reports(page) == [emulator.read_report(path).view]
+
+
+def test_summary_then_fits_a_terminal_and_escapes_names(model):
+    text = str(emulator.summary(model))
+    assert max(map(len, text.splitlines())) <= 80
+    assert "rows a second" in text
+    shown = emulator.summary(trained(name=HOSTILE))._repr_html_()
+    assert "<b>" not in shown and "&lt;b&gt;" in shown
+
+
+def test_profiling_then_the_file_has_the_engines_events_and_no_guess_of_speed(tmp_path):
+    model = trained(tmp_path)
+    before = emulator.read_report(tmp_path / "model" / "profile.pop")
+    assert not before.view["timelines"]
+    model.destroy()
+    after = emulator.read_report(tmp_path / "model" / "profile.pop")
+    (timeline,) = after.view["timelines"]
+    # Two stages, forward and backward, of each micro-batch.
+    kinds = [timeline["kinds"][kind] for kind in timeline["columns"]["kind"]]
+    assert kinds.count("forward") == kinds.count("backward") == 2 * ACCUMULATION
+    assert after.view["speed"]["predicted_rows_per_second"] is None
+    assert "predicted: not known" in str(after)
+
+
+def test_profiling_where_nothing_can_be_written_then_warns_once_and_trains(tmp_path, monkeypatch):
+    warnings: list[object] = []
+    monkeypatch.setattr(measurement.logger, "warning", lambda *args: warnings.append(args))
+    blocked = tmp_path / "a_file"
+    blocked.write_text("no directory")
+    trained(blocked, "full").destroy()
+    assert blocked.read_text() == "no directory"
+    assert len(warnings) == 1
+
+
+def test_write_when_the_disk_is_full_then_the_old_file_stays(model, tmp_path, monkeypatch):
+    path = emulator.report(model, tmp_path)
+    content = path.read_bytes()
+
+    def fail(*_: object) -> None:
+        raise sqlite3.OperationalError("database or disk is full")
+
+    monkeypatch.setattr("poptorch_emu.report.profile_file._insert", fail)
+    with pytest.raises(OSError, match="disk is full"):
+        write_profile_file(path, emulator.summary(model).view)
+    assert path.read_bytes() == content
+    assert list(path.parent.iterdir()) == [path]
+
+
+def test_read_of_other_files_then_says_what_they_are(model, tmp_path):
+    text = tmp_path / "text.pop"
+    text.write_text("no report")
+    with pytest.raises(ValueError, match="no SQLite database"):
+        emulator.read_report(text)
+    other = emulator.report(model, tmp_path)
+    with sqlite3.connect(other) as file:
+        file.execute("pragma user_version=99")
+    with pytest.raises(ValueError, match="version 99"):
+        emulator.read_report(other)
+    half = tmp_path / "half.pop"
+    half.write_bytes(other.read_bytes()[:3000])
+    with pytest.raises(ValueError, match="damaged"):
+        emulator.read_report(half)
+
+
+def test_trace_then_each_slice_has_a_track_and_each_arrow_two_ends(model, tmp_path):
+    events = json.loads(emulator.trace(model, tmp_path / "trace.json").read_text())["traceEvents"]
+    processes = {e["pid"]: e["args"]["name"] for e in events if e["name"] == "process_name"}
+    tracks = {(e["pid"], e["tid"]) for e in events if e["name"] == "thread_name"}
+    slices = [event for event in events if event["ph"] == "X"]
+    assert sorted(processes.values()) == ["engine (exact)", "machine (modelled)"]
+    assert {(e["pid"], e["tid"]) for e in slices} == tracks and len(tracks) == 4
+    assert all(e["ts"] >= 0 and e["dur"] >= 0 and e["name"] for e in slices)
+    begins = {e["id"]: e for e in events if e["ph"] == "s"}
+    ends = {e["id"]: e for e in events if e["ph"] == "f"}
+    # One arrow for each micro-batch, of the machine and of the engine.
+    assert begins.keys() == ends.keys() and len(begins) == 2 * ACCUMULATION
+    for name, begin in begins.items():
+        assert begin["ts"] <= ends[name]["ts"]
+        assert ends[name]["bp"] == "e"
+
+
+def test_pva_then_tells_the_target_and_refuses_what_is_not_held(model, tmp_path):
+    report = pva.openReport(emulator.report(model, tmp_path))
+    chip, plan = emulator.tile_memory(model).chip, emulator.estimate(model)
+    target = report.compilation.target
+    assert (target.numIPUs, target.tilesPerIpu) == (2, chip.num_tiles)
+    assert target.totalMemory == 2 * chip.num_tiles * chip.tile_bytes
+    assert report.execution.totalCycles.total == pytest.approx(
+        plan.step_seconds * plan.clock_hz, abs=1
+    )
+    assert report.poplarVersion.string == poptorch.__version__
+    with pytest.raises(AttributeError, match=r"report\.compilation\.tiles is not in this report"):
+        _ = report.compilation.tiles
+
+
+@pytest.mark.parametrize(
+    ("environment", "engine_options", "expected"),
+    [
+        ("", {}, None),
+        ("", {"autoReport.all": "true", "autoReport.directory": "/a"}, "/a"),
+        ('{"autoReport.all": "true", "autoReport.directory": "/b"}', {}, "/b"),
+        ('{"autoReport.outputExecutionProfile": "true"}', {"autoReport.directory": "/a"}, "/a"),
+        ('{"autoReport.directory": "/b"}', {"autoReport.all": "true"}, "/b"),
+        ('{"autoReport.all": "false"}', {"autoReport.all": "true"}, None),
+        ('{"autoReport.directory": "/b"}', {}, None),
+        ('{"debug.instrument": "true"}', {}, None),
+    ],
+)
+def test_report_directory_then_the_environment_wins(
+    environment, engine_options, expected, monkeypatch
+):
+    monkeypatch.setenv("POPLAR_ENGINE_OPTIONS", environment)
+    assert report_directory(engine_options) == expected
+
+
+def test_report_directory_of_a_broken_variable_then_says_what_to_give(monkeypatch):
+    monkeypatch.setenv("POPLAR_ENGINE_OPTIONS", "{autoReport.all: true}")
+    with pytest.raises(poptorch.Error, match="no JSON object"):
+        report_directory({})

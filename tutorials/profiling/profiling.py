@@ -1,0 +1,167 @@
+# %% [markdown]
+# # Profiling: where the time and the memory go
+#
+# There are two clocks. One is that of the *machine*: how long a step would take on real IPUs, by a model (*modelled*). The other is that of
+# *your computer*: how long the emulator takes here. This notebook reads both. Then it finds what is slow, changes it, and looks again.
+
+# %%
+import contextlib
+import json
+import tempfile
+import time
+from pathlib import Path
+
+import matplotlib.pyplot as plt
+import torch
+from torch import nn
+
+import poptorch_emu as poptorch
+from poptorch_emu import emulator, view
+
+WIDTH, ROWS, ACCUMULATION = 256, 64, 8
+folder = tempfile.TemporaryDirectory()
+work = Path(folder.name)
+
+# %% [markdown]
+# ## A model with a mistake
+#
+# Six layers on two IPUs. Somebody put four of them on the first IPU. `enableProfiling` says that the engine shall note what it runs, and where
+# the files go.
+
+
+# %%
+class Layer(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.norm = nn.LayerNorm(WIDTH)
+        self.up = nn.Linear(WIDTH, 4 * WIDTH)
+        self.down = nn.Linear(4 * WIDTH, WIDTH)
+
+    def forward(self, x):
+        return x + self.down(torch.relu(self.up(self.norm(x))))
+
+
+class Network(nn.Module):
+    def __init__(self, ipu_of_layer):
+        super().__init__()
+        self.layers = nn.ModuleList(
+            poptorch.BeginBlock(Layer(), f"layer{number}", ipu_id=ipu)
+            for number, ipu in enumerate(ipu_of_layer)
+        )
+
+    def forward(self, x, target):
+        for layer in self.layers:
+            x = layer(x)
+        return x, nn.functional.mse_loss(x, target)
+
+
+def make_training(ipu_of_layer, name):
+    torch.manual_seed(0)
+    model = Network(ipu_of_layer)
+    options = poptorch.Options().showCompilationProgressBar(False)
+    options.Training.gradientAccumulation(ACCUMULATION)
+    options.enableProfiling(str(work))
+    options.modelName(name)
+    options.logCycleCount(True)
+    optimizer = poptorch.optim.AdamW(model.parameters(), lr=1e-3)
+    return poptorch.trainingModel(model, options, optimizer)
+
+
+batch = torch.randn(ROWS * ACCUMULATION, WIDTH), torch.randn(ROWS * ACCUMULATION, WIDTH)
+training = make_training((0, 0, 0, 0, 1, 1), "uneven")
+for _ in range(2):
+    training(*batch)
+
+# %% [markdown]
+# ## The machine's clock
+#
+# `emulator.estimate` is a report of one step. Its rows say what each IPU does with its time. *Bubble* is waiting for other IPUs. The last lines say what limits
+# the speed, and what was taken for granted.
+
+# %%
+report = emulator.estimate(training, system="bow-pod16")
+print(report)
+
+# %% [markdown]
+# The report is a value, so you can ask it your own questions. Which modules take the time?
+
+# %%
+of_module = {}
+for operation in report.operations():
+    of_module[operation.module] = of_module.get(operation.module, 0) + operation.cycles
+for module, cycles in sorted(of_module.items(), key=lambda item: -item[1])[:6]:
+    print(
+        f"{module or '(model)':16} {cycles / report.clock_hz * 1e6:6.1f} microseconds a micro-batch"
+    )
+print(f"a step takes {training.cycleCount():,} cycles on the virtual system")
+
+# %% [markdown]
+# ## Your computer's clock
+#
+# `getPerfCounters` says when inputs and outputs of the last call crossed, and `getLatency` sums that up: shortest, longest and mean.
+
+# %%
+start = time.perf_counter()
+training(*batch)
+print(f"the call took {(time.perf_counter() - start) * 1e3:.0f} ms here")
+print("from an input to its output:", *(f"{s * 1e3:.1f} ms" for s in training.getLatency()))
+
+# %% [markdown]
+# What did the engine run when? With `enableProfiling` the model leaves files when it is destroyed. `trace.json` opens in
+# Perfetto or in Chrome's `about:tracing`. It is also easy to read.
+
+# %%
+page = emulator.page(training, work / "uneven.html", system="bow-pod16")
+training.destroy()
+print(*sorted(str(path.relative_to(work)) for path in work.rglob("*.*")))
+events = json.loads((work / "uneven" / "trace.json").read_text())["traceEvents"]
+print(len(events), "events; the first is", events[0]["name"])
+# Two IPUs; of each call 8 forwards, 8 backwards and an update.
+assert len(events) == 3 * 2 * 17
+
+# %% [markdown]
+# ## The page
+#
+# `emulator.page` has just written `uneven.html`. It is one file that opens in any browser without a network: summary, timeline, memory, operations and
+# graph, to look at and to search. Here is its size.
+
+# %%
+print(f"{page.name}: {page.stat().st_size / 1e6:.1f} MB")
+
+# %% [markdown]
+# ## Mend it, and look again
+#
+# The report says that IPU 0 limits the speed. We give three layers to each IPU.
+
+# %%
+mended = make_training((0, 0, 0, 1, 1, 1), "even")
+mended(*batch)
+better = emulator.estimate(mended, system="bow-pod16")
+print(f"before: {report.throughput:,.0f} rows a second; limited by {report.bottleneck}")
+print(f"after:  {better.throughput:,.0f} rows a second; limited by {better.bottleneck}")
+assert better.throughput > report.throughput
+
+PARTS = ("compute", "exchange", "sync", "link", "remote", "update", "host", "bubble")
+figure, axes = plt.subplots(1, 2, figsize=(8, 3), sharey=True, layout="constrained")
+for axis, (name, plan) in zip(axes, {"before": report, "after": better}.items()):
+    bottom = [0.0] * len(plan.ipus)
+    for number, part in enumerate(PARTS):
+        heights = [getattr(ipu, f"{part}_seconds") * 1e3 for ipu in plan.ipus]
+        axis.bar([f"IPU {i.ipu}" for i in plan.ipus], heights, bottom=bottom, color=f"C{number}")
+        bottom = [a + b for a, b in zip(bottom, heights)]
+    axis.set_title(f"{name}: {plan.step_seconds * 1e3:.2f} ms")
+axes[0].set_ylabel("milliseconds of a step")
+handles = [plt.Rectangle((0, 0), 1, 1, color=f"C{number}") for number in range(len(PARTS))]
+_ = figure.legend(handles, PARTS, loc="outside right center", fontsize=8)
+
+# %% [markdown]
+# The command `poptorch-emu view uneven.html even.html` makes one page that compares the two. Here we call what it calls.
+
+# %%
+emulator.page(mended, work / "even.html", system="bow-pod16")
+mended.destroy()
+both = work / "both.html"
+with contextlib.redirect_stdout(None):  # It prints the path.
+    view.main([str(work / "uneven.html"), str(work / "even.html"), "-o", str(both)])
+print(f"{both.name}: {both.stat().st_size / 1e6:.1f} MB")
+folder.cleanup()
