@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import signal
 import sqlite3
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -201,3 +204,17 @@ def test_report_directory_of_a_broken_variable_then_says_what_to_give(monkeypatc
     monkeypatch.setenv("POPLAR_ENGINE_OPTIONS", "{autoReport.all: true}")
     with pytest.raises(poptorch.Error, match="no JSON object"):
         report_directory({})
+
+
+def test_profiling_of_a_killed_process_then_the_file_opens(tmp_path):
+    program = """
+import os, signal, sys, torch, poptorch_emu as poptorch
+options = poptorch.Options().enableProfiling(sys.argv[1]).showCompilationProgressBar(False)
+model = poptorch.inferenceModel(torch.nn.Linear(2, 2), options)
+model(torch.ones(1, 2))
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+    done = subprocess.run([sys.executable, "-c", program, str(tmp_path)], check=False)
+    assert done.returncode == -signal.SIGKILL
+    view = emulator.read_report(tmp_path / "inference" / "profile.pop").view
+    assert view["mode"] == "inference" and view["fits"] is True
