@@ -91,17 +91,37 @@ at::Tensor as_table(const std::vector<Event>& events) {
   return table;
 }
 
+// What reaches the replicas of other processes.
+void bind_ring(py::module_& m) {
+  py::class_<Ring, std::shared_ptr<Ring>>(m, "Ring")
+      .def(py::init([](const std::string& group_name, int64_t model, double timeout_seconds) {
+             const auto milliseconds = static_cast<int64_t>(1e3 * timeout_seconds);
+             return std::make_shared<Ring>(group_name, model,
+                                           std::chrono::milliseconds(milliseconds));
+           }),
+           py::arg("group_name"), py::arg("model"), py::arg("timeout_seconds"))
+      .def("all_reduce", &Ring::all_reduce, py::arg("number"), py::arg("tensors"),
+           py::call_guard<py::gil_scoped_release>())
+      .def(
+          "cancel", [](Ring& ring, const std::string& reason) { ring.peers().cancel(reason); },
+          py::call_guard<py::gil_scoped_release>())
+      .def("lost_process", [](Ring& ring) { return ring.peers().lost_process(); })
+      .def("seconds", &Ring::seconds);
+}
+
 void bind_executor(py::module_& m) {
   py::class_<Executor>(m, "Executor")
       .def(py::init([](std::shared_ptr<Program> program, int64_t num_replicas, int64_t num_workers,
-                       int64_t num_intra_op_threads, std::vector<int64_t> input_groups) {
+                       int64_t num_intra_op_threads, std::vector<int64_t> input_groups,
+                       int64_t first_replica, std::shared_ptr<Ring> ring) {
              return std::make_unique<Executor>(
                  std::move(program),
                  ExecutorOptions{num_replicas, num_workers, num_intra_op_threads,
-                                 std::move(input_groups)});
+                                 std::move(input_groups), first_replica, std::move(ring)});
            }),
            py::arg("program"), py::arg("num_replicas"), py::arg("num_workers"),
-           py::arg("num_intra_op_threads"), py::arg("input_group_of_replica"))
+           py::arg("num_intra_op_threads"), py::arg("input_group_of_replica"),
+           py::arg("first_replica") = 0, py::arg("ring") = nullptr)
       .def("write_variable",
            [](Executor& e, int64_t id, int64_t replica, const at::Tensor& value) {
              e.write_variable({id}, replica, value);
@@ -179,6 +199,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   poptorch_emu::translate_errors();
   poptorch_emu::bind_program(m);
   poptorch_emu::bind_event(m);
+  poptorch_emu::bind_ring(m);
   poptorch_emu::bind_executor(m);
   poptorch_emu::bind_autograd(m);
   poptorch_emu::bind_loader(m);

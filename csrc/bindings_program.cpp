@@ -246,6 +246,8 @@ void bind_loads(ProgramClass& program) {
            })
       .def("reduce",
            [](Program& p, int64_t s, int64_t id) { p.at(SegmentId{s}).reductions.push_back({id}); })
+      .def("exchange",
+           [](Program& p, int64_t s, int64_t id) { p.at(SegmentId{s}).exchanges.push_back({id}); })
       .def("load_input",
            [](Program& p, int64_t s, int64_t r, int64_t id) { add_load(p, s, r, LoadInput{{id}}); })
       .def("load_variable", [](Program& p, int64_t s, int64_t r,

@@ -289,6 +289,7 @@ class CompileConfig:
     machine: MachineConfig = MachineConfig()
     anchors: tuple[AnchorConfig, ...] = ()
     num_processes: int = 1
+    process_id: int = 0
     checks_floating_point: bool = False
     synthetic_data: SyntheticData = SyntheticData.OFF
     rounds_stochastically: bool = False
@@ -299,6 +300,11 @@ class CompileConfig:
     names_modules: bool = True
     # Not compared: what the rules did is seen in the operations.
     cast_rules: Mapping[str, CastRule] = field(default_factory=dict, compare=False)
+
+    @property
+    def is_distributed(self) -> bool:
+        """Whether replicas of other processes train the same weights."""
+        return self.is_training and self.num_processes > 1
 
     @property
     def num_input_groups(self) -> int:

@@ -175,9 +175,28 @@ void check_reductions(const Program& program) {
   }
 }
 
+// The sums of one process alone would let the weights of the processes drift apart.
+void check_processes(const Program& program, bool has_peers) {
+  std::set<AccumulatorId> exchanged;
+  for (const Segment& segment : program.segments) {
+    exchanged.insert(segment.exchanges.begin(), segment.exchanges.end());
+  }
+  if (!has_peers && !exchanged.empty()) {
+    throw Error("The program adds up '" + program.accumulators[exchanged.begin()->value].name +
+                "' over several processes, but it was given no others");
+  }
+  for (size_t index = 0; has_peers && index < program.accumulators.size(); ++index) {
+    if (!exchanged.contains({static_cast<int64_t>(index)})) {
+      throw Error("The program runs in several processes, which must add up '" +
+                  program.accumulators[index].name + "', but no segment exchanges it");
+    }
+  }
+}
+
 }  // namespace
 
-void Program::check_replicas(int64_t num_replicas) const {
+void Program::check_replicas(int64_t num_replicas, bool has_peers) const {
+  check_processes(*this, has_peers);
   for (const Variable& variable : variables) {
     check_groups(variable.groups, variable.name, num_replicas);
   }

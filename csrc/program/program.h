@@ -149,6 +149,9 @@ struct Segment {
   std::vector<int64_t> runners = {0};
   // What a runner adds up over its group first, its own part of it.
   std::vector<AccumulatorId> reductions = {};
+  // What it adds up over the replicas of all processes, in this order. Such a segment is on the
+  // network's row of the schedule, beside those of the IPUs, and does nothing else.
+  std::vector<AccumulatorId> exchanges = {};
   // A micro-batch segment that adds to a sharded accumulator begins like a window segment.
   bool is_collective = false;
   // Whether two micro-batches may be in it at once, or in it and in another such segment of the
@@ -264,8 +267,9 @@ struct Program {
   // Throws `Error` that names the first fault; a program that passes cannot fail for its form.
   void validate() const;
 
-  // Throws `Error` if a valid program cannot run on this many replicas.
-  void check_replicas(int64_t num_replicas) const;
+  // Throws `Error` if a valid program cannot run on this many replicas, in one process or as one of
+  // several.
+  void check_replicas(int64_t num_replicas, bool has_peers = false) const;
 
   // Whether some instruction calls a function of the host, without which the program cannot run.
   bool has_host_calls() const;

@@ -122,6 +122,9 @@ void write_segment(std::ostream& out, const Segment& segment, const Program& pro
     out << ", once in a window by replicas " << describe(segment.runners);
   }
   out << "\n";
+  for (AccumulatorId id : segment.exchanges) {
+    out << "  exchange " << program.accumulators[id.value].name << "\n";
+  }
   for (AccumulatorId id : segment.reductions) {
     out << "  adds up " << name(LoadAccumulator{id}) << " over replicas\n";
   }

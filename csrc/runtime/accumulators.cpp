@@ -33,8 +33,9 @@ at::Tensor with_replica(const at::Tensor& rng, int64_t replica) {
 
 }  // namespace
 
-Accumulators::Accumulators(const Program& program, int64_t num_replicas, RemoteTraffic& remote)
-    : program_(program), num_replicas_(num_replicas), remote_(remote) {
+Accumulators::Accumulators(const Program& program, int64_t num_replicas, RemoteTraffic& remote,
+                           Ring* ring)
+    : program_(program), num_replicas_(num_replicas), remote_(remote), ring_(ring) {
   for (const Accumulator& accumulator : program.accumulators) {
     auto state = std::make_unique<State>();
     state->of_replica.resize(num_replicas);
@@ -66,13 +67,18 @@ void Accumulators::add(AccumulatorId id, int64_t replica, at::Tensor value, int6
     return;
   }
   // Parts are cut in row-major order, so replicas must agree on the order of the elements.
-  if (members(id, replica).size() > 1 && !value.is_contiguous()) value = value.contiguous();
+  if (!is_alone(id, replica) && !value.is_contiguous()) value = value.contiguous();
   add_to(state.of_replica[replica], id, std::move(value), index, rng);
+}
+
+// Whether no other replica, of this process or another, adds to the same sum.
+bool Accumulators::is_alone(AccumulatorId id, int64_t replica) const {
+  return ring_ == nullptr && members(id, replica).size() == 1;
 }
 
 // A reduction writes into rows that the replica itself did not add to.
 bool Accumulators::stays(AccumulatorId id, int64_t replica) const {
-  return !program_.accumulators[id.value].is_remote && members(id, replica).size() == 1;
+  return !program_.accumulators[id.value].is_remote && is_alone(id, replica);
 }
 
 void Accumulators::add_rows(const AccumulateRows& store, int64_t replica, const at::Tensor& rows,
@@ -175,6 +181,28 @@ void Accumulators::reduce(AccumulatorId id, int64_t replica) {
   state.is_reduced[replica] = 1;
 }
 
+void Accumulators::exchange(const std::vector<AccumulatorId>& ids, int64_t number) {
+  std::vector<Ring::Summands> tensors;
+  for (AccumulatorId id : ids) {
+    const Accumulator& accumulator = program_.accumulators[id.value];
+    Ring::Summands summands;
+    for (const at::Tensor& whole : states_[id.value]->of_replica) {
+      if (!whole.defined()) throw Error("Accumulator '" + accumulator.name + "' is empty.");
+      summands.push_back(accumulator.is_remote ? remote_.load(whole) : whole.contiguous());
+    }
+    tensors.push_back(std::move(summands));
+  }
+  ring_->all_reduce(number, tensors);
+  for (size_t i = 0; i < ids.size(); ++i) {
+    State& state = *states_[ids[i].value];
+    const at::Tensor& sum = tensors[i].front();
+    check(sum, ids[i]);
+    const bool is_remote = program_.accumulators[ids[i].value].is_remote;
+    state.of_replica.front() = is_remote ? remote_.store(sum) : sum;
+    state.is_reduced.assign(num_replicas_, 1);
+  }
+}
+
 at::Tensor Accumulators::total(AccumulatorId id, int64_t replica) const {
   const State& state = *states_[id.value];
   const Accumulator& accumulator = program_.accumulators[id.value];
@@ -185,7 +213,7 @@ at::Tensor Accumulators::total(AccumulatorId id, int64_t replica) const {
   const bool is_reduced = std::all_of(group.begin(), group.end(), [&state](int64_t member) {
     return state.is_reduced[member] != 0;
   });
-  if (group.size() > 1 && !is_reduced) {
+  if (!is_alone(id, replica) && !is_reduced) {
     throw Error("Accumulator '" + accumulator.name +
                 "' was not added up over its replicas: a window segment must reduce it first.");
   }

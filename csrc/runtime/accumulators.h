@@ -8,6 +8,7 @@
 
 #include "program/program.h"
 #include "runtime/remote.h"
+#include "runtime/ring.h"
 #include "runtime/row_sum.h"
 
 namespace poptorch_emu {
@@ -18,8 +19,9 @@ namespace poptorch_emu {
 // of a replica, and runs a reduction when all replicas have added.
 class Accumulators {
  public:
-  // `remote` carries what lives in streaming memory.
-  Accumulators(const Program& program, int64_t num_replicas, RemoteTraffic& remote);
+  // `remote` carries what lives in streaming memory; `ring` reaches the replicas of other
+  // processes, and is null where there are none.
+  Accumulators(const Program& program, int64_t num_replicas, RemoteTraffic& remote, Ring* ring);
 
   // Adds one micro-batch's contribution, the `index`-th of this window. The first is moved in when
   // nobody else holds it. The sum is rounded to the accumulator's type each time; `rng` chooses the
@@ -36,6 +38,10 @@ class Accumulators {
   // k-th of S parts, starting with the value of member k + 1 and ending with its own, and makes it
   // known to all. Members may do so at the same time.
   void reduce(AccumulatorId id, int64_t replica);
+
+  // Makes these sums those over the replicas of all processes, as the `number`-th exchange of a
+  // window. Throws `Error` when another process fails.
+  void exchange(const std::vector<AccumulatorId>& ids, int64_t number);
 
   // The sum over the replica's group, and its part of it; reduced before if the group has several
   // members.
@@ -65,6 +71,7 @@ class Accumulators {
     std::mutex mutex;
   };
 
+  bool is_alone(AccumulatorId id, int64_t replica) const;
   bool stays(AccumulatorId id, int64_t replica) const;
   void add_to(at::Tensor& kept, AccumulatorId id, at::Tensor value, int64_t index,
               const at::Tensor& rng);
@@ -79,6 +86,7 @@ class Accumulators {
   const Program& program_;
   const int64_t num_replicas_;
   RemoteTraffic& remote_;
+  Ring* const ring_;
   std::vector<std::unique_ptr<State>> states_;
   std::vector<std::vector<std::vector<int64_t>>> members_;  // by accumulator, then replica
 };

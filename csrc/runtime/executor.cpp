@@ -44,7 +44,7 @@ std::shared_ptr<const Program> fitting(std::shared_ptr<const Program> program,
         " workers, " + std::to_string(options.num_intra_op_threads) + " threads and the groups " +
         describe(groups) + ".");
   }
-  program->check_replicas(options.num_replicas);
+  program->check_replicas(options.num_replicas, options.ring != nullptr);
   return program;
 }
 
@@ -55,12 +55,12 @@ Executor::Executor(std::shared_ptr<const Program> program, ExecutorOptions optio
       options_(std::move(options)),
       tensor_memory_(*program_, options_.num_replicas, options_.num_workers),
       memory_(*program_, options_.num_replicas),
-      accumulators_(*program_, options_.num_replicas, remote_),
+      accumulators_(*program_, options_.num_replicas, remote_, options_.ring.get()),
       peak_accumulator_bytes_(options_.num_replicas, 0),
       desk_([this] { scheduler_.wake(); }),
       scheduler_(*program_, options_.num_replicas, options_.num_workers, desk_, stream_),
-      interpreter_(*program_, options_.input_group_of_replica, options_.num_workers, tensor_memory_,
-                   memory_, accumulators_, remote_,
+      interpreter_(*program_, options_.input_group_of_replica, options_.first_replica,
+                   options_.num_workers, tensor_memory_, memory_, accumulators_, remote_,
                    [this](const std::string& name, std::vector<at::Tensor> tensors) {
                      return desk_.call(name, std::move(tensors));
                    }),
@@ -179,6 +179,8 @@ void Executor::run_tasks(Task* task, int64_t worker) {
     }
   } catch (...) {
     scheduler_.fail(std::current_exception());
+    // Nobody here waits for other processes any more.
+    if (options_.ring != nullptr) options_.ring->peers().cancel("The model failed in this process");
     desk_.give_up();
   }
 }

@@ -17,6 +17,7 @@
 #include "runtime/memory.h"
 #include "runtime/remote.h"
 #include "runtime/result_stream.h"
+#include "runtime/ring.h"
 #include "runtime/scheduler.h"
 #include "runtime/thread_pool.h"
 
@@ -29,6 +30,10 @@ struct ExecutorOptions {
   int64_t num_intra_op_threads = 1;
   // Which input block each replica reads of those of one micro-batch.
   std::vector<int64_t> input_group_of_replica = {0};
+  // Where there are replicas in other processes: the number of the first one here among all, and
+  // what reaches the others.
+  int64_t first_replica = 0;
+  std::shared_ptr<Ring> ring = nullptr;
 };
 
 // Runs a program on virtual IPUs. A virtual IPU is one IPU of one replica; it works through its

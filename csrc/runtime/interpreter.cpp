@@ -14,11 +14,12 @@
 namespace poptorch_emu {
 
 Interpreter::Interpreter(const Program& program, std::vector<int64_t> input_group_of_replica,
-                         int64_t num_lanes, EngineMemory& tensor_memory, DeviceMemory& memory,
-                         Accumulators& accumulators, RemoteTraffic& remote,
+                         int64_t first_replica, int64_t num_lanes, EngineMemory& tensor_memory,
+                         DeviceMemory& memory, Accumulators& accumulators, RemoteTraffic& remote,
                          const HostCaller& call_host)
     : program_(program),
       input_group_of_replica_(std::move(input_group_of_replica)),
+      first_replica_(first_replica),
       num_replicas_(static_cast<int64_t>(input_group_of_replica_.size())),
       num_groups_(
           1 + *std::max_element(input_group_of_replica_.begin(), input_group_of_replica_.end())),
@@ -41,8 +42,10 @@ Interpreter::Interpreter(const Program& program, std::vector<int64_t> input_grou
 void Interpreter::find_ends() {
   first_reader_.assign(program_.inputs.size(), SegmentId{-1});
   is_window_output_.assign(program_.outputs.size(), false);
+  int64_t num_exchanges = 0;
   for (size_t id = 0; id < program_.segments.size(); ++id) {
     const Segment& segment = program_.segments[id];
+    exchange_number_.push_back(segment.exchanges.empty() ? -1 : num_exchanges++);
     for (const Load& load : segment.loads) {
       const auto* source = std::get_if<LoadInput>(&load.source);
       if (source == nullptr) continue;
@@ -121,6 +124,9 @@ bool Interpreter::run(Task& task, const std::function<bool()>& may_store) {
   const auto scope = tensor_memory_.open(task.action.segment, task.replica, task.ipu, lane);
   try {
     for (AccumulatorId id : segment.reductions) accumulators_.reduce(id, task.replica);
+    if (!segment.exchanges.empty()) {
+      accumulators_.exchange(segment.exchanges, exchange_number_[task.action.segment.value]);
+    }
     unpack_inputs(task, frame);
     for (const Load& item : segment.loads) {
       frame[item.target] =
@@ -234,7 +240,9 @@ at::Tensor Interpreter::rng_for(const Task& task) const {
   int64_t* state = rng.mutable_data_ptr<int64_t>();
   state[0] = seed_;
   state[1] = counter_ + task.micro_batch_of_call;
-  state[2] = task.replica;
+  // What one replica does in an update for all, it does in every process with the same numbers.
+  const bool is_of_window = program_.at(task.action.segment).kind == SegmentKind::kWindow;
+  state[2] = task.replica + (is_of_window ? 0 : first_replica_);
   state[3] = 0;
   return rng;
 }

@@ -29,10 +29,12 @@ namespace poptorch_emu {
 class Interpreter {
  public:
   // `input_group_of_replica` says which input block each replica reads of those of one
-  // micro-batch. `call_host` is what instructions call functions of the host by.
+  // micro-batch; `first_replica`, which number the first one has among those of all processes.
+  // `call_host` is what instructions call functions of the host by.
   Interpreter(const Program& program, std::vector<int64_t> input_group_of_replica,
-              int64_t num_lanes, EngineMemory& tensor_memory, DeviceMemory& memory,
-              Accumulators& accumulators, RemoteTraffic& remote, const HostCaller& call_host);
+              int64_t first_replica, int64_t num_lanes, EngineMemory& tensor_memory,
+              DeviceMemory& memory, Accumulators& accumulators, RemoteTraffic& remote,
+              const HostCaller& call_host);
 
   // By the thread that runs the call, when no worker is at work. The first throws `Error` if the
   // inputs don't fit so many windows; the third returns the outputs and lets go of the inputs.
@@ -85,6 +87,7 @@ class Interpreter {
 
   const Program& program_;
   const std::vector<int64_t> input_group_of_replica_;
+  const int64_t first_replica_;
   const int64_t num_replicas_;
   const int64_t num_groups_;
   EngineMemory& tensor_memory_;
@@ -94,6 +97,7 @@ class Interpreter {
   // By input: the first segment that reads it. By output: whether it appears once a window.
   std::vector<SegmentId> first_reader_;
   std::vector<bool> is_window_output_;
+  std::vector<int64_t> exchange_number_;  // by segment, of those that exchange
   // By segment, replica and lane.
   std::vector<std::vector<std::vector<std::unique_ptr<Frame>>>> frames_;
   int64_t seed_ = 0;

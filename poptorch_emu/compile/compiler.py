@@ -96,11 +96,20 @@ def compile_model(
     forms_file.keep(forms_path, forward)
     if strict.is_on():
         strict.check(forward.complete.graph)
-    found = cache.find(key, config, forward)
-    if found is not None:
-        graph_proto.export(found)
-        return found
-    recorded = forward.complete
+    with cache.only_one(config.cache_dir, key, config.num_processes):
+        executable = cache.find(key, config, forward)
+        if executable is None:
+            executable = _compile(request, on_step, forward, key)
+            cache.keep(executable)
+    graph_proto.export(executable)
+    return executable
+
+
+def _compile(
+    request: Request, on_step: Callable[[str], None], forward: Forward, key: Key
+) -> Executable:
+    """Returns the executable of what was recorded."""
+    config, recorded = request.config, forward.complete
     on_step(STEPS[1])
     graph = functional.run(recorded.graph, recorded.fake_mode, recorded.memo)
     overlapped = overlap_of(graph, config)
@@ -119,10 +128,7 @@ def compile_model(
         request.parameters,
     )
     on_step(STEPS[4])
-    executable = lower(request, key, recorded, inventory, overlapped)
-    cache.keep(executable)
-    graph_proto.export(executable)
-    return executable
+    return lower(request, key, recorded, inventory, overlapped)
 
 
 def load_model(

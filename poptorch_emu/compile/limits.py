@@ -173,15 +173,29 @@ def check_written_variables(graph: Graph, placed: Partition) -> None:
 
 
 def check_processes(config: CompileConfig) -> None:
-    """Refuses a model that is one of several processes, whose gradients nobody would add up.
+    """Refuses what replicas of one process do together and those of several cannot.
 
     Raises:
-        Error: there is more than one process.
+        Error: groups of replicas have weights of their own, or replicas share out tensors.
     """
-    if config.num_processes > 1:
+    if config.num_processes == 1 or not config.is_training:
+        return
+    if config.weight_groups:
         raise compiler_error(
-            f"A model in {config.num_processes} processes (Options.Distributed) is not supported "
-            "here: gradients are not exchanged between processes. Use "
-            "poptorch.Options().replicationFactor for the same number of replicas in one process, "
-            "and Options.Distributed.disable()."
+            f"'{config.weight_groups[0].name}' has a replicaGrouping, which is not supported with "
+            f"{config.num_processes} processes (Options.Distributed): a group would have members "
+            "in several of them. Use one process with all replicas."
+        )
+    thresholds = {
+        "weights": config.sharding.weight,
+        "optimizer states": config.sharding.optimizer,
+        "accumulators": config.sharding.accumulator,
+    }
+    cut = [name for name, threshold in thresholds.items() if threshold is not None]
+    if cut:
+        raise compiler_error(
+            f"Replicated tensor sharding of {' and '.join(cut)} is not supported with "
+            f"{config.num_processes} processes (Options.Distributed). Turn it off "
+            "(useReplicatedTensorSharding(False)), which changes no result, or use one process "
+            "with all replicas."
         )

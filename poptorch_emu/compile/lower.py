@@ -61,6 +61,7 @@ class Lowering:
         self._accumulators: dict[str, int] = {}
         self._segments: dict[Port, int] = {}
         self._update_segments: list[list[int]] = []
+        self._network: list[tuple[int, int]] = []
         self._updates_in_place = False
 
     def run(self, inputs: list[bool]) -> None:
@@ -198,6 +199,10 @@ class Lowering:
             for part in parts:
                 indices[part.code.name] = self._emit_part(part, ipu)
             self._update_segments.append([indices[part.code.name] for part in parts])
+        for part in plan.network:
+            index = self._emit_part(part, len(plan.parts))
+            indices[part.code.name] = index
+            self._network.append((index, 0))
         for link in plan.links:
             self.program.add_link(
                 indices[link.producer],
@@ -219,6 +224,8 @@ class Lowering:
         self.program.set_runners(index, part.runners)
         for name in part.reductions:
             self.program.reduce(index, self._accumulators[name])
+        for name in part.exchanges:
+            self.program.exchange(index, self._accumulators[name])
         for register, name in part.stores.items():
             variable = self.variables[name].index
             if part.is_by_rows:
@@ -245,8 +252,11 @@ class Lowering:
     def _can_update_in_place(self, plan: UpdatePlan) -> bool:
         """Returns whether no update can fail, so that none need be taken back.
 
-        What is cut over the replicas takes effect for all of them at once, and is new.
+        What is cut over the replicas takes effect for all of them at once, and is new. Where the
+        network has several exchanges, one can fail after another's update.
         """
+        if len(plan.network) > 1:
+            return False
         parts = [part for parts in plan.parts for part in parts if part.stores]
         return not any(part.is_sharded for part in parts) and all(
             is_fused(fuse(part.code)) for part in parts
@@ -279,10 +289,12 @@ class Lowering:
         return self.scalars[name, group]
 
     def _actions(self) -> list[list[tuple[int, int]]]:
-        return [
+        """Returns the list of each IPU and, after them, that of the network if there is one."""
+        rows = [
             [entry for action in self._schedule.actions(ipu) for entry in self._entries(action)]
             for ipu in range(self._schedule.num_ipus)
         ]
+        return [*rows, self._network] if self._network else rows
 
     def _entries(self, action: Action) -> list[tuple[int, int]]:
         """Returns what the engine runs for one action; an update may have several parts."""

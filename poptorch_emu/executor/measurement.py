@@ -9,10 +9,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from poptorch_emu import tracepoints
 from poptorch_emu.config import CompileConfig, SyntheticData
 from poptorch_emu.executor.device_hold import DeviceHold
 from poptorch_emu.log import logger
-from poptorch_emu.names.companions import libpvti
 from poptorch_emu.report.latency import (
     INPUT,
     INPUT_COMPLETE,
@@ -75,7 +75,7 @@ class Measurement:
         writer = ProfileWriter(path, session.executable.segment_names)
         self.profile = writer
         session.after_call = partial(_add_call, session, writer)
-        libpvti.listeners.append(writer.add_tracepoint)
+        tracepoints.listeners.append(writer.add_tracepoint)
         self._end_profile = weakref.finalize(self, _end_profile_of, session, folder, writer)
 
     def end(self, session: Session) -> None:
@@ -148,7 +148,7 @@ def _add_call(session: Session, writer: ProfileWriter) -> None:
 
 
 def _end_profile_of(session: Session, folder: Path, writer: ProfileWriter) -> None:
-    libpvti.listeners.remove(writer.add_tracepoint)
+    tracepoints.listeners.remove(writer.add_tracepoint)
     session.after_call = lambda: None
     writer.close()
     executable = session.executable

@@ -8,9 +8,10 @@ from poptorch_emu.options.base import OptionsDict
 
 
 class _DistributedOptions(OptionsDict):
-    """Options of a run in several processes (refused when a model is compiled).
+    """Options of a run in several processes (exact).
 
-    The defaults come from OpenMPI's environment.
+    The defaults come from OpenMPI's environment. A model that trains joins the other processes when
+    it gets its device.
     """
 
     def __init__(self) -> None:

@@ -14,6 +14,7 @@ from poptorch_emu.config import (
     TargetKind,
     WeightGroups,
 )
+from poptorch_emu.distributed.launch import check_index
 from poptorch_emu.enums import OutputMode, ReductionType
 from poptorch_emu.errors import compiler_error
 from poptorch_emu.log import compiler_logger
@@ -81,6 +82,7 @@ def freeze(
         machine=machine,
         anchors=_anchors(options),
         num_processes=_count("Distributed.configureProcessId", options.Distributed.numProcesses),
+        process_id=_process_id(options),
         checks_floating_point=backend.get("enableFloatingPointChecks", False),
         synthetic_data=SyntheticData(backend.get("syntheticDataMode", 0)),
         rounds_stochastically=bool(backend.get("enableStochasticRounding", False)),
@@ -128,6 +130,12 @@ def _count(option: str, count: int) -> int:
     if count < 1:
         raise ValueError(f"poptorch.Options.{option} must be at least 1, not {count}.")
     return int(count)
+
+
+def _process_id(options: Options) -> int:
+    process, count = options.Distributed.processId, options.Distributed.numProcesses
+    check_index(process, max(count, 1))
+    return process
 
 
 def _check_grouping(options: Options) -> None:

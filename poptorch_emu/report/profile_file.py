@@ -111,9 +111,14 @@ def _fill(file: sqlite3.Connection, report: Mapping[str, Any]) -> None:
     ]
     texts = ((name, json.dumps(value, allow_nan=False)) for name, value in sections.items())
     file.executemany("insert into section values (?, ?)", texts)
-    _insert(file, "operation", len(_OPERATION_COLUMNS) + 1, _rows(report["operations"]))
+    _insert(
+        file,
+        "operation",
+        len(_OPERATION_COLUMNS) + 1,
+        _rows(report["operations"], _OPERATION_COLUMNS),
+    )
     for timeline in timelines:
-        rows = ((timeline["key"], *row) for row in _rows(timeline["columns"]))
+        rows = ((timeline["key"], *row) for row in _rows(timeline["columns"], _EVENT_COLUMNS))
         _insert(file, "event", len(_EVENT_COLUMNS) + 2, rows)
     # A pragma takes no parameters.
     file.execute(f"pragma user_version={SCHEMA_VERSION}")
@@ -126,9 +131,12 @@ def _insert(
     file.executemany(f"insert into {table} values ({', '.join('?' * width)})", rows)
 
 
-def _rows(columns: Mapping[str, list[Any]]) -> Iterator[tuple[Any, ...]]:
+def _rows(columns: Mapping[str, list[Any]], names: tuple[str, ...]) -> Iterator[tuple[Any, ...]]:
     """Yields the number of each row, and its values."""
-    return ((number, *row) for number, row in enumerate(zip(*columns.values(), strict=True)))
+    if not columns:
+        return
+    values = zip(*(columns[name] for name in names), strict=True)
+    yield from ((number, *row) for number, row in enumerate(values))
 
 
 def _read(file: sqlite3.Connection) -> dict[str, Any]:

@@ -6,14 +6,13 @@ would cost more time than small models take.
 
 from __future__ import annotations
 
-import queue
 import sqlite3
 import statistics
 import threading
 from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,8 +22,9 @@ from poptorch_emu.report.page.reading import EngineRun
 
 # How many calls are kept whole, at the beginning and at the end of a run.
 KEPT_CALLS = 50
-# Calls that wait for the writer; more are counted and not kept.
-_MOST_WAITING = 16
+# Events that wait for the writer; beyond them calls are counted and not kept.
+_MOST_WAITING = 200_000
+_SECONDS_BETWEEN = 0.5
 _NS_PER_SECOND = 1e9
 _SCHEMA = """
 create table if not exists segment (number integer primary key, name text not null);
@@ -58,21 +58,29 @@ class EventRow(NamedTuple):
 class ProfileWriter:
     """Appends to a file that `write_profile_file` made, from a thread of its own.
 
-    Each call is one transaction, so that a process that is killed leaves a file that opens. What
-    goes wrong with the disk ends the profile with one warning, and nothing else.
+    What has come is written twice a second, in one transaction, so that a process that is killed
+    leaves a file that opens. What goes wrong with the disk ends the profile with one warning, and
+    nothing else.
     """
 
     def __init__(self, path: Path, segments: Sequence[str]) -> None:
-        """Opens the file at the first call.
+        """Starts the thread, which opens the file when there is something to write.
 
         Args:
             path: of the file.
             segments: name of each segment of the program.
         """
         self.path = path
-        self._waiting: queue.Queue[Any] = queue.Queue(_MOST_WAITING)
         self._segments = tuple(segments)
+        self._changed = threading.Condition()
+        # The following are guarded by it.
+        self._calls: list[tuple[int, Table]] = []
+        self._tracepoints: list[tuple[str, str, int, int]] = []
+        self._num_waiting = 0  # events
         self._num_calls = 0
+        self._is_wanted_now = False
+        self._is_closing = False
+        # The following belong to the thread.
         self._last: list[int] = []  # numbers of the calls that are kept of the end
         self._is_failing = False
         self._thread = threading.Thread(target=self._work, name="profile", daemon=True)
@@ -80,50 +88,65 @@ class ProfileWriter:
 
     def add_call(self, events: Table) -> None:
         """Appends the events of a call; (events, 8) integers."""
-        number, self._num_calls = self._num_calls, self._num_calls + 1
-        try:
-            self._waiting.put_nowait((self._write_call, (number, events)))
-        except queue.Full:  # The disk is slower than the model.
-            pass
+        with self._changed:
+            self._num_calls += 1
+            if self._num_waiting <= _MOST_WAITING:  # Else the disk is slower than the model.
+                self._calls.append((self._num_calls - 1, events))
+                self._num_waiting += len(events)
 
     def add_tracepoint(self, channel: str, name: str, start_ns: int, end_ns: int) -> None:
         """Appends a stretch of time that the user named."""
-        try:
-            self._waiting.put_nowait((self._write_tracepoint, (channel, name, start_ns, end_ns)))
-        except queue.Full:
-            pass
+        with self._changed:
+            if self._num_waiting <= _MOST_WAITING:
+                self._tracepoints.append((channel, name, start_ns, end_ns))
+                self._num_waiting += 1
 
     def run(self, step_seconds: float | None = None) -> EngineRun:
         """Returns what ran until now; waits until it is in the file."""
-        if self._thread.is_alive():
-            self._waiting.join()
+        if self._thread.is_alive():  # It is not in a process that was forked.
+            with self._changed:
+                self._is_wanted_now = True
+                self._changed.notify_all()
+                self._changed.wait_for(lambda: not self._is_wanted_now)
         return read_run(self.path, step_seconds)
 
     def close(self) -> None:
         """Writes what is left and ends the thread."""
-        if self._thread.is_alive():  # It is not in a process that was forked.
-            self._waiting.put(None)
+        if self._thread.is_alive():
+            with self._changed:
+                self._is_closing = True
+                self._changed.notify_all()
             self._thread.join()
 
     def _work(self) -> None:
         database: sqlite3.Connection | None = None
-        is_open = True
-        while is_open:
-            task = self._waiting.get()
+        is_closing = False
+        while not is_closing:
+            with self._changed:
+                self._changed.wait_for(
+                    lambda: self._is_wanted_now or self._is_closing, _SECONDS_BETWEEN
+                )
+                is_closing = self._is_closing
+                calls, self._calls = self._calls, []
+                tracepoints, self._tracepoints = self._tracepoints, []
+                self._num_waiting = 0
             try:
-                if task is None:
-                    is_open = False
-                elif not self._is_failing:
+                if (calls or tracepoints) and not self._is_failing:
                     database = database or self._begin()
-                    write, arguments = task
                     with database:
-                        write(database, *arguments)
+                        self._write_calls(database, calls)
+                        database.executemany(
+                            "insert into tracepoint values (?, ?, ?, ?)", tracepoints
+                        )
             except (sqlite3.Error, OSError) as error:
                 self._fail(error)
-            finally:
-                self._waiting.task_done()
+            with self._changed:
+                self._is_wanted_now = False
+                self._changed.notify_all()
         if database is not None:
             try:
+                # A file that is complete needs no log beside it.
+                database.execute("pragma journal_mode=delete")
                 database.close()
             except sqlite3.Error as error:
                 self._fail(error)
@@ -143,34 +166,41 @@ class ProfileWriter:
             database.executemany("insert into segment values (?, ?)", enumerate(self._segments))
         return database
 
-    def _write_call(self, database: sqlite3.Connection, number: int, events: Table) -> None:
-        row = (number, len(events), events.astype("<i8").tobytes())
-        database.execute("insert into call values (?, ?, ?)", row)
-        if number < KEPT_CALLS:
-            return
-        self._last.append(number)
-        if len(self._last) > KEPT_CALLS:
-            self._leave_out(database, self._last.pop(0))
-
-    def _leave_out(self, database: sqlite3.Connection, number: int) -> None:
-        """Adds up the events of a call by segment, and drops them."""
-        (data,) = database.execute("select events from call where number = ?", (number,)).fetchone()
-        table = _table(data)
-        names = ("segment", "start_ns", "end_ns")
-        segments, starts, ends = (table[:, EventRow._fields.index(name)] for name in names)
-        for segment in np.unique(segments).tolist():
-            is_of_it = segments == segment
-            total = int((ends[is_of_it] - starts[is_of_it]).sum())
-            database.execute(
-                "insert into left_out values (?1, ?2, ?3) on conflict (segment) do update set "
-                "num_events = num_events + ?2, total_ns = total_ns + ?3",
-                (segment, int(is_of_it.sum()), total),
-            )
-        database.execute("delete from call where number = ?", (number,))
+    def _write_calls(self, database: sqlite3.Connection, calls: list[tuple[int, Table]]) -> None:
+        """Writes the calls that are kept, and sums up those that no longer are."""
+        later = [call for call in calls if call[0] >= KEPT_CALLS]
+        kept = [call for call in calls if call[0] < KEPT_CALLS] + later[-KEPT_CALLS:]
+        left_out = [table for _, table in later[:-KEPT_CALLS]]
+        self._last += [number for number, _ in later[-KEPT_CALLS:]]
+        while len(self._last) > KEPT_CALLS:
+            left_out.append(self._drop(database, self._last.pop(0)))
+        database.executemany(
+            "insert into call values (?, ?, ?)",
+            [(number, len(table), table.astype("<i8").tobytes()) for number, table in kept],
+        )
+        if left_out:
+            self._sum_up(database, np.concatenate(left_out))
 
     @staticmethod
-    def _write_tracepoint(database: sqlite3.Connection, *row: Any) -> None:
-        database.execute("insert into tracepoint values (?, ?, ?, ?)", row)
+    def _drop(database: sqlite3.Connection, number: int) -> Table:
+        (data,) = database.execute("select events from call where number = ?", (number,)).fetchone()
+        database.execute("delete from call where number = ?", (number,))
+        return _table(data)
+
+    @staticmethod
+    def _sum_up(database: sqlite3.Connection, table: Table) -> None:
+        names = ("segment", "start_ns", "end_ns")
+        segments, starts, ends = (table[:, EventRow._fields.index(name)] for name in names)
+        rows = [
+            (segment, int(is_of_it.sum()), int((ends - starts)[is_of_it].sum()))
+            for segment in np.unique(segments).tolist()
+            for is_of_it in (segments == segment,)
+        ]
+        database.executemany(
+            "insert into left_out values (?1, ?2, ?3) on conflict (segment) do update set "
+            "num_events = num_events + ?2, total_ns = total_ns + ?3",
+            rows,
+        )
 
 
 def read_run(path: Path, step_seconds: float | None = None) -> EngineRun:

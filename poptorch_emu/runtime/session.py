@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -17,6 +18,7 @@ from poptorch_emu.compile.executable import Executable
 from poptorch_emu.config import SyntheticData, group_of_replica
 from poptorch_emu.errors import make_error
 from poptorch_emu.ir.evaluate import in_own_types
+from poptorch_emu.runtime.fellowship import Fellowship, join
 from poptorch_emu.runtime.host_calls import HostCalls
 from poptorch_emu.runtime.stream import ResultStream, RunningCall
 from poptorch_emu.runtime.synthetic import synthetic_inputs
@@ -41,8 +43,10 @@ class Session:
         self._synthetic: list[torch.Tensor] | None = None
         self.anchored: dict[str, torch.Tensor] = {}
         config = executable.config
+        self._fellowship: Fellowship | None = join(executable)
         workers, intra_op_threads = thread_counts(
-            executable.schedule.num_ipus * config.replication_factor
+            executable.schedule.num_ipus * config.replication_factor,
+            has_network=self._fellowship is not None,
         )
         self._executor = _C.Executor(
             executable.program,
@@ -52,6 +56,8 @@ class Session:
             group_of_replica(
                 config.input_group_type, config.input_group_size, config.replication_factor
             ),
+            config.process_id * config.replication_factor,
+            None if self._fellowship is None else self._fellowship.ring,
         )
         for variable in executable.variables.values():
             if variable.initial:  # The engine's variables begin at zero.
@@ -81,6 +87,8 @@ class Session:
     def upload(self, tensors: Mapping[str, torch.Tensor]) -> None:
         """Copies host tensors to the variables of the same names; others are ignored."""
         self.check_idle()
+        if self._fellowship is not None:
+            self._fellowship.compare(tensors)
         for name, tensor in tensors.items():
             variable = self.executable.variables.get(name)
             if variable is not None:
@@ -132,7 +140,12 @@ class Session:
 
     def set_seed(self, seed: int | None) -> None:
         """Starts the random numbers again; without a seed, at a place nobody can foresee."""
-        chosen = int.from_bytes(os.urandom(7), "little") if seed is None else seed
+        if seed is not None:
+            chosen = seed
+        elif self._fellowship is not None:
+            chosen = self._fellowship.seed()
+        else:
+            chosen = int.from_bytes(os.urandom(7), "little")
         self._executor.set_seed((chosen + 2**63) % 2**64 - 2**63)  # The engine's has a sign.
 
     @property
@@ -192,7 +205,9 @@ class Session:
     ) -> list[torch.Tensor]:
         """Runs one call; inputs that the model changes in place are written to."""
         executable = self.executable
-        with self._host_calls.explaining(), in_own_types():
+        fellowship = self._fellowship
+        attempt = nullcontext() if fellowship is None else fellowship.calling()
+        with attempt, self._host_calls.explaining(), in_own_types():
             results = self._executor.run(on_device, executable.num_windows)
         self.after_call()
         num_own = executable.num_outputs + len(executable.written_inputs)
@@ -271,19 +286,20 @@ class Session:
         return self._executor.peak_accumulator_bytes(replica)
 
 
-def thread_counts(num_virtual_ipus: int) -> tuple[int, int]:
+def thread_counts(num_virtual_ipus: int, *, has_network: bool = False) -> tuple[int, int]:
     """Returns how many threads run virtual IPUs, and how many one operation may use.
 
     With one virtual IPU an operation has all cores. With several, each runs on one thread: two
     small operations at once are faster than two threads on one, and results cannot depend on how
-    many workers there are, since that changes only who runs what.
+    many workers there are, since that changes only who runs what. Replicas of other processes count
+    as well, and a worker more waits for the network.
     """
     cores = len(os.sched_getaffinity(0))
     asked = os.environ.get(_WORKERS)
-    if num_virtual_ipus == 1:
+    if num_virtual_ipus == 1 and not has_network:
         return 1, torch.get_num_threads()
     workers = int(asked) if asked else cores
-    return max(1, min(workers, num_virtual_ipus)), 1
+    return max(1, min(workers, num_virtual_ipus)) + has_network, 1
 
 
 def _prepared(tensor: torch.Tensor) -> torch.Tensor:

@@ -13,7 +13,7 @@ from poptorch_emu.names.companions.horovod import torch as hvd
 from poptorch_emu.names.companions.popdist import poptorch as popdist_poptorch
 
 popart_feature = pytest.mark.feature("popart", fidelity="accepted")
-popdist_feature = pytest.mark.feature("popdist", fidelity="accepted")
+popdist_feature = pytest.mark.feature("popdist", fidelity="exact")
 libpvti_feature = pytest.mark.feature("libpvti", fidelity="accepted")
 
 

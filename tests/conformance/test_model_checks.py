@@ -10,6 +10,9 @@ from support.wrapped_functions import X, options, run, wrapped
 from torch import nn
 
 import poptorch_emu as poptorch
+from poptorch_emu.compile.limits import check_processes
+from poptorch_emu.config import WeightGroups
+from poptorch_emu.options.freeze import freeze
 
 
 @pytest.mark.feature("CPU tensors in forward", fidelity="exact")
@@ -276,14 +279,30 @@ def test_hook_that_is_not_callable_then_runtime_error(register, phrase) -> None:
         register(3)
 
 
-@pytest.mark.feature("Options.Distributed", fidelity="refused")
-def test_model_in_several_processes_then_refused_with_a_way_out() -> None:
+@pytest.mark.feature("Options.Distributed", fidelity="exact")
+def test_inference_in_several_processes_then_each_runs_its_own() -> None:
     opts = options()
     opts.Distributed.configureProcessId(1, 2)
-    with pytest.raises(poptorch.Error, match="2 processes .* is not supported") as error:
-        run(lambda self, x: x + 1, X, opts=opts)
-    assert "replicationFactor" in str(error.value)
-    opts = options()
-    opts.Distributed.configureProcessId(1, 2)
-    opts.Distributed.disable()
     run(lambda self, x: x + 1, X, opts=opts)
+
+
+@pytest.mark.feature("replicated tensor sharding in several processes", fidelity="refused")
+def test_training_in_several_processes_when_sharded_then_refused_with_a_way_out() -> None:
+    opts = options()
+    opts.Distributed.configureProcessId(1, 2)
+    location = poptorch.TensorLocationSettings().useReplicatedTensorSharding(True)
+    opts.TensorLocations.setOptimizerLocation(location)
+    opts.outputMode(poptorch.OutputMode.All)
+    with pytest.raises(poptorch.Error, match="sharding of optimizer states.*2 processes") as error:
+        check_processes(freeze(opts, is_training=True))
+    assert "useReplicatedTensorSharding(False)" in str(error.value)
+
+
+@pytest.mark.feature("replicaGrouping in several processes", fidelity="refused")
+def test_training_in_several_processes_when_grouped_then_refused_with_a_way_out() -> None:
+    opts = options()
+    opts.Distributed.configureProcessId(1, 2)
+    opts.outputMode(poptorch.OutputMode.All)
+    groups = WeightGroups("weight", poptorch.CommGroupType.NoGrouping, 1, False)
+    with pytest.raises(poptorch.Error, match="'weight' has a replicaGrouping.*2 processes"):
+        check_processes(freeze(opts, is_training=True, weight_groups=(groups,)))

@@ -101,6 +101,8 @@ def test_script_when_profiled_and_offloaded_then_runs(tmp_path: Path) -> None:
     done = run_script(*options, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     folder = tmp_path / "p" / "mnist_training"
+    assert "poptorch-emu view p/mnist_training/profile.pop" in done.stdout
+    assert "bottleneck: " in done.stdout and (folder / "profile.pop").is_file()
     assert "3F0|3B0" in (folder / "schedule.txt").read_text()
     assert "aten.convolution" in (folder / "graph.txt").read_text()
     events = json.loads((folder / "trace.json").read_text())["traceEvents"]

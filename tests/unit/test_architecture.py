@@ -17,7 +17,7 @@ PACKAGE = ROOT / "poptorch_emu"
 FLOORS = {
     "errors": 0, "environment": 0, "enums": 0, "config": 0, "log": 0, "structure": 0,
     "text_table": 0, "version": 0,
-    "ir": 1, "update": 1,
+    "distributed": 1, "ir": 1, "update": 1,
     "machine": 2,
     "trace": 3,
     "passes": 4,
@@ -38,6 +38,7 @@ ENGINE_USERS = {
     "compile/executable",
     "compile/stored/executable_file",
     "compile/stored/key",
+    "runtime/fellowship",
     "runtime/session",
     "data/slot_collate",
     "runtime/stream",

@@ -97,7 +97,11 @@ def train(model: nn.Module, dataset: torch.utils.data.Dataset, args: argparse.Na
             f"Epoch {epoch}: loss {sum(losses) / len(losses):.4f}, accuracy {correct / seen:.1%}, "
             f"{rate:.0f} images/s"
         )
+    if args.profile:
+        print(poptorch.emulator.summary(training))
     training.destroy()
+    if args.profile:
+        print(f"poptorch-emu view {args.profile_dir}/mnist_training/profile.pop --open")
 
 
 def test(model: nn.Module, dataset: torch.utils.data.Dataset, args: argparse.Namespace) -> float:

@@ -7,7 +7,9 @@ that cannot be used is compiled anew and replaced.
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 from poptorch_emu.compile.executable import Executable
@@ -65,6 +67,20 @@ def keep(executable: Executable) -> None:
         logger.info("Executable cache: wrote %s", path)
     except (Error, OSError) as fault:
         logger.warning("Executable cache: this model is not kept. %s", fault)
+
+
+@contextlib.contextmanager
+def only_one(cache_dir: str | None, key: Key, num_processes: int) -> Iterator[None]:
+    """Lets one process of several compile a key; the others wait, and find what it has kept.
+
+    The system holds the lock and drops it when its holder dies.
+    """
+    if cache_dir is None or num_processes == 1:
+        yield
+        return
+    with open(path_of(cache_dir, key).with_suffix(".lock"), "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
 
 
 def check_folder(cache_dir: str | None) -> None:

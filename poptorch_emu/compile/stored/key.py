@@ -30,6 +30,7 @@ from poptorch_emu.version import __version__
 # What a program does not depend on.
 _HOST_OPTIONS = {
     "random_seed",
+    "process_id",
     "synthetic_data",
     "cache_dir",
     "profile_dir",

@@ -16,6 +16,7 @@ from types import TracebackType
 from typing import Any
 
 from poptorch_emu.log import logger
+from poptorch_emu.tracepoints import tell
 
 __all__ = [
     "Graph",
@@ -28,8 +29,6 @@ __all__ = [
     "instrument_fn",
 ]
 
-# Called with channel, name, and begin and end in nanoseconds: the profiles that are being written.
-listeners: list[Callable[[str, str, int, int], None]] = []
 # When stretches began that are no block of the program, by channel and name.
 _begun: dict[tuple[str, str], float] = {}
 
@@ -78,7 +77,7 @@ class Tracepoint:
         trace: TracebackType | None,
     ) -> None:
         """Ends it."""
-        _tell(self._channel.name, self._name, self._start_seconds, time.perf_counter())
+        tell(self._channel.name, self._name, self._start_seconds)
         if checkTracingEnabled():
             milliseconds = 1e3 * (time.perf_counter() - self._start_seconds)
             logger.debug("%s: %s took %.3f ms", self._channel.name, self._name, milliseconds)
@@ -94,7 +93,7 @@ class Tracepoint:
         """Ends it (accepted); one that nobody began is only logged."""
         start_seconds = _begun.pop((channel.name, name), None)
         if start_seconds is not None:
-            _tell(channel.name, name, start_seconds, time.perf_counter())
+            tell(channel.name, name, start_seconds)
         _log(channel.name, name, "end")
 
 
@@ -152,11 +151,6 @@ class HeatmapDouble:
     def add(self, values: Iterable[float]) -> None:
         """Logs how many values came (accepted)."""
         _log("heatmap", self._name, f"{len(list(values))} values")
-
-
-def _tell(channel: str, name: str, start_seconds: float, end_seconds: float) -> None:
-    for listener in tuple(listeners):
-        listener(channel, name, round(start_seconds * 1e9), round(end_seconds * 1e9))
 
 
 def _log(group: str, name: str, event: str) -> None:

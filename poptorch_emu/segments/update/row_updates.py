@@ -22,7 +22,7 @@ def updates_rows(gradient: Gradient, optimizer: OptimizerConfig, config: Compile
     return (
         gradient.is_by_rows
         and _ignores_zeros(optimizer, gradient.group)
-        and config.replication_factor == 1
+        and config.replication_factor * config.num_processes == 1
         and not location_of(config, False).is_remote(gradient.weight.num_elements)
         and not config.locations.accumulator.is_remote(gradient.weight.num_elements)
         and not any(anchor.long_name.endswith(f"___{gradient.name}") for anchor in config.anchors)

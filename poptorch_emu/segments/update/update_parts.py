@@ -39,6 +39,7 @@ class Part:
     Attributes:
         runners: the replicas that run it: one for all, one for each group, or each.
         reductions: weights whose gradients the runners add up over their group first.
+        exchanges: weights whose gradients the network adds up over all processes before.
         stores: the variable that a register becomes.
         sums: the accumulator that a register is added to.
         sent: registers that links carry, besides those above.
@@ -50,6 +51,7 @@ class Part:
     code: Segment
     runners: tuple[int, ...] = (0,)
     reductions: tuple[str, ...] = ()
+    exchanges: tuple[str, ...] = ()
     stores: dict[int, str] = field(default_factory=dict)
     sums: dict[int, str] = field(default_factory=dict)
     sent: tuple[int, ...] = ()

@@ -56,11 +56,13 @@ class UpdatePlan:
     Attributes:
         states: what the optimiser keeps on the device; numbered by who adds them to the program.
         sharded_accumulators: weights whose accumulator each replica holds a part of.
+        network: what adds up gradients over several processes, one list in a fixed order.
         sums: names of further accumulators, float32, which replicas add up during the update.
     """
 
     def __init__(self, optimizer: OptimizerConfig, config: CompileConfig, num_ipus: int) -> None:
         self.parts: list[list[Part]] = [[] for _ in range(num_ipus)]
+        self.network: list[Part] = []
         self.links: list[PartLink] = []
         self.states: list[VariableInfo] = []
         self.sharded_accumulators: list[str] = []
@@ -71,6 +73,7 @@ class UpdatePlan:
         self._everyone = tuple(range(config.replication_factor))
         self._templates: dict[tuple[int, torch.dtype, int], Graph] = {}
         self._norms: list[tuple[str, int]] = []
+        self._exchange_links: list[PartLink] = []
         self._loss_scale = (
             LossScaleParts(
                 optimizer.loss_scale_rule,
@@ -99,6 +102,7 @@ class UpdatePlan:
         self._norms = self._add_norms(gradients) if self._optimizer.clips else []
         if self._loss_scale is not None and gradients:
             self._add_loss_scale(self._loss_scale, gradients, loss_ipu)
+        self.links.extend(self._exchange_links)
         for ipu, parts in enumerate(self.parts):
             updates: dict[_PartKey, Part] = {}
             self._part(updates, f"update {ipu}", _PartKey((0,)))
@@ -143,17 +147,29 @@ class UpdatePlan:
         """Plans a ring all-reduce over the replicas, in which each does its part.
 
         Nothing is left to do for an accumulator that is cut, or that each replica has for itself.
+        With several processes the network does it, and the replicas wait for that.
         """
+        has_peers = self._config.num_processes > 1
         for ipu, parts in enumerate(self.parts):
             names = tuple(
                 g.name
                 for g in gradients
                 if g.ipu == ipu
                 and g.name not in self.sharded_accumulators
-                and len(g.weight.leaders) < len(self._everyone)
+                and (has_peers or len(g.weight.leaders) < len(self._everyone))
             )
-            if names:
+            if names and has_peers:
+                parts.append(self._add_exchange(ipu, names))
+            elif names:
                 parts.append(Part(Segment(f"reduce {ipu}"), self._everyone, names))
+
+    def _add_exchange(self, ipu: int, names: tuple[str, ...]) -> Part:
+        """Plans that the network adds up gradients; returns what waits for that on an IPU."""
+        exchange = Part(Segment(f"exchange {ipu}"), exchanges=names)
+        self.network.append(exchange)
+        waiting = Part(Segment(f"reduce {ipu}"), self._everyone)
+        self._exchange_links.append(PartLink(exchange.code.name, (), waiting.code.name, ()))
+        return waiting
 
     def _add_norms(self, gradients: Sequence[Gradient]) -> list[tuple[str, int]]:
         """Plans a norm on each IPU that has gradients; returns its segment and register."""

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import json
+import signal
 import sqlite3
+import subprocess
+import sys
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +15,11 @@ import pytest
 import torch
 
 import poptorch_emu as poptorch
-from poptorch_emu import emulator
+from poptorch_emu import emulator, tracepoints
 from poptorch_emu.executor import measurement
 from poptorch_emu.names.companions import pva
 from poptorch_emu.options.auto_report import report_directory
+from poptorch_emu.report import profile_writer
 from poptorch_emu.report.page.page_file import read_reports
 from poptorch_emu.report.profile_file import write_profile_file
 from poptorch_emu.view import main
@@ -92,18 +97,78 @@ def test_summary_then_fits_a_terminal_and_escapes_names(model):
     assert "<b>" not in shown and "&lt;b&gt;" in shown
 
 
-def test_profiling_then_the_file_has_the_engines_events_and_no_guess_of_speed(tmp_path):
+def engine_kinds(path: Path) -> list[str]:
+    """Returns the kind of each event of the engine that a file has; none without a call."""
+    view = emulator.read_report(path).view
+    found = [timeline for timeline in view["timelines"] if timeline["key"] == "seconds"]
+    return [line["kinds"][kind] for line in found for kind in line["columns"]["kind"]]
+
+
+def test_profiling_then_events_are_in_the_file_while_the_model_lives(tmp_path):
     model = trained(tmp_path)
-    before = emulator.read_report(tmp_path / "model" / "profile.pop")
-    assert not before.view["timelines"]
-    model.destroy()
-    after = emulator.read_report(tmp_path / "model" / "profile.pop")
-    (timeline,) = after.view["timelines"]
+    path = tmp_path / "model" / "profile.pop"
+    model._on_device.measurement.profile.run()  # Waits for the writer.
     # Two stages, forward and backward, of each micro-batch.
-    kinds = [timeline["kinds"][kind] for kind in timeline["columns"]["kind"]]
+    kinds = engine_kinds(path)
     assert kinds.count("forward") == kinds.count("backward") == 2 * ACCUMULATION
-    assert after.view["speed"]["predicted_rows_per_second"] is None
-    assert "predicted: not known" in str(after)
+    model(*torch.randn(2, ROWS * ACCUMULATION, 32))
+    model.destroy()
+    assert len(engine_kinds(path)) == 2 * len(kinds)
+    speed = emulator.read_report(path).view["speed"]
+    assert speed["predicted_rows_per_second"] > 0 and speed["measured_rows_per_second"] > 0
+
+
+def test_profiling_of_a_long_run_then_calls_in_the_middle_are_summed_up(tmp_path, monkeypatch):
+    monkeypatch.setattr(profile_writer, "KEPT_CALLS", 2)
+    model = trained(tmp_path)
+    data = torch.randn(2, ROWS * ACCUMULATION, 32)
+    writer = model._on_device.measurement.profile
+    of_a_call = len(writer.run().events)
+    for _ in range(8):
+        model(*data)
+        writer.run()
+    model.destroy()
+    path = tmp_path / "model" / "profile.pop"
+    with closing(sqlite3.connect(path)) as file:
+        assert [row[0] for row in file.execute("select number from call")] == [0, 1, 7, 8]
+        count, total_ns = file.execute(
+            "select sum(num_events), sum(total_ns) from left_out"
+        ).fetchone()
+    assert count == 5 * of_a_call and total_ns > 0
+    assert profile_writer.read_run(path).num_left_out == count
+    trace = json.loads((tmp_path / "model" / "trace.json").read_text())
+    assert trace["otherData"] == {"dropped_events": count}
+
+
+def test_profiling_when_the_disk_fills_while_it_runs_then_warns_once_and_trains(
+    tmp_path, monkeypatch, caplog
+):
+    model = trained(tmp_path)
+    writer = model._on_device.measurement.profile
+    writer.run()
+
+    def fill(*args):
+        raise sqlite3.OperationalError("database or disk is full")
+
+    monkeypatch.setattr(writer, "_write_calls", fill)
+    for _ in range(3):
+        model(*torch.randn(2, ROWS * ACCUMULATION, 32))
+        writer.run()
+    assert caplog.text.count("ends here, and the model goes on: database or disk is full") == 1
+    assert len(engine_kinds(writer.path)) > 0
+    model.destroy()
+
+
+def test_tracepoints_when_a_model_is_profiled_then_are_in_its_file(tmp_path):
+    others = list(tracepoints.listeners)
+    model = trained(tmp_path)
+    with poptorch.profiling.Channel("mine").tracepoint("loading"):
+        pass
+    model.destroy()
+    with closing(sqlite3.connect(tmp_path / "model" / "profile.pop")) as file:
+        ((channel, name, start_ns, end_ns),) = file.execute("select * from tracepoint")
+    assert (channel, name) == ("mine", "loading") and start_ns <= end_ns
+    assert tracepoints.listeners == others
 
 
 def test_profiling_where_nothing_can_be_written_then_warns_once_and_trains(tmp_path, monkeypatch):
@@ -201,3 +266,17 @@ def test_report_directory_of_a_broken_variable_then_says_what_to_give(monkeypatc
     monkeypatch.setenv("POPLAR_ENGINE_OPTIONS", "{autoReport.all: true}")
     with pytest.raises(poptorch.Error, match="no JSON object"):
         report_directory({})
+
+
+def test_profiling_of_a_killed_process_then_the_file_opens(tmp_path):
+    program = """
+import os, signal, sys, torch, poptorch_emu as poptorch
+options = poptorch.Options().enableProfiling(sys.argv[1]).showCompilationProgressBar(False)
+model = poptorch.inferenceModel(torch.nn.Linear(2, 2), options)
+model(torch.ones(1, 2))
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+    done = subprocess.run([sys.executable, "-c", program, str(tmp_path)], check=False)
+    assert done.returncode == -signal.SIGKILL
+    view = emulator.read_report(tmp_path / "inference" / "profile.pop").view
+    assert view["mode"] == "inference" and view["fits"] is True

@@ -82,7 +82,10 @@ def test_freeze_when_nothing_is_set_then_config_has_its_defaults(is_training):
                 "anchors": (AnchorConfig("a", "out", OutputMode.EveryN, 2),),
             },
         ),
-        (lambda o: o.Distributed.configureProcessId(1, 4), {"num_processes": 4}),
+        (
+            lambda o: o.Distributed.configureProcessId(1, 4),
+            {"num_processes": 4, "process_id": 1},
+        ),
         (
             lambda o: o.Precision.enableFloatingPointExceptions(True),
             {"checks_floating_point": True},

@@ -1,11 +1,16 @@
-"""`horovod.torch` for one process: what is gathered or reduced over all is what this one has."""
+"""`horovod.torch` on the processes that `popdist` or torch.distributed has joined."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from enum import IntEnum
 from typing import Any
 
 import torch
+import torch.distributed as dist
+
+from poptorch_emu.distributed.connection import connect, connection
+from poptorch_emu.distributed.launch import read_launch
 
 __all__ = [
     "Average",
@@ -37,13 +42,20 @@ _is_initialized = False
 
 
 def init(*_: Any, **__: Any) -> None:
-    """Gets ready (accepted: there is nobody to connect to)."""
+    """Joins the other processes of the launcher (exact).
+
+    Raises:
+        Error: the others are not found.
+    """
     global _is_initialized
+    launch = read_launch()
+    if launch.num_instances > 1:
+        connect(launch.index, launch.num_instances)
     _is_initialized = True
 
 
 def shutdown() -> None:
-    """Takes back `init` (accepted)."""
+    """Takes back `init` (accepted: the processes stay joined)."""
     global _is_initialized
     _is_initialized = False
 
@@ -54,59 +66,118 @@ def is_initialized() -> bool:
 
 
 def rank() -> int:
-    """Returns the number of this process (exact for one process)."""
-    return 0
+    """Returns the number of this process (exact)."""
+    return read_launch().index
 
 
 def local_rank() -> int:
-    """Returns its number on this machine (exact for one process)."""
-    return 0
+    """Returns its number on this machine (exact)."""
+    return read_launch().local_index
 
 
 def size() -> int:
-    """Returns how many processes there are (exact for one process)."""
-    return 1
+    """Returns how many processes there are (exact)."""
+    return read_launch().num_instances
 
 
 def local_size() -> int:
-    """Returns how many are on this machine (exact for one process)."""
-    return 1
+    """Returns how many are on this machine (exact)."""
+    return read_launch().num_on_host
 
 
-def allreduce(tensor: torch.Tensor, *_: Any, **__: Any) -> torch.Tensor:
-    """Returns the mean or the sum over all processes, a new tensor (exact for one process)."""
-    return tensor.clone()
+def allreduce(
+    tensor: torch.Tensor,
+    average: bool | None = None,
+    name: str | None = None,
+    compression: Any = None,
+    op: Any = None,
+    **_: Any,
+) -> torch.Tensor:
+    """Returns the mean over all processes, or the sum, as a new tensor (exact).
+
+    Args:
+        tensor: any shape; of an integer type the mean is rounded towards zero.
+        average: whether the mean; by default what `op` says.
+        name: accepted.
+        compression: accepted.
+        op: `Average` (the default) or `Sum`.
+    """
+    result = tensor.detach().clone().contiguous()
+    group = _group()
+    if group is not None:
+        dist.all_reduce(result, group=group)
+        is_mean = average if average is not None else op in (None, Average)
+        if is_mean:
+            mode = None if result.is_floating_point() else "trunc"
+            result = torch.div(result, size(), rounding_mode=mode)
+    return result
 
 
-def grouped_allreduce(tensors: list[torch.Tensor], *_: Any, **__: Any) -> list[torch.Tensor]:
-    """Returns the same of each tensor (exact for one process)."""
-    return [allreduce(tensor) for tensor in tensors]
+def grouped_allreduce(tensors: list[torch.Tensor], *args: Any, **kwargs: Any) -> list[torch.Tensor]:
+    """Returns the same of each tensor (exact)."""
+    return [allreduce(tensor, *args, **kwargs) for tensor in tensors]
 
 
 def allgather(tensor: torch.Tensor, *_: Any, **__: Any) -> torch.Tensor:
-    """Returns the rows of all processes one after the other (exact for one process)."""
-    return tensor.clone()
+    """Returns the rows of all processes one after the other; each may have another number (exact).
+
+    Args:
+        tensor: shape [rows, ...], equal but for the rows.
+    """
+    group = _group()
+    if group is None:
+        return tensor.clone()
+    parts: list[Any] = [None] * size()
+    dist.all_gather_object(parts, tensor.detach().cpu(), group=group)
+    return torch.cat(parts)
 
 
 def broadcast(tensor: torch.Tensor, root_rank: int, *_: Any, **__: Any) -> torch.Tensor:
-    """Returns what the process `root_rank` has (exact for one process).
+    """Returns what the process `root_rank` has (exact).
 
     Raises:
         ValueError: there is no such process.
     """
     _check_root(root_rank)
-    return tensor.clone()
+    result = tensor.detach().clone().contiguous()
+    group = _group()
+    if group is not None:
+        dist.broadcast(result, src=root_rank, group=group)
+    return result
 
 
 def broadcast_parameters(params: Any, root_rank: int) -> None:
-    """Gives all processes the parameters of `root_rank` (exact for one process).
+    """Gives all processes the parameters of `root_rank`, in place (exact).
+
+    Args:
+        params: a `state_dict`, or pairs of name and tensor.
+        root_rank: the process that has the right ones.
 
     Raises:
         ValueError: there is no such process.
     """
     _check_root(root_rank)
+    if _group() is None:
+        return
+    pairs: Iterable[Any] = params.items() if isinstance(params, Mapping) else params
+    with torch.no_grad():
+        for _, tensor in sorted(pairs):
+            if isinstance(tensor, torch.Tensor):
+                tensor.copy_(broadcast(tensor, root_rank))
+
+
+def _group() -> dist.ProcessGroup | None:
+    """Returns the group of all processes; `None` where there is one."""
+    if size() == 1:
+        return None
+    found = connection() or connect(rank(), size())
+    group: dist.ProcessGroup = found.group
+    return group
 
 
 def _check_root(root_rank: int) -> None:
-    if root_rank != 0:
-        raise ValueError(f"root_rank is {root_rank}, but there is one process, of rank 0.")
+    if not 0 <= root_rank < size():
+        count = (
+            "there is one process, of rank 0" if size() == 1 else f"there are {size()} processes"
+        )
+        raise ValueError(f"root_rank is {root_rank}, but {count}.")

@@ -1,10 +1,12 @@
-"""`popdist`: which of several processes this is. There is one process, with one replica."""
+"""`popdist`: which of several processes this is, by the variables of `poprun` or torchrun."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from poptorch_emu.distributed.connection import connect, connection
+from poptorch_emu.distributed.launch import is_launched, read_launch
 from poptorch_emu.log import logger
 
 __all__ = [
@@ -24,49 +26,66 @@ _is_initialized = False
 
 
 def init(*_: Any, **__: Any) -> None:
-    """Gets ready for work in several processes (accepted: there is one)."""
+    """Joins the other processes by torch.distributed; a second call does nothing (exact).
+
+    A default group that exists is used. Arguments are accepted.
+
+    Raises:
+        Error: the others are not found, or the variables contradict each other.
+    """
     global _is_initialized
-    logger.info("popdist.init: one process, nothing to connect.")
+    launch = read_launch()
+    if launch.num_instances > 1:
+        connect(launch.index, launch.num_instances)
+    else:
+        logger.info("popdist.init: one process, nothing to connect.")
     _is_initialized = True
 
 
 def isBackendInitialized() -> bool:
-    """Returns whether `init` was called (exact)."""
-    return _is_initialized
+    """Returns whether `init` was called, or a model has joined others (exact)."""
+    return _is_initialized or connection() is not None
 
 
 def isPopdistEnvSet() -> bool:
-    """Returns whether a launcher started this process: never (accepted)."""
-    return False
+    """Returns whether a launcher started this process (exact)."""
+    return is_launched()
 
 
 def getInstanceIndex() -> int:
-    """Returns the number of this process (exact for one process)."""
-    return 0
+    """Returns the number of this process (exact)."""
+    return read_launch().index
 
 
 def getNumInstances() -> int:
-    """Returns how many processes there are (exact for one process)."""
-    return 1
+    """Returns how many processes there are (exact)."""
+    return read_launch().num_instances
 
 
 def getNumTotalReplicas() -> int:
-    """Returns how many replicas all processes have (exact for one process)."""
-    return 1
+    """Returns how many replicas all processes have (exact)."""
+    launch = read_launch()
+    return launch.num_instances * launch.num_local_replicas
 
 
 def getNumLocalReplicas() -> int:
-    """Returns how many replicas this process has (exact for one process)."""
-    return getNumTotalReplicas() // getNumInstances()
+    """Returns how many replicas this process has (exact)."""
+    return read_launch().num_local_replicas
 
 
 def getNumIpusPerReplica() -> int:
-    """Returns how many IPUs a replica has unless `Options` says so (exact for one process)."""
-    return 1
+    """Returns how many IPUs the launcher gives a replica (exact)."""
+    return read_launch().num_ipus_per_replica
 
 
 def synchronize(*_: Any, **__: Any) -> None:
-    """Waits for the other processes: there are none (exact for one process)."""
+    """Waits until all processes have called this as often (exact).
+
+    Raises:
+        Error: another process failed meanwhile, or was silent for too long.
+    """
+    if getNumInstances() > 1:
+        connect(getInstanceIndex(), getNumInstances()).synchronize()
 
 
 def execute_on_instances(

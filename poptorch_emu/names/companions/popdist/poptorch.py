@@ -35,7 +35,7 @@ class _Distributed(options._DistributedOptions):
 
 
 class Options(options.Options):
-    """`poptorch.Options` for a process of a launcher (exact for one process).
+    """`poptorch.Options` for a process of a launcher (exact).
 
     The replication factor is that of this process; what the launcher decides cannot be set.
     """

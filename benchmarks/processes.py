@@ -1,0 +1,110 @@
+"""Several processes: the ring beside Gloo's all-reduce, and training beside one process.
+
+Usage: python benchmarks/processes.py. Figures are ratios of one run; all processes share this host.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import statistics
+import subprocess
+import sys
+import time
+
+import torch
+import torch.distributed as dist
+
+MEGABYTE = 1_000_000
+REPEATS = 7
+
+
+def median_seconds(work: object) -> float:
+    """Returns the median of some runs, all processes beginning together."""
+    times = []
+    for _ in range(REPEATS):
+        dist.barrier()
+        start = time.perf_counter()
+        work()  # type: ignore[operator]
+        times.append(time.perf_counter() - start)
+    return statistics.median(times)
+
+
+def ring_beside_gloo(index: int) -> None:
+    from poptorch_emu import _C
+
+    dist.init_process_group("gloo", rank=index, world_size=2)
+    group = dist.new_group()
+    ring = _C.Ring(group.group_name, 0, 60.0)
+    for megabytes in (1, 10, 100):
+        value = torch.ones(megabytes * MEGABYTE // 4)
+        ours = median_seconds(lambda value=value: ring.all_reduce(0, [[value]]))
+        gloo = median_seconds(lambda value=value: dist.all_reduce(value))
+        if index == 0:
+            print(f"ring / Gloo, {megabytes} MB, P = 2: {ours / gloo:.2f} ({1e3 * ours:.1f} ms)")
+    dist.destroy_process_group()
+
+
+def train(index: int, num_processes: int) -> None:
+    import poptorch_emu as poptorch
+
+    class Model(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.net = torch.nn.Sequential(
+                torch.nn.Conv2d(3, 32, 3, padding=1), torch.nn.ReLU(), torch.nn.AvgPool2d(4),
+                torch.nn.Flatten(), torch.nn.Linear(2048, 10),
+            )  # fmt: skip
+
+        def forward(self, x: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+            loss = torch.nn.functional.cross_entropy(self.net(x), target)
+            return poptorch.identity_loss(loss, "none")
+
+    torch.manual_seed(0)
+    options = poptorch.Options().replicationFactor(2 // num_processes).deviceIterations(4)
+    options.Distributed.configureProcessId(index, num_processes)
+    model = Model()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    trainer = poptorch.trainingModel(model, options, optimizer)
+    rows = 16 * 4 * (2 // num_processes)
+    batch = torch.randn(rows, 3, 32, 32), torch.zeros(rows, dtype=torch.long)
+    trainer(*batch)
+    times = []
+    for _ in range(REPEATS):
+        start = time.perf_counter()
+        trainer(*batch)
+        times.append(time.perf_counter() - start)
+    if index == 0:
+        print(statistics.median(times), flush=True)
+
+
+def in_processes(what: str, num_processes: int) -> str:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = str(probe.getsockname()[1])
+    environment = {**os.environ, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    started = [
+        subprocess.Popen(
+            [sys.executable, __file__, what, str(index), str(num_processes)],
+            env={**environment, "OMP_NUM_THREADS": "1"},
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for index in range(num_processes)
+    ]
+    return "".join(process.communicate()[0] for process in started)
+
+
+def main() -> None:
+    print(in_processes("ring", 2), end="")
+    together, alone = (float(in_processes("train", count)) for count in (2, 1))
+    print(f"images/s, P = 2 with R = 1 over P = 1 with R = 2: {alone / together:.2f}")
+
+
+if __name__ == "__main__":
+    if len(sys.argv) == 1:
+        main()
+    elif sys.argv[1] == "ring":
+        ring_beside_gloo(int(sys.argv[2]))
+    else:
+        train(int(sys.argv[2]), int(sys.argv[3]))

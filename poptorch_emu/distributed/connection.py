@@ -1,0 +1,265 @@
+"""The connection of this process to the others: one for the whole process, made once.
+
+Whoever exchanges gradients asks it for the group's name, agrees with the others on what must be
+equal, and reports to it what failed.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import os
+import socket
+import sys
+import time
+import weakref
+from collections.abc import Callable
+from datetime import timedelta
+from types import TracebackType
+from typing import Any, Protocol
+
+import torch.distributed as dist
+from torch._C._distributed_c10d import PrefixStore, Store
+from torch.distributed.distributed_c10d import _get_default_store
+
+from poptorch_emu.distributed.failed_process import Failure, Watcher, find, record, wait_until_seen
+from poptorch_emu.distributed.meeting import TIMEOUT, meet, timeout_seconds
+from poptorch_emu.errors import Error, make_error
+
+# After a connection is lost, so long may the cause take to appear in the store.
+_CAUSE_SECONDS = 1.0
+
+
+class Exchange(Protocol):
+    """What waits for other processes and can be told to stop."""
+
+    def cancel(self, reason: str, /) -> None:
+        """Ends what waits, now and later."""
+
+    def lost_process(self) -> int:
+        """Returns the process whose message failed, -1 if none did."""
+
+
+class Connection:
+    """This process among the others.
+
+    Attributes:
+        process: its number.
+        group: of torch.distributed; Gloo, of all processes, used for nothing else.
+        host: the name of this machine.
+    """
+
+    def __init__(self, process: int, num_processes: int) -> None:
+        """Meets the others, who all do the same.
+
+        Raises:
+            Error: they are not found.
+        """
+        meet(process, num_processes)
+        self.process = process
+        self.num_processes = num_processes
+        self.timeout_seconds = timeout_seconds()
+        self.group = dist.new_group(
+            backend="gloo" if dist.is_gloo_available() else None,
+            timeout=timedelta(seconds=self.timeout_seconds),
+        )
+        self.host = socket.gethostname()
+        self.failure: Failure | None = None
+        self.num_calls = 0
+        self._pid = os.getpid()
+        self._num_models = 0
+        self._num_meetings = 0
+        self._exchanges: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._store = own_store(_get_default_store())
+        self._store.set(f"host/{process}", self.host)
+        holder = self.host_of(0)
+        self._watcher = Watcher(own_store(_get_default_store()), process, holder, self._note)
+        self._watch_errors()
+        atexit.register(self._end)
+
+    @property
+    def group_name(self) -> str:
+        """By which the engine finds the group."""
+        return str(self.group.group_name)
+
+    def host_of(self, process: int) -> str:
+        """Returns the name of the machine that a process runs on."""
+        return self.read(f"host/{process}")
+
+    def next_model(self) -> int:
+        """Returns the number of a model that begins to exchange; equal in all processes."""
+        self._num_models += 1
+        return self._num_models - 1
+
+    def add(self, exchange: Exchange) -> None:
+        """Has an exchange cancelled when a process fails."""
+        self._exchanges.add(exchange)
+        if self.failure is not None:
+            exchange.cancel(str(self.failure))
+
+    def check(self) -> None:
+        """Raises what has failed.
+
+        Raises:
+            Error: a process has failed, or this one was forked from one that is connected.
+        """
+        if os.getpid() != self._pid:
+            raise make_error(
+                "This process was forked after the connection to other processes was made, which "
+                "it cannot use. Start processes before popdist.init and the first model, or with "
+                "the start method 'spawn'."
+            )
+        if self.failure is not None:
+            raise make_error(str(self.failure))
+
+    def fail(self, line: str, process: int | None = None) -> Failure:
+        """Lets all processes know of a failure; returns the first one.
+
+        Args:
+            line: what happened.
+            process: that failed; by default this one.
+        """
+        failed = self.process if process is None else process
+        host = self.host if process is None else self._host_or_unknown(failed)
+        failure = Failure(failed, host, line)
+        with contextlib.suppress(RuntimeError, ValueError):  # The store may be gone, too.
+            failure = record(self._store, failure)
+        self._note(failure)
+        return failure
+
+    def explained(self, error: Error, exchange: Exchange) -> Error:
+        """Returns what an exchange's error is to be called, after letting the others know."""
+        lost = exchange.lost_process()
+        if self.failure is None and lost < 0:
+            self.fail(error.message.splitlines()[0] if error.message else str(error))
+            return error
+        deadline = time.monotonic() + _CAUSE_SECONDS
+        while self.failure is None and time.monotonic() < deadline:
+            time.sleep(0.02)
+        failure = self.failure or self.fail(self._end_of(lost) or error.message, lost)
+        return error if failure.process == self.process and lost < 0 else make_error(str(failure))
+
+    def read(self, key: str) -> str:
+        """Returns what a process has put under `key`, and waits until it has.
+
+        Raises:
+            Error: a process failed meanwhile, or it took too long.
+        """
+        deadline = time.monotonic() + self.timeout_seconds
+        pause = 0.001
+        while True:
+            try:
+                if self._store.check([key]):
+                    return str(self._store.get(key).decode())
+                self.failure = self.failure or find(self._store)
+            except (RuntimeError, ValueError) as error:
+                raise make_error(f"The store of the launcher is gone: {error}") from error
+            self.check()
+            if time.monotonic() > deadline:
+                raise make_error(
+                    f"The other processes were silent for {self.timeout_seconds:g} s ({TIMEOUT}): "
+                    f"nobody has said '{key}'. All must run the same program."
+                )
+            time.sleep(pause)
+            pause = min(2 * pause, 0.05)
+
+    def write(self, key: str, value: str) -> None:
+        """Puts a value there for others to read."""
+        self.check()
+        self._store.set(key, value)
+
+    def synchronize(self) -> None:
+        """Waits until all processes have called this as often.
+
+        Raises:
+            Error: a process failed meanwhile, or it took too long.
+        """
+        self._num_meetings += 1
+        self.write(f"meeting/{self._num_meetings}/{self.process}", "")
+        for process in range(self.num_processes):
+            self.read(f"meeting/{self._num_meetings}/{process}")
+
+    def _note(self, failure: Failure) -> None:
+        self.failure = self.failure or failure
+        for exchange in tuple(self._exchanges):
+            exchange.cancel(str(self.failure))
+
+    def _host_or_unknown(self, process: int) -> str:
+        with contextlib.suppress(RuntimeError, ValueError):
+            return str(self._store.get(f"host/{process}").decode())
+        return "a host that is not known any more"
+
+    def _end_of(self, process: int) -> str:
+        """Returns what a process said at its end, if it came to one."""
+        with contextlib.suppress(RuntimeError, ValueError):
+            if self._store.check([f"ended/{process}"]):
+                count = self._store.get(f"ended/{process}").decode()
+                return (
+                    f"it ended after {count} calls of models that train, and process "
+                    f"{self.process} makes call {self.num_calls}; all must make as many"
+                )
+        return ""
+
+    def _watch_errors(self) -> None:
+        """Lets the others know of an exception that ends this process."""
+        before: Callable[..., Any] = sys.excepthook
+
+        def hook(
+            kind: type[BaseException], error: BaseException, traceback: TracebackType | None
+        ) -> None:
+            if os.getpid() == self._pid and self.failure is None:
+                line = (str(error).splitlines() or [""])[0]
+                self.fail(f"{kind.__name__}: {line}")
+            before(kind, error, traceback)
+
+        sys.excepthook = hook
+
+    def _end(self) -> None:
+        """At the end of the process: says so, and stays until others know of a failure."""
+        if os.getpid() != self._pid:
+            return
+        with contextlib.suppress(RuntimeError, ValueError):
+            self._store.set(f"ended/{self.process}", str(self.num_calls))
+            if self.failure is not None and self.process == 0:
+                failed = self.failure.process
+                others = [p for p in range(1, self.num_processes) if p != failed]
+                wait_until_seen(self._store, others, 1.5)
+        self._watcher.stop()
+
+
+def own_store(store: Store) -> Store:
+    """Returns a new connection to a store, with names of our own, for one thread.
+
+    The launcher's own has the same names: those of torch.distributed are left out.
+    """
+    while isinstance(store, PrefixStore):
+        store = store.underlying_store
+    attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+    return PrefixStore(f"poptorch_emu/{attempt}", store.clone())  # type: ignore[attr-defined]
+
+
+_connection: Connection | None = None
+
+
+def connect(process: int, num_processes: int) -> Connection:
+    """Returns the connection to the others, made at the first call.
+
+    Raises:
+        Error: the others are not found, or the numbers are not those of the first call.
+    """
+    global _connection
+    if _connection is None:
+        _connection = Connection(process, num_processes)
+    elif (process, num_processes) != (_connection.process, _connection.num_processes):
+        raise make_error(
+            f"This is process {process} of {num_processes} by Options.Distributed, but it has "
+            f"joined as number {_connection.process} of {_connection.num_processes}. Give both the "
+            "same numbers."
+        )
+    _connection.check()
+    return _connection
+
+
+def connection() -> Connection | None:
+    """Returns the connection, if one was made."""
+    return _connection

@@ -1,0 +1,113 @@
+"""What a launcher says in environment variables: `poprun`'s, else torchrun's."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+from poptorch_emu.environment import integer_of
+from poptorch_emu.errors import make_error
+
+TOTAL = "POPDIST_NUM_TOTAL_REPLICAS"
+LOCAL = "POPDIST_NUM_LOCAL_REPLICAS"
+IPUS = "POPDIST_NUM_IPUS_PER_REPLICA"
+OFFSET = "POPDIST_REPLICA_INDEX_OFFSET"
+LOCAL_INDEX = "POPDIST_LOCAL_INSTANCE_INDEX"
+UNIFORM = "POPDIST_UNIFORM_REPLICAS_PER_INSTANCE"
+WORLD_SIZE, RANK, LOCAL_RANK, LOCAL_WORLD_SIZE = (
+    "WORLD_SIZE",
+    "RANK",
+    "LOCAL_RANK",
+    "LOCAL_WORLD_SIZE",
+)
+
+
+@dataclass(frozen=True)
+class Launch:
+    """Which instance this process is, of how many.
+
+    Attributes:
+        local_index: its number among those of this machine.
+        num_local_replicas: replicas of each instance.
+        num_on_host: instances of this machine.
+    """
+
+    index: int = 0
+    num_instances: int = 1
+    local_index: int = 0
+    num_local_replicas: int = 1
+    num_ipus_per_replica: int = 1
+    num_on_host: int = 1
+
+
+def has_popdist_variables() -> bool:
+    """Returns whether `poprun`, or somebody in its place, has set its variables."""
+    return TOTAL in os.environ
+
+
+def has_torchrun_variables() -> bool:
+    """Returns whether torchrun, or somebody in its place, has set its variables."""
+    return WORLD_SIZE in os.environ and RANK in os.environ
+
+
+def is_launched() -> bool:
+    """Returns whether a launcher started this process."""
+    return has_popdist_variables() or has_torchrun_variables()
+
+
+def read_launch() -> Launch:
+    """Returns what the variables say; one instance with one replica where there are none.
+
+    Raises:
+        Error: they contradict each other.
+    """
+    if has_popdist_variables():
+        return _of_popdist()
+    if not has_torchrun_variables():
+        return Launch()
+    index, count = integer_of(RANK), integer_of(WORLD_SIZE)
+    check_index(index, count)
+    return Launch(
+        index, count, integer_of(LOCAL_RANK), num_on_host=integer_of(LOCAL_WORLD_SIZE, count)
+    )
+
+
+def _of_popdist() -> Launch:
+    total, local = integer_of(TOTAL, 1), integer_of(LOCAL, integer_of(TOTAL, 1))
+    if integer_of(UNIFORM, 1) != 1:
+        raise make_error(
+            f"{UNIFORM} is 0: instances with different numbers of replicas are not supported. Give "
+            "each instance the same number."
+        )
+    if local < 1 or total < 1 or total % local:
+        raise make_error(
+            f"{total} replicas cannot be divided among instances of {local} ({TOTAL}, {LOCAL}): "
+            "the total must be a multiple of the number of each instance."
+        )
+    offset = integer_of(OFFSET)
+    if offset % local:
+        raise make_error(
+            f"{OFFSET} is {offset}, but must be a multiple of the {local} replicas of an instance."
+        )
+    check_index(offset // local, total // local)
+    return Launch(
+        offset // local,
+        total // local,
+        integer_of(LOCAL_INDEX),
+        local,
+        integer_of(IPUS, 1),
+        integer_of(LOCAL_WORLD_SIZE, total // local),
+    )
+
+
+def check_index(index: int, count: int) -> None:
+    """Refuses a process that cannot be one of `count`.
+
+    Raises:
+        Error: it is not in [0, count).
+    """
+    if not 0 <= index < count:
+        raise make_error(
+            f"This is process {index} of {count}, but processes are numbered from 0 to "
+            f"{count - 1}. Correct Options.Distributed or the launcher's variables."
+        )

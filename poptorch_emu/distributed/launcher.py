@@ -1,0 +1,267 @@
+"""Starts processes, passes their output on, and ends them all when one fails."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import shlex
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from pathlib import Path
+
+from torch._C._distributed_c10d import TCPStore
+
+from poptorch_emu.distributed.connection import own_store
+from poptorch_emu.distributed.failed_process import Failure, find, record
+from poptorch_emu.distributed.instances import Instance
+from poptorch_emu.distributed.meeting import ADDRESS, PORT
+from poptorch_emu.errors import make_error
+
+# Processes whose peer has failed get so long to say so, and then so long to end.
+_GRACE_SECONDS, _TERMINATION_SECONDS = 5.0, 3.0
+_PERIOD_SECONDS = 0.05
+_PR_SET_PDEATHSIG = 1  # Linux: which signal a process gets when its parent dies.
+# By which torch.distributed learns that the launcher holds the store.
+_AGENT_STORE = "TORCHELASTIC_USE_AGENT_STORE"
+
+
+class Launcher:
+    """All instances of one program."""
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        instances: Sequence[Instance],
+        *,
+        environment: Mapping[str, str],
+        start_command: Sequence[str],
+        only_output_from: int | None = None,
+        is_numa_aware: bool = False,
+        is_verbose: bool = False,
+    ) -> None:
+        """Takes what is to be started; nothing is, yet.
+
+        Args:
+            command: the program and its arguments.
+            instances: who runs it.
+            environment: what all are told besides.
+            start_command: what starts a command on the host `{host}`.
+            only_output_from: the instance that is shown; `None` for all.
+            is_numa_aware: whether each gets the cores of one NUMA node.
+            is_verbose: whether to say what is started.
+
+        Raises:
+            Error: a host is not known.
+        """
+        self._command = list(command)
+        self._instances = instances
+        self._start_command = list(start_command)
+        self._shown = only_output_from
+        self._is_numa_aware = is_numa_aware
+        self._is_verbose = is_verbose
+        self._processes: list[subprocess.Popen[bytes]] = []
+        self._readers: list[threading.Thread] = []
+        self._lock = threading.Lock()
+        self._check_hosts()
+        self._tcp_store = TCPStore(
+            "0.0.0.0", 0, is_master=True, wait_for_workers=False, timeout=timedelta(seconds=30)
+        )
+        self._store = own_store(self._tcp_store)
+        self._environment = {
+            **environment,
+            ADDRESS: self._address(),
+            PORT: str(self._tcp_store.port),
+            _AGENT_STORE: "True",
+        }
+
+    def run(self) -> int:
+        """Runs all to their end; returns 0, or the status of the first that failed."""
+        before = signal.signal(signal.SIGTERM, _interrupt)
+        try:
+            for instance in self._instances:
+                self._start(instance)
+            failed = self._wait()
+            if failed is not None:
+                self._wait_for_others()
+        except KeyboardInterrupt:
+            failed = None
+            self._end_all()
+            return 128 + signal.SIGINT
+        finally:
+            self._end_all()
+            for reader in self._readers:
+                reader.join(timeout=1.0)
+            signal.signal(signal.SIGTERM, before)
+        return 0 if failed is None else self._report(failed)
+
+    def _start(self, instance: Instance) -> None:
+        variables = {**self._environment, **instance.variables}
+        if instance.is_here:
+            command, environment = self._command, {**os.environ, **variables}
+        else:
+            command, environment = self._remote(instance, variables), dict(os.environ)
+        if self._is_verbose:
+            self._show(
+                f"poprun: instance {instance.index} on {instance.host}: {shlex.join(command)}\n"
+            )
+        cores = numa_cores(instance.local_index) if self._is_numa_aware else None
+        launcher = os.getpid()
+
+        def prepare() -> None:
+            ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+            if os.getppid() != launcher:  # It died meanwhile.
+                os._exit(1)
+            if cores:
+                os.sched_setaffinity(0, cores)
+
+        try:
+            process = subprocess.Popen(
+                command,
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                preexec_fn=prepare,
+            )
+        except OSError as error:
+            raise make_error(f"'{command[0]}' cannot be started: {error}.") from None
+        self._processes.append(process)
+        reader = threading.Thread(target=self._pass_on, args=(instance, process), daemon=True)
+        reader.start()
+        self._readers.append(reader)
+
+    def _remote(self, instance: Instance, variables: Mapping[str, str]) -> list[str]:
+        """Returns the command that starts the program on another host, in the same folder."""
+        start = [word.replace("{host}", instance.host) for word in self._start_command]
+        kept = {"PYTHONPATH": os.environ["PYTHONPATH"]} if "PYTHONPATH" in os.environ else {}
+        settings = [f"{name}={value}" for name, value in {**kept, **variables}.items()]
+        inner = ["env", "-C", os.getcwd(), *settings, *self._command]
+        # A shell at the other end takes it apart again.
+        return [*start, shlex.join(inner)] if _is_ssh(start) else [*start, *inner]
+
+    def _pass_on(self, instance: Instance, process: subprocess.Popen[bytes]) -> None:
+        assert process.stdout is not None
+        for line in process.stdout:
+            if self._shown in (None, instance.index):
+                self._show(f"[{instance.index}] {line.decode(errors='replace')}")
+
+    def _show(self, text: str) -> None:
+        with self._lock:
+            sys.stdout.write(text if text.endswith("\n") else text + "\n")
+            sys.stdout.flush()
+
+    def _wait(self) -> int | None:
+        """Returns the first that fails, and lets the others know; `None` when all have ended."""
+        while True:
+            statuses = [process.poll() for process in self._processes]
+            bad = [index for index, status in enumerate(statuses) if status]
+            if bad:
+                for index in bad:
+                    self._tell(index)
+                return bad[0]
+            if all(status == 0 for status in statuses):
+                return None
+            time.sleep(_PERIOD_SECONDS)
+
+    def _tell(self, index: int) -> None:
+        status = self._processes[index].returncode
+        line = (
+            f"it was ended by {signal.Signals(-status).name}"
+            if status < 0
+            else f"it ended with status {status}"
+        )
+        with contextlib.suppress(RuntimeError, ValueError):
+            record(self._store, Failure(index, self._host(index), line))
+
+    def _host(self, index: int) -> str:
+        host = self._instances[index].host
+        return socket.gethostname() if self._instances[index].is_here else host
+
+    def _wait_for_others(self) -> None:
+        deadline = time.monotonic() + _GRACE_SECONDS
+        while time.monotonic() < deadline and any(p.poll() is None for p in self._processes):
+            time.sleep(_PERIOD_SECONDS)
+
+    def _end_all(self) -> None:
+        """Ends what still runs, with all that it has started."""
+        for signal_number in (signal.SIGTERM, signal.SIGKILL):
+            running = [p for p in self._processes if p.poll() is None]
+            for process in running:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal_number)
+                    os.killpg(process.pid, signal.SIGCONT)
+            deadline = time.monotonic() + _TERMINATION_SECONDS
+            for process in running:
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    process.wait(timeout=max(0.0, deadline - time.monotonic()))
+        for process in self._processes:  # What an instance has started and left behind.
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(process.pid, signal.SIGKILL)
+
+    def _report(self, failed: int) -> int:
+        """Says which process failed first, and returns the status to end with."""
+        failure = find(self._store)
+        if failure is not None and 0 <= failure.process < len(self._processes):
+            cause, text = failure.process, str(failure)
+        else:
+            cause, text = failed, f"Process {failed} failed."
+        print(f"poprun: {text}", file=sys.stderr, flush=True)
+        status = self._processes[cause].returncode or self._processes[failed].returncode
+        return 128 - status if status < 0 else int(status)
+
+    def _check_hosts(self) -> None:
+        if not _is_ssh(self._start_command):
+            return
+        for host in {i.host for i in self._instances if not i.is_here}:
+            try:
+                socket.getaddrinfo(host.rpartition("@")[2], 22)
+            except OSError as error:
+                raise make_error(
+                    f"The host '{host}' (--host) is not known here: {error}."
+                ) from None
+
+    def _address(self) -> str:
+        """Returns where all instances find the store: this host, as the first other one sees it."""
+        others = [i.host.rpartition("@")[2] for i in self._instances if not i.is_here]
+        given = os.environ.get("POPTORCH_EMU_LAUNCHER_ADDR")
+        if given or not others:
+            return given or "127.0.0.1"
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+            try:
+                probe.connect((others[0], 22))  # Sends nothing: a route is looked up.
+            except OSError:
+                return socket.gethostname()
+            return str(probe.getsockname()[0])
+
+
+def _is_ssh(start_command: Sequence[str]) -> bool:
+    return bool(start_command) and os.path.basename(start_command[0]) == "ssh"
+
+
+def _interrupt(*_: object) -> None:
+    raise KeyboardInterrupt
+
+
+def numa_cores(local_index: int) -> set[int]:
+    """Returns the cores of the NUMA node that the instance of this number gets, in turn.
+
+    Empty where the machine does not say.
+    """
+    allowed = os.sched_getaffinity(0)
+    nodes = []
+    for path in sorted(Path("/sys/devices/system/node").glob("node[0-9]*/cpulist")):
+        cores: set[int] = set()
+        for span in filter(None, path.read_text().strip().split(",")):
+            first, _, last = span.partition("-")
+            cores.update(range(int(first), int(last or first) + 1))
+        if cores & allowed:
+            nodes.append(cores & allowed)
+    return nodes[local_index % len(nodes)] if nodes else set()

@@ -1,0 +1,154 @@
+"""`poprun`: starts a program in several processes, on one host or on many (exact).
+
+The launcher holds the store through which the processes meet and tell of failures. It ends when all
+have ended, reports which failed first, and leaves none behind.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shlex
+import sys
+from collections.abc import Sequence
+
+from poptorch_emu.distributed.instances import Instance, plan_instances
+from poptorch_emu.distributed.launcher import Launcher
+from poptorch_emu.errors import Error, make_error
+from poptorch_emu.log import logger
+from poptorch_emu.version import __version__
+
+# What a launcher of real machines needs; accepted and logged.
+_WITHOUT_EFFECT = (
+    "--vipu-server-host", "--vipu-server-port", "--vipu-server-timeout", "--vipu-partition",
+    "--vipu-allocation", "--vipu-cluster", "--update-partition", "--remove-partition",
+    "--reset-partition", "--num-ilds", "--mpi-global-args", "--sync-type", "--topology",
+)  # fmt: skip
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs what the command line names; returns the status of the process that failed first.
+
+    `--only-output-from-instance`, `--executable-cache-path`, `--numa-aware` and the rest of the
+    options are those of PopRun; the ones that speak to real machines are accepted.
+    """
+    parser = _parser()
+    given, unknown = parser.parse_known_args(arguments)
+    if unknown:
+        parser.error(f"unknown options: {' '.join(unknown)}")
+    if not given.command:
+        parser.error("name the program to run, and its arguments, after the options")
+    _log_unused(given)
+    try:
+        hosts = given.host.split(",") if given.host else ["localhost"]
+        instances = plan_instances(
+            _num_instances(given, hosts),
+            given.num_replicas,
+            given.ipus_per_replica,
+            hosts,
+            given.instances_per_host,
+        )
+        _check_shown(given.only_output_from_instance, instances)
+        return Launcher(
+            with_runner(given.command),
+            instances,
+            environment=_environment(given),
+            start_command=shlex.split(given.start_command),
+            only_output_from=given.only_output_from_instance,
+            is_numa_aware=given.numa_aware == "yes",
+            is_verbose=given.verbose > 0,
+        ).run()
+    except Error as error:
+        print(f"poprun: {error.message}", file=sys.stderr)
+        return 2
+
+
+def _num_instances(given: argparse.Namespace, hosts: Sequence[str]) -> int:
+    if given.num_instances is not None:
+        return int(given.num_instances)
+    return len(hosts) * (given.instances_per_host or 1)
+
+
+def with_runner(command: Sequence[str]) -> list[str]:
+    """Returns the command with this package's runner, so that programs find the names of PopTorch.
+
+    What is neither Python nor a file of Python is run as it is.
+    """
+    first = os.path.basename(command[0])
+    if first.startswith("python"):
+        options = 1
+        while options < len(command) and command[options] in ("-u", "-B", "-O", "-E", "-s"):
+            options += 1
+        return [*command[:options], "-m", "poptorch_emu", *command[options:]]
+    if first.endswith(".py"):
+        return [sys.executable, "-m", "poptorch_emu", *command]
+    return list(command)
+
+
+def _check_shown(index: int | None, instances: Sequence[Instance]) -> None:
+    if index is not None and not 0 <= index < len(instances):
+        raise make_error(
+            f"--only-output-from-instance names instance {index}, but they are numbered from 0 to "
+            f"{len(instances) - 1}."
+        )
+
+
+def _environment(given: argparse.Namespace) -> dict[str, str]:
+    """Returns what all instances are told besides who they are."""
+    found = {}
+    if given.executable_cache_path:
+        found["POPTORCH_CACHE_DIR"] = os.path.abspath(given.executable_cache_path)
+    words = shlex.split(given.mpi_local_args or "")
+    for option, value in zip(words, words[1:], strict=False):
+        if option == "-x":
+            name, has_value, text = value.partition("=")
+            found[name] = text if has_value else os.environ.get(name, "")
+    others = [word for index, word in enumerate(words) if word != "-x" and words[index - 1] != "-x"]
+    if others:
+        logger.warning("poprun: of --mpi-local-args only -x is used, not %s.", " ".join(others))
+    return found
+
+
+def _log_unused(given: argparse.Namespace) -> None:
+    for option in _WITHOUT_EFFECT:
+        value = getattr(given, option.strip("-").replace("-", "_"))
+        if value is not None:
+            logger.info("poprun: %s=%s has no effect: there are no real machines.", option, value)
+    if given.print_topology == "yes":
+        logger.info("poprun: --print-topology has no effect: there are no real machines.")
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="poprun", description=__doc__, allow_abbrev=False,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )  # fmt: skip
+    add = parser.add_argument
+    add("--version", action="version", version=f"poptorch_emu {__version__}")
+    add("--num-instances", type=int, help="processes; by default one for each of the hosts")
+    add("--num-replicas", type=int, help="replicas of all; by default one for each process")
+    add("--ipus-per-replica", type=int, default=1, help="IPUs of a replica")
+    add("--host", help="names with commas between; by default this one")
+    add("--instances-per-host", type=int, help="processes of each host, one host after the other")
+    add(
+        "--start-command",
+        default="ssh -o BatchMode=yes {host}",
+        metavar="COMMAND",
+        help="what starts a command on another host, `{host}` in it (default: %(default)s)",
+    )
+    add("--only-output-from-instance", type=int, metavar="INDEX", help="shows one process only")
+    add("--executable-cache-path", metavar="FOLDER", help="one process compiles, the others load")
+    add(
+        "--numa-aware", choices=("yes", "no"), default="no", help="gives each its NUMA node's cores"
+    )
+    add("--mpi-local-args", help="of these only `-x NAME[=VALUE]` is used")
+    add("--print-topology", choices=("yes", "no"), default="no", help="no effect")
+    add("-v", "--verbose", action="count", default=0, help="says what is started where")
+    for option in _WITHOUT_EFFECT:
+        add(option, nargs="?", const="yes", help="no effect")
+    add("command", nargs=argparse.REMAINDER, help="the program and its arguments")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

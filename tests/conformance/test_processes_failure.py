@@ -1,0 +1,211 @@
+"""A process that fails: its peers say which one, where and why, soon, and go on without it."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from support import failing_processes
+from support.processes import ROOT, finish, start
+
+feature = pytest.mark.feature("Options.Distributed", fidelity="exact")
+SCRIPT = failing_processes.__file__
+HOST = re.escape(socket.gethostname())
+
+
+def seen(text: str) -> tuple[float, str]:
+    """Returns how many seconds after the fault a process raised what."""
+    match = re.search(r"^SAW (\S+) (.*)$", text, re.MULTILINE)
+    assert match, text
+    return float(match[1]), match[2]
+
+
+def run(way: str, folder: Path, **more: str) -> list[str]:
+    ended = finish(start(SCRIPT, [way, str(folder)], 2, 1, more), seconds=100)
+    return [each.text for each in ended]
+
+
+@feature
+@pytest.mark.parametrize(
+    ("way", "text"),
+    [
+        ("kill", rf"Process 1 on {HOST} failed: .*(connection|ended)"),
+        ("exception", rf"Process 1 on {HOST} failed: RuntimeError: the disk is full$"),
+        ("end", rf"Process 1 on {HOST} failed: it ended after 3 calls .* makes call 4"),
+        ("nan", rf"Process 1 on {HOST} failed: .*floating-point|not finite"),
+    ],
+)
+def test_processes_when_one_fails_then_others_say_so_within_2_s(way, text, tmp_path):
+    peer = run(way, tmp_path)[0]
+    seconds, message = seen(peer)
+    # A process that ends holds its connections until Python has taken itself down.
+    assert seconds < (15 if way == "end" else 2)
+    assert re.search(text, message)
+    assert f"AGAIN {message}" in peer
+    assert re.search(r"^ALONE \d", peer, re.MULTILINE)
+
+
+@feature
+def test_processes_when_one_is_silent_then_others_wait_for_the_timeout(tmp_path):
+    processes = start(SCRIPT, ["stop", str(tmp_path)], 2, 1, {"POPTORCH_EMU_TIMEOUT": "8"})
+    try:
+        text, _ = processes[0].communicate(timeout=60)
+    finally:
+        for process in processes:
+            process.send_signal(signal.SIGKILL)
+            process.wait()
+            process.stdout.close()
+    seconds, message = seen(text)
+    assert 7.5 < seconds < 12
+    assert re.search(rf"Process 1 on {HOST} failed: .*silent for 8 s \(POPTORCH_EMU_TIME", message)
+
+
+@feature
+@pytest.mark.parametrize(
+    ("way", "text"),
+    [
+        ("option", "option device_iterations is 2 in process 1 and 1 in process 0"),
+        ("weights", "tensor 'first.weight' is .* in process 1 and .* in process 0"),
+    ],
+)
+def test_processes_when_models_differ_then_the_first_difference_is_named(way, text, tmp_path):
+    for each in run(way, tmp_path):
+        assert re.search(text, seen(each)[1]) or "different models" in seen(each)[1]
+    assert re.search(text, seen(run(way, tmp_path)[0])[1])
+
+
+launcher_feature = pytest.mark.feature("poprun", fidelity="exact")
+
+
+def poprun(*arguments: str, **more: str) -> subprocess.CompletedProcess[str]:
+    paths = os.pathsep.join([str(ROOT), str(ROOT / "tests")])
+    return subprocess.run(
+        [sys.executable, "-m", "poptorch_emu.poprun", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=100,
+        env={**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1", **more},
+        check=False,
+    )
+
+
+@launcher_feature
+def test_poprun_then_programs_find_their_names_and_lines_carry_the_instance():
+    code = (
+        "import popdist, poptorch, os, sys; popdist.init(); popdist.synchronize();"
+        "print(popdist.getInstanceIndex(), popdist.getNumTotalReplicas(),"
+        "popdist.getNumLocalReplicas(), os.environ['TOLD'], poptorch.__name__)"
+    )
+    result = poprun(
+        "--num-instances", "2", "--num-replicas", "4", "--mpi-local-args", "-x TOLD=yes",
+        "--vipu-partition", "p", sys.executable, "-c", code,
+    )  # fmt: skip
+    assert result.returncode == 0, result.stderr + result.stdout
+    lines = sorted(line for line in result.stdout.splitlines() if "poptorch_emu" in line)
+    assert lines == ["[0] 0 4 2 yes poptorch_emu", "[1] 1 4 2 yes poptorch_emu"]
+
+
+@launcher_feature
+def test_poprun_when_asked_for_one_instance_then_shows_that_one():
+    result = poprun(
+        "--num-instances",
+        "2",
+        "--only-output-from-instance",
+        "1",
+        sys.executable,
+        "-c",
+        "print('here')",
+    )
+    assert result.stdout.splitlines() == ["[1] here"]
+
+
+@launcher_feature
+@pytest.mark.parametrize(
+    ("way", "status", "cause"),
+    [
+        ("kill", 128 + signal.SIGKILL, "it was ended by SIGKILL"),
+        ("exception", 1, "RuntimeError: the disk is full"),
+        ("status", 7, "it ended with status 7"),
+    ],
+)
+def test_poprun_when_one_fails_then_reports_the_cause_and_leaves_none(way, status, cause, tmp_path):
+    result = poprun("--num-instances", "3", sys.executable, SCRIPT, way, str(tmp_path))
+    assert result.returncode == status, result.stdout + result.stderr
+    assert f"poprun: Process 2 on {socket.gethostname()} failed: {cause}" in result.stderr
+    for index in (0, 1):
+        line = next(x for x in result.stdout.splitlines() if x.startswith(f"[{index}] SAW"))
+        assert cause in line
+        assert float(line.split()[2]) < 2
+    assert not children_that_run(str(tmp_path))
+
+
+def children_that_run(mark: str) -> list[str]:
+    """Returns the processes whose command line has `mark`."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            text = path.read_bytes().replace(b"\0", b" ").decode(errors="replace")
+        except OSError:
+            continue
+        if mark in text:
+            found.append(text)
+    return found
+
+
+@launcher_feature
+def test_poprun_when_it_is_killed_then_leaves_no_child(tmp_path):
+    code = "import time; time.sleep(100)"
+    launcher = subprocess.Popen(
+        [sys.executable, "-m", "poptorch_emu.poprun", "--num-instances", "2",
+         sys.executable, "-c", code, str(tmp_path)],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )  # fmt: skip
+    deadline = time.monotonic() + 60
+    while len(children_that_run(str(tmp_path))) < 3 and time.monotonic() < deadline:
+        time.sleep(0.1)
+    launcher.kill()
+    launcher.wait()
+    deadline = time.monotonic() + 10
+    while children_that_run(str(tmp_path)) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert not children_that_run(str(tmp_path))
+
+
+@launcher_feature
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (("--num-instances", "3", "--num-replicas", "4"), "4 replicas cannot be divided among 3"),
+        (("--num-instances", "0"), "--num-instances must be at least 1, not 0"),
+        (("--host", "no.such.host.invalid"), "'no.such.host.invalid' .* is not known"),
+        (
+            ("--num-instances", "4", "--host", "localhost", "--instances-per-host", "2"),
+            "4 instances need more than 1 hosts with 2 each",
+        ),
+        (("--only-output-from-instance", "5"), "names instance 5, but they are numbered"),
+    ],
+)
+def test_poprun_when_the_numbers_do_not_fit_then_refuses(arguments, text):
+    result = poprun(*arguments, sys.executable, "-c", "pass")
+    assert result.returncode == 2
+    assert re.search(text, result.stderr)
+
+
+@launcher_feature
+def test_poprun_with_a_cache_then_one_process_compiles(tmp_path):
+    result = poprun(
+        "--num-instances", "2", "--executable-cache-path", str(tmp_path / "cache"),
+        sys.executable, str(Path(SCRIPT).with_name("process_training.py")), str(tmp_path), "sgd",
+        POPTORCH_LOG_LEVEL="INFO",
+    )  # fmt: skip
+    assert result.returncode == 0, result.stdout + result.stderr
+    output = result.stdout + result.stderr
+    assert output.count("Executable cache: wrote") == 1, output
+    assert output.count("Executable cache: loaded") == 1

@@ -1,0 +1,176 @@
+"""Processes on several hosts, under other launchers, and from an unchanged program."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+
+import pytest
+import torch
+from support import process_training
+from support.processes import ROOT, results_of
+
+feature = pytest.mark.feature("poprun", fidelity="exact")
+SCRIPT = process_training.__file__
+HOSTS = {"emu-alpha": "10.213.77.1", "emu-beta": "10.213.77.2"}
+
+
+def environment(**more: str) -> dict[str, str]:
+    paths = os.pathsep.join([str(ROOT), str(ROOT / "tests")])
+    return {**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1", **more}
+
+
+def run(command: list[str], **more: str) -> str:
+    result = subprocess.run(
+        command,
+        capture_output=True,
+        text=True,
+        timeout=200,
+        env=environment(**more),
+        check=False,
+    )
+    assert result.returncode == 0, result.stdout + result.stderr
+    return result.stdout
+
+
+def have_same_bits(results: list[dict], alone: dict) -> bool:
+    return all(
+        torch.equal(result[case]["weights"][name], value)
+        for result in results
+        for case, found in alone.items()
+        for name, value in found["weights"].items()
+    )
+
+
+@pytest.fixture
+def hosts():
+    """Two network namespaces, joined by a pair of virtual interfaces and by nothing else."""
+    if os.geteuid() != 0 or shutil.which("ip") is None:
+        pytest.skip("Network namespaces need root and the command ip.")
+    alpha, beta = HOSTS
+    made = subprocess.run(["ip", "netns", "add", alpha], capture_output=True, check=False)
+    if made.returncode:
+        pytest.skip(f"This system makes no network namespaces: {made.stderr.decode().strip()}")
+    try:
+        ip = [
+            f"netns add {beta}",
+            f"link add emu-veth-a netns {alpha} type veth peer name emu-veth-b netns {beta}",
+            f"-n {alpha} addr add {HOSTS[alpha]}/24 dev emu-veth-a",
+            f"-n {beta} addr add {HOSTS[beta]}/24 dev emu-veth-b",
+            *(f"-n {host} link set lo up" for host in HOSTS),
+            f"-n {alpha} link set emu-veth-a up",
+            f"-n {beta} link set emu-veth-b up",
+        ]
+        for line in ip:
+            result = subprocess.run(
+                ["ip", *line.split()], capture_output=True, text=True, check=False
+            )
+            if result.returncode:
+                pytest.skip(f"`ip {line}` fails here: {result.stderr.strip()}")
+        yield alpha, beta
+    finally:
+        for host in HOSTS:
+            subprocess.run(["ip", "netns", "delete", host], capture_output=True, check=False)
+
+
+@feature
+def test_poprun_on_two_hosts_then_the_bits_are_those_of_one_process(hosts, tmp_path):
+    cases = ["adamw", "dropout"]
+    together, alone = tmp_path / "together", tmp_path / "alone"
+    together.mkdir()
+    alone.mkdir()
+    run(
+        ["ip", "netns", "exec", hosts[0], sys.executable, "-m", "poptorch_emu.poprun",
+         "--host", ",".join(hosts), "--instances-per-host", "2",
+         "--start-command", "ip netns exec {host}",
+         sys.executable, SCRIPT, str(together), *cases],
+        POPTORCH_EMU_LAUNCHER_ADDR=HOSTS[hosts[0]],
+        POPTORCH_EMU_TIMEOUT="60",
+    )  # fmt: skip
+    run([sys.executable, SCRIPT, str(alone), *cases], POPDIST_NUM_TOTAL_REPLICAS="4")
+    assert have_same_bits(results_of(together, 4), results_of(alone, 1)[0])
+
+
+@feature
+def test_torchrun_then_programs_join_as_under_poprun(tmp_path):
+    together, alone = tmp_path / "together", tmp_path / "alone"
+    together.mkdir()
+    alone.mkdir()
+    run(
+        [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "4",
+         SCRIPT, str(together), "sgd"]
+    )  # fmt: skip
+    run([sys.executable, SCRIPT, str(alone), "sgd"], POPDIST_NUM_TOTAL_REPLICAS="4")
+    assert have_same_bits(results_of(together, 4), results_of(alone, 1)[0])
+
+
+MPI_PROGRAM = """
+import torch, poptorch_emu as poptorch
+from support.process_training import Model
+options = poptorch.Options()
+torch.manual_seed(0)
+model = Model(1, 0.0, False)
+trainer = poptorch.trainingModel(model, options, torch.optim.SGD(model.parameters(), lr=0.1))
+trainer(torch.full((1, 5), 1.0 + options.Distributed.processId), torch.ones(1, 3))
+print("WEIGHTS", options.Distributed.numProcesses, model.first.weight.sum().item())
+"""
+
+
+@pytest.mark.feature("Options.Distributed", fidelity="exact")
+def test_mpirun_then_options_join_by_its_variables():
+    if shutil.which("mpirun") is None:
+        pytest.skip("There is no mpirun (Debian: apt-get install openmpi-bin).")
+    text = run(
+        ["mpirun", "--allow-run-as-root", "--oversubscribe", "-n", "2",
+         sys.executable, "-c", MPI_PROGRAM],
+        MASTER_PORT="29731",
+    )  # fmt: skip
+    lines = [line for line in text.splitlines() if line.startswith("WEIGHTS")]
+    assert len(lines) == 2
+    assert lines[0] == lines[1]
+    assert lines[0].split()[1] == "2"
+
+
+UNCHANGED_PROGRAM = """
+import os, sys, torch, popdist, popdist.poptorch, poptorch, horovod.torch as hvd
+if popdist.isPopdistEnvSet():
+    popdist.init()
+    hvd.init()
+    options = popdist.poptorch.Options()
+else:
+    options = poptorch.Options().replicationFactor(2)
+options.randomSeed(1)
+path = sys.argv[1]
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(4, 2)
+    def forward(self, x, y):
+        return poptorch.identity_loss(torch.nn.functional.mse_loss(self.layer(x), y), "mean")
+
+torch.manual_seed(0)
+data = torch.utils.data.TensorDataset(torch.arange(64.).reshape(16, 4) / 64, torch.ones(16, 2))
+model = Net()
+trainer = poptorch.trainingModel(model, options, torch.optim.SGD(model.parameters(), lr=0.1))
+loader = poptorch.DataLoader(options, data, batch_size=2, shuffle=False)
+for x, y in loader:
+    loss = trainer(x, y)
+popdist.execute_on_instances({0}, torch.save, model.state_dict(), path)
+popdist.synchronize()
+again = torch.load(path)
+mean = hvd.allreduce(torch.tensor([float(popdist.getInstanceIndex())]))
+print("DONE", len(loader), again["layer.weight"].equal(model.layer.weight), mean.item())
+"""
+
+
+@feature
+def test_poprun_of_an_unchanged_program_with_loader_and_checkpoint(tmp_path):
+    text = run(
+        [sys.executable, "-m", "poptorch_emu.poprun", "--num-instances", "2",
+         sys.executable, "-c", UNCHANGED_PROGRAM, str(tmp_path / "checkpoint.pt")]
+    )  # fmt: skip
+    lines = sorted(line for line in text.splitlines() if "DONE" in line)
+    assert lines == [f"[{index}] DONE 4 True 0.5" for index in (0, 1)]

@@ -1,0 +1,83 @@
+"""Trains in several processes, of which the last goes wrong in the way of the first argument.
+
+Each process that gets an `Error` prints `SAW <seconds since the fault> <text>`; then it shows that
+a model that trains with nobody goes on.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+import torch
+from support.process_training import Model
+
+import poptorch_emu as poptorch
+from poptorch_emu.names.companions import popdist
+from poptorch_emu.names.companions.popdist import poptorch as popdist_poptorch
+
+NUM_CALLS = 30
+
+
+def go_wrong(way: str, fault: Path) -> None:
+    fault.write_text(str(time.time()))
+    if way == "kill":
+        os.kill(os.getpid(), signal.SIGKILL)
+    if way == "stop":
+        os.kill(os.getpid(), signal.SIGSTOP)
+    if way == "exception":
+        raise RuntimeError("the disk is full\nand more")
+    if way == "end":
+        sys.exit(0)
+    if way == "status":
+        os._exit(7)
+
+
+def train_alone() -> float:
+    options = poptorch.Options()
+    options.Distributed.disable()
+    model = Model(1, 0.0, False)
+    trainer = poptorch.trainingModel(model, options, torch.optim.SGD(model.parameters(), lr=0.1))
+    return float(trainer(torch.ones(1, 5), torch.ones(1, 3))[1])
+
+
+def main(way: str, folder: Path) -> None:
+    popdist.init()
+    index = popdist.getInstanceIndex()
+    is_culprit = index == popdist.getNumInstances() - 1
+    torch.manual_seed(index if way == "weights" else 0)
+    model = Model(1, 0.0, False)
+    options = popdist_poptorch.Options()
+    if way == "option" and is_culprit:
+        options.deviceIterations(2)
+    rows = 2 if way == "option" and is_culprit else 1
+    if way == "nan":
+        options._Popart.set("enableFloatingPointChecks", True)
+    optimizer = poptorch.optim.SGD(model.parameters(), lr=0.1)
+    fault = folder / "fault"
+    try:
+        trainer = poptorch.trainingModel(model, options, optimizer)
+        for call in range(NUM_CALLS):
+            x = torch.ones(rows * options.replication_factor, 5)
+            if call == 3 and is_culprit:
+                go_wrong(way, fault)
+                if way == "nan":
+                    x[0] = float("nan")
+            trainer(x, torch.ones(rows * options.replication_factor, 3))
+            time.sleep(0.02)
+    except poptorch.Error as error:
+        since = time.time() - float(fault.read_text()) if fault.exists() else 0.0
+        print(f"SAW {since:.2f} {error.message}", flush=True)
+        try:
+            trainer(x, torch.ones(rows, 3))
+        except poptorch.Error as again:
+            print(f"AGAIN {again.message}", flush=True)
+        print(f"ALONE {train_alone():.3f}", flush=True)
+        raise
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], Path(sys.argv[2]))

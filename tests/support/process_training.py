@@ -1,0 +1,128 @@
+"""Trains small models in this process, one of several, and saves weights and losses.
+
+Usage: process_training.py FOLDER CASE [CASE...]; a case is a key of `CASES`. Each process makes the
+rows of all replicas and takes its own, so that any number of processes sees the same.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import poptorch_emu as poptorch
+from poptorch_emu.names.companions import popdist
+from poptorch_emu.names.companions.popdist import poptorch as popdist_poptorch
+
+TOTAL_REPLICAS, NUM_STEPS, ROWS, ACCUMULATION = 4, 3, 2, 3
+
+
+class Model(torch.nn.Module):
+    """Two layers, on one IPU or two."""
+
+    def __init__(self, num_stages: int, dropout: float, is_half: bool) -> None:
+        super().__init__()
+        self.first = torch.nn.Linear(5, 7)
+        self.second = torch.nn.Linear(7, 3)
+        self.dropout = torch.nn.Dropout(dropout)
+        if num_stages == 2:
+            self.second = poptorch.BeginBlock(self.second, "second", ipu_id=1)
+        if is_half:
+            self.half()
+
+    def forward(self, x: torch.Tensor, target: torch.Tensor) -> Any:
+        y = self.second(self.dropout(torch.tanh(self.first(x))))
+        return y, poptorch.identity_loss(torch.nn.functional.mse_loss(y, target), "mean")
+
+
+def _sgd(model: torch.nn.Module) -> torch.optim.Optimizer:
+    return poptorch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, loss_scaling=4.0)
+
+
+def _clipped(model: torch.nn.Module) -> torch.optim.Optimizer:
+    return poptorch.optim.AdamW(model.parameters(), lr=0.05, max_grad_norm=0.3)
+
+
+def _adamw(model: torch.nn.Module) -> torch.optim.Optimizer:
+    return poptorch.optim.AdamW(model.parameters(), lr=0.05, weight_decay=0.1)
+
+
+def _lamb(model: torch.nn.Module) -> torch.optim.Optimizer:
+    return poptorch.optim.LAMB(model.parameters(), lr=0.05)
+
+
+def _plain(model: torch.nn.Module) -> torch.optim.Optimizer:
+    return poptorch.optim.SGD(model.parameters(), lr=0.1, use_combined_accum=False)
+
+
+Make = Callable[[torch.nn.Module], torch.optim.Optimizer]
+# Name -> optimiser, stages, dropout, half, option.
+CASES: dict[str, tuple[Make, int, float, bool, str]] = {
+    "sgd": (_sgd, 1, 0.0, False, ""),
+    "sgd2": (_sgd, 2, 0.0, False, ""),
+    "adamw": (_adamw, 1, 0.0, False, ""),
+    "lamb2": (_lamb, 2, 0.0, False, ""),
+    "clipped2": (_clipped, 2, 0.0, False, ""),
+    "dropout": (_plain, 1, 0.4, False, ""),
+    "half": (_sgd, 1, 0.0, True, ""),
+    "rounding2": (_sgd, 2, 0.0, True, "stochastic rounding"),
+    "loss scale": (_sgd, 2, 0.0, True, "automatic loss scaling"),
+    "running mean": (_adamw, 1, 0.0, False, "mean"),
+    "remote": (_adamw, 1, 0.0, False, "remote"),
+}
+
+
+def options_for(option: str) -> poptorch.Options:
+    """Returns the options of this process."""
+    options = popdist_poptorch.Options()
+    options.Training.gradientAccumulation(ACCUMULATION)
+    options.deviceIterations(2)
+    options.outputMode(poptorch.OutputMode.All)
+    options.randomSeed(7)
+    if option == "stochastic rounding":
+        options.Precision.enableStochasticRounding(True)
+    if option == "automatic loss scaling":
+        options.Training.setAutomaticLossScaling(True)
+    if option == "mean":
+        options.Training.setMeanAccumulationAndReplicationReductionStrategy(
+            poptorch.MeanReductionStrategy.Running
+        )
+    if option == "remote":
+        location = poptorch.TensorLocationSettings().useOnChipStorage(False)
+        options.TensorLocations.setAccumulatorLocation(location.minElementsForOffChip(1))
+    return options
+
+
+def rows_of_step(shape: tuple[int, ...], generator: torch.Generator, dtype: torch.dtype) -> Any:
+    """Returns this process's rows of a step, [micro-batch, replica, row] of all flattened."""
+    local, first = popdist.getNumLocalReplicas(), popdist.getInstanceIndex()
+    everything = torch.randn((2 * ACCUMULATION, TOTAL_REPLICAS, ROWS, *shape), generator=generator)
+    mine = everything[:, first * local : (first + 1) * local]
+    return mine.flatten(0, 2).to(dtype)
+
+
+def train(case: str) -> dict[str, Any]:
+    """Returns weights and losses after a few steps."""
+    make, num_stages, dropout, is_half, option = CASES[case]
+    torch.manual_seed(3)
+    model = Model(num_stages, dropout, is_half)
+    trainer = poptorch.trainingModel(model, options_for(option), make(model))
+    dtype = torch.half if is_half else torch.float
+    generator = torch.Generator().manual_seed(5)
+    losses = []
+    for _ in range(NUM_STEPS):
+        x = rows_of_step((5,), generator, dtype)
+        target = rows_of_step((3,), generator, dtype)
+        losses.append(trainer(x, target)[1].reshape(2 * ACCUMULATION, -1).clone())
+    weights = {name: value.detach().clone() for name, value in model.named_parameters()}
+    trainer.destroy()
+    return {"weights": weights, "losses": torch.stack(losses)}
+
+
+if __name__ == "__main__":
+    popdist.init()
+    results = {case: train(case) for case in sys.argv[2:]}
+    torch.save(results, Path(sys.argv[1]) / f"result_{popdist.getInstanceIndex()}.pt")

@@ -1,0 +1,83 @@
+"""Runs a script in several processes with the variables of a launcher, and collects its results."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from support.exported_models import free_port
+
+ROOT = Path(__file__).parents[2]
+
+
+@dataclass
+class Ended:
+    """What is left of a process."""
+
+    status: int
+    text: str
+
+
+def popdist_variables(index: int, num_instances: int, num_local: int, port: int) -> dict[str, str]:
+    """Returns what `poprun` tells an instance."""
+    return {
+        "POPDIST_NUM_TOTAL_REPLICAS": str(num_instances * num_local),
+        "POPDIST_NUM_LOCAL_REPLICAS": str(num_local),
+        "POPDIST_NUM_IPUS_PER_REPLICA": "1",
+        "POPDIST_REPLICA_INDEX_OFFSET": str(index * num_local),
+        "POPDIST_LOCAL_INSTANCE_INDEX": str(index),
+        "POPDIST_UNIFORM_REPLICAS_PER_INSTANCE": "1",
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+    }
+
+
+def start(
+    script: str,
+    arguments: Sequence[str],
+    num_instances: int,
+    num_local: int,
+    more: Mapping[str, str] | None = None,
+) -> list[subprocess.Popen[str]]:
+    """Starts a script (a path, or code) in each instance."""
+    port = free_port()
+    what = [script] if script.endswith(".py") else ["-c", script]
+    return [
+        subprocess.Popen(
+            [sys.executable, *what, *arguments],
+            env={
+                **os.environ,
+                "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "tests")]),
+                "OMP_NUM_THREADS": "1",
+                **popdist_variables(index, num_instances, num_local, port),
+                **(more or {}),
+            },
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        for index in range(num_instances)
+    ]
+
+
+def finish(processes: Sequence[subprocess.Popen[str]], seconds: float = 120) -> list[Ended]:
+    """Waits for all; none outlives this."""
+    try:
+        texts = [process.communicate(timeout=seconds)[0] for process in processes]
+        return [Ended(p.returncode, text) for p, text in zip(processes, texts, strict=True)]
+    finally:
+        for process in processes:
+            if process.poll() is None:
+                process.kill()
+                process.wait()
+
+
+def results_of(folder: Path, num_instances: int) -> list[Any]:
+    """Returns what each instance saved as `result_<index>.pt`."""
+    return [torch.load(folder / f"result_{index}.pt") for index in range(num_instances)]

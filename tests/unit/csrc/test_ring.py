@@ -1,0 +1,91 @@
+"""The ring of running sums: the bits of one process with all replicas, for any shapes."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+from support.processes import finish, start
+
+SIZES = [(1,), (3, 5), (7,), (64, 33), (0,), (1000,)]
+TYPES = [torch.float32, torch.float16]
+SHAPES = [(2, 1), (2, 3), (3, 2), (4, 1)]
+
+# Each process has the values of all, and gives the ring its own.
+CODE = """
+import sys, torch
+from test_ring import exchange
+exchange(*sys.argv[1:])
+"""
+
+
+def values(num_replicas: int) -> list[list[torch.Tensor]]:
+    """Returns for each tensor what each replica has, of very different magnitudes."""
+    generator = torch.Generator().manual_seed(1)
+    return [
+        [
+            (torch.randn(size, generator=generator) * 4.0 ** (replica % 3)).to(dtype)
+            for replica in range(num_replicas)
+        ]
+        for dtype in TYPES
+        for size in SIZES
+    ]
+
+
+def expected(summands: list[torch.Tensor]) -> torch.Tensor:
+    """The definition: part k of N is the sum of k+1, ..., N-1, 0, ..., k."""
+    count = len(summands)
+    flat = [tensor.flatten() for tensor in summands]
+    length = -(-flat[0].numel() // count)
+    result = torch.empty_like(flat[0])
+    for part in range(count):
+        here = slice(part * length, (part + 1) * length)
+        total = flat[(part + 1) % count][here].clone()
+        for step in range(2, count + 1):
+            total = total + flat[(part + step) % count][here]
+        result[here] = total
+    return result.reshape(summands[0].shape)
+
+
+def exchange(folder: str, num_local_text: str) -> None:
+    """Runs in each process."""
+    from poptorch_emu import _C
+    from poptorch_emu.names.companions import popdist
+
+    num_local = int(num_local_text)
+    num_processes, index = popdist.getNumInstances(), popdist.getInstanceIndex()
+    dist.init_process_group("gloo", rank=index, world_size=num_processes)
+    ring = _C.Ring(dist.group.WORLD.group_name, 3, 20.0)
+    sums = []
+    for _ in range(2):  # The buffers of the first time serve again.
+        mine = [
+            [tensor.clone() for tensor in of_tensor[index * num_local : (index + 1) * num_local]]
+            for of_tensor in values(num_processes * num_local)
+        ]
+        ring.all_reduce(1, mine)
+        sums.append([summands[0] for summands in mine])
+    torch.save(sums, Path(folder) / f"result_{index}.pt")
+    dist.barrier()
+
+
+@pytest.mark.parametrize(("num_processes", "num_local"), SHAPES)
+def test_ring_then_sums_have_the_bits_of_the_definition(num_processes, num_local, tmp_path):
+    path = {"PYTHONPATH": os.pathsep.join([str(Path(__file__).parents[3]), *paths()])}
+    ended = finish(
+        start(CODE, [str(tmp_path), str(num_local)], num_processes, num_local, path), seconds=100
+    )
+    wanted = [expected(of_tensor) for of_tensor in values(num_processes * num_local)]
+    for index in range(num_processes):
+        assert (tmp_path / f"result_{index}.pt").exists(), ended[index].text
+        for sums in torch.load(tmp_path / f"result_{index}.pt"):
+            for found, right in zip(sums, wanted, strict=True):
+                assert found.dtype == right.dtype
+                assert torch.equal(found, right)
+
+
+def paths() -> list[str]:
+    """Returns where this file and those of its like are found."""
+    return [str(Path(__file__).parent), str(Path(__file__).parents[2])]
