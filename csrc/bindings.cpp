@@ -47,6 +47,12 @@ HostFunction call_python(py::function function) {
   };
 }
 
+// Runs what Python does for signals, such as Ctrl-C; only its main thread does anything.
+void handle_signals() {
+  const py::gil_scoped_acquire gil;
+  if (PyErr_CheckSignals() != 0) throw py::error_already_set();
+}
+
 // Stacks samples that are plain tensors; like PyTorch, without the GIL while it copies.
 bool stack_plain_into(const py::sequence& samples, const at::Tensor& place) {
   std::vector<at::Tensor> tensors;
@@ -141,6 +147,7 @@ void bind_executor(py::module_& m) {
            [](Executor& e, std::string name, py::function function) {
              e.set_host_function(std::move(name), call_python(std::move(function)));
            })
+      .def("look_for_signals", [](Executor& e) { e.set_look(handle_signals); })
       .def("run", &Executor::run, py::call_guard<py::gil_scoped_release>())
       .def("begin_stream", &Executor::begin_stream, py::arg("max_unread"),
            py::arg("micro_batches_per_step"), py::arg("num_outputs"))

@@ -164,8 +164,19 @@ void Executor::work(int64_t worker) {
   const at::NoGradGuard no_grad;
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
   while (!scheduler_.is_over()) {
-    if (worker == 0 && desk_.serve()) continue;
+    if (worker == 0 && serve()) continue;
     if (Task* task = scheduler_.take(worker)) run_tasks(task, worker);
+  }
+}
+
+// Returns whether there was something to serve.
+bool Executor::serve() {
+  try {
+    return desk_.serve();
+  } catch (...) {
+    scheduler_.interrupt(std::current_exception());
+    desk_.give_up();
+    return true;
   }
 }
 

@@ -62,6 +62,10 @@ class Executor {
   // `run` calls it, with that thread's state.
   void set_host_function(std::string name, HostFunction function);
 
+  // `look` is called ten times a second while a call runs, by the thread that runs it. What it
+  // throws ends the call like any error.
+  void set_look(std::function<void()> look) { desk_.set_look(std::move(look)); }
+
   // Runs `num_windows` windows on whole batches and returns the outputs. After an error the
   // variables are those of the last complete window, and the next call can run.
   std::vector<at::Tensor> run(const std::vector<at::Tensor>& inputs, int64_t num_windows);
@@ -103,6 +107,7 @@ class Executor {
  private:
   void prepare(const std::vector<at::Tensor>& inputs, int64_t num_windows);
   void work(int64_t worker);
+  bool serve();
   void run_tasks(Task* task, int64_t worker);
   Scheduler::Next run_task(Task*& running, int64_t worker);
   void end_window();

@@ -2,11 +2,14 @@
 
 #include <utility>
 
+#include "common/clock.h"
 #include "common/errors.h"
 #include "runtime/segment_memory.h"
 
 namespace poptorch_emu {
 namespace {
+
+constexpr int64_t kNsBetweenLooks = 100'000'000;
 
 // The host may change its tensors in place, now or later: those of the engine are never the same.
 std::vector<at::Tensor> copies(const std::vector<at::Tensor>& tensors) {
@@ -25,6 +28,7 @@ void HostDesk::begin_call() {
   caller_ = std::this_thread::get_id();
   caller_state_.emplace();
   is_given_up_ = false;
+  last_look_ns_ = now_ns();
 }
 
 void HostDesk::end_call() { caller_state_.reset(); }
@@ -51,7 +55,11 @@ std::vector<at::Tensor> HostDesk::call(const std::string& name, std::vector<at::
 
 bool HostDesk::has_requests() const {
   const std::lock_guard lock(mutex_);
-  return !requests_.empty();
+  return !requests_.empty() || is_time_to_look();
+}
+
+bool HostDesk::is_time_to_look() const {
+  return looks() && now_ns() - last_look_ns_ >= kNsBetweenLooks;
 }
 
 void HostDesk::give_up() {
@@ -61,6 +69,11 @@ void HostDesk::give_up() {
 }
 
 bool HostDesk::serve() {
+  if (is_time_to_look()) {
+    last_look_ns_ = now_ns();
+    const SegmentMemory::Suspension as_outside;
+    look_();
+  }
   std::unique_lock lock(mutex_);
   if (requests_.empty()) return false;
   Request& request = *requests_.front();

@@ -1,6 +1,7 @@
 #include "runtime/scheduler.h"
 
 #include <algorithm>
+#include <chrono>
 #include <sstream>
 #include <utility>
 
@@ -70,7 +71,12 @@ Task* Scheduler::take(int64_t worker) {
       break;
     }
     ++num_waiting_;
-    progress_.wait(lock);
+    // The thread that runs the call looks up now and then.
+    if (worker == 0 && desk_.looks()) {
+      progress_.wait_for(lock, std::chrono::milliseconds(100));
+    } else {
+      progress_.wait(lock);
+    }
     --num_waiting_;
   }
   return nullptr;
@@ -128,6 +134,12 @@ void Scheduler::fail(std::exception_ptr error) {
   const std::lock_guard lock(mutex_);
   if (!error_) error_ = std::move(error);
   --num_running_;
+  wake_waiting();
+}
+
+void Scheduler::interrupt(std::exception_ptr error) {
+  const std::lock_guard lock(mutex_);
+  if (!error_) error_ = std::move(error);
   wake_waiting();
 }
 

@@ -62,6 +62,8 @@ class Scheduler {
   void begin_next_window();
   // The task was not done: the call is over, with the first such error, if there is one.
   void fail(std::exception_ptr error);
+  // The call is to end, though no task has failed.
+  void interrupt(std::exception_ptr error);
 
   // By any thread: has waiting workers look again, after the desk or the stream has changed.
   void wake();

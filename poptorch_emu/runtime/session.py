@@ -69,6 +69,7 @@ class Session:
         self._host_calls = HostCalls()
         for name, function in executable.host_functions.items():
             self._executor.set_host_function(name, self._host_calls.guarded(function))
+        self._executor.look_for_signals()
         self.set_seed(config.random_seed)
         self._executor.set_tracing(config.profile_dir is not None)
         # Called after each call that ended well.
