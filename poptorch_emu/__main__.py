@@ -16,6 +16,7 @@ from poptorch_emu.names.failure import (
     drop_inner_causes,
     explanation,
     is_explained,
+    is_of_dataset,
     without_inner_frames,
 )
 from poptorch_emu.version import __version__
@@ -54,12 +55,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def _report(error: Exception) -> None:
     """Shows an exception of the program, without what only this package's authors understand."""
     trace = _without_own_frames(error.__traceback__)
-    is_short = is_explained(error) and not logger.isEnabledFor(logging.DEBUG)
+    is_short = is_explained(error, trace) and not logger.isEnabledFor(logging.DEBUG)
     if is_short:
         trace = without_inner_frames(trace)
         drop_inner_causes(error)
     sys.excepthook(type(error), error.with_traceback(trace), trace)
-    if is_short:
+    if is_short and not is_of_dataset(error):
         print(explanation(error, trace), file=sys.stderr)
 
 

@@ -38,14 +38,25 @@ _RULES = {
 }
 
 
-def is_explained(error: BaseException) -> bool:
-    """Returns whether an exception is this package's word about a program."""
+def is_explained(error: BaseException, trace: TracebackType | None) -> bool:
+    """Returns whether an exception is this package's word about a program.
+
+    Args:
+        error: the exception.
+        trace: its traceback, which begins in the program.
+    """
     if isinstance(error, Error):
         return True
-    frames = traceback.extract_tb(error.__traceback__)
+    frames = traceback.extract_tb(trace)
     return isinstance(error, (AssertionError, ValueError, TypeError)) and bool(
         frames and "poptorch_emu" in frames[-1].filename and _is_program(frames[0].filename)
     )
+
+
+def is_of_dataset(error: BaseException) -> bool:
+    """Returns whether an exception tells what the program's dataset raised in another process."""
+    text = str(error)
+    return "In the worker process:" in text or "DataLoader worker process" in text
 
 
 def without_inner_frames(trace: TracebackType | None) -> TracebackType | None:
