@@ -1,6 +1,7 @@
 """Several processes: the ring beside Gloo's all-reduce, and training beside one process.
 
-Usage: python benchmarks/processes.py. Figures are ratios of one run; all processes share this host.
+Usage: python benchmarks/processes.py [ring] [share] [train]. Figures are ratios of one run; all
+processes share this host.
 """
 
 from __future__ import annotations
@@ -43,6 +44,40 @@ def ring_beside_gloo(index: int) -> None:
         if index == 0:
             print(f"ring / Gloo, {megabytes} MB, P = 2: {ours / gloo:.2f} ({1e3 * ours:.1f} ms)")
     dist.destroy_process_group()
+
+
+def share_of_exchange(index: int) -> None:
+    """Prints the part of a step's time in which the engine exchanges gradients."""
+    import poptorch_emu as poptorch
+
+    class Model(torch.nn.Module):
+        def __init__(self, width: int) -> None:
+            super().__init__()
+            self.layers = torch.nn.Sequential(
+                *(torch.nn.Linear(width, width, bias=False) for _ in range(4))
+            )
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return poptorch.identity_loss(self.layers(x).square(), "mean")
+
+    for megabytes, width in ((1, 250), (10, 790), (100, 2500)):
+        torch.manual_seed(0)
+        options = poptorch.Options().deviceIterations(1)
+        options.Training.gradientAccumulation(8)
+        options.Distributed.configureProcessId(index, 2)
+        model = Model(width)
+        optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+        trainer = poptorch.trainingModel(model, options, optimizer)
+        batch = torch.randn(8 * 16, width)
+        trainer(batch)
+        ring = trainer._session._fellowship.ring
+        before, start = ring.seconds(), time.perf_counter()
+        for _ in range(REPEATS):
+            trainer(batch)
+        share = (ring.seconds() - before) / (time.perf_counter() - start)
+        if index == 0:
+            print(f"share of the exchange in a step, {megabytes} MB, P = 2: {share:.2f}")
+        trainer.destroy()
 
 
 def train(index: int, num_processes: int) -> None:
@@ -95,16 +130,22 @@ def in_processes(what: str, num_processes: int) -> str:
     return "".join(process.communicate()[0] for process in started)
 
 
-def main() -> None:
-    print(in_processes("ring", 2), end="")
-    together, alone = (float(in_processes("train", count)) for count in (2, 1))
-    print(f"images/s, P = 2 with R = 1 over P = 1 with R = 2: {alone / together:.2f}")
+def main(parts: list[str]) -> None:
+    if "ring" in parts:
+        print(in_processes("ring", 2), end="")
+    if "share" in parts:
+        print(in_processes("share", 2), end="")
+    if "train" in parts:
+        together, alone = (float(in_processes("train", count)) for count in (2, 1))
+        print(f"images/s, P = 2 with R = 1 over P = 1 with R = 2: {alone / together:.2f}")
 
 
 if __name__ == "__main__":
-    if len(sys.argv) == 1:
-        main()
+    if len(sys.argv) < 3 or not sys.argv[2].isdecimal():
+        main(sys.argv[1:] or ["ring", "share", "train"])
     elif sys.argv[1] == "ring":
         ring_beside_gloo(int(sys.argv[2]))
+    elif sys.argv[1] == "share":
+        share_of_exchange(int(sys.argv[2]))
     else:
         train(int(sys.argv[2]), int(sys.argv[3]))

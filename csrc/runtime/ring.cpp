@@ -3,6 +3,8 @@
 #include <ATen/ops/empty.h>
 
 #include <algorithm>
+#include <deque>
+#include <utility>
 
 #include "common/clock.h"
 #include "common/errors.h"
@@ -11,16 +13,23 @@
 namespace poptorch_emu {
 namespace {
 
-constexpr int64_t kSectionAlignment = 64;
+constexpr int64_t kRangeAlignment = 64;
+// What a packet holds at most: little enough to stay in a cache while it is added, and enough that
+// the cost of a message does not count. Measured with benchmarks/processes.py.
+constexpr int64_t kPacketBytes = int64_t{1} << 20;
+// From this size a range travels alone, without a copy.
+constexpr int64_t kMinBytesAlone = int64_t{1} << 16;
+// How many packets are awaited at once.
+constexpr size_t kMaxReceiving = 4;
 // A tag is a number of 31 bits: the model, then which all-reduce of it.
 constexpr int64_t kMaxModels = int64_t{1} << 15;
 constexpr int64_t kMaxNumbers = int64_t{1} << 16;
 
-int64_t section_bytes(int64_t num_bytes) {
-  return (num_bytes + kSectionAlignment - 1) / kSectionAlignment * kSectionAlignment;
+int64_t padded(int64_t num_bytes) {
+  return (num_bytes + kRangeAlignment - 1) / kRangeAlignment * kRangeAlignment;
 }
 
-at::Tensor range(const at::Tensor& whole, int64_t begin, int64_t end) {
+at::Tensor narrowed(const at::Tensor& whole, int64_t begin, int64_t end) {
   return whole.view({-1}).narrow(0, begin, end - begin);
 }
 
@@ -31,6 +40,7 @@ Ring::Ring(const std::string& group_name, int64_t model, std::chrono::millisecon
       model_(model),
       process_(peers_.process()),
       num_processes_(peers_.num_processes()) {
+  if (num_processes_ < 2) throw Error("A ring needs at least 2 processes.");
   if (model < 0 || model >= kMaxModels) {
     throw Error("Models in several processes are numbered up to " + std::to_string(kMaxModels) +
                 ", but this is number " + std::to_string(model) + ".");
@@ -44,167 +54,243 @@ void Ring::all_reduce(int64_t number, const std::vector<Summands>& tensors) {
   }
   if (tensors.empty()) return;
   const int64_t start_ns = now_ns();
+  tensors_ = &tensors;
   num_local_ = static_cast<int64_t>(tensors.front().size());
   tag_ = model_ * kMaxNumbers + number;
-  std::vector<Block> blocks;
-  int64_t num_bytes = 0;
+  blocks_.clear();
+  sending_.clear();
   for (int64_t process = 0; process < num_processes_; ++process) {
-    blocks.push_back(block_of(process, tensors));
-    num_bytes = std::max(num_bytes, blocks.back().num_bytes);
+    const int64_t last = (process + 1) * num_local_ - 1;
+    blocks_.push_back({packets_of(process * num_local_, last), packets_of(last, last + 1)});
   }
-  provide_buffers(num_bytes);
-  reduce_scatter(blocks, tensors);
-  all_gather(blocks, tensors);
+  reduce_scatter();
+  all_gather();
   seconds_ += static_cast<double>(now_ns() - start_ns) * 1e-9;
 }
 
-int64_t Ring::part_begin(const at::Tensor& tensor, int64_t replica) const {
-  const int64_t length = shard_length(tensor.numel(), num_processes_ * num_local_);
-  return std::min(replica * length, tensor.numel());
+// In element numbers; that of the replica after the last one is the end.
+int64_t Ring::part_begin(size_t tensor, int64_t replica) const {
+  const int64_t num_elements = (*tensors_)[tensor].front().numel();
+  return std::min(replica * shard_length(num_elements, num_processes_ * num_local_), num_elements);
 }
 
-Ring::Block Ring::block_of(int64_t process, const std::vector<Summands>& tensors) const {
-  Block block;
-  for (const Summands& summands : tensors) {
-    const at::Tensor& tensor = summands.front();
-    const int64_t begin = part_begin(tensor, process * num_local_);
-    const int64_t end = part_begin(tensor, (process + 1) * num_local_);
-    block.sections.push_back({begin, end, block.num_bytes});
-    block.num_bytes += section_bytes((end - begin) * static_cast<int64_t>(tensor.element_size()));
+// Those of the parts of some replicas: [first_replica, last_replica).
+std::vector<Ring::Packet> Ring::packets_of(int64_t first_replica, int64_t last_replica) const {
+  std::vector<Packet> packets;
+  Packet small;
+  int64_t small_bytes = 0;
+  for (size_t tensor = 0; tensor < tensors_->size(); ++tensor) {
+    const auto width = static_cast<int64_t>((*tensors_)[tensor].front().element_size());
+    const int64_t begin = part_begin(tensor, first_replica);
+    const int64_t end = part_begin(tensor, last_replica);
+    const int64_t num_bytes = (end - begin) * width;
+    if (num_bytes >= kMinBytesAlone) {
+      for (int64_t at = begin; at < end; at += kPacketBytes / width) {
+        const int64_t stop = std::min(at + kPacketBytes / width, end);
+        packets.push_back({{{tensor, at, stop}}});
+      }
+    } else if (num_bytes > 0) {
+      if (small_bytes + num_bytes > kPacketBytes) {
+        packets.push_back(std::exchange(small, {}));
+        small_bytes = 0;
+      }
+      small.ranges.push_back({tensor, begin, end});
+      small_bytes += padded(num_bytes);
+    }
   }
-  return block;
+  if (!small.ranges.empty()) packets.push_back(std::move(small));
+  return packets;
 }
 
-void Ring::provide_buffers(int64_t num_bytes) {
-  for (at::Tensor& buffer : buffers_) {
-    if (buffer.defined() && buffer.numel() >= num_bytes) continue;
-    buffer = at::empty({num_bytes}, at::TensorOptions(at::kByte));
+const Ring::Block& Ring::block(int64_t steps_before) const {
+  return blocks_[(process_ - steps_before + num_processes_) % num_processes_];
+}
+
+// A single range has no filling.
+int64_t Ring::num_bytes_of(const Packet& packet) const {
+  int64_t num_bytes = 0;
+  for (const Range& range : packet.ranges) {
+    const auto width = static_cast<int64_t>((*tensors_)[range.tensor].front().element_size());
+    const int64_t own = (range.end - range.begin) * width;
+    num_bytes += packet.ranges.size() == 1 ? own : padded(own);
   }
+  return num_bytes;
 }
 
-at::Tensor Ring::piece(int64_t buffer, const Section& section, const at::Tensor& like) const {
-  const int64_t num_bytes =
-      (section.end - section.begin) * static_cast<int64_t>(like.element_size());
-  return buffers_[buffer].narrow(0, section.offset_bytes, num_bytes).view(like.scalar_type());
+// Where a local replica has a range.
+at::Tensor Ring::place(const Range& range, int64_t local) const {
+  return narrowed((*tensors_)[range.tensor][local], range.begin, range.end);
+}
+
+at::Tensor Ring::take_buffer() {
+  // A packet of small ranges ends with the filling of the last one.
+  if (buffers_.empty()) return at::empty({kPacketBytes + kRangeAlignment}, at::kByte);
+  at::Tensor buffer = std::move(buffers_.back());
+  buffers_.pop_back();
+  return buffer;
 }
 
 // In step s a process works on the block that the process s before it owns: the sums of its own
 // block begin here and, P steps later, end here.
-void Ring::reduce_scatter(const std::vector<Block>& blocks, const std::vector<Summands>& tensors) {
-  const Block& own = blocks[process_];
-  if (num_local_ > 1) {
-    begin_own_block(own, tensors);
-    send(0, own.num_bytes);
+void Ring::reduce_scatter() {
+  std::vector<Arrival> arrivals;
+  for (const Packet& packet : block(1).begun) arrivals.push_back({&packet, 1, false});
+  for (int64_t step = 2; step <= num_processes_; ++step) {
+    for (const Packet& packet : block(step).begun) arrivals.push_back({&packet, step, false});
+    for (const Packet& packet : block(step).others) arrivals.push_back({&packet, step, true});
   }
-  for (int64_t step = 1; step <= num_processes_; ++step) {
-    const Block& block = blocks[(process_ - step + num_processes_) % num_processes_];
-    const int64_t buffer = step % 2;
-    finish_sending(buffer);
-    if (step > 1 || num_local_ > 1) receive(buffer, block.num_bytes);
-    if (step == num_processes_) {
-      finish_own_block(block, tensors, buffer);
+  for (const Packet& packet : block(0).begun) begin_own(packet);
+  bool have_others_begun = false;
+  const auto begin_others = [&] {
+    if (std::exchange(have_others_begun, true)) return;
+    for (const Packet& packet : block(1).others) add_passing(packet, nullptr);
+  };
+  if (block(1).begun.empty()) begin_others();
+  receive_all(arrivals, false, [&](const Arrival& arrival, const at::Tensor& buffer) {
+    // Packets are sent in the order in which the next process awaits them.
+    if (arrival.step > 1) begin_others();
+    if (arrival.step < num_processes_) {
+      add_passing(*arrival.packet, &buffer);
     } else {
-      add_passing_block(block, tensors, buffer, step == 1);
-      send(buffer, block.num_bytes);
+      finish_own(*arrival.packet, buffer, arrival.is_last_part);
     }
-  }
+  });
+  begin_others();
+  finish_sending();
 }
 
-// Part k begins with replica k + 1; that of the last replica begins in the next process.
-void Ring::begin_own_block(const Block& block, const std::vector<Summands>& tensors) {
-  for (size_t i = 0; i < tensors.size(); ++i) {
-    const Summands& summands = tensors[i];
-    const Section& section = block.sections[i];
-    const at::Tensor sums = piece(0, section, summands.front());
-    for (int64_t part = 0; part < num_local_ - 1; ++part) {
+// Part k begins with replica k + 1. The last replica takes the sums: it adds none at the end.
+void Ring::begin_own(const Packet& packet) {
+  for (const Range& range : packet.ranges) {
+    const std::vector<at::Tensor>& summands = (*tensors_)[range.tensor];
+    for (int64_t part = 0; part < num_local_ - 2; ++part) {
       const int64_t replica = process_ * num_local_ + part;
-      const int64_t begin = part_begin(summands.front(), replica);
-      const int64_t end = part_begin(summands.front(), replica + 1);
-      at::Tensor sum = range(sums, begin - section.begin, end - section.begin);
-      sum.copy_(range(summands[part + 1], begin, end));
-      for (int64_t local = part + 2; local < num_local_; ++local) {
-        sum.add_(range(summands[local], begin, end));
+      const int64_t begin = std::max(range.begin, part_begin(range.tensor, replica));
+      const int64_t end = std::min(range.end, part_begin(range.tensor, replica + 1));
+      if (begin >= end) continue;
+      at::Tensor sum = narrowed(summands[part + 1], begin, end);
+      for (int64_t local = part + 2; local < num_local_ - 1; ++local) {
+        sum.add_(narrowed(summands[local], begin, end));
+      }
+      narrowed(summands.back(), begin, end).add_(sum);
+    }
+  }
+  send(packet, num_local_ - 1);
+}
+
+// Adds what all replicas of this process have to what arrived, if anything did, and sends it on.
+void Ring::add_passing(const Packet& packet, const at::Tensor* arrived) {
+  int64_t offset = 0;
+  for (const Range& range : packet.ranges) {
+    at::Tensor sum = place(range, 0);
+    const auto num_bytes = static_cast<int64_t>(sum.nbytes());
+    if (arrived != nullptr) {
+      sum.add_(arrived->narrow(0, offset, num_bytes).view(sum.scalar_type()));
+    }
+    offset += padded(num_bytes);
+    for (int64_t local = 1; local < num_local_; ++local) sum.add_(place(range, local));
+  }
+  send(packet, 0);
+}
+
+void Ring::finish_own(const Packet& packet, const at::Tensor& arrived, bool is_last_part) {
+  int64_t offset = 0;
+  for (const Range& range : packet.ranges) {
+    at::Tensor sum = place(range, 0);
+    const auto num_bytes = static_cast<int64_t>(sum.nbytes());
+    sum.add_(arrived.narrow(0, offset, num_bytes).view(sum.scalar_type()));
+    offset += padded(num_bytes);
+    const int64_t first_part = is_last_part ? num_local_ - 1 : 1;
+    for (int64_t part = first_part; part < num_local_; ++part) {
+      const int64_t replica = process_ * num_local_ + part;
+      const int64_t begin = std::max(range.begin, part_begin(range.tensor, replica));
+      const int64_t end = std::min(range.end, part_begin(range.tensor, replica + 1));
+      if (begin >= end) continue;
+      at::Tensor part_sum = narrowed((*tensors_)[range.tensor].front(), begin, end);
+      for (int64_t local = 1; local <= part; ++local) {
+        part_sum.add_(narrowed((*tensors_)[range.tensor][local], begin, end));
       }
     }
   }
 }
 
-void Ring::add_passing_block(const Block& block, const std::vector<Summands>& tensors,
-                             int64_t buffer, bool is_first) {
-  const int64_t owner = (process_ - 1 + num_processes_) % num_processes_;
-  for (size_t i = 0; i < tensors.size(); ++i) {
-    const Summands& summands = tensors[i];
-    const Section& section = block.sections[i];
-    const at::Tensor sums = piece(buffer, section, summands.front());
-    // Where the owner of the block begins no sum, the first summand here does.
-    const int64_t begun =
-        is_first ? part_begin(summands.front(), (owner + 1) * num_local_ - 1) : section.end;
-    range(sums, begun - section.begin, section.end - section.begin)
-        .copy_(range(summands.front(), begun, section.end));
-    range(sums, 0, begun - section.begin).add_(range(summands.front(), section.begin, begun));
-    for (int64_t local = 1; local < num_local_; ++local) {
-      at::Tensor(sums).add_(range(summands[local], section.begin, section.end));
-    }
+void Ring::all_gather() {
+  for (const auto* packets : {&block(0).begun, &block(0).others}) {
+    for (const Packet& packet : *packets) send(packet, 0);
   }
-}
-
-void Ring::finish_own_block(const Block& block, const std::vector<Summands>& tensors,
-                            int64_t buffer) {
-  for (size_t i = 0; i < tensors.size(); ++i) {
-    const Summands& summands = tensors[i];
-    const Section& section = block.sections[i];
-    const at::Tensor sums = piece(buffer, section, summands.front());
-    for (int64_t part = 0; part < num_local_; ++part) {
-      const int64_t replica = process_ * num_local_ + part;
-      const int64_t begin = part_begin(summands.front(), replica);
-      const int64_t end = part_begin(summands.front(), replica + 1);
-      at::Tensor sum = range(sums, begin - section.begin, end - section.begin);
-      for (int64_t local = 0; local <= part; ++local) {
-        sum.add_(range(summands[local], begin, end));
-      }
-    }
-  }
-  store(block, tensors, buffer);
-}
-
-void Ring::store(const Block& block, const std::vector<Summands>& tensors, int64_t buffer) {
-  for (size_t i = 0; i < tensors.size(); ++i) {
-    const at::Tensor& target = tensors[i].front();
-    const Section& section = block.sections[i];
-    range(target, section.begin, section.end).copy_(piece(buffer, section, target));
-  }
-}
-
-void Ring::all_gather(const std::vector<Block>& blocks, const std::vector<Summands>& tensors) {
-  int64_t buffer = num_processes_ % 2;  // where the own block's sums are
+  std::vector<Arrival> arrivals;
   for (int64_t step = 1; step < num_processes_; ++step) {
-    const int64_t given = (process_ - step + 1 + num_processes_) % num_processes_;
-    const Block& taken = blocks[(given - 1 + num_processes_) % num_processes_];
-    send(buffer, blocks[given].num_bytes);
-    buffer = 1 - buffer;
-    finish_sending(buffer);
-    receive(buffer, taken.num_bytes);
-    store(taken, tensors, buffer);
+    for (const Packet& packet : block(step).begun) arrivals.push_back({&packet, step, false});
+    for (const Packet& packet : block(step).others) arrivals.push_back({&packet, step, true});
   }
-  finish_sending(0);
-  finish_sending(1);
+  receive_all(arrivals, true, [&](const Arrival& arrival, const at::Tensor& buffer) {
+    if (buffer.defined()) store(*arrival.packet, buffer);
+    if (arrival.step < num_processes_ - 1) send(*arrival.packet, 0);
+  });
+  finish_sending();
 }
 
-void Ring::send(int64_t buffer, int64_t num_bytes) {
-  const int64_t next = (process_ + 1) % num_processes_;
-  sending_[buffer] = peers_.send(buffers_[buffer].narrow(0, 0, num_bytes), next, tag_);
+void Ring::store(const Packet& packet, const at::Tensor& arrived) {
+  int64_t offset = 0;
+  for (const Range& range : packet.ranges) {
+    at::Tensor target = place(range, 0);
+    const auto num_bytes = static_cast<int64_t>(target.nbytes());
+    target.copy_(arrived.narrow(0, offset, num_bytes).view(target.scalar_type()));
+    offset += padded(num_bytes);
+  }
 }
 
-void Ring::receive(int64_t buffer, int64_t num_bytes) {
+template <typename Use>
+void Ring::receive_all(const std::vector<Arrival>& arrivals, bool may_stay, const Use& use) {
+  std::deque<Receiving> awaited;
+  size_t next = 0;
+  for (const Arrival& arrival : arrivals) {
+    while (next < arrivals.size() && awaited.size() < kMaxReceiving) {
+      awaited.push_back(receive(*arrivals[next++].packet, may_stay));
+    }
+    const Receiving first = std::move(awaited.front());
+    awaited.pop_front();
+    peers_.wait(first.message);
+    use(arrival, first.buffer);
+    if (first.buffer.defined()) buffers_.push_back(first.buffer);
+  }
+}
+
+Ring::Receiving Ring::receive(const Packet& packet, bool may_stay) {
   const int64_t previous = (process_ - 1 + num_processes_) % num_processes_;
-  peers_.wait(peers_.receive(buffers_[buffer].narrow(0, 0, num_bytes), previous, tag_));
+  if (may_stay && packet.ranges.size() == 1) {
+    const at::Tensor bytes = place(packet.ranges.front(), 0).view(at::kByte);
+    return {{}, peers_.receive(bytes, previous, tag_)};
+  }
+  const at::Tensor buffer = take_buffer();
+  return {buffer, peers_.receive(buffer.narrow(0, 0, num_bytes_of(packet)), previous, tag_)};
 }
 
-void Ring::finish_sending(int64_t buffer) {
-  if (sending_[buffer] == nullptr) return;
-  const Peers::MessagePtr message = std::move(sending_[buffer]);
-  sending_[buffer] = nullptr;
-  peers_.wait(message);
+// Sends what a local replica has.
+void Ring::send(const Packet& packet, int64_t local) {
+  const int64_t next = (process_ + 1) % num_processes_;
+  if (packet.ranges.size() == 1) {
+    const at::Tensor bytes = place(packet.ranges.front(), local).view(at::kByte);
+    sending_.push_back({{}, peers_.send(bytes, next, tag_)});
+    return;
+  }
+  const at::Tensor buffer = take_buffer();
+  int64_t offset = 0;
+  for (const Range& range : packet.ranges) {
+    const at::Tensor source = place(range, local);
+    const auto num_bytes = static_cast<int64_t>(source.nbytes());
+    buffer.narrow(0, offset, num_bytes).view(source.scalar_type()).copy_(source);
+    offset += padded(num_bytes);
+  }
+  sending_.push_back({buffer, peers_.send(buffer.narrow(0, 0, num_bytes_of(packet)), next, tag_)});
+}
+
+void Ring::finish_sending() {
+  for (const Sending& sending : sending_) {
+    peers_.wait(sending.message);
+    if (sending.buffer.defined()) buffers_.push_back(sending.buffer);
+  }
+  sending_.clear();
 }
 
 }  // namespace poptorch_emu

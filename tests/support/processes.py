@@ -24,6 +24,13 @@ class Ended:
     text: str
 
 
+def python_path() -> str:
+    """Returns where modules are found: first where this process found them, which the build under
+    a sanitizer needs."""
+    own = filter(None, [os.environ.get("PYTHONPATH")])
+    return os.pathsep.join([*own, str(ROOT), str(ROOT / "tests")])
+
+
 def popdist_variables(index: int, num_instances: int, num_local: int, port: int) -> dict[str, str]:
     """Returns what `poprun` tells an instance."""
     return {
@@ -55,7 +62,7 @@ def start(
             [*enter[index], sys.executable, *what, *arguments],
             env={
                 **os.environ,
-                "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "tests")]),
+                "PYTHONPATH": python_path(),
                 "OMP_NUM_THREADS": "1",
                 **popdist_variables(index, num_instances, num_local, port),
                 **(more or {}),

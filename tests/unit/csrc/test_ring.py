@@ -8,11 +8,12 @@ from pathlib import Path
 import pytest
 import torch
 import torch.distributed as dist
-from support.processes import finish, start
+from support.processes import finish, python_path, start
 
-SIZES = [(1,), (3, 5), (7,), (64, 33), (0,), (1000,)]
+# The largest are sent from where they are, in one packet or several; the others side by side.
+SIZES = [(1,), (3, 5), (7,), (64, 33), (0,), (1000,), (300_001,), (1100, 1300)]
 TYPES = [torch.float32, torch.float16]
-SHAPES = [(2, 1), (2, 3), (3, 2), (4, 1)]
+SHAPES = [(2, 1), (2, 4), (3, 2), (4, 1)]
 
 # Each process has the values of all, and gives the ring its own.
 CODE = """
@@ -73,7 +74,7 @@ def exchange(folder: str, num_local_text: str) -> None:
 
 @pytest.mark.parametrize(("num_processes", "num_local"), SHAPES)
 def test_ring_then_sums_have_the_bits_of_the_definition(num_processes, num_local, tmp_path):
-    path = {"PYTHONPATH": os.pathsep.join([str(Path(__file__).parents[3]), *paths()])}
+    path = {"PYTHONPATH": os.pathsep.join([python_path(), str(Path(__file__).parent)])}
     ended = finish(
         start(CODE, [str(tmp_path), str(num_local)], num_processes, num_local, path), seconds=100
     )
@@ -84,8 +85,3 @@ def test_ring_then_sums_have_the_bits_of_the_definition(num_processes, num_local
             for found, right in zip(sums, wanted, strict=True):
                 assert found.dtype == right.dtype
                 assert torch.equal(found, right)
-
-
-def paths() -> list[str]:
-    """Returns where this file and those of its like are found."""
-    return [str(Path(__file__).parent), str(Path(__file__).parents[2])]
