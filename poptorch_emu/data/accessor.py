@@ -24,6 +24,13 @@ from poptorch_emu.data.accessor_link import Kind, Link, LinkClosed, new_links
 from poptorch_emu.data.accessor_worker import WorkerSettings, run_worker
 from poptorch_emu.data.batch_source import BatchSource
 from poptorch_emu.data.cargo import packed
+from poptorch_emu.data.importable import (
+    GUARD,
+    UNGUARDED_STATUS,
+    WORKER_NAME,
+    check_importable,
+    end_if_unguarded,
+)
 from poptorch_emu.data.ring import Ring, RingFile
 from poptorch_emu.enums import SharingStrategy
 from poptorch_emu.errors import make_error
@@ -56,8 +63,6 @@ _SERVER_MODULES = ["torch", run_worker.__module__]
 
 
 _SILENT_END = "its worker process ended without a word; was it killed?"
-# A process that is not forked imports the program, which starts the next one unless it is guarded.
-_GUARD = "A program that makes one has its main part under `if __name__ == '__main__':`."
 
 
 class Accessor:
@@ -154,10 +159,12 @@ class Accessor:
         try:
             kind, content = self._link.receive()
         except LinkClosed:
-            kind, content = Kind.FAILED, f"{_SILENT_END} {_GUARD}"
+            kind, content = Kind.FAILED, _SILENT_END
         if kind == Kind.READY:
             return Ring(content.layout, file), pickle.loads(content.pickled_template)
         self._await_end()
+        if self._process.exitcode == UNGUARDED_STATUS:
+            raise make_error(GUARD)
         raise make_error(
             "AsynchronousDataAccessor worker thread failed to start (Check above for details): "
             f"{content}"
@@ -258,6 +265,9 @@ def _sleeps_seconds(first_seconds: float) -> list[float]:
 def _start_worker(
     file: RingFile, source: BatchSource, settings: WorkerSettings, strategy: SharingStrategy
 ) -> tuple[Link, BaseProcess]:
+    end_if_unguarded()
+    if strategy is not SharingStrategy.Fork:
+        check_importable(source)
     context: Any = get_context(_START_METHOD[strategy])
     context.set_forkserver_preload(_SERVER_MODULES)
     link, worker_link = new_links()
@@ -270,7 +280,7 @@ def _start_worker(
             process: BaseProcess = context.Process(
                 target=run_worker,
                 args=(worker_link, file, cargo, settings),
-                name="data accessor",
+                name=WORKER_NAME,
             )
             process.start()
         except (AttributeError, TypeError, pickle.PicklingError) as cause:
@@ -280,6 +290,9 @@ def _start_worker(
                 f"{cause}. Define its functions and classes at the top of a module, or choose "
                 "poptorch.SharingStrategy.Fork, which sends nothing."
             ) from cause
+        except BrokenPipeError:  # The process ended before it had read what it was sent.
+            link.close()
+            raise make_error(f"The worker process could not be started. {GUARD}") from None
         except BaseException:
             link.close()
             raise

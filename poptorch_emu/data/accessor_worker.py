@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import pickle
 import random
+import sys
 import time
-import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
@@ -21,6 +21,7 @@ import torch
 
 from poptorch_emu.data.accessor_board import WorkerBoard, num_words
 from poptorch_emu.data.accessor_link import ElementForm, Kind, Link, LinkClosed
+from poptorch_emu.data.account import account_of
 from poptorch_emu.data.batch_source import BatchSource
 from poptorch_emu.data.element import Piece, cut_rows, template_of, tensors_of
 from poptorch_emu.data.ring import Ring, RingFile, RingLayout, TensorSpec
@@ -67,7 +68,7 @@ def run_worker(link: Link, file: RingFile, source: BatchSource, settings: Worker
     """Serves the accessor at the other end of `link` until that end is closed.
 
     Raises:
-        Exception: whatever the dataset raised; the accessor has been told.
+        SystemExit: the dataset raised an exception; the accessor has been told.
     """
     link.close_when_forked()
     _set_up_process(settings)
@@ -77,10 +78,8 @@ def run_worker(link: Link, file: RingFile, source: BatchSource, settings: Worker
     except (LinkClosed, KeyboardInterrupt):
         pass
     except BaseException as error:
-        what = "".join(traceback.format_exception_only(error)).strip()
-        where = "".join(traceback.format_exception(error)).strip()
-        link.send(Kind.FAILED, f"{what}\n\nIn the worker process:\n{where}")
-        raise
+        link.send(Kind.FAILED, account_of(error))
+        sys.exit(1)  # Without a traceback of its own: the accessor's error has it all.
 
 
 def _set_up_process(settings: WorkerSettings) -> None:
@@ -113,7 +112,10 @@ class _Producer:
         iterator = iter(source)
         first = next(iterator, _NOTHING)
         if first is _NOTHING:
-            raise ValueError("The Dataset is empty: it must have at least one element.")
+            raise ValueError(
+                "The Dataset is empty: it must have at least one element, that of a loader at "
+                "least one whole step."
+            )
         self._template = template_of(first)
         self._ring = self._make_ring(file, tensors_of(first))
         self._board = WorkerBoard(self._ring.words, settings.num_slots, link)

@@ -18,6 +18,7 @@ from poptorch_emu.data.loader_checks import (
     check_batch_sampler,
     check_partitioning,
     warn_of_duplicates,
+    warn_of_no_step,
     warn_of_odd_batches,
     warn_of_odd_rows,
 )
@@ -25,6 +26,7 @@ from poptorch_emu.data.loader_source import LoaderSource
 from poptorch_emu.enums import DataLoaderMode
 from poptorch_emu.errors import make_error, require
 from poptorch_emu.options import Options
+from poptorch_emu.options.freeze import check_counts
 from poptorch_emu.structure import flatten_tensors, rebuild
 
 # Source: PopTorch reference, default of `buffer_size`.
@@ -75,9 +77,11 @@ class DataLoader(TorchDataLoader[Any]):
 
         Raises:
             Error: `batch_sampler` contradicts other arguments.
+            ValueError: an option that multiplies batches is less than 1.
             AssertionError: other arguments contradict each other.
         """
         _check_kinds(options, mode)
+        check_counts(options)
         options._freeze()
         is_asynchronous = mode != DataLoaderMode.Sync
         has_batch_sampler = batch_sampler is not None
@@ -113,7 +117,9 @@ class DataLoader(TorchDataLoader[Any]):
             **kwargs,
         )
         warn_of_duplicates(self)
-        if not drop_last:
+        if drop_last:
+            self._warn_of_no_step()
+        else:
             self._warn_of_remainder()
         if is_asynchronous:
             self._accessor = self._start_accessor(async_options or {})
@@ -196,6 +202,20 @@ class DataLoader(TorchDataLoader[Any]):
             rebatched_size=self._combined if self._is_rebatching else None,
             **arguments,
         )
+
+    def _warn_of_no_step(self) -> None:
+        is_shared = isinstance(self.sampler, IndexShareSampler)
+        try:
+            if self.batch_sampler_drop_last is not None:
+                num_batches = len(self.batch_sampler)  # type: ignore[arg-type]
+                warn_of_no_step(num_batches, self._batches_per_step, "batches")
+            elif is_shared and self._combined is not None:
+                num_processes = self._options.Distributed.numProcesses
+                warn_of_no_step(len(self.dataset), self._combined * num_processes, "rows")  # type: ignore[arg-type]
+            elif self._combined is not None:
+                warn_of_no_step(self._num_rows(), self._combined, "rows")
+        except (TypeError, NotImplementedError):
+            pass  # Nobody knows how many there are.
 
     def _warn_of_remainder(self) -> None:
         if self.batch_sampler_drop_last is not None:

@@ -68,6 +68,25 @@ def warn_of_duplicates(loader: DataLoader[Any]) -> None:
         )
 
 
+def warn_of_no_step(num_rows: int, rows_per_step: int, what: str) -> None:
+    """Warns where nothing makes a whole step; for `drop_last=True`.
+
+    Args:
+        num_rows: rows that there are, or batches of a batch sampler.
+        rows_per_step: how many of them one step takes.
+        what: "rows" or "batches".
+    """
+    if num_rows < rows_per_step:
+        logger.warning(
+            "One step takes %d %s, but the dataset has %d, and drop_last=True: the loader yields "
+            "nothing. Give it more data, choose a smaller batch_size, deviceIterations, "
+            "gradientAccumulation or replicationFactor, or pad the dataset.",
+            rows_per_step,
+            what,
+            num_rows,
+        )
+
+
 def warn_of_odd_rows(dataset: Any, rows_per_step: int) -> None:
     """Warns where rows are left that do not make a step; for `drop_last=False`."""
     is_countable = isinstance(dataset, Sized) and not isinstance(dataset, IterableDataset)

@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from poptorch_emu.blocks import BeginBlock
+from poptorch_emu.compile.planning import num_micro_batches
 from poptorch_emu.config import Recomputation
 from poptorch_emu.emulator.estimates import captured, chosen_system
+from poptorch_emu.enums import AutoStage
 from poptorch_emu.errors import make_error
 from poptorch_emu.executor.executor import PoplarExecutor
 from poptorch_emu.machine.costs.tiles import Tiles
@@ -25,7 +27,9 @@ def plan_split(
 
     What is cut between are the user's blocks; a model with fewer than two is cut between its
     modules. Stages are contiguous, one for each IPU, and recompute as a pipeline does by default.
-    How much a stage holds is only known roughly before it is compiled.
+    Blocks that share a trained weight are on one IPU: in one stage, or the last of them in a stage
+    of its own at the end, on the first IPU again. How much a stage holds is only known roughly
+    before it is compiled.
 
     Args:
         model: compiled or not; where its blocks are now does not matter.
@@ -35,11 +39,12 @@ def plan_split(
         keywords: inputs of a call that are given by name.
 
     Raises:
-        Error: there are fewer blocks or modules than IPUs.
+        Error: there are fewer blocks or modules than IPUs, or no split keeps a shared weight on
+            one IPU.
     """
     _, inventory = captured(model, inputs, keywords)
     durations = Durations(inventory, plan_memory(inventory), chosen_system(system))
-    units, is_of_blocks = units_of(durations, num_ipus)
+    units, is_of_blocks, ties = units_of(durations, num_ipus)
     config, tiles = inventory.config, durations.tiles
     recomputes = num_ipus > 1 and config.recomputation in (None, Recomputation.PIPELINE)
     costs = StageCosts(
@@ -48,6 +53,8 @@ def plan_split(
         Tiles(tiles.chip, tiles.count, tiles.numbers),
         config.is_training,
         recomputes and config.is_training,
+        ties,
+        num_micro_batches(config),
     )
     try:
         return SplitReport.of(best_split(costs, is_of_blocks=is_of_blocks))
@@ -72,6 +79,8 @@ def autoplace(
         stages = [Stage(*stage.units).ipu(stage.ipu) for stage in split.stages]
         model._on_device.place(PipelinedExecution(*stages))
     else:
+        if split.is_circle:
+            model._on_device.place(PipelinedExecution(AutoStage.AutoIncrement))
         for stage in split.stages:
             BeginBlock(model.model.get_submodule(stage.units[0]), ipu_id=stage.ipu)
     return split

@@ -35,6 +35,7 @@ from poptorch_emu.report.page.view_model import view_model
 from poptorch_emu.runtime.arguments import Arguments
 from poptorch_emu.runtime.progress import progress_bar
 from poptorch_emu.trace.module_state import check_values
+from poptorch_emu.trace.tolerance import tolerate
 
 
 class Compilation:
@@ -91,13 +92,17 @@ class Compilation:
         """Returns how long it took.
 
         Raises:
-            Error: there is no program, or no progress bar was shown.
+            Error: there is no program; or no bar was shown, and strict mode asks for errors.
         """
-        if self._executable is None:
+        if self._executable is None or self._time is None:
             raise make_error("Please compile the model before obtaining compilation time.")
-        if self._time is None:
-            raise make_error(
-                "Please set showCompilationProgressBar option to obtain compilation time."
+        if not self._executable.config.shows_progress_bar:
+            tolerate(
+                "compilationTime",
+                make_error(
+                    "Please set showCompilationProgressBar option to obtain compilation time."
+                ),
+                "PopTorch measures it only then; here it is known anyway.",
             )
         return self._time
 
@@ -129,8 +134,7 @@ class Compilation:
         warn_about_forced(options, executable)
         if request.optimizer is not None:
             warn_of_defaults(request.optimizer, parameters, executable)
-        if request.config.shows_progress_bar:
-            self._time = datetime.timedelta(seconds=time.perf_counter() - start)
+        self._time = datetime.timedelta(seconds=time.perf_counter() - start)
         self._arguments = arguments
 
     def plan(self, arguments: Arguments, options: Options) -> tuple[Request, Inventory]:

@@ -210,7 +210,8 @@ class PoplarExecutor:
         """Returns how long the compilation took (exact).
 
         Raises:
-            Error: the model is not compiled, or `showCompilationProgressBar(False)` was set.
+            Error: the model is not compiled, or `showCompilationProgressBar(False)` was set and
+                POPTORCH_EMU_STRICT is "error"; otherwise one warning says that PopTorch raises it.
         """
         return self._on_device.compilation.time()
 

@@ -20,6 +20,8 @@ _OUR_NAMES = frozenset({_OWNERS, "__class__", "__dict__"})
 _OUR_ATTRIBUTES = frozenset({_OWNERS, "replicaGrouping"})
 
 
+_READ_DATA = torch.Tensor.data.__get__  # type: ignore[attr-defined]
+
 # Counts the changes of any tensor's links, so that an answer of `links_of` can be kept.
 _num_changes = 0
 
@@ -112,6 +114,9 @@ class Synced:
             if isinstance(value, Synced):
                 sync(value)
         with torch._C.DisableTorchFunctionSubclass():
+            if func == _READ_DATA:
+                # Unlike PyTorch's `data`, it shares the counter of versions: changes are noticed.
+                return args[0].detach().as_subclass(torch.Tensor)
             return func(*args, **(kwargs or {}))
 
     def __repr__(self, *, tensor_contents: str | None = None) -> str:

@@ -1,16 +1,17 @@
 """Changes on the host that a compiled model does not see: each kind is said once.
 
 They are no errors in PopTorch, which takes what it has, so a program goes on and trains something
-else than its author thinks. Nothing here reads a value: versions, flags and hyper-parameters tell.
+else than its author thinks. Values are hardly ever read: versions, flags and hyper-parameters tell.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 import torch
 
 from poptorch_emu.log import logger
+from poptorch_emu.trace.narrowing import COUNTER
 
 
 class Once:
@@ -27,14 +28,17 @@ class Once:
 
 
 class HostVersions:
-    """The versions that the host's tensors had when host and device agreed last."""
+    """The versions that the host's tensors had when host and device agreed last.
+
+    Where their memory is counts too: `tensor.data = value` gives them other memory.
+    """
 
     def __init__(self) -> None:
-        self._tensors: dict[str, tuple[torch.Tensor, int]] = {}
+        self._tensors: dict[str, tuple[torch.Tensor, tuple[int, int]]] = {}
 
     def note(self, tensors: Mapping[str, torch.Tensor]) -> None:
         """Notes that the device has these values."""
-        self._tensors.update((name, (value, _version(value))) for name, value in tensors.items())
+        self._tensors.update((name, (value, _state(value))) for name, value in tensors.items())
 
     def forget(self) -> None:
         """Notes that no device has any."""
@@ -42,7 +46,7 @@ class HostVersions:
 
     def edited(self) -> list[str]:
         """Returns the names of those that were changed on the host since."""
-        return [name for name, (value, seen) in self._tensors.items() if _version(value) != seen]
+        return [name for name, (value, seen) in self._tensors.items() if _state(value) != seen]
 
 
 class CompiledFlags:
@@ -52,6 +56,12 @@ class CompiledFlags:
         self._modes = [(name, each, each.training) for name, each in model.named_modules()]
         self._gradients = [
             (name, each, _requires_grad(each)) for name, each in model.named_parameters()
+        ]
+        self._places = list(_places(model))
+        self._constants = [
+            _Constant(name, each)
+            for name, each in model.named_buffers()
+            if not _is_floating(each) and not name.endswith(COUNTER)
         ]
 
     def difference(self) -> str:
@@ -63,7 +73,59 @@ class CompiledFlags:
         for name, parameter, was_trained in self._gradients:
             if _requires_grad(parameter) is not was_trained:
                 return f"requires_grad of {name} was {was_trained} when it was compiled"
+        for name, holder, key, value in self._places:
+            if holder.get(key) is not value:
+                return f"{name} is another object than when the model was compiled"
+        for constant in self._constants:
+            if constant.is_changed:
+                return f"{constant.name} was changed, which is a constant in what was compiled"
         return ""
+
+
+class _Constant:
+    """A buffer of integers, and what it held when a model was compiled."""
+
+    def __init__(self, name: str, buffer: torch.Tensor) -> None:
+        self.name = name
+        self._buffer = buffer
+        self._version = _version(buffer)
+        self._value = _copy(buffer)
+
+    @property
+    def is_changed(self) -> bool:
+        """Whether it holds something else now."""
+        version = _version(self._buffer)
+        if version == self._version:
+            return False
+        if not torch.equal(_copy(self._buffer), self._value):
+            return True
+        self._version = version  # It was loaded again, say.
+        return False
+
+
+def _places(
+    model: torch.nn.Module,
+) -> Iterator[tuple[str, Mapping[str, object], str, object]]:
+    """Yields each parameter, buffer and module: its name, who holds it, and under which key."""
+    for path, module in model.named_modules():
+        for kind in ("_parameters", "_buffers", "_modules"):
+            held = vars(module)[kind]
+            yield from ((f"{path}.{k}" if path else k, held, k, v) for k, v in held.items())
+
+
+def _state(tensor: torch.Tensor) -> tuple[int, int]:
+    with torch._C.DisableTorchFunctionSubclass():
+        return _version(tensor), torch.Tensor.data_ptr(tensor)
+
+
+def _copy(tensor: torch.Tensor) -> torch.Tensor:
+    with torch._C.DisableTorchFunctionSubclass():
+        return tensor.detach().as_subclass(torch.Tensor).clone()
+
+
+def _is_floating(tensor: torch.Tensor) -> bool:
+    with torch._C.DisableTorchFunctionSubclass():
+        return torch.Tensor.is_floating_point(tensor)
 
 
 # Of tensors that are wrapped for training, every ordinary look would bring the weights home first.

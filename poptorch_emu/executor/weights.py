@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping
 import torch
 
 from poptorch_emu.executor import wrapping
+from poptorch_emu.executor.batch_counts import count_batches
 from poptorch_emu.executor.device_hold import DeviceHold
 from poptorch_emu.executor.synced_tensors import Link, Trainer, links_of, memory_of, num_changes
 from poptorch_emu.executor.traps import HostVersions
@@ -41,6 +42,7 @@ class Weights:
             is_training: whether the executor trains.
         """
         self._is_ahead = False
+        self._num_uncounted = 0  # Calls that `num_batches_tracked` does not know yet.
         self._model = model
         self._hold = hold
         self._is_training = is_training
@@ -83,6 +85,7 @@ class Weights:
     def note_run(self) -> None:
         """Notes that the device runs: if it trains, it gets ahead of the host."""
         self._is_ahead = self._is_training
+        self._num_uncounted += self._is_ahead
 
     @one_at_a_time
     def download(self) -> None:
@@ -96,6 +99,8 @@ class Weights:
         self._is_ahead = False
         tensors = self._host_tensors()
         session.download(tensors)
+        count_batches(self._model, session.executable, self._num_uncounted)
+        self._num_uncounted = 0
         self._note_agreement(session, tensors)
         self._tell_partners(session.executable.variables)
 
@@ -110,6 +115,7 @@ class Weights:
     def give_up(self) -> None:
         """Gives up what the device has learnt since the last download: the host is right."""
         self._is_ahead = False
+        self._num_uncounted = 0
 
     def upload(self, names: Iterable[str] | None = None) -> None:
         """Copies the host's tensors to the device, if one is attached: all, or those named."""

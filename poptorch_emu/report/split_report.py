@@ -30,7 +30,9 @@ class SplitReport(Split):
                 for stage in self.stages
             )
             return f"options.setExecutionStrategy(poptorch.PipelinedExecution(\n{stages},\n))"
-        return "\n".join(
+        increment = "poptorch.PipelinedExecution(poptorch.AutoStage.AutoIncrement)"
+        order = f"options.setExecutionStrategy({increment})\n" if self.is_circle else ""
+        return order + "\n".join(
             f"poptorch.BeginBlock({model}.get_submodule({stage.units[0]!r}), ipu_id={stage.ipu})"
             for stage in self.stages
         )

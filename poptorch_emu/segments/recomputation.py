@@ -7,7 +7,6 @@ engine does are two things: the engine runs again only what saves memory that is
 
 from __future__ import annotations
 
-import math
 import operator
 from collections.abc import Iterable, Iterator
 
@@ -19,6 +18,7 @@ from poptorch_emu.ir.graph import Graph, SourceKind, operation_of, record_of, so
 from poptorch_emu.ir.record import Phase
 from poptorch_emu.schedule.actions import Kind
 from poptorch_emu.schedule.partition import Partition
+from poptorch_emu.segments.standard_recomputation import standard_recomputation
 from poptorch_emu.segments.storage import is_view
 
 aten = torch.ops.aten
@@ -121,9 +121,7 @@ def _of_stage(
     if mode is Recomputation.NORM_ONLY:
         return [node for node in operations if _packet(node) in _NORMS]
     if mode is Recomputation.STANDARD:
-        # Keeping every k-th of n operations, and one piece between two of them, is least for √n.
-        period = math.isqrt(len(operations)) + 1
-        return [node for index, node in enumerate(operations, 1) if index % period]
+        return standard_recomputation(operations)
     if mode is Recomputation.PIPELINE:
         return [node for node in operations if not _leaves_stage(node, placed)]
     return ()

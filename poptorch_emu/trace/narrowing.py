@@ -47,7 +47,7 @@ _ON_IPU = {
 }
 
 # What batch norms count, and use only where they have no momentum.
-_COUNTER = "num_batches_tracked"
+COUNTER = "num_batches_tracked"
 
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 
@@ -96,7 +96,7 @@ class Narrowing:
 def warn_of_constants(graph: Graph, downgraded: Container[Source]) -> None:
     """Says which parameters and buffers that are read cannot change any more."""
     read = [node for node in graph.sources if node.users and source_of(node) in downgraded]
-    counters = [node for node in read if source_of(node).name.endswith(_COUNTER)]
+    counters = [node for node in read if source_of(node).name.endswith(COUNTER)]
     if counters:
         compiler_logger.warning(
             "%s%s stays constant on the device. That has no effect on a batch normalisation with a "
@@ -108,8 +108,8 @@ def warn_of_constants(graph: Graph, downgraded: Container[Source]) -> None:
         if node not in counters:
             warn_repeatable(
                 "downgraded",
-                "Parameter %s: %s %s was downgraded to constant because PopART doesn't support "
-                "non floating point parameters",
+                "Parameter %s: %s %s was downgraded to constant because only floating-point "
+                "parameters and buffers can change on the device: it keeps the value it has now.",
                 source_of(node).name,
                 node.meta["val"].dtype,
                 list(node.meta["val"].shape),

@@ -87,9 +87,10 @@ def test_accessor_when_a_number_makes_no_sense_then_raises_before_it_starts_a_wo
     assert children() == before
 
 
+FAILED = "RuntimeError: out of numbers"
 SET_UP_FAILURES = {
     "empty": ([], "The Dataset is empty"),
-    "exception": (FailingAt(3, 0), "out of numbers"),
+    "exception": (FailingAt(3, 0), FAILED),
     "death": (DyingAt(3, 0), ""),
     "number": ([[T(1), 5]], "Tensor at index 1 is not a torch tensor (<class 'int'>)"),
     "nested": ([[[T(1)], T(1)]], "flat 1D container of tensors"),
@@ -107,12 +108,13 @@ def test_accessor_when_first_element_fails_then_raises(
 
     expected = "AsynchronousDataAccessor worker thread failed to start (Check above for details)"
     assert expected in str(caught.value)
-    assert phrase in capfd.readouterr().err
+    assert str(caught.value).count(phrase or "ended without a word") == 1
+    assert capfd.readouterr().err == ""
     assert children() <= before
 
 
 LATER_FAILURES = {
-    "exception": (FailingAt(9, 4), "out of numbers"),
+    "exception": (FailingAt(9, 4), FAILED),
     "death": (DyingAt(9, 4), ""),
     "another shape": ([T([1])] * 4 + [T([1, 2])], "Tensor at index 0 of an element is"),
     "more tensors": ([T([1])] * 4 + [[T([1]), T([1])]], "An element has 2 tensors"),
@@ -135,10 +137,12 @@ def test_next_when_worker_fails_then_yields_what_was_loaded_and_raises(
     for _ in range(2):
         with pytest.raises(AssertionError, match="An error occurred in the data fetcher") as error:
             next(iterator)
-        assert phrase in str(error.value)
-        has_traceback = "Traceback (most recent call last)" in str(error.value)
-        assert has_traceback == bool(phrase)
-    assert phrase in capfd.readouterr().err
+        text = str(error.value)
+        assert text.count(phrase or "ended without a word") == 1
+        # The dataset's own frames are told, and no others.
+        assert ("Traceback (most recent call last)" in text) == (phrase == FAILED)
+        assert "poptorch_emu/" not in text
+    assert capfd.readouterr().err == ""
     assert children() <= before
 
 
@@ -361,20 +365,3 @@ def test_process_when_it_ends_then_no_other_lives_on(
     assert "leaked" not in errors
     if end == "return":
         assert errors == ""
-
-
-def test_accessor_when_the_program_is_not_guarded_then_the_error_says_how(tmp_path) -> None:
-    script = tmp_path / "program.py"
-    script.write_text(
-        "import poptorch_emu as poptorch, torch\n"
-        "poptorch.AsynchronousDataAccessor([torch.ones(1)])\n"
-    )
-    paths = os.pathsep.join(path for path in sys.path if Path(path).is_dir())
-    done = subprocess.run(
-        [sys.executable, str(script)],
-        env={**os.environ, "PYTHONPATH": paths},
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 1
-    assert "under `if __name__ == '__main__':`" in done.stderr

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -67,17 +68,21 @@ def test_compile_when_repeated_then_warns_and_keeps_the_first(caplog) -> None:
 
 @pytest.mark.feature("PoplarExecutor.compilationTime", fidelity="exact")
 @pytest.mark.parametrize("is_shown", [True, False])
-def test_compilation_time_when_the_progress_bar_is_hidden_then_error(is_shown: bool) -> None:
+def test_compilation_time_when_the_progress_bar_is_hidden_then_one_warning_or_strict_error(
+    is_shown: bool, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rule = "Please set showCompilationProgressBar option to obtain compilation time."
     opts = poptorch.Options().showCompilationProgressBar(is_shown)
     executor = poptorch.inferenceModel(Plain(), opts)
+    start = time.perf_counter()
     executor.compile(X)
-    if is_shown:
-        assert datetime.timedelta() < executor.compilationTime() < datetime.timedelta(minutes=1)
-    else:
-        with pytest.raises(
-            poptorch.Error,
-            match="Please set showCompilationProgressBar option to obtain compilation time.",
-        ):
+    longest = datetime.timedelta(seconds=time.perf_counter() - start)
+    for _ in range(2):
+        assert datetime.timedelta() < executor.compilationTime() <= longest
+    assert caplog.text.count(rule) == (0 if is_shown else 1)
+    monkeypatch.setenv("POPTORCH_EMU_STRICT", "error")
+    if not is_shown:
+        with pytest.raises(poptorch.Error, match=rule):
             executor.compilationTime()
 
 

@@ -39,6 +39,11 @@ REFUSED = {
         AssertionError,
         "You cannot use DataLoaderMode.AsyncRebatched.*rebatched_size in async_options",
     ),
+    "no_iterations": (
+        {"options": options(iterations=0)},
+        ValueError,
+        "poptorch.Options.deviceIterations must be at least 1, not 0",
+    ),
     "no_options": ({"options": {}}, AssertionError, "poptorch.Options"),
 }
 
@@ -109,6 +114,24 @@ WARNED = {
         {"batch_size": 1, "batch_sampler": Unsized()},
         r"The `batch_sampler` __len__ method is not implemented.*drop_last=False",
     ),
+    "too_few_rows": (
+        {"dataset": Pairs(5), "drop_last": True},
+        r"One step takes 6 rows, but the dataset has 5, and drop_last=True: .* yields nothing",
+    ),
+    "just_enough_rows": ({"dataset": Pairs(6), "drop_last": True}, None),
+    "too_few_batches": (
+        {"batch_size": 1, "batch_sampler": batches(4, 2), "drop_last": True},
+        "One step takes 3 batches, but the dataset has 2, and drop_last=True",
+    ),
+    "too_few_in_a_sampler": (
+        {"sampler": [0, 1], "drop_last": True},
+        "One step takes 6 rows, but the dataset has 2, and drop_last=True",
+    ),
+    "too_few_in_a_stream": (
+        {"dataset": Stream(1), "drop_last": True},
+        "One step takes 6 rows, but the dataset has 1, and drop_last=True",
+    ),
+    "nobody_knows": ({"batch_size": 1, "batch_sampler": Unsized(), "drop_last": True}, None),
     "duplicates": (
         {"dataset": Stream(12), "num_workers": 2},
         r"IterableDataset used with num_workers=2",
@@ -140,3 +163,10 @@ def test_rows_of_several_processes_then_all_of_them_count_for_the_warning(caplog
     assert caplog.records == []
     poptorch.DataLoader(process(0, 2), Pairs(9), 3, drop_last=False)
     assert "The number of elements in the dataset (9)" in caplog.records[0].getMessage()
+
+
+def test_too_few_rows_for_several_processes_then_all_of_them_count_for_the_warning(caplog):
+    assert len(poptorch.DataLoader(process(0, 2), Pairs(6), 3)) == 1
+    assert caplog.records == []
+    assert len(poptorch.DataLoader(process(0, 2), Pairs(5), 3)) == 0
+    assert "One step takes 6 rows, but the dataset has 5" in caplog.records[0].getMessage()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import re
 
 import pytest
@@ -143,7 +144,9 @@ def test_integer_buffer_then_is_a_constant_with_a_warning(caplog) -> None:
     model = Masked()
     executor = poptorch.inferenceModel(model, options())
     assert executor(X).tolist() == [1, 2]
-    assert re.search("Parameter mask: .* was downgraded to constant because PopART", caplog.text)
+    assert re.search(
+        "Parameter mask: .* was downgraded to constant because only floating-point", caplog.text
+    )
     model.mask.fill_(5)
     executor.copyWeightsToDevice()
     assert executor(X).tolist() == [1, 2]
@@ -177,14 +180,61 @@ def test_eval_batch_norm_when_gradients_must_pass_then_error(trainable: str) -> 
     assert "Detach" in str(error.value) and error.value.type == "popart_exception"
 
 
+class Summed(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return poptorch.identity_loss(x, "sum")
+
+
 @pytest.mark.feature("BatchNorm", fidelity="exact")
-def test_num_batches_tracked_then_never_changes() -> None:
+def test_num_batches_tracked_when_read_then_is_what_pytorch_counts() -> None:
     executor = wrapped(through_norm, is_training=True)
     before = executor.model.norm.running_mean.clone()
+    plain = torch.nn.BatchNorm1d(2)
     for _ in range(2):
-        executor(torch.randn(4, 2) + 3)
-    assert executor.model.norm.num_batches_tracked.item() == 0
+        x = torch.randn(4, 2) + 3
+        executor(x)
+        plain(x)
+        assert executor.model.norm.num_batches_tracked == plain.num_batches_tracked
+    executor(x)
+    state = executor.model.state_dict()
+    assert {value.item() for name, value in state.items() if name.endswith("tracked")} == {3}
     assert not torch.equal(executor.model.norm.running_mean, before)
+
+
+def test_num_batches_tracked_with_several_micro_batches_then_counts_each_and_weights_are_no_news(
+    caplog,
+) -> None:
+    model = torch.nn.Sequential(torch.nn.BatchNorm1d(2).eval(), torch.nn.BatchNorm1d(2), Summed())
+    opts = poptorch.Options().showCompilationProgressBar(False).deviceIterations(3)
+    opts.Training.gradientAccumulation(2)
+    optimizer = poptorch.optim.SGD(model[1].parameters(), lr=0.1)
+    model[0].requires_grad_(False)
+    training = poptorch.trainingModel(model, opts, optimizer)
+    training(torch.randn(24, 2))
+    caplog.clear()
+    assert [model[index].num_batches_tracked.item() for index in (1, 0)] == [6, 0]
+    training(torch.randn(24, 2))
+    training.copyWeightsToDevice()  # Gives up what the device has learnt.
+    training(torch.randn(24, 2))
+    assert [model[index].num_batches_tracked.item() for index in (1, 0)] == [12, 0]
+    assert caplog.text == ""
+    saved = copy.deepcopy(model.state_dict())
+    training.load_state_dict(saved)
+    assert model.state_dict()["1.num_batches_tracked"] == 12
+    assert poptorch.inferenceModel(model.eval())(torch.randn(4, 2)).isfinite()
+    assert model[1].num_batches_tracked == 12
+
+
+def test_num_batches_tracked_of_a_checkpoint_then_the_cached_executable_is_found(tmp_path) -> None:
+    for count in (0, 7):
+        model = torch.nn.Sequential(torch.nn.BatchNorm1d(2), Summed())
+        model[0].num_batches_tracked.fill_(count)
+        opts = poptorch.Options().showCompilationProgressBar(False)
+        opts.enableExecutableCaching(str(tmp_path))
+        optimizer = poptorch.optim.SGD(model.parameters(), lr=0.1)
+        poptorch.trainingModel(model, opts, optimizer)(torch.ones(4, 2))
+        assert model[0].num_batches_tracked == count + 1
+    assert len(list(tmp_path.glob("*.executable"))) == 1
 
 
 def test_num_batches_tracked_of_several_norms_then_said_once_that_it_has_no_effect(caplog) -> None:

@@ -62,7 +62,7 @@ POPTORCHS_NAMES = {
 ENGINE = "_C"
 
 # What PyTorch calls so, and the mark that the wrapped classes of user models carry.
-FOREIGN_ATTRIBUTES = {"_schema", "_metadata", "_fields", "_poptorch_link"}
+FOREIGN_ATTRIBUTES = {"_inheriting", "_schema", "_metadata", "_fields", "_poptorch_link"}
 CPP_FILES = sorted([*(ROOT / "csrc").rglob("*.h"), *(ROOT / "csrc").rglob("*.cpp")])
 
 

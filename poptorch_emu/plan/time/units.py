@@ -10,7 +10,7 @@ from functools import partial
 from torch import fx
 
 from poptorch_emu.config import SyntheticData
-from poptorch_emu.ir.graph import SourceKind, operation_of, record_of, source_of
+from poptorch_emu.ir.graph import SinkKind, SourceKind, operation_of, record_of, source_of
 from poptorch_emu.ir.record import Phase
 from poptorch_emu.machine.costs.code import Family
 from poptorch_emu.machine.streams import input_seconds
@@ -18,13 +18,13 @@ from poptorch_emu.plan.memory.memory_plan import Content, Store
 from poptorch_emu.plan.operations.operation_family import family_of
 from poptorch_emu.plan.tiles.tile_liveness import machine_bytes
 from poptorch_emu.plan.time.durations import Durations
-from poptorch_emu.plan.time.split import Unit
+from poptorch_emu.plan.time.split import Tie, Unit
 
 _HELD = {Content.WEIGHT, Content.STATE, Content.ACCUMULATOR}
 
 
-def units_of(durations: Durations, num_stages: int) -> tuple[list[Unit], bool]:
-    """Returns the units of a model in the order in which they run, and whether they are blocks.
+def units_of(durations: Durations, num_stages: int) -> tuple[list[Unit], bool, tuple[Tie, ...]]:
+    """Returns the units of a model in order, whether they are blocks, and what ties them.
 
     The modules are those of the least depth at which there are twice as many as stages, or of the
     greatest.
@@ -36,13 +36,15 @@ def units_of(durations: Durations, num_stages: int) -> tuple[list[Unit], bool]:
     ]
     blocks = _ordered(forward, lambda node: record_of(node).place.block_id)
     if len(set(blocks.values())) > 1:
-        return _Units(durations, blocks).units(), True
+        found = _Units(durations, blocks)
+        return found.units(), True, found.ties()
     depths = 1 + max((record_of(node).module.count(".") for node in forward), default=0)
     for depth in range(1, depths + 1):
         modules = _ordered(forward, partial(_prefix, depth=depth))
         if len(set(modules.values())) >= 2 * num_stages:
             break
-    return _Units(durations, modules).units(), False
+    found = _Units(durations, modules)
+    return found.units(), False, found.ties()
 
 
 def _prefix(node: fx.Node, depth: int) -> str:
@@ -78,6 +80,23 @@ class _Units:
             Unit(name, forward[i], backward[i], held[i], activations[i], sent[i], host[i])
             for i, name in enumerate(self._names)
         ]
+
+    def ties(self) -> tuple[Tie, ...]:
+        """Returns the trained weights that several units use; in inference, all matrices."""
+        inventory, found = self._durations.inventory, []
+        trained = {s.name for s, _, _ in inventory.cut.results if s.kind is SinkKind.GRADIENT}
+        for node in inventory.graph.sources:
+            source, value = source_of(node), node.meta["val"]
+            if not inventory.config.is_training:
+                is_weight = value.is_floating_point() and value.dim() > 1
+            else:
+                is_weight = source.name in trained
+            if source.kind is not SourceKind.VARIABLE or not is_weight:
+                continue
+            users = {self._index[self._unit_of[u]] for u in node.users if u in self._unit_of}
+            if len(users) > 1:
+                found.append(Tie(source.name, tuple(sorted(users))))
+        return tuple(found)
 
     def _cycles(self) -> tuple[defaultdict[int, float], defaultdict[int, float]]:
         forward: defaultdict[int, float] = defaultdict(float)

@@ -81,3 +81,62 @@ def test_autoplace_when_compiled_then_refuses() -> None:
 def test_split_when_there_are_too_few_units_then_raises() -> None:
     with pytest.raises(poptorch.Error, match="cannot be cut into 16 stages"):
         emulator.plan_split(*trainer(True), num_ipus=16)
+
+
+class Tied(nn.Module):
+    """An embedding whose matrix is that of the last layer, too, around some layers."""
+
+    def __init__(self, has_blocks: bool) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(2048, WIDTH)
+        self.layers = nn.ModuleList(nn.Linear(WIDTH, WIDTH) for _ in range(4))
+        self.head = nn.Linear(WIDTH, 2048, bias=False)
+        self.head.weight = self.embedding.weight
+        self.has_blocks = has_blocks
+
+    def forward(self, x: torch.Tensor):
+        for index, part in enumerate((self.embedding, *self.layers, self.head)):
+            if self.has_blocks:
+                poptorch.Block.start(f"b{index}", ipu_id=0)
+            x = part(x)
+        return x, poptorch.identity_loss(x, "sum")
+
+
+@pytest.mark.parametrize("has_blocks", [True, False])
+def test_autoplace_when_weights_are_tied_then_closes_a_circle_and_trains_as_before(
+    has_blocks,
+) -> None:
+    results = []
+    for num_ipus in (1, 3):
+        options = poptorch.Options().showCompilationProgressBar(False).autoRoundNumIPUs(True)
+        options.Training.gradientAccumulation(8)
+        torch.manual_seed(3)
+        model = Tied(has_blocks)
+        training = poptorch.trainingModel(
+            model, options, poptorch.optim.SGD(model.parameters(), 1e-6)
+        )
+        batch = torch.arange(8 * 64).reshape(8, 64)
+        if num_ipus > 1:
+            split = emulator.autoplace(training, batch, num_ipus=num_ipus)
+            assert [stage.ipu for stage in split.stages] == [0, 1, 2, 0]
+            assert has_blocks != ("AutoStage.AutoIncrement" in str(split))
+            plan = emulator.estimate(training, batch)
+            assert [stage.ipu for stage in plan.stages] == [0, 1, 2, 0]
+        results.append(training(batch))
+        training.destroy()
+    torch.testing.assert_close(results[1], results[0])
+
+
+def test_split_when_one_weight_is_in_all_blocks_then_says_why_it_cannot_be_cut() -> None:
+    class Shared(Chain):
+        def __init__(self) -> None:
+            super().__init__(has_blocks=True)
+            self.wide = self.layers[0]
+            for index in range(6):
+                self.layers[index] = self.layers[0]
+
+    options = poptorch.Options()
+    model = Shared()
+    training = poptorch.trainingModel(model, options, poptorch.optim.SGD(model.parameters(), 1))
+    with pytest.raises(poptorch.Error, match="keeps the weight 'layers.0.weight' on one"):
+        emulator.plan_split(training, torch.ones(8, WIDTH), num_ipus=3)

@@ -351,3 +351,44 @@ def test_stash_when_a_view_of_an_input_waits_then_the_input_does() -> None:
 
     tiles = trained(Viewing(), keep, accumulation=4)
     assert held(tiles.ipus[0], "stash") == 3 * ACTIVATION_BYTES
+
+
+def peak_bytes(num_layers: int, mode: int) -> int:
+    """Returns what is live at the peak of layers on one IPU."""
+
+    def change(options: poptorch.Options) -> None:
+        options._Popart.set("autoRecomputation", mode)
+
+    (ipu,) = trained(Layers(1, num_layers), change, accumulation=2).ipus
+    return ipu.peak.num_bytes
+
+
+def test_recomputation_when_standard_then_a_peak_grows_with_the_root_of_layers() -> None:
+    # Without it each layer keeps its tanh. With it, three operations a layer, so that a piece has
+    # as many layers as a third of the root of all operations, and there are as many cuts as pieces.
+    num_layers = 48
+    assert peak_bytes(num_layers, 0) >= num_layers * ACTIVATION_BYTES
+    num_operations = 3 * num_layers + 1
+    piece = round(num_operations**0.5)
+    num_kept, num_live_again = num_operations // piece, piece // 3 + 1
+    most = (num_kept + num_live_again + 3) * ACTIVATION_BYTES + WEIGHT_BYTES
+    assert peak_bytes(num_layers, 1) <= most < num_layers * ACTIVATION_BYTES / 1.5
+
+
+class Around(Layers):
+    """Layers of which each adds to what goes around it: nothing is live between them but that."""
+
+    def forward(self, x: torch.Tensor):
+        for layer in self.layers:
+            x = x + torch.tanh(torch.tanh(layer(x)))
+        return x, poptorch.identity_loss(x, "sum")
+
+
+def test_recomputation_when_values_go_around_layers_then_saves_as_much() -> None:
+    def change(options: poptorch.Options) -> None:
+        options._Popart.set("autoRecomputation", 1)
+
+    plain = trained(Around(1, 48), accumulation=2).ipus[0].peak.num_bytes
+    again = trained(Around(1, 48), change, accumulation=2).ipus[0].peak.num_bytes
+    assert plain >= 2 * 48 * ACTIVATION_BYTES
+    assert again <= plain / 2

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 
 from poptorch_emu.machine.costs.tiles import Tiles
 from poptorch_emu.machine.ipu import MK2
-from poptorch_emu.plan.time.split import StageCosts, Unit, best_split
+from poptorch_emu.plan.time.split import StageCosts, Tie, Unit, best_split
 
 TILES = Tiles(MK2, MK2.num_tiles)
 MIB = 1 << 20
@@ -32,7 +33,7 @@ def all_splits(costs: StageCosts):
             (first, last - 1, stage) for stage, (first, last) in enumerate(itertools.pairwise(ends))
         ]
         slowest = max(costs.cycles(*stage) for stage in stages)
-        yield slowest, all(costs.tile_bytes(*stage) <= MK2.tile_bytes for stage in stages)
+        yield slowest, all(costs.tile_bytes(stage) <= MK2.tile_bytes for stage in stages)
 
 
 numbers = st.tuples(
@@ -59,3 +60,73 @@ def test_split_when_there_are_fewer_units_than_stages_then_raises() -> None:
     costs = StageCosts(units_of([(1, 1, 1, 1)]), 2, TILES, True, True)
     with pytest.raises(ValueError, match="1 units cannot be cut into 2 stages"):
         best_split(costs, is_of_blocks=True)
+
+
+def all_tied(costs: StageCosts, tied: set[int]):
+    """Yields the window and whether it fits, of every way to cut that keeps some units together.
+
+    A circle has a stage more, on the first IPU; it is a way even where all of the units are in one
+    of its stages.
+    """
+    num_ipus, count = costs.num_stages, len(costs.units)
+    for num_stages in range(num_ipus, min(num_ipus + (2 if num_ipus > 1 else 1), count + 1)):
+        form = replace(costs, num_stages=num_stages, is_circle=num_stages > num_ipus)
+        ramp = (2 if costs.is_training else 1) * (num_stages - 1)
+        for cuts in itertools.combinations(range(1, count), num_stages - 1):
+            ends = [0, *cuts, count]
+            units_of_ipu: dict[int, list[tuple[int, int, int]]] = {}
+            for stage, (first, last) in enumerate(itertools.pairwise(ends)):
+                units_of_ipu.setdefault(stage % num_ipus, []).append((first, last - 1, stage))
+            homes = {
+                ipu
+                for ipu, pieces in units_of_ipu.items()
+                for first, last, _ in pieces
+                if tied & set(range(first, last + 1))
+            }
+            if len(homes) > 1:
+                continue
+            slowest = max(
+                sum(form.cycles(*piece) for piece in pieces) for pieces in units_of_ipu.values()
+            )
+            fits = all(form.tile_bytes(*p) <= MK2.tile_bytes for p in units_of_ipu.values())
+            yield (costs.num_micro_batches + ramp) * slowest, fits
+
+
+@settings(deadline=None)
+@given(
+    st.lists(numbers, min_size=2, max_size=7),
+    st.integers(1, 5),
+    st.sets(st.integers(0, 6), min_size=2),
+    st.booleans(),
+    st.booleans(),
+    st.sampled_from([1, 4, 64]),
+)
+def test_split_when_weights_are_tied_then_is_the_best_that_keeps_them_on_an_ipu(
+    units, num_ipus, tied, is_training, recomputes, accumulation
+) -> None:
+    num_ipus = min(num_ipus, len(units))
+    tied = {unit % len(units) for unit in tied}
+    costs = StageCosts(
+        units_of(units),
+        num_ipus,
+        TILES,
+        is_training,
+        recomputes,
+        (Tie("weight", tuple(sorted(tied))),),
+        accumulation,
+    )
+    tried = list(all_tied(costs, tied))
+    if not tried:
+        with pytest.raises(ValueError, match="keeps the weight 'weight' on one of them"):
+            best_split(costs, is_of_blocks=True)
+        return
+    found = best_split(costs, is_of_blocks=True)
+    fitting = [window for window, fits in tried if fits]
+    assert found.fits == bool(fitting)
+    ramp = (2 if is_training else 1) * (len(found.stages) - 1)
+    window = (accumulation + ramp) * found.slowest_seconds * MK2.clock_hz
+    assert window == pytest.approx(min(fitting) if fitting else min(w for w, _ in tried))
+    homes = {
+        stage.ipu for stage in found.stages if {f"unit{unit}" for unit in tied} & set(stage.units)
+    }
+    assert len(homes) == 1

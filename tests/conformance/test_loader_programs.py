@@ -1,0 +1,96 @@
+"""Programs whose asynchronous loader cannot start or fails: one error, which says what to do."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytestmark = pytest.mark.feature("AsynchronousDataAccessor", fidelity="exact")
+
+
+def said_by(arguments: list[str], **options: Any) -> str:
+    """Returns what a program that fails says on stderr."""
+    paths = os.pathsep.join(path for path in sys.path if Path(path).is_dir())
+    done = subprocess.run(
+        [sys.executable, *arguments],
+        env={**os.environ, "PYTHONPATH": paths},
+        capture_output=True,
+        text=True,
+        **options,
+    )
+    assert done.returncode == 1
+    return done.stderr
+
+
+@pytest.mark.parametrize("strategy", ["ForkServer", "SharedMemory"])
+def test_accessor_when_the_program_is_not_guarded_then_one_error_says_how(
+    tmp_path: Path, strategy: str
+) -> None:
+    script = tmp_path / "program.py"
+    script.write_text(
+        "import poptorch_emu as poptorch, torch\n"
+        "data = [torch.ones(100_000)]  # More than a pipe holds.\n"
+        f"poptorch.AsynchronousDataAccessor(data, sharing_strategy={strategy!r})\n"
+    )
+    text = said_by([str(script)])
+    assert text.count("Traceback (most recent call last)") == 1
+    assert text.rstrip().endswith("Put its main part under `if __name__ == '__main__':`.")
+
+
+IN_A_CELL = """
+import torch
+import poptorch_emu as poptorch
+
+class Ones(torch.utils.data.Dataset):
+    def __len__(self):
+        return 4
+    def __getitem__(self, index):
+        return torch.ones(1)
+
+poptorch.DataLoader(poptorch.Options(), Ones(), mode=poptorch.DataLoaderMode.Async)
+"""
+
+
+@pytest.mark.parametrize("way", ["code", "pipe"])
+def test_loader_when_the_dataset_is_defined_in_no_file_then_one_error_says_where_to_put_it(
+    way: str,
+) -> None:
+    is_code = way == "code"
+    text = said_by(["-c", IN_A_CELL] if is_code else ["-"], input=None if is_code else IN_A_CELL)
+    assert text.count("Traceback (most recent call last)") == 1
+    assert "The dataset needs Ones, defined in a notebook" in text
+    assert "Move it to a module" in text and "SharingStrategy.Fork" in text
+
+
+FAILING_LOADER = """
+import torch, poptorch
+
+class Data(torch.utils.data.Dataset):
+    def __len__(self):
+        return 4
+    def __getitem__(self, index):
+        raise OSError("no such image")
+
+if __name__ == "__main__":
+    for _ in poptorch.DataLoader(poptorch.Options(), Data(), {arguments}):
+        pass
+"""
+
+
+@pytest.mark.parametrize("helpers", [0, 1])
+@pytest.mark.parametrize("mode", ["Sync", "Async"])
+def test_program_when_its_dataset_fails_then_that_is_told_once(
+    tmp_path: Path, mode: str, helpers: int
+) -> None:
+    path = tmp_path / "program.py"
+    arguments = f"num_workers={helpers}, mode=poptorch.DataLoaderMode.{mode}"
+    path.write_text(FAILING_LOADER.format(arguments=arguments))
+    text = said_by(["-m", "poptorch_emu", str(path)])
+    assert text.count("OSError: no such image") == 1
+    assert f'File "{path}", line 8, in __getitem__' in text
+    assert "poptorch_emu/" not in text and "What to change" not in text
