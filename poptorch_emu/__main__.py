@@ -17,6 +17,7 @@ from poptorch_emu.names.failure import (
     explanation,
     is_explained,
     is_of_dataset,
+    is_of_forward,
     without_inner_frames,
 )
 from poptorch_emu.version import __version__
@@ -33,9 +34,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Runs what the command line names, as Python itself would, with the names installed.
 
     An exception of the program goes to the exception hook of that moment without the frames above
-    the program, and the exit status is 1. If this package raised it, the frames below the program
-    are left out too, unless POPTORCH_LOG_LEVEL is DEBUG; then come the line of the program, the
-    rule of PopTorch, and what to change.
+    the program, and the exit status is 1. The frames of this package are left out too, unless they
+    are all that is known of a fault, or POPTORCH_LOG_LEVEL is DEBUG. If this package refused
+    something, the line of the program, the rule of PopTorch, and what to change follow.
     """
     parser = _parser()
     given = parser.parse_args(arguments)
@@ -55,12 +56,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def _report(error: Exception) -> None:
     """Shows an exception of the program, without what only this package's authors understand."""
     trace = _without_own_frames(error.__traceback__)
-    is_short = is_explained(error, trace) and not logger.isEnabledFor(logging.DEBUG)
+    is_said = is_explained(error, trace)
+    is_short = (is_said or is_of_forward(trace)) and not logger.isEnabledFor(logging.DEBUG)
     if is_short:
         trace = without_inner_frames(trace)
         drop_inner_causes(error)
     sys.excepthook(type(error), error.with_traceback(trace), trace)
-    if is_short and not is_of_dataset(error):
+    if is_short and is_said and not is_of_dataset(error):
         print(explanation(error, trace), file=sys.stderr)
 
 

@@ -16,6 +16,8 @@ _RULES = {
     "host.",
     "only supported in eager mode": "forward is traced once, before there are values: Python "
     "cannot decide by them.",
+    "only integer tensors of a single element": "forward is traced once, before there are values: "
+    "Python cannot count by them.",
     "shape depends on data": "A compiled graph has static shapes.",
     "Expected an IPU tensor": "Operations of forward take tensors on the IPU: inputs, parameters, "
     "buffers and what is made of them.",
@@ -53,6 +55,17 @@ def is_explained(error: BaseException, trace: TracebackType | None) -> bool:
     )
 
 
+def is_of_forward(trace: TracebackType | None) -> bool:
+    """Returns whether an exception came from what the program wrote and this package called.
+
+    Args:
+        trace: its traceback, which begins in the program.
+    """
+    files = [each.tb_frame.f_code.co_filename for each in _links(trace)]
+    is_ours = [not _is_program(file) and "poptorch_emu" in file for file in files]
+    return any(map(_is_program, files[is_ours.index(True) :])) if any(is_ours) else False
+
+
 def is_of_dataset(error: BaseException) -> bool:
     """Returns whether an exception tells what the program's dataset raised in another process."""
     text = str(error)
@@ -88,7 +101,8 @@ def explanation(error: BaseException, trace: TracebackType | None) -> str:
     rules = (rule for pattern, rule in _RULES.items() if re.search(pattern, message))
     lines = [f"In your program: {_place(message, trace)}"]
     lines += [f"The rule: {rule}" for rule in [next(rules, "")] if rule]
-    lines.append(f"What to change: {_last_sentence(message)}")
+    sentences = re.split(r"(?<=[.!?])\s+(?=[A-Z])", message.strip())
+    lines += [f"What to change: {sentences[-1]}"] if len(sentences) > 1 else []
     return "\n".join(lines)
 
 
@@ -104,10 +118,6 @@ def _place(message: str, trace: TracebackType | None) -> str:
         file, number = last[0].tb_frame.f_code.co_filename, last[0].tb_lineno
     text = linecache.getline(file, number).strip()
     return f"{file}:{number}" + (f": {text}" if text else "")
-
-
-def _last_sentence(message: str) -> str:
-    return re.split(r"(?<=[.!?])\s+(?=[A-Z])", message.strip())[-1]
 
 
 def _links(trace: TracebackType | None) -> list[TracebackType]:

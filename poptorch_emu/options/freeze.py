@@ -126,6 +126,17 @@ def _is_running_mean(options: Options) -> bool:
     return is_mean and has_running_mean(options)
 
 
+def check_counts(options: Options) -> None:
+    """Checks the numbers that batches are multiplied by.
+
+    Raises:
+        ValueError: one is less than 1.
+    """
+    _count("deviceIterations", options.device_iterations)
+    _count("replicationFactor", options.replication_factor)
+    _count("Training.gradientAccumulation", options.Training.gradient_accumulation)
+
+
 def _count(option: str, count: int) -> int:
     if count < 1:
         raise ValueError(f"poptorch.Options.{option} must be at least 1, not {count}.")

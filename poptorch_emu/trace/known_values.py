@@ -15,7 +15,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from poptorch_emu.ir.evaluate import evaluate
 from poptorch_emu.ir.graph import Graph, SourceKind, source_of
-from poptorch_emu.ir.mutation import is_mutating
+from poptorch_emu.ir.mutation import is_mutating, memory_sharers
 
 aten = torch.ops.aten
 
@@ -57,14 +57,32 @@ def known_value(graph: Graph, node: fx.Node) -> torch.Tensor | None:
 def _sources_of_value(graph: Graph, node: fx.Node) -> set[fx.Node]:
     """Returns `node`, what its value depends on, and what changes any of that in place."""
     needed = _read_by(node)
-    writers = [each for each in graph.operations if is_mutating(each)]
-    reached = {each: _read_by(each) for each in writers}
+    writers = {each: _written_by(each) for each in graph.operations if is_mutating(each)}
     while True:
-        touching = [each for each in writers if not needed.isdisjoint(reached[each])]
-        writers = [each for each in writers if each not in touching]
+        memory = set(map(_memory_of, needed))
+        touching = [each for each, written in writers.items() if not memory.isdisjoint(written)]
         if not touching:
             return needed
-        needed.update(*(reached[each] for each in touching))
+        for each in touching:
+            needed.update(_read_by(each))
+            del writers[each]
+
+
+def _written_by(writer: fx.Node) -> set[fx.Node]:
+    """Returns whose memory an operation changes: of a view, the tensor that was there first."""
+    schema = writer.target._schema  # type: ignore[union-attr]
+    arguments = [*zip(schema.arguments, writer.args, strict=False)]
+    arguments += [(each, writer.kwargs.get(each.name)) for each in schema.arguments]
+    found: list[fx.Node] = []
+    for argument, value in arguments:
+        if argument.alias_info is not None and argument.alias_info.is_write:
+            fx.node.map_arg(value, found.append)
+    return set(map(_memory_of, found))
+
+
+def _memory_of(node: fx.Node) -> fx.Node:
+    *_, first = memory_sharers(node)
+    return first
 
 
 def _read_by(node: fx.Node) -> set[fx.Node]:

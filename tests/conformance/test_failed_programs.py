@@ -82,3 +82,20 @@ def test_program_when_the_fault_is_its_own_then_nothing_is_explained(tmp_path: P
     assert text.rstrip().endswith("KeyError: 'missing'")
     assert f'File "{path}", line 7, in forward' in text
     assert "The rule:" not in text
+
+
+def test_program_when_pytorch_refuses_what_forward_does_then_shows_its_own_lines_only(
+    tmp_path: Path,
+) -> None:
+    path, text = failed(tmp_path, "x @ torch.ones(3)")
+    assert text.count("Traceback (most recent call last)") == 1
+    assert f'File "{path}", line 7, in forward' in text
+    assert "poptorch_emu/" not in text.replace(str(path), "")
+    assert "size" in text.splitlines()[-1]
+    _, text = failed(tmp_path, "x @ torch.ones(3)", "DEBUG")
+    assert "poptorch_emu/trace/recorder.py" in text
+
+
+def test_program_when_python_would_count_by_a_tensor_then_names_the_rule(tmp_path: Path) -> None:
+    _, text = failed(tmp_path, "range(x.sum())")
+    assert text.rstrip().endswith("before there are values: Python cannot count by them.")

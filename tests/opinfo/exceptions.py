@@ -216,10 +216,10 @@ MODELS_THAT_READ = (
     ),
     (
         "Longformer",
-        "reads whether a token has global attention",
-        "leave `attention_mask` out (as a constant it is known) and have no global tokens, as"
-        " in `LongformerForMaskedLM`; classification, which makes its first token global, is "
-        "refused",
+        "reads whether a token has global attention, and which",
+        "leave `attention_mask` out, or make it (and `global_attention_mask`) a buffer of your "
+        "module: a constant is known while the model is captured, as are the global tokens that "
+        "`LongformerForSequenceClassification` makes; as inputs they are refused",
     ),
     (
         "Wav2Vec2ForCTC",

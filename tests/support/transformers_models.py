@@ -241,6 +241,11 @@ ENTRIES = (
     Entry("LlamaForCausalLM", _LLAMA, padded_text),
     Entry("LongformerForMaskedLM", {**_ENCODER, "attention_window": 4}, text),
     Entry(
+        "LongformerForSequenceClassification",
+        {**_ENCODER, "attention_window": 4},
+        classified_text,
+    ),
+    Entry(
         "MixtralForCausalLM",
         {**_LLAMA, "num_local_experts": 4, "num_experts_per_tok": 2},
         text,
