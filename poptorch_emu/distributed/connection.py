@@ -11,12 +11,13 @@ import contextlib
 import os
 import socket
 import sys
+import threading
 import time
 import weakref
 from collections.abc import Callable
 from datetime import timedelta
 from types import TracebackType
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import torch.distributed as dist
 from torch._C._distributed_c10d import PrefixStore, Store
@@ -28,6 +29,10 @@ from poptorch_emu.errors import Error, make_error
 
 # After a connection is lost, so long may the cause take to appear in the store.
 _CAUSE_SECONDS = 1.0
+# When the network fails, the store does not answer, and asking it would take forever.
+_ANSWER_SECONDS = 1.0
+
+_Answer = TypeVar("_Answer")
 
 
 class Exchange(Protocol):
@@ -71,9 +76,12 @@ class Connection:
         self._num_meetings = 0
         self._exchanges: weakref.WeakSet[Any] = weakref.WeakSet()
         self._store = own_store(_get_default_store())
+        self._is_store_silent = False
         self._store.set(f"host/{process}", self.host)
-        holder = self.host_of(0)
-        self._watcher = Watcher(own_store(_get_default_store()), process, holder, self._note)
+        self._hosts = [self.read(f"host/{other}") for other in range(num_processes)]
+        self._watcher = Watcher(
+            own_store(_get_default_store()), process, self._hosts[0], self._note
+        )
         self._watch_errors()
         atexit.register(self._end)
 
@@ -84,7 +92,7 @@ class Connection:
 
     def host_of(self, process: int) -> str:
         """Returns the name of the machine that a process runs on."""
-        return self.read(f"host/{process}")
+        return self._hosts[process]
 
     def next_model(self) -> int:
         """Returns the number of a model that begins to exchange; equal in all processes."""
@@ -120,10 +128,8 @@ class Connection:
             process: that failed; by default this one.
         """
         failed = self.process if process is None else process
-        host = self.host if process is None else self._host_or_unknown(failed)
-        failure = Failure(failed, host, line)
-        with contextlib.suppress(RuntimeError, ValueError):  # The store may be gone, too.
-            failure = record(self._store, failure)
+        failure = Failure(failed, self._hosts[failed], line)
+        failure = self._answer(lambda: record(self._store, failure)) or failure
         self._note(failure)
         return failure
 
@@ -184,21 +190,36 @@ class Connection:
         for exchange in tuple(self._exchanges):
             exchange.cancel(str(self.failure))
 
-    def _host_or_unknown(self, process: int) -> str:
-        with contextlib.suppress(RuntimeError, ValueError):
-            return str(self._store.get(f"host/{process}").decode())
-        return "a host that is not known any more"
+    def _answer(self, ask: Callable[[], _Answer]) -> _Answer | None:
+        """Returns what the store answers, `None` if it is gone or silent."""
+        answers: list[_Answer] = []
+
+        def keep() -> None:
+            with contextlib.suppress(RuntimeError, ValueError):
+                answers.append(ask())
+
+        if self._is_store_silent:
+            return None
+        thread = threading.Thread(target=keep, name="poptorch store", daemon=True)
+        thread.start()
+        thread.join(_ANSWER_SECONDS)
+        self._is_store_silent = thread.is_alive()
+        return answers[0] if answers else None
 
     def _end_of(self, process: int) -> str:
         """Returns what a process said at its end, if it came to one."""
-        with contextlib.suppress(RuntimeError, ValueError):
-            if self._store.check([f"ended/{process}"]):
-                count = self._store.get(f"ended/{process}").decode()
-                return (
-                    f"it ended after {count} calls of models that train, and process "
-                    f"{self.process} makes call {self.num_calls}; all must make as many"
-                )
-        return ""
+
+        def calls() -> str:
+            key = f"ended/{process}"
+            return self._store.get(key).decode() if self._store.check([key]) else ""
+
+        count = self._answer(calls)
+        if not count:
+            return ""
+        return (
+            f"it ended after {count} calls of models that train, and process "
+            f"{self.process} makes call {self.num_calls}; all must make as many"
+        )
 
     def _watch_errors(self) -> None:
         """Lets the others know of an exception that ends this process."""
@@ -216,7 +237,7 @@ class Connection:
 
     def _end(self) -> None:
         """At the end of the process: says so, and stays until others know of a failure."""
-        if os.getpid() != self._pid:
+        if os.getpid() != self._pid or self._is_store_silent:
             return
         with contextlib.suppress(RuntimeError, ValueError):
             self._store.set(f"ended/{self.process}", str(self.num_calls))

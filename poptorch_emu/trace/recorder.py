@@ -176,6 +176,13 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._check_constant(constant)
         return self._upload(constant.host)
 
+    def _check_constants(self, values: Any) -> None:
+        """Names the trained parameter of which the host's tensor meets tensors on the IPU."""
+        for value in pytree.tree_leaves(values):
+            is_of_host = isinstance(value, torch.Tensor) and not isinstance(value, FakeTensor)
+            if is_of_host and value.device.type == "cpu":
+                self._check_constant(value)
+
     def _upload(self, constant: torch.Tensor) -> Any:
         if type(constant) is not torch.Tensor:
             with _disable_current_modes():
@@ -199,6 +206,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         try:
             result = self._result_type(func, args, kwargs)
         except (FakeTensorDeviceMismatchError, TypeError):  # The second one of subclasses.
+            self._check_constants((args, kwargs))
             args, kwargs = with_constants(func, args, kwargs, self._upload)
             result = self._result_type(func, args, kwargs)
         if _is_on_ipu(result) or _is_on_ipu(args):

@@ -135,7 +135,8 @@ def foreign_tensor(tensor: torch.Tensor) -> Error:
     return compiler_error(
         f"Expected an IPU tensor but got tensor(device={tensor.device}, "
         f"shape={list(tensor.shape)}, dtype={tensor.dtype}) at {user_source()}. Register it as a "
-        'buffer or parameter of the model, or make it a constant with cpu_tensor.to("ipu").'
+        "buffer or parameter of the model and read it from its module in forward (as self.weight), "
+        'or make it a constant with cpu_tensor.to("ipu").'
     )
 
 

@@ -31,6 +31,8 @@ class Scaled(nn.Module):
 
 
 READS = {
+    "at once": lambda model: model.held.value,
+    "computed on the host": lambda model: model.held.value.exp()[:1],
     "moved": lambda model: model.held.value.to("ipu"),
     "computed": lambda model: (model.held.value.exp() + 1).to("ipu"),
     "detached": lambda model: model.held.value.detach().to("ipu"),

@@ -12,14 +12,19 @@ from support.processes import finish, results_of, start
 
 feature = pytest.mark.feature("popdist.poptorch.Options", fidelity="exact")
 SCRIPT = process_training.__file__
-CASES = tuple(process_training.CASES)
+NUM_LOCAL = (1, 2, 4)
+# By the number of all replicas. Most are trained with as many as two and four processes share.
+FEW = ("sgd2", "clipped2", "lamb2", "dropout", "loss scale")
+CASES = {2: FEW, 4: tuple(process_training.CASES), 8: FEW, 16: FEW}
 
 
-def train(folder: Path, num_processes: int, workers: int = 2) -> list[Any]:
-    """Returns what each process has after training all cases."""
-    local = process_training.TOTAL_REPLICAS // num_processes
-    more = {"POPTORCH_EMU_WORKERS": str(workers)}
-    ended = finish(start(SCRIPT, [str(folder), *CASES], num_processes, local, more))
+def train(
+    folder: Path, num_processes: int, num_local: tuple[int, ...], workers: int = 2
+) -> list[Any]:
+    """Returns what each process has after training all cases with these numbers of replicas."""
+    arguments = [f"{case}@{local}" for local in num_local for case in CASES[num_processes * local]]
+    more = {"POPTORCH_EMU_WORKERS": str(workers), "POPTORCH_EMU_SYSTEM": "mk2-pod64"}
+    ended = finish(start(SCRIPT, [str(folder), *arguments], num_processes, 1, more))
     assert len(list(folder.glob("result_*.pt"))) == num_processes, "\n".join(e.text for e in ended)
     return results_of(folder, num_processes)
 
@@ -27,26 +32,37 @@ def train(folder: Path, num_processes: int, workers: int = 2) -> list[Any]:
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory: pytest.TempPathFactory) -> Any:
     """What one process with all replicas gets."""
-    return train(tmp_path_factory.mktemp("alone"), 1)[0]
+    return train(tmp_path_factory.mktemp("alone"), 1, tuple(CASES))[0]
 
 
 @pytest.fixture(scope="module", params=[(2, 1), (2, 4), (4, 2)], ids=["2", "2-workers", "4"])
 def together(request: Any, tmp_path_factory: pytest.TempPathFactory) -> list[Any]:
     """What several processes get."""
     num_processes, workers = request.param
-    return train(tmp_path_factory.mktemp("together"), num_processes, workers)
+    return train(tmp_path_factory.mktemp("together"), num_processes, NUM_LOCAL, workers)
 
 
 @feature
-@pytest.mark.parametrize("case", CASES)
-def test_processes_then_weights_have_the_bits_of_one_process(alone, together, case):
-    for result in together:
-        for name, expected in alone[case]["weights"].items():
-            assert torch.equal(result[case]["weights"][name], expected), name
+@pytest.mark.parametrize("num_local", NUM_LOCAL)
+def test_processes_then_weights_have_the_bits_of_one_process(alone, together, num_local):
+    num_replicas = len(together) * num_local
+    for case in CASES[num_replicas]:
+        for result in together:
+            for name, expected in alone[f"{case}@{num_replicas}"]["weights"].items():
+                found = result[f"{case}@{num_local}"]["weights"][name]
+                assert torch.equal(found, expected), (case, name)
 
 
 @feature
-@pytest.mark.parametrize("case", CASES)
-def test_processes_then_losses_are_those_of_their_replicas(alone, together, case):
-    joined = torch.cat([result[case]["losses"] for result in together], dim=-1)
-    assert torch.equal(joined, alone[case]["losses"])
+@pytest.mark.parametrize("num_local", NUM_LOCAL)
+def test_processes_then_losses_are_those_of_their_replicas(alone, together, num_local):
+    num_replicas = len(together) * num_local
+    for case in CASES[num_replicas]:
+        joined = torch.cat([each[f"{case}@{num_local}"]["losses"] for each in together], dim=-1)
+        assert torch.equal(joined, alone[f"{case}@{num_replicas}"]["losses"]), case
+
+
+@feature
+def test_processes_when_stages_linger_then_each_replica_still_has_its_own_losses(alone):
+    losses = alone["lingering2@4"]["losses"]
+    assert losses.flatten().unique().numel() == losses.numel()

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
+import socket
 import subprocess
 import sys
 
 import pytest
 import torch
-from support import process_training
-from support.processes import ROOT, results_of
+from support import failing_processes, process_training
+from support.processes import ROOT, finish, results_of, start
 
 feature = pytest.mark.feature("poprun", fidelity="exact")
 SCRIPT = process_training.__file__
@@ -91,6 +93,28 @@ def test_poprun_on_two_hosts_then_the_bits_are_those_of_one_process(hosts, tmp_p
     )  # fmt: skip
     run([sys.executable, SCRIPT, str(alone), *cases], POPDIST_NUM_TOTAL_REPLICAS="4")
     assert have_same_bits(results_of(together, 4), results_of(alone, 1)[0])
+
+
+@feature
+def test_processes_when_the_link_goes_down_in_a_window_then_both_say_so_after_the_timeout(
+    hosts, tmp_path
+):
+    more = {
+        "MASTER_ADDR": HOSTS[hosts[0]],
+        "POPTORCH_EMU_TIMEOUT": "6",
+        "TEST_INTERFACE": "emu-veth-b",
+    }
+    script = failing_processes.__file__
+    ended = finish(start(script, ["link", str(tmp_path)], 2, 1, more, hosts), seconds=60)
+    for index, (status, text) in enumerate((each.status, each.text) for each in ended):
+        saw = re.search(r"^SAW (\S+) (.*)$", text, re.MULTILINE)
+        assert saw, text
+        assert 5 < float(saw[1]) < 10
+        named = f"Process {1 - index} on {re.escape(socket.gethostname())} failed: "
+        assert re.search(named + r"it was silent for 6 s \(POPTORCH_EMU_TIMEOUT\)", saw[2])
+        assert f"AGAIN {saw[2]}" in text
+        assert re.search(r"^ALONE \d", text, re.MULTILINE)
+        assert status == 1
 
 
 @feature

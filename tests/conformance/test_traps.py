@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import re
 import warnings
 from collections.abc import Callable
@@ -183,3 +184,46 @@ def test_scheduler_of_cycles_when_made_after_the_first_call_then_nobody_warns(ca
         warnings.simplefilter("error")
         scheduler.step()
     assert said(caplog) == []
+
+
+schedulers = torch.optim.lr_scheduler
+SCHEDULERS = {
+    "lambda": lambda optimizer: schedulers.LambdaLR(optimizer, lambda epoch: 0.9**epoch),
+    "cosine": lambda optimizer: schedulers.CosineAnnealingLR(optimizer, 5),
+    "plateau": lambda optimizer: schedulers.ReduceLROnPlateau(optimizer, patience=0),
+    "cycles": lambda optimizer: schedulers.OneCycleLR(optimizer, 0.1, total_steps=9),
+    "sequence": lambda optimizer: schedulers.SequentialLR(
+        optimizer, [schedulers.LinearLR(optimizer), schedulers.ExponentialLR(optimizer, 0.9)], [2]
+    ),
+}
+
+
+@pytest.mark.parametrize("make", SCHEDULERS.values(), ids=SCHEDULERS)
+@pytest.mark.parametrize("optim", [torch.optim, poptorch.optim], ids=["torch", "poptorch"])
+def test_scheduler_of_any_kind_when_used_as_documented_then_trains_as_pytorch_and_nobody_warns(
+    make: Callable, optim, caplog: pytest.LogCaptureFixture
+) -> None:
+    torch.manual_seed(0)
+    model = Model()
+    plain = copy.deepcopy(model)
+    optimizers = [optim.SGD(each.parameters(), lr=0.1, momentum=0.9) for each in (model, plain)]
+    ours, theirs = map(make, optimizers)
+    options = poptorch.Options().showCompilationProgressBar(False)
+    training = poptorch.trainingModel(model, options, optimizers[0])
+    reference = torch.optim.SGD(plain.parameters(), lr=0.1, momentum=0.9)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for _ in range(4):
+            for mine, given in zip(reference.param_groups, optimizers[1].param_groups, strict=True):
+                mine.update({name: given[name] for name in ("lr", "momentum")})
+            reference.zero_grad()
+            plain(X).backward()
+            reference.step()
+            optimizers[1]._opt_called = True  # The reference's step stands for its own.
+            training(X)
+            for scheduler in (ours, theirs):
+                scheduler.step(*([1.0] if make is SCHEDULERS["plateau"] else []))
+            training.setOptimizer(optimizers[0])
+    assert said(caplog) == []
+    for actual, expected in zip(model.parameters(), plain.parameters(), strict=True):
+        torch.testing.assert_close(actual.detach(), expected.detach())

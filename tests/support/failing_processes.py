@@ -8,21 +8,40 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
 import torch
-from support.process_training import Model
+from support.process_training import Model, on_linger
 
 import poptorch_emu as poptorch
 from poptorch_emu.names.companions import popdist
 from poptorch_emu.names.companions.popdist import poptorch as popdist_poptorch
 
 NUM_CALLS = 30
+NUM_LINGERING = 20  # Micro-batches of a window, of which the link goes down in the fifth.
+
+
+def cut_in_window(interface: str, fault: Path) -> None:
+    """Takes a network interface down in the midst of the window that comes."""
+    lock, left = threading.Lock(), [5]
+
+    def count() -> None:
+        with lock:
+            left[0] -= 1
+            if left[0] == 0:
+                subprocess.run(["ip", "link", "set", interface, "down"], check=True)
+                fault.write_text(str(time.time()))
+
+    on_linger.append(count)
 
 
 def go_wrong(way: str, fault: Path) -> None:
+    if way == "link":
+        return cut_in_window(os.environ["TEST_INTERFACE"], fault)
     fault.write_text(str(time.time()))
     if way == "kill":
         os.kill(os.getpid(), signal.SIGKILL)
@@ -34,6 +53,7 @@ def go_wrong(way: str, fault: Path) -> None:
         sys.exit(0)
     if way == "status":
         os._exit(7)
+    return None
 
 
 def train_alone() -> float:
@@ -49,11 +69,14 @@ def main(way: str, folder: Path) -> None:
     index = popdist.getInstanceIndex()
     is_culprit = index == popdist.getNumInstances() - 1
     torch.manual_seed(index if way == "weights" else 0)
-    model = Model(1, 0.0, False)
+    model = Model(1, 0.0, False, lingers=way == "link")
     options = popdist_poptorch.Options()
     if way == "option" and is_culprit:
         options.deviceIterations(2)
     rows = 2 if way == "option" and is_culprit else 1
+    if way == "link":
+        options.Training.gradientAccumulation(NUM_LINGERING)
+        rows = NUM_LINGERING
     if way == "nan":
         options._Popart.set("enableFloatingPointChecks", True)
     optimizer = poptorch.optim.SGD(model.parameters(), lr=0.1)

@@ -1,12 +1,16 @@
 """Trains small models in this process, one of several, and saves weights and losses.
 
-Usage: process_training.py FOLDER CASE [CASE...]; a case is a key of `CASES`. Each process makes the
-rows of all replicas and takes its own, so that any number of processes sees the same.
+Usage: process_training.py FOLDER CASE [CASE...]; a case is a key of `CASES`, `@R` behind it gives
+each process R replicas. Each makes the rows of all and takes its own, so that any number of
+processes sees the same.
 """
 
 from __future__ import annotations
 
+import os
+import random
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,14 +21,39 @@ import poptorch_emu as poptorch
 from poptorch_emu.names.companions import popdist
 from poptorch_emu.names.companions.popdist import poptorch as popdist_poptorch
 
-TOTAL_REPLICAS, NUM_STEPS, ROWS, ACCUMULATION = 4, 3, 2, 3
+NUM_STEPS, ROWS, ACCUMULATION = 3, 2, 3
+
+# Called in each operation that lingers, by whichever thread of the engine runs it.
+on_linger: list[Callable[[], None]] = []
+_OPERATORS = torch.library.Library("process_test", "DEF")
+_PAUSES = random.Random(os.getpid())  # Different in each process.
+
+
+def _linger(x: torch.Tensor) -> torch.Tensor:
+    for each in tuple(on_linger):
+        each()
+    time.sleep(_PAUSES.uniform(0, 0.004))
+    return x.clone()
+
+
+def _linger_backward(_: Any, gradient: torch.Tensor) -> torch.Tensor:
+    return torch.ops.process_test.linger(gradient)
+
+
+_OPERATORS.define("linger(Tensor x) -> Tensor")
+_OPERATORS.impl("linger", _linger, "CPU")
+_OPERATORS.impl("linger", torch.empty_like, "Meta")
+torch.library.register_autograd("process_test::linger", _linger_backward, lib=_OPERATORS)
 
 
 class Model(torch.nn.Module):
-    """Two layers, on one IPU or two."""
+    """Two layers, on one IPU or two; each takes a random time if it `lingers`."""
 
-    def __init__(self, num_stages: int, dropout: float, is_half: bool) -> None:
+    def __init__(
+        self, num_stages: int, dropout: float, is_half: bool, lingers: bool = False
+    ) -> None:
         super().__init__()
+        self.linger = torch.ops.process_test.linger if lingers else torch.nn.Identity()
         self.first = torch.nn.Linear(5, 7)
         self.second = torch.nn.Linear(7, 3)
         self.dropout = torch.nn.Dropout(dropout)
@@ -34,7 +63,7 @@ class Model(torch.nn.Module):
             self.half()
 
     def forward(self, x: torch.Tensor, target: torch.Tensor) -> Any:
-        y = self.second(self.dropout(torch.tanh(self.first(x))))
+        y = self.second(self.linger(self.dropout(torch.tanh(self.linger(self.first(x))))))
         return y, poptorch.identity_loss(torch.nn.functional.mse_loss(y, target), "mean")
 
 
@@ -72,6 +101,7 @@ CASES: dict[str, tuple[Make, int, float, bool, str]] = {
     "loss scale": (_sgd, 2, 0.0, True, "automatic loss scaling"),
     "running mean": (_adamw, 1, 0.0, False, "mean"),
     "remote": (_adamw, 1, 0.0, False, "remote"),
+    "lingering2": (_adamw, 2, 0.3, False, "lingering"),
 }
 
 
@@ -99,7 +129,8 @@ def options_for(option: str) -> poptorch.Options:
 def rows_of_step(shape: tuple[int, ...], generator: torch.Generator, dtype: torch.dtype) -> Any:
     """Returns this process's rows of a step, [micro-batch, replica, row] of all flattened."""
     local, first = popdist.getNumLocalReplicas(), popdist.getInstanceIndex()
-    everything = torch.randn((2 * ACCUMULATION, TOTAL_REPLICAS, ROWS, *shape), generator=generator)
+    num_replicas = popdist.getNumTotalReplicas()
+    everything = torch.randn((2 * ACCUMULATION, num_replicas, ROWS, *shape), generator=generator)
     mine = everything[:, first * local : (first + 1) * local]
     return mine.flatten(0, 2).to(dtype)
 
@@ -108,7 +139,7 @@ def train(case: str) -> dict[str, Any]:
     """Returns weights and losses after a few steps."""
     make, num_stages, dropout, is_half, option = CASES[case]
     torch.manual_seed(3)
-    model = Model(num_stages, dropout, is_half)
+    model = Model(num_stages, dropout, is_half, option == "lingering")
     trainer = poptorch.trainingModel(model, options_for(option), make(model))
     dtype = torch.half if is_half else torch.float
     generator = torch.Generator().manual_seed(5)
@@ -122,7 +153,19 @@ def train(case: str) -> dict[str, Any]:
     return {"weights": weights, "losses": torch.stack(losses)}
 
 
+def train_with_replicas(argument: str) -> dict[str, Any]:
+    """Trains `CASE` or `CASE@R`."""
+    case, _, local = argument.partition("@")
+    if local:
+        total, offset = (int(local) * n for n in (popdist.getNumInstances(), _INDEX))
+        os.environ["POPDIST_NUM_LOCAL_REPLICAS"] = local
+        os.environ["POPDIST_NUM_TOTAL_REPLICAS"] = str(total)
+        os.environ["POPDIST_REPLICA_INDEX_OFFSET"] = str(offset)
+    return train(case)
+
+
 if __name__ == "__main__":
     popdist.init()
-    results = {case: train(case) for case in sys.argv[2:]}
+    _INDEX = popdist.getInstanceIndex()
+    results = {argument: train_with_replicas(argument) for argument in sys.argv[2:]}
     torch.save(results, Path(sys.argv[1]) / f"result_{popdist.getInstanceIndex()}.pt")

@@ -44,13 +44,15 @@ def start(
     num_instances: int,
     num_local: int,
     more: Mapping[str, str] | None = None,
+    hosts: Sequence[str] = (),
 ) -> list[subprocess.Popen[str]]:
-    """Starts a script (a path, or code) in each instance."""
+    """Starts a script (a path, or code) in each instance, or each in its network namespace."""
     port = free_port()
+    enter = [["ip", "netns", "exec", host] for host in hosts] or [[]] * num_instances
     what = [script] if script.endswith(".py") else ["-c", script]
     return [
         subprocess.Popen(
-            [sys.executable, *what, *arguments],
+            [*enter[index], sys.executable, *what, *arguments],
             env={
                 **os.environ,
                 "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "tests")]),

@@ -5,6 +5,7 @@ import sys
 
 import pytest
 
+from poptorch_emu.log import logger
 from poptorch_emu.options.compilation_progress import ProgressBar
 from poptorch_emu.runtime import progress
 from poptorch_emu.runtime.progress import progress_bar
@@ -23,16 +24,20 @@ class Stream(io.StringIO):
         return self.is_terminal
 
 
-def compile_under_context() -> None:
+def compile_under_context(said: str = "") -> None:
     with progress_bar(STEPS, is_shown=True) as on_step:
         for step in STEPS:
             on_step(step)
+            if said:
+                logger.warning(said)
 
 
-def compile_under_object() -> None:
+def compile_under_object(said: str = "") -> None:
     bar = ProgressBar()
     for done in (0, 50, 100):
         bar(done, 100)
+        if said:
+            logger.warning(said)
 
 
 @pytest.fixture(params=[compile_under_context, compile_under_object])
@@ -55,6 +60,18 @@ def test_progress_on_a_terminal_then_is_a_bar_that_moves(compile_once, monkeypat
     text = sys.stderr.getvalue()
     assert "\rGraph compilation:   0%|" in text and "\rGraph compilation: 100%|" in text
     assert " in 0." not in text
+
+
+def test_log_line_while_the_bar_is_shown_then_has_a_line_of_its_own(compile_once, monkeypatch):
+    monkeypatch.setattr(sys, "stderr", Stream(is_terminal=True))
+    compile_once("something of note")
+    # A terminal goes on at the beginning of the line after each "\r".
+    lines = [line for line in sys.stderr.getvalue().split("\n") if "something" in line]
+    assert len(lines) >= 2
+    for line in lines:
+        *before, shown = line.split("\r")
+        assert "%" not in shown and shown.endswith("something of note")
+        assert not before or not before[-1].strip()
 
 
 @pytest.mark.parametrize("is_terminal", [False, True])
