@@ -12,8 +12,8 @@ from poptorch_emu.plan.time.timeline import timeline
 from poptorch_emu.report.page.reading import EngineRun
 from poptorch_emu.schedule.actions import Action, Kind, parse_action
 
-# The page's word for each kind of the plan's events.
-_KINDS = {
+# The word of pages and pictures for each kind of the plan's events.
+KIND_OF_EVENT = {
     "forward": "forward",
     "recompute": "recompute",
     "backward": "backward",
@@ -24,7 +24,7 @@ _KINDS = {
     "host": "host",
     "reduce": "collective",
 }
-KINDS = tuple(dict.fromkeys(_KINDS.values()))
+KINDS = tuple(dict.fromkeys(KIND_OF_EVENT.values()))
 _COLUMNS = ("lane", "start", "duration", "kind", "label", "micro_batch", "bytes")
 _NS_PER_SECOND = 1e9
 
@@ -58,7 +58,7 @@ def machine_timeline(plan: TimePlan, inventory: Inventory | None) -> dict[str, A
         action = parse_action(event.action)
         is_update = action.kind is Kind.UPDATE
         table.add(
-            _KINDS[event.kind],
+            KIND_OF_EVENT[event.kind],
             _label(event, action),
             lane=lanes.index(event.ipu),
             start=round(event.begin_seconds * plan.clock_hz),
