@@ -80,7 +80,10 @@ class PoplarExecutor:
         self._user_model = model if user_model is None else user_model
         self._args_parser = ArgsParser(model)
         link = OptimizerLink(optimizer, optimizer_settings(own_options)) if training else None
-        self._on_device = DeviceModel(model, self._user_model, own_options, self, link)
+        self._on_device = on_device = DeviceModel(model, self._user_model, own_options, self, link)
+        if own_options._has_modelled_latencies:
+            to_modelled = partial(on_device.compilation.modelled_spans, own_options)
+            on_device.measurement.modelled = to_modelled
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Runs the model on a whole batch, after compiling it at the first call (exact).
