@@ -8,14 +8,24 @@ programs of Poplar it knows nothing. Asking for those raises.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
 from typing import Any
 
 from poptorch_emu.report.profile_file import read_profile_file
-from poptorch_emu.report.profile_writer import read_calls
+from poptorch_emu.report.profile_writer import read_calls, read_run
 
-__all__ = ["IPU", "NotInReport", "Program", "ProgramVisitor", "Section", "openReport"]
+__all__ = [
+    "IPU",
+    "Event",
+    "NotInReport",
+    "Program",
+    "ProgramVisitor",
+    "Section",
+    "openReport",
+    "openTrace",
+]
 
 _NS_PER_US = 1000.0
 _ADVICE = (
@@ -271,3 +281,62 @@ def _runs(path: Path) -> Iterator[Section]:
         }
         microseconds = Section(f"{name}.microseconds", span)
         yield Section(name, {"name": f"call {number}", "microseconds": microseconds})
+
+
+@dataclass
+class Event:
+    """A stretch of time on a thread of a trace (exact).
+
+    Attributes:
+        start: in microseconds, from the first event of the trace.
+        duration: in microseconds.
+        children: the events within it, by their start.
+    """
+
+    label: str
+    start: float
+    duration: float
+    children: list[Event] = field(default_factory=list)
+
+
+def openTrace(path: str | Path) -> Section:
+    """Returns what happened on the host, of a `profile.pop` that profiling wrote (exact).
+
+    `processes[0].threads` are the calls, as the thread "calls", and each channel of `libpvti` or
+    `poptorch.profiling`; a thread has `name` and `events`.
+
+    Args:
+        path: of the file.
+
+    Raises:
+        OSError: the file cannot be read.
+        ValueError: it is no such file, is damaged, or is of another version.
+    """
+    read_profile_file(Path(path))  # Which says what is wrong with a file.
+    spans: dict[str, list[tuple[str, int, int]]] = {}
+    for number, start_ns, end_ns in read_calls(Path(path)):
+        spans.setdefault("calls", []).append((f"call {number}", start_ns, end_ns))
+    for channel, name, start_ns, end_ns in read_run(Path(path)).tracepoints:
+        spans.setdefault(channel, []).append((name, start_ns, end_ns))
+    first_ns = min((span[1] for found in spans.values() for span in found), default=0)
+    threads = [
+        Section(
+            f"trace.processes[0].threads[{n}]", {"name": name, "events": _nest(found, first_ns)}
+        )
+        for n, (name, found) in enumerate(spans.items())
+    ]
+    process = Section("trace.processes[0]", {"name": "poptorch_emu", "threads": threads})
+    return Section("trace", {"processes": [process]})
+
+
+def _nest(spans: list[tuple[str, int, int]], first_ns: int) -> list[Event]:
+    """Returns the outermost of some stretches; those within another are its children."""
+    outermost: list[Event] = []
+    open_events: list[tuple[int, Event]] = []
+    for name, start_ns, end_ns in sorted(spans, key=lambda span: (span[1], -span[2])):
+        event = Event(name, (start_ns - first_ns) / _NS_PER_US, (end_ns - start_ns) / _NS_PER_US)
+        while open_events and open_events[-1][0] < end_ns:
+            open_events.pop()
+        (open_events[-1][1].children if open_events else outermost).append(event)
+        open_events.append((end_ns, event))
+    return outermost

@@ -9,6 +9,9 @@ import torch
 
 import poptorch_emu as poptorch
 from poptorch_emu import emulator
+from poptorch_emu.companions import libpvti
+from poptorch_emu.companions import pva as companion
+from poptorch_emu.names.companions import libpvti as named_libpvti
 from poptorch_emu.names.companions import pva
 
 pytestmark = pytest.mark.feature("pva.openReport", fidelity="modelled")
@@ -110,6 +113,37 @@ def test_runs_then_are_the_calls_in_their_order(model):
     assert [run.name for run in runs] == ["call 0", "call 1", "call 2"]
     times = [time for run in runs for time in (run.microseconds.start, run.microseconds.end)]
     assert times[0] == 0 and times == sorted(times)
+
+
+def test_trace_then_events_are_nested_as_they_were(tmp_path):
+    model = trained(1, tmp_path)
+    outer = libpvti.createTraceChannel("outer")
+    with libpvti.Tracepoint(outer, "epoch"):
+        for step in range(2):
+            with libpvti.Tracepoint(outer, f"step {step}"):
+                model(torch.randn(ACCUMULATION, 24))
+    with libpvti.Tracepoint(outer, "afterwards"):
+        pass
+    path = model._on_device.measurement.profile.path
+    model.destroy()
+    (process,) = companion.openTrace(path).processes
+    calls, traced = process.threads
+    assert (calls.name, traced.name) == ("calls", "outer")
+    assert [event.label for event in calls.events] == [f"call {n}" for n in range(5)]
+    epoch, after = traced.events
+    assert (epoch.label, after.label) == ("epoch", "afterwards")
+    assert [event.label for event in epoch.children] == ["step 0", "step 1"]
+    assert not any(event.children for event in (*epoch.children, after))
+    assert sum(event.duration for event in epoch.children) <= epoch.duration
+    # The last two calls ran within the steps.
+    for call, step in zip(calls.events[3:], epoch.children, strict=True):
+        assert step.start <= call.start
+        assert call.start + call.duration <= step.start + step.duration
+
+
+def test_companion_then_is_the_module_of_the_runner():
+    assert companion.openReport is pva.openReport
+    assert libpvti.Tracepoint is named_libpvti.Tracepoint
 
 
 def test_target_then_has_the_architecture(report):
