@@ -161,4 +161,5 @@ def _end_profile_of(session: Session, folder: Path, writer: ProfileWriter) -> No
         run = read_run(writer.path)
         write_profile(folder, executable, executable.segment_names, run.events, run.num_left_out)
     except (sqlite3.Error, OSError) as error:
-        logger.warning("The profile in %s is not complete: %s", folder, error)
+        if not writer.has_failed:  # One warning is enough.
+            logger.warning("The profile in %s is not complete: %s", folder, error)
