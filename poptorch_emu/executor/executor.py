@@ -238,6 +238,8 @@ class PoplarExecutor:
     def getPerfCounters(self) -> Counters:
         """Returns when the inputs and outputs of the last call crossed (exact in form).
 
+        By the clock of this computer, or of the machine after `emulator.set_latencies`.
+
         Returns:
             For "input", "input_complete", "output" and "output_complete" a list of tensors, and of
             each the times in seconds of its pieces, ascending; `[[]]` without a call.

@@ -167,7 +167,8 @@ def _ipus(
             "update_seconds": update,
             "host_seconds": seconds("host_cycles") + host,
         }
-        bubble = step_seconds - math.fsum(parts.values())
+        # What is left of an IPU that is always busy may be below 0 by a rounding.
+        bubble = max(0.0, step_seconds - math.fsum(parts.values()))
         found.append(IpuTime(ipu=ipu, **parts, bubble_seconds=bubble))
     return tuple(found)
 
