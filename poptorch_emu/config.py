@@ -141,6 +141,7 @@ class MachineConfig:
         num_io_tiles: tiles of each IPU that are set apart for I/O.
         available_memory_proportion: IPU and the part of its memory that a matrix product may take.
         buffering_depth: micro-batches of an input that the host sends ahead.
+        is_prefetched: whether the host makes inputs ready before the IPU asks for them.
         is_outlined: whether equal parts of the code are stored once.
         outline_threshold: how much a part must save for that.
         version: of the IPUs: 1, 2 or, for Bow, 21.
@@ -151,6 +152,7 @@ class MachineConfig:
     num_io_tiles: int = 0
     available_memory_proportion: tuple[tuple[int, float], ...] = ()
     buffering_depth: int = 1
+    is_prefetched: bool = True
     is_outlined: bool = True
     outline_threshold: float = 1.0
     version: int = 2

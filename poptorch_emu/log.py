@@ -13,7 +13,8 @@ import os
 import subprocess
 import sys
 import traceback
-from collections import Counter
+from collections import Counter, deque
+from datetime import datetime
 from types import TracebackType
 
 from tqdm import tqdm
@@ -34,6 +35,8 @@ _LEVEL_OF_NAME = {
 # Source: the default of PopTorch's Options.maxRepeatLogs.
 DEFAULT_MAX_REPEATS = 4
 _REPEAT_KIND = "repeat_kind"
+# For reports: lines, and characters of each.
+_NUM_REMEMBERED, _LONGEST_REMEMBERED = 500, 2000
 _NAME_OF_NUMBER = {0: "TRACE", 1: "DEBUG", 2: "INFO", 3: "WARN", 4: "ERR", 6: "OFF"}
 
 _COLOUR_OF_LEVEL = {
@@ -161,6 +164,28 @@ def warn_repeatable(kind: str, message: str, *args: object) -> None:
     compiler_logger.warning(message, *args, extra={_REPEAT_KIND: kind})
 
 
+class _Recent(logging.Filter):
+    """Remembers the last lines that were logged, for reports; lets everything through."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lines: deque[tuple[str, str, str]] = deque(maxlen=_NUM_REMEMBERED)
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        moment = datetime.fromtimestamp(record.created)
+        text = record.getMessage()[:_LONGEST_REMEMBERED]
+        self.lines.append((f"{moment:%H:%M:%S}.{record.msecs:03.0f}", record.levelname, text))
+        return True
+
+
+_recent = _Recent()
+
+
+def recent_lines() -> tuple[tuple[str, str, str], ...]:
+    """Returns time, level and text of what this process logged last, at most 500 lines."""
+    return tuple(_recent.lines)
+
+
 def _destination_handler() -> logging.Handler:
     destination = os.environ.get("POPTORCH_LOG_DEST") or "stderr"
     if destination in ("stderr", "stdout"):
@@ -177,6 +202,8 @@ def _set_up() -> None:
             handler.setFormatter(_Formatter())
             each.addHandler(handler)
     compiler_logger.addFilter(_repeat_limit)
+    for each in (logger, compiler_logger):
+        each.addFilter(_recent)
     set_log_level(os.environ.get("POPTORCH_LOG_LEVEL", "WARN"))
 
 

@@ -3,6 +3,7 @@
 from poptorch_emu.emulator.engine_backend import set_backend
 from poptorch_emu.emulator.estimates import estimate, timeline
 from poptorch_emu.emulator.host_recomputation import set_recomputation
+from poptorch_emu.emulator.latencies import set_latencies
 from poptorch_emu.emulator.page import page
 from poptorch_emu.emulator.pipeline_order import set_schedule
 from poptorch_emu.emulator.plans import memory, schedule, tile_memory
@@ -32,6 +33,7 @@ __all__ = [
     "report",
     "schedule",
     "set_backend",
+    "set_latencies",
     "set_recomputation",
     "set_schedule",
     "stream",

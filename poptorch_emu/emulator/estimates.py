@@ -11,9 +11,10 @@ from poptorch_emu.compile.timing import time_of
 from poptorch_emu.executor.executor import PoplarExecutor
 from poptorch_emu.machine.system import System, current_system, system_of
 from poptorch_emu.plan.inventory import Inventory
-from poptorch_emu.plan.time.time_plan import Event, HostWork
+from poptorch_emu.plan.time.time_plan import HostWork
 from poptorch_emu.plan.time.timeline import timeline as events_of
 from poptorch_emu.report.time_report import TimeReport
+from poptorch_emu.report.timeline_report import TimelineReport
 
 
 def estimate(
@@ -45,13 +46,16 @@ def estimate(
 
 def timeline(
     model: PoplarExecutor, *inputs: Any, system: str | None = None, **keywords: Any
-) -> tuple[Event, ...]:
+) -> TimelineReport:
     """Returns what each IPU would do when, in one window, update included (modelled).
 
     Of a long window these are the first cycles, some of the middle and the last ones. Arguments are
     those of `estimate`.
+
+    Returns:
+        a tuple of events, which can be printed and, by `plot()`, drawn.
     """
-    return events_of(estimate(model, *inputs, system=system, **keywords))
+    return TimelineReport(events_of(estimate(model, *inputs, system=system, **keywords)))
 
 
 def chosen_system(name: str | None) -> System:

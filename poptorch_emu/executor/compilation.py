@@ -29,6 +29,9 @@ from poptorch_emu.options.forced import warn_about_forced
 from poptorch_emu.options.freeze import freeze
 from poptorch_emu.options.optimizer_settings import has_running_mean
 from poptorch_emu.plan.inventory import Inventory
+from poptorch_emu.plan.time.time_plan import TimePlan
+from poptorch_emu.report.latency import Spans
+from poptorch_emu.report.modelled_latency import modelled_spans
 from poptorch_emu.report.out_of_memory import check_memory
 from poptorch_emu.report.page.model_reading import read_model
 from poptorch_emu.report.page.view_model import view_model
@@ -64,7 +67,7 @@ class Compilation:
         self._executable: Executable | None = None
         self._arguments: Arguments | None = None
         self._time: datetime.timedelta | None = None
-        self._cycles: int | None = None
+        self._timed: tuple[TimePlan, Inventory] | None = None
         self._num_made = 0
         self.groupings = ReplicaGroupings()
 
@@ -167,17 +170,33 @@ class Compilation:
         Raises:
             Error: there is no program.
         """
+        return self._times(options)[0].cycles
+
+    def modelled_spans(
+        self, options: Options, inputs: Spans, outputs: Spans
+    ) -> tuple[Spans, Spans]:
+        """Returns when inputs and outputs would cross on the virtual system.
+
+        Args:
+            options: frozen.
+            inputs: spans as measured.
+            outputs: likewise.
+        """
+        return modelled_spans(*self._times(options), inputs, outputs)
+
+    def _times(self, options: Options) -> tuple[TimePlan, Inventory]:
         self.checked()
-        if self._cycles is None:
+        if self._timed is None:
             assert self._arguments is not None, "a program was made for some arguments"
-            self._cycles = time_of(*self.plan(self._arguments, options), current_system()).cycles
-        return self._cycles
+            request, inventory = self.plan(self._arguments, options)
+            self._timed = time_of(request, inventory, current_system()), inventory
+        return self._timed
 
     def forget(self) -> None:
         """Drops the program."""
         self._executable = None
         self._arguments = None
-        self._cycles = None
+        self._timed = None
 
     def _request(
         self, arguments: Arguments, options: Options, parameters: dict[str, torch.nn.Parameter]

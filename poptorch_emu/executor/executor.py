@@ -80,7 +80,10 @@ class PoplarExecutor:
         self._user_model = model if user_model is None else user_model
         self._args_parser = ArgsParser(model)
         link = OptimizerLink(optimizer, optimizer_settings(own_options)) if training else None
-        self._on_device = DeviceModel(model, self._user_model, own_options, self, link)
+        self._on_device = on_device = DeviceModel(model, self._user_model, own_options, self, link)
+        if own_options._has_modelled_latencies:
+            to_modelled = partial(on_device.compilation.modelled_spans, own_options)
+            on_device.measurement.modelled = to_modelled
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Runs the model on a whole batch, after compiling it at the first call (exact).
@@ -234,6 +237,8 @@ class PoplarExecutor:
 
     def getPerfCounters(self) -> Counters:
         """Returns when the inputs and outputs of the last call crossed (exact in form).
+
+        By the clock of this computer, or of the machine after `emulator.set_latencies`.
 
         Returns:
             For "input", "input_complete", "output" and "output_complete" a list of tensors, and of

@@ -46,7 +46,7 @@ class Measurement:
     """The times of the last call, and the profile of all since the device was attached.
 
     The times are those of virtual IPUs on this computer, finer than the reference's milliseconds;
-    what IPUs would take they do not say.
+    what IPUs would take they say only with `emulator.set_latencies`.
     """
 
     def __init__(self, hold: DeviceHold) -> None:
@@ -54,6 +54,8 @@ class Measurement:
         self._hold = hold
         self._spans = _NO_SPANS
         self._end_profile: Callable[[], object] = lambda: None
+        # Times of a real system in the place of measured ones, if the user asked for them.
+        self.modelled: Callable[[Spans, Spans], tuple[Spans, Spans]] | None = None
         self.profile: ProfileWriter | None = None
 
     def start(self, session: Session, view: Callable[[], Mapping[str, Any]]) -> None:
@@ -91,7 +93,10 @@ class Measurement:
     def counters(self) -> Counters:
         """Returns when the inputs and outputs of the last call crossed."""
         session = self._hold.session
-        return counters(*(self._spans if session is None else _spans_of(session)))
+        inputs, outputs = self._spans if session is None else _spans_of(session)
+        if self.modelled is not None and any((*inputs, *outputs)):
+            inputs, outputs = self.modelled(inputs, outputs)
+        return counters(inputs, outputs)
 
     def whole_latency(self) -> Latency:
         """Returns the shortest, longest and mean time from an input to its output, in seconds."""
@@ -156,4 +161,5 @@ def _end_profile_of(session: Session, folder: Path, writer: ProfileWriter) -> No
         run = read_run(writer.path)
         write_profile(folder, executable, executable.segment_names, run.events, run.num_left_out)
     except (sqlite3.Error, OSError) as error:
-        logger.warning("The profile in %s is not complete: %s", folder, error)
+        if not writer.has_failed:  # One warning is enough.
+            logger.warning("The profile in %s is not complete: %s", folder, error)

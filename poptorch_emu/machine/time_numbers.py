@@ -21,6 +21,8 @@ class TimeNumbers:
             Fitted: the fixed part of C05; C17 to C22 and C39, C40 alone give 1,300 to 1,600.
         host_bytes_per_second: of inputs, for each replica. Fitted: C11 (real less synthetic data),
             C24, C26.
+        stream_begin_cycles: of an input that the host did not make ready before; measured by a
+            counter on Bow.
         call_seconds: of one call of a compiled model. Fitted: C13, C15.
         output_bytes_per_second: from the device through the gateway; measured (EfficientDet).
         pair_bytes_per_second: between the two IPUs of a pair, 4 links; read in PopLibs' tests.
@@ -37,6 +39,7 @@ class TimeNumbers:
 
     step_cycles: float = 1500.0
     host_bytes_per_second: float = 1.5e9
+    stream_begin_cycles: float = 80_000.0
     call_seconds: float = 0.8e-3
     output_bytes_per_second: float = 5.5e9
     pair_bytes_per_second: float = 58.4e9
@@ -57,6 +60,7 @@ EVIDENCE = {
     "step_cycles": Evidence.DERIVED,
     "host_bytes_per_second": Evidence.DERIVED,
     "call_seconds": Evidence.DERIVED,
+    "stream_begin_cycles": Evidence.MEASURED,
     "output_bytes_per_second": Evidence.MEASURED,
     "pair_bytes_per_second": Evidence.SOURCE,
     "ladder_bytes_per_second": Evidence.SOURCE,

@@ -177,6 +177,7 @@ def _machine(options: Options, target: TargetKind) -> MachineConfig:
             (ipu, float(part)) for ipu, part in sorted(options.available_memory_proportion.items())
         ),
         buffering_depth=_count("_Popart.set('defaultBufferingDepth', ...)", depth),
+        is_prefetched=backend.get("enablePrefetchDatastreams", default.is_prefetched),
         is_outlined=backend.get("enableOutlining", default.is_outlined),
         outline_threshold=backend.get("outlineThreshold", default.outline_threshold),
         version=version,

@@ -81,6 +81,7 @@ class Options(ReportingOptions):
         self._progress_bar = ProgressBar()
         self._host_recomputation = HostRecomputation.AUTOMATIC
         self._engine_backend = choice_of(BACKEND, EngineBackend, EngineBackend.ATEN)
+        self._has_modelled_latencies = False
         self._relax_optimizer_checks = False
         self._show_compilation_progress_bar = True
         self._module_namescope_enabled = True

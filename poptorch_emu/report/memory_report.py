@@ -3,9 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from poptorch_emu.plan.memory.memory_plan import Content, MemoryPlan, Store
-from poptorch_emu.text_table import to_table
+from poptorch_emu.report.pictures import axes_or_new, draw_stacks
+from poptorch_emu.report.terminal import (
+    fitted_table,
+    html_lines,
+    html_table,
+    terminal_width,
+    wrapped,
+)
+
+_MIB = 1024**2
 
 
 @dataclass(frozen=True)
@@ -22,6 +32,43 @@ class MemoryReport(MemoryPlan):
 
         The settings stand below it.
         """
+        columns = terminal_width()
+        lines = fitted_table(self._rows(), 2, columns)
+        lines += [part for line in self.settings for part in wrapped(line, columns)]
+        return "\n".join(lines)
+
+    def _repr_html_(self) -> str:
+        """Returns the table and the settings for a notebook."""
+        return html_table(self._rows(), 2) + (html_lines(self.settings) if self.settings else "")
+
+    def plot(self, axes: Any = None) -> Any:
+        """Draws what each IPU holds on chip, and in streaming memory, by content, in MiB.
+
+        Args:
+            axes: of matplotlib; by default those of a new figure.
+
+        Returns:
+            the axes.
+
+        Raises:
+            ImportError: matplotlib is not installed; it is the extra `report`.
+        """
+        bars = [
+            (ipu, store)
+            for ipu in range(len(self.ipu_ids))
+            for store in Store
+            if store is Store.ON_CHIP or self.num_bytes(ipu, store=store)
+        ]
+        axes = axes_or_new(axes, 3.5 + 0.8 * len(bars), 4.0)
+        parts = {
+            content.value: [self.num_bytes(ipu, content, store) / _MIB for ipu, store in bars]
+            for content in Content
+        }
+        draw_stacks(axes, [_bar_name(self.ipu_ids[ipu], store) for ipu, store in bars], parts)
+        axes.set_ylabel("MiB")
+        return axes
+
+    def _rows(self) -> list[tuple[str, ...]]:
         rows: list[tuple[str, ...]] = [
             ("IPU", "content", "pieces", "on chip KiB", "I/O tiles KiB", "remote KiB")
         ]
@@ -32,7 +79,7 @@ class MemoryReport(MemoryPlan):
                     rows.append((str(user_id), content.value, str(sum(p.copies for p in pieces)),
                                  *self._kib(ipu, content)))  # fmt: skip
             rows.append((str(user_id), "all", "", *self._kib(ipu, None)))
-        return "\n".join([*to_table(rows, num_left=2), *self.settings])
+        return rows
 
     def to_csv(self) -> str:
         """Returns one line for each piece, under a line of names."""
@@ -46,3 +93,7 @@ class MemoryReport(MemoryPlan):
 
     def _kib(self, ipu: int, content: Content | None) -> tuple[str, ...]:
         return tuple(f"{self.num_bytes(ipu, content, store) / 1024:.1f}" for store in Store)
+
+
+def _bar_name(ipu: int, store: Store) -> str:
+    return f"IPU {ipu}" if store is Store.ON_CHIP else f"IPU {ipu}\n{store.value}"

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-import html
-import textwrap
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from poptorch_emu.machine.ipu import KIB
-from poptorch_emu.text_table import to_table
+from poptorch_emu.report.pictures import draw_limit, draw_stacks, draw_unknown, pyplot, set_title
+from poptorch_emu.report.terminal import (
+    fitted_table,
+    html_lines,
+    html_table,
+    terminal_width,
+    wrapped,
+)
 
-_WIDTH = 80
 _UNKNOWN = "not known"
-_PER_TABLE = 4  # IPUs: such a table fits 80 columns.
 
 
 @dataclass(frozen=True)
@@ -27,7 +30,44 @@ class ModelReport:
     view: Mapping[str, Any]
 
     def __str__(self) -> str:
-        """Returns the summary, in lines of at most 80 columns."""
+        """Returns the summary, in lines that fit the terminal."""
+        columns = terminal_width()
+        lines = [part for line in self._facts() for part in wrapped(line, columns)]
+        if self.view["ipus"]:
+            lines += fitted_table(_ipu_rows(self.view["ipus"]), 1, columns)
+        lines += [part for line in self._insights() for part in wrapped(line, columns)]
+        return "\n".join(lines)
+
+    def _repr_html_(self) -> str:
+        """Returns the summary for a notebook; names of the user are text, never markup."""
+        ipus = self.view["ipus"]
+        table = html_table(_ipu_rows(ipus), 1) if ipus else ""
+        return html_lines(self._facts()) + table + html_lines(self._insights())
+
+    def plot(self, axes: Any = None) -> Any:
+        """Draws the fullest tile of each IPU beside its limit, and how each IPU spends a step.
+
+        Args:
+            axes: two of matplotlib; by default those of a new figure.
+
+        Returns:
+            the two axes.
+
+        Raises:
+            ImportError: matplotlib is not installed; it is the extra `report`.
+        """
+        ipus = self.view["ipus"]
+        if axes is None:
+            size = (8.0 + 0.5 * len(ipus), 4.0)
+            _, axes = pyplot().subplots(1, 2, figsize=size, layout="constrained")
+        memory, time = axes
+        _draw_memory(memory, ipus)
+        _draw_time(time, ipus)
+        set_title(memory, f"{self.view['name']}: fullest tile")
+        set_title(time, "a step")
+        return axes
+
+    def _facts(self) -> list[str]:
         view = self.view
         fits = {True: "yes", False: "no", None: _UNKNOWN}[view["fits"]]
         speed = view["speed"]
@@ -39,15 +79,10 @@ class ModelReport:
             ("measured here", _rate(speed["measured_rows_per_second"])),
             ("bottleneck", view["bottleneck"] or _UNKNOWN),
         ]
-        lines = [line for name, text in facts for line in _wrapped(f"{name}: {text}")]
-        lines += _ipu_lines(view["ipus"])
-        for insight in view["insights"]:
-            lines += _wrapped(f"{insight['kind']}: {insight['text']}")
-        return "\n".join(lines)
+        return [f"{name}: {text}" for name, text in facts]
 
-    def _repr_html_(self) -> str:
-        """Returns the summary for a notebook; names of the user are text, never markup."""
-        return f"<pre>{html.escape(str(self))}</pre>"
+    def _insights(self) -> list[str]:
+        return [f"{insight['kind']}: {insight['text']}" for insight in self.view["insights"]]
 
 
 def _machine(machine: Mapping[str, Any]) -> str:
@@ -61,20 +96,34 @@ def _rate(rows_per_second: float | None) -> str:
     return _UNKNOWN if rows_per_second is None else f"{rows_per_second:,.1f} rows a second"
 
 
-def _ipu_lines(ipus: list[Mapping[str, Any]]) -> list[str]:
-    lines = []
-    for first in range(0, len(ipus), _PER_TABLE):
-        some = ipus[first : first + _PER_TABLE]
-        rows = [["", *(f"IPU {ipu['ipu']}" for ipu in some)]]
-        for name, key in (("fullest tile KiB", "fullest_tile_bytes"), ("limit KiB", "limit_bytes")):
-            rows.append([name, *(_kib(ipu[key]) for ipu in some)])
-        lines += to_table(rows, num_left=1)
-    return lines
+def _ipu_rows(ipus: list[Mapping[str, Any]]) -> list[list[str]]:
+    rows = [["", *(f"IPU {ipu['ipu']}" for ipu in ipus)]]
+    for name, key in (("fullest tile KiB", "fullest_tile_bytes"), ("limit KiB", "limit_bytes")):
+        rows.append([name, *(_kib(ipu[key]) for ipu in ipus)])
+    return rows
+
+
+def _draw_memory(axes: Any, ipus: list[Mapping[str, Any]]) -> None:
+    known = [ipu for ipu in ipus if ipu["fullest_tile_bytes"] is not None]
+    if not known:
+        draw_unknown(axes, "what tiles hold")
+        return
+    bars = [ipu["fullest_tile_bytes"] / KIB for ipu in known]
+    draw_stacks(axes, [f"IPU {ipu['ipu']}" for ipu in known], {"fullest tile": bars})
+    axes.set_ylabel("KiB")
+    limit = known[0]["limit_bytes"] / KIB
+    draw_limit(axes, limit, f"limit {limit:.0f} KiB")
+
+
+def _draw_time(axes: Any, ipus: list[Mapping[str, Any]]) -> None:
+    known = [ipu for ipu in ipus if ipu["parts"]]
+    if not known:
+        draw_unknown(axes, "how a step is spent")
+        return
+    parts = {part: [1e3 * ipu["parts"][part] for ipu in known] for part in known[0]["parts"]}
+    draw_stacks(axes, [f"IPU {ipu['ipu']}" for ipu in known], parts)
+    axes.set_ylabel("milliseconds, by the model of the machine")
 
 
 def _kib(num_bytes: int | None) -> str:
     return _UNKNOWN if num_bytes is None else f"{num_bytes / KIB:.0f}"
-
-
-def _wrapped(text: str) -> list[str]:
-    return textwrap.wrap(text, _WIDTH, subsequent_indent="  ")

@@ -151,6 +151,11 @@ class ProfileWriter:
             except sqlite3.Error as error:
                 self._fail(error)
 
+    @property
+    def has_failed(self) -> bool:
+        """Whether the file could not be written to, which a warning has said."""
+        return self._is_failing
+
     def _fail(self, error: Exception) -> None:
         if not self._is_failing:
             self._is_failing = True
@@ -221,12 +226,28 @@ def read_run(path: Path, step_seconds: float | None = None) -> EngineRun:
         names = [row[0] for row in database.execute("select name from segment order by number")]
         query = "select events from call order by number"
         tables = [_table(data) for (data,) in database.execute(query)]
+        tracepoints = database.execute("select * from tracepoint order by start_ns").fetchall()
         (left_out,) = database.execute("select total(num_events) from left_out").fetchone()
     if step_seconds is None:
         spans = [int(table[:, -1].max() - table[:, -2].min()) for table in tables if len(table)]
         step_seconds = statistics.median(spans) / _NS_PER_SECOND if spans else None
     events = [EventRow(*row) for table in tables for row in table.tolist()]
-    return EngineRun(names, events, int(left_out), step_seconds)
+    return EngineRun(names, events, int(left_out), step_seconds, tracepoints)
+
+
+def read_calls(path: Path) -> list[tuple[int, int, int]]:
+    """Returns number, begin and end, in nanoseconds, of each call that a profile file keeps.
+
+    Raises:
+        sqlite3.Error: the file cannot be read.
+    """
+    with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)) as database:
+        query = "select count(*) from sqlite_master where type = 'table' and name = 'call'"
+        if database.execute(query).fetchone() == (0,):
+            return []
+        rows = database.execute("select number, events from call order by number").fetchall()
+    tables = [(number, _table(data)) for number, data in rows]
+    return [(n, int(t[:, -2].min()), int(t[:, -1].max())) for n, t in tables if len(t)]
 
 
 def _table(data: bytes) -> Table:

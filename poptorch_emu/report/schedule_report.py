@@ -2,18 +2,34 @@
 
 from __future__ import annotations
 
+import html
 from dataclasses import dataclass
+from typing import Any
 
 from poptorch_emu.compile.executable import Executable
 from poptorch_emu.ir.graph import record_of
+from poptorch_emu.ir.record import Phase
 from poptorch_emu.plan.memory.memory_plan import Movement
+from poptorch_emu.report.pictures import LOOKS
+from poptorch_emu.report.schedule_picture import draw_schedule, shown_slots
+from poptorch_emu.report.terminal import fitted_table, html_lines, terminal_width, wrapped
 from poptorch_emu.schedule.actions import Kind
-from poptorch_emu.schedule.grid import to_csv, to_grid
+from poptorch_emu.schedule.grid import grid_rows, to_csv
 from poptorch_emu.schedule.phase_numbers import PhaseNumbers
 from poptorch_emu.schedule.schedule import Schedule
 from poptorch_emu.schedule.stash import stash_depths
 from poptorch_emu.schedule.transfers import Transfer
 from poptorch_emu.segments.phases import phase_numbers
+from poptorch_emu.segments.recomputation import recomputation_of, recomputed_operations
+from poptorch_emu.segments.segment import Instruction
+from poptorch_emu.segments.segmented_graph import cut
+from poptorch_emu.segments.storage import is_view
+
+_LOOK_OF_LETTER = {
+    "F": LOOKS["forward"],
+    "B": LOOKS["backward"],
+    "U": LOOKS["update"],
+}
 
 
 @dataclass(frozen=True)
@@ -29,6 +45,7 @@ class SchedulePlan:
         phases: how the phases are numbered; `None` unless execution is phased.
         movements: what each segment moves between streaming memory and its IPU.
         transfers: inputs and outputs that cross between host and IPU while it computes.
+        recomputes: for each stage, whether its backward would compute activations again.
     """
 
     grid: Schedule
@@ -38,6 +55,7 @@ class SchedulePlan:
     phases: PhaseNumbers | None = None
     movements: tuple[Movement, ...] = ()
     transfers: tuple[Transfer, ...] = ()
+    recomputes: tuple[bool, ...] = ()
 
     @classmethod
     def of(cls, executable: Executable) -> SchedulePlan:
@@ -52,6 +70,7 @@ class SchedulePlan:
             phases=phase_numbers(config.strategy, config.is_training) if is_phased else None,
             movements=executable.memory.movements,
             transfers=executable.transfers,
+            recomputes=_recomputes(executable),
         )
 
     def __str__(self) -> str:
@@ -59,19 +78,67 @@ class SchedulePlan:
 
         In between is a line for each segment that uses streaming memory. A row of I/O shows what
         crosses beside the compute: `0I1` is input 0 of micro-batch 1, `0O1` an output; `+` marks
-        what is the next window's, `-` what is of the one before.
+        what is the next window's, `-` what is of the one before. What is too wide for the terminal
+        stands below; the middle of a long window is left out.
         """
+        columns, rows = terminal_width(), self._rows()
+        lines = [*fitted_table(rows, len(rows[0]), columns), *self._left_out(), ""]
+        return "\n".join(
+            [*lines, *(part for line in self._notes() for part in wrapped(line, columns))]
+        )
+
+    def _repr_html_(self) -> str:
+        """Returns the grid for a notebook, coloured as its picture is, and the lines below it."""
+        rows = "".join(
+            f"<tr>{''.join(map(_html_cell, row))}</tr>" for row in self._rows() if any(row)
+        )
+        table = f'<div style="overflow-x:auto"><table>{rows}</table></div>'
+        return table + html_lines([*self._left_out(), *filter(None, self._notes())])
+
+    def plot(self, axes: Any = None) -> Any:
+        """Draws the pipeline as textbooks do: IPUs and time, numbers are micro-batches.
+
+        Boxes have conventional lengths: forward and recompute 1, backward 2, update 1; the picture
+        of `emulator.timeline` is to scale. Of a long window the first and the last slots are drawn.
+
+        Args:
+            axes: of matplotlib; by default those of a new figure.
+
+        Returns:
+            the axes.
+
+        Raises:
+            ImportError: matplotlib is not installed; it is the extra `report`.
+        """
+        return draw_schedule(self.grid, self.recomputes, self.ipu_ids, axes)
+
+    def _rows(self) -> list[list[str]]:
+        first, last = shown_slots(self.grid.num_slots)
+        found = grid_rows(self.grid, self.transfers)
+        if not last:
+            return found
+        return [
+            [row[0], *(row[1 + slot] for slot in first), "...", *(row[1 + slot] for slot in last)]
+            for row in found
+        ]
+
+    def _left_out(self) -> list[str]:
+        first, last = shown_slots(self.grid.num_slots)
+        if not last:
+            return []
+        return [f"Slots {first.stop} to {last.start - 1} are not shown; to_csv() has them all."]
+
+    def _notes(self) -> list[str]:
+        """Returns a line for each segment that moves something, and one for each stage."""
         depths = stash_depths(self.grid)
-        lines = [to_grid(self.grid, transfers=self.transfers), ""]
-        if self.movements:
-            lines += [*map(_movement_text, self.movements), ""]
+        lines = [*map(_movement_text, self.movements), ""] if self.movements else []
         for stage, ipu in enumerate(self.grid.ipu_of_stage):
             blocks = " ".join(self.blocks[stage])
             line = f"stage {stage}: IPU {self.ipu_ids[ipu]}, blocks {blocks}"
             if self.grid.is_training:
                 line += f", stashes {depths[stage]}"
             lines.append(line + self._phase_text(stage))
-        return "\n".join(lines)
+        return lines
 
     def to_csv(self) -> str:
         """Returns one line for each IPU and one cell for each slot."""
@@ -88,6 +155,40 @@ class SchedulePlan:
 def _movement_text(moved: Movement) -> str:
     loaded, stored = moved.loaded_bytes / 1024, moved.stored_bytes / 1024
     return f"{moved.segment}: streaming memory gives {loaded:.1f} KiB and takes {stored:.1f} KiB"
+
+
+def _html_cell(text: str) -> str:
+    """Returns a cell of the grid, each of its actions on the colour of its kind."""
+    look = next((_LOOK_OF_LETTER[letter] for letter in text if letter in _LOOK_OF_LETTER), None)
+    is_action = look is not None and text[0].isdigit()
+    if look is None or not is_action:
+        return f"<td>{html.escape(text)}</td>"
+    actions = []
+    for action in text.split("|"):
+        letter = next((letter for letter in action if letter in _LOOK_OF_LETTER), "F")
+        look = _LOOK_OF_LETTER[letter]
+        style = f"background:{look.colour};color:{look.ink};padding:1px 4px"
+        actions.append(f'<span style="{style}">{html.escape(action)}</span>')
+    return f'<td style="white-space:nowrap">{"".join(actions)}</td>'
+
+
+def _recomputes(executable: Executable) -> tuple[bool, ...]:
+    """Returns for each stage whether the machine's plan computes activations of it again."""
+    placed, graph = executable.partition, executable.graph
+    is_training = executable.config.is_training
+    if not is_training:
+        return ()
+    mode = recomputation_of(executable.config, placed)
+    segments = cut(graph, placed, is_training, recomputed_operations(graph, placed, mode)).segments
+    return tuple(
+        any(map(_is_repeated, segments[Kind.BACKWARD, stage].instructions))
+        for stage in range(placed.num_stages)
+    )
+
+
+def _is_repeated(instruction: Instruction) -> bool:
+    """Returns whether an instruction of backward repeats what forward did; views cost nothing."""
+    return instruction.record.phase is Phase.FORWARD and not is_view(instruction.target)
 
 
 def _blocks(executable: Executable) -> tuple[tuple[str, ...], ...]:

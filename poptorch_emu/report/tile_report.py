@@ -3,10 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from poptorch_emu.machine.ipu import KIB
 from poptorch_emu.machine.tile_memory import TileMemory
-from poptorch_emu.text_table import to_table
+from poptorch_emu.report.pictures import axes_or_new, draw_limit, draw_stacks
+from poptorch_emu.report.terminal import (
+    fitted_table,
+    html_lines,
+    html_table,
+    terminal_width,
+    wrapped,
+)
 
 _NUM_SHOWN = 5
 
@@ -22,28 +30,69 @@ class TileReport(TileMemory):
 
     def __str__(self) -> str:
         """Returns a table of the mean bytes of a tile, and what is live at each peak."""
-        names = list(dict.fromkeys(name for memory in self.ipus for name in self.parts(memory)))
+        columns = terminal_width()
+        lines = fitted_table(self._rows(), 1, columns)
+        return "\n".join(
+            [*lines, *(part for line in self._notes() for part in wrapped(line, columns))]
+        )
+
+    def _repr_html_(self) -> str:
+        """Returns the table for a notebook, and what is live at each peak."""
+        return html_table(self._rows(), 1) + html_lines(self._notes())
+
+    def plot(self, axes: Any = None) -> Any:
+        """Draws what the mean tile of each IPU holds at its peak, in KiB, and the fullest one.
+
+        Args:
+            axes: of matplotlib; by default those of a new figure.
+
+        Returns:
+            the axes.
+
+        Raises:
+            ImportError: matplotlib is not installed; it is the extra `report`.
+        """
+        axes = axes_or_new(axes, 4.0 + 0.6 * len(self.ipus), 4.0)
+        parts = {
+            name: [self.parts(memory).get(name, 0) / KIB for memory in self.ipus]
+            for name in self._names()
+        }
+        draw_stacks(axes, [f"IPU {memory.ipu}" for memory in self.ipus], parts)
+        fullest = [self.largest_bytes(memory) / KIB for memory in self.ipus]
+        axes.plot(range(len(fullest)), fullest, "kD", markersize=5, zorder=3)
+        axes.set_ylabel("KiB of a tile (bar: mean, diamond: fullest)")
+        axes.set_ylim(0, 1.08 * max(fullest))
+        limit = self.chip.tile_bytes / KIB
+        draw_limit(axes, limit, f"limit {limit:.0f} KiB")
+        return axes
+
+    def _names(self) -> list[str]:
+        return list(dict.fromkeys(name for memory in self.ipus for name in self.parts(memory)))
+
+    def _rows(self) -> list[list[str]]:
         rows = [["KiB of a tile", *(f"IPU {memory.ipu}" for memory in self.ipus)]]
         rows += [
             [name, *(_kib(self.parts(memory).get(name, 0)) for memory in self.ipus)]
-            for name in names
+            for name in self._names()
         ]
         rows.append(["mean", *(_kib(self.mean_bytes(memory)) for memory in self.ipus)])
         rows.append(["fullest tile", *(_kib(self.largest_bytes(memory)) for memory in self.ipus)])
         if self.num_io_tiles:
             rows.append(["tile for I/O", *(_kib(self.io_tile_bytes(m)) for m in self.ipus)])
         rows.append(["fits", *map(self.verdict, self.ipus)])
-        lines = to_table(rows, num_left=1)
-        lines.append(
+        return rows
+
+    def _notes(self) -> list[str]:
+        lines = [
             f"A {self.chip.name} IPU has {self.chip.num_tiles} tiles of "
             f"{_kib(self.chip.tile_bytes)} KiB; {self.num_compute_tiles} of them compute."
-        )
+        ]
         for memory in self.ipus:
             largest = ", ".join(
                 f"{name} {_size(num_bytes)}" for name, num_bytes in memory.peak.largest[:_NUM_SHOWN]
             )
             lines.append(f"IPU {memory.ipu} peaks at {memory.peak.at}: {largest or 'nothing'}")
-        return "\n".join(lines)
+        return lines
 
 
 def _size(num_bytes: int) -> str:

@@ -76,6 +76,8 @@ def _arrows(slices: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
     """Yields the two ends of each arrow; of several calls the k-th of one leads to the k-th."""
     found: dict[tuple[int, int], list[dict[str, Any]]] = {}
     for event in sorted(slices, key=lambda one: one["ts"]):
+        if event["cat"] != "forward":
+            continue
         kind, _, stage = event["name"].partition(" ")
         if kind == "forward" and stage.isdecimal():
             found.setdefault((int(stage), event["args"].get("micro_batch", 0)), []).append(event)

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from poptorch_emu.schedule.actions import Kind, parse_action
 from poptorch_emu.schedule.schedule import Cell, Schedule
 from poptorch_emu.schedule.transfers import Transfer, transfer_row
+from poptorch_emu.text_table import to_table
 
 _LEVELS = "# levels of the stages: "
 
@@ -63,21 +64,23 @@ def to_grid(
         error_ipu: the IPU whose row gets the mark `<-- ERROR HERE`.
         transfers: that overlap.
     """
+    rows = grid_rows(schedule, transfers)
+    lines = to_table(rows, num_left=len(rows[0]))
+    if error_ipu is not None:
+        marked = [line[0] for line in rows].index(f"IPU {error_ipu}")
+        lines[marked] += "  <-- ERROR HERE"
+    return "\n".join(lines)
+
+
+def grid_rows(schedule: Schedule, transfers: Sequence[Transfer] = ()) -> list[list[str]]:
+    """Returns the cells of `to_grid`: slot numbers, their parts, and a row or two for each IPU."""
     table = [["slot", *map(str, range(schedule.num_slots))], ["", *slot_parts(schedule)]]
     for ipu, row in enumerate(schedule.rows):
         table.append([f"IPU {ipu}", *map(_cell_text, row)])
         crossing = transfer_row(schedule, ipu, transfers)
         if crossing is not None:
             table.append([f"IPU {ipu} I/O", *crossing])
-    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
-    lines = [
-        "  ".join(text.ljust(width) for text, width in zip(line, widths, strict=True)).rstrip()
-        for line in table
-    ]
-    if error_ipu is not None:
-        marked = [line[0] for line in table].index(f"IPU {error_ipu}")
-        lines[marked] += "  <-- ERROR HERE"
-    return "\n".join(lines)
+    return table
 
 
 def slot_parts(schedule: Schedule) -> tuple[str, ...]:

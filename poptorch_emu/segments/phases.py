@@ -72,3 +72,20 @@ def port_numbers(placed: Partition, config: CompileConfig) -> dict[Port, int]:
         for stage, place in enumerate(placed.places):
             result[Kind.BACKWARD, stage] = numbers.backward[place.phase]
     return result
+
+
+def overlaps_phases(config: CompileConfig) -> bool:
+    """Returns whether tensors of a phase travel while the phase before it computes.
+
+    Parallel phases do so on the other group of IPUs. Serial ones need tiles set apart for I/O that
+    load what lives in streaming memory (assumed: the tiles that compute cannot do both).
+    """
+    if config.strategy.kind is StrategyKind.PARALLEL_PHASED:
+        return True
+    locations = config.locations
+    loaded = (locations.weight, locations.activation)
+    return (
+        config.strategy.kind is StrategyKind.SERIAL_PHASED
+        and config.machine.num_io_tiles > 0
+        and any(location.uses_io_tiles_to_load for location in loaded)
+    )

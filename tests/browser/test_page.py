@@ -12,6 +12,7 @@ from support.synthetic_reports import report
 
 import poptorch_emu as poptorch
 from poptorch_emu import emulator
+from poptorch_emu.log import logger
 from poptorch_emu.report.page.page_file import read_reports, to_html
 
 PANELS = ("summary", "timeline", "memory", "operations", "graph", "options", "log")
@@ -322,6 +323,31 @@ def test_page_of_a_model_when_opened_then_each_panel_is_drawn_and_operations_lea
     page.locator("button.link").first.click()
     page.evaluate(NEXT_FRAME)
     assert " runs in " in page.inner_text(".detail-line")
+
+
+def test_page_of_a_run_with_tracepoints_then_they_have_a_lane_and_the_log_is_shown(
+    open_page: Any, tmp_path: Path
+) -> None:
+    options = poptorch.Options().showCompilationProgressBar(False)
+    options.enableProfiling(str(tmp_path / "profile"))
+    model = poptorch.inferenceModel(torch.nn.Linear(8, 8), options)
+    model(torch.randn(2, 8))
+    with poptorch.profiling.Channel("loader").tracepoint("read a file"):
+        model(torch.randn(2, 8))
+    logger.warning("a line for the log")
+    (data,) = read_reports(emulator.page(model, tmp_path / "model.html"))
+    page = open_page(data)
+    show(page, "timeline")
+    page.click("button:has-text('Engine, in seconds')")
+    page.evaluate(NEXT_FRAME)
+    drawn = """() => page.timeline.chart.getOption().series[0].data
+        .map((shape) => [shape[0], KINDS[shape[3]]])"""
+    assert [1, "tracepoint"] in page.evaluate(drawn)
+    assert page.locator(".legend button:has-text('tracepoint')").count() == 1
+    show(page, "log")
+    assert "a line for the log" in page.inner_text("main table")
+    show(page, "memory")
+    assert "What each tile holds is not known" in page.inner_text("main")
 
 
 def test_timeline_when_zoomed_far_then_operations_are_drawn_below_their_event(

@@ -31,9 +31,11 @@ from poptorch_emu.plan.operations.operation_cost import OperationCost, Operation
 from poptorch_emu.plan.operations.operation_family import family_of
 from poptorch_emu.plan.tiles.tile_liveness import machine_bytes
 from poptorch_emu.plan.tiles.tile_stash import Stashes
+from poptorch_emu.plan.time.phase_overlap import PhaseWork, waiting_cycles
 from poptorch_emu.plan.time.time_plan import ActionTime, OperationTime, StageTime
 from poptorch_emu.schedule.actions import Kind
 from poptorch_emu.schedule.schedule import Port
+from poptorch_emu.segments.phases import overlaps_phases, port_numbers
 from poptorch_emu.segments.segment import Instruction
 
 _STASH_BYTES_PER_CYCLE = 8
@@ -229,26 +231,50 @@ class Durations:
 
         A gradient whose sum is cut over the replicas is reduced in every micro-batch.
         """
-        segment, clock = self.inventory.cut.segments[port], self.system.chip.clock_hz
-        seconds = 0.0
-        for moved in self.memory.movements:
-            if moved.segment == segment.name:
-                count = self.inventory.schedule.num_micro_batches
-                for num_bytes in (moved.loaded_bytes, moved.stored_bytes):
-                    seconds += self.remote_seconds(round(num_bytes / count))
-        uses = (self.inventory.use_of(source, is_sharded=False) for source in segment.loads)
+        inventory, segment = self.inventory, self.inventory.cut.segments[port]
+        uses = (inventory.use_of(source, is_sharded=False) for source in segment.loads)
         gathered = sum(use.num_bytes for use in uses if use is not None and use.is_gathered)
         gathered += sum(
-            self.inventory.variables[sink.name].num_elements
-            * self.inventory.accumulator_type.itemsize
-            for sink, home, _ in self.inventory.cut.results
+            inventory.variables[sink.name].num_elements * inventory.accumulator_type.itemsize
+            for sink, home, _ in inventory.cut.results
             if home == port
             and sink.kind is SinkKind.GRADIENT
-            and self.inventory.is_sharded_accumulator(sink.name)
+            and inventory.is_sharded_accumulator(sink.name)
         )
-        replicas = self.inventory.config.replication_factor
-        seconds += gather_seconds(gathered, replicas, self.ipus_per_replica, self.numbers)
-        return seconds * clock
+        replicas = inventory.config.replication_factor
+        seconds = gather_seconds(gathered, replicas, self.ipus_per_replica, self.numbers)
+        return self._phase_waits[port] + seconds * self.system.chip.clock_hz
+
+    @cached_property
+    def _phase_waits(self) -> dict[Port, float]:
+        """How long each segment waits for streaming memory; phases may hide it."""
+        moved = {port: self._moved_cycles(port) for port in self.inventory.cut.segments}
+        if not overlaps_phases(self.inventory.config):
+            return {port: loads + stores for port, (loads, stores) in moved.items()}
+        numbers = port_numbers(self.inventory.placed, self.inventory.config)
+        return waiting_cycles(
+            {
+                port: PhaseWork(
+                    numbers[port],
+                    self.inventory.ipu_of(port),
+                    *moved[port],
+                    sum(op.cycles for op in self.operations[port]),
+                )
+                for port in self.inventory.cut.segments
+            }
+        )
+
+    def _moved_cycles(self, port: Port) -> tuple[float, float]:
+        """Returns how long a segment loads from streaming memory for a micro-batch, and stores."""
+        name = self.inventory.cut.segments[port].name
+        count = self.inventory.schedule.num_micro_batches
+        loads = stores = 0.0
+        for moved in self.memory.movements:
+            if moved.segment == name:
+                loads += self.remote_seconds(round(moved.loaded_bytes / count))
+                stores += self.remote_seconds(round(moved.stored_bytes / count))
+        clock = self.system.chip.clock_hz
+        return loads * clock, stores * clock
 
     def remote_seconds(self, num_bytes: int) -> float:
         """Returns how long an IPU takes to move so much to or from streaming memory."""
@@ -273,6 +299,8 @@ class Durations:
                 seconds += input_seconds(
                     num_bytes, self.system, self.ipus_per_replica, is_overlapped, self.numbers
                 )
+                if not inventory.config.machine.is_prefetched:
+                    seconds += self.numbers.stream_begin_cycles / self.system.chip.clock_hz
         if inventory.config.output_mode is OutputMode.All:
             for sink, home, node in inventory.cut.results:
                 if home != port or sink.kind is not SinkKind.OUTPUT:

@@ -70,7 +70,10 @@ def plan_time(durations: Durations, run: Run) -> TimePlan:
     samples = num_windows * run.num_micro_batches * _rows(inventory)
     device_seconds = num_windows * window_seconds + durations.numbers.call_seconds
     host_seconds = run.host.seconds(samples, num_windows) if run.host is not None else 0.0
-    step_seconds = max(device_seconds, host_seconds)
+    if inventory.config.machine.is_prefetched:
+        step_seconds = max(device_seconds, host_seconds)
+    else:
+        step_seconds = device_seconds + host_seconds
     unknown_share = _unknown_share(durations)
     throughput = samples / step_seconds if unknown_share <= _UNKNOWN_SHARE else None
     ipus = _ipus(window, stages, updates, num_windows, step_seconds, durations)
@@ -164,7 +167,8 @@ def _ipus(
             "update_seconds": update,
             "host_seconds": seconds("host_cycles") + host,
         }
-        bubble = step_seconds - math.fsum(parts.values())
+        # What is left of an IPU that is always busy may be below 0 by a rounding.
+        bubble = max(0.0, step_seconds - math.fsum(parts.values()))
         found.append(IpuTime(ipu=ipu, **parts, bubble_seconds=bubble))
     return tuple(found)
 
@@ -213,6 +217,8 @@ def _assumptions(durations: Durations, run: Run) -> list[str]:
     found = []
     if run.host is None:
         found.append("the host's own work (loading data, Python) takes no time: give io=")
+    if not durations.inventory.config.machine.is_prefetched:
+        found.append("nothing is prefetched: the device waits for the host and the host for it")
     for node in durations.inventory.graph.operations:
         if node.target is HOST_CALL:
             found.append(f"the host function {node.args[0]} takes no time: its seconds are needed")

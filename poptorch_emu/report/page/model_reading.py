@@ -13,6 +13,7 @@ from poptorch_emu.compile.planning import adapt_inventory
 from poptorch_emu.compile.timing import time_of
 from poptorch_emu.config import CompileConfig, Recomputation, TensorLocation
 from poptorch_emu.errors import Error
+from poptorch_emu.log import recent_lines
 from poptorch_emu.machine.system import System
 from poptorch_emu.machine.tile_memory import TileMemory
 from poptorch_emu.plan.inventory import Inventory
@@ -48,6 +49,7 @@ def read_model(
         dict(_ways_out(request, inventory, system)),
         {"poptorch_emu": __version__, "torch": torch.__version__},
         datetime.now().isoformat(" ", "seconds"),
+        recent_lines(),
     )
 
 

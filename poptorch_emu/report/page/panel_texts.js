@@ -25,5 +25,5 @@ function logPanel(report) {
     { key: "level", title: "Level", mark: (row) => `level-${String(row.level).replace(/\W/g, "")}` },
     { key: "text", title: "Message" },
   ];
-  return [card("Log", {}, makeTable({ caption: "Log", columns, rows, sortKey: "number", descending: false }))];
+  return [card("Log", { note: "What the process had logged when the report was made; POPTORCH_LOG_LEVEL says how much." }, makeTable({ caption: "Log", columns, rows, sortKey: "number", descending: false }))];
 }

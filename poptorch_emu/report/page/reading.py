@@ -21,12 +21,14 @@ class EngineRun:
         events: the actions of all calls, or of a long run's first and last ones.
         num_left_out: how many actions between those are left out.
         step_seconds: the median time of a call; None where it is not known.
+        tracepoints: channel, name, begin and end in nanoseconds of what the user named.
     """
 
     segments: Sequence[str]
     events: Sequence[RunEvent]
     num_left_out: int = 0
     step_seconds: float | None = None
+    tracepoints: Sequence[tuple[str, str, int, int]] = ()
 
 
 @dataclass(frozen=True)

@@ -62,6 +62,7 @@ def _machine(reading: Reading) -> dict[str, Any]:
         "num_ipus": len(time.ipus) if time else len(tiles.ipus) if tiles else None,
         "num_replicas": reading.config.replication_factor,
         "num_tiles": None if chip is None else chip.num_tiles,
+        "num_compute_tiles": None if tiles is None else tiles.num_compute_tiles,
         "clock_hz": None if time is None else time.clock_hz,
         "tile_bytes": None if chip is None else chip.tile_bytes,
     }

@@ -12,8 +12,8 @@ from poptorch_emu.plan.time.timeline import timeline
 from poptorch_emu.report.page.reading import EngineRun
 from poptorch_emu.schedule.actions import Action, Kind, parse_action
 
-# The page's word for each kind of the plan's events.
-_KINDS = {
+# The word of pages and pictures for each kind of the plan's events.
+KIND_OF_EVENT = {
     "forward": "forward",
     "recompute": "recompute",
     "backward": "backward",
@@ -24,7 +24,9 @@ _KINDS = {
     "host": "host",
     "reduce": "collective",
 }
-KINDS = tuple(dict.fromkeys(_KINDS.values()))
+KINDS = tuple(dict.fromkeys(KIND_OF_EVENT.values()))
+_TRACEPOINT = "tracepoint"
+_ENGINE_KINDS = (*KINDS, _TRACEPOINT)
 _COLUMNS = ("lane", "start", "duration", "kind", "label", "micro_batch", "bytes")
 _NS_PER_SECOND = 1e9
 
@@ -38,7 +40,7 @@ class _Table:
 
     def add(self, kind: str, label: str, **values: Any) -> None:
         number = self.labels.setdefault(label, len(self.labels))
-        row = {"kind": KINDS.index(kind), "label": number, "bytes": None, **values}
+        row = {"kind": _ENGINE_KINDS.index(kind), "label": number, "bytes": None, **values}
         for name in _COLUMNS:
             self.columns[name].append(row[name])
 
@@ -58,7 +60,7 @@ def machine_timeline(plan: TimePlan, inventory: Inventory | None) -> dict[str, A
         action = parse_action(event.action)
         is_update = action.kind is Kind.UPDATE
         table.add(
-            _KINDS[event.kind],
+            KIND_OF_EVENT[event.kind],
             _label(event, action),
             lane=lanes.index(event.ipu),
             start=round(event.begin_seconds * plan.clock_hz),
@@ -154,8 +156,12 @@ def _ipu(event: Event) -> int:
 
 
 def engine_timeline(run: EngineRun) -> dict[str, Any]:
-    """Returns what the engine ran, in seconds from the first event (*exact*)."""
+    """Returns what the engine ran, in seconds from the first event (*exact*).
+
+    What the user named by tracepoints has a lane for each channel.
+    """
     first_ns = min(event.start_ns for event in run.events)
+    first_ns = min([first_ns, *(start_ns for _, _, start_ns, _ in run.tracepoints)])
     lanes = sorted({(event.replica, event.ipu) for event in run.events})
     number_of = {lane: number for number, lane in enumerate(lanes)}
     is_replicated = len({replica for replica, _ in lanes}) > 1
@@ -171,13 +177,23 @@ def engine_timeline(run: EngineRun) -> dict[str, Any]:
             duration=(event.end_ns - event.start_ns) / _NS_PER_SECOND,
             micro_batch=event.micro_batch,
         )
+    channels = sorted({channel for channel, _, _, _ in run.tracepoints})
+    for channel, name, start_ns, end_ns in run.tracepoints:
+        table.add(
+            _TRACEPOINT,
+            name,
+            lane=len(lanes) + channels.index(channel),
+            start=(start_ns - first_ns) / _NS_PER_SECOND,
+            duration=(end_ns - start_ns) / _NS_PER_SECOND,
+            micro_batch=None,
+        )
     return {
         "key": "seconds",
         "title": "Engine, in seconds",
         "note": "What the engine did on this computer; it says nothing about real IPUs.",
         "unit": "seconds",
-        "lanes": list(_lane_names(lanes, is_replicated)),
-        "kinds": list(KINDS),
+        "lanes": [*_lane_names(lanes, is_replicated), *channels],
+        "kinds": list(_ENGINE_KINDS if channels else KINDS),
         "labels": [{"name": name, "operator": None, "source": None} for name in table.labels],
         "columns": table.columns,
         "spans": [],

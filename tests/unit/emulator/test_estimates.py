@@ -242,3 +242,55 @@ def test_estimate_when_most_is_unknown_then_has_no_throughput() -> None:
     ((operator, share),) = plan.unknown
     assert operator.endswith("i0") and share > 0.2
     assert plan.rough
+
+
+def test_host_work_when_nothing_is_prefetched_then_is_added_to_that_of_the_device() -> None:
+    def planned(is_prefetched: bool, **more):
+        options = poptorch.Options().showCompilationProgressBar(False).deviceIterations(5)
+        options._Popart.set("enablePrefetchDatastreams", is_prefetched)
+        model = poptorch.inferenceModel(nn.Linear(64, 64).to("meta"), options)
+        return emulator.estimate(model, torch.empty(5 * 8, 64, device="meta"), **more)
+
+    ahead, late = planned(True), planned(False)
+    # Each of the five micro-batches has one input, that begins late.
+    waited = 5 * 80_000 / ahead.clock_hz
+    assert late.step_seconds == pytest.approx(ahead.step_seconds + waited)
+    work = emulator.HostWork(seconds_per_update=0.25)
+    assert planned(True, io=work).step_seconds == 0.25
+    assert planned(False, io=work).step_seconds == pytest.approx(late.step_seconds + 0.25)
+    assert "nothing is prefetched" in str(late)
+
+
+def phased(strategy: type, num_io_tiles: int = 0, liveness=None):
+    """Returns the estimate of layers in phases whose weights are in streaming memory."""
+    options = poptorch.Options().showCompilationProgressBar(False)
+    ipus = (0, 1, 0, 1) if strategy is poptorch.ParallelPhasedExecution else (0,) * 4
+    phases = [poptorch.Phase(poptorch.Stage(f"block{i}").ipu(ipu)) for i, ipu in enumerate(ipus)]
+    execution = strategy(*phases)
+    if liveness is not None:
+        execution.setTensorsLiveness(liveness)
+    options.setExecutionStrategy(execution)
+    location = poptorch.TensorLocationSettings().useOnChipStorage(False)
+    if num_io_tiles:
+        options.TensorLocations.numIOTiles(num_io_tiles)
+        location.useIOTilesToLoad(True)
+    options.TensorLocations.setWeightLocation(location)
+    with torch.device("meta"):
+        model, batch = Stages(ipus, width=512), torch.empty(2, 2048, 512)
+    return emulator.estimate(poptorch.inferenceModel(model, options), *batch)
+
+
+def test_phases_when_they_overlap_then_load_while_the_one_before_computes() -> None:
+    serial = phased(poptorch.SerialPhasedExecution)
+    parallel = phased(poptorch.ParallelPhasedExecution)
+    loads = [stage.forward.remote_cycles for stage in serial.stages]
+    assert loads == [pytest.approx(loads[0])] * 4 and loads[0] > 0
+    for before, stage in zip(parallel.stages, parallel.stages[1:], strict=False):
+        expected = max(0.0, loads[0] - before.forward.operation_cycles)
+        assert stage.forward.remote_cycles == pytest.approx(expected)
+    assert parallel.stages[0].forward.remote_cycles == pytest.approx(loads[0])
+    # Serial phases overlap with tiles for I/O, unless the user wants time between them.
+    tiles = phased(poptorch.SerialPhasedExecution, 64)
+    assert sum(stage.forward.remote_cycles for stage in tiles.stages) < sum(loads)
+    apart = phased(poptorch.SerialPhasedExecution, 64, poptorch.Liveness.OffChipAfterFwdNoOverlap)
+    assert [s.forward.remote_cycles for s in apart.stages] == pytest.approx(loads)

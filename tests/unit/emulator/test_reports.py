@@ -217,7 +217,9 @@ def test_trace_then_each_slice_has_a_track_and_each_arrow_two_ends(model, tmp_pa
     tracks = {(e["pid"], e["tid"]) for e in events if e["name"] == "thread_name"}
     slices = [event for event in events if event["ph"] == "X"]
     assert sorted(processes.values()) == ["engine (exact)", "machine (modelled)"]
-    assert {(e["pid"], e["tid"]) for e in slices} == tracks and len(tracks) == 4
+    assert {(e["pid"], e["tid"]) for e in slices} == tracks
+    # Tracepoints of other tests may have a track, too.
+    assert len({(e["pid"], e["tid"]) for e in slices if e["cat"] != "tracepoint"}) == 4
     assert all(e["ts"] >= 0 and e["dur"] >= 0 and e["name"] for e in slices)
     begins = {e["id"]: e for e in events if e["ph"] == "s"}
     ends = {e["id"]: e for e in events if e["ph"] == "f"}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 import torch
 from torch import nn
@@ -69,6 +71,25 @@ def test_autoplace_when_there_are_blocks_then_gives_them_ipus() -> None:
     plan = emulator.estimate(model, batch)
     assert [stage.blocks for stage in plan.stages] == [stage.units for stage in split.stages]
     assert "poptorch.Stage('b0'" in split.code()
+
+
+@pytest.mark.parametrize("num_ipus", [2, 4])
+def test_split_then_is_nearly_the_best_of_the_estimates_of_all(num_ipus) -> None:
+    """The planner adds up blocks; the estimate places and times each whole model."""
+
+    def seconds(ends: tuple[int, ...]) -> float:
+        model, batch = trainer(True)
+        names = [f"b{index}" for index in range(7)]
+        pieces = itertools.pairwise((0, *ends, len(names)))
+        stages = [poptorch.Stage(*names[a:b]).ipu(i) for i, (a, b) in enumerate(pieces)]
+        model._on_device.place(poptorch.PipelinedExecution(*stages))
+        return emulator.estimate(model, batch).step_seconds
+
+    split = emulator.plan_split(*trainer(True), num_ipus=num_ipus)
+    chosen = tuple(itertools.accumulate(len(stage.units) for stage in split.stages))[:-1]
+    tried = {ends: seconds(ends) for ends in itertools.combinations(range(1, 7), num_ipus - 1)}
+    assert tried[chosen] <= 1.03 * min(tried.values())
+    assert tried[chosen] < 0.9 * max(tried.values())
 
 
 def test_autoplace_when_compiled_then_refuses() -> None:

@@ -1,0 +1,75 @@
+"""Text that fits a terminal, and the same for a notebook, where names are text and never markup."""
+
+from __future__ import annotations
+
+import html
+import shutil
+import textwrap
+from collections.abc import Iterator, Sequence
+
+from poptorch_emu.text_table import to_table
+
+# Without a terminal, and for one whose width nobody could use.
+_USUAL, _LEAST, _MOST = 80, 60, 160
+
+
+def terminal_width() -> int:
+    """Returns how many columns text may have: those of the terminal, 80 without one."""
+    return min(max(shutil.get_terminal_size((_USUAL, 24)).columns, _LEAST), _MOST)
+
+
+def wrapped(text: str, columns: int) -> list[str]:
+    """Returns the lines of `text`, of at most so many columns; later ones are indented."""
+    return textwrap.wrap(text, columns, subsequent_indent="  ")
+
+
+def fitted_table(rows: Sequence[Sequence[str]], num_left: int, columns: int) -> list[str]:
+    """Returns a table below which stands what is too wide for it, under the first column again.
+
+    Args:
+        rows: of the same length.
+        num_left: how many columns begin at the left.
+        columns: of the terminal.
+    """
+    lines: list[str] = []
+    for chosen in _fitting(rows, columns):
+        lines += ["", *to_table(_chosen(rows, chosen), num_left)]
+    return lines[1:]
+
+
+def _chosen(rows: Sequence[Sequence[str]], columns: Sequence[int]) -> list[list[str]]:
+    return [[row[column] for column in columns] for row in rows]
+
+
+def _fitting(rows: Sequence[Sequence[str]], columns: int) -> Iterator[list[int]]:
+    """Yields the numbers of the columns that stand beside each other."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    part, used = [0], widths[0]
+    for number, width in enumerate(widths[1:], start=1):
+        if used + 2 + width > columns and len(part) > 1:
+            yield part
+            part, used = [0], widths[0]
+        part.append(number)
+        used += 2 + width
+    yield part
+
+
+def html_table(rows: Sequence[Sequence[str]], num_left: int) -> str:
+    """Returns a table for a notebook; the first row is its head."""
+    head, *body = rows
+    lines = [_html_row(head, num_left, "th"), *(_html_row(row, num_left, "td") for row in body)]
+    return f"<table>{''.join(lines)}</table>"
+
+
+def _html_row(row: Sequence[str], num_left: int, cell: str) -> str:
+    return f"<tr>{''.join(_html_cell(text, n < num_left, cell) for n, text in enumerate(row))}</tr>"
+
+
+def _html_cell(text: str, is_left: bool, cell: str) -> str:
+    side = "left" if is_left else "right"
+    return f'<{cell} style="text-align:{side}">{html.escape(text)}</{cell}>'
+
+
+def html_lines(lines: Sequence[str]) -> str:
+    """Returns lines of text for a notebook."""
+    return f'<pre style="white-space:pre-wrap">{html.escape(chr(10).join(lines))}</pre>'

@@ -1,0 +1,125 @@
+"""When each IPU would do what, for terminals and notebooks."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import Any
+
+from poptorch_emu.plan.time.time_plan import Event
+from poptorch_emu.report.page.view_timeline import KIND_OF_EVENT
+from poptorch_emu.report.pictures import LOOKS, Box, axes_or_new, draw_boxes
+from poptorch_emu.report.terminal import (
+    fitted_table,
+    html_lines,
+    html_table,
+    terminal_width,
+    wrapped,
+)
+
+_LETTERS = {
+    "forward": "F",
+    "recompute": "R",
+    "backward": "B",
+    "update": "U",
+    "exchange": "x",
+    "host": "h",
+    "collective": "c",
+}
+_IDLE = "."
+
+
+class TimelineReport(tuple[Event, ...]):
+    """The events of a window, by their beginning, that can be printed and drawn (modelled)."""
+
+    __slots__ = ()
+
+    def __str__(self) -> str:
+        """Returns a line for each IPU, in which a letter tells what takes most of its time there.
+
+        Below it stands how long each IPU takes for each kind of work.
+        """
+        if not self:
+            return "no events"
+        columns = terminal_width()
+        lines = [*self._bars(columns), *wrapped(self._legend(), columns), ""]
+        return "\n".join([*lines, *fitted_table(self._rows(), 1, columns)])
+
+    def _repr_html_(self) -> str:
+        """Returns the same for a notebook."""
+        if not self:
+            return html_lines(["no events"])
+        return html_lines([*self._bars(100), self._legend()]) + html_table(self._rows(), 1)
+
+    def plot(self, axes: Any = None) -> Any:
+        """Draws IPUs and time, to scale, in milliseconds; numbers are micro-batches where they fit.
+
+        Args:
+            axes: of matplotlib; by default those of a new figure.
+
+        Returns:
+            the axes.
+
+        Raises:
+            ImportError: matplotlib is not installed; it is the extra `report`.
+        """
+        ipus = self._ipus()
+        axes = axes_or_new(axes, 12.0, 1.2 + 0.42 * max(1, len(ipus)))
+        shortest = self._end() / 60
+        boxes = []
+        for event in self:
+            length, kind = event.end_seconds - event.begin_seconds, KIND_OF_EVENT[event.kind]
+            is_numbered = length >= shortest and kind in ("forward", "recompute", "backward")
+            text = str(event.micro_batch) if is_numbered else ""
+            lane = ipus.index(event.ipu)
+            boxes.append(Box(lane, 1e3 * event.begin_seconds, 1e3 * length, kind, text))
+        draw_boxes(axes, boxes, [f"IPU {ipu}" for ipu in ipus])
+        axes.set_xlim(0, 1e3 * self._end() or 1)
+        axes.set_xlabel("milliseconds, by the model of the machine")
+        return axes
+
+    def _ipus(self) -> list[int]:
+        return sorted({event.ipu for event in self})
+
+    def _end(self) -> float:
+        return max((event.end_seconds for event in self), default=0.0)
+
+    def _bars(self, columns: int) -> list[str]:
+        ipus, end = self._ipus(), self._end()
+        label = max(len(f"IPU {ipu}") for ipu in ipus) + 2
+        num_bins = columns - label
+        last = f"{1e3 * end:.3g} ms"
+        lines = [f"{'':{label}}0{last:>{num_bins - 1}}"]
+        return lines + [f"{f'IPU {ipu}':{label}}{self._bar(ipu, num_bins, end)}" for ipu in ipus]
+
+    def _bar(self, ipu: int, num_bins: int, end: float) -> str:
+        """Returns a letter for each bin: the kind that takes most of it, idleness included."""
+        bins: list[dict[str, float]] = [defaultdict(float) for _ in range(num_bins)]
+        scale = num_bins / end if end else 0.0
+        for event in self:
+            if event.ipu != ipu:
+                continue
+            begin, stop = event.begin_seconds * scale, event.end_seconds * scale
+            for number in range(int(begin), min(int(stop), num_bins - 1) + 1):
+                part = min(stop, number + 1) - max(begin, number)
+                bins[number][_LETTERS[KIND_OF_EVENT[event.kind]]] += part
+        for spent in bins:
+            spent[_IDLE] = 1 - sum(spent.values())
+        return "".join(max(spent, key=lambda letter: spent[letter]) for spent in bins)
+
+    def _legend(self) -> str:
+        kinds = {KIND_OF_EVENT[event.kind] for event in self}
+        names = [f"{_LETTERS[kind]} {kind}" for kind in LOOKS if kind in kinds]
+        return ", ".join([*names, f"{_IDLE} idle or not drawn"])
+
+    def _rows(self) -> list[list[str]]:
+        """Returns the milliseconds of each IPU by kind; of a long window, of what is drawn."""
+        ipus = self._ipus()
+        spent: dict[tuple[str, int], float] = defaultdict(float)
+        for event in self:
+            kind = KIND_OF_EVENT[event.kind]
+            spent[kind, event.ipu] += 1e3 * (event.end_seconds - event.begin_seconds)
+        rows = [["ms", *(f"IPU {ipu}" for ipu in ipus)]]
+        for kind in LOOKS:
+            if any((kind, ipu) in spent for ipu in ipus):
+                rows.append([kind, *(f"{spent[kind, ipu]:.3f}" for ipu in ipus)])
+        return rows

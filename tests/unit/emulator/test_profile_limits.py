@@ -1,0 +1,141 @@
+"""Profiles where the disk is full, traces against the rules of their format, what else is noted."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import poptorch_emu as poptorch
+from poptorch_emu import emulator
+from poptorch_emu.log import logger
+
+pytestmark = pytest.mark.feature("emulator.trace", fidelity="modelled")
+
+_FULL_DISK = """
+import resource, signal, sys, torch, poptorch_emu as poptorch
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+options = poptorch.Options().enableProfiling(sys.argv[1]).showCompilationProgressBar(False)
+options.modelName("full")
+module = torch.nn.Linear(4, 1)
+class Loss(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = module
+    def forward(self, x):
+        return poptorch.identity_loss(self.layer(x), "sum")
+model = poptorch.trainingModel(Loss(), options, poptorch.optim.SGD(module.parameters(), lr=1.0))
+model.compile(torch.ones(1, 4))
+writer = model._on_device.measurement.profile
+limit = writer.path.stat().st_size + 8192
+resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+before = module.bias.detach().clone()
+for call in range(40):
+    model(torch.ones(1, 4))
+    writer.run()
+model.destroy()
+# The gradient of the bias is 1 in each of 40 updates.
+print(float(before - module.bias))
+"""
+
+
+def test_profiling_when_files_may_not_grow_then_warns_once_and_trains(tmp_path):
+    command = [sys.executable, "-c", _FULL_DISK, str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert float(done.stdout) == pytest.approx(40, abs=1e-3)
+    assert done.stderr.count("[warning]") == 1 and "ends here" in done.stderr
+    view = emulator.read_report(tmp_path / "full" / "profile.pop").view
+    assert view["name"] == "full" and view["fits"] is True
+
+
+class Layer(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = torch.nn.Linear(8, 8)
+
+    def forward(self, x: torch.Tensor):
+        return torch.relu(self.layer(x))
+
+
+def profiled(folder: Path) -> Any:
+    options = poptorch.Options().showCompilationProgressBar(False).modelName("layer")
+    model = poptorch.inferenceModel(Layer(), options.enableProfiling(str(folder)))
+    with poptorch.profiling.Channel("<b>mine").tracepoint("loading"):
+        x = torch.randn(2, 8)
+    model(x)
+    with poptorch.profiling.Channel("<b>mine").tracepoint("after"):
+        model(x)
+    return model
+
+
+def check_trace_events(trace: dict[str, Any]) -> None:
+    """Checks the published rules of the trace event format: what each phase must have.
+
+    Source: "Trace Event Format", the document of Chrome's tracing: common fields `name`, `ph`,
+    `ts`, `pid`, `tid`; complete events have `dur`; metadata have `args`; flows have `id` and `cat`.
+    """
+    assert isinstance(trace["traceEvents"], list) and trace["displayTimeUnit"] in ("ms", "ns")
+    flows: dict[tuple[str, str, str], list[tuple[str, float]]] = {}
+    for event in trace["traceEvents"]:
+        assert isinstance(event["name"], str) and isinstance(event["pid"], int)
+        if event["ph"] == "M":
+            assert event["name"] in ("process_name", "thread_name")
+            assert isinstance(event["args"]["name"], str)
+            continue
+        assert isinstance(event["tid"], int) and event["ts"] >= 0 and event["cat"]
+        if event["ph"] == "X":
+            assert event["dur"] >= 0 and isinstance(event["args"], dict)
+        else:
+            key = event["cat"], event["name"], event["id"]
+            flows.setdefault(key, []).append((event["ph"], event["ts"]))
+    for ends in flows.values():
+        (begin, start), (end, stop) = ends
+        assert (begin, end) == ("s", "f") and start <= stop
+
+
+def test_trace_then_keeps_the_rules_of_its_format(tmp_path):
+    trace = json.loads(emulator.trace(profiled(tmp_path), tmp_path / "trace.json").read_text())
+    check_trace_events(trace)
+    named = [e for e in trace["traceEvents"] if e["ph"] == "X" and e["cat"] == "tracepoint"]
+    assert [event["name"] for event in named] == ["after"]
+
+
+def test_trace_when_perfetto_reads_it_then_it_finds_every_slice(tmp_path):
+    api = pytest.importorskip("perfetto.trace_processor", reason="pip install perfetto")
+    program = shutil.which("trace_processor_shell")
+    if program is None:
+        pytest.skip("perfetto's trace_processor_shell is not on the path; it is no Python package")
+    path = emulator.trace(profiled(tmp_path), tmp_path / "trace.json")
+    events = json.loads(path.read_text())["traceEvents"]
+    config = api.TraceProcessorConfig(bin_path=program)
+    with api.TraceProcessor(trace=str(path), config=config) as processor:
+        found = [row.name for row in processor.query("select name from slice")]
+    assert sorted(found) == sorted(event["name"] for event in events if event["ph"] == "X")
+
+
+def test_tracepoints_then_have_a_lane_of_the_timeline(tmp_path):
+    view = emulator.summary(profiled(tmp_path)).view
+    (line,) = (timeline for timeline in view["timelines"] if timeline["key"] == "seconds")
+    assert line["lanes"] == ["virtual 0", "<b>mine"]
+    names = ("lane", "start", "duration", "kind")
+    rows = list(zip(*(line["columns"][name] for name in names), strict=True))
+    kinds = [line["kinds"][kind] for _, _, _, kind in rows]
+    assert kinds == ["forward", "forward", "tracepoint"]
+    # The second call lies within the tracepoint around it.
+    begin, length = rows[2][1:3]
+    assert begin <= rows[1][1] and rows[1][1] + rows[1][2] <= begin + length
+    assert rows[0][1] >= 0
+
+
+def test_log_then_the_report_has_what_was_said(tmp_path):
+    model = profiled(tmp_path)
+    logger.warning("The user's %s is <b>odd</b>", "loader")
+    last = emulator.summary(model).view["log"][-1]
+    assert last["level"] == "WARNING" and last["text"] == "The user's loader is <b>odd</b>"

@@ -1,0 +1,232 @@
+"""Reports in terminals and notebooks: widths, names that are markup, pictures that are drawn."""
+
+from __future__ import annotations
+
+import importlib
+import subprocess
+import sys
+from html.parser import HTMLParser
+from itertools import combinations
+from typing import Any
+
+import matplotlib as mpl
+import matplotlib.pyplot as plt
+import numpy as np
+import pytest
+import torch
+
+import poptorch_emu as poptorch
+from poptorch_emu import emulator
+from poptorch_emu.report import pictures, schedule_picture
+from poptorch_emu.report.model_report import ModelReport
+from poptorch_emu.report.terminal import fitted_table
+from poptorch_emu.schedule.actions import Kind
+from poptorch_emu.schedule.make import ScheduleKind, make_schedule
+
+mpl.use("Agg")
+
+pytestmark = [
+    pytest.mark.feature("emulator.schedule", fidelity="exact"),
+    pytest.mark.feature("emulator.timeline", fidelity="modelled"),
+]
+
+HOSTILE = "<img src=x onerror=alert(1)> $\\frac{ " + "long" * 40
+SHOWS = ("schedule", "timeline", "memory", "tile_memory", "summary")
+
+
+class Pipeline(torch.nn.Module):
+    def __init__(self, num_ipus: int) -> None:
+        super().__init__()
+        self.layers = torch.nn.ModuleList(torch.nn.Linear(16, 16) for _ in range(num_ipus))
+
+    def forward(self, x: torch.Tensor):
+        for ipu, layer in enumerate(self.layers):
+            poptorch.Block.start(f"{HOSTILE} {ipu}", ipu_id=ipu)
+            x = layer(torch.tanh(layer(x)))
+        return x, poptorch.identity_loss(x, "sum")
+
+
+def compiled(num_ipus: int, accumulation: int) -> Any:
+    options = poptorch.Options().showCompilationProgressBar(False).modelName(HOSTILE)
+    options.Training.gradientAccumulation(accumulation)
+    module = Pipeline(num_ipus)
+    optimizer = poptorch.optim.SGD(module.parameters(), lr=0.1)
+    model = poptorch.trainingModel(module, options, optimizer)
+    model.compile(torch.randn(accumulation, 16))
+    return model
+
+
+@pytest.fixture(scope="module")
+def values() -> dict[str, Any]:
+    """Returns what is shown of a pipeline of 8 IPUs, whose tables are too wide for a terminal."""
+    model = compiled(8, 40)
+    return {name: getattr(emulator, name)(model) for name in SHOWS}
+
+
+class Elements(HTMLParser):
+    """Collects the elements and the text of a piece of HTML."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.names: set[str] = set()
+        self.text = ""
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.names.add(tag)
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+
+def pixels(axes: Any) -> np.ndarray:
+    """Returns the colours that a picture has, and closes it."""
+    figure = np.atleast_1d(axes)[0].figure
+    figure.canvas.draw()
+    image = np.asarray(figure.canvas.buffer_rgba())[..., :3].reshape(-1, 3)
+    plt.close(figure)
+    return np.unique(image, axis=0)
+
+
+def rgb(colour: str) -> np.ndarray:
+    return np.array([int(colour[at : at + 2], 16) for at in (1, 3, 5)])
+
+
+@pytest.mark.parametrize("columns", [80, 120])
+@pytest.mark.parametrize("name", SHOWS)
+def test_text_of_a_wide_model_then_fits_the_terminal(values, name, columns, monkeypatch):
+    monkeypatch.setenv("COLUMNS", str(columns))
+    lines = str(values[name]).splitlines()
+    assert max(map(len, lines)) <= columns
+    # The room is used: a table is broken no earlier than it must be. That of memory is narrow.
+    assert max(map(len, lines)) > (columns - 25 if name != "memory" else 60)
+
+
+@pytest.mark.parametrize("name", SHOWS)
+def test_html_when_names_are_markup_then_they_are_text(values, name):
+    found = Elements(values[name]._repr_html_())
+    assert found.names <= {"table", "tr", "td", "th", "pre", "div", "span"}
+    if name in ("schedule", "summary"):
+        assert "<img src=x onerror=alert(1)> $\\frac{" in found.text
+    assert "IPU" in found.text
+
+
+@pytest.mark.parametrize("name", SHOWS)
+def test_picture_then_is_not_blank(values, name):
+    # Axes, text and their smoothing alone have shades of grey.
+    found = pixels(values[name].plot())
+    coloured = found[np.ptp(found.astype(int), axis=1) > 40]
+    assert len(coloured) > 20
+
+
+@pytest.mark.parametrize("name", SHOWS)
+def test_picture_when_axes_are_given_then_is_drawn_there(values, name):
+    figure, axes = plt.subplots(1, 2) if name == "summary" else plt.subplots()
+    assert values[name].plot(axes) is axes
+    assert all(one.has_data() for one in np.atleast_1d(axes))
+    plt.close(figure)
+
+
+def test_schedule_picture_then_has_the_colour_of_each_kind(values):
+    plan = values["schedule"]
+    found = {tuple(colour) for colour in pixels(plan.plot()).tolist()}
+    for kind in ("forward", "recompute", "backward", "update"):
+        assert tuple(rgb(pictures.LOOKS[kind].colour)) in found, kind
+    # Pipelines recompute, but for the last stage, whose backward comes at once.
+    assert plan.recomputes == (True,) * 7 + (False,)
+    drawn = {(event.ipu, event.kind) for event in values["timeline"]}
+    assert plan.recomputes == tuple((ipu, "recompute") in drawn for ipu in range(8))
+
+
+def test_kinds_in_black_and_white_then_differ_in_lightness_or_hatch():
+    weights = np.array([0.299, 0.587, 0.114])
+    for one, other in combinations(pictures.LOOKS.values(), 2):
+        difference = abs((rgb(one.colour) - rgb(other.colour)) @ weights) / 255
+        assert difference > 0.12 or one.hatch != other.hatch, (one, other)
+    for look in pictures.LOOKS.values():
+        assert abs((rgb(look.colour) - rgb(look.ink)) @ weights) / 255 > 0.4
+
+
+@pytest.mark.parametrize("kind", [k for k in ScheduleKind if "phased" not in k.value])
+def test_boxes_then_each_action_has_its_own_in_the_order_of_dependence(kind):
+    num_stages, num_micro_batches = 3, 7
+    grid = make_schedule(kind, tuple(range(num_stages)), num_micro_batches, is_training=True)
+    boxes, gaps = schedule_picture.boxes_of(grid, (True, True, False))
+    span = {(b.kind, b.lane, b.text): (b.begin, b.begin + b.length) for b in boxes}
+    assert not gaps and len(span) == len(boxes)
+    assert len(boxes) == (3 + 2 + 3) * num_micro_batches + num_stages
+    for m in map(str, range(num_micro_batches)):
+        for stage in range(num_stages):
+            if stage:
+                assert span["forward", stage - 1, m][1] <= span["forward", stage, m][0]
+                assert span["backward", stage, m][1] <= span["backward", stage - 1, m][0]
+            assert span["forward", stage, m][1] <= span["backward", stage, m][0]
+            if stage < 2:
+                assert span["recompute", stage, m][1] == span["backward", stage, m][0]
+    for lane in range(num_stages):
+        mine = sorted((b.begin, b.length) for b in boxes if b.lane == lane)
+        assert all(a + length <= b for (a, length), (b, _) in zip(mine, mine[1:], strict=False))
+
+
+def test_schedule_of_a_long_window_then_says_what_is_left_out():
+    plan = emulator.schedule(compiled(2, 500))
+    text = str(plan)
+    assert "Slots 30 to 472 are not shown" in text and "0F0" in text and "0B499" in text
+    assert len(text.splitlines()) < 80
+    boxes, gaps = schedule_picture.boxes_of(plan.grid, plan.recomputes)
+    assert len(gaps) == 1 and len(boxes) < 400
+    assert plan.grid.slot_of[next(a for a in plan.grid.actions(0) if a.kind is Kind.UPDATE)] == 502
+    assert len(pixels(plan.plot())) > 20
+
+
+def test_timeline_text_then_letters_are_where_the_events_are(values, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    events = values["timeline"]
+    line = next(line for line in str(events).splitlines() if line.startswith("IPU 7"))
+    bar = line.removeprefix("IPU 7").strip()
+    end = max(event.end_seconds for event in events)
+    first = min(event.begin_seconds for event in events if event.ipu == 7)
+    width = len(bar)
+    idle = len(bar) - len(bar.lstrip("."))
+    assert idle == pytest.approx(first / end * width, abs=1)
+    assert events == tuple(events)
+
+
+def test_summary_of_what_is_not_known_then_says_so(values):
+    view = dict(values["summary"].view)
+    bare = {"fullest_tile_bytes": None, "limit_bytes": None, "parts": None}
+    view["ipus"] = [{**ipu, **bare} for ipu in view["ipus"]]
+    axes = ModelReport(view).plot()
+    said = [text.get_text() for one in axes for text in one.texts]
+    assert said == ["what tiles hold: not known", "how a step is spent: not known"]
+    plt.close(axes[0].figure)
+
+
+def test_pictures_without_matplotlib_then_the_error_names_the_extra(monkeypatch):
+    real = importlib.import_module
+
+    def fail(name: str, package: str | None = None):
+        if name.startswith("matplotlib"):
+            raise ModuleNotFoundError("No module named 'matplotlib'")
+        return real(name, package)
+
+    monkeypatch.setattr(pictures.importlib, "import_module", fail)
+    with pytest.raises(ImportError, match=r"poptorch_emu\[report\]"):
+        pictures.pyplot()
+
+
+def test_emulator_when_imported_then_matplotlib_is_not():
+    program = (
+        "import sys, poptorch_emu.emulator\n"
+        "sys.exit(any(name.startswith('matplotlib') for name in sys.modules))"
+    )
+    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
+
+
+def test_table_when_too_wide_then_each_part_repeats_the_first_column():
+    rows = [["name", *(f"column{n}" for n in range(9))], ["row", *(str(n) for n in range(9))]]
+    lines = fitted_table(rows, 1, 40)
+    parts = "\n".join(lines).split("\n\n")
+    assert max(map(len, lines)) <= 40
+    assert [part.splitlines()[0].split()[0] for part in parts] == ["name"] * len(parts)
+    assert [cell for part in parts for cell in part.splitlines()[1].split()[1:]] == rows[1][1:]
