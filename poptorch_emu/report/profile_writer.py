@@ -27,18 +27,14 @@ KEPT_CALLS = 50
 _MOST_WAITING = 200_000
 _SECONDS_BETWEEN = 1.0
 _NS_PER_SECOND = 1e9
-_SCHEMA = """
-create table if not exists segment (number integer primary key, name text not null);
-create table if not exists call (
-    number integer primary key, num_events integer not null, events blob not null
-);
-create table if not exists left_out (
-    segment integer primary key, num_events integer not null, total_ns integer not null
-);
-create table if not exists tracepoint (
-    channel text not null, name text not null, start_ns integer not null, end_ns integer not null
-);
-"""
+_TABLES = (
+    "segment (number integer primary key, name text not null)",
+    "call (number integer primary key, num_events integer not null, events blob not null)",
+    "left_out (segment integer primary key, num_events integer not null, "
+    "total_ns integer not null)",
+    "tracepoint (channel text not null, name text not null, start_ns integer not null, "
+    "end_ns integer not null)",
+)
 
 Table = NDArray[np.int64]
 
@@ -168,8 +164,10 @@ class ProfileWriter:
         # Readers find whole transactions while the model runs, and after it was killed.
         database.execute("pragma journal_mode=wal")
         database.execute("pragma synchronous=normal")
-        database.executescript(_SCHEMA)
-        with database:
+        with database:  # All tables or none, if the disk is full.
+            database.execute("begin")
+            for table in _TABLES:
+                database.execute(f"create table if not exists {table}")
             database.executemany("insert into segment values (?, ?)", enumerate(self._segments))
         return database
 
