@@ -174,8 +174,7 @@ bool Executor::serve() {
   try {
     return desk_.serve();
   } catch (...) {
-    scheduler_.interrupt(std::current_exception());
-    desk_.give_up();
+    if (scheduler_.interrupt(std::current_exception())) desk_.give_up();
     return true;
   }
 }

@@ -42,6 +42,7 @@ void Scheduler::begin_call(int64_t num_windows) {
 
 std::exception_ptr Scheduler::end_call() {
   const std::lock_guard lock(mutex_);
+  interruption_ = nullptr;
   if (!error_) return nullptr;
   for (LinkQueue& queue : queues_) queue.clear();
   for (VirtualIpu& ipu : ipus_) {
@@ -122,7 +123,9 @@ void Scheduler::begin_next_window() {
   const std::lock_guard lock(mutex_);
   --num_running_;
   ++window_;
-  if (window_ == num_windows_) {
+  if (interruption_) {
+    error_ = std::exchange(interruption_, nullptr);
+  } else if (window_ == num_windows_) {
     is_done_ = true;
   } else {
     begin_window();
@@ -137,10 +140,15 @@ void Scheduler::fail(std::exception_ptr error) {
   wake_waiting();
 }
 
-void Scheduler::interrupt(std::exception_ptr error) {
+bool Scheduler::interrupt(std::exception_ptr error) {
   const std::lock_guard lock(mutex_);
+  if (micro_batch_actions_left_ == 0 && !has_ended()) {
+    interruption_ = std::move(error);
+    return false;
+  }
   if (!error_) error_ = std::move(error);
   wake_waiting();
+  return true;
 }
 
 void Scheduler::wake() {

@@ -62,8 +62,9 @@ class Scheduler {
   void begin_next_window();
   // The task was not done: the call is over, with the first such error, if there is one.
   void fail(std::exception_ptr error);
-  // The call is to end, though no task has failed.
-  void interrupt(std::exception_ptr error);
+  // The call is to end, though no task has failed: at once, or, where parts of an update may have
+  // changed weights in their place already, when the update is complete. True if at once.
+  bool interrupt(std::exception_ptr error);
 
   // By any thread: has waiting workers look again, after the desk or the stream has changed.
   void wake();
@@ -123,6 +124,7 @@ class Scheduler {
   int64_t num_waiting_ = 0;
   bool is_done_ = false;
   std::exception_ptr error_;
+  std::exception_ptr interruption_;  // the error of the call when this window is over
 };
 
 }  // namespace poptorch_emu
