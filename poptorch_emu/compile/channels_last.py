@@ -1,9 +1,10 @@
-"""Lets the engine's images lie with their channels next to each other.
+"""Lets the engine's images lie with their channels next to each other, where that pays.
 
-Convolutions, poolings and batch norms are faster so on the CPU, poolings three to eight times, and
-what they pass on to elementwise operations stays so. The graph decides, not the stage: each
-operation converts what it reads to one layout, so that the bits do not depend on where an image
-comes from. Only the engine's code is changed: the tiles of an IPU have layouts of their own.
+Convolutions and poolings are faster so on the CPU, poolings three to eight times, and what they
+pass on to elementwise operations stays so. The graph decides, not the stage: each operation
+converts what it reads to one layout, so that the bits do not depend on where an image comes from.
+Batch norms in training are no part of it: PyTorch's kernel for this layout is less exact. Only the
+engine's code is changed: the tiles of an IPU have layouts of their own.
 """
 
 from __future__ import annotations
@@ -22,16 +23,18 @@ from poptorch_emu.segments.segmented_graph import SegmentedGraph
 
 aten = torch.ops.aten
 
-_CONVOLUTIONS = {aten.convolution.default, aten.convolution_backward.default}
-# These compute in the layout of their images; all but `cat` on the CPU faster channels last.
-_FOLLOWERS = {
-    aten._native_batch_norm_legit_functional.default,
-    aten._native_batch_norm_legit_no_training.default,
-    aten.native_batch_norm_backward.default,
+# With the place of the weight among the arguments.
+_CONVOLUTIONS = {aten.convolution.default: 1, aten.convolution_backward.default: 2}
+_POOLINGS = {
     aten.max_pool2d_with_indices.default,
     aten.max_pool2d_with_indices_backward.default,
     aten.avg_pool2d.default,
     aten.avg_pool2d_backward.default,
+}
+# These, too, compute in the layout of their images.
+_FOLLOWERS = {
+    *_POOLINGS,
+    aten.native_batch_norm.default,
     aten.upsample_nearest2d.default,
     aten.upsample_nearest2d_backward.default,
     aten.cat.default,
@@ -40,12 +43,14 @@ _FOLLOWERS = {
 _TO_CHANNELS_LAST = torch.ops.poptorch_emu.channels_last.default
 _TO_CONTIGUOUS = aten.contiguous.default
 _NUM_DIMS = 4
+# The place of an argument of a batch norm.
+_IS_TRAINING = 5
 
 
 def use_channels_last(graph: Graph, cut: SegmentedGraph) -> SegmentedGraph:
     """Returns the segments with images channels last; `graph` is what they were cut from."""
     images = _images(graph)
-    if not images:
+    if not _pays(images):
         return cut
     segments = {port: _changed(segment, images) for port, segment in cut.segments.items()}
     for _, port, result in cut.results:
@@ -64,26 +69,49 @@ def _images(graph: Graph) -> set[fx.Node]:
     return found
 
 
+def _pays(images: Set[fx.Node]) -> bool:
+    """Returns whether as many operations are faster as there are images to convert."""
+    operations = {node for node in images if isinstance(node.target, torch._ops.OpOverload)}
+    faster = [
+        node for node in operations if node.target in _CONVOLUTIONS or node.target in _POOLINGS
+    ]
+    entering = {
+        each
+        for node in operations
+        for each in node.all_input_nodes
+        if each not in images and _has_four_dims(each) and each is not _weight_of(node)
+    }
+    leaving = {node for node in images if set(node.users) - images}
+    return len(faster) >= max(len(entering) + len(leaving), 1)
+
+
+def _weight_of(node: fx.Node) -> fx.Node | None:
+    place = _CONVOLUTIONS.get(node.target)  # type: ignore[call-overload]
+    weight = None if place is None else node.args[place]
+    assert weight is None or isinstance(weight, fx.Node)
+    return weight
+
+
+def _has_four_dims(node: fx.Node) -> bool:
+    value = node.meta["val"]
+    return isinstance(value, torch.Tensor) and value.dim() == _NUM_DIMS
+
+
 def _is_image(node: fx.Node, found: Set[fx.Node]) -> bool:
     value = node.meta["val"]
     if node.target in _CONVOLUTIONS:
-        return value.dim() == _NUM_DIMS if isinstance(value, torch.Tensor) else _has_images(node)
+        return _has_four_dims(node.all_input_nodes[0])
     if not isinstance(node.target, torch._ops.OpOverload):  # One of several results.
-        return node.args[0] in found and value.dim() == _NUM_DIMS
+        return node.args[0] in found and _has_four_dims(node)
     if found.isdisjoint(node.all_input_nodes):
+        return False
+    if node.target is aten.native_batch_norm.default and node.args[_IS_TRAINING]:
         return False
     if node.target in _FOLLOWERS:
         return "memory_format" not in node.kwargs
     return _is_elementwise(node) and any(
         each.meta["val"].shape == value.shape for each in node.all_input_nodes if each in found
     )
-
-
-def _has_images(node: fx.Node) -> bool:
-    """Returns whether a convolution's gradient is that of one in two dimensions."""
-    gradient = node.args[0]
-    assert isinstance(gradient, fx.Node)
-    return bool(gradient.meta["val"].dim() == _NUM_DIMS)
 
 
 def _is_elementwise(node: fx.Node) -> bool:
@@ -94,8 +122,7 @@ def _is_elementwise(node: fx.Node) -> bool:
         and torch.Tag.nondeterministic_seeded not in target.tags
         and not target._schema.is_mutable
         and "memory_format" not in node.kwargs
-        and isinstance(node.meta["val"], torch.Tensor)
-        and node.meta["val"].dim() == _NUM_DIMS
+        and _has_four_dims(node)
     )
 
 
