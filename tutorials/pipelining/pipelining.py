@@ -91,31 +91,10 @@ plan = emulator.schedule(training)
 print(plan)
 
 # %% [markdown]
-# The same as a picture. A slot of a pipeline does up to two things on each IPU: one forward and one backward.
+# The same as a picture. A slot of a pipeline does up to two things on each IPU: one forward and one backward. Boxes have conventional lengths.
 
 # %%
-COLOURS = {"F": "C0", "B": "C1", "U": "C2"}
-
-
-def draw_schedule(grid, axis):
-    """Draws a row for each IPU; the numbers are those of micro-batches."""
-    for ipu, cells in enumerate(grid.rows):
-        for slot, actions in enumerate(cells):
-            height = 0.9 / max(1, len(actions))
-            for index, action in enumerate(actions):
-                bottom = ipu - 0.45 + index * height
-                colour = COLOURS[action.kind.value]
-                axis.add_patch(plt.Rectangle((slot, bottom), 0.94, height * 0.94, color=colour))
-                text = "" if action.kind.value == "U" else action.micro_batch
-                middle = (slot + 0.47, bottom + height / 2)
-                axis.text(*middle, text, ha="center", va="center", color="white", fontsize=7)
-    axis.set(xlim=(0, len(grid.rows[0])), ylim=(len(grid.rows) - 0.4, -0.6))
-    axis.set(yticks=range(len(grid.rows)), ylabel="IPU")
-
-
-figure, axis = plt.subplots(figsize=(9, 2.4), layout="constrained")
-draw_schedule(plan.grid, axis)
-axis.set(xlabel="slot", title="forward (blue), backward (orange), update (green)")
+_ = plan.plot()
 training.destroy()
 
 # %% [markdown]
@@ -228,25 +207,12 @@ print(report)
 # execution, where one IPU works at a time. Sharding saves memory as a pipeline does, but no time.
 
 # %%
-KINDS = {"forward": "C0", "backward": "C1", "recompute": "C4", "link": "C3", "stash": "C5",
-         "host": "C7", "optimizer": "C2", "reduce": "C8", "remote": "C9"}  # fmt: skip
-
-
-def draw_timeline(events, axis):
-    for event in events:
-        span = (event.begin_seconds * 1e3, (event.end_seconds - event.begin_seconds) * 1e3)
-        axis.broken_barh([span], (event.ipu - 0.4, 0.8), color=KINDS[event.kind], lw=0)
-    axis.set(yticks=range(4), ylabel="IPU", ylim=(3.6, -0.6))
-
-
-figure, axes = plt.subplots(2, 1, figsize=(9, 4.2), sharex=True, layout="constrained")
+figure, axes = plt.subplots(2, 1, figsize=(9, 5), sharex=True, layout="constrained")
 for axis, kind in zip(axes, (poptorch.PipelinedExecution, poptorch.ShardedExecution)):
     events = emulator.timeline(*encoder(accumulation=8, kind=kind), system=SYSTEM)
-    draw_timeline(events, axis)
+    events.plot(axis)
     axis.set_title(f"{kind.__name__}: {max(e.end_seconds for e in events) * 1e3:.1f} ms")
-axes[-1].set_xlabel("milliseconds")
-handles = [plt.Rectangle((0, 0), 1, 1, color=colour) for colour in KINDS.values()]
-_ = figure.legend(handles, KINDS, ncols=len(KINDS), loc="outside lower center", fontsize=7)
+
 # %% [markdown]
 # ## Balancing the stages
 #
