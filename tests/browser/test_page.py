@@ -272,13 +272,17 @@ def test_tiles_when_a_category_is_chosen_then_only_its_bytes_are_drawn(open_page
 
 
 def test_comparison_when_two_reports_are_given_then_differences_are_told(open_page: Any) -> None:
-    page = open_page(report("first"), report("second", factor=1.25))
+    first, second = report("first"), report("second", factor=1.25)
+    second["machine"]["system"], second["fits"] = "<i>bow-pod16", not first["fits"]
+    page = open_page(first, second)
     show(page, "compare")
     rows = page.locator("main table").first.locator("tbody tr").all_inner_texts()
     cells = {row.split("\t")[0]: row.split("\t")[1:] for row in rows}
     step = [cell.strip() for cell in cells["Predicted step"]]
     assert step == ["39.8 ms", "49.8 ms", "+9.95 ms", "1.250 ×"]
     assert [cell.strip() for cell in cells["Measured step"]] == ["not known"] * 4
+    findings = page.locator("main table:has-text('Finding')").inner_text()
+    assert "<i>bow-pod16" in findings and "Fits" in findings and "Mode" not in findings
     options = page.locator("main table").last.inner_text()
     assert "gradientAccumulation" in options and "deviceIterations" not in options
     page.click("#report-switch button:has-text('second')")

@@ -80,12 +80,12 @@ function categoryChart(ipu) {
   const rows = ipu.categories.filter((row) => row.bytes > 0).sort((a, b) => b.bytes - a.bytes);
   if (!rows.length) return empty(`What takes the memory is ${UNKNOWN}.`);
   return chartElement(`Bars: memory of IPU ${ipu.ipu} by category`, 80 + 34 * rows.length, () => ({
-    grid: { left: 128, right: 74, top: 8, bottom: 28 },
+    grid: { left: 158, right: 74, top: 8, bottom: 28 },
     tooltip: tooltip((item) => tip(rows[item.dataIndex].name, [["bytes", bytesText(item.value)],
       ["live", plainText(rows[item.dataIndex].live)]])),
     xAxis: bytesAxis(rows[0].bytes, { splitNumber: 3 }),
     yAxis: axis({ type: "category", inverse: true, data: rows.map((row) => row.name),
-      axisLabel: { width: 116, overflow: "truncate" } }),
+      axisLabel: { width: 148, overflow: "truncate" } }),
     series: [{ type: "bar", barMaxWidth: 20,
       data: rows.map((row) => ({ value: row.bytes,
         itemStyle: itemStyle(row.live === "always" ? 3 : 0, { borderRadius: [0, 4, 4, 0] }) })),

@@ -206,6 +206,15 @@ def test_page_when_not_yet_called_then_the_measured_speed_is_not_known(tmp_path:
     json.dumps(found, allow_nan=False)
 
 
+def test_view_when_folders_of_reports_are_given_then_their_files_are_read(
+    model: Any, tmp_path: Path
+) -> None:
+    folder, both = emulator.report(model, tmp_path).parent, tmp_path / "both.html"
+    main([str(folder), str(folder / "profile.pop"), "-o", str(both)])
+    first, second = read_reports(both)
+    assert first == second and first["name"] == folder.name
+
+
 def test_view_when_two_pages_are_given_then_one_page_holds_both(
     model: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -228,7 +237,7 @@ def test_view_when_the_file_is_no_report_then_the_error_says_what_to_give(
     assert "no page of a report" in capsys.readouterr().err
     with pytest.raises(SystemExit):
         main([str(tmp_path / "absent.html")])
-    assert "absent.html: No such file or directory. Give a page" in capsys.readouterr().err
+    assert "absent.html: No such file or directory. Give a profile.pop" in capsys.readouterr().err
 
 
 def test_command_when_it_is_not_view_then_the_usage_is_told(
