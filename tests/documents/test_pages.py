@@ -62,6 +62,12 @@ def test_page_of_the_guide_then_it_is_short_and_shows_code(name: str) -> None:
     assert len(text.splitlines()) <= 140
 
 
+def test_readme_then_has_two_screens_before_its_documents() -> None:
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    lines = text.partition("## Documents")[0].splitlines()
+    assert len(lines) <= 90
+
+
 def test_output_when_it_differs_then_it_is_found_and_written(tmp_path: Path) -> None:
     """A page of two blocks, of which one says what it prints, and says it wrongly."""
     page = tmp_path / "page.md"

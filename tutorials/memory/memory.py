@@ -5,7 +5,7 @@
 # program. The emulator counts all this before anything runs. Your model runs here in any case. But you learn whether it would fit on
 # the machine, and if not, why.
 #
-# The figures are *modelled*; `docs/fidelity.md` compares them with published ones.
+# The figures are *modelled*; [docs/fidelity.md](../../docs/fidelity.md) compares them with published ones.
 
 # %%
 import os
@@ -176,8 +176,8 @@ show("float16, proportion 0.2")
 # only the inputs of stages are stashed. The price: the activations are computed twice, the pipeline has to fill and drain, and you pay for four
 # IPUs. *Sharded* execution runs one micro-batch at a time and needs no stash, but three IPUs always wait.
 #
-# Here neither is faster than one IPU. Printed, the report says why: a layer computes for about 2 ms, but the input of a
-# micro-batch needs 5 ms from the host. A pipeline is as fast as its slowest stage, and that is the first one, which waits for
+# Here neither is faster than one IPU. `print(results["4 IPUs, pipelined"][1])` says why: forward and backward of a layer take 2 to 3 ms,
+# but the input of a micro-batch needs more than 5 ms from the host. A pipeline is as fast as its slowest stage, and that is the first one, which waits for
 # its input. [Pipelining](../pipelining/pipelining.ipynb) shows a pipeline that is faster.
 
 # %%

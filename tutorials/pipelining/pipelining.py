@@ -91,10 +91,18 @@ plan = emulator.schedule(training)
 print(plan)
 
 # %% [markdown]
+<<<<<<< HEAD
 # The same as a picture. A slot of a pipeline does up to two things on each IPU: one forward and one backward. Boxes have conventional lengths.
 
 # %%
 _ = plan.plot()
+=======
+# The same as a picture, as textbooks draw it: time goes to the right, and the numbers are those of micro-batches. Here backward is
+# drawn twice as long as forward.
+
+# %%
+plan.plot()
+>>>>>>> main
 training.destroy()
 
 # %% [markdown]
@@ -156,7 +164,7 @@ print("the weights agree")
 # How fast would a pipeline be on the machine? The emulator has a model of the machine's time. It needs shapes alone, so the weights can be on
 # PyTorch's *meta* device and take no memory. We take an encoder of twelve Transformer layers on a Bow-Pod16.
 #
-# The figures below are *modelled*: `docs/fidelity.md` says how near they are to published ones.
+# The figures below are *modelled*: [docs/fidelity.md](../../docs/fidelity.md) says how near they are to published ones.
 
 # %%
 SYSTEM, WIDTH, LENGTH, ROWS, LAYERS = "bow-pod16", 512, 128, 8, 12
@@ -207,12 +215,19 @@ print(report)
 # execution, where one IPU works at a time. Sharding saves memory as a pipeline does, but no time.
 
 # %%
+<<<<<<< HEAD
 figure, axes = plt.subplots(2, 1, figsize=(9, 5), sharex=True, layout="constrained")
+=======
+figure, axes = plt.subplots(2, 1, figsize=(9, 4.2), sharex=True, layout="constrained")
+>>>>>>> main
 for axis, kind in zip(axes, (poptorch.PipelinedExecution, poptorch.ShardedExecution)):
     events = emulator.timeline(*encoder(accumulation=8, kind=kind), system=SYSTEM)
     events.plot(axis)
     axis.set_title(f"{kind.__name__}: {max(e.end_seconds for e in events) * 1e3:.1f} ms")
+<<<<<<< HEAD
 
+=======
+>>>>>>> main
 # %% [markdown]
 # ## Balancing the stages
 #
@@ -229,6 +244,7 @@ assert uneven.throughput < report.throughput
 
 # %% [markdown]
 # You need not try them all. `emulator.plan_split` finds the cut between your blocks whose slowest stage is fastest, and prints the code.
+# Here it gives the first IPU only two layers, because that one also waits for the input from the host.
 
 # %%
 split = emulator.plan_split(*encoder((6, 2, 2, 2)), num_ipus=4, system=SYSTEM)
