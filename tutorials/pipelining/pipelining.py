@@ -91,18 +91,11 @@ plan = emulator.schedule(training)
 print(plan)
 
 # %% [markdown]
-<<<<<<< HEAD
-# The same as a picture. A slot of a pipeline does up to two things on each IPU: one forward and one backward. Boxes have conventional lengths.
-
-# %%
-_ = plan.plot()
-=======
 # The same as a picture, as textbooks draw it: time goes to the right, and the numbers are those of micro-batches. Here backward is
 # drawn twice as long as forward.
 
 # %%
 plan.plot()
->>>>>>> main
 training.destroy()
 
 # %% [markdown]
@@ -215,19 +208,11 @@ print(report)
 # execution, where one IPU works at a time. Sharding saves memory as a pipeline does, but no time.
 
 # %%
-<<<<<<< HEAD
-figure, axes = plt.subplots(2, 1, figsize=(9, 5), sharex=True, layout="constrained")
-=======
 figure, axes = plt.subplots(2, 1, figsize=(9, 4.2), sharex=True, layout="constrained")
->>>>>>> main
 for axis, kind in zip(axes, (poptorch.PipelinedExecution, poptorch.ShardedExecution)):
     events = emulator.timeline(*encoder(accumulation=8, kind=kind), system=SYSTEM)
     events.plot(axis)
     axis.set_title(f"{kind.__name__}: {max(e.end_seconds for e in events) * 1e3:.1f} ms")
-<<<<<<< HEAD
-
-=======
->>>>>>> main
 # %% [markdown]
 # ## Balancing the stages
 #
