@@ -4,14 +4,12 @@ The folder of sources is the whole repository, so that a link from one Markdown 
 means the same on the site, on a code host and in an editor.
 """
 
-import os
 import sys
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "tools")]
-os.environ.setdefault("KERAS_BACKEND", "torch")  # Before the pages of the API import Keras.
 
 from poptorch_emu.version import __version__  # noqa: E402
 

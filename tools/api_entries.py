@@ -10,6 +10,7 @@ from __future__ import annotations
 import enum
 import functools
 import inspect
+import os
 import re
 from collections.abc import Iterator
 from importlib import import_module
@@ -19,6 +20,8 @@ from typing import Any
 import public_names
 
 from poptorch_emu.names.aliases import MODULES, STAND_INS
+
+os.environ.setdefault("KERAS_BACKEND", "torch")  # Before a page about Keras imports it.
 
 BLOCK = re.compile(r"^```\{api\}\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _TARGETS = {name: target for name, target in {**MODULES, **STAND_INS}.items() if "." not in name}
@@ -141,7 +144,7 @@ def _signature(value: Any) -> str:
         return "()"
     items = signature.parameters.values()
     parameters = [_plain(item) for item in items if item.name not in ("self", "cls")]
-    result = signature.return_annotation
+    result = signature.empty if inspect.isclass(value) else signature.return_annotation
     returned = result if result is signature.empty else _Text(result if result else "None")
     return str(signature.replace(parameters=parameters, return_annotation=returned))
 

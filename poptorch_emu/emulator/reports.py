@@ -69,7 +69,7 @@ def read_report(path: str | Path) -> ModelReport:
 
 
 def trace(model: PoplarExecutor, path: str | Path, *inputs: Any, **keywords: Any) -> Path:
-    """Writes when IPUs would do what, and the engine did what, for Perfetto and its like (modelled).
+    """Writes what IPUs would do, and what the engine did, by time, for Perfetto (modelled).
 
     The engine's own timeline is exact, and is there if profiling is enabled.
 

@@ -176,7 +176,7 @@ def getIpuTensorId(t: torch.Tensor) -> int:
 
 
 def propagateInputShapes(graph: torch.Graph, inputs: Sequence[torch.Tensor]) -> None:
-    """Gives the inputs of a graph of `torch.jit` the types of tensors, its operations theirs (exact).
+    """Gives the values of a graph of `torch.jit` the types that its inputs imply (exact).
 
     For programs that look at graphs themselves; nothing here is compiled from such a graph.
 
