@@ -12,6 +12,7 @@ import functools
 import inspect
 import os
 import re
+import textwrap
 from collections.abc import Iterator
 from importlib import import_module
 from types import ModuleType
@@ -28,6 +29,7 @@ _TARGETS = {name: target for name, target in {**MODULES, **STAND_INS}.items() if
 # Section of a docstring -> the fields of Sphinx that its items become.
 _FIELDS = {"Args": "param", "Attributes": "ivar", "Raises": "raises"}
 _SECTION = re.compile(r"^(Args|Attributes|Raises|Returns|Yields):$")
+_EXAMPLE = re.compile(r"^Example:\n((?: {4}.*\n?|\n)+)", re.MULTILINE)
 _DOCUMENT = re.compile(r"`docs/(\w+)\.md`")
 _FENCES = {"class": "`" * 9, "member": "`" * 7}
 
@@ -161,8 +163,10 @@ def _plain(parameter: inspect.Parameter) -> inspect.Parameter:
 
 
 def _markdown(docstring: str) -> list[str]:
-    """Returns a docstring as MyST; each section becomes fields."""
+    """Returns a docstring as MyST: each section becomes fields, its example comes last."""
+    examples = [textwrap.dedent(code).strip() for code in _EXAMPLE.findall(docstring)]
     plain = re.sub(r" \((?:exact|modelled|accepted|refused)\)", "", docstring, count=1)
+    plain = _EXAMPLE.sub("", plain)
     lines = _DOCUMENT.sub(r"[docs/\1.md](/docs/\1.md)", plain).split("\n")
     found: list[str] = []
     section = ""
@@ -178,7 +182,11 @@ def _markdown(docstring: str) -> list[str]:
             found.append(f":{_FIELDS[section]} {item.replace('*', '')}: {text}")
         else:
             found.append(line)
-    return found
+    return found + [line for code in examples for line in _block(code)]
+
+
+def _block(code: str) -> list[str]:
+    return ["", "```pycon", *code.replace("<BLANKLINE>", "").split("\n"), "```"]
 
 
 def _lines_of(block: str) -> list[str]:
