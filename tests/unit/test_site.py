@@ -153,3 +153,13 @@ def test_entry_with_an_example_then_it_ends_with_its_code():
     assert code.startswith(">>> class Model(torch.nn.Module):\n...     def forward(self, x):\n")
     assert "IPU 1        1F0   1F1   1F2\n\nstage 0" in code
     assert text.count("Example") == 0 and ":raises Error: the model is not compiled." in text
+
+
+def test_entry_of_a_class_with_attributes_then_each_has_an_entry_with_its_text():
+    text = "\n".join(api_entries.text_of("poptorch_emu.emulator.HostWork"))
+    items = [
+        "{py:attribute} items_per_second\n\n{fidelity}`modelled` rows that the loader yields.",
+        "{py:attribute} seconds_per_update\n\n{fidelity}`modelled` ",
+    ]
+    assert [text.count(item) for item in items] == [1, 1]
+    assert "Attributes:" not in text
