@@ -37,11 +37,11 @@ _ADVICE = (
 
 
 class NotInReport(AttributeError, RuntimeError):
-    """A report does not hold what was asked for; programs catch one or the other."""
+    """A report does not hold what was asked for; programs catch either of its bases (exact)."""
 
 
 class IPU:
-    """Names of the kinds of IPUs."""
+    """Names of the kinds of IPUs (modelled)."""
 
     class Architecture(Enum):
         """The generation of a chip (modelled): Mk2 and Bow are of the second."""
