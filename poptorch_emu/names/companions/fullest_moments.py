@@ -34,8 +34,8 @@ def fullest_moments(view: Mapping[str, Any]) -> dict[tuple[int, str], tuple[int,
             if sum(current) >= sum(found.get((ipu, name), ())):
                 found[ipu, name] = tuple(current)
     for ipu, names in enumerate(levels):
-        last = next((found[ipu, name] for name in names if (ipu, name) in found), None)
-        for name in names if last is not None else ():
+        last = next((found[ipu, name] for name in names if (ipu, name) in found), ())
+        for name in names if last else ():
             last = found.setdefault((ipu, name), last)
     return found
 
