@@ -72,7 +72,7 @@ def table(fidelity_of: dict[str, str], files_of: dict[str, list[str]]) -> str:
     lines = ["| `poptorch.` | Fidelity | Used in `tests/` |", "|---|---|---|"]
     for name in sorted(fidelity_of, key=lambda name: (name.casefold(), name)):
         files = files_of[name.rpartition(".")[2]]
-        rest = f" and {len(files) - _NUM_SHOWN} more" if len(files) > _NUM_SHOWN else ""
+        rest = " and others" if len(files) > _NUM_SHOWN else ""
         lines.append(f"| {name} | {fidelity_of[name]} | {', '.join(files[:_NUM_SHOWN])}{rest} |")
     return "\n".join(lines)
 

@@ -107,8 +107,8 @@ print(f"the call took {(time.perf_counter() - start) * 1e3:.0f} ms here")
 print("from an input to its output:", *(f"{s * 1e3:.1f} ms" for s in training.getLatency()))
 
 # %% [markdown]
-# What did the engine run when? With `enableProfiling` the model leaves files when it is destroyed. `trace.json` opens in
-# Perfetto or in Chrome's `about:tracing`. It is also easy to read.
+# What did the engine run when? With `enableProfiling` the model writes `profile.pop` while it runs, and texts and a trace when it is
+# destroyed. `trace.json` opens in Perfetto or in Chrome's `about:tracing`. It is also easy to read.
 
 # %%
 page = emulator.page(training, work / "uneven.html", system="bow-pod16")
@@ -165,3 +165,7 @@ with contextlib.redirect_stdout(None):  # It prints the path.
     view.main([str(work / "uneven.html"), str(work / "even.html"), "-o", str(both)])
 print(f"{both.name}: {both.stat().st_size / 1e6:.1f} MB")
 folder.cleanup()
+
+# %% [markdown]
+# You have come to the end of the tutorials, but for [Keras](../keras_quick_start/keras_quick_start.ipynb). The
+# [guide](../../docs/guide/training.md) says by task what there is beside.
