@@ -97,7 +97,10 @@ class NetworkChecker {
     for (const auto* ids : {&segment.exchanges, &segment.scatters}) {
       for (AccumulatorId sum : *ids) check_sum(segment, sum);
     }
-    for (AccumulatorId sum : segment.exchanges) whole_by_[sum] = id;
+    for (AccumulatorId sum : segment.exchanges) {
+      whole_by_[sum] = id;
+      check_summands(id, sum);
+    }
     for (AccumulatorId sum : segment.scatters) parts_by_[sum] = id;
     for (AccumulatorId sum : segment.gathered_sums) {
       check_id(static_cast<int64_t>(program_.accumulators.size()), sum.value, segment);
@@ -131,8 +134,20 @@ class NetworkChecker {
     }
   }
 
-  // The parts of all replicas here are there when one replica of their IPU is through with what
-  // comes after: so who gathers them waits for such a segment.
+  // What replicas add in a window is there when one replica of their IPU is through with what comes
+  // after, which who exchanges it waits for. What they add before, nobody of the window overtakes.
+  void check_summands(SegmentId id, AccumulatorId sum) {
+    for (size_t index = 0; index < program_.segments.size(); ++index) {
+      const SegmentId writer{static_cast<int64_t>(index)};
+      const Segment& segment = program_.at(writer);
+      if (segment.kind != SegmentKind::kWindow || !adds_to(segment, sum)) continue;
+      if (waits_for_all(program_.at(id), writer)) continue;
+      throw Error("Segment '" + program_.at(id).name + "' exchanges '" + name(sum) +
+                  "' and does not wait until all replicas are through with '" + segment.name + "'");
+    }
+  }
+
+  // The same of parts that replicas assign.
   void check_gather(SegmentId id, VariableId variable) {
     const Segment& gather = program_.at(id);
     check_id(static_cast<int64_t>(program_.variables.size()), variable.value, gather);
@@ -144,18 +159,29 @@ class NetworkChecker {
     for (size_t index = 0; index < program_.segments.size(); ++index) {
       const SegmentId writer{static_cast<int64_t>(index)};
       if (!assigns_part(program_.at(writer), variable)) continue;
-      const auto comes_after = [&](LinkId link) {
-        const SegmentId between = program_.links[link.value].producer;
-        const Segment& segment = program_.at(between);
-        return segment.kind == SegmentKind::kWindow && segment.runners.size() == 1 &&
-               segment.ipu == program_.at(writer).ipu && places_[between] > places_[writer];
-      };
-      if (std::none_of(gather.incoming.begin(), gather.incoming.end(), comes_after)) {
+      if (!waits_for_all(gather, writer)) {
         throw Error("Segment '" + gather.name + "' gathers '" + name +
                     "' from all processes and does not wait until all replicas are through with '" +
                     program_.at(writer).name + "'");
       }
     }
+  }
+
+  bool waits_for_all(const Segment& exchange, SegmentId writer) {
+    const auto comes_after = [&](LinkId link) {
+      const SegmentId between = program_.links[link.value].producer;
+      const Segment& segment = program_.at(between);
+      return segment.kind == SegmentKind::kWindow && segment.runners.size() == 1 &&
+             segment.ipu == program_.at(writer).ipu && places_[between] > places_[writer];
+    };
+    return std::any_of(exchange.incoming.begin(), exchange.incoming.end(), comes_after);
+  }
+
+  static bool adds_to(const Segment& segment, AccumulatorId id) {
+    return std::any_of(segment.stores.begin(), segment.stores.end(), [id](const Store& store) {
+      const auto* target = std::get_if<Accumulate>(&store.target);
+      return target != nullptr && target->accumulator == id;
+    });
   }
 
   static bool assigns_part(const Segment& segment, VariableId variable) {

@@ -14,7 +14,7 @@ feature = pytest.mark.feature("popdist.poptorch.Options", fidelity="exact")
 SCRIPT = process_training.__file__
 NUM_LOCAL = (1, 2, 4)
 # By the number of all replicas. Most are trained with as many as two and four processes share.
-FEW = ("sgd2", "clipped2", "lamb2", "dropout", "loss scale")
+FEW = ("sgd2", "clipped2", "lamb2", "dropout", "loss scale", "sharded2", "sharded lamb2")
 CASES = {2: FEW, 4: tuple(process_training.CASES), 8: FEW, 16: FEW}
 
 
@@ -51,6 +51,20 @@ def test_processes_then_weights_have_the_bits_of_one_process(alone, together, nu
             for name, expected in alone[f"{case}@{num_replicas}"]["weights"].items():
                 found = result[f"{case}@{num_local}"]["weights"][name]
                 assert torch.equal(found, expected), (case, name)
+
+
+@feature
+@pytest.mark.parametrize("num_local", NUM_LOCAL)
+def test_processes_then_each_has_the_optimizer_states_of_one_process(alone, together, num_local):
+    num_replicas = len(together) * num_local
+    for case in CASES[num_replicas]:
+        expected = alone[f"{case}@{num_replicas}"]["states"]
+        assert expected, case
+        for result in together:
+            found = result[f"{case}@{num_local}"]["states"]
+            assert found.keys() == expected.keys()
+            for name, value in expected.items():
+                assert torch.equal(found[name], value), (case, name)
 
 
 @feature
