@@ -4,10 +4,8 @@ The folder of sources is the whole repository, so that a link from one Markdown 
 means the same on the site, on a code host and in an editor.
 """
 
-import re
 import sys
 from pathlib import Path
-from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "tools")]
@@ -58,22 +56,3 @@ html_copy_source = False
 html_show_sourcelink = False
 html_show_copyright = False
 html_show_sphinx = False
-
-
-def _leave_out_missing(_: Any, docname: str, source: list[str]) -> None:
-    """Takes out of the index the pages that are not written yet."""
-    if docname == root_doc:
-        lines = source[0].split("\n")
-        source[0] = "\n".join(line for line in lines if not _is_missing(line))
-
-
-def _is_missing(line: str) -> Any:
-    pages = (line + suffix for suffix in ("", ".md", ".ipynb"))
-    return re.fullmatch(r"[\w./]+", line) and not any(
-        any((ROOT / "docs").glob(page)) for page in pages
-    )
-
-
-def setup(app: Any) -> None:
-    """Registers the above."""
-    app.connect("source-read", _leave_out_missing)
