@@ -2,11 +2,12 @@
 #   make demo   trains the pipelining tutorial on handwritten digits
 #   make test   runs the test suite
 #   make test-ops  asks PyTorch's operator databases, all of them
+#   make test-wheel  builds a wheel from the sdist, installs it in an empty environment and runs it
 #   make test-browser  draws the page of a report in a real browser, which must be installed
 #   make fuzz SECONDS=600  trains random models beside the plain loop, changes files, kills processes
 #   make sanitize  runs the tests of the engine under AddressSanitizer, UBSan and ThreadSanitizer
 #   make check  format, lint and types
-#   make check-all  all four of them, which takes long
+#   make check-all  check, test, test-wheel, test-ops and sanitize, which takes long
 #   make docs   writes the tables of docs/compatibility.md from the tests and docstrings
 
 PYTHON ?= python3
@@ -26,7 +27,7 @@ SANITIZED_TESTS := tests/unit/csrc tests/unit/data/test_slot_collate.py \
 export ASAN_OPTIONS := detect_leaks=0
 export TSAN_OPTIONS := suppressions=$(CURDIR)/tests/tsan.supp ignore_noninstrumented_modules=1
 
-.PHONY: demo test test-ops test-browser fuzz sanitize sanitize-asan sanitize-tsan check docs bench clean
+.PHONY: demo test test-ops test-wheel test-browser fuzz sanitize sanitize-asan sanitize-tsan check docs bench clean
 # Two at once would install into one environment.
 .NOTPARALLEL:
 
@@ -38,6 +39,13 @@ test: $(VENV)/.built $(VENV)/.has-test
 
 test-ops: $(VENV)/.built $(VENV)/.has-test
 	PYTHONPATH=tests $(BIN)/python -m opinfo --jobs $(JOBS)
+
+test-wheel: $(VENV)/.has-build $(VENV)/.has-test
+	rm -rf build/dist
+	$(BIN)/python setup.py -q sdist --dist-dir build/dist
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/pip wheel -q --no-build-isolation --no-deps \
+		--wheel-dir build/dist build/dist/*.tar.gz
+	$(BIN)/python -m pytest tests/packaging --wheel build/dist/*.whl
 
 test-browser: $(VENV)/.built $(VENV)/.has-test $(VENV)/.has-browser
 	$(BIN)/python -m pytest tests/browser
@@ -66,7 +74,7 @@ check: $(VENV)/.built $(VENV)/.has-check
 # the version of PyTorch. One after the other, whatever -j says: two of them build.
 .PHONY: check-all
 check-all:
-	for target in check test test-ops sanitize; do $(MAKE) $$target || exit 1; done
+	for target in check test test-wheel test-ops sanitize; do $(MAKE) $$target || exit 1; done
 
 docs: $(VENV)/.built $(VENV)/.has-test
 	$(BIN)/python tools/compatibility.py

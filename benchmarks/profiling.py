@@ -1,73 +1,129 @@
-"""What `enableProfiling` costs: time of a call with it over that without, in turns."""
+"""What `enableProfiling` costs: calls with it beside calls without it, of one model in turns.
+
+A process of its own for each would tell nothing: from one to the next the same calls differ by more
+than profiling costs. Two ways to tell:
+
+- ratio: time of a call with profiling over that without, by the clock of the processors and by that
+  of the wall. Where other programs run, only many turns tell a percent.
+- sum: what profiling does is timed by itself, and compared with the processors' time of a call: the
+  thread that writes, what each call hands over, and the engine's two looks at the clock and one
+  row for each event.
+"""
 
 from __future__ import annotations
 
 import argparse
 import statistics
-import subprocess
-import sys
 import tempfile
 import time
+from collections.abc import Callable
 
 import torch
 from models import CASES
 
 import poptorch_emu as poptorch
 
+# Calls that run before any is timed, so that those that are kept whole are over.
+_WARM_UP = 60
+# Assumed of one event in the engine: a lock, two looks at the clock (40 ns each) and 64 bytes.
+_SECONDS_OF_AN_EVENT = 0.15e-6
 
-def seconds_of_a_call(name: str, is_profiling: bool, num_calls: int) -> float:
-    """Returns the median of some calls."""
+Clocks = tuple[float, float]
+
+
+def profiled(name: str, folder: str) -> tuple[poptorch.PoplarExecutor, tuple[torch.Tensor, ...]]:
+    """Returns a model that is being profiled, and what it is called with."""
     torch.manual_seed(0)
     case = CASES[name]
-    options = poptorch.Options().deviceIterations(case.iterations)
+    options = poptorch.Options().deviceIterations(case.iterations).enableProfiling(folder)
     options.showCompilationProgressBar(False)
     model, batch = case.make(), case.batch(case.samples)
+    if case.make_optimizer is None:
+        return poptorch.inferenceModel(model.eval(), options), batch
+    options.Training.gradientAccumulation(case.accumulation)
+    return poptorch.trainingModel(model, options, case.make_optimizer(model.parameters())), batch
+
+
+def clocks(call: Callable[[], object], num_calls: int) -> Clocks:
+    """Returns the seconds of a call by the processors' clock and by that of the wall."""
+    start, processors = time.perf_counter(), time.process_time()
+    for _ in range(num_calls):
+        call()
+    return (
+        (time.process_time() - processors) / num_calls,
+        (time.perf_counter() - start) / num_calls,
+    )
+
+
+def costs(name: str, rounds: int, seconds: float) -> tuple[str, ...]:
+    """Returns a row of the table for a model; a round takes about twice `seconds`."""
     with tempfile.TemporaryDirectory() as folder:
-        if is_profiling:
-            options.enableProfiling(folder)
-        if case.make_optimizer is None:
-            wrapped = poptorch.inferenceModel(model.eval(), options)
-        else:
-            options.Training.gradientAccumulation(case.accumulation)
-            optimizer = case.make_optimizer(model.parameters())
-            wrapped = poptorch.trainingModel(model, options, optimizer)
-        walls = []
-        for _ in range(3 + num_calls):
-            start = time.perf_counter()
-            wrapped(*batch)
-            walls.append(time.perf_counter() - start)
-        wrapped.destroy()
-    return statistics.median(walls[3:])
+        model, batch = profiled(name, folder)
 
+        def call() -> object:
+            return model(*batch)
 
-def measured(name: str, is_profiling: bool, num_calls: int) -> float:
-    """Returns the same of a process of its own."""
-    command = [sys.executable, __file__, "--child", name, "--calls", str(num_calls)]
-    command += ["--profiling"] if is_profiling else []
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    return float(done.stdout.split()[-1])
+        clocks(call, 3)
+        measurement, session = model._on_device.measurement, model._on_device.hold.session
+        hand_over, hand_over_seconds, num_events = session.after_call, 0.0, 0
+
+        def timed_hand_over() -> None:
+            nonlocal hand_over_seconds
+            start = time.thread_time()
+            hand_over()
+            hand_over_seconds += time.thread_time() - start
+
+        def turn(is_profiling: bool, num_calls: int) -> Clocks:
+            session._executor.set_tracing(is_profiling)
+            session.after_call = timed_hand_over if is_profiling else lambda: None
+            return clocks(call, num_calls)
+
+        num_calls = max(2, int(seconds / turn(False, 5)[1]))
+        turn(True, max(0, min(_WARM_UP, 5 * num_calls)))
+        measurement.profile.run()
+        writer = time.pthread_getcpuclockid(measurement.profile._thread.ident)
+        written, hand_over_seconds = time.clock_gettime(writer), 0.0
+        with_it, without = [], []
+        for number in range(rounds):
+            for is_profiling in (number % 2 == 0, number % 2 == 1):
+                (with_it if is_profiling else without).append(turn(is_profiling, num_calls))
+        measurement.profile.run()
+        written = time.clock_gettime(writer) - written
+        session._executor.set_tracing(True)
+        session.after_call = lambda: None
+        session.take_events()
+        call()
+        num_events = len(session.take_events())
+        session.after_call = hand_over
+        model.destroy()
+    ratios = [
+        statistics.median(a[clock] / b[clock] for a, b in zip(with_it, without, strict=True))
+        for clock in (0, 1)
+    ]
+    of_a_call = (written + hand_over_seconds) / (rounds * num_calls)
+    share = of_a_call + num_events * _SECONDS_OF_AN_EVENT
+    milliseconds = 1e3 * statistics.median(b[1] for b in without)
+    processors = statistics.median(b[0] for b in without)
+    return (
+        name,
+        f"{milliseconds:.1f}",
+        str(num_events),
+        *(f"{ratio:.3f}" for ratio in ratios),
+        f"{100 * share / processors:.2f}",
+    )
 
 
 def main() -> None:
     """Prints a table in Markdown."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--models", nargs="+", choices=CASES, default=list(CASES))
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--calls", type=int, default=150)
-    parser.add_argument("--child", help="internal")
-    parser.add_argument("--profiling", action="store_true", help="internal")
+    parser.add_argument("--rounds", type=int, default=20)
+    parser.add_argument("--seconds", type=float, default=0.5, help="of half a round")
     args = parser.parse_args()
-    if args.child:
-        print(seconds_of_a_call(args.child, args.profiling, args.calls))
-        return
-    print("| model | with profiling over without |\n|---|---:|")
+    print("| model | ms of a call | events | ratio, processors | ratio, wall | sum in % |")
+    print("|---|---:|---:|---:|---:|---:|")
     for name in args.models:
-        ratios = [
-            measured(name, True, args.calls) / measured(name, False, args.calls)
-            for _ in range(args.rounds)
-        ]
-        every = ", ".join(f"{ratio:.3f}" for ratio in ratios)
-        print(f"| {name} | {statistics.median(ratios):.3f} ({every}) |", flush=True)
+        print(f"| {' | '.join(costs(name, args.rounds, args.seconds))} |", flush=True)
 
 
 if __name__ == "__main__":

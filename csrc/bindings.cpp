@@ -3,11 +3,11 @@
 
 #include "bindings.h"
 
-#include <ATen/ops/empty.h>
-
+#include <pybind11/numpy.h>
 #include <torch/csrc/autograd/python_variable.h>
 #include <torch/csrc/utils/pybind.h>
-#include <cstring>
+#include <memory>
+#include <utility>
 
 #include "common/autograd_listing.h"
 #include "common/errors.h"
@@ -88,13 +88,16 @@ void bind_event(py::module_& m) {
       .def_readonly("end_ns", &Event::end_ns);
 }
 
-// A row of int64 for each event, in the order of its members.
-at::Tensor as_table(const std::vector<Event>& events) {
+// A row of int64 for each event, in the order of its members; the array owns them. One of numpy is
+// made in a third of the time that a tensor and its array take, after each call of a profile.
+py::array_t<int64_t> as_table(std::vector<Event> events) {
   static_assert(sizeof(Event) == 8 * sizeof(int64_t));
-  const auto rows = static_cast<int64_t>(events.size());
-  at::Tensor table = at::empty({rows, 8}, at::TensorOptions(at::kLong));
-  std::memcpy(table.mutable_data_ptr<int64_t>(), events.data(), events.size() * sizeof(Event));
-  return table;
+  auto owned = std::make_unique<std::vector<Event>>(std::move(events));
+  const auto rows = static_cast<py::ssize_t>(owned->size());
+  auto* const first = reinterpret_cast<int64_t*>(owned->data());
+  const py::capsule owner(owned.release(),
+                          [](void* vector) { delete static_cast<std::vector<Event>*>(vector); });
+  return py::array_t<int64_t>({rows, py::ssize_t{8}}, first, owner);
 }
 
 // What reaches the replicas of other processes.

@@ -22,6 +22,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--update-golden", action="store_true", help="rewrite the files in tests/golden"
     )
+    parser.addoption("--wheel", help="that tests/packaging installs; by default it builds one")
 
 
 @pytest.fixture

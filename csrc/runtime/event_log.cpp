@@ -58,9 +58,12 @@ int64_t EventLog::num_dropped() const {
 
 std::vector<Event> EventLog::take() {
   const std::lock_guard lock(mutex_);
+  const auto num_events = call_.size();
   std::vector<Event> events = std::exchange(first_, {});
+  if (events.empty() && last_.empty()) events.swap(call_);
   for (const std::vector<Event>& call : std::exchange(last_, {})) append(events, call);
   append(events, std::exchange(call_, {}));
+  call_.reserve(num_events);  // The next call is likely to be as long.
   is_first_full_ = false;
   num_last_ = 0;
   num_dropped_ = 0;

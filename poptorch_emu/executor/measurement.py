@@ -149,7 +149,7 @@ def _writes_report(session: Session, path: Path, view: Callable[[], Mapping[str,
 
 
 def _add_call(session: Session, writer: ProfileWriter) -> None:
-    writer.add_call(session.take_events().numpy())
+    writer.add_call(session.take_events())
 
 
 def _end_profile_of(session: Session, folder: Path, writer: ProfileWriter) -> None:

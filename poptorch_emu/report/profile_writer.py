@@ -9,6 +9,7 @@ from __future__ import annotations
 import sqlite3
 import statistics
 import threading
+from collections import deque
 from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
@@ -24,20 +25,16 @@ from poptorch_emu.report.page.reading import EngineRun
 KEPT_CALLS = 50
 # Events that wait for the writer; beyond them calls are counted and not kept.
 _MOST_WAITING = 200_000
-_SECONDS_BETWEEN = 0.5
+_SECONDS_BETWEEN = 1.0
 _NS_PER_SECOND = 1e9
-_SCHEMA = """
-create table if not exists segment (number integer primary key, name text not null);
-create table if not exists call (
-    number integer primary key, num_events integer not null, events blob not null
-);
-create table if not exists left_out (
-    segment integer primary key, num_events integer not null, total_ns integer not null
-);
-create table if not exists tracepoint (
-    channel text not null, name text not null, start_ns integer not null, end_ns integer not null
-);
-"""
+_TABLES = (
+    "segment (number integer primary key, name text not null)",
+    "call (number integer primary key, num_events integer not null, events blob not null)",
+    "left_out (segment integer primary key, num_events integer not null, "
+    "total_ns integer not null)",
+    "tracepoint (channel text not null, name text not null, start_ns integer not null, "
+    "end_ns integer not null)",
+)
 
 Table = NDArray[np.int64]
 
@@ -58,7 +55,7 @@ class EventRow(NamedTuple):
 class ProfileWriter:
     """Appends to a file that `write_profile_file` made, from a thread of its own.
 
-    What has come is written twice a second, in one transaction, so that a process that is killed
+    What has come is written once a second, in one transaction, so that a process that is killed
     leaves a file that opens. What goes wrong with the disk ends the profile with one warning, and
     nothing else.
     """
@@ -81,7 +78,8 @@ class ProfileWriter:
         self._is_wanted_now = False
         self._is_closing = False
         # The following belong to the thread.
-        self._last: list[int] = []  # numbers of the calls that are kept of the end
+        # Numbers and sums of the calls that are kept of the end.
+        self._last: deque[tuple[int, Table]] = deque()
         self._is_failing = False
         self._thread = threading.Thread(target=self._work, name="profile", daemon=True)
         self._thread.start()
@@ -166,8 +164,10 @@ class ProfileWriter:
         # Readers find whole transactions while the model runs, and after it was killed.
         database.execute("pragma journal_mode=wal")
         database.execute("pragma synchronous=normal")
-        database.executescript(_SCHEMA)
-        with database:
+        with database:  # All tables or none, if the disk is full.
+            database.execute("begin")
+            for table in _TABLES:
+                database.execute(f"create table if not exists {table}")
             database.executemany("insert into segment values (?, ?)", enumerate(self._segments))
         return database
 
@@ -176,36 +176,29 @@ class ProfileWriter:
         later = [call for call in calls if call[0] >= KEPT_CALLS]
         kept = [call for call in calls if call[0] < KEPT_CALLS] + later[-KEPT_CALLS:]
         left_out = [table for _, table in later[:-KEPT_CALLS]]
-        self._last += [number for number, _ in later[-KEPT_CALLS:]]
-        while len(self._last) > KEPT_CALLS:
-            left_out.append(self._drop(database, self._last.pop(0)))
+        sums = self._sums(np.concatenate(left_out)) if left_out else self._sums(_table(b""))
+        self._last += ((number, self._sums(table)) for number, table in later[-KEPT_CALLS:])
+        dropped = [self._last.popleft() for _ in range(len(self._last) - KEPT_CALLS)]
+        database.executemany("delete from call where number = ?", [(call[0],) for call in dropped])
+        sums = sum((call[1] for call in dropped), sums)
         database.executemany(
             "insert into call values (?, ?, ?)",
-            [(number, len(table), table.astype("<i8").tobytes()) for number, table in kept],
+            [(number, len(table), table.astype("<i8", copy=False).data) for number, table in kept],
         )
-        if left_out:
-            self._sum_up(database, np.concatenate(left_out))
-
-    @staticmethod
-    def _drop(database: sqlite3.Connection, number: int) -> Table:
-        (data,) = database.execute("select events from call where number = ?", (number,)).fetchone()
-        database.execute("delete from call where number = ?", (number,))
-        return _table(data)
-
-    @staticmethod
-    def _sum_up(database: sqlite3.Connection, table: Table) -> None:
-        names = ("segment", "start_ns", "end_ns")
-        segments, starts, ends = (table[:, EventRow._fields.index(name)] for name in names)
-        rows = [
-            (segment, int(is_of_it.sum()), int((ends - starts)[is_of_it].sum()))
-            for segment in np.unique(segments).tolist()
-            for is_of_it in (segments == segment,)
-        ]
         database.executemany(
             "insert into left_out values (?1, ?2, ?3) on conflict (segment) do update set "
             "num_events = num_events + ?2, total_ns = total_ns + ?3",
-            rows,
+            [(number, *pair) for number, pair in enumerate(sums.T.tolist()) if pair[0]],
         )
+
+    def _sums(self, table: Table) -> Table:
+        """Returns for each segment how many events it has, and their nanoseconds; (2, segments)."""
+        names = ("segment", "start_ns", "end_ns")
+        segments, starts, ends = (table[:, EventRow._fields.index(name)] for name in names)
+        counts = np.bincount(segments, minlength=len(self._segments))
+        # As floating-point numbers they are exact for a hundred days.
+        total = np.bincount(segments, ends - starts, minlength=len(self._segments))
+        return np.stack([counts, total.astype(np.int64)])
 
 
 def read_run(path: Path, step_seconds: float | None = None) -> EngineRun:

@@ -11,7 +11,9 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from poptorch_emu import _C
 from poptorch_emu.compile.executable import Executable
@@ -75,15 +77,14 @@ class Session:
         # Called after each call that ended well.
         self.after_call: Callable[[], None] = lambda: None
 
-    def take_events(self) -> torch.Tensor:
+    def take_events(self) -> NDArray[np.int64]:
         """Returns what ran since the last time, when the options ask for a profile.
 
         Each row of (events, 8) int64 has replica, IPU, segment, window, micro-batch, worker, and
         begin and end in nanoseconds of the steady clock. Of a call of more than 100,000 events the
         first ones are there.
         """
-        table: torch.Tensor = self._executor.take_event_table()
-        return table
+        return self._executor.take_event_table()
 
     def upload(self, tensors: Mapping[str, torch.Tensor]) -> None:
         """Copies host tensors to the variables of the same names; others are ignored."""

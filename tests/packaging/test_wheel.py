@@ -1,0 +1,119 @@
+"""A wheel, installed where there is nothing of the source tree, runs.
+
+`make test-wheel` gives one that was made from the sdist; without it one is built here from the
+objects of the last build in place, of which ninja compiles again what is older than its source.
+"""
+
+import fcntl
+import importlib.util
+import os
+import re
+import shutil
+import subprocess
+import sys
+import sysconfig
+import venv
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from poptorch_emu.version import __version__
+
+ROOT = Path(__file__).parents[2]
+OBJECTS = Path("build", "objects")
+pytestmark = pytest.mark.slow
+
+
+def _run(*command: object, cwd: Path) -> str:
+    """Returns what a command prints, run where no variable leads to the source tree."""
+    hidden = ("PYTHON", "POPTORCH", "POPLAR")
+    environment = {k: v for k, v in os.environ.items() if not k.startswith(hidden)}
+    done = subprocess.run(
+        [str(word) for word in command],
+        cwd=cwd,
+        env={**environment, "MPLBACKEND": "Agg"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def wheel(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    given = request.config.getoption("--wheel")
+    if given is not None:
+        return Path(given).resolve()
+    if not list((ROOT / OBJECTS).rglob("*.o")):
+        pytest.skip("the engine was not built in place; `make test-wheel` builds a wheel")
+    folder = tmp_path_factory.mktemp("built")
+    # Workers of one run share the objects, and ninja takes no lock.
+    with (ROOT / OBJECTS / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        _run(
+            sys.executable, "setup.py", "-q",
+            "egg_info", "--egg-base", folder,
+            "build", "--build-temp", OBJECTS, "--build-lib", folder / "lib",
+            "bdist_wheel", "--skip-build", "--bdist-dir", folder / "bdist", "--dist-dir", folder,
+            cwd=ROOT,
+        )  # fmt: skip
+    (built,) = folder.glob("*.whl")
+    return built
+
+
+@pytest.fixture(scope="module")
+def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An environment with the wheel; the packages that it needs are those of this Python."""
+    if importlib.util.find_spec("pip") is None:
+        pytest.skip("pip installs the wheel")
+    folder = tmp_path_factory.mktemp("installed")
+    venv.create(folder / "venv", with_pip=False)
+    (packages,) = (folder / "venv" / "lib").glob("python*/site-packages")
+    (packages / "others.pth").write_text(sysconfig.get_path("purelib") + "\n")
+    python = folder / "venv" / "bin" / "python"
+    pip = (sys.executable, "-m", "pip", "--python", python, "install", "--no-deps", "--no-index")
+    _run(*pip, "--ignore-installed", wheel, cwd=folder)
+    return folder
+
+
+def test_wheel_then_holds_the_package_its_pages_types_and_licences_alone(wheel: Path):
+    with zipfile.ZipFile(wheel) as archive:
+        names = set(archive.namelist())
+    info = f"poptorch_emu-{__version__}.dist-info"
+    assert {name.split("/")[0] for name in names} == {"poptorch_emu", info}
+    (engine,) = (name for name in names if name.endswith(".so"))
+    assert re.fullmatch(r"poptorch_emu/_C\.[\w-]+\.so", engine)
+    source = ROOT / "poptorch_emu"
+    ours = {
+        path.relative_to(ROOT).as_posix()
+        for path in source.rglob("*")
+        if path.is_file() and path.suffix not in (".so", ".pyc")
+    }
+    assert "poptorch_emu/py.typed" in ours and "poptorch_emu/report/page/page.css" in ours
+    assert {name for name in names if not name.startswith(info)} - {engine} == ours
+    licences = {name.removeprefix(f"{info}/licenses/") for name in names if "/licenses/" in name}
+    charts = "poptorch_emu/report/page/echarts/"
+    assert licences == {"LICENSE", f"{charts}LICENSE", f"{charts}NOTICE"}
+
+
+def test_installed_wheel_then_is_what_runs_and_says_its_version(installed: Path):
+    bin_folder = installed / "venv" / "bin"
+    python = bin_folder / "python"
+    where = _run(python, "-c", "import poptorch_emu; print(poptorch_emu.__file__)", cwd=installed)
+    assert Path(where.strip()).is_relative_to(installed / "venv")
+    said = _run(python, "-m", "poptorch_emu", "--version", cwd=installed)
+    assert said == f"poptorch_emu {__version__}\n"
+    assert __version__ in _run(bin_folder / "poprun", "--version", cwd=installed)
+    assert "usage: poptorch-emu view" in _run(
+        bin_folder / "poptorch-emu", "view", "-h", cwd=installed
+    )
+
+
+def test_installed_wheel_then_runs_the_first_tutorial(installed: Path):
+    pytest.importorskip("sklearn")
+    pytest.importorskip("matplotlib")
+    shutil.copy(ROOT / "tutorials" / "basics" / "basics.py", installed)
+    printed = _run(installed / "venv" / "bin" / "python", "basics.py", cwd=installed)
+    assert "The loaded program gives the same scores: True" in printed
