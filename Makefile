@@ -8,6 +8,7 @@
 #   make sanitize  runs the tests of the engine under AddressSanitizer, UBSan and ThreadSanitizer
 #   make check  format, lint and types
 #   make check-all  check, test, test-wheel, test-ops and sanitize, which takes long
+#   make site   builds the documentation into build/site, and checks its links
 #   make docs   writes the tables of docs/compatibility.md from the tests and docstrings
 
 PYTHON ?= python3
@@ -27,7 +28,7 @@ SANITIZED_TESTS := tests/unit/csrc tests/unit/data/test_slot_collate.py \
 export ASAN_OPTIONS := detect_leaks=0
 export TSAN_OPTIONS := suppressions=$(CURDIR)/tests/tsan.supp ignore_noninstrumented_modules=1
 
-.PHONY: demo test test-ops test-wheel test-browser fuzz sanitize sanitize-asan sanitize-tsan check docs bench clean
+.PHONY: demo test test-ops test-wheel test-browser fuzz sanitize sanitize-asan sanitize-tsan check docs site bench clean
 # Two at once would install into one environment.
 .NOTPARALLEL:
 
@@ -78,6 +79,11 @@ check-all:
 
 docs: $(VENV)/.built $(VENV)/.has-test
 	$(BIN)/python tools/compatibility.py
+
+# Warnings are errors, all of which are shown.
+site: $(VENV)/.built $(VENV)/.has-docs
+	$(BIN)/sphinx-build -q -E -n -W --keep-going -d build/site-doctrees -c docs . build/site
+	$(BIN)/python tools/check_site.py build/site
 
 bench: $(VENV)/.built $(VENV)/.has-test
 	$(BIN)/python benchmarks/speed.py

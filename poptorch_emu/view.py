@@ -1,7 +1,7 @@
 """`poptorch-emu view REPORT [REPORT2]`: makes one page of a report, or of two that are compared.
 
-A report is a `profile.pop` of `emulator.report` or `Options.enableProfiling`, or a page that
-`emulator.page` has written; the data of any page are in it.
+A report is a `profile.pop` of `emulator.report` or `Options.enableProfiling`, the folder in which
+one is, or a page that `emulator.page` has written; the data of any page are in it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 
 from poptorch_emu.report.page.page_file import read_reports, to_html
 from poptorch_emu.report.page.profile_view import profile_view
-from poptorch_emu.report.profile_file import is_profile_file
+from poptorch_emu.report.profile_file import FILE_NAME, is_profile_file
 
 
 def main(
@@ -23,7 +23,7 @@ def main(
 ) -> None:
     """Makes the page that the command line asks for, and prints its path."""
     parser = argparse.ArgumentParser(prog=program, description=__doc__)
-    parser.add_argument("report", type=Path, help="profile.pop or page of the first model")
+    parser.add_argument("report", type=Path, help="profile.pop, its folder, or page of the model")
     parser.add_argument(
         "second", type=Path, nargs="?", help="the same of a model to compare with it"
     )
@@ -37,7 +37,9 @@ def main(
         given.output.write_text(to_html(reports), encoding="utf-8")
     except OSError as error:
         parser.error(
-            f"{error.filename}: {error.strerror}. Give a page that emulator.page has written."
+            f"{error.filename}: {error.strerror}. Give a {FILE_NAME} that emulator.report or "
+            "Options.enableProfiling has written, the folder in which it is, or a page of "
+            "emulator.page."
         )
     except ValueError as error:
         parser.error(str(error))
@@ -47,6 +49,8 @@ def main(
 
 
 def _read(path: Path) -> dict[str, Any]:
+    if path.is_dir():
+        path /= FILE_NAME
     return profile_view(path) if is_profile_file(path) else read_reports(path)[0]
 
 

@@ -99,6 +99,7 @@ def main() -> int:
     found = []
     # The kernel finds the package of this folder, whether it is installed or not.
     os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
+    os.environ["COLUMNS"] = "130"  # As wide as the cells of a notebook, and not a terminal.
     for name in arguments.names or known:
         if not arguments.check:
             print(f"{name}: {make(known[name]).stat().st_size:,} bytes")

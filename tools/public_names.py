@@ -21,14 +21,16 @@ import poptorch_emu
 
 _WORD = re.compile(r"\((exact|modelled|accepted|refused)\b")
 # What cannot have a docstring of its own.
-_WORDS = {
+WORDS = {
     "__version__": "exact",
     "attributes_lists": "exact",
     "BlockId": "exact",
     "logger": "exact",
+    "Average": "exact",
+    "Sum": "exact",
 }
 _MODULES = ("optim", "profiling", "testing")
-_GROUPS = ("Training", "Precision", "Jit", "Distributed", "TensorLocations")
+GROUPS = ("Training", "Precision", "Jit", "Distributed", "TensorLocations")
 _NUM_SHOWN = 2
 
 
@@ -42,8 +44,8 @@ def names() -> dict[str, str]:
     for module in _MODULES:
         found |= _of_module(import_module(f"poptorch_emu.{module}"), f"{module}.")
     options = poptorch_emu.Options()
-    for group in _GROUPS:
-        found |= _of_class(type(getattr(options, group)), f"Options.{group}", "")
+    for group in GROUPS:
+        found |= of_class(type(getattr(options, group)), f"Options.{group}", "")
     silent = sorted(name for name, word in found.items() if not word)
     if silent:
         raise ValueError(f"No fidelity word in the docstrings of {', '.join(silent)}.")
@@ -72,19 +74,24 @@ def table(fidelity_of: dict[str, str], files_of: dict[str, list[str]]) -> str:
     lines = ["| `poptorch.` | Fidelity | Used in `tests/` |", "|---|---|---|"]
     for name in sorted(fidelity_of, key=lambda name: (name.casefold(), name)):
         files = files_of[name.rpartition(".")[2]]
-        rest = f" and {len(files) - _NUM_SHOWN} more" if len(files) > _NUM_SHOWN else ""
+        rest = " and others" if len(files) > _NUM_SHOWN else ""
         lines.append(f"| {name} | {fidelity_of[name]} | {', '.join(files[:_NUM_SHOWN])}{rest} |")
     return "\n".join(lines)
 
 
-def _of_module(module: ModuleType, prefix: str) -> Iterator[tuple[str, str]]:
+def offered(module: ModuleType) -> list[str]:
+    """Returns the public names of a module, in its own order."""
     own = [name for name in vars(module) if _is_own(module, name)]
-    for name in getattr(module, "__all__", own):
+    return [name for name in getattr(module, "__all__", own) if name[0] != "_" or name in WORDS]
+
+
+def _of_module(module: ModuleType, prefix: str) -> Iterator[tuple[str, str]]:
+    for name in offered(module):
         value = getattr(module, name)
-        if inspect.isclass(value) and name not in _WORDS:
-            yield from _of_class(value, prefix + name, "")
+        if inspect.isclass(value) and name not in WORDS:
+            yield from of_class(value, prefix + name, "")
         elif not inspect.ismodule(value):
-            yield prefix + name, _WORDS.get(name) or _word(value)
+            yield prefix + name, WORDS.get(name) or word(value)
 
 
 def _is_own(module: ModuleType, name: str) -> bool:
@@ -93,19 +100,20 @@ def _is_own(module: ModuleType, name: str) -> bool:
     return is_ours and (inspect.isclass(value) or inspect.isfunction(value))
 
 
-def _of_class(cls: type, name: str, default: str) -> Iterator[tuple[str, str]]:
-    """Yields a class and what this package defines in it."""
-    default = _word(cls) or default
+def of_class(cls: type, name: str, default: str) -> Iterator[tuple[str, str]]:
+    """Yields the fidelity of a class and of what this package defines in it, by name."""
+    default = word(cls) or default
     yield name, default
     if issubclass(cls, enum.Enum):
         return
     for member in dir(cls):
         owner = next(base for base in cls.__mro__ if member in vars(base))
         if not member.startswith("_") and owner.__module__.startswith(poptorch_emu.__name__):
-            yield f"{name}.{member}", _word(inspect.getattr_static(cls, member)) or default
+            yield f"{name}.{member}", word(inspect.getattr_static(cls, member)) or default
 
 
-def _word(value: Any) -> str:
+def word(value: Any) -> str:
+    """Returns the fidelity word in the docstring of a value; "" if there is none."""
     found = _WORD.search(inspect.getdoc(value) or "")
     return found.group(1) if found else ""
 

@@ -1,8 +1,9 @@
-"""Which segments the engine runs: the machine's, or those without its recomputation.
+"""Which segments the engine runs: the machine's, without its recomputation and its layouts.
 
 Recomputation changes no bit and saves memory of an IPU. The host has more memory than that, and
 recomputing took up to 40 % of the speed, so the engine recomputes only where the stashes would not
-fit, or where the user asks for it. Nor does it make gradients that are zero but for a few rows.
+fit, or where the user asks for it. Nor does it make gradients that are zero but for a few rows, and
+its images lie as the host's kernels like them.
 """
 
 from __future__ import annotations
@@ -12,7 +13,8 @@ from dataclasses import replace
 
 from torch import fx
 
-from poptorch_emu.config import CompileConfig, HostRecomputation
+from poptorch_emu.compile.channels_last import use_channels_last
+from poptorch_emu.config import CompileConfig, EngineBackend, HostRecomputation
 from poptorch_emu.environment import free_memory_bytes
 from poptorch_emu.log import compiler_logger
 from poptorch_emu.plan.inventory import Inventory
@@ -42,8 +44,19 @@ def engine_inventory(
         optimizer: in training.
         parameters: the trainable ones, in the order that the optimiser knows.
     """
-    if optimizer is None:
-        return of_machine
+    config = of_machine.config
+    inventory = of_machine
+    if optimizer is not None:
+        inventory = _without_recomputation(of_machine, optimizer, parameters)
+    # Roundings are drawn in the order of memory; a compiler has layouts of its own.
+    if config.rounds_stochastically or config.engine_backend is EngineBackend.INDUCTOR:
+        return inventory
+    return replace(inventory, cut=use_channels_last(inventory.graph, inventory.cut))
+
+
+def _without_recomputation(
+    of_machine: Inventory, optimizer: OptimizerConfig, parameters: tuple[str, ...]
+) -> Inventory:
     graph, placed, config = of_machine.graph, of_machine.placed, of_machine.config
     by_rows = row_gradients(graph, config, optimizer)
     stashing = _cut_again(of_machine, views_of_weights(graph, placed), by_rows)

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from poptorch_emu.compile.compiler import Request
 from poptorch_emu.compile.planning import num_micro_batches, schedule_kind
+from poptorch_emu.config import Recomputation
+from poptorch_emu.machine.costs.tiles import Tiles
 from poptorch_emu.machine.system import System
 from poptorch_emu.machine.time_numbers import NUMBERS, TimeNumbers
 from poptorch_emu.plan.inventory import Inventory
 from poptorch_emu.plan.memory.holdings import plan_memory
 from poptorch_emu.plan.time.durations import Durations
 from poptorch_emu.plan.time.plan_time import Run, plan_time
+from poptorch_emu.plan.time.split import Split, StageCosts, best_split
 from poptorch_emu.plan.time.time_plan import HostWork, TimePlan
+from poptorch_emu.plan.time.units import units_of
 
 
 def time_of(
@@ -37,3 +41,30 @@ def timed(request: Request, durations: Durations, io: HostWork | None = None) ->
     config = durations.inventory.config
     run = Run(schedule_kind(config.strategy), num_micro_batches(config), request.optimizer, io)
     return plan_time(durations, run)
+
+
+def split_of(inventory: Inventory, system: System, num_ipus: int) -> Split:
+    """Returns the split whose slowest stage is fastest, among those that fit.
+
+    Args:
+        inventory: of the model, wherever its blocks are now.
+        system: that it would run on.
+        num_ipus: of a replica.
+
+    Raises:
+        ValueError: there are fewer units than IPUs, or no split keeps a shared weight on one IPU.
+    """
+    durations = Durations(inventory, plan_memory(inventory), system)
+    units, is_of_blocks, ties = units_of(durations, num_ipus)
+    config, tiles = inventory.config, durations.tiles
+    recomputes = num_ipus > 1 and config.recomputation in (None, Recomputation.PIPELINE)
+    costs = StageCosts(
+        units,
+        num_ipus,
+        Tiles(tiles.chip, tiles.count, tiles.numbers),
+        config.is_training,
+        recomputes and config.is_training,
+        ties,
+        num_micro_batches(config),
+    )
+    return best_split(costs, is_of_blocks=is_of_blocks)

@@ -69,9 +69,9 @@ def read_report(path: str | Path) -> ModelReport:
 
 
 def trace(model: PoplarExecutor, path: str | Path, *inputs: Any, **keywords: Any) -> Path:
-    """Writes when IPUs would do what, and the engine did what, for Perfetto and its like.
+    """Writes what IPUs would do, and what the engine did, by time, for Perfetto (modelled).
 
-    The machine's timeline is modelled; the engine's is exact, and is there if profiling is enabled.
+    The engine's own timeline is exact, and is there if profiling is enabled.
 
     Args:
         model: made by `trainingModel` or `inferenceModel`.

@@ -5,18 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from poptorch_emu.blocks import BeginBlock
-from poptorch_emu.compile.planning import num_micro_batches
-from poptorch_emu.config import Recomputation
+from poptorch_emu.compile.timing import split_of
 from poptorch_emu.emulator.estimates import captured, chosen_system
 from poptorch_emu.enums import AutoStage
 from poptorch_emu.errors import make_error
 from poptorch_emu.executor.executor import PoplarExecutor
-from poptorch_emu.machine.costs.tiles import Tiles
 from poptorch_emu.options import PipelinedExecution, Stage
-from poptorch_emu.plan.memory.holdings import plan_memory
-from poptorch_emu.plan.time.durations import Durations
-from poptorch_emu.plan.time.split import StageCosts, best_split
-from poptorch_emu.plan.time.units import units_of
 from poptorch_emu.report.split_report import SplitReport
 
 
@@ -43,21 +37,8 @@ def plan_split(
             one IPU.
     """
     _, inventory = captured(model, inputs, keywords)
-    durations = Durations(inventory, plan_memory(inventory), chosen_system(system))
-    units, is_of_blocks, ties = units_of(durations, num_ipus)
-    config, tiles = inventory.config, durations.tiles
-    recomputes = num_ipus > 1 and config.recomputation in (None, Recomputation.PIPELINE)
-    costs = StageCosts(
-        units,
-        num_ipus,
-        Tiles(tiles.chip, tiles.count, tiles.numbers),
-        config.is_training,
-        recomputes and config.is_training,
-        ties,
-        num_micro_batches(config),
-    )
     try:
-        return SplitReport.of(best_split(costs, is_of_blocks=is_of_blocks))
+        return SplitReport.of(split_of(inventory, chosen_system(system), num_ipus))
     except ValueError as error:
         raise make_error(str(error)) from error
 

@@ -11,7 +11,7 @@ from poptorch_emu.runtime.stream import ResultStream
 
 
 def stream(model: PoplarExecutor, *args: Any, max_unread: int = 2, **kwargs: Any) -> ResultStream:
-    """Calls `model` and returns an iterator over its results, which can be read as they come.
+    """Calls `model` and returns an iterator over its results, read as they come (exact).
 
     ```
     with emulator.stream(model, batch) as results:

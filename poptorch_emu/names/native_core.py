@@ -98,7 +98,7 @@ _next_id = itertools.count(1)
 
 
 class TestErrorType(Enum):
-    """Which error `_throwTestError` raises; the value is its `type`."""
+    """Which error `_throwTestError` raises; the value is its `type` (exact)."""
 
     Poptorch = "poptorch_cpp_error"
     Popart = "popart_exception"
@@ -111,7 +111,7 @@ class TestErrorType(Enum):
 
 
 class TracingMode(Enum):
-    """How a model is captured; there is one way."""
+    """How a model is captured (accepted: there is one way)."""
 
     PopART = 0
 
@@ -176,7 +176,7 @@ def getIpuTensorId(t: torch.Tensor) -> int:
 
 
 def propagateInputShapes(graph: torch.Graph, inputs: Sequence[torch.Tensor]) -> None:
-    """Gives the inputs of a graph of `torch.jit` the types of tensors, and its operations theirs.
+    """Gives the values of a graph of `torch.jit` the types that its inputs imply (exact).
 
     For programs that look at graphs themselves; nothing here is compiled from such a graph.
 

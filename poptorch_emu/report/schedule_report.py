@@ -34,7 +34,7 @@ _LOOK_OF_LETTER = {
 
 @dataclass(frozen=True)
 class SchedulePlan:
-    """When each IPU runs what, in one window: the micro-batches of one weight update or one call.
+    """When each IPU runs what in one window, which is one weight update or one call (exact).
 
     Attributes:
         grid: the actions; `2F0` is the forward of stage 2 for micro-batch 0, B its backward and

@@ -23,6 +23,14 @@ def wrapped(text: str, columns: int) -> list[str]:
     return textwrap.wrap(text, columns, subsequent_indent="  ")
 
 
+def shortened(text: str, columns: int) -> str:
+    """Returns `text`; of one that is longer than so many columns, the begin and the end of it."""
+    if len(text) <= columns:
+        return text
+    num_first = (columns - 3) // 2
+    return f"{text[:num_first]}...{text[num_first + 3 - columns :]}"
+
+
 def fitted_table(rows: Sequence[Sequence[str]], num_left: int, columns: int) -> list[str]:
     """Returns a table below which stands what is too wide for it, under the first column again.
 

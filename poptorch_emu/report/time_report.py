@@ -5,10 +5,19 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from poptorch_emu.plan.time.time_plan import IpuTime, TimePlan
-from poptorch_emu.text_table import to_table
+from poptorch_emu.report.terminal import (
+    fitted_table,
+    html_lines,
+    html_table,
+    shortened,
+    terminal_width,
+    wrapped,
+)
 
 _PARTS = ("compute", "exchange", "sync", "link", "remote", "update", "host", "bubble")
 _NUM_SHOWN = 5
+# What stands beside the name of an operation, and how wide that is in a notebook.
+_BESIDE_NAME, _NOTEBOOK = 46, 120
 
 
 @dataclass(frozen=True)
@@ -22,39 +31,54 @@ class TimeReport(TimePlan):
 
     def __str__(self) -> str:
         """Returns what each IPU does during a step, the stages, and what limits them."""
-        lines = [self._headline(), *self._of_ipus(), *self._of_stages(), *self._of_operations()]
-        lines.append(f"limited by {self.bottleneck}")
+        columns = terminal_width()
+        lines = [part for line in self._headlines() for part in wrapped(line, columns)]
+        for rows, num_left in self._tables(columns):
+            lines += fitted_table(rows, num_left, columns)
+        return "\n".join(
+            [*lines, *(part for line in self._notes() for part in wrapped(line, columns))]
+        )
+
+    def _repr_html_(self) -> str:
+        """Returns the same for a notebook."""
+        tables = (html_table(rows, num_left) for rows, num_left in self._tables(_NOTEBOOK))
+        return "".join([html_lines(self._headlines()), *tables, html_lines(self._notes())])
+
+    def _tables(self, columns: int) -> list[tuple[list[list[str]], int]]:
+        """Returns the rows of each table, and how many of its columns begin at the left."""
+        return [(self._of_ipus(), 1), (self._of_stages(), 1), (self._of_operations(columns), 2)]
+
+    def _notes(self) -> list[str]:
+        lines = [f"limited by {self.bottleneck}"]
         lines += [f"unknown: {name}, {share:.1%} of a segment" for name, share in self.unknown]
         lines += [f"rough: {reason}" for reason in self.rough]
         lines += [f"assumed: {text}" for text in self.assumptions]
-        lines.append(f"The weakest input of these figures is {self.evidence}.")
-        return "\n".join(lines)
+        return [*lines, f"The weakest input of these figures is {self.evidence}."]
 
-    def _headline(self) -> str:
+    def _headlines(self) -> list[str]:
         speed = (
             f"{self.throughput:,.1f} rows a second"
             if self.throughput is not None
             else "too much is unknown for a throughput"
         )
         rough = " (rough)" if self.rough else ""
-        return (
-            f"{self.system}, {self.num_replicas} x {len(self.ipus)} {self.chip} IPUs: a step of "
-            f"{self.samples_per_step:,} rows takes {time_text(self.step_seconds)}, {speed}{rough}"
-        )
+        step = f"a step of {self.samples_per_step:,} rows takes {time_text(self.step_seconds)}"
+        machine = f"{self.system}, {self.num_replicas} x {len(self.ipus)} {self.chip} IPUs:"
+        return [machine, f"{step}, {speed}{rough}"]
 
-    def _of_ipus(self) -> list[str]:
+    def _of_ipus(self) -> list[list[str]]:
         rows = [["share of the step", *(f"IPU {ipu.ipu}" for ipu in self.ipus)]]
         for part in _PARTS:
             shares = [getattr(ipu, f"{part}_seconds") / self.step_seconds for ipu in self.ipus]
             if any(shares):
                 rows.append([part, *(f"{share:.1%}" for share in shares)])
         rows.append(["busy", *(f"{self._busy(ipu):.1%}" for ipu in self.ipus)])
-        return to_table(rows, num_left=1)
+        return rows
 
     def _busy(self, ipu: IpuTime) -> float:
         return ipu.busy_seconds / self.step_seconds
 
-    def _of_stages(self) -> list[str]:
+    def _of_stages(self) -> list[list[str]]:
         rows = [["stage", "IPU", "forward ms", "recompute ms", "backward ms", "all ms"]]
         for stage in self.stages:
             again = stage.backward.recompute_cycles
@@ -65,9 +89,9 @@ class TimeReport(TimePlan):
                 stage.cycles,
             )
             rows.append([str(stage.stage), str(stage.ipu), *map(self._milliseconds, cycles)])
-        return to_table(rows, num_left=1)
+        return rows
 
-    def _of_operations(self) -> list[str]:
+    def _of_operations(self, columns: int) -> list[list[str]]:
         rows = [["slowest operations", "segment", "ms", "compute", "exchange", "sync"]]
         # A function of the host has no cycles; that its time is not known is among the assumptions.
         timed = [operation for operation in self.operations() if operation.cycles]
@@ -80,8 +104,9 @@ class TimeReport(TimePlan):
             shares = (f"{part / operation.cycles:.0%}" for part in parts)
             name = f"{operation.module}:{operation.name}" if operation.module else operation.name
             time = self._milliseconds(operation.cycles)
+            name = shortened(name, columns - _BESIDE_NAME)
             rows.append([name, operation.segment, time, *shares])
-        return to_table(rows, num_left=2)
+        return rows
 
     def _milliseconds(self, cycles: float) -> str:
         return f"{cycles / self.clock_hz * 1e3:.3f}"

@@ -5,16 +5,22 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from poptorch_emu.report.trace_operations import operation_events
+
 _US_PER_SECOND = 1e6
 _MACHINE, _ENGINE = 1, 2
 _PROCESSES = {"cycles": (_MACHINE, "machine (modelled)"), "seconds": (_ENGINE, "engine (exact)")}
+# What leads from a stage to another one, and which one that is.
+_ARROWS = {"forward": ("activations", 1), "backward": ("gradients", -1)}
 
 
 def to_trace(report: Mapping[str, Any]) -> dict[str, Any]:
     """Returns a trace: machine and engine are its processes, IPUs their tracks.
 
-    Arrows lead from each forward stage of a micro-batch to the next one. Times are microseconds;
-    those of the machine follow from its cycles and clock.
+    Below the segments of the machine stand their operations, by the names of `torch.profiler`, and
+    for each IPU a counter of its memory. Arrows lead from each stage of a micro-batch to the next
+    one, forward and backward. Times are microseconds; those of the machine follow from its cycles
+    and clock.
 
     Args:
         report: a value of `view_model.view_model`.
@@ -29,7 +35,12 @@ def to_trace(report: Mapping[str, Any]) -> dict[str, Any]:
         events += slices
         events += _arrows(slices)
         left_out[name] = timeline["num_left_out"]
+        if process == _MACHINE:
+            details, num_left = operation_events(report, timeline["lanes"], slices)
+            events += details
+            left_out[f"operations of the {name}"] = num_left
     return {
+        "schemaVersion": 1,
         "traceEvents": events,
         "displayTimeUnit": "ns",
         "otherData": {"model": report["name"], "dropped_events": left_out},
@@ -74,18 +85,17 @@ def _slices(
 
 def _arrows(slices: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
     """Yields the two ends of each arrow; of several calls the k-th of one leads to the k-th."""
-    found: dict[tuple[int, int], list[dict[str, Any]]] = {}
+    found: dict[tuple[str, int, int], list[dict[str, Any]]] = {}
     for event in sorted(slices, key=lambda one: one["ts"]):
-        if event["cat"] != "forward":
-            continue
         kind, _, stage = event["name"].partition(" ")
-        if kind == "forward" and stage.isdecimal():
-            found.setdefault((int(stage), event["args"].get("micro_batch", 0)), []).append(event)
-    for (stage, micro_batch), begins in found.items():
-        for turn, (one, other) in enumerate(
-            zip(begins, found.get((stage + 1, micro_batch), ()), strict=False)
-        ):
-            name = f"{one['pid']}:{stage}:{micro_batch}:{turn}"
-            arrow = {"name": "activations", "cat": "flow", "id": name, "pid": one["pid"]}
+        if event["cat"] == kind and kind in _ARROWS and stage.isdecimal():
+            key = (kind, int(stage), event["args"].get("micro_batch", 0))
+            found.setdefault(key, []).append(event)
+    for (kind, stage, micro_batch), begins in found.items():
+        text, step = _ARROWS[kind]
+        ends = found.get((kind, stage + step, micro_batch), ())
+        for turn, (one, other) in enumerate(zip(begins, ends, strict=False)):
+            name = f"{one['pid']}:{kind}:{stage}:{micro_batch}:{turn}"
+            arrow = {"name": text, "cat": "flow", "id": name, "pid": one["pid"]}
             yield {**arrow, "ph": "s", "tid": one["tid"], "ts": one["ts"]}
             yield {**arrow, "ph": "f", "bp": "e", "tid": other["tid"], "ts": other["ts"]}

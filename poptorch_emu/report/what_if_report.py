@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from poptorch_emu.plan.time.what_if import Sweep
-from poptorch_emu.text_table import to_table
+from poptorch_emu.report.terminal import fitted_table, html_table, shortened, terminal_width
+
+_LEAST_REASON = 24
 
 
 @dataclass(frozen=True)
@@ -19,10 +21,23 @@ class SweepReport(Sweep):
 
     def __str__(self) -> str:
         """Returns a line for each point: settings, rows a second, whether it fits, what limits."""
+        columns = terminal_width()
+        *head, limits = zip(*self._rows(), strict=True)
+        # The reason stands beside the rest if there is some room for it, else below.
+        beside = columns - sum(2 + max(map(len, column)) for column in head)
+        most = beside if beside >= _LEAST_REASON else columns - 2 - max(map(len, head[0]))
+        shown = (shortened(text, most) for text in limits)
+        return "\n".join(fitted_table(list(zip(*head, shown, strict=True)), 0, columns))
+
+    def _repr_html_(self) -> str:
+        """Returns the same for a notebook."""
+        return html_table(self._rows(), 0)
+
+    def _rows(self) -> list[list[str]]:
         names = [name for name, _ in self.points[0].settings] if self.points else []
         rows = [[*names, "rows/s", "fits", "limited by"]]
         for point in self.points:
             speed = "-" if point.throughput is None else f"{point.throughput:,.1f}"
             values = (str(value) for _, value in point.settings)
             rows.append([*values, speed, point.fits, point.limit])
-        return "\n".join(to_table(rows, num_left=0))
+        return rows

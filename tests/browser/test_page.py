@@ -252,14 +252,37 @@ def test_memory_when_another_ipu_is_chosen_and_tiles_are_sorted_then_charts_foll
     assert len(sums) == 1472 and sums == sorted(sums, reverse=True)
 
 
+def test_tiles_when_a_category_is_chosen_then_only_its_bytes_are_drawn(open_page: Any) -> None:
+    data = report()
+    page = open_page(data)
+    show(page, "memory")
+    drawn = """() => {
+      const host = document.querySelector('[aria-label^="Bars: memory of each tile of IPU"]');
+      const series = echarts.getInstanceByDom(host).getOption().series;
+      return series.map((one) => [one.name, one.data]);
+    }"""
+    assert [name for name, _ in page.evaluate(drawn)] == ["weights", "code", "activations"]
+    page.focus("[aria-label=Category] button:has-text('code')")
+    page.keyboard.press("Enter")
+    page.evaluate(NEXT_FRAME)
+    ((name, held),) = page.evaluate(drawn)
+    chosen = page.inner_text("[aria-label=IPU] [aria-pressed=true]")
+    (memory,) = (ipu for ipu in data["memory"]["ipus"] if f"IPU {ipu['ipu']}" == chosen)
+    assert name == "code" and held == [bytes_ for bytes_, _ in memory["tiles"]["code"]]
+
+
 def test_comparison_when_two_reports_are_given_then_differences_are_told(open_page: Any) -> None:
-    page = open_page(report("first"), report("second", factor=1.25))
+    first, second = report("first"), report("second", factor=1.25)
+    second["machine"]["system"], second["fits"] = "<i>bow-pod16", not first["fits"]
+    page = open_page(first, second)
     show(page, "compare")
     rows = page.locator("main table").first.locator("tbody tr").all_inner_texts()
     cells = {row.split("\t")[0]: row.split("\t")[1:] for row in rows}
     step = [cell.strip() for cell in cells["Predicted step"]]
     assert step == ["39.8 ms", "49.8 ms", "+9.95 ms", "1.250 ×"]
     assert [cell.strip() for cell in cells["Measured step"]] == ["not known"] * 4
+    findings = page.locator("main table:has-text('Finding')").inner_text()
+    assert "<i>bow-pod16" in findings and "Fits" in findings and "Mode" not in findings
     options = page.locator("main table").last.inner_text()
     assert "gradientAccumulation" in options and "deviceIterations" not in options
     page.click("#report-switch button:has-text('second')")
@@ -347,7 +370,7 @@ def test_page_of_a_run_with_tracepoints_then_they_have_a_lane_and_the_log_is_sho
     show(page, "log")
     assert "a line for the log" in page.inner_text("main table")
     show(page, "memory")
-    assert "What each tile holds is not known" in page.inner_text("main")
+    assert "1,472 tiles, at the peak" in page.inner_text("main")
 
 
 def test_timeline_when_zoomed_far_then_operations_are_drawn_below_their_event(

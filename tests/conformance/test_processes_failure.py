@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from support import failing_processes
-from support.processes import ROOT, finish, start
+from support.processes import finish, python_path, start
 
 feature = pytest.mark.feature("Options.Distributed", fidelity="exact")
 SCRIPT = failing_processes.__file__
@@ -85,13 +85,12 @@ launcher_feature = pytest.mark.feature("poprun", fidelity="exact")
 
 
 def poprun(*arguments: str, **more: str) -> subprocess.CompletedProcess[str]:
-    paths = os.pathsep.join([str(ROOT), str(ROOT / "tests")])
     return subprocess.run(
         [sys.executable, "-m", "poptorch_emu.poprun", *arguments],
         capture_output=True,
         text=True,
         timeout=100,
-        env={**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1", **more},
+        env={**os.environ, "PYTHONPATH": python_path(), "OMP_NUM_THREADS": "1", **more},
         check=False,
     )
 
@@ -165,7 +164,7 @@ def test_poprun_when_it_is_killed_then_leaves_no_child(tmp_path):
     launcher = subprocess.Popen(
         [sys.executable, "-m", "poptorch_emu.poprun", "--num-instances", "2",
          sys.executable, "-c", code, str(tmp_path)],
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        env={**os.environ, "PYTHONPATH": python_path()},
     )  # fmt: skip
     deadline = time.monotonic() + 60
     while len(children_that_run(str(tmp_path))) < 3 and time.monotonic() < deadline:

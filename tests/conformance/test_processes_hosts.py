@@ -12,7 +12,8 @@ import sys
 import pytest
 import torch
 from support import failing_processes, process_training
-from support.processes import ROOT, finish, results_of, start
+from support.exported_models import free_port
+from support.processes import finish, python_path, results_of, start
 
 feature = pytest.mark.feature("poprun", fidelity="exact")
 SCRIPT = process_training.__file__
@@ -20,8 +21,7 @@ HOSTS = {"emu-alpha": "10.213.77.1", "emu-beta": "10.213.77.2"}
 
 
 def environment(**more: str) -> dict[str, str]:
-    paths = os.pathsep.join([str(ROOT), str(ROOT / "tests")])
-    return {**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1", **more}
+    return {**os.environ, "PYTHONPATH": python_path(), "OMP_NUM_THREADS": "1", **more}
 
 
 def run(command: list[str], **more: str) -> str:
@@ -130,31 +130,33 @@ def test_torchrun_then_programs_join_as_under_poprun(tmp_path):
     assert have_same_bits(results_of(together, 4), results_of(alone, 1)[0])
 
 
+# `mpirun` merges the outputs of its processes in the midst of lines, so each writes a file.
 MPI_PROGRAM = """
-import torch, poptorch_emu as poptorch
+import sys, torch, poptorch_emu as poptorch
 from support.process_training import Model
 options = poptorch.Options()
 torch.manual_seed(0)
 model = Model(1, 0.0, False)
 trainer = poptorch.trainingModel(model, options, torch.optim.SGD(model.parameters(), lr=0.1))
 trainer(torch.full((1, 5), 1.0 + options.Distributed.processId), torch.ones(1, 3))
-print("WEIGHTS", options.Distributed.numProcesses, model.first.weight.sum().item())
+distributed = options.Distributed
+result = {"processes": distributed.numProcesses, "weight": model.first.weight.detach().clone()}
+torch.save(result, f"{sys.argv[1]}/result_{distributed.processId}.pt")
 """
 
 
 @pytest.mark.feature("Options.Distributed", fidelity="exact")
-def test_mpirun_then_options_join_by_its_variables():
+def test_mpirun_then_options_join_by_its_variables(tmp_path):
     if shutil.which("mpirun") is None:
         pytest.skip("There is no mpirun (Debian: apt-get install openmpi-bin).")
-    text = run(
+    run(
         ["mpirun", "--allow-run-as-root", "--oversubscribe", "-n", "2",
-         sys.executable, "-c", MPI_PROGRAM],
-        MASTER_PORT="29731",
+         sys.executable, "-c", MPI_PROGRAM, str(tmp_path)],
+        MASTER_PORT=str(free_port()),
     )  # fmt: skip
-    lines = [line for line in text.splitlines() if line.startswith("WEIGHTS")]
-    assert len(lines) == 2
-    assert lines[0] == lines[1]
-    assert lines[0].split()[1] == "2"
+    first, second = results_of(tmp_path, 2)
+    assert first["processes"] == second["processes"] == 2
+    assert torch.equal(first["weight"], second["weight"])
 
 
 UNCHANGED_PROGRAM = """

@@ -5,13 +5,12 @@ objects of the last build in place, of which ninja compiles again what is older 
 """
 
 import fcntl
-import importlib.util
+import importlib.metadata
 import os
 import re
 import shutil
 import subprocess
 import sys
-import sysconfig
 import venv
 import zipfile
 from pathlib import Path
@@ -66,12 +65,14 @@ def wheel(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 @pytest.fixture(scope="module")
 def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An environment with the wheel; the packages that it needs are those of this Python."""
-    if importlib.util.find_spec("pip") is None:
+    if not list(importlib.metadata.distributions(name="pip")):
         pytest.skip("pip installs the wheel")
     folder = tmp_path_factory.mktemp("installed")
     venv.create(folder / "venv", with_pip=False)
     (packages,) = (folder / "venv" / "lib").glob("python*/site-packages")
-    (packages / "others.pth").write_text(sysconfig.get_path("purelib") + "\n")
+    # Folders of packages alone: what an editable install adds to the path is the source tree.
+    others = [path for path in sys.path if path.endswith(("site-packages", "dist-packages"))]
+    (packages / "others.pth").write_text("\n".join(others) + "\n")
     python = folder / "venv" / "bin" / "python"
     pip = (sys.executable, "-m", "pip", "--python", python, "install", "--no-deps", "--no-index")
     _run(*pip, "--ignore-installed", wheel, cwd=folder)

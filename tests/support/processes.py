@@ -25,8 +25,9 @@ class Ended:
 
 
 def python_path() -> str:
-    """Returns where modules are found."""
-    return os.pathsep.join([str(ROOT), str(ROOT / "tests")])
+    """Returns where modules are found: first where this process was told, then in the sources."""
+    inherited = os.environ.get("PYTHONPATH")
+    return os.pathsep.join([*([inherited] if inherited else []), str(ROOT), str(ROOT / "tests")])
 
 
 def popdist_variables(index: int, num_instances: int, num_local: int, port: int) -> dict[str, str]:

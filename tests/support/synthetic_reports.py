@@ -154,7 +154,14 @@ def memory(factor: float) -> dict[str, Any]:
                         for number in range(40)
                     ],
                 },
-                "tiles": {"weights": weights, "code": code, "activations": activations},
+                "tiles": {
+                    name: [[num_bytes, 1] for num_bytes in held]
+                    for name, held in (
+                        ("weights", weights),
+                        ("code", code),
+                        ("activations", activations),
+                    )
+                },
                 "categories": [
                     {"name": "weights", "bytes": 104 * KIB, "live": "always"},
                     {"name": "optimiser state", "bytes": 61 * KIB, "live": "always"},

@@ -88,7 +88,7 @@ def test_names_then_have_words_and_lines_with_files():
     )
     assert rows.splitlines()[2:] == [
         "| A | modelled | x.py |",
-        "| b.c | exact | x.py, y.py and 1 more |",
+        "| b.c | exact | x.py, y.py and others |",
     ]
 
 

@@ -115,3 +115,6 @@ try:
     train("tutorial.nowhere")
 except poptorch.Error as error:
     print(error)
+
+# %% [markdown]
+# Next: [without IPUs](../without_ipus/without_ipus.ipynb).

@@ -131,6 +131,8 @@ def measure(name, **settings):
 
 measure("Async", mode=poptorch.DataLoaderMode.Async)
 measure("Async, 2 helpers", mode=poptorch.DataLoaderMode.Async, num_workers=2)
+for name, rate in rates.items():
+    print(f"{name:16} {rate:6,.0f} rows per second")
 figure, axis = plt.subplots(figsize=(6, 2.4), layout="constrained")
 axis.barh(list(rates), list(rates.values()), color=["C7", "C7", "C0", "C0", "C0"])
 axis.invert_yaxis()
@@ -168,7 +170,8 @@ synthetic.destroy()
 # %% [markdown]
 # ## Rows that do not fill a call
 #
-# 100 rows do not fill calls of 48. By default the rest is dropped. A model that was compiled for 48 rows can take no fewer.
+# 100 rows do not fill calls of 48. By default the rest is dropped. A model that was compiled for 48 rows can take no fewer. With
+# `drop_last=False` the rest comes too, and a warning says what that means.
 
 # %%
 options = poptorch.Options()

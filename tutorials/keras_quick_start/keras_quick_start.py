@@ -173,4 +173,4 @@ assert furthest < 1e-2
 # - SGD, Adam, AdamW and RMSprop are computed on the device, by Keras's formulas. Other optimisers are refused.
 # - Callbacks see every execution, not every batch.
 #
-# All of it is in `docs/keras.md`.
+# All of it is in [docs/keras.md](../../docs/keras.md).

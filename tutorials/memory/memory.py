@@ -5,7 +5,7 @@
 # program. The emulator counts all this before anything runs. Your model runs here in any case. But you learn whether it would fit on
 # the machine, and if not, why.
 #
-# The figures are *modelled*; `docs/fidelity.md` compares them with published ones.
+# The figures are *modelled*; [docs/fidelity.md](../../docs/fidelity.md) compares them with published ones.
 
 # %%
 import os
@@ -88,8 +88,9 @@ print(tiles)
 assert not tiles.fits
 
 # %% [markdown]
-# *Live at the peak* is most of it: activations that wait for backward. Weights and optimiser state are small beside it. So it is the
-# activations that we have to deal with.
+# *Live at the peak* is the largest: activations that wait for backward. *Temporary at the peak* comes next: what the operation at the
+# peak takes while it runs. Both grow with the rows of a micro-batch. Weights and optimiser state are small beside them. So it is the
+# activations that we have to deal with first.
 #
 # ## The ways out
 #
@@ -124,6 +125,8 @@ show("4 rows")
 # With *recomputation* only some activations wait for backward. It computes the others again, a piece of the model at a time. In this
 # model little is live between two layers, so that is where `1` (standard) cuts; `3` would cut where you put
 # `poptorch.recomputationCheckpoint`. The price: forward is computed nearly twice.
+#
+# With 16 rows that is not enough: what is temporary stays as it was. With 8 rows the model does not fit without it, and fits with it.
 
 
 # %%
@@ -131,17 +134,21 @@ def recompute(options):
     options._Popart.set("autoRecomputation", 1)
 
 
+results["recomputed"] = case(change=recompute)
 results["8 rows"] = case(rows=8)
 results["8 rows, recomputed"] = case(rows=8, change=recompute)
+show("recomputed")
 show("8 rows")
 show("8 rows, recomputed")
+assert not results["recomputed"][0].fits
 assert results["8 rows, recomputed"][0].fits > results["8 rows"][0].fits
 
 # %% [markdown]
 # ### Half the bytes
 #
-# float16 halves nearly everything, and it is faster. The price is precision, which [mixed precision](../mixed_precision/mixed_precision.ipynb)
-# is about.
+# float16 halves what is kept: weights, and activations that wait. It is faster, too. What is temporary hardly changes, since a product
+# takes as much room as it may, and so a tile does not hold half as much. The price is precision, which
+# [mixed precision](../mixed_precision/mixed_precision.ipynb) is about.
 
 # %%
 results["float16"] = case(dtype=torch.float16)
@@ -150,7 +157,8 @@ show("float16")
 # %% [markdown]
 # ### Less room for products
 #
-# A product may use room for its operands, so that it is faster. `setAvailableMemoryProportion` says how much of a tile it may take: 0.6 by default.
+# A product may use room for its operands, so that it is faster. `setAvailableMemoryProportion` says how much of a tile it may take: 0.6 by
+# default. With float16 this brings us below the line. The price: the products take longer.
 
 
 # %%
@@ -165,8 +173,12 @@ show("float16, proportion 0.2")
 # ### More IPUs
 #
 # With the layers on four IPUs, each holds a quarter of the weights. A pipeline also recomputes its activations by default, so that
-# only the inputs of stages are stashed. The price: the activations are computed twice, the pipeline has to fill and drain, and you pay for four IPUs. *Sharded* execution
-# runs one micro-batch at a time and needs no stash, but three IPUs always wait.
+# only the inputs of stages are stashed. The price: the activations are computed twice, the pipeline has to fill and drain, and you pay for four
+# IPUs. *Sharded* execution runs one micro-batch at a time and needs no stash, but three IPUs always wait.
+#
+# Here neither is faster than one IPU. `print(results["4 IPUs, pipelined"][1])` says why: forward and backward of a layer take 2 to 3 ms,
+# but the input of a micro-batch needs more than 5 ms from the host. A pipeline is as fast as its slowest stage, and that is the first one, which waits for
+# its input. [Pipelining](../pipelining/pipelining.ipynb) shows a pipeline that is faster.
 
 # %%
 results["4 IPUs, pipelined"] = case(num_ipus=4)

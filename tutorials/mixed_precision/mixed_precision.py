@@ -37,7 +37,7 @@ print(
 # ## Half precision in two calls
 #
 # `model.half()` makes weights float16, and `images.half()` the inputs. Where float16 and float32 meet, the rules of
-# `docs/numerics.md` say which wins: a layer computes in the type of its input, a loss in float32.
+# [docs/numerics.md](../../docs/numerics.md) say which wins: a layer computes in the type of its input, a loss in float32.
 
 
 # %%

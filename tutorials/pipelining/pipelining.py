@@ -91,31 +91,11 @@ plan = emulator.schedule(training)
 print(plan)
 
 # %% [markdown]
-# The same as a picture. A slot of a pipeline does up to two things on each IPU: one forward and one backward.
+# The same as a picture, as textbooks draw it: time goes to the right, and the numbers are those of micro-batches. Here backward is
+# drawn twice as long as forward.
 
 # %%
-COLOURS = {"F": "C0", "B": "C1", "U": "C2"}
-
-
-def draw_schedule(grid, axis):
-    """Draws a row for each IPU; the numbers are those of micro-batches."""
-    for ipu, cells in enumerate(grid.rows):
-        for slot, actions in enumerate(cells):
-            height = 0.9 / max(1, len(actions))
-            for index, action in enumerate(actions):
-                bottom = ipu - 0.45 + index * height
-                colour = COLOURS[action.kind.value]
-                axis.add_patch(plt.Rectangle((slot, bottom), 0.94, height * 0.94, color=colour))
-                text = "" if action.kind.value == "U" else action.micro_batch
-                middle = (slot + 0.47, bottom + height / 2)
-                axis.text(*middle, text, ha="center", va="center", color="white", fontsize=7)
-    axis.set(xlim=(0, len(grid.rows[0])), ylim=(len(grid.rows) - 0.4, -0.6))
-    axis.set(yticks=range(len(grid.rows)), ylabel="IPU")
-
-
-figure, axis = plt.subplots(figsize=(9, 2.4), layout="constrained")
-draw_schedule(plan.grid, axis)
-axis.set(xlabel="slot", title="forward (blue), backward (orange), update (green)")
+plan.plot()
 training.destroy()
 
 # %% [markdown]
@@ -177,7 +157,7 @@ print("the weights agree")
 # How fast would a pipeline be on the machine? The emulator has a model of the machine's time. It needs shapes alone, so the weights can be on
 # PyTorch's *meta* device and take no memory. We take an encoder of twelve Transformer layers on a Bow-Pod16.
 #
-# The figures below are *modelled*: `docs/fidelity.md` says how near they are to published ones.
+# The figures below are *modelled*: [docs/fidelity.md](../../docs/fidelity.md) says how near they are to published ones.
 
 # %%
 SYSTEM, WIDTH, LENGTH, ROWS, LAYERS = "bow-pod16", 512, 128, 8, 12
@@ -228,25 +208,11 @@ print(report)
 # execution, where one IPU works at a time. Sharding saves memory as a pipeline does, but no time.
 
 # %%
-KINDS = {"forward": "C0", "backward": "C1", "recompute": "C4", "link": "C3", "stash": "C5",
-         "host": "C7", "optimizer": "C2", "reduce": "C8", "remote": "C9"}  # fmt: skip
-
-
-def draw_timeline(events, axis):
-    for event in events:
-        span = (event.begin_seconds * 1e3, (event.end_seconds - event.begin_seconds) * 1e3)
-        axis.broken_barh([span], (event.ipu - 0.4, 0.8), color=KINDS[event.kind], lw=0)
-    axis.set(yticks=range(4), ylabel="IPU", ylim=(3.6, -0.6))
-
-
 figure, axes = plt.subplots(2, 1, figsize=(9, 4.2), sharex=True, layout="constrained")
 for axis, kind in zip(axes, (poptorch.PipelinedExecution, poptorch.ShardedExecution)):
     events = emulator.timeline(*encoder(accumulation=8, kind=kind), system=SYSTEM)
-    draw_timeline(events, axis)
+    events.plot(axis)
     axis.set_title(f"{kind.__name__}: {max(e.end_seconds for e in events) * 1e3:.1f} ms")
-axes[-1].set_xlabel("milliseconds")
-handles = [plt.Rectangle((0, 0), 1, 1, color=colour) for colour in KINDS.values()]
-_ = figure.legend(handles, KINDS, ncols=len(KINDS), loc="outside lower center", fontsize=7)
 # %% [markdown]
 # ## Balancing the stages
 #
@@ -263,6 +229,7 @@ assert uneven.throughput < report.throughput
 
 # %% [markdown]
 # You need not try them all. `emulator.plan_split` finds the cut between your blocks whose slowest stage is fastest, and prints the code.
+# Here it gives the first IPU only two layers, because that one also waits for the input from the host.
 
 # %%
 split = emulator.plan_split(*encoder((6, 2, 2, 2)), num_ipus=4, system=SYSTEM)

@@ -17,6 +17,7 @@ from torch import nn
 
 import poptorch_emu as poptorch
 from poptorch_emu import emulator, view
+from poptorch_emu.companions import pva
 
 WIDTH, ROWS, ACCUMULATION = 256, 64, 8
 folder = tempfile.TemporaryDirectory()
@@ -83,6 +84,12 @@ report = emulator.estimate(training, system="bow-pod16")
 print(report)
 
 # %% [markdown]
+# When does each IPU do that? `emulator.timeline` can be printed and drawn, to scale. IPU 1 waits most of the time.
+
+# %%
+_ = emulator.timeline(training, system="bow-pod16").plot()
+
+# %% [markdown]
 # The report is a value, so you can ask it your own questions. Which modules take the time?
 
 # %%
@@ -107,8 +114,8 @@ print(f"the call took {(time.perf_counter() - start) * 1e3:.0f} ms here")
 print("from an input to its output:", *(f"{s * 1e3:.1f} ms" for s in training.getLatency()))
 
 # %% [markdown]
-# What did the engine run when? With `enableProfiling` the model leaves files when it is destroyed. `trace.json` opens in
-# Perfetto or in Chrome's `about:tracing`. It is also easy to read.
+# What did the engine run when? With `enableProfiling` the model writes `profile.pop` while it runs, and texts and a trace when it is
+# destroyed. `trace.json` opens in Perfetto or in Chrome's `about:tracing`. It is also easy to read.
 
 # %%
 page = emulator.page(training, work / "uneven.html", system="bow-pod16")
@@ -127,6 +134,31 @@ assert len(events) == 3 * 2 * 17
 
 # %%
 print(f"{page.name}: {page.stat().st_size / 1e6:.1f} MB")
+
+# %% [markdown]
+# This is the timeline on the page of another model, a pipeline of four IPUs:
+#
+# ![The page of a pipelined model: what four IPUs do when](../../docs/images/profile_page.png)
+#
+# ## The file behind it
+#
+# `profile.pop` is an SQLite database that holds all this. Programs that were written for Graphcore's library `pva` read it: its objects have the same
+# names. Under `poptorch-emu run` the module is `pva`; else it is `poptorch_emu.companions.pva`. What a report does not hold raises an error that says so.
+
+# %%
+analysed = pva.openReport(work / "uneven" / "profile.pop")
+target = analysed.compilation.target
+print(f"{target.numIPUs} IPUs with {target.tilesPerIpu:,} tiles of {target.bytesPerTile:,} bytes")
+for number, ipu in enumerate(analysed.compilation.ipus):
+    held = [tile.memory.total.excludingGaps for tile in ipu.tiles]
+    print(f"IPU {number}: {min(held):,} to {max(held):,} bytes on its tiles")
+for number in range(target.numIPUs):
+    cycles = sum(step.ipus[number].cycles for step in analysed.execution.steps)
+    print(f"IPU {number} is busy for {cycles:,} cycles of {analysed.execution.totalCycles.total:,}")
+try:
+    print(len(analysed.compilation.programs))
+except AttributeError as error:
+    print(str(error).partition(",")[0])
 
 # %% [markdown]
 # ## Mend it, and look again
@@ -165,3 +197,7 @@ with contextlib.redirect_stdout(None):  # It prints the path.
     view.main([str(work / "uneven.html"), str(work / "even.html"), "-o", str(both)])
 print(f"{both.name}: {both.stat().st_size / 1e6:.1f} MB")
 folder.cleanup()
+
+# %% [markdown]
+# You have come to the end of the tutorials, but for [Keras](../keras_quick_start/keras_quick_start.ipynb). The
+# [guide](../../docs/guide/training.md) says by task what there is beside.

@@ -5,7 +5,7 @@
 # many replicas do twice the work in the same time, if nothing holds them back. This notebook asks the model of the machine what does: the exchange
 # of gradients, the input, and the user's own program.
 #
-# The times here are *modelled* for a Bow-Pod64; `docs/fidelity.md` says how near such figures are to published ones.
+# The times here are *modelled* for a Bow-Pod64; [docs/fidelity.md](../../docs/fidelity.md) says how near such figures are to published ones.
 
 # %%
 import matplotlib.pyplot as plt
@@ -148,16 +148,10 @@ print(f"{slots} slots of {report.grid.slot_cycles / report.clock_hz * 1e3:.3f} m
 print(f"by the formula {by_formula * 1e3:.2f} ms, by the timeline {by_timeline * 1e3:.2f} ms")
 assert abs(by_formula / by_timeline - 1) < 0.05
 
-COLOURS = {"forward": "C0", "backward": "C1", "recompute": "C4", "link": "C3", "stash": "C5",
-           "host": "C7", "optimizer": "C2", "reduce": "C8", "remote": "C9"}  # fmt: skip
-figure, axis = plt.subplots(figsize=(9, 2.4), layout="constrained")
-for event in events:
-    span = (event.begin_seconds * 1e3, (event.end_seconds - event.begin_seconds) * 1e3)
-    axis.broken_barh([span], (event.ipu - 0.4, 0.8), color=COLOURS[event.kind], lw=0)
+axis = events.plot()
 for slot in range(slots + 1):
     axis.axvline(slot * report.grid.slot_cycles / report.clock_hz * 1e3, color="k", lw=0.4, ls=":")
-axis.set(xlabel="milliseconds", ylabel="IPU of a replica", yticks=range(STAGES))
-axis.invert_yaxis()
+_ = axis.set_ylabel("IPU of a replica")
 
 # %% [markdown]
 # ## Amdahl's law: the part that does not scale
@@ -205,3 +199,5 @@ for process in range(2):
 #
 # Scaling is good when the IPUs have much to do between two exchanges, and when the data come in time. Accumulate more; then load
 # faster; then add replicas.
+#
+# Next: [transformers](../small_transformers/small_transformers.ipynb).

@@ -207,3 +207,6 @@ furthest = max(abs(a - b) for a, b in zip(losses, in_parts))
 print(f"The losses with four parts differ by at most {furthest:.1e}.")
 assert furthest < 1e-2
 poptorch.setLogLevel("WARN")
+
+# %% [markdown]
+# Next: [custom operators](../custom_operators/custom_operators.ipynb).

@@ -196,4 +196,6 @@ training.destroy()
 folder.cleanup()
 
 # %% [markdown]
-# How equal an exported pipeline is, and what cannot be exported, is in `docs/export.md`.
+# How equal an exported pipeline is, and what cannot be exported, is in [docs/export.md](../../docs/export.md).
+#
+# Next: [profiling](../profiling/profiling.ipynb).

@@ -135,7 +135,7 @@ def reset_ipu_configuration() -> None:
 
 
 def system_settings() -> SystemSettings:
-    """Returns the settings of the process."""
+    """Returns the settings of the process (exact)."""
     return _configured
 
 

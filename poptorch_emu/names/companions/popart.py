@@ -145,11 +145,13 @@ RecomputationType = IntEnum(
     {"None": 0, "Standard": 1, "NormOnly": 2, "Pipeline": 3, "RecomputeAll": 4},
     module=__name__,
 )
+RecomputationType.__doc__ = "What is computed again in backward (exact)."
 CommGroupType = IntEnum(
     "CommGroupType",
     {"All": 0, "Consecutive": 1, "Orthogonal": 2, "None": 3},
     module=__name__,
 )
+CommGroupType.__doc__ = "Which replicas make up a group (exact)."
 
 
 @dataclass(frozen=True)
@@ -211,7 +213,7 @@ def getLogger(name: str = "all") -> _Logger:
 
 
 def versionString() -> str:
-    """Returns the version of the reference and of this package."""
+    """Returns the version of the reference and of this package (exact)."""
     return f"{_REFERENCE_VERSION}+poptorch.emu.{__version__}"
 
 

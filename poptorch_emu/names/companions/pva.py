@@ -1,18 +1,19 @@
 """`pva`: reads the reports of programs, as the analyser's library did.
 
 The model of the machine tells what the tiles of an IPU hold on average and at most, what an IPU
-holds at each of its operations, and when it does what; of single tiles, variables, compute sets and
-programs of Poplar it knows nothing. Asking for those raises.
+holds at each of its operations, how tensors lie on tiles, and when an IPU does what; of variables
+of a tile, compute sets and programs of Poplar it knows nothing. Asking for those raises.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
-from typing import Any
+from typing import Any, overload
 
+from poptorch_emu.names.companions.bytes_of_tiles import bytes_of_tiles
 from poptorch_emu.report.profile_file import read_profile_file
 from poptorch_emu.report.profile_writer import read_calls, read_run
 
@@ -29,17 +30,17 @@ __all__ = [
 
 _NS_PER_US = 1000.0
 _ADVICE = (
-    "poptorch_emu knows no single tiles and no programs of Poplar; look at "
+    "poptorch_emu knows no variables of a tile and no programs of Poplar; look at "
     "emulator.tile_memory(model) and emulator.estimate(model)."
 )
 
 
 class NotInReport(AttributeError, RuntimeError):
-    """A report does not hold what was asked for; programs catch one or the other."""
+    """A report does not hold what was asked for; programs catch either of its bases (exact)."""
 
 
 class IPU:
-    """Names of the kinds of IPUs."""
+    """Names of the kinds of IPUs (modelled)."""
 
     class Architecture(Enum):
         """The generation of a chip (modelled): Mk2 and Bow are of the second."""
@@ -140,6 +141,8 @@ def openReport(path: str | Path, debug_cbor: str | Path | None = None) -> Sectio
     `compilation.livenessProgramSteps` are the operations of each IPU in turn: `program.name`,
     `notAlwaysLiveMemoryForIpu(ipu)` for the IPU that runs it, and with one IPU
     `notAlwaysLiveMemory.bytes`; bytes are means of the tiles times their number.
+    `compilation.tiles[t].memory`, and that of `compilation.ipus[i].tiles[t]`, has at the peak
+    `total.excludingGaps`, `alwaysLiveBytes` and `notAlwaysLiveBytes`.
     `execution.totalCycles.total` are the cycles of a call, `execution.steps` what IPUs do in one
     window: `program` (`name`, `type`), `ipus[i].cycles` and
     `ipus[i].activeCycles.cyclesFrom.max` and `.cyclesTo.max`, where `i` counts the IPUs that the
@@ -165,7 +168,8 @@ def openReport(path: str | Path, debug_cbor: str | Path | None = None) -> Sectio
     compilation = {
         "target": _target(view["machine"]),
         "graph": _section("compilation.graph"),
-        "ipus": [_section(f"compilation.ipus[{n}]") for n in range(len(view["ipus"]))] or None,
+        "ipus": _ipus(view["memory"]["ipus"], len(view["ipus"])) or None,
+        "tiles": _all_tiles(view["memory"]["ipus"]),
         "livenessProgramSteps": list(_liveness_steps(view)) or None,
     }
     return _section(
@@ -198,6 +202,53 @@ def _target(machine: Mapping[str, Any]) -> Section:
             "totalMemory": replicas * ipus * tiles * num_bytes,
         }
     return Section("report.compilation.target", values)
+
+
+class _Tiles(Sequence[Section]):
+    """What each tile of some IPUs holds at the peak; made when it is asked for."""
+
+    def __init__(self, path: str, memories: Sequence[Mapping[str, Any]]) -> None:
+        self._path = path
+        self._always, self._others = bytes_of_tiles(memories)
+
+    def __len__(self) -> int:
+        return len(self._always)
+
+    @overload
+    def __getitem__(self, index: int) -> Section: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> list[Section]: ...
+
+    def __getitem__(self, index: int | slice) -> Section | list[Section]:
+        if isinstance(index, slice):
+            return [self[number] for number in range(*index.indices(len(self)))]
+        number = range(len(self))[index]
+        always, others = self._always[number], self._others[number]
+        path = f"{self._path}[{number}]"
+        memory = {
+            "total": Section(f"{path}.memory.total", {"excludingGaps": always + others}),
+            "alwaysLiveBytes": always,
+            "notAlwaysLiveBytes": others,
+        }
+        return Section(path, {"memory": Section(f"{path}.memory", memory)})
+
+
+def _ipus(memories: Sequence[Mapping[str, Any]], num_ipus: int) -> list[Section]:
+    return [
+        _section(
+            f"compilation.ipus[{number}]",
+            tiles=_Tiles(f"report.compilation.ipus[{number}].tiles", memories[number : number + 1])
+            if number < len(memories) and memories[number]["tiles"]
+            else None,
+        )
+        for number in range(num_ipus)
+    ]
+
+
+def _all_tiles(memories: Sequence[Mapping[str, Any]]) -> _Tiles | None:
+    is_known = memories and all(memory["tiles"] for memory in memories)
+    return _Tiles("report.compilation.tiles", memories) if is_known else None
 
 
 class _LivenessStep(Section):

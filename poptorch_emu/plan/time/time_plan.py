@@ -226,7 +226,7 @@ class Event:
 
 @dataclass(frozen=True)
 class HostWork:
-    """What the user's own program does while the device works; give one of the two.
+    """What the user's own program does while the device works (modelled); give one of the two.
 
     Attributes:
         items_per_second: rows that the loader yields.
@@ -244,7 +244,7 @@ class HostWork:
 
 @dataclass(frozen=True)
 class TimePlan:
-    """How long one step (a call of the wrapped model) would take, and why.
+    """How long one step (a call of the wrapped model) would take, and why (modelled).
 
     Attributes:
         system: its name.

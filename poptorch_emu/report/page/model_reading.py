@@ -10,7 +10,7 @@ import torch
 
 from poptorch_emu.compile.compiler import Request
 from poptorch_emu.compile.planning import adapt_inventory
-from poptorch_emu.compile.timing import time_of
+from poptorch_emu.compile.timing import split_of, time_of
 from poptorch_emu.config import CompileConfig, Recomputation, TensorLocation
 from poptorch_emu.errors import Error
 from poptorch_emu.log import recent_lines
@@ -19,6 +19,7 @@ from poptorch_emu.machine.tile_memory import TileMemory
 from poptorch_emu.plan.inventory import Inventory
 from poptorch_emu.plan.memory.holdings import plan_memory
 from poptorch_emu.plan.tiles.tile_contents import plan_tiles, tile_levels
+from poptorch_emu.plan.tiles.tile_spread import spread_over_tiles
 from poptorch_emu.plan.time.time_plan import TimePlan
 from poptorch_emu.report.page.reading import EngineRun, Reading
 from poptorch_emu.version import __version__
@@ -38,15 +39,18 @@ def read_model(
         run: of the engine, if there was one.
     """
     memory, config = plan_memory(inventory), inventory.config
+    tiles = plan_tiles(inventory, memory)
     return Reading(
         config.model_name or type(request.model).__name__,
         config,
         time_of(request, inventory, system),
-        plan_tiles(inventory, memory),
+        tiles,
         inventory,
         run,
         tile_levels(inventory, memory),
+        {ipu.ipu: spread_over_tiles(memory, tiles, ipu) for ipu in tiles.ipus},
         dict(_ways_out(request, inventory, system)),
+        _saved_by_split(inventory, system),
         {"poptorch_emu": __version__, "torch": torch.__version__},
         datetime.now().isoformat(" ", "seconds"),
         recent_lines(),
@@ -64,6 +68,22 @@ def _ways_out(
             continue  # The settings don't go together with the others.
         tiles = plan_tiles(other, plan_memory(other))
         yield name, (tiles, time_of(request, other, system))
+
+
+def _saved_by_split(inventory: Inventory, system: System) -> tuple[int, int] | None:
+    """Returns twice as many IPUs and what the best split over them saves against that over these.
+
+    Both are rough, since neither is compiled.
+    """
+    count = len(inventory.placed.ipu_ids)
+    if 2 * count * inventory.config.replication_factor > system.num_ipus:
+        return None
+    try:
+        splits = [split_of(inventory, system, num_ipus) for num_ipus in (count, 2 * count)]
+    except ValueError:
+        return None  # There is nothing to cut between.
+    now, then = (max(stage.tile_bytes for stage in split.stages) for split in splits)
+    return 2 * count, now - then
 
 
 def _other_settings(inventory: Inventory) -> Iterator[tuple[str, CompileConfig]]:

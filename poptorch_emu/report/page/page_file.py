@@ -81,7 +81,7 @@ def read_reports(path: Path) -> list[dict[str, Any]]:
     if not begin:
         raise ValueError(
             f"{path} is no page of a report: it holds no data of one. Give a file that "
-            "emulator.page has written."
+            "emulator.page, emulator.report or Options.enableProfiling has written."
         )
     reports: list[dict[str, Any]] = json.loads(rest.partition("</script>")[0])["reports"]
     return reports

@@ -11,6 +11,7 @@ function comparePanel(reports) {
     ...timelinePair(reports, names),
     card("Operations that differ", { note: "Matched by segment and name; costs of one run of a segment." },
       operationDifferences(reports, names)),
+    card("Machine and findings that differ", {}, textDifferences(reports, names)),
     card("Options that differ", {}, optionDifferences(reports, names)),
   ];
 }
@@ -55,6 +56,28 @@ function differenceTable(reports, names) {
     { key: "ratio", title: "Ratio", numeric: true, format: orUnknown((ratio) => `${ratio.toFixed(3)} ×`), mark: verdict },
   ];
   return makeTable({ caption: "Differences", columns, rows, sortKey: "", search: false });
+}
+
+// [name, text of a report]
+const FINDINGS = [
+  ["System", (report) => report.machine.system],
+  ["Chip", (report) => report.machine.chip],
+  ["Replicas", (report) => report.machine.num_replicas],
+  ["Mode", (report) => report.mode],
+  ["Fits", (report) => (isKnown(report.fits) ? (report.fits ? "yes" : "no") : null)],
+  ["Limited by", (report) => report.bottleneck],
+];
+
+function textDifferences(reports, names) {
+  const rows = FINDINGS.map(([name, textOf]) => ({ name, first: textOf(reports[0]), second: textOf(reports[1]) }))
+    .filter((row) => row.first !== row.second);
+  if (!rows.length) return empty("None differ.");
+  const columns = [
+    { key: "name", title: "Finding" },
+    { key: "first", title: names[0], format: plainText },
+    { key: "second", title: names[1], format: plainText },
+  ];
+  return makeTable({ caption: "Machine and findings that differ", columns, rows, sortKey: "", search: false });
 }
 
 function verdict(row) {

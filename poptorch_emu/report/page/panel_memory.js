@@ -80,12 +80,12 @@ function categoryChart(ipu) {
   const rows = ipu.categories.filter((row) => row.bytes > 0).sort((a, b) => b.bytes - a.bytes);
   if (!rows.length) return empty(`What takes the memory is ${UNKNOWN}.`);
   return chartElement(`Bars: memory of IPU ${ipu.ipu} by category`, 80 + 34 * rows.length, () => ({
-    grid: { left: 128, right: 74, top: 8, bottom: 28 },
+    grid: { left: 158, right: 74, top: 8, bottom: 28 },
     tooltip: tooltip((item) => tip(rows[item.dataIndex].name, [["bytes", bytesText(item.value)],
       ["live", plainText(rows[item.dataIndex].live)]])),
     xAxis: bytesAxis(rows[0].bytes, { splitNumber: 3 }),
     yAxis: axis({ type: "category", inverse: true, data: rows.map((row) => row.name),
-      axisLabel: { width: 116, overflow: "truncate" } }),
+      axisLabel: { width: 148, overflow: "truncate" } }),
     series: [{ type: "bar", barMaxWidth: 20,
       data: rows.map((row) => ({ value: row.bytes,
         itemStyle: itemStyle(row.live === "always" ? 3 : 0, { borderRadius: [0, 4, 4, 0] }) })),
@@ -118,44 +118,71 @@ function tilesCard(ipu, reason) {
   const title = "By tile";
   if (!ipu.tiles) return card(title, {}, empty(`What each tile holds is ${UNKNOWN}. ${reason || ""}`));
   const names = Object.keys(ipu.tiles);
-  const count = ipu.tiles[names[0]].length;
-  const totals = Array.from({ length: count }, (_, tile) =>
-    names.reduce((sum, name) => sum + ipu.tiles[name][tile], 0));
+  const held = Object.fromEntries(names.map((name) => [name, unfolded(ipu.tiles[name])]));
+  const count = held[names[0]].length;
   const place = element("div");
-  const show = (isSorted) => {
+  const chosen = { isSorted: false, names };
+  const show = (change) => {
+    Object.assign(chosen, change);
+    const totals = Array.from({ length: count }, (_, tile) =>
+      chosen.names.reduce((sum, name) => sum + held[name][tile], 0));
     const order = [...totals.keys()];
-    if (isSorted) order.sort((a, b) => totals[b] - totals[a]);
-    place.replaceChildren(tilesChart(ipu, names, order, totals));
+    if (chosen.isSorted) order.sort((a, b) => totals[b] - totals[a]);
+    place.replaceChildren(tilesChart(ipu, { held, names: chosen.names, all: names, order, totals }));
   };
-  show(false);
-  const note = `${countText(count)} tiles, at the peak; drag the handles below to look closer.`;
-  return card(title, { note, tools: [choice("Order", ["By number", "Sorted"], 0, (index) => show(index === 1))] }, place);
+  show({});
+  const note = `${countText(count)} tiles, at the peak; drag the handles below to look closer. ${reason || ""}`;
+  const order = choice("Order", ["By number", "Sorted"], 0, (index) => show({ isSorted: index === 1 }));
+  const category = choice("Category", ["All", ...names], 0,
+    (index) => show({ names: index ? [names[index - 1]] : names }));
+  return card(title, { note, tools: [order] }, element("div", { class: "tools above" }, category), place);
 }
 
-function tilesChart(ipu, names, order, totals) {
+// Runs of [bytes, number of tiles] as a value for each tile.
+function unfolded(runs) {
+  return runs.flatMap(([bytes, count]) => Array(count).fill(bytes));
+}
+
+// The fullest tile of the model, beside all categories, and the limit where it is near.
+function tileLines(ipu, isWhole, most) {
+  const lines = [];
+  if (isWhole && isKnown(ipu.fullest_tile_bytes)) {
+    lines.push({ yAxis: ipu.fullest_tile_bytes, lineStyle: { color: colour("text"), type: "dotted", width: 2 },
+      label: { formatter: `fullest tile ${bytesText(ipu.fullest_tile_bytes)}`, color: colour("text"),
+        position: "insideEndTop" } });
+  }
+  if (isNearLimit(most, ipu.limit_bytes)) {
+    const { lineStyle, label, data } = limitLine(ipu.limit_bytes, "yAxis", "insideStartTop");
+    lines.push({ ...data[0], lineStyle, label });
+  }
+  return { silent: true, symbol: "none", data: lines };
+}
+
+function tilesChart(ipu, { held, names, all, order, totals }) {
+  const isWhole = names.length === all.length;
+  const most = Math.max(...totals, isWhole && isKnown(ipu.fullest_tile_bytes) ? ipu.fullest_tile_bytes : 0);
   return chartElement(`Bars: memory of each tile of IPU ${ipu.ipu}`, 320, () => ({
     grid: { left: 82, right: 30, top: 40, bottom: 66 },
     legend: legend(),
     tooltip: tooltip((items) => {
       const tile = order[items[0].dataIndex];
-      return tip(`Tile ${tile}`, [...names.map((name) => [name, bytesText(ipu.tiles[name][tile])]),
+      return tip(`Tile ${tile}`, [...names.map((name) => [name, bytesText(held[name][tile])]),
         ["together", bytesText(totals[tile])]]);
     }, { trigger: "axis", axisPointer: { type: "shadow" } }),
     xAxis: axis({ type: "category", data: order.map(String) }),
-    yAxis: bytesAxis(topOf(Math.max(...totals), ipu)),
+    yAxis: bytesAxis(topOf(most, ipu)),
     dataZoom: [{ type: "inside" }, { type: "slider", bottom: 8, height: 20, ...sliderStyle() }],
     series: names.map((name, index) => ({
-      name, type: "bar", stack: "tile", barCategoryGap: "0%", itemStyle: itemStyle(index),
-      data: order.map((tile) => ipu.tiles[name][tile]),
-      ...(index === 0 && isNearLimit(Math.max(...totals), ipu.limit_bytes)
-        ? { markLine: limitLine(ipu.limit_bytes, "yAxis", "insideEndTop") } : {}),
+      name, type: "bar", stack: "tile", barCategoryGap: "0%", itemStyle: itemStyle(all.indexOf(name)),
+      data: order.map((tile) => held[name][tile]),
+      ...(index === 0 ? { markLine: tileLines(ipu, isWhole, most) } : {}),
     })),
   }));
 }
 
 function waysOut(report) {
   const rows = report.memory.ways_out;
-  const note = "What each change would save on the fullest tile, by the same model.";
+  const note = "What each change would save on the fullest tile, by the same model; less than nothing is more to hold.";
   if (!rows.length) return card("Ways to need less", {}, empty(`What other settings would save is ${UNKNOWN}.`));
   const columns = [
     { key: "name", title: "Change" },

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from poptorch_emu.config import CompileConfig
 from poptorch_emu.machine.tile_memory import Peak, TileMemory
 from poptorch_emu.plan.inventory import Inventory
+from poptorch_emu.plan.tiles.tile_spread import Runs
 from poptorch_emu.plan.time.time_plan import TimePlan
 from poptorch_emu.report.profile import RunEvent
 
@@ -42,7 +43,9 @@ class Reading:
         inventory: what the IPUs run.
         run: of the engine.
         levels: what each IPU, by its number, holds at each operation; see `tile_levels`.
+        spread: what each tile of an IPU, by its number, holds; see `spread_over_tiles`.
         ways_out: the same model with other settings, by what changes, in words.
+        split: what a split over how many IPUs would save on the fullest tile, roughly.
         versions: by name.
         written: date and time.
         log: (time, level, text) of each line.
@@ -55,7 +58,9 @@ class Reading:
     inventory: Inventory | None = None
     run: EngineRun | None = None
     levels: Mapping[int, Sequence[Peak]] = field(default_factory=dict)
+    spread: Mapping[int, Mapping[str, Runs]] = field(default_factory=dict)
     ways_out: Mapping[str, tuple[TileMemory, TimePlan | None]] = field(default_factory=dict)
+    split: tuple[int, int] | None = None
     versions: Mapping[str, str] = field(default_factory=dict)
     written: str | None = None
     log: Sequence[tuple[str, str, str]] | None = None

@@ -137,8 +137,9 @@ def memory_view(reading: Reading) -> dict[str, Any]:
         "ipus": ipus,
         "steps_note": "Bytes of a tile on average, at each operation that an IPU runs for a "
         "micro-batch.",
-        "tiles_note": "The model spreads what an IPU holds evenly over its tiles: it tells the "
-        "mean tile and the fullest one.",
+        "tiles_note": "By the model of the machine: small tensors lie on the first tiles, with 128 "
+        "bytes or more on each, all else is even. Real programs are less even: their fullest tile, "
+        "by published ones, is the dotted line.",
         "ways_out": [] if tiles is None else _ways_out(reading, tiles),
     }
 
@@ -149,6 +150,7 @@ def _memory_of(reading: Reading, tiles: TileMemory, memory: IpuMemory) -> dict[s
     return {
         "ipu": memory.ipu,
         "limit_bytes": tiles.chip.tile_bytes,
+        "fullest_tile_bytes": tiles.largest_bytes(memory),
         "steps": _steps(reading, tiles, memory),
         "peak": {
             "name": memory.peak.at,
@@ -157,7 +159,12 @@ def _memory_of(reading: Reading, tiles: TileMemory, memory: IpuMemory) -> dict[s
                 for name, num_bytes in memory.peak.largest
             ],
         },
-        "tiles": None,
+        # By category, [bytes, number of tiles] in the order of the tiles.
+        "tiles": {
+            name: [list(run) for run in runs]
+            for name, runs in reading.spread.get(memory.ipu, {}).items()
+        }
+        or None,
         "categories": [
             {
                 "name": name,
@@ -198,7 +205,18 @@ def _ways_out(reading: Reading, tiles: TileMemory) -> list[dict[str, Any]]:
                 "text": None,
             }
         )
-    return [row for row in rows if row["saves_bytes"] > 0]
+    if reading.split is not None:
+        num_ipus, saved = reading.split
+        rows.append(
+            {
+                "name": f"split anew over {num_ipus} IPUs, roughly",
+                "saves_bytes": saved,
+                "then_bytes": now - saved,
+                "slower": None,
+                "text": f"emulator.plan_split(model, num_ipus={num_ipus})",
+            }
+        )
+    return rows
 
 
 def option_rows(config: CompileConfig) -> list[list[str | None]]:

@@ -79,7 +79,8 @@ def check_trace_events(trace: dict[str, Any]) -> None:
     """Checks the published rules of the trace event format: what each phase must have.
 
     Source: "Trace Event Format", the document of Chrome's tracing: common fields `name`, `ph`,
-    `ts`, `pid`, `tid`; complete events have `dur`; metadata have `args`; flows have `id` and `cat`.
+    `ts`, `pid`, `tid`; complete events have `dur`; metadata have `args`; flows have `id` and `cat`;
+    the arguments of counters are numbers.
     """
     assert isinstance(trace["traceEvents"], list) and trace["displayTimeUnit"] in ("ms", "ns")
     flows: dict[tuple[str, str, str], list[tuple[str, float]]] = {}
@@ -90,7 +91,9 @@ def check_trace_events(trace: dict[str, Any]) -> None:
             assert isinstance(event["args"]["name"], str)
             continue
         assert isinstance(event["tid"], int) and event["ts"] >= 0 and event["cat"]
-        if event["ph"] == "X":
+        if event["ph"] == "C":
+            assert event["args"] and all(value >= 0 for value in event["args"].values())
+        elif event["ph"] == "X":
             assert event["dur"] >= 0 and isinstance(event["args"], dict)
         else:
             key = event["cat"], event["name"], event["id"]
@@ -105,6 +108,60 @@ def test_trace_then_keeps_the_rules_of_its_format(tmp_path):
     check_trace_events(trace)
     named = [e for e in trace["traceEvents"] if e["ph"] == "X" and e["cat"] == "tracepoint"]
     assert [event["name"] for event in named] == ["after"]
+
+
+def machine_slices(trace: dict[str, Any]) -> tuple[list[Any], list[Any]]:
+    """Returns the segments and the operations of the machine."""
+    slices = [event for event in trace["traceEvents"] if event["ph"] == "X" and event["pid"] == 1]
+    operations = [event for event in slices if event["cat"] == "cpu_op"]
+    return [event for event in slices if event["cat"] != "cpu_op"], operations
+
+
+def test_operations_of_a_trace_then_have_the_names_of_torch_profiler(tmp_path):
+    model = profiled(tmp_path)
+    trace = json.loads(emulator.trace(model, tmp_path / "trace.json").read_text())
+    _, operations = machine_slices(trace)
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profiler:
+        model.model(torch.randn(2, 8))
+    assert {"aten::addmm", "aten::relu"} <= {event["name"] for event in operations}
+    assert {event["name"] for event in operations} <= {event.key for event in profiler.events()}
+    theirs = tmp_path / "theirs.json"
+    profiler.export_chrome_trace(str(theirs))
+    # What programs that read the profiler's traces select operations by.
+    found = json.loads(theirs.read_text())
+    kinds = {event["cat"] for event in found["traceEvents"] if event["name"] == "aten::addmm"}
+    assert kinds == {event["cat"] for event in operations}
+    assert found["schemaVersion"] == trace["schemaVersion"]
+
+
+def test_operations_of_a_trace_then_each_lies_within_its_segment(tmp_path):
+    trace = json.loads(emulator.trace(profiled(tmp_path), tmp_path / "trace.json").read_text())
+    segments, operations = machine_slices(trace)
+    for segment in (event for event in segments if event["name"].startswith("forward")):
+        begin, end = segment["ts"], segment["ts"] + segment["dur"]
+        within = [e for e in operations if begin <= e["ts"] and e["ts"] + e["dur"] <= end + 1e-9]
+        assert sum(event["dur"] for event in within) == pytest.approx(segment["dur"])
+    assert trace["otherData"]["dropped_events"]["operations of the machine (modelled)"] == 0
+
+
+def test_counters_of_a_trace_then_their_highest_is_the_mean_tile_at_its_peak(tmp_path):
+    model = profiled(tmp_path)
+    trace = json.loads(emulator.trace(model, tmp_path / "trace.json").read_text())
+    tiles = emulator.tile_memory(model)
+    counters = [event for event in trace["traceEvents"] if event["ph"] == "C"]
+    assert {event["name"] for event in counters} == {"memory of IPU 0: bytes of the mean tile"}
+    most = max(sum(event["args"].values()) for event in counters)
+    assert most == pytest.approx(tiles.mean_bytes(tiles.ipus[0]), abs=2)
+
+
+def test_operations_of_a_trace_when_there_are_too_many_then_segments_are_left(
+    tmp_path, monkeypatch
+):
+    monkeypatch.setattr("poptorch_emu.report.trace_operations.MOST_OPERATIONS", 1)
+    trace = json.loads(emulator.trace(profiled(tmp_path), tmp_path / "trace.json").read_text())
+    segments, operations = machine_slices(trace)
+    assert segments and not operations
+    assert trace["otherData"]["dropped_events"]["operations of the machine (modelled)"] > 1
 
 
 def test_trace_when_perfetto_reads_it_then_it_finds_every_slice(tmp_path):

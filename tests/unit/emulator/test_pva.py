@@ -146,6 +146,26 @@ def test_companion_then_is_the_module_of_the_runner():
     assert libpvti.Tracepoint is named_libpvti.Tracepoint
 
 
+def test_tiles_then_they_hold_what_the_mean_tile_holds_and_none_more_than_the_fullest(
+    model, report
+):
+    tiles = emulator.tile_memory(model)
+    found = [report.compilation.ipus[number].tiles for number in range(len(tiles.ipus))]
+    assert len(report.compilation.tiles) == sum(map(len, found))
+    for own, memory in zip(found, tiles.ipus, strict=True):
+        assert len(own) == tiles.chip.num_tiles
+        totals = [tile.memory.total.excludingGaps for tile in own]
+        # Each category is rounded once for each tile.
+        assert sum(totals) == pytest.approx(tiles.mean_bytes(memory) * len(own), abs=9 * len(own))
+        assert max(totals) <= tiles.largest_bytes(memory) + 9
+        peak = memory.peak.num_bytes / len(own) + memory.peak.temporary_bytes
+        assert own[-1].memory.notAlwaysLiveBytes == pytest.approx(peak, abs=2)
+        assert totals[0] == own[0].memory.alwaysLiveBytes + own[0].memory.notAlwaysLiveBytes
+    with pytest.raises(IndexError):
+        _ = report.compilation.tiles[10**6]
+    assert len(report.compilation.tiles[:3]) == 3
+
+
 def test_target_then_has_the_architecture(report):
     assert report.compilation.target.architecture is pva.IPU.Architecture.Ipu2
 
@@ -153,8 +173,8 @@ def test_target_then_has_the_architecture(report):
 @pytest.mark.parametrize(
     "path",
     [
-        "compilation.tiles",
-        "compilation.ipus[0].tiles",
+        "compilation.tiles[0].memory.total.includingGaps",
+        "compilation.ipus[0].tiles[3].memory.category",
         "compilation.graph.numComputeSets",
         "compilation.alwaysLiveVariables",
         "compilation.loweredVariables",

@@ -223,8 +223,8 @@ def test_trace_then_each_slice_has_a_track_and_each_arrow_two_ends(model, tmp_pa
     assert all(e["ts"] >= 0 and e["dur"] >= 0 and e["name"] for e in slices)
     begins = {e["id"]: e for e in events if e["ph"] == "s"}
     ends = {e["id"]: e for e in events if e["ph"] == "f"}
-    # One arrow for each micro-batch, of the machine and of the engine.
-    assert begins.keys() == ends.keys() and len(begins) == 2 * ACCUMULATION
+    # An arrow forward and one back for each micro-batch, of the machine and of the engine.
+    assert begins.keys() == ends.keys() and len(begins) == 2 * 2 * ACCUMULATION
     for name, begin in begins.items():
         assert begin["ts"] <= ends[name]["ts"]
         assert ends[name]["bp"] == "e"
@@ -240,8 +240,8 @@ def test_pva_then_tells_the_target_and_refuses_what_is_not_held(model, tmp_path)
         plan.step_seconds * plan.clock_hz, abs=1
     )
     assert report.poplarVersion.string == poptorch.__version__
-    with pytest.raises(AttributeError, match=r"report\.compilation\.tiles is not in this report"):
-        _ = report.compilation.tiles
+    with pytest.raises(AttributeError, match=r"report\.compilation\.programs is not in this"):
+        _ = report.compilation.programs
 
 
 @pytest.mark.parametrize(

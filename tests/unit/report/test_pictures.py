@@ -102,6 +102,24 @@ def test_text_of_a_wide_model_then_fits_the_terminal(values, name, columns, monk
     assert max(map(len, lines)) > (columns - 25 if name != "memory" else 60)
 
 
+@pytest.mark.parametrize("columns", [80, 120])
+def test_text_of_time_then_fits_the_terminal(columns, monkeypatch):
+    monkeypatch.setenv("COLUMNS", str(columns))
+    name = "a_module_with_a_name_that_is_longer_than_most" * 2
+    module = torch.nn.ModuleDict({name: torch.nn.Linear(8, 8)})
+    module.forward = lambda x: torch.relu(module[name](x))
+    options = poptorch.Options().showCompilationProgressBar(False)
+    model = poptorch.inferenceModel(module, options)
+    sweep = {"system": ["mk2-pod16", "bow-pod16"], "micro_batch": [1, 2]}
+    x = torch.randn(1, 8)
+    shown = emulator.estimate(model, x), emulator.what_if(model, x, sweep=sweep)
+    for value in shown:
+        assert max(map(len, str(value).splitlines())) <= columns
+        assert {"table", "tr", "td"} <= Elements(value._repr_html_()).names
+    # Of a name that is too long the begin and the end are there.
+    assert "a_module_wi" in str(shown[0]) and "addmm_default" in str(shown[0])
+
+
 @pytest.mark.parametrize("name", SHOWS)
 def test_html_when_names_are_markup_then_they_are_text(values, name):
     found = Elements(values[name]._repr_html_())

@@ -1,0 +1,116 @@
+"""What stands below the segments of the machine in a trace: operations, and counters of memory.
+
+An operation has the name that `torch.profiler` gives it, such as "aten::addmm", and its category,
+"cpu_op", so that programs that read the profiler's traces find it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+# Of a long window only the segments are written beyond these.
+MOST_OPERATIONS = 50_000
+_UPDATE = "the update of "
+_ARGUMENTS = ("module", "block", "bytes", "cycles", "source")
+
+Row = dict[str, Any]
+
+
+def operation_events(
+    report: Mapping[str, Any], lanes: Iterable[str], slices: Iterable[Mapping[str, Any]]
+) -> tuple[list[dict[str, Any]], int]:
+    """Returns the operations and counters of a timeline, and how many operations are left out.
+
+    The operations of a segment fill it in the order in which they run, as long as their cycles are
+    to each other. A counter keeps its value until the next operation of its IPU.
+
+    Args:
+        report: a value of `view_model.view_model`.
+        lanes: of the machine's timeline.
+        slices: of the same timeline, as events of the trace.
+    """
+    segments = _rows_by_segment(report["operations"])
+    counters = [_Counter(lane, text, report) for lane, text in enumerate(lanes)]
+    events: list[dict[str, Any]] = []
+    num_written = num_left = 0
+    for segment in sorted(slices, key=lambda one: one["ts"]):
+        rows = segments.get(segment["name"], [])
+        if num_written + len(rows) > MOST_OPERATIONS:
+            num_left += len(rows)
+            continue
+        num_written += len(rows)
+        counter = counters[segment["tid"]]
+        if not rows:
+            events += counter.of_update(segment)
+        for row, begin, duration in _placed(rows, segment["ts"], segment["dur"]):
+            known = {name: row[name] for name in _ARGUMENTS if row[name] is not None}
+            events.append(
+                {
+                    "ph": "X",
+                    "name": row["operator"],
+                    "cat": "cpu_op",
+                    "pid": segment["pid"],
+                    "tid": segment["tid"],
+                    "ts": begin,
+                    "dur": duration,
+                    "args": {**known, "node": row["name"]},
+                }
+            )
+            events += counter.of_operation(row, segment["pid"], begin)
+    return events, num_left
+
+
+def _rows_by_segment(columns: Mapping[str, list[Any]]) -> dict[str, list[Row]]:
+    """Returns the operations whose cycles are known, by the event in which they run."""
+    found: dict[str, list[Row]] = {}
+    for values in zip(*columns.values(), strict=True):
+        row = dict(zip(columns, values, strict=True))
+        if row["cycles"] and row["segment"]:
+            # What a backward segment computes again is an event of its own.
+            is_again = row["is_recomputed"]
+            event = row["segment"].replace("backward", "recompute") if is_again else row["segment"]
+            found.setdefault(event, []).append(row)
+    return found
+
+
+def _placed(rows: list[Row], begin: float, duration: float) -> Iterator[tuple[Row, float, float]]:
+    """Yields each operation with its begin and its duration; none ends after its segment."""
+    total, done = sum(row["cycles"] for row in rows), 0
+    for row in rows:
+        start = begin + duration * done / total
+        done += row["cycles"]
+        end = min(begin + duration * done / total, begin + duration)
+        yield row, start, max(0.0, end - start)
+
+
+class _Counter:
+    """The memory of an IPU: of the mean tile, where the report knows it."""
+
+    def __init__(self, lane: int, text: str, report: Mapping[str, Any]) -> None:
+        ipus = report["memory"]["ipus"]
+        memory = next((ipu for ipu in ipus if f"IPU {ipu['ipu']}" == text), None)
+        steps = (memory or {}).get("steps") or {"names": [], "always": [], "live": []}
+        levels = zip(steps["names"], steps["always"], steps["live"], strict=True)
+        self._levels = {name: {"always live": a, "not always live": b} for name, a, b in levels}
+        self._name, self._lane = f"memory of {text}: bytes of the mean tile", lane
+        self._last: dict[str, int] | None = None
+
+    def of_operation(self, row: Row, process: int, begin: float) -> Iterator[dict[str, Any]]:
+        """Yields the counter at an operation, where it has changed."""
+        place = f"{row['name']} of {row['module']} in {row['segment']} ({row['source'] or ''})"
+        return self._changed(self._levels.get(place), process, begin)
+
+    def of_update(self, segment: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+        """Yields the counter at an update."""
+        is_update = segment["cat"] == "update"
+        names = (name for name in self._levels if is_update and name.startswith(_UPDATE))
+        return self._changed(self._levels.get(next(names, "")), segment["pid"], segment["ts"])
+
+    def _changed(
+        self, level: dict[str, int] | None, process: int, begin: float
+    ) -> Iterator[dict[str, Any]]:
+        if level is not None and level != self._last:
+            self._last = level
+            counter = {"ph": "C", "name": self._name, "cat": "memory", "pid": process}
+            yield {**counter, "tid": self._lane, "ts": begin, "args": level}

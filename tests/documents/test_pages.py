@@ -1,0 +1,91 @@
+"""What a page of docs/ shows runs from top to bottom, and prints what stands below it.
+
+`pytest tests/documents --update-golden` writes what it prints into the pages.
+"""
+
+import importlib.util
+import re
+import sys
+import types
+from pathlib import Path
+
+import pytest
+from support.pages import blocks_of, printed_by, with_output
+
+ROOT = Path(__file__).parents[2]
+PAGES = [
+    ROOT / "README.md",
+    *(ROOT / "docs" / name for name in ("getting_started.md", "how_to_add.md")),
+    *sorted((ROOT / "docs").glob("coming_from_*.md")),
+    *sorted((ROOT / "docs" / "guide").glob("*.md")),
+]
+PAGES = [page for page in PAGES if page.exists()]
+NAMES = [page.relative_to(ROOT).as_posix() for page in PAGES]
+# Packages that a page is about, which need not be there.
+NEEDED = {"docs/guide/keras.md": "keras"}
+LINK = re.compile(r"\]\((?!https?:)([^)#\s]+)(?:#[^)]*)?\)")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_page_when_its_code_runs_then_it_prints_what_the_page_says(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> None:
+    monkeypatch.setenv("KERAS_BACKEND", "torch")
+    if name in NEEDED and importlib.util.find_spec(NEEDED[name]) is None:
+        pytest.skip(f"this page is about {NEEDED[name]}, which is not installed")
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.chdir(tmp_path)
+    module = types.ModuleType(f"page_{Path(name).stem}")
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    page = ROOT / name
+    printed = printed_by(page, module)
+    if request.config.getoption("--update-golden"):
+        text = page.read_text(encoding="utf-8")
+        page.write_text(with_output(text, [output for _, output in printed]), encoding="utf-8")
+        return
+    for block, output in printed:
+        hint = f"of the block in line {block.line} of {name}; --update-golden writes it"
+        assert block.agrees(output) or output == block.output, hint
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_page_then_its_links_lead_to_files(name: str) -> None:
+    page = ROOT / name
+    found = LINK.findall(page.read_text(encoding="utf-8"))
+    assert [link for link in found if not (page.parent / link).exists()] == []
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if "/guide/" in name])
+def test_page_of_the_guide_then_it_is_short_and_shows_code(name: str) -> None:
+    text = (ROOT / name).read_text(encoding="utf-8")
+    assert blocks_of(text) != []
+    assert len(text.splitlines()) <= 140
+
+
+def test_readme_then_has_two_screens_before_its_documents() -> None:
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    lines = text.partition("## Documents")[0].splitlines()
+    assert len(lines) <= 90
+
+
+def test_output_when_it_differs_then_it_is_found_and_written(tmp_path: Path) -> None:
+    """A page of two blocks, of which one says what it prints, and says it wrongly."""
+    page = tmp_path / "page.md"
+    page.write_text(
+        "# P\n\n```python\nx = 6\n```\n\nThen\n\n```python\nprint(x * 7)\n```\n\n```text\n41\n```\n"
+    )
+    printed = printed_by(page, types.ModuleType("page_of_a_test"))
+    assert [(block.line, block.output, output) for block, output in printed] == [
+        (4, None, ""),
+        (10, "41\n", "42\n"),
+    ]
+    assert [block.agrees(output) for block, output in printed] == [True, False]
+    text = with_output(page.read_text(), [output for _, output in printed])
+    assert "```text\n42\n```\n" in text and text.count("```") == 6
+
+
+def test_output_of_a_model_when_its_words_differ_then_it_is_found() -> None:
+    page = "```python\nprint(1)\n```\n\n<!-- modelled -->\n\n```text\n2.5 ms   yes\n```\n"
+    (block,) = blocks_of(page)
+    assert block.agrees("13 ms yes\n") and not block.agrees("2.5 ms   no\n")
+    assert with_output(page, ["3 ms\n"]) == page.replace("2.5 ms   yes", "3 ms")

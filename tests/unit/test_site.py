@@ -1,0 +1,146 @@
+"""The documentation site: what its API reference lists, its index, and the check of its links."""
+
+import importlib
+import importlib.util
+import inspect
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+from poptorch_emu.names.aliases import MODULES, STAND_INS
+
+ROOT = Path(__file__).parents[2]
+PAGES = sorted((ROOT / "docs" / "api").glob("*.md"))
+# Modules whose names the reference has in full, beside those of docs/compatibility.md.
+MODULES_IN_FULL = {
+    "emulator": "poptorch_emu.emulator",
+    **{name: MODULES[name] for name in ("gcipuinfo", "libpvti", "popart", "popdist", "pva")},
+    "popdist.poptorch": f"{MODULES['popdist']}.poptorch",
+    "horovod.torch": f"{STAND_INS['horovod']}.torch",
+}
+# Of these nothing is meant for programs: PopTorch's own files, whose names are on top as well.
+NOT_LISTED = {"poptorch"} | {name for name in MODULES if name.startswith("poptorch.")}
+
+
+def tool(name):
+    sys.path.insert(0, str(ROOT / "tools"))
+    try:
+        return importlib.import_module(name)
+    finally:
+        sys.path.remove(str(ROOT / "tools"))
+
+
+api_entries, check_site = tool("api_entries"), tool("check_site")
+
+
+@pytest.fixture(scope="module")
+def listed():
+    if importlib.util.find_spec("keras") is None:
+        pytest.skip("Keras is not installed, so one page has no entries")
+    pages = [page.read_text() for page in PAGES]
+    return [entry for page in pages for entry in api_entries.entries_of_page(page)]
+
+
+def test_public_names_then_each_has_one_entry(listed):
+    wanted = {f"poptorch_emu.{name}" for name in api_entries.public_names.names()}
+    for name, target in MODULES_IN_FULL.items():
+        prefix = f"poptorch_emu.{name}" if name == "emulator" else name
+        wanted |= {f"{prefix}.{each}" for each in importlib.import_module(target).__all__}
+    assert not wanted - set(listed)
+    assert len(listed) == len(set(listed))
+
+
+def test_modules_that_programs_import_then_the_reference_has_them():
+    tops = {name.split(".")[0] for name in MODULES_IN_FULL}
+    assert {*MODULES, *STAND_INS} - NOT_LISTED <= tops
+
+
+def is_defined_in(module, value):
+    is_named = isinstance(value, type) or inspect.isfunction(value)
+    return is_named and value.__module__ == module.__name__
+
+
+def test_names_of_keras_programs_then_each_has_an_entry(listed):
+    keras_ipu = importlib.import_module("poptorch_emu.keras.ipu")
+    for part in keras_ipu.__all__:
+        module = getattr(keras_ipu, part)
+        own = [name for name, value in vars(module).items() if is_defined_in(module, value)]
+        names = [name for name in getattr(module, "__all__", own) if name[0] != "_"]
+        assert names
+        assert {f"poptorch_emu.keras.ipu.{part}.{name}" for name in names} <= set(listed)
+
+
+def test_entry_when_there_is_no_such_name_then_fails():
+    with pytest.raises(AttributeError, match="nowhere"):
+        api_entries.text_of_page("```{api}\npoptorch_emu.Options.nowhere\n```\n")
+
+
+def test_entries_of_a_page_without_its_package_then_the_page_says_so():
+    page = "before\n\n```{api}\npoptorch_emu.not_there.Name\n```\n\nafter\n"
+    assert "no entries here: No module named" in api_entries.text_of_page(page)
+    assert api_entries.entries_of_page(page) == {}
+
+
+def test_entry_then_has_word_signature_members_and_fields():
+    text = "\n".join(api_entries.text_of("poptorch_emu.Options"))
+    assert "{py:class} poptorch_emu.Options()\n\n{fidelity}`exact` All options of a model" in text
+    method = "{py:method} outputMode(output_mode: OutputMode, output_return_period: int"
+    assert method in text
+    assert "\n:param output_mode: which.\n" in text
+    assert "\n:raises AssertionError: `output_mode` is not an `OutputMode`" in text
+    assert "{py:method} gradientAccumulation(" not in text  # The group has an entry of its own.
+
+
+def test_entry_when_the_docstring_has_no_word_then_names_it(monkeypatch):
+    monkeypatch.setattr(importlib.import_module("poptorch_emu").nop, "__doc__", "Does nothing.")
+    with pytest.raises(
+        ValueError, match=r"No fidelity word in the docstrings of poptorch_emu\.nop"
+    ):
+        api_entries.entries("poptorch_emu.nop")
+
+
+def test_index_then_has_each_document_and_each_tutorial_once():
+    index = (ROOT / "docs" / "index.md").read_text()
+    blocks = re.findall(r"^```\{toctree\}\n(.*?)^```$", index, re.MULTILINE | re.DOTALL)
+    lines = [line for block in blocks for line in block.splitlines() if line and line[0] != ":"]
+    pages = [path.stem for path in (ROOT / "docs").glob("*.md") if path.stem != "index"]
+    pages += [f"../tutorials/{path.stem}/{path.stem}" for path in ROOT.glob("tutorials/*/*.ipynb")]
+    assert [page for page in pages if lines.count(page) != 1] == []
+
+
+def page(body):
+    return f"<html><body><h1 id='top'>Title</h1>{body}</body></html>"
+
+
+@pytest.mark.parametrize(
+    ("body", "problem"),
+    [
+        ("<a href='b.html#top'>b</a><a href='#top'>up</a>", None),
+        ("<a href='https://example.org/page'>out</a>", None),
+        ("<img src='data:image/png;base64,AAAA'>", None),
+        ("<a href='c.html'>c</a>", "a.html links to c.html: there is no such file."),
+        ("<a href='b.html#down'>b</a>", "a.html links to b.html#down: that page has no such place"),
+        ("<a href='#down'>b</a>", "a.html links to #down: that page has no such place."),
+        ("<a href='https://no host/'>out</a>", "which is no address"),
+        ("<img src='missing.png'>", "a.html links to missing.png: there is no such file."),
+        ("<script src='https://cdn.example.org/x.js'></script>", "which needs a network"),
+        ("<script src='//cdn.example.org/x.js'></script>", "which needs a network"),
+        ("<link rel='stylesheet' href='https://example.org/x.css'>", "which needs a network"),
+        ("<img src='https://example.org/x.png'>", "which needs a network"),
+    ],
+)
+def test_check_of_a_site_then_finds_what_is_wrong_with_a_page(body, problem, tmp_path):
+    (tmp_path / "a.html").write_text(page(body))
+    (tmp_path / "b.html").write_text(page(""))
+    found = list(check_site.problems(tmp_path))
+    assert len(found) == (problem is not None)
+    assert not found or problem in found[0]
+
+
+def test_check_of_a_site_when_a_style_loads_a_font_from_elsewhere_then_says_so(tmp_path):
+    (tmp_path / "a.css").write_text("@font-face { src: url('https://example.org/font.woff') }")
+    assert list(check_site.problems(tmp_path)) == [
+        "a.css loads https://example.org/font.woff, which needs a network."
+    ]

@@ -1,0 +1,196 @@
+"""The entries of the API reference on the site, made from the docstrings.
+
+A page of docs/api lists names, one a line, in blocks of the language `{api}`. `popdist.*` means
+all that the module offers. Docstrings are Markdown with Google's sections, so they become MyST,
+which the page's own parser reads. In front of each entry stands its fidelity word.
+"""
+
+from __future__ import annotations
+
+import enum
+import functools
+import inspect
+import os
+import re
+from collections.abc import Iterator
+from importlib import import_module
+from types import ModuleType
+from typing import Any
+
+import public_names
+
+from poptorch_emu.names.aliases import MODULES, STAND_INS
+
+os.environ.setdefault("KERAS_BACKEND", "torch")  # Before a page about Keras imports it.
+
+BLOCK = re.compile(r"^```\{api\}\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_TARGETS = {name: target for name, target in {**MODULES, **STAND_INS}.items() if "." not in name}
+# Section of a docstring -> the fields of Sphinx that its items become.
+_FIELDS = {"Args": "param", "Attributes": "ivar", "Raises": "raises"}
+_SECTION = re.compile(r"^(Args|Attributes|Raises|Returns|Yields):$")
+_DOCUMENT = re.compile(r"`docs/(\w+)\.md`")
+_FENCES = {"class": "`" * 9, "member": "`" * 7}
+
+
+class _Text(str):
+    """Text that stands in a signature as it is."""
+
+    __repr__ = str.__str__
+
+
+def listed(page: str) -> list[str]:
+    """Returns the names that the blocks of a page list, with those that a star stands for."""
+    lines = [line.strip() for block in BLOCK.findall(page) for line in block.split("\n")]
+    return [name for line in lines if line for name in _without_star(line)]
+
+
+def text_of_page(page: str) -> str:
+    """Returns the Markdown of a page with its blocks replaced by the entries."""
+    return BLOCK.sub(lambda block: "\n".join(_lines_of(block.group(0))), page)
+
+
+def entries_of_page(page: str) -> dict[str, str]:
+    """Returns the fidelity word of each entry of a page, by full names; none without its package.
+
+    Raises:
+        ValueError: an entry has no fidelity word.
+    """
+    try:
+        return {entry: word for name in listed(page) for entry, word in entries(name).items()}
+    except ModuleNotFoundError:
+        return {}
+
+
+def resolve(name: str) -> Any:
+    """Returns what a listed name means; a group of options is its class.
+
+    Raises:
+        AttributeError: there is no such name.
+    """
+    first, *rest = name.split(".")
+    found: Any = import_module(_TARGETS.get(first, first))
+    for part in rest:
+        if found is public_names.poptorch_emu.Options:
+            found = type(getattr(found(), part))
+        elif isinstance(found, ModuleType) and not hasattr(found, part):
+            found = import_module(f"{found.__name__}.{part}")
+        else:
+            found = getattr(found, part)
+    return found
+
+
+def entries(name: str) -> dict[str, str]:
+    """Returns the fidelity word of a listed name and of each of its members, by full names.
+
+    Raises:
+        ValueError: there is no fidelity word.
+    """
+    value = resolve(name)
+    known = public_names.WORDS.get(name.rpartition(".")[2], "")
+    if inspect.isclass(value) and not known:
+        found = dict(public_names.of_class(value, name, ""))
+        groups = {f"{name}.{group}" for group in public_names.GROUPS}
+        found = {member: word for member, word in found.items() if member not in groups}
+    else:
+        found = {name: known or public_names.word(value)}
+    if silent := [entry for entry, word in found.items() if not word]:
+        raise ValueError(f"No fidelity word in the docstrings of {', '.join(silent)}.")
+    return found
+
+
+def text_of(name: str) -> list[str]:
+    """Returns the entry of a listed name as lines of MyST."""
+    value = resolve(name)
+    (_, word), *members = entries(name).items()
+    if not members:
+        kind = "class" if inspect.isclass(value) else "function" if callable(value) else "data"
+        return _entry(kind, name, value, word, [])
+    inner: list[str] = []
+    for member, member_word in members:
+        own = member.rpartition(".")[2]
+        static = inspect.getattr_static(value, own)
+        inner += _entry(_kind_of_member(static), own, static, member_word, [])
+    return _entry("class", name, value, word, inner)
+
+
+def _entry(kind: str, name: str, value: Any, word: str, members: list[str]) -> list[str]:
+    fence = _FENCES["class" if members else "member"]
+    target = getattr(value, "__func__", value)
+    signature = "" if kind in ("property", "attribute", "data") else _signature(target)
+    options = [":classmethod:"] if isinstance(value, classmethod) else []
+    options += [":staticmethod:"] if isinstance(value, staticmethod) else []
+    has_text = kind not in ("attribute", "data")
+    text = _markdown(inspect.getdoc(value) or "") if has_text else []
+    head = f"{{fidelity}}`{word}` {text[0] if text else ''}"
+    if isinstance(value, enum.EnumMeta):
+        text += ["", "Members: " + ", ".join(f"`{member}`" for member in value.__members__) + "."]
+    opening = [f"{fence}{{py:{kind}}} {name}{signature}", *options, ""]
+    return [*opening, head, *text[1:], "", *members, fence, ""]
+
+
+def _kind_of_member(value: Any) -> str:
+    if isinstance(value, (property, functools.cached_property)):
+        return "property"
+    is_method = callable(value) or isinstance(value, (classmethod, staticmethod))
+    return "method" if is_method else "attribute"
+
+
+def _signature(value: Any) -> str:
+    if isinstance(value, enum.EnumMeta) or inspect.isclass(value) and issubclass(value, str):
+        return ""
+    try:
+        signature = inspect.signature(value)
+    except (TypeError, ValueError):
+        return "()"
+    items = signature.parameters.values()
+    parameters = [_plain(item) for item in items if item.name not in ("self", "cls")]
+    result = signature.empty if inspect.isclass(value) else signature.return_annotation
+    returned = result if result is signature.empty else _Text(result if result else "None")
+    return str(signature.replace(parameters=parameters, return_annotation=returned))
+
+
+def _plain(parameter: inspect.Parameter) -> inspect.Parameter:
+    default, annotation = parameter.default, parameter.annotation
+    if isinstance(default, enum.Enum):
+        default = _Text(f"{type(default).__name__}.{default.name}")
+    elif default is not parameter.empty and repr(default).startswith("<"):
+        default = _Text("...")
+    if isinstance(annotation, str):
+        annotation = _Text(annotation)
+    return parameter.replace(default=default, annotation=annotation)
+
+
+def _markdown(docstring: str) -> list[str]:
+    """Returns a docstring as MyST; each section becomes fields."""
+    plain = re.sub(r" \((?:exact|modelled|accepted|refused)\)", "", docstring, count=1)
+    lines = _DOCUMENT.sub(r"[docs/\1.md](/docs/\1.md)", plain).split("\n")
+    found: list[str] = []
+    section = ""
+    for line in lines:
+        if match := _SECTION.match(line):
+            section = match.group(1)
+            found += [f":{section.lower().rstrip('s')}s:"] if section not in _FIELDS else []
+        elif section and line and not line.startswith(" "):
+            section = ""
+            found += ["", line]
+        elif section in _FIELDS and re.match(r" {4}\S", line):
+            item, _, text = line.strip().partition(": ")
+            found.append(f":{_FIELDS[section]} {item.replace('*', '')}: {text}")
+        else:
+            found.append(line)
+    return found
+
+
+def _lines_of(block: str) -> list[str]:
+    try:
+        return [line for name in listed(block) for line in text_of(name)]
+    except ModuleNotFoundError as failure:
+        return [f"There are no entries here: {failure}"]
+
+
+def _without_star(line: str) -> Iterator[str]:
+    module = line.removesuffix(".*")
+    if module == line:
+        yield line
+    else:
+        yield from (f"{module}.{name}" for name in public_names.offered(resolve(module)))
