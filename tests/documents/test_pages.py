@@ -15,7 +15,7 @@ from support.pages import blocks_of, printed_by, with_output
 ROOT = Path(__file__).parents[2]
 PAGES = [
     ROOT / "README.md",
-    *(ROOT / "docs" / name for name in ("getting_started.md", "how_to_add.md")),
+    *(ROOT / "docs" / name for name in ("getting_started.md", "how_to_add.md", "troubleshooting.md")),
     *sorted((ROOT / "docs").glob("coming_from_*.md")),
     *sorted((ROOT / "docs" / "guide").glob("*.md")),
 ]
