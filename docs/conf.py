@@ -4,6 +4,7 @@ The folder of sources is the whole repository, so that a link from one Markdown 
 means the same on the site, on a code host and in an editor.
 """
 
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -66,10 +67,11 @@ def _leave_out_missing(_: Any, docname: str, source: list[str]) -> None:
         source[0] = "\n".join(line for line in lines if not _is_missing(line))
 
 
-def _is_missing(line: str) -> bool:
+def _is_missing(line: str) -> Any:
     pages = (line + suffix for suffix in ("", ".md", ".ipynb"))
-    is_entry = line != "" and " " not in line and line[0] not in ":`#"
-    return is_entry and not any(any((ROOT / "docs").glob(page)) for page in pages)
+    return re.fullmatch(r"[\w./]+", line) and not any(
+        any((ROOT / "docs").glob(page)) for page in pages
+    )
 
 
 def setup(app: Any) -> None:

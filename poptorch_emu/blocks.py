@@ -30,6 +30,17 @@ class Block(torch.nn.Module):
     """Puts the operations of a `with` statement in one block (exact).
 
     Leaving it ends the block; the next operation must be in another one.
+
+    Example:
+        >>> class Model(torch.nn.Module):
+        ...     def forward(self, x):
+        ...         with poptorch.Block("first", ipu_id=0):
+        ...             x = torch.relu(x)
+        ...         with poptorch.Block("second", ipu_id=1):
+        ...             return x + 1
+        >>> options = poptorch.Options().deviceIterations(2)
+        >>> poptorch.inferenceModel(Model(), options)(torch.tensor([-1.0, 4.0]))
+        tensor([1., 5.])
     """
 
     def __init__(self, user_id: str | int | None = None, ipu_id: int | None = None) -> None:

@@ -12,6 +12,7 @@ import functools
 import inspect
 import os
 import re
+import textwrap
 from collections.abc import Iterator
 from importlib import import_module
 from types import ModuleType
@@ -26,8 +27,11 @@ os.environ.setdefault("KERAS_BACKEND", "torch")  # Before a page about Keras imp
 BLOCK = re.compile(r"^```\{api\}\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _TARGETS = {name: target for name, target in {**MODULES, **STAND_INS}.items() if "." not in name}
 # Section of a docstring -> the fields of Sphinx that its items become.
-_FIELDS = {"Args": "param", "Attributes": "ivar", "Raises": "raises"}
-_SECTION = re.compile(r"^(Args|Attributes|Raises|Returns|Yields):$")
+_FIELDS = {"Args": "param", "Raises": "raises"}
+_SECTION = re.compile(r"^(Args|Raises|Returns|Yields):$")
+_WORD = re.compile(r" \((exact|modelled|accepted|refused)\)")
+_ATTRIBUTES = re.compile(r"^Attributes:\n((?: {4}.*\n?|\n)+)", re.MULTILINE)
+_EXAMPLE = re.compile(r"^Example:\n((?: {4}.*\n?|\n)+)", re.MULTILINE)
 _DOCUMENT = re.compile(r"`docs/(\w+)\.md`")
 _FENCES = {"class": "`" * 9, "member": "`" * 7}
 
@@ -102,30 +106,40 @@ def text_of(name: str) -> list[str]:
     """Returns the entry of a listed name as lines of MyST."""
     value = resolve(name)
     (_, word), *members = entries(name).items()
-    if not members:
-        kind = "class" if inspect.isclass(value) else "function" if callable(value) else "data"
+    if not inspect.isclass(value):
+        kind = "function" if callable(value) else "data"
         return _entry(kind, name, value, word, [])
+    attributes = _attributes_of(inspect.getdoc(value) or "")
+    listed_members = {member.rpartition(".")[2]: word for member, word in members}
     inner: list[str] = []
-    for member, member_word in members:
-        own = member.rpartition(".")[2]
-        static = inspect.getattr_static(value, own)
-        inner += _entry(_kind_of_member(static), own, static, member_word, [])
+    for member, text in attributes.items():
+        found = _WORD.search(text)
+        member_word = found.group(1) if found else listed_members.get(member, word)
+        inner += _entry_of("attribute", member, _markdown(text), member_word, [])
+    for member, member_word in listed_members.items():
+        if member not in attributes:
+            static = inspect.getattr_static(value, member)
+            inner += _entry(_kind_of_member(static), member, static, member_word, [])
     return _entry("class", name, value, word, inner)
 
 
 def _entry(kind: str, name: str, value: Any, word: str, members: list[str]) -> list[str]:
-    fence = _FENCES["class" if members else "member"]
-    target = getattr(value, "__func__", value)
-    signature = "" if kind in ("property", "attribute", "data") else _signature(target)
-    options = [":classmethod:"] if isinstance(value, classmethod) else []
-    options += [":staticmethod:"] if isinstance(value, staticmethod) else []
-    has_text = kind not in ("attribute", "data")
-    text = _markdown(inspect.getdoc(value) or "") if has_text else []
-    head = f"{{fidelity}}`{word}` {text[0] if text else ''}"
+    if kind in ("attribute", "data"):  # The docstring is that of the type of the value.
+        return _entry_of(kind, name, [], word, members)
+    signature = "" if kind == "property" else _signature(getattr(value, "__func__", value))
+    text = _markdown(inspect.getdoc(value) or "")
     if isinstance(value, enum.EnumMeta):
         text += ["", "Members: " + ", ".join(f"`{member}`" for member in value.__members__) + "."]
-    opening = [f"{fence}{{py:{kind}}} {name}{signature}", *options, ""]
-    return [*opening, head, *text[1:], "", *members, fence, ""]
+    lines = _entry_of(kind, name + signature, text, word, members)
+    options = [":classmethod:"] if isinstance(value, classmethod) else []
+    options += [":staticmethod:"] if isinstance(value, staticmethod) else []
+    return [lines[0], *options, *lines[1:]]
+
+
+def _entry_of(kind: str, head: str, text: list[str], word: str, members: list[str]) -> list[str]:
+    fence = _FENCES["class" if members else "member"]
+    first = f"{{fidelity}}`{word}` {text[0] if text else ''}"
+    return [f"{fence}{{py:{kind}}} {head}", "", first, *text[1:], "", *members, fence, ""]
 
 
 def _kind_of_member(value: Any) -> str:
@@ -161,8 +175,9 @@ def _plain(parameter: inspect.Parameter) -> inspect.Parameter:
 
 
 def _markdown(docstring: str) -> list[str]:
-    """Returns a docstring as MyST; each section becomes fields."""
-    plain = re.sub(r" \((?:exact|modelled|accepted|refused)\)", "", docstring, count=1)
+    """Returns a docstring as MyST: each section becomes fields, its example comes last."""
+    examples = [textwrap.dedent(code).strip() for code in _EXAMPLE.findall(docstring)]
+    plain = _ATTRIBUTES.sub("", _EXAMPLE.sub("", _WORD.sub("", docstring, count=1)))
     lines = _DOCUMENT.sub(r"[docs/\1.md](/docs/\1.md)", plain).split("\n")
     found: list[str] = []
     section = ""
@@ -178,7 +193,21 @@ def _markdown(docstring: str) -> list[str]:
             found.append(f":{_FIELDS[section]} {item.replace('*', '')}: {text}")
         else:
             found.append(line)
+    return found + [line for code in examples for line in _block(code)]
+
+
+def _attributes_of(docstring: str) -> dict[str, str]:
+    """Returns what a docstring says of each attribute, by name."""
+    found: dict[str, str] = {}
+    for section in _ATTRIBUTES.findall(docstring):
+        for item in re.split(r"\n(?=\S)", textwrap.dedent(section).strip()):
+            names, _, text = item.partition(":")
+            found |= dict.fromkeys(names.split(", "), " ".join(text.split()))
     return found
+
+
+def _block(code: str) -> list[str]:
+    return ["", "```pycon", *code.replace("<BLANKLINE>", "").split("\n"), "```"]
 
 
 def _lines_of(block: str) -> list[str]:

@@ -40,6 +40,13 @@ class DataLoader(TorchDataLoader[Any]):
         rebatched_drop_last: whether rows left over by rebatching are dropped.
         batch_sampler_drop_last: whether batches of the user's sampler that do not make a whole step
             are dropped; `None` without such a sampler.
+
+    Example:
+        >>> options = poptorch.Options().deviceIterations(5)
+        >>> dataset = torch.utils.data.TensorDataset(torch.arange(60))
+        >>> loader = poptorch.DataLoader(options, dataset, batch_size=4)
+        >>> [len(rows) for (rows,) in loader]
+        [20, 20, 20]
     """
 
     def __init__(

@@ -39,6 +39,13 @@ def estimate(
 
     Raises:
         Error: there is no such system, or the model cannot be captured.
+
+    Example:
+        >>> inference = poptorch.inferenceModel(torch.nn.Linear(256, 256))
+        >>> print(emulator.estimate(inference, torch.ones(4, 256), system="bow-pod16"))
+        bow-pod16, 1 x 1 Bow IPUs:
+        a step of 4 rows takes ...
+        ...
     """
     request, inventory = captured(model, inputs, keywords)
     return TimeReport.of(time_of(request, inventory, chosen_system(system), io))

@@ -13,6 +13,25 @@ def schedule(model: PoplarExecutor) -> SchedulePlan:
 
     Raises:
         Error: the model is not compiled.
+
+    Example:
+        >>> class Model(torch.nn.Module):
+        ...     def forward(self, x):
+        ...         with poptorch.Block("first", ipu_id=0):
+        ...             x = torch.relu(x)
+        ...         with poptorch.Block("second", ipu_id=1):
+        ...             return x + 1
+
+        >>> inference = poptorch.inferenceModel(Model(), poptorch.Options().deviceIterations(3))
+        >>> inference.compile(torch.ones(3))
+        >>> print(emulator.schedule(inference))
+        slot   0     1     2     3
+               fill  main  main  flush
+        IPU 0  0F0   0F1   0F2
+        IPU 1        1F0   1F1   1F2
+        <BLANKLINE>
+        stage 0: IPU 0, blocks first
+        stage 1: IPU 1, blocks second
     """
     return SchedulePlan.of(model._compiled())
 

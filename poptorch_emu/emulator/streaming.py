@@ -13,12 +13,6 @@ from poptorch_emu.runtime.stream import ResultStream
 def stream(model: PoplarExecutor, *args: Any, max_unread: int = 2, **kwargs: Any) -> ResultStream:
     """Calls `model` and returns an iterator over its results, read as they come (exact).
 
-    ```
-    with emulator.stream(model, batch) as results:
-        for output, loss in results:
-            ...
-    ```
-
     A result is what a call with one device iteration returns. While `max_unread` results wait to
     be read the virtual IPUs pause. Until the stream has ended or is closed, the model can be used
     for nothing else. Closing it early is safe: the call then runs to its end, unseen. The arguments
@@ -34,6 +28,16 @@ def stream(model: PoplarExecutor, *args: Any, max_unread: int = 2, **kwargs: Any
         Error: the output mode is not `All`, or whatever the call raises; errors of the run come
             from the iterator.
         ValueError: `max_unread` is less than 1.
+
+    Example:
+        >>> options = poptorch.Options().deviceIterations(3)
+        >>> model = poptorch.inferenceModel(torch.nn.ReLU(), options)
+        >>> with emulator.stream(model, torch.arange(-1.0, 2.0)) as results:
+        ...     for output in results:
+        ...         print(output)
+        tensor([0.])
+        tensor([0.])
+        tensor([1.])
     """
     if max_unread < 1:
         raise ValueError(f"max_unread must be at least 1, not {max_unread}.")

@@ -51,6 +51,13 @@ def to_torch(
 
     Raises:
         Error: the executor is not compiled, or torch.optim has no such optimiser.
+
+    Example:
+        >>> inference = poptorch.inferenceModel(torch.nn.Linear(3, 1))
+        >>> inference.compile(torch.ones(2, 3))
+        >>> module, optimizer = emulator.to_torch(inference)
+        >>> module, optimizer
+        (Linear(in_features=3, out_features=1, bias=True), None)
     """
     executor._compiled()
     model = copy.deepcopy(executor.model)

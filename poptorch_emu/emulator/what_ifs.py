@@ -43,10 +43,6 @@ def what_if(
 ) -> SweepReport:
     """Returns how fast a model would be with each choice of some settings (modelled).
 
-    ```
-    print(emulator.what_if(model, *batch, sweep={"accumulation": [8, 64], "replicas": [1, 4]}))
-    ```
-
     Args:
         model: compiled or not.
         inputs: as for a call, for the settings that the model has.
@@ -58,6 +54,14 @@ def what_if(
 
     Raises:
         Error: there is no such setting.
+
+    Example:
+        >>> model = poptorch.inferenceModel(torch.nn.Linear(64, 64))
+        >>> sweep = {"micro_batch": [4, 32], "replicas": [1, 4]}
+        >>> print(emulator.what_if(model, torch.ones(4, 64), sweep=sweep))
+        micro_batch  replicas     rows/s  fits      limited by
+        4            1                ...  yes  IPU 0: 6...
+        ...
     """
     unknown = [name for name in sweep if name not in _SETTINGS]
     if unknown:

@@ -30,6 +30,22 @@ def trainingModel(
         RuntimeError: another training wrapper holds the model.
         Error: `model` is no module of Python.
         AssertionError: the device has no such optimiser.
+
+    Example:
+        >>> class Model(torch.nn.Module):
+        ...     def __init__(self):
+        ...         super().__init__()
+        ...         self.linear = torch.nn.Linear(3, 1)
+        ...
+        ...     def forward(self, x, target):
+        ...         y = self.linear(x)
+        ...         return y, torch.nn.functional.mse_loss(y, target)
+        >>> model = Model()
+        >>> optimizer = poptorch.optim.SGD(model.parameters(), lr=0.1)
+        >>> training = poptorch.trainingModel(model, poptorch.Options(), optimizer)
+        >>> output, loss = training(torch.rand(4, 3), torch.rand(4, 1))
+        >>> output.shape, loss.shape
+        (torch.Size([4, 1]), torch.Size([]))
     """
     model = _user_module(model)
     if wrapping.is_wrapped(model):
@@ -50,6 +66,11 @@ def inferenceModel(
 
     Raises:
         Error: gradient accumulation is set, or `model` is no module of Python.
+
+    Example:
+        >>> inference = poptorch.inferenceModel(torch.nn.ReLU())
+        >>> inference(torch.tensor([-1.0, 2.0]))
+        tensor([0., 2.])
     """
     model = _user_module(model)
     options = options or Options()

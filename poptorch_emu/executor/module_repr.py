@@ -12,6 +12,12 @@ def module_repr(m: torch.nn.Module) -> str:
     """Returns the tree of modules as PyTorch prints it, each after its hooks (exact).
 
     Exact, but for nested lines, which are indented by two blanks where PopTorch writes a number.
+
+    Example:
+        >>> print(poptorch.module_repr(torch.nn.Sequential(torch.nn.ReLU())))
+        Sequential(
+          (0): ReLU()
+        )
     """
     lines = m.extra_repr().splitlines()
     is_short = len(lines) == 1 and not m._modules

@@ -20,6 +20,16 @@ class NameScope:
 
     Raises:
         AssertionError: the name is not a string.
+
+    Example:
+        >>> class Model(torch.nn.Module):
+        ...     def forward(self, x):
+        ...         with poptorch.NameScope("head"):
+        ...             return torch.relu(x)
+        >>> inference = poptorch.inferenceModel(Model())
+        >>> _ = inference(torch.ones(2))
+        >>> any("head/" in name for name in inference.getTensorNames())
+        True
     """
 
     def __init__(self, name: str) -> None:

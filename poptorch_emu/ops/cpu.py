@@ -29,6 +29,17 @@ class CPU:
         layer_to_call: takes tensors and returns a tensor, or a list or tuple of tensors. The
             parameters of a module are set not to require gradients.
         ID: a name of this layer; the same name stands for the same function.
+
+    Example:
+        >>> class Model(torch.nn.Module):
+        ...     def __init__(self):
+        ...         super().__init__()
+        ...         self.on_host = poptorch.CPU(lambda x: x.flip(0), "flip")
+        ...
+        ...     def forward(self, x):
+        ...         return 10 * self.on_host(x)
+        >>> poptorch.inferenceModel(Model())(torch.tensor([1.0, 2.0]))
+        tensor([20., 10.])
     """
 
     def __init__(self, layer_to_call: Callable[..., Any], ID: str) -> None:

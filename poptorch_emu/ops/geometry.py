@@ -28,6 +28,11 @@ def fps(
 
     Raises:
         Error: an argument has the wrong type.
+
+    Example:
+        >>> points = torch.tensor([[0.0], [1.0], [5.0], [9.0]])
+        >>> poptorch.fps(points, [0, 4], ratio=0.5)
+        tensor([0, 3])
     """
     if not isinstance(src, torch.Tensor):
         raise make_error(f"`fps` must take a torch.tensor input. {type(src)} is not supported.")
@@ -75,6 +80,10 @@ def nearest(
 
     Raises:
         Error: an argument has the wrong type.
+
+    Example:
+        >>> poptorch.nearest(torch.tensor([0.2, 0.9]), torch.tensor([0.0, 1.0]))
+        tensor([0, 1])
     """
     if not isinstance(x, torch.Tensor):
         raise make_error(f"`nearest` must take a torch.tensor `x` input. It is {type(x)}.")

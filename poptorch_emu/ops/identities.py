@@ -20,6 +20,10 @@ def identity_loss(x: torch.Tensor, reduction: str) -> torch.Tensor:
 
     Raises:
         AssertionError: `reduction` is none of them.
+
+    Example:
+        >>> poptorch.identity_loss(torch.tensor([1.0, 3.0]), reduction="mean")
+        tensor(2.)
     """
     assert reduction in ("sum", "mean", "none"), (
         f"Unsupported reduction type! Got {reduction!r}; choose 'sum', 'mean' or 'none'."

@@ -33,6 +33,13 @@ def for_loop(count: int, body: Body, inputs: list[torch.Tensor]) -> list[torch.T
     Raises:
         ValueError: `inputs` is not a list of tensors.
         Error: there are no inputs, or the body returns tensors of another number, shape or type.
+
+    Example:
+        >>> class Doubled(torch.nn.Module):
+        ...     def forward(self, x):
+        ...         return poptorch.for_loop(3, lambda y: [2 * y], [x])[0]
+        >>> poptorch.inferenceModel(Doubled())(torch.ones(2))
+        tensor([8., 8.])
     """
     _check_tensors("poptorch.for_loop expects input tensors (inputs)", inputs)
     if not blocks.is_tracing():
@@ -74,6 +81,15 @@ def cond(
         ValueError: the inputs are not lists of tensors.
         Error: the condition is not a tensor, or the bodies return different numbers, shapes or
             types of tensors.
+
+    Example:
+        >>> class Flipped(torch.nn.Module):
+        ...     def forward(self, x):
+        ...         flip = lambda y: [-y]
+        ...         leave = lambda y: [y.clone()]
+        ...         return poptorch.cond(x.sum() < 0, flip, [x], leave, [x])[0]
+        >>> poptorch.inferenceModel(Flipped())(torch.tensor([-3.0, 1.0]))
+        tensor([ 3., -1.])
     """
     expectation = "poptorch.cond expects then_inps and else_inps tensors"
     _check_tensors(expectation, then_inps)

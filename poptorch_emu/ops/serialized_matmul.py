@@ -28,6 +28,12 @@ def serializedMatMul(
     Raises:
         AssertionError: an argument has the wrong type.
         Error: `factor` does not divide the axis.
+
+    Example:
+        >>> lhs, rhs = torch.ones(2, 4), torch.ones(4, 6)
+        >>> mode = poptorch.MatMulSerializationMode.OutputChannels
+        >>> poptorch.serializedMatMul(lhs, rhs, mode, factor=3).shape
+        torch.Size([2, 6])
     """
     require(isinstance(lhs, torch.Tensor), f"lhs is {type(lhs)}, not a tensor.")
     require(isinstance(rhs, torch.Tensor), f"rhs is {type(rhs)}, not a tensor.")

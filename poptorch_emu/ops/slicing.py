@@ -28,6 +28,10 @@ def dynamic_slice(
 
     Raises:
         Error: an argument has the wrong type, or the slice does not fit the axis.
+
+    Example:
+        >>> poptorch.dynamic_slice(torch.arange(6), 0, torch.tensor([2]), size=3, step=1)
+        tensor([2, 3, 4])
     """
     if not isinstance(tensor, torch.Tensor):
         raise _no_tensor("dynamic_slice must take a torch.tensor input", tensor)
@@ -60,6 +64,11 @@ def dynamic_update(
 
     Raises:
         Error: an argument has the wrong type, or the update does not fit the axis.
+
+    Example:
+        >>> x, new = torch.zeros(4), torch.ones(2)
+        >>> poptorch.dynamic_update(x, new, 0, torch.tensor([1]), size=2)
+        tensor([0., 1., 1., 0.])
     """
     if not isinstance(input, torch.Tensor):
         raise _no_tensor("dynamic_update must take a torch.tensor input", input)

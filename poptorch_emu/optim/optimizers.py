@@ -25,6 +25,11 @@ class SGD(Optimizer, torch.optim.SGD):
 
     Unlike PyTorch's, the velocity starts at zero, so that `dampening` counts from the first step,
     and also without momentum.
+
+    Example:
+        >>> weight = torch.nn.Parameter(torch.zeros(2))
+        >>> poptorch.optim.SGD([weight], lr=0.1, loss_scaling=128.0).loss_scaling
+        128.0
     """
 
     def __init__(

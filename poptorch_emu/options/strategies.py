@@ -136,7 +136,13 @@ class _IExecutionStrategy:
 
 
 class PipelinedExecution(_IExecutionStrategy):
-    """Runs stages on different IPUs at the same time, each on another micro-batch (exact)."""
+    """Runs stages on different IPUs at the same time, each on another micro-batch (exact).
+
+    Example:
+        >>> options = poptorch.Options()
+        >>> strategy = poptorch.PipelinedExecution("first", "second")
+        >>> _ = options.setExecutionStrategy(strategy)
+    """
 
     _execution_mode = 0
 

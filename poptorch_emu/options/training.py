@@ -21,7 +21,15 @@ class _TrainingOptions(OptionsDict):
         )
 
     def gradientAccumulation(self, gradient_accumulation: int) -> _TrainingOptions:
-        """Sets how many micro-batches contribute to one update of the weights (exact)."""
+        """Sets how many micro-batches contribute to one update of the weights (exact).
+
+        Example:
+            >>> options = poptorch.Options().deviceIterations(2)
+            >>> _ = options.Training.gradientAccumulation(8)
+            >>> dataset = torch.utils.data.TensorDataset(torch.arange(64))
+            >>> [len(rows) for (rows,) in poptorch.DataLoader(options, dataset, batch_size=4)]
+            [64]
+        """
         self.set(gradient_accumulation=gradient_accumulation)
         return self
 

@@ -106,6 +106,7 @@ def test_index_then_has_each_document_and_each_tutorial_once():
     blocks = re.findall(r"^```\{toctree\}\n(.*?)^```$", index, re.MULTILINE | re.DOTALL)
     lines = [line for block in blocks for line in block.splitlines() if line and line[0] != ":"]
     pages = [path.stem for path in (ROOT / "docs").glob("*.md") if path.stem != "index"]
+    pages += [f"guide/{path.stem}" for path in (ROOT / "docs" / "guide").glob("*.md")]
     pages += [f"../tutorials/{path.stem}/{path.stem}" for path in ROOT.glob("tutorials/*/*.ipynb")]
     assert [page for page in pages if lines.count(page) != 1] == []
 
@@ -144,3 +145,21 @@ def test_check_of_a_site_when_a_style_loads_a_font_from_elsewhere_then_says_so(t
     assert list(check_site.problems(tmp_path)) == [
         "a.css loads https://example.org/font.woff, which needs a network."
     ]
+
+
+def test_entry_with_an_example_then_it_ends_with_its_code():
+    text = "\n".join(api_entries.text_of("poptorch_emu.emulator.schedule"))
+    code = text.partition("```pycon\n")[2].partition("\n```")[0]
+    assert code.startswith(">>> class Model(torch.nn.Module):\n...     def forward(self, x):\n")
+    assert "IPU 1        1F0   1F1   1F2\n\nstage 0" in code
+    assert text.count("Example") == 0 and ":raises Error: the model is not compiled." in text
+
+
+def test_entry_of_a_class_with_attributes_then_each_has_an_entry_with_its_text():
+    text = "\n".join(api_entries.text_of("poptorch_emu.emulator.HostWork"))
+    items = [
+        "{py:attribute} items_per_second\n\n{fidelity}`modelled` rows that the loader yields.",
+        "{py:attribute} seconds_per_update\n\n{fidelity}`modelled` ",
+    ]
+    assert [text.count(item) for item in items] == [1, 1]
+    assert "Attributes:" not in text
