@@ -13,7 +13,8 @@ from poptorch_emu.troubleshooting import Topic, topic_of
 
 # Source: the user guide of PopTorch.
 _RULES = {
-    Topic.MOVED_TO_CPU: "forward runs on the IPU as a whole; only what it returns reaches the host.",
+    Topic.MOVED_TO_CPU: "forward runs on the IPU as a whole; only what it returns reaches the "
+    "host.",
     Topic.PYTHON_CONTROL_FLOW: "forward is traced once, before there are values: Python cannot "
     "decide by them.",
     Topic.DATA_DEPENDENT_SHAPE: "A compiled graph has static shapes.",

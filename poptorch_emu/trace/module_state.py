@@ -238,7 +238,10 @@ def _slots(model: torch.nn.Module) -> Iterator[tuple[str, torch.nn.Module, str, 
 def _fault(name: str, module: torch.nn.Module, kind: str, key: str, fake: torch.Tensor) -> str:
     what = "Parameter" if kind == "_parameters" else "Buffer"
     if key not in getattr(module, kind):
-        return f"{what} {name} is removed from the model when calling the forward method; {Topic.REASSIGNED_STATE}"
+        return (
+            f"{what} {name} is removed from the model when calling the forward method; "
+            f"{Topic.REASSIGNED_STATE}"
+        )
     is_exempt = what == "Buffer" and isinstance(module, torch.nn.modules.batchnorm._BatchNorm)
     if getattr(module, kind)[key] is fake or is_exempt:
         return ""

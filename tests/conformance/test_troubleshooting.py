@@ -1,4 +1,4 @@
-"""Messages name the section of docs/troubleshooting.md that explains them, and there is one for each."""
+"""Messages name a section of docs/troubleshooting.md, and there is one for each id."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One program for each section of docs/troubleshooting.md, which meets the message of that section."""
+"""A program for each section of docs/troubleshooting.md, which meets its message."""
 
 from __future__ import annotations
 
@@ -300,7 +300,9 @@ MISTAKES: dict[str, Mistake] = {
     "strict-mode": strict_mode,
     "unsupported-type": lambda _: inference(lambda _, x: x)(torch.ones(2, dtype=torch.uint16)),
     "float64": lambda _: inference(lambda _, x: x + x.double().sum().double())(X),
-    "int64-overflow": lambda _: inference(lambda _, x: x + torch.tensor([2**40, 1]).to(x.device))(X),
+    "int64-overflow": lambda _: inference(lambda _, x: x + torch.tensor([2**40, 1]).to(x.device))(
+        X
+    ),
     "integer-state": integer_state,
     "floating-point-exception": floating_point,
     "batch-size": lambda _: training(opts=accumulating(3))(X),
@@ -321,7 +323,7 @@ MISTAKES: dict[str, Mistake] = {
     "out-of-memory": out_of_memory,
     "not-a-module": lambda _: poptorch.inferenceModel(torch.relu),
     "already-wrapped": wrapped_twice,
-    "not-compiled": lambda _: inference(lambda _, x: x).save("never-made"),
+    "not-compiled": lambda _: inference(lambda _, x: x).attachToDevice(),
     "weights-not-on-host": weights_not_on_host,
     "edited-weights": edited_weights,
     "changed-flags": changed_flags,

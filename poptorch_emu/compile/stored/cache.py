@@ -98,5 +98,6 @@ def check_folder(cache_dir: str | None) -> None:
     require(
         is_writable,
         f"Cache folder {cache_dir} is not writable: expected a directory in which files can be "
-        f"made. Give enableExecutableCaching() or POPTORCH_CACHE_DIR another one; {Topic.CACHE_FOLDER}",
+        "made. Give enableExecutableCaching() or POPTORCH_CACHE_DIR another one; "
+        f"{Topic.CACHE_FOLDER}",
     )
