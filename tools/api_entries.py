@@ -33,6 +33,15 @@ _WORD = re.compile(r" \((exact|modelled|accepted|refused)\)")
 _ATTRIBUTES = re.compile(r"^Attributes:\n((?: {4}.*\n?|\n)+)", re.MULTILINE)
 _EXAMPLE = re.compile(r"^Example:\n((?: {4}.*\n?|\n)+)", re.MULTILINE)
 _DOCUMENT = re.compile(r"`docs/(\w+)\.md`")
+# Names of values, and of a type of Python, which have no docstring of their own.
+_TEXTS = {
+    "__version__": "The version of this package, as text.",
+    "attributes_lists": "What `Attribute` puts on operations: a list of dicts, by their ids.",
+    "BlockId": "The name of a block: a `str`.",
+    "logger": "The logger of this package, one of `logging`: `setLogLevel` sets its level.",
+    "Average": "The mean over all replicas: a value of `op`.",
+    "Sum": "The sum over all replicas: a value of `op`.",
+}
 _FENCES = {"class": "`" * 9, "member": "`" * 7}
 
 
@@ -106,11 +115,17 @@ def text_of(name: str) -> list[str]:
     """Returns the entry of a listed name as lines of MyST."""
     value = resolve(name)
     (_, word), *members = entries(name).items()
+    if text := _TEXTS.get(name.rpartition(".")[2]):
+        return _entry_of("data", name, [text], word, [])
     if not inspect.isclass(value):
         kind = "function" if callable(value) else "data"
         return _entry(kind, name, value, word, [])
-    attributes = _attributes_of(inspect.getdoc(value) or "")
     listed_members = {member.rpartition(".")[2]: word for member, word in members}
+    attributes = _attributes_of(inspect.getdoc(value) or "")
+    for base in value.__mro__[1:]:  # What a class inherits is told where it is defined.
+        of_base = _attributes_of(inspect.cleandoc(vars(base).get("__doc__") or ""))
+        new = of_base.keys() & listed_members.keys() - attributes.keys()
+        attributes |= {name: of_base[name] for name in sorted(new)}
     inner: list[str] = []
     for member, text in attributes.items():
         found = _WORD.search(text)
@@ -127,13 +142,22 @@ def _entry(kind: str, name: str, value: Any, word: str, members: list[str]) -> l
     if kind in ("attribute", "data"):  # The docstring is that of the type of the value.
         return _entry_of(kind, name, [], word, members)
     signature = "" if kind == "property" else _signature(getattr(value, "__func__", value))
-    text = _markdown(inspect.getdoc(value) or "")
+    text = _markdown(_docstring_of(value))
     if isinstance(value, enum.EnumMeta):
         text += ["", "Members: " + ", ".join(f"`{member}`" for member in value.__members__) + "."]
     lines = _entry_of(kind, name + signature, text, word, members)
     options = [":classmethod:"] if isinstance(value, classmethod) else []
     options += [":staticmethod:"] if isinstance(value, staticmethod) else []
     return [lines[0], *options, *lines[1:]]
+
+
+def _docstring_of(value: Any) -> str:
+    """Returns the docstring; that of a class goes on with that of its constructor."""
+    own = inspect.getdoc(value) or ""
+    constructor = getattr(value, "__init__", None) if inspect.isclass(value) else None
+    is_ours = getattr(constructor, "__module__", "").startswith(public_names.poptorch_emu.__name__)
+    of_constructor = (constructor.__doc__ or "") if is_ours else ""
+    return f"{own}\n\n{inspect.cleandoc(of_constructor)}".strip()
 
 
 def _entry_of(kind: str, head: str, text: list[str], word: str, members: list[str]) -> list[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from poptorch_emu.report.trace_operations import operation_events
+from poptorch_emu.report.trace_operations import operation_events, span
 
 _US_PER_SECOND = 1e6
 _MACHINE, _ENGINE = 1, 2
@@ -77,8 +77,7 @@ def _slices(
             "cat": timeline["kinds"][event["kind"]],
             "pid": process,
             "tid": event["lane"],
-            "ts": event["start"] * microseconds,
-            "dur": event["duration"] * microseconds,
+            **span(event["start"] * microseconds, event["duration"] * microseconds),
             "args": {name: value for name, value in known.items() if value is not None},
         }
 

@@ -6,12 +6,14 @@ An operation has the name that `torch.profiler` gives it, such as "aten::addmm",
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 # Of a long window only the segments are written beyond these.
 MOST_OPERATIONS = 50_000
-_UPDATE = "the update of "
+_NS_PER_US = 1e3
+UPDATE = "the update of "
 _ARGUMENTS = ("module", "block", "bytes", "cycles", "source")
 
 Row = dict[str, Any]
@@ -30,7 +32,7 @@ def operation_events(
         lanes: of the machine's timeline.
         slices: of the same timeline, as events of the trace.
     """
-    segments = _rows_by_segment(report["operations"])
+    segments = rows_by_segment(report["operations"])
     counters = [_Counter(lane, text, report) for lane, text in enumerate(lanes)]
     events: list[dict[str, Any]] = []
     num_written = num_left = 0
@@ -43,7 +45,7 @@ def operation_events(
         counter = counters[segment["tid"]]
         if not rows:
             events += counter.of_update(segment)
-        for row, begin, duration in _placed(rows, segment["ts"], segment["dur"]):
+        for row, begin, duration in placed(rows, segment["ts"], segment["dur"]):
             known = {name: row[name] for name in _ARGUMENTS if row[name] is not None}
             events.append(
                 {
@@ -52,8 +54,7 @@ def operation_events(
                     "cat": "cpu_op",
                     "pid": segment["pid"],
                     "tid": segment["tid"],
-                    "ts": begin,
-                    "dur": duration,
+                    **span(begin, duration),
                     "args": {**known, "node": row["name"]},
                 }
             )
@@ -61,7 +62,7 @@ def operation_events(
     return events, num_left
 
 
-def _rows_by_segment(columns: Mapping[str, list[Any]]) -> dict[str, list[Row]]:
+def rows_by_segment(columns: Mapping[str, list[Any]]) -> dict[str, list[Row]]:
     """Returns the operations whose cycles are known, by the event in which they run."""
     found: dict[str, list[Row]] = {}
     for values in zip(*columns.values(), strict=True):
@@ -74,7 +75,7 @@ def _rows_by_segment(columns: Mapping[str, list[Any]]) -> dict[str, list[Row]]:
     return found
 
 
-def _placed(rows: list[Row], begin: float, duration: float) -> Iterator[tuple[Row, float, float]]:
+def placed(rows: list[Row], begin: float, duration: float) -> Iterator[tuple[Row, float, float]]:
     """Yields each operation with its begin and its duration; none ends after its segment."""
     total, done = sum(row["cycles"] for row in rows), 0
     for row in rows:
@@ -82,6 +83,27 @@ def _placed(rows: list[Row], begin: float, duration: float) -> Iterator[tuple[Ro
         done += row["cycles"]
         end = min(begin + duration * done / total, begin + duration)
         yield row, start, max(0.0, end - start)
+
+
+def step_name(row: Row) -> str:
+    """Returns how the plan of memory names the step of an operation."""
+    return f"{row['name']} of {row['module']} in {row['segment']} ({row['source'] or ''})"
+
+
+def span(begin: float, duration: float) -> dict[str, float]:
+    """Returns begin and duration of a slice, of microseconds, as whole nanoseconds.
+
+    Perfetto counts nanoseconds and drops a slice that begins before the one beside it has ended or
+    ends after the one around it, so both ends are rounded, and not the duration.
+    """
+    first, last = round(begin * _NS_PER_US), round((begin + duration) * _NS_PER_US)
+    return {"ts": _microseconds(first), "dur": _microseconds(last - first)}
+
+
+def _microseconds(nanoseconds: int) -> float:
+    """Returns the number nearest to it that gives the nanoseconds back, if cut to whole ones."""
+    found = nanoseconds / _NS_PER_US
+    return found if found * _NS_PER_US >= nanoseconds else math.nextafter(found, math.inf)
 
 
 class _Counter:
@@ -98,13 +120,12 @@ class _Counter:
 
     def of_operation(self, row: Row, process: int, begin: float) -> Iterator[dict[str, Any]]:
         """Yields the counter at an operation, where it has changed."""
-        place = f"{row['name']} of {row['module']} in {row['segment']} ({row['source'] or ''})"
-        return self._changed(self._levels.get(place), process, begin)
+        return self._changed(self._levels.get(step_name(row)), process, begin)
 
     def of_update(self, segment: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
         """Yields the counter at an update."""
         is_update = segment["cat"] == "update"
-        names = (name for name in self._levels if is_update and name.startswith(_UPDATE))
+        names = (name for name in self._levels if is_update and name.startswith(UPDATE))
         return self._changed(self._levels.get(next(names, "")), segment["pid"], segment["ts"])
 
     def _changed(
@@ -113,4 +134,4 @@ class _Counter:
         if level is not None and level != self._last:
             self._last = level
             counter = {"ph": "C", "name": self._name, "cat": "memory", "pid": process}
-            yield {**counter, "tid": self._lane, "ts": begin, "args": level}
+            yield {**counter, "tid": self._lane, "ts": span(begin, 0)["ts"], "args": level}

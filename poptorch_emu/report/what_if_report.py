@@ -5,9 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from poptorch_emu.plan.time.what_if import Sweep
-from poptorch_emu.report.terminal import fitted_table, html_table, shortened, terminal_width
-
-_LEAST_REASON = 24
+from poptorch_emu.report.terminal import fitted_table, html_table, terminal_width, wrapped
 
 
 @dataclass(frozen=True)
@@ -22,12 +20,18 @@ class SweepReport(Sweep):
     def __str__(self) -> str:
         """Returns a line for each point: settings, rows a second, whether it fits, what limits."""
         columns = terminal_width()
-        *head, limits = zip(*self._rows(), strict=True)
-        # The reason stands beside the rest if there is some room for it, else below.
+        rows = self._rows()
+        *head, limits = zip(*rows, strict=True)
         beside = columns - sum(2 + max(map(len, column)) for column in head)
-        most = beside if beside >= _LEAST_REASON else columns - 2 - max(map(len, head[0]))
-        shown = (shortened(text, most) for text in limits)
-        return "\n".join(fitted_table(list(zip(*head, shown, strict=True)), 0, columns))
+        if max(map(len, limits)) <= beside:
+            return "\n".join(fitted_table(rows, 0, columns))
+        # What does not fit beside the rest stands below, each reason once.
+        number = {text: f"[{n}]" for n, text in enumerate(dict.fromkeys(limits[1:]), start=1)}
+        shown = (limits[0], *(number[text] for text in limits[1:]))
+        lines = fitted_table(list(zip(*head, shown, strict=True)), 0, columns)
+        for text, name in number.items():
+            lines += wrapped(f"{name} {text}", columns)
+        return "\n".join(lines)
 
     def _repr_html_(self) -> str:
         """Returns the same for a notebook."""

@@ -72,6 +72,27 @@ def test_patterns_when_switched_off_then_the_charts_have_fewer_colours(open_page
     assert without < with_patterns
 
 
+def test_narrow_page_when_shown_then_words_stay_whole_and_stages_apart(open_page: Any) -> None:
+    page = open_page(report(), report("other"))
+    page.set_viewport_size({"width": 420, "height": 900})
+    for panel in (*PANELS, "compare"):
+        show(page, panel)
+        assert page.evaluate("() => document.documentElement.scrollWidth") <= 420, panel
+    show(page, "graph")
+    drawn = page.locator("main .chart canvas").first.bounding_box()
+    assert drawn["width"] >= 130 * 4
+    show(page, "options")
+    # A name without spaces is one line high.
+    heights = page.evaluate(
+        """() => [...document.querySelectorAll('main tbody td:first-child')].map((cell) => {
+      const range = document.createRange();
+      range.selectNodeContents(cell);
+      return range.getClientRects().length;
+    })"""
+    )
+    assert heights and set(heights) == {1}
+
+
 def test_kinds_in_black_and_white_then_each_has_a_pattern_of_its_own(open_page: Any) -> None:
     page = open_page(report())
     patterns = page.evaluate("() => PATTERNS.map((pattern) => JSON.stringify(pattern))")

@@ -163,3 +163,23 @@ def test_entry_of_a_class_with_attributes_then_each_has_an_entry_with_its_text()
     ]
     assert [text.count(item) for item in items] == [1, 1]
     assert "Attributes:" not in text
+
+
+def test_entry_of_a_class_then_it_says_what_the_constructor_takes():
+    text = "\n".join(api_entries.text_of("poptorch_emu.DataLoader"))
+    assert "\n:param batch_size: rows of one micro-batch; " in text
+    assert "\n:raises Error: `batch_sampler` contradicts other arguments.\n" in text
+
+
+def test_entry_of_a_name_without_a_docstring_then_it_has_words_of_its_own():
+    names = ["poptorch_emu.BlockId", "poptorch_emu.logger", "horovod.torch.Sum"]
+    texts = ["\n".join(api_entries.text_of(name)) for name in names]
+    assert all("{py:data} " in text and "str(object" not in text for text in texts)
+    assert set(api_entries.public_names.WORDS) == set(api_entries._TEXTS)
+
+
+def test_entry_of_a_class_then_inherited_attributes_have_their_text_and_no_filler():
+    text = "\n".join(api_entries.text_of("poptorch_emu.UnrecoverableError"))
+    assert "{py:attribute} message\n\n{fidelity}`exact` what is wrong, without prefix." in text
+    plan = "\n".join(api_entries.text_of("poptorch_emu.emulator.TimePlan"))
+    assert "Initialize self" not in plan

@@ -1,4 +1,4 @@
-"""What the tiles of a report hold, always and at the peak."""
+"""What the tiles of a report hold: always and at the peak, and by category."""
 
 from __future__ import annotations
 
@@ -21,3 +21,32 @@ def bytes_of_tiles(memories: Sequence[Mapping[str, Any]]) -> tuple[list[int], li
         always += (sums[True][tile] for tile in range(num_tiles))
         others += (sums[False][tile] for tile in range(num_tiles))
     return always, others
+
+
+# The categories of the program by the names of `pva`; each tile that computes holds as much.
+_PROGRAM = {
+    "vertexCode": "vertex code",
+    "vertexInstanceState": "vertex state",
+    "internalExchangeCode": "exchange code",
+    "controlCode": "control code",
+    "stack": "stack",
+}
+
+
+def bytes_of_categories(memories: Sequence[Mapping[str, Any]]) -> dict[str, list[int]]:
+    """Returns what tiles hold at the peak, by the categories of `pva`."""
+    found: dict[str, list[int]] = {name: [] for name in ("variable", "constant", *_PROGRAM)}
+    for memory in memories:
+        held = {
+            name: [num_bytes for num_bytes, count in runs for _ in range(count)]
+            for name, runs in memory["tiles"].items()
+        }
+        programs, constants = held.pop("program", []), held.pop("constant", [])
+        num_tiles = max(map(len, [programs, constants, *held.values()]), default=0)
+        held.setdefault("none", [0] * num_tiles)
+        found["variable"] += [sum(column) for column in zip(*held.values(), strict=True)]
+        found["constant"] += constants or [0] * num_tiles
+        parts = {part["name"]: part["bytes"] for part in memory["categories"]}
+        for name, part in _PROGRAM.items():
+            found[name] += [parts.get(part, 0) if one else 0 for one in programs]
+    return found

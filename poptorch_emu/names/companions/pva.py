@@ -8,12 +8,13 @@ of a tile, compute sets and programs of Poplar it knows nothing. Asking for thos
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
 from typing import Any, overload
 
-from poptorch_emu.names.companions.bytes_of_tiles import bytes_of_tiles
+from poptorch_emu.names.companions.bytes_of_tiles import bytes_of_categories, bytes_of_tiles
+from poptorch_emu.names.companions.fullest_moments import fullest_moments
+from poptorch_emu.names.companions.nested_events import Event, nested
 from poptorch_emu.report.profile_file import read_profile_file
 from poptorch_emu.report.profile_writer import read_calls, read_run
 
@@ -139,10 +140,12 @@ def openReport(path: str | Path, debug_cbor: str | Path | None = None) -> Sectio
     `compilation.target` tells `numIPUs`, `numTiles`, `tilesPerIpu`, `bytesPerTile`, `bytesPerIPU`,
     `totalMemory`, `clockFrequency` (Hz), `numReplicas` and `architecture`.
     `compilation.livenessProgramSteps` are the operations of each IPU in turn: `program.name`,
-    `notAlwaysLiveMemoryForIpu(ipu)` for the IPU that runs it, and with one IPU
-    `notAlwaysLiveMemory.bytes`; bytes are means of the tiles times their number.
+    `notAlwaysLiveMemoryForIpu(ipu)` and, of all IPUs, `notAlwaysLiveMemory.bytes`, at the moment of
+    the window at which all hold the most; bytes are means of the tiles times their number.
     `compilation.tiles[t].memory`, and that of `compilation.ipus[i].tiles[t]`, has at the peak
-    `total.excludingGaps`, `alwaysLiveBytes` and `notAlwaysLiveBytes`.
+    `total.excludingGaps`, `alwaysLiveBytes`, `notAlwaysLiveBytes` and `category.<name>.total` of
+    `variable`, `constant`, `vertexCode`, `vertexInstanceState`, `internalExchangeCode`,
+    `controlCode` and `stack`.
     `execution.totalCycles.total` are the cycles of a call, `execution.steps` what IPUs do in one
     window: `program` (`name`, `type`), `ipus[i].cycles` and
     `ipus[i].activeCycles.cyclesFrom.max` and `.cyclesTo.max`, where `i` counts the IPUs that the
@@ -210,6 +213,7 @@ class _Tiles(Sequence[Section]):
     def __init__(self, path: str, memories: Sequence[Mapping[str, Any]]) -> None:
         self._path = path
         self._always, self._others = bytes_of_tiles(memories)
+        self._categories = bytes_of_categories(memories)
 
     def __len__(self) -> int:
         return len(self._always)
@@ -230,8 +234,15 @@ class _Tiles(Sequence[Section]):
             "total": Section(f"{path}.memory.total", {"excludingGaps": always + others}),
             "alwaysLiveBytes": always,
             "notAlwaysLiveBytes": others,
+            "category": Section(f"{path}.memory.category", self._category(path, number)),
         }
         return Section(path, {"memory": Section(f"{path}.memory", memory)})
+
+    def _category(self, path: str, number: int) -> dict[str, Section]:
+        return {
+            name: Section(f"{path}.memory.category.{name}", {"total": held[number]})
+            for name, held in self._categories.items()
+        }
 
 
 def _ipus(memories: Sequence[Mapping[str, Any]], num_ipus: int) -> list[Section]:
@@ -252,42 +263,44 @@ def _all_tiles(memories: Sequence[Mapping[str, Any]]) -> _Tiles | None:
 
 
 class _LivenessStep(Section):
-    """What one IPU holds while it runs an operation."""
+    """What IPUs hold while one of them runs an operation."""
 
     def notAlwaysLiveMemoryForIpu(self, ipu: int) -> Section:
         """Returns the bytes of an IPU beside what is always live.
 
         Raises:
-            NotInReport: another IPU runs this step.
+            NotInReport: there is no such IPU, or the timeline does not tell what it holds then.
         """
-        if ipu != self._values["ipu"]:
+        if ipu not in self._values["held"]:
             raise NotInReport(
                 f"{self._path} is a step of IPU {self._values['ipu']}; what IPU {ipu} holds then "
                 f"is not known. {_ADVICE}"
             )
-        return Section(f"{self._path}.notAlwaysLiveMemoryForIpu", self._values["own"])
+        held = {"bytes": self._values["held"][ipu]}
+        return Section(f"{self._path}.notAlwaysLiveMemoryForIpu", held)
 
 
 def _liveness_steps(view: Mapping[str, Any]) -> Iterator[Section]:
     memories, num_tiles = view["memory"]["ipus"], view["machine"].get("num_compute_tiles")
     if num_tiles is None:
         return
-    number = 0
+    number, moments = 0, fullest_moments(view)
     for index, memory in enumerate(memories):
         steps = memory["steps"]
         for name, num_bytes in zip(steps["names"], steps["live"], strict=True) if steps else ():
             path = f"report.compilation.livenessProgramSteps[{number}]"
-            own = {"bytes": num_bytes * num_tiles}
+            known = dict(enumerate(moments.get((index, name), ()))) | {index: num_bytes}
+            held = {ipu: known[ipu] * num_tiles for ipu in known}
             kind = Program.Type.OnTileExecute
             program = Program(f"{path}.program", {"name": name, "id": number, "type": kind})
-            all_ipus = own if len(memories) == 1 else {}
+            all_ipus = {"bytes": sum(held.values())} if len(held) == len(memories) else {}
             yield _LivenessStep(
                 path,
                 {
                     "program": program,
                     "notAlwaysLiveMemory": Section(f"{path}.notAlwaysLiveMemory", all_ipus),
                     "ipu": index,
-                    "own": own,
+                    "held": held,
                 },
             )
             number += 1
@@ -334,22 +347,6 @@ def _runs(path: Path) -> Iterator[Section]:
         yield Section(name, {"name": f"call {number}", "microseconds": microseconds})
 
 
-@dataclass
-class Event:
-    """A stretch of time on a thread of a trace (exact).
-
-    Attributes:
-        start: in microseconds, from the first event of the trace.
-        duration: in microseconds.
-        children: the events within it, by their start.
-    """
-
-    label: str
-    start: float
-    duration: float
-    children: list[Event] = field(default_factory=list)
-
-
 def openTrace(path: str | Path) -> Section:
     """Returns what happened on the host, of a `profile.pop` that profiling wrote (exact).
 
@@ -372,22 +369,9 @@ def openTrace(path: str | Path) -> Section:
     first_ns = min((span[1] for found in spans.values() for span in found), default=0)
     threads = [
         Section(
-            f"trace.processes[0].threads[{n}]", {"name": name, "events": _nest(found, first_ns)}
+            f"trace.processes[0].threads[{n}]", {"name": name, "events": nested(found, first_ns)}
         )
         for n, (name, found) in enumerate(spans.items())
     ]
     process = Section("trace.processes[0]", {"name": "poptorch_emu", "threads": threads})
     return Section("trace", {"processes": [process]})
-
-
-def _nest(spans: list[tuple[str, int, int]], first_ns: int) -> list[Event]:
-    """Returns the outermost of some stretches; those within another are its children."""
-    outermost: list[Event] = []
-    open_events: list[tuple[int, Event]] = []
-    for name, start_ns, end_ns in sorted(spans, key=lambda span: (span[1], -span[2])):
-        event = Event(name, (start_ns - first_ns) / _NS_PER_US, (end_ns - start_ns) / _NS_PER_US)
-        while open_events and open_events[-1][0] < end_ns:
-            open_events.pop()
-        (open_events[-1][1].children if open_events else outermost).append(event)
-        open_events.append((end_ns, event))
-    return outermost

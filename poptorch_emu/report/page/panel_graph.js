@@ -1,12 +1,15 @@
 // The graph: stages by IPU, forward above and backward below, and the tensors that cross.
 "use strict";
 
+// Boxes and what is written on the lines between them need as much, in pixels.
+const LEAST_STAGE_WIDTH = 130;
+
 function graphPanel(report) {
   const { stages, edges } = report.graph;
   if (!stages.length) return [card("Graph", {}, empty(`The stages are ${UNKNOWN}.`))];
   const note = "Forward stages above, backward below; a line is what crosses, as thick as its bytes are many.";
   return [
-    card("Stages", { note }, graphChart(stages, edges)),
+    card("Stages", { note }, element("div", { class: "sideways" }, graphChart(stages, edges))),
     card("Stages and blocks", { width: "half" }, stageTable(stages)),
     card("Tensors that cross", { width: "half" }, edgeTable(edges)),
   ];
@@ -23,7 +26,7 @@ function graphChart(stages, edges) {
     itemStyle: { color: kindColour(kindIndex(stage.direction)) },
   }));
   const height = hasBackward ? 360 : 200;
-  return chartElement("Graph of the stages and what crosses between them", height, () => ({
+  const chart = chartElement("Graph of the stages and what crosses between them", height, () => ({
     tooltip: tooltip((item) => (item.dataType === "edge" ? edgeTip(edges[item.dataIndex]) : stageTip(item.data.stage))),
     grid: { left: 20, right: 20, top: 20, bottom: 20 },
     xAxis: { show: false, type: "value", min: -0.5, max: count - 0.5 },
@@ -45,6 +48,8 @@ function graphChart(stages, edges) {
       })),
     }],
   }));
+  chart.style.minWidth = `${LEAST_STAGE_WIDTH * count}px`;
+  return chart;
 }
 
 // Stages of one number stand in one column.

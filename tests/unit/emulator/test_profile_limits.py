@@ -154,6 +154,24 @@ def test_counters_of_a_trace_then_their_highest_is_the_mean_tile_at_its_peak(tmp
     assert most == pytest.approx(tiles.mean_bytes(tiles.ipus[0]), abs=2)
 
 
+@pytest.mark.parametrize("whole", [int, round])
+def test_slices_in_whole_nanoseconds_then_lie_beside_or_within_each_other(tmp_path, whole):
+    trace = json.loads(emulator.trace(profiled(tmp_path), tmp_path / "trace.json").read_text())
+    tracks: dict[tuple[int, int], list[tuple[int, int]]] = {}
+    for event in trace["traceEvents"]:
+        if event["ph"] == "X" and event["pid"] == 1:
+            first, length = whole(event["ts"] * 1e3), whole(event["dur"] * 1e3)
+            tracks.setdefault((event["pid"], event["tid"]), []).append((first, first + length))
+    assert tracks
+    for spans in tracks.values():
+        around: list[int] = []
+        for first, last in sorted(spans, key=lambda one: (one[0], -one[1])):
+            while around and around[-1] <= first:
+                around.pop()
+            assert not around or last <= around[-1]
+            around.append(last)
+
+
 def test_operations_of_a_trace_when_there_are_too_many_then_segments_are_left(
     tmp_path, monkeypatch
 ):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -93,11 +94,39 @@ def test_liveness_then_its_peak_is_that_of_the_tiles(model, report):
         peak = memory.peak.num_bytes + memory.peak.temporary_bytes * tiles.num_compute_tiles
         found = max(step.notAlwaysLiveMemoryForIpu(ipu).bytes for step in mine)
         assert found == pytest.approx(peak, abs=tiles.num_compute_tiles)
-        with pytest.raises(pva.NotInReport, match=f"what IPU {1 - ipu} holds"):
-            mine[0].notAlwaysLiveMemoryForIpu(1 - ipu)
-    # With several IPUs nobody knows what the others hold at that moment.
-    with pytest.raises(AttributeError):
-        _ = steps[0].notAlwaysLiveMemory.bytes
+        with pytest.raises(pva.NotInReport, match="what IPU 2 holds"):
+            mine[0].notAlwaysLiveMemoryForIpu(2)
+
+
+def test_liveness_of_a_pipeline_then_is_what_a_walk_over_the_trace_finds(model, report, tmp_path):
+    steps = report.compilation.livenessProgramSteps
+    for step in steps:
+        parts = [step.notAlwaysLiveMemoryForIpu(ipu).bytes for ipu in range(2)]
+        assert step.notAlwaysLiveMemory.bytes == sum(parts)
+    # The counters of the trace, in the order of time, are another reading of the same.
+    trace = json.loads(emulator.trace(model, tmp_path / "trace.json").read_text())
+    counters = [event for event in trace["traceEvents"] if event["ph"] == "C"]
+    held, most = {}, 0
+    for event in sorted(counters, key=lambda one: one["ts"]):
+        held[event["tid"]] = event["args"]["not always live"]
+        most = max(most, sum(held.values()))
+    num_tiles = emulator.tile_memory(model).num_compute_tiles
+    assert max(step.notAlwaysLiveMemory.bytes for step in steps) == most * num_tiles
+    # While one IPU is at its peak, the other one computes, too.
+    alone = max(step.notAlwaysLiveMemoryForIpu(0).bytes for step in steps)
+    assert alone < most * num_tiles
+
+
+def test_categories_of_a_tile_then_make_up_what_it_holds(model, report):
+    for memory, ipu in zip(emulator.tile_memory(model).ipus, report.compilation.ipus, strict=True):
+        code = emulator.tile_memory(model).parts(memory)["vertex code"]
+        for tile in (ipu.tiles[0], ipu.tiles[700], ipu.tiles[-1]):
+            names = [name for name in dir(tile.memory.category) if name[0].islower()]
+            total = sum(getattr(tile.memory.category, name).total for name in names)
+            assert total == tile.memory.total.excludingGaps
+            assert tile.memory.category.vertexCode.total == code > 0
+    with pytest.raises(RuntimeError, match="hostExchangeCode is not in this report"):
+        _ = report.compilation.tiles[0].memory.category.hostExchangeCode
 
 
 def test_liveness_of_one_ipu_then_tells_all_bytes(tmp_path):
@@ -174,7 +203,7 @@ def test_target_then_has_the_architecture(report):
     "path",
     [
         "compilation.tiles[0].memory.total.includingGaps",
-        "compilation.ipus[0].tiles[3].memory.category",
+        "compilation.ipus[0].tiles[3].memory.category.message",
         "compilation.graph.numComputeSets",
         "compilation.alwaysLiveVariables",
         "compilation.loweredVariables",

@@ -248,3 +248,18 @@ def test_table_when_too_wide_then_each_part_repeats_the_first_column():
     assert max(map(len, lines)) <= 40
     assert [part.splitlines()[0].split()[0] for part in parts] == ["name"] * len(parts)
     assert [cell for part in parts for cell in part.splitlines()[1].split()[1:]] == rows[1][1:]
+
+
+def test_reasons_of_a_sweep_when_too_long_then_stand_below_whole(monkeypatch):
+    options = poptorch.Options().showCompilationProgressBar(False)
+    options.Training.gradientAccumulation(8)
+    module = Pipeline(4)
+    optimizer = poptorch.optim.SGD(module.parameters(), lr=0.1)
+    model = poptorch.trainingModel(module, options, optimizer)
+    sweep = emulator.what_if(model, torch.randn(8, 16), sweep={"accumulation": [4, 8]})
+    for columns in (80, 120):
+        monkeypatch.setenv("COLUMNS", str(columns))
+        text = str(sweep)
+        assert max(map(len, text.splitlines())) <= columns
+        for point in sweep.points:
+            assert " ".join(point.limit.split()) in " ".join(text.split())

@@ -1,0 +1,62 @@
+"""What all IPUs of a report hold together while one of them runs an operation."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from poptorch_emu.report.trace_operations import UPDATE, placed, rows_by_segment, step_name
+
+# Begin, position of the IPU, name of the step.
+Moment = tuple[float, int, str]
+
+
+def fullest_moments(view: Mapping[str, Any]) -> dict[tuple[int, str], tuple[int, ...]]:
+    """Returns what each IPU holds when a step begins, beside what is always live (modelled).
+
+    Of a step that runs for several micro-batches it is the moment at which all hold the most. An
+    IPU keeps what it held at its last operation; before its first one it holds nothing. Bytes are
+    those of the mean tile; keys are the position of the IPU and the name of the step. A step that
+    takes no time, such as a view, runs at the moment of the step before it, the first ones at that
+    of the first that does. A report without a timeline has none.
+    """
+    memories = view["memory"]["ipus"]
+    levels = [
+        dict(zip(memory["steps"]["names"], memory["steps"]["live"], strict=True))
+        if memory["steps"]
+        else {}
+        for memory in memories
+    ]
+    current, found = [0] * len(memories), dict[tuple[int, str], tuple[int, ...]]()
+    for _, ipu, name in sorted(_moments(view)):
+        if name in levels[ipu]:
+            current[ipu] = levels[ipu][name]
+            if sum(current) >= sum(found.get((ipu, name), ())):
+                found[ipu, name] = tuple(current)
+    for ipu, names in enumerate(levels):
+        last = next((found[ipu, name] for name in names if (ipu, name) in found), ())
+        for name in names if last else ():
+            last = found.setdefault((ipu, name), last)
+    return found
+
+
+def _moments(view: Mapping[str, Any]) -> Iterator[Moment]:
+    memories, segments = view["memory"]["ipus"], rows_by_segment(view["operations"])
+    positions = {f"IPU {memory['ipu']}": number for number, memory in enumerate(memories)}
+    for timeline in view["timelines"]:
+        if timeline["unit"] != "cycles":
+            continue
+        columns = timeline["columns"]
+        for values in zip(*columns.values(), strict=True):
+            event = dict(zip(columns, values, strict=True))
+            ipu = positions.get(timeline["lanes"][event["lane"]])
+            if ipu is None:
+                continue
+            rows = segments.get(timeline["labels"][event["label"]]["name"], [])
+            for row, begin, _ in placed(rows, event["start"], event["duration"]):
+                yield begin, ipu, step_name(row)
+            if not rows and timeline["kinds"][event["kind"]] == "update":
+                names = (memories[ipu]["steps"] or {"names": ()})["names"]
+                yield from (
+                    (event["start"], ipu, name) for name in names if name.startswith(UPDATE)
+                )
