@@ -23,7 +23,7 @@ SOURCES := setup.py $(shell find csrc -name '*.cpp' -o -name '*.h' 2>/dev/null)
 SANITIZED_TESTS := tests/unit/csrc tests/unit/data/test_slot_collate.py \
 	tests/conformance/test_streaming_results.py \
 	tests/conformance/test_control_flow.py tests/conformance/test_replica_grouping.py \
-	tests/differential/test_sharded_activations.py
+	tests/differential/test_sharded_activations.py tests/conformance/test_processes_bits.py
 # PyTorch is not instrumented; its shared libraries keep their memory until the process ends.
 export ASAN_OPTIONS := detect_leaks=0
 export TSAN_OPTIONS := suppressions=$(CURDIR)/tests/tsan.supp ignore_noninstrumented_modules=1

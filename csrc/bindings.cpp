@@ -111,6 +111,10 @@ void bind_ring(py::module_& m) {
            py::arg("group_name"), py::arg("model"), py::arg("timeout_seconds"))
       .def("all_reduce", &Ring::all_reduce, py::arg("number"), py::arg("tensors"),
            py::call_guard<py::gil_scoped_release>())
+      .def("reduce_scatter", &Ring::reduce_scatter, py::arg("number"), py::arg("tensors"),
+           py::call_guard<py::gil_scoped_release>())
+      .def("all_gather", &Ring::all_gather, py::arg("number"), py::arg("tensors"),
+           py::arg("replicas_per_process"), py::call_guard<py::gil_scoped_release>())
       .def(
           "cancel", [](Ring& ring, const std::string& reason) { ring.peers().cancel(reason); },
           py::call_guard<py::gil_scoped_release>())

@@ -248,6 +248,14 @@ void bind_loads(ProgramClass& program) {
            [](Program& p, int64_t s, int64_t id) { p.at(SegmentId{s}).reductions.push_back({id}); })
       .def("exchange",
            [](Program& p, int64_t s, int64_t id) { p.at(SegmentId{s}).exchanges.push_back({id}); })
+      .def("scatter",
+           [](Program& p, int64_t s, int64_t id) { p.at(SegmentId{s}).scatters.push_back({id}); })
+      .def("gather_accumulator",
+           [](Program& p, int64_t s, int64_t id) {
+             p.at(SegmentId{s}).gathered_sums.push_back({id});
+           })
+      .def("gather_variable",
+           [](Program& p, int64_t s, int64_t id) { p.at(SegmentId{s}).gathers.push_back({id}); })
       .def("load_input",
            [](Program& p, int64_t s, int64_t r, int64_t id) { add_load(p, s, r, LoadInput{{id}}); })
       .def("load_variable", [](Program& p, int64_t s, int64_t r,

@@ -309,6 +309,11 @@ class CompileConfig:
         return self.is_training and self.num_processes > 1
 
     @property
+    def num_sharers(self) -> int:
+        """How many replicas share out a tensor that is cut: those of all processes in training."""
+        return self.replication_factor * (self.num_processes if self.is_training else 1)
+
+    @property
     def num_input_groups(self) -> int:
         """How many different input blocks the replicas read in one micro-batch."""
         return num_input_groups(self.replication_factor, self.input_group_size)

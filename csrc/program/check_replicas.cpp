@@ -51,6 +51,8 @@ class ReplicaChecker {
         target->is_shard ? check_parts(variable) : check_assigned_once(variable);
       } else if (std::holds_alternative<StoreOutput>(store.target)) {
         check_output();
+      } else if (const auto* sum = std::get_if<Accumulate>(&store.target)) {
+        check_addition(program_.accumulators[sum->accumulator.value]);
       } else if (std::holds_alternative<StoreVariableRows>(store.target) && num_replicas_ > 1) {
         throw Error("Segment '" + segment_.name + "' updates single rows, which one replica can " +
                     "do, but there are " + std::to_string(num_replicas_));
@@ -128,6 +130,13 @@ class ReplicaChecker {
     }
   }
 
+  void check_addition(const Accumulator& accumulator) const {
+    if (runs_everywhere()) return;
+    throw Error("Segment '" + segment_.name + "' adds to '" + accumulator.name + "' on " +
+                std::to_string(runners_.size()) + " of " + std::to_string(num_replicas_) +
+                " replicas, but each must add its own");
+  }
+
   // A piece of each replica belongs to the result.
   void check_output() const {
     if (runners_.size() != 1 && !runs_everywhere()) {
@@ -175,28 +184,72 @@ void check_reductions(const Program& program) {
   }
 }
 
-// The sums of one process alone would let the weights of the processes drift apart.
-void check_processes(const Program& program, bool has_peers) {
-  std::set<AccumulatorId> exchanged;
-  for (const Segment& segment : program.segments) {
-    exchanged.insert(segment.exchanges.begin(), segment.exchanges.end());
-  }
-  if (!has_peers && !exchanged.empty()) {
-    throw Error("The program adds up '" + program.accumulators[exchanged.begin()->value].name +
-                "' over several processes, but it was given no others");
-  }
-  for (size_t index = 0; has_peers && index < program.accumulators.size(); ++index) {
-    if (!exchanged.contains({static_cast<int64_t>(index)})) {
-      throw Error("The program runs in several processes, which must add up '" +
-                  program.accumulators[index].name + "', but no segment exchanges it");
+// What each process of several must get from the others, lest their weights drift apart.
+class ProcessChecker {
+ public:
+  explicit ProcessChecker(const Program& program) : program_(program) {
+    for (const Segment& segment : program.segments) {
+      for (const auto* ids : {&segment.exchanges, &segment.scatters}) {
+        summed_.insert(ids->begin(), ids->end());
+      }
+      gathered_.insert(segment.gathers.begin(), segment.gathers.end());
+      if (segment.has_exchanges()) row_ = segment.ipu;
+    }
+    for (const Segment& segment : program.segments) {
+      for (const Store& store : segment.stores) note_store(segment, store);
     }
   }
-}
+
+  void check_alone() const {
+    if (!summed_.empty()) {
+      throw Error("The program adds up '" + program_.accumulators[summed_.begin()->value].name +
+                  "' over several processes, but it was given no others");
+    }
+    if (!gathered_.empty()) {
+      throw Error("The program gathers '" + program_.variables[gathered_.begin()->value].name +
+                  "' from several processes, but it was given no others");
+    }
+  }
+
+  void check_together() const {
+    for (size_t index = 0; index < program_.accumulators.size(); ++index) {
+      if (summed_.contains({static_cast<int64_t>(index)})) continue;
+      throw Error("The program runs in several processes, which must add up '" +
+                  program_.accumulators[index].name + "', but no segment exchanges it");
+    }
+    for (VariableId id : assigned_in_parts_) {
+      if (gathered_.contains(id)) continue;
+      throw Error("The program runs in several processes, each of which assigns parts of '" +
+                  program_.variables[id.value].name + "', but no segment gathers it");
+    }
+    for (const Variable& variable : program_.variables) {
+      if (!variable.is_sharded) continue;
+      throw Error("'" + variable.name +
+                  "' is stored in parts, which is not possible in several processes");
+    }
+  }
+
+ private:
+  // The network's row adds up sharded accumulators micro-batch by micro-batch.
+  void note_store(const Segment& segment, const Store& store) {
+    const auto* variable = std::get_if<StoreVariable>(&store.target);
+    if (variable != nullptr && variable->is_shard) assigned_in_parts_.insert(variable->variable);
+    const auto* sum = std::get_if<Accumulate>(&store.target);
+    if (sum != nullptr && segment.ipu == row_) summed_.insert(sum->accumulator);
+  }
+
+  const Program& program_;
+  int64_t row_ = -1;
+  std::set<AccumulatorId> summed_;
+  std::set<VariableId> gathered_;
+  std::set<VariableId> assigned_in_parts_;
+};
 
 }  // namespace
 
 void Program::check_replicas(int64_t num_replicas, bool has_peers) const {
-  check_processes(*this, has_peers);
+  const ProcessChecker processes(*this);
+  has_peers ? processes.check_together() : processes.check_alone();
   for (const Variable& variable : variables) {
     check_groups(variable.groups, variable.name, num_replicas);
   }

@@ -149,9 +149,14 @@ struct Segment {
   std::vector<int64_t> runners = {0};
   // What a runner adds up over its group first, its own part of it.
   std::vector<AccumulatorId> reductions = {};
-  // What it adds up over the replicas of all processes, in this order. Such a segment is on the
-  // network's row of the schedule, beside those of the IPUs, and does nothing else.
+  // What is exchanged with other processes, in this order: sums that all get; sums of which each
+  // process gets the parts of its replicas; sharded sums that are put together; variables whose
+  // parts were assigned. Such a segment is on the network's row of the schedule, beside those of
+  // the IPUs, and does nothing else.
   std::vector<AccumulatorId> exchanges = {};
+  std::vector<AccumulatorId> scatters = {};
+  std::vector<AccumulatorId> gathered_sums = {};
+  std::vector<VariableId> gathers = {};
   // A micro-batch segment that adds to a sharded accumulator begins like a window segment.
   bool is_collective = false;
   // Whether two micro-batches may be in it at once, or in it and in another such segment of the
@@ -163,6 +168,10 @@ struct Segment {
   std::vector<Store> stores;
   std::vector<LinkId> incoming;
   std::vector<LinkId> outgoing;
+
+  bool has_exchanges() const {
+    return !exchanges.empty() || !scatters.empty() || !gathered_sums.empty() || !gathers.empty();
+  }
 };
 
 // A bounded FIFO that carries tensors from one segment to another of the same replica: a stash when
@@ -195,7 +204,7 @@ struct Variable {
   bool is_per_replica;
   // Replicas of one group share a copy, unless each has its own.
   ReplicaGroups groups = {};
-  // Each replica holds a part, in place of groups.
+  // Each replica holds a part, in place of groups; not with several processes.
   bool is_sharded = false;
   bool is_remote = false;  // lives in streaming memory
 };
@@ -209,7 +218,8 @@ struct Accumulator {
   bool is_running_mean;
   // Sums are over the replicas of one group.
   ReplicaGroups groups = {};
-  // Each replica holds a part of the sum over all, in place of groups.
+  // Each replica holds a part of the sum over all, in place of groups. With several processes the
+  // network's row adds to it.
   bool is_sharded = false;
   bool is_remote = false;
 };
@@ -266,6 +276,8 @@ struct Program {
 
   // Throws `Error` that names the first fault; a program that passes cannot fail for its form.
   void validate() const;
+  // The part of it that looks at what is exchanged with other processes.
+  void check_network() const;
 
   // Throws `Error` if a valid program cannot run on this many replicas, in one process or as one of
   // several.

@@ -141,10 +141,11 @@ void fields(Archive& archive, Body& body) {
 
 template <typename Archive>
 void fields(Archive& archive, Segment& segment) {
-  auto& [name, ipu, kind, runners, reductions, exchanges, is_collective, may_overlap, num_registers,
-         loads, instructions, stores, incoming, outgoing] = segment;
+  auto& [name, ipu, kind, runners, reductions, exchanges, scatters, gathered_sums, gathers,
+         is_collective, may_overlap, num_registers, loads, instructions, stores, incoming,
+         outgoing] = segment;
   // Links know their ends; `find_collectives` and `find_overlaps` find the other two again.
-  archive(name, ipu, kind, runners, reductions, exchanges);
+  archive(name, ipu, kind, runners, reductions, exchanges, scatters, gathered_sums, gathers);
   registers(archive, num_registers);
   archive(loads, instructions, stores);
 }
@@ -216,7 +217,7 @@ void fields(Archive& archive, Program& program) {
 namespace {
 
 // "IPUPROG" and the version of the format. Change it with any change of what is written.
-constexpr std::string_view kMagic("IPUPROG\x05", 8);
+constexpr std::string_view kMagic("IPUPROG\x06", 8);
 
 // FNV-1a, of eight bytes at a time.
 uint64_t checksum(std::string_view bytes) {

@@ -125,6 +125,15 @@ void write_segment(std::ostream& out, const Segment& segment, const Program& pro
   for (AccumulatorId id : segment.exchanges) {
     out << "  exchange " << program.accumulators[id.value].name << "\n";
   }
+  for (AccumulatorId id : segment.scatters) {
+    out << "  exchange parts of " << program.accumulators[id.value].name << "\n";
+  }
+  for (AccumulatorId id : segment.gathered_sums) {
+    out << "  gather accumulator " << program.accumulators[id.value].name << "\n";
+  }
+  for (VariableId id : segment.gathers) {
+    out << "  gather " << program.variables[id.value].name << "\n";
+  }
   for (AccumulatorId id : segment.reductions) {
     out << "  adds up " << name(LoadAccumulator{id}) << " over replicas\n";
   }

@@ -35,7 +35,6 @@ class SegmentChecker {
       throw Error("Segment '" + segment_.name + "' is to be run by no replica");
     }
     for (AccumulatorId id : segment_.reductions) check_reduction(id);
-    for (AccumulatorId id : segment_.exchanges) check_exchange(id);
     for (const Load& load : segment_.loads) {
       check_source(load.source);
       registers_.write(load.target, "a load");
@@ -72,25 +71,6 @@ class SegmentChecker {
     if (accumulator.is_sharded) {
       throw Error(where + " adds up '" + accumulator.name +
                   "' again, of which each replica holds a part of the sum already");
-    }
-  }
-
-  void check_exchange(AccumulatorId id) const {
-    const std::string where = "Segment '" + segment_.name + "'";
-    check_id(program_.accumulators, id, where, "accumulator");
-    const Accumulator& accumulator = program_.accumulators[id.value];
-    const bool does_more = !segment_.loads.empty() || !segment_.instructions.empty() ||
-                           !segment_.stores.empty() || !segment_.reductions.empty();
-    if (!has_one_runner() || does_more) {
-      throw Error(where + " adds up '" + accumulator.name +
-                  "' over processes, which only a window segment of one runner may do that does "
-                  "nothing else");
-    }
-    const std::vector<int64_t>& groups = accumulator.groups.of_replica;
-    const auto differs = [&groups](int64_t group) { return group != groups.front(); };
-    if (accumulator.is_sharded || std::any_of(groups.begin(), groups.end(), differs)) {
-      throw Error(where + " adds up '" + accumulator.name +
-                  "' over processes, which is possible for a whole sum of all replicas only");
     }
   }
 
@@ -165,9 +145,17 @@ class SegmentChecker {
 
   void check_addition(AccumulatorId id, const std::string& where) const {
     check_id(program_.accumulators, id, where, "accumulator");
-    if (has_one_runner()) {
+    if (has_one_runner() && !is_exchanged(id)) {
       throw Error(where + " adds to an accumulator, which in a window every replica must do");
     }
+  }
+
+  // Of several processes each may have one replica only.
+  bool is_exchanged(AccumulatorId id) const {
+    return std::any_of(program_.segments.begin(), program_.segments.end(),
+                       [id](const Segment& segment) {
+                         return std::count(segment.exchanges.begin(), segment.exchanges.end(), id);
+                       });
   }
 
   // What keeps no rows apart takes dense gradients only.
@@ -304,77 +292,6 @@ void check_schedule(const Program& program) {
   }
 }
 
-bool reads(const Segment& segment, AccumulatorId id) {
-  return std::any_of(segment.loads.begin(), segment.loads.end(), [id](const Load& load) {
-    const auto* source = std::get_if<LoadAccumulator>(&load.source);
-    return source != nullptr && source->accumulator == id;
-  });
-}
-
-// Whoever reads a sum over processes waits, or comes on its IPU after somebody who waits, for a
-// link from the exchange.
-void check_waits(const Program& program, SegmentId exchange) {
-  const Segment& sender = program.at(exchange);
-  for (const std::vector<Action>& row : program.schedule) {
-    bool has_waited = false;
-    for (const Action& action : row) {
-      const Segment& segment = program.at(action.segment);
-      for (LinkId id : segment.incoming) {
-        has_waited = has_waited || program.links[id.value].producer == exchange;
-      }
-      for (AccumulatorId id : sender.exchanges) {
-        if (!has_waited && reads(segment, id)) {
-          throw Error("Segment '" + segment.name + "' reads accumulator '" +
-                      program.accumulators[id.value].name + "' and does not wait until '" +
-                      sender.name + "' has added it up over the processes");
-        }
-      }
-    }
-  }
-}
-
-// All processes must reach the exchanges in one order, so that nobody waits for a peer that waits
-// for another exchange: they are one list, which waits for nothing but the gradients.
-void check_network(const Program& program) {
-  int64_t row = -1;
-  std::set<AccumulatorId> exchanged;
-  for (size_t index = 0; index < program.segments.size(); ++index) {
-    const Segment& segment = program.segments[index];
-    if (segment.exchanges.empty()) continue;
-    if (row >= 0 && segment.ipu != row) {
-      throw Error("Segment '" + segment.name + "' exchanges sums on row " +
-                  std::to_string(segment.ipu) + ", but others do on row " + std::to_string(row) +
-                  "; all exchanges are one list");
-    }
-    row = segment.ipu;
-    if (!segment.incoming.empty()) {
-      throw Error("Segment '" + segment.name +
-                  "' exchanges sums and waits for a link, which could lock the processes");
-    }
-    for (AccumulatorId id : segment.exchanges) {
-      if (!exchanged.insert(id).second) {
-        throw Error("Accumulator '" + program.accumulators[id.value].name +
-                    "' is added up over processes twice, the second time in segment '" +
-                    segment.name + "'");
-      }
-    }
-    check_waits(program, {static_cast<int64_t>(index)});
-  }
-  for (const Segment& segment : program.segments) {
-    if (row >= 0 && segment.ipu == row && segment.exchanges.empty()) {
-      throw Error("Segment '" + segment.name + "' is on the network's row " + std::to_string(row) +
-                  " of the schedule and exchanges nothing");
-    }
-    for (AccumulatorId id : segment.reductions) {
-      if (exchanged.contains(id)) {
-        throw Error("Segment '" + segment.name + "' adds up '" +
-                    program.accumulators[id.value].name +
-                    "' over the replicas of this process, and another over those of all");
-      }
-    }
-  }
-}
-
 }  // namespace
 
 void Program::validate() const {
@@ -391,7 +308,7 @@ void Program::validate() const {
   for (const Segment& segment : segments) SegmentChecker(*this, segment).run();
   check_stores(*this);
   check_schedule(*this);
-  check_network(*this);
+  check_network();
 }
 
 }  // namespace poptorch_emu

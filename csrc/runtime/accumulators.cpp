@@ -33,9 +33,10 @@ at::Tensor with_replica(const at::Tensor& rng, int64_t replica) {
 
 }  // namespace
 
-Accumulators::Accumulators(const Program& program, int64_t num_replicas, RemoteTraffic& remote,
+Accumulators::Accumulators(const Program& program, const Replicas& replicas, RemoteTraffic& remote,
                            Ring* ring)
-    : program_(program), num_replicas_(num_replicas), remote_(remote), ring_(ring) {
+    : program_(program), replicas_(replicas), remote_(remote), ring_(ring) {
+  const int64_t num_replicas = replicas.here;
   for (const Accumulator& accumulator : program.accumulators) {
     auto state = std::make_unique<State>();
     state->of_replica.resize(num_replicas);
@@ -147,16 +148,38 @@ void Accumulators::add_sharded(AccumulatorId id, int64_t replica, const at::Tens
   std::lock_guard lock(state.mutex);
   state.sizes = value.sizes().vec();
   state.arrived[replica] = value.to(accumulator.dtype);
-  if (++state.num_arrived < num_replicas_) return;
-  for (int64_t part = 0; part < num_replicas_; ++part) {
-    std::vector<at::Tensor> parts;
-    for (const at::Tensor& whole : state.arrived) {
-      parts.push_back(shard_of(whole, part, num_replicas_));
-    }
-    add_to(state.of_replica[part], id, ring_sum(parts, part), index, with_replica(rng, part));
+  if (++state.num_arrived < replicas_.here) return;
+  std::vector<at::Tensor> sums = sums_of_parts(id, state.arrived);
+  for (int64_t here = 0; here < replicas_.here; ++here) {
+    add_to(state.of_replica[here], id, std::move(sums[here]), index,
+           with_replica(rng, replicas_.first + here));
   }
   for (at::Tensor& arrived : state.arrived) arrived.reset();
   state.num_arrived = 0;
+}
+
+// By replica, the sum over all of its part of what the replicas here have.
+std::vector<at::Tensor> Accumulators::sums_of_parts(AccumulatorId id,
+                                                    const std::vector<at::Tensor>& wholes) {
+  std::vector<at::Tensor> sums;
+  if (ring_ != nullptr) {
+    // Sums are made where the summands are, which others may still read.
+    Ring::Summands own;
+    for (const at::Tensor& whole : wholes) {
+      own.push_back(whole.clone(at::MemoryFormat::Contiguous));
+    }
+    ring_->reduce_scatter(id.value, {own});
+    for (int64_t here = 0; here < replicas_.here; ++here) {
+      sums.push_back(shard_of(own.front(), replicas_.first + here, replicas_.all));
+    }
+    return sums;
+  }
+  for (int64_t part = 0; part < replicas_.here; ++part) {
+    std::vector<at::Tensor> parts;
+    for (const at::Tensor& whole : wholes) parts.push_back(shard_of(whole, part, replicas_.here));
+    sums.push_back(ring_sum(parts, part));
+  }
+  return sums;
 }
 
 void Accumulators::reduce(AccumulatorId id, int64_t replica) {
@@ -181,7 +204,7 @@ void Accumulators::reduce(AccumulatorId id, int64_t replica) {
   state.is_reduced[replica] = 1;
 }
 
-void Accumulators::exchange(const std::vector<AccumulatorId>& ids, int64_t number) {
+std::vector<Ring::Summands> Accumulators::summands_of(const std::vector<AccumulatorId>& ids) {
   std::vector<Ring::Summands> tensors;
   for (AccumulatorId id : ids) {
     const Accumulator& accumulator = program_.accumulators[id.value];
@@ -192,6 +215,11 @@ void Accumulators::exchange(const std::vector<AccumulatorId>& ids, int64_t numbe
     }
     tensors.push_back(std::move(summands));
   }
+  return tensors;
+}
+
+void Accumulators::exchange(const std::vector<AccumulatorId>& ids, int64_t number) {
+  const std::vector<Ring::Summands> tensors = summands_of(ids);
   ring_->all_reduce(number, tensors);
   for (size_t i = 0; i < ids.size(); ++i) {
     State& state = *states_[ids[i].value];
@@ -199,8 +227,37 @@ void Accumulators::exchange(const std::vector<AccumulatorId>& ids, int64_t numbe
     check(sum, ids[i]);
     const bool is_remote = program_.accumulators[ids[i].value].is_remote;
     state.of_replica.front() = is_remote ? remote_.store(sum) : sum;
-    state.is_reduced.assign(num_replicas_, 1);
+    state.is_reduced.assign(replicas_.here, 1);
   }
+}
+
+void Accumulators::scatter(const std::vector<AccumulatorId>& ids, int64_t number) {
+  const std::vector<Ring::Summands> tensors = summands_of(ids);
+  ring_->reduce_scatter(number, tensors);
+  for (size_t i = 0; i < ids.size(); ++i) {
+    State& state = *states_[ids[i].value];
+    const at::Tensor& sum = tensors[i].front();
+    for (int64_t here = 0; here < replicas_.here; ++here) {
+      check(shard_of(sum, replicas_.first + here, replicas_.all), ids[i]);
+    }
+    const bool is_remote = program_.accumulators[ids[i].value].is_remote;
+    state.of_replica.front() = is_remote ? remote_.store(sum) : sum;
+    state.is_reduced.assign(replicas_.here, 1);
+  }
+}
+
+void Accumulators::gather(const std::vector<AccumulatorId>& ids, int64_t number) {
+  std::vector<at::Tensor> wholes;
+  for (AccumulatorId id : ids) {
+    State& state = *states_[id.value];
+    const Accumulator& accumulator = program_.accumulators[id.value];
+    state.gathered = at::empty(state.sizes, at::TensorOptions(accumulator.dtype));
+    for (int64_t here = 0; here < replicas_.here; ++here) {
+      put_shard(state.gathered, replicas_.first + here, replicas_.all, state.of_replica[here]);
+    }
+    wholes.push_back(state.gathered);
+  }
+  ring_->all_gather(number, wholes, replicas_.here);
 }
 
 at::Tensor Accumulators::total(AccumulatorId id, int64_t replica) const {
@@ -209,6 +266,7 @@ at::Tensor Accumulators::total(AccumulatorId id, int64_t replica) const {
   const std::vector<int64_t>& group = members(id, replica);
   const at::Tensor& first = state.of_replica[group.front()];
   if (!first.defined()) throw Error("Accumulator '" + accumulator.name + "' is empty.");
+  if (state.gathered.defined()) return state.gathered;
   if (accumulator.is_sharded) return gathered(state.of_replica, state.sizes);
   const bool is_reduced = std::all_of(group.begin(), group.end(), [&state](int64_t member) {
     return state.is_reduced[member] != 0;
@@ -229,7 +287,7 @@ at::Tensor Accumulators::total_shard(AccumulatorId id, int64_t replica) const {
     }
     return part;
   }
-  return shard_of(total(id, replica), replica, num_replicas_);
+  return shard_of(total(id, replica), replicas_.first + replica, replicas_.all);
 }
 
 at::Tensor Accumulators::touched_rows(AccumulatorId id, int64_t replica) const {
@@ -252,7 +310,8 @@ void Accumulators::clear() {
     }
     for (at::Tensor& tensor : state->arrived) tensor.reset();
     state->num_arrived = 0;
-    state->is_reduced.assign(num_replicas_, 0);
+    state->is_reduced.assign(replicas_.here, 0);
+    state->gathered.reset();
   }
 }
 

@@ -8,6 +8,7 @@
 
 #include "program/program.h"
 #include "runtime/remote.h"
+#include "runtime/replicas.h"
 #include "runtime/ring.h"
 #include "runtime/row_sum.h"
 
@@ -21,12 +22,13 @@ class Accumulators {
  public:
   // `remote` carries what lives in streaming memory; `ring` reaches the replicas of other
   // processes, and is null where there are none.
-  Accumulators(const Program& program, int64_t num_replicas, RemoteTraffic& remote, Ring* ring);
+  Accumulators(const Program& program, const Replicas& replicas, RemoteTraffic& remote, Ring* ring);
 
   // Adds one micro-batch's contribution, the `index`-th of this window. The first is moved in when
   // nobody else holds it. The sum is rounded to the accumulator's type each time; `rng` chooses the
   // random bits where that is done at random, and may be undefined elsewhere. A sharded accumulator
-  // is reduced at once, by the replica that comes last; no replica may add again before.
+  // is reduced at once, by the replica that comes last; no replica may add again before. All
+  // processes add to sharded accumulators in one order.
   void add(AccumulatorId id, int64_t replica, at::Tensor value, int64_t index,
            const at::Tensor& rng);
 
@@ -40,8 +42,13 @@ class Accumulators {
   void reduce(AccumulatorId id, int64_t replica);
 
   // Makes these sums those over the replicas of all processes, as the `number`-th exchange of a
-  // window. Throws `Error` when another process fails.
+  // window; those of sharded ones have the numbers of the accumulators. Throws `Error` when another
+  // process fails.
   void exchange(const std::vector<AccumulatorId>& ids, int64_t number);
+  // The same, but only the parts of the replicas here become sums.
+  void scatter(const std::vector<AccumulatorId>& ids, int64_t number);
+  // Puts sharded sums together from the parts of all processes.
+  void gather(const std::vector<AccumulatorId>& ids, int64_t number);
 
   // The sum over the replica's group, and its part of it; reduced before if the group has several
   // members.
@@ -68,6 +75,7 @@ class Accumulators {
     int64_t num_arrived = 0;
     std::vector<char> is_reduced;  // by replica: whether it did its part
     std::vector<int64_t> sizes;
+    at::Tensor gathered;  // the whole of a sharded sum, where other processes have parts of it
     std::mutex mutex;
   };
 
@@ -81,10 +89,12 @@ class Accumulators {
   void check(const at::Tensor& sum, AccumulatorId id) const;
   void add_sharded(AccumulatorId id, int64_t replica, const at::Tensor& value, int64_t index,
                    const at::Tensor& rng);
+  std::vector<at::Tensor> sums_of_parts(AccumulatorId id, const std::vector<at::Tensor>& wholes);
+  std::vector<Ring::Summands> summands_of(const std::vector<AccumulatorId>& ids);
   const std::vector<int64_t>& members(AccumulatorId id, int64_t replica) const;
 
   const Program& program_;
-  const int64_t num_replicas_;
+  const Replicas replicas_;
   RemoteTraffic& remote_;
   Ring* const ring_;
   std::vector<std::unique_ptr<State>> states_;

@@ -29,6 +29,13 @@ class IntraOpThreads {
   int before_;
 };
 
+// Without other processes, the replicas here share out tensors among themselves.
+Replicas replicas_of(const ExecutorOptions& options) {
+  if (options.ring == nullptr) return {options.num_replicas, 0, options.num_replicas};
+  const int64_t all = options.num_replicas * options.ring->peers().num_processes();
+  return {options.num_replicas, options.first_replica, all};
+}
+
 // Returns `program`, which can be run with these options.
 std::shared_ptr<const Program> fitting(std::shared_ptr<const Program> program,
                                        const ExecutorOptions& options) {
@@ -54,13 +61,14 @@ Executor::Executor(std::shared_ptr<const Program> program, ExecutorOptions optio
     : program_(fitting(std::move(program), options)),
       options_(std::move(options)),
       tensor_memory_(*program_, options_.num_replicas, options_.num_workers),
-      memory_(*program_, options_.num_replicas),
-      accumulators_(*program_, options_.num_replicas, remote_, options_.ring.get()),
+      memory_(*program_, replicas_of(options_)),
+      accumulators_(*program_, replicas_of(options_), remote_, options_.ring.get()),
       peak_accumulator_bytes_(options_.num_replicas, 0),
       desk_([this] { scheduler_.wake(); }),
       scheduler_(*program_, options_.num_replicas, options_.num_workers, desk_, stream_),
       interpreter_(*program_, options_.input_group_of_replica, options_.first_replica,
-                   options_.num_workers, tensor_memory_, memory_, accumulators_, remote_,
+                   options_.ring.get(), options_.num_workers, tensor_memory_, memory_,
+                   accumulators_, remote_,
                    [this](const std::string& name, std::vector<at::Tensor> tensors) {
                      return desk_.call(name, std::move(tensors));
                    }),

@@ -12,14 +12,31 @@
 #include "runtime/shards.h"
 
 namespace poptorch_emu {
+namespace {
+
+// One of each kind.
+constexpr int64_t kExchangesOfSegment = 4;
+
+// Whether a replica of an update does its part there, and not what one does for all.
+bool computes_on_parts(const Segment& segment) {
+  return std::any_of(segment.loads.begin(), segment.loads.end(), [](const Load& load) {
+    const auto* variable = std::get_if<LoadVariable>(&load.source);
+    const auto* sum = std::get_if<LoadAccumulator>(&load.source);
+    return (variable != nullptr && variable->is_shard) || (sum != nullptr && sum->is_shard);
+  });
+}
+
+}  // namespace
 
 Interpreter::Interpreter(const Program& program, std::vector<int64_t> input_group_of_replica,
-                         int64_t first_replica, int64_t num_lanes, EngineMemory& tensor_memory,
-                         DeviceMemory& memory, Accumulators& accumulators, RemoteTraffic& remote,
+                         int64_t first_replica, Ring* ring, int64_t num_lanes,
+                         EngineMemory& tensor_memory, DeviceMemory& memory,
+                         Accumulators& accumulators, RemoteTraffic& remote,
                          const HostCaller& call_host)
     : program_(program),
       input_group_of_replica_(std::move(input_group_of_replica)),
       first_replica_(first_replica),
+      ring_(ring),
       num_replicas_(static_cast<int64_t>(input_group_of_replica_.size())),
       num_groups_(
           1 + *std::max_element(input_group_of_replica_.begin(), input_group_of_replica_.end())),
@@ -42,10 +59,13 @@ Interpreter::Interpreter(const Program& program, std::vector<int64_t> input_grou
 void Interpreter::find_ends() {
   first_reader_.assign(program_.inputs.size(), SegmentId{-1});
   is_window_output_.assign(program_.outputs.size(), false);
-  int64_t num_exchanges = 0;
+  // Sharded accumulators have the first numbers.
+  auto num_exchanges = static_cast<int64_t>(program_.accumulators.size());
   for (size_t id = 0; id < program_.segments.size(); ++id) {
     const Segment& segment = program_.segments[id];
-    exchange_number_.push_back(segment.exchanges.empty() ? -1 : num_exchanges++);
+    exchange_number_.push_back(num_exchanges);
+    if (segment.has_exchanges()) num_exchanges += kExchangesOfSegment;
+    is_of_parts_.push_back(computes_on_parts(segment));
     for (const Load& load : segment.loads) {
       const auto* source = std::get_if<LoadInput>(&load.source);
       if (source == nullptr) continue;
@@ -124,9 +144,7 @@ bool Interpreter::run(Task& task, const std::function<bool()>& may_store) {
   const auto scope = tensor_memory_.open(task.action.segment, task.replica, task.ipu, lane);
   try {
     for (AccumulatorId id : segment.reductions) accumulators_.reduce(id, task.replica);
-    if (!segment.exchanges.empty()) {
-      accumulators_.exchange(segment.exchanges, exchange_number_[task.action.segment.value]);
-    }
+    if (segment.has_exchanges()) exchange(segment, exchange_number_[task.action.segment.value]);
     unpack_inputs(task, frame);
     for (const Load& item : segment.loads) {
       frame[item.target] =
@@ -153,6 +171,14 @@ void Interpreter::fail(const Task& task, const std::string& cause) const {
   throw Error("The loads or stores of segment '" + program_.at(task.action.segment).name +
               "' failed for micro-batch " + std::to_string(task.action.micro_batch) + ", replica " +
               std::to_string(task.replica) + ": " + cause);
+}
+
+// Each kind has a number of its own.
+void Interpreter::exchange(const Segment& segment, int64_t number) {
+  if (!segment.exchanges.empty()) accumulators_.exchange(segment.exchanges, number);
+  if (!segment.scatters.empty()) accumulators_.scatter(segment.scatters, number + 1);
+  if (!segment.gathered_sums.empty()) accumulators_.gather(segment.gathered_sums, number + 2);
+  if (!segment.gathers.empty()) memory_.gather(segment.gathers, *ring_, number + 3);
 }
 
 void Interpreter::unpack_inputs(Task& task, Frame& frame) {
@@ -242,7 +268,8 @@ at::Tensor Interpreter::rng_for(const Task& task) const {
   state[1] = counter_ + task.micro_batch_of_call;
   // What one replica does in an update for all, it does in every process with the same numbers.
   const bool is_of_window = program_.at(task.action.segment).kind == SegmentKind::kWindow;
-  state[2] = task.replica + (is_of_window ? 0 : first_replica_);
+  const bool acts_for_all = is_of_window && !is_of_parts_[task.action.segment.value];
+  state[2] = task.replica + (acts_for_all ? 0 : first_replica_);
   state[3] = 0;
   return rng;
 }

@@ -29,10 +29,11 @@ namespace poptorch_emu {
 class Interpreter {
  public:
   // `input_group_of_replica` says which input block each replica reads of those of one
-  // micro-batch; `first_replica`, which number the first one has among those of all processes.
-  // `call_host` is what instructions call functions of the host by.
+  // micro-batch; `first_replica`, which number the first one has among those of all processes;
+  // `ring` reaches those, and is null where there are none. `call_host` is what instructions call
+  // functions of the host by.
   Interpreter(const Program& program, std::vector<int64_t> input_group_of_replica,
-              int64_t first_replica, int64_t num_lanes, EngineMemory& tensor_memory,
+              int64_t first_replica, Ring* ring, int64_t num_lanes, EngineMemory& tensor_memory,
               DeviceMemory& memory, Accumulators& accumulators, RemoteTraffic& remote,
               const HostCaller& call_host);
 
@@ -62,6 +63,7 @@ class Interpreter {
   int64_t num_micro_batches(int64_t num_windows) const;
   void find_ends();
   [[noreturn]] void fail(const Task& task, const std::string& cause) const;
+  void exchange(const Segment& segment, int64_t number);
   void unpack_inputs(Task& task, Frame& frame);
   void pack_outputs(Task& task, Frame& frame);
 
@@ -88,6 +90,7 @@ class Interpreter {
   const Program& program_;
   const std::vector<int64_t> input_group_of_replica_;
   const int64_t first_replica_;
+  Ring* const ring_;
   const int64_t num_replicas_;
   const int64_t num_groups_;
   EngineMemory& tensor_memory_;
@@ -97,7 +100,10 @@ class Interpreter {
   // By input: the first segment that reads it. By output: whether it appears once a window.
   std::vector<SegmentId> first_reader_;
   std::vector<bool> is_window_output_;
-  std::vector<int64_t> exchange_number_;  // by segment, of those that exchange
+  // By segment: the number of the first of its exchanges with other processes, and whether it
+  // computes on parts of tensors.
+  std::vector<int64_t> exchange_number_;
+  std::vector<bool> is_of_parts_;
   // By segment, replica and lane.
   std::vector<std::vector<std::vector<std::unique_ptr<Frame>>>> frames_;
   int64_t seed_ = 0;

@@ -24,15 +24,15 @@ int64_t num_copies(const Variable& variable, int64_t num_replicas) {
 
 }  // namespace
 
-DeviceMemory::DeviceMemory(const Program& program, int64_t num_replicas)
-    : program_(program), num_replicas_(num_replicas) {
+DeviceMemory::DeviceMemory(const Program& program, const Replicas& replicas)
+    : program_(program), replicas_(replicas) {
   for (const Variable& variable : program.variables) {
     // One number, shown in the shape of the variable: only the copies take memory.
     const at::Tensor zeros =
         at::zeros({}, at::TensorOptions(variable.dtype)).expand(variable.shape);
     std::vector<at::Tensor> tensors;
-    for (int64_t i = 0; i < num_copies(variable, num_replicas); ++i) {
-      const at::Tensor part = variable.is_sharded ? shard_of(zeros, i, num_replicas) : zeros;
+    for (int64_t i = 0; i < num_copies(variable, replicas.here); ++i) {
+      const at::Tensor part = variable.is_sharded ? shard_of(zeros, i, replicas.here) : zeros;
       tensors.push_back(part.clone(at::MemoryFormat::Contiguous));
     }
     variables_.push_back(std::move(tensors));
@@ -61,8 +61,9 @@ at::Tensor DeviceMemory::variable(VariableId id, int64_t replica) const {
 
 at::Tensor DeviceMemory::variable_shard(VariableId id, int64_t replica) const {
   const at::Tensor& stored = slot(id, replica);
-  return program_.variables.at(id.value).is_sharded ? stored
-                                                    : shard_of(stored, replica, num_replicas_);
+  return program_.variables.at(id.value).is_sharded
+             ? stored
+             : shard_of(stored, replicas_.first + replica, replicas_.all);
 }
 
 void DeviceMemory::write(VariableId id, int64_t replica, const at::Tensor& value) {
@@ -77,8 +78,8 @@ void DeviceMemory::write(VariableId id, int64_t replica, const at::Tensor& value
     slot(id, replica) = whole.clone(at::MemoryFormat::Contiguous);
     return;
   }
-  for (int64_t part = 0; part < num_replicas_; ++part) {
-    slot(id, part) = shard_of(whole, part, num_replicas_).clone();
+  for (int64_t part = 0; part < replicas_.here; ++part) {
+    slot(id, part) = shard_of(whole, part, replicas_.here).clone();
   }
 }
 
@@ -110,7 +111,19 @@ void DeviceMemory::assign_shard(VariableId id, int64_t replica, at::Tensor value
     }
     whole = target;
   }
-  put_shard(whole, replica, num_replicas_, value);
+  put_shard(whole, replicas_.first + replica, replicas_.all, value);
+}
+
+void DeviceMemory::gather(const std::vector<VariableId>& ids, Ring& ring, int64_t number) {
+  std::vector<at::Tensor> wholes;
+  for (VariableId id : ids) {
+    if (!gathering_[id.value].defined()) {
+      throw Error("Variable '" + program_.variables[id.value].name +
+                  "' is gathered from all processes, but no part of it was assigned.");
+    }
+    wholes.push_back(gathering_[id.value]);
+  }
+  ring.all_gather(number, wholes, replicas_.here);
 }
 
 void DeviceMemory::assign_rows(VariableId id, int64_t replica, at::Tensor rows, at::Tensor values) {

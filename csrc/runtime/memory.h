@@ -6,16 +6,19 @@
 #include <vector>
 
 #include "program/program.h"
+#include "runtime/replicas.h"
+#include "runtime/ring.h"
 
 namespace poptorch_emu {
 
 // What lives on the virtual IPUs between calls: variables and hyper-parameters. A variable that is
 // the same on several replicas is stored once for all of them; of a sharded one each replica holds
-// a part. Not synchronised but where it is said: the executor lets only one thread at a time touch
-// an entry.
+// a part. Of several processes each stores whole what is cut over the replicas of all, and gathers
+// it when its own parts have changed. Not synchronised but where it is said: the executor lets only
+// one thread at a time touch an entry.
 class DeviceMemory {
  public:
-  DeviceMemory(const Program& program, int64_t num_replicas);
+  DeviceMemory(const Program& program, const Replicas& replicas);
 
   // Copies a host tensor, always whole, to the copy that the replica has; throws `Error` if shape
   // or dtype differ from the variable's.
@@ -36,6 +39,9 @@ class DeviceMemory {
   // Makes `value` the replica's part. Of a variable that is stored whole the parts are gathered,
   // and take effect with the commit. Replicas may do so at the same time.
   void assign_shard(VariableId id, int64_t replica, at::Tensor value);
+  // Gets the parts that other processes have assigned, when all here have been, as the `number`-th
+  // exchange of a window. Throws `Error` when another process fails.
+  void gather(const std::vector<VariableId>& ids, Ring& ring, int64_t number);
   // Makes `values` ([n, width]) these rows (int64 [n]) of a matrix, with the commit.
   void assign_rows(VariableId id, int64_t replica, at::Tensor rows, at::Tensor values);
   // Keeps what was assigned since the last commit, or takes it back.
@@ -72,7 +78,7 @@ class DeviceMemory {
   void put(const PendingRows& pending);
 
   const Program& program_;
-  const int64_t num_replicas_;
+  const Replicas replicas_;
   std::vector<std::vector<at::Tensor>> variables_;  // by variable, then copy
   std::vector<at::Tensor> gathering_;               // by variable; guarded by `gathering_mutex_`
   std::mutex gathering_mutex_;

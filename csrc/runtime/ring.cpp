@@ -21,7 +21,7 @@ constexpr int64_t kPacketBytes = int64_t{1} << 20;
 constexpr int64_t kMinBytesAlone = int64_t{1} << 16;
 // How many packets are awaited at once.
 constexpr size_t kMaxReceiving = 4;
-// A tag is a number of 31 bits: the model, then which all-reduce of it.
+// A tag is a number of 31 bits: the model, then which exchange of it.
 constexpr int64_t kMaxModels = int64_t{1} << 15;
 constexpr int64_t kMaxNumbers = int64_t{1} << 16;
 
@@ -48,14 +48,40 @@ Ring::Ring(const std::string& group_name, int64_t model, std::chrono::millisecon
 }
 
 void Ring::all_reduce(int64_t number, const std::vector<Summands>& tensors) {
+  if (tensors.empty()) return;
+  const int64_t start_ns = now_ns();
+  begin(number, tensors, static_cast<int64_t>(tensors.front().size()));
+  scatter_sums();
+  gather_blocks();
+  seconds_ += static_cast<double>(now_ns() - start_ns) * 1e-9;
+}
+
+void Ring::reduce_scatter(int64_t number, const std::vector<Summands>& tensors) {
+  if (tensors.empty()) return;
+  const int64_t start_ns = now_ns();
+  begin(number, tensors, static_cast<int64_t>(tensors.front().size()));
+  scatter_sums();
+  seconds_ += static_cast<double>(now_ns() - start_ns) * 1e-9;
+}
+
+void Ring::all_gather(int64_t number, const std::vector<at::Tensor>& tensors,
+                      int64_t replicas_per_process) {
+  if (tensors.empty()) return;
+  const int64_t start_ns = now_ns();
+  std::vector<Summands> wholes;
+  for (const at::Tensor& tensor : tensors) wholes.push_back({tensor});
+  begin(number, wholes, replicas_per_process);
+  gather_blocks();
+  seconds_ += static_cast<double>(now_ns() - start_ns) * 1e-9;
+}
+
+void Ring::begin(int64_t number, const std::vector<Summands>& tensors, int64_t num_local) {
   if (number < 0 || number >= kMaxNumbers) {
     throw Error("A model exchanges at most " + std::to_string(kMaxNumbers) +
                 " lists of tensors, but this is number " + std::to_string(number) + ".");
   }
-  if (tensors.empty()) return;
-  const int64_t start_ns = now_ns();
   tensors_ = &tensors;
-  num_local_ = static_cast<int64_t>(tensors.front().size());
+  num_local_ = num_local;
   tag_ = model_ * kMaxNumbers + number;
   blocks_.clear();
   sending_.clear();
@@ -63,9 +89,6 @@ void Ring::all_reduce(int64_t number, const std::vector<Summands>& tensors) {
     const int64_t last = (process + 1) * num_local_ - 1;
     blocks_.push_back({packets_of(process * num_local_, last), packets_of(last, last + 1)});
   }
-  reduce_scatter();
-  all_gather();
-  seconds_ += static_cast<double>(now_ns() - start_ns) * 1e-9;
 }
 
 // In element numbers; that of the replica after the last one is the end.
@@ -132,7 +155,7 @@ at::Tensor Ring::take_buffer() {
 
 // In step s a process works on the block that the process s before it owns: the sums of its own
 // block begin here and, P steps later, end here.
-void Ring::reduce_scatter() {
+void Ring::scatter_sums() {
   std::vector<Arrival> arrivals;
   for (const Packet& packet : block(1).begun) arrivals.push_back({&packet, 1, false});
   for (int64_t step = 2; step <= num_processes_; ++step) {
@@ -214,7 +237,7 @@ void Ring::finish_own(const Packet& packet, const at::Tensor& arrived, bool is_l
   }
 }
 
-void Ring::all_gather() {
+void Ring::gather_blocks() {
   for (const auto* packets : {&block(0).begun, &block(0).others}) {
     for (const Packet& packet : *packets) send(packet, 0);
   }

@@ -30,9 +30,15 @@ class Ring {
   // sent where they are. All processes call this with the same `number` and equal shapes, in the
   // same order. Throws `Error` when another process fails.
   void all_reduce(int64_t number, const std::vector<Summands>& tensors);
+  // The same, but of the first summand only the parts of this process's replicas are sums; the rest
+  // is anything.
+  void reduce_scatter(int64_t number, const std::vector<Summands>& tensors);
+  // Fills contiguous tensors, of which each process has the parts of its replicas.
+  void all_gather(int64_t number, const std::vector<at::Tensor>& tensors,
+                  int64_t replicas_per_process);
 
   Peers& peers() { return peers_; }
-  // Seconds spent in `all_reduce` since the beginning.
+  // Seconds spent in all these since the beginning.
   double seconds() const { return seconds_; }
 
  private:
@@ -74,11 +80,12 @@ class Ring {
   at::Tensor place(const Range& range, int64_t local) const;
   at::Tensor take_buffer();
 
-  void reduce_scatter();
+  void begin(int64_t number, const std::vector<Summands>& tensors, int64_t num_local);
+  void scatter_sums();
   void begin_own(const Packet& packet);
   void add_passing(const Packet& packet, const at::Tensor* arrived);
   void finish_own(const Packet& packet, const at::Tensor& arrived, bool is_last_part);
-  void all_gather();
+  void gather_blocks();
   void store(const Packet& packet, const at::Tensor& arrived);
 
   // Calls `use(arrival, buffer)` for each in turn; some of the next ones are under way meanwhile.
@@ -92,7 +99,7 @@ class Ring {
   const int64_t model_;
   const int64_t process_;
   const int64_t num_processes_;
-  // Of this all-reduce.
+  // Of this exchange.
   const std::vector<Summands>* tensors_ = nullptr;
   int64_t num_local_ = 1;  // replicas of each process
   int64_t tag_ = 0;

@@ -179,7 +179,7 @@ def check_processes(config: CompileConfig) -> None:
     """Refuses what replicas of one process do together and those of several cannot.
 
     Raises:
-        Error: groups of replicas have weights of their own, or replicas share out tensors.
+        Error: groups of replicas have weights of their own.
     """
     if config.num_processes == 1 or not config.is_training:
         return
@@ -188,17 +188,4 @@ def check_processes(config: CompileConfig) -> None:
             f"'{config.weight_groups[0].name}' has a replicaGrouping, which is not supported with "
             f"{config.num_processes} processes (Options.Distributed): a group would have members "
             "in several of them. Use one process with all replicas."
-        )
-    thresholds = {
-        "weights": config.sharding.weight,
-        "optimizer states": config.sharding.optimizer,
-        "accumulators": config.sharding.accumulator,
-    }
-    cut = [name for name, threshold in thresholds.items() if threshold is not None]
-    if cut:
-        raise compiler_error(
-            f"Replicated tensor sharding of {' and '.join(cut)} is not supported with "
-            f"{config.num_processes} processes (Options.Distributed). Turn it off "
-            "(useReplicatedTensorSharding(False)), which changes no result, or use one process "
-            "with all replicas."
         )

@@ -16,6 +16,7 @@ from poptorch_emu.compile.compiled_runs import compile_runs
 from poptorch_emu.compile.fused_update import fuse, is_fused
 from poptorch_emu.compile.inductor import InductorCompiler
 from poptorch_emu.compile.instruction import lowered
+from poptorch_emu.compile.network_row import NetworkRow
 from poptorch_emu.config import AnchorConfig
 from poptorch_emu.ir.graph import SinkKind, Source, SourceKind
 from poptorch_emu.plan.inventory import Inventory
@@ -61,7 +62,8 @@ class Lowering:
         self._accumulators: dict[str, int] = {}
         self._segments: dict[Port, int] = {}
         self._update_segments: list[list[int]] = []
-        self._network: list[tuple[int, int]] = []
+        self._network = NetworkRow()
+        self._network_actions: list[tuple[int, int]] = []
         self._updates_in_place = False
 
     def run(self, inputs: list[bool]) -> None:
@@ -95,7 +97,8 @@ class Lowering:
             variable.name, list(variable.shape), variable.dtype, variable.is_per_replica
         )
         self.program.group_variable(index, variable.group_of_replica)
-        if variable.is_sharded:
+        # Of several processes each holds it whole, so that one can write a checkpoint.
+        if variable.is_sharded and not self._config.is_distributed:
             self.program.shard_variable(index)
         self.variables[variable.name] = replace(variable, index=index)
 
@@ -163,6 +166,9 @@ class Lowering:
         )
         self._accumulators[weight] = accumulator
         self.program.group_accumulator(accumulator, self.variables[weight].group_of_replica)
+        if self._config.is_distributed and self._inventory.is_sharded_accumulator(weight):
+            self._network.add(weight, port, node)
+            return
         segment, registers = self._segments[port], self._cut.segments[port].registers
         rows = self._cut.by_rows.get(node)
         if rows is None:
@@ -190,7 +196,23 @@ class Lowering:
             self.program.shard_accumulator(self._accumulators[name])
         for name in plan.sums:
             self._accumulators[name] = self.program.add_accumulator(name, torch.float32, False)
+        self._emit_sharded_sums()
         self._emit_updates(plan)
+
+    def _emit_sharded_sums(self) -> None:
+        """Adds what the network adds up in each micro-batch."""
+        self._network.warn_of_price(self._inventory)
+        indices: dict[Port, int] = {}
+        for port, sums in self._network.by_port.items():
+            ipu = self._schedule.num_ipus
+            index = indices[port] = self._emit(sums.code, ipu, _C.SegmentKind.MICRO_BATCH)
+            registers = self._cut.segments[port].registers
+            sources = [registers[node] for node in sums.nodes]
+            self.program.add_link(self._segments[port], sources, index, sums.registers, 1)
+            for weight, register in zip(sums.weights, sums.registers, strict=True):
+                self.program.accumulate(index, register, self._accumulators[weight])
+        for port, micro_batch in self._network.entries(self._schedule):
+            self._network_actions.append((indices[port], micro_batch))
 
     def _emit_updates(self, plan: UpdatePlan) -> None:
         indices: dict[str, int] = {}
@@ -202,7 +224,7 @@ class Lowering:
         for part in plan.network:
             index = self._emit_part(part, len(plan.parts))
             indices[part.code.name] = index
-            self._network.append((index, 0))
+            self._network_actions.append((index, 0))
         for link in plan.links:
             self.program.add_link(
                 indices[link.producer],
@@ -224,8 +246,7 @@ class Lowering:
         self.program.set_runners(index, part.runners)
         for name in part.reductions:
             self.program.reduce(index, self._accumulators[name])
-        for name in part.exchanges:
-            self.program.exchange(index, self._accumulators[name])
+        self._emit_exchanges(part, index)
         for register, name in part.stores.items():
             variable = self.variables[name].index
             if part.is_by_rows:
@@ -238,6 +259,16 @@ class Lowering:
         for register, name in part.sums.items():
             self.program.accumulate(index, register, self._accumulators[name])
         return index
+
+    def _emit_exchanges(self, part: Part, index: int) -> None:
+        for name in part.exchanges:
+            self.program.exchange(index, self._accumulators[name])
+        for name in part.scatters:
+            self.program.scatter(index, self._accumulators[name])
+        for name in part.gathered_sums:
+            self.program.gather_accumulator(index, self._accumulators[name])
+        for name in part.gathers:
+            self.program.gather_variable(index, self.variables[name].index)
 
     def _update_code(self, part: Part) -> Segment:
         """Returns the code of a part, fused where nobody looks between its operations."""
@@ -294,7 +325,7 @@ class Lowering:
             [entry for action in self._schedule.actions(ipu) for entry in self._entries(action)]
             for ipu in range(self._schedule.num_ipus)
         ]
-        return [*rows, self._network] if self._network else rows
+        return [*rows, self._network_actions] if self._network_actions else rows
 
     def _entries(self, action: Action) -> list[tuple[int, int]]:
         """Returns what the engine runs for one action; an update may have several parts."""

@@ -7,6 +7,7 @@ import fcntl
 import os
 import socket
 import struct
+import threading
 from datetime import timedelta
 
 import torch.distributed as dist
@@ -19,6 +20,8 @@ ADDRESS, PORT = "MASTER_ADDR", "MASTER_PORT"
 INTERFACE = "GLOO_SOCKET_IFNAME"
 TIMEOUT = "POPTORCH_EMU_TIMEOUT"
 _DEFAULT_TIMEOUT_SECONDS = 300.0
+# So much longer than its own timeout torch.distributed may take.
+_ANSWER_SECONDS = 2.0
 _SIOCGIFADDR = 0x8915  # Linux: asks for an interface's address.
 
 
@@ -67,19 +70,49 @@ def _make_group(process: int, num_processes: int) -> None:
         os.environ[INTERFACE] = interface_towards(address, port)
     seconds = timeout_seconds()
     try:
-        dist.init_process_group(
-            "gloo",
-            rank=process,
-            world_size=num_processes,
-            timeout=timedelta(seconds=seconds),
-        )
-    except (RuntimeError, ValueError) as error:
+        _join_group(process, num_processes, seconds)
+    except (RuntimeError, ValueError, TimeoutError) as error:
         line = str(error).splitlines()[0]
+        if "EADDRINUSE" in line:
+            raise make_error(
+                f"Process 0 cannot meet the others at {address}:{port}: another program uses this "
+                f"port. Set {PORT} to a free one in all processes, or start them with poprun, "
+                "which takes a free one."
+            ) from error
         raise make_error(
             f"Process {process} did not meet the {num_processes - 1} others at {address}:{port} "
             f"within {seconds:g} s ({TIMEOUT}): {line}. Start as many processes as there should "
             "be, and let all reach that address."
         ) from error
+
+
+def _join_group(process: int, num_processes: int, seconds: float) -> None:
+    """Joins in a thread: where something else listens and is mute, torch.distributed never ends.
+
+    Raises:
+        RuntimeError, ValueError: what torch.distributed says.
+        TimeoutError: it says nothing.
+    """
+    errors: list[BaseException] = []
+    has_ended = threading.Event()
+
+    def join() -> None:
+        try:
+            dist.init_process_group(
+                "gloo",
+                rank=process,
+                world_size=num_processes,
+                timeout=timedelta(seconds=seconds),
+            )
+        except BaseException as error:
+            errors.append(error)
+        has_ended.set()
+
+    threading.Thread(target=join, name="poptorch meeting", daemon=True).start()
+    if not has_ended.wait(seconds + _ANSWER_SECONDS):
+        raise TimeoutError("what listens there does not answer")
+    if errors:
+        raise errors[0]
 
 
 def _master() -> tuple[str, int]:

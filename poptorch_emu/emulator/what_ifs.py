@@ -59,9 +59,10 @@ def what_if(
         >>> model = poptorch.inferenceModel(torch.nn.Linear(64, 64))
         >>> sweep = {"micro_batch": [4, 32], "replicas": [1, 4]}
         >>> print(emulator.what_if(model, torch.ones(4, 64), sweep=sweep))
-        micro_batch  replicas     rows/s  fits      limited by
-        4            1                ...  yes  IPU 0: 6...
+        micro_batch  replicas  ...rows/s  fits  limited by
+                  4         1  ...  yes         [1]
         ...
+        [1] IPU 0: ...
     """
     unknown = [name for name in sweep if name not in _SETTINGS]
     if unknown:

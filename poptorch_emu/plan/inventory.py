@@ -85,10 +85,10 @@ class Inventory:
         """
         if not is_part or not variable.shape:
             return variable.num_elements
-        return self.part_of(variable.num_elements)
+        return -(-variable.num_elements // self.config.num_sharers)
 
     def part_of(self, num_elements: int) -> int:
-        """Returns the elements of each replica's part."""
+        """Returns the elements of each replica's part of an activation."""
         return -(-num_elements // self.config.replication_factor)
 
     def item_bytes(self, link: LinkPlan) -> int:

@@ -53,7 +53,7 @@ def row_gradients(
     """
     if optimizer is None or optimizer.accum_type != torch.float32 or config.is_running_mean:
         return {}
-    if config.replication_factor > 1 and config.sharding.accumulator is not None:
+    if config.num_sharers > 1 and config.sharding.accumulator is not None:
         return {}
     gradients = [node for sink, node in graph.results if sink.kind is SinkKind.GRADIENT]
     results = [node for _, node in graph.results]

@@ -26,11 +26,12 @@ class Sharding:
 def sharding_of(weight: VariableInfo, config: CompileConfig) -> Sharding:
     """Returns how `weight` and what belongs to it is cut.
 
-    Whole stay: everything with one replica, 0-d weights, and weights that groups of replicas have
-    values of their own of or that the model changes.
+    The replicas of all processes share out a tensor. Whole stay: everything with one replica, 0-d
+    weights, and weights that groups of replicas have values of their own of or that the model
+    changes.
     """
     is_whole = weight.is_per_replica or weight.group_of_replica or not weight.shape
-    if config.replication_factor == 1 or is_whole:
+    if config.num_sharers == 1 or is_whole:
         return Sharding()
     num_elements = math.prod(weight.shape)
     thresholds = config.sharding

@@ -336,18 +336,6 @@ def test_inference_in_several_processes_then_each_runs_its_own() -> None:
     run(lambda self, x: x + 1, X, opts=opts)
 
 
-@pytest.mark.feature("replicated tensor sharding in several processes", fidelity="refused")
-def test_training_in_several_processes_when_sharded_then_refused_with_a_way_out() -> None:
-    opts = options()
-    opts.Distributed.configureProcessId(1, 2)
-    location = poptorch.TensorLocationSettings().useReplicatedTensorSharding(True)
-    opts.TensorLocations.setOptimizerLocation(location)
-    opts.outputMode(poptorch.OutputMode.All)
-    with pytest.raises(poptorch.Error, match="sharding of optimizer states.*2 processes") as error:
-        check_processes(freeze(opts, is_training=True))
-    assert "useReplicatedTensorSharding(False)" in str(error.value)
-
-
 @pytest.mark.feature("replicaGrouping in several processes", fidelity="refused")
 def test_training_in_several_processes_when_grouped_then_refused_with_a_way_out() -> None:
     opts = options()

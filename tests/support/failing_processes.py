@@ -1,11 +1,12 @@
 """Trains in several processes, of which the last goes wrong in the way of the first argument.
 
-Each process that gets an `Error` prints `SAW <seconds since the fault> <text>`; then it shows that
-a model that trains with nobody goes on.
+Each process that gets an `Error` writes what it saw to `saw_<index>.json`, and that a model that
+trains with nobody goes on.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -93,12 +94,13 @@ def main(way: str, folder: Path) -> None:
             time.sleep(0.02)
     except poptorch.Error as error:
         since = time.time() - float(fault.read_text()) if fault.exists() else 0.0
-        print(f"SAW {since:.2f} {error.message}", flush=True)
+        saw = {"seconds": since, "message": error.message, "again": ""}
         try:
             trainer(x, torch.ones(rows, 3))
         except poptorch.Error as again:
-            print(f"AGAIN {again.message}", flush=True)
-        print(f"ALONE {train_alone():.3f}", flush=True)
+            saw["again"] = again.message
+        saw["loss_alone"] = train_alone()
+        (folder / f"saw_{index}.json").write_text(json.dumps(saw))
         raise
 
 

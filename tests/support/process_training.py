@@ -11,7 +11,7 @@ import os
 import random
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -102,7 +102,20 @@ CASES: dict[str, tuple[Make, int, float, bool, str]] = {
     "running mean": (_adamw, 1, 0.0, False, "mean"),
     "remote": (_adamw, 1, 0.0, False, "remote"),
     "lingering2": (_adamw, 2, 0.3, False, "lingering"),
+    "sharded": (_adamw, 1, 0.0, False, "sharded"),
+    "sharded2": (_sgd, 2, 0.0, False, "sharded"),
+    "sharded weights2": (_sgd, 2, 0.0, False, "sharded Weight"),
+    "sharded states": (_adamw, 1, 0.0, False, "sharded Optimizer"),
+    "sharded lamb2": (_lamb, 2, 0.0, False, "sharded"),
+    "sharded lamb states": (_lamb, 1, 0.0, False, "sharded Optimizer"),
+    "sharded clipped2": (_clipped, 2, 0.0, False, "sharded"),
+    "sharded rounding2": (_sgd, 2, 0.0, True, "sharded stochastic rounding"),
+    "sharded loss scale": (_sgd, 2, 0.0, True, "sharded automatic loss scaling"),
+    "sharded mean": (_adamw, 1, 0.0, False, "sharded mean"),
+    "sharded remote": (_adamw, 1, 0.0, False, "sharded remote"),
+    "sharded lingering2": (_adamw, 2, 0.3, False, "sharded lingering"),
 }
+KINDS = ("Weight", "Optimizer", "Accumulator")
 
 
 def options_for(option: str) -> poptorch.Options:
@@ -112,17 +125,25 @@ def options_for(option: str) -> poptorch.Options:
     options.deviceIterations(2)
     options.outputMode(poptorch.OutputMode.All)
     options.randomSeed(7)
-    if option == "stochastic rounding":
+    if "stochastic rounding" in option:
         options.Precision.enableStochasticRounding(True)
-    if option == "automatic loss scaling":
+    if "automatic loss scaling" in option:
         options.Training.setAutomaticLossScaling(True)
-    if option == "mean":
+    if "mean" in option:
         options.Training.setMeanAccumulationAndReplicationReductionStrategy(
             poptorch.MeanReductionStrategy.Running
         )
-    if option == "remote":
-        location = poptorch.TensorLocationSettings().useOnChipStorage(False)
-        options.TensorLocations.setAccumulatorLocation(location.minElementsForOffChip(1))
+    locations = {}
+    if "sharded" in option:
+        cut = [kind for kind in KINDS if kind in option] or KINDS
+        for kind in cut:
+            location = poptorch.TensorLocationSettings().useReplicatedTensorSharding(True)
+            locations[kind] = location.minElementsForReplicatedTensorSharding(1)
+    if "remote" in option:
+        location = locations.setdefault("Accumulator", poptorch.TensorLocationSettings())
+        location.useOnChipStorage(False).minElementsForOffChip(1)
+    for kind, location in locations.items():
+        getattr(options.TensorLocations, f"set{kind}Location")(location)
     return options
 
 
@@ -135,12 +156,22 @@ def rows_of_step(shape: tuple[int, ...], generator: torch.Generator, dtype: torc
     return mine.flatten(0, 2).to(dtype)
 
 
+def tensors_of(value: Any, name: str = "") -> Iterator[tuple[str, torch.Tensor]]:
+    """Yields the tensors of a tree of dictionaries, by their path."""
+    if isinstance(value, torch.Tensor):
+        yield name, value.clone()
+    elif isinstance(value, Mapping):
+        for key, inner in value.items():
+            yield from tensors_of(inner, f"{name}/{key}")
+
+
 def train(case: str) -> dict[str, Any]:
     """Returns weights and losses after a few steps."""
     make, num_stages, dropout, is_half, option = CASES[case]
     torch.manual_seed(3)
-    model = Model(num_stages, dropout, is_half, option == "lingering")
-    trainer = poptorch.trainingModel(model, options_for(option), make(model))
+    model = Model(num_stages, dropout, is_half, "lingering" in option)
+    optimizer = make(model)
+    trainer = poptorch.trainingModel(model, options_for(option), optimizer)
     dtype = torch.half if is_half else torch.float
     generator = torch.Generator().manual_seed(5)
     losses = []
@@ -149,8 +180,9 @@ def train(case: str) -> dict[str, Any]:
         target = rows_of_step((3,), generator, dtype)
         losses.append(trainer(x, target)[1].reshape(2 * ACCUMULATION, -1).clone())
     weights = {name: value.detach().clone() for name, value in model.named_parameters()}
+    states = dict(tensors_of(optimizer.state_dict()))
     trainer.destroy()
-    return {"weights": weights, "losses": torch.stack(losses)}
+    return {"weights": weights, "losses": torch.stack(losses), "states": states}
 
 
 def train_with_replicas(argument: str) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -11,9 +12,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from support.exported_models import free_port
 
 ROOT = Path(__file__).parents[2]
+
+
+# Code finds modules where it is told, not in the folder that it happens to be in: `make sanitize`
+# tells it where the sanitized engine is.
+_PATH_ONLY = "import sys; sys.path[:] = [path for path in sys.path if path]\n"
 
 
 @dataclass
@@ -53,9 +58,9 @@ def start(
     hosts: Sequence[str] = (),
 ) -> list[subprocess.Popen[str]]:
     """Starts a script (a path, or code) in each instance, or each in its network namespace."""
-    port = free_port()
+    port = reserved_port()
     enter = [["ip", "netns", "exec", host] for host in hosts] or [[]] * num_instances
-    what = [script] if script.endswith(".py") else ["-c", script]
+    what = [script] if script.endswith(".py") else ["-c", _PATH_ONLY + script]
     return [
         subprocess.Popen(
             [*enter[index], sys.executable, *what, *arguments],
@@ -74,16 +79,38 @@ def start(
     ]
 
 
-def finish(processes: Sequence[subprocess.Popen[str]], seconds: float = 120) -> list[Ended]:
+def finish(processes: Sequence[subprocess.Popen[str]], seconds: float = 200) -> list[Ended]:
     """Waits for all; none outlives this."""
     try:
         texts = [process.communicate(timeout=seconds)[0] for process in processes]
         return [Ended(p.returncode, text) for p, text in zip(processes, texts, strict=True)]
     finally:
-        for process in processes:
-            if process.poll() is None:
-                process.kill()
-                process.wait()
+        end(processes)
+
+
+def end(processes: Sequence[subprocess.Popen[str]]) -> None:
+    """Ends what still runs, what is stopped too."""
+    for process in processes:
+        if process.poll() is None:
+            process.kill()
+            process.wait()
+        if process.stdout is not None:
+            process.stdout.close()
+
+
+_reserved: list[socket.socket] = []
+
+
+def reserved_port() -> int:
+    """Returns a port of this machine that nobody gets by chance while this process lives.
+
+    It is bound and does not listen, which lets a server that reuses addresses have it.
+    """
+    held = socket.socket()
+    held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    held.bind(("0.0.0.0", 0))
+    _reserved.append(held)
+    return int(held.getsockname()[1])
 
 
 def results_of(folder: Path, num_instances: int) -> list[Any]:

@@ -2,7 +2,7 @@
 "use strict";
 
 // Boxes and what is written on the lines between them need as much, in pixels.
-const LEAST_STAGE_WIDTH = 130;
+const LEAST_STAGE_WIDTH = 150;
 
 function graphPanel(report) {
   const { stages, edges } = report.graph;

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from poptorch_emu.segments.segment import Register, Segment
+from poptorch_emu.segments.update.network_parts import NetworkParts
 from poptorch_emu.segments.update.update_parts import Binding, Gradient, Part, PartLink
 from poptorch_emu.trace.lamb_rule import (
     DIRECTION,
@@ -36,7 +37,7 @@ class LambShards:
         self._everyone = everyone
         self.directions = Part(Segment(f"directions {ipu}"), everyone, is_sharded=True)
         self._steps = Part(Segment(f"steps {ipu}"), everyone, is_sharded=True)
-        self._reduction = Segment(f"reduce squares {ipu}")
+        self._ipu = ipu
         self._sent: list[int] = []
         self._received: list[int] = []
 
@@ -53,10 +54,11 @@ class LambShards:
         self.directions.code.set_dying(kept)
         self._steps.code.set_dying(set(self._steps.stores))
 
-    @property
-    def parts(self) -> list[Part]:
-        """The parts in order."""
-        reduction = Part(self._reduction, self._everyone, tuple(self.sums))
+    def parts(self, network: NetworkParts | None) -> list[Part]:
+        """Returns the parts in order; the network of several processes adds the squares up."""
+        if network is not None:
+            return [self.directions, *network.add_squares(self._ipu, self.sums), self._steps]
+        reduction = Part(Segment(f"reduce squares {self._ipu}"), self._everyone, tuple(self.sums))
         return [self.directions, reduction, self._steps]
 
     @property

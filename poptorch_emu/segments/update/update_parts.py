@@ -39,7 +39,10 @@ class Part:
     Attributes:
         runners: the replicas that run it: one for all, one for each group, or each.
         reductions: weights whose gradients the runners add up over their group first.
-        exchanges: weights whose gradients the network adds up over all processes before.
+        exchanges: sums that the network adds up over all processes.
+        scatters: sums of which it gives each process the parts of its replicas.
+        gathered_sums: sums that are cut, which it puts together.
+        gathers: variables whose parts it hands on to all processes.
         stores: the variable that a register becomes.
         sums: the accumulator that a register is added to.
         sent: registers that links carry, besides those above.
@@ -52,6 +55,9 @@ class Part:
     runners: tuple[int, ...] = (0,)
     reductions: tuple[str, ...] = ()
     exchanges: tuple[str, ...] = ()
+    scatters: tuple[str, ...] = ()
+    gathered_sums: tuple[str, ...] = ()
+    gathers: tuple[str, ...] = ()
     stores: dict[int, str] = field(default_factory=dict)
     sums: dict[int, str] = field(default_factory=dict)
     sent: tuple[int, ...] = ()

@@ -18,6 +18,7 @@ from poptorch_emu.segments.segment import Register, Segment
 from poptorch_emu.segments.sharding import Sharding, sharding_of
 from poptorch_emu.segments.update.lamb_shards import LambShards
 from poptorch_emu.segments.update.loss_scale_parts import STATISTICS_VARIABLE, LossScaleParts
+from poptorch_emu.segments.update.network_parts import NetworkParts
 from poptorch_emu.segments.update.row_updates import updates_rows
 from poptorch_emu.segments.update.update_parts import (
     Binding,
@@ -56,13 +57,11 @@ class UpdatePlan:
     Attributes:
         states: what the optimiser keeps on the device; numbered by who adds them to the program.
         sharded_accumulators: weights whose accumulator each replica holds a part of.
-        network: what adds up gradients over several processes, one list in a fixed order.
         sums: names of further accumulators, float32, which replicas add up during the update.
     """
 
     def __init__(self, optimizer: OptimizerConfig, config: CompileConfig, num_ipus: int) -> None:
         self.parts: list[list[Part]] = [[] for _ in range(num_ipus)]
-        self.network: list[Part] = []
         self.links: list[PartLink] = []
         self.states: list[VariableInfo] = []
         self.sharded_accumulators: list[str] = []
@@ -73,7 +72,7 @@ class UpdatePlan:
         self._everyone = tuple(range(config.replication_factor))
         self._templates: dict[tuple[int, torch.dtype, int], Graph] = {}
         self._norms: list[tuple[str, int]] = []
-        self._exchange_links: list[PartLink] = []
+        self._network = NetworkParts(self._everyone) if config.num_processes > 1 else None
         self._loss_scale = (
             LossScaleParts(
                 optimizer.loss_scale_rule,
@@ -84,6 +83,11 @@ class UpdatePlan:
             if optimizer.loss_scale_rule is not None
             else None
         )
+
+    @property
+    def network(self) -> list[Part]:
+        """What several processes exchange, one list in a fixed order."""
+        return self._network.parts if self._network is not None else []
 
     @property
     def accumulator_type(self) -> torch.dtype:
@@ -98,11 +102,10 @@ class UpdatePlan:
             loss_ipu: where back-propagation starts.
         """
         shardings = {g.name: self._add_sharding(g.weight) for g in gradients}
-        self._add_reductions(gradients)
+        self._add_reductions(gradients, shardings)
         self._norms = self._add_norms(gradients) if self._optimizer.clips else []
         if self._loss_scale is not None and gradients:
             self._add_loss_scale(self._loss_scale, gradients, loss_ipu)
-        self.links.extend(self._exchange_links)
         for ipu, parts in enumerate(self.parts):
             updates: dict[_PartKey, Part] = {}
             self._part(updates, f"update {ipu}", _PartKey((0,)))
@@ -125,6 +128,10 @@ class UpdatePlan:
             for part in updates.values():
                 part.code.set_dying(set(part.stores))
             parts.extend(updates.values())
+            if self._network is not None:
+                parts.extend(self._network.add_gather(ipu, self._cut_variables(parts)))
+        if self._network is not None:
+            self.links.extend(self._network.links)
 
     def _part(self, parts: dict[_PartKey, Part], name: str, key: _PartKey) -> Part:
         """Returns the part for these runners, a new one if there is none."""
@@ -143,33 +150,51 @@ class UpdatePlan:
             self.sharded_accumulators.append(weight.name)
         return sharding
 
-    def _add_reductions(self, gradients: Sequence[Gradient]) -> None:
+    def _add_reductions(
+        self, gradients: Sequence[Gradient], shardings: Mapping[str, Sharding]
+    ) -> None:
         """Plans a ring all-reduce over the replicas, in which each does its part.
 
         Nothing is left to do for an accumulator that is cut, or that each replica has for itself.
         With several processes the network does it, and the replicas wait for that.
         """
-        has_peers = self._config.num_processes > 1
         for ipu, parts in enumerate(self.parts):
+            mine = [gradient for gradient in gradients if gradient.ipu == ipu]
+            if self._network is not None:
+                parts.extend(self._add_exchange(self._network, ipu, mine, shardings))
+                continue
             names = tuple(
                 g.name
-                for g in gradients
-                if g.ipu == ipu
-                and g.name not in self.sharded_accumulators
-                and (has_peers or len(g.weight.leaders) < len(self._everyone))
+                for g in mine
+                if g.name not in self.sharded_accumulators
+                and len(g.weight.leaders) < len(self._everyone)
             )
-            if names and has_peers:
-                parts.append(self._add_exchange(ipu, names))
-            elif names:
+            if names:
                 parts.append(Part(Segment(f"reduce {ipu}"), self._everyone, names))
 
-    def _add_exchange(self, ipu: int, names: tuple[str, ...]) -> Part:
-        """Plans that the network adds up gradients; returns what waits for that on an IPU."""
-        exchange = Part(Segment(f"exchange {ipu}"), exchanges=names)
-        self.network.append(exchange)
-        waiting = Part(Segment(f"reduce {ipu}"), self._everyone)
-        self._exchange_links.append(PartLink(exchange.code.name, (), waiting.code.name, ()))
-        return waiting
+    def _add_exchange(
+        self,
+        network: NetworkParts,
+        ipu: int,
+        gradients: Sequence[Gradient],
+        shardings: Mapping[str, Sharding],
+    ) -> list[Part]:
+        """Plans that the network adds up gradients; returns what waits for that on an IPU.
+
+        Norms and counts are of whole gradients; else a process needs its parts of what is cut.
+        """
+        needs_whole = self._optimizer.clips or self._loss_scale is not None
+        sharded = [g.name for g in gradients if g.name in self.sharded_accumulators]
+        others = [g.name for g in gradients if g.name not in self.sharded_accumulators]
+        cut = [name for name in others if shardings[name].is_active and not needs_whole]
+        whole = [name for name in others if name not in cut]
+        return network.add_gradients(ipu, whole, cut, sharded if needs_whole else ())
+
+    def _cut_variables(self, parts: Sequence[Part]) -> list[str]:
+        """Returns the weights and states of which each replica assigns its part."""
+        scalars = {state.name for state in self.states if not state.shape}
+        stored = [name for part in parts if part.is_sharded for name in part.stores.values()]
+        return [name for name in stored if name not in scalars]
 
     def _add_norms(self, gradients: Sequence[Gradient]) -> list[tuple[str, int]]:
         """Plans a norm on each IPU that has gradients; returns its segment and register."""
@@ -230,7 +255,7 @@ class UpdatePlan:
             lamb = LambShards(self._optimizer, self._scale, self._everyone, ipu)
             arrived = self._loss_scale.send(lamb.directions.code) if self._loss_scale else {}
             lamb.add(cut, arrived)
-            self.parts[ipu].extend(lamb.parts)
+            self.parts[ipu].extend(lamb.parts(self._network))
             self.links.append(lamb.link)
             self.sums.extend(lamb.sums)
         return [gradient for gradient in gradients if gradient not in cut]
@@ -252,13 +277,14 @@ class UpdatePlan:
         Each replica that updates a part counts the steps for itself.
         """
         weight = gradient.weight
+        has_copies = sharding.is_active and len(self._everyone) > 1
         for spec in state_names(self._optimizer, self._optimizer.groups[gradient.group]):
             state = VariableInfo(
                 index=-1,
                 name=state_variable(spec.name, gradient.name),
                 shape=() if spec.is_scalar else weight.shape,
                 dtype=spec.dtype,
-                is_per_replica=sharding.is_active and spec.is_scalar,
+                is_per_replica=has_copies and spec.is_scalar,
                 initial=spec.initial,
                 group_of_replica=weight.group_of_replica,
                 is_sharded=sharding.has_states and not spec.is_scalar,

@@ -51,6 +51,13 @@ def expected(summands: list[torch.Tensor]) -> torch.Tensor:
     return result.reshape(summands[0].shape)
 
 
+def spoil_others(flat: torch.Tensor, first: int, num_local: int, num_processes: int) -> None:
+    """Sets to NaN what is no part of the replicas `first`, ..., `first` + `num_local` - 1."""
+    length = -(-flat.numel() // (num_processes * num_local))
+    flat[: first * length] = torch.nan
+    flat[(first + num_local) * length :] = torch.nan
+
+
 def exchange(folder: str, num_local_text: str) -> None:
     """Runs in each process."""
     from poptorch_emu import _C
@@ -59,26 +66,36 @@ def exchange(folder: str, num_local_text: str) -> None:
     num_local = int(num_local_text)
     num_processes, index = popdist.getNumInstances(), popdist.getInstanceIndex()
     dist.init_process_group("gloo", rank=index, world_size=num_processes)
-    ring = _C.Ring(dist.group.WORLD.group_name, 3, 20.0)
+    ring = _C.Ring(dist.group.WORLD.group_name, 3, 60.0)
     sums = []
-    for _ in range(2):  # The buffers of the first time serve again.
+    for number in range(4):  # The buffers of the first time serve again.
         mine = [
             [tensor.clone() for tensor in of_tensor[index * num_local : (index + 1) * num_local]]
             for of_tensor in values(num_processes * num_local)
         ]
-        ring.all_reduce(1, mine)
-        sums.append([summands[0] for summands in mine])
+        first = [summands[0] for summands in mine]
+        if number % 2 == 0:
+            ring.all_reduce(number, mine)
+        else:
+            ring.reduce_scatter(number, mine)
+            for tensor in first:
+                spoil_others(tensor.view(-1), index * num_local, num_local, num_processes)
+            ring.all_gather(10 + number, first, num_local)
+        sums.append(first)
     torch.save(sums, Path(folder) / f"result_{index}.pt")
     dist.barrier()
 
 
 @pytest.mark.parametrize(("num_processes", "num_local"), SHAPES)
-def test_ring_then_sums_have_the_bits_of_the_definition(num_processes, num_local, tmp_path):
+def test_ring_whole_or_in_two_halves_then_sums_have_the_bits_of_the_definition(
+    num_processes, num_local, tmp_path
+):
     path = {"PYTHONPATH": os.pathsep.join([python_path(), str(Path(__file__).parent)])}
     ended = finish(
         start(CODE, [str(tmp_path), str(num_local)], num_processes, num_local, path), seconds=100
     )
     wanted = [expected(of_tensor) for of_tensor in values(num_processes * num_local)]
+    assert all(each.status == 0 for each in ended), "\n".join(each.text for each in ended)
     for index in range(num_processes):
         assert (tmp_path / f"result_{index}.pt").exists(), ended[index].text
         for sums in torch.load(tmp_path / f"result_{index}.pt"):

@@ -1,0 +1,311 @@
+// What must hold of a valid program that exchanges tensors with other processes.
+
+#include <algorithm>
+#include <map>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "common/errors.h"
+#include "program/program.h"
+
+namespace poptorch_emu {
+namespace {
+
+// Where each window segment is in its IPU's list.
+using Places = std::map<SegmentId, size_t>;
+
+class NetworkChecker {
+ public:
+  explicit NetworkChecker(const Program& program) : program_(program) {
+    for (const std::vector<Action>& row : program.schedule) {
+      for (size_t place = 0; place < row.size(); ++place) places_[row[place].segment] = place;
+    }
+  }
+
+  void run() {
+    for (const Segment& segment : program_.segments) {
+      if (segment.has_exchanges()) check_place(segment);
+    }
+    if (row_ < 0) return;
+    for (size_t index = 0; index < program_.segments.size(); ++index) {
+      const SegmentId id{static_cast<int64_t>(index)};
+      const Segment& segment = program_.at(id);
+      if (segment.has_exchanges()) {
+        check_exchanges(id);
+      } else {
+        check_company(segment);
+      }
+    }
+    for (const Segment& segment : program_.segments) {
+      for (const Load& load : segment.loads) check_load(segment, load);
+      for (AccumulatorId id : segment.reductions) check_reduction(segment, id);
+    }
+  }
+
+  bool has_network() const { return row_ >= 0; }
+
+ private:
+  const std::string& name(AccumulatorId id) const { return program_.accumulators[id.value].name; }
+
+  // All processes must reach the exchanges in one order, so that nobody waits for a peer that waits
+  // for another exchange: they are one list.
+  void check_place(const Segment& segment) {
+    const bool does_more = !segment.loads.empty() || !segment.instructions.empty() ||
+                           !segment.stores.empty() || !segment.reductions.empty();
+    if (segment.kind != SegmentKind::kWindow || segment.runners.size() != 1 || does_more) {
+      throw Error("Segment '" + segment.name +
+                  "' exchanges tensors with other processes, which only a window segment of one "
+                  "runner may do that does nothing else");
+    }
+    if (row_ >= 0 && segment.ipu != row_) {
+      throw Error("Segment '" + segment.name + "' exchanges tensors on row " +
+                  std::to_string(segment.ipu) + ", but others do on row " + std::to_string(row_) +
+                  "; all exchanges are one list");
+    }
+    row_ = segment.ipu;
+  }
+
+  // On the network's row, what is no exchange adds gradients of a micro-batch to sharded sums.
+  void check_company(const Segment& segment) const {
+    for (const Store& store : segment.stores) {
+      const auto* sum = std::get_if<Accumulate>(&store.target);
+      const bool is_sharded =
+          sum != nullptr && program_.accumulators[sum->accumulator.value].is_sharded;
+      if (is_sharded && segment.ipu != row_) {
+        throw Error("Segment '" + segment.name + "' adds to '" + name(sum->accumulator) +
+                    "', of which other processes have parts, and is not on the network's row " +
+                    std::to_string(row_));
+      }
+      if (segment.ipu == row_ && !is_sharded) fail_company(segment);
+    }
+    if (segment.ipu != row_) return;
+    if (segment.kind != SegmentKind::kMicroBatch || segment.stores.empty() ||
+        !segment.instructions.empty() || !segment.loads.empty()) {
+      fail_company(segment);
+    }
+  }
+
+  [[noreturn]] void fail_company(const Segment& segment) const {
+    throw Error("Segment '" + segment.name + "' is on the network's row " + std::to_string(row_) +
+                " of the schedule and exchanges nothing");
+  }
+
+  void check_exchanges(SegmentId id) {
+    const Segment& segment = program_.at(id);
+    for (const auto* ids : {&segment.exchanges, &segment.scatters}) {
+      for (AccumulatorId sum : *ids) check_sum(segment, sum);
+    }
+    for (AccumulatorId sum : segment.exchanges) {
+      whole_by_[sum] = id;
+      check_summands(id, sum);
+    }
+    for (AccumulatorId sum : segment.scatters) parts_by_[sum] = id;
+    for (AccumulatorId sum : segment.gathered_sums) {
+      check_id(static_cast<int64_t>(program_.accumulators.size()), sum.value, segment);
+      if (!program_.accumulators[sum.value].is_sharded || !whole_by_.emplace(sum, id).second) {
+        throw Error("Segment '" + segment.name + "' gathers '" + name(sum) +
+                    "', which is possible for a sharded sum and once only");
+      }
+    }
+    for (VariableId variable : segment.gathers) check_gather(id, variable);
+  }
+
+  void check_id(int64_t count, int64_t id, const Segment& segment) const {
+    if (id >= 0 && id < count) return;
+    throw Error("Segment '" + segment.name + "' exchanges number " + std::to_string(id) +
+                ", but there are " + std::to_string(count));
+  }
+
+  void check_sum(const Segment& segment, AccumulatorId id) {
+    check_id(static_cast<int64_t>(program_.accumulators.size()), id.value, segment);
+    const Accumulator& accumulator = program_.accumulators[id.value];
+    const std::vector<int64_t>& groups = accumulator.groups.of_replica;
+    const auto differs = [&groups](int64_t group) { return group != groups.front(); };
+    if (accumulator.is_sharded || std::any_of(groups.begin(), groups.end(), differs)) {
+      throw Error("Segment '" + segment.name + "' adds up '" + accumulator.name +
+                  "' over processes, which is possible for a whole sum of all replicas only");
+    }
+    if (!exchanged_.insert(id).second) {
+      throw Error("Accumulator '" + accumulator.name +
+                  "' is added up over processes twice, the second time in segment '" +
+                  segment.name + "'");
+    }
+  }
+
+  // What replicas add in a window is there when one replica of their IPU is through with what comes
+  // after, which who exchanges it waits for. What they add before, nobody of the window overtakes.
+  void check_summands(SegmentId id, AccumulatorId sum) {
+    for (size_t index = 0; index < program_.segments.size(); ++index) {
+      const SegmentId writer{static_cast<int64_t>(index)};
+      const Segment& segment = program_.at(writer);
+      if (segment.kind != SegmentKind::kWindow || !adds_to(segment, sum)) continue;
+      if (waits_for_all(program_.at(id), writer)) continue;
+      throw Error("Segment '" + program_.at(id).name + "' exchanges '" + name(sum) +
+                  "' and does not wait until all replicas are through with '" + segment.name + "'");
+    }
+  }
+
+  // The same of parts that replicas assign.
+  void check_gather(SegmentId id, VariableId variable) {
+    const Segment& gather = program_.at(id);
+    check_id(static_cast<int64_t>(program_.variables.size()), variable.value, gather);
+    const std::string& name = program_.variables[variable.value].name;
+    if (!gathered_.insert(variable).second) {
+      throw Error("Variable '" + name + "' is gathered from all processes twice, the second time " +
+                  "in segment '" + gather.name + "'");
+    }
+    for (size_t index = 0; index < program_.segments.size(); ++index) {
+      const SegmentId writer{static_cast<int64_t>(index)};
+      if (!assigns_part(program_.at(writer), variable)) continue;
+      if (!waits_for_all(gather, writer)) {
+        throw Error("Segment '" + gather.name + "' gathers '" + name +
+                    "' from all processes and does not wait until all replicas are through with '" +
+                    program_.at(writer).name + "'");
+      }
+    }
+  }
+
+  bool waits_for_all(const Segment& exchange, SegmentId writer) {
+    const auto comes_after = [&](LinkId link) {
+      const SegmentId between = program_.links[link.value].producer;
+      const Segment& segment = program_.at(between);
+      return segment.kind == SegmentKind::kWindow && segment.runners.size() == 1 &&
+             segment.ipu == program_.at(writer).ipu && places_[between] > places_[writer];
+    };
+    return std::any_of(exchange.incoming.begin(), exchange.incoming.end(), comes_after);
+  }
+
+  static bool adds_to(const Segment& segment, AccumulatorId id) {
+    return std::any_of(segment.stores.begin(), segment.stores.end(), [id](const Store& store) {
+      const auto* target = std::get_if<Accumulate>(&store.target);
+      return target != nullptr && target->accumulator == id;
+    });
+  }
+
+  static bool assigns_part(const Segment& segment, VariableId variable) {
+    return std::any_of(segment.stores.begin(), segment.stores.end(), [variable](const Store& it) {
+      const auto* target = std::get_if<StoreVariable>(&it.target);
+      return target != nullptr && target->is_shard && target->variable == variable;
+    });
+  }
+
+  // Whoever reads a sum over processes waits, or comes on its IPU after somebody who waits, for a
+  // link from the exchange.
+  void check_load(const Segment& segment, const Load& load) const {
+    const auto* source = std::get_if<LoadAccumulator>(&load.source);
+    if (source == nullptr) return;
+    const AccumulatorId id = source->accumulator;
+    if (const auto whole = whole_by_.find(id); whole != whole_by_.end()) {
+      const bool has_own_part = program_.accumulators[id.value].is_sharded && source->is_shard;
+      if (!has_own_part) check_wait(segment, id, whole->second);
+    } else if (const auto parts = parts_by_.find(id); parts != parts_by_.end()) {
+      if (!source->is_shard) fail_whole(segment, id);
+      check_wait(segment, id, parts->second);
+    } else if (!source->is_shard && program_.accumulators[id.value].is_sharded) {
+      fail_whole(segment, id);
+    }
+  }
+
+  [[noreturn]] void fail_whole(const Segment& segment, AccumulatorId id) const {
+    throw Error("Segment '" + segment.name + "' reads the whole of accumulator '" + name(id) +
+                "', of which each process has parts only");
+  }
+
+  void check_wait(const Segment& reader, AccumulatorId id, SegmentId exchange) const {
+    for (const Action& action : program_.schedule.at(reader.ipu)) {
+      const Segment& segment = program_.at(action.segment);
+      for (LinkId link : segment.incoming) {
+        if (program_.links[link.value].producer == exchange) return;
+      }
+      if (&segment == &reader) break;
+    }
+    throw Error("Segment '" + reader.name + "' reads accumulator '" + name(id) +
+                "' and does not wait until '" + program_.at(exchange).name +
+                "' has added it up over the processes");
+  }
+
+  void check_reduction(const Segment& segment, AccumulatorId id) const {
+    if (!exchanged_.contains(id)) return;
+    throw Error("Segment '" + segment.name + "' adds up '" + name(id) +
+                "' over the replicas of this process, and another over those of all");
+  }
+
+  const Program& program_;
+  Places places_;
+  int64_t row_ = -1;
+  std::set<AccumulatorId> exchanged_;
+  std::set<VariableId> gathered_;
+  std::map<AccumulatorId, SegmentId> whole_by_;
+  std::map<AccumulatorId, SegmentId> parts_by_;
+};
+
+// Goes through the window of one replica. What one order can do, all can; and since the exchanges
+// are one list, processes that each do them in this order never wait for each other in a circle.
+class Rehearsal {
+ public:
+  explicit Rehearsal(const Program& program)
+      : program_(program), position_(program.schedule.size()), items_(program.links.size()) {
+    for (const auto& row : program.schedule) {
+      micro_batch_actions_left_ += std::count_if(row.begin(), row.end(), [&](const Action& action) {
+        return program.at(action.segment).kind == SegmentKind::kMicroBatch;
+      });
+    }
+  }
+
+  void run() {
+    bool has_moved = true;
+    while (std::exchange(has_moved, false)) {
+      for (size_t row = 0; row < position_.size(); ++row) {
+        for (; is_ready(row); has_moved = true) advance(row);
+      }
+    }
+    for (size_t row = 0; row < position_.size(); ++row) {
+      if (is_at_end(row)) continue;
+      throw Error("Segment '" + next(row).name +
+                  "' waits for a link that nobody fills before, which locks the processes");
+    }
+  }
+
+ private:
+  bool is_at_end(size_t row) const { return position_[row] == program_.schedule[row].size(); }
+  const Segment& next(size_t row) const {
+    return program_.at(program_.schedule[row][position_[row]].segment);
+  }
+
+  bool is_ready(size_t row) const {
+    if (is_at_end(row)) return false;
+    const Segment& segment = next(row);
+    if (segment.kind == SegmentKind::kWindow && micro_batch_actions_left_ > 0) return false;
+    const auto has_item = [&](LinkId id) { return items_[id.value] > 0; };
+    const auto has_room = [&](LinkId id) {
+      return items_[id.value] < program_.links[id.value].capacity;
+    };
+    return std::all_of(segment.incoming.begin(), segment.incoming.end(), has_item) &&
+           std::all_of(segment.outgoing.begin(), segment.outgoing.end(), has_room);
+  }
+
+  void advance(size_t row) {
+    const Segment& segment = next(row);
+    for (LinkId id : segment.incoming) --items_[id.value];
+    for (LinkId id : segment.outgoing) ++items_[id.value];
+    if (segment.kind == SegmentKind::kMicroBatch) --micro_batch_actions_left_;
+    ++position_[row];
+  }
+
+  const Program& program_;
+  std::vector<size_t> position_;  // by row
+  std::vector<int64_t> items_;    // by link
+  int64_t micro_batch_actions_left_ = 0;
+};
+
+}  // namespace
+
+void Program::check_network() const {
+  NetworkChecker checker(*this);
+  checker.run();
+  if (checker.has_network()) Rehearsal(*this).run();
+}
+
+}  // namespace poptorch_emu
