@@ -136,8 +136,8 @@ void Accumulators::add_on_chip(at::Tensor& sum, AccumulatorId id, at::Tensor val
 
 void Accumulators::check(const at::Tensor& sum, AccumulatorId id) const {
   if (program_.numerics.checks_floating_point && !is_finite(sum)) {
-    throw std::domain_error("floating-point exception: the accumulated gradient of '" +
-                            program_.accumulators[id.value].name + "' is not finite.");
+    throw FloatingPointException("the accumulated gradient of '" +
+                                 program_.accumulators[id.value].name + "' is not finite");
   }
 }
 

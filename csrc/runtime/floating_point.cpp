@@ -5,7 +5,6 @@
 
 #include <cmath>
 #include <set>
-#include <stdexcept>
 #include <string>
 
 namespace poptorch_emu {
@@ -70,6 +69,10 @@ Content results_of(const Instruction& instruction, const std::vector<c10::IValue
 
 }  // namespace
 
+FloatingPointException::FloatingPointException(const std::string& what)
+    : std::domain_error("floating-point exception: " + what +
+                        "; see troubleshooting: floating-point-exception") {}
+
 bool is_finite(const at::Tensor& tensor) {
   if (!tensor.defined() || !tensor.is_floating_point()) return true;
   return at::isfinite(tensor).all().item<bool>();
@@ -84,14 +87,13 @@ void check_floating_point(const Instruction& instruction, const std::vector<at::
   const Content given = arguments_of(instruction, registers);
   if (!given.has_tensor) return;
   if (is_comparison && given.has_nan) {
-    throw std::domain_error("floating-point exception: a comparison with NaN.");
+    throw FloatingPointException("a comparison with NaN");
   }
   if (made.has_nan && !given.has_nan) {
-    throw std::domain_error("floating-point exception: an invalid operation made NaN.");
+    throw FloatingPointException("an invalid operation made NaN");
   }
   if (made.has_infinity && !given.has_infinity && !given.has_nan) {
-    throw std::domain_error(
-        "floating-point exception: an overflow or a division by zero made an infinity.");
+    throw FloatingPointException("an overflow or a division by zero made an infinity");
   }
 }
 

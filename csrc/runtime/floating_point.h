@@ -3,6 +3,8 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/core/ivalue.h>
 
+#include <stdexcept>
+#include <string>
 #include <vector>
 
 #include "program/program.h"
@@ -13,10 +15,16 @@ namespace poptorch_emu {
 // infinity where all arguments were finite, or a comparison with NaN. What happened inside a kernel
 // and left no trace in its results is not seen.
 
+// Says what happened; its text ends with the section of docs/troubleshooting.md that has more.
+class FloatingPointException : public std::domain_error {
+ public:
+  explicit FloatingPointException(const std::string& what);
+};
+
 // Returns whether no element is infinite or NaN; integers are finite.
 bool is_finite(const at::Tensor& tensor);
 
-// Throws `std::domain_error` that says what went wrong.
+// Throws `FloatingPointException` where something went wrong.
 //
 // Args:
 //   instruction: what was just called.

@@ -42,6 +42,7 @@ from poptorch_emu.trace import strict
 from poptorch_emu.trace.result_forms import Forms
 from poptorch_emu.trace.seed import Seed
 from poptorch_emu.trace.tracer import ArgumentsOf, Forward, Trace, trace_forward
+from poptorch_emu.troubleshooting import Topic
 from poptorch_emu.update.config import OptimizerConfig
 
 # What the progress bar shows: a step and what fraction of a compilation it usually is.
@@ -154,7 +155,8 @@ def load_model(
     if difference:
         raise make_error(
             f"{name} holds an executable that does not fit this model: {difference}. Wrap the same "
-            "model with the same options and optimizer as when it was saved, or compile it again."
+            "model with the same options and optimizer as when it was saved, or compile it again; "
+            f"{Topic.WRONG_EXECUTABLE}"
         )
     return from_sections(sections, stored, request.config, forward)
 

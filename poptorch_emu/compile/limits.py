@@ -11,6 +11,7 @@ from poptorch_emu.errors import compiler_error
 from poptorch_emu.ir.graph import Graph, SinkKind, SourceKind, record_of, source_of
 from poptorch_emu.log import compiler_logger, logger
 from poptorch_emu.schedule.partition import Partition
+from poptorch_emu.troubleshooting import Topic, before_hint
 from poptorch_emu.update.config import OptimizerConfig
 
 # Source: PopTorch's device manager: one process gets at most 64 IPUs.
@@ -33,7 +34,7 @@ def check_batches(tensors: Sequence[torch.Tensor], config: CompileConfig) -> Non
             f"Options.inputReplicaGrouping.input_group_size({config.input_group_size})) * "
             f"Options.Training.gradientAccumulation({config.gradient_accumulation}) = "
             f"{config.batch_factor} because it is used to calculate the batch size of one "
-            "micro-batch. Give a batch of fitting size; see the documentation on batching."
+            f"micro-batch. Give a batch of fitting size; {Topic.BATCH_SIZE}"
         )
 
 
@@ -52,11 +53,12 @@ def check_broadcast_buffers(graph: Graph, config: CompileConfig) -> None:
         "PopTorch does not support broadcasting buffers: with "
         f"replicationFactor({config.replication_factor}) each replica changes '{written[0]}' by "
         "its own data. If the model can live with replicas whose buffers drift apart, call "
-        "poptorch.Options.broadcastBuffers(False); the host then sees those of replica 0."
+        "poptorch.Options.broadcastBuffers(False); the host then sees those of replica 0; "
+        f"{Topic.REPLICA_BUFFERS}"
     )
     if config.broadcast_buffers:
         raise error
-    logger.warning("%s Until then they drift apart, as with False.", error.message)
+    logger.warning("%s", before_hint(error.message, "Until then they drift apart, as with False."))
 
 
 def check_trained_and_written(graph: Graph, config: CompileConfig) -> None:
@@ -104,7 +106,8 @@ def check_num_ipus(placed: Partition, config: CompileConfig) -> None:
     if total > MAX_IPUS:
         raise compiler_error(
             f"Too many IPUs requested ({total}). Experiments that need more than {MAX_IPUS} IPUs "
-            "must be run distributed over several processes; use fewer IPUs or fewer replicas."
+            "must be run distributed over several processes; use fewer IPUs or fewer replicas; "
+            f"{Topic.TOO_MANY_IPUS}"
         )
     reserved = 1 << (total - 1).bit_length()
     if reserved == total or config.target is not TargetKind.HARDWARE:
@@ -114,7 +117,7 @@ def check_num_ipus(placed: Partition, config: CompileConfig) -> None:
             f"The model specifies the use of {total} IPUs, however a process must reserve a "
             f"minimum of {reserved}: IPUs are given in powers of two, at most {MAX_IPUS}. Change "
             "the number of IPUs of the model, or reserve the larger number with "
-            "poptorch.Options().autoRoundNumIPUs(True)."
+            f"poptorch.Options().autoRoundNumIPUs(True); {Topic.POWER_OF_TWO}"
         )
     compiler_logger.warning(
         "Reserving %d IPUs when the model specifices the use of only %d. The others stay idle.",
@@ -143,7 +146,7 @@ def check_schedule(placed: Partition, config: CompileConfig) -> None:
         raise compiler_error(
             f"poptorch.Options().{name} must be greater than or equal to the number of pipeline "
             f"stages ({stages}){detail} with poptorch.PipelinedExecution, but it is {given}. Raise "
-            "it, or use poptorch.ShardedExecution."
+            f"it, or use poptorch.ShardedExecution; {Topic.TOO_FEW_MICRO_BATCHES}"
         )
 
 

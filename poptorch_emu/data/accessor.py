@@ -35,6 +35,7 @@ from poptorch_emu.data.ring import Ring, RingFile
 from poptorch_emu.enums import SharingStrategy
 from poptorch_emu.errors import make_error
 from poptorch_emu.structure import rebuild
+from poptorch_emu.troubleshooting import Topic
 
 # Source: PopTorch reference, AsynchronousDataAccessor, `terminate`.
 _GRACE_SECONDS = 10.0
@@ -288,7 +289,7 @@ def _start_worker(
             raise make_error(
                 f"The dataset cannot be sent to the worker process, which {strategy} starts: "
                 f"{cause}. Define its functions and classes at the top of a module, or choose "
-                "poptorch.SharingStrategy.Fork, which sends nothing."
+                f"poptorch.SharingStrategy.Fork, which sends nothing; {Topic.UNSENDABLE_DATASET}"
             ) from cause
         except BrokenPipeError:  # The process ended before it had read what it was sent.
             link.close()

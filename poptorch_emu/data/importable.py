@@ -15,6 +15,7 @@ from types import FunctionType
 from typing import Any
 
 from poptorch_emu.errors import make_error
+from poptorch_emu.troubleshooting import Topic
 
 WORKER_NAME = "data accessor"
 # Source: EX_CONFIG of sysexits.h; nothing else ends a worker so.
@@ -22,7 +23,7 @@ UNGUARDED_STATUS = 78
 GUARD = (
     "An asynchronous DataLoader or accessor starts a process that imports the program, and the "
     "program starts another one when it is imported. Put its main part under "
-    "`if __name__ == '__main__':`."
+    f"`if __name__ == '__main__':`; {Topic.UNGUARDED_MAIN}"
 )
 
 
@@ -55,7 +56,8 @@ def check_importable(dataset: Any) -> None:
             f"The dataset needs {', '.join(pickler.names)}, defined in a notebook, at a prompt or "
             "in code that is no file: a worker process cannot import that. Move it to a module, a "
             ".py file beside the notebook, and import it from there; or fork the worker, by "
-            'async_options={"sharing_strategy": poptorch.SharingStrategy.Fork}.'
+            'async_options={"sharing_strategy": poptorch.SharingStrategy.Fork}; '
+            f"{Topic.UNSENDABLE_DATASET}"
         )
 
 

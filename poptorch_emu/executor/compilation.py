@@ -39,6 +39,7 @@ from poptorch_emu.runtime.arguments import Arguments
 from poptorch_emu.runtime.progress import progress_bar
 from poptorch_emu.trace.module_state import check_values
 from poptorch_emu.trace.tolerance import tolerate
+from poptorch_emu.troubleshooting import Topic
 
 
 class Compilation:
@@ -88,7 +89,10 @@ class Compilation:
             Error: there is none.
         """
         if self._executable is None:
-            raise make_error("Model has not been compiled or has been destroyed.")
+            raise make_error(
+                "Model has not been compiled or has been destroyed. Call it, or compile() it, "
+                f"first; {Topic.NOT_COMPILED}"
+            )
         return self._executable
 
     def time(self) -> datetime.timedelta:

@@ -303,30 +303,12 @@ class DeviceModel:
 
     def _warn_of_traps(self) -> None:
         """Says what was changed on the host that this call does not see."""
-        edited = self.weights.edited()
-        if edited:
-            self._traps.warn(
-                "edited",
-                "%s was changed on the host after the weights went to the device, which does not "
-                "see it. Call copyWeightsToDevice() after changing parameters or buffers.",
-                edited[0] if len(edited) == 1 else f"{edited[0]} (and {len(edited) - 1} more)",
-            )
-        flags = self._flags.difference() if self._flags is not None else ""
-        if flags:
-            self._traps.warn(
-                "flags",
-                "%s, but this call runs what was compiled. Call destroy() to compile again, or set "
-                "it back before the call.",
-                flags,
-            )
-        values = self.optimizer_link.changed_values() if self.optimizer_link is not None else []
-        if values:
-            self._traps.warn(
-                "values",
-                "The optimizer's %s changed, but the device has the values of the last "
-                "setOptimizer(). Call setOptimizer(optimizer) after every change.",
-                ", ".join(values),
-            )
+        if edited := self.weights.edited():
+            self._traps.warn_of_edits(edited)
+        if self._flags is not None and (flags := self._flags.difference()):
+            self._traps.warn_of_flags(flags)
+        if self.optimizer_link is not None and (values := self.optimizer_link.changed_values()):
+            self._traps.warn_of_values(values)
 
     def _bound(self, bind: Bind) -> Arguments:
         arguments = bind()

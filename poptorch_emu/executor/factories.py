@@ -11,6 +11,7 @@ from poptorch_emu.executor import wrapping
 from poptorch_emu.executor.executor import PoplarExecutor
 from poptorch_emu.optim import SGD
 from poptorch_emu.options import Options, PipelinedExecution, ShardedExecution
+from poptorch_emu.troubleshooting import Topic
 
 
 def trainingModel(
@@ -50,7 +51,8 @@ def trainingModel(
     if wrapping.is_wrapped(model):
         raise RuntimeError(
             "Model has already been wrapped in 'poptorch.trainingModel'. Call model.destroy() on "
-            "the model to unwrap it before wrapping it in 'poptorch.trainingModel' again."
+            "the model to unwrap it before wrapping it in 'poptorch.trainingModel' again; "
+            f"{Topic.ALREADY_WRAPPED}"
         )
     if optimizer is None:
         optimizer = SGD(model.parameters(), lr=0.01)
@@ -83,7 +85,8 @@ def inferenceModel(
         raise make_error(
             "You must set poptorch.Options().Training.gradientAccumulation to 1 (the default) to "
             f"use poptorch.inferenceModel(), but it is "
-            f"{options.Training.gradient_accumulation}.{hint}"
+            f"{options.Training.gradient_accumulation}.{hint} Only training accumulates; "
+            f"{Topic.ACCUMULATION_IN_INFERENCE}"
         )
     return PoplarExecutor(copy.copy(model), options, False)
 
@@ -95,11 +98,12 @@ def _user_module(model: object) -> torch.nn.Module:
     if isinstance(model, torch.jit.ScriptModule):
         raise make_error(
             f"Invalid type: 'model' is of type {type(model)}, which cannot be traced anew. Wrap "
-            "the torch.nn.Module that it was made of."
+            f"the torch.nn.Module that it was made of; {Topic.NOT_A_MODULE}"
         )
     if not isinstance(model, torch.nn.Module):
         raise make_error(
             f"Invalid type: 'model' is of type {type(model)} (Expected torch.nn.Module). Make a "
-            "function the forward of a module, and pass an instance of a class."
+            "function the forward of a module, and pass an instance of a class; "
+            f"{Topic.NOT_A_MODULE}"
         )
     return model

@@ -24,6 +24,7 @@ from poptorch_emu.errors import Error, make_error, require
 from poptorch_emu.log import logger
 from poptorch_emu.options import Options
 from poptorch_emu.runtime.arguments import Arguments
+from poptorch_emu.troubleshooting import Topic
 from poptorch_emu.version import __version__
 
 _METADATA = "metadata"
@@ -143,7 +144,7 @@ def version_fault(container: Container, filename: str | Path) -> str:
     return (
         f"Invalid file {filename}: PopTorch version mismatch: the file was made by version "
         f"{container.version} with PyTorch {container.torch_version}, and this is version "
-        f"{__version__}. Export the model again."
+        f"{__version__}. Export the model again; {Topic.INVALID_FILE}"
     )
 
 
@@ -156,7 +157,7 @@ def metadata_of(container: Container, filename: str | Path) -> bytes:
     if _METADATA not in container.sections:
         raise make_error(
             f"Invalid file {filename}: it holds an executable of the cache, not a saved model. "
-            "Give a file that save() or compileAndExport() wrote."
+            f"Give a file that save() or compileAndExport() wrote; {Topic.INVALID_FILE}"
         )
     return container.sections[_METADATA]
 

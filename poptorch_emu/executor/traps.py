@@ -6,12 +6,13 @@ else than its author thinks. Values are hardly ever read: versions, flags and hy
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 import torch
 
 from poptorch_emu.log import logger
 from poptorch_emu.trace.narrowing import COUNTER
+from poptorch_emu.troubleshooting import Topic
 
 
 class Once:
@@ -25,6 +26,36 @@ class Once:
         if kind not in self._said:
             self._said.add(kind)
             logger.warning(message, *args)
+
+    def warn_of_edits(self, names: Sequence[str]) -> None:
+        """Says that these parameters or buffers were changed on the host."""
+        self.warn(
+            "edited",
+            "%s was changed on the host after the weights went to the device, which does not see "
+            "it. Call copyWeightsToDevice() after changing parameters or buffers; %s",
+            names[0] if len(names) == 1 else f"{names[0]} (and {len(names) - 1} more)",
+            Topic.EDITED_WEIGHTS,
+        )
+
+    def warn_of_flags(self, difference: str) -> None:
+        """Says that the model is set otherwise than when it was compiled."""
+        self.warn(
+            "flags",
+            "%s, but this call runs what was compiled. Call destroy() to compile again, or set it "
+            "back before the call; %s",
+            difference,
+            Topic.CHANGED_FLAGS,
+        )
+
+    def warn_of_values(self, names: Sequence[str]) -> None:
+        """Says that these hyper-parameters of the optimiser changed."""
+        self.warn(
+            "values",
+            "The optimizer's %s changed, but the device has the values of the last setOptimizer(). "
+            "Call setOptimizer(optimizer) after every change; %s",
+            ", ".join(names),
+            Topic.OPTIMIZER_VALUES,
+        )
 
 
 class HostVersions:

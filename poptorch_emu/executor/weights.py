@@ -20,6 +20,7 @@ from poptorch_emu.executor.traps import HostVersions
 from poptorch_emu.executor.turn import Turn, one_at_a_time
 from poptorch_emu.log import logger
 from poptorch_emu.runtime.session import Session
+from poptorch_emu.troubleshooting import Topic
 
 
 class Weights:
@@ -66,7 +67,7 @@ class Weights:
         if wrapping.link_of(self._model) not in (None, self.link):
             raise RuntimeError(
                 "Model has already been wrapped in 'poptorch.trainingModel'. Call model.destroy() "
-                "on the other wrapper before this one is compiled again."
+                f"on the other wrapper before this one is compiled again; {Topic.ALREADY_WRAPPED}"
             )
         wrapping.wrap(self._model, self.link)
 

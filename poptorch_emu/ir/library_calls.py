@@ -20,6 +20,7 @@ from poptorch_emu.errors import compiler_error
 from poptorch_emu.ir.control import empty
 from poptorch_emu.ir.text import type_text
 from poptorch_emu.structure import as_list
+from poptorch_emu.troubleshooting import Topic
 
 _NAMESPACE = "poptorch_emu_library"
 _AUTOGRAD = (
@@ -130,7 +131,7 @@ def _check(
             f"{operator} returned {', '.join(found)}, but when the model was traced "
             f"{', '.join(results)}: the shape of its results depends on data, and a compiled graph "
             "has static shapes. Give it the size as an argument where it has one, or run that part "
-            "on the host with poptorch.CPU."
+            f"on the host with poptorch.CPU; {Topic.DATA_DEPENDENT_SHAPE}"
         )
 
 

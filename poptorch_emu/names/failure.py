@@ -9,35 +9,37 @@ from types import TracebackType
 
 from poptorch_emu.errors import Error
 from poptorch_emu.trace.source_line import is_users_file
+from poptorch_emu.troubleshooting import Topic, topic_of
 
-# Source of the rules: the user guide of PopTorch; each stands where its error begins so.
+# Source: the user guide of PopTorch.
 _RULES = {
-    "Illegal move to CPU": "forward runs on the IPU as a whole; only what it returns reaches the "
+    Topic.MOVED_TO_CPU: "forward runs on the IPU as a whole; only what it returns reaches the "
     "host.",
-    "only supported in eager mode": "forward is traced once, before there are values: Python "
-    "cannot decide by them.",
-    "only integer tensors of a single element": "forward is traced once, before there are values: "
-    "Python cannot count by them.",
-    "shape depends on data": "A compiled graph has static shapes.",
-    "Expected an IPU tensor": "Operations of forward take tensors on the IPU: inputs, parameters, "
-    "buffers and what is made of them.",
-    "the host's tensor of parameter": "What is trained is the parameter on the IPU, read from its "
-    "module in forward.",
-    "Couldn't find a loss": "A training model computes its loss in forward and returns it.",
-    "Multiple independent losses": "A training model has one final loss.",
-    "is reassigned within the model": "Buffers and parameters are changed in place in forward.",
-    "No active Block|Unknown Block": "Each operation of a model with stages belongs to a block "
-    "that its execution strategy names.",
-    "inputs passed at runtime don't match": "A model is compiled once, for the types and shapes of "
-    "its first call.",
-    "must be a multiple of": "One call takes as many samples as the options together ask for.",
-    "number of pipeline stages": "A pipeline is filled with one micro-batch for each stage, at "
+    Topic.PYTHON_CONTROL_FLOW: "forward is traced once, before there are values: Python cannot "
+    "decide by them.",
+    Topic.DATA_DEPENDENT_SHAPE: "A compiled graph has static shapes.",
+    Topic.HOST_TENSOR: "Operations of forward take tensors on the IPU: inputs, parameters, buffers "
+    "and what is made of them.",
+    Topic.HOST_PARAMETER: "What is trained is the parameter on the IPU, read from its module in "
+    "forward.",
+    Topic.NO_LOSS: "A training model computes its loss in forward and returns it.",
+    Topic.SEVERAL_LOSSES: "A training model has one final loss.",
+    Topic.REASSIGNED_STATE: "Buffers and parameters are changed in place in forward.",
+    Topic.NO_BLOCK: "Each operation of a model with stages belongs to a block.",
+    Topic.BLOCK_NAMES: "An execution strategy names every block of the model.",
+    Topic.CHANGED_INPUTS: "A model is compiled once, for the types and shapes of its first call.",
+    Topic.BATCH_SIZE: "One call takes as many samples as the options together ask for.",
+    Topic.TOO_FEW_MICRO_BATCHES: "A pipeline is filled with one micro-batch for each stage, at "
     "least.",
-    "Failed to acquire": "A model holds its IPUs until it is detached or destroyed.",
-    "Unsupported (tensor input|scalar) type": "The device has float32, float16, bool and integers "
-    "of up to 32 bits.",
-    "memory|MiB but": "The model's tensors must fit into the memory of its IPUs.",
+    Topic.NO_FREE_IPU: "A model holds its IPUs until it is detached or destroyed.",
+    Topic.TOO_MANY_IPUS: "A model gets its IPUs from one system, at most 64 for one process.",
+    Topic.POWER_OF_TWO: "A process reserves IPUs in powers of two.",
+    Topic.UNSUPPORTED_TYPE: "The device has float32, float16, bool and integers of up to 32 bits.",
+    Topic.OUT_OF_MEMORY: "The model's tensors must fit into the memory of its IPUs.",
 }
+# What PyTorch itself says of stand-ins without values.
+_COUNTS_BY_A_VALUE = "only integer tensors of a single element"
+_RULE_OF_COUNTING = "forward is traced once, before there are values: Python cannot count by them."
 
 
 def is_explained(error: BaseException, trace: TracebackType | None) -> bool:
@@ -98,12 +100,19 @@ def explanation(error: BaseException, trace: TracebackType | None) -> str:
         trace: its traceback, of the program's frames.
     """
     message = error.message if isinstance(error, Error) else str(error)
-    rules = (rule for pattern, rule in _RULES.items() if re.search(pattern, message))
     lines = [f"In your program: {_place(message, trace)}"]
-    lines += [f"The rule: {rule}" for rule in [next(rules, "")] if rule]
+    lines += [f"The rule: {rule}" for rule in [_rule_of(message)] if rule]
     sentences = re.split(r"(?<=[.!?])\s+(?=[A-Z])", message.strip())
     lines += [f"What to change: {sentences[-1]}"] if len(sentences) > 1 else []
     return "\n".join(lines)
+
+
+def _rule_of(message: str) -> str:
+    """Returns the rule of PopTorch that was broken, "" if none is known."""
+    topic = topic_of(message)
+    if topic is None:
+        return _RULE_OF_COUNTING if _COUNTS_BY_A_VALUE in message else ""
+    return _RULES.get(topic, "")
 
 
 def _place(message: str, trace: TracebackType | None) -> str:

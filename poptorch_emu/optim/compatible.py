@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from poptorch_emu.errors import compiler_error
+from poptorch_emu.troubleshooting import Topic
 from poptorch_emu.update.config import GroupConfig, Hyper, OptimizerConfig, OptimizerKind
 
 # PopART's class for each rule.
@@ -45,7 +46,8 @@ def check_compatible(old: OptimizerConfig, new: OptimizerConfig) -> None:
         Error: the rule, a constant, a type or the groups differ, of type "popart_exception".
     """
     for fault in _faults(old, new):
-        raise compiler_error(fault, type="popart_exception")
+        text = f"{fault.removesuffix('.')}; {Topic.OPTIMIZER_MISMATCH}"
+        raise compiler_error(text, type="popart_exception")
 
 
 def _faults(old: OptimizerConfig, new: OptimizerConfig) -> Iterator[str]:

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from poptorch_emu.log import logger
+from poptorch_emu.troubleshooting import Topic
 
 
 class SentValues:
@@ -50,7 +51,8 @@ def warn_of_steps(
             logger.warning(
                 "optimizer.step() was called, but each call of the training model updates the "
                 "weights on the device: a step on the host does not reach it. Remove the call, and "
-                "zero_grad() and backward() with it."
+                "zero_grad() and backward() with it; %s",
+                Topic.OPTIMIZER_STEP,
             )
 
     return optimizer.register_step_pre_hook(before_step).remove

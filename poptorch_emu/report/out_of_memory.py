@@ -11,6 +11,7 @@ from poptorch_emu.errors import compiler_error
 from poptorch_emu.log import compiler_logger
 from poptorch_emu.report.profile import write_profile
 from poptorch_emu.report.tile_report import TileReport
+from poptorch_emu.troubleshooting import Topic
 
 _VARIABLE = "POPTORCH_EMU_OOM"
 _WARN, _ERROR, _OFF = "warn", "error", "off"
@@ -57,10 +58,17 @@ def check_memory(executable: Executable, profile_folder: Path | None) -> None:
             compiler_logger.error(
                 "Out of memory, the graph profile is available here: %s", profile_folder
             )
-        text = "\n".join([*lines, _ADVICE, str(TileReport.of(executable.tiles))])
+        text = "\n".join(
+            [
+                *lines,
+                f"{_ADVICE.removesuffix('.')}; {Topic.OUT_OF_MEMORY}",
+                str(TileReport.of(executable.tiles)),
+            ]
+        )
         raise compiler_error(text, type=_ERROR_TYPE)
     lines.append(
         "By the memory model this would not fit on the machine; it runs here all the same. "
-        f"{_ADVICE} {_VARIABLE}=error makes this an error, {_VARIABLE}=off says nothing."
+        f"{_ADVICE} {_VARIABLE}=error makes this an error, {_VARIABLE}=off says nothing; "
+        f"{Topic.OUT_OF_MEMORY}"
     )
     compiler_logger.warning("%s", "\n".join([*lines, str(TileReport.of(executable.tiles))]))

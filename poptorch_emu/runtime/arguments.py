@@ -17,6 +17,7 @@ import torch
 from poptorch_emu.errors import Error, make_error
 from poptorch_emu.structure import find_parser, flatten_tensors, rebuild
 from poptorch_emu.trace.module_state import fault_of, lack_of
+from poptorch_emu.troubleshooting import Topic
 
 _EMPTY = inspect.Parameter.empty
 
@@ -249,5 +250,6 @@ def _mismatch(beginning: str) -> Error:
     return make_error(
         f"{beginning} This error occurred because the inputs passed at runtime don't match the "
         "inputs the model was compiled for. To recompile, wrap the model anew with inferenceModel "
-        "or trainingModel, or call destroy() on this one and try again."
+        "or trainingModel, or call destroy() on this one and try again; "
+        f"{Topic.CHANGED_INPUTS}"
     )

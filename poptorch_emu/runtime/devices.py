@@ -19,6 +19,7 @@ from poptorch_emu.environment import integer_of
 from poptorch_emu.errors import Error, compiler_error
 from poptorch_emu.log import compiler_logger, logger
 from poptorch_emu.machine.system import SYSTEM_VARIABLE, SYSTEMS, System, current_system
+from poptorch_emu.troubleshooting import Topic
 
 _WAIT_VARIABLE = "POPTORCH_WAIT_FOR_IPU"
 _MODEL_VARIABLES = ("POPTORCH_IPU_MODEL", "POPTORCH_SMALL_IPU_MODEL")
@@ -144,7 +145,7 @@ def acquire(num_ipus: int, ipu_id: int | None = None) -> Device:
     else:
         wanted = [device for device in devices if len(device) == num_ipus]
         if not wanted:
-            raise _failure(num_ipus, f"it has {system.num_ipus}", system)
+            raise _failure(num_ipus, f"it has {system.num_ipus}", system, Topic.TOO_MANY_IPUS)
     device = _manager.take(wanted)
     if device is None:
         gc.collect()  # A model that nobody can reach any more may still hold IPUs.
@@ -157,7 +158,7 @@ def acquire(num_ipus: int, ipu_id: int | None = None) -> Device:
         state = f"{_manager.num_busy} of its {system.num_ipus} are in use"
         if ipu_id is not None:
             state += f", among them some of device {ipu_id}, which Options.useIpuId names"
-        raise _failure(num_ipus, state, system)
+        raise _failure(num_ipus, state, system, Topic.NO_FREE_IPU)
     return device
 
 
@@ -165,13 +166,15 @@ def _named_device(devices: list[range], ipu_id: int, num_ipus: int, system: Syst
     if not 0 <= ipu_id < len(devices):
         raise compiler_error(
             f"Failed to acquire device {ipu_id} for {num_ipus} IPU(s): the virtual system "
-            f"'{system.name}' has devices 0 to {len(devices) - 1}. Change Options.useIpuId."
+            f"'{system.name}' has devices 0 to {len(devices) - 1}. Change Options.useIpuId; "
+            f"{Topic.TOO_MANY_IPUS}"
         )
     device = devices[ipu_id]
     if len(device) < num_ipus:
         raise compiler_error(
             f"Expected at least replication factor * used IPUs = {num_ipus} IPUs, but device "
-            f"{ipu_id} has {len(device)}. Name a larger one in Options.useIpuId, or none."
+            f"{ipu_id} has {len(device)}. Name a larger one in Options.useIpuId, or none; "
+            f"{Topic.TOO_MANY_IPUS}"
         )
     if len(device) > num_ipus:
         compiler_logger.warning(
@@ -184,12 +187,12 @@ def _named_device(devices: list[range], ipu_id: int, num_ipus: int, system: Syst
     return device
 
 
-def _failure(num_ipus: int, state: str, system: System) -> Error:
+def _failure(num_ipus: int, state: str, system: System, topic: Topic) -> Error:
     return compiler_error(
         f"Failed to acquire {num_ipus} IPU(s) of the virtual system '{system.name}': {state}. "
         "Detach or destroy another model (detachFromDevice(), destroy()), choose a larger system "
         f"with {SYSTEM_VARIABLE} ({', '.join(SYSTEMS)}), set {_WAIT_VARIABLE}=1 to wait, or run "
-        "without one: poptorch.Options().useIpuModel(True)."
+        f"without one: poptorch.Options().useIpuModel(True); {topic}"
     )
 
 

@@ -9,6 +9,7 @@ import torch
 
 from poptorch_emu.errors import make_error
 from poptorch_emu.structure import flatten_tensors
+from poptorch_emu.troubleshooting import Topic
 
 
 def without_backward(outputs: Any, of_the_user: Iterable[torch.Tensor] = ()) -> Any:
@@ -34,7 +35,7 @@ def refuse_backward(*_: Any, **__: Any) -> NoReturn:
     raise make_error(
         "backward() cannot be called explicitly on outputs of a PopTorch model. A model wrapped by "
         "poptorch.trainingModel runs forward, backward and the weight update in each call: return "
-        "a loss from forward instead."
+        f"a loss from forward instead; {Topic.EXPLICIT_BACKWARD}"
     )
 
 

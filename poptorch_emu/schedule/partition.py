@@ -17,6 +17,7 @@ from poptorch_emu.ir.graph import Graph, SinkKind, SourceKind, record_of, source
 from poptorch_emu.ir.record import BlockPlace, Phase
 from poptorch_emu.schedule.actions import Kind
 from poptorch_emu.schedule.schedule import Port
+from poptorch_emu.troubleshooting import Topic
 
 
 @dataclass(frozen=True)
@@ -106,7 +107,8 @@ def _forward_stages(
             raise compiler_error(
                 f"Block '{place.block_id}' at {record.source} is in stage {place.stage}, but stage "
                 f"{highest} has begun: the stages of a pipeline cannot go backwards. Use "
-                "poptorch.AutoStage.AutoIncrement, or give the block a stage of its own."
+                "poptorch.AutoStage.AutoIncrement, or give the block a stage of its own; "
+                f"{Topic.STAGE_ORDER}"
             )
         highest = max(highest, place.stage)
         if (place.ipu, place.phase) != (places[-1].ipu, places[-1].phase):

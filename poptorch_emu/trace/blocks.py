@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from poptorch_emu.errors import compiler_error
 from poptorch_emu.ir.record import BEFORE_FIRST_BLOCK, BlockPlace
 from poptorch_emu.trace.source_line import user_source
+from poptorch_emu.troubleshooting import Topic
 
 Resolver = Callable[[str, "int | None"], BlockPlace]
 
@@ -89,7 +90,8 @@ def current_block() -> BlockPlace:
         last = _active.history[-1].block_id if _active.history else ""
         raise compiler_error(
             "No active Block, all the ops must belong to a Block: an operation was met after block "
-            f"'{last}' had ended. Move it into a block, or start one with poptorch.BeginBlock."
+            f"'{last}' had ended. Move it into a block, or start one with poptorch.BeginBlock; "
+            f"{Topic.NO_BLOCK}"
         )
     return _active.current
 

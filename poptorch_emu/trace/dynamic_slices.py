@@ -19,6 +19,7 @@ from poptorch_emu.trace import regions
 from poptorch_emu.trace.known_values import ancestors, known_value
 from poptorch_emu.trace.recorder import Recorder
 from poptorch_emu.trace.source_line import user_source
+from poptorch_emu.troubleshooting import Topic
 
 aten = torch.ops.aten
 
@@ -219,7 +220,7 @@ def _size_depends_on_data() -> Error:
     return compiler_error(
         f"The size of a slice depends on data at {user_source()}: its start and stop must differ "
         "by a number that is known while the model is traced, as in x[t : t + 4]. Use that form, "
-        "or poptorch.dynamic_slice(x, dim, start, size, step)."
+        f"or poptorch.dynamic_slice(x, dim, start, size, step); {Topic.DATA_DEPENDENT_SHAPE}"
     )
 
 

@@ -16,6 +16,7 @@ from poptorch_emu.errors import compiler_error
 from poptorch_emu.ir.graph import operation_of, record_of
 from poptorch_emu.log import logger
 from poptorch_emu.trace.known_values import ancestors
+from poptorch_emu.troubleshooting import Topic
 
 _marks: list[tuple[torch.Tensor, str]] | None = None
 
@@ -65,7 +66,7 @@ def final_loss(nodes: Sequence[fx.Node]) -> int:
         raise compiler_error(
             "Couldn't find a loss in graph! A training model needs one: call a loss function of "
             "torch.nn.functional (or a torch.nn loss) in forward, or wrap the value to minimise in "
-            "poptorch.identity_loss."
+            f"poptorch.identity_loss; {Topic.NO_LOSS}"
         )
     last = len(nodes) - 1
     needed = ancestors(nodes[last])
@@ -74,7 +75,8 @@ def final_loss(nodes: Sequence[fx.Node]) -> int:
         places = ", ".join(node.meta["record"].source or node.name for node in nodes)
         raise compiler_error(
             f"Multiple independent losses found in graph (at {places}): a training model has one "
-            "final loss. Combine them and wrap the result in poptorch.identity_loss."
+            "final loss. Combine them and wrap the result in poptorch.identity_loss; "
+            f"{Topic.SEVERAL_LOSSES}"
         )
     return last
 
@@ -92,8 +94,9 @@ def warn_of_lost_operations(node: fx.Node) -> None:
         logger.warning(
             "The loss that drives back-propagation is %s at %s; what forward computes from it "
             "afterwards (%s) has no part in the gradients. Wrap the value to minimise in "
-            "poptorch.identity_loss if it should have.",
+            "poptorch.identity_loss if it should have; %s",
             node.meta.get("loss", node.name),
             node.meta["record"].source or "an unknown line",
             ", ".join(user.name for user in users),
+            Topic.AFTER_THE_LOSS,
         )

@@ -17,6 +17,7 @@ import torch
 from poptorch_emu.errors import make_error
 from poptorch_emu.log import logger
 from poptorch_emu.trace.host_backed import HostBacked
+from poptorch_emu.troubleshooting import Topic
 
 Slot = tuple[torch.nn.Module, str, str]  # module, "_parameters" or "_buffers", attribute name
 
@@ -59,7 +60,8 @@ def check_values(model: torch.nn.Module) -> None:
     """
     for name, value in (*model.named_parameters(), *model.named_buffers()):
         if lack := lack_of(value):
-            raise make_error(f"Invalid model: {name} {lack}")
+            hint = f"{lack.removesuffix('.')}; {Topic.WEIGHTS_NOT_ON_HOST}"
+            raise make_error(f"Invalid model: {name} {hint}")
 
 
 def check_initialised(model: torch.nn.Module) -> None:
@@ -78,7 +80,8 @@ def check_initialised(model: torch.nn.Module) -> None:
         if torch.nn.parameter.is_lazy(value):
             raise make_error(
                 f"{name} is not initialised yet: a lazy module learns the shape of its parameters "
-                "from its first input. Call the model once on the CPU before it is wrapped."
+                "from its first input. Call the model once on the CPU before it is wrapped; "
+                f"{Topic.WEIGHTS_NOT_ON_HOST}"
             )
         if fault := fault_of(value):
             raise make_error(f"Invalid model: {name} {fault}")
@@ -235,11 +238,15 @@ def _slots(model: torch.nn.Module) -> Iterator[tuple[str, torch.nn.Module, str, 
 def _fault(name: str, module: torch.nn.Module, kind: str, key: str, fake: torch.Tensor) -> str:
     what = "Parameter" if kind == "_parameters" else "Buffer"
     if key not in getattr(module, kind):
-        return f"{what} {name} is removed from the model when calling the forward method."
+        return (
+            f"{what} {name} is removed from the model when calling the forward method; "
+            f"{Topic.REASSIGNED_STATE}"
+        )
     is_exempt = what == "Buffer" and isinstance(module, torch.nn.modules.batchnorm._BatchNorm)
     if getattr(module, kind)[key] is fake or is_exempt:
         return ""
     return (
         f"{what} {name} is reassigned within the model when calling the forward method. Change it "
-        f'in place instead: "self.{key}.copy_(src)", where src is the tensor with the new values.'
+        f'in place instead: "self.{key}.copy_(src)", where src is the tensor with the new values; '
+        f"{Topic.REASSIGNED_STATE}"
     )

@@ -18,6 +18,7 @@ from poptorch_emu.errors import compiler_error
 from poptorch_emu.ir.graph import Graph, Source, source_of
 from poptorch_emu.log import compiler_logger, warn_repeatable
 from poptorch_emu.trace.source_line import user_source
+from poptorch_emu.troubleshooting import Topic
 
 _INT32 = torch.iinfo(torch.int32)
 _INT64 = torch.iinfo(torch.int64)
@@ -87,9 +88,10 @@ class Narrowing:
             self._reported.add(source)
             compiler_logger.warning(
                 "Type coerced from Double to Float for tensor id %d, made at %s: the device has no "
-                "float64. Ask for torch.float32 there.",
+                "float64. Ask for torch.float32 there; %s",
                 self._num_tensors,
                 source,
+                Topic.FLOAT64,
             )
 
 
@@ -109,10 +111,12 @@ def warn_of_constants(graph: Graph, downgraded: Container[Source]) -> None:
             warn_repeatable(
                 "downgraded",
                 "Parameter %s: %s %s was downgraded to constant because only floating-point "
-                "parameters and buffers can change on the device: it keeps the value it has now.",
+                "parameters and buffers can change on the device: it keeps the value it has now; "
+                "%s",
                 source_of(node).name,
                 node.meta["val"].dtype,
                 list(node.meta["val"].shape),
+                Topic.INTEGER_STATE,
             )
 
 
@@ -127,8 +131,9 @@ def narrowed_constant(value: torch.Tensor) -> torch.Tensor:
         if bool((single.isinf() & value.isfinite()).any()):
             compiler_logger.warning(
                 "torch.float64 constant cannot be represented as a torch.float32: values beyond "
-                "%g become infinite.",
+                "%g become infinite; %s",
                 torch.finfo(torch.float32).max,
+                Topic.FLOAT64,
             )
     return value
 
@@ -143,9 +148,10 @@ def _narrowed_integers(value: torch.Tensor) -> torch.Tensor:
     if bool(((value < _INT32.min) | (value > _INT32.max)).any()):
         compiler_logger.warning(
             "torch.int64 constant cannot be represented as a torch.int32: the upper bits of values "
-            "outside [%d, %d] are lost.",
+            "outside [%d, %d] are lost; %s",
             _INT32.min,
             _INT32.max,
+            Topic.INT64_OVERFLOW,
         )
         value = value.to(torch.int32).to(torch.int64)
     return value
@@ -162,7 +168,7 @@ def type_on_ipu(dtype: torch.dtype) -> torch.dtype:
         raise compiler_error(
             f"Unsupported tensor input type from pytorch: {dtype}. Please cast to "
             f"{'torch.float32 or torch.float16' if has_fractions else 'torch.int32'} before the "
-            "tensor goes to the device."
+            f"tensor goes to the device; {Topic.UNSUPPORTED_TYPE}"
         )
     return _ON_IPU[dtype]
 
@@ -173,7 +179,7 @@ def refuse(dtype: Any) -> None:
         name, instead = UNSUPPORTED[dtype]
         raise compiler_error(
             f"Unsupported scalar type `{name}' at {user_source()}. Please cast to `{instead}' "
-            "before the tensor goes to the device."
+            f"before the tensor goes to the device; {Topic.UNSUPPORTED_TYPE}"
         )
 
 

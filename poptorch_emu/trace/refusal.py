@@ -12,6 +12,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from poptorch_emu.errors import Error, compiler_error
 from poptorch_emu.structure import find_parser, flatten_tensors
 from poptorch_emu.trace.source_line import user_source
+from poptorch_emu.troubleshooting import Topic
 
 aten = torch.ops.aten
 
@@ -40,7 +41,7 @@ def reads_value(func: Any) -> Error:
         f"int(tensor), `if tensor:` or similar; here {func}) reads a value that only exists when "
         f"the model runs, at {user_source()}. Keep the decision on the device with torch.where or "
         "poptorch.cond, loop with poptorch.for_loop, or run that part on the host with "
-        "poptorch.CPU."
+        f"poptorch.CPU; {Topic.PYTHON_CONTROL_FLOW}"
     )
 
 
@@ -49,7 +50,7 @@ def moves_to_cpu(tensor: torch.Tensor) -> Error:
     return compiler_error(
         f'Illegal move to CPU (via `.to("cpu")`) of an IPU tensor of shape {list(tensor.shape)} at '
         f"{user_source()}. Return the IPU tensor from forward instead: what forward returns "
-        "arrives on the CPU."
+        f"arrives on the CPU; {Topic.MOVED_TO_CPU}"
     )
 
 
@@ -58,7 +59,7 @@ def no_type(func: Any) -> Error:
     return compiler_error(
         f"Type inference failed for {func} at {user_source()}: it has no implementation for the "
         "Meta backend, and its result is not a dense tensor of fixed shape. Use dense tensors, or "
-        "run that part on the host with poptorch.CPU."
+        f"run that part on the host with poptorch.CPU; {Topic.UNSUPPORTED_OPERATOR}"
     )
 
 
@@ -109,7 +110,7 @@ def _check_batch_norm(args: tuple[Any, ...]) -> None:
         raise compiler_error(
             "A batch normalisation is in inference mode (module.eval()), but its gradient Op is "
             "being created: something trainable is before it or in it. Detach its input and freeze "
-            "its weight and bias, or call train() on it.",
+            f"its weight and bias, or call train() on it; {Topic.FROZEN_BATCH_NORM}",
             type="popart_exception",
         )
 
@@ -119,7 +120,7 @@ def data_dependent(func: Any) -> Error:
     return compiler_error(
         f"{func} at {user_source()} makes a tensor whose shape depends on data, but a compiled "
         "graph has static shapes. Use a form of fixed size (torch.where, a mask, torch.topk), or "
-        "run that part on the host with poptorch.CPU."
+        f"run that part on the host with poptorch.CPU; {Topic.DATA_DEPENDENT_SHAPE}"
     )
 
 
@@ -136,7 +137,7 @@ def foreign_tensor(tensor: torch.Tensor) -> Error:
         f"Expected an IPU tensor but got tensor(device={tensor.device}, "
         f"shape={list(tensor.shape)}, dtype={tensor.dtype}) at {user_source()}. Register it as a "
         "buffer or parameter of the model and read it from its module in forward (as self.weight), "
-        'or make it a constant with cpu_tensor.to("ipu").'
+        f'or make it a constant with cpu_tensor.to("ipu"); {Topic.HOST_TENSOR}'
     )
 
 

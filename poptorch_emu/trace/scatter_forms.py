@@ -17,6 +17,7 @@ from poptorch_emu.errors import compiler_error
 from poptorch_emu.trace import regions
 from poptorch_emu.trace.known_values import known_value
 from poptorch_emu.trace.source_line import user_source
+from poptorch_emu.troubleshooting import Topic
 
 Result = torch.Tensor | tuple[torch.Tensor, torch.Tensor]
 # Of (values, index of the same shape, axis, size of the result's axis).
@@ -160,7 +161,7 @@ def _gather_csr(
         raise compiler_error(
             f"torch_scatter.gather_csr at {user_source()} makes a tensor whose shape depends on "
             "data: its pointers have no known values, or several axes. Use gather_coo with an "
-            "index, or make the pointers a constant."
+            f"index, or make the pointers a constant; {Topic.DATA_DEPENDENT_SHAPE}"
         )
     index = torch.repeat_interleave(known.diff())
     return src.index_select(0, index.to(src.device))
@@ -180,7 +181,7 @@ def _size(index: torch.Tensor, dim_size: int | None) -> int:
         raise compiler_error(
             f"An operator of torch_scatter at {user_source()} makes a tensor whose shape depends "
             "on data: how many rows it has follows from the largest index. Pass dim_size=, a "
-            "Python number."
+            f"Python number; {Topic.DATA_DEPENDENT_SHAPE}"
         )
     return int(known.max()) + 1 if known.numel() else 0
 

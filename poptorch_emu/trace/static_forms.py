@@ -17,6 +17,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from poptorch_emu.errors import compiler_error
 from poptorch_emu.trace import dynamic_slices, host_moves, refusal
 from poptorch_emu.trace.source_line import user_source
+from poptorch_emu.troubleshooting import Topic
 
 
 def _gaussian_nll_loss(
@@ -50,7 +51,7 @@ def _bincount(
         raise compiler_error(
             f"Bincount `minlength` must be specified and must be a constant, but at "
             f"{user_source()} it is {minlength}: the number of bins would depend on data. Pass "
-            "the number of bins."
+            f"the number of bins; {Topic.DATA_DEPENDENT_SHAPE}"
         )
     if weights is None:
         weights = torch.ones_like(input, dtype=torch.int64)
@@ -67,7 +68,7 @@ def _tensor_split(
     if isinstance(indices_or_sections, torch.Tensor) and indices_or_sections.device.type == "ipu":
         raise compiler_error(
             f"tensor_split at {user_source()} makes tensors whose shape depends on data: its "
-            "indices or sections are a tensor. Pass Python numbers."
+            f"indices or sections are a tensor. Pass Python numbers; {Topic.DATA_DEPENDENT_SHAPE}"
         )
     return torch.tensor_split(input, indices_or_sections, dim)
 
@@ -221,7 +222,7 @@ def _packed(*args: Any, **kwargs: Any) -> Any:
     raise compiler_error(
         f"Packed sequences are not supported (at {user_source()}): their shape depends on data, "
         "but a compiled graph has static shapes. Pad the sequences to one length, pass the padded "
-        "tensor, and mask what is beyond each end."
+        f"tensor, and mask what is beyond each end; {Topic.DATA_DEPENDENT_SHAPE}"
     )
 
 

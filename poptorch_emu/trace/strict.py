@@ -20,6 +20,7 @@ from poptorch_emu.ir.record import Phase
 from poptorch_emu.log import logger
 from poptorch_emu.trace.known_values import known_value
 from poptorch_emu.trace.strict_table import EQUIVALENT, HANDLED, RESTRICTIONS, Call
+from poptorch_emu.troubleshooting import Topic
 
 # Environment: what is to be done about a finding; unset means "off".
 STRICT = "POPTORCH_EMU_STRICT"
@@ -56,7 +57,8 @@ def check(graph: Graph) -> None:
     elif found:
         raise compiler_error(
             f"{len(found)} places where the real compiler would have stopped ({STRICT}=error; "
-            "change them, or unset it to run them here):\n" + "\n".join(found)
+            "change them, or unset it to run them here):\n"
+            + "\n".join([*found, str(Topic.STRICT_MODE)])
         )
 
 

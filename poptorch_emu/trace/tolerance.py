@@ -11,6 +11,7 @@ from poptorch_emu.errors import Error
 from poptorch_emu.log import logger
 from poptorch_emu.trace import strict
 from poptorch_emu.trace.source_line import user_source
+from poptorch_emu.troubleshooting import before_hint
 
 _told: set[tuple[str, str]] = set()
 
@@ -37,4 +38,4 @@ def tolerate(kind: str, error: Error, instead: str) -> None:
     place = (kind, user_source())
     if place not in _told and not is_backward:
         _told.add(place)
-        logger.warning("%s %s", error.message, instead)
+        logger.warning("%s", before_hint(error.message, instead))

@@ -14,6 +14,7 @@ import torch
 from poptorch_emu.errors import compiler_error
 from poptorch_emu.trace.module_state import HostTensor
 from poptorch_emu.trace.source_line import user_source
+from poptorch_emu.troubleshooting import Topic
 
 
 class TrainedTensors:
@@ -43,7 +44,8 @@ class TrainedTensors:
                     "not its stand-in on the IPU: it would be a constant, and the parameter would "
                     "not be trained there. Read it from its module in forward (as self.weight) "
                     "instead of a reference that was kept elsewhere; where it is meant to be "
-                    "constant, keep a clone of it, or call requires_grad_(False) on it."
+                    "constant, keep a clone of it, or call requires_grad_(False) on it; "
+                    f"{Topic.HOST_PARAMETER}"
                 )
 
 

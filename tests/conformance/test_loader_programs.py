@@ -39,7 +39,9 @@ def test_accessor_when_the_program_is_not_guarded_then_one_error_says_how(
     )
     text = said_by([str(script)])
     assert text.count("Traceback (most recent call last)") == 1
-    assert text.rstrip().endswith("Put its main part under `if __name__ == '__main__':`.")
+    assert text.rstrip().endswith(
+        "Put its main part under `if __name__ == '__main__':`; see troubleshooting: unguarded-main"
+    )
 
 
 IN_A_CELL = """

@@ -20,6 +20,7 @@ from poptorch_emu.config import CompileConfig, EngineBackend
 from poptorch_emu.errors import Error, require
 from poptorch_emu.log import logger
 from poptorch_emu.trace.tracer import Forward
+from poptorch_emu.troubleshooting import Topic
 
 _SUFFIX = ".executable"
 
@@ -97,5 +98,6 @@ def check_folder(cache_dir: str | None) -> None:
     require(
         is_writable,
         f"Cache folder {cache_dir} is not writable: expected a directory in which files can be "
-        "made. Give enableExecutableCaching() or POPTORCH_CACHE_DIR another one.",
+        "made. Give enableExecutableCaching() or POPTORCH_CACHE_DIR another one; "
+        f"{Topic.CACHE_FOLDER}",
     )

@@ -19,6 +19,7 @@ from typing import Any
 import torch
 
 from poptorch_emu.errors import Error, make_error
+from poptorch_emu.troubleshooting import Topic
 from poptorch_emu.version import __version__
 
 _MAGIC = b"POPEMU\r\n"
@@ -76,7 +77,7 @@ def unpack(data: bytes, name: str) -> Container:
     if start != _MAGIC[: len(start)] or not data:
         raise make_error(
             f"Invalid file {name}: it is not an executable made by PopTorch (it begins with "
-            f"{start!r} instead of {_MAGIC!r})."
+            f"{start!r} instead of {_MAGIC!r}); {Topic.INVALID_FILE}"
         )
     if len(data) < _HEAD_SIZE:
         raise _cut_short(name, len(data), _HEAD_SIZE)
@@ -84,7 +85,8 @@ def unpack(data: bytes, name: str) -> Container:
     if layout != _LAYOUT:
         raise make_error(
             f"Invalid file {name}: PopTorch version mismatch: its layout is of version {layout}, "
-            f"and this PopTorch ({__version__}) reads version {_LAYOUT}. Compile the model again."
+            f"and this PopTorch ({__version__}) reads version {_LAYOUT}. Compile the model again; "
+            f"{Topic.INVALID_FILE}"
         )
     total = _HEAD_SIZE + header_size + body_size
     if len(data) < total:
@@ -95,14 +97,14 @@ def unpack(data: bytes, name: str) -> Container:
     if len(data) > total or _digest(lengths, header, body) != digest:
         raise make_error(
             f"Invalid file {name}: it is damaged, since its digest is not that of its content. "
-            "Compile the model again."
+            f"Compile the model again; {Topic.INVALID_FILE}"
         )
     try:
         return _container(json.loads(bytes(header)), body)
     except (LookupError, TypeError, ValueError, RecursionError) as cause:
         raise make_error(
             f"Invalid file {name}: its header is not what this package writes ({cause!r}). Compile "
-            "the model again."
+            f"the model again; {Topic.INVALID_FILE}"
         ) from cause
 
 
@@ -138,5 +140,5 @@ def _digest(*parts: bytes | memoryview) -> bytes:
 def _cut_short(name: str, size: int, expected: int) -> Error:
     return make_error(
         f"Invalid file {name}: it is cut short: {size} bytes instead of {expected}. Write or copy "
-        "it again."
+        f"it again; {Topic.INVALID_FILE}"
     )

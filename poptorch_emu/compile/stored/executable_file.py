@@ -34,6 +34,7 @@ from poptorch_emu.schedule.schedule import Schedule
 from poptorch_emu.schedule.transfers import Transfer
 from poptorch_emu.segments.variables import VariableInfo
 from poptorch_emu.trace.tracer import Forward
+from poptorch_emu.troubleshooting import Topic
 
 _KEY, _PROGRAM, _PLAN, _GRAPH = "key", "program", "plan", "graph"
 
@@ -97,7 +98,7 @@ def _refuses_damage() -> Iterator[None]:
     except Exception as cause:
         raise make_error(
             "Invalid executable: its sections are whole, but not what this package writes "
-            f"({type(cause).__name__}: {cause}). Compile the model again."
+            f"({type(cause).__name__}: {cause}). Compile the model again; {Topic.INVALID_FILE}"
         ) from cause
 
 

@@ -14,6 +14,7 @@ from poptorch_emu.errors import make_error
 from poptorch_emu.ir.graph import SinkKind
 from poptorch_emu.segments.variables import VariableInfo
 from poptorch_emu.trace.tracer import Forward
+from poptorch_emu.troubleshooting import Topic
 
 # Types of the plan's entries as JSON has them: [x] is a list of any number of x, [x, y] one of just
 # these two, (x, y) either.
@@ -59,7 +60,9 @@ def check_types(plan: Any) -> None:
     """
     fault = _fault(plan, _TYPES, "plan")
     if fault:
-        raise make_error(f"Invalid executable: {fault}. Compile the model again.")
+        raise make_error(
+            f"Invalid executable: {fault}. Compile the model again; {Topic.INVALID_FILE}"
+        )
 
 
 def check_agreement(executable: Executable, forward: Forward) -> None:
@@ -87,7 +90,7 @@ def check_agreement(executable: Executable, forward: Forward) -> None:
         if not holds:
             raise make_error(
                 f"Invalid executable: {claim} cannot be what the file says. Compile the model "
-                "again."
+                f"again; {Topic.INVALID_FILE}"
             )
 
 

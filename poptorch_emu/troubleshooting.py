@@ -1,0 +1,85 @@
+"""What `docs/troubleshooting.md` has a section on, and the phrase by which a message names it.
+
+A message ends with its topic: `f"Couldn't find a loss ...; {Topic.NO_LOSS}"`. The tests compare the
+topics with the sections of the page, and provoke each.
+"""
+
+from __future__ import annotations
+
+import re
+from enum import Enum
+
+_PHRASE = "see troubleshooting: "
+
+
+class Topic(Enum):
+    """A section of the page; in a message it is the hint at the end."""
+
+    # Losses, and what forward does.
+    NO_LOSS = "no-loss"
+    SEVERAL_LOSSES = "several-losses"
+    AFTER_THE_LOSS = "after-the-loss"
+    EXPLICIT_BACKWARD = "explicit-backward"
+    PYTHON_CONTROL_FLOW = "python-control-flow"
+    DATA_DEPENDENT_SHAPE = "data-dependent-shape"
+    MOVED_TO_CPU = "moved-to-cpu"
+    HOST_TENSOR = "host-tensor"
+    HOST_PARAMETER = "host-parameter"
+    REASSIGNED_STATE = "reassigned-state"
+    FROZEN_BATCH_NORM = "frozen-batch-norm"
+    UNSUPPORTED_OPERATOR = "unsupported-operator"
+    STRICT_MODE = "strict-mode"
+    # Types and numbers.
+    UNSUPPORTED_TYPE = "unsupported-type"
+    FLOAT64 = "float64"
+    INT64_OVERFLOW = "int64-overflow"
+    INTEGER_STATE = "integer-state"
+    FLOATING_POINT_EXCEPTION = "floating-point-exception"  # Named in csrc/runtime.
+    # Batches and data.
+    BATCH_SIZE = "batch-size"
+    CHANGED_INPUTS = "changed-inputs"
+    ACCUMULATION_IN_INFERENCE = "accumulation-in-inference"
+    EMPTY_LOADER = "empty-loader"
+    ODD_LAST_BATCH = "odd-last-batch"
+    UNSENDABLE_DATASET = "unsendable-dataset"
+    UNGUARDED_MAIN = "unguarded-main"
+    # IPUs, stages, replicas and memory.
+    TOO_FEW_MICRO_BATCHES = "too-few-micro-batches"
+    STAGE_ORDER = "stage-order"
+    NO_BLOCK = "no-block"
+    BLOCK_NAMES = "block-names"
+    REPLICA_BUFFERS = "replica-buffers"
+    NO_FREE_IPU = "no-free-ipu"
+    TOO_MANY_IPUS = "too-many-ipus"
+    POWER_OF_TWO = "power-of-two"
+    OUT_OF_MEMORY = "out-of-memory"
+    # Models, weights, optimisers and files.
+    NOT_A_MODULE = "not-a-module"
+    ALREADY_WRAPPED = "already-wrapped"
+    NOT_COMPILED = "not-compiled"
+    WEIGHTS_NOT_ON_HOST = "weights-not-on-host"
+    EDITED_WEIGHTS = "edited-weights"
+    CHANGED_FLAGS = "changed-flags"
+    OPTIMIZER_VALUES = "optimizer-values"
+    OPTIMIZER_MISMATCH = "optimizer-mismatch"
+    OPTIMIZER_STEP = "optimizer-step"
+    WRONG_EXECUTABLE = "wrong-executable"
+    INVALID_FILE = "invalid-file"
+    CACHE_FOLDER = "cache-folder"
+
+    def __str__(self) -> str:
+        return f"{_PHRASE}{self.value}"
+
+
+def topic_of(message: str) -> Topic | None:
+    """Returns the topic that a message names, if any."""
+    found = re.search(f"{_PHRASE}([a-z0-9-]+)", message)
+    return next((topic for topic in Topic if found and topic.value == found[1]), None)
+
+
+def before_hint(message: str, sentence: str) -> str:
+    """Returns `message` with one more sentence; the hint, where there is one, stays at the end."""
+    text, separator, hint = message.rpartition(f"; {_PHRASE}")
+    if not separator:
+        return f"{message} {sentence}"
+    return f"{text}. {sentence.removesuffix('.')}{separator}{hint}"
