@@ -30,6 +30,7 @@ _PERIOD_SECONDS = 0.05
 _PR_SET_PDEATHSIG = 1  # Linux: which signal a process gets when its parent dies.
 # By which torch.distributed learns that the launcher holds the store.
 _AGENT_STORE = "TORCHELASTIC_USE_AGENT_STORE"
+_NODES = Path("/sys/devices/system/node")  # Linux: the machine's NUMA nodes.
 
 
 class Launcher:
@@ -257,7 +258,7 @@ def numa_cores(local_index: int) -> set[int]:
     """
     allowed = os.sched_getaffinity(0)
     nodes = []
-    for path in sorted(Path("/sys/devices/system/node").glob("node[0-9]*/cpulist")):
+    for path in sorted(_NODES.glob("node[0-9]*/cpulist")):
         cores: set[int] = set()
         for span in filter(None, path.read_text().strip().split(",")):
             first, _, last = span.partition("-")

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+
 import pytest
 
 from poptorch_emu import Error
-from poptorch_emu.distributed import launch
+from poptorch_emu.distributed import launch, launcher
 from poptorch_emu.distributed.instances import plan_instances
 from poptorch_emu.distributed.meeting import interface_towards, meet, timeout_seconds
 
@@ -86,3 +90,63 @@ def test_timeout_when_it_is_no_positive_number_then_refuses(text, monkeypatch):
     monkeypatch.setenv("POPTORCH_EMU_TIMEOUT", text)
     with pytest.raises(Error, match="positive number of seconds"):
         timeout_seconds()
+
+
+def test_interface_when_no_route_leads_there_then_says_so():
+    """In a network namespace without interfaces."""
+    alone = ("unshare", "--user", "--map-root-user", "--net")
+    try:
+        subprocess.run([*alone, "true"], check=True, capture_output=True)
+    except (OSError, subprocess.CalledProcessError) as error:
+        pytest.skip(f"no network namespace can be made here: {error}")
+    code = (
+        "from poptorch_emu.distributed.meeting import interface_towards\n"
+        "interface_towards('10.1.2.3', 80)"
+    )
+    done = subprocess.run(
+        [*alone, sys.executable, "-c", code],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+        capture_output=True,
+        text=True,
+    )
+    assert "No network interface leads to 10.1.2.3, where the processes meet" in done.stderr
+
+
+@feature
+@pytest.mark.parametrize(
+    ("lists", "expected"),
+    [
+        (["0-3"], [{0, 1, 2, 3}] * 3),
+        (["0-1,4", "2-3"], [{0, 1, 4}, {2, 3}, {0, 1, 4}]),
+        (["0,2", "64-95", "1"], [{0, 2}, {1}, {0, 2}]),  # The second has none of ours.
+        ([], [set()] * 3),
+    ],
+)
+def test_cores_when_numa_aware_then_those_of_the_nodes_in_turn(
+    lists, expected, tmp_path, monkeypatch
+):
+    for number, cores in enumerate(lists):
+        (tmp_path / f"node{number}").mkdir()
+        (tmp_path / f"node{number}" / "cpulist").write_text(f"{cores}\n")
+    monkeypatch.setattr(launcher, "_NODES", tmp_path)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1, 2, 3, 4})
+    assert [launcher.numa_cores(index) for index in range(3)] == expected
+
+
+@feature
+def test_poprun_when_verbose_and_numa_aware_then_says_what_it_starts_and_the_cores_are_the_nodes():
+    code = "import os; print(sorted(os.sched_getaffinity(0)))"
+    command = (
+        sys.executable, "-m", "poptorch_emu.poprun", "-v", "--numa-aware", "yes",
+        "--num-instances", "1", sys.executable, "-c", code,
+    )  # fmt: skip
+    done = subprocess.run(
+        command,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    said = done.stdout + done.stderr
+    assert "poprun: instance 0 on " in said and sys.executable in said
+    assert str(sorted(launcher.numa_cores(0) or os.sched_getaffinity(0))) in said
