@@ -28,10 +28,12 @@ def _run(*command: object, cwd: Path) -> str:
     """Returns what a command prints, run where no variable leads to the source tree."""
     hidden = ("PYTHON", "POPTORCH", "POPLAR")
     environment = {k: v for k, v in os.environ.items() if not k.startswith(hidden)}
+    # Another ninja than that of the build in place would not know its objects.
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
     done = subprocess.run(
         [str(word) for word in command],
         cwd=cwd,
-        env={**environment, "MPLBACKEND": "Agg"},
+        env={**environment, "MPLBACKEND": "Agg", "PATH": path},
         capture_output=True,
         text=True,
         check=False,
