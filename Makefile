@@ -61,9 +61,10 @@ sanitize-tsan: KIND := thread
 sanitize-asan sanitize-tsan: sanitize-%: $(VENV)/.has-build $(VENV)/.has-test
 	SANITIZE=$(KIND) PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python setup.py -q build \
 		--build-lib build/$* --build-temp build/$*-objects
-	LD_PRELOAD="$$(gcc -print-file-name=lib$*.so) $$(gcc -print-file-name=libstdc++.so.6)" \
-		OMP_NUM_THREADS=1 PYTHONPATH=build/$* $(BIN)/pytest $(SANITIZED_TESTS) \
-		--ignore tests/unit/csrc/test_memory_planning.py
+	export LD_PRELOAD="$$(gcc -print-file-name=lib$*.so) $$(gcc -print-file-name=libstdc++.so.6)"; \
+	export OMP_NUM_THREADS=1 PYTHONPATH=build/$*:tests; \
+	$(BIN)/pytest $(SANITIZED_TESTS) --ignore tests/unit/csrc/test_memory_planning.py && \
+	$(BIN)/python -W ignore -m fuzz --seconds $(SECONDS) --kinds files
 
 check: $(VENV)/.built $(VENV)/.has-check
 	$(BIN)/ruff format --check .

@@ -22,7 +22,10 @@ CHECKS: dict[str, Callable[[int], str]] = {
     "kill": check_kill,
 }
 # What a random model may run into by the rules of PopTorch.
-REFUSALS = re.compile("must be greater than or equal to the number of pipeline stages")
+REFUSALS = re.compile(
+    "must be greater than or equal to the number of pipeline stages"
+    "|is read in stage .* and written in stage"
+)
 
 register_operators()
 

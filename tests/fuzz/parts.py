@@ -103,6 +103,10 @@ class Counting(nn.Module):
         return x + 0.1 * self.seen
 
 
+class Shared(Counting):
+    """Writes into the one buffer of all such parts of a model; over stages that is refused."""
+
+
 class InPlace(nn.Module):
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -128,7 +132,7 @@ class Loop(Linear):
 
 class Branch(Linear):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        is_positive = x.sum() > 0
+        is_positive = x[0, 0] > 0  # A sum may be zero but for rounding, after a norm.
         if poptorch.isRunningOnIpu():
             return poptorch.cond(is_positive, super().forward, [x], torch.sin, [x])[0]
         # On the IPU the branch that was not taken has a gradient, too: zeros.
@@ -185,8 +189,8 @@ PLAIN = {
     part.__name__: part
     for part in (Linear, Skip, Checkpointed, Convolution, Attention, Recurrent, LayerNorm)
 } | {part.__name__: part for part in (InPlace, Loop, Branch, Empty, Custom)}
-# Each replica would have another value of what these write.
-WITH_BUFFERS = {"BatchNorm": BatchNorm, "Counting": Counting}
+# Each replica has another value of what these write.
+WITH_BUFFERS = {"BatchNorm": BatchNorm, "Counting": Counting, "Shared": Shared}
 ALL: dict[str, Callable[[int], nn.Module]] = {
     **PLAIN,
     **WITH_BUFFERS,
@@ -201,6 +205,9 @@ class Model(nn.Module):
     def __init__(self, names: tuple[str, ...], ipus: tuple[int, ...], width: int) -> None:
         super().__init__()
         self.parts = nn.ModuleList(ALL[name](width) for name in names)
+        shared = [part for part in self.parts if isinstance(part, Shared)]
+        for part in shared:
+            part.seen = shared[0].seen
         self.ipus = ipus
 
     def forward(self, x: torch.Tensor, wanted: torch.Tensor):

@@ -52,6 +52,9 @@ NO_SUCH_TYPE = Reason(
 COMPLEX_OUT = Reason(
     "`out=` that must be complex", NO_SUCH_TYPE.words, "the result that is returned"
 )
+UNSIGNED_OUT = Reason(
+    "`out=` that must be torch.uint64", NO_SUCH_TYPE.words, "the result that is returned"
+)
 CTC_NOT_REDUCED = Reason(
     "CTC loss that is not reduced",
     'CTCLoss with reduction="none"',
@@ -77,6 +80,7 @@ REFUSED: dict[str, tuple[Reason, ...]] = {
     "combinations": (DYNAMIC_SHAPE,),
     "cov": (READS_VALUE,),
     "equal": (READS_VALUE,),
+    "hash_tensor": (UNSIGNED_OUT,),
     "index_put": (DYNAMIC_SHAPE,),
     "item": (READS_VALUE,),
     "linalg.lstsq": (READS_VALUE, DYNAMIC_SHAPE),
