@@ -13,6 +13,7 @@
 #include "common/errors.h"
 #include "runtime/executor.h"
 #include "runtime/stack_into.h"
+#include "runtime/worker_choice.h"
 
 namespace py = pybind11;
 
@@ -179,6 +180,14 @@ void bind_executor(py::module_& m) {
       .def("output_spans", [](const Executor& e) { return as_pairs(e.crossings().outputs()); });
 }
 
+// Reached by tests, which have costs of their own.
+void bind_worker_choice(py::module_& m) {
+  py::class_<WorkerChoice>(m, "WorkerChoice")
+      .def(py::init<bool>(), py::arg("has_choice"))
+      .def("is_alone", &WorkerChoice::is_alone)
+      .def("note", &WorkerChoice::note, py::arg("window_ns"), py::arg("action_ns"));
+}
+
 void bind_autograd(py::module_& m) {
   m.def("list_autograd",
         [](const at::Tensor& root, const std::vector<at::Tensor>& leaves, int64_t first_sequence) {
@@ -216,6 +225,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   poptorch_emu::bind_ring(m);
   poptorch_emu::bind_executor(m);
   poptorch_emu::bind_autograd(m);
+  poptorch_emu::bind_worker_choice(m);
   poptorch_emu::bind_loader(m);
   m.def(
       "plan_offsets",

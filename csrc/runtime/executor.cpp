@@ -65,7 +65,9 @@ Executor::Executor(std::shared_ptr<const Program> program, ExecutorOptions optio
       accumulators_(*program_, replicas_of(options_), remote_, options_.ring.get()),
       peak_accumulator_bytes_(options_.num_replicas, 0),
       desk_([this] { scheduler_.wake(); }),
-      scheduler_(*program_, options_.num_replicas, options_.num_workers, desk_, stream_),
+      // With others, a worker that waits for the network must not be the only one.
+      scheduler_(*program_, options_.num_replicas, options_.num_workers,
+                 /*may_rest=*/options_.ring == nullptr, desk_, stream_),
       interpreter_(*program_, options_.input_group_of_replica, options_.first_replica,
                    options_.ring.get(), options_.num_workers, tensor_memory_, memory_,
                    accumulators_, remote_,

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <sstream>
+#include <thread>
 #include <utility>
 
 #include "common/clock.h"
@@ -15,11 +16,26 @@ namespace {
 // slower by it, those of 100 us faster.
 constexpr int64_t kWorthwhileNs = 50'000;
 
+// Going to sleep and being woken takes some 10 us, and often the next change comes sooner.
+constexpr int64_t kSpinNs = 50'000;
+constexpr int kLooksBetweenClocks = 16;
+
+void pause_shortly() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#endif
+}
+
 }  // namespace
 
 Scheduler::Scheduler(const Program& program, int64_t num_replicas, int64_t num_workers,
-                     const HostDesk& desk, const ResultStream& stream)
-    : program_(program), desk_(desk), stream_(stream), shortest_ns_(program.segments.size(), 0) {
+                     bool may_rest, const HostDesk& desk, const ResultStream& stream)
+    : program_(program),
+      desk_(desk),
+      stream_(stream),
+      spins_(num_workers <= static_cast<int64_t>(std::thread::hardware_concurrency())),
+      choice_(may_rest && num_workers > 1),
+      shortest_ns_(program.segments.size(), 0) {
   for (const Link& link : program.links) queues_.emplace_back(link, num_replicas);
   for (int64_t replica = 0; replica < num_replicas; ++replica) {
     for (size_t number = 0; number < program.schedule.size(); ++number) {
@@ -59,6 +75,10 @@ std::exception_ptr Scheduler::end_call() {
 Task* Scheduler::take(int64_t worker) {
   std::unique_lock lock(mutex_);
   while (!has_ended() && !is_wanted_at_desk(worker)) {
+    if (is_to_rest(worker)) {
+      end_of_rest_.wait(lock);
+      continue;
+    }
     // Asked once: a result may be taken meanwhile, and then nobody is to blame.
     const bool is_paused = stream_.is_full();
     VirtualIpu* ipu = is_paused ? nullptr : find_ready();
@@ -71,14 +91,7 @@ Task* Scheduler::take(int64_t worker) {
       wake_waiting();
       break;
     }
-    ++num_waiting_;
-    // The thread that runs the call looks up now and then.
-    if (worker == 0 && desk_.looks()) {
-      progress_.wait_for(lock, std::chrono::milliseconds(100));
-    } else {
-      progress_.wait(lock);
-    }
-    --num_waiting_;
+    wait_for_change(lock, worker == 0 && desk_.looks());
   }
   return nullptr;
 }
@@ -91,9 +104,7 @@ bool Scheduler::is_over() const {
 bool Scheduler::wait_for_turn(const Task& task) {
   std::unique_lock lock(mutex_);
   const VirtualIpu& ipu = ipu_of(task);
-  ++num_waiting_;
-  progress_.wait(lock, [&] { return has_ended() || ipu.under_way.front() == task.lane; });
-  --num_waiting_;
+  while (!has_ended() && ipu.under_way.front() != task.lane) wait_for_change(lock, false);
   return !has_ended();
 }
 
@@ -102,6 +113,8 @@ Scheduler::Next Scheduler::finish(Task*& task, int64_t worker) {
   VirtualIpu& ipu = ipu_of(*task);
   give_outputs(*task);
   const int64_t elapsed_ns = now_ns() - task->begun_ns;
+  ++num_done_;
+  busy_ns_ += elapsed_ns;
   int64_t& shortest_ns = shortest_ns_[task->action.segment.value];
   shortest_ns = shortest_ns == 0 ? elapsed_ns : std::min(shortest_ns, elapsed_ns);
   if (program_.at(task->action.segment).kind == SegmentKind::kMicroBatch) {
@@ -123,6 +136,7 @@ void Scheduler::begin_next_window() {
   const std::lock_guard lock(mutex_);
   --num_running_;
   ++window_;
+  choice_.note(now_ns() - window_begun_ns_, busy_ns_ / std::max<int64_t>(num_done_, 1));
   if (interruption_) {
     error_ = std::exchange(interruption_, nullptr);
   } else if (window_ == num_windows_) {
@@ -282,6 +296,10 @@ void Scheduler::move_to(VirtualIpu& ipu, size_t position) {
 }
 
 void Scheduler::begin_window() {
+  window_begun_ns_ = now_ns();
+  num_done_ = 0;
+  busy_ns_ = 0;
+  if (!choice_.is_alone()) end_of_rest_.notify_all();
   ipus_at_end_ = 0;
   micro_batch_actions_left_ = 0;
   for (VirtualIpu& ipu : ipus_) {
@@ -295,8 +313,32 @@ void Scheduler::begin_window() {
   }
 }
 
+// Waits until `wake_waiting` is called, or perhaps not as long. Who looks up does so now and then.
+void Scheduler::wait_for_change(std::unique_lock<std::mutex>& lock, bool looks_up) {
+  const uint64_t seen = num_changes_;
+  if (spins_) {
+    lock.unlock();
+    const int64_t end_ns = now_ns() + kSpinNs;
+    for (int looks = 1; num_changes_ == seen; ++looks) {
+      if (looks % kLooksBetweenClocks == 0 && now_ns() >= end_ns) break;
+      pause_shortly();
+    }
+    lock.lock();
+    if (num_changes_ != seen) return;
+  }
+  ++num_waiting_;
+  if (looks_up) {
+    progress_.wait_for(lock, std::chrono::milliseconds(100));
+  } else {
+    progress_.wait(lock);
+  }
+  --num_waiting_;
+}
+
 void Scheduler::wake_waiting() {
+  ++num_changes_;
   if (num_waiting_ > 0) progress_.notify_all();
+  if (has_ended()) end_of_rest_.notify_all();
 }
 
 std::exception_ptr Scheduler::deadlock() const {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <atomic>
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
@@ -12,6 +13,7 @@
 #include "runtime/link_queue.h"
 #include "runtime/result_stream.h"
 #include "runtime/task.h"
+#include "runtime/worker_choice.h"
 
 namespace poptorch_emu {
 
@@ -37,9 +39,10 @@ class Scheduler {
   };
 
   // Worker 0 leaves its tasks for requests at `desk`; nothing begins while `stream` is full.
-  // No more actions of one virtual IPU are under way at once than there are workers.
-  Scheduler(const Program& program, int64_t num_replicas, int64_t num_workers, const HostDesk& desk,
-            const ResultStream& stream);
+  // No more actions of one virtual IPU are under way at once than there are workers. Where
+  // `may_rest`, the other workers rest while worker 0 alone is faster.
+  Scheduler(const Program& program, int64_t num_replicas, int64_t num_workers, bool may_rest,
+            const HostDesk& desk, const ResultStream& stream);
 
   // By the thread that runs the call, when no worker is at work. The second returns the error of
   // the call, if there was one, and drops what is in the links then.
@@ -104,6 +107,8 @@ class Scheduler {
   void give_outputs(Task& task);
   void move_to(VirtualIpu& ipu, size_t position);
   void begin_window();
+  bool is_to_rest(int64_t worker) const { return worker != 0 && choice_.is_alone(); }
+  void wait_for_change(std::unique_lock<std::mutex>& lock, bool looks_up);
   void wake_waiting();
   std::exception_ptr deadlock() const;
 
@@ -113,11 +118,18 @@ class Scheduler {
 
   mutable std::mutex mutex_;
   std::condition_variable progress_;
+  std::condition_variable end_of_rest_;
+  std::atomic<uint64_t> num_changes_ = 0;
+  const bool spins_;
+  WorkerChoice choice_;
   std::vector<LinkQueue> queues_;  // by link
   std::vector<VirtualIpu> ipus_;   // by replica, then IPU
   int64_t num_windows_ = 0;
   int64_t window_ = 0;
   int64_t micro_batch_actions_left_ = 0;  // of this window
+  int64_t window_begun_ns_ = 0;
+  int64_t num_done_ = 0;  // actions of this window, and the sum of their times
+  int64_t busy_ns_ = 0;
   int64_t ipus_at_end_ = 0;
   std::vector<int64_t> shortest_ns_;  // by segment, of all runs so far; 0 before the first
   int64_t num_running_ = 0;
