@@ -1,8 +1,9 @@
 // The operators `rnn_layer` and `rnn_layer_backward`: one layer in one direction as one operation
 // of a graph, with its gradient as another.
 //
-// An LSTM in float32 without projection runs in oneDNN, as in eager PyTorch, whose workspace then
-// is the reserve. All others run by steps; half precision computes in float32.
+// An LSTM in float32 without projection runs by blocks of rows where there are several, otherwise
+// in oneDNN, as in eager PyTorch, whose workspace then is the reserve. All others run by steps;
+// half precision computes in float32.
 
 #include "ops/rnn_layer.h"
 
@@ -14,6 +15,8 @@
 #include <ATen/ops/zeros_like.h>
 #include <c10/core/GradMode.h>
 #include <torch/library.h>
+
+#include "ops/lstm_rows.h"
 
 namespace poptorch_emu::rnn {
 namespace {
@@ -30,8 +33,9 @@ bool is_half(const Tensor& tensor) {
   return tensor.scalar_type() == at::kHalf || tensor.scalar_type() == at::kBFloat16;
 }
 
-bool runs_in_mkldnn(const Layer& layer) {
+bool runs_in_mkldnn(const Layer& layer, bool is_training) {
   return layer.mode == Mode::kLstm && !layer.has_projection() && layer.input.numel() > 0 &&
+         !(is_training && runs_by_rows(layer)) &&
          (layer.input.scalar_type() == at::kFloat || is_half(layer.input)) &&
          at::globalContext().userEnabledMkldnn();
 }
@@ -103,8 +107,9 @@ Results forward(const Layer& layer, bool is_training) {
     const Results wide = forward(in_float(layer), is_training);
     return {wide.output.to(dtype), wide.h.to(dtype), wide.c.to(dtype), wide.reserve};
   }
-  return runs_in_mkldnn(layer) ? forward_in_mkldnn(layer, is_training)
-                               : forward_by_steps(layer, is_training);
+  if (is_training && runs_by_rows(layer)) return forward_by_rows(layer);
+  return runs_in_mkldnn(layer, is_training) ? forward_in_mkldnn(layer, is_training)
+                                            : forward_by_steps(layer, is_training);
 }
 
 Gradients backward(const Layer& layer, const Results& results, const ResultGradients& gradients,
@@ -119,9 +124,11 @@ Gradients backward(const Layer& layer, const Results& results, const ResultGradi
             in_type(all.weights, dtype)};
   }
   // The reserve tells who made it, whatever has been switched on or off since.
-  return results.reserve.scalar_type() == at::kByte
-             ? backward_in_mkldnn(layer, results, gradients)
-             : backward_by_steps(layer, results, gradients, needs_input_gradient);
+  if (results.reserve.scalar_type() == at::kByte) {
+    return backward_in_mkldnn(layer, results, gradients);
+  }
+  return runs_by_rows(layer) ? backward_by_rows(layer, results, gradients, needs_input_gradient)
+                             : backward_by_steps(layer, results, gradients, needs_input_gradient);
 }
 
 Outputs rnn_layer_cpu(const Tensor& input, TensorList state, TensorList weights,
@@ -138,7 +145,7 @@ Outputs rnn_layer_meta(const Tensor& input, TensorList state, TensorList weights
   const Tensor c = layer.mode == Mode::kLstm
                        ? at::empty_like(layer.c0(), at::MemoryFormat::Contiguous)
                        : at::empty({0}, options);
-  const bool is_bytes = runs_in_mkldnn(layer);
+  const bool is_bytes = runs_in_mkldnn(layer, training);
   const auto reserve_type = is_bytes         ? at::kByte
                             : is_half(input) ? at::kFloat
                                              : input.scalar_type();

@@ -1,5 +1,8 @@
 """Recurrent networks: what they record on `ipu`, and what their operators compute on the CPU."""
 
+from copy import deepcopy
+from functools import partial
+
 import pytest
 import torch
 from recorder import Recorder, fake, record, run_recorded
@@ -106,6 +109,54 @@ def test_rnn_layer_on_float32_lstm_has_the_gradient_bits_of_eager():
     actual = torch.autograd.grad(by_layers("lstm", network, x, state)[0].sum(), leaves)
     for ours, theirs in zip(actual, expected, strict=True):
         assert torch.equal(ours, theirs)
+
+
+@pytest.mark.parametrize("hidden", [32, 96])
+@pytest.mark.parametrize("batch", [16, 21])
+@pytest.mark.parametrize("steps", [1, 9])
+@pytest.mark.parametrize("bias", [False, True])
+def test_lstm_of_many_rows_is_as_near_to_float64_as_eager(hidden, batch, steps, bias):
+    """On most processors it is trained by blocks of rows."""
+    network = nn.LSTM(INPUTS, hidden, bidirectional=True, bias=bias)
+    x = torch.randn(steps, batch, INPUTS, requires_grad=True)
+    state = [torch.randn(2, batch, hidden, requires_grad=True) for _ in range(2)]
+    seeds = [torch.randn(steps, batch, 2 * hidden), *(torch.randn(2, batch, hidden),) * 2]
+
+    def everything(compute, dtype):
+        wide = deepcopy(network).to(dtype)
+        leaves = [tensor.detach().to(dtype).requires_grad_() for tensor in (x, *state)]
+        results = compute(wide, leaves[0], leaves[1:])
+        grads = torch.autograd.grad(
+            results, [*leaves, *wide.parameters()], [seed.to(dtype) for seed in seeds]
+        )
+        return [*results, *grads]
+
+    exact = everything(flat_results, torch.float64)
+    eagers = everything(flat_results, torch.float32)
+    ours = everything(partial(by_layers, "lstm"), torch.float32)
+    for mine, theirs, value in zip(ours, eagers, exact, strict=True):
+        error, error_of_eager = ((v - value).abs().max() for v in (mine, theirs))
+        assert error <= 4 * error_of_eager + 1e-6 * value.abs().max()
+
+
+def test_lstm_of_many_rows_has_the_same_bits_on_one_thread_and_on_two():
+    network = nn.LSTM(INPUTS, 64, bidirectional=True)
+    x = torch.randn(7, 40, INPUTS)
+    state = [torch.randn(2, 40, 64) for _ in range(2)]
+
+    def trained():
+        results = by_layers("lstm", network, x, state)
+        return [*results, *torch.autograd.grad(results[0].square().sum(), network.parameters())]
+
+    before = torch.get_num_threads()
+    try:
+        torch.set_num_threads(1)
+        alone = trained()
+        torch.set_num_threads(2)
+        together = trained()
+    finally:
+        torch.set_num_threads(before)
+    assert all(torch.equal(*pair) for pair in zip(alone, together, strict=True))
 
 
 def test_rnn_layer_on_transposed_arguments_equals_contiguous_ones():

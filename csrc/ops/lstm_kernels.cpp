@@ -1,0 +1,157 @@
+// The inner loops of an LSTM by rows, for processors with AVX-512.
+//
+// Sigmoid and tanh come from one exponential, whose polynomial was fitted to a relative error of
+// 3e-9 before rounding; tanh near 0 has a polynomial of its own, fitted to 4e-9. Each result is
+// within some units of the last place, as a library's vector code is;
+// `tests/unit/csrc/ops/test_rnn.py` measures it.
+
+#include "ops/lstm_kernels.h"
+
+#include <cstdint>
+
+#if defined(__x86_64__) && defined(__GNUC__) && __GNUC__ >= 12 && !defined(__clang__)
+#define POPTORCH_EMU_AVX512 __attribute__((target("arch=x86-64-v4")))
+#define POPTORCH_EMU_HAS_AVX512 __builtin_cpu_supports("x86-64-v4")
+#else
+#define POPTORCH_EMU_AVX512
+#define POPTORCH_EMU_HAS_AVX512 false
+#endif
+
+#pragma GCC push_options
+#pragma GCC optimize("O3,no-math-errno,no-trapping-math")
+
+namespace poptorch_emu::rnn {
+namespace {
+
+#define POPTORCH_EMU_INLINE inline __attribute__((always_inline))
+
+// e^x for x in [-87, 87]; nan stays nan.
+POPTORCH_EMU_INLINE float exponential(float x) {
+  // Adding it leaves a whole number in the last bits.
+  constexpr float kRound = 12582912.0f;
+  const float shifted = x * 1.44269504f + kRound;
+  const float n = shifted - kRound;
+  // ln 2 in two parts, of which n times the first is exact.
+  const float r = (x - n * 0.693359375f) + n * 2.12194440e-4f;
+  const float q =
+      (((0.0013950478751212358f * r + 0.008368882350623608f) * r + 0.04166620597243309f) * r +
+       0.1666651964187622f) *
+          r +
+      0.5f;
+  const float fraction = (q * r) * r + r + 1.0f;
+  const auto power = (__builtin_bit_cast(uint32_t, shifted) << 23) + (127u << 23);
+  return fraction * __builtin_bit_cast(float, power);
+}
+
+POPTORCH_EMU_INLINE float clamped(float x, float bound) {
+  const float above = x < -bound ? -bound : x;
+  return above > bound ? bound : above;
+}
+
+POPTORCH_EMU_INLINE float sigmoid(float x) {
+  return 1.0f / (1.0f + exponential(clamped(-x, 87.0f)));
+}
+
+POPTORCH_EMU_INLINE float tanh(float x) {
+  const float size = __builtin_fabsf(x);
+  const float far = 1.0f - 2.0f / (1.0f + exponential(clamped(2.0f * size, 87.0f)));
+  const float z = x * x;
+  const float p =
+      (((-0.005717043299227953f * z + 0.020650586113333702f) * z - 0.05374349653720856f) * z +
+       0.13331490755081177f) *
+          z -
+      0.3333328366279602f;
+  const float near = size + size * (z * p);
+  return __builtin_copysignf(size < 0.625f ? near : far, x);
+}
+
+using Vector = float __attribute__((vector_size(64), aligned(4), may_alias));
+// So many products are added to one another before they are added to the sum, which keeps its
+// rounding small.
+constexpr int64_t kPart = 64;
+constexpr int64_t kLanes = sizeof(Vector) / sizeof(float);
+
+POPTORCH_EMU_INLINE Vector& vector_at(float* from) { return *reinterpret_cast<Vector*>(from); }
+POPTORCH_EMU_INLINE const Vector& vector_at(const float* from) {
+  return *reinterpret_cast<const Vector*>(from);
+}
+
+}  // namespace
+
+bool has_lstm_kernels() { return POPTORCH_EMU_HAS_AVX512; }
+
+POPTORCH_EMU_AVX512 void run_cell(int64_t size, const CellForward& row) {
+  float* i = row.i;
+  float* f = row.f;
+  float* g = row.g;
+  float* o = row.o;
+  const float* previous_c = row.previous_c;
+  float* c = row.c;
+  float* h = row.h;
+#pragma GCC ivdep  // The rows lie apart.
+  for (int64_t k = 0; k < size; ++k) {
+    i[k] = sigmoid(i[k]);
+    f[k] = sigmoid(f[k]);
+    g[k] = tanh(g[k]);
+    o[k] = sigmoid(o[k]);
+    c[k] = f[k] * previous_c[k] + i[k] * g[k];
+    h[k] = o[k] * tanh(c[k]);
+  }
+}
+
+POPTORCH_EMU_AVX512 void run_cell_backward(int64_t size, const CellBackward& row) {
+  const float* i = row.i;
+  const float* f = row.f;
+  const float* g = row.g;
+  const float* o = row.o;
+  const float* previous_c = row.previous_c;
+  const float* c = row.c;
+  const float* grad_h = row.grad_h;
+  float* grad_c = row.grad_c;
+  float* d_i = row.d_i;
+  float* d_f = row.d_f;
+  float* d_g = row.d_g;
+  float* d_o = row.d_o;
+#pragma GCC ivdep  // The rows lie apart.
+  for (int64_t k = 0; k < size; ++k) {
+    const float d_h = grad_h[k];
+    const float squashed = tanh(c[k]);
+    const float d_c = grad_c[k] + d_h * o[k] * (1.0f - squashed * squashed);
+    d_o[k] = d_h * squashed * o[k] * (1.0f - o[k]);
+    d_i[k] = d_c * g[k] * i[k] * (1.0f - i[k]);
+    d_f[k] = d_c * previous_c[k] * f[k] * (1.0f - f[k]);
+    d_g[k] = d_c * i[k] * (1.0f - g[k] * g[k]);
+    grad_c[k] = d_c * f[k];
+  }
+}
+
+POPTORCH_EMU_AVX512 void run_product(int64_t depth, int64_t num_panels, const float* panels,
+                                     const RowProduct& rows) {
+  static_assert(kPanel == 2 * kLanes);
+  for (int64_t panel = 0; panel < num_panels; ++panel) {
+    const int64_t from = panel * kPanel;
+    const float* b = panels + from * depth;
+    for (int64_t begin = 0; begin < depth; begin += kPart) {
+      const int64_t end = begin + kPart < depth ? begin + kPart : depth;
+      Vector low[kRows] = {}, high[kRows] = {};
+      for (int64_t k = begin; k < end; ++k, b += kPanel) {
+        const Vector b_low = vector_at(b), b_high = vector_at(b + kLanes);
+#pragma GCC unroll 8
+        for (int64_t row = 0; row < kRows; ++row) {
+          low[row] += rows.a[row][k] * b_low;
+          high[row] += rows.a[row][k] * b_high;
+        }
+      }
+#pragma GCC unroll 8
+      for (int64_t row = 0; row < kRows; ++row) {
+        const float* so_far = (begin == 0 ? rows.start[row] : rows.sums[row]) + from;
+        vector_at(rows.sums[row] + from) = vector_at(so_far) + low[row];
+        vector_at(rows.sums[row] + from + kLanes) = vector_at(so_far + kLanes) + high[row];
+      }
+    }
+  }
+}
+
+}  // namespace poptorch_emu::rnn
+
+#pragma GCC pop_options

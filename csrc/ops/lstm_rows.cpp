@@ -1,0 +1,204 @@
+// The products with the hidden state are made here, from weights that are packed once a sequence
+// and stay in a core's cache; all others are one product for all steps, PyTorch's.
+
+#include "ops/lstm_rows.h"
+
+#include <ATen/Parallel.h>
+#include <ATen/ops/addmm.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/mm.h>
+#include <ATen/ops/zeros.h>
+
+#include <algorithm>
+#include <array>
+#include <vector>
+
+#include "ops/lstm_kernels.h"
+
+namespace poptorch_emu::rnn {
+namespace {
+
+using at::Tensor;
+
+constexpr int64_t kNumGates = 4;
+// One block of rows keeps one thread busy; for a single one oneDNN's threads share each step.
+constexpr int64_t kFewestRows = 2 * kRows;
+// The packed weights of wider layers do not stay in a core's cache; oneDNN was faster from 320 on.
+constexpr int64_t kMostUnits = 256;
+
+// (rows, columns) as (panels, rows, kPanel).
+Tensor in_panels(const Tensor& matrix) {
+  return matrix.unflatten(1, {-1, kPanel}).transpose(0, 1).contiguous();
+}
+
+// The rows of one block; those that it lacks read zeros, and what they make is thrown away.
+class Block {
+ public:
+  Block(int64_t first, int64_t num_rows, int64_t widest)
+      : first_(first), num_rows_(std::min(kRows, num_rows - first)), nothing_(2 * widest) {}
+
+  int64_t begin() const { return first_; }
+  int64_t end() const { return first_ + num_rows_; }
+
+  // `row(n)` is where row n begins.
+  template <class Row>
+  std::array<const float*, kRows> rows(const Row& row) {
+    std::array<const float*, kRows> all;
+    for (int64_t k = 0; k < kRows; ++k) all[k] = k < num_rows_ ? row(first_ + k) : zeros();
+    return all;
+  }
+  template <class Row>
+  std::array<float*, kRows> sums(const Row& row) {
+    std::array<float*, kRows> all;
+    for (int64_t k = 0; k < kRows; ++k) all[k] = k < num_rows_ ? row(first_ + k) : thrown_away();
+    return all;
+  }
+
+ private:
+  float* zeros() { return nothing_.data(); }
+  float* thrown_away() { return nothing_.data() + nothing_.size() / 2; }
+
+  int64_t first_;
+  int64_t num_rows_;
+  std::vector<float> nothing_;
+};
+
+// Calls `run(block)` for each block of rows, on as many threads as there are.
+template <class Run>
+void for_each_block(const Layer& layer, const Run& run) {
+  const int64_t num_rows = layer.batch_size();
+  const int64_t widest = kNumGates * layer.hidden_size();
+  at::parallel_for(0, (num_rows + kRows - 1) / kRows, 1, [&](int64_t begin, int64_t end) {
+    for (int64_t index = begin; index < end; ++index) run(Block(index * kRows, num_rows, widest));
+  });
+}
+
+// Where row n of step t is in a tensor (T, N, size).
+float* row_at(const Tensor& values, int64_t t, int64_t n) {
+  return static_cast<float*>(values.data_ptr()) + (t * values.size(1) + n) * values.size(2);
+}
+
+// Where the gates and cells of a row are in the reserve, and the cells before it.
+struct Saved {
+  const Layer& layer;
+  const Tensor& reserve;
+  const Tensor c0 = layer.c0().contiguous();
+
+  float* gate(int64_t t, int64_t n, int64_t index) const {
+    return row_at(reserve, t, n) + index * layer.hidden_size();
+  }
+  float* c(int64_t t, int64_t n) const { return gate(t, n, kNumGates); }
+  // Before the k-th step that is taken.
+  const float* previous_c(int64_t k, int64_t n) const {
+    return k == 0 ? c0.const_data_ptr<float>() + n * layer.hidden_size() : c(layer.row(k - 1), n);
+  }
+};
+
+// The gradient of w_hh; the state before each step but the first is the output of another.
+Tensor hidden_weight_gradient(const Layer& layer, const Tensor& deltas, const Tensor& output) {
+  const int64_t others = layer.num_steps() - 1;
+  const int64_t from = layer.is_reverse ? 0 : 1;
+  Tensor gradient = deltas[layer.row(0)].t().mm(layer.h0());
+  if (others > 0) {
+    const Tensor later = deltas.narrow(0, from, others).flatten(0, 1);
+    gradient.addmm_(later.t(), output.narrow(0, 1 - from, others).flatten(0, 1));
+  }
+  return gradient;
+}
+
+}  // namespace
+
+bool runs_by_rows(const Layer& layer) {
+  static const bool has_kernels = has_lstm_kernels();
+  const auto dtype = layer.input.scalar_type();
+  return has_kernels && layer.mode == Mode::kLstm && !layer.has_projection() &&
+         (dtype == at::kFloat || at::isReducedFloatingType(dtype)) && layer.input.numel() > 0 &&
+         layer.batch_size() >= kFewestRows && layer.hidden_size() % kPanel == 0 &&
+         layer.hidden_size() <= kMostUnits;
+}
+
+Results forward_by_rows(const Layer& layer) {
+  const int64_t num_steps = layer.num_steps(), num_rows = layer.batch_size(),
+                size = layer.hidden_size(), gates_size = kNumGates * size;
+  const auto options = layer.input.options();
+  const Tensor reserve = at::empty({num_steps, num_rows, gates_size + size}, options);
+  const Tensor output = at::empty({num_steps, num_rows, size}, options);
+
+  Tensor gates = reserve.flatten(0, 1).narrow(1, 0, gates_size);
+  const Tensor inputs = layer.input.flatten(0, 1);
+  if (layer.has_biases()) {
+    at::addmm_out(gates, layer.b_ih() + layer.b_hh(), inputs, layer.w_ih().t());
+  } else {
+    at::mm_out(gates, inputs, layer.w_ih().t());
+  }
+
+  const Tensor panels = in_panels(layer.w_hh().t());
+  const Tensor h0 = layer.h0().contiguous().unsqueeze(0);
+  const Saved saved{layer, reserve};
+  for_each_block(layer, [&](Block block) {
+    for (int64_t k = 0; k < num_steps; ++k) {
+      const int64_t t = layer.row(k);
+      const auto previous_h = [&](int64_t n) {
+        return k == 0 ? row_at(h0, 0, n) : row_at(output, layer.row(k - 1), n);
+      };
+      const auto gate_row = [&](int64_t n) { return saved.gate(t, n, 0); };
+      run_product(size, gates_size / kPanel, panels.const_data_ptr<float>(),
+                  {block.rows(previous_h), block.rows(gate_row), block.sums(gate_row)});
+      for (int64_t n = block.begin(); n < block.end(); ++n) {
+        run_cell(size, {saved.gate(t, n, 0), saved.gate(t, n, 1), saved.gate(t, n, 2),
+                        saved.gate(t, n, 3), saved.previous_c(k, n), saved.c(t, n),
+                        row_at(output, t, n)});
+      }
+    }
+  });
+  const int64_t last = layer.row(num_steps - 1);
+  return {output, output[last].clone(), reserve[last].narrow(1, gates_size, size).contiguous(),
+          reserve};
+}
+
+Gradients backward_by_rows(const Layer& layer, const Results& results,
+                           const ResultGradients& gradients, bool needs_input_gradient) {
+  const int64_t num_steps = layer.num_steps(), num_rows = layer.batch_size(),
+                size = layer.hidden_size(), gates_size = kNumGates * size;
+  const Tensor deltas = at::empty({num_steps, num_rows, gates_size}, results.reserve.options());
+  const Tensor panels = in_panels(layer.w_hh());
+  const Tensor grad_c = gradients.c.clone(at::MemoryFormat::Contiguous);
+  // What reaches the state after a step, and at last the initial one.
+  const Tensor grad_h = gradients.h + gradients.output[layer.row(num_steps - 1)];
+  const Tensor h = grad_h.unsqueeze(0), c = grad_c.unsqueeze(0);
+  const Tensor zeros = at::zeros({1, 1, size}, grad_h.options());
+  const Saved saved{layer, results.reserve};
+  for_each_block(layer, [&](Block block) {
+    for (int64_t k = num_steps - 1; k >= 0; --k) {
+      const int64_t t = layer.row(k);
+      for (int64_t n = block.begin(); n < block.end(); ++n) {
+        float* const d = row_at(deltas, t, n);
+        run_cell_backward(
+            size, {saved.gate(t, n, 0), saved.gate(t, n, 1), saved.gate(t, n, 2),
+                   saved.gate(t, n, 3), saved.previous_c(k, n), saved.c(t, n), row_at(h, 0, n),
+                   row_at(c, 0, n), d, d + size, d + 2 * size, d + 3 * size});
+      }
+      const auto from_output = [&](int64_t n) {
+        return k == 0 ? row_at(zeros, 0, 0) : row_at(gradients.output, layer.row(k - 1), n);
+      };
+      run_product(
+          gates_size, size / kPanel, panels.const_data_ptr<float>(),
+          {block.rows([&](int64_t n) { return row_at(deltas, t, n); }), block.rows(from_output),
+           block.sums([&](int64_t n) { return row_at(h, 0, n); })});
+    }
+  });
+
+  Gradients all;
+  const Tensor flat = deltas.flatten(0, 1);
+  if (needs_input_gradient) all.input = flat.mm(layer.w_ih()).unflatten(0, {num_steps, num_rows});
+  all.state = {grad_h, grad_c};
+  all.weights = {flat.t().mm(layer.input.flatten(0, 1)),
+                 hidden_weight_gradient(layer, deltas, results.output)};
+  if (layer.has_biases()) {
+    const Tensor bias = flat.sum(0);
+    all.weights.insert(all.weights.end(), {bias, bias.clone()});
+  }
+  return all;
+}
+
+}  // namespace poptorch_emu::rnn
