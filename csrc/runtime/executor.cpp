@@ -3,6 +3,7 @@
 #include <ATen/Parallel.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/grad_mode.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <exception>
@@ -13,10 +14,15 @@
 namespace poptorch_emu {
 namespace {
 
-// Gives the current thread a number of threads for one operation, and back what it had.
+const pid_t kLoadedIn = getpid();
+
+// Gives the current thread a number of threads for one operation, and back what it had. A forked
+// child has one: the threads of GNU's OpenMP stay with the parent, and the child would wait for
+// them.
 class IntraOpThreads {
  public:
-  explicit IntraOpThreads(int64_t count) : before_(at::get_num_threads()) {
+  explicit IntraOpThreads(int64_t asked) : before_(at::get_num_threads()) {
+    const int64_t count = getpid() == kLoadedIn ? asked : 1;
     if (before_ != count) at::set_num_threads(static_cast<int>(count));
   }
   ~IntraOpThreads() {
