@@ -32,7 +32,12 @@ Control control_of(const c10::OperatorHandle& op) {
   if (name == "poptorch_emu::for_loop") return Control::kForLoop;
   if (name == "poptorch_emu::cond") return Control::kCond;
   if (name == "poptorch_emu::host_call") return Control::kHostCall;
+  if (name == "poptorch_emu::add_product") return Control::kAddProduct;
   return Control::kOperator;
+}
+
+AccumulatorId sum_of(const Instruction& instruction) {
+  return {instruction.arguments.back().toInt()};
 }
 
 Segment& Program::at(SegmentId id) { return segments.at(id.value); }

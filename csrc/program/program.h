@@ -37,10 +37,10 @@ struct ListSlot {
 };
 
 // What an instruction does: runs its operator, or one of the things that only a frame can do.
-enum class Control { kOperator, kForLoop, kCond, kHostCall };
+enum class Control { kOperator, kForLoop, kCond, kHostCall, kAddProduct };
 
-// Returns what an operator stands for; `poptorch_emu::for_loop`, `cond` and `host_call` have no
-// kernels.
+// Returns what an operator stands for; `poptorch_emu::for_loop`, `cond`, `host_call` and
+// `add_product` have no kernels.
 Control control_of(const c10::OperatorHandle& op);
 
 struct Body;
@@ -56,6 +56,9 @@ struct Instruction {
   Control control = Control::kOperator;
   std::vector<Body> bodies;  // of a loop one; of a branch two, the first for `true`
 };
+
+// The sum to which an instruction of kind `kAddProduct` adds the product of its two matrices.
+AccumulatorId sum_of(const Instruction& instruction);
 
 // Code inside an instruction, with registers of its own. Its parameters are the tensors of the
 // instruction's lists: of a loop those it carries, one row of each it scans, those it captures.

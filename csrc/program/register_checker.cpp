@@ -24,7 +24,13 @@ void check_body(const Body& body, size_t num_given, size_t num_returned) {
     if (parameter.value >= 0) inner.write(parameter, "a parameter");
   }
   if (body.iteration.value >= 0) inner.write(body.iteration, "the iteration");
-  for (const Instruction& instruction : body.instructions) inner.check(instruction);
+  for (const Instruction& instruction : body.instructions) {
+    if (instruction.control == Control::kAddProduct) {
+      throw Error("'" + instruction.debug.node + "' in body '" + body.name +
+                  "' adds to a sum, which only the code of a segment may do");
+    }
+    inner.check(instruction);
+  }
   for (RegisterId result : body.results) inner.read(result, "a result");
 }
 

@@ -217,7 +217,7 @@ void fields(Archive& archive, Program& program) {
 namespace {
 
 // "IPUPROG" and the version of the format. Change it with any change of what is written.
-constexpr std::string_view kMagic("IPUPROG\x06", 8);
+constexpr std::string_view kMagic("IPUPROG\x07", 8);
 
 // FNV-1a, of eight bytes at a time.
 uint64_t checksum(std::string_view bytes) {

@@ -42,10 +42,13 @@ void write_call(std::ostream& out, const Instruction& instruction) {
   out << " )";
 }
 
-void write_instruction(std::ostream& out, const Instruction& instruction,
-                       const std::string& indent) {
+void write_instruction(std::ostream& out, const Instruction& instruction, const std::string& indent,
+                       const Program& program) {
   out << indent;
   for (RegisterId output : instruction.outputs) out << text_of(output) << " ";
+  if (instruction.control == Control::kAddProduct) {
+    out << "accumulator " << program.accumulators.at(sum_of(instruction).value).name << " +";
+  }
   out << "= ";
   write_call(out, instruction);
   out << "  # " << instruction.debug.node << " " << instruction.debug.source << "\n";
@@ -53,7 +56,7 @@ void write_instruction(std::ostream& out, const Instruction& instruction,
     out << indent << "  " << body.name << ": " << body.num_registers << " registers, takes"
         << text_of(body.parameters) << "\n";
     for (const Instruction& inner : body.instructions) {
-      write_instruction(out, inner, indent + "    ");
+      write_instruction(out, inner, indent + "    ", program);
     }
     out << indent << "    returns" << text_of(body.results) << "\n";
   }
@@ -141,7 +144,7 @@ void write_segment(std::ostream& out, const Segment& segment, const Program& pro
     out << "  " << text_of(load.target) << " = " << std::visit(name, load.source) << "\n";
   }
   for (const Instruction& instruction : segment.instructions) {
-    write_instruction(out, instruction, "  ");
+    write_instruction(out, instruction, "  ", program);
   }
   for (const Store& store : segment.stores) {
     out << "  " << text_of(store.source) << " -> " << std::visit(name, store.target) << "\n";

@@ -44,7 +44,10 @@ class SegmentChecker {
         registers_.write(target, "a link");
       }
     }
-    for (const Instruction& instruction : segment_.instructions) registers_.check(instruction);
+    for (const Instruction& instruction : segment_.instructions) {
+      registers_.check(instruction);
+      if (instruction.control == Control::kAddProduct) check_product(instruction);
+    }
     for (const Store& store : segment_.stores) {
       check_target(store.target);
       registers_.read(store.source, "a store");
@@ -158,6 +161,18 @@ class SegmentChecker {
                        });
   }
 
+  // It is added where it is made, before the others that a store would wait for.
+  void check_product(const Instruction& instruction) const {
+    const std::string where = "'" + instruction.debug.node + "' of segment '" + segment_.name + "'";
+    check_id(program_.accumulators, sum_of(instruction), where, "accumulator");
+    const Accumulator& sum = program_.accumulators[sum_of(instruction).value];
+    if (segment_.kind != SegmentKind::kMicroBatch || sum.dtype != at::kFloat ||
+        sum.is_running_mean || sum.is_sharded) {
+      throw Error(where + " adds a product to '" + sum.name +
+                  "', which is possible for a whole float32 sum of a micro-batch segment only");
+    }
+  }
+
   // What keeps no rows apart takes dense gradients only.
   void check_rows(const AccumulateRows& rows, const std::string& where) const {
     check_addition(rows.accumulator, where);
@@ -230,6 +245,12 @@ std::optional<AccumulatorId> accumulator_of(const StoreTarget& target) {
 void check_stores(const Program& program) {
   std::vector<int64_t> num_stores(program.outputs.size(), 0);
   std::vector<int64_t> num_additions(program.accumulators.size(), 0);
+  const auto note_addition = [&](AccumulatorId id, const Segment& segment) {
+    if (++num_additions[id.value] > 1) {
+      throw Error("Accumulator '" + program.accumulators[id.value].name +
+                  "' is added to twice, the second time in segment '" + segment.name + "'");
+    }
+  };
   for (const Segment& segment : program.segments) {
     for (const Store& store : segment.stores) {
       if (const auto* target = std::get_if<StoreOutput>(&store.target)) {
@@ -240,11 +261,10 @@ void check_stores(const Program& program) {
         continue;
       }
       const std::optional<AccumulatorId> id = accumulator_of(store.target);
-      if (id && ++num_additions[id->value] > 1) {
-        throw Error("Accumulator '" + program.accumulators[id->value].name +
-                    "' is added to by two stores, the second one in segment '" + segment.name +
-                    "'");
-      }
+      if (id) note_addition(*id, segment);
+    }
+    for (const Instruction& instruction : segment.instructions) {
+      if (instruction.control == Control::kAddProduct) note_addition(sum_of(instruction), segment);
     }
   }
 }

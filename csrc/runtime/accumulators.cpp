@@ -1,14 +1,17 @@
 #include "runtime/accumulators.h"
 
 #include <ATen/ops/empty.h>
+#include <ATen/ops/mm.h>
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>
 #include <stdexcept>
+#include <utility>
 
 #include "common/errors.h"
 #include "runtime/floating_point.h"
 #include "runtime/half_sum.h"
+#include "runtime/segment_memory.h"
 #include "runtime/shards.h"
 
 namespace poptorch_emu {
@@ -33,17 +36,20 @@ at::Tensor with_replica(const at::Tensor& rng, int64_t replica) {
 
 }  // namespace
 
+Accumulators::State::State(int64_t num_replicas)
+    : of_replica(num_replicas),
+      rows_of_replica(num_replicas),
+      num_products(num_replicas),
+      kept_memory(num_replicas),
+      arrived(num_replicas),
+      is_reduced(num_replicas) {}
+
 Accumulators::Accumulators(const Program& program, const Replicas& replicas, RemoteTraffic& remote,
                            Ring* ring)
     : program_(program), replicas_(replicas), remote_(remote), ring_(ring) {
   const int64_t num_replicas = replicas.here;
   for (const Accumulator& accumulator : program.accumulators) {
-    auto state = std::make_unique<State>();
-    state->of_replica.resize(num_replicas);
-    state->rows_of_replica.resize(num_replicas);
-    state->arrived.resize(num_replicas);
-    state->is_reduced.resize(num_replicas);
-    states_.push_back(std::move(state));
+    states_.push_back(std::make_unique<State>(num_replicas));
     std::vector<std::vector<int64_t>> of_replica(num_replicas);
     for (int64_t replica = 0; replica < num_replicas; ++replica) {
       for (int64_t other = 0; other < num_replicas; ++other) {
@@ -97,6 +103,27 @@ void Accumulators::add_rows(const AccumulateRows& store, int64_t replica, const 
   if (!stays(store.accumulator, replica)) row_sum.forget();
   if (is_remote) kept = remote_.store(sum);
   check(sum, store.accumulator);
+}
+
+void Accumulators::add_product(AccumulatorId id, int64_t replica, const at::Tensor& left,
+                               const at::Tensor& right, int64_t index) {
+  State& state = *states_[id.value];
+  at::Tensor& sum = state.of_replica[replica];
+  if (program_.accumulators[id.value].is_remote) {
+    const at::Tensor fetched = index == 0 ? left.mm(right) : remote_.load(sum).addmm_(left, right);
+    sum = remote_.store(fetched);
+  } else if (index == 0) {
+    sum = std::exchange(state.kept_memory[replica], at::Tensor());
+    if (!sum.defined()) {
+      // It lives longer than the micro-batch and than the window: no plan of the engine has it.
+      const SegmentMemory::Suspension outside;
+      sum = at::empty({left.size(0), right.size(1)}, left.options());
+    }
+    at::mm_out(sum, left, right);
+  } else {
+    sum.addmm_(left, right);
+  }
+  state.num_products[replica].store(index + 1);
 }
 
 // What lives in streaming memory comes to the IPU for the addition and goes back.
@@ -297,16 +324,24 @@ at::Tensor Accumulators::touched_rows(AccumulatorId id, int64_t replica) const {
   return indices;
 }
 
+void Accumulators::clear_sum(State& state, size_t replica) {
+  at::Tensor& sum = state.of_replica[replica];
+  RowSum& rows = state.rows_of_replica[replica];
+  if (!rows.touched().empty()) {
+    rows.clear(sum);
+    return;
+  }
+  const bool is_of_products = state.num_products[replica].exchange(0) > 0;
+  if (is_of_products && sum.use_count() == 1 && sum.storage().use_count() == 1) {
+    state.kept_memory[replica] = std::move(sum);
+  }
+  sum.reset();
+}
+
 void Accumulators::clear() {
   for (const auto& state : states_) {
     for (size_t replica = 0; replica < state->of_replica.size(); ++replica) {
-      at::Tensor& sum = state->of_replica[replica];
-      RowSum& rows = state->rows_of_replica[replica];
-      if (rows.touched().empty()) {
-        sum.reset();
-      } else {
-        rows.clear(sum);
-      }
+      clear_sum(*state, replica);
     }
     for (at::Tensor& tensor : state->arrived) tensor.reset();
     state->num_arrived = 0;

@@ -2,6 +2,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <atomic>
 #include <memory>
 #include <mutex>
 #include <vector>
@@ -36,6 +37,14 @@ class Accumulators {
   void add_rows(const AccumulateRows& store, int64_t replica, const at::Tensor& rows,
                 const at::Tensor& indices, int64_t index);
 
+  // The same for the product of two matrices, which is added while it is made. Another thread may
+  // ask meanwhile how many products are in the sum, and add the next one when it is its turn.
+  void add_product(AccumulatorId id, int64_t replica, const at::Tensor& left,
+                   const at::Tensor& right, int64_t index);
+  int64_t num_products(AccumulatorId id, int64_t replica) const {
+    return states_[id.value]->num_products[replica].load();
+  }
+
   // Does the replica's part of a ring all-reduce over its group. Of S members the k-th adds up the
   // k-th of S parts, starting with the value of member k + 1 and ending with its own, and makes it
   // known to all. Members may do so at the same time.
@@ -67,9 +76,14 @@ class Accumulators {
 
  private:
   struct State {
+    explicit State(int64_t num_replicas);
+
     std::vector<at::Tensor> of_replica;  // of a sharded accumulator its parts, already reduced
     // Of a sum whose tensor stays, what has to be cleared after a window.
     std::vector<RowSum> rows_of_replica;
+    // Of a sum of products, by replica: how many it has, and where the next window's will lie.
+    std::vector<std::atomic<int64_t>> num_products;
+    std::vector<at::Tensor> kept_memory;
     // What the replicas contribute to a sharded accumulator for one micro-batch.
     std::vector<at::Tensor> arrived;
     int64_t num_arrived = 0;
@@ -81,6 +95,7 @@ class Accumulators {
 
   bool is_alone(AccumulatorId id, int64_t replica) const;
   bool stays(AccumulatorId id, int64_t replica) const;
+  static void clear_sum(State& state, size_t replica);
   void add_to(at::Tensor& kept, AccumulatorId id, at::Tensor value, int64_t index,
               const at::Tensor& rng);
   void add_on_chip(at::Tensor& sum, AccumulatorId id, at::Tensor value, int64_t index,

@@ -74,12 +74,14 @@ Executor::Executor(std::shared_ptr<const Program> program, ExecutorOptions optio
       // With others, a worker that waits for the network must not be the only one.
       scheduler_(*program_, options_.num_replicas, options_.num_workers,
                  /*may_rest=*/options_.ring == nullptr, desk_, stream_),
-      interpreter_(*program_, options_.input_group_of_replica, options_.first_replica,
-                   options_.ring.get(), options_.num_workers, tensor_memory_, memory_,
-                   accumulators_, remote_,
-                   [this](const std::string& name, std::vector<at::Tensor> tensors) {
-                     return desk_.call(name, std::move(tensors));
-                   }),
+      interpreter_(
+          *program_, options_.input_group_of_replica, options_.first_replica, options_.ring.get(),
+          options_.num_workers, tensor_memory_, memory_, accumulators_, remote_,
+          [this](const std::string& name, std::vector<at::Tensor> tensors) {
+            return desk_.call(name, std::move(tensors));
+          },
+          {[this](const std::function<bool()>& holds) { return scheduler_.wait_until(holds); },
+           [this] { scheduler_.note(); }}),
       pool_(options_.num_workers, [this](int64_t worker) {
         const IntraOpThreads threads(options_.num_intra_op_threads);
         work(worker);

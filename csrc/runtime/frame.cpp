@@ -89,6 +89,10 @@ void Frame::execute(const Instruction& instruction, Tensors& registers, torch::j
     case Control::kHostCall:
       run_host_call(stack);
       break;
+    case Control::kAddProduct:
+      add_product_(sum_of(instruction), micro_batch_, stack[0].toTensor(), stack[1].toTensor());
+      stack.clear();
+      break;
   }
   if (checks_floating_point_) check_floating_point(instruction, registers, stack);
   for (RegisterId dead : instruction.dies) registers[dead.value].reset();

@@ -16,14 +16,20 @@ namespace poptorch_emu {
 using HostCaller =
     std::function<std::vector<at::Tensor>(const std::string&, std::vector<at::Tensor>)>;
 
+// Adds the product of two matrices to a sum, as a micro-batch's part of it.
+using ProductAdder = std::function<void(AccumulatorId, int64_t micro_batch, const at::Tensor& left,
+                                        const at::Tensor& right)>;
+
 // Runs the instructions of one segment on one virtual IPU. Owns the registers; they are empty
 // between runs. Used by one thread at a time.
 class Frame {
  public:
-  Frame(const Segment& segment, bool checks_floating_point, HostCaller call_host)
+  Frame(const Segment& segment, bool checks_floating_point, HostCaller call_host,
+        ProductAdder add_product)
       : segment_(segment),
         checks_floating_point_(checks_floating_point),
         call_host_(std::move(call_host)),
+        add_product_(std::move(add_product)),
         registers_(segment.num_registers) {}
 
   at::Tensor& operator[](RegisterId id) { return registers_[id.value]; }
@@ -52,6 +58,7 @@ class Frame {
   const Segment& segment_;
   const bool checks_floating_point_;
   const HostCaller call_host_;
+  const ProductAdder add_product_;
   Tensors registers_;
   torch::jit::Stack stack_;
 

@@ -14,6 +14,9 @@
 namespace poptorch_emu {
 namespace {
 
+// The call is over while an action waits for its turn; no error of the action's own.
+struct Abandoned {};
+
 // One of each kind.
 constexpr int64_t kExchangesOfSegment = 4;
 
@@ -32,7 +35,7 @@ Interpreter::Interpreter(const Program& program, std::vector<int64_t> input_grou
                          int64_t first_replica, Ring* ring, int64_t num_lanes,
                          EngineMemory& tensor_memory, DeviceMemory& memory,
                          Accumulators& accumulators, RemoteTraffic& remote,
-                         const HostCaller& call_host)
+                         const HostCaller& call_host, Observation observation)
     : program_(program),
       input_group_of_replica_(std::move(input_group_of_replica)),
       first_replica_(first_replica),
@@ -43,14 +46,19 @@ Interpreter::Interpreter(const Program& program, std::vector<int64_t> input_grou
       tensor_memory_(tensor_memory),
       memory_(memory),
       accumulators_(accumulators),
-      remote_(remote) {
+      remote_(remote),
+      observation_(std::move(observation)) {
   find_ends();
   for (const Segment& segment : program.segments) {
     auto& of_replica = frames_.emplace_back(num_replicas_);
-    for (auto& of_lane : of_replica) {
+    for (int64_t replica = 0; replica < num_replicas_; ++replica) {
+      const auto adder = [this, replica](AccumulatorId id, int64_t micro_batch,
+                                         const at::Tensor& left, const at::Tensor& right) {
+        add_product(id, replica, micro_batch, left, right);
+      };
       for (int64_t lane = 0; lane < (segment.may_overlap ? num_lanes : 1); ++lane) {
-        of_lane.push_back(
-            std::make_unique<Frame>(segment, program.numerics.checks_floating_point, call_host));
+        of_replica[replica].push_back(std::make_unique<Frame>(
+            segment, program.numerics.checks_floating_point, call_host, adder));
       }
     }
   }
@@ -158,6 +166,8 @@ bool Interpreter::run(Task& task, const std::function<bool()>& may_store) {
     pack_outputs(task, frame);
     frame.clear();
     return true;
+  } catch (const Abandoned&) {
+    return false;
   } catch (const Error&) {
     throw;
   } catch (const c10::Error& error) {
@@ -179,6 +189,17 @@ void Interpreter::exchange(const Segment& segment, int64_t number) {
   if (!segment.scatters.empty()) accumulators_.scatter(segment.scatters, number + 1);
   if (!segment.gathered_sums.empty()) accumulators_.gather(segment.gathered_sums, number + 2);
   if (!segment.gathers.empty()) memory_.gather(segment.gathers, *ring_, number + 3);
+}
+
+// Of micro-batches that are under way at once, each waits for the one before at each sum, not for
+// the end of its action.
+void Interpreter::add_product(AccumulatorId id, int64_t replica, int64_t micro_batch,
+                              const at::Tensor& left, const at::Tensor& right) {
+  const bool is_turn = observation_.wait_until(
+      [&] { return accumulators_.num_products(id, replica) == micro_batch; });
+  if (!is_turn) throw Abandoned();
+  accumulators_.add_product(id, replica, left, right, micro_batch);
+  observation_.note();
 }
 
 void Interpreter::unpack_inputs(Task& task, Frame& frame) {

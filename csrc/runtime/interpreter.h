@@ -20,6 +20,13 @@
 
 namespace poptorch_emu {
 
+// How a worker waits for what others do: until something holds, false where the call is over
+// before; and how it says that it has done something that others may wait for.
+struct Observation {
+  std::function<bool(const std::function<bool()>& holds)> wait_until;
+  std::function<void()> note;
+};
+
 // Carries out single actions: fills the registers of a frame from inputs, memory and links, runs
 // the instructions, and brings the results to outputs, memory and links.
 //
@@ -31,11 +38,12 @@ class Interpreter {
   // `input_group_of_replica` says which input block each replica reads of those of one
   // micro-batch; `first_replica`, which number the first one has among those of all processes;
   // `ring` reaches those, and is null where there are none. `call_host` is what instructions call
-  // functions of the host by.
+  // functions of the host by, `observation` how micro-batches of one virtual IPU that are under way
+  // at once take turns.
   Interpreter(const Program& program, std::vector<int64_t> input_group_of_replica,
               int64_t first_replica, Ring* ring, int64_t num_lanes, EngineMemory& tensor_memory,
               DeviceMemory& memory, Accumulators& accumulators, RemoteTraffic& remote,
-              const HostCaller& call_host);
+              const HostCaller& call_host, Observation observation);
 
   // By the thread that runs the call, when no worker is at work. The first throws `Error` if the
   // inputs don't fit so many windows; the third returns the outputs and lets go of the inputs.
@@ -45,8 +53,9 @@ class Interpreter {
   // Empties the frames, after an error.
   void clear();
 
-  // By any worker. The values of the task become known when `may_store` has returned; where it
-  // returns false they do not, and neither does this. Throws `Error`.
+  // By any worker. The values of the task become known when `may_store` has returned, but for the
+  // products that it adds to sums; where it returns false they do not, and neither does this.
+  // Throws `Error`.
   bool run(Task& task, const std::function<bool()>& may_store);
 
   // The seed, and how many micro-batches have drawn numbers since it was set.
@@ -64,6 +73,8 @@ class Interpreter {
   void find_ends();
   [[noreturn]] void fail(const Task& task, const std::string& cause) const;
   void exchange(const Segment& segment, int64_t number);
+  void add_product(AccumulatorId id, int64_t replica, int64_t micro_batch, const at::Tensor& left,
+                   const at::Tensor& right);
   void unpack_inputs(Task& task, Frame& frame);
   void pack_outputs(Task& task, Frame& frame);
 
@@ -97,6 +108,7 @@ class Interpreter {
   DeviceMemory& memory_;
   Accumulators& accumulators_;
   RemoteTraffic& remote_;
+  const Observation observation_;
   // By input: the first segment that reads it. By output: whether it appears once a window.
   std::vector<SegmentId> first_reader_;
   std::vector<bool> is_window_output_;

@@ -108,6 +108,16 @@ bool Scheduler::wait_for_turn(const Task& task) {
   return !has_ended();
 }
 
+bool Scheduler::wait_until(const std::function<bool()>& holds) {
+  if (holds()) return true;
+  // Before it looks again: whoever changes something afterwards sees that it is looked for.
+  ++num_observers_;
+  std::unique_lock lock(mutex_);
+  while (!has_ended() && !holds()) wait_for_change(lock, false);
+  --num_observers_;
+  return !has_ended();
+}
+
 Scheduler::Next Scheduler::finish(Task*& task, int64_t worker) {
   const std::lock_guard lock(mutex_);
   VirtualIpu& ipu = ipu_of(*task);

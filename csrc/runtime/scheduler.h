@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <deque>
 #include <exception>
+#include <functional>
 #include <mutex>
 #include <vector>
 
@@ -59,6 +60,12 @@ class Scheduler {
   // Waits until all that stands before the task in its IPU's list is done; false if the call is
   // over before, and the task is not to be done any more.
   bool wait_for_turn(const Task& task);
+  // Waits until something `holds` that other workers bring about, and say by `note`; false if the
+  // call is over before.
+  bool wait_until(const std::function<bool()>& holds);
+  void note() {
+    if (num_observers_ > 0) wake();
+  }
   // The task was done: its links get what it gave. With `kSameIpu` it is replaced by the next one.
   // With `kEndWindow` nothing else can begin.
   Next finish(Task*& task, int64_t worker);
@@ -134,6 +141,7 @@ class Scheduler {
   std::vector<int64_t> shortest_ns_;  // by segment, of all runs so far; 0 before the first
   int64_t num_running_ = 0;
   int64_t num_waiting_ = 0;
+  std::atomic<int64_t> num_observers_ = 0;  // workers in `wait_until`
   bool is_done_ = false;
   std::exception_ptr error_;
   std::exception_ptr interruption_;  // the error of the call when this window is over

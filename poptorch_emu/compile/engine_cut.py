@@ -2,8 +2,8 @@
 
 Recomputation changes no bit and saves memory of an IPU. The host has more memory than that, and
 recomputing took up to 40 % of the speed, so the engine recomputes only where the stashes would not
-fit, or where the user asks for it. Nor does it make gradients that are zero but for a few rows, and
-its images lie as the host's kernels like them.
+fit, or where the user asks for it. Nor does it make gradients that are zero but for a few rows, or
+products that go to a sum, and its images lie as the host's kernels like them.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from poptorch_emu.log import compiler_logger
 from poptorch_emu.plan.inventory import Inventory
 from poptorch_emu.segments.links import plan_links
 from poptorch_emu.segments.model_variables import plan_update
+from poptorch_emu.segments.product_gradients import product_gradients
 from poptorch_emu.segments.recomputation import (
     recomputation_of,
     recomputed_operations,
@@ -59,10 +60,11 @@ def _without_recomputation(
 ) -> Inventory:
     graph, placed, config = of_machine.graph, of_machine.placed, of_machine.config
     by_rows = row_gradients(graph, config, optimizer)
-    stashing = _cut_again(of_machine, views_of_weights(graph, placed), by_rows)
+    by_products = product_gradients(graph, config, optimizer)
+    stashing = _cut_again(of_machine, views_of_weights(graph, placed), by_rows, by_products)
     if _is_recomputing(config, stashing):
         recomputed = recomputed_operations(graph, placed, recomputation_of(config, placed))
-        stashing = _cut_again(of_machine, recomputed, by_rows)
+        stashing = _cut_again(of_machine, recomputed, by_rows, by_products)
     if not by_rows:
         return stashing
     update = plan_update(stashing.cut, placed, of_machine.variables, config, optimizer, parameters)
@@ -92,10 +94,13 @@ def waiting_bytes(inventory: Inventory) -> int:
 
 
 def _cut_again(
-    of_machine: Inventory, recomputed: Set[fx.Node], by_rows: Mapping[fx.Node, RowGradient]
+    of_machine: Inventory,
+    recomputed: Set[fx.Node],
+    by_rows: Mapping[fx.Node, RowGradient],
+    by_products: Mapping[fx.Node, str],
 ) -> Inventory:
     graph, placed, config = of_machine.graph, of_machine.placed, of_machine.config
-    segments = cut(graph, placed, config.is_training, recomputed, by_rows)
+    segments = cut(graph, placed, config.is_training, recomputed, by_rows, by_products)
     equal_values = replica_equal_values(graph, config)
     links = plan_links(segments, placed, of_machine.schedule, config, equal_values)
     return replace(of_machine, cut=segments, links=links)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 import torch
 
 from poptorch_emu import _C
-from poptorch_emu.segments.segment import Body, Instruction, Register
+from poptorch_emu.segments.segment import Body, Instruction, Register, Sum
 
 aten = torch.ops.aten
 
@@ -21,8 +23,15 @@ SAFE_TWINS = {
 _DEVICE = "cpu"
 
 
-def lowered(instruction: Instruction) -> tuple[Any, ...]:
-    """Returns the arguments with which the engine's builders add an instruction."""
+def lowered(
+    instruction: Instruction, sums: Mapping[str, int] = MappingProxyType({})
+) -> tuple[Any, ...]:
+    """Returns the arguments with which the engine's builders add an instruction.
+
+    Args:
+        instruction: of a segment.
+        sums: the numbers of the sums of gradients, by weight.
+    """
     target = SAFE_TWINS.get(instruction.target, instruction.target)
     record = instruction.record
     debug = _C.Debug(
@@ -35,7 +44,10 @@ def lowered(instruction: Instruction) -> tuple[Any, ...]:
     return (
         target._schema.name,
         target._schema.overload_name,
-        [_on_device(value) for value in instruction.args],
+        [
+            sums[value.weight] if isinstance(value, Sum) else _on_device(value)
+            for value in instruction.args
+        ],
         {key: _on_device(value) for key, value in instruction.kwargs.items()},
         instruction.outputs,
         instruction.dies,

@@ -79,6 +79,7 @@ class Lowering:
         for name, variable in self._inventory.variables.items():
             if name not in states:
                 self._add_variable(variable)
+        self._add_accumulators()
         self._add_micro_batch_segments()
         self._add_links()
         self._add_results()
@@ -101,6 +102,15 @@ class Lowering:
         if variable.is_sharded and not self._config.is_distributed:
             self.program.shard_variable(index)
         self.variables[variable.name] = replace(variable, index=index)
+
+    def _add_accumulators(self) -> None:
+        """Adds a sum for the gradients of each weight."""
+        for weight in [s.name for s, _, _ in self._cut.results if s.kind is SinkKind.GRADIENT]:
+            assert self._optimizer is not None, "gradients are computed for an optimiser only"
+            accumulator = self._accumulators[weight] = self.program.add_accumulator(
+                weight, self._optimizer.accum_type, self._config.is_running_mean
+            )
+            self.program.group_accumulator(accumulator, self.variables[weight].group_of_replica)
 
     def _add_micro_batch_segments(self) -> None:
         for port, segment in self._cut.segments.items():
@@ -139,7 +149,8 @@ class Lowering:
         period = self._config.output_return_period
         for sink, port, node in self._cut.results:
             if sink.kind is SinkKind.GRADIENT:
-                self._add_gradient(sink.name, port, node)
+                if node not in self._cut.by_products:
+                    self._add_gradient(sink.name, port, node)
                 continue
             segment, register = self._segments[port], self._cut.segments[port].registers[node]
             if sink.kind is SinkKind.OUTPUT:
@@ -159,13 +170,8 @@ class Lowering:
                 self._store_anchor(self._segments[port], register, of_name[sink.name])
 
     def _add_gradient(self, weight: str, port: Port, node: fx.Node) -> None:
-        """Adds the sum of a weight's gradients, and how a micro-batch's is added to it."""
-        assert self._optimizer is not None, "gradients are computed for an optimiser only"
-        accumulator = self.program.add_accumulator(
-            weight, self._optimizer.accum_type, self._config.is_running_mean
-        )
-        self._accumulators[weight] = accumulator
-        self.program.group_accumulator(accumulator, self.variables[weight].group_of_replica)
+        """Adds how a micro-batch's gradient of a weight is added to their sum."""
+        accumulator = self._accumulators[weight]
         if self._config.is_distributed and self._inventory.is_sharded_accumulator(weight):
             self._network.add(weight, port, node)
             return
@@ -347,7 +353,7 @@ class Lowering:
             emit = emit_cut_load if self._is_cut(source) else self._emit_load
             emit(index, source, register)
         for instruction in segment.instructions:
-            self.program.add_instruction(index, *lowered(instruction))
+            self.program.add_instruction(index, *lowered(instruction, self._accumulators))
         return index
 
     def _is_cut(self, source: Source) -> bool:

@@ -43,17 +43,12 @@ def row_gradients(
 ) -> Mapping[fx.Node, RowGradient]:
     """Returns the gradients that are added row by row.
 
-    They are whole float32 sums: a running mean changes all rows, and a sum of which each replica
-    holds a part is exchanged in each micro-batch.
-
     Args:
         graph: with the gradients among its results.
         config: how sums are kept.
         optimizer: in training.
     """
-    if optimizer is None or optimizer.accum_type != torch.float32 or config.is_running_mean:
-        return {}
-    if config.num_sharers > 1 and config.sharding.accumulator is not None:
+    if not sums_are_whole(config, optimizer):
         return {}
     gradients = [node for sink, node in graph.results if sink.kind is SinkKind.GRADIENT]
     results = [node for _, node in graph.results]
@@ -62,6 +57,17 @@ def row_gradients(
         for node in gradients
         if _is_of_rows(node) and len(node.users) == 1 and results.count(node) == 1
     }
+
+
+def sums_are_whole(config: CompileConfig, optimizer: OptimizerConfig | None) -> bool:
+    """Returns whether gradients are added to whole float32 sums.
+
+    A running mean changes all of a sum, and a sum of which each replica holds a part is exchanged
+    in each micro-batch.
+    """
+    if optimizer is None or optimizer.accum_type != torch.float32 or config.is_running_mean:
+        return False
+    return config.num_sharers == 1 or config.sharding.accumulator is None
 
 
 def _is_of_rows(node: fx.Node) -> bool:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -17,6 +17,7 @@ from torch import fx
 from poptorch_emu.ir.control import region_names
 from poptorch_emu.ir.graph import Graph, Sink, Source, SourceKind, record_of, source_of
 from poptorch_emu.ir.record import NodeRecord
+from poptorch_emu.segments.product_gradients import ADD_PRODUCT
 
 
 @dataclass(frozen=True)
@@ -24,6 +25,13 @@ class Register:
     """A numbered place for one tensor."""
 
     index: int
+
+
+@dataclass(frozen=True)
+class Sum:
+    """The sum of a weight's gradients; a number of the program stands for it in the end."""
+
+    weight: str
 
 
 @dataclass
@@ -114,6 +122,14 @@ class Segment:
                 bodies=[self._body(name) for name in region_names(node)],
             )
         )
+
+    def add_product(self, node: fx.Node, weight: str) -> None:
+        """Adds a product that goes to the sum of a weight's gradients, and to no register."""
+        self.add(node)
+        del self.registers[node]
+        product = self.instructions.pop()
+        args = (*product.args, Sum(weight))
+        self.instructions.append(replace(product, target=ADD_PRODUCT, args=args, outputs=[]))
 
     def inline(self, graph: Graph, bind: Callable[[Source], Source | Register]) -> dict[Sink, int]:
         """Adds all operations of `graph` and returns the register of each result.

@@ -31,15 +31,20 @@ class SegmentedGraph:
 
     Attributes:
         by_rows: the results that no segment computes, since their rows are added where they belong.
+        by_products: the results that are added to the sum of a weight where they are computed, with
+            its name.
     """
 
     segments: dict[Port, Segment]
     crossings: dict[tuple[Port, Port], Crossing]
     results: list[tuple[Sink, Port, fx.Node]]
     by_rows: Mapping[fx.Node, RowGradient] = field(default_factory=dict)
+    by_products: Mapping[fx.Node, str] = field(default_factory=dict)
 
     def read_for(self, result: fx.Node) -> tuple[fx.Node, ...]:
         """Returns the values that are read at the end of a segment for a result."""
+        if result in self.by_products:
+            return ()
         rows = self.by_rows.get(result)
         return (result,) if rows is None else (rows.rows, rows.indices)
 
@@ -50,6 +55,7 @@ def cut(
     is_training: bool,
     recomputed: Set[fx.Node] = frozenset(),
     by_rows: Mapping[fx.Node, RowGradient] | None = None,
+    by_products: Mapping[fx.Node, str] | None = None,
 ) -> SegmentedGraph:
     """Returns one segment for each stage and kind of action, empty ones included.
 
@@ -60,11 +66,12 @@ def cut(
         recomputed: forward operations that the backward segment of their stage runs again when it
             needs their results.
         by_rows: the gradients that are added row by row.
+        by_products: the gradients that are added while they are computed, and to which weight's.
     """
     count = partition.num_stages * (2 if is_training else 1)
     ports = [port_at(position, partition.num_stages) for position in range(count)]
     segments = {port: Segment(_name(port), graph.regions) for port in ports}
-    result = SegmentedGraph(segments, {}, [], by_rows or {})
+    result = SegmentedGraph(segments, {}, [], by_rows or {}, by_products or {})
     cutter = _Cutter(graph, partition, result, recomputed)
     for node in graph.fx.nodes:
         if node.op == "placeholder" and node in partition.port_of:
@@ -103,7 +110,11 @@ class _Cutter:
         port = self._partition.port_of[node]
         for value in node.all_input_nodes:
             self.fetch(value, port)
-        self._result.segments[port].add(node)
+        segment, weight = self._result.segments[port], self._result.by_products.get(node)
+        if weight is None:
+            segment.add(node)
+        else:
+            segment.add_product(node, weight)
 
     def fetch(self, value: fx.Node, port: Port) -> None:
         """Makes `value` available in the segment at `port`."""

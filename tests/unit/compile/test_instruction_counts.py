@@ -9,8 +9,8 @@ import torch
 import poptorch_emu as poptorch
 
 ACCUMULATION = 8
-# Counted on 2026-11-23: what a change of the compiler adds to it is paid at each step.
-STORED = {"instructions": 282, "loads": 126, "stores": 70}
+# Counted on 2026-11-24: what a change of the compiler adds to it is paid at each step.
+STORED = {"instructions": 282, "loads": 126, "stores": 46}
 
 
 class Mlp(torch.nn.Module):
@@ -40,7 +40,7 @@ def counts_of_a_window(text: str) -> dict[str, int]:
             runs = ACCUMULATION
         elif re.match(r"update \d+.* on IPU", line):
             runs = 1
-        elif re.match(r"  %\d+.* = \w+::", line):
+        elif re.match(r"  .* \+?= \w+::", line):
             counts["instructions"] += runs
         elif re.match(r"  %\d+ = ", line):
             counts["loads"] += runs

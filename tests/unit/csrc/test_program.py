@@ -217,7 +217,7 @@ FAULTS = [
     (assigns_one_for_all, "segment 'update' assigns a variable that each replica has its own of"),
     (runs_micro_batches_out_of_order, "'only' runs for micro-batch 0 after 1, but their order"),
     (has_more_outputs_than_the_operator, "'only' has 2 outputs, but its operator returns 1"),
-    (accumulates_twice, "Accumulator 'g' is added to by two stores, the second one in segment"),
+    (accumulates_twice, "Accumulator 'g' is added to twice, the second time in segment"),
     (accumulates_in_a_window, "'update' adds to an accumulator, which in a window every replica"),
     (runs_nowhere, "Segment 'update' is to be run by no replica"),
     (reduces_in_a_micro_batch, "'only' adds up 'g' over replicas, which only a window segment"),

@@ -135,7 +135,7 @@ def test_validate_when_there_are_no_rows_or_no_indices_then_error_tells_it():
 def test_validate_when_rows_and_dense_gradients_meet_then_error_tells_it():
     program = summing(by_rows=True)
     program.accumulate(0, 0, 0)
-    with pytest.raises(Error, match="Accumulator 'g' is added to by two stores"):
+    with pytest.raises(Error, match="Accumulator 'g' is added to twice"):
         program.validate()
 
 

@@ -1,0 +1,62 @@
+"""Gradients that are products of matrices: those of linear layers.
+
+Where nothing reads such a gradient but its sum, the product is added to the sum while it is made,
+so that no gradient is written to memory and read again. Up to some hundred rows the kernel adds up
+a whole element before it adds that to the sum, and the bits are those of a product and an addition.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import fx
+
+from poptorch_emu.config import CompileConfig, EngineBackend
+from poptorch_emu.ir.graph import Graph, SinkKind
+from poptorch_emu.segments.row_gradients import sums_are_whole
+from poptorch_emu.update.config import OptimizerConfig
+
+# Only the engine runs it: it changes a sum of the window, which no value of the code stands for.
+torch.library.define("poptorch_emu::add_product", "(Tensor left, Tensor right, int sum) -> ()")
+
+ADD_PRODUCT: torch._ops.OpOverload = torch.ops.poptorch_emu.add_product.default
+
+
+def product_gradients(
+    graph: Graph, config: CompileConfig, optimizer: OptimizerConfig | None
+) -> Mapping[fx.Node, str]:
+    """Returns the products that are added to the sum of a weight, with its name.
+
+    The graph decides, and what is asked of all sums, so that no bit depends on the stages.
+
+    Args:
+        graph: with the gradients among its results.
+        config: how sums are kept, and who runs operations.
+        optimizer: in training.
+    """
+    if not sums_are_whole(config, optimizer) or config.checks_floating_point:
+        return {}
+    if config.engine_backend is EngineBackend.INDUCTOR:
+        return {}
+    results = [node for _, node in graph.results]
+    return {
+        node: sink.name
+        for sink, node in graph.results
+        if sink.kind is SinkKind.GRADIENT
+        and _is_product(node)
+        and len(node.users) == 1
+        and results.count(node) == 1
+    }
+
+
+def _is_product(node: fx.Node) -> bool:
+    """Returns whether `node` is a float32 product over several rows.
+
+    That of a single row is an outer product, which another kernel adds with other roundings.
+    """
+    if node.target is not torch.ops.aten.mm.default or node.meta["val"].dtype != torch.float32:
+        return False
+    left = node.args[0]
+    assert isinstance(left, fx.Node)
+    return bool(left.meta["val"].shape[1] > 1)
