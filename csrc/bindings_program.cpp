@@ -262,6 +262,8 @@ void bind_loads(ProgramClass& program) {
                                int64_t id) { add_load(p, s, r, LoadVariable{{id}}); })
       .def("load_variable_shard", [](Program& p, int64_t s, int64_t r,
                                      int64_t id) { add_load(p, s, r, LoadVariable{{id}, true}); })
+      .def("load_image_variable", [](Program& p, int64_t s, int64_t r,
+                                     int64_t id) { add_load(p, s, r, LoadImageVariable{{id}}); })
       .def("load_constant", [](Program& p, int64_t s, int64_t r,
                                int64_t id) { add_load(p, s, r, LoadConstant{{id}}); })
       .def("load_scalar", [](Program& p, int64_t s, int64_t r,

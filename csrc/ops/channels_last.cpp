@@ -1,33 +1,10 @@
-// The layout in which the engine's convolutions, poolings and batch norms compute.
+// The layout in which the engine's convolutions, poolings and batch norms compute, as an operator.
 
-#include <ATen/core/Tensor.h>
-#include <ATen/ops/as_strided.h>
-#include <ATen/ops/empty_strided.h>
+#include "numerics/channels_last.h"
+
 #include <torch/library.h>
-
-#include <array>
-
-namespace poptorch_emu {
-namespace {
-
-// Returns x (N, C, H, W) with the channels next to each other, itself where they are. Where a size
-// of 1 leaves open which layout it is, the strides say that it is this one: PyTorch's kernels
-// choose by them.
-at::Tensor channels_last(const at::Tensor& x) {
-  TORCH_CHECK_VALUE(x.dim() == 4, "channels_last got a tensor of shape ", x.sizes(),
-                    "; expected (batch, channels, height, width).");
-  const int64_t channels = x.size(1), height = x.size(2), width = x.size(3);
-  const std::array<int64_t, 4> strides = {height * width * channels, 1, width * channels, channels};
-  if (x.strides() == at::IntArrayRef(strides)) return x;
-  if (x.is_contiguous(at::MemoryFormat::ChannelsLast)) return at::as_strided(x, x.sizes(), strides);
-  return at::empty_strided(x.sizes(), strides, x.options()).copy_(x);
-}
-
-}  // namespace
 
 TORCH_LIBRARY_FRAGMENT(poptorch_emu, m) { m.def("channels_last(Tensor(a) x) -> Tensor(a)"); }
 
-TORCH_LIBRARY_IMPL(poptorch_emu, CPU, m) { m.impl("channels_last", channels_last); }
-TORCH_LIBRARY_IMPL(poptorch_emu, Meta, m) { m.impl("channels_last", channels_last); }
-
-}  // namespace poptorch_emu
+TORCH_LIBRARY_IMPL(poptorch_emu, CPU, m) { m.impl("channels_last", poptorch_emu::channels_last); }
+TORCH_LIBRARY_IMPL(poptorch_emu, Meta, m) { m.impl("channels_last", poptorch_emu::channels_last); }

@@ -17,15 +17,7 @@
 #include <cmath>
 #include <vector>
 
-// By level, not by name: a name of a processor stands for that maker's alone. GCC before 12 knows
-// no levels.
-#if defined(__x86_64__) && defined(__GNUC__) && __GNUC__ >= 12 && !defined(__clang__) && \
-    !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
-#define POPTORCH_EMU_FOR_EACH_CPU \
-  __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
-#else
-#define POPTORCH_EMU_FOR_EACH_CPU
-#endif
+#include "ops/for_each_cpu.h"
 
 #pragma GCC push_options
 #pragma GCC optimize("O3,no-math-errno,fp-contract=off")

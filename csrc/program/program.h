@@ -79,6 +79,10 @@ struct LoadVariable {
   VariableId variable;
   bool is_shard = false;  // only the replica's part of it
 };
+// Of four dimensions, with the channels next to each other.
+struct LoadImageVariable {
+  VariableId variable;
+};
 struct LoadConstant {
   ConstantId constant;
 };
@@ -99,7 +103,7 @@ struct LoadAccumulatorRows {
   AccumulatorId accumulator;
 };
 using LoadSource = std::variant<LoadInput, LoadVariable, LoadConstant, LoadScalar, LoadAccumulator,
-                                LoadRng, LoadVariableRows, LoadAccumulatorRows>;
+                                LoadRng, LoadVariableRows, LoadAccumulatorRows, LoadImageVariable>;
 struct Load {
   RegisterId target;
   LoadSource source;

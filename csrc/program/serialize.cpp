@@ -50,6 +50,11 @@ void fields(Archive& archive, LoadVariable& load) {
   archive(variable, is_shard);
 }
 template <typename Archive>
+void fields(Archive& archive, LoadImageVariable& load) {
+  auto& [variable] = load;
+  archive(variable);
+}
+template <typename Archive>
 void fields(Archive& archive, LoadConstant& load) {
   auto& [constant] = load;
   archive(constant);

@@ -80,6 +80,9 @@ class Namer {
   std::string operator()(const LoadVariable& load) const {
     return variable(load.variable, load.is_shard);
   }
+  std::string operator()(const LoadImageVariable& load) const {
+    return variable(load.variable, false) + ", channels last";
+  }
   std::string operator()(const LoadAccumulator& load) const {
     return accumulator(load.accumulator, load.is_shard);
   }

@@ -83,6 +83,9 @@ class SegmentChecker {
       check_id(program_.inputs, load->input, where, "input");
     } else if (const auto* load = std::get_if<LoadVariable>(&source)) {
       check_id(program_.variables, load->variable, where, "variable");
+    } else if (const auto* load = std::get_if<LoadImageVariable>(&source)) {
+      check_id(program_.variables, load->variable, where, "variable");
+      check_image(program_.variables[load->variable.value], where);
     } else if (const auto* load = std::get_if<LoadConstant>(&source)) {
       check_id(program_.constants, load->constant, where, "constant");
     } else if (const auto* load = std::get_if<LoadScalar>(&source)) {
@@ -96,6 +99,24 @@ class SegmentChecker {
       check_touched(load->variable, load->accumulator, where);
     } else if (const auto* load = std::get_if<LoadAccumulatorRows>(&source)) {
       check_touched(load->accumulator, where);
+    }
+  }
+
+  // What is converted once stays so until the end of a window.
+  void check_image(const Variable& variable, const std::string& where) const {
+    if (variable.shape.size() != 4 || segment_.kind != SegmentKind::kMicroBatch) {
+      throw Error(where + " converts '" + variable.name +
+                  "', which must have four dimensions and be read by a micro-batch segment");
+    }
+    for (const Segment& segment : program_.segments) {
+      if (segment.kind != SegmentKind::kMicroBatch) continue;
+      for (const Store& store : segment.stores) {
+        const auto* target = std::get_if<StoreVariable>(&store.target);
+        if (target != nullptr && &program_.variables[target->variable.value] == &variable) {
+          throw Error(where + " converts '" + variable.name + "', which segment '" + segment.name +
+                      "' changes in each micro-batch");
+        }
+      }
     }
   }
 

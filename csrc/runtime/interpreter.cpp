@@ -9,6 +9,7 @@
 
 #include "common/clock.h"
 #include "common/errors.h"
+#include "numerics/channels_last.h"
 #include "runtime/shards.h"
 
 namespace poptorch_emu {
@@ -236,6 +237,15 @@ at::Tensor Interpreter::load(const LoadVariable& source, const Task& task) {
   return came_from_remote(value, variable.is_sharded && !source.is_shard);
 }
 
+// What comes from elsewhere does so at each use, and is a copy already.
+at::Tensor Interpreter::load(const LoadImageVariable& source, const Task& task) {
+  const Variable& variable = program_.variables[source.variable.value];
+  if (!variable.is_remote && !variable.is_sharded) {
+    return memory_.image(source.variable, task.replica);
+  }
+  return channels_last(load(LoadVariable{source.variable}, task));
+}
+
 at::Tensor Interpreter::load(const LoadConstant& source, const Task& /*task*/) {
   return program_.constants[source.constant.value];
 }
@@ -314,7 +324,10 @@ void Interpreter::store(const StoreOutput& target, Frame& frame, const Store& st
 void Interpreter::store(const StoreVariable& target, Frame& frame, const Store& store,
                         const Task& task) {
   at::Tensor& value = frame[store.source];
-  if (memory_.is_stored(target.variable, task.replica, value)) return;
+  if (memory_.is_stored(target.variable, task.replica, value)) {
+    memory_.note_change(target.variable);
+    return;
+  }
   // A tensor that shares its storage (an input's rows, a hyper-parameter, a view) is copied.
   const bool is_own = value.use_count() == 1 && value.storage().use_count() == 1;
   const bool is_remote = program_.variables[target.variable.value].is_remote;

@@ -80,6 +80,7 @@ class Interpreter {
 
   at::Tensor load(const LoadInput& source, const Task& task);
   at::Tensor load(const LoadVariable& source, const Task& task);
+  at::Tensor load(const LoadImageVariable& source, const Task& task);
   at::Tensor load(const LoadConstant& source, const Task& task);
   at::Tensor load(const LoadScalar& source, const Task& task);
   at::Tensor load(const LoadAccumulator& source, const Task& task);

@@ -9,6 +9,8 @@
 #include <utility>
 
 #include "common/errors.h"
+#include "numerics/channels_last.h"
+#include "runtime/segment_memory.h"
 #include "runtime/shards.h"
 
 namespace poptorch_emu {
@@ -25,7 +27,7 @@ int64_t num_copies(const Variable& variable, int64_t num_replicas) {
 }  // namespace
 
 DeviceMemory::DeviceMemory(const Program& program, const Replicas& replicas)
-    : program_(program), replicas_(replicas) {
+    : program_(program), replicas_(replicas), images_(program.variables.size()) {
   for (const Variable& variable : program.variables) {
     // One number, shown in the shape of the variable: only the copies take memory.
     const at::Tensor zeros =
@@ -43,10 +45,36 @@ DeviceMemory::DeviceMemory(const Program& program, const Replicas& replicas)
   }
 }
 
-const at::Tensor& DeviceMemory::slot(VariableId id, int64_t replica) const {
+// Which of the copies of a variable a replica has.
+int64_t DeviceMemory::copy_of(VariableId id, int64_t replica) const {
   const Variable& variable = program_.variables.at(id.value);
   const bool has_own = variable.is_per_replica || variable.is_sharded;
-  return variables_.at(id.value).at(has_own ? replica : variable.groups.of(replica));
+  return has_own ? replica : variable.groups.of(replica);
+}
+
+const at::Tensor& DeviceMemory::slot(VariableId id, int64_t replica) const {
+  return variables_.at(id.value).at(copy_of(id, replica));
+}
+
+at::Tensor DeviceMemory::image(VariableId id, int64_t replica) {
+  Images& images = images_[id.value];
+  const int64_t copy = copy_of(id, replica);
+  const std::lock_guard lock(images.mutex);
+  images.tensors.resize(variables_[id.value].size());
+  images.versions.resize(variables_[id.value].size());
+  at::Tensor& image = images.tensors[copy];
+  if (images.versions[copy] != images.version) {
+    // It outlives the micro-batch that asks, whose plan does not know of it.
+    const SegmentMemory::Suspension outside;
+    if (!image.defined() || image.use_count() > 1) {
+      // A view would be changed with the variable.
+      image = channels_last(slot(id, replica).clone());
+    } else {
+      image.copy_(slot(id, replica));
+    }
+    images.versions[copy] = images.version;
+  }
+  return image;
 }
 
 at::Tensor& DeviceMemory::slot(VariableId id, int64_t replica) {
@@ -74,6 +102,7 @@ void DeviceMemory::write(VariableId id, int64_t replica, const at::Tensor& value
                 ".");
   }
   const at::Tensor whole = value.detach();
+  note_change(id);
   if (!variable.is_sharded) {
     slot(id, replica) = whole.clone(at::MemoryFormat::Contiguous);
     return;
@@ -88,6 +117,7 @@ at::Tensor DeviceMemory::read(VariableId id, int64_t replica) const {
 }
 
 void DeviceMemory::assign(VariableId id, int64_t replica, at::Tensor value) {
+  note_change(id);
   at::Tensor& target = slot(id, replica);
   {
     std::lock_guard lock(undo_mutex_);
@@ -140,6 +170,7 @@ void DeviceMemory::assign_rows(VariableId id, int64_t replica, at::Tensor rows, 
 // Bytes are copied, since a variable may have been made in inference mode, which forbids operators
 // to change it.
 void DeviceMemory::put(const PendingRows& pending) {
+  note_change(pending.variable);
   at::Tensor& target = slot(pending.variable, pending.replica);
   if (!target.is_contiguous()) target = target.contiguous();
   const size_t row_bytes = target.size(1) * target.element_size();
@@ -155,13 +186,16 @@ void DeviceMemory::commit() {
   for (const PendingRows& pending : pending_rows_) put(pending);
   pending_rows_.clear();
   for (size_t id = 0; id < gathering_.size(); ++id) {
-    if (gathering_[id].defined()) variables_[id].front() = std::move(gathering_[id]);
+    if (!gathering_[id].defined()) continue;
+    note_change({static_cast<int64_t>(id)});
+    variables_[id].front() = std::move(gathering_[id]);
   }
   undo_.clear();
 }
 
 void DeviceMemory::roll_back() {
   for (auto undo = undo_.rbegin(); undo != undo_.rend(); ++undo) {
+    note_change(undo->variable);
     slot(undo->variable, undo->replica) = std::move(undo->value);
   }
   undo_.clear();

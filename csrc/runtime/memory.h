@@ -2,6 +2,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <atomic>
 #include <mutex>
 #include <vector>
 
@@ -30,6 +31,11 @@ class DeviceMemory {
   at::Tensor variable(VariableId id, int64_t replica) const;
   // The replica's part of a variable, whether that is how it is stored or not.
   at::Tensor variable_shard(VariableId id, int64_t replica) const;
+  // The variable with its channels next to each other, converted when it has changed since. Any
+  // thread may ask while no variable is changed.
+  at::Tensor image(VariableId id, int64_t replica);
+  // Says that the memory of a variable was changed in its place.
+  void note_change(VariableId id) { images_[id.value].version += 1; }
   // Whether `value` is the very memory of the variable, which was changed in its place.
   bool is_stored(VariableId id, int64_t replica, const at::Tensor& value) const {
     return slot(id, replica).is_same(value);
@@ -57,6 +63,7 @@ class DeviceMemory {
   int64_t replica_bytes(int64_t replica) const;
 
  private:
+  int64_t copy_of(VariableId id, int64_t replica) const;
   const at::Tensor& slot(VariableId id, int64_t replica) const;
   at::Tensor& slot(VariableId id, int64_t replica);
 
@@ -77,9 +84,18 @@ class DeviceMemory {
   };
   void put(const PendingRows& pending);
 
+  // What of a variable was converted, by copy, and at which version of it each was.
+  struct Images {
+    std::atomic<int64_t> version = 1;
+    std::vector<at::Tensor> tensors;
+    std::vector<int64_t> versions;
+    std::mutex mutex;
+  };
+
   const Program& program_;
   const Replicas replicas_;
   std::vector<std::vector<at::Tensor>> variables_;  // by variable, then copy
+  std::vector<Images> images_;                      // by variable
   std::vector<at::Tensor> gathering_;               // by variable; guarded by `gathering_mutex_`
   std::mutex gathering_mutex_;
   std::vector<Undo> undo_;

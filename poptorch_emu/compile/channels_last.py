@@ -3,8 +3,9 @@
 Convolutions and poolings are faster so on the CPU, poolings three to eight times, and what they
 pass on to elementwise operations stays so. The graph decides, not the stage: each operation
 converts what it reads to one layout, so that the bits do not depend on where an image comes from.
-Batch norms in training are no part of it: PyTorch's kernel for this layout is less exact. Only the
-engine's code is changed: the tiles of an IPU have layouts of their own.
+Batch norms in training have kernels of ours, since PyTorch's for this layout are less exact. A
+weight is converted once a window, and its gradient where the update reads it. Only the engine's
+code is changed: the tiles of an IPU have layouts of their own.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import torch
 from torch import fx
 
 from poptorch_emu.compile.fused_update import kept_registers
-from poptorch_emu.ir.graph import Graph
+from poptorch_emu.ir.graph import Graph, SinkKind, Source, SourceKind, source_of
 from poptorch_emu.segments.segment import Instruction, Register, Segment
 from poptorch_emu.segments.segmented_graph import SegmentedGraph
 
@@ -40,6 +41,17 @@ _FOLLOWERS = {
     aten.cat.default,
     aten._to_copy.default,
 }
+# In training, these stand for batch norms, with the place of the argument that says so.
+_BATCH_NORMS = {
+    aten._native_batch_norm_legit_functional.default: (
+        torch.ops.poptorch_emu.image_batch_norm.default,
+        5,
+    ),
+    aten.native_batch_norm_backward.default: (
+        torch.ops.poptorch_emu.image_batch_norm_backward.default,
+        7,
+    ),
+}
 _TO_CHANNELS_LAST = torch.ops.poptorch_emu.channels_last.default
 _TO_CONTIGUOUS = aten.contiguous.default
 _NUM_DIMS = 4
@@ -52,12 +64,20 @@ def use_channels_last(graph: Graph, cut: SegmentedGraph) -> SegmentedGraph:
     images = _images(graph)
     if not _pays(images):
         return cut
-    segments = {port: _changed(segment, images) for port, segment in cut.segments.items()}
-    for _, port, result in cut.results:
+    kept = _kept_variables(graph)
+    segments = {port: _changed(segment, images, kept) for port, segment in cut.segments.items()}
+    for sink, port, result in cut.results:
         for node in cut.read_for(result):
-            if node in images:
+            if node in images and sink.kind is not SinkKind.GRADIENT:
                 segments[port] = _with_contiguous_result(segments[port], node)
     return replace(cut, segments=segments)
+
+
+def _kept_variables(graph: Graph) -> set[Source]:
+    """Returns the variables that no micro-batch changes."""
+    written = {sink.name for sink in graph.sinks if sink.kind is SinkKind.VARIABLE}
+    sources = {source_of(node) for node in graph.sources}
+    return {s for s in sources if s.kind is SourceKind.VARIABLE and s.name not in written}
 
 
 def _images(graph: Graph) -> set[fx.Node]:
@@ -81,7 +101,7 @@ def _pays(images: Set[fx.Node]) -> bool:
         for each in node.all_input_nodes
         if each not in images and _has_four_dims(each) and each is not _weight_of(node)
     }
-    leaving = {node for node in images if set(node.users) - images}
+    leaving = {node for node in images if _has_four_dims(node) and set(node.users) - images}
     return len(faster) >= max(len(entering) + len(leaving), 1)
 
 
@@ -107,11 +127,20 @@ def _is_image(node: fx.Node, found: Set[fx.Node]) -> bool:
         return False
     if node.target is aten.native_batch_norm.default and node.args[_IS_TRAINING]:
         return False
+    if node.target in _BATCH_NORMS:
+        return _is_single_batch_norm(node)
     if node.target in _FOLLOWERS:
         return "memory_format" not in node.kwargs
     return _is_elementwise(node) and any(
         each.meta["val"].shape == value.shape for each in node.all_input_nodes if each in found
     )
+
+
+def _is_single_batch_norm(node: fx.Node) -> bool:
+    """Returns whether `node` is a batch norm in training, or its gradient, in float32."""
+    _, is_training = _BATCH_NORMS[node.target]  # type: ignore[index]
+    single = all(each.meta["val"].dtype == torch.float32 for each in node.all_input_nodes)
+    return bool(node.args[is_training]) and single
 
 
 def _is_elementwise(node: fx.Node) -> bool:
@@ -126,19 +155,23 @@ def _is_elementwise(node: fx.Node) -> bool:
     )
 
 
-def _changed(code: Segment, images: Set[fx.Node]) -> Segment:
-    """Returns the code of a segment in which `images` are computed channels last."""
+def _changed(code: Segment, images: Set[fx.Node], kept: Set[Source]) -> Segment:
+    """Returns the code of a segment in which `images` are computed channels last.
+
+    Of the variables that are kept as they are, it loads what is converted already.
+    """
     shapes = {
         register: node.meta["val"].shape
         for node, register in code.registers.items()
         if isinstance(node.meta.get("val"), torch.Tensor)
     }
     held = {register for node, register in code.registers.items() if node in images}
-    converter = _Converter(code)
+    converter = _Converter(code, kept)
     for instruction in code.instructions:
         if instruction.node in images:
             wanted = _images_read(instruction, shapes)
-            converter.add(instruction, wanted, _TO_CHANNELS_LAST)
+            target, _ = _BATCH_NORMS.get(instruction.target, (instruction.target, 0))
+            converter.add(replace(instruction, target=target), wanted, _TO_CHANNELS_LAST)
         else:
             converter.add(instruction, held.intersection(instruction.reads()), _TO_CONTIGUOUS)
     return converter.finished(kept_registers(code))
@@ -176,9 +209,10 @@ def _with_contiguous_result(code: Segment, node: fx.Node) -> Segment:
 class _Converter:
     """Writes the code of a segment again, with operations that convert what others read."""
 
-    def __init__(self, code: Segment) -> None:
+    def __init__(self, code: Segment, kept: Set[Source] = frozenset()) -> None:
         self.instructions: list[Instruction] = []
-        self._code = replace(code, registers=dict(code.registers))
+        self._code = replace(code, registers=dict(code.registers), loads=dict(code.loads))
+        self._variables = {code.loads[source]: source for source in kept & code.loads.keys()}
         self._known: dict[tuple[int, torch._ops.OpOverload], int] = {}
 
     def add(
@@ -199,6 +233,9 @@ class _Converter:
 
     def converted(self, register: int, to: torch._ops.OpOverload, like: Instruction) -> int:
         """Returns the register of the converted value; `like` says for whom it is made."""
+        variable = self._variables.get(register)
+        if to is _TO_CHANNELS_LAST and variable is not None:
+            return self._code.load(Source(SourceKind.IMAGE_VARIABLE, variable.name))
         if (register, to) not in self._known:
             self._known[register, to] = result = self._code.new_register()
             self.instructions.append(
@@ -215,8 +252,10 @@ class _Converter:
 
     def finished(self, kept: set[int]) -> Segment:
         """Returns the code, of which `kept` is read at the end."""
+        read = {register for each in self.instructions for register in each.reads()} | kept
         changed = replace(
             self._code,
+            loads={source: r for source, r in self._code.loads.items() if r in read},
             instructions=[
                 replace(each, outputs=list(each.outputs), dies=[]) for each in self.instructions
             ],

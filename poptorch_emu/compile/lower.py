@@ -180,13 +180,9 @@ class Lowering:
         if rows is None:
             self.program.accumulate(segment, registers[node], accumulator)
             return
+        indices = registers[rows.indices]
         self.program.accumulate_rows(
-            segment,
-            registers[rows.rows],
-            accumulator,
-            registers[rows.indices],
-            rows.num_rows,
-            rows.padding_index,
+            segment, registers[rows.rows], accumulator, indices, rows.num_rows, rows.padding_index
         )
 
     def _store_anchor(self, segment: int, register: int, anchor: AnchorConfig) -> None:
@@ -385,6 +381,8 @@ class Lowering:
             program.load_input(segment, register, int(source.name))
         elif source.kind is SourceKind.VARIABLE:
             program.load_variable(segment, register, self.variables[source.name].index)
+        elif source.kind is SourceKind.IMAGE_VARIABLE:
+            program.load_image_variable(segment, register, self.variables[source.name].index)
         elif source.kind is SourceKind.CONSTANT:
             program.load_constant(segment, register, self._constant(source.name))
         elif source.kind is SourceKind.GRADIENT:

@@ -28,10 +28,14 @@ _set_arguments: Callable[[Node, Any], None] = Node.args.fset  # type: ignore[att
 
 
 class SourceKind(Enum):
-    """Where a value comes from."""
+    """Where a value comes from.
+
+    `IMAGE_VARIABLE` is a variable (N, C, H, W) whose channels lie next to each other.
+    """
 
     INPUT = "input"
     VARIABLE = "variable"
+    IMAGE_VARIABLE = "image variable"
     CONSTANT = "constant"
     SCALAR = "scalar"
     GRADIENT = "gradient"

@@ -1,0 +1,24 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/as_strided.h>
+#include <ATen/ops/empty_strided.h>
+
+#include <array>
+
+namespace poptorch_emu {
+
+// Returns x (N, C, H, W) with the channels next to each other, itself where they are. Where a size
+// of 1 leaves open which layout it is, the strides say that it is this one: PyTorch's kernels
+// choose by them.
+inline at::Tensor channels_last(const at::Tensor& x) {
+  TORCH_CHECK_VALUE(x.dim() == 4, "channels_last got a tensor of shape ", x.sizes(),
+                    "; expected (batch, channels, height, width).");
+  const int64_t channels = x.size(1), height = x.size(2), width = x.size(3);
+  const std::array<int64_t, 4> strides = {height * width * channels, 1, width * channels, channels};
+  if (x.strides() == at::IntArrayRef(strides)) return x;
+  if (x.is_contiguous(at::MemoryFormat::ChannelsLast)) return at::as_strided(x, x.sizes(), strides);
+  return at::empty_strided(x.sizes(), strides, x.options()).copy_(x);
+}
+
+}  // namespace poptorch_emu
