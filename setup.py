@@ -48,12 +48,12 @@ OPENMP = [] if SANITIZE == "thread" else ["-fopenmp"]
 def unit_of(source: Path) -> str:
     """Returns the name of the unit in which a file is compiled: that of its folder.
 
-    `common` reads PyTorch's headers of autograd as `ops` does, so they share a unit. That makes
-    four of them, bindings and program, ops and runtime, of which either two keep a core busy for
-    as long as the other two.
+    `common` reads PyTorch's headers of autograd as `ops` does, so they share a unit, and `numerics`
+    is small. That makes four of them, bindings and program, ops and runtime, of which either two
+    keep a core busy for as long as the other two.
     """
     folder = source.parent.name
-    return {"csrc": "bindings", "common": "ops"}.get(folder, folder)
+    return {"csrc": "bindings", "common": "ops", "numerics": "ops"}.get(folder, folder)
 
 
 def write_units(folder: Path) -> list[str]:

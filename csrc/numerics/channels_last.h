@@ -2,9 +2,10 @@
 
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/as_strided.h>
-#include <ATen/ops/empty_strided.h>
 
 #include <array>
+
+#include "numerics/permuted_copy.h"
 
 namespace poptorch_emu {
 
@@ -18,7 +19,7 @@ inline at::Tensor channels_last(const at::Tensor& x) {
   const std::array<int64_t, 4> strides = {height * width * channels, 1, width * channels, channels};
   if (x.strides() == at::IntArrayRef(strides)) return x;
   if (x.is_contiguous(at::MemoryFormat::ChannelsLast)) return at::as_strided(x, x.sizes(), strides);
-  return at::empty_strided(x.sizes(), strides, x.options()).copy_(x);
+  return permuted_copy(x.permute({0, 2, 3, 1})).permute({0, 3, 1, 2});
 }
 
 }  // namespace poptorch_emu

@@ -14,6 +14,7 @@ from dataclasses import replace
 from torch import fx
 
 from poptorch_emu.compile.channels_last import use_channels_last
+from poptorch_emu.compile.fewer_copies import leave_out_copies
 from poptorch_emu.config import CompileConfig, EngineBackend, HostRecomputation
 from poptorch_emu.environment import free_memory_bytes
 from poptorch_emu.log import compiler_logger
@@ -52,7 +53,10 @@ def engine_inventory(
     # Roundings are drawn in the order of memory; a compiler has layouts of its own.
     if config.rounds_stochastically or config.engine_backend is EngineBackend.INDUCTOR:
         return inventory
-    return replace(inventory, cut=use_channels_last(inventory.graph, inventory.cut))
+    segments = inventory.cut
+    if not config.checks_floating_point:
+        segments = leave_out_copies(segments)
+    return replace(inventory, cut=use_channels_last(inventory.graph, segments))
 
 
 def _without_recomputation(

@@ -20,6 +20,14 @@ SAFE_TWINS = {
     aten._unsafe_view.default: aten.reshape.default,
 }
 
+# These copy dimensions that lie in another order by tiles, which is faster, with the same result.
+_ours = torch.ops.poptorch_emu
+_TILED_TWINS = {
+    aten.clone.default: _ours.clone.default,
+    aten.contiguous.default: _ours.contiguous.default,
+    aten.reshape.default: _ours.reshape.default,
+}
+
 _DEVICE = "cpu"
 
 
@@ -33,6 +41,7 @@ def lowered(
         sums: the numbers of the sums of gradients, by weight.
     """
     target = SAFE_TWINS.get(instruction.target, instruction.target)
+    target = _TILED_TWINS.get(target, target)
     record = instruction.record
     debug = _C.Debug(
         f"{record.scope}/{instruction.name}" if record.scope else instruction.name,

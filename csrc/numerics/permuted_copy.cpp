@@ -1,0 +1,205 @@
+// Copies of tensors whose dimensions lie in another order.
+//
+// Where neighbours in the result are far apart in the source, PyTorch's copies read or write a
+// whole line of the cache for each element, save for transposed matrices. Here a copy goes by
+// tiles: both the source and the result are touched by lines.
+
+#include "numerics/permuted_copy.h"
+
+#include <ATen/Parallel.h>
+#include <ATen/ops/clone.h>
+#include <ATen/ops/empty.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <cstring>
+#include <utility>
+
+namespace poptorch_emu {
+namespace {
+
+// A dimension of the result: its length, and the steps in elements from one index to the next.
+struct Dim {
+  int64_t size;
+  int64_t source;
+  int64_t target;
+};
+
+using Dims = c10::SmallVector<Dim, 6>;
+
+// Below so many elements a second thread costs more than it gives.
+constexpr int64_t kFewestElements = 32768;
+
+// Of a tile, which lies in the first cache: along the rows of the result, and across them.
+template <typename T>
+constexpr int64_t kRows = std::min<int64_t>(128, 512 / sizeof(T));
+template <typename T>
+constexpr int64_t kColumns = std::min<int64_t>(64, 256 / sizeof(T));
+template <typename T>
+constexpr int64_t kTile = kRows<T> * kColumns<T>;
+
+// Returns the dimensions with those merged that lie alike on both sides, and none of length 1.
+Dims merged(at::IntArrayRef sizes, at::IntArrayRef strides) {
+  Dims dims;
+  int64_t target = 1;
+  for (int64_t i = static_cast<int64_t>(sizes.size()) - 1; i >= 0; --i) {
+    if (sizes[i] == 1) continue;
+    if (!dims.empty() && strides[i] == dims.back().source * dims.back().size) {
+      dims.back().size *= sizes[i];
+    } else {
+      dims.push_back({sizes[i], strides[i], target});
+    }
+    target *= sizes[i];
+  }
+  return dims;
+}
+
+// As many elements as every processor has in a register.
+template <typename T>
+struct Vector {
+  T lanes [[gnu::vector_size(16)]];
+};
+template <typename T>
+constexpr int64_t kLanes = 16 / sizeof(T);
+
+// Returns one half of a and b, whose elements take turns.
+template <typename T, bool kUpper>
+Vector<T> interleaved(Vector<T> a, Vector<T> b) {
+  return [&]<size_t... kLane>(std::index_sequence<kLane...>) {
+    constexpr size_t kFirst = kUpper ? kLanes<T> / 2 : 0;
+    return Vector<T>{
+        __builtin_shufflevector(a.lanes, b.lanes, (kFirst + kLane / 2 + kLane % 2 * kLanes<T>)...)};
+  }(std::make_index_sequence<kLanes<T>>());
+}
+
+// Writes the square at `source`, as wide as a register, transposed.
+template <typename T>
+void transpose_square(const T* source, int64_t source_step, T* target, int64_t target_step) {
+  constexpr int64_t n = kLanes<T>;
+  std::array<Vector<T>, n> rows, mixed;
+  for (int64_t i = 0; i < n; ++i) std::memcpy(&rows[i], source + i * source_step, 16);
+  for (int64_t width = 1; width < n; width *= 2) {
+    for (int64_t i = 0; i < n / 2; ++i) {
+      mixed[2 * i] = interleaved<T, false>(rows[i], rows[i + n / 2]);
+      mixed[2 * i + 1] = interleaved<T, true>(rows[i], rows[i + n / 2]);
+    }
+    rows = mixed;
+  }
+  for (int64_t i = 0; i < n; ++i) std::memcpy(target + i * target_step, &rows[i], 16);
+}
+
+// Copies element by element: result c, r is source r, c.
+template <typename T>
+void copy_each(const T* source, T* target, int64_t source_step, int64_t target_step,
+               int64_t columns, int64_t rows) {
+  if (rows < columns) {
+    for (int64_t r = 0; r < rows; ++r) {
+      for (int64_t c = 0; c < columns; ++c)
+        target[c * target_step + r] = source[r * source_step + c];
+    }
+    return;
+  }
+  for (int64_t c = 0; c < columns; ++c) {
+    for (int64_t r = 0; r < rows; ++r) target[c * target_step + r] = source[r * source_step + c];
+  }
+}
+
+// By way of a buffer, since lines at the same place of many pages displace each other.
+template <typename T>
+void copy_tile(const T* source, T* target, int64_t source_step, int64_t target_step,
+               int64_t columns, int64_t rows) {
+  constexpr int64_t n = kLanes<T>;
+  if (columns < n || rows < n) {
+    return copy_each(source, target, source_step, target_step, columns, rows);
+  }
+  alignas(64) std::array<T, kTile<T>> tile;
+  T* to = tile.data();
+  const int64_t whole_columns = columns / n * n, whole_rows = rows / n * n;
+  for (int64_t r = 0; r < whole_rows; r += n) {
+    for (int64_t c = 0; c < whole_columns; c += n) {
+      transpose_square(source + r * source_step + c, source_step, to + c * rows + r, rows);
+    }
+  }
+  copy_each(source + whole_columns, to + whole_columns * rows, source_step, rows,
+            columns - whole_columns, whole_rows);
+  copy_each(source + whole_rows * source_step, to + whole_rows, source_step, rows, columns,
+            rows - whole_rows);
+  for (int64_t c = 0; c < columns; ++c) {
+    std::memcpy(target + c * target_step, to + c * rows, rows * sizeof(T));
+  }
+}
+
+// Copies `outer` planes of rows, which lie next to each other in the result, and columns, which do
+// in the source.
+template <typename T>
+void copy_planes(const T* source, T* target, const Dim& column, const Dim& row, const Dims& outer) {
+  const int64_t columns = std::min(column.size, kTile<T> / std::min(row.size, kRows<T>));
+  const int64_t rows = std::min(row.size, kTile<T> / columns);
+  const int64_t across = (column.size + columns - 1) / columns;
+  const int64_t along = (row.size + rows - 1) / rows;
+  int64_t planes = 1;
+  for (const Dim& dim : outer) planes *= dim.size;
+  const int64_t grain = std::max<int64_t>(1, kFewestElements / (columns * rows));
+  at::parallel_for(0, planes * across * along, grain, [&](int64_t begin, int64_t end) {
+    for (int64_t task = begin; task < end; ++task) {
+      const int64_t r = task % along * rows, c = task / along % across * columns;
+      const T* from = source + c + r * row.source;
+      T* to = target + c * column.target + r;
+      int64_t plane = task / across / along;
+      for (const Dim& dim : outer) {
+        from += plane % dim.size * dim.source;
+        to += plane % dim.size * dim.target;
+        plane /= dim.size;
+      }
+      copy_tile(from, to, row.source, column.target, std::min(columns, column.size - c),
+                std::min(rows, row.size - r));
+    }
+  });
+}
+
+template <typename T>
+void copy_as(const at::Tensor& x, const at::Tensor& result, const Dim& column, const Dim& row,
+             const Dims& outer) {
+  copy_planes(static_cast<const T*>(x.const_data_ptr()), static_cast<T*>(result.mutable_data_ptr()),
+              column, row, outer);
+}
+
+bool is_plain(const at::Tensor& x) {
+  return x.layout() == at::kStrided && x.device().is_cpu() && !x.is_quantized() && !x.is_conj() &&
+         !x.is_neg() && x.numel() > 0;
+}
+
+}  // namespace
+
+at::Tensor permuted_copy(const at::Tensor& x) {
+  const auto by_pytorch = [&] { return at::clone(x, at::MemoryFormat::Contiguous); };
+  if (!is_plain(x)) return by_pytorch();
+  Dims dims = merged(x.sizes(), x.strides());
+  if (dims.size() < 2 || dims[0].source == 1) return by_pytorch();
+  const auto next = [](const Dim& dim) { return dim.source == 1; };
+  const auto* column = std::find_if(dims.begin(), dims.end(), next);
+  if (column == dims.end()) return by_pytorch();
+  const Dim columns = *column, rows = dims[0];
+  dims.erase(dims.begin() + (column - dims.begin()));
+  dims.erase(dims.begin());
+  at::Tensor result = at::empty(x.sizes(), x.options().memory_format(at::MemoryFormat::Contiguous));
+  switch (x.element_size()) {
+    case 1:
+      copy_as<uint8_t>(x, result, columns, rows, dims);
+      return result;
+    case 2:
+      copy_as<uint16_t>(x, result, columns, rows, dims);
+      return result;
+    case 4:
+      copy_as<uint32_t>(x, result, columns, rows, dims);
+      return result;
+    case 8:
+      copy_as<uint64_t>(x, result, columns, rows, dims);
+      return result;
+    default:
+      return by_pytorch();
+  }
+}
+
+}  // namespace poptorch_emu

@@ -1,0 +1,113 @@
+"""In which order views and copies put the elements of a tensor, worked out from shapes alone.
+
+A chain of views, transposes and copies moves elements and changes none. However long it is, it is
+one split of the first tensor's dimensions, one permutation of what they are split into, and one
+view of that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Stretch:
+    """A part of a dimension of the first tensor: `size` indices which lie `step` apart."""
+
+    dim: int
+    step: int
+    size: int
+
+
+@dataclass(frozen=True)
+class Arrangement:
+    """A tensor as what it is made of: for each of its dimensions the stretches, outermost first.
+
+    Attributes:
+        source: the shape of the first tensor.
+        dims: dimensions of length 1 have no stretch.
+    """
+
+    source: tuple[int, ...]
+    dims: tuple[tuple[Stretch, ...], ...]
+
+    @staticmethod
+    def of(shape: Sequence[int]) -> Arrangement:
+        """Returns the arrangement of the first tensor itself, which must not be empty."""
+        whole = (() if size == 1 else (Stretch(dim, 1, size),) for dim, size in enumerate(shape))
+        return Arrangement(tuple(shape), tuple(whole))
+
+    @property
+    def stretches(self) -> list[Stretch]:
+        """All stretches in the order in which they lie in a contiguous result."""
+        return [stretch for dim in self.dims for stretch in dim]
+
+    @property
+    def split(self) -> list[Stretch]:
+        """All stretches in the order in which they lie in the first tensor."""
+        return sorted(self.stretches, key=lambda stretch: (stretch.dim, -stretch.step))
+
+    @property
+    def order(self) -> list[int]:
+        """The permutation that makes `stretches` of `split`."""
+        place = {stretch: index for index, stretch in enumerate(self.split)}
+        return [place[stretch] for stretch in self.stretches]
+
+    @property
+    def keeps_rows(self) -> bool:
+        """Whether neighbours in the result are neighbours in the first tensor."""
+        return not self.split or self.split[-1] == self.stretches[-1]
+
+    def permuted(self, order: Sequence[int]) -> Arrangement:
+        """Returns the arrangement with its dimensions in another order."""
+        return Arrangement(self.source, tuple(self.dims[dim] for dim in order))
+
+    def viewed(self, shape: Sequence[int]) -> Arrangement | None:
+        """Returns the arrangement viewed as `shape`; `None` where that cuts across stretches."""
+        rest = self.stretches[::-1]
+        dims = []
+        for size in shape:
+            dim: list[Stretch] = []
+            missing = size
+            while missing > 1:
+                stretch = rest.pop()
+                if missing % stretch.size == 0:
+                    taken = stretch
+                elif stretch.size % missing == 0:
+                    inner = stretch.size // missing
+                    taken = Stretch(stretch.dim, stretch.step * inner, missing)
+                    rest.append(Stretch(stretch.dim, stretch.step, inner))
+                else:
+                    return None
+                missing //= taken.size
+                _append(dim, taken)
+            dims.append(tuple(dim))
+        return Arrangement(self.source, tuple(dims))
+
+    def resized(self, dim: int, size: int) -> Arrangement:
+        """Returns the arrangement of a first tensor that has another size in an unsplit dimension.
+
+        There must be no stretch of `dim` but a whole one.
+        """
+        dims = (
+            tuple(
+                Stretch(dim, 1, size) if stretch.dim == dim else stretch
+                for stretch in each
+                if stretch.dim != dim or size > 1
+            )
+            for each in self.dims
+        )
+        return Arrangement((*self.source[:dim], size, *self.source[dim + 1 :]), tuple(dims))
+
+
+def _append(dim: list[Stretch], stretch: Stretch) -> None:
+    """Adds a stretch, as one with the last where it follows that in the first tensor."""
+    if dim and dim[-1].dim == stretch.dim and dim[-1].step == stretch.step * stretch.size:
+        stretch = Stretch(stretch.dim, stretch.step, dim.pop().size * stretch.size)
+    dim.append(stretch)
+
+
+def sizes(stretches: Sequence[Stretch]) -> list[int]:
+    """Returns the size of each stretch."""
+    return [stretch.size for stretch in stretches]
