@@ -2,8 +2,9 @@
 
 Recomputation changes no bit and saves memory of an IPU. The host has more memory than that, and
 recomputing took up to 40 % of the speed, so the engine recomputes only where the stashes would not
-fit, or where the user asks for it. Nor does it make gradients that are zero but for a few rows, or
-products that go to a sum, and its images lie as the host's kernels like them.
+fit, or where the user asks for it. Nor does it make gradients that are zero but for a few rows,
+products that go to a sum, or copies that others copy, and its images lie as the host's kernels like
+them.
 """
 
 from __future__ import annotations

@@ -74,7 +74,9 @@ class Trained(nn.Module):
 
 
 def trained(
-    make: Callable[[], nn.Module], change: Callable[[poptorch.Options], object] = lambda _: None
+    make: Callable[[], nn.Module],
+    change: Callable[[poptorch.Options], object] = lambda _: None,
+    batch: int = 8,
 ) -> tuple[list[torch.Tensor], str]:
     """Returns outputs and weights after some updates, and the text of the program."""
     torch.manual_seed(0)
@@ -87,7 +89,7 @@ def trained(
         model, options, torch.optim.AdamW(model.parameters(), lr=0.01)
     )
     torch.manual_seed(1)
-    outputs = [each.clone() for _ in range(3) for each in training(torch.randn(8, 5, 8))]
+    outputs = [each.clone() for _ in range(3) for each in training(torch.randn(batch, 5, 8))]
     weights = [value.detach().clone() for value in model.state_dict().values()]
     return outputs + weights, training._executable.program.text()
 
@@ -160,6 +162,38 @@ CHANGES: dict[str, Callable[[poptorch.Options], object]] = {
     "offloaded": offload,
     "replicated": lambda options: options.replicationFactor(2),
 }
+
+
+class Staged(nn.Module):
+    """Attention behind a layer; `split` says whether each has a virtual IPU of its own."""
+
+    def __init__(self, split: bool) -> None:
+        super().__init__()
+        self.split = split
+        self.parts = nn.ModuleList([nn.Linear(8, 8), Attention()])
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for index, part in enumerate(self.parts):
+            poptorch.Block.start(f"part {index}", ipu_id=index if self.split else 0)
+            x = part(x)
+            left, right = x[..., :3], x[..., 3:]
+            x = torch.cat([right.sigmoid(), left], -1)
+        return x
+
+
+@pytest.mark.parametrize("change", ["recomputing", "offloaded"])
+def test_attention_when_in_a_stage_of_its_own_then_has_the_same_bits(change):
+    def split(options: poptorch.Options) -> None:
+        options.Training.gradientAccumulation(8)
+        CHANGES[change](options)
+
+    def whole(options: poptorch.Options) -> None:
+        options.Training.gradientAccumulation(8)
+
+    found = trained(lambda: Staged(True), split, batch=16)[0]
+    expected = trained(lambda: Staged(False), whole, batch=16)[0]
+    for ours, theirs in zip(found, expected, strict=True):
+        assert torch.equal(ours, theirs)
 
 
 @pytest.mark.parametrize("change", CHANGES)
