@@ -95,8 +95,13 @@ struct LoadVariableRows {
 struct LoadAccumulatorRows {
   AccumulatorId accumulator;
 };
+// What a preparation left in one of its registers.
+struct LoadPrepared {
+  SegmentId preparation;
+  RegisterId source;
+};
 using LoadSource = std::variant<LoadInput, LoadVariable, LoadConstant, LoadScalar, LoadAccumulator,
-                                LoadRng, LoadVariableRows, LoadAccumulatorRows>;
+                                LoadRng, LoadVariableRows, LoadAccumulatorRows, LoadPrepared>;
 struct Load {
   RegisterId target;
   LoadSource source;
@@ -137,6 +142,9 @@ struct Store {
 enum class SegmentKind {
   kMicroBatch,  // runs once for each micro-batch, by its own action
   kWindow,      // runs once for each window, by the replicas that are its runners
+  // Computes what depends on variables and constants alone, before a call, and again when a
+  // variable was written. Its registers keep it, for all replicas.
+  kPreparation,
 };
 
 // Straight-line code of one stage, or of one IPU's weight update.

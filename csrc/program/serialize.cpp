@@ -8,7 +8,7 @@ namespace poptorch_emu {
 
 template <>
 struct Count<SegmentKind> {
-  static constexpr int64_t value = 2;
+  static constexpr int64_t value = 3;
 };
 template <>
 struct Count<OutputMode> {
@@ -75,6 +75,11 @@ template <typename Archive>
 void fields(Archive& archive, LoadAccumulatorRows& load) {
   auto& [accumulator] = load;
   archive(accumulator);
+}
+template <typename Archive>
+void fields(Archive& archive, LoadPrepared& load) {
+  auto& [preparation, source] = load;
+  archive(preparation, source);
 }
 template <typename Archive>
 void fields(Archive& archive, Load& load) {
@@ -217,7 +222,7 @@ void fields(Archive& archive, Program& program) {
 namespace {
 
 // "IPUPROG" and the version of the format. Change it with any change of what is written.
-constexpr std::string_view kMagic("IPUPROG\x06", 8);
+constexpr std::string_view kMagic("IPUPROG\x07", 8);
 
 // FNV-1a, of eight bytes at a time.
 uint64_t checksum(std::string_view bytes) {

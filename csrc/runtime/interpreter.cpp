@@ -124,9 +124,32 @@ std::vector<at::Tensor> Interpreter::end_call() {
 }
 
 void Interpreter::clear() {
+  is_prepared_ = false;
   for (auto& of_replica : frames_) {
     for (auto& of_lane : of_replica) {
       for (auto& frame : of_lane) frame->clear();
+    }
+  }
+}
+
+// The memory is PyTorch's own: what lives on would spoil the plans of the segments.
+void Interpreter::prepare() {
+  if (is_prepared_) return;
+  for (size_t id = 0; id < program_.segments.size(); ++id) {
+    const Segment& segment = program_.segments[id];
+    if (segment.kind != SegmentKind::kPreparation) continue;
+    Frame& frame = *frames_[id].front().front();
+    load_all(segment, Task{}, frame);
+    frame.run(0, 0);
+  }
+  is_prepared_ = true;
+}
+
+void Interpreter::forget_prepared() {
+  is_prepared_ = false;
+  for (size_t id = 0; id < program_.segments.size(); ++id) {
+    if (program_.segments[id].kind == SegmentKind::kPreparation) {
+      frames_[id].front().front()->clear();
     }
   }
 }
@@ -146,10 +169,7 @@ bool Interpreter::run(Task& task, const std::function<bool()>& may_store) {
     for (AccumulatorId id : segment.reductions) accumulators_.reduce(id, task.replica);
     if (segment.has_exchanges()) exchange(segment, exchange_number_[task.action.segment.value]);
     unpack_inputs(task, frame);
-    for (const Load& item : segment.loads) {
-      frame[item.target] =
-          std::visit([&](const auto& source) { return load(source, task); }, item.source);
-    }
+    load_all(segment, task, frame);
     frame.run(task.action.micro_batch, task.replica);
     if (!may_store()) return false;
     for (const Store& item : segment.stores) {
@@ -194,6 +214,13 @@ void Interpreter::pack_outputs(Task& task, Frame& frame) {
   for (LinkId id : program_.at(task.action.segment).outgoing) {
     const Link& link = program_.links[id.value];
     task.given.push_back(packed(link, frame, task.replica, num_replicas_, remote_));
+  }
+}
+
+void Interpreter::load_all(const Segment& segment, const Task& task, Frame& frame) {
+  for (const Load& item : segment.loads) {
+    frame[item.target] =
+        std::visit([&](const auto& source) { return load(source, task); }, item.source);
   }
 }
 
@@ -242,6 +269,10 @@ at::Tensor Interpreter::load(const LoadAccumulatorRows& source, const Task& task
 }
 
 at::Tensor Interpreter::load(const LoadRng& /*source*/, const Task& task) { return rng_for(task); }
+
+at::Tensor Interpreter::load(const LoadPrepared& source, const Task& /*task*/) {
+  return (*frames_[source.preparation.value].front().front())[source.source];
+}
 
 // What was put together from the parts of all replicas is a copy already, and each of them fetched
 // only its own part.
