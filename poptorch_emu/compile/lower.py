@@ -17,6 +17,7 @@ from poptorch_emu.compile.fused_update import fuse, is_fused
 from poptorch_emu.compile.inductor import InductorCompiler
 from poptorch_emu.compile.instruction import lowered
 from poptorch_emu.compile.network_row import NetworkRow
+from poptorch_emu.compile.preparation import prepare
 from poptorch_emu.config import AnchorConfig
 from poptorch_emu.ir.graph import SinkKind, Source, SourceKind
 from poptorch_emu.plan.inventory import Inventory
@@ -106,7 +107,12 @@ class Lowering:
         for port, segment in self._cut.segments.items():
             ipu = self._partition.ipu_of_stage[port[1]]
             code = segment if self._compiler is None else compile_runs(segment, self._compiler)
-            self._segments[port] = self._emit(code, ipu, _C.SegmentKind.MICRO_BATCH)
+            parts = prepare(code, self._inventory)
+            if parts.shared:
+                before = self._emit(parts.preparation, ipu, _C.SegmentKind.PREPARATION)
+            self._segments[port] = index = self._emit(parts.code, ipu, _C.SegmentKind.MICRO_BATCH)
+            for register in parts.shared:
+                self.program.load_prepared(index, register, before, register)
 
     def _add_links(self) -> None:
         for plan in self._links:
