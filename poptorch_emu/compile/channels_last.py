@@ -24,7 +24,13 @@ from poptorch_emu.segments.segmented_graph import SegmentedGraph
 aten = torch.ops.aten
 
 # With the place of the weight among the arguments.
-_CONVOLUTIONS = {aten.convolution.default: 1, aten.convolution_backward.default: 2}
+_CONVOLUTIONS = {
+    aten.convolution.default: 1,
+    aten.convolution_backward.default: 2,
+    torch.ops.mkldnn._convolution_pointwise.default: 1,
+}
+# What it gives lies as only oneDNN knows.
+_PACK = torch.ops.mkldnn._reorder_convolution_weight.default
 _POOLINGS = {
     aten.max_pool2d_with_indices.default,
     aten.max_pool2d_with_indices_backward.default,
@@ -49,8 +55,8 @@ _IS_TRAINING = 5
 
 def use_channels_last(graph: Graph, cut: SegmentedGraph) -> SegmentedGraph:
     """Returns the segments with images channels last; `graph` is what they were cut from."""
-    images = _images(graph)
-    if not _pays(images):
+    images = images_of(graph)
+    if not images:
         return cut
     segments = {port: _changed(segment, images) for port, segment in cut.segments.items()}
     for _, port, result in cut.results:
@@ -60,13 +66,13 @@ def use_channels_last(graph: Graph, cut: SegmentedGraph) -> SegmentedGraph:
     return replace(cut, segments=segments)
 
 
-def _images(graph: Graph) -> set[fx.Node]:
+def images_of(graph: Graph) -> set[fx.Node]:
     """Returns the operations that compute channels last, and their results that lie so."""
     found: set[fx.Node] = set()
     for node in graph.fx.nodes:
         if node.op == "call_function" and _is_image(node, found):
             found.add(node)
-    return found
+    return found if _pays(found) else set()
 
 
 def _pays(images: Set[fx.Node]) -> bool:
@@ -131,7 +137,7 @@ def _changed(code: Segment, images: Set[fx.Node]) -> Segment:
     shapes = {
         register: node.meta["val"].shape
         for node, register in code.registers.items()
-        if isinstance(node.meta.get("val"), torch.Tensor)
+        if isinstance(node.meta.get("val"), torch.Tensor) and node.target is not _PACK
     }
     held = {register for node, register in code.registers.items() if node in images}
     converter = _Converter(code)

@@ -14,15 +14,16 @@ from dataclasses import replace
 from torch import fx
 
 from poptorch_emu.compile.channels_last import use_channels_last
-from poptorch_emu.compile.packed_linear import find_layers, pack_layers
+from poptorch_emu.compile.engine_graph import EngineGraph
+from poptorch_emu.compile.folded_norm import fold_norms
+from poptorch_emu.compile.packed_convolution import pack_convolutions
+from poptorch_emu.compile.packed_linear import pack_layers
 from poptorch_emu.compile.preparation import is_prepared
 from poptorch_emu.config import CompileConfig, EngineBackend, HostRecomputation
 from poptorch_emu.environment import free_memory_bytes
-from poptorch_emu.ir.graph import Graph
 from poptorch_emu.log import compiler_logger
 from poptorch_emu.passes.simplify import remove_dead
 from poptorch_emu.plan.inventory import Inventory
-from poptorch_emu.schedule.partition import Partition
 from poptorch_emu.segments.links import plan_links
 from poptorch_emu.segments.model_variables import plan_update
 from poptorch_emu.segments.recomputation import (
@@ -54,31 +55,23 @@ def engine_inventory(
     if optimizer is not None:
         inventory = _without_recomputation(of_machine, optimizer, parameters)
     elif is_prepared(config):
-        inventory = _with_packed_layers(of_machine)
+        inventory = _for_inference(of_machine)
     # Roundings are drawn in the order of memory; a compiler has layouts of its own.
     if config.rounds_stochastically or config.engine_backend is EngineBackend.INDUCTOR:
         return inventory
     return replace(inventory, cut=use_channels_last(inventory.graph, inventory.cut))
 
 
-def _with_packed_layers(of_machine: Inventory) -> Inventory:
-    """Returns what the host does for the same results, with weights in an order of its own."""
-    if not find_layers(of_machine.graph):
+def _for_inference(of_machine: Inventory) -> Inventory:
+    """Returns operations that suit the host better, for the same results."""
+    code = EngineGraph.copy_of(of_machine.graph, of_machine.placed)
+    num_changes = fold_norms(code)
+    num_changes += pack_convolutions(code) + pack_layers(code)
+    if num_changes == 0:
         return of_machine
-    graph, placed = copy_of(of_machine.graph, of_machine.placed)
-    pack_layers(graph, placed)
-    remove_dead(graph)
-    return _cut_again(replace(of_machine, graph=graph, placed=placed), frozenset(), {})
-
-
-def copy_of(graph: Graph, placed: Partition) -> tuple[Graph, Partition]:
-    """Returns a placed graph of which the operations can be changed."""
-    copy = fx.Graph()
-    known: dict[fx.Node, fx.Node] = {}
-    for node in graph.fx.nodes:
-        known[node] = copy.node_copy(node, known.__getitem__)
-    port_of = {known[node]: port for node, port in placed.port_of.items()}
-    return replace(graph, fx=copy), replace(placed, port_of=port_of)
+    remove_dead(code.graph)
+    changed = replace(of_machine, graph=code.graph, placed=code.placed)
+    return _cut_again(changed, frozenset(), {})
 
 
 def _without_recomputation(

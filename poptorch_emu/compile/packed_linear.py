@@ -8,15 +8,13 @@ the bits do not depend on them.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import fx
 
-from poptorch_emu.ir.graph import Graph, SinkKind, SourceKind, record_of, source_of
-from poptorch_emu.schedule.partition import Partition
+from poptorch_emu.compile.engine_graph import EngineGraph, is_single
 from poptorch_emu.schedule.schedule import Port
 
 aten = torch.ops.aten
@@ -27,6 +25,8 @@ aten = torch.ops.aten
 # 4 x 5000 x 512 1.76, 256 x 5000 x 512 1.10. A call takes 12 us more before it computes.
 _FEWEST_MULTIPLICATIONS = 2**23
 _VIEWS = (aten.view.default, aten._unsafe_view.default)
+_PACK = torch.ops.mkldnn._reorder_linear_weight.default
+_LAYER = torch.ops.mkldnn._linear_pointwise.default
 _PRODUCTS = (aten.mm.default, aten.addmm.default)
 
 
@@ -48,55 +48,36 @@ class _Layer:
     passed: list[fx.Node]
 
 
-def find_layers(graph: Graph) -> list[_Layer]:
-    """Returns the linear layers that are to be changed."""
+def pack_layers(code: EngineGraph) -> int:
+    """Changes linear layers where that pays; returns how many."""
     if not torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
-        return []
-    written = {sink.name for sink in graph.sinks if sink.kind is SinkKind.VARIABLE}
-    layers = (_layer(node, written) for node in graph.operations if node.target in _PRODUCTS)
-    return [layer for layer in layers if layer is not None]
-
-
-def pack_layers(graph: Graph, placed: Partition) -> None:
-    """Changes a graph that nobody else has: its linear layers, where that pays."""
+        return 0
     packed: dict[tuple[fx.Node, int, Port], fx.Node] = {}
-    for layer in find_layers(graph):
-        port = placed.port_of[layer.product]
-        x = layer.product.args[_x_place(layer.product)]
-        rows = layer.product.meta["val"].shape[0]
-        key = layer.weight, rows, port
-        if key not in packed:
-            packed[key] = _insert(
-                graph,
-                placed,
-                layer.product,
-                torch.ops.mkldnn._reorder_linear_weight.default,
-                (layer.weight, rows),
-                layer.weight.meta["val"],
-            )
-        activation = "relu" if layer.has_relu else "none"
-        result = _insert(
-            graph,
-            placed,
-            layer.product,
-            torch.ops.mkldnn._linear_pointwise.default,
-            (x, packed[key], layer.bias, activation, [], ""),
-            layer.product.meta["val"],
-        )
-        layer.product.replace_all_uses_with(result)
-        for operation in layer.passed:
-            (value,) = [each for each in operation.all_input_nodes if each is not layer.bias]
-            operation.replace_all_uses_with(value)
+    num_changes = 0
+    for product in code.graph.operations:
+        layer = _layer(product, code) if product.target in _PRODUCTS else None
+        if layer is not None:
+            _pack(layer, code, packed)
+            num_changes += 1
+    return num_changes
 
 
-def _insert(
-    graph: Graph, placed: Partition, before: fx.Node, target: Any, args: Any, value: torch.Tensor
-) -> fx.Node:
-    """Adds an operation where another one is, on its stage."""
-    with graph.fx.inserting_before(before):
-        node = graph.add_operation(target, args, {}, value, record_of(before))
-    placed.port_of[node] = placed.port_of[before]
-    return node
+def _pack(
+    layer: _Layer, code: EngineGraph, packed: dict[tuple[fx.Node, int, Port], fx.Node]
+) -> None:
+    """Changes one layer; `packed` are the weights that are in order already."""
+    product, weight = layer.product, layer.weight
+    value = product.meta["val"]
+    key = weight, value.shape[0], code.placed.port_of[product]
+    if key not in packed:
+        packed[key] = code.insert(product, _PACK, key[:2], weight.meta["val"])
+    x = product.args[_x_place(product)]
+    activation = "relu" if layer.has_relu else "none"
+    result = code.insert(product, _LAYER, (x, packed[key], layer.bias, activation, [], ""), value)
+    product.replace_all_uses_with(result)
+    for operation in layer.passed:
+        (before,) = [each for each in operation.all_input_nodes if each is not layer.bias]
+        operation.replace_all_uses_with(before)
 
 
 def _x_place(product: fx.Node) -> int:
@@ -104,29 +85,29 @@ def _x_place(product: fx.Node) -> int:
     return _PRODUCTS.index(product.target)
 
 
-def _layer(product: fx.Node, written: set[str]) -> _Layer | None:
+def _layer(product: fx.Node, code: EngineGraph) -> _Layer | None:
     x_place = _x_place(product)
     x, transposed = product.args[x_place], product.args[x_place + 1]
     assert isinstance(transposed, fx.Node)
     assert isinstance(x, fx.Node)
-    if product.kwargs or transposed.target is not aten.t.default or not _is_single(product):
+    if product.kwargs or transposed.target is not aten.t.default or not is_single(product):
         return None
     weight = transposed.args[0]
     assert isinstance(weight, fx.Node)
     num_multiplications = x.meta["val"].shape[0] * weight.meta["val"].numel()
-    if num_multiplications < _FEWEST_MULTIPLICATIONS or not _is_fixed(weight, written):
+    if num_multiplications < _FEWEST_MULTIPLICATIONS or not code.is_fixed(weight):
         return None
     layer = _Layer(product, weight, None, has_relu=False, passed=[])
     if product.target is aten.addmm.default:
         bias = product.args[0]
-        if not (_is_bias(bias, layer) and _is_fixed(bias, written)):
+        if not (_is_bias(bias, layer) and code.is_fixed(bias)):
             return None
         layer.bias = bias  # type: ignore[assignment]
-    _add_followers(layer, written)
+    _add_followers(layer, code)
     return layer
 
 
-def _add_followers(layer: _Layer, written: set[str]) -> None:
+def _add_followers(layer: _Layer, code: EngineGraph) -> None:
     """Takes the addition of a bias and a ReLU in, as long as nothing else reads the values."""
     value = layer.product
     while len(value.users) == 1 and not layer.has_relu:
@@ -138,7 +119,7 @@ def _add_followers(layer: _Layer, written: set[str]) -> None:
         if is_addition and layer.bias is None:
             (other,) = [each for each in user.args if each is not value] or [None]
             keeps_rows = value.meta["val"].shape[-1:] == layer.product.meta["val"].shape[-1:]
-            if not (keeps_rows and _is_bias(other, layer) and _is_fixed(other, written)):
+            if not (keeps_rows and _is_bias(other, layer) and code.is_fixed(other)):
                 return
             layer.bias = other  # type: ignore[assignment]
         elif user.target is aten.relu.default:
@@ -149,21 +130,7 @@ def _add_followers(layer: _Layer, written: set[str]) -> None:
         value = user
 
 
-def _is_fixed(node: Any, written: set[str]) -> bool:
-    """Returns whether a value is a source that no call changes, which any stage can read."""
-    if not isinstance(node, fx.Node) or node.op != "placeholder":
-        return False
-    source = source_of(node)
-    is_variable = source.kind is SourceKind.VARIABLE and source.name not in written
-    return is_variable or source.kind is SourceKind.CONSTANT
-
-
 def _is_bias(node: Any, layer: _Layer) -> bool:
-    if not isinstance(node, fx.Node) or not _is_single(node):
+    if not isinstance(node, fx.Node) or not is_single(node):
         return False
     return bool(node.meta["val"].shape == layer.weight.meta["val"].shape[:1])
-
-
-def _is_single(node: fx.Node) -> bool:
-    value = node.meta["val"]
-    return bool(value.dtype == torch.float32 and math.prod(value.shape) > 0)
