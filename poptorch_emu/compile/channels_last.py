@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from poptorch_emu.compile import onednn
 from poptorch_emu.compile.fused_update import kept_registers
 from poptorch_emu.ir.graph import Graph
 from poptorch_emu.segments.segment import Instruction, Register, Segment
@@ -27,10 +28,8 @@ aten = torch.ops.aten
 _CONVOLUTIONS = {
     aten.convolution.default: 1,
     aten.convolution_backward.default: 2,
-    torch.ops.mkldnn._convolution_pointwise.default: 1,
+    onednn.CONVOLUTION: 1,
 }
-# What it gives lies as only oneDNN knows.
-_PACK = torch.ops.mkldnn._reorder_convolution_weight.default
 _POOLINGS = {
     aten.max_pool2d_with_indices.default,
     aten.max_pool2d_with_indices_backward.default,
@@ -92,7 +91,7 @@ def _pays(images: Set[fx.Node]) -> bool:
 
 
 def _weight_of(node: fx.Node) -> fx.Node | None:
-    place = _CONVOLUTIONS.get(node.target)  # type: ignore[call-overload]
+    place = _CONVOLUTIONS.get(node.target)
     weight = None if place is None else node.args[place]
     assert weight is None or isinstance(weight, fx.Node)
     return weight
@@ -137,7 +136,7 @@ def _changed(code: Segment, images: Set[fx.Node]) -> Segment:
     shapes = {
         register: node.meta["val"].shape
         for node, register in code.registers.items()
-        if isinstance(node.meta.get("val"), torch.Tensor) and node.target is not _PACK
+        if isinstance(node.meta.get("val"), torch.Tensor) and node.target != onednn.PACK_CONVOLUTION
     }
     held = {register for node, register in code.registers.items() if node in images}
     converter = _Converter(code)

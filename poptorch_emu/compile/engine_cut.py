@@ -3,7 +3,8 @@
 Recomputation changes no bit and saves memory of an IPU. The host has more memory than that, and
 recomputing took up to 40 % of the speed, so the engine recomputes only where the stashes would not
 fit, or where the user asks for it. Nor does it make gradients that are zero but for a few rows, and
-its images lie as the host's kernels like them.
+its images lie as the host's kernels like them. In inference, where weights stay for many calls, it
+computes with weights that are made of them once.
 """
 
 from __future__ import annotations
@@ -66,6 +67,7 @@ def _for_inference(of_machine: Inventory) -> Inventory:
     """Returns operations that suit the host better, for the same results."""
     code = EngineGraph.copy_of(of_machine.graph, of_machine.placed)
     num_changes = fold_norms(code)
+    remove_dead(code.graph)
     num_changes += pack_convolutions(code) + pack_layers(code)
     if num_changes == 0:
         return of_machine

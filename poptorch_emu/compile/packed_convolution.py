@@ -8,19 +8,18 @@ from __future__ import annotations
 import torch
 from torch import fx
 
+from poptorch_emu.compile import onednn
 from poptorch_emu.compile.channels_last import images_of
 from poptorch_emu.compile.engine_graph import EngineGraph, is_single
 
 aten = torch.ops.aten
 
 _CONVOLUTION = aten.convolution.default
-_PACK = torch.ops.mkldnn._reorder_convolution_weight.default
-_POINTWISE = torch.ops.mkldnn._convolution_pointwise.default
 
 
 def pack_convolutions(code: EngineGraph) -> int:
     """Changes the convolutions of a graph, where images lie channels last; returns how many."""
-    if not torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
+    if not onednn.IS_AVAILABLE:
         return 0
     images = images_of(code.graph)
     changed = [
@@ -45,14 +44,17 @@ def _pack(node: fx.Node, code: EngineGraph) -> None:
     assert isinstance(weight, fx.Node)
     shape = list(x.meta["val"].shape)
     packed = code.insert(
-        node, _PACK, (weight, padding, stride, dilation, groups, shape), weight.meta["val"]
+        node,
+        onednn.PACK_CONVOLUTION,
+        (weight, padding, stride, dilation, groups, shape),
+        weight.meta["val"],
     )
     (*others, user) = node.users
     has_relu = not others and user.target is aten.relu.default
     activation = "relu" if has_relu else "none"
     result = code.insert(
         node,
-        _POINTWISE,
+        onednn.CONVOLUTION,
         (x, packed, bias, padding, stride, dilation, groups, activation, [], ""),
         node.meta["val"],
     )

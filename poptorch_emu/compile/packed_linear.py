@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from poptorch_emu.compile import onednn
 from poptorch_emu.compile.engine_graph import EngineGraph, is_single
 from poptorch_emu.schedule.schedule import Port
 
@@ -25,8 +26,6 @@ aten = torch.ops.aten
 # 4 x 5000 x 512 1.76, 256 x 5000 x 512 1.10. A call takes 12 us more before it computes.
 _FEWEST_MULTIPLICATIONS = 2**23
 _VIEWS = (aten.view.default, aten._unsafe_view.default)
-_PACK = torch.ops.mkldnn._reorder_linear_weight.default
-_LAYER = torch.ops.mkldnn._linear_pointwise.default
 _PRODUCTS = (aten.mm.default, aten.addmm.default)
 
 
@@ -50,7 +49,7 @@ class _Layer:
 
 def pack_layers(code: EngineGraph) -> int:
     """Changes linear layers where that pays; returns how many."""
-    if not torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
+    if not onednn.IS_AVAILABLE:
         return 0
     packed: dict[tuple[fx.Node, int, Port], fx.Node] = {}
     num_changes = 0
@@ -70,10 +69,12 @@ def _pack(
     value = product.meta["val"]
     key = weight, value.shape[0], code.placed.port_of[product]
     if key not in packed:
-        packed[key] = code.insert(product, _PACK, key[:2], weight.meta["val"])
+        packed[key] = code.insert(product, onednn.PACK_LINEAR, key[:2], weight.meta["val"])
     x = product.args[_x_place(product)]
     activation = "relu" if layer.has_relu else "none"
-    result = code.insert(product, _LAYER, (x, packed[key], layer.bias, activation, [], ""), value)
+    result = code.insert(
+        product, onednn.LINEAR, (x, packed[key], layer.bias, activation, [], ""), value
+    )
     product.replace_all_uses_with(result)
     for operation in layer.passed:
         (before,) = [each for each in operation.all_input_nodes if each is not layer.bias]

@@ -9,15 +9,13 @@ import torch
 from torch import nn
 
 import poptorch_emu as poptorch
-from poptorch_emu.compile import packed_linear
+from poptorch_emu.compile import onednn, packed_linear
 
 LAYER = "mkldnn::_linear_pointwise"
 PACK = "mkldnn::_reorder_linear_weight"
 BATCH = 8
 
-pytestmark = pytest.mark.skipif(
-    not torch.backends.mkldnn.is_available(), reason="this PyTorch has no oneDNN"
-)
+pytestmark = pytest.mark.skipif(not onednn.IS_AVAILABLE, reason="this PyTorch has no oneDNN")
 
 
 @pytest.fixture
@@ -234,7 +232,7 @@ class _Loss(nn.Module):
 
 @pytest.mark.usefixtures("always")
 def test_without_onednn_then_layers_stay_as_they_are(monkeypatch):
-    monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: False)
+    monkeypatch.setattr(onednn, "IS_AVAILABLE", False)
     model, x = made("relu"), torch.randn(BATCH, 6)
     inference = wrapped(model)
     torch.testing.assert_close(inference(x), model(x))
