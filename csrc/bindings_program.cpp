@@ -282,6 +282,10 @@ void bind_loads(ProgramClass& program) {
            [](Program& p, int64_t s, int64_t r, int64_t id) {
              add_load(p, s, r, LoadAccumulatorRows{{id}});
            })
+      .def("load_prepared",
+           [](Program& p, int64_t s, int64_t r, int64_t preparation, int64_t source) {
+             add_load(p, s, r, LoadPrepared{{preparation}, {source}});
+           })
       .def("load_rng", [](Program& p, int64_t s, int64_t r) { add_load(p, s, r, LoadRng{}); });
 }
 
@@ -361,7 +365,8 @@ void bind_program(py::module_& m) {
   bind_body(m);
   py::enum_<SegmentKind>(m, "SegmentKind")
       .value("MICRO_BATCH", SegmentKind::kMicroBatch)
-      .value("WINDOW", SegmentKind::kWindow);
+      .value("WINDOW", SegmentKind::kWindow)
+      .value("PREPARATION", SegmentKind::kPreparation);
   py::enum_<OutputMode>(m, "OutputMode")
       .value("FINAL", OutputMode::kFinal)
       .value("EVERY_N", OutputMode::kEveryN)

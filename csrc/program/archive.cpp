@@ -22,7 +22,25 @@ enum class Tag {
   kTensors,
   kOptionalTensors,
   kStrings,
+  kOptionalNumbers,
 };
+
+// Returns a list with the items where the flags say, and none elsewhere.
+template <typename T, typename Item>
+c10::List<std::optional<T>> spread(const std::vector<int64_t>& is_there,
+                                   const std::vector<Item>& items) {
+  c10::List<std::optional<T>> list;
+  size_t next = 0;
+  for (int64_t flag : is_there) {
+    list.push_back(flag ? std::optional<T>(items.at(next++)) : std::nullopt);
+  }
+  return list;
+}
+
+bool has_optional_numbers(const c10::IValue& value) {
+  static const c10::TypePtr kType = c10::OptionalType::create(c10::NumberType::get());
+  return value.isList() && *value.toList().elementType() == *kType;
+}
 
 }  // namespace
 
@@ -97,6 +115,15 @@ void Writer::one(const c10::IValue& value) {
     std::vector<std::string> items;
     for (const c10::IValue& item : value.toListRef()) items.push_back(item.toStringRef());
     tagged(Tag::kStrings, items);
+  } else if (has_optional_numbers(value)) {
+    std::vector<int64_t> is_there;
+    std::vector<double> items;
+    for (const c10::IValue& item : value.toListRef()) {
+      is_there.push_back(item.isNone() ? 0 : 1);
+      if (!item.isNone()) items.push_back(item.toScalar().toDouble());
+    }
+    tagged(Tag::kOptionalNumbers, is_there);
+    one(items);
   } else {
     throw Error("An argument is of type " + value.type()->str() +
                 ", which cannot be written to a file. Do without saving or caching this model.");
@@ -108,7 +135,7 @@ void Reader::one(c10::IValue& value) {
     (*this)(empty);
     return empty;
   };
-  switch (static_cast<Tag>(below(static_cast<int64_t>(Tag::kStrings) + 1))) {
+  switch (static_cast<Tag>(below(static_cast<int64_t>(Tag::kOptionalNumbers) + 1))) {
     case Tag::kNone:
       value = c10::IValue();
       return;
@@ -146,19 +173,18 @@ void Reader::one(c10::IValue& value) {
       value = content(std::vector<at::Tensor>());
       return;
     case Tag::kOptionalTensors: {
-      c10::List<std::optional<at::Tensor>> list;
       const std::vector<int64_t> is_there = content(std::vector<int64_t>());
-      const std::vector<at::Tensor> items = content(std::vector<at::Tensor>());
-      size_t next = 0;
-      for (int64_t flag : is_there) {
-        list.push_back(flag ? std::optional(items.at(next++)) : std::nullopt);
-      }
-      value = list;
+      value = spread<at::Tensor>(is_there, content(std::vector<at::Tensor>()));
       return;
     }
     case Tag::kStrings:
       value = content(std::vector<std::string>());
       return;
+    case Tag::kOptionalNumbers: {
+      const std::vector<int64_t> is_there = content(std::vector<int64_t>());
+      value = spread<at::Scalar>(is_there, content(std::vector<double>()));
+      return;
+    }
   }
 }
 

@@ -17,7 +17,8 @@ bool calls_host(const std::vector<Instruction>& instructions) {
 // Whether the order of calls may matter beyond their values: the user's own operators, printing.
 bool is_seen_outside(const Instruction& instruction) {
   const std::string& name = instruction.op.schema().name();
-  const bool is_known = name.rfind("aten::", 0) == 0 || name.rfind("poptorch_emu::", 0) == 0;
+  const auto is_of = [&name](const char* place) { return name.rfind(place, 0) == 0; };
+  const bool is_known = is_of("aten::") || is_of("mkldnn::") || is_of("poptorch_emu::");
   if (!is_known || name == "poptorch_emu::print_tensor") return true;
   if (instruction.control == Control::kHostCall) return true;
   return std::any_of(instruction.bodies.begin(), instruction.bodies.end(), [](const Body& body) {

@@ -102,8 +102,14 @@ struct LoadVariableRows {
 struct LoadAccumulatorRows {
   AccumulatorId accumulator;
 };
-using LoadSource = std::variant<LoadInput, LoadVariable, LoadConstant, LoadScalar, LoadAccumulator,
-                                LoadRng, LoadVariableRows, LoadAccumulatorRows, LoadImageVariable>;
+// What a preparation left in one of its registers.
+struct LoadPrepared {
+  SegmentId preparation;
+  RegisterId source;
+};
+using LoadSource =
+    std::variant<LoadInput, LoadVariable, LoadConstant, LoadScalar, LoadAccumulator, LoadRng,
+                 LoadVariableRows, LoadAccumulatorRows, LoadImageVariable, LoadPrepared>;
 struct Load {
   RegisterId target;
   LoadSource source;
@@ -144,6 +150,9 @@ struct Store {
 enum class SegmentKind {
   kMicroBatch,  // runs once for each micro-batch, by its own action
   kWindow,      // runs once for each window, by the replicas that are its runners
+  // Computes what depends on variables and constants alone, before a call, and again when a
+  // variable was written. Its registers keep it, for all replicas.
+  kPreparation,
 };
 
 // Straight-line code of one stage, or of one IPU's weight update.
@@ -283,7 +292,8 @@ struct Program {
 
   // Throws `Error` that names the first fault; a program that passes cannot fail for its form.
   void validate() const;
-  // The part of it that looks at what is exchanged with other processes.
+  // The parts of it that look at when segments run, and at what is exchanged with other processes.
+  void check_schedule() const;
   void check_network() const;
 
   // Throws `Error` if a valid program cannot run on this many replicas, in one process or as one of

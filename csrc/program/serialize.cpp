@@ -8,7 +8,7 @@ namespace poptorch_emu {
 
 template <>
 struct Count<SegmentKind> {
-  static constexpr int64_t value = 2;
+  static constexpr int64_t value = 3;
 };
 template <>
 struct Count<OutputMode> {
@@ -80,6 +80,11 @@ template <typename Archive>
 void fields(Archive& archive, LoadAccumulatorRows& load) {
   auto& [accumulator] = load;
   archive(accumulator);
+}
+template <typename Archive>
+void fields(Archive& archive, LoadPrepared& load) {
+  auto& [preparation, source] = load;
+  archive(preparation, source);
 }
 template <typename Archive>
 void fields(Archive& archive, Load& load) {

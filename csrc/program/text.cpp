@@ -92,6 +92,9 @@ class Namer {
   std::string operator()(const LoadAccumulatorRows& load) const {
     return "touched rows of " + accumulator(load.accumulator, false);
   }
+  std::string operator()(const LoadPrepared& load) const {
+    return text_of(load.source) + " of " + program_.at(load.preparation).name;
+  }
   std::string operator()(const StoreOutput& store) const {
     return "output " + std::to_string(store.output.value);
   }
@@ -126,6 +129,8 @@ void write_segment(std::ostream& out, const Segment& segment, const Program& pro
       << " registers, " << segment.loads.size() << " loads, " << segment.stores.size() << " stores";
   if (segment.kind == SegmentKind::kWindow) {
     out << ", once in a window by replicas " << describe(segment.runners);
+  } else if (segment.kind == SegmentKind::kPreparation) {
+    out << ", once for all calls until a variable is written";
   }
   out << "\n";
   for (AccumulatorId id : segment.exchanges) {

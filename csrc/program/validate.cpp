@@ -1,6 +1,7 @@
 // What a program must be like, so that it cannot fail for its form while it runs.
 
 #include <algorithm>
+#include <map>
 #include <optional>
 #include <set>
 #include <string>
@@ -34,6 +35,7 @@ class SegmentChecker {
     if (segment_.kind == SegmentKind::kWindow && segment_.runners.empty()) {
       throw Error("Segment '" + segment_.name + "' is to be run by no replica");
     }
+    if (segment_.kind == SegmentKind::kPreparation) check_preparation();
     for (AccumulatorId id : segment_.reductions) check_reduction(id);
     for (const Load& load : segment_.loads) {
       check_source(load.source);
@@ -63,6 +65,66 @@ class SegmentChecker {
   }
 
  private:
+  // Nothing that it reads differs between micro-batches or replicas, or changes during a call.
+  void check_preparation() const {
+    const std::string where = "Preparation '" + segment_.name + "'";
+    if (!segment_.stores.empty() || !segment_.incoming.empty() || !segment_.outgoing.empty()) {
+      throw Error(where + " has stores or links, but only its registers are read");
+    }
+    for (const Load& load : segment_.loads) {
+      const auto* source = std::get_if<LoadVariable>(&load.source);
+      const bool is_variable = source != nullptr && !source->is_shard;
+      if (!is_variable && !std::holds_alternative<LoadConstant>(load.source)) {
+        throw Error(where + " loads something else than whole variables and constants");
+      }
+      if (is_variable) check_fixed(source->variable, where);
+    }
+  }
+
+  void check_fixed(VariableId id, const std::string& where) const {
+    check_id(program_.variables, id, where, "variable");
+    const Variable& variable = program_.variables[id.value];
+    if (variable.is_remote || variable.is_sharded || variable.is_per_replica ||
+        !variable.groups.of_replica.empty() || is_stored(id)) {
+      throw Error(where + " reads '" + variable.name +
+                  "', which must be whole, the same on all replicas, not in streaming memory, and "
+                  "stored by no segment");
+    }
+  }
+
+  bool is_stored(VariableId id) const {
+    for (const Segment& segment : program_.segments) {
+      for (const Store& store : segment.stores) {
+        const auto* whole = std::get_if<StoreVariable>(&store.target);
+        const auto* rows = std::get_if<StoreVariableRows>(&store.target);
+        if ((whole != nullptr && whole->variable == id) ||
+            (rows != nullptr && rows->variable == id)) {
+          return true;
+        }
+      }
+    }
+    return false;
+  }
+
+  // The register must hold something after the last instruction of the preparation.
+  void check_prepared(const LoadPrepared& load, const std::string& where) {
+    check_id(program_.segments, load.preparation, where, "segment");
+    const Segment& preparation = program_.at(load.preparation);
+    if (preparation.kind != SegmentKind::kPreparation) {
+      throw Error(where + " reads a register of '" + preparation.name +
+                  "', which only a preparation keeps");
+    }
+    auto [found, is_new] =
+        preparations_.try_emplace(load.preparation.value, preparation.num_registers,
+                                  "preparation '" + preparation.name + "'");
+    RegisterChecker& registers = found->second;
+    if (is_new) {
+      for (const Load& inner : preparation.loads) registers.write(inner.target, "a load");
+      for (const Instruction& instruction : preparation.instructions) registers.check(instruction);
+    }
+    registers.read(load.source, "a load of segment '" + segment_.name + "'");
+  }
+
   void check_reduction(AccumulatorId id) const {
     const std::string where = "A reduction of segment '" + segment_.name + "'";
     check_id(program_.accumulators, id, where, "accumulator");
@@ -77,7 +139,7 @@ class SegmentChecker {
     }
   }
 
-  void check_source(const LoadSource& source) const {
+  void check_source(const LoadSource& source) {
     const std::string where = "A load of segment '" + segment_.name + "'";
     if (const auto* load = std::get_if<LoadInput>(&source)) {
       check_id(program_.inputs, load->input, where, "input");
@@ -99,6 +161,8 @@ class SegmentChecker {
       check_touched(load->variable, load->accumulator, where);
     } else if (const auto* load = std::get_if<LoadAccumulatorRows>(&source)) {
       check_touched(load->accumulator, where);
+    } else if (const auto* load = std::get_if<LoadPrepared>(&source)) {
+      check_prepared(*load, where);
     }
   }
 
@@ -225,6 +289,7 @@ class SegmentChecker {
   const Program& program_;
   const Segment& segment_;
   RegisterChecker registers_;
+  std::map<int64_t, RegisterChecker> preparations_;  // by segment, at their end
 };
 
 void check_links(const Program& program) {
@@ -290,49 +355,6 @@ void check_stores(const Program& program) {
   }
 }
 
-void check_action(const Program& program, const Action& action, int64_t ipu, int64_t last) {
-  const Segment& segment = program.at(action.segment);
-  const std::string micro_batch = std::to_string(action.micro_batch);
-  if (segment.ipu != ipu) {
-    throw Error("IPU " + std::to_string(ipu) + " is to run '" + segment.name +
-                "', which belongs to IPU " + std::to_string(segment.ipu));
-  }
-  if (action.micro_batch < 0) {
-    throw Error("'" + segment.name + "' runs for micro-batch " + micro_batch +
-                ", but they are counted from 0");
-  }
-  if (action.micro_batch == last) {
-    throw Error("'" + segment.name + "' runs twice for micro-batch " + micro_batch);
-  }
-  if (action.micro_batch < last) {
-    throw Error("'" + segment.name + "' runs for micro-batch " + micro_batch + " after " +
-                std::to_string(last) + ", but their order is the order of their numbers");
-  }
-}
-
-void check_schedule(const Program& program) {
-  std::vector<int64_t> last(program.segments.size(), -1);
-  std::vector<int64_t> count(program.segments.size(), 0);
-  for (size_t ipu = 0; ipu < program.schedule.size(); ++ipu) {
-    for (const Action& action : program.schedule[ipu]) {
-      check_id(program.segments, action.segment, "The schedule", "segment");
-      const int64_t id = action.segment.value;
-      check_action(program, action, static_cast<int64_t>(ipu), last[id]);
-      last[id] = action.micro_batch;
-      ++count[id];
-    }
-  }
-  for (size_t id = 0; id < program.segments.size(); ++id) {
-    const Segment& segment = program.segments[id];
-    const int64_t expected =
-        segment.kind == SegmentKind::kWindow ? 1 : program.micro_batches_per_window;
-    if (count[id] != expected || last[id] + 1 != expected) {
-      throw Error("'" + segment.name + "' is scheduled " + std::to_string(count[id]) +
-                  " times in a window instead of " + std::to_string(expected));
-    }
-  }
-}
-
 }  // namespace
 
 void Program::validate() const {
@@ -348,7 +370,7 @@ void Program::validate() const {
   check_links(*this);
   for (const Segment& segment : segments) SegmentChecker(*this, segment).run();
   check_stores(*this);
-  check_schedule(*this);
+  check_schedule();
   check_network();
 }
 

@@ -89,6 +89,7 @@ Executor::Executor(std::shared_ptr<const Program> program, ExecutorOptions optio
 
 void Executor::write_variable(VariableId id, int64_t replica, const at::Tensor& value) {
   memory_.write(id, replica, value);
+  interpreter_.forget_prepared();
 }
 
 at::Tensor Executor::read_variable(VariableId id, int64_t replica) const {
@@ -171,11 +172,20 @@ std::vector<at::Tensor> Executor::run(const std::vector<at::Tensor>& inputs, int
 
 void Executor::prepare(const std::vector<at::Tensor>& inputs, int64_t num_windows) {
   interpreter_.check(inputs, num_windows);
+  prepare_values();
   stream_.begin_call(num_windows * program_->micro_batches_per_window, options_.num_replicas);
   interpreter_.begin_call(inputs, num_windows);
   events_.begin_call();
   desk_.begin_call();
   scheduler_.begin_call(num_windows);
+}
+
+// Like a worker, so that what is prepared has the bits that each micro-batch would compute.
+void Executor::prepare_values() {
+  const IntraOpThreads threads(options_.num_intra_op_threads);
+  const at::NoGradGuard no_grad;
+  const at::AutoDispatchBelowADInplaceOrView below_autograd;
+  interpreter_.prepare();
 }
 
 void Executor::work(int64_t worker) {

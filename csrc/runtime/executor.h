@@ -106,6 +106,7 @@ class Executor {
 
  private:
   void prepare(const std::vector<at::Tensor>& inputs, int64_t num_windows);
+  void prepare_values();
   void work(int64_t worker);
   bool serve();
   void run_tasks(Task* task, int64_t worker);

@@ -52,6 +52,10 @@ class Interpreter {
   std::vector<at::Tensor> end_call();
   // Empties the frames, after an error.
   void clear();
+  // Runs the preparations, unless what they made is still there; takes it away, since a variable
+  // was written. The first throws `Error` and is called when nothing runs, like the others.
+  void prepare();
+  void forget_prepared();
 
   // By any worker. The values of the task become known when `may_store` has returned, but for the
   // products that it adds to sums; where it returns false they do not, and neither does this.
@@ -87,6 +91,8 @@ class Interpreter {
   at::Tensor load(const LoadVariableRows& source, const Task& task);
   at::Tensor load(const LoadAccumulatorRows& source, const Task& task);
   at::Tensor load(const LoadRng& source, const Task& task);
+  at::Tensor load(const LoadPrepared& source, const Task& task);
+  void load_all(const Segment& segment, const Task& task, Frame& frame);
   at::Tensor came_from_remote(const at::Tensor& value, bool is_gathered);
   at::Tensor rows_of(InputId id, const Task& task) const;
   at::Tensor rng_for(const Task& task) const;
@@ -119,6 +125,7 @@ class Interpreter {
   std::vector<bool> is_of_parts_;
   // By segment, replica and lane.
   std::vector<std::vector<std::vector<std::unique_ptr<Frame>>>> frames_;
+  bool is_prepared_ = false;
   int64_t seed_ = 0;
   int64_t counter_ = 0;
 

@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from poptorch_emu.compile import onednn
 from poptorch_emu.compile.fused_update import kept_registers
 from poptorch_emu.ir.graph import Graph, SinkKind, Source, SourceKind, source_of
 from poptorch_emu.segments.segment import Instruction, Register, Segment
@@ -25,7 +26,11 @@ from poptorch_emu.segments.segmented_graph import SegmentedGraph
 aten = torch.ops.aten
 
 # With the place of the weight among the arguments.
-_CONVOLUTIONS = {aten.convolution.default: 1, aten.convolution_backward.default: 2}
+_CONVOLUTIONS = {
+    aten.convolution.default: 1,
+    aten.convolution_backward.default: 2,
+    onednn.CONVOLUTION: 1,
+}
 _POOLINGS = {
     aten.max_pool2d_with_indices.default,
     aten.max_pool2d_with_indices_backward.default,
@@ -59,12 +64,18 @@ _NUM_DIMS = 4
 _IS_TRAINING = 5
 
 
-def use_channels_last(graph: Graph, cut: SegmentedGraph) -> SegmentedGraph:
-    """Returns the segments with images channels last; `graph` is what they were cut from."""
-    images = _images(graph)
-    if not _pays(images):
+def use_channels_last(graph: Graph, cut: SegmentedGraph, *, converts_once: bool) -> SegmentedGraph:
+    """Returns the segments with images channels last.
+
+    Args:
+        graph: what the segments were cut from.
+        cut: the segments.
+        converts_once: whether a weight is converted for all micro-batches of a window.
+    """
+    images = images_of(graph)
+    if not images:
         return cut
-    kept = _kept_variables(graph)
+    kept = _kept_variables(graph) if converts_once else set()
     segments = {port: _changed(segment, images, kept) for port, segment in cut.segments.items()}
     for sink, port, result in cut.results:
         for node in cut.read_for(result):
@@ -80,13 +91,13 @@ def _kept_variables(graph: Graph) -> set[Source]:
     return {s for s in sources if s.kind is SourceKind.VARIABLE and s.name not in written}
 
 
-def _images(graph: Graph) -> set[fx.Node]:
+def images_of(graph: Graph) -> set[fx.Node]:
     """Returns the operations that compute channels last, and their results that lie so."""
     found: set[fx.Node] = set()
     for node in graph.fx.nodes:
         if node.op == "call_function" and _is_image(node, found):
             found.add(node)
-    return found
+    return found if _pays(found) else set()
 
 
 def _pays(images: Set[fx.Node]) -> bool:
@@ -106,7 +117,7 @@ def _pays(images: Set[fx.Node]) -> bool:
 
 
 def _weight_of(node: fx.Node) -> fx.Node | None:
-    place = _CONVOLUTIONS.get(node.target)  # type: ignore[call-overload]
+    place = _CONVOLUTIONS.get(node.target)
     weight = None if place is None else node.args[place]
     assert weight is None or isinstance(weight, fx.Node)
     return weight
@@ -163,7 +174,7 @@ def _changed(code: Segment, images: Set[fx.Node], kept: Set[Source]) -> Segment:
     shapes = {
         register: node.meta["val"].shape
         for node, register in code.registers.items()
-        if isinstance(node.meta.get("val"), torch.Tensor)
+        if isinstance(node.meta.get("val"), torch.Tensor) and node.target != onednn.PACK_CONVOLUTION
     }
     held = {register for node, register in code.registers.items() if node in images}
     converter = _Converter(code, kept)

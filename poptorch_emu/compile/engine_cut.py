@@ -5,6 +5,8 @@ recomputing took up to 40 % of the speed, so the engine recomputes only where th
 fit, or where the user asks for it. Nor does it make gradients that are zero but for a few rows,
 products that go to a sum, or copies that others copy, and its images lie as the host's kernels like
 them.
+In inference, where weights stay for many calls, it computes with weights that are made of them
+once.
 """
 
 from __future__ import annotations
@@ -15,10 +17,16 @@ from dataclasses import replace
 from torch import fx
 
 from poptorch_emu.compile.channels_last import use_channels_last
+from poptorch_emu.compile.engine_graph import EngineGraph
 from poptorch_emu.compile.fewer_copies import leave_out_copies
+from poptorch_emu.compile.folded_norm import fold_norms
+from poptorch_emu.compile.packed_convolution import pack_convolutions
+from poptorch_emu.compile.packed_linear import pack_layers
+from poptorch_emu.compile.preparation import is_prepared
 from poptorch_emu.config import CompileConfig, EngineBackend, HostRecomputation
 from poptorch_emu.environment import free_memory_bytes
 from poptorch_emu.log import compiler_logger
+from poptorch_emu.passes.simplify import remove_dead
 from poptorch_emu.plan.inventory import Inventory
 from poptorch_emu.segments.links import plan_links
 from poptorch_emu.segments.model_variables import plan_update
@@ -51,13 +59,30 @@ def engine_inventory(
     inventory = of_machine
     if optimizer is not None:
         inventory = _without_recomputation(of_machine, optimizer, parameters)
+    elif is_prepared(config):
+        inventory = _for_inference(of_machine)
     # Roundings are drawn in the order of memory; a compiler has layouts of its own.
     if config.rounds_stochastically or config.engine_backend is EngineBackend.INDUCTOR:
         return inventory
     segments = inventory.cut
     if not config.checks_floating_point:
         segments = leave_out_copies(segments)
-    return replace(inventory, cut=use_channels_last(inventory.graph, segments))
+    # In inference, weights are prepared in any case.
+    segments = use_channels_last(inventory.graph, segments, converts_once=config.is_training)
+    return replace(inventory, cut=segments)
+
+
+def _for_inference(of_machine: Inventory) -> Inventory:
+    """Returns operations that suit the host better, for the same results."""
+    code = EngineGraph.copy_of(of_machine.graph, of_machine.placed)
+    num_changes = fold_norms(code)
+    remove_dead(code.graph)
+    num_changes += pack_convolutions(code) + pack_layers(code)
+    if num_changes == 0:
+        return of_machine
+    remove_dead(code.graph)
+    changed = replace(of_machine, graph=code.graph, placed=code.placed)
+    return _cut_again(changed, frozenset(), {}, {})
 
 
 def _without_recomputation(

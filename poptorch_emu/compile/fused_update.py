@@ -14,7 +14,10 @@ from typing import Any
 import torch
 from torch import fx
 
+from poptorch_emu.ir.graph import SourceKind
 from poptorch_emu.segments.segment import Instruction, Register, Segment
+from poptorch_emu.segments.update.update_parts import Part
+from poptorch_emu.segments.update.update_plan import UpdatePlan
 from poptorch_emu.trace.template import TEMPLATE_SHAPE
 
 aten = torch.ops.aten
@@ -84,6 +87,33 @@ def is_fused(code: Segment) -> bool:
     return all(
         instruction.target is _ELEMENTWISE or not _is_wide(instruction.node)
         for instruction in code.instructions
+    )
+
+
+def fused_code(part: Part, *, in_place: bool) -> Segment:
+    """Returns the code of a part of an update, fused.
+
+    Args:
+        part: of an update.
+        in_place: whether weights and states are overwritten where they are.
+    """
+    if not in_place:
+        return fuse(part.code)
+    loads = {s.name: r for s, r in part.code.loads.items() if s.kind is SourceKind.VARIABLE}
+    return fuse(part.code, {r: loads[name] for r, name in part.stores.items() if name in loads})
+
+
+def can_update_in_place(plan: UpdatePlan) -> bool:
+    """Returns whether no update can fail, so that none need be taken back.
+
+    What is cut over the replicas takes effect for all of them at once, and is new. Where the
+    network has several exchanges, one can fail after another's update.
+    """
+    if len(plan.network) > 1:
+        return False
+    parts = [part for parts in plan.parts for part in parts if part.stores]
+    return not any(part.is_sharded for part in parts) and all(
+        is_fused(fuse(part.code)) for part in parts
     )
 
 

@@ -13,10 +13,11 @@ from torch import fx
 
 from poptorch_emu import _C
 from poptorch_emu.compile.compiled_runs import compile_runs
-from poptorch_emu.compile.fused_update import fuse, is_fused
+from poptorch_emu.compile.fused_update import can_update_in_place, fused_code
 from poptorch_emu.compile.inductor import InductorCompiler
 from poptorch_emu.compile.instruction import lowered
 from poptorch_emu.compile.network_row import NetworkRow
+from poptorch_emu.compile.preparation import prepare
 from poptorch_emu.config import AnchorConfig
 from poptorch_emu.ir.graph import SinkKind, Source, SourceKind
 from poptorch_emu.plan.inventory import Inventory
@@ -116,7 +117,12 @@ class Lowering:
         for port, segment in self._cut.segments.items():
             ipu = self._partition.ipu_of_stage[port[1]]
             code = segment if self._compiler is None else compile_runs(segment, self._compiler)
-            self._segments[port] = self._emit(code, ipu, _C.SegmentKind.MICRO_BATCH)
+            parts = prepare(code, self._inventory)
+            if parts.shared:
+                before = self._emit(parts.preparation, ipu, _C.SegmentKind.PREPARATION)
+            self._segments[port] = index = self._emit(parts.code, ipu, _C.SegmentKind.MICRO_BATCH)
+            for register in parts.shared:
+                self.program.load_prepared(index, register, before, register)
 
     def _add_links(self) -> None:
         for plan in self._links:
@@ -152,22 +158,24 @@ class Lowering:
                 if node not in self._cut.by_products:
                     self._add_gradient(sink.name, port, node)
                 continue
-            segment, register = self._segments[port], self._cut.segments[port].registers[node]
             if sink.kind is SinkKind.OUTPUT:
-                self.program.store_output(segment, register, mode, period)
+                self.program.store_output(*self._place(port, node), mode, period)
                 self.num_outputs += 1
             elif sink.kind is SinkKind.VARIABLE:
-                self.program.store_variable(segment, register, self.variables[sink.name].index)
+                index = self.variables[sink.name].index
+                self.program.store_variable(*self._place(port, node), index)
         for sink, port, node in self._cut.results:
             if sink.kind is SinkKind.INPUT:
-                segment, register = self._segments[port], self._cut.segments[port].registers[node]
-                self.program.store_output(segment, register, mode, period)
+                self.program.store_output(*self._place(port, node), mode, period)
                 self.written_inputs.append(int(sink.name))
         of_name = {anchor.short_name: anchor for anchor in self._config.anchors}
         for sink, port, node in self._cut.results:
             if sink.kind is SinkKind.ANCHOR:
-                register = self._cut.segments[port].registers[node]
-                self._store_anchor(self._segments[port], register, of_name[sink.name])
+                self._store_anchor(*self._place(port, node), of_name[sink.name])
+
+    def _place(self, port: Port, node: fx.Node) -> tuple[int, int]:
+        """Returns in which segment and register a value is."""
+        return self._segments[port], self._cut.segments[port].registers[node]
 
     def _add_gradient(self, weight: str, port: Port, node: fx.Node) -> None:
         """Adds how a micro-batch's gradient of a weight is added to their sum."""
@@ -175,14 +183,14 @@ class Lowering:
         if self._config.is_distributed and self._inventory.is_sharded_accumulator(weight):
             self._network.add(weight, port, node)
             return
-        segment, registers = self._segments[port], self._cut.segments[port].registers
         rows = self._cut.by_rows.get(node)
         if rows is None:
-            self.program.accumulate(segment, registers[node], accumulator)
+            self.program.accumulate(*self._place(port, node), accumulator)
             return
-        indices = registers[rows.indices]
+        segment, register = self._place(port, rows.rows)
+        _, indices = self._place(port, rows.indices)
         self.program.accumulate_rows(
-            segment, registers[rows.rows], accumulator, indices, rows.num_rows, rows.padding_index
+            segment, register, accumulator, indices, rows.num_rows, rows.padding_index
         )
 
     def _store_anchor(self, segment: int, register: int, anchor: AnchorConfig) -> None:
@@ -218,7 +226,7 @@ class Lowering:
 
     def _emit_updates(self, plan: UpdatePlan) -> None:
         indices: dict[str, int] = {}
-        self._updates_in_place = self._can_update_in_place(plan)
+        self._updates_in_place = can_update_in_place(plan)
         for ipu, parts in enumerate(plan.parts):
             for part in parts:
                 indices[part.code.name] = self._emit_part(part, ipu)
@@ -276,24 +284,7 @@ class Lowering:
         """Returns the code of a part, fused where nobody looks between its operations."""
         if self._config.checks_floating_point:
             return part.code
-        if not self._updates_in_place:
-            return fuse(part.code)
-        loads = {s.name: r for s, r in part.code.loads.items() if s.kind is SourceKind.VARIABLE}
-        stored = part.stores.items()
-        return fuse(part.code, {r: loads[name] for r, name in stored if name in loads})
-
-    def _can_update_in_place(self, plan: UpdatePlan) -> bool:
-        """Returns whether no update can fail, so that none need be taken back.
-
-        What is cut over the replicas takes effect for all of them at once, and is new. Where the
-        network has several exchanges, one can fail after another's update.
-        """
-        if len(plan.network) > 1:
-            return False
-        parts = [part for parts in plan.parts for part in parts if part.stores]
-        return not any(part.is_sharded for part in parts) and all(
-            is_fused(fuse(part.code)) for part in parts
-        )
+        return fused_code(part, in_place=self._updates_in_place)
 
     def _window_values(self, part: Part) -> dict[str, int]:
         """Returns the registers of an update that can be anchored, by PopART's names for them.

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import poptorch_emu as poptorch
-from poptorch_emu.compile import lower
+from poptorch_emu.compile import fused_update
 
 MakeOptimizer = Callable[[list[torch.nn.Parameter]], torch.optim.Optimizer]
 
@@ -52,7 +52,7 @@ def test_update_when_fused_then_has_the_same_bits(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fused, text = trained(OPTIMIZERS[name])
-    monkeypatch.setattr(lower, "fuse", lambda code, places=None: code)
+    monkeypatch.setattr(fused_update, "fuse", lambda code, places=None: code)
     plain, plain_text = trained(OPTIMIZERS[name])
     for key, value in plain.items():
         assert torch.equal(fused[key], value), key

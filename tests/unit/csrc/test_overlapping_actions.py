@@ -34,6 +34,26 @@ def one_segment(*, writes=False):
     return program
 
 
+def with_packed_weight():
+    """y = x W^T for each micro-batch, by oneDNN and with what is prepared of W."""
+    program = _C.Program()
+    weight = program.add_variable("weight", [WIDTH, WIDTH], torch.float32, False)
+    preparation = program.add_segment("prepare", 0, _C.SegmentKind.PREPARATION)
+    segment = program.add_segment("forward", 0, MICRO_BATCH)
+    program.load_variable(preparation, 0, weight)
+    program.load_prepared(segment, 9, preparation, 1)
+    program.load_input(segment, 0, program.add_input("x", True))
+    for where, name, args in (
+        (preparation, "_reorder_linear_weight", [Reg(0), WIDTH]),
+        (segment, "_linear_pointwise", [Reg(0), Reg(9), None, "none", [], ""]),
+    ):
+        debug = _C.Debug(name)
+        program.add_instruction(where, f"mkldnn::{name}", "", args, {}, [1], [], debug)
+    program.store_output(segment, 1, ALL, 1)
+    program.set_schedule([[(segment, index) for index in range(N)]], N)
+    return program
+
+
 def training():
     """Sums the gradients of N micro-batches, forward and backward linked, and stores the sum."""
     program = _C.Program()
@@ -81,6 +101,15 @@ def test_micro_batches_when_independent_then_overlap_and_come_out_in_order(worke
     torch.testing.assert_close(out, x @ weight @ weight, rtol=1e-4, atol=1e-2)
     (alone,), _, _ = run(one_segment(), 1, 20, weight, x)
     assert torch.equal(out, alone)
+    assert (overlapping(events) > 0) == (workers > 1)
+
+
+@pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="no oneDNN")
+@pytest.mark.parametrize("workers", [1, 3])
+def test_micro_batches_when_they_share_a_packed_weight_then_overlap(workers):
+    weight, x = torch.randn(WIDTH, WIDTH), torch.randn(20 * N * WIDTH, WIDTH)
+    (out,), _, events = run(with_packed_weight(), workers, 20, weight, x)
+    torch.testing.assert_close(out, x @ weight.t(), rtol=1e-4, atol=1e-3)
     assert (overlapping(events) > 0) == (workers > 1)
 
 

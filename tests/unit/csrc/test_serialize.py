@@ -48,7 +48,21 @@ def many_kinds() -> _C.Program:
     add(program, segment, "mul.Tensor", [Reg(11), Reg(4)], [12])
     add(program, segment, "upsample_nearest2d.vec", [Reg(13), None, [2.0, 2.0]], [14])
     program.load_constant(segment, 13, program.add_constant(torch.ones(1, 1, 2, 2)))
-    for register in (7, 8, 9, 10, 12, 14):
+    preparation = program.add_segment("prepare", 0, _C.SegmentKind.PREPARATION)
+    program.load_constant(preparation, 0, program.add_constant(torch.ones(2, 3)))
+    add(program, preparation, "neg", [Reg(0)], [1])
+    program.load_prepared(segment, 15, preparation, 1)
+    program.add_instruction(
+        segment,
+        "mkldnn::_linear_pointwise",
+        "",
+        [Reg(1), Reg(15), None, "leaky_relu", [0.5], ""],
+        {},
+        [16],
+        [],
+        _C.Debug("linear"),
+    )
+    for register in (7, 8, 9, 10, 12, 14, 16):
         program.store_output(segment, register, ALL, 1)
     program.store_variable(segment, 9, weight)
     return program

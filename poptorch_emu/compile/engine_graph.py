@@ -1,0 +1,62 @@
+"""A copy of a placed graph, which is rewritten for the host; the machine's stays as it is."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from torch import fx
+
+from poptorch_emu.ir.graph import Graph, SinkKind, SourceKind, record_of, source_of
+from poptorch_emu.schedule.partition import Partition
+
+
+@dataclass(frozen=True)
+class EngineGraph:
+    """Operations that can be changed, and where they run.
+
+    Attributes:
+        written: the variables that a call changes.
+        made: what was added and depends on no call.
+    """
+
+    graph: Graph
+    placed: Partition
+    written: frozenset[str]
+    made: set[fx.Node] = field(default_factory=set)
+
+    @classmethod
+    def copy_of(cls, graph: Graph, placed: Partition) -> EngineGraph:
+        """Copies the operations of a placed graph."""
+        copy = fx.Graph()
+        known: dict[fx.Node, fx.Node] = {}
+        for node in graph.fx.nodes:
+            known[node] = copy.node_copy(node, known.__getitem__)
+        port_of = {known[node]: port for node, port in placed.port_of.items()}
+        written = {sink.name for sink in graph.sinks if sink.kind is SinkKind.VARIABLE}
+        return cls(replace(graph, fx=copy), replace(placed, port_of=port_of), frozenset(written))
+
+    def insert(self, before: fx.Node, target: Any, args: Any, value: torch.Tensor) -> fx.Node:
+        """Adds an operation where another one is, on its stage; `value` is like its result."""
+        with self.graph.fx.inserting_before(before):
+            node = self.graph.add_operation(target, args, {}, value, record_of(before))
+        self.placed.port_of[node] = self.placed.port_of[before]
+        if all(self.is_fixed(each) or each in self.made for each in node.all_input_nodes):
+            self.made.add(node)
+        return node
+
+    def is_fixed(self, node: Any) -> bool:
+        """Returns whether a value is a source that no call changes, which any stage can read."""
+        if not isinstance(node, fx.Node) or node.op != "placeholder":
+            return False
+        source = source_of(node)
+        is_variable = source.kind is SourceKind.VARIABLE and source.name not in self.written
+        return is_variable or source.kind is SourceKind.CONSTANT
+
+
+def is_single(node: Any) -> bool:
+    """Returns whether a value has float32 numbers, and some."""
+    value = node.meta["val"]
+    return bool(value.dtype == torch.float32 and math.prod(value.shape) > 0)

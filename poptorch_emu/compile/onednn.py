@@ -1,0 +1,19 @@
+"""The operators of PyTorch that call oneDNN with weights in its own order, where it has them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+IS_AVAILABLE: bool = torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
+
+
+def _operator(name: str) -> Any:
+    return getattr(torch.ops.mkldnn, name).default if IS_AVAILABLE else None
+
+
+PACK_LINEAR = _operator("_reorder_linear_weight")
+PACK_CONVOLUTION = _operator("_reorder_convolution_weight")
+LINEAR = _operator("_linear_pointwise")
+CONVOLUTION = _operator("_convolution_pointwise")
