@@ -1,39 +1,17 @@
 #include "runtime/executor.h"
 
-#include <ATen/Parallel.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/grad_mode.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <exception>
 
 #include "common/clock.h"
 #include "common/errors.h"
+#include "common/sharing.h"
 
 namespace poptorch_emu {
 namespace {
-
-const pid_t kLoadedIn = getpid();
-
-// Gives the current thread a number of threads for one operation, and back what it had. A forked
-// child has one: the threads of GNU's OpenMP stay with the parent, and the child would wait for
-// them.
-class IntraOpThreads {
- public:
-  explicit IntraOpThreads(int64_t asked) : before_(at::get_num_threads()) {
-    const int64_t count = getpid() == kLoadedIn ? asked : 1;
-    if (before_ != count) at::set_num_threads(static_cast<int>(count));
-  }
-  ~IntraOpThreads() {
-    if (at::get_num_threads() != before_) at::set_num_threads(before_);
-  }
-  IntraOpThreads(const IntraOpThreads&) = delete;
-  IntraOpThreads& operator=(const IntraOpThreads&) = delete;
-
- private:
-  int before_;
-};
 
 // Without other processes, the replicas here share out tensors among themselves.
 Replicas replicas_of(const ExecutorOptions& options) {
