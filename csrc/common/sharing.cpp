@@ -43,8 +43,11 @@ Sharing::~Sharing() { is_sharing = before_; }
 
 bool shares_work() { return is_sharing; }
 
+void set_shares_work(bool is_allowed) { is_sharing = is_allowed; }
+
 // Asking for the number comes first: a new thread takes PyTorch's then.
-OneThread::OneThread(bool is_asked) : is_asked_(is_asked), before_(at::get_num_threads()) {
+OneThread::OneThread(bool is_asked)
+    : is_asked_(is_asked), before_(is_asked ? at::get_num_threads() : 0) {
   if (!is_asked_) return;
   set_openmp_threads(1);
   mkl_before_ = set_mkl_threads(1);

@@ -35,6 +35,7 @@ class Sharing {
 };
 
 bool shares_work();
+void set_shares_work(bool is_allowed);  // of the current thread, for tests
 
 // Has PyTorch's kernels run on the current thread alone, if asked. Unlike a number of threads it is
 // said to nobody else.

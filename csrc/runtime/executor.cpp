@@ -20,6 +20,14 @@ Replicas replicas_of(const ExecutorOptions& options) {
   return {options.num_replicas, options.first_replica, all};
 }
 
+WorkerChoice::Among choice_of(const ExecutorOptions& options) {
+  // With other processes, a worker that waits for the network must not be the only one.
+  if (options.ring != nullptr) return WorkerChoice::Among::kNothing;
+  if (options.num_workers > 1) return WorkerChoice::Among::kShortActions;
+  return options.num_intra_op_threads > 1 ? WorkerChoice::Among::kAllActions
+                                          : WorkerChoice::Among::kNothing;
+}
+
 // Returns `program`, which can be run with these options.
 std::shared_ptr<const Program> fitting(std::shared_ptr<const Program> program,
                                        const ExecutorOptions& options) {
@@ -49,9 +57,8 @@ Executor::Executor(std::shared_ptr<const Program> program, ExecutorOptions optio
       accumulators_(*program_, replicas_of(options_), remote_, options_.ring.get()),
       peak_accumulator_bytes_(options_.num_replicas, 0),
       desk_([this] { scheduler_.wake(); }),
-      // With others, a worker that waits for the network must not be the only one.
-      scheduler_(*program_, options_.num_replicas, options_.num_workers,
-                 /*may_rest=*/options_.ring == nullptr, desk_, stream_),
+      scheduler_(*program_, options_.num_replicas, options_.num_workers, choice_of(options_), desk_,
+                 stream_),
       interpreter_(*program_, options_.input_group_of_replica, options_.first_replica,
                    options_.ring.get(), options_.num_workers, tensor_memory_, memory_,
                    accumulators_, remote_,
@@ -192,6 +199,7 @@ void Executor::run_tasks(Task* task, int64_t worker) {
 // Replaces the task by the next one, if the worker stays with its IPU.
 Scheduler::Next Executor::run_task(Task*& running, int64_t worker) {
   const Task& task = *running;
+  const Sharing sharing(!task.is_alone);
   const int64_t start_ns = events_.is_on() ? now_ns() : 0;
   if (!interpreter_.run(*running, [&] { return scheduler_.wait_for_turn(task); })) {
     scheduler_.fail(nullptr);
