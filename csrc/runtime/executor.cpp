@@ -134,7 +134,7 @@ std::vector<at::Tensor> Executor::run(const std::vector<at::Tensor>& inputs, int
     stream_.end_call();
     throw;
   }
-  pool_.run();
+  pool_.run(scheduler_.is_alone());
   std::vector<at::Tensor> results = interpreter_.end_call();
   desk_.end_call();
   // Weights that were trained keep their random numbers, also when a later window failed.
@@ -187,6 +187,8 @@ void Executor::run_tasks(Task* task, int64_t worker) {
     if (next == Scheduler::Next::kEndWindow) {
       end_window();
       scheduler_.begin_next_window();
+      // Others than worker 0 have been called already.
+      if (worker == 0 && !scheduler_.is_alone()) pool_.call_others();
     }
   } catch (...) {
     scheduler_.fail(std::current_exception());

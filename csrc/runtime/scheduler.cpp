@@ -72,6 +72,11 @@ std::exception_ptr Scheduler::end_call() {
   return std::exchange(error_, nullptr);
 }
 
+bool Scheduler::is_alone() const {
+  const std::lock_guard lock(mutex_);
+  return choice_.is_alone();
+}
+
 Task* Scheduler::take(int64_t worker) {
   std::unique_lock lock(mutex_);
   while (!has_ended() && !is_wanted_at_desk(worker)) {

@@ -49,6 +49,8 @@ class Scheduler {
   void begin_call(int64_t num_windows);
   std::exception_ptr end_call();
 
+  // Whether the window that comes, or is under way, runs on one core.
+  bool is_alone() const;
   // Of the last call.
   int64_t num_complete_windows() const { return window_; }
 
