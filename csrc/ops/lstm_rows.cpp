@@ -120,13 +120,12 @@ struct Saved {
 void multiply_inputs(const Layer& layer, Tensor gates) {
   const Tensor inputs = layer.input.flatten(0, 1);
   const Tensor bias = layer.has_biases() ? layer.b_ih() + layer.b_hh() : Tensor();
-  for_each_quarter(gates.size(1), [&](const auto& quarter) {
-    Tensor part = quarter(gates, 1);
-    const Tensor weights = quarter(layer.w_ih(), 0).t();
+  for_each_quarter(gates.size(0), [&](const auto& quarter) {
+    Tensor part = quarter(gates, 0);
     if (bias.defined()) {
-      at::addmm_out(part, quarter(bias, 0), inputs, weights);
+      at::addmm_out(part, bias, quarter(inputs, 0), layer.w_ih().t());
     } else {
-      at::mm_out(part, inputs, weights);
+      at::mm_out(part, quarter(inputs, 0), layer.w_ih().t());
     }
   });
 }
