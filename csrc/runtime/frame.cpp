@@ -50,6 +50,7 @@ void Frame::run(int64_t micro_batch, int64_t replica) {
   micro_batch_ = micro_batch;
   replica_ = replica;
   trail_.clear();
+  has_threads_ = at::get_num_threads() > 1;
   run_code(segment_.instructions, registers_, stack_);
 }
 
@@ -91,7 +92,7 @@ void Frame::execute(const Instruction& instruction, Tensors& registers, torch::j
   }
   switch (instruction.control) {
     case Control::kOperator: {
-      const OneThread one(at::get_num_threads() > 1 && is_for_one_thread(stack));
+      const OneThread one(has_threads_ && is_for_one_thread(stack));
       instruction.op.callBoxed(stack);
       break;
     }
