@@ -47,7 +47,8 @@ void set_shares_work(bool is_allowed) { is_sharing = is_allowed; }
 
 // Asking for the number comes first: a new thread takes PyTorch's then.
 OneThread::OneThread(bool is_asked)
-    : is_asked_(is_asked), before_(is_asked ? at::get_num_threads() : 0) {
+    : is_asked_(is_asked && at::get_num_threads() > 1),
+      before_(is_asked_ ? at::get_num_threads() : 1) {
   if (!is_asked_) return;
   set_openmp_threads(1);
   mkl_before_ = set_mkl_threads(1);
