@@ -11,6 +11,7 @@
 
 #include "common/autograd_listing.h"
 #include "common/errors.h"
+#include "common/sharing.h"
 #include "runtime/executor.h"
 #include "runtime/stack_into.h"
 #include "runtime/worker_choice.h"
@@ -180,10 +181,16 @@ void bind_executor(py::module_& m) {
       .def("output_spans", [](const Executor& e) { return as_pairs(e.crossings().outputs()); });
 }
 
-// Reached by tests, which have costs of their own.
+// Reached by tests, which have costs of their own and choose for themselves.
 void bind_worker_choice(py::module_& m) {
+  m.def("set_shares_work", &set_shares_work);
+  using Among = WorkerChoice::Among;
+  py::enum_<Among>(m, "ChoiceAmong")
+      .value("NOTHING", Among::kNothing)
+      .value("SHORT_ACTIONS", Among::kShortActions)
+      .value("ALL_ACTIONS", Among::kAllActions);
   py::class_<WorkerChoice>(m, "WorkerChoice")
-      .def(py::init<bool>(), py::arg("has_choice"))
+      .def(py::init<Among>(), py::arg("among"))
       .def("is_alone", &WorkerChoice::is_alone)
       .def("note", &WorkerChoice::note, py::arg("window_ns"), py::arg("action_ns"));
 }

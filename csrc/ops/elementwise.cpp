@@ -5,7 +5,6 @@
 // operations while it is in the cache. Each element sees the same operations, in the same order and
 // with the same roundings as in PyTorch's kernels, so the bits are the same.
 
-#include <ATen/Parallel.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/from_blob.h>
@@ -17,6 +16,7 @@
 #include <cmath>
 #include <vector>
 
+#include "common/sharing.h"
 #include "ops/for_each_cpu.h"
 
 #pragma GCC push_options
@@ -154,7 +154,7 @@ std::vector<at::Tensor> elementwise(at::TensorList tensors, at::TensorList scala
   }
   const int64_t size = std::min(numel, kBlock);
   const std::vector<float> scalar_blocks = blocks_of(constants, scalars, size);
-  at::parallel_for(0, (numel + kBlock - 1) / kBlock, kGrain / kBlock, [&](int64_t b, int64_t e) {
+  share_out((numel + kBlock - 1) / kBlock, kGrain / kBlock, [&](int64_t b, int64_t e) {
     std::vector<float> scratch((num_values - num_tensors) * size);
     const auto place = [&](int64_t value, int64_t begin) -> float* {
       if (value < num_tensors) {

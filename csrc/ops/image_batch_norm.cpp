@@ -4,7 +4,6 @@
 // other layout. Here some rows are added up in single precision and all others in double. Rows are
 // shared out in fixed parts, so that the bits do not depend on the number of threads.
 
-#include <ATen/Parallel.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
@@ -17,6 +16,7 @@
 #include <tuple>
 #include <vector>
 
+#include "common/sharing.h"
 #include "ops/for_each_cpu.h"
 
 #pragma GCC push_options
@@ -97,10 +97,10 @@ struct Matrix {
 
 Tensor laid_out(const Tensor& image) { return image.contiguous(at::MemoryFormat::ChannelsLast); }
 
-// Calls `run(first row, number of rows)` for parts of all rows, on as many threads as there are.
+// Calls `run(first row, number of rows)` for parts of all rows.
 template <class Run>
 void for_each_part(int64_t num_rows, const Run& run) {
-  at::parallel_for(0, (num_rows + kPartRows - 1) / kPartRows, 1, [&](int64_t begin, int64_t end) {
+  share_out((num_rows + kPartRows - 1) / kPartRows, 1, [&](int64_t begin, int64_t end) {
     for (int64_t part = begin; part < end; ++part) {
       run(part * kPartRows, std::min(kPartRows, num_rows - part * kPartRows));
     }

@@ -1,19 +1,23 @@
 // The products with the hidden state are made here, from weights that are packed once a sequence
-// and stay in a core's cache; all others are one product for all steps, PyTorch's.
+// and stay in a core's cache. All others are PyTorch's, for all steps at once, in parts that do not
+// depend on the number of threads: the bits of a product on several of them may.
 
 #include "ops/lstm_rows.h"
 
-#include <ATen/Parallel.h>
 #include <ATen/TensorOperators.h>
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/core/grad_mode.h>
 #include <ATen/ops/addmm.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/mm.h>
+#include <ATen/ops/sum.h>
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>
 #include <array>
 #include <vector>
 
+#include "common/sharing.h"
 #include "ops/lstm_kernels.h"
 
 namespace poptorch_emu::rnn {
@@ -69,8 +73,25 @@ template <class Run>
 void for_each_block(const Layer& layer, const Run& run) {
   const int64_t num_rows = layer.batch_size();
   const int64_t widest = kNumGates * layer.hidden_size();
-  at::parallel_for(0, (num_rows + kRows - 1) / kRows, 1, [&](int64_t begin, int64_t end) {
+  share_out((num_rows + kRows - 1) / kRows, 1, [&](int64_t begin, int64_t end) {
     for (int64_t index = begin; index < end; ++index) run(Block(index * kRows, num_rows, widest));
+  });
+}
+
+// Calls `run(narrowed)` for each quarter of some rows, on as many threads as there are: the
+// function it is given narrows a tensor's dimension of that many rows. What `run` computes lies in
+// tensors that were there before.
+template <class Run>
+void for_each_quarter(int64_t num_rows, const Run& run) {
+  constexpr int64_t kParts = 4;
+  share_out(kParts, 1, [&](int64_t begin, int64_t end) {
+    // What the calling thread has set does not reach the others.
+    const at::NoGradGuard no_grad;
+    const at::AutoDispatchBelowADInplaceOrView below_autograd;
+    for (int64_t part = begin; part < end; ++part) {
+      const int64_t from = part * num_rows / kParts, to = (part + 1) * num_rows / kParts;
+      run([=](const Tensor& whole, int64_t dim) { return whole.narrow(dim, from, to - from); });
+    }
   });
 }
 
@@ -95,16 +116,53 @@ struct Saved {
   }
 };
 
-// The gradient of w_hh; the state before each step but the first is the output of another.
-Tensor hidden_weight_gradient(const Layer& layer, const Tensor& deltas, const Tensor& output) {
+// gates = inputs w_ih' and the biases.
+void multiply_inputs(const Layer& layer, Tensor gates) {
+  const Tensor inputs = layer.input.flatten(0, 1);
+  const Tensor bias = layer.has_biases() ? layer.b_ih() + layer.b_hh() : Tensor();
+  for_each_quarter(gates.size(0), [&](const auto& quarter) {
+    Tensor part = quarter(gates, 0);
+    if (bias.defined()) {
+      at::addmm_out(part, bias, quarter(inputs, 0), layer.w_ih().t());
+    } else {
+      at::mm_out(part, quarter(inputs, 0), layer.w_ih().t());
+    }
+  });
+}
+
+// The gradients of w_ih, w_hh and, where there are biases, of these.
+std::vector<Tensor> weight_gradients(const Layer& layer, const Tensor& deltas,
+                                     const Tensor& output) {
+  const Tensor inputs = layer.input.flatten(0, 1);
+  // The state before each step but the first is the output of another.
   const int64_t others = layer.num_steps() - 1;
   const int64_t from = layer.is_reverse ? 0 : 1;
-  Tensor gradient = deltas[layer.row(0)].t().mm(layer.h0());
-  if (others > 0) {
-    const Tensor later = deltas.narrow(0, from, others).flatten(0, 1);
-    gradient.addmm_(later.t(), output.narrow(0, 1 - from, others).flatten(0, 1));
-  }
-  return gradient;
+  const Tensor first = deltas[layer.row(0)], later = deltas.narrow(0, from, others).flatten(0, 1);
+  const Tensor states = output.narrow(0, 1 - from, others).flatten(0, 1);
+  const Tensor h0 = layer.h0();
+  const Tensor flat = deltas.flatten(0, 1);
+  const Tensor w_ih = at::empty(layer.w_ih().sizes(), flat.options());
+  const Tensor w_hh = at::empty(layer.w_hh().sizes(), flat.options());
+  const Tensor bias = at::empty({flat.size(1)}, flat.options());
+  for_each_quarter(flat.size(1), [&](const auto& quarter) {
+    Tensor of_inputs = quarter(w_ih, 0), of_states = quarter(w_hh, 0), of_bias = quarter(bias, 0);
+    at::mm_out(of_inputs, quarter(flat, 1).t(), inputs);
+    at::mm_out(of_states, quarter(first, 1).t(), h0);
+    if (others > 0) of_states.addmm_(quarter(later, 1).t(), states);
+    if (layer.has_biases()) at::sum_out(of_bias, quarter(flat, 1), 0);
+  });
+  if (!layer.has_biases()) return {w_ih, w_hh};
+  return {w_ih, w_hh, bias, bias.clone()};
+}
+
+Tensor input_gradient(const Layer& layer, const Tensor& deltas) {
+  const Tensor flat = deltas.flatten(0, 1);
+  const Tensor gradient = at::empty({flat.size(0), layer.input.size(2)}, flat.options());
+  for_each_quarter(flat.size(0), [&](const auto& quarter) {
+    Tensor part = quarter(gradient, 0);
+    at::mm_out(part, quarter(flat, 0), layer.w_ih());
+  });
+  return gradient.view(layer.input.sizes());
 }
 
 }  // namespace
@@ -119,19 +177,14 @@ bool runs_by_rows(const Layer& layer) {
 }
 
 Results forward_by_rows(const Layer& layer) {
+  const OneThread alone(!shares_work());
   const int64_t num_steps = layer.num_steps(), num_rows = layer.batch_size(),
                 size = layer.hidden_size(), gates_size = kNumGates * size;
   const auto options = layer.input.options();
   const Tensor reserve = at::empty({num_steps, num_rows, gates_size + size}, options);
   const Tensor output = at::empty({num_steps, num_rows, size}, options);
 
-  Tensor gates = reserve.flatten(0, 1).narrow(1, 0, gates_size);
-  const Tensor inputs = layer.input.flatten(0, 1);
-  if (layer.has_biases()) {
-    at::addmm_out(gates, layer.b_ih() + layer.b_hh(), inputs, layer.w_ih().t());
-  } else {
-    at::mm_out(gates, inputs, layer.w_ih().t());
-  }
+  multiply_inputs(layer, reserve.flatten(0, 1).narrow(1, 0, gates_size));
 
   const Tensor panels = in_panels(layer.w_hh().t());
   const Tensor h0 = layer.h0().contiguous().unsqueeze(0);
@@ -159,6 +212,7 @@ Results forward_by_rows(const Layer& layer) {
 
 Gradients backward_by_rows(const Layer& layer, const Results& results,
                            const ResultGradients& gradients, bool needs_input_gradient) {
+  const OneThread alone(!shares_work());
   const int64_t num_steps = layer.num_steps(), num_rows = layer.batch_size(),
                 size = layer.hidden_size(), gates_size = kNumGates * size;
   const Tensor deltas = at::empty({num_steps, num_rows, gates_size}, results.reserve.options());
@@ -190,15 +244,9 @@ Gradients backward_by_rows(const Layer& layer, const Results& results,
   });
 
   Gradients all;
-  const Tensor flat = deltas.flatten(0, 1);
-  if (needs_input_gradient) all.input = flat.mm(layer.w_ih()).unflatten(0, {num_steps, num_rows});
+  if (needs_input_gradient) all.input = input_gradient(layer, deltas);
   all.state = {grad_h, grad_c};
-  all.weights = {flat.t().mm(layer.input.flatten(0, 1)),
-                 hidden_weight_gradient(layer, deltas, results.output)};
-  if (layer.has_biases()) {
-    const Tensor bias = flat.sum(0);
-    all.weights.insert(all.weights.end(), {bias, bias.clone()});
-  }
+  all.weights = weight_gradients(layer, deltas, results.output);
   return all;
 }
 

@@ -1,12 +1,12 @@
 #pragma once
 
-#include <ATen/Parallel.h>
 #include <ATen/core/Tensor.h>
 
 #include <algorithm>
 #include <cstdint>
 #include <tuple>
 
+#include "common/sharing.h"
 #include "numerics/philox.h"
 
 namespace poptorch_emu {
@@ -59,7 +59,7 @@ void for_each_block(const RandomStream& stream, int64_t numel, const Consume& co
   const int64_t num_blocks = (numel + kLanes - 1) / kLanes;
   TORCH_CHECK_VALUE(num_blocks <= UINT32_MAX, numel, " random numbers at once; at most ",
                     kLanes * UINT32_MAX, " can be drawn. Draw them in parts.");
-  at::parallel_for(0, num_blocks, kGrainBlocks, [&](int64_t begin, int64_t end) {
+  share_out(num_blocks, kGrainBlocks, [&](int64_t begin, int64_t end) {
     for (int64_t block = begin; block < end; ++block) {
       const int64_t first = block * kLanes;
       consume(stream.words(block), first, std::min(kLanes, numel - first));

@@ -16,6 +16,7 @@
 #include <c10/core/GradMode.h>
 #include <torch/library.h>
 
+#include "common/sharing.h"
 #include "ops/lstm_rows.h"
 
 namespace poptorch_emu::rnn {
@@ -131,10 +132,16 @@ Gradients backward(const Layer& layer, const Results& results, const ResultGradi
                              : backward_by_steps(layer, results, gradients, needs_input_gradient);
 }
 
+// A copy has the same bits on any number of threads.
+Tensor in_rows(const Tensor& tensor) {
+  const OneThread alone(!shares_work());
+  return tensor.contiguous();
+}
+
 Outputs rnn_layer_cpu(const Tensor& input, TensorList state, TensorList weights,
                       std::string_view mode, bool reverse, bool training) {
   const Results results =
-      forward(make_layer(mode, reverse, input.contiguous(), state, weights), training);
+      forward(make_layer(mode, reverse, in_rows(input), state, weights), training);
   return {results.output, results.h, results.c, results.reserve};
 }
 
@@ -176,9 +183,9 @@ std::vector<Tensor> rnn_layer_backward_cpu(const OptionalTensor& grad_output,
                                            const Tensor& reserve, std::string_view mode,
                                            bool reverse, bool needs_input_grad) {
   const auto or_zeros = [](const OptionalTensor& gradient, const Tensor& result) {
-    return gradient ? gradient->contiguous() : at::zeros_like(result);
+    return gradient ? in_rows(*gradient) : at::zeros_like(result);
   };
-  const Layer layer = make_layer(mode, reverse, input.contiguous(), state, weights);
+  const Layer layer = make_layer(mode, reverse, in_rows(input), state, weights);
   const ResultGradients gradients{or_zeros(grad_output, output), or_zeros(grad_h, h),
                                   or_zeros(grad_c, c)};
   return in_order(backward(layer, {output, h, c, reserve}, gradients, needs_input_grad),

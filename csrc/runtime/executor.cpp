@@ -1,45 +1,31 @@
 #include "runtime/executor.h"
 
-#include <ATen/Parallel.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/grad_mode.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <exception>
 
 #include "common/clock.h"
 #include "common/errors.h"
+#include "common/sharing.h"
 
 namespace poptorch_emu {
 namespace {
-
-const pid_t kLoadedIn = getpid();
-
-// Gives the current thread a number of threads for one operation, and back what it had. A forked
-// child has one: the threads of GNU's OpenMP stay with the parent, and the child would wait for
-// them.
-class IntraOpThreads {
- public:
-  explicit IntraOpThreads(int64_t asked) : before_(at::get_num_threads()) {
-    const int64_t count = getpid() == kLoadedIn ? asked : 1;
-    if (before_ != count) at::set_num_threads(static_cast<int>(count));
-  }
-  ~IntraOpThreads() {
-    if (at::get_num_threads() != before_) at::set_num_threads(before_);
-  }
-  IntraOpThreads(const IntraOpThreads&) = delete;
-  IntraOpThreads& operator=(const IntraOpThreads&) = delete;
-
- private:
-  int before_;
-};
 
 // Without other processes, the replicas here share out tensors among themselves.
 Replicas replicas_of(const ExecutorOptions& options) {
   if (options.ring == nullptr) return {options.num_replicas, 0, options.num_replicas};
   const int64_t all = options.num_replicas * options.ring->peers().num_processes();
   return {options.num_replicas, options.first_replica, all};
+}
+
+WorkerChoice::Among choice_of(const ExecutorOptions& options) {
+  // With other processes, a worker that waits for the network must not be the only one.
+  if (options.ring != nullptr) return WorkerChoice::Among::kNothing;
+  if (options.num_workers > 1) return WorkerChoice::Among::kShortActions;
+  return options.num_intra_op_threads > 1 ? WorkerChoice::Among::kAllActions
+                                          : WorkerChoice::Among::kNothing;
 }
 
 // Returns `program`, which can be run with these options.
@@ -71,9 +57,8 @@ Executor::Executor(std::shared_ptr<const Program> program, ExecutorOptions optio
       accumulators_(*program_, replicas_of(options_), remote_, options_.ring.get()),
       peak_accumulator_bytes_(options_.num_replicas, 0),
       desk_([this] { scheduler_.wake(); }),
-      // With others, a worker that waits for the network must not be the only one.
-      scheduler_(*program_, options_.num_replicas, options_.num_workers,
-                 /*may_rest=*/options_.ring == nullptr, desk_, stream_),
+      scheduler_(*program_, options_.num_replicas, options_.num_workers, choice_of(options_), desk_,
+                 stream_),
       interpreter_(
           *program_, options_.input_group_of_replica, options_.first_replica, options_.ring.get(),
           options_.num_workers, tensor_memory_, memory_, accumulators_, remote_,
@@ -152,7 +137,7 @@ std::vector<at::Tensor> Executor::run(const std::vector<at::Tensor>& inputs, int
     stream_.end_call();
     throw;
   }
-  pool_.run();
+  pool_.run(scheduler_.is_alone());
   std::vector<at::Tensor> results = interpreter_.end_call();
   desk_.end_call();
   // Weights that were trained keep their random numbers, also when a later window failed.
@@ -214,6 +199,8 @@ void Executor::run_tasks(Task* task, int64_t worker) {
     if (next == Scheduler::Next::kEndWindow) {
       end_window();
       scheduler_.begin_next_window();
+      // Others than worker 0 have been called already.
+      if (worker == 0 && !scheduler_.is_alone()) pool_.call_others();
     }
   } catch (...) {
     scheduler_.fail(std::current_exception());
@@ -226,6 +213,7 @@ void Executor::run_tasks(Task* task, int64_t worker) {
 // Replaces the task by the next one, if the worker stays with its IPU.
 Scheduler::Next Executor::run_task(Task*& running, int64_t worker) {
   const Task& task = *running;
+  const Sharing sharing(!task.is_alone);
   const int64_t start_ns = events_.is_on() ? now_ns() : 0;
   if (!interpreter_.run(*running, [&] { return scheduler_.wait_for_turn(task); })) {
     scheduler_.fail(nullptr);

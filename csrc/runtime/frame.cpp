@@ -6,6 +6,7 @@
 #include <sstream>
 
 #include "common/errors.h"
+#include "common/sharing.h"
 #include "runtime/floating_point.h"
 
 namespace poptorch_emu {
@@ -16,6 +17,18 @@ namespace {
 class DescribedError : public Error {
   using Error::Error;
 };
+
+// A kernel for so few elements gains nothing by a second thread.
+constexpr int64_t kFewElements = 8192;
+
+// Whether an operation has one thread, however many there are. The number may change bits, so that
+// only the arguments decide.
+bool is_for_one_thread(const torch::jit::Stack& arguments) {
+  return std::none_of(arguments.begin(), arguments.end(), [](const c10::IValue& argument) {
+    if (!argument.isTensor()) return argument.isTensorList() || argument.isOptionalTensorList();
+    return argument.toTensor().defined() && argument.toTensor().numel() > kFewElements;
+  });
+}
 
 void take_results(const std::vector<RegisterId>& outputs, std::vector<at::Tensor>& registers,
                   torch::jit::Stack& stack) {
@@ -37,6 +50,7 @@ void Frame::run(int64_t micro_batch, int64_t replica) {
   micro_batch_ = micro_batch;
   replica_ = replica;
   trail_.clear();
+  has_threads_ = at::get_num_threads() > 1;
   run_code(segment_.instructions, registers_, stack_);
 }
 
@@ -77,9 +91,11 @@ void Frame::execute(const Instruction& instruction, Tensors& registers, torch::j
     }
   }
   switch (instruction.control) {
-    case Control::kOperator:
+    case Control::kOperator: {
+      const OneThread one(has_threads_ && is_for_one_thread(stack));
       instruction.op.callBoxed(stack);
       break;
+    }
     case Control::kForLoop:
       run_for_loop(instruction, stack);
       break;

@@ -61,6 +61,7 @@ class Frame {
   const ProductAdder add_product_;
   Tensors registers_;
   torch::jit::Stack stack_;
+  bool has_threads_ = false;  // an operation may run on several
 
   // Of the present run, for messages: within which iterations and branches it is.
   int64_t micro_batch_ = 0;

@@ -29,12 +29,12 @@ void pause_shortly() {
 }  // namespace
 
 Scheduler::Scheduler(const Program& program, int64_t num_replicas, int64_t num_workers,
-                     bool may_rest, const HostDesk& desk, const ResultStream& stream)
+                     WorkerChoice::Among choice, const HostDesk& desk, const ResultStream& stream)
     : program_(program),
       desk_(desk),
       stream_(stream),
       spins_(num_workers <= static_cast<int64_t>(std::thread::hardware_concurrency())),
-      choice_(may_rest && num_workers > 1),
+      choice_(choice),
       shortest_ns_(program.segments.size(), 0) {
   for (const Link& link : program.links) queues_.emplace_back(link, num_replicas);
   for (int64_t replica = 0; replica < num_replicas; ++replica) {
@@ -70,6 +70,11 @@ std::exception_ptr Scheduler::end_call() {
   }
   num_running_ = 0;
   return std::exchange(error_, nullptr);
+}
+
+bool Scheduler::is_alone() const {
+  const std::lock_guard lock(mutex_);
+  return choice_.is_alone();
 }
 
 Task* Scheduler::take(int64_t worker) {
@@ -272,6 +277,7 @@ Task& Scheduler::begin(VirtualIpu& ipu) {
   task.action = next_action(ipu);
   task.position = ipu.position;
   task.begun_ns = now_ns();
+  task.is_alone = choice_.is_alone();
   task.window = window_;
   task.micro_batch_of_call = window_ * program_.micro_batches_per_window + task.action.micro_batch;
   for (LinkId id : program_.at(task.action.segment).incoming) {

@@ -40,16 +40,18 @@ class Scheduler {
   };
 
   // Worker 0 leaves its tasks for requests at `desk`; nothing begins while `stream` is full.
-  // No more actions of one virtual IPU are under way at once than there are workers. Where
-  // `may_rest`, the other workers rest while worker 0 alone is faster.
-  Scheduler(const Program& program, int64_t num_replicas, int64_t num_workers, bool may_rest,
-            const HostDesk& desk, const ResultStream& stream);
+  // No more actions of one virtual IPU are under way at once than there are workers. The other
+  // workers rest while `choice` has windows run on one core.
+  Scheduler(const Program& program, int64_t num_replicas, int64_t num_workers,
+            WorkerChoice::Among choice, const HostDesk& desk, const ResultStream& stream);
 
   // By the thread that runs the call, when no worker is at work. The second returns the error of
   // the call, if there was one, and drops what is in the links then.
   void begin_call(int64_t num_windows);
   std::exception_ptr end_call();
 
+  // Whether the window that comes, or is under way, runs on one core.
+  bool is_alone() const;
   // Of the last call.
   int64_t num_complete_windows() const { return window_; }
 

@@ -17,6 +17,7 @@ struct Task {
   size_t position = 0;  // of the action in the IPU's list
   int64_t begun_ns = 0;
   Action action = {};
+  bool is_alone = false;  // its window runs on one core
   int64_t window = 0;
   int64_t micro_batch_of_call = 0;            // the action's micro-batch, counted over all windows
   std::vector<std::vector<Item>> taken = {};  // by incoming link

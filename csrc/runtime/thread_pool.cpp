@@ -76,15 +76,22 @@ ThreadPool::ThreadPool(int64_t num_workers, std::function<void(int64_t)> work)
 
 ThreadPool::~ThreadPool() { leave_crew_of_another_process(); }
 
-void ThreadPool::run() {
+void ThreadPool::run(bool is_alone) {
+  has_called_ = false;
+  if (!is_alone) call_others();
+  work_(0);
+  if (has_called_) crew_->await();
+}
+
+void ThreadPool::call_others() {
+  if (has_called_ || num_workers_ == 1) return;
   leave_crew_of_another_process();
-  if (!crew_ && num_workers_ > 1) {
+  if (!crew_) {
     crew_ = std::make_unique<Crew>(num_workers_ - 1, work_);
     process_ = getpid();
   }
-  if (crew_) crew_->begin();
-  work_(0);
-  if (crew_) crew_->await();
+  crew_->begin();
+  has_called_ = true;
 }
 
 // A forked child has the crew's memory and none of its threads: who joins them, or destroys what

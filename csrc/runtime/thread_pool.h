@@ -9,7 +9,7 @@
 namespace poptorch_emu {
 
 // Threads that work together once a run and sleep in between. Worker 0 is the thread that calls
-// `run`; the others start with the first run, in a forked child with the child's first.
+// `run`; the others start when they are first called, in a forked child when they are called there.
 class ThreadPool {
  public:
   // `work` is called with a worker's number. It must not throw.
@@ -18,8 +18,10 @@ class ThreadPool {
   ThreadPool(const ThreadPool&) = delete;
   ThreadPool& operator=(const ThreadPool&) = delete;
 
-  // Has all workers work, and returns when the last is done.
-  void run();
+  // Has all workers work, or worker 0 until it calls the others, and returns when the last is done.
+  void run(bool is_alone);
+  // By worker 0, whenever it wants the others in this run.
+  void call_others();
 
  private:
   class Crew;
@@ -29,7 +31,8 @@ class ThreadPool {
   const int64_t num_workers_;
   const std::function<void(int64_t)> work_;
   std::unique_ptr<Crew> crew_;
-  pid_t process_ = 0;  // where the crew was started
+  pid_t process_ = 0;        // where the crew was started
+  bool has_called_ = false;  // the others, in this run
 };
 
 }  // namespace poptorch_emu

@@ -10,34 +10,64 @@ constexpr int64_t kLongActionNs = 150'000;
 constexpr int64_t kTrialWindows = 3;
 constexpr int64_t kFewBetween = 16;
 constexpr int64_t kMostBetween = 1024;
+// What others do on this computer changes sooner than that.
+constexpr int64_t kMostBetweenNs = 2'000'000'000;
+// A window differs from the one before by some hundredths where nothing else runs.
+constexpr int64_t kMargin = 8;
+constexpr int64_t kFewest = 4;
 
 }  // namespace
 
+WorkerChoice::WorkerChoice(Among among) : among_(among), num_between_(kFewBetween) {}
+
 void WorkerChoice::note(int64_t window_ns, int64_t action_ns) {
-  if (!has_choice_) return;
-  if (!is_first_) {
-    // Other work on this computer makes a window longer, never shorter.
-    int64_t& typical = typical_ns(is_alone_);
-    const bool is_shorter = typical == 0 || window_ns < typical;
-    typical = is_shorter ? window_ns : typical + (window_ns - typical) / 8;
+  if (among_ == Among::kNothing) return;
+  ++num_noted_;
+  if (is_trial_) {
+    note_trial(window_ns);
+    return;
   }
-  is_first_ = false;
-  if (--num_left_ <= 0) end_phase(action_ns < kLongActionNs);
+  // Other work on this computer makes a window longer, never shorter.
+  int64_t& typical = typical_ns(is_alone_);
+  const bool is_shorter = typical == 0 || window_ns < typical;
+  if (num_noted_ > 1) typical = is_shorter ? window_ns : typical + (window_ns - typical) / 8;
+  if (num_noted_ < num_meant_ && !is_slower_than_the_other()) return;
+  if (among_ == Among::kAllActions || action_ns < kLongActionNs || is_alone_) {
+    typical_ns(!is_alone_) = 0;
+    begin_phase(/*is_trial=*/true, !is_alone_, kTrialWindows);
+  } else {
+    begin_phase(/*is_trial=*/false, is_alone_, num_between_);
+  }
 }
 
-void WorkerChoice::end_phase(bool has_short_actions) {
-  const bool was_alone = is_alone_;
-  if (is_trial_) {
-    const bool is_kept = typical_ns(is_alone_) < typical_ns(!is_alone_);
-    if (!is_kept) is_alone_ = !is_alone_;
-    num_between_ = is_kept ? kFewBetween : std::min(2 * num_between_, kMostBetween);
-    is_trial_ = false;
-  } else {
-    is_trial_ = has_short_actions || is_alone_;
-    if (is_trial_) is_alone_ = !is_alone_;
-  }
-  is_first_ = is_alone_ != was_alone;
-  num_left_ = is_trial_ ? kTrialWindows : num_between_;
+// The first window pays for the change. The longest of the others counts, since beside another
+// process a window may be short by luck.
+void WorkerChoice::note_trial(int64_t window_ns) {
+  const bool is_hopeless = window_ns > 2 * typical_ns(!is_alone_);
+  int64_t& longest_ns = typical_ns(is_alone_);
+  if (num_noted_ > 1 || is_hopeless) longest_ns = std::max(longest_ns, window_ns);
+  if (num_noted_ < num_meant_ && !is_hopeless) return;
+  const bool is_kept = longest_ns < typical_ns(!is_alone_);
+  num_between_ = is_kept ? kFewBetween : std::min(4 * num_between_, most_between());
+  begin_phase(/*is_trial=*/false, is_kept ? is_alone_ : !is_alone_, num_between_);
+}
+
+bool WorkerChoice::is_slower_than_the_other() const {
+  const int64_t other_ns = typical_ns(!is_alone_);
+  return num_noted_ >= kFewest && other_ns > 0 &&
+         typical_ns(is_alone_) > other_ns + other_ns / kMargin;
+}
+
+int64_t WorkerChoice::most_between() const {
+  const int64_t window_ns = std::max<int64_t>(typical_ns(!is_alone_), 1);
+  return std::clamp(kMostBetweenNs / window_ns, kFewBetween, kMostBetween);
+}
+
+void WorkerChoice::begin_phase(bool is_trial, bool is_alone, int64_t num_windows) {
+  is_trial_ = is_trial;
+  is_alone_ = is_alone;
+  num_noted_ = 0;
+  num_meant_ = num_windows;
 }
 
 }  // namespace poptorch_emu

@@ -4,30 +4,38 @@
 
 namespace poptorch_emu {
 
-// Chooses from measured times whether all workers run a window, or the first one alone.
+// Chooses from measured times whether a window runs on all cores or on one: its actions on all
+// workers or the first one alone, or our own operators on all threads or the calling one.
 //
-// Where actions take some ten microseconds, handing them over may cost more than a second worker
-// gives. Then both ways are measured in turns: the other way now and then, and the less often the
-// longer the choice has held. Actions that take longer are always for all. Not synchronised.
+// Handing actions of some ten microseconds over may cost more than a second worker gives, and
+// threads that share an operation wait for the one whose core has other work. So both ways are
+// measured: the other way now and then, and the less often the longer the choice has held, but soon
+// after windows take longer than those of the other way did. Not synchronised.
 class WorkerChoice {
  public:
-  // Without a choice, all workers run all windows.
-  explicit WorkerChoice(bool has_choice) : has_choice_(has_choice) {}
+  enum class Among { kNothing, kShortActions, kAllActions };
+
+  // Without a choice all windows run on all cores; so do those of long actions, unless asked.
+  explicit WorkerChoice(Among among);
 
   bool is_alone() const { return is_alone_; }
   // A window took so long in the way that was chosen, and one of its actions so long in the mean.
   void note(int64_t window_ns, int64_t action_ns);
 
  private:
-  void end_phase(bool has_short_actions);
+  void note_trial(int64_t window_ns);
+  bool is_slower_than_the_other() const;
+  int64_t most_between() const;
   int64_t& typical_ns(bool is_alone) { return typical_ns_[is_alone ? 1 : 0]; }
+  int64_t typical_ns(bool is_alone) const { return typical_ns_[is_alone ? 1 : 0]; }
+  void begin_phase(bool is_trial, bool is_alone, int64_t num_windows);
 
-  bool has_choice_;
+  const Among among_;
   bool is_alone_ = false;
-  bool is_trial_ = false;           // the other way is being measured
-  bool is_first_ = true;            // the next window is the first of its phase, and not measured
-  int64_t num_left_ = 3;            // windows of this phase
-  int64_t num_between_ = 16;        // windows between two trials
+  bool is_trial_ = false;  // the other way is being measured
+  int64_t num_noted_ = 0;  // windows of this phase so far, and how many are meant to be
+  int64_t num_meant_ = 3;
+  int64_t num_between_;             // windows between two trials
   int64_t typical_ns_[2] = {0, 0};  // of a window, with all and alone; 0 before the first
 };
 

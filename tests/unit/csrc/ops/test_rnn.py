@@ -1,5 +1,6 @@
 """Recurrent networks: what they record on `ipu`, and what their operators compute on the CPU."""
 
+import itertools
 from copy import deepcopy
 from functools import partial
 
@@ -9,7 +10,7 @@ from recorder import Recorder, fake, record, run_recorded
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-import poptorch_emu._C  # noqa: F401
+from poptorch_emu import _C
 
 ops = torch.ops.poptorch_emu
 
@@ -139,24 +140,32 @@ def test_lstm_of_many_rows_is_as_near_to_float64_as_eager(hidden, batch, steps, 
         assert error <= 4 * error_of_eager + 1e-6 * value.abs().max()
 
 
-def test_lstm_of_many_rows_has_the_same_bits_on_one_thread_and_on_two():
-    network = nn.LSTM(INPUTS, 64, bidirectional=True)
-    x = torch.randn(7, 40, INPUTS)
-    state = [torch.randn(2, 40, 64) for _ in range(2)]
+@pytest.mark.parametrize(
+    ("steps", "batch", "inputs", "hidden"), [(7, 40, INPUTS, 64), (64, 16, 64, 256)]
+)
+def test_lstm_of_many_rows_has_the_same_bits_on_any_number_of_threads(steps, batch, inputs, hidden):
+    """Products of a thousand rows and more have other bits in MKL on several threads."""
+    network = nn.LSTM(inputs, hidden, bidirectional=True)
+    x = torch.randn(steps, batch, inputs, requires_grad=True)
+    state = [torch.randn(2, batch, hidden) for _ in range(2)]
 
     def trained():
         results = by_layers("lstm", network, x, state)
-        return [*results, *torch.autograd.grad(results[0].square().sum(), network.parameters())]
+        leaves = [x, *network.parameters()]
+        return [*results, *torch.autograd.grad(results[0].square().sum(), leaves)]
 
     before = torch.get_num_threads()
     try:
         torch.set_num_threads(1)
-        alone = trained()
-        torch.set_num_threads(2)
-        together = trained()
+        expected = trained()
+        for num_threads, shares in itertools.product((2, 3, 4), (True, False)):
+            torch.set_num_threads(num_threads)
+            _C.set_shares_work(shares)
+            assert all(map(torch.equal, trained(), expected)), (num_threads, shares)
+            assert torch.get_num_threads() == num_threads
     finally:
         torch.set_num_threads(before)
-    assert all(torch.equal(*pair) for pair in zip(alone, together, strict=True))
+        _C.set_shares_work(True)
 
 
 def test_rnn_layer_on_transposed_arguments_equals_contiguous_ones():

@@ -1,0 +1,70 @@
+#pragma once
+
+#include <ATen/Parallel.h>
+
+#include <cstdint>
+
+namespace poptorch_emu {
+
+// Gives the current thread a number of threads for one operation, and back what it had. A forked
+// child has one: the threads of GNU's OpenMP stay with the parent, and the child would wait for
+// them.
+class IntraOpThreads {
+ public:
+  explicit IntraOpThreads(int64_t asked);
+  ~IntraOpThreads();
+  IntraOpThreads(const IntraOpThreads&) = delete;
+  IntraOpThreads& operator=(const IntraOpThreads&) = delete;
+
+ private:
+  int before_;
+};
+
+// Says whether our own operators, called by the current thread, share their work among the threads
+// of an operation, and afterwards what was said before. Who is alone stays so. No bits depend on
+// it, unlike on the number of threads of PyTorch's kernels.
+class Sharing {
+ public:
+  explicit Sharing(bool is_allowed);
+  ~Sharing();
+  Sharing(const Sharing&) = delete;
+  Sharing& operator=(const Sharing&) = delete;
+
+ private:
+  bool before_;
+};
+
+bool shares_work();
+void set_shares_work(bool is_allowed);  // of the current thread, for tests
+
+// Has PyTorch's kernels run on the current thread alone, if asked. Unlike a number of threads it is
+// said to nobody else.
+class OneThread {
+ public:
+  explicit OneThread(bool is_asked);
+  ~OneThread();
+  OneThread(const OneThread&) = delete;
+  OneThread& operator=(const OneThread&) = delete;
+
+ private:
+  const bool is_asked_;
+  const int before_;
+  int mkl_before_ = 0;
+};
+
+// Calls `run(begin, end)` for parts of [0, count) of at least so many, on several threads if work
+// is shared. PyTorch's kernels that it calls have one thread, whatever the number of parts.
+template <class Run>
+void share_out(int64_t count, int64_t at_least, const Run& run) {
+  const auto run_part = [&](int64_t begin, int64_t end) {
+    const OneThread one(true);
+    run(begin, end);
+  };
+  if (shares_work()) {
+    at::parallel_for(0, count, at_least, run_part);
+  } else {
+    run_part(0, count);
+  }
+}
+
+}  // namespace poptorch_emu
