@@ -10,7 +10,7 @@ from torch.profiler import ProfilerActivity, profile
 
 import poptorch_emu as poptorch
 from poptorch_emu import emulator
-from poptorch_emu.compile import lower
+from poptorch_emu.compile import engine_cut, fused_update
 from poptorch_emu.plan.memory.memory_plan import Content
 
 WIDTH = 96
@@ -20,8 +20,12 @@ KINDS = ("Weight", "Optimizer", "Accumulator")
 
 @pytest.fixture(autouse=True)
 def operation_by_operation(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Has the engine do what the machine would: in one pass it needs no memory to speak of."""
-    monkeypatch.setattr(lower, "fuse", lambda code, places=None: code)
+    """Has the engine do what the machine would.
+
+    In one pass an update needs no memory to speak of, and sums of products keep theirs.
+    """
+    monkeypatch.setattr(fused_update, "fuse", lambda code, places=None: code)
+    monkeypatch.setattr(engine_cut, "product_gradients", lambda *arguments: {})
 
 
 class Chain(torch.nn.Module):
