@@ -284,6 +284,28 @@ def test_batch_norms_in_training_stay_as_near_to_double_precision_as_eager():
     assert distance([value.detach() for value in model.parameters()]) < 2 * distance(eager)
 
 
+def residual_weights(**places: object) -> list[torch.Tensor]:
+    """Returns the weights after updates with clipped gradients; `places` are set on the options."""
+    model = made("residual")
+    options = poptorch.Options().deviceIterations(3)
+    options.Training.gradientAccumulation(4)
+    for setter, location in places.items():
+        getattr(options.TensorLocations, setter)(location)
+    optimizer = poptorch.optim.SGD(model.parameters(), lr=0.05, max_grad_norm=0.01)
+    training = poptorch.trainingModel(model, options, optimizer)
+    torch.manual_seed(1)
+    training(torch.randn(8 * 3 * 4, *X[1:]))
+    assert "image_batch_norm_backward" in training._executable.program.text()
+    return [value.detach() for value in model.parameters()]
+
+
+@pytest.mark.parametrize("setter", ["setAccumulatorLocation", "setWeightLocation"])
+def test_gradients_and_weights_off_chip_have_the_bits_of_those_on_chip(setter):
+    location = poptorch.TensorLocationSettings().useOnChipStorage(False).minElementsForOffChip(1)
+    pairs = zip(residual_weights(**{setter: location}), residual_weights(), strict=True)
+    assert all(torch.equal(ours, theirs) for ours, theirs in pairs)
+
+
 def test_weights_that_the_host_changes_reach_the_next_call():
     model = made("residual")
     training = poptorch.trainingModel(model, None, torch.optim.SGD(model.parameters(), lr=0.0))
