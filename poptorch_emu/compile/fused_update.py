@@ -77,7 +77,8 @@ def fuse(code: Segment, places: Mapping[int, int] | None = None) -> Segment:
     for group, members in of_group.items():
         fused = None if group < 0 else _fused(members, code.inlined[group], kept, places or {})
         instructions += members if fused is None else fused
-    result = replace(code, instructions=[replace(each, dies=[]) for each in instructions])
+    single = _without_repetitions(instructions, kept)
+    result = replace(code, instructions=[replace(each, dies=[]) for each in single])
     result.set_dying(kept)
     return result
 
@@ -149,6 +150,49 @@ def _fused(
         return None
     results = [member.outputs[0] for member in wide if member.outputs[0] in kept]
     return [*scalars, writer.instruction(wide[-1], results, places)]
+
+
+def _without_repetitions(
+    instructions: Sequence[Instruction], kept: set[int]
+) -> Iterator[Instruction]:
+    """Yields instructions, leaving out operations on scalars whose result is there already.
+
+    The update of each weight makes the same numbers of the same hyper-parameters.
+    """
+    first_of: dict[str, int] = {}
+    renamed: dict[int, int] = {}
+    for instruction in instructions:
+        args, kwargs = _renamed((instruction.args, instruction.kwargs), renamed)
+        same = replace(instruction, args=args, kwargs=kwargs)
+        if _is_pure(instruction) and not kept.intersection(instruction.outputs):
+            (result,) = instruction.outputs
+            first = first_of.setdefault(repr((instruction.target, args, kwargs)), result)
+            if first != result:
+                renamed[result] = first
+                continue
+        yield same
+
+
+def _is_pure(instruction: Instruction) -> bool:
+    """Returns whether an operation on scalars gives the same result whenever it is done."""
+    target = instruction.target
+    return (
+        target.namespace == "aten"
+        and not target._schema.is_mutable
+        and torch.Tag.nondeterministic_seeded not in target.tags
+        and len(instruction.outputs) == 1
+        and not _is_wide(instruction.node)
+    )
+
+
+def _renamed(value: Any, renamed: Mapping[int, int]) -> Any:
+    if isinstance(value, Register):
+        return Register(renamed.get(value.index, value.index))
+    if isinstance(value, dict):
+        return {name: _renamed(item, renamed) for name, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return type(value)(_renamed(item, renamed) for item in value)
+    return value
 
 
 def _is_wide(node: fx.Node) -> bool:
