@@ -126,17 +126,18 @@ void bind_ring(py::module_& m) {
 
 void bind_executor(py::module_& m) {
   py::class_<Executor>(m, "Executor")
-      .def(py::init([](std::shared_ptr<Program> program, int64_t num_replicas, int64_t num_workers,
-                       int64_t num_intra_op_threads, std::vector<int64_t> input_groups,
-                       int64_t first_replica, std::shared_ptr<Ring> ring) {
-             return std::make_unique<Executor>(
-                 std::move(program),
-                 ExecutorOptions{num_replicas, num_workers, num_intra_op_threads,
-                                 std::move(input_groups), first_replica, std::move(ring)});
-           }),
-           py::arg("program"), py::arg("num_replicas"), py::arg("num_workers"),
-           py::arg("num_intra_op_threads"), py::arg("input_group_of_replica"),
-           py::arg("first_replica") = 0, py::arg("ring") = nullptr)
+      .def(
+          py::init([](std::shared_ptr<Program> program, int64_t num_replicas, int64_t num_workers,
+                      int64_t num_intra_op_threads, std::vector<int64_t> input_groups,
+                      int64_t first_replica, std::shared_ptr<Ring> ring, bool follows_lists) {
+            return std::make_unique<Executor>(
+                std::move(program), ExecutorOptions{num_replicas, num_workers, num_intra_op_threads,
+                                                    std::move(input_groups), first_replica,
+                                                    std::move(ring), follows_lists});
+          }),
+          py::arg("program"), py::arg("num_replicas"), py::arg("num_workers"),
+          py::arg("num_intra_op_threads"), py::arg("input_group_of_replica"),
+          py::arg("first_replica") = 0, py::arg("ring") = nullptr, py::arg("follows_lists") = false)
       .def("write_variable",
            [](Executor& e, int64_t id, int64_t replica, const at::Tensor& value) {
              e.write_variable({id}, replica, value);

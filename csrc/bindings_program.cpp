@@ -8,6 +8,7 @@
 #include "common/errors.h"
 #include "program/program.h"
 #include "program/serialize.h"
+#include "runtime/walks.h"
 
 namespace py = pybind11;
 
@@ -345,6 +346,8 @@ void bind_whole(ProgramClass& program) {
              p.find_overlaps();
            })
       .def("has_host_calls", &Program::has_host_calls)
+      .def("num_independent_micro_batches",
+           [](const Program& p) { return Walks::are_possible(p) ? p.micro_batches_per_window : 1; })
       .def("serialize", [](const Program& p) { return py::bytes(serialize(p)); })
       .def_static("deserialize",
                   [](const py::bytes& bytes) {

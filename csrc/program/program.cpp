@@ -74,9 +74,10 @@ void Program::find_overlaps() {
     const bool writes_variable = std::any_of(
         segment.stores.begin(), segment.stores.end(),
         [](const Store& store) { return std::holds_alternative<StoreVariable>(store.target); });
-    segment.may_overlap =
-        segment.kind == SegmentKind::kMicroBatch && !segment.is_collective && !writes_variable &&
-        !std::any_of(segment.instructions.begin(), segment.instructions.end(), is_seen_outside);
+    segment.is_seen_outside =
+        std::any_of(segment.instructions.begin(), segment.instructions.end(), is_seen_outside);
+    segment.may_overlap = segment.kind == SegmentKind::kMicroBatch && !segment.is_collective &&
+                          !writes_variable && !segment.is_seen_outside;
   }
 }
 

@@ -175,8 +175,10 @@ struct Segment {
   std::vector<VariableId> gathers = {};
   // A micro-batch segment that adds to a sharded accumulator begins like a window segment.
   bool is_collective = false;
+  // Whether it calls code of the user's or the host, or prints: the order of its runs shows.
+  bool is_seen_outside = false;
   // Whether two micro-batches may be in it at once, or in it and in another such segment of the
-  // IPU: it writes no variable, calls no function of the host and prints nothing.
+  // IPU: it writes no variable, and nobody sees it outside.
   bool may_overlap = false;
   int64_t num_registers = 0;
   std::vector<Load> loads;
@@ -287,7 +289,7 @@ struct Program {
   // Notes which micro-batch segments add to sharded accumulators. Call when the program is valid.
   void find_collectives();
 
-  // Notes which segments may overlap. Call when all is built.
+  // Notes which segments may overlap, and which are seen outside. Call when all is built.
   void find_overlaps();
 
   // Throws `Error` that names the first fault; a program that passes cannot fail for its form.

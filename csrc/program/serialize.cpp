@@ -152,9 +152,9 @@ void fields(Archive& archive, Body& body) {
 template <typename Archive>
 void fields(Archive& archive, Segment& segment) {
   auto& [name, ipu, kind, runners, reductions, exchanges, scatters, gathered_sums, gathers,
-         is_collective, may_overlap, num_registers, loads, instructions, stores, incoming,
-         outgoing] = segment;
-  // Links know their ends; `find_collectives` and `find_overlaps` find the other two again.
+         is_collective, is_seen_outside, may_overlap, num_registers, loads, instructions, stores,
+         incoming, outgoing] = segment;
+  // Links know their ends; `find_collectives` and `find_overlaps` find the others again.
   archive(name, ipu, kind, runners, reductions, exchanges, scatters, gathered_sums, gathers);
   registers(archive, num_registers);
   archive(loads, instructions, stores);

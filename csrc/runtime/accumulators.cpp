@@ -1,6 +1,7 @@
 #include "runtime/accumulators.h"
 
 #include <ATen/ops/empty.h>
+#include <ATen/ops/from_blob.h>
 #include <ATen/ops/mm.h>
 #include <ATen/ops/zeros.h>
 
@@ -26,6 +27,17 @@ at::Tensor ring_sum(const std::vector<at::Tensor>& parts, int64_t index) {
   return sum;
 }
 
+// Whether an addition takes less time than PyTorch's way to it, and no second thread.
+bool are_few_floats(const at::Tensor& sum, const at::Tensor& value) {
+  return sum.numel() <= 4096 && sum.scalar_type() == at::kFloat &&
+         value.scalar_type() == at::kFloat && sum.sizes() == value.sizes() && sum.is_contiguous() &&
+         value.is_contiguous() && !value.is_neg() && !sum.is_neg();
+}
+
+void add_few(float* sum, const float* value, int64_t count) {
+  for (int64_t i = 0; i < count; ++i) sum[i] += value[i];
+}
+
 // The state of the random numbers of another replica: whoever comes last, the bits are the same.
 at::Tensor with_replica(const at::Tensor& rng, int64_t replica) {
   if (!rng.defined()) return rng;
@@ -36,20 +48,21 @@ at::Tensor with_replica(const at::Tensor& rng, int64_t replica) {
 
 }  // namespace
 
-Accumulators::State::State(int64_t num_replicas)
+Accumulators::State::State(int64_t num_replicas, int64_t num_lanes)
     : of_replica(num_replicas),
       rows_of_replica(num_replicas),
       num_products(num_replicas),
       kept_memory(num_replicas),
+      views(num_replicas, std::vector<at::Tensor>(num_lanes)),
       arrived(num_replicas),
       is_reduced(num_replicas) {}
 
-Accumulators::Accumulators(const Program& program, const Replicas& replicas, RemoteTraffic& remote,
-                           Ring* ring)
+Accumulators::Accumulators(const Program& program, const Replicas& replicas, int64_t num_lanes,
+                           RemoteTraffic& remote, Ring* ring)
     : program_(program), replicas_(replicas), remote_(remote), ring_(ring) {
   const int64_t num_replicas = replicas.here;
   for (const Accumulator& accumulator : program.accumulators) {
-    states_.push_back(std::make_unique<State>(num_replicas));
+    states_.push_back(std::make_unique<State>(num_replicas, num_lanes));
     std::vector<std::vector<int64_t>> of_replica(num_replicas);
     for (int64_t replica = 0; replica < num_replicas; ++replica) {
       for (int64_t other = 0; other < num_replicas; ++other) {
@@ -105,8 +118,20 @@ void Accumulators::add_rows(const AccumulateRows& store, int64_t replica, const 
   check(sum, store.accumulator);
 }
 
-void Accumulators::add_product(AccumulatorId id, int64_t replica, const at::Tensor& left,
-                               const at::Tensor& right, int64_t index) {
+// The memory of the sum is what counts: a view is made anew when that is another.
+at::Tensor& Accumulators::view_for(State& state, int64_t replica, int64_t lane) {
+  at::Tensor& sum = state.of_replica[replica];
+  if (lane == 0) return sum;
+  at::Tensor& view = state.views[replica][lane];
+  if (!view.defined() || view.const_data_ptr() != sum.const_data_ptr() ||
+      view.sizes() != sum.sizes() || view.strides() != sum.strides()) {
+    view = at::from_blob(sum.mutable_data_ptr(), sum.sizes(), sum.strides(), sum.options());
+  }
+  return view;
+}
+
+void Accumulators::add_product(AccumulatorId id, int64_t replica, int64_t lane,
+                               const at::Tensor& left, const at::Tensor& right, int64_t index) {
   State& state = *states_[id.value];
   at::Tensor& sum = state.of_replica[replica];
   if (program_.accumulators[id.value].is_remote) {
@@ -119,9 +144,9 @@ void Accumulators::add_product(AccumulatorId id, int64_t replica, const at::Tens
       const SegmentMemory::Suspension outside;
       sum = at::empty({left.size(0), right.size(1)}, left.options());
     }
-    at::mm_out(sum, left, right);
+    at::mm_out(view_for(state, replica, lane), left, right);
   } else {
-    sum.addmm_(left, right);
+    view_for(state, replica, lane).addmm_(left, right);
   }
   state.num_products[replica].store(index + 1);
 }
@@ -155,6 +180,8 @@ void Accumulators::add_on_chip(at::Tensor& sum, AccumulatorId id, at::Tensor val
   } else if (accumulator.is_running_mean) {
     const double n = static_cast<double>(index);
     sum.mul_(n / (n + 1.0)).add_(value.to(accumulator.dtype), 1.0 / (n + 1.0));
+  } else if (are_few_floats(sum, value)) {
+    add_few(sum.mutable_data_ptr<float>(), value.const_data_ptr<float>(), sum.numel());
   } else {
     sum.add_(value.to(accumulator.dtype));
   }

@@ -23,7 +23,8 @@ class Accumulators {
  public:
   // `remote` carries what lives in streaming memory; `ring` reaches the replicas of other
   // processes, and is null where there are none.
-  Accumulators(const Program& program, const Replicas& replicas, RemoteTraffic& remote, Ring* ring);
+  Accumulators(const Program& program, const Replicas& replicas, int64_t num_lanes,
+               RemoteTraffic& remote, Ring* ring);
 
   // Adds one micro-batch's contribution, the `index`-th of this window. The first is moved in when
   // nobody else holds it. The sum is rounded to the accumulator's type each time; `rng` chooses the
@@ -38,8 +39,9 @@ class Accumulators {
                 const at::Tensor& indices, int64_t index);
 
   // The same for the product of two matrices, which is added while it is made. Another thread may
-  // ask meanwhile how many products are in the sum, and add the next one when it is its turn.
-  void add_product(AccumulatorId id, int64_t replica, const at::Tensor& left,
+  // ask meanwhile how many products are in the sum, and add the next one when it is its turn. Like
+  // frames, lanes count references on their own.
+  void add_product(AccumulatorId id, int64_t replica, int64_t lane, const at::Tensor& left,
                    const at::Tensor& right, int64_t index);
   int64_t num_products(AccumulatorId id, int64_t replica) const {
     return states_[id.value]->num_products[replica].load();
@@ -76,7 +78,7 @@ class Accumulators {
 
  private:
   struct State {
-    explicit State(int64_t num_replicas);
+    State(int64_t num_replicas, int64_t num_lanes);
 
     std::vector<at::Tensor> of_replica;  // of a sharded accumulator its parts, already reduced
     // Of a sum whose tensor stays, what has to be cleared after a window.
@@ -84,6 +86,7 @@ class Accumulators {
     // Of a sum of products, by replica: how many it has, and where the next window's will lie.
     std::vector<std::atomic<int64_t>> num_products;
     std::vector<at::Tensor> kept_memory;
+    std::vector<std::vector<at::Tensor>> views;  // of the sum, by replica and lane
     // What the replicas contribute to a sharded accumulator for one micro-batch.
     std::vector<at::Tensor> arrived;
     int64_t num_arrived = 0;
@@ -96,6 +99,7 @@ class Accumulators {
   bool is_alone(AccumulatorId id, int64_t replica) const;
   bool stays(AccumulatorId id, int64_t replica) const;
   static void clear_sum(State& state, size_t replica);
+  static at::Tensor& view_for(State& state, int64_t replica, int64_t lane);
   void add_to(at::Tensor& kept, AccumulatorId id, at::Tensor value, int64_t index,
               const at::Tensor& rng);
   void add_on_chip(at::Tensor& sum, AccumulatorId id, at::Tensor value, int64_t index,

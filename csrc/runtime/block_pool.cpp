@@ -6,6 +6,8 @@
 #include <mutex>
 #include <new>
 
+#include "common/spinning_mutex.h"
+
 namespace poptorch_emu {
 namespace {
 
@@ -17,8 +19,8 @@ constexpr int64_t kExactBytes = 1 << 18;
 // child that is forked meanwhile must not find them taken by a thread that it does not have. Never
 // destroyed: tensors may be released after everything else.
 struct Mutexes {
-  std::mutex pool;
-  std::mutex registry;
+  SpinningMutex pool;
+  SpinningMutex registry;
 };
 
 Mutexes& mutexes() {
@@ -40,8 +42,8 @@ Mutexes& mutexes() {
   return *all;
 }
 
-std::mutex& pool_mutex() { return mutexes().pool; }
-std::mutex& registry_mutex() { return mutexes().registry; }
+SpinningMutex& pool_mutex() { return mutexes().pool; }
+SpinningMutex& registry_mutex() { return mutexes().registry; }
 
 // All blocks, by where they begin.
 std::map<const char*, int64_t>& registry() {

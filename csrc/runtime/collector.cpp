@@ -2,6 +2,8 @@
 
 #include <ATen/ops/empty.h>
 
+#include <cstring>
+
 namespace poptorch_emu {
 
 OutputCollector::OutputCollector(const Output& output, int64_t num_micro_batches,
@@ -52,34 +54,45 @@ int64_t OutputCollector::index_of(int64_t micro_batch, int64_t replica) const {
 
 int64_t OutputCollector::add(const at::Tensor& piece, int64_t micro_batch, int64_t replica) {
   if (!is_wanted(micro_batch)) return -1;
-  const bool is_scalar = piece.dim() == 0;
-  {
-    std::lock_guard lock(*allocation_);
-    if (!result_.defined()) {
-      std::vector<int64_t> shape = piece.sizes().vec();
-      if (num_pieces_ > 1) {
-        if (is_scalar) {
-          shape = {num_pieces_};
-        } else {
-          shape[0] *= num_pieces_;
-        }
-      }
-      is_scalar_ = is_scalar;
-      result_ = at::empty(shape, piece.options());
-    }
-  }
+  allocate_for(piece);
   const int64_t index = index_of(micro_batch, replica);
+  const bool is_sum = mode_ == OutputMode::kSum && micro_batch > 0;
+  const bool is_plain = piece.is_contiguous() && !piece.is_conj() && !piece.is_neg();
+  if (!is_sum && is_plain && piece.scalar_type() == result_.scalar_type()) {
+    // Views and copies of tensors would count references to the result, on several cores at once.
+    const size_t num_bytes = piece.nbytes();
+    std::memcpy(static_cast<char*>(result_.data_ptr()) + index * num_bytes, piece.const_data_ptr(),
+                num_bytes);
+    return index;
+  }
   at::Tensor target = result_;
   if (num_pieces_ > 1) {
-    target = is_scalar ? result_.select(0, index)
-                       : result_.narrow(0, index * piece.size(0), piece.size(0));
+    target = is_scalar_ ? result_.select(0, index)
+                        : result_.narrow(0, index * piece.size(0), piece.size(0));
   }
-  if (mode_ == OutputMode::kSum && micro_batch > 0) {
+  if (is_sum) {
     target.add_(piece);
   } else {
     target.copy_(piece);
   }
   return index;
+}
+
+void OutputCollector::allocate_for(const at::Tensor& piece) {
+  if (allocation_->is_done) return;
+  const std::lock_guard lock(allocation_->mutex);
+  if (allocation_->is_done) return;
+  std::vector<int64_t> shape = piece.sizes().vec();
+  is_scalar_ = shape.empty();
+  if (num_pieces_ > 1) {
+    if (is_scalar_) {
+      shape = {num_pieces_};
+    } else {
+      shape[0] *= num_pieces_;
+    }
+  }
+  result_ = at::empty(shape, piece.options());
+  allocation_->is_done = true;
 }
 
 at::Tensor OutputCollector::rows(int64_t first, int64_t count) const {

@@ -2,6 +2,8 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <atomic>
+#include <memory>
 #include <mutex>
 #include <vector>
 
@@ -31,6 +33,7 @@ class OutputCollector {
 
  private:
   // Whether this micro-batch is part of the result, and the index of its piece.
+  void allocate_for(const at::Tensor& piece);
   bool is_wanted(int64_t micro_batch) const;
   int64_t index_of(int64_t micro_batch, int64_t replica) const;
 
@@ -41,7 +44,12 @@ class OutputCollector {
   int64_t num_pieces_;
   at::Tensor result_;
   bool is_scalar_ = false;  // whether the pieces are
-  std::unique_ptr<std::mutex> allocation_ = std::make_unique<std::mutex>();
+  // Until the first piece has come, and its shape is known.
+  struct Allocation {
+    std::atomic<bool> is_done = false;
+    std::mutex mutex;
+  };
+  std::unique_ptr<Allocation> allocation_ = std::make_unique<Allocation>();
 };
 
 }  // namespace poptorch_emu

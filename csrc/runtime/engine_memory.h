@@ -9,22 +9,22 @@
 
 namespace poptorch_emu {
 
-// The memory of all tensors that the virtual IPUs of an executor make: an arena for each of them,
-// in which its segments have their plans, and a pool for what lives on.
+// The memory of all tensors that the virtual IPUs of an executor make: an arena for each worker, in
+// which the segments have their plans, and a pool for what lives on.
 //
-// Owned by the executor, before all that holds tensors. Of one lane of a virtual IPU by one worker
-// at a time.
+// Owned by the executor, before all that holds tensors. Each arena is used by its worker, and each
+// lane of a segment by one worker at a time.
 class EngineMemory {
  public:
-  // Of a segment that may overlap with itself, each lane of its IPU has a plan and an arena.
-  EngineMemory(const Program& program, int64_t num_replicas, int64_t num_lanes);
+  // A segment that may overlap with itself has a plan for each of as many lanes.
+  EngineMemory(const Program& program, int64_t num_replicas, int64_t num_workers);
   ~EngineMemory() { pool_->close(); }
   EngineMemory(const EngineMemory&) = delete;
   EngineMemory& operator=(const EngineMemory&) = delete;
 
   // Has the tensors that this thread makes lie where they belong, while the scope exists.
-  SegmentMemory::Scope open(SegmentId segment, int64_t replica, int64_t ipu, int64_t lane) {
-    return {*segments_[segment.value][replica][lane], arenas_[replica][ipu][lane]};
+  SegmentMemory::Scope open(SegmentId segment, int64_t replica, int64_t lane, int64_t worker) {
+    return {*segments_[segment.value][replica][lane], arenas_[worker]};
   }
 
   int64_t arena_bytes() const;
@@ -36,9 +36,9 @@ class EngineMemory {
 
  private:
   const std::shared_ptr<BlockPool> pool_ = std::make_shared<BlockPool>();
-  // By segment, replica and lane; by replica, IPU and lane.
+  // By segment, replica and lane.
   std::vector<std::vector<std::vector<std::unique_ptr<SegmentMemory>>>> segments_;
-  std::vector<std::vector<std::vector<Arena>>> arenas_;
+  std::vector<Arena> arenas_;  // by worker
 };
 
 }  // namespace poptorch_emu

@@ -54,11 +54,12 @@ Executor::Executor(std::shared_ptr<const Program> program, ExecutorOptions optio
       options_(std::move(options)),
       tensor_memory_(*program_, options_.num_replicas, options_.num_workers),
       memory_(*program_, replicas_of(options_)),
-      accumulators_(*program_, replicas_of(options_), remote_, options_.ring.get()),
+      accumulators_(*program_, replicas_of(options_), options_.num_workers, remote_,
+                    options_.ring.get()),
       peak_accumulator_bytes_(options_.num_replicas, 0),
       desk_([this] { scheduler_.wake(); }),
-      scheduler_(*program_, options_.num_replicas, options_.num_workers, choice_of(options_), desk_,
-                 stream_),
+      scheduler_(*program_, options_.num_replicas, options_.num_workers, options_.follows_lists,
+                 choice_of(options_), desk_, stream_),
       interpreter_(
           *program_, options_.input_group_of_replica, options_.first_replica, options_.ring.get(),
           options_.num_workers, tensor_memory_, memory_, accumulators_, remote_,
@@ -194,8 +195,8 @@ bool Executor::serve() {
 
 void Executor::run_tasks(Task* task, int64_t worker) {
   try {
-    Scheduler::Next next = Scheduler::Next::kSameIpu;
-    while (next == Scheduler::Next::kSameIpu) next = run_task(task, worker);
+    Scheduler::Next next = Scheduler::Next::kGoOn;
+    while (next == Scheduler::Next::kGoOn) next = run_task(task, worker);
     if (next == Scheduler::Next::kEndWindow) {
       end_window();
       scheduler_.begin_next_window();
@@ -210,7 +211,7 @@ void Executor::run_tasks(Task* task, int64_t worker) {
   }
 }
 
-// Replaces the task by the next one, if the worker stays with its IPU.
+// Replaces the task by the next one, if the worker goes on with its micro-batch or its IPU.
 Scheduler::Next Executor::run_task(Task*& running, int64_t worker) {
   const Task& task = *running;
   const Sharing sharing(!task.is_alone);
@@ -236,6 +237,7 @@ void Executor::end_window() {
   }
   accumulators_.clear();
   memory_.commit();
+  interpreter_.forget_replaced();
 }
 
 }  // namespace poptorch_emu

@@ -34,11 +34,15 @@ struct ExecutorOptions {
   // what reaches the others.
   int64_t first_replica = 0;
   std::shared_ptr<Ring> ring = nullptr;
+  // Has each virtual IPU work through its list of actions, as on the machine, also where the
+  // results would be the same in another order.
+  bool follows_lists = false;
 };
 
 // Runs a program on virtual IPUs. A virtual IPU is one IPU of one replica; it works through its
-// list of actions in order, waiting for its links. Any number of workers gives the same results:
-// each link has one producer and one consumer, each list one order, and each sum a fixed order.
+// list of actions in order, waiting for its links, unless nobody can tell when micro-batches are
+// taken through all segments one by one. Any number of workers gives the same results: each link
+// has one producer and one consumer, each list one order, and each sum a fixed order.
 //
 // Shares the program and owns the parts, each of which says what it owns and who may call it:
 // workers get tasks from the scheduler and have the interpreter carry them out. One call at a time;

@@ -1,5 +1,6 @@
 #include "runtime/frame.h"
 
+#include <ATen/ops/from_blob.h>
 #include <c10/util/Exception.h>
 
 #include <algorithm>
@@ -30,6 +31,19 @@ bool is_for_one_thread(const torch::jit::Stack& arguments) {
   });
 }
 
+// The same instructions, with lists of their own among the arguments.
+std::vector<Instruction> with_own_lists(std::vector<Instruction> instructions) {
+  for (Instruction& instruction : instructions) {
+    for (c10::IValue& argument : instruction.arguments) {
+      if (argument.isList()) argument = argument.deepcopy();
+    }
+    for (Body& body : instruction.bodies) {
+      body.instructions = with_own_lists(std::move(body.instructions));
+    }
+  }
+  return instructions;
+}
+
 void take_results(const std::vector<RegisterId>& outputs, std::vector<at::Tensor>& registers,
                   torch::jit::Stack& stack) {
   if (stack.size() == 1 && stack[0].isTensorList()) {
@@ -46,12 +60,47 @@ void take_results(const std::vector<RegisterId>& outputs, std::vector<at::Tensor
 
 }  // namespace
 
+Frame::Frame(const Segment& segment, int64_t lane, bool checks_floating_point, HostCaller call_host,
+             ProductAdder add_product)
+    : segment_(segment),
+      is_first_lane_(lane == 0),
+      own_instructions_(is_first_lane_ ? std::vector<Instruction>()
+                                       : with_own_lists(segment.instructions)),
+      own_(is_first_lane_ ? 0 : segment.num_registers),
+      checks_floating_point_(checks_floating_point),
+      call_host_(std::move(call_host)),
+      add_product_(std::move(add_product)),
+      registers_(segment.num_registers) {}
+
+const at::Tensor& Frame::own(RegisterId id, const at::Tensor& shared) {
+  const bool is_plain = shared.layout() == at::kStrided && !shared.is_conj() && !shared.is_neg();
+  if (is_first_lane_ || !is_plain) return shared;
+  Own& entry = own_[id.value];
+  if (!entry.shared.is_same(shared)) {
+    entry.shared = shared;
+    entry.own = at::from_blob(
+        shared.data_ptr(), shared.sizes(), shared.strides(), [shared](void*) {}, shared.options());
+  }
+  return entry.own;
+}
+
+void Frame::forget(RegisterId id) {
+  if (!is_first_lane_) own_[id.value] = {};
+}
+
+void Frame::forget_replaced() {
+  for (Own& entry : own_) {
+    // One reference here, one with the memory.
+    if (entry.shared.defined() && entry.shared.use_count() <= 2) entry = {};
+  }
+}
+
 void Frame::run(int64_t micro_batch, int64_t replica) {
   micro_batch_ = micro_batch;
   replica_ = replica;
   trail_.clear();
   has_threads_ = at::get_num_threads() > 1;
-  run_code(segment_.instructions, registers_, stack_);
+  run_code(is_first_lane_ ? segment_.instructions : own_instructions_, registers_, stack_);
 }
 
 void Frame::run_code(const std::vector<Instruction>& code, Tensors& registers,

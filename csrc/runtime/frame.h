@@ -22,17 +22,22 @@ using ProductAdder = std::function<void(AccumulatorId, int64_t micro_batch, cons
 
 // Runs the instructions of one segment on one virtual IPU. Owns the registers; they are empty
 // between runs. Used by one thread at a time.
+//
+// Of several lanes of a segment, all but the first count references on their own: two cores that
+// count those of one tensor, or of one list among the arguments, wait for each other each time.
 class Frame {
  public:
-  Frame(const Segment& segment, bool checks_floating_point, HostCaller call_host,
-        ProductAdder add_product)
-      : segment_(segment),
-        checks_floating_point_(checks_floating_point),
-        call_host_(std::move(call_host)),
-        add_product_(std::move(add_product)),
-        registers_(segment.num_registers) {}
+  Frame(const Segment& segment, int64_t lane, bool checks_floating_point, HostCaller call_host,
+        ProductAdder add_product);
 
   at::Tensor& operator[](RegisterId id) { return registers_[id.value]; }
+
+  // Returns a tensor that other frames may read at the same time, for the use of this one; by the
+  // register that it fills, or a part of it.
+  const at::Tensor& own(RegisterId id, const at::Tensor& shared);
+  // Lets go of the one for this register; of those whose shared tensor nobody else has any more.
+  void forget(RegisterId id);
+  void forget_replaced();
 
   // Throws `Error` with the instruction's origin and arguments when a kernel fails, or when it
   // raises a floating-point exception and those are checked.
@@ -55,7 +60,16 @@ class Frame {
   void run_host_call(torch::jit::Stack& stack);
   Tensors run_body(const Body& body, Tensors arguments, int64_t iteration);
 
+  // A tensor of others, and one in its memory whose references only this frame counts.
+  struct Own {
+    at::Tensor shared;
+    at::Tensor own;
+  };
+
   const Segment& segment_;
+  const bool is_first_lane_;
+  const std::vector<Instruction> own_instructions_;  // empty on the first lane
+  std::vector<Own> own_;                             // by register, likewise
   const bool checks_floating_point_;
   const HostCaller call_host_;
   const ProductAdder add_product_;

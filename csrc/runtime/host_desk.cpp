@@ -39,6 +39,7 @@ std::vector<at::Tensor> HostDesk::call(const std::string& name, std::vector<at::
   {
     const std::lock_guard lock(mutex_);
     requests_.push_back(&request);
+    num_requests_ = requests_.size();
   }
   wake_caller_();
   std::unique_lock lock(mutex_);
@@ -47,16 +48,14 @@ std::vector<at::Tensor> HostDesk::call(const std::string& name, std::vector<at::
   });
   if (request.state == Request::kWaiting) {
     std::erase(requests_, &request);
+    num_requests_ = requests_.size();
     throw Error("The call of host function '" + name + "' was given up after another error.");
   }
   if (request.error) std::rethrow_exception(request.error);
   return std::move(request.tensors);
 }
 
-bool HostDesk::has_requests() const {
-  const std::lock_guard lock(mutex_);
-  return !requests_.empty() || is_time_to_look();
-}
+bool HostDesk::has_requests() const { return num_requests_ > 0 || is_time_to_look(); }
 
 bool HostDesk::is_time_to_look() const {
   return looks() && now_ns() - last_look_ns_ >= kNsBetweenLooks;
@@ -78,6 +77,7 @@ bool HostDesk::serve() {
   if (requests_.empty()) return false;
   Request& request = *requests_.front();
   requests_.pop_front();
+  num_requests_ = requests_.size();
   request.state = Request::kServed;
   lock.unlock();
   try {

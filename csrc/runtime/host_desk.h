@@ -79,6 +79,7 @@ class HostDesk {
   mutable std::mutex mutex_;
   std::condition_variable progress_;
   std::deque<Request*> requests_;
+  std::atomic<size_t> num_requests_ = 0;  // as many; to be asked without the lock
   bool is_given_up_ = false;
 };
 

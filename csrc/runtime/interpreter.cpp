@@ -49,13 +49,13 @@ Interpreter::Interpreter(const Program& program, std::vector<int64_t> input_grou
   for (const Segment& segment : program.segments) {
     auto& of_replica = frames_.emplace_back(num_replicas_);
     for (int64_t replica = 0; replica < num_replicas_; ++replica) {
-      const auto adder = [this, replica](AccumulatorId id, int64_t micro_batch,
-                                         const at::Tensor& left, const at::Tensor& right) {
-        add_product(id, replica, micro_batch, left, right);
-      };
       for (int64_t lane = 0; lane < (segment.may_overlap ? num_lanes : 1); ++lane) {
+        const auto adder = [this, replica, lane](AccumulatorId id, int64_t micro_batch,
+                                                 const at::Tensor& left, const at::Tensor& right) {
+          add_product(id, replica, lane, micro_batch, left, right);
+        };
         of_replica[replica].push_back(std::make_unique<Frame>(
-            segment, program.numerics.checks_floating_point, call_host, adder));
+            segment, lane, program.numerics.checks_floating_point, call_host, adder));
       }
     }
   }
@@ -125,6 +125,7 @@ std::vector<at::Tensor> Interpreter::end_call() {
   for (OutputCollector& output : outputs_) results.push_back(output.take());
   inputs_.clear();
   outputs_.clear();
+  forget_inputs();
   return results;
 }
 
@@ -159,6 +160,25 @@ void Interpreter::forget_prepared() {
   }
 }
 
+void Interpreter::forget_inputs() {
+  for (size_t id = 0; id < program_.segments.size(); ++id) {
+    for (const Load& item : program_.segments[id].loads) {
+      if (!std::holds_alternative<LoadInput>(item.source)) continue;
+      for (auto& of_lane : frames_[id]) {
+        for (auto& frame : of_lane) frame->forget(item.target);
+      }
+    }
+  }
+}
+
+void Interpreter::forget_replaced() {
+  for (auto& of_replica : frames_) {
+    for (auto& of_lane : of_replica) {
+      for (auto& frame : of_lane) frame->forget_replaced();
+    }
+  }
+}
+
 void Interpreter::set_rng_state(int64_t seed, int64_t counter) {
   seed_ = seed;
   counter_ = counter;
@@ -169,7 +189,7 @@ bool Interpreter::run(Task& task, const std::function<bool()>& may_store) {
   // What cannot overlap has one frame, whatever its lane.
   const int64_t lane = segment.may_overlap ? task.lane : 0;
   Frame& frame = *frames_[task.action.segment.value][task.replica][lane];
-  const auto scope = tensor_memory_.open(task.action.segment, task.replica, task.ipu, lane);
+  const auto scope = tensor_memory_.open(task.action.segment, task.replica, lane, task.worker);
   try {
     for (AccumulatorId id : segment.reductions) accumulators_.reduce(id, task.replica);
     if (segment.has_exchanges()) exchange(segment, exchange_number_[task.action.segment.value]);
@@ -210,12 +230,11 @@ void Interpreter::exchange(const Segment& segment, int64_t number) {
 
 // Of micro-batches that are under way at once, each waits for the one before at each sum, not for
 // the end of its action.
-void Interpreter::add_product(AccumulatorId id, int64_t replica, int64_t micro_batch,
+void Interpreter::add_product(AccumulatorId id, int64_t replica, int64_t lane, int64_t micro_batch,
                               const at::Tensor& left, const at::Tensor& right) {
-  const bool is_turn = observation_.wait_until(
-      [&] { return accumulators_.num_products(id, replica) == micro_batch; });
-  if (!is_turn) throw Abandoned();
-  accumulators_.add_product(id, replica, left, right, micro_batch);
+  const auto has_turn = [&] { return accumulators_.num_products(id, replica) == micro_batch; };
+  if (!has_turn() && !observation_.wait_until(has_turn)) throw Abandoned();
+  accumulators_.add_product(id, replica, lane, left, right, micro_batch);
   observation_.note();
 }
 
@@ -232,13 +251,6 @@ void Interpreter::pack_outputs(Task& task, Frame& frame) {
   for (LinkId id : program_.at(task.action.segment).outgoing) {
     const Link& link = program_.links[id.value];
     task.given.push_back(packed(link, frame, task.replica, num_replicas_, remote_));
-  }
-}
-
-void Interpreter::load_all(const Segment& segment, const Task& task, Frame& frame) {
-  for (const Load& item : segment.loads) {
-    frame[item.target] =
-        std::visit([&](const auto& source) { return load(source, task); }, item.source);
   }
 }
 

@@ -62,6 +62,9 @@ class Interpreter {
   // Throws `Error`.
   bool run(Task& task, const std::function<bool()>& may_store);
 
+  // When nothing runs: lets go of variables that have been replaced.
+  void forget_replaced();
+
   // The seed, and how many micro-batches have drawn numbers since it was set.
   std::pair<int64_t, int64_t> rng_state() const { return {seed_, counter_}; }
   void set_rng_state(int64_t seed, int64_t counter);
@@ -75,26 +78,34 @@ class Interpreter {
  private:
   int64_t num_micro_batches(int64_t num_windows) const;
   void find_ends();
+  void forget_inputs();
   [[noreturn]] void fail(const Task& task, const std::string& cause) const;
   void exchange(const Segment& segment, int64_t number);
-  void add_product(AccumulatorId id, int64_t replica, int64_t micro_batch, const at::Tensor& left,
-                   const at::Tensor& right);
+  void add_product(AccumulatorId id, int64_t replica, int64_t lane, int64_t micro_batch,
+                   const at::Tensor& left, const at::Tensor& right);
   void unpack_inputs(Task& task, Frame& frame);
   void pack_outputs(Task& task, Frame& frame);
 
-  at::Tensor load(const LoadInput& source, const Task& task);
-  at::Tensor load(const LoadVariable& source, const Task& task);
-  at::Tensor load(const LoadImageVariable& source, const Task& task);
-  at::Tensor load(const LoadConstant& source, const Task& task);
-  at::Tensor load(const LoadScalar& source, const Task& task);
-  at::Tensor load(const LoadAccumulator& source, const Task& task);
-  at::Tensor load(const LoadVariableRows& source, const Task& task);
-  at::Tensor load(const LoadAccumulatorRows& source, const Task& task);
-  at::Tensor load(const LoadRng& source, const Task& task);
-  at::Tensor load(const LoadPrepared& source, const Task& task);
+  // The register that a load fills.
+  struct Place {
+    Frame& frame;
+    RegisterId target;
+
+    const at::Tensor& own(const at::Tensor& shared) const { return frame.own(target, shared); }
+  };
+  at::Tensor load(const LoadInput& source, const Task& task, const Place& place);
+  at::Tensor load(const LoadVariable& source, const Task& task, const Place& place);
+  at::Tensor load(const LoadImageVariable& source, const Task& task, const Place& place);
+  at::Tensor load(const LoadConstant& source, const Task& task, const Place& place);
+  at::Tensor load(const LoadScalar& source, const Task& task, const Place& place);
+  at::Tensor load(const LoadAccumulator& source, const Task& task, const Place& place);
+  at::Tensor load(const LoadVariableRows& source, const Task& task, const Place& place);
+  at::Tensor load(const LoadAccumulatorRows& source, const Task& task, const Place& place);
+  at::Tensor load(const LoadRng& source, const Task& task, const Place& place);
+  at::Tensor load(const LoadPrepared& source, const Task& task, const Place& place);
   void load_all(const Segment& segment, const Task& task, Frame& frame);
   at::Tensor came_from_remote(const at::Tensor& value, bool is_gathered);
-  at::Tensor rows_of(InputId id, const Task& task) const;
+  at::Tensor rows_of(InputId id, const at::Tensor& whole, const Task& task) const;
   at::Tensor rng_for(const Task& task) const;
 
   // Each may take the value of the register, if the store is the last to use it.

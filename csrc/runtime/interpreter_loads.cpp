@@ -9,10 +9,32 @@
 #include "runtime/shards.h"
 
 namespace poptorch_emu {
+namespace {
 
-at::Tensor Interpreter::load(const LoadInput& source, const Task& task) {
+// What `narrow` returns for the first dimension, without a way through the dispatcher.
+at::Tensor rows_view(const at::Tensor& whole, int64_t first, int64_t rows) {
+  c10::SmallVector<int64_t, 6> sizes(whole.sizes().begin(), whole.sizes().end());
+  sizes[0] = rows;
+  auto view = whole.unsafeGetTensorImpl()->shallow_copy_and_detach(
+      c10::VariableVersion(0), /*allow_tensor_metadata_change=*/true);
+  view->set_sizes_and_strides(sizes, whole.strides(),
+                              whole.storage_offset() + first * whole.stride(0));
+  return at::Tensor(std::move(view));
+}
+
+}  // namespace
+
+void Interpreter::load_all(const Segment& segment, const Task& task, Frame& frame) {
+  for (const Load& item : segment.loads) {
+    const Place place{frame, item.target};
+    frame[item.target] =
+        std::visit([&](const auto& source) { return load(source, task, place); }, item.source);
+  }
+}
+
+at::Tensor Interpreter::load(const LoadInput& source, const Task& task, const Place& place) {
   const int64_t start_ns = now_ns();
-  at::Tensor rows = rows_of(source.input, task);
+  at::Tensor rows = rows_of(source.input, place.own(inputs_[source.input.value]), task);
   if (first_reader_[source.input.value] == task.action.segment) {
     const int64_t piece = task.micro_batch_of_call * num_replicas_ + task.replica;
     crossings_.note_input(source.input, piece, start_ns);
@@ -20,8 +42,12 @@ at::Tensor Interpreter::load(const LoadInput& source, const Task& task) {
   return rows;
 }
 
-at::Tensor Interpreter::load(const LoadVariable& source, const Task& task) {
+at::Tensor Interpreter::load(const LoadVariable& source, const Task& task, const Place& place) {
   const Variable& variable = program_.variables[source.variable.value];
+  const bool is_whole = !source.is_shard && !variable.is_sharded;
+  if (is_whole && !variable.is_remote) {
+    return place.own(memory_.stored(source.variable, task.replica));
+  }
   at::Tensor value = source.is_shard ? memory_.variable_shard(source.variable, task.replica)
                                      : memory_.variable(source.variable, task.replica);
   if (!variable.is_remote) return value;
@@ -29,23 +55,26 @@ at::Tensor Interpreter::load(const LoadVariable& source, const Task& task) {
 }
 
 // What comes from elsewhere does so at each use, and is a copy already.
-at::Tensor Interpreter::load(const LoadImageVariable& source, const Task& task) {
+at::Tensor Interpreter::load(const LoadImageVariable& source, const Task& task,
+                             const Place& place) {
   const Variable& variable = program_.variables[source.variable.value];
   if (!variable.is_remote && !variable.is_sharded) {
     return memory_.image(source.variable, task.replica);
   }
-  return channels_last(load(LoadVariable{source.variable}, task));
+  return channels_last(load(LoadVariable{source.variable}, task, place));
 }
 
-at::Tensor Interpreter::load(const LoadConstant& source, const Task& /*task*/) {
-  return program_.constants[source.constant.value];
+at::Tensor Interpreter::load(const LoadConstant& source, const Task& /*task*/, const Place& place) {
+  return place.own(program_.constants[source.constant.value]);
 }
 
-at::Tensor Interpreter::load(const LoadScalar& source, const Task& /*task*/) {
+at::Tensor Interpreter::load(const LoadScalar& source, const Task& /*task*/,
+                             const Place& /*place*/) {
   return memory_.scalar(source.scalar);
 }
 
-at::Tensor Interpreter::load(const LoadAccumulator& source, const Task& task) {
+at::Tensor Interpreter::load(const LoadAccumulator& source, const Task& task,
+                             const Place& /*place*/) {
   const Accumulator& accumulator = program_.accumulators[source.accumulator.value];
   at::Tensor value = source.is_shard ? accumulators_.total_shard(source.accumulator, task.replica)
                                      : accumulators_.total(source.accumulator, task.replica);
@@ -53,19 +82,24 @@ at::Tensor Interpreter::load(const LoadAccumulator& source, const Task& task) {
   return came_from_remote(value, accumulator.is_sharded && !source.is_shard);
 }
 
-at::Tensor Interpreter::load(const LoadVariableRows& source, const Task& task) {
+at::Tensor Interpreter::load(const LoadVariableRows& source, const Task& task,
+                             const Place& /*place*/) {
   const at::Tensor rows = accumulators_.touched_rows(source.accumulator, task.replica);
   return memory_.variable(source.variable, task.replica).index_select(0, rows);
 }
 
-at::Tensor Interpreter::load(const LoadAccumulatorRows& source, const Task& task) {
+at::Tensor Interpreter::load(const LoadAccumulatorRows& source, const Task& task,
+                             const Place& /*place*/) {
   const at::Tensor rows = accumulators_.touched_rows(source.accumulator, task.replica);
   return accumulators_.total(source.accumulator, task.replica).index_select(0, rows);
 }
 
-at::Tensor Interpreter::load(const LoadRng& /*source*/, const Task& task) { return rng_for(task); }
+at::Tensor Interpreter::load(const LoadRng& /*source*/, const Task& task, const Place& /*place*/) {
+  return rng_for(task);
+}
 
-at::Tensor Interpreter::load(const LoadPrepared& source, const Task& /*task*/) {
+at::Tensor Interpreter::load(const LoadPrepared& source, const Task& /*task*/,
+                             const Place& /*place*/) {
   return (*frames_[source.preparation.value].front().front())[source.source];
 }
 
@@ -78,13 +112,12 @@ at::Tensor Interpreter::came_from_remote(const at::Tensor& value, bool is_gather
   return value;
 }
 
-at::Tensor Interpreter::rows_of(InputId id, const Task& task) const {
-  const at::Tensor& whole = inputs_[id.value];
+at::Tensor Interpreter::rows_of(InputId id, const at::Tensor& whole, const Task& task) const {
   if (!program_.inputs[id.value].is_batched) return whole;
   const int64_t rows = whole.size(0) / num_blocks_;
   const int64_t block =
       task.micro_batch_of_call * num_groups_ + input_group_of_replica_[task.replica];
-  return whole.narrow(0, block * rows, rows);
+  return rows_view(whole, block * rows, rows);
 }
 
 at::Tensor Interpreter::rng_for(const Task& task) const {

@@ -27,6 +27,8 @@ class DeviceMemory {
   // Returns a fresh copy.
   at::Tensor read(VariableId id, int64_t replica) const;
 
+  // A variable that is not sharded, as the replica has it.
+  const at::Tensor& stored(VariableId id, int64_t replica) const { return slot(id, replica); }
   // The whole variable, put together from its parts if it is sharded.
   at::Tensor variable(VariableId id, int64_t replica) const;
   // The replica's part of a variable, whether that is how it is stored or not.

@@ -37,6 +37,7 @@ void ResultStream::end_call() {
 
 void ResultStream::add_pieces(const Segment& segment, int64_t micro_batch,
                               const std::vector<OutputCollector>& outputs) {
+  if (!is_open_) return;
   const std::lock_guard lock(mutex_);
   if (!is_open_) return;
   for (const Store& store : segment.stores) {
@@ -57,6 +58,7 @@ void ResultStream::add_piece(int64_t micro_batch, const std::vector<OutputCollec
 }
 
 bool ResultStream::is_full() const {
+  if (!is_open_) return false;
   const std::lock_guard lock(mutex_);
   return is_open_ && static_cast<int64_t>(unread_.size()) >= max_unread_;
 }

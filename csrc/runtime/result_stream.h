@@ -2,6 +2,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <atomic>
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
@@ -45,7 +46,8 @@ class ResultStream {
 
   mutable std::mutex mutex_;
   std::condition_variable progress_;
-  bool is_open_ = false;
+  // Changed with the lock; workers ask without it, most of the time for nothing.
+  std::atomic<bool> is_open_ = false;
   bool is_call_over_ = false;
   int64_t max_unread_ = 0;
   int64_t micro_batches_per_step_ = 0;

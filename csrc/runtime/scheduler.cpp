@@ -1,9 +1,7 @@
 #include "runtime/scheduler.h"
 
 #include <algorithm>
-#include <chrono>
 #include <sstream>
-#include <thread>
 #include <utility>
 
 #include "common/clock.h"
@@ -16,26 +14,20 @@ namespace {
 // slower by it, those of 100 us faster.
 constexpr int64_t kWorthwhileNs = 50'000;
 
-// Going to sleep and being woken takes some 10 us, and often the next change comes sooner.
-constexpr int64_t kSpinNs = 50'000;
-constexpr int kLooksBetweenClocks = 16;
-
-void pause_shortly() {
-#if defined(__x86_64__)
-  __builtin_ia32_pause();
-#endif
-}
-
 }  // namespace
 
 Scheduler::Scheduler(const Program& program, int64_t num_replicas, int64_t num_workers,
-                     WorkerChoice::Among choice, const HostDesk& desk, const ResultStream& stream)
+                     bool follows_lists, WorkerChoice::Among choice, const HostDesk& desk,
+                     const ResultStream& stream)
     : program_(program),
       desk_(desk),
       stream_(stream),
-      spins_(num_workers <= static_cast<int64_t>(std::thread::hardware_concurrency())),
+      progress_(num_workers),
       choice_(choice),
       shortest_ns_(program.segments.size(), 0) {
+  if (!follows_lists && Walks::are_possible(program)) {
+    walks_.emplace(program, num_replicas, num_workers);
+  }
   for (const Link& link : program.links) queues_.emplace_back(link, num_replicas);
   for (int64_t replica = 0; replica < num_replicas; ++replica) {
     for (size_t number = 0; number < program.schedule.size(); ++number) {
@@ -49,151 +41,137 @@ Scheduler::Scheduler(const Program& program, int64_t num_replicas, int64_t num_w
 }
 
 void Scheduler::begin_call(int64_t num_windows) {
-  const std::lock_guard lock(mutex_);
+  const Progress::Lock lock = progress_.lock();
   num_windows_ = num_windows;
   window_ = 0;
-  is_done_ = false;
+  is_over_ = false;
   begin_window();
 }
 
 std::exception_ptr Scheduler::end_call() {
-  const std::lock_guard lock(mutex_);
+  const Progress::Lock lock = progress_.lock();
   interruption_ = nullptr;
   if (!error_) return nullptr;
   for (LinkQueue& queue : queues_) queue.clear();
   for (VirtualIpu& ipu : ipus_) {
     ipu.under_way.clear();
-    for (Task& task : ipu.lanes) {
-      task.taken.clear();
-      task.given.clear();
-    }
+    for (Task& task : ipu.lanes) task.clear();
   }
+  if (walks_) walks_->clear();
   num_running_ = 0;
   return std::exchange(error_, nullptr);
 }
 
 bool Scheduler::is_alone() const {
-  const std::lock_guard lock(mutex_);
+  const Progress::Lock lock = progress_.lock();
   return choice_.is_alone();
 }
 
 Task* Scheduler::take(int64_t worker) {
-  std::unique_lock lock(mutex_);
-  while (!has_ended() && !is_wanted_at_desk(worker)) {
+  Progress::Lock lock = progress_.lock();
+  while (!is_over_ && !is_wanted_at_desk(worker)) {
     if (is_to_rest(worker)) {
       end_of_rest_.wait(lock);
       continue;
     }
     // Asked once: a result may be taken meanwhile, and then nobody is to blame.
     const bool is_paused = stream_.is_full();
-    VirtualIpu* ipu = is_paused ? nullptr : find_ready();
-    if (ipu != nullptr) {
+    if (Task* const task = is_paused ? nullptr : begin_next(worker)) {
       ++num_running_;
-      return &begin(*ipu);
+      return task;
     }
-    if (num_running_ == 0 && !is_paused) {
-      error_ = deadlock();
-      wake_waiting();
+    if (num_running_ == 0 && !is_paused && !are_micro_batches_left()) {
+      end_with(deadlock());
       break;
     }
-    wait_for_change(lock, worker == 0 && desk_.looks());
+    if (!is_paused && is_walking(worker)) {
+      lock.unlock();
+      wait_until([&] { return walks_->is_ready(worker) || is_wanted_at_desk(worker); });
+      lock.lock();
+    } else {
+      progress_.wait_for_change(lock, worker == 0 && desk_.looks());
+    }
   }
   return nullptr;
 }
 
-bool Scheduler::is_over() const {
-  const std::lock_guard lock(mutex_);
-  return has_ended();
-}
-
 bool Scheduler::wait_for_turn(const Task& task) {
-  std::unique_lock lock(mutex_);
+  if (is_of_walk(task)) {
+    return walks_->has_turn(task) || wait_until([&] { return walks_->has_turn(task); });
+  }
+  Progress::Lock lock = progress_.lock();
   const VirtualIpu& ipu = ipu_of(task);
-  while (!has_ended() && ipu.under_way.front() != task.lane) wait_for_change(lock, false);
-  return !has_ended();
+  while (!is_over_ && ipu.under_way.front() != task.lane) progress_.wait_for_change(lock, false);
+  return !is_over_;
 }
 
 bool Scheduler::wait_until(const std::function<bool()>& holds) {
-  if (holds()) return true;
-  // Before it looks again: whoever changes something afterwards sees that it is looked for.
-  ++num_observers_;
-  std::unique_lock lock(mutex_);
-  while (!has_ended() && !holds()) wait_for_change(lock, false);
-  --num_observers_;
-  return !has_ended();
+  progress_.wait_until([&] { return is_over_ || holds(); });
+  return !is_over_;
 }
 
 Scheduler::Next Scheduler::finish(Task*& task, int64_t worker) {
-  const std::lock_guard lock(mutex_);
-  VirtualIpu& ipu = ipu_of(*task);
-  give_outputs(*task);
-  const int64_t elapsed_ns = now_ns() - task->begun_ns;
-  ++num_done_;
-  busy_ns_ += elapsed_ns;
-  int64_t& shortest_ns = shortest_ns_[task->action.segment.value];
-  shortest_ns = shortest_ns == 0 ? elapsed_ns : std::min(shortest_ns, elapsed_ns);
-  if (program_.at(task->action.segment).kind == SegmentKind::kMicroBatch) {
-    --micro_batch_actions_left_;
+  const bool is_step = is_of_walk(*task);
+  if (is_step && take_step(*task)) return Next::kGoOn;
+  const Progress::Lock lock = progress_.lock();
+  is_step ? note_walk(worker) : leave(*task);
+  if (micro_batch_actions_left_ == 0 && ipus_at_end_ == static_cast<int64_t>(ipus_.size())) {
+    return Next::kEndWindow;
   }
-  ipu.under_way.pop_front();
-  if (ipu.is_idle() && is_at_end(ipu)) ++ipus_at_end_;
-  if (ipus_at_end_ == static_cast<int64_t>(ipus_.size())) return Next::kEndWindow;
-  wake_waiting();
-  if (!has_ended() && !is_wanted_at_desk(worker) && !stream_.is_full() && is_ready(ipu)) {
-    task = &begin(ipu);
-    return Next::kSameIpu;
+  progress_.announce();
+  if (!is_over_ && !is_wanted_at_desk(worker) && !stream_.is_full()) {
+    if (Task* const next = is_step ? begin_next(worker) : begin_on(ipu_of(*task), worker)) {
+      task = next;
+      return Next::kGoOn;
+    }
   }
   --num_running_;
   return Next::kAnother;
 }
 
 void Scheduler::begin_next_window() {
-  const std::lock_guard lock(mutex_);
+  const Progress::Lock lock = progress_.lock();
   --num_running_;
   ++window_;
   choice_.note(now_ns() - window_begun_ns_, busy_ns_ / std::max<int64_t>(num_done_, 1));
-  if (interruption_) {
-    error_ = std::exchange(interruption_, nullptr);
-  } else if (window_ == num_windows_) {
-    is_done_ = true;
+  if (interruption_ || window_ == num_windows_) {
+    end_with(std::exchange(interruption_, nullptr));
   } else {
     begin_window();
+    progress_.announce();
   }
-  wake_waiting();
 }
 
 void Scheduler::fail(std::exception_ptr error) {
-  const std::lock_guard lock(mutex_);
-  if (!error_) error_ = std::move(error);
+  const Progress::Lock lock = progress_.lock();
   --num_running_;
-  wake_waiting();
+  end_with(std::move(error));
 }
 
 bool Scheduler::interrupt(std::exception_ptr error) {
-  const std::lock_guard lock(mutex_);
-  if (micro_batch_actions_left_ == 0 && !has_ended()) {
+  const Progress::Lock lock = progress_.lock();
+  if (micro_batch_actions_left_ == 0 && !is_over_) {
     interruption_ = std::move(error);
     return false;
   }
-  if (!error_) error_ = std::move(error);
-  wake_waiting();
+  end_with(std::move(error));
   return true;
 }
 
 void Scheduler::wake() {
-  const std::lock_guard lock(mutex_);
-  wake_waiting();
+  const Progress::Lock lock = progress_.lock();
+  progress_.announce();
 }
 
 std::vector<int64_t> Scheduler::peak_link_items() const {
-  const std::lock_guard lock(mutex_);
+  const Progress::Lock lock = progress_.lock();
   std::vector<int64_t> peaks;
   for (const LinkQueue& queue : queues_) peaks.push_back(queue.peak());
   return peaks;
 }
 
 std::vector<int64_t> Scheduler::peak_link_bytes() const {
-  const std::lock_guard lock(mutex_);
+  const Progress::Lock lock = progress_.lock();
   std::vector<int64_t> peaks;
   for (const LinkQueue& queue : queues_) peaks.push_back(queue.peak_bytes());
   return peaks;
@@ -205,6 +183,52 @@ Scheduler::VirtualIpu& Scheduler::ipu_of(const Task& task) {
 
 const Action& Scheduler::next_action(const VirtualIpu& ipu) const {
   return program_.schedule[ipu.ipu][ipu.position];
+}
+
+// The steps of a walk need no lock: they are its worker's own, and who waits for his turn looks at
+// that himself. False if the worker does not go on at once; the task is done all the same.
+bool Scheduler::take_step(Task& task) {
+  const int64_t worker = task.worker;
+  walks_->finish(task);
+  progress_.note();
+  if (is_over_ || is_wanted_at_desk(worker) || stream_.is_full()) return false;
+  if (!walks_->is_walking(worker) || !walks_->is_ready(worker)) return false;
+  begin(walks_->begin(worker), worker);
+  return true;
+}
+
+// Counts the worker's walk, if it has come to its end.
+void Scheduler::note_walk(int64_t worker) {
+  if (walks_->is_walking(worker)) return;
+  micro_batch_actions_left_ -= walks_->num_steps();
+  num_done_ += walks_->num_steps();
+  busy_ns_ += now_ns() - walks_->begun_ns(worker);
+}
+
+// Has the IPU of the task be through with it.
+void Scheduler::leave(Task& task) {
+  give_outputs(task);
+  const int64_t elapsed_ns = now_ns() - task.begun_ns;
+  ++num_done_;
+  busy_ns_ += elapsed_ns;
+  int64_t& shortest_ns = shortest_ns_[task.action.segment.value];
+  shortest_ns = shortest_ns == 0 ? elapsed_ns : std::min(shortest_ns, elapsed_ns);
+  if (program_.at(task.action.segment).kind == SegmentKind::kMicroBatch) {
+    --micro_batch_actions_left_;
+  }
+  VirtualIpu& ipu = ipu_of(task);
+  ipu.under_way.pop_front();
+  if (ipu.is_idle() && is_at_end(ipu)) ++ipus_at_end_;
+}
+
+// A worker stays with its micro-batch, also while that waits for its turn.
+Task* Scheduler::begin_next(int64_t worker) {
+  if (walks_ && !walks_->is_walking(worker) && walks_->are_left()) walks_->begin_walk(worker);
+  if (is_walking(worker)) {
+    return walks_->is_ready(worker) ? &begin(walks_->begin(worker), worker) : nullptr;
+  }
+  VirtualIpu* const ipu = find_ready();
+  return ipu == nullptr ? nullptr : begin_on(*ipu, worker);
 }
 
 // An IPU that is idle comes before one that is at work.
@@ -261,30 +285,37 @@ bool Scheduler::have_links(const VirtualIpu& ipu, SegmentId id) const {
          std::all_of(segment.outgoing.begin(), segment.outgoing.end(), has_room);
 }
 
-// Whether this replica runs the next action; a window segment may be run by others.
+// Whether this replica runs the next action by its list; a window segment may be run by others.
 bool Scheduler::takes_part(const VirtualIpu& ipu) const {
   const Segment& segment = program_.at(next_action(ipu).segment);
-  return segment.kind == SegmentKind::kMicroBatch ||
-         std::find(segment.runners.begin(), segment.runners.end(), ipu.replica) !=
-             segment.runners.end();
+  if (segment.kind == SegmentKind::kMicroBatch) return !walks_;
+  return std::find(segment.runners.begin(), segment.runners.end(), ipu.replica) !=
+         segment.runners.end();
 }
 
-Task& Scheduler::begin(VirtualIpu& ipu) {
+// Begins the next action of the IPU, if it can.
+Task* Scheduler::begin_on(VirtualIpu& ipu, int64_t worker) {
+  if (!is_ready(ipu)) return nullptr;
   const auto is_free = [&](const Task& task) {
     return std::find(ipu.under_way.begin(), ipu.under_way.end(), task.lane) == ipu.under_way.end();
   };
   Task& task = *std::find_if(ipu.lanes.begin(), ipu.lanes.end(), is_free);
   task.action = next_action(ipu);
   task.position = ipu.position;
-  task.begun_ns = now_ns();
-  task.is_alone = choice_.is_alone();
-  task.window = window_;
-  task.micro_batch_of_call = window_ * program_.micro_batches_per_window + task.action.micro_batch;
   for (LinkId id : program_.at(task.action.segment).incoming) {
     task.taken.push_back(queues_[id.value].pop(task.replica));
   }
   ipu.under_way.push_back(task.lane);
   move_to(ipu, ipu.position + 1);
+  return &begin(task, worker);
+}
+
+Task& Scheduler::begin(Task& task, int64_t worker) const {
+  task.worker = worker;
+  task.begun_ns = now_ns();
+  task.is_alone = choice_.is_alone();
+  task.window = window_;
+  task.micro_batch_of_call = window_ * program_.micro_batches_per_window + task.action.micro_batch;
   return task;
 }
 
@@ -318,6 +349,7 @@ void Scheduler::begin_window() {
   if (!choice_.is_alone()) end_of_rest_.notify_all();
   ipus_at_end_ = 0;
   micro_batch_actions_left_ = 0;
+  if (walks_) walks_->begin_window();
   for (VirtualIpu& ipu : ipus_) {
     move_to(ipu, 0);
     if (is_at_end(ipu)) ++ipus_at_end_;
@@ -329,32 +361,12 @@ void Scheduler::begin_window() {
   }
 }
 
-// Waits until `wake_waiting` is called, or perhaps not as long. Who looks up does so now and then.
-void Scheduler::wait_for_change(std::unique_lock<std::mutex>& lock, bool looks_up) {
-  const uint64_t seen = num_changes_;
-  if (spins_) {
-    lock.unlock();
-    const int64_t end_ns = now_ns() + kSpinNs;
-    for (int looks = 1; num_changes_ == seen; ++looks) {
-      if (looks % kLooksBetweenClocks == 0 && now_ns() >= end_ns) break;
-      pause_shortly();
-    }
-    lock.lock();
-    if (num_changes_ != seen) return;
-  }
-  ++num_waiting_;
-  if (looks_up) {
-    progress_.wait_for(lock, std::chrono::milliseconds(100));
-  } else {
-    progress_.wait(lock);
-  }
-  --num_waiting_;
-}
-
-void Scheduler::wake_waiting() {
-  ++num_changes_;
-  if (num_waiting_ > 0) progress_.notify_all();
-  if (has_ended()) end_of_rest_.notify_all();
+// The call is over, with the first error, if there is one.
+void Scheduler::end_with(std::exception_ptr error) {
+  if (!error_) error_ = std::move(error);
+  is_over_ = true;
+  progress_.announce();
+  end_of_rest_.notify_all();
 }
 
 std::exception_ptr Scheduler::deadlock() const {

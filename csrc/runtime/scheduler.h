@@ -6,14 +6,16 @@
 #include <deque>
 #include <exception>
 #include <functional>
-#include <mutex>
+#include <optional>
 #include <vector>
 
 #include "program/program.h"
 #include "runtime/host_desk.h"
 #include "runtime/link_queue.h"
+#include "runtime/progress.h"
 #include "runtime/result_stream.h"
 #include "runtime/task.h"
+#include "runtime/walks.h"
 #include "runtime/worker_choice.h"
 
 namespace poptorch_emu {
@@ -26,15 +28,19 @@ namespace poptorch_emu {
 // has an item and each outgoing one has room; a part of an update when, beyond that, no micro-batch
 // of the window is left and every replica of the IPU is through with the parts before.
 //
-// A worker for which no virtual IPU is free may begin the next action of one that is at work, if
-// neither writes what the other may see before it has ended (`Segment::may_overlap`). Their stores
-// are made in the order of the list all the same: `wait_for_turn` comes before them. Only segments
-// that take long enough do so, as measured before; no result depends on who ran what when.
+// Where the program allows it, and nobody asks for the order of the lists, a worker takes a
+// micro-batch through all its actions instead (`Walks`), and only updates go by the lists.
+//
+// By the lists, a worker for which no virtual IPU is free may begin the next action of one that is
+// at work, if neither writes what the other may see before it has ended (`Segment::may_overlap`).
+// Their stores are made in the order of the list all the same: `wait_for_turn` comes before them.
+// Only segments that take long enough do so, as measured before; no result depends on who ran what
+// when.
 class Scheduler {
  public:
   // What a worker does after a task.
   enum class Next {
-    kSameIpu,    // the same task, which is that IPU's next action now
+    kGoOn,       // the task, which is the next one of its micro-batch or its IPU now
     kAnother,    // whatever `take` gives
     kEndWindow,  // what belongs to the end of a window, then `begin_next_window`
   };
@@ -42,7 +48,7 @@ class Scheduler {
   // Worker 0 leaves its tasks for requests at `desk`; nothing begins while `stream` is full.
   // No more actions of one virtual IPU are under way at once than there are workers. The other
   // workers rest while `choice` has windows run on one core.
-  Scheduler(const Program& program, int64_t num_replicas, int64_t num_workers,
+  Scheduler(const Program& program, int64_t num_replicas, int64_t num_workers, bool follows_lists,
             WorkerChoice::Among choice, const HostDesk& desk, const ResultStream& stream);
 
   // By the thread that runs the call, when no worker is at work. The second returns the error of
@@ -58,17 +64,16 @@ class Scheduler {
   // The following are for workers. Waits until a virtual IPU is ready, and returns its next action;
   // returns nothing when the call is over, or when worker 0 is wanted at the desk.
   Task* take(int64_t worker);
-  bool is_over() const;
-  // Waits until all that stands before the task in its IPU's list is done; false if the call is
-  // over before, and the task is not to be done any more.
+  bool is_over() const { return is_over_; }
+  // Waits until all that stands before the task in its IPU's list is done, or, on a walk, until the
+  // micro-batches before have left its segment; false if the call is over before, and the task is
+  // not to be done any more.
   bool wait_for_turn(const Task& task);
   // Waits until something `holds` that other workers bring about, and say by `note`; false if the
   // call is over before.
   bool wait_until(const std::function<bool()>& holds);
-  void note() {
-    if (num_observers_ > 0) wake();
-  }
-  // The task was done: its links get what it gave. With `kSameIpu` it is replaced by the next one.
+  void note() { progress_.note(); }
+  // The task was done: its links get what it gave. With `kGoOn` it is replaced by the next one.
   // With `kEndWindow` nothing else can begin.
   Next finish(Task*& task, int64_t worker);
   void begin_next_window();
@@ -104,33 +109,41 @@ class Scheduler {
   bool is_at_end(const VirtualIpu& ipu) const {
     return ipu.position == program_.schedule[ipu.ipu].size();
   }
-  bool has_ended() const { return is_done_ || error_; }
   bool is_wanted_at_desk(int64_t worker) const { return worker == 0 && desk_.has_requests(); }
+  bool are_micro_batches_left() const { return walks_ && micro_batch_actions_left_ > 0; }
+  bool is_walking(int64_t worker) const { return walks_ && walks_->is_walking(worker); }
+  Task* begin_next(int64_t worker);
+  void note_walk(int64_t worker);
+  void leave(Task& task);
   VirtualIpu* find_ready();
   bool is_ready(const VirtualIpu& ipu) const;
   bool has_lane(const VirtualIpu& ipu, SegmentId next) const;
   bool have_peers_arrived(const VirtualIpu& ipu) const;
   bool have_links(const VirtualIpu& ipu, SegmentId id) const;
   bool takes_part(const VirtualIpu& ipu) const;
-  Task& begin(VirtualIpu& ipu);
+  Task* begin_on(VirtualIpu& ipu, int64_t worker);
   void give_outputs(Task& task);
   void move_to(VirtualIpu& ipu, size_t position);
   void begin_window();
   bool is_to_rest(int64_t worker) const { return worker != 0 && choice_.is_alone(); }
-  void wait_for_change(std::unique_lock<std::mutex>& lock, bool looks_up);
-  void wake_waiting();
+  void end_with(std::exception_ptr error);
   std::exception_ptr deadlock() const;
+
+  // And these without it.
+  bool is_of_walk(const Task& task) const {
+    return walks_ && program_.at(task.action.segment).kind == SegmentKind::kMicroBatch;
+  }
+  bool take_step(Task& task);
+  Task& begin(Task& task, int64_t worker) const;
 
   const Program& program_;
   const HostDesk& desk_;
   const ResultStream& stream_;
 
-  mutable std::mutex mutex_;
-  std::condition_variable progress_;
-  std::condition_variable end_of_rest_;
-  std::atomic<uint64_t> num_changes_ = 0;
-  const bool spins_;
+  Progress progress_;
+  std::condition_variable_any end_of_rest_;
   WorkerChoice choice_;
+  std::optional<Walks> walks_;     // where actions of micro-batches do not go by the lists
   std::vector<LinkQueue> queues_;  // by link
   std::vector<VirtualIpu> ipus_;   // by replica, then IPU
   int64_t num_windows_ = 0;
@@ -142,11 +155,10 @@ class Scheduler {
   int64_t ipus_at_end_ = 0;
   std::vector<int64_t> shortest_ns_;  // by segment, of all runs so far; 0 before the first
   int64_t num_running_ = 0;
-  int64_t num_waiting_ = 0;
-  std::atomic<int64_t> num_observers_ = 0;  // workers in `wait_until`
-  bool is_done_ = false;
   std::exception_ptr error_;
   std::exception_ptr interruption_;  // the error of the call when this window is over
+
+  std::atomic<bool> is_over_ = false;  // changed with the lock
 };
 
 }  // namespace poptorch_emu

@@ -19,8 +19,15 @@ constexpr int64_t kEndOfRun = INT64_MAX;
 constexpr int64_t kHeadBytes = 128;
 
 thread_local SegmentMemory* current = nullptr;
-std::atomic<int64_t> num_runs = 0;
+std::atomic<int64_t> num_threads = 0;
+// Of this thread, with its number in front.
+thread_local int64_t last_run = 0;
 c10::DeleterFnPtr outside_raw_deleter = nullptr;
+
+int64_t next_run() {
+  if (last_run == 0) last_run = ++num_threads << 40;
+  return ++last_run;
+}
 
 // PyTorch's profiler counts the engine's tensors like its own.
 void report(void* data, int64_t num_bytes) {
@@ -67,7 +74,7 @@ SegmentMemory::Suspension::Suspension() : before_(std::exchange(current, nullptr
 SegmentMemory::Suspension::~Suspension() { current = before_; }
 
 void SegmentMemory::begin(Arena& arena) {
-  run_ = ++num_runs;
+  run_ = next_run();
   arena_ = &arena;
   next_piece_ = 0;
   clock_ = 0;

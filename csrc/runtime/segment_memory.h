@@ -11,8 +11,8 @@
 
 namespace poptorch_emu {
 
-// The memory in which one virtual IPU computes: one block, in which each of its segments has its
-// own plan, since it runs one at a time. Grows to the largest plan.
+// The memory in which one worker computes: one block, in which each segment has its own plan, since
+// the worker runs one at a time. Grows to the largest plan.
 class Arena {
  public:
   // Returns a block of at least this size, the same as before if that is large enough.

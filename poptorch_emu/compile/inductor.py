@@ -84,11 +84,11 @@ def compiler_of(config: CompileConfig, placed: Partition) -> InductorCompiler | 
             "stochastic rounding look at the result of each."
         )
         return None
+    # As the engine runs them: see `runtime.threads.thread_counts`.
     num_virtual_ipus = config.replication_factor * (max(placed.ipu_ids) + 1)
-    # As the engine runs them: see `runtime.session.thread_counts`.
-    return InductorCompiler(
-        config.cache_dir, torch.get_num_threads() if num_virtual_ipus == 1 else 1
-    )
+    per_window = config.gradient_accumulation if config.is_training else config.device_iterations
+    is_for_all_cores = num_virtual_ipus == 1 and per_window < len(os.sched_getaffinity(0))
+    return InductorCompiler(config.cache_dir, torch.get_num_threads() if is_for_all_cores else 1)
 
 
 def _text(graph: fx.Graph) -> list[Any]:

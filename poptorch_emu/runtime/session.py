@@ -24,13 +24,11 @@ from poptorch_emu.runtime.fellowship import Fellowship, join
 from poptorch_emu.runtime.host_calls import HostCalls
 from poptorch_emu.runtime.stream import ResultStream, RunningCall
 from poptorch_emu.runtime.synthetic import synthetic_inputs
+from poptorch_emu.runtime.threads import Order, order_of, thread_counts
 from poptorch_emu.segments.update.hyper_parameters import scalar_value
 from poptorch_emu.segments.variables import VariableInfo
 from poptorch_emu.structure import flatten_tensors, rebuild
 from poptorch_emu.update.config import OptimizerConfig
-
-# Environment: how many threads run virtual IPUs; results never depend on it.
-_WORKERS = "POPTORCH_EMU_WORKERS"
 
 # Source: PopTorch's numeric types: the device has no 64-bit floating point.
 _NARROW = {torch.float64: torch.float32}
@@ -46,8 +44,11 @@ class Session:
         self.anchored: dict[str, torch.Tensor] = {}
         config = executable.config
         self._fellowship: Fellowship | None = join(executable)
+        follows_lists = order_of(config) is Order.SCHEDULE
+        micro_batches = 1 if follows_lists else executable.program.num_independent_micro_batches()
         workers, intra_op_threads = thread_counts(
             executable.schedule.num_ipus * config.replication_factor,
+            micro_batches * config.replication_factor,
             has_network=self._fellowship is not None,
         )
         self._executor = _C.Executor(
@@ -60,6 +61,7 @@ class Session:
             ),
             config.process_id * config.replication_factor,
             None if self._fellowship is None else self._fellowship.ring,
+            follows_lists,
         )
         for variable in executable.variables.values():
             if variable.initial:  # The engine's variables begin at zero.
@@ -286,22 +288,6 @@ class Session:
     def peak_accumulator_bytes(self, replica: int) -> int:
         """Returns how many bytes of gradients one replica held at most at the end of a window."""
         return self._executor.peak_accumulator_bytes(replica)
-
-
-def thread_counts(num_virtual_ipus: int, *, has_network: bool = False) -> tuple[int, int]:
-    """Returns how many threads run virtual IPUs, and how many one operation may use.
-
-    With one virtual IPU an operation has all cores. With several, each runs on one thread: two
-    small operations at once are faster than two threads on one, and results cannot depend on how
-    many workers there are, since that changes only who runs what. Replicas of other processes count
-    as well, and a worker more waits for the network.
-    """
-    cores = len(os.sched_getaffinity(0))
-    asked = os.environ.get(_WORKERS)
-    if num_virtual_ipus == 1 and not has_network:
-        return 1, torch.get_num_threads()
-    workers = int(asked) if asked else cores
-    return max(1, min(workers, num_virtual_ipus)) + has_network, 1
 
 
 def _prepared(tensor: torch.Tensor) -> torch.Tensor:

@@ -17,10 +17,16 @@ def add(program, segment, operator, args, outputs, *, dies=(), debug=None, **kwa
     )
 
 
-def executor(program, *, replicas=1, workers=1, groups=None):
+# Whether executors work through the lists of actions where they need not; see conftest.py.
+FOLLOWS_LISTS = False
+
+
+def executor(program, *, replicas=1, workers=1, groups=None, follows_lists=None):
     """Returns an executor of a valid program; by default each replica reads its own rows."""
     program.validate()
-    return _C.Executor(program, replicas, workers, 1, groups or list(range(replicas)))
+    groups = groups or list(range(replicas))
+    follows_lists = FOLLOWS_LISTS if follows_lists is None else follows_lists
+    return _C.Executor(program, replicas, workers, 1, groups, follows_lists=follows_lists)
 
 
 def one_segment(num_inputs=1, *, is_batched=True, num_micro_batches=1):

@@ -7,6 +7,8 @@ from hand_built import ALL, Reg, executor, one_segment
 import poptorch_emu as poptorch
 from poptorch_emu import _C
 
+IN_EACH_ORDER = True
+
 
 def body(name="body", parameters=(0,), results=(1,), iteration=-1):
     """Returns a body that doubles its first parameter."""

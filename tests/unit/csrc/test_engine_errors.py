@@ -8,6 +8,8 @@ from test_executor import stash, training
 from poptorch_emu import _C
 from poptorch_emu.errors import Error
 
+IN_EACH_ORDER = True
+
 FLOAT = torch.float32
 
 
@@ -129,7 +131,7 @@ def test_error_in_a_window_then_variables_of_its_micro_batches_are_undone():
 
 
 def test_schedule_that_needs_more_room_then_error_tells_where_each_ipu_stands():
-    engine = executor(stash(1, "F0 F1 F2 B0 B1 B2"), replicas=2, workers=2)
+    engine = executor(stash(1, "F0 F1 F2 B0 B1 B2"), replicas=2, workers=2, follows_lists=True)
     for _ in range(2):
         with pytest.raises(Error) as caught:
             engine.run([torch.ones(6)], 1)
@@ -143,7 +145,7 @@ def test_schedule_that_needs_more_room_then_error_tells_where_each_ipu_stands():
 
 def test_schedule_that_consumes_before_it_produces_then_error():
     with pytest.raises(Error, match="waits to run 'backward' for micro-batch 0"):
-        executor(stash(3, "B0 F0 F1 F2 B1 B2")).run([torch.ones(3)], 1)
+        executor(stash(3, "B0 F0 F1 F2 B1 B2"), follows_lists=True).run([torch.ones(3)], 1)
 
 
 @pytest.mark.parametrize(

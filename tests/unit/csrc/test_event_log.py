@@ -4,6 +4,8 @@ import pytest
 import torch
 from hand_built import executor, pipeline
 
+IN_EACH_ORDER = True
+
 NUM_IPUS, NUM_MICRO_BATCHES = 2, 3
 EVENTS_OF_A_CALL = NUM_IPUS * NUM_MICRO_BATCHES  # of one window, on one replica
 

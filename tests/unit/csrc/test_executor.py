@@ -9,6 +9,8 @@ from hand_built import ALL, MICRO_BATCH, WINDOW, Reg, add, executor, one_segment
 
 from poptorch_emu import _C
 
+IN_EACH_ORDER = True
+
 FLOAT = torch.float32
 
 
@@ -77,7 +79,7 @@ def gradient_seen(engine, x, windows=1):
 @pytest.mark.parametrize("capacity", [1, 2])
 def test_pipeline_of_three_ipus_then_each_micro_batch_passes_all(workers, capacity):
     x = torch.arange(10.0).reshape(10, 1)
-    engine = executor(pipeline(3, 5, capacity=capacity), workers=workers)
+    engine = executor(pipeline(3, 5, capacity=capacity), workers=workers, follows_lists=True)
     for _ in range(3):
         (result,) = engine.run([x], 1)
         assert torch.equal(result, ((x * 2 + 0) * 2 + 1) * 2 + 2)
@@ -90,7 +92,7 @@ def test_pipeline_of_three_ipus_then_each_micro_batch_passes_all(workers, capaci
     ids=["at-once", "one-ahead", "all-first"],
 )
 def test_stash_then_items_leave_in_the_order_they_came(actions, peak):
-    engine = executor(stash(3, actions))
+    engine = executor(stash(3, actions), follows_lists=True)
     x = torch.tensor([5.0, 7.0, 9.0])
     (result,) = engine.run([x], 1)
     assert result.tolist() == [-6.0, -8.0, -10.0]

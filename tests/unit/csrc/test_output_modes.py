@@ -12,6 +12,8 @@ from hand_built import Reg, add, executor, one_segment
 
 from poptorch_emu import _C
 
+IN_EACH_ORDER = True
+
 pytestmark = pytest.mark.feature("Output modes", fidelity="exact")
 
 Mode = _C.OutputMode

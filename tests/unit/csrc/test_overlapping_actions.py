@@ -8,6 +8,8 @@ from hand_built import ALL, MICRO_BATCH, WINDOW, Reg, add, executor
 
 from poptorch_emu import _C
 
+IN_EACH_ORDER = True
+
 WIDTH = 384  # A product of this size takes well over the 50 us from which on actions overlap.
 N = 6
 

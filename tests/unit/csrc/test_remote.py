@@ -29,7 +29,7 @@ def two_segments(*, is_remote):
 
 
 def test_remote_link_when_beside_a_local_one_then_only_its_items_move():
-    engine = executor(two_segments(is_remote=True))
+    engine = executor(two_segments(is_remote=True), follows_lists=True)
     x = torch.arange(6.0)
     (result,) = engine.run([x], 1)
     assert torch.equal(result, (x + 1) * (x + 2))

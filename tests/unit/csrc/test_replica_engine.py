@@ -7,6 +7,8 @@ from hand_built import ALL, MICRO_BATCH, WINDOW, Reg, add, executor
 from poptorch_emu import _C
 from poptorch_emu.errors import Error
 
+IN_EACH_ORDER = True
+
 FLOAT = torch.float32
 
 

@@ -7,6 +7,8 @@ from hand_built import ALL, WINDOW, Reg, add, executor, one_segment
 from poptorch_emu import _C
 from poptorch_emu.errors import Error
 
+IN_EACH_ORDER = True
+
 WINDOWS, PER_WINDOW = 3, 2
 
 

@@ -7,6 +7,8 @@ from hand_built import ALL, MICRO_BATCH, WINDOW, Reg, add, executor
 from poptorch_emu import _C
 from poptorch_emu.errors import Error
 
+IN_EACH_ORDER = True
+
 MICRO_BATCHES, WINDOWS, LOOKUPS = 3, 2, 12
 NUM_ROWS, WIDTH = 7, 5
 

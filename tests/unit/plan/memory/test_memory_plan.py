@@ -104,8 +104,9 @@ def engine_of(training):
 @pytest.mark.parametrize("recomputation", [0, 1, 3, 4])
 @pytest.mark.parametrize("family", ["mlp", "resnet", "transformer"])
 def test_plan_when_the_model_has_run_then_the_engine_counts_the_same(
-    family: str, recomputation: int
+    family: str, recomputation: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("POPTORCH_EMU_ORDER", "schedule")
     setting = Setting("pipelined", accumulation=8)
     options = setting.options()
     options._Popart.set("autoRecomputation", recomputation)

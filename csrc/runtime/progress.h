@@ -1,0 +1,83 @@
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <mutex>
+#include <thread>
+
+#include "common/clock.h"
+#include "common/spinning_mutex.h"
+
+namespace poptorch_emu {
+
+// How workers wait for each other: each looks for a while whether something has come, since going
+// to sleep and being woken takes some 10 us and often the next change comes sooner; then it sleeps.
+//
+// Owns the lock behind which what they wait for changes. What is changed without it, and looked at
+// by `wait_until`, is said by `note`.
+class Progress {
+ public:
+  using Lock = std::unique_lock<SpinningMutex>;
+
+  // With more workers than cores nobody looks; the others need the core.
+  explicit Progress(int64_t num_workers)
+      : spins_(num_workers <= static_cast<int64_t>(std::thread::hardware_concurrency())) {}
+
+  Lock lock() const { return Lock(mutex_); }
+
+  // With the lock: has waiting workers look again, after something has changed.
+  void announce() {
+    ++num_changes_;
+    if (num_sleeping_ > 0) changed_.notify_all();
+  }
+  // With the lock, which is let go of meanwhile: waits until something is announced, or perhaps not
+  // as long. Who looks up does so ten times a second.
+  void wait_for_change(Lock& lock, bool looks_up);
+
+  // Without the lock: waits until something `holds` that changes without it.
+  template <class Holds>
+  void wait_until(const Holds& holds) {
+    if (spin_until(holds)) return;
+    // Before it looks again: whoever changes something afterwards sees that it is looked for.
+    ++num_observers_;
+    Lock own = lock();
+    while (!holds()) sleep(own, /*looks_up=*/false);
+    --num_observers_;
+  }
+  // Without the lock, after such a change.
+  void note() {
+    if (num_observers_ == 0) return;
+    const Lock own = lock();
+    announce();
+  }
+
+ private:
+  void sleep(Lock& lock, bool looks_up);
+
+  // Looks for a while whether something holds; returns whether it does.
+  template <class Holds>
+  bool spin_until(const Holds& holds) const {
+    if (holds()) return true;
+    if (!spins_) return false;
+    const int64_t end_ns = now_ns() + kSpinNs;
+    for (int looks = 1; looks % kLooksBetweenClocks != 0 || now_ns() < end_ns; ++looks) {
+      pause_shortly();
+      if (holds()) return true;
+    }
+    return false;
+  }
+
+  static constexpr int64_t kSpinNs = 50'000;
+  static constexpr int kLooksBetweenClocks = 16;
+
+  mutable SpinningMutex mutex_;
+  std::condition_variable_any changed_;
+  std::atomic<uint64_t> num_changes_ = 0;
+  int64_t num_sleeping_ = 0;
+  const bool spins_;
+  // Read after each step of a walk, and seldom written: on a line of the cache of its own.
+  alignas(64) std::atomic<int64_t> num_observers_ = 0;
+};
+
+}  // namespace poptorch_emu

@@ -1,0 +1,17 @@
+"""Runs tests of the engine in both orders: by the lists, and by micro-batches."""
+
+import hand_built
+import pytest
+
+
+def pytest_generate_tests(metafunc):
+    """Runs the tests of a module with `IN_EACH_ORDER = True` twice."""
+    if getattr(metafunc.module, "IN_EACH_ORDER", False):
+        metafunc.parametrize("order", ["lists", "walks"], indirect=True)
+
+
+@pytest.fixture(autouse=True)
+def order(request, monkeypatch):
+    """Sets in which order executors of hand-built programs run."""
+    follows_lists = getattr(request, "param", "walks") == "lists"
+    monkeypatch.setattr(hand_built, "FOLLOWS_LISTS", follows_lists)
