@@ -7,7 +7,6 @@
 #include "numerics/permuted_copy.h"
 
 #include <ATen/Parallel.h>
-#include <ATen/ops/clone.h>
 #include <ATen/ops/empty.h>
 
 #include <algorithm>
@@ -159,10 +158,10 @@ void copy_planes(const T* source, T* target, const Dim& column, const Dim& row, 
 }
 
 template <typename T>
-void copy_as(const at::Tensor& x, const at::Tensor& result, const Dim& column, const Dim& row,
+void copy_as(const at::Tensor& x, void* target, const Dim& column, const Dim& row,
              const Dims& outer) {
-  copy_planes(static_cast<const T*>(x.const_data_ptr()), static_cast<T*>(result.mutable_data_ptr()),
-              column, row, outer);
+  copy_planes(static_cast<const T*>(x.const_data_ptr()), static_cast<T*>(target), column, row,
+              outer);
 }
 
 bool is_plain(const at::Tensor& x) {
@@ -172,34 +171,38 @@ bool is_plain(const at::Tensor& x) {
 
 }  // namespace
 
-at::Tensor permuted_copy(const at::Tensor& x) {
-  const auto by_pytorch = [&] { return at::clone(x, at::MemoryFormat::Contiguous); };
-  if (!is_plain(x)) return by_pytorch();
+bool copy_by_tiles(const at::Tensor& x, void* target) {
+  if (!is_plain(x)) return false;
   Dims dims = merged(x.sizes(), x.strides());
-  if (dims.size() < 2 || dims[0].source == 1) return by_pytorch();
+  if (dims.size() < 2 || dims[0].source == 1) return false;
   const auto next = [](const Dim& dim) { return dim.source == 1; };
   const auto* column = std::find_if(dims.begin(), dims.end(), next);
-  if (column == dims.end()) return by_pytorch();
+  if (column == dims.end()) return false;
   const Dim columns = *column, rows = dims[0];
   dims.erase(dims.begin() + (column - dims.begin()));
   dims.erase(dims.begin());
-  at::Tensor result = at::empty(x.sizes(), x.options().memory_format(at::MemoryFormat::Contiguous));
   switch (x.element_size()) {
     case 1:
-      copy_as<uint8_t>(x, result, columns, rows, dims);
-      return result;
+      copy_as<uint8_t>(x, target, columns, rows, dims);
+      return true;
     case 2:
-      copy_as<uint16_t>(x, result, columns, rows, dims);
-      return result;
+      copy_as<uint16_t>(x, target, columns, rows, dims);
+      return true;
     case 4:
-      copy_as<uint32_t>(x, result, columns, rows, dims);
-      return result;
+      copy_as<uint32_t>(x, target, columns, rows, dims);
+      return true;
     case 8:
-      copy_as<uint64_t>(x, result, columns, rows, dims);
-      return result;
+      copy_as<uint64_t>(x, target, columns, rows, dims);
+      return true;
     default:
-      return by_pytorch();
+      return false;
   }
+}
+
+at::Tensor permuted_copy(const at::Tensor& x) {
+  at::Tensor result = at::empty(x.sizes(), x.options().memory_format(at::MemoryFormat::Contiguous));
+  if (!copy_by_tiles(x, result.mutable_data_ptr())) result.copy_(x);
+  return result;
 }
 
 }  // namespace poptorch_emu

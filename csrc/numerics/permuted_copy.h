@@ -4,6 +4,10 @@
 
 namespace poptorch_emu {
 
+// Copies x, whose elements lie in another order than that of its dimensions, to `target` in that
+// order. False, and nothing is copied, where PyTorch's way is faster.
+bool copy_by_tiles(const at::Tensor& x, void* target);
+
 // Returns a copy of x whose elements lie in the order of its dimensions, by tiles where that is
 // faster than PyTorch's. x may have any strides.
 at::Tensor permuted_copy(const at::Tensor& x);

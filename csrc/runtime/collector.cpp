@@ -4,6 +4,8 @@
 
 #include <cstring>
 
+#include "numerics/permuted_copy.h"
+
 namespace poptorch_emu {
 
 OutputCollector::OutputCollector(const Output& output, int64_t num_micro_batches,
@@ -57,13 +59,15 @@ int64_t OutputCollector::add(const at::Tensor& piece, int64_t micro_batch, int64
   allocate_for(piece);
   const int64_t index = index_of(micro_batch, replica);
   const bool is_sum = mode_ == OutputMode::kSum && micro_batch > 0;
-  const bool is_plain = piece.is_contiguous() && !piece.is_conj() && !piece.is_neg();
-  if (!is_sum && is_plain && piece.scalar_type() == result_.scalar_type()) {
+  if (!is_sum && piece.scalar_type() == result_.scalar_type()) {
     // Views and copies of tensors would count references to the result, on several cores at once.
     const size_t num_bytes = piece.nbytes();
-    std::memcpy(static_cast<char*>(result_.data_ptr()) + index * num_bytes, piece.const_data_ptr(),
-                num_bytes);
-    return index;
+    void* const target = static_cast<char*>(result_.data_ptr()) + index * num_bytes;
+    if (piece.is_contiguous() && !piece.is_conj() && !piece.is_neg()) {
+      std::memcpy(target, piece.const_data_ptr(), num_bytes);
+      return index;
+    }
+    if (copy_by_tiles(piece, target)) return index;
   }
   at::Tensor target = result_;
   if (num_pieces_ > 1) {

@@ -21,6 +21,7 @@ from poptorch_emu.compile.folded_norm import fold_norms
 from poptorch_emu.compile.packed_convolution import pack_convolutions
 from poptorch_emu.compile.packed_linear import pack_layers
 from poptorch_emu.compile.preparation import is_prepared
+from poptorch_emu.compile.rowwise_loss import compute_losses_by_rows
 from poptorch_emu.config import CompileConfig, EngineBackend, HostRecomputation
 from poptorch_emu.environment import free_memory_bytes
 from poptorch_emu.log import compiler_logger
@@ -86,6 +87,7 @@ def _for_inference(of_machine: Inventory) -> Inventory:
 def _without_recomputation(
     of_machine: Inventory, optimizer: OptimizerConfig, parameters: tuple[str, ...]
 ) -> Inventory:
+    of_machine = _with_losses_by_rows(of_machine)
     graph, placed, config = of_machine.graph, of_machine.placed, of_machine.config
     by_rows = row_gradients(graph, config, optimizer)
     by_products = product_gradients(graph, config, optimizer)
@@ -97,6 +99,16 @@ def _without_recomputation(
         return stashing
     update = plan_update(stashing.cut, placed, of_machine.variables, config, optimizer, parameters)
     return replace(stashing, update=update)
+
+
+def _with_losses_by_rows(of_machine: Inventory) -> Inventory:
+    if of_machine.config.checks_floating_point:
+        return of_machine
+    code = EngineGraph.copy_of(of_machine.graph, of_machine.placed)
+    if compute_losses_by_rows(code) == 0:
+        return of_machine
+    remove_dead(code.graph)
+    return replace(of_machine, graph=code.graph, placed=code.placed)
 
 
 def _is_recomputing(config: CompileConfig, stashing: Inventory) -> bool:

@@ -3,8 +3,9 @@
 The gradient of a tensor that was read in parts is a sum of tensors, each of which is zero but for
 one part; where the parts make up the whole, it is put together at once, and has the bits of the
 sum (`csrc/ops/joined_gradients.cpp`). A copy is left out where only another one reads it, through
-views and transposes. All this happens within a segment; as no bit changes, none depends on where a
-stage ends. Only the engine's code is changed: the machine's model knows the operations.
+views and transposes, or where a value lies in order as it is. All this happens within a segment; as
+no bit changes, none depends on where a stage ends. Only the engine's code is changed: the machine's
+model knows the operations.
 """
 
 from __future__ import annotations
@@ -54,6 +55,7 @@ def _changed(code: Segment) -> Segment:
     editor.run(editor.joined_in_order)
     editor.run(editor.joined_from_origins)
     editor.run(editor.copied_at_once)
+    editor.run(editor.copied_if_out_of_order)
     return editor.finished() if editor.is_changed else code
 
 
@@ -212,6 +214,22 @@ class _Editor:
         self._write(replace(instruction, args=(Register(source),), outputs=[copy]))
         self._write_view(copy, instruction.outputs[0], instruction)
         return True
+
+    def copied_if_out_of_order(self, instruction: Instruction) -> bool:
+        """Copies what was computed here only if it does not lie in order as it is.
+
+        Nothing is changed in its place, so that both names may be of the same memory. What comes
+        from elsewhere is copied in any case: others hold it longer.
+        """
+        if not _is_contiguous_copy(instruction):
+            return False
+        register = instruction.args[0].index
+        while (maker := self._makers.get(register)) is not None:
+            if maker.target not in _VIEWS and maker.target not in _PERMUTATIONS:
+                self._write(replace(instruction, target=aten.contiguous.default, kwargs={}))
+                return True
+            register = maker.args[0].index
+        return False
 
     def joined_from_origins(self, join: Instruction) -> bool:
         """Puts together what others copied before from where they did."""

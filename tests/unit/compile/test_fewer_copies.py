@@ -106,6 +106,11 @@ def assert_same_as_plain(make: Callable[[], nn.Module], monkeypatch: pytest.Monk
     return text
 
 
+def num_copies(text: str) -> int:
+    """Returns how many instructions of a program copy, always or where the order is another."""
+    return text.count("::clone(") + text.count("::contiguous(")
+
+
 @pytest.mark.parametrize("name", TAKEN)
 def test_gradient_of_parts_when_they_make_up_the_whole_then_is_joined(name, monkeypatch):
     take, is_joined = TAKEN[name]
@@ -124,7 +129,7 @@ def test_attention_when_trained_then_its_gradient_is_joined_without_copies(monke
         patched.setattr(engine_cut, "leave_out_copies", lambda cut: cut)
         plain_text = trained(Attention)[1]
     # Two copies of each part, and one of the whole.
-    assert plain_text.count("::clone") - text.count("::clone") == 7
+    assert num_copies(plain_text) - num_copies(text) == 7
 
 
 class Copied(nn.Module):
@@ -149,7 +154,7 @@ def test_copy_when_only_another_copy_reads_it_then_is_left_out(is_used, monkeypa
 
     text = assert_same_as_plain(make, monkeypatch)
     forward = text[text.index("forward 0") : text.index("backward 0")]
-    assert forward.count("::clone") == (2 if is_used else 1)
+    assert num_copies(forward) == (2 if is_used else 1)
 
 
 def offload(options: poptorch.Options) -> None:
@@ -162,6 +167,30 @@ CHANGES: dict[str, Callable[[poptorch.Options], object]] = {
     "offloaded": offload,
     "replicated": lambda options: options.replicationFactor(2),
 }
+
+
+class Ordered(nn.Module):
+    """Copies of values that lie in order, of one that does not, and of an input."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = nn.Linear(8, 6)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.body(x)
+        in_order = y.view(-1, 5, 2, 3).clone(memory_format=torch.contiguous_format)
+        turned = y.transpose(1, 2).clone(memory_format=torch.contiguous_format)
+        given = x.clone(memory_format=torch.contiguous_format)
+        return in_order.flatten(1).cumsum(1) * turned.flatten(1).exp() + given.sum()
+
+
+def test_copy_when_what_was_computed_lies_in_order_then_only_the_input_is_copied_in_any_case(
+    monkeypatch,
+):
+    text = assert_same_as_plain(Ordered, monkeypatch)
+    forward = text[text.index("forward 0") : text.index("backward 0")]
+    assert forward.count("::contiguous(") == 2
+    assert forward.count("::clone(") == 1
 
 
 class Staged(nn.Module):
