@@ -44,19 +44,39 @@ Interpreter::Interpreter(const Program& program, std::vector<int64_t> input_grou
       memory_(memory),
       accumulators_(accumulators),
       remote_(remote),
+      call_host_(call_host),
       observation_(std::move(observation)) {
   find_ends();
   for (const Segment& segment : program.segments) {
     auto& of_replica = frames_.emplace_back(num_replicas_);
-    for (int64_t replica = 0; replica < num_replicas_; ++replica) {
-      for (int64_t lane = 0; lane < (segment.may_overlap ? num_lanes : 1); ++lane) {
-        const auto adder = [this, replica, lane](AccumulatorId id, int64_t micro_batch,
-                                                 const at::Tensor& left, const at::Tensor& right) {
-          add_product(id, replica, lane, micro_batch, left, right);
-        };
-        of_replica[replica].push_back(std::make_unique<Frame>(
-            segment, lane, program.numerics.checks_floating_point, call_host, adder));
-      }
+    for (auto& of_lane : of_replica) of_lane.resize(segment.may_overlap ? num_lanes : 1);
+    // What is prepared lies in the first one.
+    of_replica.front().front() = make_frame(segment, 0, 0);
+  }
+}
+
+std::unique_ptr<Frame> Interpreter::make_frame(const Segment& segment, int64_t replica,
+                                               int64_t lane) {
+  const auto adder = [this, replica, lane](AccumulatorId id, int64_t micro_batch,
+                                           const at::Tensor& left, const at::Tensor& right) {
+    add_product(id, replica, lane, micro_batch, left, right);
+  };
+  return std::make_unique<Frame>(segment, lane, program_.numerics.checks_floating_point, call_host_,
+                                 adder);
+}
+
+// Made at the first use: of many lanes few may be used.
+Frame& Interpreter::frame_of(SegmentId id, int64_t replica, int64_t lane) {
+  std::unique_ptr<Frame>& frame = frames_[id.value][replica][lane];
+  if (!frame) frame = make_frame(program_.at(id), replica, lane);
+  return *frame;
+}
+
+template <class Use>
+void Interpreter::for_each_frame(size_t segment, const Use& use) {
+  for (auto& of_lane : frames_[segment]) {
+    for (auto& frame : of_lane) {
+      if (frame) use(*frame);
     }
   }
 }
@@ -131,10 +151,8 @@ std::vector<at::Tensor> Interpreter::end_call() {
 
 void Interpreter::clear() {
   is_prepared_ = false;
-  for (auto& of_replica : frames_) {
-    for (auto& of_lane : of_replica) {
-      for (auto& frame : of_lane) frame->clear();
-    }
+  for (size_t id = 0; id < frames_.size(); ++id) {
+    for_each_frame(id, [](Frame& frame) { frame.clear(); });
   }
 }
 
@@ -164,18 +182,14 @@ void Interpreter::forget_inputs() {
   for (size_t id = 0; id < program_.segments.size(); ++id) {
     for (const Load& item : program_.segments[id].loads) {
       if (!std::holds_alternative<LoadInput>(item.source)) continue;
-      for (auto& of_lane : frames_[id]) {
-        for (auto& frame : of_lane) frame->forget(item.target);
-      }
+      for_each_frame(id, [&](Frame& frame) { frame.forget(item.target); });
     }
   }
 }
 
 void Interpreter::forget_replaced() {
-  for (auto& of_replica : frames_) {
-    for (auto& of_lane : of_replica) {
-      for (auto& frame : of_lane) frame->forget_replaced();
-    }
+  for (size_t id = 0; id < frames_.size(); ++id) {
+    for_each_frame(id, [](Frame& frame) { frame.forget_replaced(); });
   }
 }
 
@@ -188,7 +202,7 @@ bool Interpreter::run(Task& task, const std::function<bool()>& may_store) {
   const Segment& segment = program_.at(task.action.segment);
   // What cannot overlap has one frame, whatever its lane.
   const int64_t lane = segment.may_overlap ? task.lane : 0;
-  Frame& frame = *frames_[task.action.segment.value][task.replica][lane];
+  Frame& frame = frame_of(task.action.segment, task.replica, lane);
   const auto scope = tensor_memory_.open(task.action.segment, task.replica, lane, task.worker);
   try {
     for (AccumulatorId id : segment.reductions) accumulators_.reduce(id, task.replica);

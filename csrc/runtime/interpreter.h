@@ -77,6 +77,10 @@ class Interpreter {
 
  private:
   int64_t num_micro_batches(int64_t num_windows) const;
+  std::unique_ptr<Frame> make_frame(const Segment& segment, int64_t replica, int64_t lane);
+  Frame& frame_of(SegmentId id, int64_t replica, int64_t lane);
+  template <class Use>
+  void for_each_frame(size_t segment, const Use& use);
   void find_ends();
   void forget_inputs();
   [[noreturn]] void fail(const Task& task, const std::string& cause) const;
@@ -126,6 +130,7 @@ class Interpreter {
   DeviceMemory& memory_;
   Accumulators& accumulators_;
   RemoteTraffic& remote_;
+  const HostCaller call_host_;
   const Observation observation_;
   // By input: the first segment that reads it. By output: whether it appears once a window.
   std::vector<SegmentId> first_reader_;
@@ -134,7 +139,7 @@ class Interpreter {
   // computes on parts of tensors.
   std::vector<int64_t> exchange_number_;
   std::vector<bool> is_of_parts_;
-  // By segment, replica and lane.
+  // By segment, replica and lane; null before the first use.
   std::vector<std::vector<std::vector<std::unique_ptr<Frame>>>> frames_;
   bool is_prepared_ = false;
   int64_t seed_ = 0;
