@@ -7,6 +7,7 @@ view of that.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -84,6 +85,13 @@ class Arrangement:
                 _append(dim, taken)
             dims.append(tuple(dim))
         return Arrangement(self.source, tuple(dims))
+
+    def finest(self, but: int) -> list[list[int]]:
+        """Returns the shape in which each dimension is split as far as it is, but for one."""
+        return [
+            [math.prod(sizes(each))] if index == but or not each else sizes(each)
+            for index, each in enumerate(self.dims)
+        ]
 
     def resized(self, dim: int, size: int) -> Arrangement:
         """Returns the arrangement of a first tensor that has another size in an unsplit dimension.

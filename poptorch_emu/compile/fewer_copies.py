@@ -244,7 +244,7 @@ class _Editor:
             origin if is_good and origin is not None else (register, self._as_it_is(register))
             for origin, is_good, register in zip(origins, is_found, registers, strict=True)
         ]
-        finest = [_finest(arrangement, dim) for _, arrangement in pairs]
+        finest = [arrangement.finest(dim) for _, arrangement in pairs]
         # Where all of them are split alike, no view of a part has to copy.
         is_alike = all(_without(each, dim) == _without(finest[0], dim) for each in finest)
         parts, shapes = [], []
@@ -387,14 +387,6 @@ def _order(move: Instruction, num_dims: int) -> list[int]:
     one, other = move.args[1] % num_dims, move.args[2] % num_dims
     order[one], order[other] = other, one
     return order
-
-
-def _finest(arrangement: Arrangement, dim: int) -> list[list[int]]:
-    """Returns the shape in which each dimension but `dim` is split as far as it is."""
-    return [
-        [math.prod(sizes(each))] if index == dim or not each else sizes(each)
-        for index, each in enumerate(arrangement.dims)
-    ]
 
 
 def _without(shape: list[list[int]], dim: int) -> list[list[int]]:
