@@ -85,15 +85,19 @@ POPTORCH_EMU_AVX512 void run_cell(int64_t size, const CellForward& row) {
   float* f = row.f;
   float* g = row.g;
   float* o = row.o;
+  const float* b_i = row.biases;
+  const float* b_f = b_i + size;
+  const float* b_g = b_f + size;
+  const float* b_o = b_g + size;
   const float* previous_c = row.previous_c;
   float* c = row.c;
   float* h = row.h;
 #pragma GCC ivdep  // The rows lie apart.
   for (int64_t k = 0; k < size; ++k) {
-    i[k] = sigmoid(i[k]);
-    f[k] = sigmoid(f[k]);
-    g[k] = tanh(g[k]);
-    o[k] = sigmoid(o[k]);
+    i[k] = sigmoid(i[k] + b_i[k]);
+    f[k] = sigmoid(f[k] + b_f[k]);
+    g[k] = tanh(g[k] + b_g[k]);
+    o[k] = sigmoid(o[k] + b_o[k]);
     c[k] = f[k] * previous_c[k] + i[k] * g[k];
     h[k] = o[k] * tanh(c[k]);
   }

@@ -11,11 +11,12 @@ bool has_lstm_kernels();
 // One row of an LSTM's step: `size` hidden units whose gates lie at i, f, g and o.
 
 struct CellForward {
-  // In: what enters each gate. Out: the gates.
+  // In: what enters each gate, but for the biases. Out: the gates.
   float* i;
   float* f;
   float* g;
   float* o;
+  const float* biases;  // of i, f, g and o, one after the other
   const float* previous_c;
   float* c;
   float* h;

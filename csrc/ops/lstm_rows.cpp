@@ -7,7 +7,6 @@
 #include <ATen/TensorOperators.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/grad_mode.h>
-#include <ATen/ops/addmm.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/mm.h>
 #include <ATen/ops/sum.h>
@@ -116,18 +115,19 @@ struct Saved {
   }
 };
 
-// gates = inputs w_ih' and the biases.
+// gates = inputs w_ih'. The biases come on top with the cells: a product would begin with a copy
+// of them for each row.
 void multiply_inputs(const Layer& layer, Tensor gates) {
   const Tensor inputs = layer.input.flatten(0, 1);
-  const Tensor bias = layer.has_biases() ? layer.b_ih() + layer.b_hh() : Tensor();
   for_each_quarter(gates.size(0), [&](const auto& quarter) {
     Tensor part = quarter(gates, 0);
-    if (bias.defined()) {
-      at::addmm_out(part, bias, quarter(inputs, 0), layer.w_ih().t());
-    } else {
-      at::mm_out(part, quarter(inputs, 0), layer.w_ih().t());
-    }
+    at::mm_out(part, quarter(inputs, 0), layer.w_ih().t());
   });
+}
+
+Tensor biases_of(const Layer& layer) {
+  return layer.has_biases() ? layer.b_ih() + layer.b_hh()
+                            : at::zeros({kNumGates * layer.hidden_size()}, layer.w_ih().options());
 }
 
 // The gradients of w_ih, w_hh and, where there are biases, of these.
@@ -188,6 +188,7 @@ Results forward_by_rows(const Layer& layer) {
 
   const Tensor panels = in_panels(layer.w_hh().t());
   const Tensor h0 = layer.h0().contiguous().unsqueeze(0);
+  const Tensor biases = biases_of(layer);
   const Saved saved{layer, reserve};
   for_each_block(layer, [&](Block block) {
     for (int64_t k = 0; k < num_steps; ++k) {
@@ -200,8 +201,8 @@ Results forward_by_rows(const Layer& layer) {
                   {block.rows(previous_h), block.rows(gate_row), block.sums(gate_row)});
       for (int64_t n = block.begin(); n < block.end(); ++n) {
         run_cell(size, {saved.gate(t, n, 0), saved.gate(t, n, 1), saved.gate(t, n, 2),
-                        saved.gate(t, n, 3), saved.previous_c(k, n), saved.c(t, n),
-                        row_at(output, t, n)});
+                        saved.gate(t, n, 3), biases.const_data_ptr<float>(), saved.previous_c(k, n),
+                        saved.c(t, n), row_at(output, t, n)});
       }
     }
   });
