@@ -62,6 +62,7 @@ int64_t OutputCollector::add(const at::Tensor& piece, int64_t micro_batch, int64
   if (!is_sum && piece.scalar_type() == result_.scalar_type()) {
     // Views and copies of tensors would count references to the result, on several cores at once.
     const size_t num_bytes = piece.nbytes();
+    if (num_bytes == 0) return index;
     void* const target = static_cast<char*>(result_.data_ptr()) + index * num_bytes;
     if (piece.is_contiguous() && !piece.is_conj() && !piece.is_neg()) {
       std::memcpy(target, piece.const_data_ptr(), num_bytes);
