@@ -220,7 +220,9 @@ Gradients backward_by_rows(const Layer& layer, const Results& results,
   const Tensor panels = in_panels(layer.w_hh());
   const Tensor grad_c = gradients.c.clone(at::MemoryFormat::Contiguous);
   // What reaches the state after a step, and at last the initial one.
-  const Tensor grad_h = gradients.h + gradients.output[layer.row(num_steps - 1)];
+  const bool has_outputs = gradients.output.defined();
+  const Tensor grad_h = has_outputs ? gradients.h + gradients.output[layer.row(num_steps - 1)]
+                                    : gradients.h.clone(at::MemoryFormat::Contiguous);
   const Tensor h = grad_h.unsqueeze(0), c = grad_c.unsqueeze(0);
   const Tensor zeros = at::zeros({1, 1, size}, grad_h.options());
   const Saved saved{layer, results.reserve};
@@ -235,7 +237,8 @@ Gradients backward_by_rows(const Layer& layer, const Results& results,
                    row_at(c, 0, n), d, d + size, d + 2 * size, d + 3 * size});
       }
       const auto from_output = [&](int64_t n) {
-        return k == 0 ? row_at(zeros, 0, 0) : row_at(gradients.output, layer.row(k - 1), n);
+        return k == 0 || !has_outputs ? row_at(zeros, 0, 0)
+                                      : row_at(gradients.output, layer.row(k - 1), n);
       };
       run_product(
           gates_size, size / kPanel, panels.const_data_ptr<float>(),

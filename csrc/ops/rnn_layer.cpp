@@ -186,8 +186,10 @@ std::vector<Tensor> rnn_layer_backward_cpu(const OptionalTensor& grad_output,
     return gradient ? in_rows(*gradient) : at::zeros_like(result);
   };
   const Layer layer = make_layer(mode, reverse, in_rows(input), state, weights);
-  const ResultGradients gradients{or_zeros(grad_output, output), or_zeros(grad_h, h),
-                                  or_zeros(grad_c, c)};
+  const bool is_by_rows = reserve.scalar_type() == input.scalar_type() && runs_by_rows(layer);
+  const ResultGradients gradients{
+      !grad_output && is_by_rows ? Tensor() : or_zeros(grad_output, output), or_zeros(grad_h, h),
+      or_zeros(grad_c, c)};
   return in_order(backward(layer, {output, h, c, reserve}, gradients, needs_input_grad),
                   needs_input_grad);
 }

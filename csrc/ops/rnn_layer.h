@@ -52,7 +52,8 @@ struct Results {
   at::Tensor reserve;
 };
 
-// The gradients of a layer's results, all defined.
+// The gradients of a layer's results, all defined; that of the output may be missing, for zeros,
+// where the layer runs by rows.
 struct ResultGradients {
   at::Tensor output;
   at::Tensor h;

@@ -18,6 +18,7 @@ from poptorch_emu.compile.channels_last import use_channels_last
 from poptorch_emu.compile.engine_graph import EngineGraph
 from poptorch_emu.compile.fewer_copies import leave_out_copies
 from poptorch_emu.compile.folded_norm import fold_norms
+from poptorch_emu.compile.last_step import take_last_steps
 from poptorch_emu.compile.packed_convolution import pack_convolutions
 from poptorch_emu.compile.packed_linear import pack_layers
 from poptorch_emu.compile.preparation import is_prepared
@@ -87,7 +88,7 @@ def _for_inference(of_machine: Inventory) -> Inventory:
 def _without_recomputation(
     of_machine: Inventory, optimizer: OptimizerConfig, parameters: tuple[str, ...]
 ) -> Inventory:
-    of_machine = _with_losses_by_rows(of_machine)
+    of_machine = _for_training(of_machine)
     graph, placed, config = of_machine.graph, of_machine.placed, of_machine.config
     by_rows = row_gradients(graph, config, optimizer)
     by_products = product_gradients(graph, config, optimizer)
@@ -101,11 +102,12 @@ def _without_recomputation(
     return replace(stashing, update=update)
 
 
-def _with_losses_by_rows(of_machine: Inventory) -> Inventory:
+def _for_training(of_machine: Inventory) -> Inventory:
+    """Returns operations that suit the host better, for the same results."""
     if of_machine.config.checks_floating_point:
         return of_machine
     code = EngineGraph.copy_of(of_machine.graph, of_machine.placed)
-    if compute_losses_by_rows(code) == 0:
+    if compute_losses_by_rows(code) + take_last_steps(code) == 0:
         return of_machine
     remove_dead(code.graph)
     return replace(of_machine, graph=code.graph, placed=code.placed)
