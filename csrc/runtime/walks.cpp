@@ -79,15 +79,17 @@ std::vector<SegmentId> in_order(const Program& program) {
 bool Walks::are_possible(const Program& program) {
   if (program.micro_batches_per_window == 1 || !have_own_links(program)) return false;
   Users users;
-  bool is_any = false;
+  size_t num_segments = 0;
   for (size_t id = 0; id < program.segments.size(); ++id) {
     const Segment& segment = program.segments[id];
     if (segment.kind != SegmentKind::kMicroBatch) continue;
     if (segment.is_collective || segment.is_seen_outside) return false;
     users.note(segment, static_cast<int64_t>(id));
-    is_any = true;
+    ++num_segments;
   }
-  return is_any && users.write_only_their_own();
+  // Links that make a circle have no order; by the lists, the call says where it stands.
+  return num_segments > 0 && in_order(program).size() == num_segments &&
+         users.write_only_their_own();
 }
 
 Walks::Walks(const Program& program, int64_t num_replicas, int64_t num_workers)

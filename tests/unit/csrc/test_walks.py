@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from poptorch_emu import _C
+from poptorch_emu.errors import Error
 
 N = 6
 
@@ -89,6 +90,15 @@ def test_program_when_a_segment_prints_then_keeps_the_order_of_the_lists():
     program.add_instruction(1, "poptorch_emu::print_tensor", "", args, {}, [4], [], debug)
     program.validate()
     assert program.num_independent_micro_batches() == 1
+
+
+def test_program_when_links_make_a_circle_then_the_call_says_where_it_stands():
+    program = two_stages()
+    program.add_link(2, [3], 0, [5], 2)  # Forward waits for backward.
+    engine = executor(program)
+    assert program.num_independent_micro_batches() == 1
+    with pytest.raises(Error, match="waits to run 'forward' for micro-batch 0"):
+        engine.run([torch.randn(N, 3)], 1)
 
 
 def test_program_without_segments_of_micro_batches_then_has_no_walks():
