@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -38,10 +40,17 @@ class EngineGraph:
         written = {sink.name for sink in graph.sinks if sink.kind is SinkKind.VARIABLE}
         return cls(replace(graph, fx=copy), replace(placed, port_of=port_of), frozenset(written))
 
-    def insert(self, before: fx.Node, target: Any, args: Any, value: torch.Tensor) -> fx.Node:
+    def insert(
+        self,
+        before: fx.Node,
+        target: Any,
+        args: Any,
+        value: torch.Tensor,
+        kwargs: Mapping[str, Any] = MappingProxyType({}),
+    ) -> fx.Node:
         """Adds an operation where another one is, on its stage; `value` is like its result."""
         with self.graph.fx.inserting_before(before):
-            node = self.graph.add_operation(target, args, {}, value, record_of(before))
+            node = self.graph.add_operation(target, args, dict(kwargs), value, record_of(before))
         self.placed.port_of[node] = self.placed.port_of[before]
         if all(self.is_fixed(each) or each in self.made for each in node.all_input_nodes):
             self.made.add(node)

@@ -106,7 +106,12 @@ class _Loss:
         code, softmax = self._code, self._softmax
         logits = self._permuted(softmax, softmax.args[0], self._to_rows)
         rows = code.insert(softmax, _SOFTMAX, (logits, -1, False), logits.meta["val"])
-        seen = self._permuted(softmax, rows, self._from_rows)
+        turned = self._permuted(softmax, rows, self._from_rows)
+        # Others expect it in its own order: some of PyTorch's kernels demand that. Mostly there are
+        # none, and nothing is copied.
+        layout = {"memory_format": torch.contiguous_format}
+        value = softmax.meta["val"]
+        in_order = code.insert(softmax, aten.clone.default, (turned,), value, layout)
         for loss in self._losses:
             if loss.target is _LOSS:
                 self._change_loss(loss, rows)
@@ -114,7 +119,7 @@ class _Loss:
                 self._change_gradient_of_loss(loss, rows)
         for gradient in self._gradients:
             self._change_gradient(gradient, rows)
-        softmax.replace_all_uses_with(seen)
+        softmax.replace_all_uses_with(in_order)
 
     def _change_loss(self, loss: fx.Node, rows: fx.Node) -> None:
         _, target, *rest = loss.args

@@ -54,6 +54,12 @@ def of_log_softmax(scores: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
     return F.nll_loss(logs, target, ignore_index=2) + 0.1 * logs.exp().square().mean()
 
 
+def through_two_views(scores: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+    """Reads the logarithms in a shape of images, which only two views give."""
+    logs = F.log_softmax(scores.transpose(1, 2), 1).unsqueeze(-1).transpose(2, 3)
+    return F.nll_loss(logs, target.unsqueeze(1))
+
+
 WEIGHTS = torch.linspace(0.5, 2.0, CLASSES)
 # With the loss whether it is one of rows in the engine.
 LOSSES: dict[str, tuple[Loss, bool]] = {
@@ -64,6 +70,7 @@ LOSSES: dict[str, tuple[Loss, bool]] = {
     "smoothed": (turned(label_smoothing=0.1), True),
     "images": (as_images, True),
     "twice": (of_log_softmax, True),
+    "views": (through_two_views, False),
     "each": (lambda scores, target: turned(reduction="none")(scores, target).mean(), False),
 }
 
