@@ -3,14 +3,17 @@
 
 #include "bindings.h"
 
+#include <pybind11/functional.h>
 #include <pybind11/numpy.h>
 #include <torch/csrc/autograd/python_variable.h>
 #include <torch/csrc/utils/pybind.h>
+#include <functional>
 #include <memory>
 #include <utility>
 
 #include "common/autograd_listing.h"
 #include "common/errors.h"
+#include "common/shared_loops.h"
 #include "common/sharing.h"
 #include "runtime/executor.h"
 #include "runtime/stack_into.h"
@@ -196,6 +199,20 @@ void bind_worker_choice(py::module_& m) {
       .def("note", &WorkerChoice::note, py::arg("window_ns"), py::arg("action_ns"));
 }
 
+void bind_shared_loops(py::module_& m) {
+  using Part = std::function<void(int64_t, int64_t)>;
+  py::class_<SharedLoops>(m, "SharedLoops")
+      .def(py::init<std::function<void()>>(), py::arg("wake"))
+      .def(
+          "run",
+          [](SharedLoops& loops, int64_t count, int64_t per_part, const Part& part) {
+            loops.run(count, per_part, part);
+          },
+          py::arg("count"), py::arg("per_part"), py::arg("part"),
+          py::call_guard<py::gil_scoped_release>())
+      .def("help", &SharedLoops::help, py::call_guard<py::gil_scoped_release>());
+}
+
 void bind_autograd(py::module_& m) {
   m.def("list_autograd",
         [](const at::Tensor& root, const std::vector<at::Tensor>& leaves, int64_t first_sequence) {
@@ -232,6 +249,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   poptorch_emu::bind_event(m);
   poptorch_emu::bind_ring(m);
   poptorch_emu::bind_executor(m);
+  poptorch_emu::bind_shared_loops(m);
   poptorch_emu::bind_autograd(m);
   poptorch_emu::bind_worker_choice(m);
   poptorch_emu::bind_loader(m);

@@ -44,6 +44,8 @@ def registered_parsers() -> dict[type, ICustomArgParser]:
 
 def find_parser(value: object) -> ICustomArgParser | None:
     """Returns the parser of the type of `value`, else of the first type it is an instance of."""
+    if not _parsers:
+        return None
     exact = _parsers.get(type(value))
     if exact is not None:
         return exact
@@ -57,7 +59,9 @@ def flatten_tensors(structure: Any, canonical: Any = None) -> list[torch.Tensor]
         structure: tensors in containers.
         canonical: an equal structure whose dicts decide the order instead.
     """
-    return list(_tensors(structure, canonical))
+    tensors: list[torch.Tensor] = []
+    _collect(structure, canonical, tensors)
+    return tensors
 
 
 def rebuild(
@@ -99,18 +103,18 @@ def as_list(result: Any) -> list[Any]:
     return list(result) if isinstance(result, (list, tuple)) else [result]
 
 
-def _tensors(structure: Any, canonical: Any) -> Iterator[torch.Tensor]:
+def _collect(structure: Any, canonical: Any, tensors: list[torch.Tensor]) -> None:
     parser = find_parser(structure)
     if parser is not None:
-        yield from parser.yieldTensors(structure)
+        tensors += parser.yieldTensors(structure)
     elif isinstance(structure, torch.Tensor):
-        yield structure
+        tensors.append(structure)
     elif isinstance(structure, dict):
         for key in structure if canonical is None else canonical:
-            yield from _tensors(structure[key], _part(canonical, key))
+            _collect(structure[key], _part(canonical, key), tensors)
     elif isinstance(structure, (list, tuple)):
         for index, item in enumerate(structure):
-            yield from _tensors(item, _part(canonical, index))
+            _collect(item, _part(canonical, index), tensors)
 
 
 def _part(canonical: Any, key: Any) -> Any:

@@ -4,6 +4,8 @@
 
 #include <cstdint>
 
+#include "common/shared_loops.h"
+
 namespace poptorch_emu {
 
 // Gives the current thread a number of threads for one operation, and back what it had. A forked
@@ -21,8 +23,8 @@ class IntraOpThreads {
 };
 
 // Says whether our own operators, called by the current thread, share their work among the threads
-// of an operation, and afterwards what was said before. Who is alone stays so. No bits depend on
-// it, unlike on the number of threads of PyTorch's kernels.
+// of an operation or with other workers, and afterwards what was said before. Who is alone stays
+// so. No bits depend on it, unlike on the number of threads of PyTorch's kernels.
 class Sharing {
  public:
   explicit Sharing(bool is_allowed);
@@ -52,18 +54,22 @@ class OneThread {
   int mkl_before_ = 0;
 };
 
-// Calls `run(begin, end)` for parts of [0, count) of at least so many, on several threads if work
-// is shared. PyTorch's kernels that it calls have one thread, whatever the number of parts.
+// Calls `run(begin, end)` for parts of [0, count), of at least so many where there are several: on
+// several threads if work is shared, or with other workers that have nothing to do. PyTorch's
+// kernels that it calls have one thread, whatever the number of parts.
 template <class Run>
 void share_out(int64_t count, int64_t at_least, const Run& run) {
   const auto run_part = [&](int64_t begin, int64_t end) {
     const OneThread one(true);
     run(begin, end);
   };
-  if (shares_work()) {
-    at::parallel_for(0, count, at_least, run_part);
-  } else {
+  SharedLoops* const loops = SharedLoops::of_thread();
+  if (!shares_work()) {
     run_part(0, count);
+  } else if (loops != nullptr && at::get_num_threads() == 1) {
+    loops->run(count, at_least, run_part);
+  } else {
+    at::parallel_for(0, count, at_least, run_part);
   }
 }
 

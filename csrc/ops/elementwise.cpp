@@ -27,6 +27,8 @@ namespace {
 
 // Elements of a block: a dozen blocks fit into a core's second cache.
 constexpr int64_t kBlock = 4096;
+// Of a block without square roots, each of which is a call of PyTorch: they fit into the first.
+constexpr int64_t kSmallBlock = 512;
 // Below so many elements a second thread costs more than it gives.
 constexpr int64_t kGrain = 8 * kBlock;
 
@@ -112,6 +114,20 @@ void run_row(Operation operation, int64_t n, float* out, const std::array<const 
               static_cast<int64_t>(operation), ".");
 }
 
+int64_t block_of(at::IntArrayRef code) {
+  for (const int64_t* row = code.begin(); row != code.end(); row += kRow) {
+    if (static_cast<Operation>(*row) == Operation::kSqrt) return kBlock;
+  }
+  return kSmallBlock;
+}
+
+// Memory of the current thread for so many numbers, which may be anything.
+float* scratch_of_thread(int64_t count) {
+  thread_local std::vector<float> scratch;
+  if (static_cast<int64_t>(scratch.size()) < count) scratch.resize(count);
+  return scratch.data();
+}
+
 // Each scalar as a block of equal numbers, so that all operands are alike.
 std::vector<float> blocks_of(at::ArrayRef<double> constants, at::TensorList scalars, int64_t size) {
   std::vector<float> blocks;
@@ -152,18 +168,19 @@ std::vector<at::Tensor> elementwise(at::TensorList tensors, at::TensorList scala
     outputs.push_back(number < 0 ? at::empty_like(inputs[0], at::MemoryFormat::Contiguous)
                                  : inputs.at(number));
   }
-  const int64_t size = std::min(numel, kBlock);
+  const int64_t block = block_of(code);
+  const int64_t size = std::min(numel, block);
   const std::vector<float> scalar_blocks = blocks_of(constants, scalars, size);
-  share_out((numel + kBlock - 1) / kBlock, kGrain / kBlock, [&](int64_t b, int64_t e) {
-    std::vector<float> scratch((num_values - num_tensors) * size);
+  share_out((numel + block - 1) / block, kGrain / block, [&](int64_t b, int64_t e) {
+    float* const scratch = scratch_of_thread((num_values - num_tensors) * size);
     const auto place = [&](int64_t value, int64_t begin) -> float* {
       if (value < num_tensors) {
         return const_cast<float*>(inputs[value].const_data_ptr<float>()) + begin;
       }
-      return scratch.data() + (value - num_tensors) * size;
+      return scratch + (value - num_tensors) * size;
     };
-    for (int64_t begin = b * kBlock; begin < std::min(e * kBlock, numel); begin += kBlock) {
-      const int64_t n = std::min(kBlock, numel - begin);
+    for (int64_t begin = b * block; begin < std::min(e * block, numel); begin += block) {
+      const int64_t n = std::min(block, numel - begin);
       for (const int64_t* row = code.begin(); row != code.end(); row += kRow) {
         std::array<const float*, 4> in;
         for (int64_t k = 0; k < 4; ++k) {

@@ -1,6 +1,7 @@
 // What a program must be like, so that it cannot fail for its form while it runs.
 
 #include <algorithm>
+#include <limits>
 #include <map>
 #include <optional>
 #include <set>
@@ -266,7 +267,7 @@ class SegmentChecker {
       throw Error(where + " adds rows to '" + sum.name +
                   "', which is possible for a whole float32 sum only");
     }
-    if (rows.num_rows < 1) {
+    if (rows.num_rows < 1 || rows.num_rows > std::numeric_limits<int32_t>::max()) {
       throw Error(where + " adds rows to '" + sum.name + "', which is said to have " +
                   std::to_string(rows.num_rows));
     }

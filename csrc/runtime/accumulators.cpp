@@ -99,26 +99,31 @@ bool Accumulators::is_alone(AccumulatorId id, int64_t replica) const {
   return ring_ == nullptr && members(id, replica).size() == 1;
 }
 
-// A reduction writes into rows that the replica itself did not add to.
-bool Accumulators::stays(AccumulatorId id, int64_t replica) const {
+// Whether a sum of rows is one of rows alone: what goes to streaming memory, or to the other
+// replicas, is whole.
+bool Accumulators::keeps_rows(AccumulatorId id, int64_t replica) const {
   return !program_.accumulators[id.value].is_remote && is_alone(id, replica);
 }
 
 void Accumulators::add_rows(const AccumulateRows& store, int64_t replica, const at::Tensor& rows,
                             const at::Tensor& indices, int64_t index) {
   State& state = *states_[store.accumulator.value];
+  RowSum& row_sum = state.rows_of_replica[replica];
+  row_sum.add(rows, indices, store.num_rows, store.padding_index);
+  if (keeps_rows(store.accumulator, replica)) {
+    check(row_sum.values(), store.accumulator);
+    return;
+  }
   const bool is_remote = program_.accumulators[store.accumulator.value].is_remote;
   at::Tensor& kept = state.of_replica[replica];
   const bool is_new = !kept.defined() || (is_remote && index == 0);
   at::Tensor sum = is_new      ? at::zeros({store.num_rows, rows.size(-1)}, rows.options())
                    : is_remote ? remote_.load(kept)
                                : kept;
-  RowSum& row_sum = state.rows_of_replica[replica];
-  if (!is_remote) kept = sum;
-  row_sum.add(sum, rows, indices, store.padding_index);
-  if (!stays(store.accumulator, replica)) row_sum.forget();
-  if (is_remote) kept = remote_.store(sum);
+  row_sum.add_to(sum);
+  row_sum.clear();
   check(sum, store.accumulator);
+  kept = is_remote ? remote_.store(sum) : sum;
 }
 
 // The memory of the sum is what counts: a view is made anew when that is another.
@@ -318,7 +323,11 @@ void Accumulators::gather(const std::vector<AccumulatorId>& ids, int64_t number)
 }
 
 at::Tensor Accumulators::total(AccumulatorId id, int64_t replica) const {
-  const State& state = *states_[id.value];
+  State& state = *states_[id.value];
+  if (RowSum& rows = state.rows_of_replica[replica]; rows.is_begun()) {
+    std::lock_guard lock(state.mutex);  // several parts of an update may ask at once
+    return rows.whole();
+  }
   const Accumulator& accumulator = program_.accumulators[id.value];
   const std::vector<int64_t>& group = members(id, replica);
   const at::Tensor& first = state.of_replica[group.front()];
@@ -348,19 +357,16 @@ at::Tensor Accumulators::total_shard(AccumulatorId id, int64_t replica) const {
 }
 
 at::Tensor Accumulators::touched_rows(AccumulatorId id, int64_t replica) const {
-  const std::vector<int64_t>& rows = states_[id.value]->rows_of_replica[replica].touched();
-  at::Tensor indices = at::empty({static_cast<int64_t>(rows.size())}, at::TensorOptions(at::kLong));
-  std::copy(rows.begin(), rows.end(), indices.mutable_data_ptr<int64_t>());
-  return indices;
+  return states_[id.value]->rows_of_replica[replica].indices();
+}
+
+at::Tensor Accumulators::sums_of_touched_rows(AccumulatorId id, int64_t replica) {
+  return states_[id.value]->rows_of_replica[replica].values();
 }
 
 void Accumulators::clear_sum(State& state, size_t replica) {
   at::Tensor& sum = state.of_replica[replica];
-  RowSum& rows = state.rows_of_replica[replica];
-  if (!rows.touched().empty()) {
-    rows.clear(sum);
-    return;
-  }
+  state.rows_of_replica[replica].clear();
   const bool is_of_products = state.num_products[replica].exchange(0) > 0;
   if (is_of_products && sum.use_count() == 1 && sum.storage().use_count() == 1) {
     state.kept_memory[replica] = std::move(sum);
@@ -385,6 +391,7 @@ int64_t Accumulators::bytes(int64_t replica) const {
   for (const auto& state : states_) {
     const at::Tensor& tensor = state->of_replica[replica];
     if (tensor.defined()) bytes += static_cast<int64_t>(tensor.nbytes());
+    bytes += state->rows_of_replica[replica].whole_bytes();
   }
   return bytes;
 }

@@ -66,23 +66,23 @@ class Accumulators {
   at::Tensor total(AccumulatorId id, int64_t replica) const;
   at::Tensor total_shard(AccumulatorId id, int64_t replica) const;
 
-  // The rows that gradients were added to in this window, each once; int64. Of a sum of one
-  // replica.
+  // The rows that gradients were added to in this window, each once; int64 [rows]. Of a sum of one
+  // replica. And their sums, which are valid until the window ends; float32 [rows, width].
   at::Tensor touched_rows(AccumulatorId id, int64_t replica) const;
+  at::Tensor sums_of_touched_rows(AccumulatorId id, int64_t replica);
 
   // Empties everything, at the end of a window or after an error.
   void clear();
 
-  // Bytes that a replica's accumulators hold.
+  // Bytes that a replica's accumulators hold on the machine, where a sum of rows is whole.
   int64_t bytes(int64_t replica) const;
 
  private:
   struct State {
     State(int64_t num_replicas, int64_t num_lanes);
 
-    std::vector<at::Tensor> of_replica;  // of a sharded accumulator its parts, already reduced
-    // Of a sum whose tensor stays, what has to be cleared after a window.
-    std::vector<RowSum> rows_of_replica;
+    std::vector<at::Tensor> of_replica;   // of a sharded accumulator its parts, already reduced
+    std::vector<RowSum> rows_of_replica;  // of a sum of rows that is not among the above
     // Of a sum of products, by replica: how many it has, and where the next window's will lie.
     std::vector<std::atomic<int64_t>> num_products;
     std::vector<at::Tensor> kept_memory;
@@ -97,7 +97,7 @@ class Accumulators {
   };
 
   bool is_alone(AccumulatorId id, int64_t replica) const;
-  bool stays(AccumulatorId id, int64_t replica) const;
+  bool keeps_rows(AccumulatorId id, int64_t replica) const;
   static void clear_sum(State& state, size_t replica);
   static at::Tensor& view_for(State& state, int64_t replica, int64_t lane);
   void add_to(at::Tensor& kept, AccumulatorId id, at::Tensor value, int64_t index,

@@ -58,8 +58,9 @@ Executor::Executor(std::shared_ptr<const Program> program, ExecutorOptions optio
                     options_.ring.get()),
       peak_accumulator_bytes_(options_.num_replicas, 0),
       desk_([this] { scheduler_.wake(); }),
+      loops_([this] { scheduler_.wake_sleepers(); }),
       scheduler_(*program_, options_.num_replicas, options_.num_workers, options_.follows_lists,
-                 choice_of(options_), desk_, stream_),
+                 choice_of(options_), desk_, stream_, loops_),
       interpreter_(
           *program_, options_.input_group_of_replica, options_.first_replica, options_.ring.get(),
           options_.num_workers, tensor_memory_, memory_, accumulators_, remote_,
@@ -70,6 +71,7 @@ Executor::Executor(std::shared_ptr<const Program> program, ExecutorOptions optio
            [this] { scheduler_.note(); }}),
       pool_(options_.num_workers, [this](int64_t worker) {
         const IntraOpThreads threads(options_.num_intra_op_threads);
+        const SharedLoops::Member member(loops_);
         work(worker);
       }) {}
 

@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "common/shared_loops.h"
 #include "program/program.h"
 #include "runtime/accumulators.h"
 #include "runtime/engine_memory.h"
@@ -127,6 +128,7 @@ class Executor {
   EventLog events_;
   ResultStream stream_;
   HostDesk desk_;
+  SharedLoops loops_;
   Scheduler scheduler_;
   Interpreter interpreter_;
   ThreadPool pool_;  // last: its threads use the others

@@ -139,12 +139,13 @@ void Frame::execute(const Instruction& instruction, Tensors& registers, torch::j
       stack[slot.argument] = std::move(list);
     }
   }
+  const bool is_kernel =
+      instruction.control == Control::kOperator || instruction.control == Control::kAddProduct;
+  const OneThread one(has_threads_ && is_kernel && is_for_one_thread(stack));
   switch (instruction.control) {
-    case Control::kOperator: {
-      const OneThread one(has_threads_ && is_for_one_thread(stack));
+    case Control::kOperator:
       instruction.op.callBoxed(stack);
       break;
-    }
     case Control::kForLoop:
       run_for_loop(instruction, stack);
       break;

@@ -1,11 +1,13 @@
 // What fills the registers of a frame before its code runs.
 
 #include <ATen/ops/empty.h>
-#include <ATen/ops/index_select.h>
+
+#include <cstdint>
 
 #include "common/clock.h"
 #include "numerics/channels_last.h"
 #include "runtime/interpreter.h"
+#include "runtime/row_copies.h"
 #include "runtime/shards.h"
 
 namespace poptorch_emu {
@@ -20,6 +22,20 @@ at::Tensor rows_view(const at::Tensor& whole, int64_t first, int64_t rows) {
   view->set_sizes_and_strides(sizes, whole.strides(),
                               whole.storage_offset() + first * whole.stride(0));
   return at::Tensor(std::move(view));
+}
+
+// MKL reads rows that do not begin at a multiple of so many bytes by other code on some processors,
+// with other bits.
+constexpr int64_t kAligned = 16;
+
+bool is_aligned(int64_t place) { return place % kAligned == 0; }
+
+// Whether the values of a tensor, and those of blocks of so many bytes in it, lie where a kernel
+// may give them other bits than if they were alone.
+bool may_have_other_bits(const at::Tensor& whole, int64_t block_bytes) {
+  if (!whole.is_floating_point() && !whole.is_complex()) return false;
+  const auto address = reinterpret_cast<std::uintptr_t>(whole.const_data_ptr());
+  return !is_aligned(static_cast<int64_t>(address)) || !is_aligned(block_bytes);
 }
 
 }  // namespace
@@ -85,13 +101,12 @@ at::Tensor Interpreter::load(const LoadAccumulator& source, const Task& task,
 at::Tensor Interpreter::load(const LoadVariableRows& source, const Task& task,
                              const Place& /*place*/) {
   const at::Tensor rows = accumulators_.touched_rows(source.accumulator, task.replica);
-  return memory_.variable(source.variable, task.replica).index_select(0, rows);
+  return gather_rows(memory_.variable(source.variable, task.replica).contiguous(), rows);
 }
 
 at::Tensor Interpreter::load(const LoadAccumulatorRows& source, const Task& task,
                              const Place& /*place*/) {
-  const at::Tensor rows = accumulators_.touched_rows(source.accumulator, task.replica);
-  return accumulators_.total(source.accumulator, task.replica).index_select(0, rows);
+  return accumulators_.sums_of_touched_rows(source.accumulator, task.replica);
 }
 
 at::Tensor Interpreter::load(const LoadRng& /*source*/, const Task& task, const Place& /*place*/) {
@@ -112,12 +127,17 @@ at::Tensor Interpreter::came_from_remote(const at::Tensor& value, bool is_gather
   return value;
 }
 
+// All blocks of an input are copied or none, so that each micro-batch asks for the same memory.
 at::Tensor Interpreter::rows_of(InputId id, const at::Tensor& whole, const Task& task) const {
-  if (!program_.inputs[id.value].is_batched) return whole;
+  if (!program_.inputs[id.value].is_batched) {
+    return may_have_other_bits(whole, 0) ? whole.clone() : whole;
+  }
   const int64_t rows = whole.size(0) / num_blocks_;
   const int64_t block =
       task.micro_batch_of_call * num_groups_ + input_group_of_replica_[task.replica];
-  return rows_view(whole, block * rows, rows);
+  const at::Tensor view = rows_view(whole, block * rows, rows);
+  const int64_t block_bytes = rows * whole.stride(0) * static_cast<int64_t>(whole.element_size());
+  return may_have_other_bits(whole, block_bytes) ? view.clone() : view;
 }
 
 at::Tensor Interpreter::rng_for(const Task& task) const {

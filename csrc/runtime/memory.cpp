@@ -5,11 +5,11 @@
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>
-#include <cstring>
 #include <utility>
 
 #include "common/errors.h"
 #include "numerics/channels_last.h"
+#include "runtime/row_copies.h"
 #include "runtime/segment_memory.h"
 #include "runtime/shards.h"
 
@@ -173,13 +173,7 @@ void DeviceMemory::put(const PendingRows& pending) {
   note_change(pending.variable);
   at::Tensor& target = slot(pending.variable, pending.replica);
   if (!target.is_contiguous()) target = target.contiguous();
-  const size_t row_bytes = target.size(1) * target.element_size();
-  auto* const to = static_cast<char*>(target.mutable_data_ptr());
-  const auto* from = static_cast<const char*>(pending.values.const_data_ptr());
-  const auto* const rows = pending.rows.const_data_ptr<int64_t>();
-  for (int64_t i = 0; i < pending.rows.numel(); ++i, from += row_bytes) {
-    std::memcpy(to + rows[i] * row_bytes, from, row_bytes);
-  }
+  scatter_rows(target, pending.rows, pending.values);
 }
 
 void DeviceMemory::commit() {

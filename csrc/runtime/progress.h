@@ -32,8 +32,25 @@ class Progress {
     if (num_sleeping_ > 0) changed_.notify_all();
   }
   // With the lock, which is let go of meanwhile: waits until something is announced, or perhaps not
-  // as long. Who looks up does so ten times a second.
-  void wait_for_change(Lock& lock, bool looks_up);
+  // as long. Who looks up does so ten times a second. Meanwhile, and without the lock, asks again
+  // and again whether there is something to `help` with; who has helped waits no longer.
+  template <class Help>
+  void wait_for_change(Lock& lock, bool looks_up, const Help& help) {
+    const uint64_t seen = num_changes_;
+    lock.unlock();
+    const bool is_to_look = spin_until([&] { return num_changes_ != seen || help(); });
+    lock.lock();
+    if (!is_to_look && num_changes_ == seen) sleep(lock, looks_up);
+  }
+  void wait_for_change(Lock& lock) {
+    wait_for_change(lock, /*looks_up=*/false, [] { return false; });
+  }
+
+  // Has those look again that sleep.
+  void wake_sleepers() {
+    const Lock own = lock();
+    if (num_sleeping_ > 0) announce();
+  }
 
   // Without the lock: waits until something `holds` that changes without it.
   template <class Holds>

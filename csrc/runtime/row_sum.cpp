@@ -1,9 +1,18 @@
 #include "runtime/row_sum.h"
 
+#include <ATen/ops/empty.h>
+#include <ATen/ops/from_blob.h>
+#include <ATen/ops/zeros.h>
+
 #include <algorithm>
 #include <string>
+#include <utility>
 
 #include "common/errors.h"
+#include "runtime/segment_memory.h"
+
+#pragma GCC push_options
+#pragma GCC optimize("O3")
 
 namespace poptorch_emu {
 namespace {
@@ -12,12 +21,16 @@ void add_row(float* __restrict target, const float* __restrict row, int64_t widt
   for (int64_t i = 0; i < width; ++i) target[i] += row[i];
 }
 
+// As if it were added to zeros: -0 becomes 0.
+void begin_row(float* __restrict target, const float* __restrict row, int64_t width) {
+  for (int64_t i = 0; i < width; ++i) target[i] = 0.0F + row[i];
+}
+
 }  // namespace
 
-void RowSum::add(const at::Tensor& sum, const at::Tensor& rows, const at::Tensor& indices,
+void RowSum::add(const at::Tensor& rows, const at::Tensor& indices, int64_t num_rows,
                  int64_t padding_index) {
-  const int64_t num_rows = sum.size(0);
-  const int64_t width = sum.size(1);
+  const int64_t width = rows.size(-1);
   const at::Tensor values = rows.contiguous();
   const at::Tensor places = indices.to(at::kLong).contiguous();
   if (values.numel() != places.numel() * width) {
@@ -25,59 +38,110 @@ void RowSum::add(const at::Tensor& sum, const at::Tensor& rows, const at::Tensor
                 std::to_string(places.numel()) + " indices, but there are " +
                 std::to_string(values.numel()) + " numbers.");
   }
-  is_touched_.resize(num_rows, 0);
-  first_.resize(num_rows, -1);
-  link_equal(places, num_rows, padding_index);
-  const auto* place = places.const_data_ptr<int64_t>();
-  const auto* value = values.const_data_ptr<float>();
-  auto* total = sum.mutable_data_ptr<float>();
-  std::vector<float> of_row(width);
-  for (int64_t position = 0; position < places.numel(); ++position) {
-    const int64_t row = place[position];
-    if (row == padding_index || first_[row] != position) continue;
-    const float* added = value + position * width;
-    if (next_[position] >= 0) {
-      std::copy_n(added, width, of_row.begin());
-      for (int64_t other = next_[position]; other >= 0; other = next_[other]) {
-        add_row(of_row.data(), value + other * width, width);
-      }
-      added = of_row.data();
-    }
-    add_row(total + row * width, added, width);
-    first_[row] = -1;
-    if (is_touched_[row] == 0) touched_.push_back(row);
-    is_touched_[row] = 1;
-  }
-}
-
-void RowSum::link_equal(const at::Tensor& indices, int64_t num_rows, int64_t padding_index) {
-  const auto* place = indices.const_data_ptr<int64_t>();
-  const auto* const end = place + indices.numel();
+  const auto* const place = places.const_data_ptr<int64_t>();
+  const auto* const end = place + places.numel();
   const auto* const wrong =
       std::find_if(place, end, [num_rows](int64_t row) { return row < 0 || row >= num_rows; });
   if (wrong != end) {
     throw Error("A gradient belongs to row " + std::to_string(*wrong) + " of a weight with " +
                 std::to_string(num_rows) + " rows.");
   }
-  next_.resize(indices.numel());
-  for (int64_t position = indices.numel() - 1; position >= 0; --position) {
+  num_rows_ = num_rows;
+  width_ = width;
+  const auto num_old_slots = static_cast<int64_t>(indices_.size());
+  find_slots(places, padding_index);
+  link_equal();
+  add_linked(values.const_data_ptr<float>(), num_old_slots);
+}
+
+void RowSum::find_slots(const at::Tensor& indices, int64_t padding_index) {
+  slot_.resize(num_rows_, -1);
+  slot_of_.resize(indices.numel());
+  const auto* const place = indices.const_data_ptr<int64_t>();
+  for (int64_t position = 0; position < indices.numel(); ++position) {
     const int64_t row = place[position];
-    if (row == padding_index) continue;
-    next_[position] = first_[row];
-    first_[row] = position;
+    int32_t& slot = slot_[row];
+    if (slot < 0 && row != padding_index) {
+      slot = static_cast<int32_t>(indices_.size());
+      indices_.push_back(row);
+    }
+    slot_of_[position] = slot;
+  }
+  const size_t num_values = indices_.size() * static_cast<size_t>(width_);
+  if (values_.size() < num_values) values_.resize(num_values);
+}
+
+void RowSum::link_equal() {
+  first_.resize(indices_.size(), -1);
+  next_.resize(slot_of_.size());
+  for (int64_t position = static_cast<int64_t>(slot_of_.size()) - 1; position >= 0; --position) {
+    const int32_t slot = slot_of_[position];
+    if (slot >= 0) next_[position] = std::exchange(first_[slot], position);
   }
 }
 
-void RowSum::clear(const at::Tensor& sum) {
-  const int64_t width = sum.size(1);
-  auto* total = sum.mutable_data_ptr<float>();
-  for (int64_t row : touched_) std::fill_n(total + row * width, width, 0.0F);
-  forget();
+void RowSum::add_linked(const float* values, int64_t num_old_slots) {
+  std::vector<float> of_slot(width_);
+  for (int64_t position = 0; position < static_cast<int64_t>(slot_of_.size()); ++position) {
+    const int32_t slot = slot_of_[position];
+    if (slot < 0 || first_[slot] != position) continue;
+    const float* added = values + position * width_;
+    if (next_[position] >= 0) {
+      std::copy_n(added, width_, of_slot.begin());
+      for (int64_t other = next_[position]; other >= 0; other = next_[other]) {
+        add_row(of_slot.data(), values + other * width_, width_);
+      }
+      added = of_slot.data();
+    }
+    float* const sum = values_.data() + slot * width_;
+    slot < num_old_slots ? add_row(sum, added, width_) : begin_row(sum, added, width_);
+    first_[slot] = -1;
+  }
 }
 
-void RowSum::forget() {
-  for (int64_t row : touched_) is_touched_[row] = 0;
-  touched_.clear();
+at::Tensor RowSum::indices() const {
+  at::Tensor indices =
+      at::empty({static_cast<int64_t>(indices_.size())}, at::TensorOptions(at::kLong));
+  std::copy(indices_.begin(), indices_.end(), indices.mutable_data_ptr<int64_t>());
+  return indices;
+}
+
+at::Tensor RowSum::values() {
+  return at::from_blob(values_.data(), {static_cast<int64_t>(indices_.size()), width_}, at::kFloat);
+}
+
+void RowSum::add_to(const at::Tensor& matrix) const {
+  auto* const target = matrix.mutable_data_ptr<float>();
+  const float* row = values_.data();
+  for (int64_t index : indices_) {
+    add_row(target + index * width_, row, width_);
+    row += width_;
+  }
+}
+
+at::Tensor RowSum::whole() {
+  if (!whole_.defined()) {
+    // It lives longer than what asks for it: no plan of the engine has it.
+    const SegmentMemory::Suspension outside;
+    whole_ = at::zeros({num_rows_, width_}, at::kFloat);
+  }
+  if (!is_whole_) add_to(whole_);
+  is_whole_ = true;
+  return whole_;
+}
+
+void RowSum::clear() {
+  for (int64_t index : indices_) slot_[index] = -1;
+  if (is_whole_) {
+    auto* const whole = whole_.mutable_data_ptr<float>();
+    for (int64_t index : indices_) std::fill_n(whole + index * width_, width_, 0.0F);
+  }
+  is_whole_ = false;
+  indices_.clear();
+  values_.clear();
+  num_rows_ = 0;
 }
 
 }  // namespace poptorch_emu
+
+#pragma GCC pop_options

@@ -7,35 +7,52 @@
 
 namespace poptorch_emu {
 
-// Adds to single rows of a sum of gradients, and knows which rows that were, so that they alone
-// need to be cleared. Used by one thread at a time.
+// A sum of gradients that are zero but for some rows: it holds these rows alone, behind each other
+// in the order in which they came. Each has the bits that it would have in a sum of dense
+// gradients. Used by one thread at a time.
 class RowSum {
  public:
-  // Adds rows to those of `sum` (float32 [num_rows, width], contiguous) that `indices` name, but
-  // for the padding index. Rows of one index are added up first, in their order: that gives the
-  // bits of adding a dense gradient. Throws `Error` for an index that `sum` does not have.
+  // Adds rows to those of a matrix of `num_rows` that `indices` name, but for the padding index.
+  // Rows of one index are added up first, in their order: that gives the bits of adding a dense
+  // gradient. Throws `Error` for an index that the matrix does not have, and then adds nothing.
   //
   // `rows` is float32 [..., width], `indices` int64 or int32 [...].
-  void add(const at::Tensor& sum, const at::Tensor& rows, const at::Tensor& indices,
+  void add(const at::Tensor& rows, const at::Tensor& indices, int64_t num_rows,
            int64_t padding_index);
 
-  // The rows that were added to since they were last cleared, each once.
-  const std::vector<int64_t>& touched() const { return touched_; }
+  // Whether something was added since the last `clear`.
+  bool is_begun() const { return num_rows_ > 0; }
+  // Which rows it holds, each once; int64 [rows].
+  at::Tensor indices() const;
+  // What these are; float32 [rows, width]. Valid until something is added, or the next is begun.
+  at::Tensor values();
+  // Adds them to those of a matrix, float32 [num_rows, width] and contiguous.
+  void add_to(const at::Tensor& matrix) const;
+  // The whole matrix, whose memory stays for the next sum.
+  at::Tensor whole();
+  int64_t whole_bytes() const { return num_rows_ * width_ * static_cast<int64_t>(sizeof(float)); }
 
-  // Makes these rows of `sum` zero.
-  void clear(const at::Tensor& sum);
-  // Forgets them, where `sum` is no longer needed.
-  void forget();
+  // Begins a new sum.
+  void clear();
 
  private:
-  void link_equal(const at::Tensor& indices, int64_t num_rows, int64_t padding_index);
+  void find_slots(const at::Tensor& indices, int64_t padding_index);
+  void link_equal();
+  void add_linked(const float* values, int64_t num_old_slots);
 
-  std::vector<int64_t> touched_;
-  std::vector<char> is_touched_;  // by row
-  // For each row the first position of the present `indices` that names it; -1 between calls.
-  std::vector<int64_t> first_;
-  // For each position the next one that names the same row; -1 for the last.
+  int64_t num_rows_ = 0;
+  int64_t width_ = 0;
+  std::vector<int64_t> indices_;  // by slot
+  std::vector<float> values_;     // by slot, `width_` numbers each; what lies behind is old
+  std::vector<int32_t> slot_;     // by row of the matrix; -1 for those that it does not hold
+  at::Tensor whole_;              // zero between sums
+  bool is_whole_ = false;         // whether that is this sum
+
+  // Of the rows that are being added, by their position: the slot, -1 for the padding index; the
+  // next position of the same slot, -1 for the last.
+  std::vector<int32_t> slot_of_;
   std::vector<int64_t> next_;
+  std::vector<int64_t> first_;  // by slot, its first position; -1 between calls
 };
 
 }  // namespace poptorch_emu

@@ -18,10 +18,11 @@ constexpr int64_t kWorthwhileNs = 50'000;
 
 Scheduler::Scheduler(const Program& program, int64_t num_replicas, int64_t num_workers,
                      bool follows_lists, WorkerChoice::Among choice, const HostDesk& desk,
-                     const ResultStream& stream)
+                     const ResultStream& stream, SharedLoops& loops)
     : program_(program),
       desk_(desk),
       stream_(stream),
+      loops_(loops),
       progress_(num_workers),
       choice_(choice),
       shortest_ns_(program.segments.size(), 0) {
@@ -89,7 +90,8 @@ Task* Scheduler::take(int64_t worker) {
       wait_until([&] { return walks_->is_ready(worker) || is_wanted_at_desk(worker); });
       lock.lock();
     } else {
-      progress_.wait_for_change(lock, worker == 0 && desk_.looks());
+      progress_.wait_for_change(lock, worker == 0 && desk_.looks(),
+                                [this] { return loops_.help(); });
     }
   }
   return nullptr;
@@ -101,7 +103,7 @@ bool Scheduler::wait_for_turn(const Task& task) {
   }
   Progress::Lock lock = progress_.lock();
   const VirtualIpu& ipu = ipu_of(task);
-  while (!is_over_ && ipu.under_way.front() != task.lane) progress_.wait_for_change(lock, false);
+  while (!is_over_ && ipu.under_way.front() != task.lane) progress_.wait_for_change(lock);
   return !is_over_;
 }
 

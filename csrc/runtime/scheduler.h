@@ -9,6 +9,7 @@
 #include <optional>
 #include <vector>
 
+#include "common/shared_loops.h"
 #include "program/program.h"
 #include "runtime/host_desk.h"
 #include "runtime/link_queue.h"
@@ -45,11 +46,13 @@ class Scheduler {
     kEndWindow,  // what belongs to the end of a window, then `begin_next_window`
   };
 
-  // Worker 0 leaves its tasks for requests at `desk`; nothing begins while `stream` is full.
+  // Worker 0 leaves its tasks for requests at `desk`; nothing begins while `stream` is full. Who
+  // waits for a task helps with the `loops` of others.
   // No more actions of one virtual IPU are under way at once than there are workers. The other
   // workers rest while `choice` has windows run on one core.
   Scheduler(const Program& program, int64_t num_replicas, int64_t num_workers, bool follows_lists,
-            WorkerChoice::Among choice, const HostDesk& desk, const ResultStream& stream);
+            WorkerChoice::Among choice, const HostDesk& desk, const ResultStream& stream,
+            SharedLoops& loops);
 
   // By the thread that runs the call, when no worker is at work. The second returns the error of
   // the call, if there was one, and drops what is in the links then.
@@ -85,6 +88,8 @@ class Scheduler {
 
   // By any thread: has waiting workers look again, after the desk or the stream has changed.
   void wake();
+  // The same for those that sleep, since others wait for nothing but tasks.
+  void wake_sleepers() { progress_.wake_sleepers(); }
 
   // By link, the most items it ever held, and the most bytes one replica's values in it had.
   std::vector<int64_t> peak_link_items() const;
@@ -139,6 +144,7 @@ class Scheduler {
   const Program& program_;
   const HostDesk& desk_;
   const ResultStream& stream_;
+  SharedLoops& loops_;
 
   Progress progress_;
   std::condition_variable_any end_of_rest_;

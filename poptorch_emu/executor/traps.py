@@ -77,7 +77,8 @@ class HostVersions:
 
     def edited(self) -> list[str]:
         """Returns the names of those that were changed on the host since."""
-        return [name for name, (value, seen) in self._tensors.items() if _state(value) != seen]
+        with torch._C.DisableTorchFunctionSubclass():
+            return [name for name, (value, seen) in self._tensors.items() if _look(value) != seen]
 
 
 class CompiledFlags:
@@ -101,9 +102,8 @@ class CompiledFlags:
             if module.training is not was_training:
                 before, now = ("train", "eval") if was_training else ("eval", "train")
                 return f"{name or 'the model'} was compiled after {before}() and is in {now}() now"
-        for name, parameter, was_trained in self._gradients:
-            if _requires_grad(parameter) is not was_trained:
-                return f"requires_grad of {name} was {was_trained} when it was compiled"
+        for name, was_trained in self._other_gradients():
+            return f"requires_grad of {name} was {was_trained} when it was compiled"
         for name, holder, key, value in self._places:
             if holder.get(key) is not value:
                 return f"{name} is another object than when the model was compiled"
@@ -111,6 +111,15 @@ class CompiledFlags:
             if constant.is_changed:
                 return f"{constant.name} was changed, which is a constant in what was compiled"
         return ""
+
+    def _other_gradients(self) -> list[tuple[str, bool]]:
+        """Returns the parameters that are trained now and were not, or were, with what was set."""
+        with torch._C.DisableTorchFunctionSubclass():
+            return [
+                (name, was_trained)
+                for name, parameter, was_trained in self._gradients
+                if _REQUIRES_GRAD(parameter) is not was_trained
+            ]
 
 
 class _Constant:
@@ -146,7 +155,7 @@ def _places(
 
 def _state(tensor: torch.Tensor) -> tuple[int, int]:
     with torch._C.DisableTorchFunctionSubclass():
-        return _version(tensor), torch.Tensor.data_ptr(tensor)
+        return _look(tensor)
 
 
 def _copy(tensor: torch.Tensor) -> torch.Tensor:
@@ -160,15 +169,25 @@ def _is_floating(tensor: torch.Tensor) -> bool:
 
 
 # Of tensors that are wrapped for training, every ordinary look would bring the weights home first.
+_VERSION = torch.Tensor._version.__get__  # type: ignore[attr-defined]
+_REQUIRES_GRAD = torch.Tensor.requires_grad.__get__  # type: ignore[attr-defined]
+
+
+def _look(tensor: torch.Tensor) -> tuple[int, int]:
+    """Returns the version of a tensor and its place; subclasses are disabled."""
+    return _number(tensor), torch.Tensor.data_ptr(tensor)
+
+
+def _number(tensor: torch.Tensor) -> int:
+    return 0 if torch.Tensor.is_inference(tensor) else _VERSION(tensor)
+
+
 def _version(tensor: torch.Tensor) -> int:
     with torch._C.DisableTorchFunctionSubclass():
-        if torch.Tensor.is_inference(tensor):
-            return 0
-        version: int = torch.Tensor._version.__get__(tensor)  # type: ignore[attr-defined]
-        return version
+        return _number(tensor)
 
 
 def _requires_grad(tensor: torch.Tensor) -> bool:
     with torch._C.DisableTorchFunctionSubclass():
-        is_trained: bool = torch.Tensor.requires_grad.__get__(tensor)  # type: ignore[attr-defined]
+        is_trained: bool = _REQUIRES_GRAD(tensor)
         return is_trained

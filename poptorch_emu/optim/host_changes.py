@@ -23,13 +23,13 @@ class SentValues:
 
     def changed(self, optimizer: torch.optim.Optimizer) -> list[str]:
         """Returns the names of those that are others now."""
-        pairs = zip(self._groups, _values(optimizer), strict=False)
+        pairs = zip(self._groups, optimizer.param_groups, strict=False)
         return sorted(
             {
                 name
                 for before, now in pairs
-                for name, value in now.items()
-                if name in before and before[name] != value
+                for name, value in before.items()
+                if now.get(name) is not value and _is_plain(now.get(name)) and now[name] != value
             }
         )
 

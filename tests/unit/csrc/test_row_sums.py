@@ -141,10 +141,10 @@ def test_validate_when_rows_and_dense_gradients_meet_then_error_tells_it():
         program.validate()
 
 
-def updating(*, by_rows, is_remote=False, padding_index=-1):
+def updating(*, by_rows, is_remote=False, padding_index=-1, num_rows=NUM_ROWS, width=WIDTH):
     """Returns a program that takes half of the summed gradients from a matrix in each window."""
-    program = summing(by_rows=True, padding_index=padding_index)
-    weight = program.add_variable("w", [NUM_ROWS, WIDTH], torch.float32, False)
+    program = summing(by_rows=True, padding_index=padding_index, num_rows=num_rows)
+    weight = program.add_variable("w", [num_rows, width], torch.float32, False)
     if is_remote:
         program.set_remote_variable(weight)
     update = 1
@@ -172,6 +172,41 @@ def test_update_when_only_touched_rows_change_then_bits_are_those_of_the_whole()
             engine.run(inputs, WINDOWS)
         weights.append(engine.read_variable(0, 0))
     assert torch.equal(*weights)
+
+
+@pytest.mark.parametrize("num_workers", [1, 2, 4])
+def test_update_when_rows_are_many_then_workers_share_them_and_bits_stay(num_workers):
+    num_rows, width, lookups = 5000, 64, 1000
+    torch.manual_seed(1)
+    count = MICRO_BATCHES * WINDOWS * lookups
+    # Of some rows several within a micro-batch, of others in several of them.
+    inputs = [torch.randn(count, width), torch.randint(num_rows, (count,))]
+    start = torch.randn(num_rows, width)
+    engine = executor(
+        updating(by_rows=True, num_rows=num_rows, width=width), workers=num_workers
+    )
+    engine.write_variable(0, 0, start)
+    for _ in range(10):
+        engine.run(inputs, WINDOWS)
+    expected = start
+    for _ in range(10):
+        for window in zip(*(tensor.split(count // WINDOWS) for tensor in inputs), strict=True):
+            gradients = [
+                torch.ops.aten.embedding_dense_backward(rows, indices, num_rows, -1, False)
+                for rows, indices in zip(*(t.split(lookups) for t in window), strict=True)
+            ]
+            total = torch.zeros(num_rows, width)
+            for gradient in gradients:
+                total += gradient
+            expected = expected.add(total, alpha=-0.5)
+    assert torch.equal(engine.read_variable(0, 0), expected)
+
+
+def test_sum_when_negative_zeros_are_added_then_is_zero_like_a_dense_one():
+    rows, indices = lookups()
+    inputs = [torch.full_like(rows, -0.0), indices]
+    (result,) = executor(summing(by_rows=True)).run(inputs, WINDOWS)
+    assert not torch.signbit(result).any()
 
 
 def test_update_when_nothing_was_touched_then_weight_stays():

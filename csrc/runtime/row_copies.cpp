@@ -1,0 +1,61 @@
+#include "runtime/row_copies.h"
+
+#include <ATen/ops/empty.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "common/sharing.h"
+
+namespace poptorch_emu {
+namespace {
+
+// Bytes that one part copies at least, and how many rows before its turn a row is fetched: the
+// processor does not guess where single rows lie.
+constexpr int64_t kBytesOfPart = int64_t{1} << 17;
+constexpr int64_t kRowsAhead = 8;
+constexpr int64_t kLine = 64;
+
+void fetch(const char* row, int64_t row_bytes) {
+  for (int64_t at = 0; at < row_bytes; at += kLine) __builtin_prefetch(row + at);
+}
+
+// Calls `copy(place, row)` for each of `rows`: its place among them, and its memory.
+template <class Copy>
+void for_each_row(char* matrix, int64_t row_bytes, const at::Tensor& rows, const Copy& copy) {
+  const auto* const row = rows.const_data_ptr<int64_t>();
+  const int64_t per_part = std::max<int64_t>(1, kBytesOfPart / std::max<int64_t>(1, row_bytes));
+  share_out(rows.numel(), per_part, [&](int64_t begin, int64_t end) {
+    for (int64_t place = begin; place < end; ++place) {
+      if (place + kRowsAhead < end) fetch(matrix + row[place + kRowsAhead] * row_bytes, row_bytes);
+      copy(place, matrix + row[place] * row_bytes);
+    }
+  });
+}
+
+int64_t row_bytes_of(const at::Tensor& matrix) {
+  return matrix.size(1) * static_cast<int64_t>(matrix.element_size());
+}
+
+}  // namespace
+
+at::Tensor gather_rows(const at::Tensor& matrix, const at::Tensor& rows) {
+  at::Tensor values = at::empty({rows.numel(), matrix.size(1)}, matrix.options());
+  auto* const to = static_cast<char*>(values.mutable_data_ptr());
+  auto* const from = static_cast<char*>(const_cast<void*>(matrix.const_data_ptr()));
+  const int64_t row_bytes = row_bytes_of(matrix);
+  for_each_row(from, row_bytes, rows, [&](int64_t place, const char* row) {
+    std::memcpy(to + place * row_bytes, row, row_bytes);
+  });
+  return values;
+}
+
+void scatter_rows(const at::Tensor& matrix, const at::Tensor& rows, const at::Tensor& values) {
+  const auto* const from = static_cast<const char*>(values.const_data_ptr());
+  const int64_t row_bytes = row_bytes_of(matrix);
+  for_each_row(
+      static_cast<char*>(matrix.mutable_data_ptr()), row_bytes, rows,
+      [&](int64_t place, char* row) { std::memcpy(row, from + place * row_bytes, row_bytes); });
+}
+
+}  // namespace poptorch_emu
