@@ -182,9 +182,7 @@ def test_update_when_rows_are_many_then_workers_share_them_and_bits_stay(num_wor
     # Of some rows several within a micro-batch, of others in several of them.
     inputs = [torch.randn(count, width), torch.randint(num_rows, (count,))]
     start = torch.randn(num_rows, width)
-    engine = executor(
-        updating(by_rows=True, num_rows=num_rows, width=width), workers=num_workers
-    )
+    engine = executor(updating(by_rows=True, num_rows=num_rows, width=width), workers=num_workers)
     engine.write_variable(0, 0, start)
     for _ in range(10):
         engine.run(inputs, WINDOWS)
