@@ -16,6 +16,8 @@ constexpr int64_t kPartsWorthWaking = 8;
 constexpr int kLooksBeforeYielding = 1000;
 
 thread_local SharedLoops* loops_of_thread = nullptr;
+// A helper that offered a loop within its part would wait for itself.
+thread_local bool is_in_part = false;
 
 }  // namespace
 
@@ -32,6 +34,7 @@ struct SharedLoops::Loop {
     for (bool has_worked = false;; has_worked = true) {
       const int64_t begin = next.fetch_add(per_part);
       if (begin >= count) return has_worked;
+      is_in_part = true;
       try {
         part(begin, std::min(begin + per_part, count));
       } catch (...) {
@@ -39,6 +42,7 @@ struct SharedLoops::Loop {
         if (!error) error = std::current_exception();
         next = count;
       }
+      is_in_part = false;
     }
   }
 };
@@ -46,7 +50,7 @@ struct SharedLoops::Loop {
 void SharedLoops::run(int64_t count, int64_t per_part, Part part) {
   Loop loop{count, per_part, part};
   Loop* none = nullptr;
-  if (count <= per_part || !offered_.compare_exchange_strong(none, &loop)) {
+  if (is_in_part || count <= per_part || !offered_.compare_exchange_strong(none, &loop)) {
     part(0, count);
     return;
   }

@@ -11,7 +11,7 @@ namespace poptorch_emu {
 // Loops of which a worker offers parts to those that have nothing to do. Who does which part is a
 // matter of chance, so that the parts must not depend on each other.
 //
-// One loop at a time is offered; others are run by their worker alone.
+// One loop at a time is offered; others, and those within a part, are run by their worker alone.
 class SharedLoops {
  public:
   // `wake` is called for a loop that is long enough, and has sleeping workers look.
