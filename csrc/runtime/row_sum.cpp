@@ -138,7 +138,6 @@ void RowSum::clear() {
   }
   is_whole_ = false;
   indices_.clear();
-  values_.clear();
   num_rows_ = 0;
 }
 
