@@ -16,6 +16,7 @@
 #include <cmath>
 #include <vector>
 
+#include "common/prefetch.h"
 #include "common/sharing.h"
 #include "ops/for_each_cpu.h"
 
@@ -31,6 +32,10 @@ constexpr int64_t kBlock = 4096;
 constexpr int64_t kSmallBlock = 512;
 // Below so many elements a second thread costs more than it gives.
 constexpr int64_t kGrain = 8 * kBlock;
+
+// A row is fetched so many rows before its turn: the processor does not guess where single rows
+// lie.
+constexpr int64_t kRowsAhead = 8;
 
 // What `code` says: rows of an operation, the value it makes and those it takes. A value is one of
 // the tensors, then what the rows make, one after the other. A negative number stands for a scalar:
@@ -142,27 +147,76 @@ std::vector<float> blocks_of(at::ArrayRef<double> constants, at::TensorList scal
   return blocks;
 }
 
+// The operations, ready to be run on blocks of up to `size` numbers.
+class Pass {
+ public:
+  Pass(at::IntArrayRef code, at::ArrayRef<double> constants, at::TensorList scalars,
+       int64_t num_tensors, int64_t size)
+      : code_(code),
+        num_tensors_(num_tensors),
+        size_(size),
+        scalar_blocks_(blocks_of(constants, scalars, size)) {}
+
+  int64_t num_made() const { return static_cast<int64_t>(code_.size()) / kRow; }
+
+  // Runs them on `n` numbers of each tensor, which begin at `tensors`; what they make goes to
+  // `scratch`, which has room for `num_made()` blocks.
+  void run(int64_t n, const std::vector<float*>& tensors, float* scratch) const {
+    for (const int64_t* row = code_.begin(); row != code_.end(); row += kRow) {
+      std::array<const float*, 4> in;
+      for (int64_t k = 0; k < 4; ++k) {
+        const int64_t operand = row[2 + k];
+        in[k] = operand < 0 ? scalar_blocks_.data() + (-1 - operand) * size_
+                            : place(operand, tensors, scratch);
+      }
+      run_row(static_cast<Operation>(row[0]), n, place(row[1], tensors, scratch), in);
+    }
+  }
+
+  // Where a value is after a run.
+  float* place(int64_t value, const std::vector<float*>& tensors, float* scratch) const {
+    return value < num_tensors_ ? tensors[value] : scratch + (value - num_tensors_) * size_;
+  }
+
+ private:
+  const at::IntArrayRef code_;
+  const int64_t num_tensors_;
+  const int64_t size_;
+  const std::vector<float> scalar_blocks_;
+};
+
+void check_code(at::TensorList tensors, at::IntArrayRef code, at::IntArrayRef results,
+                at::IntArrayRef overwritten) {
+  TORCH_CHECK(!tensors.empty() && code.size() % kRow == 0,
+              "poptorch_emu::elementwise takes at least one tensor and rows of ", kRow,
+              " numbers, but was given ", tensors.size(), " tensors and ", code.size(),
+              " numbers.");
+  TORCH_CHECK(results.size() == overwritten.size(), "poptorch_emu::elementwise got ",
+              results.size(), " results, but ", overwritten.size(), " places for them.");
+}
+
+// Returns a tensor of float32 as one of contiguous memory.
+at::Tensor input_of(const at::Tensor& tensor, int64_t numel) {
+  TORCH_CHECK(tensor.scalar_type() == at::kFloat && tensor.numel() == numel,
+              "poptorch_emu::elementwise takes tensors of ", numel, " elements of float32, not ",
+              tensor.scalar_type(), tensor.sizes(), ".");
+  return tensor.contiguous();
+}
+
+// Not by way of PyTorch, which forbids to change what was made in inference mode.
+float* memory_of(const at::Tensor& tensor) {
+  return const_cast<float*>(tensor.const_data_ptr<float>());
+}
+
 // Returns the values that `results` names, in the shape of the first tensor. Each takes the place
 // of the tensor of this number in `overwritten`; where that is -1, a new one.
 std::vector<at::Tensor> elementwise(at::TensorList tensors, at::TensorList scalars,
                                     at::IntArrayRef code, at::ArrayRef<double> constants,
                                     at::IntArrayRef results, at::IntArrayRef overwritten) {
-  TORCH_CHECK(!tensors.empty() && code.size() % kRow == 0,
-              "poptorch_emu::elementwise takes at least one tensor and rows of ", kRow,
-              " numbers, but was given ", tensors.size(), " tensors and ", code.size(),
-              " numbers.");
+  check_code(tensors, code, results, overwritten);
   const int64_t numel = tensors[0].numel();
-  const int64_t num_tensors = static_cast<int64_t>(tensors.size());
-  const int64_t num_values = num_tensors + static_cast<int64_t>(code.size()) / kRow;
   std::vector<at::Tensor> inputs;
-  for (const at::Tensor& tensor : tensors) {
-    TORCH_CHECK(tensor.scalar_type() == at::kFloat && tensor.numel() == numel,
-                "poptorch_emu::elementwise takes tensors of ", numel, " elements of float32, not ",
-                tensor.scalar_type(), tensor.sizes(), ".");
-    inputs.push_back(tensor.contiguous());
-  }
-  TORCH_CHECK(results.size() == overwritten.size(), "poptorch_emu::elementwise got ",
-              results.size(), " results, but ", overwritten.size(), " places for them.");
+  for (const at::Tensor& tensor : tensors) inputs.push_back(input_of(tensor, numel));
   std::vector<at::Tensor> outputs;
   for (int64_t number : overwritten) {
     outputs.push_back(number < 0 ? at::empty_like(inputs[0], at::MemoryFormat::Contiguous)
@@ -170,32 +224,98 @@ std::vector<at::Tensor> elementwise(at::TensorList tensors, at::TensorList scala
   }
   const int64_t block = block_of(code);
   const int64_t size = std::min(numel, block);
-  const std::vector<float> scalar_blocks = blocks_of(constants, scalars, size);
+  const Pass pass(code, constants, scalars, static_cast<int64_t>(inputs.size()), size);
   share_out((numel + block - 1) / block, kGrain / block, [&](int64_t b, int64_t e) {
-    float* const scratch = scratch_of_thread((num_values - num_tensors) * size);
-    const auto place = [&](int64_t value, int64_t begin) -> float* {
-      if (value < num_tensors) {
-        return const_cast<float*>(inputs[value].const_data_ptr<float>()) + begin;
-      }
-      return scratch + (value - num_tensors) * size;
-    };
+    float* const scratch = scratch_of_thread(pass.num_made() * size);
+    std::vector<float*> in(inputs.size());
     for (int64_t begin = b * block; begin < std::min(e * block, numel); begin += block) {
       const int64_t n = std::min(block, numel - begin);
-      for (const int64_t* row = code.begin(); row != code.end(); row += kRow) {
-        std::array<const float*, 4> in;
-        for (int64_t k = 0; k < 4; ++k) {
-          const int64_t operand = row[2 + k];
-          in[k] =
-              operand < 0 ? scalar_blocks.data() + (-1 - operand) * size : place(operand, begin);
-        }
-        run_row(static_cast<Operation>(row[0]), n, place(row[1], begin), in);
-      }
+      for (size_t i = 0; i < in.size(); ++i) in[i] = memory_of(inputs[i]) + begin;
+      pass.run(n, in, scratch);
       // At the end, since any operation may read what is overwritten.
       for (size_t i = 0; i < results.size(); ++i) {
-        std::copy_n(place(results[i], begin), n, outputs[i].mutable_data_ptr<float>() + begin);
+        std::copy_n(pass.place(results[i], in, scratch), n, memory_of(outputs[i]) + begin);
       }
     }
   });
+  return outputs;
+}
+
+// Copies the rows of these numbers, and has the processor fetch as many of the next ones, of which
+// there are `num_known` in all: it does not guess where single rows lie.
+void take_rows(const at::Tensor& matrix, const int64_t* number, int64_t count, int64_t num_known,
+               float* rows) {
+  const int64_t width = matrix.size(1);
+  const float* const memory = memory_of(matrix);
+  for (int64_t row = 0; row < count; ++row) {
+    if (row + count < num_known) {
+      prefetch(memory + number[row + count] * width, width * static_cast<int64_t>(sizeof(float)));
+    }
+    std::copy_n(memory + number[row] * width, width, rows + row * width);
+  }
+}
+
+void put_rows(const at::Tensor& matrix, const int64_t* number, int64_t count, const float* rows) {
+  const int64_t width = matrix.size(1);
+  float* const memory = memory_of(matrix);
+  for (int64_t row = 0; row < count; ++row) {
+    std::copy_n(rows + row * width, width, memory + number[row] * width);
+  }
+}
+
+// The same on single rows of matrices, those of the numbers in `rows`, each of which is there once.
+// The tensors that are overwritten are such matrices; the others hold these rows alone. Returns the
+// matrices.
+std::vector<at::Tensor> elementwise_rows(at::TensorList tensors, at::TensorList scalars,
+                                         at::IntArrayRef code, at::ArrayRef<double> constants,
+                                         at::IntArrayRef results, at::IntArrayRef overwritten,
+                                         const at::Tensor& rows) {
+  check_code(tensors, code, results, overwritten);
+  const int64_t width = tensors[0].size(-1);
+  const int64_t num_rows = rows.numel();
+  std::vector<bool> is_matrix(tensors.size());
+  for (int64_t number : overwritten) is_matrix.at(number) = true;
+  std::vector<at::Tensor> inputs;
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    const at::Tensor& tensor = tensors[i];
+    if (!is_matrix[i]) {
+      inputs.push_back(input_of(tensor, num_rows * width));
+      continue;
+    }
+    TORCH_CHECK(tensor.scalar_type() == at::kFloat && tensor.dim() == 2 &&
+                    tensor.size(1) == width && tensor.is_contiguous(),
+                "poptorch_emu::elementwise_rows overwrites rows of ", width,
+                " numbers of contiguous matrices of float32, not of ", tensor.scalar_type(),
+                tensor.sizes(), ".");
+    inputs.push_back(tensor);
+  }
+  const int64_t block = std::max<int64_t>(1, block_of(code) / std::max<int64_t>(1, width));
+  const int64_t size = block * width;
+  const int64_t num_inputs = static_cast<int64_t>(inputs.size());
+  const Pass pass(code, constants, scalars, num_inputs, size);
+  const auto* const number = rows.const_data_ptr<int64_t>();
+  share_out((num_rows + block - 1) / block, kGrain / std::max<int64_t>(1, size),
+            [&](int64_t b, int64_t e) {
+              float* const scratch = scratch_of_thread((num_inputs + pass.num_made()) * size);
+              float* const made = scratch + num_inputs * size;
+              const int64_t last = std::min(e * block, num_rows);
+              std::vector<float*> in(inputs.size());
+              for (int64_t begin = b * block; begin < last; begin += block) {
+                const int64_t count = std::min(block, num_rows - begin);
+                for (int64_t i = 0; i < num_inputs; ++i) {
+                  in[i] = is_matrix[i] ? scratch + i * size : memory_of(inputs[i]) + begin * width;
+                  if (is_matrix[i])
+                    take_rows(inputs[i], number + begin, count, last - begin, in[i]);
+                }
+                pass.run(count * width, in, made);
+                for (size_t i = 0; i < results.size(); ++i) {
+                  const float* const values = pass.place(results[i], in, made);
+                  put_rows(inputs[overwritten[i]], number + begin, count, values);
+                }
+              }
+            });
+  std::vector<at::Tensor> outputs;
+  for (int64_t each : overwritten) outputs.push_back(inputs[each]);
   return outputs;
 }
 
@@ -208,6 +328,12 @@ TORCH_LIBRARY_FRAGMENT(poptorch_emu, m) {
   m.def(
       "elementwise(Tensor[] tensors, Tensor[] scalars, int[] code, float[] constants, int[] "
       "results, int[] overwritten) -> Tensor[]");
+  m.def(
+      "elementwise_rows(Tensor[] tensors, Tensor[] scalars, int[] code, float[] constants, int[] "
+      "results, int[] overwritten, Tensor rows) -> Tensor[]");
 }
 
-TORCH_LIBRARY_IMPL(poptorch_emu, CPU, m) { m.impl("elementwise", &poptorch_emu::elementwise); }
+TORCH_LIBRARY_IMPL(poptorch_emu, CPU, m) {
+  m.impl("elementwise", &poptorch_emu::elementwise);
+  m.impl("elementwise_rows", &poptorch_emu::elementwise_rows);
+}

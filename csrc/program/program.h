@@ -102,14 +102,18 @@ struct LoadVariableRows {
 struct LoadAccumulatorRows {
   AccumulatorId accumulator;
 };
+// The numbers of these rows, each once; int64 [rows].
+struct LoadRowNumbers {
+  AccumulatorId accumulator;
+};
 // What a preparation left in one of its registers.
 struct LoadPrepared {
   SegmentId preparation;
   RegisterId source;
 };
-using LoadSource =
-    std::variant<LoadInput, LoadVariable, LoadConstant, LoadScalar, LoadAccumulator, LoadRng,
-                 LoadVariableRows, LoadAccumulatorRows, LoadImageVariable, LoadPrepared>;
+using LoadSource = std::variant<LoadInput, LoadVariable, LoadConstant, LoadScalar, LoadAccumulator,
+                                LoadRng, LoadVariableRows, LoadAccumulatorRows, LoadImageVariable,
+                                LoadPrepared, LoadRowNumbers>;
 struct Load {
   RegisterId target;
   LoadSource source;

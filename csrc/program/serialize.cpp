@@ -82,6 +82,11 @@ void fields(Archive& archive, LoadAccumulatorRows& load) {
   archive(accumulator);
 }
 template <typename Archive>
+void fields(Archive& archive, LoadRowNumbers& load) {
+  auto& [accumulator] = load;
+  archive(accumulator);
+}
+template <typename Archive>
 void fields(Archive& archive, LoadPrepared& load) {
   auto& [preparation, source] = load;
   archive(preparation, source);
@@ -227,7 +232,7 @@ void fields(Archive& archive, Program& program) {
 namespace {
 
 // "IPUPROG" and the version of the format. Change it with any change of what is written.
-constexpr std::string_view kMagic("IPUPROG\x07", 8);
+constexpr std::string_view kMagic("IPUPROG\x08", 8);
 
 // FNV-1a, of eight bytes at a time.
 uint64_t checksum(std::string_view bytes) {

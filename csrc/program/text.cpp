@@ -92,6 +92,9 @@ class Namer {
   std::string operator()(const LoadAccumulatorRows& load) const {
     return "touched rows of " + accumulator(load.accumulator, false);
   }
+  std::string operator()(const LoadRowNumbers& load) const {
+    return "numbers of the touched rows of " + accumulator(load.accumulator, false);
+  }
   std::string operator()(const LoadPrepared& load) const {
     return text_of(load.source) + " of " + program_.at(load.preparation).name;
   }

@@ -162,6 +162,8 @@ class SegmentChecker {
       check_touched(load->variable, load->accumulator, where);
     } else if (const auto* load = std::get_if<LoadAccumulatorRows>(&source)) {
       check_touched(load->accumulator, where);
+    } else if (const auto* load = std::get_if<LoadRowNumbers>(&source)) {
+      check_touched(load->accumulator, where);
     } else if (const auto* load = std::get_if<LoadPrepared>(&source)) {
       check_prepared(*load, where);
     }

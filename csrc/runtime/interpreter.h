@@ -105,6 +105,7 @@ class Interpreter {
   at::Tensor load(const LoadAccumulator& source, const Task& task, const Place& place);
   at::Tensor load(const LoadVariableRows& source, const Task& task, const Place& place);
   at::Tensor load(const LoadAccumulatorRows& source, const Task& task, const Place& place);
+  at::Tensor load(const LoadRowNumbers& source, const Task& task, const Place& place);
   at::Tensor load(const LoadRng& source, const Task& task, const Place& place);
   at::Tensor load(const LoadPrepared& source, const Task& task, const Place& place);
   void load_all(const Segment& segment, const Task& task, Frame& frame);

@@ -109,6 +109,11 @@ at::Tensor Interpreter::load(const LoadAccumulatorRows& source, const Task& task
   return accumulators_.sums_of_touched_rows(source.accumulator, task.replica);
 }
 
+at::Tensor Interpreter::load(const LoadRowNumbers& source, const Task& task,
+                             const Place& /*place*/) {
+  return accumulators_.touched_rows(source.accumulator, task.replica);
+}
+
 at::Tensor Interpreter::load(const LoadRng& /*source*/, const Task& task, const Place& /*place*/) {
   return rng_for(task);
 }

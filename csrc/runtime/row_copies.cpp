@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "common/prefetch.h"
 #include "common/sharing.h"
 
 namespace poptorch_emu {
@@ -14,11 +15,6 @@ namespace {
 // processor does not guess where single rows lie.
 constexpr int64_t kBytesOfPart = int64_t{1} << 17;
 constexpr int64_t kRowsAhead = 8;
-constexpr int64_t kLine = 64;
-
-void fetch(const char* row, int64_t row_bytes) {
-  for (int64_t at = 0; at < row_bytes; at += kLine) __builtin_prefetch(row + at);
-}
 
 // Calls `copy(place, row)` for each of `rows`: its place among them, and its memory.
 template <class Copy>
@@ -27,7 +23,9 @@ void for_each_row(char* matrix, int64_t row_bytes, const at::Tensor& rows, const
   const int64_t per_part = std::max<int64_t>(1, kBytesOfPart / std::max<int64_t>(1, row_bytes));
   share_out(rows.numel(), per_part, [&](int64_t begin, int64_t end) {
     for (int64_t place = begin; place < end; ++place) {
-      if (place + kRowsAhead < end) fetch(matrix + row[place + kRowsAhead] * row_bytes, row_bytes);
+      if (place + kRowsAhead < end) {
+        prefetch(matrix + row[place + kRowsAhead] * row_bytes, row_bytes);
+      }
       copy(place, matrix + row[place] * row_bytes);
     }
   });

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from poptorch_emu.ir.graph import SourceKind
+from poptorch_emu.ir.graph import Source, SourceKind
 from poptorch_emu.segments.segment import Instruction, Register, Segment
 from poptorch_emu.segments.update.update_parts import Part
 from poptorch_emu.segments.update.update_plan import UpdatePlan
@@ -53,6 +53,7 @@ _FORMS = {
 }
 _NUM_OPERANDS = 4
 _ELEMENTWISE = torch.ops.poptorch_emu.elementwise.default
+_ELEMENTWISE_ROWS = torch.ops.poptorch_emu.elementwise_rows.default
 
 
 def fuse(code: Segment, places: Mapping[int, int] | None = None) -> Segment:
@@ -96,12 +97,30 @@ def fused_code(part: Part, *, in_place: bool) -> Segment:
 
     Args:
         part: of an update.
-        in_place: whether weights and states are overwritten where they are.
+        in_place: whether weights and states are overwritten where they are; of a part by rows,
+            weights are then whole, and single rows of them are overwritten.
     """
     if not in_place:
         return fuse(part.code)
     loads = {s.name: r for s, r in part.code.loads.items() if s.kind is SourceKind.VARIABLE}
-    return fuse(part.code, {r: loads[name] for r, name in part.stores.items() if name in loads})
+    places = {r: loads[name] for r, name in part.stores.items() if name in loads}
+    code = fuse(part.code, places)
+    return _on_rows(code, part) if part.is_by_rows else code
+
+
+def _on_rows(code: Segment, part: Part) -> Segment:
+    """Returns fused code that overwrites the rows to whose sums something was added."""
+    code = replace(code, loads=dict(code.loads))
+
+    def of_rows(instruction: Instruction) -> Instruction:
+        if instruction.target is not _ELEMENTWISE:
+            return instruction
+        (name,) = {part.stores[result] for result in instruction.outputs}
+        rows = Register(code.load(Source(SourceKind.ROW_NUMBERS, name)))
+        return replace(instruction, target=_ELEMENTWISE_ROWS, args=(*instruction.args, rows))
+
+    code.instructions = [of_rows(instruction) for instruction in code.instructions]
+    return code
 
 
 def can_update_in_place(plan: UpdatePlan) -> bool:

@@ -226,7 +226,10 @@ class Lowering:
 
     def _emit_updates(self, plan: UpdatePlan) -> None:
         indices: dict[str, int] = {}
-        self._updates_in_place = can_update_in_place(plan)
+        # Where somebody looks between operations, they are not fused.
+        self._updates_in_place = not self._config.checks_floating_point and can_update_in_place(
+            plan
+        )
         for ipu, parts in enumerate(plan.parts):
             for part in parts:
                 indices[part.code.name] = self._emit_part(part, ipu)
@@ -259,7 +262,7 @@ class Lowering:
         self._emit_exchanges(part, index)
         for register, name in part.stores.items():
             variable = self.variables[name].index
-            if part.is_by_rows:
+            if part.is_by_rows and not self._updates_in_place:
                 accumulator = self._accumulators[name]
                 self.program.store_variable_rows(index, register, variable, accumulator)
             elif part.is_sharded and self.variables[name].shape:
@@ -360,7 +363,9 @@ class Lowering:
 
     def _emit_row_load(self, segment: int, source: Source, register: int) -> None:
         accumulator = self._accumulators[source.name]
-        if source.kind is SourceKind.VARIABLE:
+        if source.kind is SourceKind.VARIABLE and self._updates_in_place:
+            self._emit_load(segment, source, register)
+        elif source.kind is SourceKind.VARIABLE:
             variable = self.variables[source.name].index
             self.program.load_variable_rows(segment, register, variable, accumulator)
         else:
@@ -378,6 +383,8 @@ class Lowering:
             program.load_constant(segment, register, self._constant(source.name))
         elif source.kind is SourceKind.GRADIENT:
             program.load_accumulator(segment, register, self._accumulators[source.name])
+        elif source.kind is SourceKind.ROW_NUMBERS:
+            program.load_row_numbers(segment, register, self._accumulators[source.name])
         elif source.kind is SourceKind.SCALAR:
             program.load_scalar(segment, register, self._scalar(*split_scalar(source.name)))
         else:

@@ -30,7 +30,8 @@ _set_arguments: Callable[[Node, Any], None] = Node.args.fset  # type: ignore[att
 class SourceKind(Enum):
     """Where a value comes from.
 
-    `IMAGE_VARIABLE` is a variable (N, C, H, W) whose channels lie next to each other.
+    `IMAGE_VARIABLE` is a variable (N, C, H, W) whose channels lie next to each other. `ROW_NUMBERS`
+    says to which rows of a sum something was added, (rows) int64.
     """
 
     INPUT = "input"
@@ -39,6 +40,7 @@ class SourceKind(Enum):
     CONSTANT = "constant"
     SCALAR = "scalar"
     GRADIENT = "gradient"
+    ROW_NUMBERS = "row numbers"
     RNG = "rng"
     LINK = "link"
     ITERATION = "iteration"

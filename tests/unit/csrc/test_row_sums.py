@@ -141,13 +141,31 @@ def test_validate_when_rows_and_dense_gradients_meet_then_error_tells_it():
         program.validate()
 
 
-def updating(*, by_rows, is_remote=False, padding_index=-1, num_rows=NUM_ROWS, width=WIDTH):
+def updating(
+    *,
+    by_rows,
+    in_place=False,
+    is_remote=False,
+    padding_index=-1,
+    num_rows=NUM_ROWS,
+    width=WIDTH,
+):
     """Returns a program that takes half of the summed gradients from a matrix in each window."""
     program = summing(by_rows=True, padding_index=padding_index, num_rows=num_rows)
     weight = program.add_variable("w", [num_rows, width], torch.float32, False)
     if is_remote:
         program.set_remote_variable(weight)
     update = 1
+    if in_place:
+        program.load_variable(update, 1, weight)
+        program.load_accumulator_rows(update, 2, 0)
+        program.load_row_numbers(update, 4, 0)
+        # Value 2 is value 0 and the only constant times value 1; it takes the place of value 0.
+        code = [[Reg(1), Reg(2)], [], [5, 2, 0, 1, -1, 0], [-0.5], [2], [0], Reg(4)]
+        name = "poptorch_emu::elementwise_rows"
+        program.add_instruction(update, name, "", code, {}, [3], [], _C.Debug("update"))
+        program.store_variable(update, 3, weight)
+        return program
     if by_rows:
         program.load_variable_rows(update, 1, weight, 0)
         program.load_accumulator_rows(update, 2, 0)
@@ -165,24 +183,28 @@ def updating(*, by_rows, is_remote=False, padding_index=-1, num_rows=NUM_ROWS, w
 def test_update_when_only_touched_rows_change_then_bits_are_those_of_the_whole():
     inputs = lookups()
     weights = []
-    for by_rows in (True, False):
-        engine = executor(updating(by_rows=by_rows))
+    for ways in ({"by_rows": True}, {"by_rows": True, "in_place": True}, {"by_rows": False}):
+        engine = executor(updating(**ways))
         engine.write_variable(0, 0, torch.arange(1.0 * NUM_ROWS * WIDTH).view(NUM_ROWS, WIDTH))
         for _ in range(2):
             engine.run(inputs, WINDOWS)
         weights.append(engine.read_variable(0, 0))
-    assert torch.equal(*weights)
+    by_rows, in_place, whole = weights
+    assert torch.equal(by_rows, whole)
+    assert torch.equal(in_place, whole)
 
 
+@pytest.mark.parametrize("in_place", [False, True])
 @pytest.mark.parametrize("num_workers", [1, 2, 4])
-def test_update_when_rows_are_many_then_workers_share_them_and_bits_stay(num_workers):
+def test_update_when_rows_are_many_then_workers_share_them_and_bits_stay(num_workers, in_place):
     num_rows, width, lookups = 5000, 64, 1000
     torch.manual_seed(1)
     count = MICRO_BATCHES * WINDOWS * lookups
     # Of some rows several within a micro-batch, of others in several of them.
     inputs = [torch.randn(count, width), torch.randint(num_rows, (count,))]
     start = torch.randn(num_rows, width)
-    engine = executor(updating(by_rows=True, num_rows=num_rows, width=width), workers=num_workers)
+    program = updating(by_rows=True, in_place=in_place, num_rows=num_rows, width=width)
+    engine = executor(program, workers=num_workers)
     engine.write_variable(0, 0, start)
     for _ in range(10):
         engine.run(inputs, WINDOWS)
@@ -207,17 +229,19 @@ def test_sum_when_negative_zeros_are_added_then_is_zero_like_a_dense_one():
     assert not torch.signbit(result).any()
 
 
-def test_update_when_nothing_was_touched_then_weight_stays():
-    engine = executor(updating(by_rows=True, padding_index=0))
+@pytest.mark.parametrize("in_place", [False, True])
+def test_update_when_nothing_was_touched_then_weight_stays(in_place):
+    engine = executor(updating(by_rows=True, in_place=in_place, padding_index=0))
     count = MICRO_BATCHES * LOOKUPS
     engine.write_variable(0, 0, torch.ones(NUM_ROWS, WIDTH))
     engine.run([torch.ones(count, WIDTH), torch.zeros(count, dtype=torch.int64)], 1)
     assert torch.equal(engine.read_variable(0, 0), torch.ones(NUM_ROWS, WIDTH))
 
 
-def test_update_when_a_later_window_fails_then_weight_is_that_of_the_last_complete_one():
+@pytest.mark.parametrize("in_place", [False, True])
+def test_update_when_a_later_window_fails_then_weight_is_that_of_the_last_complete_one(in_place):
     rows, indices = lookups()
-    engine = executor(updating(by_rows=True))
+    engine = executor(updating(by_rows=True, in_place=in_place))
     half = len(rows) // WINDOWS
     engine.run([rows[:half], indices[:half]], 1)
     expected = engine.read_variable(0, 0)
@@ -235,6 +259,10 @@ def test_update_program_when_written_and_read_then_is_the_same():
     assert copy.text() == program.text()
     assert "%3 -> touched rows of variable w" in copy.text()
     assert "%2 = touched rows of accumulator g" in copy.text()
+    program = updating(by_rows=True, in_place=True)
+    copy = _C.Program.deserialize(program.serialize())
+    assert copy.text() == program.text()
+    assert "%4 = numbers of the touched rows of accumulator g" in copy.text()
 
 
 def test_update_when_there_are_two_replicas_then_error_tells_it():
@@ -251,6 +279,10 @@ def test_validate_when_touched_rows_are_unknown_then_error_tells_it():
     program = summing(by_rows=True)
     program.load_accumulator_rows(0, 2, 0)
     with pytest.raises(Error, match="segment 'backward' asks for the rows of 'g'"):
+        program.validate()
+    program = summing(by_rows=False)
+    program.load_row_numbers(1, 1, 0)
+    with pytest.raises(Error, match="asks for the rows of 'g' that were added to"):
         program.validate()
     with pytest.raises(Error, match="takes rows of 'w', which must be a whole matrix and not in"):
         updating(by_rows=True, is_remote=True).validate()
