@@ -20,9 +20,11 @@ class Progress {
  public:
   using Lock = std::unique_lock<SpinningMutex>;
 
-  // With more workers than cores nobody looks; the others need the core.
-  explicit Progress(int64_t num_workers)
-      : spins_(num_workers <= static_cast<int64_t>(std::thread::hardware_concurrency())) {}
+  // Each looks for `spin_ns` before it sleeps. With more workers than cores nobody looks; the
+  // others need the core.
+  Progress(int64_t num_workers, int64_t spin_ns)
+      : spin_ns_(num_workers <= static_cast<int64_t>(std::thread::hardware_concurrency()) ? spin_ns
+                                                                                          : 0) {}
 
   Lock lock() const { return Lock(mutex_); }
 
@@ -76,8 +78,8 @@ class Progress {
   template <class Holds>
   bool spin_until(const Holds& holds) const {
     if (holds()) return true;
-    if (!spins_) return false;
-    const int64_t end_ns = now_ns() + kSpinNs;
+    if (spin_ns_ == 0) return false;
+    const int64_t end_ns = now_ns() + spin_ns_;
     for (int looks = 1; looks % kLooksBetweenClocks != 0 || now_ns() < end_ns; ++looks) {
       pause_shortly();
       if (holds()) return true;
@@ -85,14 +87,13 @@ class Progress {
     return false;
   }
 
-  static constexpr int64_t kSpinNs = 50'000;
   static constexpr int kLooksBetweenClocks = 16;
 
   mutable SpinningMutex mutex_;
   std::condition_variable_any changed_;
   std::atomic<uint64_t> num_changes_ = 0;
   int64_t num_sleeping_ = 0;
-  const bool spins_;
+  const int64_t spin_ns_;
   // Read after each step of a walk, and seldom written: on a line of the cache of its own.
   alignas(64) std::atomic<int64_t> num_observers_ = 0;
 };

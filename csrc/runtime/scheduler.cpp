@@ -14,6 +14,9 @@ namespace {
 // slower by it, those of 100 us faster.
 constexpr int64_t kWorthwhileNs = 50'000;
 
+// Most actions that a worker waits for are over sooner.
+constexpr int64_t kSpinNs = 50'000;
+
 }  // namespace
 
 Scheduler::Scheduler(const Program& program, int64_t num_replicas, int64_t num_workers,
@@ -23,7 +26,7 @@ Scheduler::Scheduler(const Program& program, int64_t num_replicas, int64_t num_w
       desk_(desk),
       stream_(stream),
       loops_(loops),
-      progress_(num_workers),
+      progress_(num_workers, kSpinNs),
       choice_(choice),
       shortest_ns_(program.segments.size(), 0) {
   if (!follows_lists && Walks::are_possible(program)) {
