@@ -7,7 +7,11 @@ namespace {
 
 // Actions of 60 us gained or lost a tenth by a second worker; those of 400 us gained.
 constexpr int64_t kLongActionNs = 150'000;
-constexpr int64_t kTrialWindows = 3;
+// A core that slept is slow for a window or two, and any window may be disturbed: so much time has
+// a trial of short windows.
+constexpr int64_t kTrialNs = 3'000'000;
+constexpr int64_t kFewestTried = 3;
+constexpr int64_t kMostTried = 8;
 constexpr int64_t kFewBetween = 16;
 constexpr int64_t kMostBetween = 1024;
 // What others do on this computer changes sooner than that.
@@ -34,20 +38,24 @@ void WorkerChoice::note(int64_t window_ns, int64_t action_ns) {
   if (num_noted_ < num_meant_ && !is_slower_than_the_other()) return;
   if (among_ == Among::kAllActions || action_ns < kLongActionNs || is_alone_) {
     typical_ns(!is_alone_) = 0;
-    begin_phase(/*is_trial=*/true, !is_alone_, kTrialWindows);
+    begin_phase(/*is_trial=*/true, !is_alone_, windows_of_trial());
   } else {
     begin_phase(/*is_trial=*/false, is_alone_, num_between_);
   }
 }
 
-// The first window pays for the change. The longest of the others counts, since beside another
-// process a window may be short by luck.
+// The first window pays for the change. The longer ones of the others count, since beside another
+// process a window may be short by luck; but not the longest of many.
 void WorkerChoice::note_trial(int64_t window_ns) {
-  const bool is_hopeless = window_ns > 2 * typical_ns(!is_alone_);
-  int64_t& longest_ns = typical_ns(is_alone_);
-  if (num_noted_ > 1 || is_hopeless) longest_ns = std::max(longest_ns, window_ns);
+  if (num_noted_ > 1) trial_ns_.push_back(window_ns);
+  if (window_ns > 2 * typical_ns(!is_alone_)) hopeless_ns_ += window_ns;
+  const bool is_hopeless = hopeless_ns_ > kTrialNs;
   if (num_noted_ < num_meant_ && !is_hopeless) return;
-  const bool is_kept = longest_ns < typical_ns(!is_alone_);
+  if (trial_ns_.empty()) trial_ns_.push_back(window_ns);
+  const auto middle = trial_ns_.begin() + static_cast<int64_t>(trial_ns_.size() / 2);
+  std::nth_element(trial_ns_.begin(), middle, trial_ns_.end());
+  typical_ns(is_alone_) = *middle;
+  const bool is_kept = !is_hopeless && *middle < typical_ns(!is_alone_);
   num_between_ = is_kept ? kFewBetween : std::min(4 * num_between_, most_between());
   begin_phase(/*is_trial=*/false, is_kept ? is_alone_ : !is_alone_, num_between_);
 }
@@ -56,6 +64,11 @@ bool WorkerChoice::is_slower_than_the_other() const {
   const int64_t other_ns = typical_ns(!is_alone_);
   return num_noted_ >= kFewest && other_ns > 0 &&
          typical_ns(is_alone_) > other_ns + other_ns / kMargin;
+}
+
+int64_t WorkerChoice::windows_of_trial() const {
+  const int64_t window_ns = std::max<int64_t>(typical_ns(is_alone_), 1);
+  return std::clamp(kTrialNs / window_ns, kFewestTried, kMostTried);
 }
 
 int64_t WorkerChoice::most_between() const {
@@ -67,6 +80,8 @@ void WorkerChoice::begin_phase(bool is_trial, bool is_alone, int64_t num_windows
   is_trial_ = is_trial;
   is_alone_ = is_alone;
   num_noted_ = 0;
+  trial_ns_.clear();
+  hopeless_ns_ = 0;
   num_meant_ = num_windows;
 }
 

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 namespace poptorch_emu {
 
@@ -25,6 +26,7 @@ class WorkerChoice {
  private:
   void note_trial(int64_t window_ns);
   bool is_slower_than_the_other() const;
+  int64_t windows_of_trial() const;
   int64_t most_between() const;
   int64_t& typical_ns(bool is_alone) { return typical_ns_[is_alone ? 1 : 0]; }
   int64_t typical_ns(bool is_alone) const { return typical_ns_[is_alone ? 1 : 0]; }
@@ -37,6 +39,8 @@ class WorkerChoice {
   int64_t num_meant_ = 3;
   int64_t num_between_;             // windows between two trials
   int64_t typical_ns_[2] = {0, 0};  // of a window, with all and alone; 0 before the first
+  std::vector<int64_t> trial_ns_;   // windows of this trial but for the first
+  int64_t hopeless_ns_ = 0;         // the time of those that took more than twice as long
 };
 
 }  // namespace poptorch_emu

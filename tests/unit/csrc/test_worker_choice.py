@@ -83,7 +83,28 @@ def test_a_neighbour_when_it_leaves_then_is_noticed_within_some_seconds():
     run(choice, beside_a_neighbour, 2000, LONG_ACTION)
     assert choice.is_alone()
     run(choice, quiet, 3_000_000_000 // LONG_WINDOW, LONG_ACTION)
-    assert not choice.is_alone()
+    alone, _ = run(choice, quiet, 50, LONG_ACTION)
+    assert alone < 10
+
+
+def test_the_first_windows_of_a_trial_when_a_core_has_slept_then_do_not_decide():
+    choice = _C.WorkerChoice(AMONG.SHORT_ACTIONS)
+    run(choice, lambda is_alone: WINDOW * (1 if is_alone else 1.5), 100)
+    while choice.is_alone():
+        run(choice, lambda is_alone: WINDOW, 1)
+    slow = iter([3, 1.1])
+    run(choice, lambda is_alone: WINDOW * next(slow), 2)
+    alone, _ = run(choice, lambda is_alone: WINDOW * (1 if is_alone else 0.6), 50)
+    assert alone < 15
+
+
+def test_a_trial_that_takes_much_longer_then_ends_soon():
+    choice = _C.WorkerChoice(AMONG.SHORT_ACTIONS)
+    run(choice, lambda is_alone: WINDOW * (1 if is_alone else 1.5), 100)
+    while choice.is_alone():
+        run(choice, lambda is_alone: WINDOW, 1)
+    alone, _ = run(choice, lambda is_alone: WINDOW * (1 if is_alone else 3), 50)
+    assert alone >= 48
 
 
 def test_a_window_that_was_short_by_luck_in_a_trial_then_does_not_decide():
