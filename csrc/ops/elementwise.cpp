@@ -32,6 +32,8 @@ constexpr int64_t kBlock = 4096;
 constexpr int64_t kSmallBlock = 512;
 // Below so many elements a second thread costs more than it gives.
 constexpr int64_t kGrain = 8 * kBlock;
+// Of single rows, which have to be fetched.
+constexpr int64_t kRowGrain = 2 * kBlock;
 
 // A row is fetched so many rows before its turn: the processor does not guess where single rows
 // lie.
@@ -294,7 +296,7 @@ std::vector<at::Tensor> elementwise_rows(at::TensorList tensors, at::TensorList 
   const int64_t num_inputs = static_cast<int64_t>(inputs.size());
   const Pass pass(code, constants, scalars, num_inputs, size);
   const auto* const number = rows.const_data_ptr<int64_t>();
-  share_out((num_rows + block - 1) / block, kGrain / std::max<int64_t>(1, size),
+  share_out((num_rows + block - 1) / block, kRowGrain / std::max<int64_t>(1, size),
             [&](int64_t b, int64_t e) {
               float* const scratch = scratch_of_thread((num_inputs + pass.num_made()) * size);
               float* const made = scratch + num_inputs * size;

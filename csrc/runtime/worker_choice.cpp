@@ -13,7 +13,7 @@ constexpr int64_t kTrialNs = 3'000'000;
 constexpr int64_t kFewestTried = 3;
 constexpr int64_t kMostTried = 8;
 constexpr int64_t kFewBetween = 16;
-constexpr int64_t kMostBetween = 1024;
+constexpr int64_t kMostBetween = 4096;
 // What others do on this computer changes sooner than that.
 constexpr int64_t kMostBetweenNs = 2'000'000'000;
 // A window differs from the one before by some hundredths where nothing else runs.

@@ -39,6 +39,7 @@ class Session:
 
     def __init__(self, executable: Executable) -> None:
         self.executable = executable
+        self._num_leaves = len(flatten_tensors(executable.outputs))
         self._call: RunningCall | None = None
         self._synthetic: list[torch.Tensor] | None = None
         self.anchored: dict[str, torch.Tensor] = {}
@@ -253,10 +254,9 @@ class Session:
     def _structured(self, results: Sequence[torch.Tensor]) -> Any:
         executable = self.executable
         device = iter(results[: executable.num_outputs])
-        count = len(flatten_tensors(executable.outputs))
         leaves = [
             executable.host_outputs[index] if index in executable.host_outputs else next(device)
-            for index in range(count)
+            for index in range(self._num_leaves)
         ]
         return rebuild(executable.outputs, iter(leaves))
 
