@@ -265,6 +265,16 @@ void put_rows(const at::Tensor& matrix, const int64_t* number, int64_t count, co
   }
 }
 
+// Returns a matrix of which single rows are overwritten.
+at::Tensor matrix_of(const at::Tensor& tensor, int64_t width) {
+  TORCH_CHECK(tensor.scalar_type() == at::kFloat && tensor.dim() == 2 && tensor.size(1) == width &&
+                  tensor.is_contiguous(),
+              "poptorch_emu::elementwise_rows overwrites rows of ", width,
+              " numbers of contiguous matrices of float32, not of ", tensor.scalar_type(),
+              tensor.sizes(), ".");
+  return tensor;
+}
+
 // The same on single rows of matrices, those of the numbers in `rows`, each of which is there once.
 // The tensors that are overwritten are such matrices; the others hold these rows alone. Returns the
 // matrices.
@@ -273,49 +283,40 @@ std::vector<at::Tensor> elementwise_rows(at::TensorList tensors, at::TensorList 
                                          at::IntArrayRef results, at::IntArrayRef overwritten,
                                          const at::Tensor& rows) {
   check_code(tensors, code, results, overwritten);
+  const int64_t num_inputs = static_cast<int64_t>(tensors.size());
   const int64_t width = tensors[0].size(-1);
   const int64_t num_rows = rows.numel();
-  std::vector<bool> is_matrix(tensors.size());
+  std::vector<bool> is_matrix(num_inputs);
   for (int64_t number : overwritten) is_matrix.at(number) = true;
   std::vector<at::Tensor> inputs;
-  for (size_t i = 0; i < tensors.size(); ++i) {
-    const at::Tensor& tensor = tensors[i];
-    if (!is_matrix[i]) {
-      inputs.push_back(input_of(tensor, num_rows * width));
-      continue;
-    }
-    TORCH_CHECK(tensor.scalar_type() == at::kFloat && tensor.dim() == 2 &&
-                    tensor.size(1) == width && tensor.is_contiguous(),
-                "poptorch_emu::elementwise_rows overwrites rows of ", width,
-                " numbers of contiguous matrices of float32, not of ", tensor.scalar_type(),
-                tensor.sizes(), ".");
-    inputs.push_back(tensor);
+  for (int64_t i = 0; i < num_inputs; ++i) {
+    inputs.push_back(is_matrix[i] ? matrix_of(tensors[i], width)
+                                  : input_of(tensors[i], num_rows * width));
   }
   const int64_t block = std::max<int64_t>(1, block_of(code) / std::max<int64_t>(1, width));
   const int64_t size = block * width;
-  const int64_t num_inputs = static_cast<int64_t>(inputs.size());
   const Pass pass(code, constants, scalars, num_inputs, size);
   const auto* const number = rows.const_data_ptr<int64_t>();
-  share_out((num_rows + block - 1) / block, kRowGrain / std::max<int64_t>(1, size),
-            [&](int64_t b, int64_t e) {
-              float* const scratch = scratch_of_thread((num_inputs + pass.num_made()) * size);
-              float* const made = scratch + num_inputs * size;
-              const int64_t last = std::min(e * block, num_rows);
-              std::vector<float*> in(inputs.size());
-              for (int64_t begin = b * block; begin < last; begin += block) {
-                const int64_t count = std::min(block, num_rows - begin);
-                for (int64_t i = 0; i < num_inputs; ++i) {
-                  in[i] = is_matrix[i] ? scratch + i * size : memory_of(inputs[i]) + begin * width;
-                  if (is_matrix[i])
-                    take_rows(inputs[i], number + begin, count, last - begin, in[i]);
-                }
-                pass.run(count * width, in, made);
-                for (size_t i = 0; i < results.size(); ++i) {
-                  const float* const values = pass.place(results[i], in, made);
-                  put_rows(inputs[overwritten[i]], number + begin, count, values);
-                }
-              }
-            });
+  const auto run_blocks = [&](int64_t b, int64_t e) {
+    float* const scratch = scratch_of_thread((num_inputs + pass.num_made()) * size);
+    float* const made = scratch + num_inputs * size;
+    const int64_t last = std::min(e * block, num_rows);
+    std::vector<float*> in(num_inputs);
+    for (int64_t begin = b * block; begin < last; begin += block) {
+      const int64_t count = std::min(block, last - begin);
+      for (int64_t i = 0; i < num_inputs; ++i) {
+        in[i] = is_matrix[i] ? scratch + i * size : memory_of(inputs[i]) + begin * width;
+        if (is_matrix[i]) take_rows(inputs[i], number + begin, count, last - begin, in[i]);
+      }
+      pass.run(count * width, in, made);
+      for (size_t i = 0; i < results.size(); ++i) {
+        const float* const values = pass.place(results[i], in, made);
+        put_rows(inputs[overwritten[i]], number + begin, count, values);
+      }
+    }
+  };
+  const int64_t per_part = std::max<int64_t>(1, kRowGrain / std::max<int64_t>(1, size));
+  share_out((num_rows + block - 1) / block, per_part, run_blocks);
   std::vector<at::Tensor> outputs;
   for (int64_t each : overwritten) outputs.push_back(inputs[each]);
   return outputs;

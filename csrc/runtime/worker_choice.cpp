@@ -7,11 +7,15 @@ namespace {
 
 // Actions of 60 us gained or lost a tenth by a second worker; those of 400 us gained.
 constexpr int64_t kLongActionNs = 150'000;
-// A core that slept is slow for a window or two, and any window may be disturbed: so much time has
-// a trial of short windows.
+// Of windows that take so long together, or of so many, is a trial at least.
 constexpr int64_t kTrialNs = 3'000'000;
 constexpr int64_t kFewestTried = 3;
 constexpr int64_t kMostTried = 8;
+// A core that slept may be slow for some 40 ms, until a virtual machine's host has found a free one
+// for it. So all are tried for a part of the windows between two trials.
+constexpr int64_t kShareTried = 16;
+// Before the first trial; the first windows of all take longer.
+constexpr int64_t kFirstWindows = 16;
 constexpr int64_t kFewBetween = 16;
 constexpr int64_t kMostBetween = 4096;
 // What others do on this computer changes sooner than that.
@@ -22,7 +26,8 @@ constexpr int64_t kFewest = 4;
 
 }  // namespace
 
-WorkerChoice::WorkerChoice(Among among) : among_(among), num_between_(kFewBetween) {}
+WorkerChoice::WorkerChoice(Among among)
+    : among_(among), num_meant_(kFirstWindows), num_between_(kFewBetween) {}
 
 void WorkerChoice::note(int64_t window_ns, int64_t action_ns) {
   if (among_ == Among::kNothing) return;
@@ -44,18 +49,20 @@ void WorkerChoice::note(int64_t window_ns, int64_t action_ns) {
   }
 }
 
-// The first window pays for the change. The longer ones of the others count, since beside another
+// The first half pays for the change. The longer ones of the others count, since beside another
 // process a window may be short by luck; but not the longest of many.
 void WorkerChoice::note_trial(int64_t window_ns) {
-  if (num_noted_ > 1) trial_ns_.push_back(window_ns);
-  if (window_ns > 2 * typical_ns(!is_alone_)) hopeless_ns_ += window_ns;
-  const bool is_hopeless = hopeless_ns_ > kTrialNs;
+  if (num_noted_ > num_meant_ / 2) trial_ns_.push_back(window_ns);
+  trial_so_far_ns_ += window_ns;
+  const int64_t other_ns = typical_ns(!is_alone_);
+  if (window_ns > other_ns + other_ns / 2) hopeless_ns_ += window_ns;
+  const bool is_hopeless = hopeless_ns_ > kTrialNs + trial_so_far_ns_ / 4;
   if (num_noted_ < num_meant_ && !is_hopeless) return;
   if (trial_ns_.empty()) trial_ns_.push_back(window_ns);
   const auto middle = trial_ns_.begin() + static_cast<int64_t>(trial_ns_.size() / 2);
   std::nth_element(trial_ns_.begin(), middle, trial_ns_.end());
   typical_ns(is_alone_) = *middle;
-  const bool is_kept = !is_hopeless && *middle < typical_ns(!is_alone_);
+  const bool is_kept = !is_hopeless && *middle < other_ns;
   num_between_ = is_kept ? kFewBetween : std::min(4 * num_between_, most_between());
   begin_phase(/*is_trial=*/false, is_kept ? is_alone_ : !is_alone_, num_between_);
 }
@@ -68,7 +75,8 @@ bool WorkerChoice::is_slower_than_the_other() const {
 
 int64_t WorkerChoice::windows_of_trial() const {
   const int64_t window_ns = std::max<int64_t>(typical_ns(is_alone_), 1);
-  return std::clamp(kTrialNs / window_ns, kFewestTried, kMostTried);
+  const int64_t fewest = std::clamp(kTrialNs / window_ns, kFewestTried, kMostTried);
+  return is_alone_ ? std::max(fewest, num_between_ / kShareTried) : fewest;
 }
 
 int64_t WorkerChoice::most_between() const {
@@ -82,6 +90,7 @@ void WorkerChoice::begin_phase(bool is_trial, bool is_alone, int64_t num_windows
   num_noted_ = 0;
   trial_ns_.clear();
   hopeless_ns_ = 0;
+  trial_so_far_ns_ = 0;
   num_meant_ = num_windows;
 }
 

@@ -36,11 +36,12 @@ class WorkerChoice {
   bool is_alone_ = false;
   bool is_trial_ = false;  // the other way is being measured
   int64_t num_noted_ = 0;  // windows of this phase so far, and how many are meant to be
-  int64_t num_meant_ = 3;
+  int64_t num_meant_;
   int64_t num_between_;             // windows between two trials
   int64_t typical_ns_[2] = {0, 0};  // of a window, with all and alone; 0 before the first
-  std::vector<int64_t> trial_ns_;   // windows of this trial but for the first
-  int64_t hopeless_ns_ = 0;         // the time of those that took more than twice as long
+  std::vector<int64_t> trial_ns_;   // windows of the second half of this trial
+  int64_t trial_so_far_ns_ = 0;
+  int64_t hopeless_ns_ = 0;  // the time of those that took half as long again as the other way's
 };
 
 }  // namespace poptorch_emu

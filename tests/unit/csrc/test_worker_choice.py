@@ -98,13 +98,30 @@ def test_the_first_windows_of_a_trial_when_a_core_has_slept_then_do_not_decide()
     assert alone < 15
 
 
+def test_a_core_that_is_slow_for_long_after_it_slept_then_is_waited_for():
+    choice = _C.WorkerChoice(AMONG.SHORT_ACTIONS)
+    asleep = awake = 0
+
+    def window_ns(is_alone):
+        nonlocal asleep, awake
+        asleep = asleep + 1 if is_alone else 0
+        awake = 0 if asleep > 10 else awake + 1
+        return WINDOW * (1 if is_alone else 1.3 if awake < 40 else 0.6)
+
+    run(choice, window_ns, 16)
+    awake = 0  # Something else ran meanwhile.
+    run(choice, window_ns, 2000)
+    alone, _ = run(choice, window_ns, 1000)
+    assert alone < 50
+
+
 def test_a_trial_that_takes_much_longer_then_ends_soon():
     choice = _C.WorkerChoice(AMONG.SHORT_ACTIONS)
     run(choice, lambda is_alone: WINDOW * (1 if is_alone else 1.5), 100)
     while choice.is_alone():
         run(choice, lambda is_alone: WINDOW, 1)
     alone, _ = run(choice, lambda is_alone: WINDOW * (1 if is_alone else 3), 50)
-    assert alone >= 48
+    assert alone >= 47
 
 
 def test_a_window_that_was_short_by_luck_in_a_trial_then_does_not_decide():
@@ -114,6 +131,7 @@ def test_a_window_that_was_short_by_luck_in_a_trial_then_does_not_decide():
     while choice.is_alone():
         run(choice, beside_a_neighbour, 1, LONG_ACTION)
     run(choice, lambda is_alone: LONG_WINDOW * next(luck), 3, LONG_ACTION)
+    run(choice, beside_a_neighbour, 1, LONG_ACTION)
     assert choice.is_alone()
 
 
