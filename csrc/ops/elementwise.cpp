@@ -35,10 +35,6 @@ constexpr int64_t kGrain = 8 * kBlock;
 // Of single rows, which have to be fetched.
 constexpr int64_t kRowGrain = 2 * kBlock;
 
-// A row is fetched so many rows before its turn: the processor does not guess where single rows
-// lie.
-constexpr int64_t kRowsAhead = 8;
-
 // What `code` says: rows of an operation, the value it makes and those it takes. A value is one of
 // the tensors, then what the rows make, one after the other. A negative number stands for a scalar:
 // -1 for the first constant, the 0-d tensors behind the constants.
