@@ -87,11 +87,17 @@ def test_a_neighbour_when_it_leaves_then_is_noticed_within_some_seconds():
     assert alone < 10
 
 
-def test_the_first_windows_of_a_trial_when_a_core_has_slept_then_do_not_decide():
+def about_to_try_all():
+    """Returns a choice of one worker that is about to try all."""
     choice = _C.WorkerChoice(AMONG.SHORT_ACTIONS)
     run(choice, lambda is_alone: WINDOW * (1 if is_alone else 1.5), 100)
     while choice.is_alone():
         run(choice, lambda is_alone: WINDOW, 1)
+    return choice
+
+
+def test_the_first_windows_of_a_trial_when_a_core_has_slept_then_do_not_decide():
+    choice = about_to_try_all()
     slow = iter([3, 1.1])
     run(choice, lambda is_alone: WINDOW * next(slow), 2)
     alone, _ = run(choice, lambda is_alone: WINDOW * (1 if is_alone else 0.6), 50)
@@ -116,10 +122,7 @@ def test_a_core_that_is_slow_for_long_after_it_slept_then_is_waited_for():
 
 
 def test_a_trial_that_takes_much_longer_then_ends_soon():
-    choice = _C.WorkerChoice(AMONG.SHORT_ACTIONS)
-    run(choice, lambda is_alone: WINDOW * (1 if is_alone else 1.5), 100)
-    while choice.is_alone():
-        run(choice, lambda is_alone: WINDOW, 1)
+    choice = about_to_try_all()
     alone, _ = run(choice, lambda is_alone: WINDOW * (1 if is_alone else 3), 50)
     assert alone >= 47
 
