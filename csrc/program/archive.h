@@ -4,6 +4,7 @@
 #include <ATen/core/ivalue.h>
 
 #include <bit>
+#include <cstdint>
 #include <cstring>
 #include <string>
 #include <string_view>
@@ -17,6 +18,9 @@
 namespace poptorch_emu {
 
 static_assert(std::endian::native == std::endian::little, "the file is little-endian");
+
+// A number that tells bytes from others.
+uint64_t checksum(std::string_view bytes);
 
 // Numbers are written as they lie in memory, strings and vectors after their length. A structure is
 // written member by member by `fields(archive, structure)`, the same function for both directions,

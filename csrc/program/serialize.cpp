@@ -234,20 +234,6 @@ namespace {
 // "IPUPROG" and the version of the format. Change it with any change of what is written.
 constexpr std::string_view kMagic("IPUPROG\x08", 8);
 
-// FNV-1a, of eight bytes at a time.
-uint64_t checksum(std::string_view bytes) {
-  constexpr uint64_t kPrime = 0x100000001b3;
-  uint64_t sum = 0xcbf29ce484222325;
-  for (; bytes.size() >= 8; bytes.remove_prefix(8)) {
-    uint64_t word = 0;
-    std::memcpy(&word, bytes.data(), 8);
-    sum = (sum ^ word) * kPrime;
-    sum ^= sum >> 32;
-  }
-  for (char byte : bytes) sum = (sum ^ static_cast<unsigned char>(byte)) * kPrime;
-  return sum;
-}
-
 Instruction read_instruction(Reader& reader) {
   std::string name;
   std::string overload;

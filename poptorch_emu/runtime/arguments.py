@@ -69,7 +69,6 @@ class Signature:
     _keyword_only: Sequence[inspect.Parameter]
     _rest: str | None
     _keywords: str | None
-    _known: Sequence[str]
 
     def __init__(self, forward: Callable[..., Any]) -> None:
         parameters = inspect.signature(forward).parameters.values()
@@ -80,7 +79,6 @@ class Signature:
         self._keyword_only = [p for p in parameters if p.kind is kinds.KEYWORD_ONLY]
         self._rest = next((p.name for p in parameters if p.kind is kinds.VAR_POSITIONAL), None)
         self._keywords = next((p.name for p in parameters if p.kind is kinds.VAR_KEYWORD), None)
-        self._known = [p.name for p in (*self._ordinary, *self._keyword_only)]
 
     def bind(self, args: Sequence[Any], kwargs: dict[str, Any]) -> Arguments:
         """Returns the arguments in order, defaults filled in.
@@ -111,7 +109,7 @@ class Signature:
         return arguments
 
     def _check(self, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
-        known = self._known
+        known = [p.name for p in (*self._ordinary, *self._keyword_only)]
         if self._rest is None and self._keywords is None:
             given = len(args) + len(kwargs)
             assert given <= len(known), (
