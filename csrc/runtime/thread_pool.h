@@ -8,8 +8,9 @@
 
 namespace poptorch_emu {
 
-// Threads that work together once a run and sleep in between. Worker 0 is the thread that calls
-// `run`; the others start when they are first called, in a forked child when they are called there.
+// Threads that work together once a run; in between they look for a while and sleep then. Worker 0
+// is the thread that calls `run`; the others start when they are first called, in a forked child
+// when they are called there.
 class ThreadPool {
  public:
   // `work` is called with a worker's number. It must not throw.

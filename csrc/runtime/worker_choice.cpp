@@ -7,7 +7,8 @@ namespace {
 
 // Actions of 60 us gained or lost a tenth by a second worker; those of 400 us gained.
 constexpr int64_t kLongActionNs = 150'000;
-// Of windows that take so long together, or of so many, is a trial at least.
+// A trial has windows for so long, but a few at least and not many; it is given up when windows
+// that take half as long again as the other way's have cost so much.
 constexpr int64_t kTrialNs = 3'000'000;
 constexpr int64_t kFewestTried = 3;
 constexpr int64_t kMostTried = 8;
