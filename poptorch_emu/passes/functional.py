@@ -17,7 +17,8 @@ from poptorch_emu.errors import Error, compiler_error
 from poptorch_emu.ir.graph import Graph, Sink, SinkKind, SourceKind, record_of, replay, source_of
 from poptorch_emu.ir.mutation import is_mutating
 from poptorch_emu.ir.record import NodeRecord
-from poptorch_emu.trace.recorder import Recorder
+from poptorch_emu.trace.fakes import FakeMaker
+from poptorch_emu.trace.recorder import IPU, Recorder
 from poptorch_emu.trace.result_memo import ResultMemo
 
 aten = torch.ops.aten
@@ -40,15 +41,12 @@ def run(graph: Graph, fake_mode: FakeTensorMode, memo: ResultMemo) -> Graph:
     functional = Graph(constants=graph.constants, regions=graph.regions, repeats=graph.repeats)
     current = [NodeRecord()]
     recorder = Recorder(functional, lambda: current[0], memo=memo)
-    values = []
-    with fake_mode:
-        for source in graph.sources:
-            old = source.meta["val"]
-            value = torch.empty_strided(
-                old.size(), old.stride(), dtype=old.dtype, device=old.device
-            )
-            recorder.add_source(source_of(source), value, record_of(source))
-            values.append(value)
+    fakes, values = FakeMaker(IPU), []
+    for source in graph.sources:
+        old = source.meta["val"]
+        value = fakes.empty(fake_mode, old.size(), old.dtype, old.stride())
+        recorder.add_source(source_of(source), value, record_of(source))
+        values.append(value)
 
     def set_record(node: fx.Node) -> None:
         current[0] = record_of(node)

@@ -18,6 +18,7 @@ import torch.utils.checkpoint
 from torch import fx
 
 from poptorch_emu.ir.graph import operation_of, record_of
+from poptorch_emu.trace.patches import patched
 
 # The value, and what its operation's record is to say.
 _Mark = tuple[torch.Tensor, dict[str, Any]]
@@ -96,11 +97,9 @@ def marks_checkpointed_calls() -> Iterator[None]:
 
     Its parts are replaced, not itself: users import it by name.
     """
-    module: Any = torch.utils.checkpoint
-    originals = module.CheckpointFunction, module._checkpoint_without_reentrant_generator
-    module.CheckpointFunction = _Reentrant
-    module._checkpoint_without_reentrant_generator = _around_call
-    try:
+    with patched(
+        torch.utils.checkpoint,
+        CheckpointFunction=_Reentrant,
+        _checkpoint_without_reentrant_generator=_around_call,
+    ):
         yield
-    finally:
-        module.CheckpointFunction, module._checkpoint_without_reentrant_generator = originals

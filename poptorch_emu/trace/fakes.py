@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -19,6 +20,21 @@ class FakeMaker:
         self.device = device
         self._mode: FakeTensorMode | None = None
         self._state: dict[str, Any] = {}
+
+    def empty(
+        self,
+        mode: FakeTensorMode,
+        shape: Sequence[int],
+        dtype: torch.dtype,
+        stride: Sequence[int] | None = None,
+    ) -> FakeTensor:
+        """Returns a fake tensor that no operation has made, contiguous unless a stride is given."""
+        with no_dispatch():
+            if stride is None:
+                like = torch.empty(shape, dtype=dtype, device="meta")
+            else:
+                like = torch.empty_strided(shape, stride, dtype=dtype, device="meta")
+        return self.wrap(mode, like)
 
     def wrap(self, mode: FakeTensorMode, like: torch.Tensor) -> FakeTensor:
         """Returns a fake tensor with the form and the memory of `like`, which is a meta tensor."""

@@ -13,10 +13,10 @@ from dataclasses import dataclass, field
 import torch
 from torch import fx
 from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.utils._python_dispatch import _disable_current_modes
 
 from poptorch_emu.ir.graph import Graph, Sink, SinkKind, Source, SourceKind, source_of
 from poptorch_emu.ir.record import NodeRecord
+from poptorch_emu.trace.fakes import FakeMaker
 from poptorch_emu.trace.recorder import IPU, Recorder
 
 Tensors = list[torch.Tensor]
@@ -104,7 +104,11 @@ def record_region(
     """
     state = current()
     with state.recorder.region(len(parameters)) as scope:
-        stand_ins = [_stand_in(parameter, state.fake_mode) for parameter in parameters]
+        fakes = FakeMaker(IPU)
+        stand_ins = [
+            fakes.empty(state.fake_mode, parameter.shape, parameter.dtype)
+            for parameter in parameters
+        ]
         for number, stand_in in enumerate(stand_ins):
             scope.add_source(Source(SourceKind.INPUT, str(number)), stand_in, NodeRecord())
         outputs = body(stand_ins)
@@ -116,8 +120,3 @@ def record_region(
     return Region(
         state.recorder.add_region(name, scope.graph), scope.graph, outputs, scope.captured
     )
-
-
-def _stand_in(value: torch.Tensor, fake_mode: FakeTensorMode) -> torch.Tensor:
-    with _disable_current_modes(), fake_mode:
-        return torch.empty(value.shape, dtype=value.dtype, device=IPU)

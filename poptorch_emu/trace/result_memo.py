@@ -16,13 +16,14 @@ import torch
 from torch._C import _DisableTorchDispatch, _PreserveDispatchKeyGuard
 from torch._subclasses.fake_impls import op_implementations_checks
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
-from torch.utils._mode_utils import no_dispatch
 
+from poptorch_emu.trace import form_rules
 from poptorch_emu.trace.fakes import FakeMaker
 from poptorch_emu.trace.result_forms import Form, Forms, Written, settings
 
 aten = torch.ops.aten
 
+_make_subclass = torch.Tensor._make_subclass  # Without what a trace puts in its place.
 _get_dispatch_mode = torch._C._get_dispatch_mode
 _FAKE = torch._C._TorchDispatchModeKey.FAKE
 
@@ -38,9 +39,12 @@ _VIEWS = frozenset(
         aten.permute.default,
         aten.select.int,
         aten.slice.Tensor,
+        aten.split.Tensor,
+        aten.split_with_sizes.default,
         aten.squeeze.dim,
         aten.t.default,
         aten.transpose.int,
+        aten.unbind.int,
         aten.unsqueeze.default,
         aten.view.default,
     }
@@ -97,7 +101,7 @@ class ResultMemo:
     def run(self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """Returns what `func` makes of its fake arguments, as new fake tensors."""
         if func in _VIEWS and self._is_simple(args[0]):
-            return self._run_on_meta(args[0].fake_mode, func, args, kwargs)
+            return self._run_on_meta(args[0].fake_mode, func, args, kwargs, is_in_cpp=True)
         key, mode = self._key(func, args, kwargs)
         if mode is None:
             return func(*args, **kwargs)
@@ -120,32 +124,49 @@ class ResultMemo:
 
     def _make(self, mode: FakeTensorMode, form: Form) -> FakeTensor:
         """Returns a new fake tensor of this form."""
-        with no_dispatch():
-            like = torch.empty_strided(form.shape, form.stride, dtype=form.dtype, device="meta")
-        return self._fakes.wrap(mode, like)
+        return self._fakes.empty(mode, form.shape, form.dtype, form.stride)
 
     def _run_first(
         self, mode: FakeTensorMode, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> Any:
+        rule = form_rules.find(func, args)
+        if rule is not None and kwargs.get("device", self._device) == self._device:
+            try:
+                return self._run_on_meta(mode, rule, args, kwargs, is_in_cpp=True)
+            except form_rules.NOT_TAKEN:
+                pass  # PyTorch's own rule decides, or says what is wrong.
         if _is_plain(func) and "device" not in kwargs:
             return self._run_on_meta(mode, func, args, kwargs)
         return func(*args, **kwargs)
 
     def _run_on_meta(
-        self, mode: FakeTensorMode, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+        self,
+        mode: FakeTensorMode,
+        func: Any,
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+        is_in_cpp: bool = False,
     ) -> Any:
-        """Returns the fakes that the kernel for meta tensors makes of fakes.
+        """Returns the fakes that a kernel for meta tensors makes of fakes.
 
         The guards are those of PyTorch's `in_kernel_invocation_manager`, which as a generator takes
-        as long as many of the kernels.
+        as long as many of the kernels. Kernels in Python may ask a fake for its device. Those in
+        C++ are given the meta tensor that it is: at a call with a subclass of `Tensor` PyTorch
+        loads its distributed tensors, to see whether it is one.
         """
         with _DisableTorchDispatch(), _PreserveDispatchKeyGuard():
             mode.in_kernel_invocation = True
             torch._C._set_meta_in_tls_dispatch_include(True)
             try:
-                result = func(*args, **kwargs)
+                if is_in_cpp:
+                    named = {name: _plain(value) for name, value in kwargs.items()}
+                    result = func(*_plain(args), **named)
+                else:
+                    result = func(*args, **kwargs)
             finally:
                 mode.in_kernel_invocation = False
+        if func._schema.is_mutable:
+            return args[0]
         if isinstance(result, (tuple, list)):
             return type(result)([self._as_fake(mode, each) for each in result])
         return self._as_fake(mode, result)
@@ -160,7 +181,7 @@ class ResultMemo:
         """Returns what the results depend on, and the mode of the arguments or `None`."""
         if not _is_predictable(func):
             return None, None
-        first = next((value for value in args if type(value) is FakeTensor), None)
+        first = next(iter(_tensors(args)), None)
         mode = first.fake_mode if first is not None else self._mode_of_factory(kwargs)
         if mode is None or (func._schema.is_mutable and _shares_memory(args, kwargs)):
             return None, None
@@ -248,7 +269,7 @@ def _is_predictable(func: Any) -> bool:
     """Returns whether nothing but the forms of the arguments decides on those of the results."""
     return (
         isinstance(func, torch._ops.OpOverload)
-        and func.namespace == "aten"
+        and func.namespace in ("aten", "poptorch_emu")
         and not func.is_view
         and not any(tag in func.tags for tag in _UNPREDICTABLE)
         and (not func._schema.is_mutable or _writes_first_only(func))
@@ -276,6 +297,15 @@ def _shares_memory(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
     """Returns whether two of the tensors among the arguments do."""
     places = [_storage(value) for value in _tensors((args, kwargs))]
     return len(set(places)) < len(places)
+
+
+def _plain(value: Any) -> Any:
+    """Returns arguments with the meta tensor that each fake is."""
+    if isinstance(value, FakeTensor):
+        return _make_subclass(torch.Tensor, value)
+    if isinstance(value, (tuple, list)):
+        return [_plain(item) for item in value]
+    return value
 
 
 def _storage(value: torch.Tensor) -> int:

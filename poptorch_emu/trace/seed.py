@@ -9,6 +9,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from poptorch_emu.ir.graph import Source, SourceKind
 from poptorch_emu.ir.record import NodeRecord
+from poptorch_emu.trace.fakes import FakeMaker
 from poptorch_emu.trace.recorder import IPU, Recorder
 from poptorch_emu.update.config import LOSS_SCALING, Hyper, OptimizerConfig
 from poptorch_emu.update.loss_scale import FACTOR
@@ -42,8 +43,7 @@ class Seed:
         """
 
         def source(kind: SourceKind, name: str, dtype: torch.dtype) -> torch.Tensor:
-            with fake_mode:
-                value = torch.empty((), dtype=dtype, device=IPU)
+            value = FakeMaker(IPU).empty(fake_mode, (), dtype)
             recorder.add_source(Source(kind, name), value, NodeRecord())
             return value
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
@@ -10,6 +9,8 @@ from typing import Any
 import torch
 from torch.nn.modules import transformer
 from torch.overrides import handle_torch_function
+
+from poptorch_emu.trace.patches import once_imported, patched
 
 
 @contextmanager
@@ -37,12 +38,8 @@ def _unchecked_distributions() -> Iterator[None]:
 @contextmanager
 def _unchecked_masks() -> Iterator[None]:
     """Keeps `torch.nn.Transformer` and its parts from looking at the values of a mask."""
-    original = transformer._detect_is_causal_mask
-    transformer._detect_is_causal_mask = _is_causal
-    try:
+    with patched(transformer, _detect_is_causal_mask=_is_causal):
         yield
-    finally:
-        transformer._detect_is_causal_mask = original
 
 
 def _is_causal(
@@ -55,11 +52,14 @@ def _is_causal(
 @contextmanager
 def _uncompiled() -> Iterator[None]:
     """Makes what `torch.compile` made run as it is written: the device has its own compiler."""
-    if "torch._dynamo" not in sys.modules:  # Slow to import, and nothing is compiled without it.
-        yield
-        return
-    with torch.compiler.set_stance("force_eager"):
-        yield
+    with ExitStack() as stack:
+
+        def force_eager() -> None:
+            stack.enter_context(torch.compiler.set_stance("force_eager"))
+
+        # Slow to import, and nothing is compiled without it.
+        with once_imported("torch._dynamo", force_eager):
+            yield
 
 
 @contextmanager
@@ -73,8 +73,5 @@ def _visible_range() -> Iterator[None]:
         result: torch.Tensor = handle_torch_function(original, (), *args, **kwargs)
         return result
 
-    torch.range = visible_range
-    try:
+    with patched(torch, range=visible_range):
         yield
-    finally:
-        torch.range = original

@@ -16,6 +16,8 @@ from torch.overrides import get_default_nowrap_functions
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import _disable_current_modes
 
+from poptorch_emu.trace.patches import patched
+
 _make_subclass = torch.Tensor._make_subclass
 _as_subclass = torch.Tensor.as_subclass
 _classes: dict[type, type] = {}
@@ -25,18 +27,13 @@ _new: Callable[..., Any] = torch.Tensor.__new__
 @contextmanager
 def made_in_forward() -> Iterator[None]:
     """Lets tensor subclasses be made of stand-ins."""
-    patches = {
-        "__new__": staticmethod(_made_new),
-        "_make_subclass": staticmethod(_made_of),
-        "as_subclass": _seen_as,
-    }
-    for name, function in patches.items():
-        setattr(torch.Tensor, name, function)
-    try:
+    with patched(
+        torch.Tensor,
+        __new__=staticmethod(_made_new),
+        _make_subclass=staticmethod(_made_of),
+        as_subclass=_seen_as,
+    ):
         yield
-    finally:
-        for name in patches:
-            delattr(torch.Tensor, name)
 
 
 class _KeepsClass:

@@ -6,10 +6,11 @@ from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensorMode
 
 from poptorch_emu.ir.graph import Graph, Sink, Source
 from poptorch_emu.ir.record import NodeRecord, Phase
+from poptorch_emu.trace.fake_mode import FakeMode
+from poptorch_emu.trace.fakes import FakeMaker
 from poptorch_emu.trace.recorder import IPU, Recorder
 
 # No size of a template may be mistaken for a number of the function.
@@ -23,14 +24,13 @@ class Template:
         self.graph = Graph()
         self._record = NodeRecord(phase=Phase.UPDATE)
         self._recorder = Recorder(self.graph, lambda: self._record)
-        self._fake_mode = FakeTensorMode(allow_non_fake_inputs=True)
+        self._fake_mode = FakeMode()
 
     def source(
         self, source: Source, dtype: torch.dtype, shape: tuple[int, ...] = TEMPLATE_SHAPE
     ) -> torch.Tensor:
         """Returns a stand-in for a value that the graph is given."""
-        with self._fake_mode:
-            value = torch.empty(shape, dtype=dtype, device=IPU)
+        value = FakeMaker(IPU).empty(self._fake_mode, shape, dtype)
         self._recorder.add_source(source, value, self._record)
         return value
 

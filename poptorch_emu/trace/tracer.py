@@ -35,6 +35,7 @@ from poptorch_emu.trace import (
 from poptorch_emu.trace.autocast import Autocast
 from poptorch_emu.trace.casting import casts_mixed_types
 from poptorch_emu.trace.differentiation import differentiate
+from poptorch_emu.trace.fake_mode import FakeMode
 from poptorch_emu.trace.fakes import FakeMaker
 from poptorch_emu.trace.functions import FunctionMode
 from poptorch_emu.trace.module_state import (
@@ -210,8 +211,7 @@ class _Tracer:
     def __init__(self, config: CompileConfig, forms: Mapping[str, Forms]) -> None:
         self.config = config
         self.graph = Graph()
-        self.fake_mode = FakeTensorMode(allow_non_fake_inputs=True)
-        self.fake_mode.cache_enabled = False  # The recorder has a memory of its own.
+        self.fake_mode = FakeMode()
         self.memo = ResultMemo(IPU, forms)
         self._trained = TrainedTensors()
         self.recorder = Recorder(
@@ -343,8 +343,7 @@ class _Tracer:
         return results
 
     def _fake_like(self, value: torch.Tensor) -> torch.Tensor:
-        like = torch.empty(value.shape, dtype=type_on_ipu(value.dtype), device="meta")
-        return self._fakes.wrap(self.fake_mode, like)
+        return self._fakes.empty(self.fake_mode, value.shape, type_on_ipu(value.dtype))
 
     def _origin(self) -> NodeRecord:
         """Says where the operation that is being recorded belongs.

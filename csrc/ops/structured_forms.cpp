@@ -1,0 +1,186 @@
+// PyTorch's own rules in C++ for the form of a result, where its dispatcher asks ones in Python.
+//
+// A structured operation says in C++ what shape, strides and type its results have. For meta
+// tensors PyTorch registers rules in Python over many of them, which also follow symbolic sizes: a
+// process that asks one loads SymPy and PyTorch's compiler, 75 MiB and a second. A trace has no
+// symbolic sizes. Here the rules in C++ are operations of a library of their own, named as those
+// that they speak of; `trace/form_rules.py` calls them. Rules that PyTorch has in no such form are
+// in `form_rules.cpp`.
+
+#include <ATen/MetaFunctions.h>
+#include <ATen/Operators.h>
+#include <torch/library.h>
+
+namespace poptorch_emu::forms {
+namespace {
+
+// One overload, named as in `at::_ops`, and the function that has its rule.
+#define RULE(overload, function)              \
+  library.def(at::_ops::overload::schema_str, \
+              TORCH_FN((static_cast<at::_ops::overload::schema*>(&at::meta::function))))
+#define RULE_SYMINT(overload, function) RULE(overload, function##_symint)
+
+// An operation with one overload, and its variant in place.
+#define RULES(name) \
+  RULE(name, name); \
+  RULE(name##_, name##_)
+// One with a second tensor.
+#define TENSOR_RULES(name)   \
+  RULE(name##_Tensor, name); \
+  RULE(name##__Tensor, name##_)
+// One with a second tensor or a number.
+#define COMPARISON(name)     \
+  TENSOR_RULES(name);        \
+  RULE(name##_Scalar, name); \
+  RULE(name##__Scalar, name##_)
+
+void define_elementwise(torch::Library& library) {
+  RULES(acos);
+  RULES(acosh);
+  RULES(asin);
+  RULES(asinh);
+  RULES(atan);
+  RULES(atan2);
+  RULES(atanh);
+  RULES(bitwise_not);
+  RULES(ceil);
+  RULES(clamp);
+  RULES(clamp_max);
+  RULES(clamp_min);
+  RULES(cos);
+  RULES(cosh);
+  RULES(digamma);
+  RULES(elu);
+  RULES(erf);
+  RULES(erfc);
+  RULES(erfinv);
+  RULES(exp);
+  RULES(exp2);
+  RULES(expm1);
+  RULES(floor);
+  RULES(frac);
+  RULES(gelu);
+  RULES(hardsigmoid);
+  RULES(leaky_relu);
+  RULES(lgamma);
+  RULES(log);
+  RULES(log10);
+  RULES(log1p);
+  RULES(log2);
+  RULES(mish);
+  RULES(neg);
+  RULES(reciprocal);
+  RULES(round);
+  RULES(rsqrt);
+  RULES(sgn);
+  RULES(sigmoid);
+  RULES(sign);
+  RULES(silu);
+  RULES(sin);
+  RULES(sinc);
+  RULES(sinh);
+  RULES(sqrt);
+  RULES(tan);
+  RULES(tanh);
+  RULES(threshold);
+  RULES(trunc);
+  RULE(maximum, maximum);
+  RULE(minimum, minimum);
+  RULE(signbit, signbit);
+  RULE(softplus, softplus);
+  TENSOR_RULES(add);
+  TENSOR_RULES(bitwise_and);
+  TENSOR_RULES(bitwise_or);
+  TENSOR_RULES(bitwise_xor);
+  TENSOR_RULES(div);
+  TENSOR_RULES(fmod);
+  TENSOR_RULES(mul);
+  TENSOR_RULES(remainder);
+  TENSOR_RULES(sub);
+  RULE(div_Tensor_mode, div);
+  COMPARISON(eq);
+  COMPARISON(ge);
+  COMPARISON(gt);
+  COMPARISON(le);
+  COMPARISON(lt);
+  COMPARISON(ne);
+  RULES(addcdiv);
+  RULES(addcmul);
+  RULE(lerp_Scalar, lerp);
+  RULE(lerp_Tensor, lerp);
+  RULE(pow_Scalar, pow);
+  RULE(pow_Tensor_Scalar, pow);
+  RULE(pow_Tensor_Tensor, pow);
+}
+
+void define_products(torch::Library& library) {
+  RULES(addmm);
+  RULES(addmv);
+  RULES(baddbmm);
+  RULE(bmm, bmm);
+  RULE(mm, mm);
+}
+
+void define_reductions(torch::Library& library) {
+  RULE(_log_softmax, _log_softmax);
+  RULE(_softmax, _softmax);
+  RULE(all, all);
+  RULE(all_dim, all);
+  RULE(amax, amax);
+  RULE(amin, amin);
+  RULE(any, any);
+  RULE(any_dim, any);
+  RULE(argmax, argmax);
+  RULE(argmin, argmin);
+  RULE(cumsum, cumsum);
+  RULE(max_dim, max);
+  RULE(mean_dim, mean);
+  RULE(min_dim, min);
+  RULE(mse_loss, mse_loss);
+  RULE(prod_dim_int, prod);
+  RULE(smooth_l1_loss, smooth_l1_loss);
+  RULE(sum_dim_IntList, sum);
+  RULE_SYMINT(nll_loss_forward, nll_loss_forward);
+  RULE_SYMINT(topk, topk);
+}
+
+void define_windows_and_places(torch::Library& library) {
+  RULE(avg_pool2d, avg_pool2d);
+  RULE(cat, cat);
+  RULE(gather, gather);
+  RULE(max_pool2d_with_indices, max_pool2d_with_indices);
+  RULE_SYMINT(tril, tril);
+  RULE_SYMINT(triu, triu);
+  RULE_SYMINT(upsample_bilinear2d, upsample_bilinear2d);
+  RULE_SYMINT(upsample_nearest2d, upsample_nearest2d);
+}
+
+void define_gradients(torch::Library& library) {
+  RULE(_log_softmax_backward_data, _log_softmax_backward_data);
+  RULE(_softmax_backward_data, _softmax_backward_data);
+  RULE(avg_pool2d_backward, avg_pool2d_backward);
+  RULE(gelu_backward, gelu_backward);
+  RULE(max_pool2d_with_indices_backward, max_pool2d_with_indices_backward);
+  RULE(sigmoid_backward, sigmoid_backward);
+  RULE(silu_backward, silu_backward);
+  RULE(tanh_backward, tanh_backward);
+  RULE(threshold_backward, threshold_backward);
+  RULE_SYMINT(nll_loss_backward, nll_loss_backward);
+}
+
+TORCH_LIBRARY_FRAGMENT(poptorch_emu_forms, library) {
+  define_elementwise(library);
+  define_products(library);
+  define_reductions(library);
+  define_windows_and_places(library);
+  define_gradients(library);
+}
+
+#undef COMPARISON
+#undef RULE
+#undef RULES
+#undef RULE_SYMINT
+#undef TENSOR_RULES
+
+}  // namespace
+}  // namespace poptorch_emu::forms

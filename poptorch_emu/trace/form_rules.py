@@ -1,0 +1,39 @@
+"""Finds the rule in C++ for the form of an operation's results, where there is one.
+
+The rules are operations of the library `poptorch_emu_forms` (`csrc/ops/structured_forms.cpp`,
+`csrc/ops/form_rules.cpp`), and the kernels for meta tensors of our own operations.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import torch
+
+# What a rule raises for arguments that it does not take; PyTorch's own rule decides then.
+NOT_TAKEN = (IndexError, RuntimeError, TypeError, ValueError)
+
+
+def find(func: Any, args: tuple[Any, ...]) -> Callable[..., Any] | None:
+    """Returns what makes of meta tensors what `func` would make of tensors, or `None`."""
+    if func._overloadname == "Tensor" and len(args) > 1 and type(args[1]) in (bool, int, float):
+        return _find(func, "Scalar")  # PyTorch takes a number for a tensor, a rule does not.
+    return _find(func, func._overloadname)
+
+
+@cache
+def _find(func: Any, overload: str) -> Callable[..., Any] | None:
+    namespace, _, name = func._schema.name.partition("::")
+    if namespace == "poptorch_emu":
+        return func if _has_kernel_in_cpp(func) else None
+    packet = getattr(torch.ops.poptorch_emu_forms, name, None) if namespace == "aten" else None
+    return getattr(packet, overload, None)
+
+
+def _has_kernel_in_cpp(func: Any) -> bool:
+    """Returns whether an operation of ours has a kernel for meta tensors, and not in Python."""
+    entry = torch._library.simple_registry.singleton.find(func._schema.name)
+    has_kernel: bool = torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "Meta")
+    return has_kernel and entry.fake_impl.kernel is None

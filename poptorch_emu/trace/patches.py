@@ -1,0 +1,136 @@
+"""Replaces parts of PyTorch for the time of a trace; modules imported meanwhile do not see that.
+
+A module of PyTorch may be imported in the middle of a trace, by the user's `forward` or because
+PyTorch needs it for an operation. Its compiler, for one, keeps the functions that it finds at its
+import. So while a module of PyTorch is imported, PyTorch is as it was, and no mode is active.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec, PathFinder
+from types import ModuleType
+from typing import Any
+
+import torch
+
+_INHERITED = object()
+
+
+@dataclass(frozen=True)
+class _Patch:
+    """An attribute of a class or module of PyTorch, and what stands in its place."""
+
+    owner: Any
+    name: str
+    replacement: Any
+    original: Any
+
+    def apply(self) -> None:
+        setattr(self.owner, self.name, self.replacement)
+
+    def undo(self) -> None:
+        if self.original is _INHERITED:
+            delattr(self.owner, self.name)
+        else:
+            setattr(self.owner, self.name, self.original)
+
+
+_patches: list[_Patch] = []
+_after_import: dict[str, list[Callable[[], object]]] = {}
+
+
+@contextmanager
+def patched(owner: Any, **replacements: Any) -> Iterator[None]:
+    """Replaces attributes of a class or module of PyTorch, but for modules imported meanwhile."""
+    patches = [
+        _Patch(owner, name, replacement, vars(owner).get(name, _INHERITED))
+        for name, replacement in replacements.items()
+    ]
+    with _finder():
+        for patch in patches:
+            patch.apply()
+        _patches.extend(patches)
+        try:
+            yield
+        finally:
+            for patch in reversed(patches):
+                _patches.remove(patch)
+                patch.undo()
+
+
+@contextmanager
+def once_imported(name: str, action: Callable[[], object]) -> Iterator[None]:
+    """Runs `action` now if a module of PyTorch is imported, or when it is, in the context."""
+    if name in sys.modules:
+        action()
+        yield
+        return
+    with _finder():
+        _after_import.setdefault(name, []).append(action)
+        try:
+            yield
+        finally:
+            _after_import[name].remove(action)
+
+
+@contextmanager
+def _as_it_was() -> Iterator[None]:
+    """Takes back all patches for the time of an import."""
+    global _patches
+    patches, _patches = _patches, []
+    for patch in reversed(patches):
+        patch.undo()
+    try:
+        with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch():
+            yield
+    finally:
+        for patch in patches:
+            patch.apply()
+        _patches = patches
+
+
+class _Outside(Loader):
+    """Loads a module as another loader does, outside of the trace."""
+
+    def __init__(self, loader: Loader) -> None:
+        self._loader = loader
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
+        return self._loader.create_module(spec)
+
+    def exec_module(self, module: ModuleType) -> None:
+        assert module.__spec__ is not None
+        module.__spec__.loader = module.__loader__ = self._loader
+        with _as_it_was():
+            self._loader.exec_module(module)
+            for action in _after_import.get(module.__name__, ()):
+                action()
+
+
+class _Finder(MetaPathFinder):
+    """Finds the modules of PyTorch that are not imported yet."""
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if not name.startswith("torch."):
+            return None
+        spec = PathFinder.find_spec(name, path, target)
+        if spec is not None and spec.loader is not None:
+            spec.loader = _Outside(spec.loader)
+        return spec
+
+
+@contextmanager
+def _finder() -> Iterator[None]:
+    finder = _Finder()
+    sys.meta_path.insert(0, finder)
+    try:
+        yield
+    finally:
+        sys.meta_path.remove(finder)
