@@ -34,7 +34,7 @@ namespace {
   RULE(name##_Scalar, name); \
   RULE(name##__Scalar, name##_)
 
-void define_elementwise(torch::Library& library) {
+void define_functions(torch::Library& library) {
   RULES(acos);
   RULES(acosh);
   RULES(asin);
@@ -84,10 +84,13 @@ void define_elementwise(torch::Library& library) {
   RULES(tanh);
   RULES(threshold);
   RULES(trunc);
-  RULE(maximum, maximum);
-  RULE(minimum, minimum);
   RULE(signbit, signbit);
   RULE(softplus, softplus);
+}
+
+void define_pairs(torch::Library& library) {
+  RULE(maximum, maximum);
+  RULE(minimum, minimum);
   TENSOR_RULES(add);
   TENSOR_RULES(bitwise_and);
   TENSOR_RULES(bitwise_or);
@@ -169,7 +172,8 @@ void define_gradients(torch::Library& library) {
 }
 
 TORCH_LIBRARY_FRAGMENT(poptorch_emu_forms, library) {
-  define_elementwise(library);
+  define_functions(library);
+  define_pairs(library);
   define_products(library);
   define_reductions(library);
   define_windows_and_places(library);

@@ -23,6 +23,11 @@ def find(func: Any, args: tuple[Any, ...]) -> Callable[..., Any] | None:
     return _find(func, func._overloadname)
 
 
+def is_ours(func: Any) -> bool:
+    """Returns whether an operation is one of ours with a kernel in C++ for meta tensors."""
+    return func.namespace == "poptorch_emu" and _find(func, func._overloadname) is func
+
+
 @cache
 def _find(func: Any, overload: str) -> Callable[..., Any] | None:
     namespace, _, name = func._schema.name.partition("::")

@@ -269,7 +269,7 @@ def _is_predictable(func: Any) -> bool:
     """Returns whether nothing but the forms of the arguments decides on those of the results."""
     return (
         isinstance(func, torch._ops.OpOverload)
-        and func.namespace in ("aten", "poptorch_emu")
+        and (func.namespace == "aten" or form_rules.is_ours(func))
         and not func.is_view
         and not any(tag in func.tags for tag in _UNPREDICTABLE)
         and (not func._schema.is_mutable or _writes_first_only(func))
