@@ -15,6 +15,7 @@
 #include "common/errors.h"
 #include "common/shared_loops.h"
 #include "common/sharing.h"
+#include "ops/form_rules.h"
 #include "runtime/executor.h"
 #include "runtime/stack_into.h"
 #include "runtime/worker_choice.h"
@@ -221,6 +222,8 @@ void bind_autograd(py::module_& m) {
         });
 }
 
+void bind_form_rules(py::module_& m) { m.def("define_form_rules", &forms::define_rules); }
+
 void bind_loader(py::module_& m) { m.def("stack_into", &stack_plain_into); }
 
 void translate_errors() {
@@ -252,6 +255,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   poptorch_emu::bind_shared_loops(m);
   poptorch_emu::bind_autograd(m);
   poptorch_emu::bind_worker_choice(m);
+  poptorch_emu::bind_form_rules(m);
   poptorch_emu::bind_loader(m);
   m.def(
       "plan_offsets",

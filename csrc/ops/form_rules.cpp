@@ -105,10 +105,6 @@ Tensor masked_fill_tensor(const Tensor& self, const Tensor& mask, const Tensor& 
 
 // ------------------------------------------------------------------------------- made and copied
 
-using OptionalLayout = std::optional<at::Layout>;
-using OptionalDevice = std::optional<at::Device>;
-using OptionalBool = std::optional<bool>;
-
 // What is made is on the IPU, or the rule is not asked.
 void check_strided(OptionalLayout layout, OptionalBool is_pinned) {
   only_if(layout.value_or(at::kStrided) == at::kStrided && !is_pinned.value_or(false));
@@ -333,7 +329,7 @@ std::tuple<Tensor, Tensor> attention(const Tensor& query, const Tensor& key, con
 
 #define OWN_RULE(overload, function) library.def(at::_ops::overload::schema_str, TORCH_FN(function))
 
-TORCH_LIBRARY(poptorch_emu_forms, library) {
+void define_own_rules(torch::Library& library) {
   OWN_RULE(relu, relu);
   OWN_RULE(hardtanh, hardtanh);
   OWN_RULE(hardswish, hardswish);
@@ -385,4 +381,17 @@ TORCH_LIBRARY(poptorch_emu_forms, library) {
 #undef OWN_RULE
 
 }  // namespace
+
+void define_rules() {
+  static const torch::Library library = [] {
+    torch::Library made(torch::Library::DEF, "poptorch_emu_forms", std::nullopt, __FILE__,
+                        __LINE__);
+    define_own_rules(made);
+    define_gradient_rules(made);
+    define_structured_rules(made);
+    return made;
+  }();
+  static_cast<void>(library);
+}
+
 }  // namespace poptorch_emu::forms

@@ -5,10 +5,19 @@
 #include <ATen/MetaFunctions.h>
 #include <ATen/OpMathType.h>
 
-#include <array>
+#include <torch/library.h>
+
 #include <optional>
 
 namespace poptorch_emu::forms {
+
+// Makes the library `poptorch_emu_forms`, if it is not there; as late as this, since its 230
+// operations take 6 ms of an import.
+void define_rules();
+
+// Parts of the library.
+void define_gradient_rules(torch::Library& library);
+void define_structured_rules(torch::Library& library);
 
 using at::IntArrayRef;
 using at::MemoryFormat;
@@ -18,6 +27,9 @@ using at::Tensor;
 using OptionalTensor = std::optional<Tensor>;
 using OptionalType = std::optional<ScalarType>;
 using OptionalFormat = std::optional<MemoryFormat>;
+using OptionalLayout = std::optional<at::Layout>;
+using OptionalDevice = std::optional<at::Device>;
+using OptionalBool = std::optional<bool>;
 
 // Leaves all other cases to PyTorch.
 inline void only_if(bool is_known) {

@@ -93,7 +93,9 @@ Tensor nll_loss2d_backward(const Tensor&, const Tensor& self, const Tensor& targ
 
 #define OWN_RULE(overload, function) library.def(at::_ops::overload::schema_str, TORCH_FN(function))
 
-TORCH_LIBRARY_FRAGMENT(poptorch_emu_forms, library) {
+}  // namespace
+
+void define_gradient_rules(torch::Library& library) {
   OWN_RULE(convolution_backward, convolution_backward);
   OWN_RULE(native_layer_norm_backward, native_layer_norm_backward);
   OWN_RULE(native_batch_norm_backward, native_batch_norm_backward);
@@ -106,5 +108,4 @@ TORCH_LIBRARY_FRAGMENT(poptorch_emu_forms, library) {
 
 #undef OWN_RULE
 
-}  // namespace
 }  // namespace poptorch_emu::forms

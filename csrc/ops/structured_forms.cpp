@@ -11,6 +11,8 @@
 #include <ATen/Operators.h>
 #include <torch/library.h>
 
+#include "ops/form_rules.h"
+
 namespace poptorch_emu::forms {
 namespace {
 
@@ -171,7 +173,9 @@ void define_gradients(torch::Library& library) {
   RULE_SYMINT(nll_loss_backward, nll_loss_backward);
 }
 
-TORCH_LIBRARY_FRAGMENT(poptorch_emu_forms, library) {
+}  // namespace
+
+void define_structured_rules(torch::Library& library) {
   define_functions(library);
   define_pairs(library);
   define_products(library);
@@ -186,5 +190,4 @@ TORCH_LIBRARY_FRAGMENT(poptorch_emu_forms, library) {
 #undef RULE_SYMINT
 #undef TENSOR_RULES
 
-}  // namespace
 }  // namespace poptorch_emu::forms

@@ -12,6 +12,8 @@ from typing import Any
 
 import torch
 
+from poptorch_emu import _C
+
 # What a rule raises for arguments that it does not take; PyTorch's own rule decides then.
 NOT_TAKEN = (IndexError, RuntimeError, TypeError, ValueError)
 
@@ -33,8 +35,14 @@ def _find(func: Any, overload: str) -> Callable[..., Any] | None:
     namespace, _, name = func._schema.name.partition("::")
     if namespace == "poptorch_emu":
         return func if _has_kernel_in_cpp(func) else None
-    packet = getattr(torch.ops.poptorch_emu_forms, name, None) if namespace == "aten" else None
+    packet = getattr(_rules(), name, None) if namespace == "aten" else None
     return getattr(packet, overload, None)
+
+
+@cache
+def _rules() -> Any:
+    _C.define_form_rules()
+    return torch.ops.poptorch_emu_forms
 
 
 def _has_kernel_in_cpp(func: Any) -> bool:

@@ -42,6 +42,7 @@ ENGINE_USERS = {
     "runtime/session",
     "data/slot_collate",
     "runtime/stream",
+    "trace/form_rules",
     "testing",
     "__init__",
 }

@@ -1,0 +1,266 @@
+"""The rules in C++ for the forms of results, compared with what PyTorch's operations return."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch.utils import _pytree as pytree
+
+from poptorch_emu.trace import form_rules
+
+aten = torch.ops.aten
+
+
+def names() -> list[tuple[str, str]]:
+    """Returns name and overload of each rule."""
+    form_rules.find(aten.relu.default, ())  # Makes the library.
+    prefix = "poptorch_emu_forms::"
+    found = [name for name in torch._C._dispatch_get_all_op_names() if name.startswith(prefix)]
+    parts = [name.removeprefix(prefix).partition(".") for name in sorted(found)]
+    return [(name, overload or "default") for name, _, overload in parts]
+
+
+def forms(value: Any) -> list[Any]:
+    """Returns types, shapes and strides; where a dimension has one element, any stride will do."""
+    return [
+        (
+            each.dtype,
+            each.shape,
+            [step for size, step in zip(each.shape, each.stride(), strict=True) if size > 1],
+        )
+        if isinstance(each, torch.Tensor)
+        else each
+        for each in pytree.tree_leaves(value)
+    ]
+
+
+def on_meta(values: Any) -> Any:
+    return pytree.tree_map_only(
+        torch.Tensor,
+        lambda value: torch.empty_strided(
+            value.shape, value.stride(), dtype=value.dtype, device="meta"
+        ),
+        values,
+    )
+
+
+def check(func: Any, *args: Any, **kwargs: Any) -> None:
+    """Compares the rule of an operation with the operation itself."""
+    rule = form_rules.find(func, args)
+    assert rule is not None, f"{func} has no rule"
+    args_on_meta, kwargs_on_meta = on_meta((args, kwargs))
+    assert forms(rule(*args_on_meta, **kwargs_on_meta)) == forms(func(*args, **kwargs))
+
+
+def test_rules_are_of_operations_of_pytorch_with_the_same_arguments() -> None:
+    assert len(names()) > 200
+    for name, overload in names():
+        theirs = getattr(getattr(aten, name), overload)._schema
+        ours = getattr(getattr(torch.ops.poptorch_emu_forms, name), overload)._schema
+        assert str(ours).replace("poptorch_emu_forms::", "aten::") == str(theirs)
+
+
+IMAGES = torch.rand(2, 6, 9, 8)
+KERNELS = torch.rand(4, 3, 3, 2)
+ROWS = torch.rand(5, 7)
+HEADS = torch.rand(2, 5, 3, 4).transpose(1, 2)
+LABELS = torch.randint(6, (2, 9, 8))
+CHANNELS = torch.rand(6)
+
+CASES = {
+    "relu": (aten.relu.default, ROWS),
+    "relu of integers": (aten.relu.default, LABELS),
+    "hardtanh": (aten.hardtanh.default, ROWS.t(), -1, 1),
+    "hardswish": (aten.hardswish.default, ROWS.t()),
+    "integers and a number": (aten.add.Tensor, LABELS, 0.5),
+    "a number minus": (aten.rsub.Scalar, LABELS, 2),
+    "divided integers": (aten.div.Tensor, LABELS, 2),
+    "in place with a number": (aten.mul_.Tensor, ROWS.clone(), 2),
+    "divided in place": (aten.div_.Tensor, ROWS.clone(), 2),
+    "power of a number": (aten.pow.Scalar, 0.5, LABELS),
+    "where": (aten.where.self, ROWS.t() > 0, ROWS.t(), torch.zeros(())),
+    "masked": (aten.masked_fill.Scalar, ROWS, ROWS[0] > 0, 1),
+    "masked with a tensor": (aten.masked_fill.Tensor, ROWS, ROWS > 0, torch.zeros(())),
+    "full of truths": (aten.full.default, [2, 3], True),
+    "full of integers": (aten.full.default, [2, 3], 1),
+    "a scalar": (aten.scalar_tensor.default, 1),
+    "zeros": (aten.zeros.default, [2, 0]),
+    "like transposed": (aten.zeros_like.default, ROWS.t()),
+    "like a part": (aten.empty_like.default, IMAGES[:, ::2].permute(3, 1, 0, 2)),
+    "new": (aten.new_zeros.default, LABELS, [3]),
+    "copy of transposed": (aten.clone.default, ROWS.t()),
+    "copied into": (aten.copy_.default, ROWS.clone(), ROWS[0]),
+    "sum of truths": (aten.sum.default, ROWS > 0),
+    "sum": (aten.sum.default, ROWS),
+    "mean": (aten.mean.default, ROWS.half()),
+    "largest": (aten.max.default, LABELS),
+    "stack": (aten.stack.default, [ROWS, ROWS], -1),
+    "rows": (aten.index_select.default, IMAGES, -2, torch.tensor([0, 3, 3])),
+    "embedding": (aten.embedding.default, ROWS, torch.tensor([[0, 1], [4, 2]])),
+    "padding": (aten.constant_pad_nd.default, IMAGES, [1, 2, -1, 0], 0.5),
+    "convolution": (
+        *(aten.convolution.default, IMAGES, KERNELS, torch.rand(4)),
+        *([2, 1], [1, 0], [1, 2], False, [0, 0], 2),
+    ),
+    "one stride for all": (
+        *(aten.convolution.default, IMAGES, torch.rand(4, 6, 3, 3), None),
+        *([2], [1], [1], False, [0], 1),
+    ),
+    "pooled to a size": (aten._adaptive_avg_pool2d.default, IMAGES, [3, 2]),
+    "layer norm": (aten.native_layer_norm.default, ROWS, [7], ROWS[0], ROWS[1], 1e-5),
+    "batch norm of training": (
+        *(aten.native_batch_norm.default, IMAGES, CHANNELS, CHANNELS),
+        *(CHANNELS.clone(), CHANNELS.clone(), True, 0.1, 1e-5),
+    ),
+    "functional batch norm": (
+        *(aten._native_batch_norm_legit_functional.default, IMAGES, CHANNELS, CHANNELS),
+        *(CHANNELS, CHANNELS, True, 0.1, 1e-5),
+    ),
+    "loss of images": (aten.nll_loss2d_forward.default, IMAGES, LABELS, None, 1, -100),
+    "losses of images": (aten.nll_loss2d_forward.default, IMAGES, LABELS, None, 0, -100),
+    "attention": (aten._scaled_dot_product_flash_attention_for_cpu.default, HEADS, HEADS, HEADS),
+}
+BACKWARD = {
+    "convolution": (
+        *(aten.convolution_backward.default, torch.rand(2, 4, 7, 7), IMAGES, KERNELS, [4]),
+        *([1, 1], [0, 0], [1, 1], False, [0, 0], 2, [True, True, False]),
+    ),
+    "layer norm": (
+        *(aten.native_layer_norm_backward.default, ROWS, ROWS, [7], ROWS[:, :1], ROWS[:, :1]),
+        *(ROWS[0], ROWS[1], [True, False, True]),
+    ),
+    "batch norm": (
+        *(aten.native_batch_norm_backward.default, IMAGES, IMAGES, CHANNELS, CHANNELS, CHANNELS),
+        *(CHANNELS, CHANNELS, True, 1e-5, [True, True, True]),
+    ),
+    "selected": (aten.select_backward.default, ROWS, [5, 2, 7], 1, 1),
+    "slice": (aten.slice_backward.default, ROWS, [5, 9], 1, 1, 8, 1),
+    "embedding": (aten.embedding_dense_backward.default, ROWS, torch.arange(5), 9, -1, False),
+    "loss of images": (
+        *(aten.nll_loss2d_backward.default, torch.ones(()), IMAGES, LABELS, None, 1, -100),
+        torch.tensor(144.0),
+    ),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_form_when_a_rule_of_ours_says_it_then_is_pytorch_s(case: str) -> None:
+    func, *args = CASES[case]
+    check(func, *args)
+
+
+@pytest.mark.parametrize("case", BACKWARD)
+def test_form_of_a_gradient_when_a_rule_of_ours_says_it_then_is_pytorch_s(case: str) -> None:
+    func, *args = BACKWARD[case]
+    check(func, *args)
+
+
+def test_form_of_gradients_of_attention_is_pytorch_s() -> None:
+    output, sums = aten._scaled_dot_product_flash_attention_for_cpu.default(HEADS, HEADS, HEADS)
+    backward = aten._scaled_dot_product_flash_attention_for_cpu_backward.default
+    check(backward, output, HEADS, HEADS, HEADS, output, sums, 0.0, False)
+
+
+def test_copy_when_asked_for_a_format_then_has_it() -> None:
+    check(aten.clone.default, ROWS.t(), memory_format=torch.contiguous_format)
+    check(aten._to_copy.default, IMAGES, dtype=torch.half, memory_format=torch.channels_last)
+
+
+@st.composite
+def operands(draw: Any) -> list[torch.Tensor]:
+    """Two tensors that can be broadcast, of any types and orders of dimensions."""
+    shape = draw(st.lists(st.integers(0, 3), max_size=4))
+    tensors = []
+    for _ in range(2):
+        sizes = [draw(st.sampled_from([size, 1])) for size in shape]
+        order = draw(st.permutations(range(len(sizes))))
+        dtype = draw(st.sampled_from([torch.float32, torch.float16, torch.int32, torch.bool]))
+        dense = torch.ones([sizes[dim] for dim in order], dtype=dtype)
+        places = sorted(range(len(order)), key=lambda dim, order=order: order[dim])
+        tensors.append(dense.permute(places))
+    return tensors
+
+
+@given(operands())
+def test_form_of_pairs_when_broadcast_then_is_pytorch_s(tensors: list[torch.Tensor]) -> None:
+    x, y = tensors
+    check(aten.add.Tensor, x, y)
+    check(aten.div.Tensor, x, y)
+    check(aten.le.Tensor, x, y)
+    check(aten.where.self, x > 0, x, y)
+
+
+@given(
+    rows=st.integers(1, 3),
+    size=st.integers(1, 9),
+    kernel=st.integers(1, 4),
+    stride=st.integers(1, 3),
+    padding=st.integers(0, 2),
+    dilation=st.integers(1, 2),
+)
+def test_form_of_a_convolution_when_it_fits_then_is_pytorch_s(
+    rows: int, size: int, kernel: int, stride: int, padding: int, dilation: int
+) -> None:
+    x, weight = torch.rand(rows, 2, size), torch.rand(3, 2, kernel)
+    args = (x, weight, None, [stride], [padding], [dilation], False, [0], 1)
+    if dilation * (kernel - 1) < size + 2 * padding:
+        check(aten.convolution.default, *args)
+        return
+    with pytest.raises(RuntimeError):
+        aten.convolution.default(*args)
+    with pytest.raises(form_rules.NOT_TAKEN):
+        form_rules.find(aten.convolution.default, args)(*on_meta(args))  # type: ignore[misc]
+
+
+WRONG = {
+    "embedding of floats": (aten.embedding.default, ROWS, ROWS),
+    "product of other sizes": (aten.mm.default, ROWS, ROWS),
+    "layer norm of other sizes": (aten.native_layer_norm.default, ROWS, [6], None, None, 1e-5),
+    "groups that do not divide": (
+        *(aten.convolution.default, IMAGES, KERNELS, None),
+        *([1, 1], [0, 0], [1, 1], False, [0, 0], 4),
+    ),
+    "mean of integers": (aten.mean.default, LABELS),
+    "copy of too much": (aten.copy_.default, ROWS[0].clone(), ROWS),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_arguments_when_pytorch_refuses_them_then_no_rule_takes_them(case: str) -> None:
+    func, *args = WRONG[case]
+    with pytest.raises(form_rules.NOT_TAKEN):
+        func(*args)
+    rule = form_rules.find(func, tuple(args))
+    assert rule is not None
+    with pytest.raises(form_rules.NOT_TAKEN):
+        rule(*on_meta(args))
+
+
+MODEL = """
+import sys
+import torch
+from torch import nn
+import poptorch_emu as poptorch
+
+layer = nn.TransformerEncoderLayer(16, 2, 32, batch_first=True)
+images = nn.Sequential(nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.MaxPool2d(2),
+                       nn.Flatten(), nn.Linear(36, 5), nn.LogSoftmax(dim=1))
+words = nn.Sequential(nn.Embedding(9, 16), nn.TransformerEncoder(layer, 2), nn.Linear(16, 9))
+for model, x in ((images, torch.rand(2, 1, 8, 8)), (words, torch.zeros(2, 4, dtype=torch.int32)),
+                 (nn.LSTM(4, 8), torch.rand(3, 2, 4))):
+    poptorch.inferenceModel(model.eval())(x)
+print([name for name in ("sympy", "torch._dynamo") if name in sys.modules])
+"""
+
+
+def test_inference_of_common_layers_loads_neither_sympy_nor_pytorch_s_compiler() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", MODEL], capture_output=True, text=True, check=True, timeout=120
+    )
+    assert done.stdout.splitlines()[-1] == "[]"

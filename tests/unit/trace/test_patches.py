@@ -1,0 +1,106 @@
+"""What a trace replaces in PyTorch, and what modules see that are imported meanwhile."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from poptorch_emu.trace.patches import once_imported, patched
+
+PROBE = "torch.probe_of_patches"
+
+
+@pytest.fixture
+def _probe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Gives PyTorch a module that keeps what it finds when it is imported."""
+    (tmp_path / "probe_of_patches.py").write_text(
+        "import torch\n"
+        "as_subclass, range = torch.Tensor.as_subclass, torch.range\n"
+        "device = (torch.ones(1) + 1).device\n"
+    )
+    monkeypatch.setattr(torch, "__path__", [*torch.__path__, str(tmp_path)])
+    monkeypatch.delitem(sys.modules, PROBE, raising=False)
+    yield
+    sys.modules.pop(PROBE, None)
+    if hasattr(torch, "probe_of_patches"):
+        del torch.probe_of_patches
+
+
+def replacement() -> None:
+    raise AssertionError("nobody calls it")
+
+
+def test_attribute_when_patched_then_is_replaced_and_put_back() -> None:
+    before = torch.range, torch.Tensor.as_subclass, list(sys.meta_path)
+    with patched(torch, range=replacement), patched(torch.Tensor, as_subclass=replacement):
+        assert torch.range is torch.Tensor.as_subclass is replacement
+    assert (torch.range, torch.Tensor.as_subclass, list(sys.meta_path)) == before
+    assert "as_subclass" not in vars(torch.Tensor)  # It is inherited.
+
+
+def test_attribute_when_the_context_fails_then_is_put_back() -> None:
+    before = torch.range
+    with pytest.raises(KeyError), patched(torch, range=replacement):
+        raise KeyError
+    assert torch.range is before
+
+
+@pytest.mark.usefixtures("_probe")
+def test_module_when_imported_in_the_middle_then_sees_pytorch_as_it_was() -> None:
+    before = torch.range, torch.Tensor.as_subclass
+    with patched(torch, range=replacement), patched(torch.Tensor, as_subclass=replacement):
+        __import__(PROBE)
+        assert torch.range is torch.Tensor.as_subclass is replacement
+    probe = sys.modules[PROBE]
+    assert (probe.range, probe.as_subclass) == before
+    assert type(probe.__loader__).__name__ == "SourceFileLoader"
+
+
+@pytest.mark.usefixtures("_probe")
+def test_action_when_the_module_is_imported_then_runs_once() -> None:
+    runs: list[bool] = []
+    with once_imported(PROBE, lambda: runs.append(PROBE in sys.modules)):
+        assert runs == []
+        __import__(PROBE)
+        __import__(PROBE)
+        assert runs == [True]
+    with once_imported(PROBE, lambda: runs.append(True)):
+        assert runs == [True, True]
+
+
+MODEL = """
+import sys
+import torch
+from torch import nn
+import poptorch_emu as poptorch
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(4, 4)
+
+    def forward(self, x):
+        x = torch.utils.checkpoint.checkpoint(self.layer, x, use_reentrant=False)
+        return torch.compile(self.layer)(x) + torch.linalg.vector_norm(x)
+
+torch.manual_seed(0)
+model, x = Model(), torch.ones(2, 4)
+assert "torch._dynamo" not in sys.modules
+ours = poptorch.inferenceModel(model)(x)
+assert "torch._dynamo" in sys.modules
+y = model.layer(x)
+torch.testing.assert_close(ours, model.layer(y) + torch.linalg.vector_norm(y))
+compiled = torch.compile(lambda x: x.as_subclass(torch.Tensor) * 2, backend="eager")
+torch.testing.assert_close(compiled(x), x * 2)
+"""
+
+
+def test_compiler_of_pytorch_when_forward_loads_it_then_works_there_and_afterwards() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", MODEL], capture_output=True, text=True, check=False, timeout=120
+    )
+    assert done.returncode == 0, done.stderr
