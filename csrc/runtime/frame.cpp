@@ -95,26 +95,41 @@ void Frame::forget_replaced() {
   }
 }
 
-void Frame::run(int64_t micro_batch, int64_t replica) {
+void Frame::begin(int64_t micro_batch, int64_t replica) {
   micro_batch_ = micro_batch;
   replica_ = replica;
   trail_.clear();
   has_threads_ = at::get_num_threads() > 1;
+}
+
+void Frame::run(int64_t micro_batch, int64_t replica) {
+  begin(micro_batch, replica);
   run_code(is_first_lane_ ? segment_.instructions : own_instructions_, registers_, stack_);
+}
+
+void Frame::prepare(const std::function<void(const Instruction&)>& after) {
+  begin(0, 0);
+  for (const Instruction& instruction : segment_.instructions) {
+    run_instruction(instruction, registers_, stack_);
+    after(instruction);
+  }
 }
 
 void Frame::run_code(const std::vector<Instruction>& code, Tensors& registers,
                      torch::jit::Stack& stack) {
-  for (const Instruction& instruction : code) {
-    try {
-      execute(instruction, registers, stack);
-    } catch (const DescribedError&) {
-      throw;
-    } catch (const c10::Error& error) {
-      fail(instruction, registers, error.what_without_backtrace());
-    } catch (const std::exception& error) {
-      fail(instruction, registers, error.what());
-    }
+  for (const Instruction& instruction : code) run_instruction(instruction, registers, stack);
+}
+
+inline void Frame::run_instruction(const Instruction& instruction, Tensors& registers,
+                                   torch::jit::Stack& stack) {
+  try {
+    execute(instruction, registers, stack);
+  } catch (const DescribedError&) {
+    throw;
+  } catch (const c10::Error& error) {
+    fail(instruction, registers, error.what_without_backtrace());
+  } catch (const std::exception& error) {
+    fail(instruction, registers, error.what());
   }
 }
 

@@ -42,6 +42,8 @@ class Frame {
   // Throws `Error` with the instruction's origin and arguments when a kernel fails, or when it
   // raises a floating-point exception and those are checked.
   void run(int64_t micro_batch, int64_t replica);
+  // The same for a preparation, with a look at what each instruction has left.
+  void prepare(const std::function<void(const Instruction&)>& after);
 
   // Releases every register, also after an error.
   void clear();
@@ -49,7 +51,10 @@ class Frame {
  private:
   using Tensors = std::vector<at::Tensor>;
 
+  void begin(int64_t micro_batch, int64_t replica);
   void run_code(const std::vector<Instruction>& code, Tensors& registers, torch::jit::Stack& stack);
+  void run_instruction(const Instruction& instruction, Tensors& registers,
+                       torch::jit::Stack& stack);
   void execute(const Instruction& instruction, Tensors& registers, torch::jit::Stack& stack);
   [[noreturn]] void fail(const Instruction& instruction, const Tensors& registers,
                          const std::string& cause) const;

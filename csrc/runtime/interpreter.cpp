@@ -45,7 +45,8 @@ Interpreter::Interpreter(const Program& program, std::vector<int64_t> input_grou
       accumulators_(accumulators),
       remote_(remote),
       call_host_(call_host),
-      observation_(std::move(observation)) {
+      observation_(std::move(observation)),
+      packed_variables_(program) {
   find_ends();
   for (const Segment& segment : program.segments) {
     auto& of_replica = frames_.emplace_back(num_replicas_);
@@ -164,7 +165,10 @@ void Interpreter::prepare() {
     if (segment.kind != SegmentKind::kPreparation) continue;
     Frame& frame = *frames_[id].front().front();
     load_all(segment, Task{}, frame);
-    frame.run(0, 0);
+    frame.prepare([&](const Instruction& instruction) {
+      const auto packed = packed_variables_.packed_by(segment, instruction);
+      if (packed) memory_.keep_packed(*packed, frame[instruction.outputs.front()]);
+    });
   }
   is_prepared_ = true;
 }

@@ -24,6 +24,15 @@ int64_t num_copies(const Variable& variable, int64_t num_replicas) {
   return groups.empty() ? 1 : 1 + *std::max_element(groups.begin(), groups.end());
 }
 
+// Copies a tensor to memory a little larger than it. What was packed of one takes its place: an
+// allocator needs more than the bytes of an aligned block to find room for it.
+at::Tensor copied(const at::Tensor& tensor) {
+  constexpr int64_t kRoom = 64;  // elements
+  at::Tensor copy = at::empty({tensor.numel() + kRoom}, at::TensorOptions(tensor.scalar_type()));
+  copy.resize_(tensor.sizes()).copy_(tensor);
+  return copy;
+}
+
 }  // namespace
 
 DeviceMemory::DeviceMemory(const Program& program, const Replicas& replicas)
@@ -35,7 +44,7 @@ DeviceMemory::DeviceMemory(const Program& program, const Replicas& replicas)
     std::vector<at::Tensor> tensors;
     for (int64_t i = 0; i < num_copies(variable, replicas.here); ++i) {
       const at::Tensor part = variable.is_sharded ? shard_of(zeros, i, replicas.here) : zeros;
-      tensors.push_back(part.clone(at::MemoryFormat::Contiguous));
+      tensors.push_back(copied(part));
     }
     variables_.push_back(std::move(tensors));
   }
@@ -83,8 +92,9 @@ at::Tensor& DeviceMemory::slot(VariableId id, int64_t replica) {
 
 at::Tensor DeviceMemory::variable(VariableId id, int64_t replica) const {
   const Variable& variable = program_.variables.at(id.value);
-  return variable.is_sharded ? gathered(variables_.at(id.value), variable.shape)
-                             : slot(id, replica);
+  if (variable.is_sharded) return gathered(variables_.at(id.value), variable.shape);
+  const at::Tensor& stored = slot(id, replica);
+  return stored.is_mkldnn() ? stored.to_dense() : stored;
 }
 
 at::Tensor DeviceMemory::variable_shard(VariableId id, int64_t replica) const {
@@ -104,7 +114,7 @@ void DeviceMemory::write(VariableId id, int64_t replica, const at::Tensor& value
   const at::Tensor whole = value.detach();
   note_change(id);
   if (!variable.is_sharded) {
-    slot(id, replica) = whole.clone(at::MemoryFormat::Contiguous);
+    slot(id, replica) = copied(whole);
     return;
   }
   for (int64_t part = 0; part < replicas_.here; ++part) {

@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <mutex>
+#include <utility>
 #include <vector>
 
 #include "program/program.h"
@@ -27,9 +28,15 @@ class DeviceMemory {
   // Returns a fresh copy.
   at::Tensor read(VariableId id, int64_t replica) const;
 
-  // A variable that is not sharded, as the replica has it.
+  // A variable that is neither sharded nor packed, as the replica has it.
   const at::Tensor& stored(VariableId id, int64_t replica) const { return slot(id, replica); }
-  // The whole variable, put together from its parts if it is sharded.
+  bool is_packed(VariableId id) const { return variables_[id.value].front().is_mkldnn(); }
+  // Makes the same elements in oneDNN's order stand for a variable that all replicas have in
+  // common, until it is written.
+  void keep_packed(VariableId id, at::Tensor packed) {
+    variables_[id.value].front() = std::move(packed);
+  }
+  // The whole variable, put together from its parts if it is sharded, in its own order of elements.
   at::Tensor variable(VariableId id, int64_t replica) const;
   // The replica's part of a variable, whether that is how it is stored or not.
   at::Tensor variable_shard(VariableId id, int64_t replica) const;

@@ -1,0 +1,61 @@
+#include "runtime/packed_variables.h"
+
+#include <algorithm>
+#include <string>
+#include <variant>
+
+namespace poptorch_emu {
+namespace {
+
+// Operators that only bring the elements of their first argument into another order.
+bool packs(const Instruction& instruction) {
+  return instruction.op.schema().name().rfind("mkldnn::_reorder_", 0) == 0;
+}
+
+// One tensor on the chip, the same on all replicas.
+bool is_plain(const Variable& variable) {
+  return !variable.is_per_replica && !variable.is_sharded && !variable.is_remote &&
+         variable.groups.of_replica.empty();
+}
+
+}  // namespace
+
+PackedVariables::PackedVariables(const Program& program) : program_(program) {
+  for (const Variable& variable : program.variables) {
+    is_only_prepared_.push_back(is_plain(variable));
+  }
+  const auto exclude = [this](VariableId id) { is_only_prepared_[id.value] = false; };
+  for (const Segment& segment : program.segments) {
+    for (const Load& load : segment.loads) {
+      if (const auto* whole = std::get_if<LoadVariable>(&load.source)) {
+        if (segment.kind != SegmentKind::kPreparation || whole->is_shard) exclude(whole->variable);
+      } else if (const auto* image = std::get_if<LoadImageVariable>(&load.source)) {
+        exclude(image->variable);
+      } else if (const auto* rows = std::get_if<LoadVariableRows>(&load.source)) {
+        exclude(rows->variable);
+      }
+    }
+    for (const Store& store : segment.stores) {
+      if (const auto* whole = std::get_if<StoreVariable>(&store.target)) {
+        exclude(whole->variable);
+      } else if (const auto* rows = std::get_if<StoreVariableRows>(&store.target)) {
+        exclude(rows->variable);
+      }
+    }
+  }
+}
+
+std::optional<VariableId> PackedVariables::packed_by(const Segment& preparation,
+                                                     const Instruction& instruction) const {
+  if (!packs(instruction) || instruction.slots.empty() || instruction.outputs.empty()) return {};
+  const Slot& packed = instruction.slots.front();
+  if (packed.argument != 0 || instruction.outputs.front().value < 0) return {};
+  for (const Load& load : preparation.loads) {
+    const auto* source = std::get_if<LoadVariable>(&load.source);
+    if (source == nullptr || load.target.value != packed.source.value) continue;
+    if (is_only_prepared_[source->variable.value]) return source->variable;
+  }
+  return {};
+}
+
+}  // namespace poptorch_emu

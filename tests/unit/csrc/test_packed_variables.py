@@ -1,0 +1,143 @@
+"""Variables of which memory keeps what a preparation has packed, in oneDNN's order of elements."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+import torch
+from hand_built import ALL, MICRO_BATCH, Reg, executor
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from poptorch_emu import _C
+
+pytestmark = pytest.mark.skipif(
+    not torch.backends.mkldnn.is_available(), reason="this PyTorch has no oneDNN"
+)
+
+
+def program_of(shapes: list[tuple[int, int]], rows: int, *, is_read_plain: bool = False):
+    """Returns a program that multiplies rows by the transpose of each variable in turn."""
+    program = _C.Program()
+    preparation = program.add_segment("prepare", 0, _C.SegmentKind.PREPARATION)
+    segment = program.add_segment("products", 0, MICRO_BATCH)
+    program.load_input(segment, 0, program.add_input("x", True))
+    result = 0
+    for number, shape in enumerate(shapes):
+        variable = program.add_variable(f"w{number}", list(shape), torch.float32, False)
+        program.load_variable(preparation, 2 * number, variable)
+        program.add_instruction(
+            *(preparation, "mkldnn::_reorder_linear_weight", "", [Reg(2 * number), rows], {}),
+            *([2 * number + 1], [2 * number], _C.Debug("pack")),
+        )
+        packed, after = 2 * number + 1, 2 * number + 2
+        program.load_prepared(segment, packed, preparation, packed)
+        program.add_instruction(
+            *(segment, "mkldnn::_linear_pointwise", ""),
+            *([Reg(result), Reg(packed), None, "none", [], ""], {}, [after], [], _C.Debug("by")),
+        )
+        result = after
+    program.store_output(segment, result, ALL, 1)
+    if is_read_plain:
+        plain = 2 * len(shapes) + 1
+        program.load_variable(segment, plain, 0)
+        program.store_output(segment, plain, ALL, 1)
+    program.set_schedule([[(segment, 0)]], 1)
+    return program
+
+
+def products(x: torch.Tensor, weights: list[torch.Tensor]) -> torch.Tensor:
+    for weight in weights:
+        x = x @ weight.t()
+    return x
+
+
+def check(engine: _C.Executor, x: torch.Tensor, weights: list[torch.Tensor]) -> None:
+    """Runs, and asks for the variables, in this order and the other one."""
+    for _ in range(2):
+        result = engine.run([x], 1)[0]
+        torch.testing.assert_close(result, products(x, weights), rtol=1e-4, atol=1e-4)
+        for number, weight in enumerate(weights):
+            read = engine.read_variable(number, 0)
+            assert torch.equal(read, weight) and read.is_contiguous()
+
+
+@settings(deadline=None)  # The first product of a process takes longer.
+@given(
+    sizes=st.lists(st.integers(1, 70), min_size=2, max_size=4),
+    rows=st.integers(1, 40),
+    seed=st.integers(0, 99),
+)
+def test_variable_when_packed_then_is_read_with_its_bits(
+    sizes: list[int], rows: int, seed: int
+) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    shapes = list(zip(sizes[1:], sizes, strict=False))
+    engine = executor(program_of(shapes, rows))
+    x = torch.randn(rows, sizes[0], generator=generator)
+    weights = [torch.randn(*shape, generator=generator) for shape in shapes]
+    for number, weight in enumerate(weights):
+        engine.write_variable(number, 0, weight)
+    check(engine, x, weights)
+    # Only one is written: the others are there in oneDNN's order alone when all are packed again.
+    weights[-1] = -2 * weights[-1]
+    engine.write_variable(len(weights) - 1, 0, weights[-1])
+    check(engine, x, weights)
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("replicas", [1, 3])
+def test_variable_when_all_replicas_have_it_then_is_packed_for_all(
+    workers: int, replicas: int
+) -> None:
+    engine = executor(program_of([(8, 4)], 2), replicas=replicas, workers=workers)
+    weight, x = torch.randn(8, 4), torch.randn(2 * replicas, 4)
+    engine.write_variable(0, 0, weight)
+    torch.testing.assert_close(engine.run([x], 1)[0], x @ weight.t())
+    for replica in range(replicas):
+        assert torch.equal(engine.read_variable(0, replica), weight)
+
+
+def test_variable_when_a_micro_batch_reads_it_too_then_has_it_in_its_own_order() -> None:
+    engine = executor(program_of([(8, 4)], 2, is_read_plain=True))
+    weight, x = torch.randn(8, 4), torch.randn(2, 4)
+    engine.write_variable(0, 0, weight)
+    for _ in range(2):
+        result, plain = engine.run([x], 1)
+        torch.testing.assert_close(result, x @ weight.t())
+        assert torch.equal(plain.reshape(8, 4), weight)
+
+
+MODEL = """
+import torch
+import poptorch_emu as poptorch
+
+def resident_mib():
+    with open("/proc/self/status") as file:
+        return next(int(line.split()[1]) / 1024 for line in file if line.startswith("VmRSS"))
+
+width, rows = 4096, 64
+model = torch.nn.Sequential(torch.nn.Linear(width, width, bias=False), torch.nn.ReLU())
+small = poptorch.inferenceModel(torch.nn.Linear(512, 512).eval())
+small(torch.ones(rows, 512))
+before = resident_mib()
+inference = poptorch.inferenceModel(model.eval())
+result = inference(torch.ones(rows, width))
+print((resident_mib() - before) / (width * width * 4 / 2**20))
+weight = model[0].weight.detach().clone()
+with torch.no_grad():
+    torch.testing.assert_close(result, model(torch.ones(rows, width)))
+    model[0].weight.zero_()
+inference.copyWeightsToHost()
+assert torch.equal(model[0].weight, weight)
+"""
+
+
+def test_device_when_weights_are_packed_then_holds_them_once() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", MODEL], capture_output=True, text=True, check=False, timeout=120
+    )
+    assert done.returncode == 0, done.stderr
+    assert 0.9 < float(done.stdout.splitlines()[-1]) < 1.4, "2 and more if both forms stay"
