@@ -28,6 +28,7 @@ Scheduler::Scheduler(const Program& program, int64_t num_replicas, int64_t num_w
       loops_(loops),
       progress_(num_workers, kSpinNs),
       choice_(choice),
+      early_windows_(program),
       shortest_ns_(program.segments.size(), 0) {
   if (!follows_lists && Walks::are_possible(program)) {
     walks_.emplace(program, num_replicas, num_workers);
@@ -196,6 +197,11 @@ bool Scheduler::take_step(Task& task) {
   const int64_t worker = task.worker;
   walks_->finish(task);
   progress_.note();
+  if (early_windows_.are_any() && is_last_of_window(task.action)) {
+    const Progress::Lock lock = progress_.lock();
+    early_windows_.leave(task.action.segment);
+    progress_.announce();
+  }
   if (is_over_ || is_wanted_at_desk(worker) || stream_.is_full()) return false;
   if (!walks_->is_walking(worker) || !walks_->is_ready(worker)) return false;
   begin(walks_->begin(worker), worker);
@@ -220,6 +226,7 @@ void Scheduler::leave(Task& task) {
   shortest_ns = shortest_ns == 0 ? elapsed_ns : std::min(shortest_ns, elapsed_ns);
   if (program_.at(task.action.segment).kind == SegmentKind::kMicroBatch) {
     --micro_batch_actions_left_;
+    early_windows_.leave(task.action.segment);
   }
   VirtualIpu& ipu = ipu_of(task);
   ipu.under_way.pop_front();
@@ -252,12 +259,10 @@ bool Scheduler::is_ready(const VirtualIpu& ipu) const {
   const SegmentId id = next_action(ipu).segment;
   const Segment& segment = program_.at(id);
   if (!has_lane(ipu, id)) return false;
-  if (segment.kind == SegmentKind::kWindow) {
-    // Nothing of this window may read weights or add gradients any more.
-    if (micro_batch_actions_left_ > 0 || !have_peers_arrived(ipu)) return false;
-  } else if (segment.is_collective && !have_peers_arrived(ipu)) {
-    return false;
-  }
+  const bool is_of_window = segment.kind == SegmentKind::kWindow;
+  // Nothing of this window may read these weights or add to their gradients any more.
+  if (is_of_window && micro_batch_actions_left_ > 0 && !early_windows_.may_begin(id)) return false;
+  if ((is_of_window || segment.is_collective) && !have_peers_arrived(ipu)) return false;
   return have_links(ipu, id);
 }
 
@@ -355,13 +360,15 @@ void Scheduler::begin_window() {
   ipus_at_end_ = 0;
   micro_batch_actions_left_ = 0;
   if (walks_) walks_->begin_window();
+  early_windows_.begin_window();
   for (VirtualIpu& ipu : ipus_) {
     move_to(ipu, 0);
     if (is_at_end(ipu)) ++ipus_at_end_;
     for (const Action& action : program_.schedule[ipu.ipu]) {
-      if (program_.at(action.segment).kind == SegmentKind::kMicroBatch) {
-        ++micro_batch_actions_left_;
-      }
+      if (program_.at(action.segment).kind != SegmentKind::kMicroBatch) continue;
+      ++micro_batch_actions_left_;
+      // Of walks only the last through a segment counts.
+      if (!walks_ || is_last_of_window(action)) early_windows_.expect(action.segment);
     }
   }
 }

@@ -11,6 +11,7 @@
 
 #include "common/shared_loops.h"
 #include "program/program.h"
+#include "runtime/early_windows.h"
 #include "runtime/host_desk.h"
 #include "runtime/link_queue.h"
 #include "runtime/progress.h"
@@ -26,8 +27,8 @@ namespace poptorch_emu {
 // Owns how far each virtual IPU is in its list of actions, the links between them and the error of
 // the call, all behind one lock that no other class sees. It reads the desk and the stream, whose
 // own locks come after this one. A virtual IPU is ready when each incoming link of its next action
-// has an item and each outgoing one has room; a part of an update when, beyond that, no micro-batch
-// of the window is left and every replica of the IPU is through with the parts before.
+// has an item and each outgoing one has room; a part of an update when, beyond that, every replica
+// of the IPU is through with the parts before and `EarlyWindows` lets it.
 //
 // Where the program allows it, and nobody asks for the order of the lists, a worker takes a
 // micro-batch through all its actions instead (`Walks`), and only updates go by the lists.
@@ -115,6 +116,9 @@ class Scheduler {
     return ipu.position == program_.schedule[ipu.ipu].size();
   }
   bool is_wanted_at_desk(int64_t worker) const { return worker == 0 && desk_.has_requests(); }
+  bool is_last_of_window(const Action& action) const {
+    return action.micro_batch + 1 == program_.micro_batches_per_window;
+  }
   bool are_micro_batches_left() const { return walks_ && micro_batch_actions_left_ > 0; }
   bool is_walking(int64_t worker) const { return walks_ && walks_->is_walking(worker); }
   Task* begin_next(int64_t worker);
@@ -155,6 +159,7 @@ class Scheduler {
   int64_t num_windows_ = 0;
   int64_t window_ = 0;
   int64_t micro_batch_actions_left_ = 0;  // of this window
+  EarlyWindows early_windows_;
   int64_t window_begun_ns_ = 0;
   int64_t num_done_ = 0;  // actions of this window, and the sum of their times
   int64_t busy_ns_ = 0;

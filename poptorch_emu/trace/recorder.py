@@ -261,7 +261,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _add_constant(self, value: torch.Tensor) -> torch.Tensor:
         """Returns a tensor on the IPU whose value is a constant of the graph."""
         form = {"dtype": value.dtype, "device": IPU}
-        fake = self._memo.run(aten.empty.memory_format, (list(value.shape),), form)
+        fake: torch.Tensor = self._memo.run(aten.empty.memory_format, (list(value.shape),), form)
         self._add_constant_source(value, fake, self.origin())
         return fake
 

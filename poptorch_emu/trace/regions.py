@@ -105,7 +105,7 @@ def record_region(
     state = current()
     with state.recorder.region(len(parameters)) as scope:
         fakes = FakeMaker(IPU)
-        stand_ins = [
+        stand_ins: Tensors = [
             fakes.empty(state.fake_mode, parameter.shape, parameter.dtype)
             for parameter in parameters
         ]

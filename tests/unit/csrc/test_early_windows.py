@@ -1,0 +1,128 @@
+"""Updates that begin while micro-batches are under way in segments of other weights.
+
+`fast` on IPU 0 and `slow` on IPU 1 add their inputs to sums; each has an update of its own.
+"""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hand_built import ALL, MICRO_BATCH, WINDOW, Reg, add, executor
+
+from poptorch_emu import _C
+
+FLOAT = torch.float32
+MICRO_BATCHES = 3
+FAST, SLOW, UPDATE_OF_FAST, UPDATE_OF_SLOW = range(4)
+
+
+def program_of(
+    *,
+    may_fail: bool = False,
+    is_variable_read: bool = False,
+    is_output_given: bool = False,
+    checks: bool = False,
+):
+    """Returns the program.
+
+    Args:
+        may_fail: whether `slow` has an operator that fails with some values.
+        is_variable_read: whether `slow` reads the weight of the other IPU.
+        is_output_given: whether `slow` gives an output.
+        checks: whether floating-point exceptions are errors.
+    """
+    program = _C.Program()
+    weights = [program.add_variable(f"w{ipu}", [2], FLOAT, False) for ipu in range(2)]
+    sums = [program.add_accumulator(f"g{ipu}", FLOAT, False) for ipu in range(2)]
+    for ipu, name in enumerate(("fast", "slow")):
+        segment = program.add_segment(name, ipu, MICRO_BATCH)
+        program.load_input(segment, 0, program.add_input(f"x{ipu}", True))
+        add(program, segment, "mul.Tensor", [Reg(0), Reg(0)], [1])
+        add(program, segment, "sum.dim_IntList", [Reg(1), [0]], [2])
+        program.accumulate(segment, 2, sums[ipu])
+    if may_fail:
+        add(program, SLOW, "floor_divide", [Reg(0), Reg(0)], [3])
+    if is_variable_read:
+        program.load_variable(SLOW, 3, weights[0])
+    if is_output_given:
+        program.store_output(SLOW, 1, ALL, 1)
+    for ipu in range(2):
+        update = program.add_segment(f"update {ipu}", ipu, WINDOW)
+        program.load_variable(update, 0, weights[ipu])
+        program.load_accumulator(update, 1, sums[ipu])
+        add(program, update, "add.Tensor", [Reg(0), Reg(1)], [2])
+        program.store_variable(update, 2, weights[ipu])
+    rows = [
+        [(segment, m) for m in range(MICRO_BATCHES)] + [(segment + 2, 0)]
+        for segment in (FAST, SLOW)
+    ]
+    program.set_schedule(rows, MICRO_BATCHES)
+    if checks:
+        program.set_numerics(True, False)
+    return program
+
+
+def order_of(engine: _C.Executor, num_windows: int = 3) -> list[list[int]]:
+    """Returns the segments in the order in which they began, by window, and checks the weights."""
+    x = [torch.arange(num_windows * MICRO_BATCHES * 2.0).reshape(-1, 2) + ipu for ipu in range(2)]
+    before = [engine.read_variable(ipu, 0) for ipu in range(2)]
+    engine.set_tracing(True)
+    engine.run(x, num_windows)
+    events = sorted(engine.take_events(), key=lambda event: event.start_ns)
+    for ipu in range(2):
+        after = before[ipu] + (x[ipu] * x[ipu]).sum(0)
+        torch.testing.assert_close(engine.read_variable(ipu, 0), after)
+    return [[e.segment for e in events if e.window == window] for window in range(num_windows)]
+
+
+def begins_early(order: list[int]) -> bool:
+    """Returns whether the first update began before the last micro-batch of the other IPU."""
+    last = max(place for place, segment in enumerate(order) if segment == SLOW)
+    return order.index(UPDATE_OF_FAST) < last
+
+
+def test_update_when_its_own_gradients_are_complete_then_begins() -> None:
+    first, *others = order_of(executor(program_of(), follows_lists=True))
+    assert not begins_early(first), "memory is planned in the first window"
+    assert all(map(begins_early, others))
+
+
+@pytest.mark.parametrize("workers", [1, 2, 3])
+@pytest.mark.parametrize("follows_lists", [True, False])
+def test_update_when_begun_early_then_has_the_same_results(
+    workers: int, follows_lists: bool
+) -> None:
+    results = []
+    for may_fail in (False, True):
+        engine = executor(
+            program_of(may_fail=may_fail),
+            workers=workers,
+            follows_lists=follows_lists,
+        )
+        for ipu in range(2):
+            engine.write_variable(ipu, 0, torch.tensor([1.0, -2.0]))
+        x = torch.randn(30 * MICRO_BATCHES, 2, generator=torch.Generator().manual_seed(0))
+        for _ in range(3):
+            engine.run([x, x], 30)
+        results.append([engine.read_variable(ipu, 0) for ipu in range(2)])
+    assert all(map(torch.equal, *results))
+
+
+@pytest.mark.parametrize("reason", ["may_fail", "is_variable_read", "is_output_given", "checks"])
+def test_update_when_another_segment_reads_its_weight_or_may_fail_then_waits(reason: str) -> None:
+    engine = executor(program_of(**{reason: True}), follows_lists=True)
+    assert not any(map(begins_early, order_of(engine)))
+
+
+def test_call_when_a_later_micro_batch_fails_then_no_weight_is_changed() -> None:
+    program = program_of()
+    add(program, SLOW, "multinomial", [Reg(0), 1, True], [3])
+    engine = executor(program, follows_lists=True)
+    x = torch.ones(3 * MICRO_BATCHES, 2)
+    engine.run([x, x], 3)
+    before = [engine.read_variable(ipu, 0) for ipu in range(2)]
+    wrong = x[:MICRO_BATCHES].clone()
+    wrong[-1] = -1.0
+    with pytest.raises(Exception, match="multinomial"):
+        engine.run([x[:MICRO_BATCHES], wrong], 1)
+    assert all(map(torch.equal, before, [engine.read_variable(ipu, 0) for ipu in range(2)]))
