@@ -136,12 +136,15 @@ struct Uses {
 }  // namespace
 
 EarlyWindows::EarlyWindows(const Program& program)
-    : needs_(program.segments.size()), num_left_(program.segments.size()) {
+    : needs_(program.segments.size()),
+      is_window_(program.segments.size()),
+      num_left_(program.segments.size()) {
   std::vector<Uses> uses;
   for (const Segment& segment : program.segments) uses.emplace_back(segment);
   for (size_t window = 0; window < needs_.size(); ++window) {
     const Segment& segment = program.segments[window];
     if (segment.kind != SegmentKind::kWindow) continue;
+    is_window_[window] = true;
     const bool waits_for_all = segment.has_exchanges() || program.numerics.checks_floating_point;
     for (size_t id = 0; id < needs_.size(); ++id) {
       const Segment& other = program.segments[id];
@@ -157,6 +160,7 @@ EarlyWindows::EarlyWindows(const Program& program)
 
 void EarlyWindows::begin_window() {
   ++num_windows_;
+  have_begun_ = false;
   std::fill(num_left_.begin(), num_left_.end(), 0);
 }
 

@@ -28,10 +28,16 @@ class EarlyWindows {
   // A segment has been left by a micro-batch, or by all of a replica.
   void leave(SegmentId id) { --num_left_[id.value]; }
   bool may_begin(SegmentId window) const;
+  // Something begins, and whether that was a window segment for any in this window: weights may
+  // have been changed, which only the end of the window makes complete.
+  void note_begin(SegmentId id) { have_begun_ |= is_window_[id.value]; }
+  bool have_begun() const { return have_begun_; }
 
  private:
   std::vector<std::vector<SegmentId>> needs_;  // by segment; of window segments only
+  std::vector<bool> is_window_;                // by segment
   bool are_any_ = false;
+  bool have_begun_ = false;
   int64_t num_windows_ = 0;        // begun so far
   std::vector<int64_t> num_left_;  // by segment
 };

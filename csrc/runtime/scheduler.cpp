@@ -156,7 +156,7 @@ void Scheduler::fail(std::exception_ptr error) {
 
 bool Scheduler::interrupt(std::exception_ptr error) {
   const Progress::Lock lock = progress_.lock();
-  if (micro_batch_actions_left_ == 0 && !is_over_) {
+  if ((micro_batch_actions_left_ == 0 || early_windows_.have_begun()) && !is_over_) {
     interruption_ = std::move(error);
     return false;
   }
@@ -312,6 +312,7 @@ Task* Scheduler::begin_on(VirtualIpu& ipu, int64_t worker) {
   Task& task = *std::find_if(ipu.lanes.begin(), ipu.lanes.end(), is_free);
   task.action = next_action(ipu);
   task.position = ipu.position;
+  early_windows_.note_begin(task.action.segment);
   for (LinkId id : program_.at(task.action.segment).incoming) {
     task.taken.push_back(queues_[id.value].pop(task.replica));
   }
@@ -354,8 +355,7 @@ void Scheduler::move_to(VirtualIpu& ipu, size_t position) {
 
 void Scheduler::begin_window() {
   window_begun_ns_ = now_ns();
-  num_done_ = 0;
-  busy_ns_ = 0;
+  num_done_ = busy_ns_ = 0;
   if (!choice_.is_alone()) end_of_rest_.notify_all();
   ipus_at_end_ = 0;
   micro_batch_actions_left_ = 0;

@@ -8,6 +8,7 @@ import. So while a module of PyTorch is imported, PyTorch is as it was, and no m
 from __future__ import annotations
 
 import sys
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -113,12 +114,15 @@ class _Outside(Loader):
 
 
 class _Finder(MetaPathFinder):
-    """Finds the modules of PyTorch that are not imported yet."""
+    """Finds the modules of PyTorch that are not imported yet, for the thread of the trace."""
+
+    def __init__(self) -> None:
+        self._thread = threading.get_ident()
 
     def find_spec(
         self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        if not name.startswith("torch."):
+        if not name.startswith("torch.") or threading.get_ident() != self._thread:
             return None
         spec = PathFinder.find_spec(name, path, target)
         if spec is not None and spec.loader is not None:

@@ -130,7 +130,7 @@ class ResultMemo:
         self, mode: FakeTensorMode, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> Any:
         rule = form_rules.find(func, args)
-        if rule is not None and kwargs.get("device", self._device) == self._device:
+        if rule is not None and kwargs.get("device") in (None, self._device):
             try:
                 return self._run_on_meta(mode, rule, args, kwargs, is_in_cpp=True)
             except form_rules.NOT_TAKEN:

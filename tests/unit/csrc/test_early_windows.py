@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+import signal
+
 import pytest
 import torch
 from hand_built import ALL, MICRO_BATCH, WINDOW, Reg, add, executor
@@ -22,6 +24,8 @@ def program_of(
     is_variable_read: bool = False,
     is_output_given: bool = False,
     checks: bool = False,
+    overwrites: bool = False,
+    num_products: int = 0,
 ):
     """Returns the program.
 
@@ -30,6 +34,8 @@ def program_of(
         is_variable_read: whether `slow` reads the weight of the other IPU.
         is_output_given: whether `slow` gives an output.
         checks: whether floating-point exceptions are errors.
+        overwrites: whether updates change weights in their place.
+        num_products: of large matrices, which `slow` computes as well.
     """
     program = _C.Program()
     weights = [program.add_variable(f"w{ipu}", [2], FLOAT, False) for ipu in range(2)]
@@ -42,6 +48,10 @@ def program_of(
         program.accumulate(segment, 2, sums[ipu])
     if may_fail:
         add(program, SLOW, "floor_divide", [Reg(0), Reg(0)], [3])
+    if num_products:
+        program.load_constant(SLOW, 3, program.add_constant(torch.eye(256)))
+    for number in range(num_products):
+        add(program, SLOW, "mm", [Reg(3), Reg(3)], [4 + number])
     if is_variable_read:
         program.load_variable(SLOW, 3, weights[0])
     if is_output_given:
@@ -50,7 +60,8 @@ def program_of(
         update = program.add_segment(f"update {ipu}", ipu, WINDOW)
         program.load_variable(update, 0, weights[ipu])
         program.load_accumulator(update, 1, sums[ipu])
-        add(program, update, "add.Tensor", [Reg(0), Reg(1)], [2])
+        operator = "add_.Tensor" if overwrites else "add.Tensor"
+        add(program, update, operator, [Reg(0), Reg(1)], [2])
         program.store_variable(update, 2, weights[ipu])
     rows = [
         [(segment, m) for m in range(MICRO_BATCHES)] + [(segment + 2, 0)]
@@ -126,3 +137,32 @@ def test_call_when_a_later_micro_batch_fails_then_no_weight_is_changed() -> None
     with pytest.raises(Exception, match="multinomial"):
         engine.run([x[:MICRO_BATCHES], wrong], 1)
     assert all(map(torch.equal, before, [engine.read_variable(ipu, 0) for ipu in range(2)]))
+
+
+class HandlerError(Exception):
+    """Raised by a signal's handler."""
+
+
+def interrupt(*_: object) -> None:
+    raise HandlerError
+
+
+def test_call_when_interrupted_after_an_early_update_then_ends_with_its_window() -> None:
+    program = program_of(overwrites=True, num_products=40)
+    engine = executor(program, follows_lists=True)
+    engine.look_for_signals()
+    num_windows = 2000
+    x = torch.ones(num_windows * MICRO_BATCHES, 2)
+    engine.run([x[:MICRO_BATCHES], x[:MICRO_BATCHES]], 1)
+    former = signal.signal(signal.SIGALRM, interrupt)
+    try:
+        for number in range(10):
+            signal.setitimer(signal.ITIMER_REAL, 0.01 + 0.003 * number)
+            with pytest.raises(HandlerError):
+                engine.run([x, x], num_windows)
+            # Each window adds the same to both weights.
+            first, second = (engine.read_variable(ipu, 0) for ipu in range(2))
+            assert torch.equal(first, second) and first[0] % MICRO_BATCHES == 0
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, former)
