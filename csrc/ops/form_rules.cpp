@@ -1,5 +1,6 @@
 // Rules of our own for the form of a result, for operations that have none in PyTorch's C++.
-// Those of gradients are in `form_rules_backward.cpp`.
+// Those of gradients are in `form_rules_backward.cpp`, those of what is made from nothing or copied
+// in `form_rules_made.cpp`.
 //
 // They belong to the library of `structured_forms.cpp`, and are as narrow as what models do: other
 // arguments, and wrong ones, are refused with `NotImplementedError`, and PyTorch's rules decide or
@@ -26,6 +27,10 @@ Tensor relu(const Tensor& self) {
   only_if(self.scalar_type() != at::kBool);
   return at::meta::threshold(self, 0, 0);
 }
+
+Tensor abs(const Tensor& self) { return at::meta::neg(self); }
+
+Tensor logical_not(const Tensor& self) { return at::meta::eq(self, 0); }
 
 Tensor hardtanh(const Tensor& self, const Scalar& min, const Scalar& max) {
   only_if(self.is_floating_point() && !min.isSymbolic() && !max.isSymbolic());
@@ -101,80 +106,6 @@ Tensor masked_fill_tensor(const Tensor& self, const Tensor& mask, const Tensor& 
   only_if(is_filled_in_place(self, mask) && self.is_contiguous() && value.dim() == 0);
   only_if(at::canCast(value.scalar_type(), self.scalar_type()));
   return dense(self.sizes(), self.scalar_type());
-}
-
-// ------------------------------------------------------------------------------- made and copied
-
-// What is made is on the IPU, or the rule is not asked.
-void check_strided(OptionalLayout layout, OptionalBool is_pinned) {
-  only_if(layout.value_or(at::kStrided) == at::kStrided && !is_pinned.value_or(false));
-}
-
-ScalarType or_default(OptionalType dtype) {
-  return dtype.value_or(c10::typeMetaToScalarType(at::get_default_dtype()));
-}
-
-Tensor empty(IntArrayRef sizes, OptionalType dtype, OptionalLayout layout, OptionalDevice,
-             OptionalBool is_pinned, OptionalFormat format) {
-  check_strided(layout, is_pinned);
-  only_if(format.value_or(MemoryFormat::Contiguous) == MemoryFormat::Contiguous);
-  return dense(sizes, or_default(dtype));
-}
-
-Tensor empty_strided(IntArrayRef sizes, IntArrayRef strides, OptionalType dtype,
-                     OptionalLayout layout, OptionalDevice, OptionalBool is_pinned) {
-  check_strided(layout, is_pinned);
-  return strided(sizes, strides, or_default(dtype));
-}
-
-// `torch.zeros` and `torch.ones`.
-Tensor filled(IntArrayRef sizes, OptionalType dtype, OptionalLayout layout, OptionalDevice device,
-              OptionalBool is_pinned) {
-  return empty(sizes, dtype, layout, device, is_pinned, std::nullopt);
-}
-
-Tensor full(IntArrayRef sizes, const Scalar& value, OptionalType dtype, OptionalLayout layout,
-            OptionalDevice device, OptionalBool is_pinned) {
-  only_if(!value.isComplex());
-  if (!dtype && !value.isFloatingPoint()) dtype = value.type();
-  return filled(sizes, dtype, layout, device, is_pinned);
-}
-
-Tensor scalar_tensor(const Scalar& value, OptionalType dtype, OptionalLayout layout,
-                     OptionalDevice device, OptionalBool is_pinned) {
-  only_if(!value.isComplex());
-  return filled({}, dtype, layout, device, is_pinned);
-}
-
-// `torch.zeros_like`, `torch.ones_like` and `torch.empty_like`.
-Tensor made_like(const Tensor& self, OptionalType dtype, OptionalLayout layout, OptionalDevice,
-                 OptionalBool is_pinned, OptionalFormat format) {
-  check_strided(layout, is_pinned);
-  return like(self, dtype.value_or(self.scalar_type()), format);
-}
-
-Tensor full_like(const Tensor& self, const Scalar& value, OptionalType dtype, OptionalLayout layout,
-                 OptionalDevice device, OptionalBool is_pinned, OptionalFormat format) {
-  return made_like(self, dtype, layout, device, is_pinned, format);
-}
-
-Tensor new_filled(const Tensor& self, IntArrayRef sizes, OptionalType dtype, OptionalLayout layout,
-                  OptionalDevice device, OptionalBool is_pinned) {
-  return filled(sizes, dtype.value_or(self.scalar_type()), layout, device, is_pinned);
-}
-
-Tensor to_copy(const Tensor& self, OptionalType dtype, OptionalLayout layout, OptionalDevice device,
-               OptionalBool is_pinned, bool, OptionalFormat format) {
-  return made_like(self, dtype, layout, device, is_pinned, format);
-}
-
-Tensor clone(const Tensor& self, OptionalFormat format) {
-  return like(self, self.scalar_type(), format);
-}
-
-Tensor& copy_(Tensor& self, const Tensor& source, bool) {
-  only_if(at::is_expandable_to(source.sizes(), self.sizes()));
-  return self;
 }
 
 // --------------------------------------------------------------------------------- whole tensors
@@ -331,6 +262,8 @@ std::tuple<Tensor, Tensor> attention(const Tensor& query, const Tensor& key, con
 
 void define_own_rules(torch::Library& library) {
   OWN_RULE(relu, relu);
+  OWN_RULE(abs, abs);
+  OWN_RULE(logical_not, logical_not);
   OWN_RULE(hardtanh, hardtanh);
   OWN_RULE(hardswish, hardswish);
   OWN_RULE(add_Scalar, add_number);
@@ -345,22 +278,6 @@ void define_own_rules(torch::Library& library) {
   OWN_RULE(where_self, where);
   OWN_RULE(masked_fill_Scalar, masked_fill_number);
   OWN_RULE(masked_fill_Tensor, masked_fill_tensor);
-  OWN_RULE(empty_memory_format, empty);
-  OWN_RULE(empty_strided, empty_strided);
-  OWN_RULE(zeros, filled);
-  OWN_RULE(ones, filled);
-  OWN_RULE(full, full);
-  OWN_RULE(scalar_tensor, scalar_tensor);
-  OWN_RULE(empty_like, made_like);
-  OWN_RULE(zeros_like, made_like);
-  OWN_RULE(ones_like, made_like);
-  OWN_RULE(full_like, full_like);
-  OWN_RULE(new_empty, new_filled);
-  OWN_RULE(new_zeros, new_filled);
-  OWN_RULE(new_ones, new_filled);
-  OWN_RULE(_to_copy, to_copy);
-  OWN_RULE(clone, clone);
-  OWN_RULE(copy_, copy_);
   OWN_RULE(sum, sum);
   OWN_RULE(mean, mean);
   OWN_RULE(max, extremum);
@@ -387,6 +304,7 @@ void define_rules() {
     torch::Library made(torch::Library::DEF, "poptorch_emu_forms", std::nullopt, __FILE__,
                         __LINE__);
     define_own_rules(made);
+    define_rules_of_made(made);
     define_gradient_rules(made);
     define_structured_rules(made);
     return made;

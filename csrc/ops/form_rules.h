@@ -17,6 +17,7 @@ void define_rules();
 
 // Parts of the library.
 void define_gradient_rules(torch::Library& library);
+void define_rules_of_made(torch::Library& library);
 void define_structured_rules(torch::Library& library);
 
 using at::IntArrayRef;

@@ -149,7 +149,8 @@ class _Loss:
         return self._code.insert(before, aten.permute.default, (node, list(order)), value)
 
     def _reshaped(self, before: fx.Node, node: Any, shape: Sequence[int]) -> fx.Node:
-        value = node.meta["val"].new_empty(tuple(shape))
+        dtype = node.meta["val"].dtype
+        value = torch.empty(tuple(shape), dtype=dtype, device="meta")
         return self._code.insert(before, aten.reshape.default, (node, list(shape)), value)
 
     def _flat(self, before: fx.Node, rows: fx.Node) -> fx.Node:

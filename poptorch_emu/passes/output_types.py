@@ -20,12 +20,13 @@ def run(graph: Graph) -> Graph:
         value = node.meta["val"]
         if sink.kind in _TO_HOST and value.dtype in NARROW:
             dtype = NARROW[value.dtype]
+            form = torch.empty_strided(value.shape, value.stride(), dtype=dtype, device="meta")
             with graph.fx.inserting_before(output):
                 node = graph.add_operation(
                     torch.ops.aten._to_copy.default,
                     (node,),
                     {"dtype": dtype},
-                    torch.empty_like(value, dtype=dtype),
+                    form,
                     record_of(node),
                 )
         results.append((sink, node))
