@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import resource
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -158,3 +160,37 @@ def test_host_function_when_it_keeps_what_it_is_given_then_that_stays() -> None:
         model(torch.full((200, 300), float(value)))
     for value, tensor in enumerate(kept[-3:]):
         assert bool((tensor == 2.0 * value).all())
+
+
+PACKED = """
+import torch
+import poptorch_emu as poptorch
+
+def resident_mib():
+    with open("/proc/self/status") as file:
+        return next(int(line.split()[1]) / 1024 for line in file if line.startswith("VmRSS"))
+
+width, rows = 4096, 64
+model = torch.nn.Sequential(torch.nn.Linear(width, width, bias=False), torch.nn.ReLU())
+small = poptorch.inferenceModel(torch.nn.Linear(512, 512).eval())
+small(torch.ones(rows, 512))
+before = resident_mib()
+inference = poptorch.inferenceModel(model.eval())
+result = inference(torch.ones(rows, width))
+print((resident_mib() - before) / (width * width * 4 / 2**20))
+weight = model[0].weight.detach().clone()
+with torch.no_grad():
+    torch.testing.assert_close(result, model(torch.ones(rows, width)))
+    model[0].weight.zero_()
+inference.copyWeightsToHost()
+assert torch.equal(model[0].weight, weight)
+"""
+
+
+@pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="this PyTorch has no oneDNN")
+def test_device_when_weights_are_packed_then_holds_them_once() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", PACKED], capture_output=True, text=True, check=False, timeout=120
+    )
+    assert done.returncode == 0, done.stderr
+    assert 0.9 < float(done.stdout.splitlines()[-1]) < 1.4, "2 and more if both forms stay"

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-
 import pytest
 import torch
 from hand_built import ALL, MICRO_BATCH, Reg, executor
@@ -108,36 +105,3 @@ def test_variable_when_a_micro_batch_reads_it_too_then_has_it_in_its_own_order()
         result, plain = engine.run([x], 1)
         torch.testing.assert_close(result, x @ weight.t())
         assert torch.equal(plain.reshape(8, 4), weight)
-
-
-MODEL = """
-import torch
-import poptorch_emu as poptorch
-
-def resident_mib():
-    with open("/proc/self/status") as file:
-        return next(int(line.split()[1]) / 1024 for line in file if line.startswith("VmRSS"))
-
-width, rows = 4096, 64
-model = torch.nn.Sequential(torch.nn.Linear(width, width, bias=False), torch.nn.ReLU())
-small = poptorch.inferenceModel(torch.nn.Linear(512, 512).eval())
-small(torch.ones(rows, 512))
-before = resident_mib()
-inference = poptorch.inferenceModel(model.eval())
-result = inference(torch.ones(rows, width))
-print((resident_mib() - before) / (width * width * 4 / 2**20))
-weight = model[0].weight.detach().clone()
-with torch.no_grad():
-    torch.testing.assert_close(result, model(torch.ones(rows, width)))
-    model[0].weight.zero_()
-inference.copyWeightsToHost()
-assert torch.equal(model[0].weight, weight)
-"""
-
-
-def test_device_when_weights_are_packed_then_holds_them_once() -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", MODEL], capture_output=True, text=True, check=False, timeout=120
-    )
-    assert done.returncode == 0, done.stderr
-    assert 0.9 < float(done.stdout.splitlines()[-1]) < 1.4, "2 and more if both forms stay"
