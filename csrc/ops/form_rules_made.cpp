@@ -48,13 +48,9 @@ Tensor full(IntArrayRef sizes, const Scalar& value, OptionalType dtype, Optional
 // Of integers, of which PyTorch makes int64.
 Tensor arange_step(const Scalar& start, const Scalar& end, const Scalar& step, OptionalType dtype,
                    OptionalLayout layout, OptionalDevice device, OptionalBool is_pinned) {
-  bool are_integers = true;
-  for (const Scalar* number : {&start, &end, &step}) {
-    only_if(number->isIntegral(/*includeBool=*/false) || number->isFloatingPoint());
-    are_integers &= number->isIntegral(false);
-  }
   // Sizes of others depend on how they are rounded.
-  only_if(are_integers && step.toLong() != 0);
+  for (const Scalar* number : {&start, &end, &step}) only_if(number->isIntegral(false));
+  only_if(step.toLong() != 0);
   const int64_t distance = end.toLong() - start.toLong();
   only_if(distance == 0 || (distance > 0) == (step.toLong() > 0));
   const int64_t size = std::abs(step.toLong());
