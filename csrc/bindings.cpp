@@ -9,6 +9,7 @@
 #include <torch/csrc/utils/pybind.h>
 #include <functional>
 #include <memory>
+#include <set>
 #include <utility>
 
 #include "common/autograd_listing.h"
@@ -71,12 +72,13 @@ bool stack_plain_into(const py::sequence& samples, const at::Tensor& place) {
   return stack_into(tensors, place);
 }
 
-// Birth, death, bytes and offset of each piece of a segment's memory.
+// Birth, death, bytes and offset of each piece of a segment's memory; none before its first run.
 std::vector<std::tuple<int64_t, int64_t, int64_t, int64_t>> memory_plan(const Executor& executor,
-                                                                        int64_t segment,
-                                                                        int64_t replica) {
+                                                                        int64_t segment) {
   std::vector<std::tuple<int64_t, int64_t, int64_t, int64_t>> pieces;
-  for (const auto& [life, offset] : executor.tensor_memory().plan({segment}, replica)) {
+  const auto plan = executor.tensor_memory().plan({segment});
+  if (plan == nullptr) return pieces;
+  for (const auto& [life, offset] : plan->pieces) {
     pieces.emplace_back(life.birth, life.death, life.num_bytes, offset);
   }
   return pieces;
@@ -222,7 +224,14 @@ void bind_autograd(py::module_& m) {
         });
 }
 
-void bind_form_rules(py::module_& m) { m.def("define_form_rules", &forms::define_rules); }
+void bind_form_rules(py::module_& m) {
+  m.def("define_form_rules", &forms::define_rules);
+  m.def("form_rule_names", [] {
+    std::set<std::string> names;
+    for (const auto& [name, rule] : forms::all_rules()) names.insert(name);
+    return names;
+  });
+}
 
 void bind_loader(py::module_& m) { m.def("stack_into", &stack_plain_into); }
 

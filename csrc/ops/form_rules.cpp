@@ -15,6 +15,7 @@
 #include <torch/library.h>
 
 #include <algorithm>
+#include <set>
 #include <tuple>
 #include <vector>
 
@@ -176,23 +177,47 @@ Tensor convolution(const Tensor& input, const Tensor& weight, const OptionalTens
                    IntArrayRef stride, IntArrayRef padding, IntArrayRef dilation,
                    bool is_transposed, IntArrayRef output_padding, int64_t groups) {
   const size_t num_dims = static_cast<size_t>(weight.dim());
-  only_if(!is_transposed && num_dims >= 3 && input.dim() == weight.dim());
-  only_if(groups > 0 && input.size(1) == weight.size(1) * groups && weight.size(0) % groups == 0);
+  only_if(num_dims >= 3 && input.dim() == weight.dim() && groups > 0);
+  const int64_t num_read = is_transposed ? weight.size(0) : weight.size(1) * groups;
+  const int64_t num_made = is_transposed ? weight.size(1) * groups : weight.size(0);
+  only_if(input.size(1) == num_read && weight.size(0) % groups == 0);
   only_if(input.numel() > 0 && weight.numel() > 0);
   only_if(input.scalar_type() == weight.scalar_type());
-  only_if(is_affine_of(bias, weight.sizes().slice(0, 1), weight.scalar_type()));
+  only_if(is_affine_of(bias, {num_made}, weight.scalar_type()));
   const auto at_dim = [](IntArrayRef values, size_t dim) {
     return values.size() == 1 ? values[0] : values.at(dim);
   };
-  std::vector<int64_t> sizes{input.size(0), weight.size(0)};
+  std::vector<int64_t> sizes{input.size(0), num_made};
   for (size_t dim = 0; dim + 2 < num_dims; ++dim) {
     const auto axis = static_cast<int64_t>(dim) + 2;
     const int64_t window = at_dim(dilation, dim) * (weight.size(axis) - 1) + 1;
-    const int64_t room = input.size(axis) + 2 * at_dim(padding, dim) - window;
-    only_if(room >= 0 && at_dim(stride, dim) > 0 && at_dim(padding, dim) >= 0 && window > 0);
-    sizes.push_back(room / at_dim(stride, dim) + 1);
+    const int64_t step = at_dim(stride, dim), rim = 2 * at_dim(padding, dim);
+    only_if(step > 0 && rim >= 0 && window > 0);
+    const int64_t added = is_transposed ? at_dim(output_padding, dim) : 0;
+    const int64_t room = input.size(axis) + rim - window;
+    const int64_t size =
+        is_transposed ? (input.size(axis) - 1) * step - rim + window + added : room / step + 1;
+    only_if(size > 0 && (is_transposed || room >= 0) && added >= 0 && added < step);
+    sizes.push_back(size);
   }
   return dense(sizes, input.scalar_type());
+}
+
+Tensor safe_softmax(const Tensor& self, int64_t dim, OptionalType dtype) {
+  only_if(is_plain(self) && dim >= -self.dim() && dim < self.dim());
+  return dense(self.sizes(), dtype.value_or(self.scalar_type()));
+}
+
+std::tuple<Tensor, Tensor> native_dropout(const Tensor& input, double p, OptionalBool train) {
+  only_if(input.is_floating_point() && input.is_non_overlapping_and_dense());
+  only_if(train.value_or(true) && p > 0 && p < 1);
+  return {like(input, input.scalar_type()), like(input, at::kBool)};
+}
+
+Tensor prelu(const Tensor& self, const Tensor& weight) {
+  only_if(is_plain(self) && weight.scalar_type() == self.scalar_type());
+  only_if(weight.dim() <= self.dim() && at::is_expandable_to(weight.sizes(), self.sizes()));
+  return dense(self.sizes(), self.scalar_type());
 }
 
 Tensor adaptive_avg_pool2d(const Tensor& self, IntArrayRef output_size) {
@@ -215,6 +240,20 @@ std::tuple<Tensor, Tensor, Tensor> native_layer_norm(const Tensor& input, IntArr
   std::fill(sizes.end() - static_cast<std::ptrdiff_t>(num_normed), sizes.end(), 1);
   const ScalarType sums = type_of_sums(input);
   return {dense(input.sizes(), input.scalar_type()), dense(sizes, sums), dense(sizes, sums)};
+}
+
+std::tuple<Tensor, Tensor, Tensor> native_group_norm(const Tensor& input,
+                                                     const OptionalTensor& weight,
+                                                     const OptionalTensor& bias, int64_t num_images,
+                                                     int64_t num_channels, int64_t num_elements,
+                                                     int64_t num_groups, double) {
+  const ScalarType dtype = input.scalar_type();
+  only_if(is_plain(input) && type_of_sums(input) == dtype);
+  only_if(input.numel() == num_images * num_channels * num_elements);
+  only_if(num_groups > 0 && num_channels % num_groups == 0);
+  only_if(is_affine_of(weight, {num_channels}, dtype) && is_affine_of(bias, {num_channels}, dtype));
+  const std::vector<int64_t> groups{num_images, num_groups};
+  return {dense(input.sizes(), dtype), dense(groups, dtype), dense(groups, dtype)};
 }
 
 std::tuple<Tensor, Tensor, Tensor> norm_of_channels(
@@ -258,9 +297,9 @@ std::tuple<Tensor, Tensor> attention(const Tensor& query, const Tensor& key, con
   return {like(query, query.scalar_type()), log_sums};
 }
 
-#define OWN_RULE(overload, function) library.def(at::_ops::overload::schema_str, TORCH_FN(function))
+#define OWN_RULE(overload, function) FORM_RULE(overload, TORCH_FN(function))
 
-void define_own_rules(torch::Library& library) {
+void list_own_rules(Rules& rules) {
   OWN_RULE(relu, relu);
   OWN_RULE(abs, abs);
   OWN_RULE(logical_not, logical_not);
@@ -288,7 +327,11 @@ void define_own_rules(torch::Library& library) {
   OWN_RULE(constant_pad_nd, constant_pad_nd);
   OWN_RULE(convolution, convolution);
   OWN_RULE(_adaptive_avg_pool2d, adaptive_avg_pool2d);
+  OWN_RULE(_safe_softmax, safe_softmax);
+  OWN_RULE(native_dropout, native_dropout);
+  OWN_RULE(_prelu_kernel, prelu);
   OWN_RULE(native_layer_norm, native_layer_norm);
+  OWN_RULE(native_group_norm, native_group_norm);
   OWN_RULE(native_batch_norm, norm_of_channels);
   OWN_RULE(_native_batch_norm_legit_functional, functional_batch_norm);
   OWN_RULE(nll_loss2d_forward, nll_loss2d);
@@ -299,17 +342,25 @@ void define_own_rules(torch::Library& library) {
 
 }  // namespace
 
-void define_rules() {
-  static const torch::Library library = [] {
-    torch::Library made(torch::Library::DEF, "poptorch_emu_forms", std::nullopt, __FILE__,
-                        __LINE__);
-    define_own_rules(made);
-    define_rules_of_made(made);
-    define_gradient_rules(made);
-    define_structured_rules(made);
+const Rules& all_rules() {
+  static const Rules rules = [] {
+    Rules made;
+    list_own_rules(made);
+    list_rules_of_made(made);
+    list_gradient_rules(made);
+    list_structured_rules(made);
     return made;
   }();
-  static_cast<void>(library);
+  return rules;
+}
+
+void define_rules(const std::string& name) {
+  static torch::Library library(torch::Library::DEF, "poptorch_emu_forms", std::nullopt, __FILE__,
+                                __LINE__);
+  static std::set<std::string> defined;
+  if (!defined.insert(name).second) return;
+  const auto [begin, end] = all_rules().equal_range("aten::" + name);
+  for (auto rule = begin; rule != end; ++rule) rule->second(library);
 }
 
 }  // namespace poptorch_emu::forms

@@ -7,18 +7,29 @@
 
 #include <torch/library.h>
 
+#include <map>
 #include <optional>
+#include <string>
 
 namespace poptorch_emu::forms {
 
-// Makes the library `poptorch_emu_forms`, if it is not there; as late as this, since its 230
-// operations take 6 ms of an import.
-void define_rules();
+// By the name of an operation: what adds the rule for one of its overloads to a library.
+using Rules = std::multimap<std::string, void (*)(torch::Library&)>;
+const Rules& all_rules();
 
-// Parts of the library.
-void define_gradient_rules(torch::Library& library);
-void define_rules_of_made(torch::Library& library);
-void define_structured_rules(torch::Library& library);
+// Adds the rules for an operation (`relu`) to the library `poptorch_emu_forms`, if there are any
+// and they are not there. One at a time, since all 230 take 2 MiB of a process.
+void define_rules(const std::string& name);
+
+// Parts of the list.
+void list_gradient_rules(Rules& rules);
+void list_rules_of_made(Rules& rules);
+void list_structured_rules(Rules& rules);
+
+// Lists a function as the rule for one overload, named as in `at::_ops`.
+#define FORM_RULE(overload, function)     \
+  rules.emplace(at::_ops::overload::name, \
+                [](torch::Library& made) { made.def(at::_ops::overload::schema_str, function); })
 
 using at::IntArrayRef;
 using at::MemoryFormat;

@@ -22,12 +22,13 @@ Tensor gradient_if(bool is_wanted, IntArrayRef sizes, ScalarType dtype) {
 
 Three convolution_backward(const Tensor& gradient, const Tensor& input, const Tensor& weight,
                            at::OptionalIntArrayRef, IntArrayRef, IntArrayRef, IntArrayRef,
-                           bool is_transposed, IntArrayRef, int64_t, Mask mask) {
-  only_if(!is_transposed && input.dim() == weight.dim() && gradient.dim() == input.dim());
+                           bool is_transposed, IntArrayRef, int64_t groups, Mask mask) {
+  only_if(input.dim() == weight.dim() && gradient.dim() == input.dim() && input.dim() >= 3);
   only_if(input.numel() > 0 && weight.numel() > 0 && gradient.numel() > 0);
+  const int64_t num_made = is_transposed ? weight.size(1) * groups : weight.size(0);
   return {gradient_if(mask[0], input.sizes(), input.scalar_type()),
           gradient_if(mask[1], weight.sizes(), weight.scalar_type()),
-          gradient_if(mask[2], {weight.size(0)}, weight.scalar_type())};
+          gradient_if(mask[2], {num_made}, weight.scalar_type())};
 }
 
 Three native_layer_norm_backward(const Tensor& gradient, const Tensor& input, IntArrayRef shape,
@@ -40,6 +41,26 @@ Three native_layer_norm_backward(const Tensor& gradient, const Tensor& input, In
   return {gradient_if(mask[0], input.sizes(), input.scalar_type()),
           gradient_if(mask[1] && is_given(weight), shape, input.scalar_type()),
           gradient_if(mask[2] && is_given(bias), shape, input.scalar_type())};
+}
+
+Three native_group_norm_backward(const Tensor& gradient, const Tensor& input, const Tensor&,
+                                 const Tensor&, const OptionalTensor& weight, int64_t,
+                                 int64_t num_channels, int64_t, int64_t, Mask mask) {
+  const ScalarType dtype = input.scalar_type();
+  only_if(is_plain(gradient) && is_plain(input) && gradient.sizes() == input.sizes());
+  only_if(gradient.scalar_type() == dtype && type_of_sums(input) == dtype);
+  only_if(is_affine_of(weight, {num_channels}, dtype));
+  return {gradient_if(mask[0], input.sizes(), dtype), gradient_if(mask[1], {num_channels}, dtype),
+          gradient_if(mask[2], {num_channels}, dtype)};
+}
+
+std::tuple<Tensor, Tensor> prelu_backward(const Tensor& gradient, const Tensor& self,
+                                          const Tensor& weight) {
+  const ScalarType dtype = self.scalar_type();
+  only_if(is_plain(gradient) && is_plain(self) && gradient.sizes() == self.sizes());
+  only_if(gradient.scalar_type() == dtype && weight.scalar_type() == dtype);
+  only_if(weight.dim() <= self.dim() && at::is_expandable_to(weight.sizes(), self.sizes()));
+  return {dense(self.sizes(), dtype), dense(self.sizes(), dtype)};
 }
 
 Three native_batch_norm_backward(const Tensor& gradient, const Tensor& input,
@@ -68,6 +89,11 @@ Three attention_backward(const Tensor&, const Tensor& query, const Tensor& key, 
   return {rows_first(query), rows_first(key), rows_first(value)};
 }
 
+Tensor native_dropout_backward(const Tensor& gradient, const Tensor& mask, double) {
+  only_if(is_plain(gradient) && mask.sizes() == gradient.sizes());
+  return dense(gradient.sizes(), gradient.scalar_type());
+}
+
 Tensor select_backward(const Tensor& gradient, IntArrayRef sizes, int64_t, int64_t) {
   only_if(gradient.dim() + 1 == static_cast<int64_t>(sizes.size()));
   return dense(sizes, gradient.scalar_type());
@@ -91,15 +117,18 @@ Tensor nll_loss2d_backward(const Tensor&, const Tensor& self, const Tensor& targ
   return dense(self.sizes(), self.scalar_type());
 }
 
-#define OWN_RULE(overload, function) library.def(at::_ops::overload::schema_str, TORCH_FN(function))
+#define OWN_RULE(overload, function) FORM_RULE(overload, TORCH_FN(function))
 
 }  // namespace
 
-void define_gradient_rules(torch::Library& library) {
+void list_gradient_rules(Rules& rules) {
   OWN_RULE(convolution_backward, convolution_backward);
   OWN_RULE(native_layer_norm_backward, native_layer_norm_backward);
   OWN_RULE(native_batch_norm_backward, native_batch_norm_backward);
+  OWN_RULE(native_group_norm_backward, native_group_norm_backward);
+  OWN_RULE(_prelu_kernel_backward, prelu_backward);
   OWN_RULE(_scaled_dot_product_flash_attention_for_cpu_backward, attention_backward);
+  OWN_RULE(native_dropout_backward, native_dropout_backward);
   OWN_RULE(select_backward, select_backward);
   OWN_RULE(slice_backward, slice_backward);
   OWN_RULE(embedding_dense_backward, embedding_dense_backward);

@@ -105,11 +105,11 @@ Tensor& copy_(Tensor& self, const Tensor& source, bool) {
   return self;
 }
 
-#define OWN_RULE(overload, function) library.def(at::_ops::overload::schema_str, TORCH_FN(function))
+#define OWN_RULE(overload, function) FORM_RULE(overload, TORCH_FN(function))
 
 }  // namespace
 
-void define_rules_of_made(torch::Library& library) {
+void list_rules_of_made(Rules& rules) {
   OWN_RULE(arange, arange);
   OWN_RULE(arange_start, arange_start);
   OWN_RULE(arange_start_step, arange_step);

@@ -17,9 +17,8 @@ namespace poptorch_emu::forms {
 namespace {
 
 // One overload, named as in `at::_ops`, and the function that has its rule.
-#define RULE(overload, function)              \
-  library.def(at::_ops::overload::schema_str, \
-              TORCH_FN((static_cast<at::_ops::overload::schema*>(&at::meta::function))))
+#define RULE(overload, function) \
+  FORM_RULE(overload, TORCH_FN((static_cast<at::_ops::overload::schema*>(&at::meta::function))))
 #define RULE_SYMINT(overload, function) RULE(overload, function##_symint)
 
 // An operation with one overload, and its variant in place.
@@ -36,7 +35,7 @@ namespace {
   RULE(name##_Scalar, name); \
   RULE(name##__Scalar, name##_)
 
-void define_functions(torch::Library& library) {
+void list_functions(Rules& rules) {
   RULES(acos);
   RULES(acosh);
   RULES(asin);
@@ -90,7 +89,7 @@ void define_functions(torch::Library& library) {
   RULE(softplus, softplus);
 }
 
-void define_pairs(torch::Library& library) {
+void list_pairs(Rules& rules) {
   RULE(maximum, maximum);
   RULE(minimum, minimum);
   TENSOR_RULES(add);
@@ -118,7 +117,7 @@ void define_pairs(torch::Library& library) {
   RULE(pow_Tensor_Tensor, pow);
 }
 
-void define_products(torch::Library& library) {
+void list_products(Rules& rules) {
   RULES(addmm);
   RULES(addmv);
   RULES(baddbmm);
@@ -126,7 +125,7 @@ void define_products(torch::Library& library) {
   RULE(mm, mm);
 }
 
-void define_reductions(torch::Library& library) {
+void list_reductions(Rules& rules) {
   RULE(_log_softmax, _log_softmax);
   RULE(_softmax, _softmax);
   RULE(all, all);
@@ -149,7 +148,7 @@ void define_reductions(torch::Library& library) {
   RULE_SYMINT(topk, topk);
 }
 
-void define_windows_and_places(torch::Library& library) {
+void list_windows_and_places(Rules& rules) {
   RULE(avg_pool2d, avg_pool2d);
   RULE(cat, cat);
   RULE(gather, gather);
@@ -160,7 +159,7 @@ void define_windows_and_places(torch::Library& library) {
   RULE_SYMINT(upsample_nearest2d, upsample_nearest2d);
 }
 
-void define_gradients(torch::Library& library) {
+void list_gradients(Rules& rules) {
   RULE(_log_softmax_backward_data, _log_softmax_backward_data);
   RULE(_softmax_backward_data, _softmax_backward_data);
   RULE(avg_pool2d_backward, avg_pool2d_backward);
@@ -175,13 +174,13 @@ void define_gradients(torch::Library& library) {
 
 }  // namespace
 
-void define_structured_rules(torch::Library& library) {
-  define_functions(library);
-  define_pairs(library);
-  define_products(library);
-  define_reductions(library);
-  define_windows_and_places(library);
-  define_gradients(library);
+void list_structured_rules(Rules& rules) {
+  list_functions(rules);
+  list_pairs(rules);
+  list_products(rules);
+  list_reductions(rules);
+  list_windows_and_places(rules);
+  list_gradients(rules);
 }
 
 #undef COMPARISON

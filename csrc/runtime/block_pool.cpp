@@ -5,6 +5,7 @@
 
 #include <mutex>
 #include <new>
+#include <utility>
 
 #include "common/spinning_mutex.h"
 
@@ -117,11 +118,22 @@ int64_t BlockPool::num_bytes() const {
   return num_bytes_;
 }
 
+BlockPool::BlocksBySize BlockPool::take_free() {
+  for (const auto& [size, blocks] : free_) num_bytes_ -= size * static_cast<int64_t>(blocks.size());
+  return std::exchange(free_, {});
+}
+
+void BlockPool::trim() {
+  BlocksBySize released;  // After the mutex: unmapping takes long.
+  std::lock_guard lock(pool_mutex());
+  released = take_free();
+}
+
 void BlockPool::close() {
+  BlocksBySize released;
   std::lock_guard lock(pool_mutex());
   is_closed_ = true;
-  for (const auto& [size, blocks] : free_) num_bytes_ -= size * static_cast<int64_t>(blocks.size());
-  free_.clear();
+  released = take_free();
 }
 
 }  // namespace poptorch_emu

@@ -35,6 +35,9 @@ class BlockPool {
   std::unique_ptr<Block> take(int64_t num_bytes);
   void give_back(std::unique_ptr<Block> block);
 
+  // Releases the blocks that nobody uses.
+  void trim();
+
   // Bytes of all blocks that were made and still exist, in use or not.
   int64_t num_bytes() const;
 
@@ -42,7 +45,10 @@ class BlockPool {
   void close();
 
  private:
-  std::map<int64_t, std::vector<std::unique_ptr<Block>>> free_;  // by size
+  using BlocksBySize = std::map<int64_t, std::vector<std::unique_ptr<Block>>>;
+  BlocksBySize take_free();  // with the mutex
+
+  BlocksBySize free_;
   int64_t num_bytes_ = 0;
   bool is_closed_ = false;
 };

@@ -6,9 +6,10 @@ EngineMemory::EngineMemory(const Program& program, int64_t num_replicas, int64_t
     : arenas_(num_workers) {
   install_engine_allocator();
   for (const Segment& segment : program.segments) {
+    const auto& plan = plans_.emplace_back(std::make_shared<CommonPlan>());
     for (auto& of_lane : segments_.emplace_back(num_replicas)) {
       for (int64_t lane = 0; lane < (segment.may_overlap ? num_workers : 1); ++lane) {
-        of_lane.push_back(std::make_unique<SegmentMemory>(pool_));
+        of_lane.push_back(std::make_unique<SegmentMemory>(pool_, plan));
       }
     }
   }

@@ -16,7 +16,7 @@ namespace poptorch_emu {
 // lane of a segment by one worker at a time.
 class EngineMemory {
  public:
-  // A segment that may overlap with itself has a plan for each of as many lanes.
+  // A segment that may overlap with itself has as many lanes.
   EngineMemory(const Program& program, int64_t num_replicas, int64_t num_workers);
   ~EngineMemory() { pool_->close(); }
   EngineMemory(const EngineMemory&) = delete;
@@ -30,12 +30,13 @@ class EngineMemory {
   int64_t arena_bytes() const;
   int64_t pool_bytes() const { return pool_->num_bytes(); }
   // Empty before the first run of the segment.
-  const std::vector<SegmentMemory::Piece>& plan(SegmentId segment, int64_t replica) const {
-    return segments_.at(segment.value).at(replica).front()->plan();
+  std::shared_ptr<const ArenaPlan> plan(SegmentId segment) const {
+    return plans_.at(segment.value)->get();
   }
 
  private:
   const std::shared_ptr<BlockPool> pool_ = std::make_shared<BlockPool>();
+  std::vector<std::shared_ptr<CommonPlan>> plans_;  // by segment
   // By segment, replica and lane.
   std::vector<std::vector<std::vector<std::unique_ptr<SegmentMemory>>>> segments_;
   std::vector<Arena> arenas_;  // by worker

@@ -5,6 +5,7 @@
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>
+#include <cstring>
 #include <utility>
 
 #include "common/errors.h"
@@ -31,6 +32,12 @@ at::Tensor copied(const at::Tensor& tensor) {
   at::Tensor copy = at::empty({tensor.numel() + kRoom}, at::TensorOptions(tensor.scalar_type()));
   copy.resize_(tensor.sizes()).copy_(tensor);
   return copy;
+}
+
+// Whether nobody else sees the bytes of a variable, so that they may be written over.
+bool is_only_ours(const at::Tensor& stored) {
+  return !stored.is_mkldnn() && stored.use_count() == 1 && stored.storage().use_count() == 1 &&
+         stored.is_contiguous();
 }
 
 }  // namespace
@@ -114,7 +121,12 @@ void DeviceMemory::write(VariableId id, int64_t replica, const at::Tensor& value
   const at::Tensor whole = value.detach();
   note_change(id);
   if (!variable.is_sharded) {
-    slot(id, replica) = copied(whole);
+    at::Tensor& target = slot(id, replica);
+    if (is_only_ours(target) && whole.is_contiguous() && !whole.is_neg()) {
+      std::memcpy(target.mutable_data_ptr(), whole.const_data_ptr(), whole.nbytes());
+    } else {
+      target = copied(whole);
+    }
     return;
   }
   for (int64_t part = 0; part < replicas_.here; ++part) {

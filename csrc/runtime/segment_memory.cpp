@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <exception>
 #include <utility>
 
 namespace poptorch_emu {
@@ -12,9 +13,6 @@ namespace {
 
 // What is smaller the C library serves well from what it keeps.
 constexpr size_t kSmallestBytes = 16 * 1024;
-// How often a segment is looked at anew before it is left to the pool.
-constexpr int64_t kMostAttempts = 4;
-constexpr int64_t kEndOfRun = INT64_MAX;
 // Two lines of the cache, so that what follows is aligned like PyTorch's own tensors.
 constexpr int64_t kHeadBytes = 128;
 
@@ -66,7 +64,7 @@ SegmentMemory::Scope::Scope(SegmentMemory& memory, Arena& arena)
 
 SegmentMemory::Scope::~Scope() {
   current = before_;
-  memory_.end();
+  memory_.end(std::uncaught_exceptions() > num_exceptions_);
 }
 
 SegmentMemory::Suspension::Suspension() : before_(std::exchange(current, nullptr)) {}
@@ -77,56 +75,34 @@ void SegmentMemory::begin(Arena& arena) {
   run_ = next_run();
   arena_ = &arena;
   next_piece_ = 0;
-  clock_ = 0;
   is_as_planned_ = true;
-  if (has_plan_) {
-    if (arena_bytes_ > 0) block_ = arena.block(arena_bytes_);
-  } else {
-    pieces_.clear();
-  }
+  if (num_plans_ == 0) follow(common_->get());
+  if (plan_ != nullptr && plan_->num_bytes > 0) block_ = arena.block(plan_->num_bytes);
 }
 
-void SegmentMemory::end() {
+void SegmentMemory::end(bool has_failed) {
   block_.reset();
-  if (!has_plan_) {
-    if (num_attempts_ < kMostAttempts) make_plan();
+  if (is_recording()) {
+    const std::vector<Lifetime> lifetimes = std::exchange(recorded_, {});
+    clock_ = 0;
+    if (has_failed) return;
+    follow(std::make_shared<const ArenaPlan>(lifetimes));
+    common_->set(plan_);
+    pool_->trim();  // Of what the run took, most has a place in the arena from now on.
     return;
   }
+  if (plan_ == nullptr) return;
   const bool is_kept = std::any_of(is_live_->begin(), is_live_->end(),
                                    [](const std::atomic<char>& flag) { return flag.load(); });
   if (is_kept) arena_->abandon();
-  if (is_kept || !is_as_planned_ || next_piece_ != pieces_.size()) {
-    has_plan_ = false;
-    pieces_.clear();
-  }
+  if (is_kept || !is_as_planned_ || !plan_->may_end_at(next_piece_)) plan_.reset();
 }
 
-void SegmentMemory::make_plan() {
-  ++num_attempts_;
-  std::vector<Lifetime> lifetimes;
-  std::vector<size_t> planned;
-  for (size_t index = 0; index < pieces_.size(); ++index) {
-    if (pieces_[index].lifetime.death == kEndOfRun) continue;
-    lifetimes.push_back(pieces_[index].lifetime);
-    planned.push_back(index);
-  }
-  const OffsetPlan plan = plan_offsets(lifetimes);
-  arena_bytes_ = plan.num_bytes;
-  for (size_t i = 0; i < planned.size(); ++i) pieces_[planned[i]].offset = plan.offsets[i];
-  neighbours_.assign(pieces_.size(), {});
-  for (size_t i = 0; i < planned.size(); ++i) {
-    for (size_t j = 0; j < i; ++j) {
-      const Piece& one = pieces_[planned[i]];
-      const Piece& other = pieces_[planned[j]];
-      if (one.offset < other.offset + other.lifetime.num_bytes &&
-          other.offset < one.offset + one.lifetime.num_bytes) {
-        neighbours_[planned[i]].push_back(static_cast<int32_t>(planned[j]));
-        neighbours_[planned[j]].push_back(static_cast<int32_t>(planned[i]));
-      }
-    }
-  }
-  is_live_ = std::make_shared<std::vector<std::atomic<char>>>(pieces_.size());
-  has_plan_ = true;
+void SegmentMemory::follow(std::shared_ptr<const ArenaPlan> plan) {
+  if (plan == nullptr) return;
+  ++num_plans_;
+  is_live_ = std::make_shared<std::vector<std::atomic<char>>>(plan->pieces.size());
+  plan_ = std::move(plan);
 }
 
 void* SegmentMemory::take(int64_t num_bytes) {
@@ -135,25 +111,27 @@ void* SegmentMemory::take(int64_t num_bytes) {
   handed.num_bytes = num_bytes;
   num_bytes += kHeadBytes;
   const size_t index = next_piece_++;
-  if (!has_plan_) {
-    if (num_attempts_ < kMostAttempts) {
-      pieces_.push_back({{clock_++, kEndOfRun, num_bytes}, -1});
-      handed.run = run_;
-      handed.piece = index;
-    }
-  } else if (is_as_planned_) {
-    is_as_planned_ = index < pieces_.size() && pieces_[index].lifetime.num_bytes == num_bytes;
-    const bool has_place = is_as_planned_ && pieces_[index].offset >= 0;
+  if (is_recording()) {
+    recorded_.push_back({clock_++, ArenaPlan::kEndOfRun, num_bytes});
+    handed.run = run_;
+    handed.piece = index;
+  } else if (plan_ != nullptr && index >= plan_->pieces.size()) {
+    handed.run = run_;  // No harm if it lives on.
+  } else if (plan_ != nullptr && is_as_planned_) {
+    const std::vector<ArenaPlan::Piece>& pieces = plan_->pieces;
+    is_as_planned_ = pieces[index].lifetime.num_bytes == num_bytes;
+    const bool has_place = is_as_planned_ && pieces[index].offset >= 0;
     std::vector<std::atomic<char>>& flags = *is_live_;
-    if (has_place && !flags[index].load(std::memory_order_acquire) &&
-        std::none_of(neighbours_[index].begin(), neighbours_[index].end(), [&flags](int32_t other) {
-          return flags[other].load(std::memory_order_acquire) != 0;
-        })) {
+    const auto is_taken = [&flags](int32_t piece) {
+      return flags[piece].load(std::memory_order_acquire) != 0;
+    };
+    if (has_place && !is_taken(static_cast<int32_t>(index)) &&
+        std::none_of(plan_->neighbours[index].begin(), plan_->neighbours[index].end(), is_taken)) {
       flags[index].store(1, std::memory_order_relaxed);
       handed.flags = is_live_;
       handed.arena = block_;
       handed.piece = index;
-      return put_before(static_cast<char*>(block_->data()) + pieces_[index].offset,
+      return put_before(static_cast<char*>(block_->data()) + pieces[index].offset,
                         std::move(handed));
     }
     if (has_place) is_as_planned_ = false;
@@ -182,7 +160,11 @@ void SegmentMemory::give_back(void* data) {
   }
   // Released within the run that made it.
   if (current != nullptr && handed.run == current->run_) {
-    current->pieces_[handed.piece].lifetime.death = current->clock_++;
+    if (current->is_recording()) {
+      current->recorded_[handed.piece].death = current->clock_++;
+    } else {
+      current->is_as_planned_ = false;
+    }
   }
   handed.pool->give_back(std::move(handed.block));
 }

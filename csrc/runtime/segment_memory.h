@@ -2,12 +2,13 @@
 
 #include <atomic>
 #include <cstdint>
+#include <exception>
 #include <memory>
 #include <utility>
 #include <vector>
 
+#include "runtime/arena_plan.h"
 #include "runtime/block_pool.h"
-#include "runtime/offset_plan.h"
 
 namespace poptorch_emu {
 
@@ -27,23 +28,19 @@ class Arena {
 
 // Where the tensors of one segment of one replica lie.
 //
-// A segment does the same at each run, so that the first run tells what it asks memory for, and
-// until when: what the kernels themselves ask for included. What is released within the run gets a
-// fixed place in the arena from then on; what lives on (links, accumulators, variables) comes from
-// the pool. A run that asks for something else, or keeps what others released, is served by the
-// pool and loses the plan. Used by one thread at a time; what it handed out may be released by any.
+// A segment does the same at each run, so that its first run on any lane or replica tells what it
+// asks memory for, and until when: what the kernels themselves ask for included. What is released
+// within the run gets a fixed place in the arena from then on; what lives on (links, accumulators,
+// variables) comes from the pool. At its end a run may make other tensors that live on, as one does
+// whose outputs the host gets. A run that asks for anything else, or keeps what others released, is
+// served by the pool, and the lane looks anew. Used by one thread at a time; what it handed out may
+// be released by any.
 class SegmentMemory {
  public:
-  explicit SegmentMemory(std::shared_ptr<BlockPool> pool) : pool_(std::move(pool)) {}
+  SegmentMemory(std::shared_ptr<BlockPool> pool, std::shared_ptr<CommonPlan> common)
+      : pool_(std::move(pool)), common_(std::move(common)) {}
   SegmentMemory(const SegmentMemory&) = delete;
   SegmentMemory& operator=(const SegmentMemory&) = delete;
-
-  // A piece of the plan: an allocation of the first run.
-  struct Piece {
-    Lifetime lifetime;
-    int64_t offset;  // in the arena; -1 for what comes from the pool
-  };
-  const std::vector<Piece>& plan() const { return pieces_; }
 
   // While it exists, large tensors that this thread makes lie where the plan says.
   class Scope {
@@ -56,6 +53,7 @@ class SegmentMemory {
    private:
     SegmentMemory& memory_;
     SegmentMemory* const before_;
+    const int num_exceptions_ = std::uncaught_exceptions();
   };
 
   // While it exists, this thread allocates as it does outside of the engine: what runs may keep
@@ -76,29 +74,32 @@ class SegmentMemory {
   struct Handed;
 
   void begin(Arena& arena);
-  void end();
-  void make_plan();
+  void end(bool has_failed);
+  bool is_recording() const { return plan_ == nullptr && num_plans_ < kMostPlans; }
+  void follow(std::shared_ptr<const ArenaPlan> plan);
   void* take(int64_t num_bytes);
   static void* put_before(void* start, Handed handed);
   static void give_back(void* data);
 
+  // After so many plans that did not hold, the segment is left to the pool.
+  static constexpr int64_t kMostPlans = 4;
+
   const std::shared_ptr<BlockPool> pool_;
-  std::vector<Piece> pieces_;
-  // By piece: those that share bytes with it.
-  std::vector<std::vector<int32_t>> neighbours_;
+  const std::shared_ptr<CommonPlan> common_;
+  std::shared_ptr<const ArenaPlan> plan_;
+  int64_t num_plans_ = 0;
   // By piece: whether its tensor lives. Shared with the tensors, which may outlive this object.
   std::shared_ptr<std::vector<std::atomic<char>>> is_live_;
-  int64_t arena_bytes_ = 0;
-  bool has_plan_ = false;
-  int64_t num_attempts_ = 0;
 
   // Of the present run, whose number no other run in this process has.
   int64_t run_ = 0;
   Arena* arena_ = nullptr;
   std::shared_ptr<Block> block_;
   size_t next_piece_ = 0;
-  int64_t clock_ = 0;
   bool is_as_planned_ = true;
+  // Without a plan: what was asked for so far.
+  std::vector<Lifetime> recorded_;
+  int64_t clock_ = 0;
 };
 
 // Has PyTorch ask the engine for the memory of tensors that a `Scope` is open for. All else, in

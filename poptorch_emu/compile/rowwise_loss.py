@@ -145,7 +145,9 @@ class _Loss:
         backward.replace_all_uses_with(self._permuted(backward, made, self._from_rows))
 
     def _permuted(self, before: fx.Node, node: Any, order: Sequence[int]) -> fx.Node:
-        value = node.meta["val"].permute(*order)
+        of_node = node.meta["val"]
+        shape, strides = ([each[dim] for dim in order] for each in (of_node.shape, of_node.stride()))
+        value = torch.empty_strided(shape, strides, dtype=of_node.dtype, device="meta")
         return self._code.insert(before, aten.permute.default, (node, list(order)), value)
 
     def _reshaped(self, before: fx.Node, node: Any, shape: Sequence[int]) -> fx.Node:

@@ -18,6 +18,7 @@ from poptorch_emu.ir.graph import Graph, Sink, SinkKind, SourceKind, record_of, 
 from poptorch_emu.ir.mutation import is_mutating
 from poptorch_emu.ir.record import NodeRecord
 from poptorch_emu.trace.fakes import FakeMaker
+from poptorch_emu.trace.patches import patched
 from poptorch_emu.trace.recorder import IPU, Recorder
 from poptorch_emu.trace.result_memo import ResultMemo
 
@@ -54,7 +55,9 @@ def run(graph: Graph, fake_mode: FakeTensorMode, memo: ResultMemo) -> Graph:
     def replay_all(*inputs: torch.Tensor) -> list[Any]:
         return replay(graph, inputs, before=set_record)
 
-    with torch.no_grad(), fake_mode, recorder:
+    # PyTorch's check loads SymPy, and what is replayed has run once.
+    unchecked = patched(torch._meta_registrations, check_inplace_broadcast=lambda *_: None)
+    with torch.no_grad(), fake_mode, recorder, unchecked:
         try:
             results = torch.func.functionalize(replay_all, remove="mutations")(*values)
         except RuntimeError as cause:

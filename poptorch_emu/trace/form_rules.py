@@ -35,14 +35,15 @@ def _find(func: Any, overload: str) -> Callable[..., Any] | None:
     namespace, _, name = func._schema.name.partition("::")
     if namespace == "poptorch_emu":
         return func if _has_kernel_in_cpp(func) else None
-    packet = getattr(_rules(), name, None) if namespace == "aten" else None
-    return getattr(packet, overload, None)
+    if func._schema.name not in _names():
+        return None
+    _C.define_form_rules(name)
+    return getattr(getattr(torch.ops.poptorch_emu_forms, name), overload, None)
 
 
 @cache
-def _rules() -> Any:
-    _C.define_form_rules()
-    return torch.ops.poptorch_emu_forms
+def _names() -> set[str]:
+    return _C.form_rule_names()
 
 
 def _has_kernel_in_cpp(func: Any) -> bool:

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.utils import _pytree as pytree
 
+from poptorch_emu import _C
 from poptorch_emu.trace import form_rules
 
 aten = torch.ops.aten
@@ -19,7 +20,8 @@ aten = torch.ops.aten
 
 def names() -> list[tuple[str, str]]:
     """Returns name and overload of each rule."""
-    form_rules.find(aten.relu.default, ())  # Makes the library.
+    for name in _C.form_rule_names():
+        _C.define_form_rules(name.removeprefix("aten::"))
     prefix = "poptorch_emu_forms::"
     found = [name for name in torch._C._dispatch_get_all_op_names() if name.startswith(prefix)]
     parts = [name.removeprefix(prefix).partition(".") for name in sorted(found)]
@@ -117,6 +119,15 @@ CASES = {
         *(aten.convolution.default, IMAGES, torch.rand(4, 6, 3, 3), None),
         *([2], [1], [1], False, [0], 1),
     ),
+    "transposed convolution": (
+        *(aten.convolution.default, IMAGES, torch.rand(6, 2, 3, 2), torch.rand(4)),
+        *([2, 3], [1, 0], [1, 2], True, [1, 2], 2),
+    ),
+    "safe softmax": (aten._safe_softmax.default, IMAGES, -1),
+    "dropout": (aten.native_dropout.default, IMAGES, 0.5, True),
+    "dropout of transposed": (aten.native_dropout.default, ROWS.t(), 0.5, True),
+    "prelu": (aten._prelu_kernel.default, IMAGES, CHANNELS.view(1, 6, 1, 1)),
+    "group norm": (aten.native_group_norm.default, IMAGES, CHANNELS, None, 2, 6, 72, 3, 1e-5),
     "pooled to a size": (aten._adaptive_avg_pool2d.default, IMAGES, [3, 2]),
     "layer norm": (aten.native_layer_norm.default, ROWS, [7], ROWS[0], ROWS[1], 1e-5),
     "batch norm of training": (
@@ -144,6 +155,16 @@ BACKWARD = {
         *(aten.native_batch_norm_backward.default, IMAGES, IMAGES, CHANNELS, CHANNELS, CHANNELS),
         *(CHANNELS, CHANNELS, True, 1e-5, [True, True, True]),
     ),
+    "transposed convolution": (
+        *(aten.convolution_backward.default, torch.rand(2, 4, 18, 25), IMAGES),
+        *(torch.rand(6, 2, 3, 2), [4], [2, 3], [1, 0], [1, 2], True, [1, 1], 2, [True] * 3),
+    ),
+    "group norm": (
+        *(aten.native_group_norm_backward.default, IMAGES, IMAGES, torch.rand(2, 3)),
+        *(torch.rand(2, 3), CHANNELS, 2, 6, 72, 3, [True, False, True]),
+    ),
+    "prelu": (*(aten._prelu_kernel_backward.default, IMAGES, IMAGES, CHANNELS.view(1, 6, 1, 1)),),
+    "dropout": (aten.native_dropout_backward.default, IMAGES, IMAGES > 0.5, 2.0),
     "selected": (aten.select_backward.default, ROWS, [5, 2, 7], 1, 1),
     "slice": (aten.slice_backward.default, ROWS, [5, 9], 1, 1, 8, 1),
     "embedding": (aten.embedding_dense_backward.default, ROWS, torch.arange(5), 9, -1, False),
@@ -248,7 +269,7 @@ def test_arguments_when_pytorch_refuses_them_then_no_rule_takes_them(case: str) 
         rule(*on_meta(args))
 
 
-MODEL = """
+MODELS = """
 import sys
 import torch
 from torch import nn
@@ -258,15 +279,42 @@ layer = nn.TransformerEncoderLayer(16, 2, 32, batch_first=True)
 images = nn.Sequential(nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.MaxPool2d(2),
                        nn.Flatten(), nn.Linear(36, 5), nn.LogSoftmax(dim=1))
 words = nn.Sequential(nn.Embedding(9, 16), nn.TransformerEncoder(layer, 2), nn.Linear(16, 9))
-for model, x in ((images, torch.rand(2, 1, 8, 8)), (words, torch.zeros(2, 4, dtype=torch.int32)),
-                 (nn.LSTM(4, 8), torch.rand(3, 2, 4))):
+image, sentence = torch.rand(2, 1, 8, 8), torch.zeros(2, 4, dtype=torch.int32)
+"""
+
+INFERENCE = """
+for model, x in ((images, image), (words, sentence), (nn.LSTM(4, 8), torch.rand(3, 2, 4))):
     poptorch.inferenceModel(model.eval())(x)
-print([name for name in ("sympy", "torch._dynamo") if name in sys.modules])
+"""
+
+TRAINING = """
+class Trained(nn.Module):
+    def __init__(self, model, loss):
+        super().__init__()
+        self.model, self.loss = model, loss
+
+    def forward(self, x, labels):
+        return self.loss(self.model(x), labels)
+
+def scores(values, labels):
+    return nn.functional.cross_entropy(values.transpose(1, 2), labels)
+
+adam_w, sgd = poptorch.optim.AdamW, poptorch.optim.SGD
+for model, x, loss, labels, optimizer in (
+    (images, image, nn.NLLLoss(), torch.zeros(2, dtype=torch.long), sgd),
+    (words, sentence, scores, torch.zeros(2, 4, dtype=torch.long), adam_w),
+):
+    trained = Trained(model, loss)
+    optimizer = optimizer(trained.parameters(), lr=0.1)
+    poptorch.trainingModel(trained, optimizer=optimizer)(x, labels)
 """
 
 
-def test_inference_of_common_layers_loads_neither_sympy_nor_pytorch_s_compiler() -> None:
+@pytest.mark.parametrize("program", [INFERENCE, TRAINING], ids=["inference", "training"])
+def test_common_layers_load_neither_sympy_nor_pytorch_s_compiler(program: str) -> None:
+    end = "print([name for name in ('sympy', 'torch._dynamo') if name in sys.modules])"
+    code = f"{MODELS}{program}{end}"
     done = subprocess.run(
-        [sys.executable, "-c", MODEL], capture_output=True, text=True, check=True, timeout=120
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120
     )
     assert done.stdout.splitlines()[-1] == "[]"
