@@ -1,11 +1,11 @@
 """PopTorch programs on virtual IPUs: `import poptorch_emu as poptorch`."""
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from poptorch_emu import fast_import  # noqa: F401
 
 # isort: split
-from poptorch_emu import emulator, optim, profiling
+from poptorch_emu import optim, profiling
 from poptorch_emu.attributes import accessAttributes, attributes_lists
 from poptorch_emu.blocks import (
     BeginBlock,
@@ -91,6 +91,9 @@ from poptorch_emu.options import (
 from poptorch_emu.runtime.devices import is_hardware_available as ipuHardwareIsAvailable  # noqa: N812
 from poptorch_emu.trace.blocks import is_tracing as isRunningOnIpu  # noqa: N812
 from poptorch_emu.version import __version__
+
+if TYPE_CHECKING:
+    from poptorch_emu import emulator
 
 poptorch_core = native_core
 
@@ -189,7 +192,7 @@ def ipuHardwareVersion() -> int:
 
 
 def __getattr__(name: str) -> Any:
-    """Finds names that PopTorch's files leak, and explains those of older releases."""
+    """Finds what is loaded late, names that PopTorch's files leak, and those of older releases."""
     return unlisted_names.find(name)
 
 

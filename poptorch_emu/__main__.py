@@ -10,8 +10,8 @@ import sys
 from collections.abc import Sequence
 from types import ModuleType, TracebackType
 
-from poptorch_emu.emulator import install
 from poptorch_emu.log import logger
+from poptorch_emu.names.aliases import install
 from poptorch_emu.names.failure import (
     drop_inner_causes,
     explanation,

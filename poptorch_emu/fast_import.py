@@ -12,7 +12,7 @@ import importlib
 _is_enabled = gc.isenabled()
 gc.disable()
 try:
-    importlib.import_module("poptorch_emu.emulator")  # Which needs nearly all of them.
+    importlib.import_module("poptorch_emu.executor.factories")  # Which needs nearly all of them.
 finally:
     if _is_enabled:
         gc.enable()

@@ -12,7 +12,7 @@ import numpy
 import pytest
 import torch
 
-from poptorch_emu.emulator import install
+from poptorch_emu.names.aliases import install
 from poptorch_emu.runtime.progress import hide_progress_bars
 from poptorch_emu.version import __version__
 

@@ -6,16 +6,21 @@ import pickle
 from collections.abc import Iterable, Iterator
 from multiprocessing import get_start_method
 from operator import index
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
-from poptorch_emu.data.accessor import Accessor
-from poptorch_emu.data.accessor_worker import WorkerSettings
 from poptorch_emu.data.batch_source import batch_source
 from poptorch_emu.enums import SharingStrategy
 from poptorch_emu.errors import require
+from poptorch_emu.late_module import LateModule
 from poptorch_emu.structure import ICustomArgParser, registered_parsers
+
+if TYPE_CHECKING:
+    from poptorch_emu.data import accessor, accessor_worker
+else:
+    accessor = LateModule("poptorch_emu.data.accessor")
+    accessor_worker = LateModule("poptorch_emu.data.accessor_worker")
 
 _SECONDS_PER_MILLISECOND = 1e-3
 
@@ -83,7 +88,7 @@ class AsynchronousDataAccessor:
             )
         self.rebatched_size = rebatched_size
         self._num_elements = source.counter(rebatched_size)
-        settings = WorkerSettings(
+        settings = accessor_worker.WorkerSettings(
             num_slots=buffer_size,
             rebatched_rows=rebatched_size,
             keeps_remainder=not source.drops_remainder,
@@ -93,7 +98,7 @@ class AsynchronousDataAccessor:
             seed=torch.initial_seed(),
             parsers=_portable_parsers(),
         )
-        self._accessor = Accessor(
+        self._accessor = accessor.Accessor(
             source, settings, strategy, miss_sleep_time_in_ms * _SECONDS_PER_MILLISECOND
         )
 

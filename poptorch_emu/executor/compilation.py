@@ -6,20 +6,20 @@ import datetime
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from poptorch_emu.compile.compiler import NO_HOOKS, STEPS, MakeExecutable, Request, plan_model
 from poptorch_emu.compile.executable import Executable
 from poptorch_emu.compile.limits import check_batches
-from poptorch_emu.compile.timing import time_of
 from poptorch_emu.config import CompileConfig
 from poptorch_emu.errors import compiler_error, make_error
 from poptorch_emu.executor import wrapping
 from poptorch_emu.executor.hooks import run_post_compile_hooks, run_pre_compile_hooks
 from poptorch_emu.executor.measurement import profile_folder
 from poptorch_emu.executor.replica_grouping import ReplicaGroupings
+from poptorch_emu.late_module import LateModule
 from poptorch_emu.log import logger, start_repeats
 from poptorch_emu.machine.system import current_system
 from poptorch_emu.optim.device_state import OptimizerLink
@@ -29,17 +29,24 @@ from poptorch_emu.options.forced import warn_about_forced
 from poptorch_emu.options.freeze import freeze
 from poptorch_emu.options.optimizer_settings import has_running_mean
 from poptorch_emu.plan.inventory import Inventory
-from poptorch_emu.plan.time.time_plan import TimePlan
 from poptorch_emu.report.latency import Spans
-from poptorch_emu.report.modelled_latency import modelled_spans
 from poptorch_emu.report.out_of_memory import check_memory
-from poptorch_emu.report.page.model_reading import read_model
-from poptorch_emu.report.page.view_model import view_model
 from poptorch_emu.runtime.arguments import Arguments
 from poptorch_emu.runtime.progress import progress_bar
 from poptorch_emu.trace.module_state import check_values
 from poptorch_emu.trace.tolerance import tolerate
 from poptorch_emu.troubleshooting import Topic
+
+if TYPE_CHECKING:
+    from poptorch_emu.compile import timing
+    from poptorch_emu.plan.time.time_plan import TimePlan
+    from poptorch_emu.report import modelled_latency
+    from poptorch_emu.report.page import model_reading, view_model
+else:
+    timing = LateModule("poptorch_emu.compile.timing")
+    modelled_latency = LateModule("poptorch_emu.report.modelled_latency")
+    model_reading = LateModule("poptorch_emu.report.page.model_reading")
+    view_model = LateModule("poptorch_emu.report.page.view_model")
 
 
 class Compilation:
@@ -164,7 +171,8 @@ class Compilation:
         def view() -> Mapping[str, Any]:
             assert self._arguments is not None, "a program was made for some arguments"
             request, inventory = self.plan(self._arguments, options)
-            return view_model(read_model(request, inventory, current_system()))
+            reading = model_reading.read_model(request, inventory, current_system())
+            return view_model.view_model(reading)
 
         return view
 
@@ -186,14 +194,14 @@ class Compilation:
             inputs: spans as measured.
             outputs: likewise.
         """
-        return modelled_spans(*self._times(options), inputs, outputs)
+        return modelled_latency.modelled_spans(*self._times(options), inputs, outputs)
 
     def _times(self, options: Options) -> tuple[TimePlan, Inventory]:
         self.checked()
         if self._timed is None:
             assert self._arguments is not None, "a program was made for some arguments"
             request, inventory = self.plan(self._arguments, options)
-            self._timed = time_of(request, inventory, current_system()), inventory
+            self._timed = timing.time_of(request, inventory, current_system()), inventory
         return self._timed
 
     def forget(self) -> None:

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import sqlite3
 import weakref
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from poptorch_emu import tracepoints
 from poptorch_emu.config import CompileConfig, SyntheticData
 from poptorch_emu.executor.device_hold import DeviceHold
+from poptorch_emu.late_module import LateModule
 from poptorch_emu.log import logger
 from poptorch_emu.report.latency import (
     INPUT,
@@ -24,12 +24,20 @@ from poptorch_emu.report.latency import (
     counters,
     latency,
 )
-from poptorch_emu.report.page.reading import Reading
-from poptorch_emu.report.page.view_model import view_model
-from poptorch_emu.report.profile import write_profile
-from poptorch_emu.report.profile_file import FILE_NAME, write_profile_file
-from poptorch_emu.report.profile_writer import ProfileWriter, read_run
 from poptorch_emu.runtime.session import Session
+
+if TYPE_CHECKING:
+    import sqlite3
+
+    from poptorch_emu.report import profile, profile_file, profile_writer
+    from poptorch_emu.report.page import reading, view_model
+else:
+    sqlite3 = LateModule("sqlite3")
+    profile = LateModule("poptorch_emu.report.profile")
+    profile_file = LateModule("poptorch_emu.report.profile_file")
+    profile_writer = LateModule("poptorch_emu.report.profile_writer")
+    reading = LateModule("poptorch_emu.report.page.reading")
+    view_model = LateModule("poptorch_emu.report.page.view_model")
 
 Latency = tuple[float, float, float]
 
@@ -56,7 +64,7 @@ class Measurement:
         self._end_profile: Callable[[], object] = lambda: None
         # Times of a real system in the place of measured ones, if the user asked for them.
         self.modelled: Callable[[Spans, Spans], tuple[Spans, Spans]] | None = None
-        self.profile: ProfileWriter | None = None
+        self.profile: profile_writer.ProfileWriter | None = None
 
     def start(self, session: Session, view: Callable[[], Mapping[str, Any]]) -> None:
         """Has what runs in `session` written while it runs, if `enableProfiling` asked for it.
@@ -71,10 +79,10 @@ class Measurement:
         if folder is None:
             return
         # A process that is killed leaves a report that tells all but the calls that were under way.
-        path = folder / FILE_NAME
+        path = folder / profile_file.FILE_NAME
         if not _writes_report(session, path, view):
             return
-        writer = ProfileWriter(path, session.executable.segment_names)
+        writer = profile_writer.ProfileWriter(path, session.executable.segment_names)
         self.profile = writer
         session.after_call = partial(_add_call, session, writer)
         tracepoints.listeners.append(writer.add_tracepoint)
@@ -139,27 +147,29 @@ def _writes_report(session: Session, path: Path, view: Callable[[], Mapping[str,
     except Exception as error:  # A model runs, whatever can't be told about it.
         logger.warning("The profile has no predictions of time: %s", error)
         name = path.parent.name
-        report = view_model(Reading(name, executable.config, tiles=executable.tiles))
+        plain = reading.Reading(name, executable.config, tiles=executable.tiles)
+        report = view_model.view_model(plain)
     try:
-        write_profile_file(path, report)
+        profile_file.write_profile_file(path, report)
     except OSError as error:
         logger.warning("Nothing is profiled, but the model runs: %s", error)
         return False
     return True
 
 
-def _add_call(session: Session, writer: ProfileWriter) -> None:
+def _add_call(session: Session, writer: profile_writer.ProfileWriter) -> None:
     writer.add_call(session.take_events())
 
 
-def _end_profile_of(session: Session, folder: Path, writer: ProfileWriter) -> None:
+def _end_profile_of(session: Session, folder: Path, writer: profile_writer.ProfileWriter) -> None:
     tracepoints.listeners.remove(writer.add_tracepoint)
     session.after_call = lambda: None
     writer.close()
     executable = session.executable
     try:
-        run = read_run(writer.path)
-        write_profile(folder, executable, executable.segment_names, run.events, run.num_left_out)
+        run = profile_writer.read_run(writer.path)
+        names = executable.segment_names
+        profile.write_profile(folder, executable, names, run.events, run.num_left_out)
     except (sqlite3.Error, OSError) as error:
         if not writer.has_failed:  # One warning is enough.
             logger.warning("The profile in %s is not complete: %s", folder, error)

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from poptorch_emu.errors import make_error
-from poptorch_emu.export import lazily
+from poptorch_emu.late_module import LateModule
 from poptorch_emu.update.config import GroupConfig, OptimizerConfig, OptimizerKind
+
+if TYPE_CHECKING:
+    from poptorch_emu.export import plain
+else:  # It loads PyTorch's pipelining, which takes some seconds.
+    plain = LateModule("poptorch_emu.export.plain")
 
 # By PopART's prefix of a state its name in torch.optim.
 _STATE_NAMES = {
@@ -52,10 +57,7 @@ class Twin:
 
     def over(self, parameters: Mapping[str, torch.nn.Parameter]) -> torch.optim.Optimizer:
         """Returns a new optimiser of those parameters, with names, that it knows."""
-        made: torch.optim.Optimizer = lazily.plain().make_optimizer(
-            parameters, self.form, self.states
-        )
-        return made
+        return plain.make_optimizer(parameters, self.form, self.states)
 
 
 def twin_of(

@@ -15,7 +15,6 @@ from poptorch_emu.compile.executable import Executable
 from poptorch_emu.config import CompileConfig, PipelineOrder, StrategyKind
 from poptorch_emu.enums import ReductionType
 from poptorch_emu.errors import make_error
-from poptorch_emu.export import lazily
 from poptorch_emu.export.forward import ForwardStages, forward_stages
 from poptorch_emu.export.gradients import flowing_values
 from poptorch_emu.export.optimizer import Twin
@@ -23,12 +22,15 @@ from poptorch_emu.export.refusal import check_exportable, check_stages, warn_of_
 from poptorch_emu.export.saved_program import save_program
 from poptorch_emu.export.stage_module import Values, stage_module
 from poptorch_emu.ir.graph import SourceKind, source_of
+from poptorch_emu.late_module import LateModule
 
 if TYPE_CHECKING:
     import torch.distributed as dist
     from torch.distributed.pipelining import PipelineStage
 
     from poptorch_emu.export import plain
+else:  # It loads PyTorch's pipelining, which takes some seconds.
+    plain = LateModule("poptorch_emu.export.plain")
 
 
 @dataclass(frozen=True)
@@ -124,7 +126,7 @@ class ExportedPipeline:
         self._check_stage(stage)
         if module is None:
             module = self.stage_module(stage, device)
-        made: PipelineStage = lazily.plain().make_stage(module, stage, self._form, device, group)
+        made: PipelineStage = plain.make_stage(module, stage, self._form, device, group)
         return made
 
     def schedule(
@@ -141,7 +143,7 @@ class ExportedPipeline:
             ValueError: there is no such kind, it does not fit, or a stage is missing.
         """
         own = list(stages) if isinstance(stages, Sequence) else [stages]
-        schedule = lazily.plain().make_schedule(own, self._form, kind)
+        schedule = plain.make_schedule(own, self._form, kind)
         self._stages_of[schedule] = own
         return schedule
 
@@ -162,7 +164,7 @@ class ExportedPipeline:
         Raises:
             ValueError: an input does not have the rows of all micro-batches.
         """
-        return lazily.plain().run_step(schedule, self._stages_of[schedule], self._form, inputs)
+        return plain.run_step(schedule, self._stages_of[schedule], self._form, inputs)
 
     def optimizer(self, module: torch.nn.Module) -> torch.optim.Optimizer:
         """Returns the optimiser of `torch.optim` for a stage's parameters (exact).
@@ -253,10 +255,9 @@ def _form(
     micro_batches: Sequence[torch.Tensor],
     config: CompileConfig,
 ) -> plain.PipelineForm:
-    forms = lazily.plain()
 
     def of_node(node: fx.Node) -> plain.TensorForm:
-        return _tensor_form(forms, node.meta["val"], node in with_gradient)
+        return _tensor_form(node.meta["val"], node in with_gradient)
 
     read = {
         int(source_of(node).name): node.meta["val"]
@@ -264,16 +265,16 @@ def _form(
         if source_of(node).kind is SourceKind.INPUT
     }
     inputs = (read.get(number, value) for number, value in enumerate(micro_batches))
-    return forms.PipelineForm(  # type: ignore[no-any-return]
+    return plain.PipelineForm(
         stages=tuple(
-            forms.StageForm(
+            plain.StageForm(
                 received=tuple(map(of_node, stages.received(stage))),
                 returned=tuple(map(of_node, stages.returned(stage))),
                 inputs=tuple(stages.inputs_of(stage)),
             )
             for stage in range(stages.num_stages)
         ),
-        inputs=tuple(_tensor_form(forms, value) for value in inputs),
+        inputs=tuple(_tensor_form(value) for value in inputs),
         num_micro_batches=(
             config.gradient_accumulation if config.is_training else config.device_iterations
         ),
@@ -283,9 +284,9 @@ def _form(
     )
 
 
-def _tensor_form(forms: Any, value: torch.Tensor, has_gradient: bool = False) -> plain.TensorForm:
+def _tensor_form(value: torch.Tensor, has_gradient: bool = False) -> plain.TensorForm:
     dtype = str(value.dtype).removeprefix("torch.")
-    return forms.TensorForm(tuple(value.shape), dtype, has_gradient)  # type: ignore[no-any-return]
+    return plain.TensorForm(tuple(value.shape), dtype, has_gradient)
 
 
 def _kind(config: CompileConfig) -> str:

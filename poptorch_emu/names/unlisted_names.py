@@ -1,7 +1,8 @@
-"""Names that `poptorch` does not list: those of older releases, and those that leak from its files.
+"""Names that `poptorch` does not import: what most programs never ask for, and what is not listed.
 
-What programs of PopTorch 2 still use works as it did, with one warning; other old names stay an
-`AttributeError`, as in PopTorch 3, which here says what has taken their place.
+Not listed are the names of older releases, and those that leak from PopTorch's files. What programs
+of PopTorch 2 still use works as it did, with one warning; other old names stay
+an `AttributeError`, as in PopTorch 3, which here says what has taken their place.
 """
 
 from __future__ import annotations
@@ -31,12 +32,18 @@ _LEAKED = {
 }
 
 
+# Most programs ask for no reports, so that what makes them is loaded late.
+_LATE = {"emulator"}
+
+
 def find(name: str) -> Any:
     """Returns what `poptorch.<name>` is, for a name that the package has not imported.
 
     Raises:
         AttributeError: there is no such name; the text of an old one says what to use.
     """
+    if name in _LATE:
+        return importlib.import_module(f"poptorch_emu.{name}")
     if name in OLD_NAMES:
         return _old(name)
     module = submodule(name)

@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from poptorch_emu.compile.executable import Executable
 from poptorch_emu.config import TargetKind
 from poptorch_emu.errors import compiler_error
+from poptorch_emu.late_module import LateModule
 from poptorch_emu.log import compiler_logger
-from poptorch_emu.report.profile import write_profile
-from poptorch_emu.report.tile_report import TileReport
 from poptorch_emu.troubleshooting import Topic
+
+if TYPE_CHECKING:
+    from poptorch_emu.report import profile, tile_report
+else:
+    profile = LateModule("poptorch_emu.report.profile")
+    tile_report = LateModule("poptorch_emu.report.tile_report")
 
 _VARIABLE = "POPTORCH_EMU_OOM"
 _WARN, _ERROR, _OFF = "warn", "error", "off"
@@ -50,7 +56,7 @@ def check_memory(executable: Executable, profile_folder: Path | None) -> None:
     lines += [f"{shortage}." for shortage in executable.shortages[1:]]
     if mode == _ERROR:
         if profile_folder is not None:
-            write_profile(profile_folder, executable, (), ())
+            profile.write_profile(profile_folder, executable, (), ())
             lines.append(
                 "Out of memory: Cannot fit all variable data onto one or more tiles. Profile saved "
                 f"to: {profile_folder}"
@@ -62,7 +68,7 @@ def check_memory(executable: Executable, profile_folder: Path | None) -> None:
             [
                 *lines,
                 f"{_ADVICE.removesuffix('.')}; {Topic.OUT_OF_MEMORY}",
-                str(TileReport.of(executable.tiles)),
+                str(tile_report.TileReport.of(executable.tiles)),
             ]
         )
         raise compiler_error(text, type=_ERROR_TYPE)
@@ -71,4 +77,6 @@ def check_memory(executable: Executable, profile_folder: Path | None) -> None:
         f"{_ADVICE} {_VARIABLE}=error makes this an error, {_VARIABLE}=off says nothing; "
         f"{Topic.OUT_OF_MEMORY}"
     )
-    compiler_logger.warning("%s", "\n".join([*lines, str(TileReport.of(executable.tiles))]))
+    compiler_logger.warning(
+        "%s", "\n".join([*lines, str(tile_report.TileReport.of(executable.tiles))])
+    )

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import torch
 from torch import fx
@@ -17,10 +18,15 @@ from poptorch_emu.errors import compiler_error
 from poptorch_emu.ir.graph import Graph, record_of
 from poptorch_emu.ir.mutation import written_values
 from poptorch_emu.ir.record import Phase
+from poptorch_emu.late_module import LateModule
 from poptorch_emu.log import logger
 from poptorch_emu.trace.known_values import known_value
-from poptorch_emu.trace.strict_table import EQUIVALENT, HANDLED, RESTRICTIONS, Call
 from poptorch_emu.troubleshooting import Topic
+
+if TYPE_CHECKING:
+    from poptorch_emu.trace import strict_table
+else:
+    strict_table = LateModule("poptorch_emu.trace.strict_table")
 
 # Environment: what is to be done about a finding; unset means "off".
 STRICT = "POPTORCH_EMU_STRICT"
@@ -87,7 +93,9 @@ def findings(graph: Graph) -> Iterator[str]:
 
 
 def _faults(graph: Graph, node: fx.Node, name: str) -> Iterator[str]:
-    if name not in HANDLED | EQUIVALENT and str(node.target).startswith("aten."):
+    if name not in strict_table.HANDLED | strict_table.EQUIVALENT and str(node.target).startswith(
+        "aten."
+    ):
         yield f"Unsupported ops found in compiled model: [aten::{name}]"
     if name in ("triu", "tril") and known_value(graph, node) is None:
         yield f"torch.{name} is only supported within constant expressions"
@@ -104,7 +112,7 @@ def _faults(graph: Graph, node: fx.Node, name: str) -> Iterator[str]:
         if value.numel() == 0:
             yield f"Zero-sized tensors are unsupported (Got shape {list(value.shape)})"
     call = _arguments(node)
-    for restriction in RESTRICTIONS:
+    for restriction in strict_table.RESTRICTIONS:
         if name in restriction.operators and restriction.is_violated(call):
             yield restriction.text
 
@@ -144,12 +152,12 @@ def _selections(node: fx.Node) -> list[fx.Node]:
     return [user for user in node.users if user.users] if len(_values(node)) > 1 else []
 
 
-def _arguments(node: fx.Node) -> Call:
+def _arguments(node: fx.Node) -> strict_table.Call:
     """Returns the arguments by name, defaults included and tensors as fakes."""
     schema = node.target._schema.arguments  # type: ignore[union-attr]
     defaults = {each.name: each.default_value for each in schema if each.has_default_value()}
     given = dict(zip((each.name for each in schema), node.args, strict=False))
-    call: Call = {**defaults, **given, **node.kwargs}
+    call: strict_table.Call = {**defaults, **given, **node.kwargs}
     return {
         name: value.meta["val"] if isinstance(value, fx.Node) else value
         for name, value in call.items()
