@@ -146,7 +146,9 @@ class _Loss:
 
     def _permuted(self, before: fx.Node, node: Any, order: Sequence[int]) -> fx.Node:
         of_node = node.meta["val"]
-        shape, strides = ([each[dim] for dim in order] for each in (of_node.shape, of_node.stride()))
+        shape, strides = (
+            [each[dim] for dim in order] for each in (of_node.shape, of_node.stride())
+        )
         value = torch.empty_strided(shape, strides, dtype=of_node.dtype, device="meta")
         return self._code.insert(before, aten.permute.default, (node, list(order)), value)
 
