@@ -12,7 +12,13 @@ import torch
 
 from poptorch_emu.errors import make_error
 from poptorch_emu.runtime.arguments import Arguments, Signature
-from poptorch_emu.structure import ICustomArgParser, flatten_tensors, rebuild, register_parser
+from poptorch_emu.structure import (
+    ICustomArgParser,
+    find_parser,
+    flatten_tensors,
+    rebuild,
+    register_parser,
+)
 
 __all__ = [
     "ArgsParser",
@@ -50,6 +56,53 @@ class ArgsParser(Signature):
             Error: a mandatory one is missing.
         """
         return self.bind(args, kwargs)
+
+
+class Call:
+    """What a model was called with, before it is brought into the order of `forward`."""
+
+    def __init__(self, parser: ArgsParser, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
+        """Takes the arguments as they were given; `parser` brings them into order."""
+        self._parser = parser
+        self._args = args
+        self._kwargs = kwargs
+
+    def bound(self) -> Arguments:
+        """Returns the arguments in order.
+
+        Raises:
+            AssertionError: too many arguments, an unknown name, or one given twice.
+            Error: a mandatory one is missing, or one has no values that a device could take.
+        """
+        return self._parser(self._args, self._kwargs)
+
+    def tensors_like(self, compiled: Arguments) -> Sequence[torch.Tensor] | None:
+        """Returns the tensors of a call that is known to be like the compiled one at a glance.
+
+        Args:
+            compiled: of the call for which the model was compiled.
+
+        Returns:
+            `None` where more has to be looked at: names, containers, constants, or a fault.
+        """
+        args, known = self._args, compiled.positional
+        is_plain = not self._kwargs and not compiled.named and type(self._parser) is ArgsParser
+        if is_plain and len(args) == len(known) and all(map(_is_like, known, args)):
+            return args
+        return None
+
+
+def _is_like(old: Any, new: Any) -> bool:
+    return (
+        type(new) is torch.Tensor is type(old)
+        and new.dtype == old.dtype
+        and new.shape == old.shape
+        and new.is_cpu
+        and new.layout is torch.strided
+        and not new.is_nested
+        and new.is_contiguous()
+        and find_parser(new) is None
+    )
 
 
 def combine_batch_tensors_gen(batches: Iterable[Any]) -> Iterator[torch.Tensor]:

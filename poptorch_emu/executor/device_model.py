@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,7 @@ import torch
 from poptorch_emu.compile.compiler import MakeExecutable, Request, compile_model
 from poptorch_emu.enums import ConnectionType
 from poptorch_emu.errors import make_error, require
+from poptorch_emu.executor.args_parser import Call
 from poptorch_emu.executor.compilation import Compilation
 from poptorch_emu.executor.device_hold import DeviceHold
 from poptorch_emu.executor.measurement import Measurement
@@ -31,7 +32,6 @@ from poptorch_emu.options import Options, PipelinedExecution
 from poptorch_emu.options.optimizer_settings import with_running_mean
 from poptorch_emu.plan.inventory import Inventory
 from poptorch_emu.runtime.arguments import Arguments, check_same, check_values
-from poptorch_emu.runtime.outputs import without_backward
 from poptorch_emu.runtime.session import Session
 from poptorch_emu.runtime.stream import ResultStream
 
@@ -104,26 +104,26 @@ class DeviceModel:
         return executable is not None and (self.is_attached or not executable.has_device_work)
 
     @one_at_a_time
-    def run(self, bind: Bind) -> Any:
+    def run(self, call: Call) -> Any:
         """Runs a call after all that must come before it; returns what `forward` returns."""
-        arguments, session = self._ready(bind)
+        tensors, session = self._ready(call)
         self.weights.note_run()  # Before it: one that fails later on may have trained already.
-        outputs = session.run(arguments.tensors(self.compilation.arguments))
+        outputs = session.run(tensors)
         self.anchored = session.anchored
-        return without_backward(outputs, self.compilation.checked().host_outputs.values())
+        return outputs
 
     @one_at_a_time
-    def stream(self, bind: Bind, max_unread: int) -> ResultStream:
+    def stream(self, call: Call, max_unread: int) -> ResultStream:
         """Begins a call whose results are read while it runs."""
-        arguments, session = self._ready(bind)
+        tensors, session = self._ready(call)
         self.weights.note_run()
         self.anchored = session.anchored
-        return session.stream(arguments.tensors(self.compilation.arguments), max_unread)
+        return session.stream(tensors, max_unread)
 
     @one_at_a_time
-    def compile(self, bind: Bind) -> None:
+    def compile(self, call: Call) -> None:
         """Compiles and attaches, unless that has been done."""
-        arguments = self._bound(bind)
+        arguments = self._bound(call)
         if self.compilation.executable is not None:
             logger.warning("Call to compile() ignored: the executable is already compiled")
             return
@@ -282,24 +282,28 @@ class DeviceModel:
     def _is_offline(self) -> bool:
         return bool(self._options.connection_type == ConnectionType.Never)
 
-    def _ready(self, bind: Bind) -> tuple[Arguments, Session]:
-        """Does everything that comes before a run of the engine."""
+    def _ready(self, call: Call) -> tuple[Sequence[torch.Tensor], Session]:
+        """Does everything that comes before a run of the engine; returns the tensors of a call."""
         assert not self._is_offline, (
             "Trying to run a model on an offline device (ConnectionType.Never): only "
             "`model.compile(inputs)` is possible. Choose another connection type to run."
         )
-        arguments = self._bound(bind)
-        if self.compilation.executable is None:
-            self._compile(arguments)
-        session = self.hold.session or self._attach()
         compiled_for = self.compilation.arguments
-        assert compiled_for is not None
-        check_same(compiled_for, arguments)
+        tensors = None if compiled_for is None else call.tensors_like(compiled_for)
+        if tensors is None:
+            arguments = self._bound(call)
+            if self.compilation.executable is None:
+                self._compile(arguments)
+            compiled_for = self.compilation.arguments
+            assert compiled_for is not None
+            check_same(compiled_for, arguments)
+            tensors = arguments.tensors(compiled_for)
+        session = self.hold.session or self._attach()
         self.weights.refresh()
         if self.optimizer_link is not None:
             self.optimizer_link.send_if_dirty(session)
         self._warn_of_traps()
-        return arguments, session
+        return tensors, session
 
     def _warn_of_traps(self) -> None:
         """Says what was changed on the host that this call does not see."""
@@ -310,8 +314,8 @@ class DeviceModel:
         if self.optimizer_link is not None and (values := self.optimizer_link.changed_values()):
             self._traps.warn_of_values(values)
 
-    def _bound(self, bind: Bind) -> Arguments:
-        arguments = bind()
+    def _bound(self, call: Call) -> Arguments:
+        arguments = call.bound()
         check_values(arguments)
         is_contiguous = all(tensor.is_contiguous() for tensor in arguments.tensors())
         if not is_contiguous and not self._has_warned_about_strides:

@@ -17,7 +17,7 @@ import torch
 from poptorch_emu.compile.executable import Executable
 from poptorch_emu.enums import OutputMode
 from poptorch_emu.errors import make_error, require
-from poptorch_emu.executor.args_parser import ArgsParser
+from poptorch_emu.executor.args_parser import ArgsParser, Call
 from poptorch_emu.executor.device_model import DeviceModel
 from poptorch_emu.executor.hooks import (
     _OverwriteContextManager as _OverwriteContextManager,  # Programs reach for it here.
@@ -94,11 +94,11 @@ class PoplarExecutor:
         Raises:
             Error: the arguments are not those the model was compiled for, or the device failed.
         """
-        return self._on_device.run(partial(self._args_parser, args, kwargs))
+        return self._on_device.run(Call(self._args_parser, args, kwargs))
 
     def compile(self, *args: Any, **kwargs: Any) -> None:
         """Compiles for these arguments without running (exact)."""
-        self._on_device.compile(partial(self._args_parser, args, kwargs))
+        self._on_device.compile(Call(self._args_parser, args, kwargs))
 
     def compileAndExport(
         self, filename: str | Path, *args: Any, export_model: bool = True, **kwargs: Any
@@ -387,4 +387,4 @@ class PoplarExecutor:
 
     def _stream(self, args: Any, kwargs: Any, max_unread: int) -> ResultStream:
         """Begins a call whose results are read while it runs."""
-        return self._on_device.stream(partial(self._args_parser, args, kwargs), max_unread)
+        return self._on_device.stream(Call(self._args_parser, args, kwargs), max_unread)

@@ -6,7 +6,8 @@ else than its author thinks. Values are hardly ever read: versions, flags and hy
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from operator import is_
 
 import torch
 
@@ -66,30 +67,65 @@ class HostVersions:
 
     def __init__(self) -> None:
         self._tensors: dict[str, tuple[torch.Tensor, tuple[int, int]]] = {}
+        self._glance: _Glance | None = None
 
     def note(self, tensors: Mapping[str, torch.Tensor]) -> None:
         """Notes that the device has these values."""
         self._tensors.update((name, (value, _state(value))) for name, value in tensors.items())
+        self._glance = None
 
     def forget(self) -> None:
         """Notes that no device has any."""
         self._tensors.clear()
+        self._glance = None
 
     def edited(self) -> list[str]:
         """Returns the names of those that were changed on the host since."""
         with torch._C.DisableTorchFunctionSubclass():
+            if self._glance is None:
+                self._glance = _Glance(self._tensors.values())
+            if self._glance.finds_all_as_they_were():
+                return []
             return [name for name, (value, seen) in self._tensors.items() if _look(value) != seen]
+
+
+class _Glance:
+    """Looks at many tensors at once, which every call does."""
+
+    def __init__(self, seen: Iterable[tuple[torch.Tensor, tuple[int, int]]]) -> None:
+        """Takes each tensor with its version and place."""
+        pairs = list(seen)
+        self._values = [value for value, _ in pairs]
+        self._places = [place for _, (_, place) in pairs]
+        with_version = [pair for pair in pairs if not torch.Tensor.is_inference(pair[0])]
+        self._counted = [value for value, _ in with_version]
+        self._versions = [version for _, (version, _) in with_version]
+
+    def finds_all_as_they_were(self) -> bool:
+        """Returns whether no version and no place is another one; subclasses are disabled."""
+        try:
+            versions = list(map(_VERSION, self._counted))
+        except RuntimeError:  # One has become an inference tensor.
+            return False
+        return versions == self._versions and self._places == list(map(_PLACE, self._values))
 
 
 class CompiledFlags:
     """What `train`, `eval` and `requires_grad_` had set when a model was compiled."""
 
     def __init__(self, model: torch.nn.Module) -> None:
-        self._modes = [(name, each, each.training) for name, each in model.named_modules()]
-        self._gradients = [
-            (name, each, _requires_grad(each)) for name, each in model.named_parameters()
-        ]
+        modules, parameters = dict(model.named_modules()), dict(model.named_parameters())
+        self._modes = [(name, each, each.training) for name, each in modules.items()]
+        self._gradients = [(name, each, _requires_grad(each)) for name, each in parameters.items()]
         self._places = list(_places(model))
+        # The same by columns, for a quick look.
+        self._attributes = [vars(each) for each in modules.values()]
+        self._training = [was_training for _, _, was_training in self._modes]
+        self._parameters = list(parameters.values())
+        self._trained = [was_trained for _, _, was_trained in self._gradients]
+        self._holders = [holder for _, holder, _, _ in self._places]
+        self._keys = [key for _, _, key, _ in self._places]
+        self._held = [value for _, _, _, value in self._places]
         self._constants = [
             _Constant(name, each)
             for name, each in model.named_buffers()
@@ -98,6 +134,8 @@ class CompiledFlags:
 
     def difference(self) -> str:
         """Returns the first flag that is another one now, in words, or ""."""
+        if self._are_as_they_were():
+            return ""
         for name, module, was_training in self._modes:
             if module.training is not was_training:
                 before, now = ("train", "eval") if was_training else ("eval", "train")
@@ -111,6 +149,16 @@ class CompiledFlags:
             if constant.is_changed:
                 return f"{constant.name} was changed, which is a constant in what was compiled"
         return ""
+
+    def _are_as_they_were(self) -> bool:
+        with torch._C.DisableTorchFunctionSubclass():
+            trained = list(map(_REQUIRES_GRAD, self._parameters))
+        return (
+            trained == self._trained
+            and [held.get("training") for held in self._attributes] == self._training
+            and all(map(is_, map(_GET, self._holders, self._keys), self._held))
+            and not any(constant.is_changed for constant in self._constants)
+        )
 
     def _other_gradients(self) -> list[tuple[str, bool]]:
         """Returns the parameters that are trained now and were not, or were, with what was set."""
@@ -171,6 +219,8 @@ def _is_floating(tensor: torch.Tensor) -> bool:
 # Of tensors that are wrapped for training, every ordinary look would bring the weights home first.
 _VERSION = torch.Tensor._version.__get__  # type: ignore[attr-defined]
 _REQUIRES_GRAD = torch.Tensor.requires_grad.__get__  # type: ignore[attr-defined]
+_PLACE = torch.Tensor.data_ptr
+_GET: Callable[[Mapping[str, object], str], object] = dict.get  # type: ignore[assignment]
 
 
 def _look(tensor: torch.Tensor) -> tuple[int, int]:

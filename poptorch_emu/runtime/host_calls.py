@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-
 import torch
 
 from poptorch_emu.errors import Error
@@ -29,17 +26,16 @@ class HostCalls:
 
         return call
 
-    @contextmanager
-    def explaining(self) -> Iterator[None]:
+    def __enter__(self) -> None:
+        """Begins a call of the engine."""
+
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
         """Makes what a host function raised the cause of the engine's error.
 
-        What is no ordinary exception (Ctrl-C, an exit) passes as it is.
+        What is no ordinary exception (Ctrl-C, an exit) takes its place.
         """
-        try:
-            yield
-        except Error as error:
-            if self._failure is not None and not isinstance(self._failure, Exception):
-                raise self._failure from None
-            raise error from self._failure
-        finally:
-            self._failure = None
+        failure, self._failure = self._failure, None
+        if isinstance(error, Error):
+            if failure is not None and not isinstance(failure, Exception):
+                raise failure from None
+            error.__cause__ = failure

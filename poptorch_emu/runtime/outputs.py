@@ -2,27 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import Any, NoReturn
 
 import torch
 
 from poptorch_emu.errors import make_error
-from poptorch_emu.structure import flatten_tensors
 from poptorch_emu.troubleshooting import Topic
 
 
-def without_backward(outputs: Any, of_the_user: Iterable[torch.Tensor] = ()) -> Any:
-    """Returns `outputs`, whose tensors from now on refuse `backward()`.
-
-    Args:
-        outputs: tensors in containers.
-        of_the_user: tensors among them that never were on the device; they stay as they are.
-    """
-    kept = {id(tensor) for tensor in of_the_user}
-    for tensor in flatten_tensors(outputs):
-        if id(tensor) not in kept:
-            tensor.backward = refuse_backward  # type: ignore[method-assign]
+def without_backward(outputs: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
+    """Returns `outputs`, tensors that from now on refuse `backward()`."""
+    for tensor in outputs:
+        tensor.backward = refuse_backward  # type: ignore[method-assign]
     return outputs
 
 

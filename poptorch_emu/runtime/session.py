@@ -22,6 +22,7 @@ from poptorch_emu.errors import make_error
 from poptorch_emu.ir.evaluate import in_own_types
 from poptorch_emu.runtime.fellowship import Fellowship, join
 from poptorch_emu.runtime.host_calls import HostCalls
+from poptorch_emu.runtime.outputs import without_backward
 from poptorch_emu.runtime.stream import ResultStream, RunningCall
 from poptorch_emu.runtime.synthetic import synthetic_inputs
 from poptorch_emu.runtime.threads import Order, order_of, thread_counts
@@ -212,7 +213,7 @@ class Session:
         executable = self.executable
         fellowship = self._fellowship
         attempt = nullcontext() if fellowship is None else fellowship.calling()
-        with attempt, self._host_calls.explaining(), in_own_types():
+        with attempt, self._host_calls, in_own_types():
             results = self._executor.run(on_device, executable.num_windows)
         self.after_call()
         num_own = executable.num_outputs + len(executable.written_inputs)
@@ -253,7 +254,7 @@ class Session:
 
     def _structured(self, results: Sequence[torch.Tensor]) -> Any:
         executable = self.executable
-        device = iter(results[: executable.num_outputs])
+        device = iter(without_backward(results[: executable.num_outputs]))
         leaves = [
             executable.host_outputs[index] if index in executable.host_outputs else next(device)
             for index in range(self._num_leaves)
@@ -291,5 +292,7 @@ class Session:
 
 
 def _prepared(tensor: torch.Tensor) -> torch.Tensor:
+    if tensor.dtype not in _NARROW and tensor.is_contiguous() and not tensor.requires_grad:
+        return tensor
     value = tensor.detach()
     return value.to(_NARROW.get(value.dtype, value.dtype)).contiguous()
