@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <map>
 #include <set>
 #include <string_view>
 #include <variant>
@@ -88,9 +89,44 @@ bool never_fails(const Instruction& instruction) {
   return instruction.bodies.empty() && !rounds && (has(kNeverFail) || has(kOursThatNeverFail));
 }
 
+// What fills a register of a segment, if that is a load of this kind.
+template <class Source>
+const Source* loaded(const Segment& segment, RegisterId id) {
+  for (const Load& load : segment.loads) {
+    if (load.target.value == id.value) return std::get_if<Source>(&load.source);
+  }
+  return nullptr;
+}
+
+// Inputs whose values have been looked up as numbers of rows once a micro-batch has left all
+// segments that may fail; each with the number of rows that there were.
+std::map<InputId, int64_t> checked_row_numbers(const Program& program) {
+  std::map<InputId, int64_t> checked;
+  for (const Segment& segment : program.segments) {
+    if (segment.kind != SegmentKind::kMicroBatch) continue;
+    for (const Instruction& instruction : segment.instructions) {
+      const std::vector<Slot>& slots = instruction.slots;
+      if (instruction.op.schema().name() != "aten::embedding" || slots.size() < 2) continue;
+      const auto* table = loaded<LoadVariable>(segment, slots[0].source);
+      const auto* numbers = loaded<LoadInput>(segment, slots[1].source);
+      if (table == nullptr || numbers == nullptr || table->is_shard) continue;
+      const int64_t num_rows = program.variables[table->variable.value].shape.at(0);
+      const auto [known, is_new] = checked.emplace(numbers->input, num_rows);
+      if (!is_new) known->second = std::min(known->second, num_rows);
+    }
+  }
+  return checked;
+}
+
 // Adding rows to a sum looks at their numbers, and an output may be taken by the user's code.
-bool never_fails(const Segment& segment) {
-  const auto is_sum = [](const Store& store) {
+bool never_fails(const Segment& segment, const std::map<InputId, int64_t>& checked_numbers) {
+  const auto is_sum = [&](const Store& store) {
+    if (const auto* rows = std::get_if<AccumulateRows>(&store.target)) {
+      const auto* numbers = loaded<LoadInput>(segment, rows->indices);
+      const auto found =
+          numbers == nullptr ? checked_numbers.end() : checked_numbers.find(numbers->input);
+      return found != checked_numbers.end() && found->second <= rows->num_rows;
+    }
     return std::holds_alternative<Accumulate>(store.target);
   };
   return std::all_of(segment.instructions.begin(), segment.instructions.end(),
@@ -139,6 +175,7 @@ EarlyWindows::EarlyWindows(const Program& program)
     : needs_(program.segments.size()),
       is_window_(program.segments.size()),
       num_left_(program.segments.size()) {
+  const std::map<InputId, int64_t> checked_numbers = checked_row_numbers(program);
   std::vector<Uses> uses;
   for (const Segment& segment : program.segments) uses.emplace_back(segment);
   for (size_t window = 0; window < needs_.size(); ++window) {
@@ -149,7 +186,7 @@ EarlyWindows::EarlyWindows(const Program& program)
     for (size_t id = 0; id < needs_.size(); ++id) {
       const Segment& other = program.segments[id];
       if (other.kind != SegmentKind::kMicroBatch) continue;
-      if (waits_for_all || !never_fails(other) || uses[window].meet(uses[id])) {
+      if (waits_for_all || !never_fails(other, checked_numbers) || uses[window].meet(uses[id])) {
         needs_[window].push_back({static_cast<int64_t>(id)});
       } else {
         are_any_ = true;

@@ -12,7 +12,8 @@ namespace poptorch_emu {
 // begin, while micro-batches are still under way in others. But an update may overwrite weights in
 // their place, which cannot be taken back. So it also waits for all segments in which an operation
 // could fail with the values that it gets; what is left then are gradients of operations that are
-// through. In an executor's first window it waits for all, since memory is planned then.
+// through, the rows of an embedding among them if they were looked up. In an executor's first
+// window it waits for all, since memory is planned then.
 //
 // Not synchronised: the scheduler calls it with its lock.
 class EarlyWindows {

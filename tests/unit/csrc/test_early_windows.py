@@ -26,6 +26,8 @@ def program_of(
     checks: bool = False,
     overwrites: bool = False,
     num_products: int = 0,
+    looks_up: int = 0,
+    adds_rows: bool = False,
 ):
     """Returns the program.
 
@@ -36,6 +38,8 @@ def program_of(
         checks: whether floating-point exceptions are errors.
         overwrites: whether updates change weights in their place.
         num_products: of large matrices, which `slow` computes as well.
+        looks_up: of how many rows `fast` looks up some, by the numbers of one more input.
+        adds_rows: whether `slow` adds gradients to three rows with such numbers.
     """
     program = _C.Program()
     weights = [program.add_variable(f"w{ipu}", [2], FLOAT, False) for ipu in range(2)]
@@ -52,6 +56,17 @@ def program_of(
         program.load_constant(SLOW, 3, program.add_constant(torch.eye(256)))
     for number in range(num_products):
         add(program, SLOW, "mm", [Reg(3), Reg(3)], [4 + number])
+    if looks_up or adds_rows:
+        numbers = program.add_input("numbers", True)
+    if looks_up:
+        table = program.add_variable("table", [looks_up, 2], FLOAT, False)
+        program.load_variable(FAST, 3, table)
+        program.load_input(FAST, 4, numbers)
+        add(program, FAST, "embedding", [Reg(3), Reg(4)], [5])
+    if adds_rows:
+        program.load_input(SLOW, 3, numbers)
+        rows = program.add_accumulator("rows", FLOAT, False)
+        program.accumulate_rows(SLOW, 1, rows, 3, 3, -1)
     if is_variable_read:
         program.load_variable(SLOW, 3, weights[0])
     if is_output_given:
@@ -73,12 +88,14 @@ def program_of(
     return program
 
 
-def order_of(engine: _C.Executor, num_windows: int = 3) -> list[list[int]]:
+def order_of(
+    engine: _C.Executor, num_windows: int = 3, numbers: torch.Tensor | None = None
+) -> list[list[int]]:
     """Returns the segments in the order in which they began, by window, and checks the weights."""
     x = [torch.arange(num_windows * MICRO_BATCHES * 2.0).reshape(-1, 2) + ipu for ipu in range(2)]
     before = [engine.read_variable(ipu, 0) for ipu in range(2)]
     engine.set_tracing(True)
-    engine.run(x, num_windows)
+    engine.run(x if numbers is None else [*x, numbers], num_windows)
     events = sorted(engine.take_events(), key=lambda event: event.start_ns)
     for ipu in range(2):
         after = before[ipu] + (x[ipu] * x[ipu]).sum(0)
@@ -123,6 +140,15 @@ def test_update_when_begun_early_then_has_the_same_results(
 def test_update_when_another_segment_reads_its_weight_or_may_fail_then_waits(reason: str) -> None:
     engine = executor(program_of(**{reason: True}), follows_lists=True)
     assert not any(map(begins_early, order_of(engine)))
+
+
+@pytest.mark.parametrize(("looks_up", "is_early"), [(3, True), (2, True), (4, False), (0, False)])
+def test_update_when_rows_are_added_then_waits_unless_their_numbers_were_looked_up(
+    looks_up: int, is_early: bool
+) -> None:
+    engine = executor(program_of(looks_up=looks_up, adds_rows=True), follows_lists=True)
+    orders = order_of(engine, numbers=torch.tensor([0, 1] * 5)[: 3 * MICRO_BATCHES])
+    assert [begins_early(order) for order in orders[1:]] == [is_early] * 2
 
 
 def test_call_when_a_later_micro_batch_fails_then_no_weight_is_changed() -> None:
