@@ -196,4 +196,9 @@ def __getattr__(name: str) -> Any:
     return unlisted_names.find(name)
 
 
+def __dir__() -> list[str]:
+    """Returns what is loaded late as well, for who completes names."""
+    return sorted({*globals(), *__all__})
+
+
 import_effects.apply()

@@ -95,11 +95,11 @@ class Call:
 def _is_like(old: Any, new: Any) -> bool:
     return (
         type(new) is torch.Tensor is type(old)
+        and not new.is_nested
+        and new.layout is torch.strided
+        and new.is_cpu
         and new.dtype == old.dtype
         and new.shape == old.shape
-        and new.is_cpu
-        and new.layout is torch.strided
-        and not new.is_nested
         and new.is_contiguous()
         and find_parser(new) is None
     )

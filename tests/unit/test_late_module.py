@@ -37,6 +37,7 @@ names = " ".join(loaded())
 assert "emulator" not in names and "sqlite3" not in names, names
 for part in ("report.page", "report.profile", "report.tile_report", "plan.time", "export"):
     assert f"poptorch_emu.{part}" not in names, part
+assert "emulator" in dir(poptorch) and "Options" in dir(poptorch)
 assert poptorch.emulator is sys.modules["poptorch_emu.emulator"]
 assert "poptorch_emu.report.page" in loaded()
 """

@@ -62,6 +62,11 @@ def test_call_when_more_has_to_be_looked_at_then_none(case: str) -> None:
     assert looked_at(*OTHERS[case]) is None
 
 
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+def test_call_when_a_tensor_is_nested_then_none() -> None:
+    assert looked_at((torch.nested.nested_tensor([X[0], X[1, :2]]), Y), {}) is None
+
+
 def test_call_when_forward_has_constants_or_the_user_brings_it_into_order_then_none() -> None:
     assert looked_at((X, Y), {}, ArgsParser(Added())) is None  # scale is compared.
     assert looked_at((X, Y), {}, Own(Plain())) is None
