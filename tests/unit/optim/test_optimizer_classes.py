@@ -7,6 +7,7 @@ import inspect
 import logging
 import math
 import pickle
+import re
 
 import pytest
 import torch
@@ -264,3 +265,29 @@ def test_lamb_step_when_given_a_closure_then_returns_its_loss_with_gradients() -
 
     assert optimizer.step(closure).item() == 2.0
     assert not torch.equal(weight.detach(), torch.ones(2))
+
+
+@every_class
+def test_group_when_added_later_then_has_the_defaults_and_its_own_values(name: str) -> None:
+    first, second = parameter(), parameter()
+    optimizer = CLASSES[name]([first], lr=0.5)
+    optimizer.add_param_group({"params": [second], "lr": 0.25})
+    assert [group["lr"] for group in optimizer.param_groups] == [0.5, 0.25]
+    assert optimizer.param_groups[1]["params"][0] is second
+    assert optimizer.param_groups[0].keys() == optimizer.param_groups[1].keys()
+    second.grad = torch.ones(3, 2)
+    before = second.detach().clone()
+    optimizer.step()
+    assert not torch.equal(second.detach(), before)
+
+
+@every_class
+def test_group_when_wrong_then_refused_as_by_pytorch_and_not_added(name: str) -> None:
+    first = parameter()
+    optimizer, theirs = CLASSES[name]([first], lr=0.5), torch.optim.SGD([first], lr=0.5)
+    for group in ({"params": [first]}, {"params": [1.0]}, {"params": [first * 2]}):
+        with pytest.raises((TypeError, ValueError)) as of_theirs:
+            theirs.add_param_group(dict(group))
+        with pytest.raises(of_theirs.type, match=re.escape(str(of_theirs.value))):
+            optimizer.add_param_group(dict(group))
+    assert len(optimizer.param_groups) == 1
