@@ -1,8 +1,8 @@
 """Names that `poptorch` does not import: what most programs never ask for, and what is not listed.
 
 Not listed are the names of older releases, and those that leak from PopTorch's files. What programs
-of PopTorch 2 still use works as it did, with one warning; other old names stay
-an `AttributeError`, as in PopTorch 3, which here says what has taken their place.
+of PopTorch 2 still use works as it did, with one warning; other old names stay an `AttributeError`,
+as in PopTorch 3, which here says what has taken their place.
 """
 
 from __future__ import annotations
@@ -30,7 +30,6 @@ _LEAKED = {
     "OrderedDict": "collections",
     "poptorchAtExit": "poptorch_emu.names.native_core",
 }
-
 
 # Most programs ask for no reports, so that what makes them is loaded late.
 _LATE = {"emulator"}

@@ -93,9 +93,8 @@ def findings(graph: Graph) -> Iterator[str]:
 
 
 def _faults(graph: Graph, node: fx.Node, name: str) -> Iterator[str]:
-    if name not in strict_table.HANDLED | strict_table.EQUIVALENT and str(node.target).startswith(
-        "aten."
-    ):
+    known = strict_table.HANDLED | strict_table.EQUIVALENT
+    if name not in known and str(node.target).startswith("aten."):
         yield f"Unsupported ops found in compiled model: [aten::{name}]"
     if name in ("triu", "tril") and known_value(graph, node) is None:
         yield f"torch.{name} is only supported within constant expressions"

@@ -221,3 +221,12 @@ def test_stream_when_the_batch_changes_meanwhile_then_results_are_those_of_its_b
     torch.testing.assert_close(
         torch.cat([result["output"] for result in (first, *results)]), expected, rtol=0, atol=0
     )
+
+
+def test_stream_when_backward_is_called_on_a_result_then_refused_as_of_a_call():
+    model, x, _ = training(2, accumulation=4)
+    losses = [loss for _, _, loss in stream(model, x, torch.zeros(len(x), 2))]
+    assert len(losses) == 2
+    for loss in losses:
+        with pytest.raises(poptorch.Error, match="cannot be called explicitly"):
+            loss.backward()
