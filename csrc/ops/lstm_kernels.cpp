@@ -85,19 +85,15 @@ POPTORCH_EMU_AVX512 void run_cell(int64_t size, const CellForward& row) {
   float* f = row.f;
   float* g = row.g;
   float* o = row.o;
-  const float* b_i = row.biases;
-  const float* b_f = b_i + size;
-  const float* b_g = b_f + size;
-  const float* b_o = b_g + size;
   const float* previous_c = row.previous_c;
   float* c = row.c;
   float* h = row.h;
 #pragma GCC ivdep  // The rows lie apart.
   for (int64_t k = 0; k < size; ++k) {
-    i[k] = sigmoid(i[k] + b_i[k]);
-    f[k] = sigmoid(f[k] + b_f[k]);
-    g[k] = tanh(g[k] + b_g[k]);
-    o[k] = sigmoid(o[k] + b_o[k]);
+    i[k] = sigmoid(i[k]);
+    f[k] = sigmoid(f[k]);
+    g[k] = tanh(g[k]);
+    o[k] = sigmoid(o[k]);
     c[k] = f[k] * previous_c[k] + i[k] * g[k];
     h[k] = o[k] * tanh(c[k]);
   }
@@ -153,6 +149,31 @@ POPTORCH_EMU_AVX512 void run_product(int64_t depth, int64_t num_panels, const fl
         vector_at(rows.sums[row] + from + kLanes) = vector_at(so_far + kLanes) + high[row];
       }
     }
+  }
+}
+
+POPTORCH_EMU_AVX512 void run_column_product(int64_t depth, bool adds,
+                                            const ColumnProduct& columns) {
+  const float* a = columns.a;
+  const float* b = columns.b;
+  for (int64_t begin = 0; begin < depth; begin += kPart) {
+    const int64_t end = begin + kPart < depth ? begin + kPart : depth;
+    Vector low[kRows] = {}, high[kRows] = {};
+    for (int64_t k = begin; k < end; ++k, a += kRows, b += kPanel) {
+      const Vector b_low = vector_at(b), b_high = vector_at(b + kLanes);
+#pragma GCC unroll 8
+      for (int64_t row = 0; row < kRows; ++row) {
+        low[row] += a[row] * b_low;
+        high[row] += a[row] * b_high;
+      }
+    }
+#pragma GCC unroll 8
+    for (int64_t row = 0; row < kRows; ++row) {
+      float* const sum = columns.sums + row * columns.stride;
+      vector_at(sum) = adds ? vector_at(sum) + low[row] : low[row];
+      vector_at(sum + kLanes) = adds ? vector_at(sum + kLanes) + high[row] : high[row];
+    }
+    adds = true;
   }
 }
 

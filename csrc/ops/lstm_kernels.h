@@ -11,12 +11,11 @@ bool has_lstm_kernels();
 // One row of an LSTM's step: `size` hidden units whose gates lie at i, f, g and o.
 
 struct CellForward {
-  // In: what enters each gate, but for the biases. Out: the gates.
+  // In: what enters each gate. Out: the gates.
   float* i;
   float* f;
   float* g;
   float* o;
-  const float* biases;  // of i, f, g and o, one after the other
   const float* previous_c;
   float* c;
   float* h;
@@ -51,5 +50,15 @@ struct RowProduct {
   std::array<float*, kRows> sums;
 };
 void run_product(int64_t depth, int64_t num_panels, const float* panels, const RowProduct& rows);
+
+// A product of a few columns: sums = a' b, or sums += a' b. a is (depth, kRows) and b
+// (depth, kPanel); the kRows rows of the sums begin `stride` values apart.
+struct ColumnProduct {
+  const float* a;
+  const float* b;
+  float* sums;
+  int64_t stride;
+};
+void run_column_product(int64_t depth, bool adds, const ColumnProduct& columns);
 
 }  // namespace poptorch_emu::rnn

@@ -1,6 +1,5 @@
-// The products with the hidden state are made here, from weights that are packed once a sequence
-// and stay in a core's cache. All others are PyTorch's, for all steps at once, in parts that do not
-// depend on the number of threads: the bits of a product on several of them may.
+// The products are made here, from weights that are packed once a sequence and stay in a core's
+// cache; only the gradient of the input is a product of PyTorch's.
 
 #include "ops/lstm_rows.h"
 
@@ -9,7 +8,6 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/mm.h>
-#include <ATen/ops/sum.h>
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>
@@ -17,6 +15,7 @@
 #include <vector>
 
 #include "common/sharing.h"
+#include "ops/lstm_gradients.h"
 #include "ops/lstm_kernels.h"
 
 namespace poptorch_emu::rnn {
@@ -29,6 +28,7 @@ constexpr int64_t kNumGates = 4;
 constexpr int64_t kFewestRows = 2 * kRows;
 // The packed weights of wider layers do not stay in a core's cache; oneDNN was faster from 320 on.
 constexpr int64_t kMostUnits = 256;
+constexpr int64_t kCachedWeights = kMostUnits * kMostUnits;
 
 // (rows, columns) as (panels, rows, kPanel).
 Tensor in_panels(const Tensor& matrix) {
@@ -71,26 +71,9 @@ class Block {
 template <class Run>
 void for_each_block(const Layer& layer, const Run& run) {
   const int64_t num_rows = layer.batch_size();
-  const int64_t widest = kNumGates * layer.hidden_size();
+  const int64_t widest = std::max(kNumGates * layer.hidden_size(), layer.input.size(2));
   share_out((num_rows + kRows - 1) / kRows, 1, [&](int64_t begin, int64_t end) {
     for (int64_t index = begin; index < end; ++index) run(Block(index * kRows, num_rows, widest));
-  });
-}
-
-// Calls `run(narrowed)` for each quarter of some rows, on as many threads as there are: the
-// function it is given narrows a tensor's dimension of that many rows. What `run` computes lies in
-// tensors that were there before.
-template <class Run>
-void for_each_quarter(int64_t num_rows, const Run& run) {
-  constexpr int64_t kParts = 4;
-  share_out(kParts, 1, [&](int64_t begin, int64_t end) {
-    // What the calling thread has set does not reach the others.
-    const at::NoGradGuard no_grad;
-    const at::AutoDispatchBelowADInplaceOrView below_autograd;
-    for (int64_t part = begin; part < end; ++part) {
-      const int64_t from = part * num_rows / kParts, to = (part + 1) * num_rows / kParts;
-      run([=](const Tensor& whole, int64_t dim) { return whole.narrow(dim, from, to - from); });
-    }
   });
 }
 
@@ -115,52 +98,58 @@ struct Saved {
   }
 };
 
-// gates = inputs w_ih'. The biases come on top with the cells: a product would begin with a copy
-// of them for each row.
-void multiply_inputs(const Layer& layer, Tensor gates) {
-  const Tensor inputs = layer.input.flatten(0, 1);
-  for_each_quarter(gates.size(0), [&](const auto& quarter) {
-    Tensor part = quarter(gates, 0);
-    at::mm_out(part, quarter(inputs, 0), layer.w_ih().t());
-  });
-}
-
 Tensor biases_of(const Layer& layer) {
   return layer.has_biases() ? layer.b_ih() + layer.b_hh()
                             : at::zeros({kNumGates * layer.hidden_size()}, layer.w_ih().options());
 }
 
-// The gradients of w_ih, w_hh and, where there are biases, of these.
-std::vector<Tensor> weight_gradients(const Layer& layer, const Tensor& deltas,
-                                     const Tensor& output) {
-  const Tensor inputs = layer.input.flatten(0, 1);
-  // The state before each step but the first is the output of another.
-  const int64_t others = layer.num_steps() - 1;
-  const int64_t from = layer.is_reverse ? 0 : 1;
-  const Tensor first = deltas[layer.row(0)], later = deltas.narrow(0, from, others).flatten(0, 1);
-  const Tensor states = output.narrow(0, 1 - from, others).flatten(0, 1);
-  const Tensor h0 = layer.h0();
-  const Tensor flat = deltas.flatten(0, 1);
-  const Tensor w_ih = at::empty(layer.w_ih().sizes(), flat.options());
-  const Tensor w_hh = at::empty(layer.w_hh().sizes(), flat.options());
-  const Tensor bias = at::empty({flat.size(1)}, flat.options());
-  for_each_quarter(flat.size(1), [&](const auto& quarter) {
-    Tensor of_inputs = quarter(w_ih, 0), of_states = quarter(w_hh, 0), of_bias = quarter(bias, 0);
-    at::mm_out(of_inputs, quarter(flat, 1).t(), inputs);
-    at::mm_out(of_states, quarter(first, 1).t(), h0);
-    if (others > 0) of_states.addmm_(quarter(later, 1).t(), states);
-    if (layer.has_biases()) at::sum_out(of_bias, quarter(flat, 1), 0);
-  });
-  if (!layer.has_biases()) return {w_ih, w_hh};
-  return {w_ih, w_hh, bias, bias.clone()};
-}
+// gates = biases + inputs w_ih', for the rows of a block at all steps.
+class InputProduct {
+ public:
+  InputProduct(const Layer& layer, const Tensor& reserve)
+      : layer_(layer),
+        reserve_(reserve),
+        panels_(in_panels(layer.w_ih().t())),
+        biases_(biases_of(layer)) {}
 
+  void run(Block& block) const {
+    const int64_t depth = layer_.input.size(2), num_panels = panels_.size(0);
+    // As many at once as stay in a core's cache, for all steps.
+    const int64_t at_once = std::max<int64_t>(kCachedWeights / (depth * kPanel), 1);
+    for (int64_t panel = 0; panel < num_panels; panel += at_once) {
+      const int64_t from = panel * kPanel;
+      const float* const biases = biases_.const_data_ptr<float>() + from;
+      for (int64_t t = 0; t < layer_.num_steps(); ++t) {
+        run_product(depth, std::min(at_once, num_panels - panel),
+                    panels_.const_data_ptr<float>() + from * depth,
+                    {block.rows([&](int64_t n) { return row_at(layer_.input, t, n); }),
+                     block.rows([&](int64_t) { return biases; }),
+                     block.sums([&](int64_t n) { return row_at(reserve_, t, n) + from; })});
+      }
+    }
+  }
+
+ private:
+  const Layer& layer_;
+  const Tensor& reserve_;
+  const Tensor panels_;
+  const Tensor biases_;
+};
+
+// In parts that do not depend on the number of threads: the bits of a product on several may.
 Tensor input_gradient(const Layer& layer, const Tensor& deltas) {
-  const Tensor flat = deltas.flatten(0, 1);
-  const Tensor gradient = at::empty({flat.size(0), layer.input.size(2)}, flat.options());
-  for_each_quarter(flat.size(0), [&](const auto& quarter) {
-    Tensor part = quarter(gradient, 0);
-    at::mm_out(part, quarter(flat, 0), layer.w_ih());
+  constexpr int64_t kParts = 4;
+  const int64_t num_rows = deltas.size(0);
+  const Tensor gradient = at::empty({num_rows, layer.input.size(2)}, deltas.options());
+  share_out(kParts, 1, [&](int64_t begin, int64_t end) {
+    // What the calling thread has set does not reach the others.
+    const at::NoGradGuard no_grad;
+    const at::AutoDispatchBelowADInplaceOrView below_autograd;
+    for (int64_t part = begin; part < end; ++part) {
+      const int64_t from = part * num_rows / kParts, to = (part + 1) * num_rows / kParts;
+      Tensor rows = gradient.narrow(0, from, to - from);
+      at::mm_out(rows, deltas.narrow(0, from, to - from), layer.w_ih());
+    }
   });
   return gradient.view(layer.input.sizes());
 }
@@ -184,13 +173,12 @@ Results forward_by_rows(const Layer& layer) {
   const Tensor reserve = at::empty({num_steps, num_rows, gates_size + size}, options);
   const Tensor output = at::empty({num_steps, num_rows, size}, options);
 
-  multiply_inputs(layer, reserve.flatten(0, 1).narrow(1, 0, gates_size));
-
   const Tensor panels = in_panels(layer.w_hh().t());
   const Tensor h0 = layer.h0().contiguous().unsqueeze(0);
-  const Tensor biases = biases_of(layer);
+  const InputProduct inputs(layer, reserve);
   const Saved saved{layer, reserve};
   for_each_block(layer, [&](Block block) {
+    inputs.run(block);
     for (int64_t k = 0; k < num_steps; ++k) {
       const int64_t t = layer.row(k);
       const auto previous_h = [&](int64_t n) {
@@ -201,8 +189,8 @@ Results forward_by_rows(const Layer& layer) {
                   {block.rows(previous_h), block.rows(gate_row), block.sums(gate_row)});
       for (int64_t n = block.begin(); n < block.end(); ++n) {
         run_cell(size, {saved.gate(t, n, 0), saved.gate(t, n, 1), saved.gate(t, n, 2),
-                        saved.gate(t, n, 3), biases.const_data_ptr<float>(), saved.previous_c(k, n),
-                        saved.c(t, n), row_at(output, t, n)});
+                        saved.gate(t, n, 3), saved.previous_c(k, n), saved.c(t, n),
+                        row_at(output, t, n)});
       }
     }
   });
@@ -225,6 +213,8 @@ Gradients backward_by_rows(const Layer& layer, const Results& results,
                                     : gradients.h.clone(at::MemoryFormat::Contiguous);
   const Tensor h = grad_h.unsqueeze(0), c = grad_c.unsqueeze(0);
   const Tensor zeros = at::zeros({1, 1, size}, grad_h.options());
+  const Tensor h0 = layer.h0().contiguous().unsqueeze(0);
+  StepInputs came_in(layer);
   const Saved saved{layer, results.reserve};
   for_each_block(layer, [&](Block block) {
     for (int64_t k = num_steps - 1; k >= 0; --k) {
@@ -235,6 +225,8 @@ Gradients backward_by_rows(const Layer& layer, const Results& results,
             size, {saved.gate(t, n, 0), saved.gate(t, n, 1), saved.gate(t, n, 2),
                    saved.gate(t, n, 3), saved.previous_c(k, n), saved.c(t, n), row_at(h, 0, n),
                    row_at(c, 0, n), d, d + size, d + 2 * size, d + 3 * size});
+        came_in.set_row(t * num_rows + n, row_at(layer.input, t, n),
+                        k == 0 ? row_at(h0, 0, n) : row_at(results.output, layer.row(k - 1), n));
       }
       const auto from_output = [&](int64_t n) {
         return k == 0 || !has_outputs ? row_at(zeros, 0, 0)
@@ -248,9 +240,9 @@ Gradients backward_by_rows(const Layer& layer, const Results& results,
   });
 
   Gradients all;
-  if (needs_input_gradient) all.input = input_gradient(layer, deltas);
+  if (needs_input_gradient) all.input = input_gradient(layer, deltas.flatten(0, 1));
   all.state = {grad_h, grad_c};
-  all.weights = weight_gradients(layer, deltas, results.output);
+  all.weights = weight_gradients(layer, came_in, deltas.flatten(0, 1));
   return all;
 }
 
