@@ -10,7 +10,6 @@
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>
-#include <vector>
 
 #include "common/sharing.h"
 #include "ops/lstm_kernels.h"
@@ -20,71 +19,26 @@ namespace {
 
 using at::Tensor;
 
-// So many gates are packed at once, and so many of their values: a core's cache holds them and a
-// panel of the other side.
-constexpr int64_t kGates = 32;
+// So many steps of two panels stay in a core's cache.
 constexpr int64_t kDepth = 512;
-static_assert(kGates % kRows == 0 && kPanel == kGates);  // A layer has whole panels of units.
 
 // A gradient of some weights: (gates, columns), with whole panels of columns.
-struct Sums {
-  const Panels& side;
-  const Tensor all = {};
-
-  float* at(int64_t gate, int64_t panel) const {
-    return static_cast<float*>(all.data_ptr()) + gate * all.size(1) + panel * kPanel;
-  }
-};
-
-Sums sums_of(const Panels& side, const Tensor& deltas) {
-  return {side, at::empty({deltas.size(1), side.size() * kPanel}, deltas.options())};
+Tensor sums_for(const Panels& columns, const Panels& deltas, const at::TensorOptions& options) {
+  return at::empty({deltas.size() * kPanel, columns.size() * kPanel}, options);
 }
 
-// Some gates of some rows of the deltas: (kGates / kRows, depth, kRows).
-class Tile {
- public:
-  Tile() : values_(kGates * kDepth) {}
-
-  void pack(const Tensor& deltas, int64_t first_gate, int64_t begin, int64_t depth) {
-    const int64_t num_gates = deltas.size(1);
-    const float* from = deltas.const_data_ptr<float>() + begin * num_gates + first_gate;
-    depth_ = depth;
-    for (int64_t k = 0; k < depth; ++k, from += num_gates) {
-      for (int64_t part = 0; part < kGates; part += kRows) {
-        std::copy_n(from + part, kRows, values_.data() + part * depth + k * kRows);
+// sums = deltas' columns, for one panel of gates.
+void multiply(const Panels& deltas, int64_t gates, const Panels& columns, const Tensor& sums) {
+  const int64_t stride = sums.size(1);
+  float* const to = static_cast<float*>(sums.data_ptr()) + gates * kPanel * stride;
+  for (int64_t begin = 0; begin < deltas.depth(); begin += kDepth) {
+    const int64_t depth = std::min(kDepth, deltas.depth() - begin);
+    for (int64_t panel = 0; panel < columns.size(); ++panel) {
+      for (int64_t part = 0; part < kPanel; part += kRows) {
+        run_column_product(depth, /*adds=*/begin > 0,
+                           {deltas.row(gates, begin) + part, columns.row(panel, begin),
+                            to + part * stride + panel * kPanel, stride});
       }
-    }
-  }
-
-  // sums += tile' panel, from its row `begin` on.
-  void multiply(const Sums& sums, int64_t first_gate, int64_t begin) const {
-    for (int64_t panel = 0; panel < sums.side.size(); ++panel) {
-      for (int64_t part = 0; part < kGates; part += kRows) {
-        run_column_product(depth_, /*adds=*/begin > 0,
-                           {values_.data() + part * depth_, sums.side.panel(panel, begin),
-                            sums.at(first_gate + part, panel), sums.all.size(1)});
-      }
-    }
-  }
-
- private:
-  std::vector<float> values_;
-  int64_t depth_ = 0;
-};
-
-// The sums of the gates [from, to), and those of the biases where they are defined.
-void add_up(const Tensor& deltas, int64_t from, int64_t to, const Sums& inputs, const Sums& states,
-            const Tensor& biases) {
-  Tile tile;
-  for (int64_t gate = from; gate < to; gate += kGates) {
-    for (int64_t begin = 0; begin < deltas.size(0); begin += kDepth) {
-      tile.pack(deltas, gate, begin, std::min(kDepth, deltas.size(0) - begin));
-      tile.multiply(inputs, gate, begin);
-      tile.multiply(states, gate, begin);
-    }
-    if (biases.defined()) {
-      Tensor part = biases.narrow(0, gate, kGates);
-      at::sum_out(part, deltas.narrow(1, gate, kGates), 0);
     }
   }
 }
@@ -105,28 +59,42 @@ void Panels::set_row(int64_t index, const float* values) {
   }
 }
 
-const float* Panels::panel(int64_t index, int64_t row) const {
-  return values_ + (index * data_.size(1) + row) * kPanel;
+const float* Panels::row(int64_t panel, int64_t index) const {
+  return values_ + (panel * data_.size(1) + index) * kPanel;
 }
 
-StepInputs::StepInputs(const Layer& layer)
+StepValues::StepValues(const Layer& layer)
     : inputs(layer.num_steps() * layer.batch_size(), layer.input.size(2), layer.input.options()),
-      states(layer.num_steps() * layer.batch_size(), layer.hidden_size(), layer.input.options()) {}
+      states(inputs.depth(), layer.hidden_size(), layer.input.options()),
+      deltas(inputs.depth(), layer.w_hh().size(0), layer.input.options()) {}
 
-std::vector<Tensor> weight_gradients(const Layer& layer, const StepInputs& came_in,
-                                     const Tensor& deltas) {
-  const Sums inputs = sums_of(came_in.inputs, deltas), states = sums_of(came_in.states, deltas);
-  const int64_t num_gates = deltas.size(1);
-  const Tensor biases = layer.has_biases() ? at::empty({num_gates}, deltas.options()) : Tensor();
-  share_out(num_gates / kGates, 1, [&](int64_t begin, int64_t end) {
+void StepValues::set_row(int64_t index, const float* input, const float* state,
+                         const float* delta) {
+  inputs.set_row(index, input);
+  states.set_row(index, state);
+  deltas.set_row(index, delta);
+}
+
+std::vector<Tensor> weight_gradients(const Layer& layer, const StepValues& values) {
+  const auto options = layer.input.options();
+  const Tensor of_inputs = sums_for(values.inputs, values.deltas, options),
+               of_states = sums_for(values.states, values.deltas, options),
+               of_biases = at::empty({values.deltas.size(), kPanel}, options);
+  share_out(values.deltas.size(), 1, [&](int64_t begin, int64_t end) {
     // What the calling thread has set does not reach the others.
     const at::NoGradGuard no_grad;
     const at::AutoDispatchBelowADInplaceOrView below_autograd;
-    add_up(deltas, begin * kGates, end * kGates, inputs, states, biases);
+    for (int64_t gates = begin; gates < end; ++gates) {
+      multiply(values.deltas, gates, values.inputs, of_inputs);
+      multiply(values.deltas, gates, values.states, of_states);
+      Tensor bias = of_biases[gates];
+      if (layer.has_biases()) at::sum_out(bias, values.deltas.panel(gates), 0);
+    }
   });
-  const Tensor w_ih = inputs.all.narrow(1, 0, layer.input.size(2)).contiguous();
-  if (!layer.has_biases()) return {w_ih, states.all};
-  return {w_ih, states.all, biases, biases.clone()};
+  const Tensor w_ih = of_inputs.narrow(1, 0, layer.input.size(2)).contiguous();
+  if (!layer.has_biases()) return {w_ih, of_states};
+  const Tensor biases = of_biases.flatten();
+  return {w_ih, of_states, biases, biases.clone()};
 }
 
 }  // namespace poptorch_emu::rnn

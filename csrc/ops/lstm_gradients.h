@@ -14,8 +14,9 @@ class Panels {
 
   void set_row(int64_t index, const float* values);
   int64_t size() const { return data_.size(0); }
-  // From a row on.
-  const float* panel(int64_t index, int64_t row) const;
+  int64_t depth() const { return data_.size(1); }
+  at::Tensor panel(int64_t index) const { return data_[index]; }
+  const float* row(int64_t panel, int64_t index) const;
 
  private:
   const int64_t width_;
@@ -23,21 +24,19 @@ class Panels {
   float* const values_;
 };
 
-// What came into the steps of a layer, (T N, I) and (T N, H), and so into its weights' gradients.
-struct StepInputs {
-  explicit StepInputs(const Layer& layer);
-  void set_row(int64_t index, const float* input, const float* state) {
-    inputs.set_row(index, input);
-    states.set_row(index, state);
-  }
+// What the gradients of a layer's weights are made of, for each row of each step: what came in,
+// (T N, I) and (T N, H), and the gradients of what entered the gates, (T N, 4 H).
+struct StepValues {
+  explicit StepValues(const Layer& layer);
+  void set_row(int64_t index, const float* input, const float* state, const float* delta);
 
   Panels inputs;
   Panels states;
+  Panels deltas;
 };
 
-// The gradients of w_ih, w_hh and, where there are biases, of these. `deltas` are the gradients of
-// what enters the gates, (T N, 4 H). Bits do not depend on the number of threads.
-std::vector<at::Tensor> weight_gradients(const Layer& layer, const StepInputs& came_in,
-                                         const at::Tensor& deltas);
+// The gradients of w_ih, w_hh and, where there are biases, of these. Bits do not depend on the
+// number of threads.
+std::vector<at::Tensor> weight_gradients(const Layer& layer, const StepValues& values);
 
 }  // namespace poptorch_emu::rnn

@@ -159,7 +159,7 @@ POPTORCH_EMU_AVX512 void run_column_product(int64_t depth, bool adds,
   for (int64_t begin = 0; begin < depth; begin += kPart) {
     const int64_t end = begin + kPart < depth ? begin + kPart : depth;
     Vector low[kRows] = {}, high[kRows] = {};
-    for (int64_t k = begin; k < end; ++k, a += kRows, b += kPanel) {
+    for (int64_t k = begin; k < end; ++k, a += kPanel, b += kPanel) {
       const Vector b_low = vector_at(b), b_high = vector_at(b + kLanes);
 #pragma GCC unroll 8
       for (int64_t row = 0; row < kRows; ++row) {

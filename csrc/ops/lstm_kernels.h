@@ -51,8 +51,8 @@ struct RowProduct {
 };
 void run_product(int64_t depth, int64_t num_panels, const float* panels, const RowProduct& rows);
 
-// A product of a few columns: sums = a' b, or sums += a' b. a is (depth, kRows) and b
-// (depth, kPanel); the kRows rows of the sums begin `stride` values apart.
+// A product of a few columns: sums = a' b, or sums += a' b. a and b are (depth, kPanel), and the
+// first kRows columns of a count; the rows of the sums begin `stride` values apart.
 struct ColumnProduct {
   const float* a;
   const float* b;

@@ -204,7 +204,13 @@ Gradients backward_by_rows(const Layer& layer, const Results& results,
   const OneThread alone(!shares_work());
   const int64_t num_steps = layer.num_steps(), num_rows = layer.batch_size(),
                 size = layer.hidden_size(), gates_size = kNumGates * size;
-  const Tensor deltas = at::empty({num_steps, num_rows, gates_size}, results.reserve.options());
+  const auto options = results.reserve.options();
+  // Row by row for the gradient of the input; otherwise those of one step.
+  const Tensor deltas =
+      at::empty({needs_input_gradient ? num_steps : 1, num_rows, gates_size}, options);
+  const auto deltas_of = [&](int64_t t, int64_t n) {
+    return row_at(deltas, needs_input_gradient ? t : 0, n);
+  };
   const Tensor panels = in_panels(layer.w_hh());
   const Tensor grad_c = gradients.c.clone(at::MemoryFormat::Contiguous);
   // What reaches the state after a step, and at last the initial one.
@@ -214,35 +220,34 @@ Gradients backward_by_rows(const Layer& layer, const Results& results,
   const Tensor h = grad_h.unsqueeze(0), c = grad_c.unsqueeze(0);
   const Tensor zeros = at::zeros({1, 1, size}, grad_h.options());
   const Tensor h0 = layer.h0().contiguous().unsqueeze(0);
-  StepInputs came_in(layer);
+  StepValues values(layer);
   const Saved saved{layer, results.reserve};
   for_each_block(layer, [&](Block block) {
     for (int64_t k = num_steps - 1; k >= 0; --k) {
       const int64_t t = layer.row(k);
       for (int64_t n = block.begin(); n < block.end(); ++n) {
-        float* const d = row_at(deltas, t, n);
+        float* const d = deltas_of(t, n);
         run_cell_backward(
             size, {saved.gate(t, n, 0), saved.gate(t, n, 1), saved.gate(t, n, 2),
                    saved.gate(t, n, 3), saved.previous_c(k, n), saved.c(t, n), row_at(h, 0, n),
                    row_at(c, 0, n), d, d + size, d + 2 * size, d + 3 * size});
-        came_in.set_row(t * num_rows + n, row_at(layer.input, t, n),
-                        k == 0 ? row_at(h0, 0, n) : row_at(results.output, layer.row(k - 1), n));
+        values.set_row(t * num_rows + n, row_at(layer.input, t, n),
+                       k == 0 ? row_at(h0, 0, n) : row_at(results.output, layer.row(k - 1), n), d);
       }
       const auto from_output = [&](int64_t n) {
         return k == 0 || !has_outputs ? row_at(zeros, 0, 0)
                                       : row_at(gradients.output, layer.row(k - 1), n);
       };
-      run_product(
-          gates_size, size / kPanel, panels.const_data_ptr<float>(),
-          {block.rows([&](int64_t n) { return row_at(deltas, t, n); }), block.rows(from_output),
-           block.sums([&](int64_t n) { return row_at(h, 0, n); })});
+      run_product(gates_size, size / kPanel, panels.const_data_ptr<float>(),
+                  {block.rows([&](int64_t n) { return deltas_of(t, n); }), block.rows(from_output),
+                   block.sums([&](int64_t n) { return row_at(h, 0, n); })});
     }
   });
 
   Gradients all;
   if (needs_input_gradient) all.input = input_gradient(layer, deltas.flatten(0, 1));
   all.state = {grad_h, grad_c};
-  all.weights = weight_gradients(layer, came_in, deltas.flatten(0, 1));
+  all.weights = weight_gradients(layer, values);
   return all;
 }
 
