@@ -114,12 +114,12 @@ def test_rnn_layer_on_float32_lstm_has_the_gradient_bits_of_eager():
 
 @pytest.mark.parametrize("hidden", [32, 96])
 @pytest.mark.parametrize("batch", [16, 21])
-@pytest.mark.parametrize("steps", [1, 9])
+@pytest.mark.parametrize(("steps", "inputs"), [(1, INPUTS), (9, INPUTS), (40, 1500)])
 @pytest.mark.parametrize("bias", [False, True])
-def test_lstm_of_many_rows_is_as_near_to_float64_as_eager(hidden, batch, steps, bias):
+def test_lstm_of_many_rows_is_as_near_to_float64_as_eager(hidden, batch, steps, inputs, bias):
     """On most processors it is trained by blocks of rows."""
-    network = nn.LSTM(INPUTS, hidden, bidirectional=True, bias=bias)
-    x = torch.randn(steps, batch, INPUTS, requires_grad=True)
+    network = nn.LSTM(inputs, hidden, bidirectional=True, bias=bias)
+    x = torch.randn(steps, batch, inputs, requires_grad=True)
     state = [torch.randn(2, batch, hidden, requires_grad=True) for _ in range(2)]
     seeds = [torch.randn(steps, batch, 2 * hidden), *(torch.randn(2, batch, hidden),) * 2]
 
