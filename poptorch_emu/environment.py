@@ -1,7 +1,8 @@
-"""Reads numbers and choices from environment variables, and asks the host for its memory."""
+"""Reads numbers and choices from environment variables, and asks the host what it has."""
 
 from __future__ import annotations
 
+import functools
 import os
 from enum import Enum
 from pathlib import Path
@@ -60,3 +61,14 @@ def free_memory_bytes() -> int | None:
     of_name = dict(line.split(":", 1) for line in lines if ":" in line)
     text = of_name.get("MemAvailable")
     return None if text is None else int(text.split()[0]) * 1024
+
+
+@functools.cache
+def processor_vendor() -> str | None:
+    """Returns the name that the processor gives its maker; `None` where the host does not say."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return None
+    vendors = (line.partition(":")[2].strip() for line in lines if line.startswith("vendor_id"))
+    return next(vendors, None)

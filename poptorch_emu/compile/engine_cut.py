@@ -19,6 +19,7 @@ from poptorch_emu.compile.channels_last import use_channels_last
 from poptorch_emu.compile.engine_graph import EngineGraph
 from poptorch_emu.compile.fewer_copies import leave_out_copies
 from poptorch_emu.compile.folded_norm import fold_norms
+from poptorch_emu.compile.large_products import move_large_products
 from poptorch_emu.compile.last_step import take_last_steps
 from poptorch_emu.compile.packed_convolution import pack_convolutions
 from poptorch_emu.compile.packed_linear import pack_layers
@@ -108,7 +109,10 @@ def _for_training(of_machine: Inventory) -> Inventory:
     if of_machine.config.checks_floating_point:
         return of_machine
     code = EngineGraph.copy_of(of_machine.graph, of_machine.placed)
-    if compute_losses_by_rows(code) + take_last_steps(code) == 0:
+    num_changes = compute_losses_by_rows(code) + take_last_steps(code)
+    if of_machine.config.engine_backend is not EngineBackend.INDUCTOR:
+        num_changes += move_large_products(code)
+    if num_changes == 0:
         return of_machine
     remove_dead(code.graph)
     return replace(of_machine, graph=code.graph, placed=code.placed)
