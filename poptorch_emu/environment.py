@@ -64,11 +64,15 @@ def free_memory_bytes() -> int | None:
 
 
 @functools.cache
-def processor_vendor() -> str | None:
-    """Returns the name that the processor gives its maker; `None` where the host does not say."""
+def processor(field: str) -> str | None:
+    """Returns what the host says of its first processor; `None` where it does not say.
+
+    Args:
+        field: a name of Linux, such as "vendor_id" or "flags".
+    """
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
         return None
-    vendors = (line.partition(":")[2].strip() for line in lines if line.startswith("vendor_id"))
-    return next(vendors, None)
+    fields = (line.partition(":") for line in lines)
+    return next((value.strip() for name, _, value in fields if name.strip() == field), None)

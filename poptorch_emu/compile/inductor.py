@@ -16,6 +16,7 @@ import torch
 from torch import fx
 
 from poptorch_emu.config import CompileConfig, EngineBackend
+from poptorch_emu.environment import processor
 from poptorch_emu.log import compiler_logger
 from poptorch_emu.schedule.partition import Partition
 
@@ -68,9 +69,10 @@ class InductorCompiler:
     def _digest(self, graph: fx.Graph, inputs: Sequence[torch.Tensor]) -> str:
         """Returns a name for what the library depends on."""
         shapes = [(str(value.dtype), tuple(value.shape)) for value in inputs]
-        # TorchInductor makes code for this processor.
-        processor = torch.backends.cpu.get_cpu_capability()
-        parts = (_VERSION, torch.__version__, processor, self.num_threads, shapes, _text(graph))
+        # TorchInductor makes code for this very processor.
+        vectors = torch.backends.cpu.get_cpu_capability()
+        host = (vectors, processor("model name"), processor("flags"))
+        parts = (_VERSION, torch.__version__, host, self.num_threads, shapes, _text(graph))
         return hashlib.sha256(repr(parts).encode()).hexdigest()[:32]
 
 

@@ -12,7 +12,7 @@ from torch import fx
 
 from poptorch_emu.compile import onednn
 from poptorch_emu.compile.engine_graph import EngineGraph, is_single
-from poptorch_emu.environment import processor_vendor
+from poptorch_emu.environment import processor
 
 aten = torch.ops.aten
 
@@ -27,7 +27,7 @@ _FEWEST_MULTIPLICATIONS = 2**24
 def is_onednn_faster() -> bool:
     """Returns whether this processor runs oneDNN's products faster than those of PyTorch."""
     has_wide_vectors = torch.backends.cpu.get_cpu_capability() == "AVX512"
-    return onednn.IS_AVAILABLE and has_wide_vectors and processor_vendor() == "AuthenticAMD"
+    return onednn.IS_AVAILABLE and has_wide_vectors and processor("vendor_id") == "AuthenticAMD"
 
 
 def move_large_products(code: EngineGraph) -> int:
@@ -70,6 +70,6 @@ def _move(product: fx.Node, code: EngineGraph) -> None:
     bias = product.args[0] if product.target is aten.addmm.default else None
     # oneDNN takes the weight of a linear layer, (outputs, inputs).
     weight = code.insert(product, aten.t.default, (right,), right.meta["val"].t())
-    args = (left, weight, bias, "none", [], "")
-    result = code.insert(product, onednn.LINEAR, args, product.meta["val"])
+    value = product.meta["val"]
+    result = code.insert(product, onednn.LINEAR, (left, weight, bias, "none", [], ""), value)
     product.replace_all_uses_with(result)

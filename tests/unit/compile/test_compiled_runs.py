@@ -106,6 +106,18 @@ def test_operations_when_not_compiled_then_run_one_by_one_with_the_same_bits(
         assert_alike(weights[name], value, name)
 
 
+def test_library_when_made_for_another_processor_then_is_not_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(inductor, "_compile", lambda _, __, path, ___: asked_for.append(path))
+    graph = torch.fx.symbolic_trace(lambda x: x + 1).graph
+    asked_for: list[Path] = []
+    for flags in ("fpu", "fpu avx512_fp16", "fpu"):
+        monkeypatch.setattr(inductor, "processor", {"model name": "one", "flags": flags}.get)
+        inductor.InductorCompiler(str(tmp_path), 1).library(graph, [torch.ones(2)])
+    assert asked_for[0] == asked_for[2] != asked_for[1]
+
+
 def dropped(x: torch.Tensor) -> torch.Tensor:
     """Random numbers between operations."""
     return torch.nn.functional.dropout(torch.tanh(x) * 2, 0.5).sigmoid() + 1
