@@ -1,11 +1,12 @@
 // The products are made here, from weights that are packed once a sequence and stay in a core's
-// cache; only the gradient of the input is a product of PyTorch's.
+// cache; those with many inputs, and the gradient of the input, are PyTorch's.
 
 #include "ops/lstm_rows.h"
 
 #include <ATen/TensorOperators.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/addmm.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/mm.h>
 #include <ATen/ops/zeros.h>
@@ -28,7 +29,8 @@ constexpr int64_t kNumGates = 4;
 constexpr int64_t kFewestRows = 2 * kRows;
 // The packed weights of wider layers do not stay in a core's cache; oneDNN was faster from 320 on.
 constexpr int64_t kMostUnits = 256;
-constexpr int64_t kCachedWeights = kMostUnits * kMostUnits;
+// With more inputs the product of all steps at once is faster.
+constexpr int64_t kMostInputs = 256;
 
 // (rows, columns) as (panels, rows, kPanel).
 Tensor in_panels(const Tensor& matrix) {
@@ -103,53 +105,62 @@ Tensor biases_of(const Layer& layer) {
                             : at::zeros({kNumGates * layer.hidden_size()}, layer.w_ih().options());
 }
 
-// gates = biases + inputs w_ih', for the rows of a block at all steps.
-class InputProduct {
- public:
-  InputProduct(const Layer& layer, const Tensor& reserve)
-      : layer_(layer),
-        reserve_(reserve),
-        panels_(in_panels(layer.w_ih().t())),
-        biases_(biases_of(layer)) {}
-
-  void run(Block& block) const {
-    const int64_t depth = layer_.input.size(2), num_panels = panels_.size(0);
-    // As many at once as stay in a core's cache, for all steps.
-    const int64_t at_once = std::max<int64_t>(kCachedWeights / (depth * kPanel), 1);
-    for (int64_t panel = 0; panel < num_panels; panel += at_once) {
-      const int64_t from = panel * kPanel;
-      const float* const biases = biases_.const_data_ptr<float>() + from;
-      for (int64_t t = 0; t < layer_.num_steps(); ++t) {
-        run_product(depth, std::min(at_once, num_panels - panel),
-                    panels_.const_data_ptr<float>() + from * depth,
-                    {block.rows([&](int64_t n) { return row_at(layer_.input, t, n); }),
-                     block.rows([&](int64_t) { return biases; }),
-                     block.sums([&](int64_t n) { return row_at(reserve_, t, n) + from; })});
-      }
-    }
-  }
-
- private:
-  const Layer& layer_;
-  const Tensor& reserve_;
-  const Tensor panels_;
-  const Tensor biases_;
-};
-
-// In parts that do not depend on the number of threads: the bits of a product on several may.
-Tensor input_gradient(const Layer& layer, const Tensor& deltas) {
+// Calls `run(narrowed)` for parts of some rows, on as many threads as there are: the function that
+// it is given narrows a tensor of that many rows. The parts do not depend on the threads: the bits
+// of a product on several may.
+template <class Run>
+void for_each_part(int64_t num_rows, const Run& run) {
   constexpr int64_t kParts = 4;
-  const int64_t num_rows = deltas.size(0);
-  const Tensor gradient = at::empty({num_rows, layer.input.size(2)}, deltas.options());
   share_out(kParts, 1, [&](int64_t begin, int64_t end) {
     // What the calling thread has set does not reach the others.
     const at::NoGradGuard no_grad;
     const at::AutoDispatchBelowADInplaceOrView below_autograd;
     for (int64_t part = begin; part < end; ++part) {
       const int64_t from = part * num_rows / kParts, to = (part + 1) * num_rows / kParts;
-      Tensor rows = gradient.narrow(0, from, to - from);
-      at::mm_out(rows, deltas.narrow(0, from, to - from), layer.w_ih());
+      run([=](const Tensor& whole) { return whole.narrow(0, from, to - from); });
     }
+  });
+}
+
+// gates = biases + inputs w_ih': of many inputs for all rows, of few for those of each block.
+class InputProduct {
+ public:
+  InputProduct(const Layer& layer, const Tensor& reserve)
+      : layer_(layer), reserve_(reserve), biases_(biases_of(layer)) {
+    if (layer.input.size(2) <= kMostInputs) {
+      panels_ = in_panels(layer.w_ih().t());
+      return;
+    }
+    const Tensor inputs = layer.input.flatten(0, 1);
+    const Tensor gates = reserve.flatten(0, 1).narrow(1, 0, biases_.size(0));
+    for_each_part(gates.size(0), [&](const auto& part_of) {
+      Tensor part = part_of(gates);
+      at::addmm_out(part, biases_, part_of(inputs), layer.w_ih().t());
+    });
+  }
+
+  void run(Block& block) const {
+    if (!panels_.defined()) return;
+    for (int64_t t = 0; t < layer_.num_steps(); ++t) {
+      run_product(layer_.input.size(2), panels_.size(0), panels_.const_data_ptr<float>(),
+                  {block.rows([&](int64_t n) { return row_at(layer_.input, t, n); }),
+                   block.rows([&](int64_t) { return biases_.const_data_ptr<float>(); }),
+                   block.sums([&](int64_t n) { return row_at(reserve_, t, n); })});
+    }
+  }
+
+ private:
+  const Layer& layer_;
+  const Tensor& reserve_;
+  const Tensor biases_;
+  Tensor panels_;
+};
+
+Tensor input_gradient(const Layer& layer, const Tensor& deltas) {
+  const Tensor gradient = at::empty({deltas.size(0), layer.input.size(2)}, deltas.options());
+  for_each_part(deltas.size(0), [&](const auto& part_of) {
+    Tensor part = part_of(gradient);
+    at::mm_out(part, part_of(deltas), layer.w_ih());
   });
   return gradient.view(layer.input.sizes());
 }
