@@ -4,8 +4,8 @@ Recomputation changes no bit and saves memory of an IPU. The host has more memor
 recomputing took up to 40 % of the speed, so the engine recomputes only where the stashes would not
 fit, or where the user asks for it. Nor does it make gradients that are zero but for a few rows,
 products that go to a sum, or copies that others copy; its images lie as the host's kernels like
-them, and so do the classes of its losses. In inference, where weights stay for many calls, it
-computes with what is made of them once.
+them, and so do the classes of its losses; large products go to the library that is faster. In
+inference, where weights stay for many calls, it computes with what is made of them once.
 """
 
 from __future__ import annotations

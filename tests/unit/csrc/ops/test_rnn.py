@@ -141,7 +141,8 @@ def test_lstm_of_many_rows_is_as_near_to_float64_as_eager(hidden, batch, steps, 
 
 
 @pytest.mark.parametrize(
-    ("steps", "batch", "inputs", "hidden"), [(7, 40, INPUTS, 64), (64, 16, 64, 256)]
+    ("steps", "batch", "inputs", "hidden"),
+    [(7, 40, INPUTS, 64), (64, 16, 64, 256), (64, 16, 300, 64)],
 )
 def test_lstm_of_many_rows_has_the_same_bits_on_any_number_of_threads(steps, batch, inputs, hidden):
     """Products of a thousand rows and more have other bits in MKL on several threads."""
