@@ -20,7 +20,7 @@ aten = torch.ops.aten
 # inputs x outputs, speed over MKL's of a linear layer and of the gradient of its input: 128 x 256 x
 # 256 0.95 and 1.04, 256 x 128 x 512 1.02 and 1.06, 256 x 512 x 512 1.07 and 1.06, 256 x 512 x 2048
 # 1.18 and 1.08, 256 x 2048 x 512 1.19 and 1.12, 1024 x 256 x 1024 1.16 and 1.22. On an Intel Xeon
-# with AVX-512 the same products ran at 0.90 to 1.04.
+# with AVX-512 all of these but the first ran at 0.93 to 1.05.
 _FEWEST_MULTIPLICATIONS = 2**24
 
 
