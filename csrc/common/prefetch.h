@@ -4,11 +4,16 @@
 
 namespace poptorch_emu {
 
-// Has the processor fetch some bytes that are read later, where it cannot guess them.
+// Has the processor fetch some bytes that are read later, where it does not guess them: into its
+// first cache, or into its second one, so that what is in the first stays there.
+template <int kCache = 1>
 inline void prefetch(const void* begin, int64_t num_bytes) {
   constexpr int64_t kLine = 64;
+  constexpr int kLocality = 4 - kCache;
   const auto* const bytes = static_cast<const char*>(begin);
-  for (int64_t at = 0; at < num_bytes; at += kLine) __builtin_prefetch(bytes + at);
+  for (int64_t at = 0; at < num_bytes; at += kLine) {
+    __builtin_prefetch(bytes + at, /*rw=*/0, kLocality);
+  }
 }
 
 }  // namespace poptorch_emu

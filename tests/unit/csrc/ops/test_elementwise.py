@@ -11,7 +11,8 @@ import poptorch_emu._C  # noqa: F401  (it registers the operators)
 
 elementwise = torch.ops.poptorch_emu.elementwise
 elementwise_rows = torch.ops.poptorch_emu.elementwise_rows
-SIZES = [1, 7, 8, 33, 4095, 4096, 4097, 40_000]
+# Around the edges of parts and blocks.
+SIZES = [1, 7, 8, 33, 255, 256, 257, 4097, 8191, 8192, 8193, 40_000]
 
 # Operation -> its number, how many operands, and the same in PyTorch.
 CASES: dict[str, tuple[int, int, Callable[..., torch.Tensor]]] = {
@@ -100,6 +101,60 @@ def test_operation_when_it_overwrites_then_later_rows_read_what_was_there(size: 
     product, total = elementwise([a, b], [], rows, [1.0], [2, 3], [0, 1])
     assert product.data_ptr() == a.data_ptr() and total.data_ptr() == b.data_ptr()
     assert same_bits(a, expected[0]) and same_bits(b, expected[1])
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("threads", [1, 3])
+def test_operation_when_of_an_update_then_has_the_bits_of_one_operation_after_the_other(
+    size: int, threads: int
+) -> None:
+    gradient, weight, mean, square = torch.randn(4, size)
+    square.abs_()
+    scaled = gradient * 0.125
+    kept = weight * 0.99
+    expected_mean = torch.lerp(mean, scaled, 0.1)
+    expected_square = torch.addcmul(square * 0.999, scaled, scaled, value=0.001)
+    root = expected_square.sqrt() / 0.7 + 1e-8
+    expected = torch.addcdiv(kept, expected_mean, root, value=-0.01)
+    constants = [0.125, 0.99, 0.1, 0.999, 0.001, 0.7, 1.0, 1e-8, -0.01]
+    code = [
+        *(row(3, 4, 0, -1) + row(3, 5, 1, -2) + row(8, 6, 2, 4, -3) + row(3, 7, 3, -4)),
+        *(row(6, 8, 7, 4, 4, -5) + row(2, 9, 8) + row(4, 10, 9, -6) + row(5, 11, 10, -8, -7)),
+        *row(7, 12, 5, 6, 11, -9),
+    ]
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        tensors = [gradient, weight, mean, square]
+        results = elementwise(tensors, [], code, constants, [6, 8, 12], [2, 3, 1])
+    finally:
+        torch.set_num_threads(before)
+    assert [result.data_ptr() for result in results] == [each.data_ptr() for each in
+                                                         (mean, square, weight)]  # fmt: skip
+    for result, value in zip(results, (expected_mean, expected_square, expected), strict=True):
+        assert same_bits(result, value)
+
+
+def test_operation_when_a_tensor_is_there_twice_then_both_are_read_as_they_were() -> None:
+    a = torch.randn(9000)
+    expected = torch.add(a * a, a)
+    rows = row(3, 2, 0, 1) + row(5, 3, 2, 1, -1)
+    product, total = elementwise([a, a], [], rows, [1.0], [2, 3], [0, -1])
+    assert same_bits(total, expected) and product.data_ptr() == a.data_ptr()
+
+
+def test_operation_when_a_tensor_is_a_result_and_overwritten_then_the_result_is_as_it_was() -> None:
+    a, b = torch.randn(2, 9000)
+    before = a.clone()
+    kept, product = elementwise([a, b], [], row(3, 2, 0, 1), [], [0, 2], [-1, 0])
+    assert same_bits(kept, before) and same_bits(product, before * b)
+
+
+def test_operation_when_of_the_root_of_a_scalar_then_has_the_bits_of_pytorch() -> None:
+    a, scalar = torch.randn(9000), torch.tensor(0.3)
+    rows = row(2, 1, -1) + row(3, 2, 0, 1)
+    (product,) = elementwise([a], [scalar], rows, [], [2], [-1])
+    assert same_bits(product, a * scalar.sqrt())
 
 
 @pytest.mark.parametrize("width", [1, 3, 64, 511, 700, 9000])
