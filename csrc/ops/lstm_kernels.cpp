@@ -9,21 +9,13 @@
 
 #include <cstdint>
 
-#if defined(__x86_64__) && defined(__GNUC__) && __GNUC__ >= 12 && !defined(__clang__)
-#define POPTORCH_EMU_AVX512 __attribute__((target("arch=x86-64-v4")))
-#define POPTORCH_EMU_HAS_AVX512 __builtin_cpu_supports("x86-64-v4")
-#else
-#define POPTORCH_EMU_AVX512
-#define POPTORCH_EMU_HAS_AVX512 false
-#endif
+#include "common/avx512.h"
 
 #pragma GCC push_options
 #pragma GCC optimize("O3,no-math-errno,no-trapping-math")
 
 namespace poptorch_emu::rnn {
 namespace {
-
-#define POPTORCH_EMU_INLINE inline __attribute__((always_inline))
 
 // e^x for x in [-87, 87]; nan stays nan.
 POPTORCH_EMU_INLINE float exponential(float x) {
@@ -65,17 +57,13 @@ POPTORCH_EMU_INLINE float tanh(float x) {
   return __builtin_copysignf(size < 0.625f ? near : far, x);
 }
 
-using Vector = float __attribute__((vector_size(64), aligned(4), may_alias));
+using avx512::kLanes;
+using avx512::Vector;
+using avx512::vector_at;
+
 // So many products are added to one another before they are added to the sum, which keeps its
 // rounding small.
 constexpr int64_t kPart = 64;
-constexpr int64_t kLanes = sizeof(Vector) / sizeof(float);
-
-POPTORCH_EMU_INLINE Vector& vector_at(float* from) { return *reinterpret_cast<Vector*>(from); }
-POPTORCH_EMU_INLINE const Vector& vector_at(const float* from) {
-  return *reinterpret_cast<const Vector*>(from);
-}
-
 }  // namespace
 
 bool has_lstm_kernels() { return POPTORCH_EMU_HAS_AVX512; }
@@ -149,31 +137,6 @@ POPTORCH_EMU_AVX512 void run_product(int64_t depth, int64_t num_panels, const fl
         vector_at(rows.sums[row] + from + kLanes) = vector_at(so_far + kLanes) + high[row];
       }
     }
-  }
-}
-
-POPTORCH_EMU_AVX512 void run_column_product(int64_t depth, bool adds,
-                                            const ColumnProduct& columns) {
-  const float* a = columns.a;
-  const float* b = columns.b;
-  for (int64_t begin = 0; begin < depth; begin += kPart) {
-    const int64_t end = begin + kPart < depth ? begin + kPart : depth;
-    Vector low[kRows] = {}, high[kRows] = {};
-    for (int64_t k = begin; k < end; ++k, a += kPanel, b += kPanel) {
-      const Vector b_low = vector_at(b), b_high = vector_at(b + kLanes);
-#pragma GCC unroll 8
-      for (int64_t row = 0; row < kRows; ++row) {
-        low[row] += a[row] * b_low;
-        high[row] += a[row] * b_high;
-      }
-    }
-#pragma GCC unroll 8
-    for (int64_t row = 0; row < kRows; ++row) {
-      float* const sum = columns.sums + row * columns.stride;
-      vector_at(sum) = adds ? vector_at(sum) + low[row] : low[row];
-      vector_at(sum + kLanes) = adds ? vector_at(sum + kLanes) + high[row] : high[row];
-    }
-    adds = true;
   }
 }
 

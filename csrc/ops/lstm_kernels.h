@@ -51,14 +51,4 @@ struct RowProduct {
 };
 void run_product(int64_t depth, int64_t num_panels, const float* panels, const RowProduct& rows);
 
-// A product of a few columns: sums = a' b, or sums += a' b. a and b are (depth, kPanel), and the
-// first kRows columns of a count; the rows of the sums begin `stride` values apart.
-struct ColumnProduct {
-  const float* a;
-  const float* b;
-  float* sums;
-  int64_t stride;
-};
-void run_column_product(int64_t depth, bool adds, const ColumnProduct& columns);
-
 }  // namespace poptorch_emu::rnn

@@ -9,6 +9,7 @@
 #include <ATen/ops/addmm.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/mm.h>
+#include <ATen/ops/sum.h>
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>
@@ -16,7 +17,7 @@
 #include <vector>
 
 #include "common/sharing.h"
-#include "ops/lstm_gradients.h"
+#include "numerics/column_product.h"
 #include "ops/lstm_kernels.h"
 
 namespace poptorch_emu::rnn {
@@ -165,6 +166,30 @@ Tensor input_gradient(const Layer& layer, const Tensor& deltas) {
   return gradient.view(layer.input.sizes());
 }
 
+// The gradients of w_ih, w_hh and, where there are biases, of these.
+std::vector<Tensor> weight_gradients(const Layer& layer, const Tensor& output,
+                                     const Tensor& deltas) {
+  const int64_t num_steps = layer.num_steps(), gates_size = deltas.size(2);
+  const auto transposed = [](const Tensor& steps) { return steps.flatten(0, 1).t(); };
+  Tensor of_inputs = at::empty({gates_size, layer.input.size(2)}, deltas.options());
+  multiply_columns(transposed(deltas), layer.input.flatten(0, 1), /*adds=*/false, of_inputs);
+  // Before the first step that is taken, the state is the initial one.
+  Tensor of_states = at::empty({gates_size, layer.hidden_size()}, deltas.options());
+  multiply_columns(deltas[layer.row(0)].t(), layer.h0(), /*adds=*/false, of_states);
+  if (num_steps > 1) {
+    const int64_t from = layer.is_reverse ? 1 : 0, behind = 1 - from;
+    multiply_columns(transposed(deltas.narrow(0, behind, num_steps - 1)),
+                     output.narrow(0, from, num_steps - 1).flatten(0, 1), /*adds=*/true, of_states);
+  }
+  if (!layer.has_biases()) return {of_inputs, of_states};
+  const Tensor of_biases = at::empty({gates_size}, deltas.options());
+  for_each_part(gates_size, [&](const auto& part_of) {
+    Tensor part = part_of(of_biases);
+    at::sum_out(part, part_of(transposed(deltas)), 1);
+  });
+  return {of_inputs, of_states, of_biases, of_biases.clone()};
+}
+
 }  // namespace
 
 bool runs_by_rows(const Layer& layer) {
@@ -216,12 +241,8 @@ Gradients backward_by_rows(const Layer& layer, const Results& results,
   const int64_t num_steps = layer.num_steps(), num_rows = layer.batch_size(),
                 size = layer.hidden_size(), gates_size = kNumGates * size;
   const auto options = results.reserve.options();
-  // Row by row for the gradient of the input; otherwise those of one step.
-  const Tensor deltas =
-      at::empty({needs_input_gradient ? num_steps : 1, num_rows, gates_size}, options);
-  const auto deltas_of = [&](int64_t t, int64_t n) {
-    return row_at(deltas, needs_input_gradient ? t : 0, n);
-  };
+  // Of what entered the gates, row by row.
+  const Tensor deltas = at::empty({num_steps, num_rows, gates_size}, options);
   const Tensor panels = in_panels(layer.w_hh());
   const Tensor grad_c = gradients.c.clone(at::MemoryFormat::Contiguous);
   // What reaches the state after a step, and at last the initial one.
@@ -231,34 +252,32 @@ Gradients backward_by_rows(const Layer& layer, const Results& results,
   const Tensor h = grad_h.unsqueeze(0), c = grad_c.unsqueeze(0);
   const Tensor zeros = at::zeros({1, 1, size}, grad_h.options());
   const Tensor h0 = layer.h0().contiguous().unsqueeze(0);
-  StepValues values(layer);
   const Saved saved{layer, results.reserve};
   for_each_block(layer, [&](Block block) {
     for (int64_t k = num_steps - 1; k >= 0; --k) {
       const int64_t t = layer.row(k);
       for (int64_t n = block.begin(); n < block.end(); ++n) {
-        float* const d = deltas_of(t, n);
+        float* const d = row_at(deltas, t, n);
         run_cell_backward(
             size, {saved.gate(t, n, 0), saved.gate(t, n, 1), saved.gate(t, n, 2),
                    saved.gate(t, n, 3), saved.previous_c(k, n), saved.c(t, n), row_at(h, 0, n),
                    row_at(c, 0, n), d, d + size, d + 2 * size, d + 3 * size});
-        values.set_row(t * num_rows + n, row_at(layer.input, t, n),
-                       k == 0 ? row_at(h0, 0, n) : row_at(results.output, layer.row(k - 1), n), d);
       }
       const auto from_output = [&](int64_t n) {
         return k == 0 || !has_outputs ? row_at(zeros, 0, 0)
                                       : row_at(gradients.output, layer.row(k - 1), n);
       };
-      run_product(gates_size, size / kPanel, panels.const_data_ptr<float>(),
-                  {block.rows([&](int64_t n) { return deltas_of(t, n); }), block.rows(from_output),
-                   block.sums([&](int64_t n) { return row_at(h, 0, n); })});
+      run_product(
+          gates_size, size / kPanel, panels.const_data_ptr<float>(),
+          {block.rows([&](int64_t n) { return row_at(deltas, t, n); }), block.rows(from_output),
+           block.sums([&](int64_t n) { return row_at(h, 0, n); })});
     }
   });
 
   Gradients all;
   if (needs_input_gradient) all.input = input_gradient(layer, deltas.flatten(0, 1));
   all.state = {grad_h, grad_c};
-  all.weights = weight_gradients(layer, values);
+  all.weights = weight_gradients(layer, results.output, deltas);
   return all;
 }
 

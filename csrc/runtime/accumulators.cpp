@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "common/errors.h"
+#include "numerics/column_product.h"
 #include "runtime/floating_point.h"
 #include "runtime/half_sum.h"
 #include "runtime/segment_memory.h"
@@ -152,9 +153,9 @@ void Accumulators::add_product(AccumulatorId id, int64_t replica, int64_t lane,
       const SegmentMemory::Suspension outside;
       sum = at::empty({left.size(0), right.size(1)}, left.options());
     }
-    at::mm_out(view_for(state, replica, lane), left, right);
+    multiply_fast(left, right, /*adds=*/false, view_for(state, replica, lane));
   } else {
-    view_for(state, replica, lane).addmm_(left, right);
+    multiply_fast(left, right, /*adds=*/true, view_for(state, replica, lane));
   }
   state.num_products[replica].store(index + 1);
 }

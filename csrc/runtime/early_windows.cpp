@@ -69,11 +69,12 @@ constexpr std::array<std::string_view, 54> kNeverFail = {
     "aten::zeros_like",
     "mkldnn::_linear_pointwise",
 };
-constexpr std::array<std::string_view, 8> kOursThatNeverFail = {
+constexpr std::array<std::string_view, 9> kOursThatNeverFail = {
     "poptorch_emu::add_product",
     "poptorch_emu::channels_last",
     "poptorch_emu::clone",
     "poptorch_emu::contiguous",
+    "poptorch_emu::gradient_product",
     "poptorch_emu::joined_gradients",
     "poptorch_emu::image_batch_norm_backward",
     "poptorch_emu::reshape",

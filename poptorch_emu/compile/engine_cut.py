@@ -32,7 +32,7 @@ from poptorch_emu.passes.simplify import remove_dead
 from poptorch_emu.plan.inventory import Inventory
 from poptorch_emu.segments.links import plan_links
 from poptorch_emu.segments.model_variables import plan_update
-from poptorch_emu.segments.product_gradients import product_gradients
+from poptorch_emu.segments.product_gradients import product_gradients, use_gradient_products
 from poptorch_emu.segments.recomputation import (
     recomputation_of,
     recomputed_operations,
@@ -111,7 +111,7 @@ def _for_training(of_machine: Inventory) -> Inventory:
     code = EngineGraph.copy_of(of_machine.graph, of_machine.placed)
     num_changes = compute_losses_by_rows(code) + take_last_steps(code)
     if of_machine.config.engine_backend is not EngineBackend.INDUCTOR:
-        num_changes += move_large_products(code)
+        num_changes += use_gradient_products(code.graph) + move_large_products(code)
     if num_changes == 0:
         return of_machine
     remove_dead(code.graph)

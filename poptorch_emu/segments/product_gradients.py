@@ -3,6 +3,7 @@
 Where nothing reads such a gradient but its sum, the product is added to the sum while it is made,
 so that no gradient is written to memory and read again. Up to some hundred rows the kernel adds up
 a whole element before it adds that to the sum, and the bits are those of a product and an addition.
+The same kernel makes the other ones (`csrc/numerics/column_product.h`).
 """
 
 from __future__ import annotations
@@ -17,10 +18,24 @@ from poptorch_emu.ir.graph import Graph, SinkKind
 from poptorch_emu.segments.row_gradients import sums_are_whole
 from poptorch_emu.update.config import OptimizerConfig
 
+# The product of two matrices, of which the left one lies transposed in memory.
+torch.library.define("poptorch_emu::gradient_product", "(Tensor left, Tensor right) -> Tensor")
+
 # Only the engine runs it: it changes a sum of the window, which no value of the code stands for.
 torch.library.define("poptorch_emu::add_product", "(Tensor left, Tensor right, int sum) -> ()")
 
+GRADIENT_PRODUCT: torch._ops.OpOverload = torch.ops.poptorch_emu.gradient_product.default
 ADD_PRODUCT: torch._ops.OpOverload = torch.ops.poptorch_emu.add_product.default
+
+
+def use_gradient_products(graph: Graph) -> int:
+    """Changes those gradients of a graph that are products; returns how many."""
+    products = {
+        node for sink, node in graph.results if sink.kind is SinkKind.GRADIENT and _is_product(node)
+    }
+    for product in products:
+        product.target = GRADIENT_PRODUCT
+    return len(products)
 
 
 def product_gradients(
@@ -31,7 +46,7 @@ def product_gradients(
     The graph decides, and what is asked of all sums, so that no bit depends on the stages.
 
     Args:
-        graph: with the gradients among its results.
+        graph: with the gradients among its results, of which products were changed.
         config: how sums are kept, and who runs operations.
         optimizer: in training.
     """
@@ -44,7 +59,7 @@ def product_gradients(
         node: sink.name
         for sink, node in graph.results
         if sink.kind is SinkKind.GRADIENT
-        and _is_product(node)
+        and node.target is GRADIENT_PRODUCT
         and len(node.users) == 1
         and results.count(node) == 1
     }

@@ -1,0 +1,195 @@
+// Products a' b of matrices (depth, n) and (depth, k), whose sum is larger than a core's cache.
+//
+// Blocks of both sides are packed, so that what is read together lies together, and what a tile of
+// the sum holds is fetched while the products that are added to it are made.
+
+#include "numerics/column_product.h"
+
+#include <ATen/ops/addmm.h>
+#include <ATen/ops/mm.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <cstring>
+#include <vector>
+
+#include "common/avx512.h"
+#include "common/sharing.h"
+
+#pragma GCC push_options
+#pragma GCC optimize("O3")
+
+namespace poptorch_emu {
+namespace columns {
+namespace {
+
+using avx512::kLanes;
+using avx512::Vector;
+using avx512::vector_at;
+
+// A tile of the sum is made at once, in registers.
+constexpr int64_t kTileRows = 8;
+constexpr int64_t kTileColumns = 2 * kLanes;
+// So many rows of both sides are added up before they are added to the sum, which gives it the
+// roundings of a product and an addition.
+constexpr int64_t kBlockDepth = 256;
+// So many columns of either side are packed at once: those of the left stay in a core's cache.
+constexpr int64_t kBlockLeft = 512;
+constexpr int64_t kBlockRight = 1024;
+
+// A row-major matrix, or some columns of it.
+struct Matrix {
+  const float* values;
+  int64_t stride;
+};
+
+struct Sum {
+  float* values;
+  int64_t stride;
+  bool adds;
+};
+
+// Packs columns as (panels, depth, kWidth); what is missing in the last panel is 0.
+template <int64_t kWidth>
+POPTORCH_EMU_AVX512 void pack(const Matrix& matrix, int64_t depth, int64_t width, float* panels) {
+  // Rows that lie far apart are read a few at a time.
+  constexpr int64_t kRowsAtOnce = 16;
+  for (int64_t first = 0; first < depth; first += kRowsAtOnce) {
+    const int64_t last = std::min(first + kRowsAtOnce, depth);
+    for (int64_t from = 0; from < width; from += kWidth) {
+      const float* source = matrix.values + first * matrix.stride + from;
+      float* target = panels + from * depth + first * kWidth;
+      const int64_t count = std::min(kWidth, width - from);
+      for (int64_t row = first; row < last; ++row) {
+        if (count == kWidth) {
+          std::memcpy(target, source, kWidth * sizeof(float));
+        } else {
+          std::fill(std::copy_n(source, count, target), target + kWidth, 0.0f);
+        }
+        source += matrix.stride;
+        target += kWidth;
+      }
+    }
+  }
+}
+
+// A whole tile of the sum, from one panel of either side.
+POPTORCH_EMU_AVX512 void multiply_tile(int64_t depth, const float* left, const float* right,
+                                       const Sum& sum) {
+  for (int64_t row = 0; row < kTileRows; ++row) {
+    __builtin_prefetch(sum.values + row * sum.stride, /*rw=*/1);
+    __builtin_prefetch(sum.values + row * sum.stride + kLanes, /*rw=*/1);
+  }
+  Vector low[kTileRows] = {}, high[kTileRows] = {};
+  for (int64_t k = 0; k < depth; ++k, left += kTileRows, right += kTileColumns) {
+    const Vector right_low = vector_at(right), right_high = vector_at(right + kLanes);
+#pragma GCC unroll 8
+    for (int64_t row = 0; row < kTileRows; ++row) {
+      low[row] += left[row] * right_low;
+      high[row] += left[row] * right_high;
+    }
+  }
+#pragma GCC unroll 8
+  for (int64_t row = 0; row < kTileRows; ++row) {
+    float* const to = sum.values + row * sum.stride;
+    vector_at(to) = sum.adds ? vector_at(to) + low[row] : low[row];
+    vector_at(to + kLanes) = sum.adds ? vector_at(to + kLanes) + high[row] : high[row];
+  }
+}
+
+// The part of a tile that the sum has.
+POPTORCH_EMU_AVX512 void multiply_corner(int64_t depth, const float* left, const float* right,
+                                         const Sum& sum, int64_t num_rows, int64_t num_columns) {
+  std::array<float, kTileRows * kTileColumns> tile;
+  multiply_tile(depth, left, right, {tile.data(), kTileColumns, /*adds=*/false});
+  for (int64_t row = 0; row < num_rows; ++row) {
+    for (int64_t column = 0; column < num_columns; ++column) {
+      float& to = sum.values[row * sum.stride + column];
+      const float value = tile[row * kTileColumns + column];
+      to = sum.adds ? to + value : value;
+    }
+  }
+}
+
+// Multiplies packed blocks of n and k columns.
+void multiply_panels(int64_t depth, const float* left, int64_t n, const float* right, int64_t k,
+                     const Sum& sum) {
+  for (int64_t column = 0; column < k; column += kTileColumns) {
+    for (int64_t row = 0; row < n; row += kTileRows) {
+      const Sum tile{sum.values + row * sum.stride + column, sum.stride, sum.adds};
+      if (row + kTileRows <= n && column + kTileColumns <= k) {
+        multiply_tile(depth, left + row * depth, right + column * depth, tile);
+      } else {
+        multiply_corner(depth, left + row * depth, right + column * depth, tile,
+                        std::min(kTileRows, n - row), std::min(kTileColumns, k - column));
+      }
+    }
+  }
+}
+
+// Multiplies the columns [begin, end) of the left with all of the right.
+void multiply(const Matrix& left, int64_t begin, int64_t end, const Matrix& right, int64_t depth,
+              int64_t k, const Sum& sum) {
+  thread_local std::vector<float> packed_left(kBlockDepth * kBlockLeft);
+  thread_local std::vector<float> packed_right(kBlockDepth * kBlockRight);
+  for (int64_t column = 0; column < k; column += kBlockRight) {
+    const int64_t num_columns = std::min(kBlockRight, k - column);
+    for (int64_t first = 0; first < depth; first += kBlockDepth) {
+      const int64_t length = std::min(kBlockDepth, depth - first);
+      pack<kTileColumns>({right.values + first * right.stride + column, right.stride}, length,
+                         num_columns, packed_right.data());
+      for (int64_t row = begin; row < end; row += kBlockLeft) {
+        const int64_t num_rows = std::min(kBlockLeft, end - row);
+        pack<kTileRows>({left.values + first * left.stride + row, left.stride}, length, num_rows,
+                        packed_left.data());
+        multiply_panels(
+            length, packed_left.data(), num_rows, packed_right.data(), num_columns,
+            {sum.values + row * sum.stride + column, sum.stride, sum.adds || first > 0});
+      }
+    }
+  }
+}
+
+int64_t padded(int64_t size, int64_t tile) { return (size + tile - 1) / tile * tile; }
+
+// Measured on one core of an AMD EPYC with AVX-512 alone, depth x n x k, speed over MKL's: 256 x 64
+// x 64 1.03, 64 x 128 x 128 1.06, 64 x 512 x 512 1.13, 1024 x 256 x 256 1.08, 256 x 1000 x
+// 512 1.09; but 1024 x 100 x 100, whose tiles are a quarter padding, 0.85.
+bool is_faster(const at::Tensor& left, const at::Tensor& right) {
+  static const bool is_measured = POPTORCH_EMU_IS_AMD && POPTORCH_EMU_HAS_AVX512;
+  constexpr int64_t kFewestMultiplications = int64_t{1} << 20;
+  constexpr int64_t kMostPadding = 16;  // One part of so many.
+  const int64_t n = left.size(0), k = right.size(1);
+  const int64_t padding = padded(n, kTileRows) * padded(k, kTileColumns) - n * k;
+  return is_measured && left.scalar_type() == at::kFloat && right.scalar_type() == at::kFloat &&
+         left.numel() * k >= kFewestMultiplications && padding <= n * k / kMostPadding;
+}
+
+}  // namespace
+}  // namespace columns
+
+void multiply_columns(const at::Tensor& left, const at::Tensor& right, bool adds, at::Tensor& sum) {
+  const at::Tensor rows = left.t().contiguous(), columns = right.contiguous();
+  const int64_t depth = rows.size(0), n = rows.size(1), k = columns.size(1);
+  using namespace columns;
+  const Matrix a{rows.const_data_ptr<float>(), n}, b{columns.const_data_ptr<float>(), k};
+  const Sum c{sum.mutable_data_ptr<float>(), k, adds};
+  share_out((n + kBlockLeft - 1) / kBlockLeft, 1, [&](int64_t begin, int64_t end) {
+    multiply(a, begin * kBlockLeft, std::min(end * kBlockLeft, n), b, depth, k, c);
+  });
+}
+
+void multiply_fast(const at::Tensor& left, const at::Tensor& right, bool adds, at::Tensor& sum) {
+  if (columns::is_faster(left, right)) {
+    multiply_columns(left, right, adds, sum);
+  } else if (adds) {
+    sum.addmm_(left, right);
+  } else {
+    at::mm_out(sum, left, right);
+  }
+}
+
+}  // namespace poptorch_emu
+
+#pragma GCC pop_options
