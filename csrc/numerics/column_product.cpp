@@ -1,7 +1,5 @@
-// Products a' b of matrices (depth, n) and (depth, k), whose sum is larger than a core's cache.
-//
-// Blocks of both sides are packed, so that what is read together lies together, and what a tile of
-// the sum holds is fetched while the products that are added to it are made.
+// Blocks of both sides are packed, so that what is read together lies together. The sum may be far
+// away: what a tile of it holds is fetched while the products that are added to it are made.
 
 #include "numerics/column_product.h"
 
@@ -16,6 +14,7 @@
 
 #include "common/avx512.h"
 #include "common/sharing.h"
+#include "numerics/permuted_copy.h"
 
 #pragma GCC push_options
 #pragma GCC optimize("O3")
@@ -34,8 +33,9 @@ constexpr int64_t kTileColumns = 2 * kLanes;
 // So many rows of both sides are added up before they are added to the sum, which gives it the
 // roundings of a product and an addition.
 constexpr int64_t kBlockDepth = 256;
-// So many columns of either side are packed at once: those of the left stay in a core's cache.
-constexpr int64_t kBlockLeft = 512;
+// So many columns of either side are packed at once: those of the left, which one thread multiplies
+// with all of the right, stay in its cache.
+constexpr int64_t kBlockLeft = 128;
 constexpr int64_t kBlockRight = 1024;
 
 // A row-major matrix, or some columns of it.
@@ -49,6 +49,8 @@ struct Sum {
   int64_t stride;
   bool adds;
 };
+
+int64_t padded(int64_t size, int64_t tile) { return (size + tile - 1) / tile * tile; }
 
 // Packs columns as (panels, depth, kWidth); what is missing in the last panel is 0.
 template <int64_t kWidth>
@@ -128,30 +130,52 @@ void multiply_panels(int64_t depth, const float* left, int64_t n, const float* r
   }
 }
 
-// Multiplies the columns [begin, end) of the left with all of the right.
-void multiply(const Matrix& left, int64_t begin, int64_t end, const Matrix& right, int64_t depth,
-              int64_t k, const Sum& sum) {
-  thread_local std::vector<float> packed_left(kBlockDepth * kBlockLeft);
-  thread_local std::vector<float> packed_right(kBlockDepth * kBlockRight);
+// Memory of the current thread for so many numbers, which may be anything.
+template <int kSide>
+float* packed_of_thread(int64_t count) {
+  thread_local std::vector<float> packed;
+  if (static_cast<int64_t>(packed.size()) < count) packed.resize(count);
+  return packed.data();
+}
+
+// Multiplies n columns of the left with k of the right, packed.
+void multiply_block(const Matrix& left, int64_t n, const float* packed_right, int64_t k,
+                    int64_t depth, const Sum& sum) {
+  // A second thread costs more than it gives for less.
+  constexpr int64_t kFewestMultiplications = int64_t{1} << 20;
+  const int64_t grain = kFewestMultiplications / (kBlockLeft * depth * k) + 1;
+  share_out((n + kBlockLeft - 1) / kBlockLeft, grain, [&](int64_t begin, int64_t end) {
+    float* const packed_left = packed_of_thread<0>(kBlockLeft * depth);
+    for (int64_t row = begin * kBlockLeft; row < std::min(end * kBlockLeft, n); row += kBlockLeft) {
+      const int64_t num_rows = std::min(kBlockLeft, n - row);
+      pack<kTileRows>({left.values + row, left.stride}, depth, num_rows, packed_left);
+      multiply_panels(depth, packed_left, num_rows, packed_right, k,
+                      {sum.values + row * sum.stride, sum.stride, sum.adds});
+    }
+  });
+}
+
+void multiply(const Matrix& left, int64_t n, const Matrix& right, int64_t k, int64_t depth,
+              const Sum& sum) {
   for (int64_t column = 0; column < k; column += kBlockRight) {
     const int64_t num_columns = std::min(kBlockRight, k - column);
     for (int64_t first = 0; first < depth; first += kBlockDepth) {
       const int64_t length = std::min(kBlockDepth, depth - first);
+      float* const packed_right = packed_of_thread<1>(length * padded(num_columns, kTileColumns));
       pack<kTileColumns>({right.values + first * right.stride + column, right.stride}, length,
-                         num_columns, packed_right.data());
-      for (int64_t row = begin; row < end; row += kBlockLeft) {
-        const int64_t num_rows = std::min(kBlockLeft, end - row);
-        pack<kTileRows>({left.values + first * left.stride + row, left.stride}, length, num_rows,
-                        packed_left.data());
-        multiply_panels(
-            length, packed_left.data(), num_rows, packed_right.data(), num_columns,
-            {sum.values + row * sum.stride + column, sum.stride, sum.adds || first > 0});
-      }
+                         num_columns, packed_right);
+      multiply_block({left.values + first * left.stride, left.stride}, n, packed_right, num_columns,
+                     length, {sum.values + column, sum.stride, sum.adds || first > 0});
     }
   }
 }
 
-int64_t padded(int64_t size, int64_t tile) { return (size + tile - 1) / tile * tile; }
+// Returns a matrix whose rows are dense.
+at::Tensor with_dense_rows(const at::Tensor& matrix) {
+  return matrix.stride(1) == 1 ? matrix : permuted_copy(matrix);
+}
+
+Matrix matrix_of(const at::Tensor& rows) { return {rows.const_data_ptr<float>(), rows.stride(0)}; }
 
 // Measured on one core of an AMD EPYC with AVX-512 alone, depth x n x k, speed over MKL's: 256 x 64
 // x 64 1.03, 64 x 128 x 128 1.06, 64 x 512 x 512 1.13, 1024 x 256 x 256 1.08, 256 x 1000 x
@@ -170,17 +194,16 @@ bool is_faster(const at::Tensor& left, const at::Tensor& right) {
 }  // namespace columns
 
 void multiply_columns(const at::Tensor& left, const at::Tensor& right, bool adds, at::Tensor& sum) {
-  const at::Tensor rows = left.t().contiguous(), columns = right.contiguous();
-  const int64_t depth = rows.size(0), n = rows.size(1), k = columns.size(1);
-  using namespace columns;
-  const Matrix a{rows.const_data_ptr<float>(), n}, b{columns.const_data_ptr<float>(), k};
-  const Sum c{sum.mutable_data_ptr<float>(), k, adds};
-  share_out((n + kBlockLeft - 1) / kBlockLeft, 1, [&](int64_t begin, int64_t end) {
-    multiply(a, begin * kBlockLeft, std::min(end * kBlockLeft, n), b, depth, k, c);
-  });
+  const int64_t n = left.size(0), k = right.size(1), depth = right.size(0);
+  TORCH_INTERNAL_ASSERT(depth > 0 && left.size(1) == depth && sum.is_contiguous() &&
+                        sum.size(0) == n && sum.size(1) == k);
+  const at::Tensor a = columns::with_dense_rows(left.t()), b = columns::with_dense_rows(right);
+  columns::multiply(columns::matrix_of(a), n, columns::matrix_of(b), k, depth,
+                    {sum.mutable_data_ptr<float>(), k, adds});
 }
 
-void multiply_fast(const at::Tensor& left, const at::Tensor& right, bool adds, at::Tensor& sum) {
+void multiply_by_faster_kernel(const at::Tensor& left, const at::Tensor& right, bool adds,
+                               at::Tensor& sum) {
   if (columns::is_faster(left, right)) {
     multiply_columns(left, right, adds, sum);
   } else if (adds) {

@@ -8,7 +8,6 @@
 
 #include <algorithm>
 #include <array>
-#include <cmath>
 
 #include "common/prefetch.h"
 #include "ops/for_each_cpu.h"
@@ -150,12 +149,12 @@ std::vector<float> parts_of(at::ArrayRef<double> constants, at::TensorList scala
 }  // namespace
 
 ElementwisePass::ElementwisePass(at::IntArrayRef code, at::ArrayRef<double> constants,
-                                 at::TensorList scalars, int64_t num_tensors, int64_t size,
+                                 at::TensorList scalars, int64_t num_tensors, int64_t block_size,
                                  at::IntArrayRef results, at::IntArrayRef places)
     : code_(code),
       num_tensors_(num_tensors),
-      size_(size),
-      part_size_(std::min(size, kPart)),
+      block_size_(block_size),
+      part_size_(std::min(block_size, kPart)),
       scalars_(parts_of(constants, scalars, part_size_)) {
   find_homes(results, places);
 }
@@ -181,9 +180,10 @@ void ElementwisePass::find_homes(at::IntArrayRef results, at::IntArrayRef places
       homes_.push_back({tensor, 0, true});
       continue;
     }
-    const bool is_whole = result != results.end() || is_read(value, end, code_.end());
+    const bool is_whole =
+        is_for_blocks(row) || result != results.end() || is_read(value, end, code_.end());
     homes_.push_back({-1, scratch_size_, is_whole});
-    scratch_size_ += is_whole ? size_ : part_size_;
+    scratch_size_ += is_whole ? block_size_ : part_size_;
   }
 }
 

@@ -17,15 +17,15 @@ class ElementwisePass {
   // tensors behind the constants.
   static constexpr int64_t kRow = 6;
 
-  // For blocks of up to `size` numbers. `results` are the values that somebody reads after a run.
-  // Each that takes the place of a tensor, whose number `places` gives, is made there if no
+  // For blocks of up to `block_size` numbers. `results` are the values that somebody reads after a
+  // run. Each that takes the place of a tensor, whose number `places` gives, is made there if no
   // operation reads the tensor afterwards; for -1 it is not.
   ElementwisePass(at::IntArrayRef code, at::ArrayRef<double> constants, at::TensorList scalars,
-                  int64_t num_tensors, int64_t size, at::IntArrayRef results,
+                  int64_t num_tensors, int64_t block_size, at::IntArrayRef results,
                   at::IntArrayRef places);
 
-  // Runs the operations on `n` numbers of each tensor, which begin at `tensors`; so many behind
-  // them are fetched meanwhile. `scratch` has room for `scratch_size()` numbers.
+  // Runs the operations on `n` numbers of each tensor, which begin at `tensors`; the `num_next`
+  // numbers behind them are fetched meanwhile. `scratch` has room for `scratch_size()` numbers.
   void run(int64_t n, int64_t num_next, const std::vector<float*>& tensors, float* scratch) const;
   int64_t scratch_size() const { return scratch_size_; }
 
@@ -55,7 +55,7 @@ class ElementwisePass {
 
   const at::IntArrayRef code_;
   const int64_t num_tensors_;
-  const int64_t size_;
+  const int64_t block_size_;
   const int64_t part_size_;
   const std::vector<float> scalars_;  // each as a part of equal numbers, so that operands are alike
   std::vector<Home> homes_;           // by value

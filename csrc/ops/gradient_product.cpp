@@ -11,7 +11,7 @@ namespace {
 
 at::Tensor gradient_product(const at::Tensor& left, const at::Tensor& right) {
   at::Tensor product = at::empty({left.size(0), right.size(1)}, left.options());
-  multiply_fast(left, right, /*adds=*/false, product);
+  multiply_by_faster_kernel(left, right, /*adds=*/false, product);
   return product;
 }
 

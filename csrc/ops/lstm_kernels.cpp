@@ -64,6 +64,7 @@ using avx512::vector_at;
 // So many products are added to one another before they are added to the sum, which keeps its
 // rounding small.
 constexpr int64_t kPart = 64;
+
 }  // namespace
 
 bool has_lstm_kernels() { return POPTORCH_EMU_HAS_AVX512; }

@@ -1,5 +1,6 @@
-// The products are made here, from weights that are packed once a sequence and stay in a core's
-// cache; those with many inputs, and the gradient of the input, are PyTorch's.
+// The products with a step's rows are made here, from weights that are packed once a sequence and
+// stay in a core's cache; those with many inputs, and the gradient of the input, are PyTorch's. The
+// gradients of weights, which are sums over all steps, come from `numerics/column_product.h`.
 
 #include "ops/lstm_rows.h"
 
@@ -251,7 +252,6 @@ Gradients backward_by_rows(const Layer& layer, const Results& results,
                                     : gradients.h.clone(at::MemoryFormat::Contiguous);
   const Tensor h = grad_h.unsqueeze(0), c = grad_c.unsqueeze(0);
   const Tensor zeros = at::zeros({1, 1, size}, grad_h.options());
-  const Tensor h0 = layer.h0().contiguous().unsqueeze(0);
   const Saved saved{layer, results.reserve};
   for_each_block(layer, [&](Block block) {
     for (int64_t k = num_steps - 1; k >= 0; --k) {

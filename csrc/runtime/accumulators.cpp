@@ -2,7 +2,6 @@
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
-#include <ATen/ops/mm.h>
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>
@@ -144,18 +143,18 @@ void Accumulators::add_product(AccumulatorId id, int64_t replica, int64_t lane,
   State& state = *states_[id.value];
   at::Tensor& sum = state.of_replica[replica];
   if (program_.accumulators[id.value].is_remote) {
-    const at::Tensor fetched = index == 0 ? left.mm(right) : remote_.load(sum).addmm_(left, right);
+    at::Tensor fetched =
+        index == 0 ? at::empty({left.size(0), right.size(1)}, left.options()) : remote_.load(sum);
+    multiply_by_faster_kernel(left, right, /*adds=*/index > 0, fetched);
     sum = remote_.store(fetched);
-  } else if (index == 0) {
-    sum = std::exchange(state.kept_memory[replica], at::Tensor());
+  } else {
+    if (index == 0) sum = std::exchange(state.kept_memory[replica], at::Tensor());
     if (!sum.defined()) {
       // It lives longer than the micro-batch and than the window: no plan of the engine has it.
       const SegmentMemory::Suspension outside;
       sum = at::empty({left.size(0), right.size(1)}, left.options());
     }
-    multiply_fast(left, right, /*adds=*/false, view_for(state, replica, lane));
-  } else {
-    multiply_fast(left, right, /*adds=*/true, view_for(state, replica, lane));
+    multiply_by_faster_kernel(left, right, /*adds=*/index > 0, view_for(state, replica, lane));
   }
   state.num_products[replica].store(index + 1);
 }

@@ -1,7 +1,7 @@
 """Makes one instruction of the elementwise operations that update a weight.
 
 By themselves they would read and write whole tensors, some ten times; the fused one reads and
-writes each tensor once, with the same bits (`csrc/ops/elementwise.cpp`). Only the engine's code is
+writes each tensor once, with the same bits (`csrc/ops/elementwise_pass.cpp`). Only the engine's code is
 changed: the machine's model knows the operations.
 """
 
@@ -37,7 +37,7 @@ class _Form:
     defaults: Mapping[str, float] = field(default_factory=dict)
 
 
-# The numbers are those of `Operation` in csrc/ops/elementwise.cpp.
+# The numbers are those of `Operation` in csrc/ops/elementwise_pass.cpp.
 _COPY, _NEG, _SQRT, _MUL, _DIV, _ADD, _ADDCMUL, _ADDCDIV, _LERP = range(9)
 _FORMS = {
     aten._to_copy.default: _Form(_COPY, (0,)),

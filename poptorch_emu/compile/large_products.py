@@ -1,7 +1,7 @@
 """Lets oneDNN compute large products of training where it is faster than PyTorch's library.
 
 On AMD's processors with AVX-512, it is. The graph and the processor decide, whatever the stages, so
-that the bits do not depend on them. The gradients of weights stay as they are: they are added to
+that the bits do not depend on them. The gradients of weights stay with the kernels that add them to
 their sums inside the product.
 """
 

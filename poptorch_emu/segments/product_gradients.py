@@ -1,9 +1,9 @@
 """Gradients that are products of matrices: those of linear layers.
 
 Where nothing reads such a gradient but its sum, the product is added to the sum while it is made,
-so that no gradient is written to memory and read again. Up to some hundred rows the kernel adds up
-a whole element before it adds that to the sum, and the bits are those of a product and an addition.
-The same kernel makes the other ones (`csrc/numerics/column_product.h`).
+so that no gradient is written to memory and read again. Up to 256 rows the kernel adds up a whole
+element before it adds that to the sum, and the bits are those of a product and an addition. The
+same kernel makes the other ones: ours or PyTorch's (`csrc/numerics/column_product.h`).
 """
 
 from __future__ import annotations

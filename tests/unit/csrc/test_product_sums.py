@@ -48,35 +48,38 @@ def summing(*, is_remote=False, replicas=1, num_products=1, fails=False):
     return program
 
 
-def operands(replicas=1):
-    count = N * WINDOWS * replicas * ROWS
+def operands(replicas=1, rows=ROWS):
+    count = N * WINDOWS * replicas * rows
     return [torch.randn(count, OUT), torch.randn(count, IN)]
 
 
-def by_hand(dy, x, replicas=1):
+def by_hand(dy, x, replicas=1, rows=ROWS):
     """Adds up products with plain PyTorch; `replicas` take turns in the rows."""
     sums = []
     for window in zip(dy.chunk(WINDOWS), x.chunk(WINDOWS), strict=True):
         of_replica = [torch.zeros(OUT, IN) for _ in range(replicas)]
-        pairs = zip(*(part.split(ROWS) for part in window), strict=True)
+        pairs = zip(*(part.split(rows) for part in window), strict=True)
         for index, (left, right) in enumerate(pairs):
             of_replica[index % replicas] += left.t() @ right
         sums.append(sum(of_replica))
     return torch.cat([each for each in sums for _ in range(replicas)])
 
 
+# The larger ones have a kernel of ours on some processors, which adds up blocks of 256 rows.
+@pytest.mark.parametrize("rows", [ROWS, 48, 300])
 @pytest.mark.parametrize("is_remote", [False, True], ids=["on chip", "remote"])
 @pytest.mark.parametrize("replicas", [1, 2])
-def test_sum_when_products_are_added_then_is_that_of_all(replicas, is_remote):
-    dy, x = operands(replicas)
+def test_sum_when_products_are_added_then_is_that_of_all(replicas, is_remote, rows):
+    dy, x = operands(replicas, rows)
     engine = executor(summing(is_remote=is_remote, replicas=replicas), replicas=replicas)
     first, again = (engine.run([dy, x], WINDOWS)[0] for _ in range(2))
-    torch.testing.assert_close(first, by_hand(dy, x, replicas), rtol=1e-5, atol=1e-4)
+    torch.testing.assert_close(first, by_hand(dy, x, replicas, rows), rtol=1e-5, atol=1e-4)
     assert torch.equal(first, again)
 
 
-def test_sum_when_it_lives_in_streaming_memory_then_has_the_same_bits():
-    inputs = operands()
+@pytest.mark.parametrize("rows", [ROWS, 48, 300])
+def test_sum_when_it_lives_in_streaming_memory_then_has_the_same_bits(rows):
+    inputs = operands(rows=rows)
     on_chip, remote = (
         executor(summing(is_remote=is_remote)).run(inputs, WINDOWS)[0] for is_remote in (0, 1)
     )

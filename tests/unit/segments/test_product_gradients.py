@@ -12,11 +12,11 @@ WIDTH, ROWS, ACCUMULATION, ITERATIONS = 16, 8, 4, 5
 class Model(nn.Module):
     """Three layers, the second twice if asked; the first is in a block of its own."""
 
-    def __init__(self, *, twice=False, ipu=0):
+    def __init__(self, *, twice=False, ipu=0, width=WIDTH):
         super().__init__()
         torch.manual_seed(0)
-        self.first = nn.Linear(WIDTH, WIDTH)
-        self.second = nn.Linear(WIDTH, WIDTH)
+        self.first = nn.Linear(WIDTH, width)
+        self.second = nn.Linear(width, width)
         self.conv = nn.Conv1d(1, 1, 3)
         self.times = 2 if twice else 1
         self.ipu = ipu
@@ -36,12 +36,14 @@ def data(rows=ROWS, replicas=1):
     return torch.randn(rows * ACCUMULATION * ITERATIONS * replicas, WIDTH, generator=generator)
 
 
-def train(model, *, rows=ROWS, accum_type=torch.float32, prepare=lambda options: None, replicas=1):
+def train(
+    model, *, rows=ROWS, accum_type=torch.float32, prepare=lambda options: None, replicas=1, lr=0.1
+):
     """Returns the trained weights, and the listing of the program."""
     options = poptorch.Options().deviceIterations(ITERATIONS).replicationFactor(replicas)
     options.Training.gradientAccumulation(ACCUMULATION)
     prepare(options)
-    optimizer = poptorch.optim.SGD(model.parameters(), lr=0.1, accum_type=accum_type)
+    optimizer = poptorch.optim.SGD(model.parameters(), lr=lr, accum_type=accum_type)
     training = poptorch.trainingModel(model, options, optimizer)
     training(data(rows, replicas))
     text = str(training._executable.program)
@@ -49,9 +51,9 @@ def train(model, *, rows=ROWS, accum_type=torch.float32, prepare=lambda options:
     return [parameter.detach() for parameter in model.parameters()], text
 
 
-def plain(model, rows=ROWS):
+def plain(model, rows=ROWS, lr=0.1):
     """Returns the weights after the same updates in plain PyTorch."""
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=lr)
     for index, x in enumerate(data(rows).split(rows), start=1):
         (model(x)[1] / ACCUMULATION).backward()
         if index % ACCUMULATION == 0:
@@ -126,6 +128,38 @@ def test_training_when_placed_otherwise_then_has_the_same_bits(ipu, prepare):
     weights, text = train(Model(ipu=ipu), rows=500, prepare=prepare)
     assert products_of(text) == {"first.weight", "second.weight"}
     assert all(torch.equal(a, b) for a, b in zip(weights, expected, strict=True))
+
+
+WIDE = 256
+
+
+def sharded(options):
+    location = poptorch.TensorLocationSettings().useReplicatedTensorSharding(True)
+    location.minElementsForReplicatedTensorSharding(2)
+    options.TensorLocations.setOptimizerLocation(location).setAccumulatorLocation(location)
+
+
+def test_gradient_when_it_is_large_and_somebody_reads_it_then_has_the_same_bits():
+    def anchor_second(options):
+        options.anchorTensor("anchored", "Gradient___second.weight")
+
+    # With this rate weights move by some hundredths, so that last bits of gradients show.
+    weights, text = train(Model(width=WIDE), rows=64, lr=1.0)
+    assert products_of(text) == {"first.weight", "second.weight"}
+    assert "gradient_product" not in text
+    anchored, text = train(Model(width=WIDE), rows=64, lr=1.0, prepare=anchor_second)
+    assert products_of(text) == {"first.weight"} and text.count("gradient_product(") == 1
+    assert all(torch.equal(a, b) for a, b in zip(weights, anchored, strict=True))
+    second, before = weights[2], Model(width=WIDE).second.weight.detach()
+    assert (second - before).norm() > 1e-2 * before.norm()
+    torch.testing.assert_close(weights, plain(Model(width=WIDE), 64, 1.0), rtol=1e-3, atol=1e-5)
+
+
+def test_training_when_sums_are_shared_out_then_has_close_weights():
+    whole, _ = train(Model(width=WIDE), rows=64, replicas=2, lr=1.0)
+    weights, text = train(Model(width=WIDE), rows=64, replicas=2, lr=1.0, prepare=sharded)
+    assert products_of(text) == set() and text.count("gradient_product(") == 2
+    torch.testing.assert_close(weights, whole, rtol=1e-3, atol=1e-5)
 
 
 def test_training_when_a_program_is_stored_then_adds_products_again(tmp_path):

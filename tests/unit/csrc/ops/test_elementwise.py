@@ -12,7 +12,7 @@ import poptorch_emu._C  # noqa: F401  (it registers the operators)
 elementwise = torch.ops.poptorch_emu.elementwise
 elementwise_rows = torch.ops.poptorch_emu.elementwise_rows
 # Around the edges of parts and blocks.
-SIZES = [1, 7, 8, 33, 255, 256, 257, 4097, 8191, 8192, 8193, 40_000]
+SIZES = [0, 1, 7, 8, 33, 255, 256, 257, 4097, 8191, 8192, 8193, 40_000]
 
 # Operation -> its number, how many operands, and the same in PyTorch.
 CASES: dict[str, tuple[int, int, Callable[..., torch.Tensor]]] = {
@@ -148,6 +148,24 @@ def test_operation_when_a_tensor_is_a_result_and_overwritten_then_the_result_is_
     before = a.clone()
     kept, product = elementwise([a, b], [], row(3, 2, 0, 1), [], [0, 2], [-1, 0])
     assert same_bits(kept, before) and same_bits(product, before * b)
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_operation_when_it_overwrites_what_is_read_behind_a_root_then_waits(size: int) -> None:
+    a, b = torch.randn(2, size).abs()
+    product, root = a * b, (a * b).sqrt()
+    expected = product, torch.add(root, a)
+    rows = row(3, 2, 0, 1) + row(2, 3, 2) + row(5, 4, 3, 0, -1)
+    results = elementwise([a, b], [], rows, [1.0], [2, 4], [0, 1])
+    assert results[0].data_ptr() == a.data_ptr() and results[1].data_ptr() == b.data_ptr()
+    assert same_bits(results[0], expected[0]) and same_bits(results[1], expected[1])
+
+
+@pytest.mark.parametrize("size", [257, 9000])
+def test_operation_when_nobody_reads_a_root_then_the_others_have_their_bits(size: int) -> None:
+    a = torch.randn(size).abs()
+    (square,) = elementwise([a], [], row(2, 1, 0) + row(3, 2, 0, 0), [], [2], [-1])
+    assert same_bits(square, a * a)
 
 
 def test_operation_when_of_the_root_of_a_scalar_then_has_the_bits_of_pytorch() -> None:
