@@ -18,8 +18,10 @@
 namespace poptorch_emu {
 namespace {
 
-// A dozen such parts fit into a core's first cache.
-constexpr int64_t kPart = 256;
+// So many numbers are a part of a block: what all operations make of one fits into a core's first
+// cache. The rules of optimisers with square roots are longer.
+constexpr int64_t kPart = 512;
+constexpr int64_t kPartWithRoots = 256;
 
 enum class Operation : int64_t {
   kCopy,     // a
@@ -132,6 +134,13 @@ bool is_for_blocks(const int64_t* row) {
   return static_cast<Operation>(row[0]) == Operation::kSqrt && row[2] >= 0;
 }
 
+int64_t part_of(at::IntArrayRef code) {
+  for (const int64_t* row = code.begin(); row != code.end(); row += ElementwisePass::kRow) {
+    if (is_for_blocks(row)) return kPartWithRoots;
+  }
+  return kPart;
+}
+
 // Each scalar as so many equal numbers.
 std::vector<float> parts_of(at::ArrayRef<double> constants, at::TensorList scalars, int64_t size) {
   std::vector<float> parts;
@@ -154,7 +163,7 @@ ElementwisePass::ElementwisePass(at::IntArrayRef code, at::ArrayRef<double> cons
     : code_(code),
       num_tensors_(num_tensors),
       block_size_(block_size),
-      part_size_(std::min(block_size, kPart)),
+      part_size_(std::min(block_size, part_of(code))),
       scalars_(parts_of(constants, scalars, part_size_)) {
   find_homes(results, places);
 }
@@ -208,7 +217,7 @@ void ElementwisePass::run(int64_t n, int64_t num_next, const std::vector<float*>
   };
   for (const int64_t* row = code_.begin(); row != code_.end();) {
     const int64_t* const end = end_of_rows(row);
-    const int64_t step = is_for_blocks(row) ? n : kPart;
+    const int64_t step = is_for_blocks(row) ? n : part_size_;
     for (int64_t from = 0; from < n; from += step) {
       if (row == code_.begin() && from < num_next) {
         const int64_t count = std::min(step, num_next - from);
