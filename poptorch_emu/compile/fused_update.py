@@ -1,8 +1,8 @@
 """Makes one instruction of the elementwise operations that update a weight.
 
 By themselves they would read and write whole tensors, some ten times; the fused one reads and
-writes each tensor once, with the same bits (`csrc/ops/elementwise_pass.cpp`). Only the engine's code is
-changed: the machine's model knows the operations.
+writes each tensor once, with the same bits (`csrc/ops/elementwise_pass.cpp`). Only the engine's
+code is changed: the machine's model knows the operations.
 """
 
 from __future__ import annotations
