@@ -170,9 +170,9 @@ void multiply(const Matrix& left, int64_t n, const Matrix& right, int64_t k, int
   }
 }
 
-// Returns a matrix whose rows are dense.
+// Returns a matrix whose rows are dense and whose memory has its numbers, not those negated.
 at::Tensor with_dense_rows(const at::Tensor& matrix) {
-  return matrix.stride(1) == 1 ? matrix : permuted_copy(matrix);
+  return matrix.stride(1) == 1 && !matrix.is_neg() ? matrix : permuted_copy(matrix);
 }
 
 Matrix matrix_of(const at::Tensor& rows) { return {rows.const_data_ptr<float>(), rows.stride(0)}; }

@@ -20,7 +20,7 @@ def add_product(program, segment, left, right, accumulator):
     program.add_instruction(segment, "poptorch_emu::add_product", "", args, {}, [], [], debug)
 
 
-def summing(*, is_remote=False, replicas=1, num_products=1, fails=False):
+def summing(*, is_remote=False, replicas=1, num_products=1, fails=False, is_negated=False):
     """Returns a program that adds up dy.t() @ x of N micro-batches and gives each window's sum."""
     program = _C.Program()
     segment = program.add_segment("backward", 0, MICRO_BATCH)
@@ -30,11 +30,13 @@ def summing(*, is_remote=False, replicas=1, num_products=1, fails=False):
     program.set_runners(update, list(range(replicas)))
     reduction = program.add_segment("reduce", 0, WINDOW) if replicas > 1 else None
     add(program, segment, "t", [Reg(0)], [2])
+    if is_negated:
+        add(program, segment, "_neg_view", [Reg(1)], [3])
     for number in range(num_products):
         accumulator = program.add_accumulator(f"g{number}", torch.float32, False)
         if is_remote:
             program.set_remote_accumulator(accumulator)
-        add_product(program, segment, 2, 1, accumulator)
+        add_product(program, segment, 2, 3 if is_negated else 1, accumulator)
         if reduction is not None:
             program.reduce(reduction, accumulator)
         program.load_accumulator(update, number, accumulator)
@@ -75,6 +77,15 @@ def test_sum_when_products_are_added_then_is_that_of_all(replicas, is_remote, ro
     first, again = (engine.run([dy, x], WINDOWS)[0] for _ in range(2))
     torch.testing.assert_close(first, by_hand(dy, x, replicas, rows), rtol=1e-5, atol=1e-4)
     assert torch.equal(first, again)
+
+
+@pytest.mark.parametrize("rows", [ROWS, 48])
+def test_sum_when_an_operand_is_a_negated_view_then_is_that_of_its_values(rows):
+    inputs = operands(rows=rows)
+    expected, negated = (
+        executor(summing(is_negated=is_negated)).run(inputs, WINDOWS)[0] for is_negated in (0, 1)
+    )
+    assert torch.equal(negated, -expected)
 
 
 @pytest.mark.parametrize("rows", [ROWS, 48, 300])
