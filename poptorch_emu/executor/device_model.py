@@ -284,7 +284,7 @@ class DeviceModel:
 
     def _ready(self, call: Call) -> tuple[Sequence[torch.Tensor], Session]:
         """Does everything that comes before a run of the engine; returns the tensors of a call."""
-        assert not self._is_offline, (
+        assert self.hold.session or not self._is_offline, (
             "Trying to run a model on an offline device (ConnectionType.Never): only "
             "`model.compile(inputs)` is possible. Choose another connection type to run."
         )

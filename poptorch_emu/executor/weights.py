@@ -179,8 +179,9 @@ class Weights:
 
     def _sync_partners(self) -> None:
         """Brings what other executors have trained of the same tensors to the host."""
-        for partner in tuple(self._partners):
-            partner.bring_home()
+        if len(self._partners) > 0:  # Hardly ever, and each call asks.
+            for partner in tuple(self._partners):
+                partner.bring_home()
 
     def _tell_partners(self, names: Iterable[str]) -> None:
         """Notes that the host and this device agree now on the tensors of these names."""
