@@ -6,11 +6,11 @@ else than its author thinks. Values are hardly ever read: versions, flags and hy
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from operator import is_
+from collections.abc import Iterator, Mapping, Sequence
 
 import torch
 
+from poptorch_emu import _C
 from poptorch_emu.log import logger
 from poptorch_emu.trace.narrowing import COUNTER
 from poptorch_emu.troubleshooting import Topic
@@ -67,47 +67,30 @@ class HostVersions:
 
     def __init__(self) -> None:
         self._tensors: dict[str, tuple[torch.Tensor, tuple[int, int]]] = {}
-        self._glance: _Glance | None = None
+        self._columns: tuple[list[torch.Tensor], list[int], list[int]] | None = None
 
     def note(self, tensors: Mapping[str, torch.Tensor]) -> None:
         """Notes that the device has these values."""
         self._tensors.update((name, (value, _state(value))) for name, value in tensors.items())
-        self._glance = None
+        self._columns = None
 
     def forget(self) -> None:
         """Notes that no device has any."""
         self._tensors.clear()
-        self._glance = None
+        self._columns = None
 
     def edited(self) -> list[str]:
         """Returns the names of those that were changed on the host since."""
-        with torch._C.DisableTorchFunctionSubclass():
-            if self._glance is None:
-                self._glance = _Glance(self._tensors.values())
-            if self._glance.finds_all_as_they_were():
-                return []
-            return [name for name, (value, seen) in self._tensors.items() if _look(value) != seen]
-
-
-class _Glance:
-    """Looks at many tensors at once, which every call does."""
-
-    def __init__(self, seen: Iterable[tuple[torch.Tensor, tuple[int, int]]]) -> None:
-        """Takes each tensor with its version and place."""
-        pairs = list(seen)
-        self._values = [value for value, _ in pairs]
-        self._places = [place for _, (_, place) in pairs]
-        with_version = [pair for pair in pairs if not torch.Tensor.is_inference(pair[0])]
-        self._counted = [value for value, _ in with_version]
-        self._versions = [version for _, (version, _) in with_version]
-
-    def finds_all_as_they_were(self) -> bool:
-        """Returns whether no version and no place is another one; subclasses are disabled."""
-        try:
-            versions = list(map(_VERSION, self._counted))
-        except RuntimeError:  # One has become an inference tensor.
-            return False
-        return versions == self._versions and self._places == list(map(_PLACE, self._values))
+        if self._columns is None:
+            seen = self._tensors.values()
+            self._columns = (
+                [value for value, _ in seen],
+                [version for _, (version, _) in seen],
+                [place for _, (_, place) in seen],
+            )
+        if _C.have_states(*self._columns):
+            return []
+        return [name for name, (value, seen) in self._tensors.items() if _state(value) != seen]
 
 
 class CompiledFlags:
@@ -115,17 +98,17 @@ class CompiledFlags:
 
     def __init__(self, model: torch.nn.Module) -> None:
         modules, parameters = dict(model.named_modules()), dict(model.named_parameters())
-        self._modes = [(name, each, each.training) for name, each in modules.items()]
+        self._modes = [(name, each, bool(each.training)) for name, each in modules.items()]
         self._gradients = [(name, each, _requires_grad(each)) for name, each in parameters.items()]
         self._places = list(_places(model))
         # The same by columns, for a quick look.
-        self._attributes = [vars(each) for each in modules.values()]
-        self._training = [was_training for _, _, was_training in self._modes]
-        self._parameters = list(parameters.values())
+        self._parameters: list[torch.Tensor] = list(parameters.values())
         self._trained = [was_trained for _, _, was_trained in self._gradients]
-        self._holders = [holder for _, holder, _, _ in self._places]
-        self._keys = [key for _, _, key, _ in self._places]
-        self._held = [value for _, _, _, value in self._places]
+        self._holders: list[Mapping[str, object]] = [vars(each) for each in modules.values()]
+        self._holders += [holder for _, holder, _, _ in self._places]
+        self._keys = ["training"] * len(modules) + [key for _, _, key, _ in self._places]
+        self._held: list[object] = [was_training for _, _, was_training in self._modes]
+        self._held += [value for _, _, _, value in self._places]
         self._constants = [
             _Constant(name, each)
             for name, each in model.named_buffers()
@@ -137,7 +120,7 @@ class CompiledFlags:
         if self._are_as_they_were():
             return ""
         for name, module, was_training in self._modes:
-            if module.training is not was_training:
+            if bool(module.training) is not was_training:
                 before, now = ("train", "eval") if was_training else ("eval", "train")
                 return f"{name or 'the model'} was compiled after {before}() and is in {now}() now"
         for name, was_trained in self._other_gradients():
@@ -151,23 +134,19 @@ class CompiledFlags:
         return ""
 
     def _are_as_they_were(self) -> bool:
-        with torch._C.DisableTorchFunctionSubclass():
-            trained = list(map(_REQUIRES_GRAD, self._parameters))
         return (
-            trained == self._trained
-            and [held.get("training") for held in self._attributes] == self._training
-            and all(map(is_, map(_GET, self._holders, self._keys), self._held))
+            _C.have_flags(self._parameters, self._trained)
+            and _C.are_held(self._holders, self._keys, self._held)
             and not any(constant.is_changed for constant in self._constants)
         )
 
     def _other_gradients(self) -> list[tuple[str, bool]]:
         """Returns the parameters that are trained now and were not, or were, with what was set."""
-        with torch._C.DisableTorchFunctionSubclass():
-            return [
-                (name, was_trained)
-                for name, parameter, was_trained in self._gradients
-                if _REQUIRES_GRAD(parameter) is not was_trained
-            ]
+        return [
+            (name, was_trained)
+            for name, parameter, was_trained in self._gradients
+            if _requires_grad(parameter) is not was_trained
+        ]
 
 
 class _Constant:
@@ -203,7 +182,7 @@ def _places(
 
 def _state(tensor: torch.Tensor) -> tuple[int, int]:
     with torch._C.DisableTorchFunctionSubclass():
-        return _look(tensor)
+        return _number(tensor), torch.Tensor.data_ptr(tensor)
 
 
 def _copy(tensor: torch.Tensor) -> torch.Tensor:
@@ -219,13 +198,6 @@ def _is_floating(tensor: torch.Tensor) -> bool:
 # Of tensors that are wrapped for training, every ordinary look would bring the weights home first.
 _VERSION = torch.Tensor._version.__get__  # type: ignore[attr-defined]
 _REQUIRES_GRAD = torch.Tensor.requires_grad.__get__  # type: ignore[attr-defined]
-_PLACE = torch.Tensor.data_ptr
-_GET: Callable[[Mapping[str, object], str], object] = dict.get  # type: ignore[assignment]
-
-
-def _look(tensor: torch.Tensor) -> tuple[int, int]:
-    """Returns the version of a tensor and its place; subclasses are disabled."""
-    return _number(tensor), torch.Tensor.data_ptr(tensor)
 
 
 def _number(tensor: torch.Tensor) -> int:
