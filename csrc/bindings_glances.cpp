@@ -64,12 +64,36 @@ bool are_held(const py::list& holders, const py::list& keys, const py::list& obj
   return true;
 }
 
+bool is_plain_tensor(PyObject* object) {
+  return reinterpret_cast<PyObject*>(Py_TYPE(object)) == THPVariableClass;
+}
+
+// Whether all are ordinary tensors of the CPU, the latter contiguous and of the former's shapes and
+// types.
+bool are_like(const py::tuple& known, const py::tuple& others) {
+  if (py::len(known) != py::len(others)) return false;
+  for (py::ssize_t i = 0; i < PyTuple_GET_SIZE(known.ptr()); ++i) {
+    PyObject* const old_object = PyTuple_GET_ITEM(known.ptr(), i);
+    PyObject* const new_object = PyTuple_GET_ITEM(others.ptr(), i);
+    if (!is_plain_tensor(old_object) || !is_plain_tensor(new_object)) return false;
+    const at::Tensor& before = THPVariable_Unpack(old_object);
+    const at::Tensor& now = THPVariable_Unpack(new_object);
+    if (before.is_nested() || now.is_nested() || now.layout() != at::kStrided || !now.is_cpu() ||
+        now.scalar_type() != before.scalar_type() || now.sizes() != before.sizes() ||
+        !now.is_contiguous()) {
+      return false;
+    }
+  }
+  return true;
+}
+
 }  // namespace
 
 void bind_glances(py::module_& m) {
   m.def("have_states", &have_states);
   m.def("have_flags", &have_flags);
   m.def("are_held", &are_held);
+  m.def("are_like", &are_like);
 }
 
 }  // namespace poptorch_emu

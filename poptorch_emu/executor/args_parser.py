@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from poptorch_emu import _C
 from poptorch_emu.errors import make_error
 from poptorch_emu.runtime.arguments import Arguments, Signature
 from poptorch_emu.structure import (
@@ -61,7 +62,7 @@ class ArgsParser(Signature):
 class Call:
     """What a model was called with, before it is brought into the order of `forward`."""
 
-    def __init__(self, parser: ArgsParser, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
+    def __init__(self, parser: ArgsParser, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Takes the arguments as they were given; `parser` brings them into order."""
         self._parser = parser
         self._args = args
@@ -85,24 +86,12 @@ class Call:
         Returns:
             `None` where more has to be looked at: names, containers, constants, or a fault.
         """
-        args, known = self._args, compiled.positional
+        args = self._args
         is_plain = not self._kwargs and not compiled.named and type(self._parser) is ArgsParser
-        if is_plain and len(args) == len(known) and all(map(_is_like, known, args)):
-            return args
-        return None
-
-
-def _is_like(old: Any, new: Any) -> bool:
-    return (
-        type(new) is torch.Tensor is type(old)
-        and not new.is_nested
-        and new.layout is torch.strided
-        and new.is_cpu
-        and new.dtype == old.dtype
-        and new.shape == old.shape
-        and new.is_contiguous()
-        and find_parser(new) is None
-    )
+        if not is_plain or not _C.are_like(compiled.positional, args):
+            return None
+        # All are of one type, which the user may have a parser for.
+        return args if not args or find_parser(args[0]) is None else None
 
 
 def combine_batch_tensors_gen(batches: Iterable[Any]) -> Iterator[torch.Tensor]:
