@@ -30,7 +30,8 @@ class DeviceMemory {
 
   // A variable that is neither sharded nor packed, as the replica has it.
   const at::Tensor& stored(VariableId id, int64_t replica) const { return slot(id, replica); }
-  bool is_packed(VariableId id) const { return variables_[id.value].front().is_mkldnn(); }
+  // Another replica may get a value of its own meanwhile.
+  bool is_packed(VariableId id, int64_t replica) const { return slot(id, replica).is_mkldnn(); }
   // Makes the same elements in oneDNN's order stand for a variable that all replicas have in
   // common, until it is written.
   void keep_packed(VariableId id, at::Tensor packed) {
