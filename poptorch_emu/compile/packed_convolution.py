@@ -1,6 +1,7 @@
-"""Lets oneDNN compute the convolutions of inference with weights in its own order, and their ReLUs.
+"""Lets oneDNN compute the convolutions of inference with weights in its own order.
 
-That is done for images that lie channels last, of which the graph decides (`channels_last`).
+That is done for images that lie channels last, of which the graph decides (`channels_last`). A ReLU
+behind a convolution stays PyTorch's, since oneDNN's makes 0 of a NaN.
 """
 
 from __future__ import annotations
@@ -49,15 +50,10 @@ def _pack(node: fx.Node, code: EngineGraph) -> None:
         (weight, padding, stride, dilation, groups, shape),
         weight.meta["val"],
     )
-    (*others, user) = node.users
-    has_relu = not others and user.target is aten.relu.default
-    activation = "relu" if has_relu else "none"
     result = code.insert(
         node,
         onednn.CONVOLUTION,
-        (x, packed, bias, padding, stride, dilation, groups, activation, [], ""),
+        (x, packed, bias, padding, stride, dilation, groups, "none", [], ""),
         node.meta["val"],
     )
-    if has_relu:
-        user.replace_all_uses_with(result)
     node.replace_all_uses_with(result)

@@ -1,9 +1,9 @@
 """Lets oneDNN compute large linear layers of inference, with weights in its own order.
 
 A weight is put in order once (see `preparation`), after which the product is 4 to 30 % faster than
-the one of PyTorch, which copies a part of the weight in each call. The bias and a ReLU behind it
-are part of the call. The graph decides, whatever the stages and wherever the weight lives, so that
-the bits do not depend on them.
+the one of PyTorch, which copies a part of the weight in each call. The bias is part of the call; a
+ReLU behind it is not, since oneDNN's makes 0 of a NaN. The graph decides, whatever the stages and
+wherever the weight lives, so that the bits do not depend on them.
 """
 
 from __future__ import annotations
@@ -43,7 +43,6 @@ class _Layer:
     product: fx.Node
     weight: fx.Node
     bias: fx.Node | None
-    has_relu: bool
     passed: list[fx.Node]
 
 
@@ -71,9 +70,8 @@ def _pack(
     if key not in packed:
         packed[key] = code.insert(product, onednn.PACK_LINEAR, key[:2], weight.meta["val"])
     x = product.args[_x_place(product)]
-    activation = "relu" if layer.has_relu else "none"
     result = code.insert(
-        product, onednn.LINEAR, (x, packed[key], layer.bias, activation, [], ""), value
+        product, onednn.LINEAR, (x, packed[key], layer.bias, "none", [], ""), value
     )
     product.replace_all_uses_with(result)
     for operation in layer.passed:
@@ -98,37 +96,33 @@ def _layer(product: fx.Node, code: EngineGraph) -> _Layer | None:
     num_multiplications = x.meta["val"].shape[0] * weight.meta["val"].numel()
     if num_multiplications < _FEWEST_MULTIPLICATIONS or not code.is_fixed(weight):
         return None
-    layer = _Layer(product, weight, None, has_relu=False, passed=[])
+    layer = _Layer(product, weight, None, passed=[])
     if product.target is aten.addmm.default:
         bias = product.args[0]
         if not (_is_bias(bias, layer) and code.is_fixed(bias)):
             return None
         layer.bias = bias  # type: ignore[assignment]
-    _add_followers(layer, code)
+    if layer.bias is None:
+        _add_bias_behind(layer, code)
     return layer
 
 
-def _add_followers(layer: _Layer, code: EngineGraph) -> None:
-    """Takes the addition of a bias and a ReLU in, as long as nothing else reads the values."""
+def _add_bias_behind(layer: _Layer, code: EngineGraph) -> None:
+    """Takes the addition of a bias in, if nothing else reads the values before it."""
     value = layer.product
-    while len(value.users) == 1 and not layer.has_relu:
+    while len(value.users) == 1:
         (user,) = value.users
         if user.target in _VIEWS:
             value = user
             continue
-        is_addition = user.target is aten.add.Tensor and not user.kwargs
-        if is_addition and layer.bias is None:
-            (other,) = [each for each in user.args if each is not value] or [None]
-            keeps_rows = value.meta["val"].shape[-1:] == layer.product.meta["val"].shape[-1:]
-            if not (keeps_rows and _is_bias(other, layer) and code.is_fixed(other)):
-                return
-            layer.bias = other  # type: ignore[assignment]
-        elif user.target is aten.relu.default:
-            layer.has_relu = True
-        else:
+        if user.target is not aten.add.Tensor or user.kwargs:
             return
-        layer.passed.append(user)
-        value = user
+        (other,) = [each for each in user.args if each is not value] or [None]
+        keeps_rows = value.meta["val"].shape[-1:] == layer.product.meta["val"].shape[-1:]
+        if keeps_rows and _is_bias(other, layer) and code.is_fixed(other):
+            layer.bias = other  # type: ignore[assignment]
+            layer.passed.append(user)
+        return
 
 
 def _is_bias(node: Any, layer: _Layer) -> bool:
