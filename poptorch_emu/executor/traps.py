@@ -10,8 +10,8 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import torch
 
-from poptorch_emu import _C
 from poptorch_emu.log import logger
+from poptorch_emu.runtime import glances
 from poptorch_emu.trace.narrowing import COUNTER
 from poptorch_emu.troubleshooting import Topic
 
@@ -88,7 +88,7 @@ class HostVersions:
                 [version for _, (version, _) in seen],
                 [place for _, (_, place) in seen],
             )
-        if _C.have_states(*self._columns):
+        if glances.have_states(*self._columns):
             return []
         return [name for name, (value, seen) in self._tensors.items() if _state(value) != seen]
 
@@ -135,8 +135,8 @@ class CompiledFlags:
 
     def _are_as_they_were(self) -> bool:
         return (
-            _C.have_flags(self._parameters, self._trained)
-            and _C.are_held(self._holders, self._keys, self._held)
+            glances.have_flags(self._parameters, self._trained)
+            and glances.are_held(self._holders, self._keys, self._held)
             and not any(constant.is_changed for constant in self._constants)
         )
 

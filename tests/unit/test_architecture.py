@@ -39,6 +39,7 @@ ENGINE_USERS = {
     "compile/stored/executable_file",
     "compile/stored/key",
     "runtime/fellowship",
+    "runtime/glances",
     "runtime/session",
     "data/slot_collate",
     "runtime/stream",
