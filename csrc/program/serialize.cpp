@@ -231,8 +231,9 @@ void fields(Archive& archive, Program& program) {
 
 namespace {
 
-// "IPUPROG" and the version of the format. Change it with any change of what is written.
-constexpr std::string_view kMagic("IPUPROG\x08", 8);
+// "IPUPROG" and the version of the format. Change it with any change of what is written, and where
+// programs that were stored must not run any more.
+constexpr std::string_view kMagic("IPUPROG\x09", 8);
 
 Instruction read_instruction(Reader& reader) {
   std::string name;
