@@ -19,6 +19,7 @@
 
 #include "common/sharing.h"
 #include "numerics/column_product.h"
+#include "numerics/permuted_copy.h"
 #include "ops/lstm_kernels.h"
 
 namespace poptorch_emu::rnn {
@@ -36,7 +37,7 @@ constexpr int64_t kMostInputs = 256;
 
 // (rows, columns) as (panels, rows, kPanel).
 Tensor in_panels(const Tensor& matrix) {
-  return matrix.unflatten(1, {-1, kPanel}).transpose(0, 1).contiguous();
+  return permuted_copy(matrix.unflatten(1, {-1, kPanel}).transpose(0, 1));
 }
 
 // The rows of one block; those that it lacks read zeros, and what they make is thrown away.
@@ -81,25 +82,46 @@ void for_each_block(const Layer& layer, const Run& run) {
   });
 }
 
-// Where row n of step t is in a tensor (T, N, size).
-float* row_at(const Tensor& values, int64_t t, int64_t n) {
-  return static_cast<float*>(values.data_ptr()) + (t * values.size(1) + n) * values.size(2);
-}
+// Where the rows of a tensor (T, N, size) are, or of (N, size), for one step.
+class Rows {
+ public:
+  explicit Rows(const Tensor& values)
+      : values_(static_cast<float*>(values.data_ptr())),
+        num_rows_(values.size(-2)),
+        size_(values.size(-1)) {}
+
+  float* at(int64_t t, int64_t n) const { return values_ + (t * num_rows_ + n) * size_; }
+  float* at(int64_t n) const { return at(0, n); }
+
+ private:
+  float* values_;
+  int64_t num_rows_;
+  int64_t size_;
+};
 
 // Where the gates and cells of a row are in the reserve, and the cells before it.
-struct Saved {
-  const Layer& layer;
-  const Tensor& reserve;
-  const Tensor c0 = layer.c0().contiguous();
+class Saved {
+ public:
+  Saved(const Layer& layer, const Tensor& reserve)
+      : layer_(layer),
+        size_(layer.hidden_size()),
+        c0_(layer.c0().contiguous()),
+        initial_c_(c0_),
+        rows_(reserve) {}
 
-  float* gate(int64_t t, int64_t n, int64_t index) const {
-    return row_at(reserve, t, n) + index * layer.hidden_size();
-  }
+  float* gate(int64_t t, int64_t n, int64_t index) const { return rows_.at(t, n) + index * size_; }
   float* c(int64_t t, int64_t n) const { return gate(t, n, kNumGates); }
   // Before the k-th step that is taken.
   const float* previous_c(int64_t k, int64_t n) const {
-    return k == 0 ? c0.const_data_ptr<float>() + n * layer.hidden_size() : c(layer.row(k - 1), n);
+    return k == 0 ? initial_c_.at(n) : c(layer_.row(k - 1), n);
   }
+
+ private:
+  const Layer& layer_;
+  const int64_t size_;
+  const Tensor c0_;
+  const Rows initial_c_;
+  const Rows rows_;
 };
 
 Tensor biases_of(const Layer& layer) {
@@ -128,7 +150,7 @@ void for_each_part(int64_t num_rows, const Run& run) {
 class InputProduct {
  public:
   InputProduct(const Layer& layer, const Tensor& reserve)
-      : layer_(layer), reserve_(reserve), biases_(biases_of(layer)) {
+      : layer_(layer), inputs_(layer.input), sums_(reserve), biases_(biases_of(layer)) {
     if (layer.input.size(2) <= kMostInputs) {
       panels_ = in_panels(layer.w_ih().t());
       return;
@@ -145,15 +167,16 @@ class InputProduct {
     if (!panels_.defined()) return;
     for (int64_t t = 0; t < layer_.num_steps(); ++t) {
       run_product(layer_.input.size(2), panels_.size(0), panels_.const_data_ptr<float>(),
-                  {block.rows([&](int64_t n) { return row_at(layer_.input, t, n); }),
+                  {block.rows([&](int64_t n) { return inputs_.at(t, n); }),
                    block.rows([&](int64_t) { return biases_.const_data_ptr<float>(); }),
-                   block.sums([&](int64_t n) { return row_at(reserve_, t, n); })});
+                   block.sums([&](int64_t n) { return sums_.at(t, n); })});
     }
   }
 
  private:
   const Layer& layer_;
-  const Tensor& reserve_;
+  const Rows inputs_;
+  const Rows sums_;
   const Tensor biases_;
   Tensor panels_;
 };
@@ -211,23 +234,24 @@ Results forward_by_rows(const Layer& layer) {
   const Tensor output = at::empty({num_steps, num_rows, size}, options);
 
   const Tensor panels = in_panels(layer.w_hh().t());
-  const Tensor h0 = layer.h0().contiguous().unsqueeze(0);
+  const Tensor h0 = layer.h0().contiguous();
+  const Rows initial_h(h0), outputs(output);
   const InputProduct inputs(layer, reserve);
-  const Saved saved{layer, reserve};
+  const Saved saved(layer, reserve);
   for_each_block(layer, [&](Block block) {
     inputs.run(block);
     for (int64_t k = 0; k < num_steps; ++k) {
       const int64_t t = layer.row(k);
       const auto previous_h = [&](int64_t n) {
-        return k == 0 ? row_at(h0, 0, n) : row_at(output, layer.row(k - 1), n);
+        return k == 0 ? initial_h.at(n) : outputs.at(layer.row(k - 1), n);
       };
       const auto gate_row = [&](int64_t n) { return saved.gate(t, n, 0); };
       run_product(size, gates_size / kPanel, panels.const_data_ptr<float>(),
                   {block.rows(previous_h), block.rows(gate_row), block.sums(gate_row)});
       for (int64_t n = block.begin(); n < block.end(); ++n) {
-        run_cell(size, {saved.gate(t, n, 0), saved.gate(t, n, 1), saved.gate(t, n, 2),
-                        saved.gate(t, n, 3), saved.previous_c(k, n), saved.c(t, n),
-                        row_at(output, t, n)});
+        run_cell(size,
+                 {saved.gate(t, n, 0), saved.gate(t, n, 1), saved.gate(t, n, 2),
+                  saved.gate(t, n, 3), saved.previous_c(k, n), saved.c(t, n), outputs.at(t, n)});
       }
     }
   });
@@ -250,27 +274,26 @@ Gradients backward_by_rows(const Layer& layer, const Results& results,
   const bool has_outputs = gradients.output.defined();
   const Tensor grad_h = has_outputs ? gradients.h + gradients.output[layer.row(num_steps - 1)]
                                     : gradients.h.clone(at::MemoryFormat::Contiguous);
-  const Tensor h = grad_h.unsqueeze(0), c = grad_c.unsqueeze(0);
-  const Tensor zeros = at::zeros({1, 1, size}, grad_h.options());
-  const Saved saved{layer, results.reserve};
+  const Tensor zeros = at::zeros({1, size}, grad_h.options());
+  const Rows h(grad_h), c(grad_c), d(deltas), nothing(zeros);
+  const Rows outputs(has_outputs ? gradients.output : zeros);
+  const Saved saved(layer, results.reserve);
   for_each_block(layer, [&](Block block) {
     for (int64_t k = num_steps - 1; k >= 0; --k) {
       const int64_t t = layer.row(k);
       for (int64_t n = block.begin(); n < block.end(); ++n) {
-        float* const d = row_at(deltas, t, n);
+        float* const gates = d.at(t, n);
         run_cell_backward(
             size, {saved.gate(t, n, 0), saved.gate(t, n, 1), saved.gate(t, n, 2),
-                   saved.gate(t, n, 3), saved.previous_c(k, n), saved.c(t, n), row_at(h, 0, n),
-                   row_at(c, 0, n), d, d + size, d + 2 * size, d + 3 * size});
+                   saved.gate(t, n, 3), saved.previous_c(k, n), saved.c(t, n), h.at(n), c.at(n),
+                   gates, gates + size, gates + 2 * size, gates + 3 * size});
       }
       const auto from_output = [&](int64_t n) {
-        return k == 0 || !has_outputs ? row_at(zeros, 0, 0)
-                                      : row_at(gradients.output, layer.row(k - 1), n);
+        return k == 0 || !has_outputs ? nothing.at(0) : outputs.at(layer.row(k - 1), n);
       };
-      run_product(
-          gates_size, size / kPanel, panels.const_data_ptr<float>(),
-          {block.rows([&](int64_t n) { return row_at(deltas, t, n); }), block.rows(from_output),
-           block.sums([&](int64_t n) { return row_at(h, 0, n); })});
+      run_product(gates_size, size / kPanel, panels.const_data_ptr<float>(),
+                  {block.rows([&](int64_t n) { return d.at(t, n); }), block.rows(from_output),
+                   block.sums([&](int64_t n) { return h.at(n); })});
     }
   });
 
