@@ -4,6 +4,7 @@
 #include "numerics/column_product.h"
 
 #include <ATen/ops/addmm.h>
+#include <ATen/ops/empty.h>
 #include <ATen/ops/mm.h>
 
 #include <algorithm>
@@ -14,6 +15,7 @@
 
 #include "common/avx512.h"
 #include "common/sharing.h"
+#include "numerics/column_sums.h"
 #include "numerics/permuted_copy.h"
 
 #pragma GCC push_options
@@ -32,7 +34,7 @@ constexpr int64_t kTileRows = 8;
 constexpr int64_t kTileColumns = 2 * kLanes;
 // So many rows of both sides are added up before they are added to the sum, which gives it the
 // roundings of a product and an addition.
-constexpr int64_t kBlockDepth = 256;
+constexpr int64_t kBlockDepth = kSumBlock;
 // So many columns of either side are packed at once: those of the left, which one thread multiplies
 // with all of the right, stay in its cache.
 constexpr int64_t kBlockLeft = 128;
@@ -52,11 +54,13 @@ struct Sum {
 
 int64_t padded(int64_t size, int64_t tile) { return (size + tile - 1) / tile * tile; }
 
-// Packs columns as (panels, depth, kWidth); what is missing in the last panel is 0.
+// Packs columns as (panels, depth, kWidth); what is missing in the last panel is 0. Adds what the
+// columns have to `sums`, if there are any.
 template <int64_t kWidth>
-POPTORCH_EMU_AVX512 void pack(const Matrix& matrix, int64_t depth, int64_t width, float* panels) {
+POPTORCH_EMU_AVX512 void pack(const Matrix& matrix, int64_t depth, int64_t width, float* panels,
+                              float* sums = nullptr) {
   // Rows that lie far apart are read a few at a time, and the next few are fetched meanwhile.
-  constexpr int64_t kRowsAtOnce = 16;
+  constexpr int64_t kRowsAtOnce = kSumGroup;
   for (int64_t first = 0; first < depth; first += kRowsAtOnce) {
     const int64_t last = std::min(first + kRowsAtOnce, depth);
     const int64_t ahead = last + kRowsAtOnce <= depth ? kRowsAtOnce * matrix.stride : 0;
@@ -74,6 +78,11 @@ POPTORCH_EMU_AVX512 void pack(const Matrix& matrix, int64_t depth, int64_t width
         }
         source += matrix.stride;
         target += kWidth;
+      }
+      // What is missing in the last panel is there, too: 0.
+      if (sums != nullptr) {
+        add_group<kWidth>(panels + from * depth + first * kWidth, kWidth, last - first,
+                          sums + from);
       }
     }
   }
@@ -141,9 +150,10 @@ float* packed_of_thread(int64_t count) {
   return packed.data();
 }
 
-// Multiplies n columns of the left with k of the right, packed.
+// Multiplies n columns of the left with k of the right, packed, and adds what the former have to
+// `left_sums`, if there are any.
 void multiply_block(const Matrix& left, int64_t n, const float* packed_right, int64_t k,
-                    int64_t depth, const Sum& sum) {
+                    int64_t depth, const Sum& sum, float* left_sums) {
   // A second thread costs more than it gives for less.
   constexpr int64_t kFewestMultiplications = int64_t{1} << 20;
   const int64_t grain = kFewestMultiplications / (kBlockLeft * depth * k) + 1;
@@ -151,7 +161,13 @@ void multiply_block(const Matrix& left, int64_t n, const float* packed_right, in
     float* const packed_left = packed_of_thread<0>(kBlockLeft * depth);
     for (int64_t row = begin * kBlockLeft; row < std::min(end * kBlockLeft, n); row += kBlockLeft) {
       const int64_t num_rows = std::min(kBlockLeft, n - row);
-      pack<kTileRows>({left.values + row, left.stride}, depth, num_rows, packed_left);
+      std::array<float, kBlockLeft> sums = {};
+      pack<kTileRows>({left.values + row, left.stride}, depth, num_rows, packed_left,
+                      left_sums == nullptr ? nullptr : sums.data());
+      if (left_sums != nullptr) {
+        for (int64_t column = 0; column < num_rows; ++column)
+          left_sums[row + column] += sums[column];
+      }
       multiply_panels(depth, packed_left, num_rows, packed_right, k,
                       {sum.values + row * sum.stride, sum.stride, sum.adds});
     }
@@ -159,7 +175,8 @@ void multiply_block(const Matrix& left, int64_t n, const float* packed_right, in
 }
 
 void multiply(const Matrix& left, int64_t n, const Matrix& right, int64_t k, int64_t depth,
-              const Sum& sum) {
+              const Sum& sum, float* left_sums) {
+  if (left_sums != nullptr) std::fill_n(left_sums, n, 0.0f);
   for (int64_t column = 0; column < k; column += kBlockRight) {
     const int64_t num_columns = std::min(kBlockRight, k - column);
     for (int64_t first = 0; first < depth; first += kBlockDepth) {
@@ -168,14 +185,10 @@ void multiply(const Matrix& left, int64_t n, const Matrix& right, int64_t k, int
       pack<kTileColumns>({right.values + first * right.stride + column, right.stride}, length,
                          num_columns, packed_right);
       multiply_block({left.values + first * left.stride, left.stride}, n, packed_right, num_columns,
-                     length, {sum.values + column, sum.stride, sum.adds || first > 0});
+                     length, {sum.values + column, sum.stride, sum.adds || first > 0},
+                     column == 0 ? left_sums : nullptr);
     }
   }
-}
-
-// Returns a matrix whose rows are dense and whose memory has its numbers, not those negated.
-at::Tensor with_dense_rows(const at::Tensor& matrix) {
-  return matrix.stride(1) == 1 && !matrix.is_neg() ? matrix : permuted_copy(matrix);
 }
 
 Matrix matrix_of(const at::Tensor& rows) { return {rows.const_data_ptr<float>(), rows.stride(0)}; }
@@ -185,39 +198,54 @@ Matrix matrix_of(const at::Tensor& rows) { return {rows.const_data_ptr<float>(),
 // 512 1.13 and 1.8, 1024 x 256 x 256 1.08 and 1.3, 256 x 1000 x 512 1.09 and 1.1; 16 x 512 x
 // 512 1.1 to 1.3 on the Xeon. But 1024 x 100 x 100, whose tiles are a quarter padding, 0.85 on the
 // EPYC, and 8 x 1024 x 1024 0.63 on the Xeon.
-bool is_faster(const at::Tensor& left, const at::Tensor& right) {
+bool is_faster(int64_t depth, int64_t n, int64_t k) {
   static const bool has_kernels = POPTORCH_EMU_HAS_AVX512;
   constexpr int64_t kLeastDepth = 16;
   constexpr int64_t kFewestMultiplications = int64_t{1} << 20;
   constexpr int64_t kMostPadding = 16;  // One part of so many.
-  const int64_t n = left.size(0), k = right.size(1);
   const int64_t padding = padded(n, kTileRows) * padded(k, kTileColumns) - n * k;
-  return has_kernels && left.scalar_type() == at::kFloat && right.scalar_type() == at::kFloat &&
-         left.size(1) >= kLeastDepth && left.numel() * k >= kFewestMultiplications &&
+  return has_kernels && depth >= kLeastDepth && depth * n * k >= kFewestMultiplications &&
          padding <= n * k / kMostPadding;
 }
 
 }  // namespace
 }  // namespace columns
 
-void multiply_columns(const at::Tensor& left, const at::Tensor& right, bool adds, at::Tensor& sum) {
+at::Tensor Product::empty_sum() const {
+  return at::empty({left.size(0), right.size(1)}, left.options());
+}
+
+void multiply_columns(const Product& product, bool adds, at::Tensor& sum) {
+  const auto& [left, right, row_sums] = product;
   const int64_t n = left.size(0), k = right.size(1), depth = right.size(0);
   TORCH_INTERNAL_ASSERT(depth > 0 && left.size(1) == depth && sum.is_contiguous() &&
                         sum.size(0) == n && sum.size(1) == k);
-  const at::Tensor a = columns::with_dense_rows(left.t()), b = columns::with_dense_rows(right);
+  const at::Tensor a = with_dense_rows(left.t()), b = with_dense_rows(right);
+  if (row_sums != nullptr) *row_sums = at::empty({n}, left.options());
   columns::multiply(columns::matrix_of(a), n, columns::matrix_of(b), k, depth,
-                    {sum.mutable_data_ptr<float>(), k, adds});
+                    {sum.mutable_data_ptr<float>(), k, adds},
+                    row_sums == nullptr ? nullptr : row_sums->mutable_data_ptr<float>());
 }
 
-void multiply_by_faster_kernel(const at::Tensor& left, const at::Tensor& right, bool adds,
-                               at::Tensor& sum) {
-  if (columns::is_faster(left, right)) {
-    multiply_columns(left, right, adds, sum);
-  } else if (adds) {
+void multiply_by_faster_kernel(const Product& product, bool adds, at::Tensor& sum) {
+  const auto& [left, right, row_sums] = product;
+  const bool is_single = left.scalar_type() == at::kFloat && right.scalar_type() == at::kFloat;
+  if (is_single && columns::is_faster(right.size(0), left.size(0), right.size(1))) {
+    multiply_columns(product, adds, sum);
+    return;
+  }
+  if (adds) {
     sum.addmm_(left, right);
   } else {
     at::mm_out(sum, left, right);
   }
+  if (row_sums != nullptr) *row_sums = left.sum(1);
+}
+
+at::Tensor sums_beside_product(const at::Tensor& columns, int64_t k) {
+  const bool is_ours = columns.scalar_type() == at::kFloat &&
+                       columns::is_faster(columns.size(0), columns.size(1), k);
+  return is_ours ? sum_columns(columns) : columns.sum(0);
 }
 
 }  // namespace poptorch_emu

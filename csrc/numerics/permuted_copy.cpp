@@ -205,4 +205,8 @@ at::Tensor permuted_copy(const at::Tensor& x) {
   return result;
 }
 
+at::Tensor with_dense_rows(const at::Tensor& matrix) {
+  return matrix.stride(1) == 1 && !matrix.is_neg() ? matrix : permuted_copy(matrix);
+}
+
 }  // namespace poptorch_emu

@@ -12,4 +12,7 @@ bool copy_by_tiles(const at::Tensor& x, void* target);
 // faster than PyTorch's. x may have any strides.
 at::Tensor permuted_copy(const at::Tensor& x);
 
+// Returns a matrix whose rows are dense and whose memory has its numbers, not those negated.
+at::Tensor with_dense_rows(const at::Tensor& matrix);
+
 }  // namespace poptorch_emu

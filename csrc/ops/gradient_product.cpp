@@ -1,7 +1,7 @@
-// The gradient of a linear layer's weight, where it is not added to its sum while it is made.
+// The gradients of a linear layer's weight, where it is not added to its sum while it is made, and
+// of its bias, where that is not made by the way.
 
 #include <ATen/core/Tensor.h>
-#include <ATen/ops/empty.h>
 #include <torch/library.h>
 
 #include "numerics/column_product.h"
@@ -10,9 +10,10 @@ namespace poptorch_emu {
 namespace {
 
 at::Tensor gradient_product(const at::Tensor& left, const at::Tensor& right) {
-  at::Tensor product = at::empty({left.size(0), right.size(1)}, left.options());
-  multiply_by_faster_kernel(left, right, /*adds=*/false, product);
-  return product;
+  const Product product{left, right};
+  at::Tensor gradient = product.empty_sum();
+  multiply_by_faster_kernel(product, /*adds=*/false, gradient);
+  return gradient;
 }
 
 }  // namespace
@@ -21,4 +22,5 @@ at::Tensor gradient_product(const at::Tensor& left, const at::Tensor& right) {
 // `poptorch_emu/segments/product_gradients.py` defines it.
 TORCH_LIBRARY_IMPL(poptorch_emu, CPU, m) {
   m.impl("gradient_product", &poptorch_emu::gradient_product);
+  m.impl("column_sums", &poptorch_emu::sums_beside_product);
 }

@@ -10,7 +10,6 @@
 #include <ATen/ops/addmm.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/mm.h>
-#include <ATen/ops/sum.h>
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>
@@ -196,21 +195,20 @@ std::vector<Tensor> weight_gradients(const Layer& layer, const Tensor& output,
   const int64_t num_steps = layer.num_steps(), gates_size = deltas.size(2);
   const auto transposed = [](const Tensor& steps) { return steps.flatten(0, 1).t(); };
   Tensor of_inputs = at::empty({gates_size, layer.input.size(2)}, deltas.options());
-  multiply_columns(transposed(deltas), layer.input.flatten(0, 1), /*adds=*/false, of_inputs);
+  const Tensor all_deltas = transposed(deltas), all_inputs = layer.input.flatten(0, 1);
+  Tensor of_biases;
+  multiply_columns({all_deltas, all_inputs, layer.has_biases() ? &of_biases : nullptr},
+                   /*adds=*/false, of_inputs);
   // Before the first step that is taken, the state is the initial one.
   Tensor of_states = at::empty({gates_size, layer.hidden_size()}, deltas.options());
-  multiply_columns(deltas[layer.row(0)].t(), layer.h0(), /*adds=*/false, of_states);
+  multiply_columns({deltas[layer.row(0)].t(), layer.h0()}, /*adds=*/false, of_states);
   if (num_steps > 1) {
     const int64_t from = layer.is_reverse ? 1 : 0, behind = 1 - from;
-    multiply_columns(transposed(deltas.narrow(0, behind, num_steps - 1)),
-                     output.narrow(0, from, num_steps - 1).flatten(0, 1), /*adds=*/true, of_states);
+    const Tensor before = output.narrow(0, from, num_steps - 1).flatten(0, 1);
+    multiply_columns({transposed(deltas.narrow(0, behind, num_steps - 1)), before}, /*adds=*/true,
+                     of_states);
   }
   if (!layer.has_biases()) return {of_inputs, of_states};
-  const Tensor of_biases = at::empty({gates_size}, deltas.options());
-  for_each_part(gates_size, [&](const auto& part_of) {
-    Tensor part = part_of(of_biases);
-    at::sum_out(part, part_of(transposed(deltas)), 1);
-  });
   return {of_inputs, of_states, of_biases, of_biases.clone()};
 }
 

@@ -139,22 +139,21 @@ at::Tensor& Accumulators::view_for(State& state, int64_t replica, int64_t lane) 
 }
 
 void Accumulators::add_product(AccumulatorId id, int64_t replica, int64_t lane,
-                               const at::Tensor& left, const at::Tensor& right, int64_t index) {
+                               const Product& product, int64_t index) {
   State& state = *states_[id.value];
   at::Tensor& sum = state.of_replica[replica];
   if (program_.accumulators[id.value].is_remote) {
-    at::Tensor fetched =
-        index == 0 ? at::empty({left.size(0), right.size(1)}, left.options()) : remote_.load(sum);
-    multiply_by_faster_kernel(left, right, /*adds=*/index > 0, fetched);
+    at::Tensor fetched = index == 0 ? product.empty_sum() : remote_.load(sum);
+    multiply_by_faster_kernel(product, /*adds=*/index > 0, fetched);
     sum = remote_.store(fetched);
   } else {
     if (index == 0) sum = std::exchange(state.kept_memory[replica], at::Tensor());
     if (!sum.defined()) {
       // It lives longer than the micro-batch and than the window: no plan of the engine has it.
       const SegmentMemory::Suspension outside;
-      sum = at::empty({left.size(0), right.size(1)}, left.options());
+      sum = product.empty_sum();
     }
-    multiply_by_faster_kernel(left, right, /*adds=*/index > 0, view_for(state, replica, lane));
+    multiply_by_faster_kernel(product, /*adds=*/index > 0, view_for(state, replica, lane));
   }
   state.num_products[replica].store(index + 1);
 }

@@ -7,6 +7,7 @@
 #include <mutex>
 #include <vector>
 
+#include "numerics/column_product.h"
 #include "program/program.h"
 #include "runtime/remote.h"
 #include "runtime/replicas.h"
@@ -41,8 +42,8 @@ class Accumulators {
   // The same for the product of two matrices, which is added while it is made. Another thread may
   // ask meanwhile how many products are in the sum, and add the next one when it is its turn. Like
   // frames, lanes count references on their own.
-  void add_product(AccumulatorId id, int64_t replica, int64_t lane, const at::Tensor& left,
-                   const at::Tensor& right, int64_t index);
+  void add_product(AccumulatorId id, int64_t replica, int64_t lane, const Product& product,
+                   int64_t index);
   int64_t num_products(AccumulatorId id, int64_t replica) const {
     return states_[id.value]->num_products[replica].load();
   }

@@ -171,14 +171,22 @@ void Frame::execute(const Instruction& instruction, Tensors& registers, torch::j
       run_host_call(stack);
       break;
     case Control::kAddProduct:
-      add_product_(sum_of(instruction), micro_batch_, stack[0].toTensor(), stack[1].toTensor());
-      stack.clear();
+      run_add_product(instruction, stack);
       break;
   }
   if (checks_floating_point_) check_floating_point(instruction, registers, stack);
   for (RegisterId dead : instruction.dies) registers[dead.value].reset();
   take_results(instruction.outputs, registers, stack);
   stack.clear();
+}
+
+void Frame::run_add_product(const Instruction& instruction, torch::jit::Stack& stack) {
+  const at::Tensor left = std::move(stack[0]).toTensor(), right = std::move(stack[1]).toTensor();
+  at::Tensor row_sums;
+  const bool has_results = !instruction.op.schema().returns().empty();
+  add_product_(sum_of(instruction), micro_batch_, {left, right, has_results ? &row_sums : nullptr});
+  stack.clear();
+  if (has_results) stack.emplace_back(std::move(row_sums));
 }
 
 void Frame::clear() {

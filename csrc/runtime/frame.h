@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "numerics/column_product.h"
 #include "program/program.h"
 
 namespace poptorch_emu {
@@ -17,8 +18,7 @@ using HostCaller =
     std::function<std::vector<at::Tensor>(const std::string&, std::vector<at::Tensor>)>;
 
 // Adds the product of two matrices to a sum, as a micro-batch's part of it.
-using ProductAdder = std::function<void(AccumulatorId, int64_t micro_batch, const at::Tensor& left,
-                                        const at::Tensor& right)>;
+using ProductAdder = std::function<void(AccumulatorId, int64_t micro_batch, const Product&)>;
 
 // Runs the instructions of one segment on one virtual IPU. Owns the registers; they are empty
 // between runs. Used by one thread at a time.
@@ -59,6 +59,7 @@ class Frame {
   [[noreturn]] void fail(const Instruction& instruction, const Tensors& registers,
                          const std::string& cause) const;
 
+  void run_add_product(const Instruction& instruction, torch::jit::Stack& stack);
   // In control.cpp. Each replaces the arguments on the stack by one list of results.
   void run_for_loop(const Instruction& instruction, torch::jit::Stack& stack);
   void run_cond(const Instruction& instruction, torch::jit::Stack& stack);

@@ -59,8 +59,8 @@ Interpreter::Interpreter(const Program& program, std::vector<int64_t> input_grou
 std::unique_ptr<Frame> Interpreter::make_frame(const Segment& segment, int64_t replica,
                                                int64_t lane) {
   const auto adder = [this, replica, lane](AccumulatorId id, int64_t micro_batch,
-                                           const at::Tensor& left, const at::Tensor& right) {
-    add_product(id, replica, lane, micro_batch, left, right);
+                                           const Product& product) {
+    add_product(id, replica, lane, micro_batch, product);
   };
   return std::make_unique<Frame>(segment, lane, program_.numerics.checks_floating_point, call_host_,
                                  adder);
@@ -249,10 +249,10 @@ void Interpreter::exchange(const Segment& segment, int64_t number) {
 // Of micro-batches that are under way at once, each waits for the one before at each sum, not for
 // the end of its action.
 void Interpreter::add_product(AccumulatorId id, int64_t replica, int64_t lane, int64_t micro_batch,
-                              const at::Tensor& left, const at::Tensor& right) {
+                              const Product& product) {
   const auto has_turn = [&] { return accumulators_.num_products(id, replica) == micro_batch; };
   if (!has_turn() && !observation_.wait_until(has_turn)) throw Abandoned();
-  accumulators_.add_product(id, replica, lane, left, right, micro_batch);
+  accumulators_.add_product(id, replica, lane, product, micro_batch);
   observation_.note();
 }
 

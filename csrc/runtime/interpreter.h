@@ -87,7 +87,7 @@ class Interpreter {
   [[noreturn]] void fail(const Task& task, const std::string& cause) const;
   void exchange(const Segment& segment, int64_t number);
   void add_product(AccumulatorId id, int64_t replica, int64_t lane, int64_t micro_batch,
-                   const at::Tensor& left, const at::Tensor& right);
+                   const Product& product);
   void unpack_inputs(Task& task, Frame& frame);
   void pack_outputs(Task& task, Frame& frame);
 

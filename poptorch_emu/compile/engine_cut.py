@@ -15,6 +15,7 @@ from dataclasses import replace
 
 from torch import fx
 
+from poptorch_emu.compile.bias_gradients import use_column_sums
 from poptorch_emu.compile.channels_last import use_channels_last
 from poptorch_emu.compile.engine_graph import EngineGraph
 from poptorch_emu.compile.fewer_copies import leave_out_copies
@@ -32,7 +33,11 @@ from poptorch_emu.passes.simplify import remove_dead
 from poptorch_emu.plan.inventory import Inventory
 from poptorch_emu.segments.links import plan_links
 from poptorch_emu.segments.model_variables import plan_update
-from poptorch_emu.segments.product_gradients import product_gradients, use_gradient_products
+from poptorch_emu.segments.product_gradients import (
+    ProductGradient,
+    product_gradients,
+    use_gradient_products,
+)
 from poptorch_emu.segments.recomputation import (
     recomputation_of,
     recomputed_operations,
@@ -111,7 +116,8 @@ def _for_training(of_machine: Inventory) -> Inventory:
     code = EngineGraph.copy_of(of_machine.graph, of_machine.placed)
     num_changes = compute_losses_by_rows(code) + take_last_steps(code)
     if of_machine.config.engine_backend is not EngineBackend.INDUCTOR:
-        num_changes += use_gradient_products(code.graph) + move_large_products(code)
+        num_changes += use_gradient_products(code.graph) + use_column_sums(code)
+        num_changes += move_large_products(code)
     if num_changes == 0:
         return of_machine
     remove_dead(code.graph)
@@ -144,7 +150,7 @@ def _cut_again(
     of_machine: Inventory,
     recomputed: Set[fx.Node],
     by_rows: Mapping[fx.Node, RowGradient],
-    by_products: Mapping[fx.Node, str],
+    by_products: Mapping[fx.Node, ProductGradient],
 ) -> Inventory:
     graph, placed, config = of_machine.graph, of_machine.placed, of_machine.config
     segments = cut(graph, placed, config.is_training, recomputed, by_rows, by_products)

@@ -17,7 +17,11 @@ from torch import fx
 from poptorch_emu.ir.control import region_names
 from poptorch_emu.ir.graph import Graph, Sink, Source, SourceKind, record_of, source_of
 from poptorch_emu.ir.record import NodeRecord
-from poptorch_emu.segments.product_gradients import ADD_PRODUCT
+from poptorch_emu.segments.product_gradients import (
+    ADD_PRODUCT,
+    ADD_PRODUCT_WITH_SUMS,
+    ProductGradient,
+)
 
 
 @dataclass(frozen=True)
@@ -123,13 +127,19 @@ class Segment:
             )
         )
 
-    def add_product(self, node: fx.Node, weight: str) -> None:
-        """Adds a product that goes to the sum of a weight's gradients, and to no register."""
+    def add_product(self, node: fx.Node, gradient: ProductGradient) -> None:
+        """Adds a product that goes to the sum of a weight's gradients, and to no register.
+
+        The sums of the columns that it reads have a register afterwards, if they have a node.
+        """
         self.add(node)
         del self.registers[node]
         product = self.instructions.pop()
-        args = (*product.args, Sum(weight))
-        self.instructions.append(replace(product, target=ADD_PRODUCT, args=args, outputs=[]))
+        args = (*product.args, Sum(gradient.weight))
+        target, outputs = ADD_PRODUCT, []
+        if gradient.column_sums is not None:
+            target, outputs = ADD_PRODUCT_WITH_SUMS, self._output_registers(gradient.column_sums)
+        self.instructions.append(replace(product, target=target, args=args, outputs=outputs))
 
     def inline(self, graph: Graph, bind: Callable[[Source], Source | Register]) -> dict[Sink, int]:
         """Adds all operations of `graph` and returns the register of each result.

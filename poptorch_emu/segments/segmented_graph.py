@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Mapping, Set
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from torch import fx
 
@@ -12,6 +12,7 @@ from poptorch_emu.ir.graph import Graph, Sink, SinkKind, operation_of, source_of
 from poptorch_emu.schedule.actions import Kind
 from poptorch_emu.schedule.partition import Partition, port_at
 from poptorch_emu.schedule.schedule import Port
+from poptorch_emu.segments.product_gradients import ProductGradient
 from poptorch_emu.segments.row_gradients import RowGradient
 from poptorch_emu.segments.segment import Segment
 
@@ -31,15 +32,14 @@ class SegmentedGraph:
 
     Attributes:
         by_rows: the results that no segment computes, since their rows are added where they belong.
-        by_products: the results that are added to the sum of a weight where they are computed, with
-            its name.
+        by_products: the results that are added to the sum of a weight where they are computed.
     """
 
     segments: dict[Port, Segment]
     crossings: dict[tuple[Port, Port], Crossing]
     results: list[tuple[Sink, Port, fx.Node]]
     by_rows: Mapping[fx.Node, RowGradient] = field(default_factory=dict)
-    by_products: Mapping[fx.Node, str] = field(default_factory=dict)
+    by_products: Mapping[fx.Node, ProductGradient] = field(default_factory=dict)
 
     def read_for(self, result: fx.Node) -> tuple[fx.Node, ...]:
         """Returns the values that are read at the end of a segment for a result."""
@@ -55,7 +55,7 @@ def cut(
     is_training: bool,
     recomputed: Set[fx.Node] = frozenset(),
     by_rows: Mapping[fx.Node, RowGradient] | None = None,
-    by_products: Mapping[fx.Node, str] | None = None,
+    by_products: Mapping[fx.Node, ProductGradient] | None = None,
 ) -> SegmentedGraph:
     """Returns one segment for each stage and kind of action, empty ones included.
 
@@ -66,7 +66,7 @@ def cut(
         recomputed: forward operations that the backward segment of their stage runs again when it
             needs their results.
         by_rows: the gradients that are added row by row.
-        by_products: the gradients that are added while they are computed, and to which weight's.
+        by_products: the gradients that are added while they are computed.
     """
     count = partition.num_stages * (2 if is_training else 1)
     ports = [port_at(position, partition.num_stages) for position in range(count)]
@@ -108,13 +108,23 @@ class _Cutter:
     def add(self, node: fx.Node) -> None:
         """Adds an operation to its segment, after fetching its inputs."""
         port = self._partition.port_of[node]
+        segment, product = self._result.segments[port], self._result.by_products.get(node)
+        if node in segment.registers:
+            return  # A product of gradients has made it.
         for value in node.all_input_nodes:
             self.fetch(value, port)
-        segment, weight = self._result.segments[port], self._result.by_products.get(node)
-        if weight is None:
+        if product is None:
             segment.add(node)
         else:
-            segment.add_product(node, weight)
+            segment.add_product(node, self._with_sums_here(product, port))
+
+    def _with_sums_here(self, product: ProductGradient, port: Port) -> ProductGradient:
+        """Returns the gradient with the sums that are still to be made where it is made."""
+        sums = product.column_sums
+        is_made_here = sums is not None and self._partition.port_of[sums] == port
+        if is_made_here and sums not in self._result.segments[port].registers:
+            return product
+        return replace(product, column_sums=None)
 
     def fetch(self, value: fx.Node, port: Port) -> None:
         """Makes `value` available in the segment at `port`."""

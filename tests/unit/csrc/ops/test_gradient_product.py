@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from poptorch_emu import _C
 from poptorch_emu.environment import processor
-from poptorch_emu.segments.product_gradients import GRADIENT_PRODUCT
+from poptorch_emu.segments.product_gradients import COLUMN_SUMS, GRADIENT_PRODUCT
 
 # Elsewhere the product is PyTorch's, whose bits may depend on where the operands lie.
 with_our_kernel = pytest.mark.skipif(
@@ -95,3 +95,31 @@ def test_product_when_on_several_threads_then_has_the_same_bits(size) -> None:
     finally:
         torch.set_num_threads(threads)
         _C.set_shares_work(True)
+
+
+@settings(max_examples=60, deadline=None)
+@given(depths, sizes, sizes)
+def test_sums_of_columns_of_any_size_then_are_those_of_pytorch(
+    depth: int, columns: int, others: int
+) -> None:
+    left, _ = operands(depth, columns, others)
+    sums = COLUMN_SUMS(left.t(), others)
+    exact = left.double().sum(1)
+    bound = left.double().abs().sum(1) * torch.finfo(torch.float32).eps * (2 + depth**0.5)
+    assert sums.shape == (columns,) and ((sums.double() - exact).abs() <= bound).all()
+
+
+def test_sums_when_columns_lie_otherwise_then_have_the_same_bits() -> None:
+    columns = operands(1000, 200, 64)[0].t()
+    expected = COLUMN_SUMS(columns, 64)
+    elsewhere = torch.randn(1000, 203)[:, 3:]
+    elsewhere.copy_(columns)
+    for other in (columns.t().contiguous().t(), elsewhere):
+        assert torch.equal(COLUMN_SUMS(other, 64), expected)
+
+
+def test_sums_when_a_number_is_not_finite_then_only_its_column_is_not() -> None:
+    columns = operands(300, 128, 64)[0].t().clone()
+    columns[7, 5], columns[200, 60] = float("nan"), float("inf")
+    sums = COLUMN_SUMS(columns, 64)
+    assert sums[5].isnan() and sums[60] == float("inf") and sums.isfinite().sum() == 126

@@ -1,0 +1,31 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+
+#include "common/avx512.h"
+
+namespace poptorch_emu {
+
+// Sums of the columns of a float32 matrix: gradients of biases. The order of additions depends on
+// the number of rows alone: they are added up in groups, these in blocks, and the blocks in turn.
+
+constexpr int64_t kSumGroup = 16;
+constexpr int64_t kSumBlock = 256;
+
+// Adds what the columns of a group have, up to `kSumGroup` rows, to the sums of its block.
+template <int64_t kWidth>
+POPTORCH_EMU_INLINE void add_group(const float* rows, int64_t stride, int64_t num_rows,
+                                   float* sums) {
+  float group[kWidth] = {};
+  for (int64_t row = 0; row < num_rows; ++row, rows += stride) {
+    for (int64_t column = 0; column < kWidth; ++column) group[column] += rows[column];
+  }
+  for (int64_t column = 0; column < kWidth; ++column) sums[column] += group[column];
+}
+
+// Returns the sums of a matrix (depth, n), which are (n).
+at::Tensor sum_columns(const at::Tensor& rows);
+
+}  // namespace poptorch_emu

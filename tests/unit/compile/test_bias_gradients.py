@@ -1,0 +1,140 @@
+"""Gradients of biases come with those of weights, with the numbers of plain PyTorch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import nn
+
+import poptorch_emu as poptorch
+
+STEPS, ACCUMULATION, LENGTH, WIDTH = 3, 4, 12, 128
+SUMS, ALONE, PYTORCH = "add_product.with_sums(", "column_sums(", "sum.dim_IntList("
+
+
+class Layers(nn.Module):
+    """Two linear layers of a sequence and an attention, which adds a bias to a view."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.first = nn.Linear(32, WIDTH)
+        self.attention = nn.MultiheadAttention(WIDTH, 4)
+        self.last = nn.Linear(WIDTH, 8)
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        with poptorch.Block("first", ipu_id=0):
+            x = torch.tanh(self.first(x))
+        with poptorch.Block("rest", ipu_id=1):
+            x, _ = self.attention(x, x, x, need_weights=False)
+            loss = self.last(x).square().mean()
+            return loss, poptorch.identity_loss(loss, "none")
+
+
+def train(
+    model: nn.Module, prepare: Callable[[poptorch.Options], object] = lambda options: None
+) -> tuple[dict[str, torch.Tensor], str]:
+    """Returns the trained weights, and the listing of the program."""
+    options = poptorch.Options().deviceIterations(STEPS)
+    options.Training.gradientAccumulation(ACCUMULATION)
+    prepare(options)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+    training = poptorch.trainingModel(model, options, optimizer)
+    training(data())
+    text = str(training._executable.program)
+    training.destroy()
+    return {name: value.detach() for name, value in model.named_parameters()}, text
+
+
+def data() -> torch.Tensor:
+    return torch.randn(
+        ACCUMULATION * STEPS * LENGTH, 16, 32, generator=torch.Generator().manual_seed(1)
+    )
+
+
+def plain(model: nn.Module) -> dict[str, torch.Tensor]:
+    """Returns the weights after the same updates in plain PyTorch, in float64."""
+    model.double()
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+    for index, x in enumerate(data().double().split(LENGTH), start=1):
+        (model(x)[1] / ACCUMULATION).backward()
+        if index % ACCUMULATION == 0:
+            optimizer.step()
+            optimizer.zero_grad()
+    return {name: value.detach().float() for name, value in model.named_parameters()}
+
+
+def anchor(options: poptorch.Options) -> None:
+    """Asks for the gradients of weights, so that their products are made alone."""
+    for name in ("first.weight", "attention.in_proj_weight", "last.weight"):
+        options.anchorTensor(name, f"Gradient___{name}")
+
+
+def test_training_then_gradients_of_biases_come_with_those_of_weights() -> None:
+    weights, text = train(Layers())
+    assert text.count(SUMS) == 4 and ALONE not in text and PYTORCH not in text
+    expected = plain(Layers())
+    for name, value in weights.items():
+        torch.testing.assert_close(value, expected[name], rtol=1e-4, atol=1e-6, msg=name)
+        if name.endswith("bias") and "in_proj" not in name:
+            before = Layers().get_parameter(name).detach()
+            assert (value - before).norm() > 1e-3, f"{name} hardly moved"
+
+
+def test_sums_when_made_alone_then_have_the_same_bits() -> None:
+    weights, _ = train(Layers())
+    alone, text = train(Layers(), anchor)
+    assert text.count(SUMS) == 1 and text.count(ALONE) == 3
+    for name, value in weights.items():
+        assert torch.equal(value, alone[name]), name
+
+
+class SumOfGradient(torch.autograd.Function):
+    """Passes a value on; backward adds to its gradient what its columns add up to."""
+
+    @staticmethod
+    def forward(ctx: object, x: torch.Tensor) -> torch.Tensor:
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: object, gradient: torch.Tensor) -> torch.Tensor:
+        return gradient + gradient.sum([0], keepdim=True) / 64
+
+
+class ReadsSums(nn.Module):
+    """The sum of the gradient's columns is read before the product of the weight is made."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.first = nn.Linear(32, WIDTH)
+        self.second = nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        y = SumOfGradient.apply(self.first(x.flatten(0, 1)))
+        loss = self.second(torch.tanh(y)).square().mean()
+        return loss, poptorch.identity_loss(loss, "none")
+
+
+def test_sum_when_others_read_it_then_gradients_are_those_of_pytorch() -> None:
+    weights, _ = train(ReadsSums())
+    expected = plain(ReadsSums())
+    for name, value in weights.items():
+        torch.testing.assert_close(value, expected[name], rtol=1e-4, atol=1e-6, msg=name)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32], ids=str)
+def test_training_when_there_are_no_biases_then_has_no_sums(dtype: torch.dtype) -> None:
+    class Plain(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(32, WIDTH, bias=dtype is torch.float16, dtype=dtype)
+
+        def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            loss = self.layer(x.to(dtype)).float().square().mean()
+            return loss, poptorch.identity_loss(loss, "none")
+
+    _, text = train(Plain())
+    assert SUMS not in text and ALONE not in text
