@@ -15,6 +15,7 @@ from dataclasses import replace
 
 from torch import fx
 
+from poptorch_emu.compile.attention_inputs import leave_out_attention_copies
 from poptorch_emu.compile.bias_gradients import use_column_sums
 from poptorch_emu.compile.channels_last import use_channels_last
 from poptorch_emu.compile.engine_graph import EngineGraph
@@ -84,7 +85,7 @@ def _for_inference(of_machine: Inventory) -> Inventory:
     code = EngineGraph.copy_of(of_machine.graph, of_machine.placed)
     num_changes = fold_norms(code)
     remove_dead(code.graph)
-    num_changes += pack_convolutions(code) + pack_layers(code)
+    num_changes += pack_convolutions(code) + pack_layers(code) + leave_out_attention_copies(code)
     if num_changes == 0:
         return of_machine
     remove_dead(code.graph)
@@ -117,7 +118,7 @@ def _for_training(of_machine: Inventory) -> Inventory:
     num_changes = compute_losses_by_rows(code) + take_last_steps(code)
     if of_machine.config.engine_backend is not EngineBackend.INDUCTOR:
         num_changes += use_gradient_products(code.graph) + use_column_sums(code)
-        num_changes += move_large_products(code)
+        num_changes += move_large_products(code) + leave_out_attention_copies(code)
     if num_changes == 0:
         return of_machine
     remove_dead(code.graph)
