@@ -7,9 +7,11 @@
 #if defined(__x86_64__) && defined(__GNUC__) && __GNUC__ >= 12 && !defined(__clang__)
 #define POPTORCH_EMU_AVX512 __attribute__((target("arch=x86-64-v4")))
 #define POPTORCH_EMU_HAS_AVX512 (__builtin_cpu_supports("x86-64-v4") != 0)
+#define POPTORCH_EMU_IS_AMD (__builtin_cpu_is("amd") != 0)
 #else
 #define POPTORCH_EMU_AVX512
 #define POPTORCH_EMU_HAS_AVX512 false
+#define POPTORCH_EMU_IS_AMD false
 #endif
 
 // What is inlined is compiled for the processors of its caller.

@@ -193,18 +193,18 @@ void multiply(const Matrix& left, int64_t n, const Matrix& right, int64_t k, int
 
 Matrix matrix_of(const at::Tensor& rows) { return {rows.const_data_ptr<float>(), rows.stride(0)}; }
 
-// Measured on one core with AVX-512, depth x n x k, speed over MKL's on an AMD EPYC, and on an
-// Intel Xeon: 256 x 64 x 64 1.03 and 0.89 to 1.12, 64 x 128 x 128 1.06 and 1.00 to 1.23, 64 x 512 x
-// 512 1.13 and 1.8, 1024 x 256 x 256 1.08 and 1.3, 256 x 1000 x 512 1.09 and 1.1; 16 x 512 x
-// 512 1.1 to 1.3 on the Xeon. But 1024 x 100 x 100, whose tiles are a quarter padding, 0.85 on the
-// EPYC, and 8 x 1024 x 1024 0.63 on the Xeon.
+// Measured on one core with AVX-512, depth x n x k, speed over MKL's. On an AMD EPYC 256 x 64 x 64
+// 1.03, 64 x 128 x 128 1.06, 64 x 512 x 512 1.13, 1024 x 256 x 256 1.08, 256 x 1000 x 512 1.09; but
+// 1024 x 100 x 100, whose tiles are a quarter padding, 0.85. On an Intel Xeon, whose caches held
+// all, 256 x 128 x 128 0.84 to 0.90, 256 x 512 x 128 0.94 to 0.98, 256 x 512 x 512 1.1, 256 x 2048
+// x 512 1.06 to 1.16, 1024 x 1024 x 256 1.2, 40 x 128 x 9216 1.3; but 8 x 1024 x 1024 0.6.
 bool is_faster(int64_t depth, int64_t n, int64_t k) {
   static const bool has_kernels = POPTORCH_EMU_HAS_AVX512;
+  static const int64_t fewest_multiplications = int64_t{1} << (POPTORCH_EMU_IS_AMD ? 20 : 25);
   constexpr int64_t kLeastDepth = 16;
-  constexpr int64_t kFewestMultiplications = int64_t{1} << 20;
   constexpr int64_t kMostPadding = 16;  // One part of so many.
   const int64_t padding = padded(n, kTileRows) * padded(k, kTileColumns) - n * k;
-  return has_kernels && depth >= kLeastDepth && depth * n * k >= kFewestMultiplications &&
+  return has_kernels && depth >= kLeastDepth && depth * n * k >= fewest_multiplications &&
          padding <= n * k / kMostPadding;
 }
 

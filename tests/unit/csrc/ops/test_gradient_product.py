@@ -65,7 +65,7 @@ def test_product_when_an_operand_is_not_finite_then_its_row_and_column_are_not(v
 
 
 # Each is larger than a block of either side in one way.
-LARGE = [(100, 256, 128), (256, 1032, 96), (300, 64, 1056), (1000, 40, 64)]
+LARGE = [(1030, 256, 128), (256, 1032, 128), (500, 64, 1056), (1000, 640, 64)]
 
 
 @with_our_kernel
@@ -109,17 +109,18 @@ def test_sums_of_columns_of_any_size_then_are_those_of_pytorch(
     assert sums.shape == (columns,) and ((sums.double() - exact).abs() <= bound).all()
 
 
+@with_our_kernel
 def test_sums_when_columns_lie_otherwise_then_have_the_same_bits() -> None:
-    columns = operands(1000, 200, 64)[0].t()
-    expected = COLUMN_SUMS(columns, 64)
+    columns = operands(1000, 200, 512)[0].t()
+    expected = COLUMN_SUMS(columns, 512)
     elsewhere = torch.randn(1000, 203)[:, 3:]
     elsewhere.copy_(columns)
     for other in (columns.t().contiguous().t(), elsewhere):
-        assert torch.equal(COLUMN_SUMS(other, 64), expected)
+        assert torch.equal(COLUMN_SUMS(other, 512), expected)
 
 
 def test_sums_when_a_number_is_not_finite_then_only_its_column_is_not() -> None:
-    columns = operands(300, 128, 64)[0].t().clone()
+    columns = operands(300, 128, 1024)[0].t().clone()
     columns[7, 5], columns[200, 60] = float("nan"), float("inf")
-    sums = COLUMN_SUMS(columns, 64)
+    sums = COLUMN_SUMS(columns, 1024)
     assert sums[5].isnan() and sums[60] == float("inf") and sums.isfinite().sum() == 126
