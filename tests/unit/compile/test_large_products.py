@@ -123,6 +123,46 @@ def test_layers_of_any_size_then_have_the_numbers_of_pytorch(
     assert "aten::addmm(" in text or rows == 1
 
 
+class Projection(nn.Module):
+    """Attention, which adds a bias to a view of a product; the product may be read, too."""
+
+    def __init__(self, *, is_read: bool = False) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.attention = nn.MultiheadAttention(256, 4, batch_first=True)
+        self.weight = nn.Parameter(torch.randn(512, 256) / 16)
+        self.bias = nn.Parameter(torch.randn(512))
+        self.is_read = is_read
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        x, _ = self.attention(x, x, x, need_weights=False)
+        product = x @ self.weight.t()
+        result = product + self.bias
+        if self.is_read:
+            result = result + product.square()
+        return result, poptorch.identity_loss(result.square().mean(), "none")
+
+
+@pytest.mark.parametrize("is_read", [False, True])
+def test_bias_of_a_view_then_goes_with_the_product(is_read: bool) -> None:
+    x = torch.randn(4 * ACCUMULATION, 64, 256, generator=torch.Generator().manual_seed(1))
+    model = Projection(is_read=is_read)
+    exact = copy.deepcopy(model).double()
+    optimizer = torch.optim.SGD(exact.parameters(), lr=0.1)
+    results = []
+    for micro_batch in x.double().chunk(ACCUMULATION):
+        result, loss = exact(micro_batch)
+        (loss / ACCUMULATION).backward()
+        results.append(result.detach())
+    optimizer.step()
+    (found, _, *weights), text = trained(model, x)
+    expected = [weight.detach() for weight in exact.state_dict().values()]
+    assert_close([found, *weights], [torch.cat(results), *expected])
+    forward = text[text.index("forward 0") : text.index("backward 0")]
+    assert forward.count("aten::add.Tensor(") == 2 * is_read
+    assert forward.count("mkldnn::_linear_pointwise(") == 3
+
+
 def test_layers_when_a_backend_compiles_them_then_stay_as_they_are() -> None:
     model, x = made(256, 256, 512)
     options = poptorch.Options().showCompilationProgressBar(False)
