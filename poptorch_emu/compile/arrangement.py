@@ -10,6 +10,11 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+aten = torch.ops.aten
 
 
 @dataclass(frozen=True)
@@ -119,3 +124,15 @@ def _append(dim: list[Stretch], stretch: Stretch) -> None:
 def sizes(stretches: Sequence[Stretch]) -> list[int]:
     """Returns the size of each stretch."""
     return [stretch.size for stretch in stretches]
+
+
+def order_of(target: Any, args: Sequence[Any], num_dims: int) -> list[int]:
+    """Returns the permutation that `t`, `transpose` or `permute` makes with these arguments."""
+    order = list(range(num_dims))
+    if target is aten.permute.default:
+        return [dim % num_dims for dim in args[1]]
+    if target is aten.t.default:
+        return order[::-1]
+    one, other = args[1] % num_dims, args[2] % num_dims
+    order[one], order[other] = other, one
+    return order

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import torch
 from torch import fx
 
-from poptorch_emu.compile.arrangement import Arrangement, sizes
+from poptorch_emu.compile.arrangement import Arrangement, order_of, sizes
 from poptorch_emu.compile.engine_graph import EngineGraph
 
 aten = torch.ops.aten
@@ -67,11 +67,7 @@ class _Part:
             if user.target is aten.view.default:
                 found = found.viewed(user.meta["val"].shape)
             elif user.target is aten.transpose.int:
-                num_dims = len(found.dims)
-                order = list(range(num_dims))
-                one, other = (int(dim) % num_dims for dim in user.args[1:])  # type: ignore[arg-type]
-                order[one], order[other] = other, one
-                found = found.permuted(order)
+                found = found.permuted(order_of(user.target, user.args, len(found.dims)))
             else:
                 break
             node = user

@@ -23,6 +23,7 @@ from poptorch_emu.compile.fewer_copies import leave_out_copies
 from poptorch_emu.compile.folded_norm import fold_norms
 from poptorch_emu.compile.large_products import move_large_products
 from poptorch_emu.compile.last_step import take_last_steps
+from poptorch_emu.compile.loss_gradients import fuse_loss_gradients
 from poptorch_emu.compile.packed_convolution import pack_convolutions
 from poptorch_emu.compile.packed_linear import pack_layers
 from poptorch_emu.compile.preparation import is_prepared
@@ -117,6 +118,8 @@ def _for_training(of_machine: Inventory) -> Inventory:
     code = EngineGraph.copy_of(of_machine.graph, of_machine.placed)
     num_changes = compute_losses_by_rows(code) + take_last_steps(code)
     if of_machine.config.engine_backend is not EngineBackend.INDUCTOR:
+        remove_dead(code.graph)
+        num_changes += fuse_loss_gradients(code)
         num_changes += use_gradient_products(code.graph) + use_column_sums(code)
         num_changes += move_large_products(code) + leave_out_attention_copies(code)
     if num_changes == 0:

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from poptorch_emu.compile.arrangement import Arrangement, sizes
+from poptorch_emu.compile.arrangement import Arrangement, order_of, sizes
 from poptorch_emu.compile.fused_update import kept_registers
 from poptorch_emu.segments.segment import Instruction, Register, Segment
 from poptorch_emu.segments.segmented_graph import SegmentedGraph
@@ -300,7 +300,7 @@ class _Editor:
             if found is None or move.outputs[0] not in self._shapes:
                 return None
             if move.target in _PERMUTATIONS:
-                found = found.permuted(_order(move, len(found.dims)))
+                found = found.permuted(order_of(move.target, move.args, len(found.dims)))
             elif move.target in _VIEWS:
                 found = found.viewed(self._shapes[move.outputs[0]])
         return found
@@ -375,18 +375,6 @@ def _range(target: torch._ops.OpOverload, place: Sequence[int], size: int) -> tu
 def _is_contiguous_copy(instruction: Instruction) -> bool:
     layout = instruction.kwargs.get("memory_format")
     return instruction.target is aten.clone.default and layout is torch.contiguous_format
-
-
-def _order(move: Instruction, num_dims: int) -> list[int]:
-    """Returns the permutation that an instruction makes."""
-    order = list(range(num_dims))
-    if move.target is aten.permute.default:
-        return [dim % num_dims for dim in move.args[1]]
-    if move.target is aten.t.default:
-        return order[::-1]
-    one, other = move.args[1] % num_dims, move.args[2] % num_dims
-    order[one], order[other] = other, one
-    return order
 
 
 def _without(shape: list[list[int]], dim: int) -> list[list[int]]:

@@ -1,0 +1,72 @@
+// The gradient of a cross entropy by its scores, without that by the logarithms between them: that
+// one is zero but for one class of each row, and as large as the scores.
+
+#include <ATen/core/Reduction.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/_log_softmax_backward_data.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/zeros.h>
+#include <torch/library.h>
+
+#include <algorithm>
+
+#include "common/sharing.h"
+
+namespace poptorch_emu {
+namespace {
+
+// logarithms: (rows, classes), float32, of a softmax; target: (rows), integers. The gradient of the
+// reduced loss and the total weight are scalars. Has the bits of PyTorch's two operators, some rows
+// at a time, whose gradient stays in a core's cache.
+at::Tensor cross_entropy_backward(const at::Tensor& gradient, const at::Tensor& logarithms,
+                                  const at::Tensor& target, int64_t reduction, int64_t ignore_index,
+                                  const at::Tensor& total_weight) {
+  constexpr int64_t kNumbersAtOnce = int64_t{1} << 15;
+  const int64_t num_rows = logarithms.size(0), num_classes = logarithms.size(1);
+  const at::Tensor logs = logarithms.contiguous(), classes = target.to(at::kLong).contiguous();
+  const int64_t* const class_of = classes.const_data_ptr<int64_t>();
+  float of_class = -gradient.item<float>();
+  if (reduction == at::Reduction::Mean) of_class /= total_weight.item<float>();
+
+  const at::Tensor result = at::empty(logs.sizes(), logs.options());
+  const int64_t rows_at_once =
+      std::clamp<int64_t>(kNumbersAtOnce / num_classes, 1, std::max<int64_t>(num_rows, 1));
+  const int64_t num_parts = (num_rows + rows_at_once - 1) / rows_at_once;
+  share_out(num_parts, /*at_least=*/2, [&](int64_t begin, int64_t end) {
+    const at::Tensor of_logs = at::zeros({rows_at_once, num_classes}, logs.options());
+    float* const numbers = of_logs.mutable_data_ptr<float>();
+    for (int64_t part = begin; part < end; ++part) {
+      const int64_t first = part * rows_at_once;
+      const int64_t count = std::min(rows_at_once, num_rows - first);
+      const auto set_all = [&](float value) {
+        for (int64_t row = 0; row < count; ++row) {
+          const int64_t index = class_of[first + row];
+          if (index == ignore_index) continue;
+          TORCH_CHECK_INDEX(index >= 0 && index < num_classes, "Target ", index,
+                            " is out of bounds for ", num_classes, " classes.");
+          numbers[row * num_classes + index] = value;
+        }
+      };
+      set_all(of_class);
+      at::Tensor place = result.narrow(0, first, count);
+      at::_log_softmax_backward_data_out(place, of_logs.narrow(0, 0, count),
+                                         logs.narrow(0, first, count), 1, at::kFloat);
+      set_all(0.0f);
+    }
+  });
+  return result;
+}
+
+}  // namespace
+
+TORCH_LIBRARY_FRAGMENT(poptorch_emu, m) {
+  m.def(
+      "cross_entropy_backward(Tensor gradient, Tensor logarithms, Tensor target, int reduction, "
+      "int ignore_index, Tensor total_weight) -> Tensor");
+}
+
+TORCH_LIBRARY_IMPL(poptorch_emu, CPU, m) {
+  m.impl("cross_entropy_backward", cross_entropy_backward);
+}
+
+}  // namespace poptorch_emu
