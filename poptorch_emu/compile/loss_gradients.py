@@ -21,6 +21,8 @@ _SOFTMAX_BACKWARD = aten._log_softmax_backward_data.default
 _VIEWS = (aten.view.default, aten._unsafe_view.default, aten.reshape.default)
 _PERMUTATIONS = (aten.transpose.int, aten.permute.default)
 _NO_REDUCTION = 0
+# Of logarithms from which it pays: less stays in a core's cache anyway.
+_FEWEST_NUMBERS = 2**16
 
 
 def fuse_loss_gradients(code: EngineGraph) -> int:
@@ -32,12 +34,14 @@ def fuse_loss_gradients(code: EngineGraph) -> int:
 def _fuse(loss: fx.Node, code: EngineGraph) -> bool:
     gradient, logarithms, target, weight, reduction, ignore_index, total_weight = loss.args
     assert isinstance(logarithms, fx.Node)
+    value = logarithms.meta["val"]
     is_plain = weight is None and reduction != _NO_REDUCTION and is_single(logarithms)
-    softmax = _reader_in_order(loss) if is_plain and loss.meta["val"].dim() == 2 else None
+    is_plain &= value.dim() == 2 and value.numel() >= _FEWEST_NUMBERS
+    softmax = _reader_in_order(loss) if is_plain else None
     if softmax is None or not _is_of(softmax, logarithms):
         return False
     args = (gradient, logarithms, target, reduction, ignore_index, total_weight)
-    both = code.insert(loss, _BOTH, args, logarithms.meta["val"])
+    both = code.insert(loss, _BOTH, args, value)
     shape = list(softmax.meta["val"].shape)
     seen = code.insert(loss, aten.reshape.default, (both, shape), softmax.meta["val"])
     softmax.replace_all_uses_with(seen)

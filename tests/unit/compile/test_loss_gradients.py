@@ -13,7 +13,7 @@ from torch import nn
 from torch.nn import functional as F
 
 import poptorch_emu as poptorch
-from poptorch_emu.compile import engine_cut
+from poptorch_emu.compile import engine_cut, loss_gradients
 
 BATCH, WIDTH, CLASSES, ACCUMULATION = 6, 5, 7, 4
 MEAN, SUM = 1, 2
@@ -140,6 +140,7 @@ def batch() -> tuple[torch.Tensor, torch.Tensor]:
 def test_training_then_has_the_bits_of_the_two_operators(
     name: str, is_split: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(loss_gradients, "_FEWEST_NUMBERS", 1)
     loss, is_at_once = LOSSES[name]
     model = Classifier(loss, is_split=is_split)
     found, text = trained(copy.deepcopy(model))
@@ -149,3 +150,8 @@ def test_training_then_has_the_bits_of_the_two_operators(
     assert BOTH not in text
     for ours, theirs in zip(found, expected, strict=True):
         assert torch.equal(ours, theirs)
+
+
+def test_training_when_there_are_few_scores_then_stays_as_it_is() -> None:
+    _, text = trained(Classifier(F.nll_loss))
+    assert BOTH not in text and ALONE in text
