@@ -35,7 +35,8 @@ def _leave_out(copy: fx.Node, code: EngineGraph) -> bool:
     origin = copy.args[0]
     assert isinstance(origin, fx.Node)
     is_plain = copy.kwargs.get("memory_format") is torch.contiguous_format
-    if not is_plain or origin.meta["val"].stride(-1) != 1 or not copy.users:
+    has_dense_rows = origin.meta["val"].stride()[-1:] == (1,)
+    if not is_plain or not has_dense_rows or not copy.users:
         return False
     parts = [_Part.of(user) for user in copy.users]
     found = [part for part in parts if part is not None]
@@ -82,7 +83,10 @@ class _Part:
         end, arrangement = self._end, self._arrangement
         _, dim, index = self._select.args
         assert isinstance(dim, int) and isinstance(index, int)
-        whole = origin.meta["val"]
+        of_origin = origin.meta["val"]
+        whole = torch.empty_strided(
+            of_origin.shape, of_origin.stride(), dtype=of_origin.dtype, device="meta"
+        )
         part = code.insert(
             self._select, aten.select.int, (origin, dim, index), whole.select(dim, index)
         )

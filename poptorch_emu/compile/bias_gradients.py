@@ -57,7 +57,7 @@ def _change(node: fx.Node, product: fx.Node, code: EngineGraph) -> bool:
     readers = {user for each in (node, *same) for user in each.users if user not in same}
     if not readers or any(reader < product for reader in readers):
         return False
-    value = node.meta["val"].new_empty(num_columns)
+    value = torch.empty(num_columns, dtype=torch.float32, device="meta")
     sums = code.insert(product, COLUMN_SUMS, (columns_of(product), num_others), value)
     product.append(sums)
     code.placed.port_of[sums] = code.placed.port_of[node]
