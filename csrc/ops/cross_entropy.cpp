@@ -29,8 +29,8 @@ at::Tensor cross_entropy_backward(const at::Tensor& gradient, const at::Tensor& 
   if (reduction == at::Reduction::Mean) of_class /= total_weight.item<float>();
 
   const at::Tensor result = at::empty(logs.sizes(), logs.options());
-  const int64_t rows_at_once =
-      std::clamp<int64_t>(kNumbersAtOnce / num_classes, 1, std::max<int64_t>(num_rows, 1));
+  const int64_t rows_at_once = std::clamp<int64_t>(
+      kNumbersAtOnce / std::max<int64_t>(num_classes, 1), 1, std::max<int64_t>(num_rows, 1));
   const int64_t num_parts = (num_rows + rows_at_once - 1) / rows_at_once;
   share_out(num_parts, /*at_least=*/2, [&](int64_t begin, int64_t end) {
     const at::Tensor of_logs = at::zeros({rows_at_once, num_classes}, logs.options());
