@@ -196,8 +196,9 @@ Matrix matrix_of(const at::Tensor& rows) { return {rows.const_data_ptr<float>(),
 // Measured on one core with AVX-512, depth x n x k, speed over MKL's. On an AMD EPYC 256 x 64 x 64
 // 1.03, 64 x 128 x 128 1.06, 64 x 512 x 512 1.13, 1024 x 256 x 256 1.08, 256 x 1000 x 512 1.09; but
 // 1024 x 100 x 100, whose tiles are a quarter padding, 0.85. On an Intel Xeon, whose caches held
-// all, 256 x 128 x 128 0.84 to 0.90, 256 x 512 x 128 0.94 to 0.98, 256 x 512 x 512 1.1, 256 x 2048
-// x 512 1.06 to 1.16, 1024 x 1024 x 256 1.2, 40 x 128 x 9216 1.3; but 8 x 1024 x 1024 0.6.
+// all, 256 x 128 x 128 0.81, 256 x 512 x 128 0.91, 256 x 512 x 512 1.01, 256 x 512 x 2048 0.93, 256
+// x 2048 x 512 1.01, 1024 x 1024 x 256 1.03; with sums of 80 MB in turns 64 x 512 x 512 1.5, 40 x
+// 128 x 9216 1.2, 256 x 1000 x 512 1.0, but 8 x 1024 x 1024 0.75.
 bool is_faster(int64_t depth, int64_t n, int64_t k) {
   static const bool has_kernels = POPTORCH_EMU_HAS_AVX512;
   static const int64_t fewest_multiplications = int64_t{1} << (POPTORCH_EMU_IS_AMD ? 20 : 25);

@@ -10,13 +10,12 @@ from __future__ import annotations
 import torch
 from torch import fx
 
-from poptorch_emu.compile.engine_graph import EngineGraph
+from poptorch_emu.compile.engine_graph import VIEWS, EngineGraph
 from poptorch_emu.segments.product_gradients import COLUMN_SUMS, GRADIENT_PRODUCT, columns_of
 
 aten = torch.ops.aten
 
 _SUM = aten.sum.dim_IntList
-_VIEWS = (aten.view.default, aten._unsafe_view.default, aten.reshape.default)
 
 
 def use_column_sums(code: EngineGraph) -> int:
@@ -32,7 +31,7 @@ def use_column_sums(code: EngineGraph) -> int:
 def _sums_of(columns: fx.Node) -> list[fx.Node]:
     """Returns the sums of the columns, or of that which the columns are a view of."""
     sums = [user for user in columns.users if _is_sum_of_columns(user, columns)]
-    whole = columns.args[0] if columns.target in _VIEWS else None
+    whole = columns.args[0] if columns.target in VIEWS else None
     if isinstance(whole, fx.Node) and whole.meta["val"].shape[-1:] == columns.meta["val"].shape[1:]:
         sums += [user for user in whole.users if _is_sum_of_columns(user, whole)]
     return sums
@@ -53,7 +52,7 @@ def _change(node: fx.Node, product: fx.Node, code: EngineGraph) -> bool:
     num_columns, num_others = product.meta["val"].shape
     # Mostly a view takes dimensions of length 1 away.
     same = [node] if node.meta["val"].dim() == 1 else []
-    same += [user for user in node.users if user.target in _VIEWS and _is_row(user)]
+    same += [user for user in node.users if user.target in VIEWS and _is_row(user)]
     readers = {user for each in (node, *same) for user in each.users if user not in same}
     if not readers or any(reader < product for reader in readers):
         return False

@@ -14,6 +14,11 @@ from torch import fx
 from poptorch_emu.ir.graph import Graph, SinkKind, SourceKind, record_of, source_of
 from poptorch_emu.schedule.partition import Partition
 
+aten = torch.ops.aten
+
+# What shows the same elements in the same order.
+VIEWS = (aten.view.default, aten._unsafe_view.default, aten.reshape.default)
+
 
 @dataclass(frozen=True)
 class EngineGraph:

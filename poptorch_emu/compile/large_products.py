@@ -12,12 +12,11 @@ import torch
 from torch import fx
 
 from poptorch_emu.compile import onednn
+from poptorch_emu.compile.bias_behind import take_bias_behind
 from poptorch_emu.compile.engine_graph import EngineGraph, is_single
 from poptorch_emu.environment import processor
 
 aten = torch.ops.aten
-
-_VIEWS = (aten.view.default, aten._unsafe_view.default)
 
 # Multiplications from which it pays. Measured on one core of an AMD EPYC with AVX-512, rows x
 # inputs x outputs, speed over MKL's of a linear layer and of the gradient of its input: 128 x 256 x
@@ -68,28 +67,11 @@ def _has_bias(sum_and_product: fx.Node) -> bool:
     return not sum_and_product.kwargs and added.meta["val"].shape == result.shape[1:]
 
 
-def _sum_with_bias(product: fx.Node, code: EngineGraph) -> fx.Node | None:
-    """Returns what adds a bias to a product, or to a view of it, if nobody else reads these."""
-    node, size = product, product.meta["val"].shape[-1]
-    while len(node.users) == 1:
-        (user,) = node.users
-        if user.target is aten.add.Tensor:
-            is_plain = user.args[0] is node and code.is_fixed(user.args[1]) and not user.kwargs
-            is_bias = is_plain and user.args[1].meta["val"].shape == (size,)  # type: ignore[union-attr]
-            return user if is_bias and is_single(user) else None
-        if user.target not in _VIEWS or user.meta["val"].shape[-1] != size:
-            return None
-        node = user
-    return None
-
-
 def _move(product: fx.Node, code: EngineGraph) -> None:
     left, right = _factors(product)
     bias = product.args[0] if product.target is aten.addmm.default else None
-    added = _sum_with_bias(product, code) if bias is None else None
-    if added is not None:
-        seen, bias = added.args
-        added.replace_all_uses_with(seen)  # type: ignore[arg-type]
+    if bias is None:
+        bias = take_bias_behind(product, code)
     # oneDNN takes the weight of a linear layer, (outputs, inputs).
     weight = code.insert(product, aten.t.default, (right,), right.meta["val"].t())
     value = product.meta["val"]

@@ -11,14 +11,13 @@ import torch
 from torch import fx
 
 from poptorch_emu.compile.arrangement import Arrangement, order_of
-from poptorch_emu.compile.engine_graph import EngineGraph, is_single
+from poptorch_emu.compile.engine_graph import VIEWS, EngineGraph, is_single
 
 aten = torch.ops.aten
 
 _BOTH = torch.ops.poptorch_emu.cross_entropy_backward.default
 _LOSS_BACKWARD = aten.nll_loss_backward.default
 _SOFTMAX_BACKWARD = aten._log_softmax_backward_data.default
-_VIEWS = (aten.view.default, aten._unsafe_view.default, aten.reshape.default)
 _PERMUTATIONS = (aten.transpose.int, aten.permute.default)
 _NO_REDUCTION = 0
 # Of logarithms from which it pays: less stays in a core's cache anyway.
@@ -58,7 +57,7 @@ def _reader_in_order(loss: fx.Node) -> fx.Node | None:
             return user if in_order and user.args[0] is node else None
         if user.target in _PERMUTATIONS:
             found = found.permuted(order_of(user.target, user.args, len(found.dims)))
-        elif user.target in _VIEWS:
+        elif user.target in VIEWS:
             viewed = found.viewed(user.meta["val"].shape)
             if viewed is None:
                 return None
@@ -74,7 +73,7 @@ def _is_of(softmax: fx.Node, logarithms: fx.Node) -> bool:
     _, rows, dim, dtype = softmax.args
     assert isinstance(rows, fx.Node) and isinstance(dim, int)
     seen: object = logarithms
-    while seen is not rows and isinstance(seen, fx.Node) and seen.target in _VIEWS:
+    while seen is not rows and isinstance(seen, fx.Node) and seen.target in VIEWS:
         seen = seen.args[0]
     value = rows.meta["val"]
     is_along_rows = dim % value.dim() == value.dim() - 1

@@ -15,6 +15,7 @@ import torch
 from torch import fx
 
 from poptorch_emu.compile import onednn
+from poptorch_emu.compile.bias_behind import take_bias_behind
 from poptorch_emu.compile.engine_graph import EngineGraph, is_single
 from poptorch_emu.schedule.schedule import Port
 
@@ -25,7 +26,6 @@ aten = torch.ops.aten
 # 0.82, 64 x 768 x 256 1.07, 4 x 1000 x 512 0.90, 16 x 1000 x 512 1.30, 1 x 5000 x 512 0.91,
 # 4 x 5000 x 512 1.76, 256 x 5000 x 512 1.10. A call takes 12 us more before it computes.
 _FEWEST_MULTIPLICATIONS = 2**23
-_VIEWS = (aten.view.default, aten._unsafe_view.default)
 _PRODUCTS = (aten.mm.default, aten.addmm.default)
 
 
@@ -36,14 +36,12 @@ class _Layer:
     Attributes:
         product: the operation that multiplies.
         weight: a source, [outputs, inputs].
-        bias: what is added.
-        passed: operations behind it that become part of it, in order.
+        bias: what is added in the same operation.
     """
 
     product: fx.Node
     weight: fx.Node
     bias: fx.Node | None
-    passed: list[fx.Node]
 
 
 def pack_layers(code: EngineGraph) -> int:
@@ -70,13 +68,9 @@ def _pack(
     if key not in packed:
         packed[key] = code.insert(product, onednn.PACK_LINEAR, key[:2], weight.meta["val"])
     x = product.args[_x_place(product)]
-    result = code.insert(
-        product, onednn.LINEAR, (x, packed[key], layer.bias, "none", [], ""), value
-    )
+    bias = take_bias_behind(product, code) if layer.bias is None else layer.bias
+    result = code.insert(product, onednn.LINEAR, (x, packed[key], bias, "none", [], ""), value)
     product.replace_all_uses_with(result)
-    for operation in layer.passed:
-        (before,) = [each for each in operation.all_input_nodes if each is not layer.bias]
-        operation.replace_all_uses_with(before)
 
 
 def _x_place(product: fx.Node) -> int:
@@ -96,33 +90,13 @@ def _layer(product: fx.Node, code: EngineGraph) -> _Layer | None:
     num_multiplications = x.meta["val"].shape[0] * weight.meta["val"].numel()
     if num_multiplications < _FEWEST_MULTIPLICATIONS or not code.is_fixed(weight):
         return None
-    layer = _Layer(product, weight, None, passed=[])
+    layer = _Layer(product, weight, None)
     if product.target is aten.addmm.default:
         bias = product.args[0]
         if not (_is_bias(bias, layer) and code.is_fixed(bias)):
             return None
         layer.bias = bias  # type: ignore[assignment]
-    if layer.bias is None:
-        _add_bias_behind(layer, code)
     return layer
-
-
-def _add_bias_behind(layer: _Layer, code: EngineGraph) -> None:
-    """Takes the addition of a bias in, if nothing else reads the values before it."""
-    value = layer.product
-    while len(value.users) == 1:
-        (user,) = value.users
-        if user.target in _VIEWS:
-            value = user
-            continue
-        if user.target is not aten.add.Tensor or user.kwargs:
-            return
-        (other,) = [each for each in user.args if each is not value] or [None]
-        keeps_rows = value.meta["val"].shape[-1:] == layer.product.meta["val"].shape[-1:]
-        if keeps_rows and _is_bias(other, layer) and code.is_fixed(other):
-            layer.bias = other  # type: ignore[assignment]
-            layer.passed.append(user)
-        return
 
 
 def _is_bias(node: Any, layer: _Layer) -> bool:

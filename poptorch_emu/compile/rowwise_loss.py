@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from poptorch_emu.compile.engine_graph import EngineGraph, is_single
+from poptorch_emu.compile.engine_graph import VIEWS, EngineGraph, is_single
 
 aten = torch.ops.aten
 
@@ -23,7 +23,6 @@ _SOFTMAX = aten._log_softmax.default
 _SOFTMAX_BACKWARD = aten._log_softmax_backward_data.default
 _LOSS = aten.nll_loss2d_forward.default
 _LOSS_BACKWARD = aten.nll_loss2d_backward.default
-_VIEWS = (aten.view.default, aten._unsafe_view.default, aten.reshape.default)
 # The place of the reduction among the arguments of the loss, and of its gradient.
 _REDUCTION, _BACKWARD_REDUCTION = 3, 4
 _NO_REDUCTION = 0
@@ -82,7 +81,7 @@ class _Loss:
         self._from_rows = [self._to_rows.index(each) for each in range(num_dims)]
 
         # A loss may see the classes through a view, which adds a dimension of length 1.
-        seen = [softmax, *(user for user in softmax.users if user.target in _VIEWS)]
+        seen = [softmax, *(user for user in softmax.users if user.target in VIEWS)]
         self._gradients = [
             user
             for user in softmax.users

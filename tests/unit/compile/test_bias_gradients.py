@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -91,42 +92,51 @@ def test_sums_when_made_alone_then_have_the_same_bits() -> None:
         assert torch.equal(value, alone[name]), name
 
 
-class SumOfGradient(torch.autograd.Function):
-    """Passes a value on; backward adds to its gradient what its columns add up to."""
+class Linear(torch.autograd.Function):
+    """A product whose gradient reads the sums of columns before that of the weight is made."""
 
     @staticmethod
-    def forward(ctx: object, x: torch.Tensor) -> torch.Tensor:
-        return x.clone()
+    def forward(ctx: Any, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        ctx.save_for_backward(x, weight)
+        return x @ weight.t()
 
     @staticmethod
-    def backward(ctx: object, gradient: torch.Tensor) -> torch.Tensor:
-        return gradient + gradient.sum([0], keepdim=True) / 64
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        x, weight = ctx.saved_tensors
+        mixed = gradient + gradient.sum([0], keepdim=True) / 64
+        return mixed @ weight, gradient.t() @ x
 
 
 class ReadsSums(nn.Module):
-    """The sum of the gradient's columns is read before the product of the weight is made."""
+    """Sums of a gradient's columns that others read, or that there are several of."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, is_read: bool) -> None:
         super().__init__()
         torch.manual_seed(0)
-        self.first = nn.Linear(32, WIDTH)
-        self.second = nn.Linear(WIDTH, WIDTH)
+        self.first, self.is_read = nn.Linear(32, WIDTH), is_read
+        self.weight = nn.Parameter(torch.randn(WIDTH, WIDTH) / 16)
+        self.row = nn.Parameter(torch.randn(1, WIDTH))
 
     def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        y = SumOfGradient.apply(self.first(x.flatten(0, 1)))
-        loss = self.second(torch.tanh(y)).square().mean()
+        x = self.first(x.flatten(0, 1)) + self.row
+        if self.is_read:
+            x = Linear.apply(torch.tanh(x), self.weight)
+        loss = torch.tanh(x).square().mean()
         return loss, poptorch.identity_loss(loss, "none")
 
 
-def test_sum_when_others_read_it_then_gradients_are_those_of_pytorch() -> None:
-    weights, _ = train(ReadsSums())
-    expected = plain(ReadsSums())
+@pytest.mark.parametrize("is_read", [False, True])
+def test_sums_when_others_read_them_then_gradients_are_those_of_pytorch(is_read: bool) -> None:
+    weights, text = train(ReadsSums(is_read=is_read))
+    # What is read before the product stays PyTorch's.
+    assert text.count(PYTORCH) == is_read and SUMS in text
+    expected = plain(ReadsSums(is_read=is_read))
     for name, value in weights.items():
         torch.testing.assert_close(value, expected[name], rtol=1e-4, atol=1e-6, msg=name)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float32], ids=str)
-def test_training_when_there_are_no_biases_then_has_no_sums(dtype: torch.dtype) -> None:
+def test_training_without_biases_of_float32_then_has_no_sums(dtype: torch.dtype) -> None:
     class Plain(nn.Module):
         def __init__(self) -> None:
             super().__init__()
