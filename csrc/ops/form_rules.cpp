@@ -1,6 +1,7 @@
 // Rules of our own for the form of a result, for operations that have none in PyTorch's C++.
-// Those of gradients are in `form_rules_backward.cpp`, those of what is made from nothing or copied
-// in `form_rules_made.cpp`.
+// Those of gradients are in `form_rules_backward.cpp`, of losses in `form_rules_losses.cpp`, of
+// what is made from nothing or copied in `form_rules_made.cpp`, of reductions in
+// `form_rules_reduced.cpp`, of what is written to places in `form_rules_places.cpp`.
 //
 // They belong to the library of `structured_forms.cpp`, and are as narrow as what models do: other
 // arguments, and wrong ones, are refused with `NotImplementedError`, and PyTorch's rules decide or
@@ -29,9 +30,12 @@ Tensor relu(const Tensor& self) {
   return at::meta::threshold(self, 0, 0);
 }
 
-Tensor abs(const Tensor& self) { return at::meta::neg(self); }
+Tensor& relu_(Tensor& self) {
+  only_if(self.scalar_type() != at::kBool);
+  return self;
+}
 
-Tensor logical_not(const Tensor& self) { return at::meta::eq(self, 0); }
+Tensor abs(const Tensor& self) { return at::meta::neg(self); }
 
 Tensor hardtanh(const Tensor& self, const Scalar& min, const Scalar& max) {
   only_if(self.is_floating_point() && !min.isSymbolic() && !max.isSymbolic());
@@ -42,6 +46,24 @@ Tensor hardswish(const Tensor& self) {
   only_if(self.is_floating_point());
   return at::meta::silu(self);
 }
+
+Tensor nan_to_num(const Tensor& self, std::optional<double>, std::optional<double>,
+                  std::optional<double>) {
+  only_if(self.is_floating_point());
+  return at::meta::neg(self);
+}
+
+Tensor celu(const Tensor& self, const Scalar& alpha) {
+  only_if(alpha.toDouble() != 0);
+  return at::meta::elu(self, alpha, 1, 1);
+}
+
+// Whether something holds for each element.
+Tensor truth(const Tensor& self) { return at::meta::eq(self, 0); }
+
+Tensor truth_of_two(const Tensor& self, const Tensor& other) { return at::meta::eq(self, other); }
+
+Tensor& truth_of_two_(Tensor& self, const Tensor& other) { return at::meta::eq_(self, other); }
 
 Tensor add_number(const Tensor& self, const Scalar& other, const Scalar& alpha) {
   return at::meta::add(self, at::native::wrapped_scalar_tensor(other), alpha);
@@ -62,6 +84,22 @@ Tensor mul_number(const Tensor& self, const Scalar& other) {
 
 Tensor div_number(const Tensor& self, const Scalar& other) {
   return at::meta::div(self, at::native::wrapped_scalar_tensor(other));
+}
+
+Tensor remainder_of_number(const Tensor& self, const Scalar& other) {
+  return at::meta::remainder(self, at::native::wrapped_scalar_tensor(other));
+}
+
+Tensor fmod_of_number(const Tensor& self, const Scalar& other) {
+  return at::meta::fmod(self, at::native::wrapped_scalar_tensor(other));
+}
+
+Tensor quotient(const Tensor& self, const Tensor& other) {
+  return at::meta::div(self, other, "floor");
+}
+
+Tensor quotient_by_number(const Tensor& self, const Scalar& other) {
+  return quotient(self, at::native::wrapped_scalar_tensor(other));
 }
 
 // In place a number changes nothing about a tensor of its own kind.
@@ -98,34 +136,15 @@ bool is_filled_in_place(const Tensor& self, const Tensor& mask) {
 }
 
 Tensor masked_fill_number(const Tensor& self, const Tensor& mask, const Scalar& value) {
-  only_if(is_filled_in_place(self, mask) && self.is_contiguous());
+  only_if(is_filled_in_place(self, mask));
   only_if(at::canCast(value.type(), self.scalar_type()));
   return dense(self.sizes(), self.scalar_type());
 }
 
 Tensor masked_fill_tensor(const Tensor& self, const Tensor& mask, const Tensor& value) {
-  only_if(is_filled_in_place(self, mask) && self.is_contiguous() && value.dim() == 0);
+  only_if(is_filled_in_place(self, mask) && value.dim() == 0);
   only_if(at::canCast(value.scalar_type(), self.scalar_type()));
   return dense(self.sizes(), self.scalar_type());
-}
-
-// --------------------------------------------------------------------------------- whole tensors
-
-Tensor sum(const Tensor& self, OptionalType dtype) {
-  const bool is_integer = at::isIntegralType(self.scalar_type(), /*includeBool=*/true);
-  return dense({}, dtype.value_or(is_integer ? at::kLong : self.scalar_type()));
-}
-
-Tensor mean(const Tensor& self, OptionalType dtype) {
-  const ScalarType type = dtype.value_or(self.scalar_type());
-  only_if(at::isFloatingType(type));
-  return dense({}, type);
-}
-
-// The largest and the smallest element.
-Tensor extremum(const Tensor& self) {
-  only_if(self.numel() > 0);
-  return dense({}, self.scalar_type());
 }
 
 // ------------------------------------------------------------------------------------ parts taken
@@ -302,7 +321,17 @@ std::tuple<Tensor, Tensor> attention(const Tensor& query, const Tensor& key, con
 void list_own_rules(Rules& rules) {
   OWN_RULE(relu, relu);
   OWN_RULE(abs, abs);
-  OWN_RULE(logical_not, logical_not);
+  OWN_RULE(nan_to_num, nan_to_num);
+  OWN_RULE(celu, celu);
+  OWN_RULE(isinf, truth);
+  OWN_RULE(isnan, truth);
+  OWN_RULE(logical_not, truth);
+  OWN_RULE(logical_and, truth_of_two);
+  OWN_RULE(logical_or, truth_of_two);
+  OWN_RULE(logical_xor, truth_of_two);
+  OWN_RULE(logical_and_, truth_of_two_);
+  OWN_RULE(logical_or_, truth_of_two_);
+  OWN_RULE(logical_xor_, truth_of_two_);
   OWN_RULE(hardtanh, hardtanh);
   OWN_RULE(hardswish, hardswish);
   OWN_RULE(add_Scalar, add_number);
@@ -310,6 +339,11 @@ void list_own_rules(Rules& rules) {
   OWN_RULE(rsub_Scalar, rsub_number);
   OWN_RULE(mul_Scalar, mul_number);
   OWN_RULE(div_Scalar, div_number);
+  OWN_RULE(remainder_Scalar, remainder_of_number);
+  OWN_RULE(fmod_Scalar, fmod_of_number);
+  OWN_RULE(floor_divide, quotient);
+  OWN_RULE(floor_divide_Scalar, quotient_by_number);
+  OWN_RULE(relu_, relu_);
   OWN_RULE(add__Scalar, add_number_);
   OWN_RULE(sub__Scalar, add_number_);
   OWN_RULE(mul__Scalar, keep_form);
@@ -317,10 +351,6 @@ void list_own_rules(Rules& rules) {
   OWN_RULE(where_self, where);
   OWN_RULE(masked_fill_Scalar, masked_fill_number);
   OWN_RULE(masked_fill_Tensor, masked_fill_tensor);
-  OWN_RULE(sum, sum);
-  OWN_RULE(mean, mean);
-  OWN_RULE(max, extremum);
-  OWN_RULE(min, extremum);
   OWN_RULE(stack, stack);
   OWN_RULE(index_select, index_select);
   OWN_RULE(embedding, embedding);
@@ -346,6 +376,9 @@ const Rules& all_rules() {
   static const Rules rules = [] {
     Rules made;
     list_own_rules(made);
+    list_loss_rules(made);
+    list_place_rules(made);
+    list_reduction_rules(made);
     list_rules_of_made(made);
     list_gradient_rules(made);
     list_structured_rules(made);

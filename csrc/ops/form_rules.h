@@ -23,6 +23,9 @@ void define_rules(const std::string& name);
 
 // Parts of the list.
 void list_gradient_rules(Rules& rules);
+void list_loss_rules(Rules& rules);
+void list_place_rules(Rules& rules);
+void list_reduction_rules(Rules& rules);
 void list_rules_of_made(Rules& rules);
 void list_structured_rules(Rules& rules);
 

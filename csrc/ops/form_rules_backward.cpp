@@ -34,7 +34,7 @@ Three convolution_backward(const Tensor& gradient, const Tensor& input, const Te
 Three native_layer_norm_backward(const Tensor& gradient, const Tensor& input, IntArrayRef shape,
                                  const Tensor&, const Tensor&, const OptionalTensor& weight,
                                  const OptionalTensor& bias, Mask mask) {
-  only_if(is_plain(gradient) && is_plain(input) && gradient.sizes() == input.sizes());
+  only_if(is_plain(input) && gradient.sizes() == input.sizes());
   only_if(gradient.scalar_type() == input.scalar_type());
   only_if(is_affine_of(weight, shape, input.scalar_type()));
   only_if(is_affine_of(bias, shape, input.scalar_type()));
@@ -67,13 +67,29 @@ Three native_batch_norm_backward(const Tensor& gradient, const Tensor& input,
                                  const OptionalTensor& weight, const OptionalTensor&,
                                  const OptionalTensor&, const OptionalTensor&,
                                  const OptionalTensor&, bool, double, Mask mask) {
-  only_if(is_plain(gradient) && is_plain(input) && gradient.sizes() == input.sizes());
-  only_if(gradient.scalar_type() == input.scalar_type() && input.dim() >= 2 && is_given(weight));
+  only_if(is_plain(input) && gradient.sizes() == input.sizes());
+  only_if(gradient.scalar_type() == input.scalar_type() && input.dim() >= 2);
+  only_if(is_given(weight) || !(mask[1] || mask[2]));
   const std::vector<int64_t> channels{input.size(1)};
   only_if(is_affine_of(weight, channels, input.scalar_type()));
   return {gradient_if(mask[0], input.sizes(), input.scalar_type()),
           gradient_if(mask[1], channels, input.scalar_type()),
           gradient_if(mask[2], channels, input.scalar_type())};
+}
+
+// Of a weight that is a direction, and a length for each row of it.
+std::tuple<Tensor, Tensor> weight_norm(const Tensor& direction, const Tensor& lengths, int64_t) {
+  only_if(is_plain(direction) && is_plain(lengths));
+  only_if(direction.scalar_type() == lengths.scalar_type());
+  only_if(type_of_sums(lengths) == lengths.scalar_type());
+  return {dense(direction.sizes(), direction.scalar_type()),
+          dense(lengths.sizes(), lengths.scalar_type())};
+}
+
+std::tuple<Tensor, Tensor> weight_norm_backward(const Tensor& gradient, const Tensor& direction,
+                                                const Tensor& lengths, const Tensor&, int64_t dim) {
+  only_if(gradient.is_contiguous() && gradient.sizes() == direction.sizes());
+  return weight_norm(direction, lengths, dim);
 }
 
 Three attention_backward(const Tensor&, const Tensor& query, const Tensor& key, const Tensor& value,
@@ -90,8 +106,9 @@ Three attention_backward(const Tensor&, const Tensor& query, const Tensor& key, 
 }
 
 Tensor native_dropout_backward(const Tensor& gradient, const Tensor& mask, double) {
-  only_if(is_plain(gradient) && mask.sizes() == gradient.sizes());
-  return dense(gradient.sizes(), gradient.scalar_type());
+  only_if(gradient.is_floating_point() && mask.sizes() == gradient.sizes());
+  only_if(mask.scalar_type() == at::kBool);
+  return at::meta::mul(gradient, mask);
 }
 
 Tensor select_backward(const Tensor& gradient, IntArrayRef sizes, int64_t, int64_t) {
@@ -127,6 +144,8 @@ void list_gradient_rules(Rules& rules) {
   OWN_RULE(native_batch_norm_backward, native_batch_norm_backward);
   OWN_RULE(native_group_norm_backward, native_group_norm_backward);
   OWN_RULE(_prelu_kernel_backward, prelu_backward);
+  OWN_RULE(_weight_norm_interface, weight_norm);
+  OWN_RULE(_weight_norm_interface_backward, weight_norm_backward);
   OWN_RULE(_scaled_dot_product_flash_attention_for_cpu_backward, attention_backward);
   OWN_RULE(native_dropout_backward, native_dropout_backward);
   OWN_RULE(select_backward, select_backward);

@@ -5,7 +5,7 @@
 
 #include <ATen/Operators.h>
 
-#include <cstdlib>
+#include <cmath>
 
 namespace poptorch_emu::forms {
 namespace {
@@ -32,6 +32,13 @@ Tensor empty_strided(IntArrayRef sizes, IntArrayRef strides, OptionalType dtype,
   return strided(sizes, strides, or_default(dtype));
 }
 
+Tensor new_empty_strided(const Tensor& self, IntArrayRef sizes, IntArrayRef strides,
+                         OptionalType dtype, OptionalLayout layout, OptionalDevice device,
+                         OptionalBool is_pinned) {
+  return empty_strided(sizes, strides, dtype.value_or(self.scalar_type()), layout, device,
+                       is_pinned);
+}
+
 // `torch.zeros` and `torch.ones`.
 Tensor filled(IntArrayRef sizes, OptionalType dtype, OptionalLayout layout, OptionalDevice device,
               OptionalBool is_pinned) {
@@ -45,16 +52,45 @@ Tensor full(IntArrayRef sizes, const Scalar& value, OptionalType dtype, Optional
   return filled(sizes, dtype, layout, device, is_pinned);
 }
 
-// Of integers, of which PyTorch makes int64.
+// `torch.rand` and `torch.randn`.
+Tensor random(IntArrayRef sizes, OptionalType dtype, OptionalLayout layout, OptionalDevice device,
+              OptionalBool is_pinned) {
+  only_if(at::isFloatingType(or_default(dtype)));
+  return filled(sizes, dtype, layout, device, is_pinned);
+}
+
+Tensor linspace(const Scalar& start, const Scalar& end, int64_t steps, OptionalType dtype,
+                OptionalLayout layout, OptionalDevice device, OptionalBool is_pinned) {
+  only_if(!start.isComplex() && !end.isComplex() && steps >= 0);
+  return filled({steps}, dtype, layout, device, is_pinned);
+}
+
+Tensor eye_of_two(int64_t n, int64_t m, OptionalType dtype, OptionalLayout layout,
+                  OptionalDevice device, OptionalBool is_pinned) {
+  return filled({n, m}, dtype, layout, device, is_pinned);
+}
+
+Tensor eye(int64_t n, OptionalType dtype, OptionalLayout layout, OptionalDevice device,
+           OptionalBool is_pinned) {
+  return eye_of_two(n, n, dtype, layout, device, is_pinned);
+}
+
+// PyTorch makes int64 of integers. It finds the size of others in double precision, as here.
 Tensor arange_step(const Scalar& start, const Scalar& end, const Scalar& step, OptionalType dtype,
                    OptionalLayout layout, OptionalDevice device, OptionalBool is_pinned) {
-  // Sizes of others depend on how they are rounded.
-  for (const Scalar* number : {&start, &end, &step}) only_if(number->isIntegral(false));
-  only_if(step.toLong() != 0);
-  const int64_t distance = end.toLong() - start.toLong();
-  only_if(distance == 0 || (distance > 0) == (step.toLong() > 0));
-  const int64_t size = std::abs(step.toLong());
-  return filled({(std::abs(distance) + size - 1) / size}, dtype.value_or(at::kLong), layout, device,
+  bool is_integral = true;
+  for (const Scalar* number : {&start, &end, &step}) {
+    only_if(number->isIntegral(false) || number->isFloatingPoint());
+    is_integral = is_integral && number->isIntegral(false);
+  }
+  const ScalarType type = dtype.value_or(is_integral ? at::kLong : or_default(dtype));
+  // With the type of one kind and numbers of the other, they are rounded before.
+  only_if(is_integral || at::isFloatingType(type));
+  const double distance = end.toDouble() - start.toDouble();
+  only_if(step.toDouble() != 0 && std::isfinite(distance));
+  only_if(distance == 0 || (distance > 0) == (step.toDouble() > 0));
+  only_if(std::abs(distance) < (int64_t{1} << 53));
+  return filled({static_cast<int64_t>(std::ceil(distance / step.toDouble()))}, type, layout, device,
                 is_pinned);
 }
 
@@ -91,6 +127,23 @@ Tensor new_filled(const Tensor& self, IntArrayRef sizes, OptionalType dtype, Opt
   return filled(sizes, dtype.value_or(self.scalar_type()), layout, device, is_pinned);
 }
 
+Tensor new_full(const Tensor& self, IntArrayRef sizes, const Scalar&, OptionalType dtype,
+                OptionalLayout layout, OptionalDevice device, OptionalBool is_pinned) {
+  return new_filled(self, sizes, dtype, layout, device, is_pinned);
+}
+
+// `torch.rand_like` and `torch.randn_like`.
+Tensor random_like(const Tensor& self, OptionalType dtype, OptionalLayout layout,
+                   OptionalDevice device, OptionalBool is_pinned, OptionalFormat format) {
+  only_if(at::isFloatingType(dtype.value_or(self.scalar_type())));
+  return made_like(self, dtype, layout, device, is_pinned, format);
+}
+
+Tensor bernoulli(const Tensor& self, std::optional<at::Generator>) {
+  only_if(self.is_floating_point());
+  return dense(self.sizes(), self.scalar_type());
+}
+
 Tensor to_copy(const Tensor& self, OptionalType dtype, OptionalLayout layout, OptionalDevice device,
                OptionalBool is_pinned, bool, OptionalFormat format) {
   return made_like(self, dtype, layout, device, is_pinned, format);
@@ -123,6 +176,16 @@ void list_rules_of_made(Rules& rules) {
   OWN_RULE(zeros_like, made_like);
   OWN_RULE(ones_like, made_like);
   OWN_RULE(full_like, full_like);
+  OWN_RULE(rand, random);
+  OWN_RULE(randn, random);
+  OWN_RULE(rand_like, random_like);
+  OWN_RULE(randn_like, random_like);
+  OWN_RULE(bernoulli, bernoulli);
+  OWN_RULE(eye, eye);
+  OWN_RULE(eye_m, eye_of_two);
+  OWN_RULE(linspace, linspace);
+  OWN_RULE(new_empty_strided, new_empty_strided);
+  OWN_RULE(new_full, new_full);
   OWN_RULE(new_empty, new_filled);
   OWN_RULE(new_zeros, new_filled);
   OWN_RULE(new_ones, new_filled);

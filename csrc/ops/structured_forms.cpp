@@ -85,22 +85,30 @@ void list_functions(Rules& rules) {
   RULES(tanh);
   RULES(threshold);
   RULES(trunc);
+  RULE(glu, glu);
+  RULE(hardshrink, hardshrink);
   RULE(signbit, signbit);
+  RULE(softshrink, softshrink);
   RULE(softplus, softplus);
 }
 
 void list_pairs(Rules& rules) {
+  RULE(clamp_Tensor, clamp);
+  RULE(logaddexp, logaddexp);
   RULE(maximum, maximum);
   RULE(minimum, minimum);
   TENSOR_RULES(add);
   TENSOR_RULES(bitwise_and);
   TENSOR_RULES(bitwise_or);
   TENSOR_RULES(bitwise_xor);
+  TENSOR_RULES(clamp_max);
+  TENSOR_RULES(clamp_min);
   TENSOR_RULES(div);
   TENSOR_RULES(fmod);
   TENSOR_RULES(mul);
   TENSOR_RULES(remainder);
   TENSOR_RULES(sub);
+  TENSOR_RULES(xlogy);
   RULE(div_Tensor_mode, div);
   COMPARISON(eq);
   COMPARISON(ge);
@@ -136,26 +144,46 @@ void list_reductions(Rules& rules) {
   RULE(any_dim, any);
   RULE(argmax, argmax);
   RULE(argmin, argmin);
+  RULE(cumprod, cumprod);
   RULE(cumsum, cumsum);
+  RULE(linalg_vector_norm, linalg_vector_norm);
   RULE(max_dim, max);
   RULE(mean_dim, mean);
   RULE(min_dim, min);
   RULE(mse_loss, mse_loss);
+  RULE(norm_ScalarOpt_dim, norm);
   RULE(prod_dim_int, prod);
   RULE(smooth_l1_loss, smooth_l1_loss);
+  RULE(sort_stable, sort);
   RULE(sum_dim_IntList, sum);
   RULE_SYMINT(nll_loss_forward, nll_loss_forward);
   RULE_SYMINT(topk, topk);
 }
 
 void list_windows_and_places(Rules& rules) {
+  RULE(adaptive_max_pool2d, adaptive_max_pool2d);
   RULE(avg_pool2d, avg_pool2d);
+  RULE(avg_pool3d, avg_pool3d);
   RULE(cat, cat);
   RULE(gather, gather);
+  RULES(index_add);
+  RULES(index_copy);
   RULE(max_pool2d_with_indices, max_pool2d_with_indices);
+  RULES(scatter_add);
+  RULE(scatter_reduce_two, scatter_reduce);
+  RULE(scatter_src, scatter);
+  RULE(scatter__src, scatter_);
+  RULE(scatter_value, scatter);
+  RULE(scatter__value, scatter_);
+  RULE_SYMINT(reflection_pad1d, reflection_pad1d);
+  RULE_SYMINT(replication_pad1d, replication_pad1d);
+  RULE_SYMINT(replication_pad2d, replication_pad2d);
   RULE_SYMINT(tril, tril);
   RULE_SYMINT(triu, triu);
   RULE_SYMINT(upsample_bilinear2d, upsample_bilinear2d);
+  RULE_SYMINT(upsample_bicubic2d, upsample_bicubic2d);
+  RULE_SYMINT(upsample_linear1d, upsample_linear1d);
+  RULE_SYMINT(upsample_nearest1d, upsample_nearest1d);
   RULE_SYMINT(upsample_nearest2d, upsample_nearest2d);
 }
 
@@ -163,13 +191,26 @@ void list_gradients(Rules& rules) {
   RULE(_log_softmax_backward_data, _log_softmax_backward_data);
   RULE(_softmax_backward_data, _softmax_backward_data);
   RULE(avg_pool2d_backward, avg_pool2d_backward);
+  RULE(adaptive_max_pool2d_backward, adaptive_max_pool2d_backward);
+  RULE(elu_backward, elu_backward);
   RULE(gelu_backward, gelu_backward);
+  RULE(hardshrink_backward, hardshrink_backward);
+  RULE(hardsigmoid_backward, hardsigmoid_backward);
+  RULE(leaky_relu_backward, leaky_relu_backward);
   RULE(max_pool2d_with_indices_backward, max_pool2d_with_indices_backward);
   RULE(sigmoid_backward, sigmoid_backward);
   RULE(silu_backward, silu_backward);
+  RULE(softplus_backward, softplus_backward);
+  RULE(softshrink_backward, softshrink_backward);
   RULE(tanh_backward, tanh_backward);
   RULE(threshold_backward, threshold_backward);
   RULE_SYMINT(nll_loss_backward, nll_loss_backward);
+  RULE_SYMINT(reflection_pad1d_backward, reflection_pad1d_backward);
+  RULE_SYMINT(upsample_bicubic2d_backward, upsample_bicubic2d_backward);
+  RULE_SYMINT(upsample_bilinear2d_backward, upsample_bilinear2d_backward);
+  RULE_SYMINT(upsample_linear1d_backward, upsample_linear1d_backward);
+  RULE_SYMINT(upsample_nearest1d_backward, upsample_nearest1d_backward);
+  RULE_SYMINT(upsample_nearest2d_backward, upsample_nearest2d_backward);
 }
 
 }  // namespace

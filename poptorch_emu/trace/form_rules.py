@@ -20,7 +20,8 @@ NOT_TAKEN = (IndexError, RuntimeError, TypeError, ValueError)
 
 def find(func: Any, args: tuple[Any, ...]) -> Callable[..., Any] | None:
     """Returns what makes of meta tensors what `func` would make of tensors, or `None`."""
-    if func._overloadname == "Tensor" and len(args) > 1 and type(args[1]) in (bool, int, float):
+    is_number = len(args) > 1 and type(args[1]) in (bool, int, float)
+    if is_number and isinstance(func._schema.arguments[1].type, torch.TensorType):
         return _find(func, "Scalar")  # PyTorch takes a number for a tensor, a rule does not.
     return _find(func, func._overloadname)
 

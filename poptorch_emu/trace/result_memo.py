@@ -35,6 +35,7 @@ _VIEWS = frozenset(
         aten.alias.default,
         aten.as_strided.default,
         aten.detach.default,
+        aten.diagonal.default,
         aten.expand.default,
         aten.permute.default,
         aten.select.int,
@@ -179,7 +180,7 @@ class ResultMemo:
         self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> tuple[Any, FakeTensorMode | None]:
         """Returns what the results depend on, and the mode of the arguments or `None`."""
-        if not _is_predictable(func):
+        if not (_is_predictable(func) or _takes_rows_by_number(func, args)):
             return None, None
         first = next(iter(_tensors(args)), None)
         mode = first.fake_mode if first is not None else self._mode_of_factory(kwargs)
@@ -273,6 +274,13 @@ def _is_predictable(func: Any) -> bool:
         and not func.is_view
         and not any(tag in func.tags for tag in _UNPREDICTABLE)
         and (not func._schema.is_mutable or _writes_first_only(func))
+    )
+
+
+def _takes_rows_by_number(func: Any, args: tuple[Any, ...]) -> bool:
+    """Returns whether an operation indexes, and not by masks, for which values would decide."""
+    return func is aten.index.Tensor and not any(
+        index.dtype in (torch.bool, torch.uint8) for index in args[1] if index is not None
     )
 
 

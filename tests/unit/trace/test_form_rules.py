@@ -10,7 +10,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from torch.utils import _pytree as pytree
+from support.form_checks import check, check_refused, on_meta
 
 from poptorch_emu import _C
 from poptorch_emu.trace import form_rules
@@ -28,40 +28,8 @@ def names() -> list[tuple[str, str]]:
     return [(name, overload or "default") for name, _, overload in parts]
 
 
-def forms(value: Any) -> list[Any]:
-    """Returns types, shapes and strides; where a dimension has one element, any stride will do."""
-    return [
-        (
-            each.dtype,
-            each.shape,
-            [step for size, step in zip(each.shape, each.stride(), strict=True) if size > 1],
-        )
-        if isinstance(each, torch.Tensor)
-        else each
-        for each in pytree.tree_leaves(value)
-    ]
-
-
-def on_meta(values: Any) -> Any:
-    return pytree.tree_map_only(
-        torch.Tensor,
-        lambda value: torch.empty_strided(
-            value.shape, value.stride(), dtype=value.dtype, device="meta"
-        ),
-        values,
-    )
-
-
-def check(func: Any, *args: Any, **kwargs: Any) -> None:
-    """Compares the rule of an operation with the operation itself."""
-    rule = form_rules.find(func, args)
-    assert rule is not None, f"{func} has no rule"
-    args_on_meta, kwargs_on_meta = on_meta((args, kwargs))
-    assert forms(rule(*args_on_meta, **kwargs_on_meta)) == forms(func(*args, **kwargs))
-
-
 def test_rules_are_of_operations_of_pytorch_with_the_same_arguments() -> None:
-    assert len(names()) > 200
+    assert len(names()) > 300
     for name, overload in names():
         theirs = getattr(getattr(aten, name), overload)._schema
         ours = getattr(getattr(torch.ops.poptorch_emu_forms, name), overload)._schema
@@ -261,12 +229,7 @@ WRONG = {
 @pytest.mark.parametrize("case", WRONG)
 def test_arguments_when_pytorch_refuses_them_then_no_rule_takes_them(case: str) -> None:
     func, *args = WRONG[case]
-    with pytest.raises(form_rules.NOT_TAKEN):
-        func(*args)
-    rule = form_rules.find(func, tuple(args))
-    assert rule is not None
-    with pytest.raises(form_rules.NOT_TAKEN):
-        rule(*on_meta(args))
+    check_refused(func, *args)
 
 
 MODELS = """
@@ -310,7 +273,33 @@ for model, x, loss, labels, optimizer in (
 """
 
 
-@pytest.mark.parametrize("program", [INFERENCE, TRAINING], ids=["inference", "training"])
+OPERATIONS = """
+class Operations(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.Linear(6, 6), nn.Linear(6, 6)
+        self.register_buffer("rows", torch.tensor([2, 0, 1, 3]))
+        self.register_buffer("places", torch.arange(24).view(4, 6) % 4)
+
+    def forward(self, x, target):
+        y = nn.functional.logsigmoid(self.first(x))[self.rows].flip(1).roll(1, 0)
+        y = nn.functional.normalize(y + torch.rand_like(y)).scatter_add(0, self.places, y)
+        y[1] = y[0] * torch.linspace(0, 1, 6, device=y.device)
+        y = torch.where(torch.logical_and(y > 0, y < 9), y, y % 3) - y.logsumexp(1, keepdim=True)
+        y = self.second(y * y.std(1, keepdim=True)).masked_fill(y > 1, 0.5)
+        losses = nn.functional.mse_loss, nn.functional.huber_loss, nn.functional.smooth_l1_loss
+        binary = nn.functional.binary_cross_entropy(torch.sigmoid(y), target)
+        return poptorch.identity_loss(sum([f(y, target) for f in losses]) + binary, "sum")
+
+model = Operations()
+training = poptorch.trainingModel(model, optimizer=poptorch.optim.SGD(model.parameters(), lr=0.1))
+training(torch.rand(4, 6), torch.rand(4, 6))
+"""
+
+
+@pytest.mark.parametrize(
+    "program", [INFERENCE, TRAINING, OPERATIONS], ids=["inference", "training", "operations"]
+)
 def test_common_layers_load_neither_sympy_nor_pytorch_s_compiler(program: str) -> None:
     end = "print([name for name in ('sympy', 'torch._dynamo') if name in sys.modules])"
     code = f"{MODELS}{program}{end}"

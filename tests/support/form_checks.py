@@ -1,0 +1,54 @@
+"""Compares rules for the forms of results with what PyTorch's operations return."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch.utils import _pytree as pytree
+
+from poptorch_emu.trace import form_rules
+
+
+def forms(value: Any) -> list[Any]:
+    """Returns types, shapes and strides; where a dimension has one element, any stride will do."""
+    return [
+        (
+            each.dtype,
+            each.shape,
+            [step for size, step in zip(each.shape, each.stride(), strict=True) if size > 1],
+        )
+        if isinstance(each, torch.Tensor)
+        else each
+        for each in pytree.tree_leaves(value)
+    ]
+
+
+def on_meta(values: Any) -> Any:
+    """Returns meta tensors of the same forms."""
+    return pytree.tree_map_only(
+        torch.Tensor,
+        lambda value: torch.empty_strided(
+            value.shape, value.stride(), dtype=value.dtype, device="meta"
+        ),
+        values,
+    )
+
+
+def check(func: Any, *args: Any, **kwargs: Any) -> None:
+    """Compares the rule of an operation with the operation itself."""
+    rule = form_rules.find(func, args)
+    assert rule is not None, f"{func} has no rule"
+    args_on_meta, kwargs_on_meta = on_meta((args, kwargs))
+    assert forms(rule(*args_on_meta, **kwargs_on_meta)) == forms(func(*args, **kwargs))
+
+
+def check_refused(func: Any, *args: Any) -> None:
+    """Sees that neither the operation nor its rule takes these arguments."""
+    with pytest.raises(form_rules.NOT_TAKEN):
+        func(*args)
+    rule = form_rules.find(func, args)
+    assert rule is not None, f"{func} has no rule"
+    with pytest.raises(form_rules.NOT_TAKEN):
+        rule(*on_meta(args))
