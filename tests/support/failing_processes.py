@@ -61,7 +61,7 @@ def train_alone() -> float:
     options = poptorch.Options()
     options.Distributed.disable()
     model = Model(1, 0.0, False)
-    trainer = poptorch.trainingModel(model, options, torch.optim.SGD(model.parameters(), lr=0.1))
+    trainer = poptorch.trainingModel(model, options, poptorch.optim.SGD(model.parameters(), lr=0.1))
     return float(trainer(torch.ones(1, 5), torch.ones(1, 3))[1])
 
 

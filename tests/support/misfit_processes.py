@@ -40,7 +40,7 @@ def train(way: str, is_misfit: bool) -> None:
     options.replicationFactor(replicas)
     options.deviceIterations(windows)
     rows = (2 if way == "shapes" and is_misfit else 1) * replicas * windows
-    trainer = poptorch.trainingModel(model, options, torch.optim.SGD(model.parameters(), lr=0.1))
+    trainer = poptorch.trainingModel(model, options, poptorch.optim.SGD(model.parameters(), lr=0.1))
     if way == "grouping":
         trainer.weight.replicaGrouping(
             poptorch.CommGroupType.NoGrouping, 0, poptorch.VariableRetrievalMode.OnePerGroup

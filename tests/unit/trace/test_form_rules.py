@@ -270,6 +270,8 @@ for model, x, loss, labels, optimizer in (
     trained = Trained(model, loss)
     optimizer = optimizer(trained.parameters(), lr=0.1)
     poptorch.trainingModel(trained, optimizer=optimizer)(x, labels)
+    optimizer.zero_grad()
+    optimizer.load_state_dict(optimizer.state_dict())
 """
 
 
