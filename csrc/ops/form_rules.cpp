@@ -31,7 +31,7 @@ Tensor relu(const Tensor& self) {
 }
 
 Tensor& relu_(Tensor& self) {
-  only_if(self.scalar_type() != at::kBool);
+  only_if(self.scalar_type() != at::kBool && !overlaps(self));
   return self;
 }
 
@@ -54,7 +54,7 @@ Tensor nan_to_num(const Tensor& self, std::optional<double>, std::optional<doubl
 }
 
 Tensor celu(const Tensor& self, const Scalar& alpha) {
-  only_if(alpha.toDouble() != 0);
+  only_if(self.is_floating_point() && alpha.toDouble() != 0);
   return at::meta::elu(self, alpha, 1, 1);
 }
 
@@ -95,6 +95,7 @@ Tensor fmod_of_number(const Tensor& self, const Scalar& other) {
 }
 
 Tensor quotient(const Tensor& self, const Tensor& other) {
+  only_if(at::result_type(self, other) != at::kBool);
   return at::meta::div(self, other, "floor");
 }
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <ATen/ExpandUtils.h>
+#include <ATen/MemoryOverlap.h>
 #include <ATen/MetaFunctions.h>
 #include <ATen/OpMathType.h>
 
@@ -79,6 +80,12 @@ inline bool is_given(const OptionalTensor& tensor) { return tensor && tensor->de
 // Sums of float16 and bfloat16 are kept as float32.
 inline ScalarType type_of_sums(const Tensor& tensor) {
   return at::toOpMathType(tensor.scalar_type());
+}
+
+// Whether places of the tensor share memory, as those of an expanded one do; PyTorch does not write
+// to it.
+inline bool overlaps(const Tensor& tensor) {
+  return at::has_internal_overlap(tensor) == at::MemOverlap::Yes;
 }
 
 // A floating-point tensor with elements, in the plain order of dimensions.

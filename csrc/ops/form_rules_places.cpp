@@ -38,7 +38,7 @@ Tensor& masked_fill_with(Tensor& self, const Tensor& mask, const Scalar& value) 
 
 // The values of another, and a type of its own.
 Tensor copy(const Tensor& self, const Tensor& source, bool) {
-  only_if(at::is_expandable_to(source.sizes(), self.sizes()));
+  only_if(at::is_expandable_to(source.sizes(), self.sizes()) && !overlaps(self));
   return strided(self.sizes(), self.strides(), self.scalar_type());
 }
 
@@ -57,9 +57,11 @@ Tensor slice_scatter(const Tensor& self, const Tensor& source, int64_t dim,
   return as_plain(self);
 }
 
-Tensor diagonal_backward(const Tensor& gradient, IntArrayRef sizes, int64_t, int64_t, int64_t) {
-  only_if(gradient.dim() + 1 == static_cast<int64_t>(sizes.size()));
-  return dense(sizes, gradient.scalar_type());
+Tensor diagonal_backward(const Tensor& gradient, IntArrayRef sizes, int64_t offset, int64_t dim1,
+                         int64_t dim2) {
+  const Tensor made = dense(sizes, gradient.scalar_type());
+  only_if(made.diagonal(offset, dim1, dim2).sizes() == gradient.sizes());
+  return made;
 }
 
 // -------------------------------------------------------------------------------- parts by indices
@@ -111,6 +113,7 @@ Tensor flip(const Tensor& self, IntArrayRef dims) {
 
 Tensor roll(const Tensor& self, IntArrayRef shifts, IntArrayRef dims) {
   only_if(self.numel() > 0 && !shifts.empty());
+  only_if(self.suggest_memory_format() == MemoryFormat::Contiguous);
   only_if(shifts.size() == dims.size() || (dims.empty() && shifts.size() == 1));
   for (const int64_t dim : dims) at::maybe_wrap_dim(dim, self.dim());
   return dense(self.sizes(), self.scalar_type());
@@ -147,6 +150,11 @@ Tensor pixel_unshuffle(const Tensor& self, int64_t factor) {
   return dense(sizes, self.scalar_type());
 }
 
+Tensor replication_pad2d(const Tensor& self, IntArrayRef padding) {
+  only_if(self.is_contiguous());
+  return at::meta::replication_pad2d(self, padding);
+}
+
 #define OWN_RULE(overload, function) FORM_RULE(overload, TORCH_FN(function))
 
 }  // namespace
@@ -166,6 +174,7 @@ void list_place_rules(Rules& rules) {
   OWN_RULE(flip, flip);
   OWN_RULE(roll, roll);
   OWN_RULE(repeat, repeat);
+  OWN_RULE(replication_pad2d, replication_pad2d);
   OWN_RULE(pixel_shuffle, pixel_shuffle);
   OWN_RULE(pixel_unshuffle, pixel_unshuffle);
 }

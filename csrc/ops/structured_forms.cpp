@@ -177,7 +177,6 @@ void list_windows_and_places(Rules& rules) {
   RULE(scatter__value, scatter_);
   RULE_SYMINT(reflection_pad1d, reflection_pad1d);
   RULE_SYMINT(replication_pad1d, replication_pad1d);
-  RULE_SYMINT(replication_pad2d, replication_pad2d);
   RULE_SYMINT(tril, tril);
   RULE_SYMINT(triu, triu);
   RULE_SYMINT(upsample_bilinear2d, upsample_bilinear2d);

@@ -8,7 +8,9 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from support.form_checks import check, check_refused
+from support.form_checks import check, check_refused, on_meta
+
+from poptorch_emu.trace import form_rules
 
 aten = torch.ops.aten
 
@@ -188,6 +190,24 @@ def test_form_of_what_indices_choose_is_pytorch_s(
         check(aten.index_put.default, x, indices, SCALAR)
 
 
+LAST = IMAGES.to(memory_format=torch.channels_last)
+LEFT = {
+    "rolled, channels last": (aten.roll.default, LAST, [1], [2]),
+    "padded, channels last": (aten.replication_pad2d.default, LAST, [1, 0, 2, 1]),
+    "copied to an expanded one": (aten.copy.default, EXPANDED, ROWS),
+    "put, transposed": (aten.index_put.default, TURNED, [PLACES], WEIGHT),
+}
+
+
+@pytest.mark.parametrize("case", LEFT)
+def test_arguments_when_their_form_is_another_then_are_left_to_pytorch(case: str) -> None:
+    func, *args = LEFT[case]
+    rule = form_rules.find(func, tuple(args))
+    assert rule is not None
+    with pytest.raises(form_rules.NOT_TAKEN):
+        rule(*on_meta(args))
+
+
 WRONG = {
     "other sizes": (aten.mse_loss_backward.default, SCALAR, ROWS, TURNED.t(), 1),
     "matrix and vector": (aten.mv.default, ROWS, ROWS[:, 0]),
@@ -201,6 +221,10 @@ WRONG = {
     "rows that do not fit": (aten.index_add.default, ROWS, 0, PLACES, OTHER),
     "one that is not there": (aten.kthvalue.default, ROWS, 9, 1),
     "pixels of too few channels": (aten.pixel_shuffle.default, IMAGES, 3),
+    "written to one place for all": (aten.relu_.default, EXPANDED),
+    "a curve of integers": (aten.celu.default, NUMBERS),
+    "quotient of truths": (aten.floor_divide.default, TRUTHS, TRUTHS),
+    "diagonal of another size": (aten.diagonal_backward.default, WEIGHT, [5, 6], 0, 0, 1),
     "no steps": (aten.arange.start_step, 0.0, 1.0, 0.0),
     "half of an odd number": (aten.glu.default, ROWS, 1),
     "more places than rows": (aten.scatter.src, ROWS, 1, NUMBERS.repeat(2, 1), OTHER),
