@@ -51,7 +51,7 @@ std::shared_ptr<const Program> fitting(std::shared_ptr<const Program> program,
 
 // MKL, whose functions of vectors PyTorch calls, gets ready at its first call. Of several first
 // calls at once one may return numbers that are far less exact: with two threads square roots were
-// off by 4e-4 in 4 of 1,000 processes. So it is called before there are several.
+// off by 4e-4 in up to 4 of 1,000 processes. So it is called before there are several.
 void make_vector_functions_ready() {
   const at::NoGradGuard no_grad;
   at::sqrt(at::ones({64}, at::kFloat));
