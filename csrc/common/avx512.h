@@ -5,10 +5,13 @@
 // For inner loops that are compiled for processors with AVX-512 whatever the others are compiled
 // for. Who calls a function with POPTORCH_EMU_AVX512 asks POPTORCH_EMU_HAS_AVX512 before.
 #if defined(__x86_64__) && defined(__GNUC__) && __GNUC__ >= 12 && !defined(__clang__)
+#include <immintrin.h>
+#define POPTORCH_EMU_COMPILES_AVX512 1
 #define POPTORCH_EMU_AVX512 __attribute__((target("arch=x86-64-v4")))
 #define POPTORCH_EMU_HAS_AVX512 (__builtin_cpu_supports("x86-64-v4") != 0)
 #define POPTORCH_EMU_IS_AMD (__builtin_cpu_is("amd") != 0)
 #else
+#define POPTORCH_EMU_COMPILES_AVX512 0
 #define POPTORCH_EMU_AVX512
 #define POPTORCH_EMU_HAS_AVX512 false
 #define POPTORCH_EMU_IS_AMD false

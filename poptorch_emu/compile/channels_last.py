@@ -3,9 +3,10 @@
 Convolutions and poolings are faster so on the CPU, poolings three to eight times, and what they
 pass on to elementwise operations stays so. The graph decides, not the stage: each operation
 converts what it reads to one layout, so that the bits do not depend on where an image comes from.
-Batch norms in training have kernels of ours, since PyTorch's for this layout are less exact. A
-weight is converted once a window, and its gradient where the update reads it. Only the engine's
-code is changed: the tiles of an IPU have layouts of their own.
+Batch norms in training have kernels of ours, since PyTorch's for this layout are less exact, and
+maximum poolings, since PyTorch's is slower. A weight is converted once a window, and its gradient
+where the update reads it. Only the engine's code is changed: the tiles of an IPU have layouts of
+their own.
 """
 
 from __future__ import annotations
@@ -57,6 +58,10 @@ _BATCH_NORMS = {
         7,
     ),
 }
+_MAX_POOL = aten.max_pool2d_with_indices.default
+_OUR_MAX_POOL = torch.ops.poptorch_emu.image_max_pool.default
+_OUR_MAX_POOL_WITH_INDICES = torch.ops.poptorch_emu.image_max_pool_with_indices.default
+_UNUSED = -1  # in place of the register of a result
 _TO_CHANNELS_LAST = torch.ops.poptorch_emu.channels_last.default
 _TO_CONTIGUOUS = aten.contiguous.default
 _NUM_DIMS = 4
@@ -181,11 +186,24 @@ def _changed(code: Segment, images: Set[fx.Node], kept: Set[Source]) -> Segment:
     for instruction in code.instructions:
         if instruction.node in images:
             wanted = _images_read(instruction, shapes)
-            target, _ = _BATCH_NORMS.get(instruction.target, (instruction.target, 0))
-            converter.add(replace(instruction, target=target), wanted, _TO_CHANNELS_LAST)
+            converter.add(_by_our_kernel(instruction), wanted, _TO_CHANNELS_LAST)
         else:
             converter.add(instruction, held.intersection(instruction.reads()), _TO_CONTIGUOUS)
     return converter.finished(kept_registers(code))
+
+
+def _by_our_kernel(instruction: Instruction) -> Instruction:
+    """Returns the operation by a kernel of ours, itself where there is none."""
+    if instruction.target in _BATCH_NORMS:
+        return replace(instruction, target=_BATCH_NORMS[instruction.target][0])
+    if instruction.target is not _MAX_POOL:
+        return instruction
+    if instruction.node.meta["val"][0].dtype != torch.float32:
+        return instruction
+    maxima, indices = instruction.outputs
+    if indices == _UNUSED:
+        return replace(instruction, target=_OUR_MAX_POOL, outputs=[maxima])
+    return replace(instruction, target=_OUR_MAX_POOL_WITH_INDICES)
 
 
 def _images_read(instruction: Instruction, shapes: dict[int, torch.Size]) -> Iterator[int]:

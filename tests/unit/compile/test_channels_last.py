@@ -256,6 +256,25 @@ def test_channels_last_is_chosen_where_it_pays(name):
     assert found == CHOICES[name]
 
 
+@pytest.mark.usefixtures("always")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)
+def test_maximum_poolings_note_indices_for_gradients_alone(dtype):
+    x = torch.randn(4, *X[1:]).to(dtype)
+    model = made("pooled").to(dtype)
+    training = poptorch.trainingModel(model, None, poptorch.optim.SGD(model.parameters(), lr=0.1))
+    training.compile(x)
+    inference = poptorch.inferenceModel(made("pooled").body.to(dtype).eval())
+    inference.compile(x)
+    trained, inferred = (each._executable.program.text() for each in (training, inference))
+    if dtype == torch.float32:
+        assert "poptorch_emu::image_max_pool_with_indices(" in trained
+        assert "poptorch_emu::image_max_pool(" in inferred
+        assert "aten::max_pool2d_with_indices(" not in trained + inferred
+    else:
+        assert "aten::max_pool2d_with_indices(" in trained
+        assert "aten::max_pool2d_with_indices(" in inferred
+
+
 def trained_weights(model: nn.Module, x: torch.Tensor) -> list[torch.Tensor]:
     """Returns what some updates of plain PyTorch make of a model's body."""
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
