@@ -38,9 +38,8 @@ struct Patch {
 namespace kernels {
 
 // Takes the first of equal numbers, and the last NaN. Notes where they are if asked to.
-POPTORCH_EMU_FOR_EACH_CPU void take_maxima(const Patch& patch, int64_t channels,
-                                           const float* image, float* __restrict__ y,
-                                           int64_t* __restrict__ indices) {
+POPTORCH_EMU_FOR_EACH_CPU void take_maxima(const Patch& patch, int64_t channels, const float* image,
+                                           float* __restrict__ y, int64_t* __restrict__ indices) {
   std::fill_n(y, channels, -std::numeric_limits<float>::infinity());
   if (indices != nullptr) std::fill_n(indices, channels, patch.first);
   for (int64_t row = 0; row < patch.rows; ++row) {
@@ -164,11 +163,10 @@ class Pooling {
       : channels_(image.size(1)),
         height_(axis(0, image, kernel, stride, padding, dilation, ceil_mode)),
         width_(axis(1, image, kernel, stride, padding, dilation, ceil_mode)) {
-    at::native::pool2d_shape_check(image, height_.kernel, width_.kernel, height_.stride,
-                                   width_.stride, height_.padding, width_.padding,
-                                   height_.dilation, width_.dilation, channels_, height_.image_size,
-                                   width_.image_size, height_.size, width_.size,
-                                   at::MemoryFormat::ChannelsLast);
+    at::native::pool2d_shape_check(
+        image, height_.kernel, width_.kernel, height_.stride, width_.stride, height_.padding,
+        width_.padding, height_.dilation, width_.dilation, channels_, height_.image_size,
+        width_.image_size, height_.size, width_.size, at::MemoryFormat::ChannelsLast);
   }
 
   Tensor empty_result(const Tensor& image, at::ScalarType type) const {
@@ -200,12 +198,8 @@ class Pooling {
  private:
   static Axis axis(int64_t dim, const Tensor& image, at::IntArrayRef kernel, at::IntArrayRef stride,
                    at::IntArrayRef padding, at::IntArrayRef dilation, bool ceil_mode) {
-    return {image.size(dim + 2),
-            item(kernel, dim),
-            item(stride.empty() ? kernel : stride, dim),
-            item(padding, dim),
-            item(dilation, dim),
-            ceil_mode};
+    return {image.size(dim + 2), item(kernel, dim),   item(stride.empty() ? kernel : stride, dim),
+            item(padding, dim),  item(dilation, dim), ceil_mode};
   }
 
   Patch patch(int64_t row, int64_t column) const {

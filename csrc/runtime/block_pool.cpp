@@ -3,6 +3,8 @@
 #include <pthread.h>
 #include <sys/mman.h>
 
+#include <algorithm>
+#include <atomic>
 #include <mutex>
 #include <new>
 #include <utility>
@@ -52,6 +54,13 @@ std::map<const char*, int64_t>& registry() {
   return *blocks;
 }
 
+// A number that no other thread has.
+int64_t this_thread() {
+  static std::atomic<int64_t> num_threads = 0;
+  thread_local const int64_t number = num_threads++;
+  return number;
+}
+
 int64_t rounded(int64_t num_bytes) {
   int64_t step = kPageBytes;
   while (num_bytes > kExactBytes && step * 16 < num_bytes) step *= 2;
@@ -84,13 +93,17 @@ bool Block::holds(const void* address) {
 }
 
 std::unique_ptr<Block> BlockPool::take(int64_t num_bytes) {
-  const int64_t size = rounded(num_bytes);
+  const int64_t size = rounded(num_bytes), thread = this_thread();
   {
     std::lock_guard lock(pool_mutex());
     const auto found = free_.find(size);
     if (found != free_.end() && !found->second.empty()) {
-      std::unique_ptr<Block> block = std::move(found->second.back());
-      found->second.pop_back();
+      std::vector<Free>& blocks = found->second;
+      const auto own = std::find_if(blocks.rbegin(), blocks.rend(),
+                                    [thread](const Free& free) { return free.thread == thread; });
+      if (own != blocks.rend()) std::swap(*own, blocks.back());
+      std::unique_ptr<Block> block = std::move(blocks.back().block);
+      blocks.pop_back();
       return block;
     }
     num_bytes_ += size;
@@ -105,12 +118,13 @@ std::unique_ptr<Block> BlockPool::take(int64_t num_bytes) {
 }
 
 void BlockPool::give_back(std::unique_ptr<Block> block) {
+  const int64_t size = block->num_bytes(), thread = this_thread();
   std::lock_guard lock(pool_mutex());
   if (is_closed_) {
-    num_bytes_ -= block->num_bytes();
+    num_bytes_ -= size;
     return;
   }
-  free_[block->num_bytes()].push_back(std::move(block));
+  free_[size].push_back({std::move(block), thread});
 }
 
 int64_t BlockPool::num_bytes() const {

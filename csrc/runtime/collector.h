@@ -11,8 +11,8 @@
 
 namespace poptorch_emu {
 
-// Gathers one output of all micro-batches (or windows) and replicas of a call by its mode. Replicas
-// may add at the same time; of one replica the micro-batches come in order.
+// Gathers one output of all micro-batches (or windows) and replicas of a call by its mode. Several
+// threads may add at the same time, in any order; but a sum takes those of one replica in theirs.
 class OutputCollector {
  public:
   // `num_micro_batches` counts all of the call, for one replica.

@@ -26,6 +26,7 @@ void ResultStream::begin_call(int64_t num_micro_batches, int64_t num_replicas) {
                 std::to_string(micro_batches_per_step_) + ", which must divide them.");
   }
   num_pieces_.assign(num_micro_batches / micro_batches_per_step_, 0);
+  num_steps_made_ = 0;
   pieces_per_step_ = num_outputs_ * num_replicas * micro_batches_per_step_;
 }
 
@@ -42,19 +43,20 @@ void ResultStream::add_pieces(const Segment& segment, int64_t micro_batch,
   if (!is_open_) return;
   for (const Store& store : segment.stores) {
     const auto* target = std::get_if<StoreOutput>(&store.target);
-    if (target != nullptr && target->output.value < num_outputs_) add_piece(micro_batch, outputs);
+    if (target != nullptr && target->output.value < num_outputs_) {
+      ++num_pieces_[micro_batch / micro_batches_per_step_];
+    }
   }
-}
-
-void ResultStream::add_piece(int64_t micro_batch, const std::vector<OutputCollector>& outputs) {
-  const int64_t step = micro_batch / micro_batches_per_step_;
-  if (++num_pieces_[step] < pieces_per_step_) return;
-  std::vector<at::Tensor> result;
-  for (int64_t id = 0; id < num_outputs_; ++id) {
-    result.push_back(outputs[id].rows(step * micro_batches_per_step_, micro_batches_per_step_));
+  for (; num_steps_made_ < static_cast<int64_t>(num_pieces_.size()); ++num_steps_made_) {
+    if (num_pieces_[num_steps_made_] < pieces_per_step_) break;
+    std::vector<at::Tensor> result;
+    for (int64_t id = 0; id < num_outputs_; ++id) {
+      const int64_t first = num_steps_made_ * micro_batches_per_step_;
+      result.push_back(outputs[id].rows(first, micro_batches_per_step_));
+    }
+    unread_.push_back(std::move(result));
+    progress_.notify_all();
   }
-  unread_.push_back(std::move(result));
-  progress_.notify_all();
 }
 
 bool ResultStream::is_full() const {

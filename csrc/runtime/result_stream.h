@@ -29,8 +29,7 @@ class ResultStream {
   void end_call();
 
   // By any worker, after an action of this segment has given its pieces for this micro-batch of
-  // the call to `outputs`. Pieces of one output and replica come in order, so steps are completed
-  // in order.
+  // the call to `outputs`. They may come in any order; steps are handed out in theirs.
   void add_pieces(const Segment& segment, int64_t micro_batch,
                   const std::vector<OutputCollector>& outputs);
   // Whether as many results as may wait do so; of no stream, never.
@@ -42,8 +41,6 @@ class ResultStream {
   void end();
 
  private:
-  void add_piece(int64_t micro_batch, const std::vector<OutputCollector>& outputs);
-
   mutable std::mutex mutex_;
   std::condition_variable progress_;
   // Changed with the lock; workers ask without it, most of the time for nothing.
@@ -54,6 +51,7 @@ class ResultStream {
   int64_t num_outputs_ = 0;
   int64_t pieces_per_step_ = 0;
   std::vector<int64_t> num_pieces_;  // by step
+  int64_t num_steps_made_ = 0;       // of the call: those that were unread at some time
   std::deque<std::vector<at::Tensor>> unread_;
 };
 

@@ -74,6 +74,22 @@ std::vector<SegmentId> in_order(const Program& program) {
   return order;
 }
 
+// Whether all that a segment stores are pieces of outputs, which have places of their own.
+bool stores_in_any_order(const Program& program, const Segment& segment) {
+  return std::all_of(segment.stores.begin(), segment.stores.end(), [&](const Store& store) {
+    const auto* target = std::get_if<StoreOutput>(&store.target);
+    return target != nullptr && program.outputs[target->output.value].mode != OutputMode::kSum;
+  });
+}
+
+std::vector<bool> segments_in_order(const Program& program) {
+  std::vector<bool> takes_turns;
+  for (const Segment& segment : program.segments) {
+    takes_turns.push_back(!segment.may_overlap || !stores_in_any_order(program, segment));
+  }
+  return takes_turns;
+}
+
 }  // namespace
 
 bool Walks::are_possible(const Program& program) {
@@ -96,6 +112,7 @@ Walks::Walks(const Program& program, int64_t num_replicas, int64_t num_workers)
     : program_(program),
       num_replicas_(num_replicas),
       path_(in_order(program)),
+      takes_turns_(segments_in_order(program)),
       num_done_(num_replicas * program.segments.size()) {
   for (int64_t worker = 0; worker < num_workers; ++worker) {
     workers_.push_back(std::make_unique<Worker>());
@@ -153,11 +170,14 @@ void Walks::finish(Task& task) {
   if (++own.walk->step == path_.size()) own.walk.reset();
   const int64_t place =
       task.replica * static_cast<int64_t>(program_.segments.size()) + task.action.segment.value;
-  num_done_[place].value = task.action.micro_batch + 1;
+  ++num_done_[place].value;
 }
 
+// Who waits for the last one to leave a segment, such as an update, waits for all.
 bool Walks::has_turn(int64_t replica, const Action& action) const {
-  return num_done(replica, action.segment).value == action.micro_batch;
+  const bool is_last = action.micro_batch + 1 == program_.micro_batches_per_window;
+  return (!is_last && !takes_turns_[action.segment.value]) ||
+         num_done(replica, action.segment).value == action.micro_batch;
 }
 
 }  // namespace poptorch_emu

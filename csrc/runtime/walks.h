@@ -18,9 +18,11 @@ namespace poptorch_emu {
 // a micro-batch from its first segment to its last: tensors stay in the cache of one core, few of
 // them wait for a later action, and no worker waits for the others' stages.
 //
-// Of a segment that may overlap several micro-batches are under way at once, and take turns only
-// where they store; of another one, one by one. Micro-batches begin in order, so that the first
-// of those under way never waits.
+// Of a segment that may overlap several micro-batches are under way at once. They take turns where
+// it stores what depends on their order, such as a sum; otherwise each leaves it as soon as it can,
+// and only the last of a window waits for all others, so that a slower worker holds nobody up. Of
+// another segment they are one by one. Micro-batches begin in order, so that the first of those
+// under way never waits.
 class Walks {
  public:
   // Whether nobody can tell walks from the order of the lists by the results: there are several
@@ -50,7 +52,7 @@ class Walks {
   // Keeps what the task gives, and lets the next micro-batch have its turn.
   void finish(Task& task);
 
-  // By any thread: whether the micro-batches before have left the task's segment.
+  // By any thread: whether nothing keeps the task from leaving its segment any more.
   bool has_turn(const Task& task) const { return has_turn(task.replica, task.action); }
   // How many actions each micro-batch has.
   int64_t num_steps() const { return static_cast<int64_t>(path_.size()); }
@@ -79,7 +81,8 @@ class Walks {
 
   const Program& program_;
   const int64_t num_replicas_;
-  const std::vector<SegmentId> path_;  // what each micro-batch runs, in order
+  const std::vector<SegmentId> path_;    // what each micro-batch runs, in order
+  const std::vector<bool> takes_turns_;  // by segment: whether its micro-batches leave it in order
   std::vector<std::unique_ptr<Worker>> workers_;
   int64_t num_begun_ = 0;        // of this window, over all replicas
   std::vector<Count> num_done_;  // micro-batches of this window, by replica, then segment
