@@ -5,6 +5,7 @@ from poptorch_emu import _C
 MICRO_BATCH = _C.SegmentKind.MICRO_BATCH
 WINDOW = _C.SegmentKind.WINDOW
 ALL = _C.OutputMode.ALL
+SUM = _C.OutputMode.SUM
 Reg = _C.Register
 
 
@@ -62,5 +63,25 @@ def pipeline(num_stages, num_micro_batches, *, capacity=1):
     program.store_output(segments[-1], 2, ALL, 1)
     program.set_schedule(
         [[(s, m) for m in range(num_micro_batches)] for s in segments], num_micro_batches
+    )
+    return program
+
+
+def calling_stages(operator, mode, num_micro_batches):
+    """Returns a program of two stages that each call an operator, with a link between them."""
+    program = _C.Program()
+    first = program.add_segment("first", 0, MICRO_BATCH)
+    second = program.add_segment("second", 1, MICRO_BATCH)
+    program.load_input(first, 0, program.add_input("x", True))
+    program.add_link(first, [1], second, [0], 1)
+    for segment in (first, second):
+        debug = _C.Debug(operator)
+        program.add_instruction(
+            segment, f"poptorch_emu::{operator}", "", [Reg(0)], {}, [1], [0], debug
+        )
+    program.store_output(second, 1, mode, 1)
+    micro_batches = range(num_micro_batches)
+    program.set_schedule(
+        [[(segment, m) for m in micro_batches] for segment in (first, second)], num_micro_batches
     )
     return program

@@ -5,9 +5,12 @@ from __future__ import annotations
 import resource
 import subprocess
 import sys
+import threading
+import time
 
 import pytest
 import torch
+from hand_built import SUM, calling_stages, executor
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -196,6 +199,29 @@ def test_host_function_when_it_keeps_what_it_is_given_then_that_stays() -> None:
         model(torch.full((200, 300), float(value)))
     for value, tensor in enumerate(kept[-3:]):
         assert bool((tensor == 2.0 * value).all())
+
+
+def test_worker_when_others_run_then_gets_back_its_own_memory() -> None:
+    places: dict[int, set[int]] = {}
+
+    def note(x: torch.Tensor) -> torch.Tensor:
+        time.sleep(0.001)  # Long enough to be worth a second worker.
+        y = x.clone()
+        places.setdefault(threading.get_ident(), set()).add(y.data_ptr())
+        return y
+
+    library = torch.library.Library("poptorch_emu", "FRAGMENT")
+    library.define("test_note(Tensor x) -> Tensor")
+    library.impl("test_note", note, "CPU")
+    num_micro_batches, width = 16, 8192
+    program = calling_stages("test_note", SUM, num_micro_batches)
+    engine = executor(program, workers=2, follows_lists=False)
+    for _ in range(3):
+        places.clear()
+        engine.run([torch.ones(num_micro_batches * width)], 1)
+    library._destroy()
+    first, second = places.values()
+    assert first.isdisjoint(second)
 
 
 PACKED = """
