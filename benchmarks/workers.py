@@ -1,9 +1,10 @@
-"""What a second worker gives, and what is left beside a busy neighbour.
+"""What a second worker gives, beside what two cores can give, and what a busy neighbour leaves.
 
-For each model three processes take turns: one worker of one thread, two workers, and two workers
-beside a process that computes all the time. A model on one virtual IPU has threads instead. Run it
-on two quiet cores. The lines show throughput with two workers over that with one, and beside the
-neighbour over that without; medians of the ratios of each round.
+In one process, three ways take turns: one worker of one thread, two workers, and two executors that
+share nothing, of one worker each, on a thread of Python each. The last is what the two cores give
+to whom nothing couples; cores of a virtual machine may be far from equal. A model on one virtual
+IPU has threads instead of workers. The lines show medians of the ratios of each turn. Then two
+workers are measured with and without a process that computes all the time.
 """
 
 from __future__ import annotations
@@ -13,54 +14,90 @@ import os
 import statistics
 import subprocess
 import sys
+import threading
+import time
+from collections.abc import Callable
 
+import torch
 from models import CASES
-from speed import __file__ as speed_script
+from speed import emulated_step
 
 # It ends with this process, also where that is killed.
 _BUSY = "import os\nparent = os.getppid()\nwhile os.getppid() == parent: pass"
 
-
-def throughput(name: str, num_workers: int, seconds: float) -> float:
-    """Returns samples a second of a process of its own."""
-    count = str(num_workers)
-    command = [sys.executable, str(speed_script), "--measure", name, "poptorch_emu"]
-    done = subprocess.run(
-        [*command, "--seconds", str(seconds)],
-        env={**os.environ, "POPTORCH_EMU_WORKERS": count, "OMP_NUM_THREADS": count},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    return float(done.stdout.split()[-2])
+Step = Callable[[], object]
 
 
-def throughput_beside_a_neighbour(name: str, seconds: float) -> float:
-    """Returns samples a second of two workers beside a process that computes all the time."""
-    neighbour = subprocess.Popen([sys.executable, "-c", _BUSY])
-    try:
-        return throughput(name, 2, seconds)
-    finally:
-        neighbour.kill()
-        neighbour.wait()
+def warm_step(name: str, num_workers: int) -> Step:
+    """Returns a call of a model, which was called some times."""
+    os.environ["POPTORCH_EMU_WORKERS"] = str(num_workers)
+    torch.set_num_threads(num_workers)
+    torch.manual_seed(0)
+    step = emulated_step(CASES[name])
+    for _ in range(3):
+        step()
+    return step
+
+
+def calls_per_second(steps: list[Step], seconds: float) -> float:
+    """Returns how many calls all steps do together, each on a thread of its own."""
+    counts = [0] * len(steps)
+    start = time.perf_counter()
+
+    def call(index: int) -> None:
+        while time.perf_counter() < start + seconds:
+            steps[index]()
+            counts[index] += 1
+
+    threads = [threading.Thread(target=call, args=(index,)) for index in range(1, len(steps))]
+    for thread in threads:
+        thread.start()
+    call(0)
+    for thread in threads:
+        thread.join()
+    return sum(counts) / (time.perf_counter() - start)
+
+
+def measure(name: str, turns: int, seconds: float) -> tuple[float, float, float]:
+    """Returns what two workers have of one worker's speed, what two executors have, and the rest.
+
+    The rest is what is left of two workers' speed beside a neighbour.
+    """
+    two, *apart = warm_step(name, 2), warm_step(name, 1), warm_step(name, 1)
+    gains, bounds, shares = [], [], []
+    for _ in range(turns):
+        one = calls_per_second(apart[:1], seconds)
+        gains.append(calls_per_second([two], seconds) / one)
+        bounds.append(calls_per_second(apart, seconds) / one)
+    for _ in range(turns):
+        undisturbed = calls_per_second([two], seconds)
+        neighbour = subprocess.Popen([sys.executable, "-c", _BUSY])
+        try:
+            shares.append(calls_per_second([two], seconds) / undisturbed)
+        finally:
+            neighbour.kill()
+            neighbour.wait()
+    return statistics.median(gains), statistics.median(bounds), statistics.median(shares)
 
 
 def main() -> None:
-    """Prints a table in Markdown."""
+    """Prints a table in Markdown, each line from a process of its own."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--models", nargs="+", choices=CASES, default=list(CASES))
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--seconds", type=float, default=2.0, help="of each process")
+    parser.add_argument("--turns", type=int, default=7)
+    parser.add_argument("--seconds", type=float, default=1.0, help="of each measurement")
+    parser.add_argument("--child", action="store_true", help="measure in this process")
     args = parser.parse_args()
-    print("| model | two workers over one | beside a neighbour |\n|---|---:|---:|")
+    if args.child:
+        print(*measure(args.models[0], args.turns, args.seconds))
+        return
+    print("| model | two workers | two executors | beside a neighbour |\n|---|---:|---:|---:|")
     for name in args.models:
-        gains, shares = [], []
-        for _ in range(args.rounds):
-            one, two = (throughput(name, count, args.seconds) for count in (1, 2))
-            gains.append(two / one)
-            shares.append(throughput_beside_a_neighbour(name, args.seconds) / two)
-        gain, share = statistics.median(gains), statistics.median(shares)
-        print(f"| {name} | {gain:.2f} | {share:.2f} |", flush=True)
+        command = [sys.executable, __file__, "--child", "--models", name]
+        command += ["--turns", str(args.turns), "--seconds", str(args.seconds)]
+        done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
+        gain, bound, share = (float(word) for word in done.stdout.split()[-3:])
+        print(f"| {name} | {gain:.2f} | {bound:.2f} | {share:.2f} |", flush=True)
 
 
 if __name__ == "__main__":
