@@ -4,7 +4,7 @@ In one process, three ways take turns: one worker of one thread, two workers, an
 share nothing, of one worker each, on a thread of Python each. The last is what the two cores give
 to whom nothing couples; cores of a virtual machine may be far from equal. A model on one virtual
 IPU has threads instead of workers. The lines show medians of the ratios of each turn. Then two
-workers are measured with and without a process that computes all the time.
+workers are measured with and without a process that computes all the time. Run it on quiet cores.
 """
 
 from __future__ import annotations
@@ -59,9 +59,9 @@ def calls_per_second(steps: list[Step], seconds: float) -> float:
 
 
 def measure(name: str, turns: int, seconds: float) -> tuple[float, float, float]:
-    """Returns what two workers have of one worker's speed, what two executors have, and the rest.
+    """Returns three ratios: two workers over one, two executors over one, and a neighbour's.
 
-    The rest is what is left of two workers' speed beside a neighbour.
+    The last is the speed of two workers beside a neighbour over that without.
     """
     two, *apart = warm_step(name, 2), warm_step(name, 1), warm_step(name, 1)
     gains, bounds, shares = [], [], []

@@ -82,7 +82,7 @@ bool stores_in_any_order(const Program& program, const Segment& segment) {
   });
 }
 
-std::vector<bool> segments_in_order(const Program& program) {
+std::vector<bool> which_take_turns(const Program& program) {
   std::vector<bool> takes_turns;
   for (const Segment& segment : program.segments) {
     takes_turns.push_back(!segment.may_overlap || !stores_in_any_order(program, segment));
@@ -112,7 +112,7 @@ Walks::Walks(const Program& program, int64_t num_replicas, int64_t num_workers)
     : program_(program),
       num_replicas_(num_replicas),
       path_(in_order(program)),
-      takes_turns_(segments_in_order(program)),
+      takes_turns_(which_take_turns(program)),
       num_done_(num_replicas * program.segments.size()) {
   for (int64_t worker = 0; worker < num_workers; ++worker) {
     workers_.push_back(std::make_unique<Worker>());
