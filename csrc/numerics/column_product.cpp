@@ -200,12 +200,11 @@ Matrix matrix_of(const at::Tensor& rows) { return {rows.const_data_ptr<float>(),
 // x 2048 x 512 1.01, 1024 x 1024 x 256 1.03; with sums of 80 MB in turns 64 x 512 x 512 1.5, 40 x
 // 128 x 9216 1.2, 256 x 1000 x 512 1.0, but 8 x 1024 x 1024 0.75.
 bool is_faster(int64_t depth, int64_t n, int64_t k) {
-  static const bool has_kernels = POPTORCH_EMU_HAS_AVX512;
   static const int64_t fewest_multiplications = int64_t{1} << (POPTORCH_EMU_IS_AMD ? 20 : 25);
   constexpr int64_t kLeastDepth = 16;
   constexpr int64_t kMostPadding = 16;  // One part of so many.
   const int64_t padding = padded(n, kTileRows) * padded(k, kTileColumns) - n * k;
-  return has_kernels && depth >= kLeastDepth && depth * n * k >= fewest_multiplications &&
+  return avx512::is_used() && depth >= kLeastDepth && depth * n * k >= fewest_multiplications &&
          padding <= n * k / kMostPadding;
 }
 

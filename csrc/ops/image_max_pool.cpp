@@ -118,7 +118,7 @@ POPTORCH_EMU_AVX512 void take_maxima_by_masks(const Patch& patch, int64_t channe
 // Returns the kernel for images of so many places.
 auto maxima_taker(int64_t num_places, bool has_indices) {
 #if POPTORCH_EMU_COMPILES_AVX512
-  if (POPTORCH_EMU_HAS_AVX512 && num_places <= std::numeric_limits<int32_t>::max()) {
+  if (avx512::is_used() && num_places <= std::numeric_limits<int32_t>::max()) {
     return has_indices ? kernels::take_maxima_by_masks<true> : kernels::take_maxima_by_masks<false>;
   }
 #endif

@@ -67,7 +67,7 @@ constexpr int64_t kPart = 64;
 
 }  // namespace
 
-bool has_lstm_kernels() { return POPTORCH_EMU_HAS_AVX512; }
+bool has_lstm_kernels() { return avx512::is_used(); }
 
 POPTORCH_EMU_AVX512 void run_cell(int64_t size, const CellForward& row) {
   float* i = row.i;
