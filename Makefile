@@ -24,8 +24,10 @@ SANITIZED_TESTS := tests/unit/csrc tests/unit/data/test_slot_collate.py \
 	tests/conformance/test_streaming_results.py \
 	tests/conformance/test_control_flow.py tests/conformance/test_replica_grouping.py \
 	tests/differential/test_sharded_activations.py tests/conformance/test_processes_bits.py
-# Plans of memory, as said; and threads of forked children, which ThreadSanitizer refuses, in MKL.
-NOT_SANITIZED := tests/unit/csrc/test_memory_planning.py tests/unit/csrc/test_first_calls.py
+# Plans of memory, as said; threads of forked children, which ThreadSanitizer refuses, in MKL; and
+# processes with little memory, of which the sanitizers take much.
+NOT_SANITIZED := tests/unit/csrc/test_memory_planning.py tests/unit/csrc/test_first_calls.py \
+	tests/unit/csrc/test_short_of_resources.py
 # PyTorch is not instrumented; its shared libraries keep their memory until the process ends.
 export ASAN_OPTIONS := detect_leaks=0
 export TSAN_OPTIONS := suppressions=$(CURDIR)/tests/tsan.supp ignore_noninstrumented_modules=1

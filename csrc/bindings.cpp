@@ -185,8 +185,8 @@ void bind_executor(py::module_& m) {
       .def("remote_stored_bytes", [](const Executor& e) { return e.remote().stored_bytes(); })
       .def("peak_link_items", &Executor::peak_link_items)
       .def("peak_link_bytes", &Executor::peak_link_bytes)
-      .def("input_spans", [](const Executor& e) { return as_pairs(e.crossings().inputs()); })
-      .def("output_spans", [](const Executor& e) { return as_pairs(e.crossings().outputs()); });
+      .def("input_spans", [](const Executor& e) { return as_pairs(e.crossings().last()->inputs); })
+      .def("output_spans", [](const Executor& e) { return as_pairs(e.crossings().last()->outputs); });
 }
 
 // Reached by tests, which have costs of their own and choose for themselves.

@@ -5,15 +5,25 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/_log_softmax_backward_data.h>
 #include <ATen/ops/empty.h>
-#include <ATen/ops/zeros.h>
+#include <ATen/ops/from_blob.h>
 #include <torch/library.h>
 
 #include <algorithm>
+#include <vector>
 
 #include "common/sharing.h"
 
 namespace poptorch_emu {
 namespace {
+
+void check_classes(const int64_t* classes, int64_t num_rows, int64_t num_classes,
+                   int64_t ignore_index) {
+  for (int64_t row = 0; row < num_rows; ++row) {
+    const int64_t index = classes[row];
+    TORCH_CHECK_INDEX(index == ignore_index || (index >= 0 && index < num_classes), "Target ",
+                      index, " is out of bounds for ", num_classes, " classes.");
+  }
+}
 
 // logarithms: (rows, classes), float32, of a softmax; target: (rows), integers. The gradient of the
 // reduced loss and the total weight are scalars. Has the bits of PyTorch's two operators, some rows
@@ -25,6 +35,7 @@ at::Tensor cross_entropy_backward(const at::Tensor& gradient, const at::Tensor& 
   const int64_t num_rows = logarithms.size(0), num_classes = logarithms.size(1);
   const at::Tensor logs = logarithms.contiguous(), classes = target.to(at::kLong).contiguous();
   const int64_t* const class_of = classes.const_data_ptr<int64_t>();
+  check_classes(class_of, num_rows, num_classes, ignore_index);
   float of_class = -gradient.item<float>();
   if (reduction == at::Reduction::Mean) of_class /= total_weight.item<float>();
 
@@ -33,18 +44,18 @@ at::Tensor cross_entropy_backward(const at::Tensor& gradient, const at::Tensor& 
       kNumbersAtOnce / std::max<int64_t>(num_classes, 1), 1, std::max<int64_t>(num_rows, 1));
   const int64_t num_parts = (num_rows + rows_at_once - 1) / rows_at_once;
   share_out(num_parts, /*at_least=*/2, [&](int64_t begin, int64_t end) {
-    const at::Tensor of_logs = at::zeros({rows_at_once, num_classes}, logs.options());
-    float* const numbers = of_logs.mutable_data_ptr<float>();
+    // Of the thread, since how many parts it has depends on others. All are 0 between the parts.
+    thread_local std::vector<float> numbers;
+    numbers.resize(std::max<size_t>(numbers.size(), rows_at_once * num_classes));
+    const at::Tensor of_logs =
+        at::from_blob(numbers.data(), {rows_at_once, num_classes}, logs.options());
     for (int64_t part = begin; part < end; ++part) {
       const int64_t first = part * rows_at_once;
       const int64_t count = std::min(rows_at_once, num_rows - first);
       const auto set_all = [&](float value) {
         for (int64_t row = 0; row < count; ++row) {
           const int64_t index = class_of[first + row];
-          if (index == ignore_index) continue;
-          TORCH_CHECK_INDEX(index >= 0 && index < num_classes, "Target ", index,
-                            " is out of bounds for ", num_classes, " classes.");
-          numbers[row * num_classes + index] = value;
+          if (index != ignore_index) numbers[row * num_classes + index] = value;
         }
       };
       set_all(of_class);

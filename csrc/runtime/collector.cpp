@@ -96,6 +96,7 @@ void OutputCollector::allocate_for(const at::Tensor& piece) {
       shape[0] *= num_pieces_;
     }
   }
+  const c10::InferenceMode as_of_the_call(is_inference_);
   result_ = at::empty(shape, piece.options());
   allocation_->is_done = true;
 }

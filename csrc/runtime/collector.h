@@ -1,6 +1,7 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <c10/core/InferenceMode.h>
 
 #include <atomic>
 #include <memory>
@@ -44,6 +45,8 @@ class OutputCollector {
   int64_t num_pieces_;
   at::Tensor result_;
   bool is_scalar_ = false;  // whether the pieces are
+  // Of the thread that makes this one, whoever adds first.
+  const bool is_inference_ = c10::InferenceMode::is_enabled();
   // Until the first piece has come, and its shape is known.
   struct Allocation {
     std::atomic<bool> is_done = false;

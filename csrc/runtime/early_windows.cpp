@@ -7,6 +7,8 @@
 #include <string_view>
 #include <variant>
 
+#include "runtime/variable_views.h"
+
 namespace poptorch_emu {
 namespace {
 
@@ -181,8 +183,12 @@ EarlyWindows::EarlyWindows(const Program& program)
       is_window_(program.segments.size()),
       num_left_(program.segments.size()) {
   const std::map<InputId, int64_t> checked_numbers = checked_row_numbers(program);
+  const std::vector<std::set<VariableId>> in_reach = variables_in_reach(program);
   std::vector<Uses> uses;
-  for (const Segment& segment : program.segments) uses.emplace_back(segment);
+  for (size_t id = 0; id < needs_.size(); ++id) {
+    uses.emplace_back(program.segments[id])
+        .variables.insert(in_reach[id].begin(), in_reach[id].end());
+  }
   for (size_t window = 0; window < needs_.size(); ++window) {
     const Segment& segment = program.segments[window];
     if (segment.kind != SegmentKind::kWindow) continue;
@@ -201,15 +207,14 @@ EarlyWindows::EarlyWindows(const Program& program)
 }
 
 void EarlyWindows::begin_window() {
-  ++num_windows_;
   have_begun_ = false;
   std::fill(num_left_.begin(), num_left_.end(), 0);
 }
 
 bool EarlyWindows::may_begin(SegmentId window) const {
   const std::vector<SegmentId>& needs = needs_[window.value];
-  return num_windows_ > 1 && std::all_of(needs.begin(), needs.end(),
-                                         [this](SegmentId id) { return num_left_[id.value] == 0; });
+  return is_planned_ && std::all_of(needs.begin(), needs.end(),
+                                    [this](SegmentId id) { return num_left_[id.value] == 0; });
 }
 
 }  // namespace poptorch_emu

@@ -8,12 +8,13 @@ namespace poptorch_emu {
 
 // Says when a window segment, such as the update of an IPU's weights, may begin.
 //
-// Once every micro-batch has left the segments that use the same variables and sums, an update can
-// begin, while micro-batches are still under way in others. But an update may overwrite weights in
-// their place, which cannot be taken back. So it also waits for all segments in which an operation
-// could fail with the values that it gets; what is left then are gradients of operations that are
-// through, the rows of an embedding among them if they were looked up. In an executor's first
-// window it waits for all, since memory is planned then.
+// Once every micro-batch has left the segments that use the same variables and sums, or get views
+// of these variables over links, an update can begin, while micro-batches are still under way in
+// others. But an update may overwrite weights in their place, which cannot be taken back. So it
+// also waits for all segments in which an operation could fail with the values that it gets; what
+// is left then are gradients of operations that are through, the rows of an embedding among them if
+// they were looked up. In an executor's first window it waits for all, since memory is planned
+// then.
 //
 // Not synchronised: the scheduler calls it with its lock.
 class EarlyWindows {
@@ -26,6 +27,8 @@ class EarlyWindows {
   // Begins a window; `expect` follows once for each time that `leave` will be called in it.
   void begin_window();
   void expect(SegmentId id) { ++num_left_[id.value]; }
+  // From now on windows need not wait for all.
+  void note_complete_window() { is_planned_ = true; }
   // A segment has been left by a micro-batch, or by all of a replica.
   void leave(SegmentId id) { --num_left_[id.value]; }
   bool may_begin(SegmentId window) const;
@@ -39,7 +42,7 @@ class EarlyWindows {
   std::vector<bool> is_window_;                // by segment
   bool are_any_ = false;
   bool have_begun_ = false;
-  int64_t num_windows_ = 0;        // begun so far
+  bool is_planned_ = false;        // a window was complete
   std::vector<int64_t> num_left_;  // by segment
 };
 

@@ -10,6 +10,7 @@
 
 #include "common/clock.h"
 #include "common/errors.h"
+#include "common/floating_point_modes.h"
 #include "common/sharing.h"
 
 namespace poptorch_emu {
@@ -81,6 +82,7 @@ Executor::Executor(std::shared_ptr<const Program> program, ExecutorOptions optio
           {[this](const std::function<bool()>& holds) { return scheduler_.wait_until(holds); },
            [this] { scheduler_.note(); }}),
       pool_(options_.num_workers, [this](int64_t worker) {
+        const FloatingPointModes modes(modes_);
         const IntraOpThreads threads(options_.num_intra_op_threads);
         const SharedLoops::Member member(loops_);
         work(worker);
@@ -153,7 +155,12 @@ std::vector<at::Tensor> Executor::run(const std::vector<at::Tensor>& inputs, int
     stream_.end_call();
     throw;
   }
-  pool_.run(scheduler_.is_alone());
+  modes_ = floating_point_modes();
+  try {
+    pool_.run(scheduler_.is_alone());
+  } catch (...) {
+    scheduler_.fail(std::current_exception());
+  }
   std::vector<at::Tensor> results = interpreter_.end_call();
   desk_.end_call();
   // Weights that were trained keep their random numbers, also when a later window failed.

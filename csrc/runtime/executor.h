@@ -2,6 +2,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <cfenv>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -131,7 +132,8 @@ class Executor {
   SharedLoops loops_;
   Scheduler scheduler_;
   Interpreter interpreter_;
-  ThreadPool pool_;  // last: its threads use the others
+  std::fenv_t modes_ = {};  // of the thread that calls
+  ThreadPool pool_;         // last: its threads use the others
 };
 
 }  // namespace poptorch_emu

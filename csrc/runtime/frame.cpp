@@ -88,11 +88,8 @@ void Frame::forget(RegisterId id) {
   if (!is_first_lane_) own_[id.value] = {};
 }
 
-void Frame::forget_replaced() {
-  for (Own& entry : own_) {
-    // One reference here, one with the memory.
-    if (entry.shared.defined() && entry.shared.use_count() <= 2) entry = {};
-  }
+void Frame::keep_only(RegisterId id, const at::Tensor& shared) {
+  if (!is_first_lane_ && !own_[id.value].shared.is_same(shared)) own_[id.value] = {};
 }
 
 void Frame::begin(int64_t micro_batch, int64_t replica) {

@@ -35,9 +35,9 @@ class Frame {
   // Returns a tensor that other frames may read at the same time, for the use of this one; by the
   // register that it fills, or a part of it.
   const at::Tensor& own(RegisterId id, const at::Tensor& shared);
-  // Lets go of the one for this register; of those whose shared tensor nobody else has any more.
+  // Lets go of the one for this register, or of any that is not in the memory of this tensor.
   void forget(RegisterId id);
-  void forget_replaced();
+  void keep_only(RegisterId id, const at::Tensor& shared);
 
   // Throws `Error` with the instruction's origin and arguments when a kernel fails, or when it
   // raises a floating-point exception and those are checked.

@@ -118,7 +118,12 @@ void Interpreter::check(const std::vector<at::Tensor>& inputs, int64_t num_windo
   if (num_windows < 1) {
     throw Error("A call runs at least 1 window, not " + std::to_string(num_windows) + ".");
   }
-  const int64_t num_blocks = num_micro_batches(num_windows) * num_groups_;
+  int64_t num_blocks = num_groups_;
+  for (int64_t factor : {program_.micro_batches_per_window, num_windows}) {
+    if (!__builtin_mul_overflow(num_blocks, factor, &num_blocks)) continue;
+    throw Error("A call of " + std::to_string(num_windows) +
+                " windows has more micro-batches than can be counted.");
+  }
   for (size_t i = 0; i < inputs.size(); ++i) {
     if (!program_.inputs[i].is_batched) continue;
     if (inputs[i].dim() == 0 || inputs[i].size(0) % num_blocks != 0) {
@@ -146,6 +151,7 @@ std::vector<at::Tensor> Interpreter::end_call() {
   for (OutputCollector& output : outputs_) results.push_back(output.take());
   inputs_.clear();
   outputs_.clear();
+  crossings_.end_call();
   forget_inputs();
   return results;
 }
@@ -193,7 +199,15 @@ void Interpreter::forget_inputs() {
 
 void Interpreter::forget_replaced() {
   for (size_t id = 0; id < frames_.size(); ++id) {
-    for_each_frame(id, [](Frame& frame) { frame.forget_replaced(); });
+    for (const Load& item : program_.segments[id].loads) {
+      const auto* source = std::get_if<LoadVariable>(&item.source);
+      if (source == nullptr) continue;
+      for (int64_t replica = 0; replica < num_replicas_; ++replica) {
+        for (auto& frame : frames_[id][replica]) {
+          if (frame) frame->keep_only(item.target, memory_.stored(source->variable, replica));
+        }
+      }
+    }
   }
 }
 
@@ -207,14 +221,14 @@ bool Interpreter::run(Task& task, const std::function<bool()>& may_store) {
   // What cannot overlap has one frame, whatever its lane.
   const int64_t lane = segment.may_overlap ? task.lane : 0;
   Frame& frame = frame_of(task.action.segment, task.replica, lane);
-  const auto scope = tensor_memory_.open(task.action.segment, task.replica, lane, task.worker);
   try {
+    const auto scope = tensor_memory_.open(task.action.segment, task.replica, lane, task.worker);
     for (AccumulatorId id : segment.reductions) accumulators_.reduce(id, task.replica);
     if (segment.has_exchanges()) exchange(segment, exchange_number_[task.action.segment.value]);
     unpack_inputs(task, frame);
     load_all(segment, task, frame);
     frame.run(task.action.micro_batch, task.replica);
-    if (!may_store()) return false;
+    if (!may_store()) throw Abandoned();
     for (const Store& item : segment.stores) {
       std::visit([&](const auto& target) { store(target, frame, item, task); }, item.target);
     }

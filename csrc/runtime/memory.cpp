@@ -122,7 +122,7 @@ void DeviceMemory::write(VariableId id, int64_t replica, const at::Tensor& value
   note_change(id);
   if (!variable.is_sharded) {
     at::Tensor& target = slot(id, replica);
-    if (is_only_ours(target) && whole.is_contiguous() && !whole.is_neg()) {
+    if (is_only_ours(target) && whole.is_contiguous() && !whole.is_neg() && !whole.is_conj()) {
       std::memcpy(target.mutable_data_ptr(), whole.const_data_ptr(), whole.nbytes());
     } else {
       target = copied(whole);

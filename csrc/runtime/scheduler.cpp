@@ -139,6 +139,7 @@ void Scheduler::begin_next_window() {
   const Progress::Lock lock = progress_.lock();
   --num_running_;
   ++window_;
+  early_windows_.note_complete_window();
   choice_.note(now_ns() - window_begun_ns_, busy_ns_ / std::max<int64_t>(num_done_, 1));
   if (interruption_ || window_ == num_windows_) {
     end_with(std::exchange(interruption_, nullptr));
@@ -357,8 +358,7 @@ void Scheduler::begin_window() {
   window_begun_ns_ = now_ns();
   num_done_ = busy_ns_ = 0;
   if (!choice_.is_alone()) end_of_rest_.notify_all();
-  ipus_at_end_ = 0;
-  micro_batch_actions_left_ = 0;
+  ipus_at_end_ = micro_batch_actions_left_ = 0;
   if (walks_) walks_->begin_window();
   early_windows_.begin_window();
   for (VirtualIpu& ipu : ipus_) {

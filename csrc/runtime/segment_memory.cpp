@@ -58,8 +58,9 @@ const std::shared_ptr<Block>& Arena::block(int64_t num_bytes) {
 }
 
 SegmentMemory::Scope::Scope(SegmentMemory& memory, Arena& arena)
-    : memory_(memory), before_(std::exchange(current, &memory)) {
-  memory_.begin(arena);
+    : memory_(memory), before_(current) {
+  memory_.begin(arena);  // May fail for want of memory, and then there is no scope.
+  current = &memory_;
 }
 
 SegmentMemory::Scope::~Scope() {

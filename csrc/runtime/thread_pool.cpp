@@ -2,10 +2,13 @@
 
 #include <unistd.h>
 
+#include <string>
+#include <system_error>
 #include <thread>
 #include <utility>
 #include <vector>
 
+#include "common/errors.h"
 #include "runtime/progress.h"
 
 namespace poptorch_emu {
@@ -22,19 +25,19 @@ class ThreadPool::Crew {
  public:
   Crew(int64_t num_threads, const std::function<void(int64_t)>& work)
       : work_(work), progress_(num_threads + 1, kSpinBetweenCallsNs) {
-    for (int64_t worker = 1; worker <= num_threads; ++worker) {
-      threads_.emplace_back([this, worker] { serve(worker); });
+    try {
+      for (int64_t worker = 1; worker <= num_threads; ++worker) {
+        threads_.emplace_back([this, worker] { serve(worker); });
+      }
+    } catch (const std::system_error& error) {
+      close();
+      throw Error("Only " + std::to_string(threads_.size()) + " of " + std::to_string(num_threads) +
+                  " threads beside the calling one could be started (" + error.what() +
+                  "). Ask for fewer workers, or let the process have more memory or threads.");
     }
   }
 
-  ~Crew() {
-    {
-      const Progress::Lock lock = progress_.lock();
-      is_closing_ = true;
-      progress_.announce();
-    }
-    for (std::thread& thread : threads_) thread.join();
-  }
+  ~Crew() { close(); }
 
   Crew(const Crew&) = delete;
   Crew& operator=(const Crew&) = delete;
@@ -52,6 +55,15 @@ class ThreadPool::Crew {
   }
 
  private:
+  void close() {
+    {
+      const Progress::Lock lock = progress_.lock();
+      is_closing_ = true;
+      progress_.announce();
+    }
+    for (std::thread& thread : threads_) thread.join();
+  }
+
   void serve(int64_t worker) {
     int64_t seen = 0;
     while (true) {

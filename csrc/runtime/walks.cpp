@@ -173,7 +173,7 @@ void Walks::finish(Task& task) {
   ++num_done_[place].value;
 }
 
-// Who waits for the last one to leave a segment, such as an update, waits for all.
+// Who waits for the last one to leave a segment, as `EarlyWindows` has updates do, waits for all.
 bool Walks::has_turn(int64_t replica, const Action& action) const {
   const bool is_last = action.micro_batch + 1 == program_.micro_batches_per_window;
   return (!is_last && !takes_turns_[action.segment.value]) ||

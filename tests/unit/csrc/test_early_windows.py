@@ -151,6 +151,71 @@ def test_update_when_rows_are_added_then_waits_unless_their_numbers_were_looked_
     assert [begins_early(order) for order in orders[1:]] == [is_early] * 2
 
 
+# What a segment makes of a weight before it sends it on: operator, arguments behind the tensor.
+SENT = {
+    "the weight": [],
+    "a view": [("expand", [[1, 2]])],
+    "a view of a view": [("expand", [[1, 2]]), ("transpose.int", [0, 1])],
+    "a view without saying so": [("_unsafe_view", [[1, 2]])],
+    "what was contiguous already": [("contiguous", [])],
+    "a copy": [("clone", [])],
+    "a view of a copy": [("clone", []), ("expand", [[1, 2]])],
+}
+
+
+def sending_program(changes: list[tuple[str, list]], num_hops: int):
+    """Returns a program whose IPU 0 sends on its weight, which its update changes in its place.
+
+    The weight goes over `num_hops` links, and the last IPU adds up what comes.
+    """
+    program = _C.Program()
+    weight, total = (program.add_variable(name, [2], FLOAT, False) for name in ("w", "total"))
+    gradient, sum_of_sent = (program.add_accumulator(name, FLOAT, False) for name in ("g", "sum"))
+    stages = [program.add_segment(f"stage {i}", i, MICRO_BATCH) for i in range(num_hops + 1)]
+    program.load_input(stages[0], 0, program.add_input("x", True))
+    program.load_variable(stages[0], 1, weight)
+    for number, (operator, arguments) in enumerate(changes):
+        add(program, stages[0], operator, [Reg(1 + number), *arguments], [2 + number])
+    add(program, stages[0], "sum.dim_IntList", [Reg(0), [0]], [9])
+    program.accumulate(stages[0], 9, gradient)
+    sent = 1 + len(changes)
+    for giver, taker in zip(stages, stages[1:], strict=False):
+        program.add_link(giver, [sent], taker, [0], MICRO_BATCHES)
+        sent = 0
+    add(program, stages[-1], "mul.Tensor", [Reg(0), 1.0], [1])
+    add(program, stages[-1], "squeeze", [Reg(1)], [2])
+    program.accumulate(stages[-1], 2, sum_of_sent)
+    rows = [[(stage, m) for m in range(MICRO_BATCHES)] for stage in stages]
+    for ipu, variable, summed in ((0, weight, gradient), (num_hops, total, sum_of_sent)):
+        update = program.add_segment(f"update {ipu}", ipu, WINDOW)
+        program.load_variable(update, 0, variable)
+        program.load_accumulator(update, 1, summed)
+        add(program, update, "add_.Tensor", [Reg(0), Reg(1)], [2])
+        program.store_variable(update, 2, variable)
+        rows[ipu].append((update, 0))
+    program.set_schedule(rows, MICRO_BATCHES)
+    return program
+
+
+@pytest.mark.parametrize("num_hops", [1, 2])
+@pytest.mark.parametrize("sent", SENT)
+def test_update_when_a_link_brings_its_weight_elsewhere_then_waits_for_who_reads_it(
+    sent: str, num_hops: int
+) -> None:
+    num_windows = 4
+    engine = executor(sending_program(SENT[sent], num_hops), follows_lists=True)
+    engine.set_tracing(True)
+    engine.run([torch.ones(num_windows * MICRO_BATCHES, 2)], num_windows)
+    # The weight is 0 in the first window, and grows by the inputs of each.
+    read = sum(MICRO_BATCHES * window * MICRO_BATCHES for window in range(num_windows))
+    assert engine.read_variable(1, 0).tolist() == [read] * 2
+    update, last = num_hops + 1, num_hops
+    events = sorted(engine.take_events(), key=lambda event: event.start_ns)
+    order = [event.segment for event in events if event.window == num_windows - 1]
+    ends = max(place for place, segment in enumerate(order) if segment == last)
+    assert (order.index(update) < ends) == ("copy" in sent)
+
+
 def test_call_when_a_later_micro_batch_fails_then_no_weight_is_changed() -> None:
     program = program_of()
     add(program, SLOW, "multinomial", [Reg(0), 1, True], [3])

@@ -37,6 +37,12 @@ def lookup(num_micro_batches=3, *, is_counting=False):
     return program
 
 
+def test_call_when_it_has_too_many_windows_to_count_then_refused():
+    engine = executor(lookup())
+    with pytest.raises(Error, match=f"A call of {2**62} windows has more micro-batches than can"):
+        engine.run([torch.zeros(3, dtype=torch.int64)], 2**62)
+
+
 @pytest.mark.parametrize("workers", [1, 2, 4])
 def test_instruction_that_fails_then_error_tells_where_and_why(workers):
     engine = executor(lookup(), replicas=2, workers=workers)

@@ -139,6 +139,14 @@ def test_read_variable_then_it_is_a_copy():
     assert engine.read_variable(0, 0).item() == 1.0
 
 
+def test_variable_when_written_with_a_conjugate_view_then_holds_its_numbers():
+    program, _ = one_segment()
+    program.add_variable("w", [2], torch.complex64, False)
+    engine = executor(program)
+    engine.write_variable(0, 0, torch.tensor([1 + 2j, 3 - 4j]).conj())
+    assert engine.read_variable(0, 0).tolist() == [1 - 2j, 3 + 4j]
+
+
 def test_variable_bytes_then_replicas_count_only_where_they_have_their_own():
     program, _ = one_segment()
     program.add_variable("shared", [4, 2], torch.float16, False)

@@ -10,7 +10,17 @@ import time
 
 import pytest
 import torch
-from hand_built import SUM, calling_stages, executor
+from hand_built import (
+    ALL,
+    MICRO_BATCH,
+    SUM,
+    WINDOW,
+    Reg,
+    add,
+    calling_stages,
+    executor,
+    one_segment,
+)
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -166,6 +176,50 @@ def test_memory_when_calls_go_on_then_does_not_grow(monkeypatch: pytest.MonkeyPa
         model(x)
     assert (session._executor.arena_bytes(), session._executor.pool_bytes()) == before
     assert before[0] > 0
+
+
+@pytest.mark.parametrize("workers", [2, 4])
+def test_weight_when_replaced_then_no_worker_keeps_the_old_one(workers: int) -> None:
+    num_numbers, micro_batches, num_readers = 2**20, 4, 3
+    program = _C.Program()
+    weight = program.add_variable("w", [num_numbers], torch.float32, False)
+    x = program.add_input("x", True)
+    readers = [program.add_segment(f"reader {i}", 0, MICRO_BATCH) for i in range(num_readers)]
+    for reader in readers:
+        program.load_input(reader, 0, x)
+        program.load_variable(reader, 1, weight)
+        add(program, reader, "mul.Tensor", [Reg(0), Reg(1)], [2], dies=[1])
+        add(program, reader, "sum", [Reg(2)], [3], dies=[2])
+        program.store_output(reader, 3, ALL, 1)
+    update = program.add_segment("update", 0, WINDOW)
+    program.load_variable(update, 0, weight)
+    add(program, update, "mul.Tensor", [Reg(0), 2.0], [1])
+    program.store_variable(update, 1, weight)
+    actions = [(reader, m) for m in range(micro_batches) for reader in readers]
+    program.set_schedule([[*actions, (update, 0)]], micro_batches)
+    pools = []
+    for count in (1, workers):
+        engine = executor(program, workers=count)
+        for _ in range(12):
+            engine.run([torch.randn(3 * micro_batches, 1)], 3)
+        pools.append(engine.pool_bytes())
+    assert pools[1] <= pools[0] + 2**20
+
+
+def test_memory_when_workers_help_with_a_loss_then_its_plan_holds() -> None:
+    program, segment = one_segment(3)
+    add(program, segment, "log_softmax.int", [Reg(0), 1], [3])
+    arguments = [Reg(2), Reg(3), Reg(1), 2, -100, Reg(2)]
+    program.add_instruction(
+        segment, "poptorch_emu::cross_entropy_backward", "", arguments, {}, [4], [3], _C.Debug("")
+    )
+    add(program, segment, "sum", [Reg(4)], [5], dies=[4])
+    program.store_output(segment, 5, ALL, 1)
+    engine = executor(program, workers=2, follows_lists=True)
+    inputs = [torch.randn(4096, 500), torch.randint(500, (4096,)), torch.ones(1)]
+    for _ in range(25):
+        engine.run(inputs, 1)
+    assert engine.arena_bytes() > 0 and engine.pool_bytes() == 0
 
 
 def test_results_when_kept_then_outlive_the_model() -> None:

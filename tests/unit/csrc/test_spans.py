@@ -40,6 +40,28 @@ def test_spans_then_one_for_each_piece_and_inputs_count_at_their_first_reader(wo
         assert unread[0][0] <= start <= end <= out_start <= out_end
 
 
+def test_spans_when_asked_for_in_a_call_then_are_those_of_the_call_before():
+    program = program_with_two_readers()
+    debug = _C.Debug("look")
+    program.add_instruction(
+        0, "poptorch_emu::host_call", "", ["look", [Reg(0)], []], {}, [], [], debug
+    )
+    engine = executor(program, follows_lists=True)
+    seen = []
+
+    def look(*_):
+        seen.append((engine.input_spans(), engine.output_spans()))
+        return []
+
+    engine.set_host_function("look", look)
+    x = torch.ones(2)
+    engine.run([x, x], 1)
+    spans = engine.input_spans(), engine.output_spans()
+    engine.run([x, x], 1)
+    assert seen == [([], [])] * 2 + [spans] * 2
+    assert (engine.input_spans(), engine.output_spans()) != spans
+
+
 def test_spans_when_only_the_last_piece_is_kept_then_one_for_each_replica():
     engine = executor(program_with_two_readers(mode=_C.OutputMode.FINAL), replicas=2)
     x = torch.ones(8)
