@@ -3,18 +3,32 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 import torch
 from support.product_sums import assert_alike
+from torch._inductor import config as inductor_config
 
 import poptorch_emu as poptorch
 from poptorch_emu import emulator
 from poptorch_emu.compile import inductor
 
 CALL = "poptorch_emu::compiled_code"
+
+
+@pytest.fixture(scope="module")
+def compiled(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where libraries lie: what the models have in common is compiled once."""
+    return tmp_path_factory.mktemp("compiled")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _soon_compiled() -> Iterator[None]:
+    """Optimises the loops as ever, but not the code around them, which is most of a library."""
+    with inductor_config.patch({"aot_inductor.compile_wrapper_opt_level": "O0"}):
+        yield
 
 
 class TwoStages(torch.nn.Module):
@@ -72,9 +86,9 @@ def plainly_trained(model: TwoStages) -> dict[str, torch.Tensor]:
 
 
 def test_model_when_compiled_then_trains_like_pytorch_and_its_libraries_are_found_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    compiled: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    weights, scores, text = trained(TwoStages(), options_of("inductor", tmp_path))
+    weights, scores, text = trained(TwoStages(), options_of("inductor", compiled))
     assert CALL in text
     for name, value in plainly_trained(TwoStages()).items():
         torch.testing.assert_close(weights[name], value, rtol=1e-5, atol=1e-6)
@@ -83,11 +97,11 @@ def test_model_when_compiled_then_trains_like_pytorch_and_its_libraries_are_foun
         raise AssertionError("a library that is on disk was compiled again")
 
     monkeypatch.setattr(inductor, "_compile", fail)
-    again, same_scores, text = trained(TwoStages(), options_of("inductor", tmp_path))
+    again, same_scores, text = trained(TwoStages(), options_of("inductor", compiled))
     assert CALL in text
     assert torch.equal(scores, same_scores)
     assert all(torch.equal(weights[name], again[name]) for name in weights)
-    assert not list(tmp_path.glob("*.executable"))
+    assert not list(compiled.glob("*.executable"))
 
 
 def test_operations_when_not_compiled_then_run_one_by_one_with_the_same_bits(
@@ -126,9 +140,9 @@ def interrupted(x: torch.Tensor) -> torch.Tensor:
 
 
 def test_segment_when_only_parts_can_be_compiled_then_the_rest_stays_as_it_is(
-    tmp_path: Path,
+    compiled: Path, tmp_path: Path
 ) -> None:
-    weights, _, text = trained(TwoStages(interrupted), options_of("inductor", tmp_path))
+    weights, _, text = trained(TwoStages(interrupted), options_of("inductor", compiled))
     plain, _, plain_text = trained(TwoStages(interrupted), options_of("aten", tmp_path))
     assert CALL in text
     for operation in ("poptorch_emu::for_loop", "poptorch_emu::dropout"):
