@@ -16,7 +16,8 @@ from typing import Any
 
 import pytest
 from support import failing_processes
-from support.processes import end, finish, python_path, start
+from support.forked_programs import end, python_path
+from support.processes import finish, start
 
 feature = pytest.mark.feature("Options.Distributed", fidelity="exact")
 SCRIPT = failing_processes.__file__

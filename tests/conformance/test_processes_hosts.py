@@ -15,7 +15,8 @@ import sys
 import pytest
 import torch
 from support import failing_processes, process_training
-from support.processes import finish, python_path, reserved_port, results_of, start
+from support.forked_programs import python_path
+from support.processes import finish, reserved_port, results_of, start
 
 feature = pytest.mark.feature("poprun", fidelity="exact")
 SCRIPT = process_training.__file__

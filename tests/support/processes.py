@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from support.forked_programs import ForkedProgram, end, python_path
 
-ROOT = Path(__file__).parents[2]
-
+Process = ForkedProgram | subprocess.Popen[str]
 
 # Code finds modules where it is told, not in the folder that it happens to be in: `make sanitize`
 # tells it where the sanitized engine is.
@@ -27,12 +27,6 @@ class Ended:
 
     status: int
     text: str
-
-
-def python_path() -> str:
-    """Returns where modules are found: first where this process was told, then in the sources."""
-    inherited = os.environ.get("PYTHONPATH")
-    return os.pathsep.join([*([inherited] if inherited else []), str(ROOT), str(ROOT / "tests")])
 
 
 def popdist_variables(index: int, num_instances: int, num_local: int, port: int) -> dict[str, str]:
@@ -56,46 +50,39 @@ def start(
     num_local: int,
     more: Mapping[str, str] | None = None,
     hosts: Sequence[str] = (),
-) -> list[subprocess.Popen[str]]:
+) -> list[Process]:
     """Starts a script (a path, or code) in each instance, or each in its network namespace."""
     port = reserved_port()
-    enter = [["ip", "netns", "exec", host] for host in hosts] or [[]] * num_instances
     what = [script] if script.endswith(".py") else ["-c", _PATH_ONLY + script]
+    common = {**os.environ, "PYTHONPATH": python_path(), "OMP_NUM_THREADS": "1"}
+    environments = [
+        {**common, **popdist_variables(index, num_instances, num_local, port), **(more or {})}
+        for index in range(num_instances)
+    ]
+    if not hosts:
+        return [
+            ForkedProgram([*what, *arguments], environment, merges_errors=True)
+            for environment in environments
+        ]
     return [
         subprocess.Popen(
-            [*enter[index], sys.executable, *what, *arguments],
-            env={
-                **os.environ,
-                "PYTHONPATH": python_path(),
-                "OMP_NUM_THREADS": "1",
-                **popdist_variables(index, num_instances, num_local, port),
-                **(more or {}),
-            },
+            ["ip", "netns", "exec", host, sys.executable, *what, *arguments],
+            env=environment,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
         )
-        for index in range(num_instances)
+        for host, environment in zip(hosts, environments, strict=True)
     ]
 
 
-def finish(processes: Sequence[subprocess.Popen[str]], seconds: float = 200) -> list[Ended]:
+def finish(processes: Sequence[Process], seconds: float = 200) -> list[Ended]:
     """Waits for all; none outlives this."""
     try:
         texts = [process.communicate(timeout=seconds)[0] for process in processes]
-        return [Ended(p.returncode, text) for p, text in zip(processes, texts, strict=True)]
+        return [Ended(p.wait(), text) for p, text in zip(processes, texts, strict=True)]
     finally:
         end(processes)
-
-
-def end(processes: Sequence[subprocess.Popen[str]]) -> None:
-    """Ends what still runs, what is stopped too."""
-    for process in processes:
-        if process.poll() is None:
-            process.kill()
-            process.wait()
-        if process.stdout is not None:
-            process.stdout.close()
 
 
 _reserved: list[socket.socket] = []

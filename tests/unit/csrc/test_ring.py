@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 import torch.distributed as dist
-from support.processes import finish, python_path, start
+from support.forked_programs import python_path
+from support.processes import finish, start
 
 # The largest are sent from where they are, in one packet or several; the others side by side.
 SIZES = [(1,), (3, 5), (7,), (64, 33), (0,), (1000,), (300_001,), (1100, 1300)]
