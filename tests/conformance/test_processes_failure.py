@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 from support import failing_processes
-from support.forked_programs import end, python_path
+from support.forked_programs import end, python_path, run_forked
 from support.processes import finish, start
 
 feature = pytest.mark.feature("Options.Distributed", fidelity="exact")
@@ -107,14 +107,9 @@ launcher_feature = pytest.mark.feature("poprun", fidelity="exact")
 
 
 def poprun(*arguments: str, **more: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "poptorch_emu.poprun", *arguments],
-        capture_output=True,
-        text=True,
-        timeout=300,
-        env={**os.environ, "PYTHONPATH": python_path(), "OMP_NUM_THREADS": "1", **more},
-        check=False,
-    )
+    """Runs the launcher; what it starts are fresh interpreters."""
+    environment = {**os.environ, "PYTHONPATH": python_path(), "OMP_NUM_THREADS": "1", **more}
+    return run_forked(["-m", "poptorch_emu.poprun", *arguments], environment)
 
 
 @launcher_feature
@@ -230,8 +225,8 @@ def test_poprun_when_the_numbers_do_not_fit_then_refuses(arguments, text):
 def test_poprun_with_a_cache_then_one_process_compiles(tmp_path):
     result = poprun(
         "--num-instances", "2", "--executable-cache-path", str(tmp_path / "cache"),
+        "--mpi-local-args", "-x POPTORCH_LOG_LEVEL=INFO",
         sys.executable, str(Path(SCRIPT).with_name("process_training.py")), str(tmp_path), "sgd",
-        POPTORCH_LOG_LEVEL="INFO",
     )  # fmt: skip
     assert result.returncode == 0, result.stdout + result.stderr
     output = result.stdout + result.stderr

@@ -15,7 +15,7 @@ import sys
 import pytest
 import torch
 from support import failing_processes, process_training
-from support.forked_programs import python_path
+from support.forked_programs import python_path, run_forked
 from support.processes import finish, reserved_port, results_of, start
 
 feature = pytest.mark.feature("poprun", fidelity="exact")
@@ -27,8 +27,15 @@ def environment(**more: str) -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": python_path(), "OMP_NUM_THREADS": "1", **more}
 
 
-def run(command: list[str], **more: str) -> str:
-    """Returns what a launcher printed; it and its children are a session, which ends with this."""
+def run(arguments: list[str], **more: str) -> str:
+    """Returns what a launcher or a program printed."""
+    done = run_forked(arguments, environment(**more))
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def run_fresh(command: list[str], **more: str) -> str:
+    """Returns what a command printed; it and its children are a session, which ends with this."""
     with subprocess.Popen(
         command,
         stdout=subprocess.PIPE,
@@ -92,7 +99,7 @@ def test_poprun_on_two_hosts_then_the_bits_are_those_of_one_process(hosts, tmp_p
     together, alone = tmp_path / "together", tmp_path / "alone"
     together.mkdir()
     alone.mkdir()
-    run(
+    run_fresh(
         ["ip", "netns", "exec", hosts[0], sys.executable, "-m", "poptorch_emu.poprun",
          "--host", ",".join(hosts), "--instances-per-host", "2",
          "--start-command", "ip netns exec {host}",
@@ -100,7 +107,7 @@ def test_poprun_on_two_hosts_then_the_bits_are_those_of_one_process(hosts, tmp_p
         POPTORCH_EMU_LAUNCHER_ADDR=HOSTS[hosts[0]],
         POPTORCH_EMU_TIMEOUT="60",
     )  # fmt: skip
-    run([sys.executable, SCRIPT, str(alone), *cases], POPDIST_NUM_TOTAL_REPLICAS="4")
+    run([SCRIPT, str(alone), *cases], POPDIST_NUM_TOTAL_REPLICAS="4")
     assert have_same_bits(results_of(together, 4), results_of(alone, 1)[0])
 
 
@@ -134,10 +141,10 @@ def test_torchrun_then_programs_join_as_under_poprun(tmp_path):
     together.mkdir()
     alone.mkdir()
     run(
-        [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "4",
+        ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "4",
          SCRIPT, str(together), "sgd"]
     )  # fmt: skip
-    run([sys.executable, SCRIPT, str(alone), "sgd"], POPDIST_NUM_TOTAL_REPLICAS="4")
+    run([SCRIPT, str(alone), "sgd"], POPDIST_NUM_TOTAL_REPLICAS="4")
     assert have_same_bits(results_of(together, 4), results_of(alone, 1)[0])
 
 
@@ -160,7 +167,7 @@ torch.save(result, f"{sys.argv[1]}/result_{distributed.processId}.pt")
 def test_mpirun_then_options_join_by_its_variables(tmp_path):
     if shutil.which("mpirun") is None:
         pytest.skip("There is no mpirun (Debian: apt-get install openmpi-bin).")
-    run(
+    run_fresh(
         ["mpirun", "--allow-run-as-root", "--oversubscribe", "-n", "2",
          sys.executable, "-c", MPI_PROGRAM, str(tmp_path)],
         MASTER_PORT=str(reserved_port()),
@@ -206,7 +213,7 @@ print("DONE", len(loader), again["layer.weight"].equal(model.layer.weight), mean
 @feature
 def test_poprun_of_an_unchanged_program_with_loader_and_checkpoint(tmp_path):
     text = run(
-        [sys.executable, "-m", "poptorch_emu.poprun", "--num-instances", "2",
+        ["-m", "poptorch_emu.poprun", "--num-instances", "2",
          sys.executable, "-c", UNCHANGED_PROGRAM, str(tmp_path / "checkpoint.pt")]
     )  # fmt: skip
     lines = sorted(line for line in text.splitlines() if "DONE" in line)

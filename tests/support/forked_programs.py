@@ -51,7 +51,7 @@ class ForkedProgram:
         """Starts it.
 
         Args:
-            arguments: of Python: a script or `-c` and code, and what the program gets.
+            arguments: of Python: a script, `-m` and a module or `-c` and code, and what that gets.
             environment: all of it.
             folder: that the program works in.
             merges_errors: whether its errors go where its output goes.
@@ -221,7 +221,10 @@ def _run(arguments: list[str], environment: dict[str, str], folder: str) -> None
     signal.signal(signal.SIGINT, signal.default_int_handler)
     paths = environment.get("PYTHONPATH", "").split(os.pathsep)
     sys.path[1:1] = [path for path in paths if path and path not in sys.path]
-    if arguments[0] == "-c":
+    if arguments[0] == "-m":
+        sys.argv, sys.path[0] = arguments[1:], folder
+        runpy.run_module(arguments[1], run_name="__main__", alter_sys=True)
+    elif arguments[0] == "-c":
         sys.argv, sys.path[0] = ["-c", *arguments[2:]], ""
         sys.modules["__main__"] = module = types.ModuleType("__main__")
         exec(compile(arguments[1], "<string>", "exec"), module.__dict__)
