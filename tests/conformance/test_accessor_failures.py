@@ -5,8 +5,6 @@ from __future__ import annotations
 import gc
 import os
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -14,6 +12,7 @@ from typing import Any
 
 import pytest
 import torch
+from support import forked_programs
 from support.accessor_data import (
     FORK,
     DyingAt,
@@ -24,6 +23,7 @@ from support.accessor_data import (
     values,
     wait_until,
 )
+from support.forked_programs import ForkedProgram
 
 import poptorch_emu as poptorch
 from poptorch_emu.data.data_accessor import AsynchronousDataAccessor
@@ -279,7 +279,7 @@ def test_worker_when_ring_is_full_then_burns_no_core(make: Make) -> None:
 
 
 SCRIPT = """
-import signal, sys, time
+import signal, sys, time, warnings
 import torch
 import poptorch_emu as poptorch
 
@@ -291,6 +291,7 @@ class Slow(torch.utils.data.Dataset):
         return torch.tensor([index])
 
 if __name__ == "__main__":
+    warnings.simplefilter("error")
     # A shell lets programs that it starts in the background ignore it.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     loader = poptorch.DataLoader(
@@ -310,23 +311,23 @@ ENDS = {
     "raise": (1, None),
     "SIGINT to the group": (None, lambda process: os.killpg(process.pid, signal.SIGINT)),
     "SIGINT to the parent": (None, lambda process: process.send_signal(signal.SIGINT)),
-    "SIGTERM": (-signal.SIGTERM, lambda process: process.terminate()),
+    "SIGTERM": (-signal.SIGTERM, lambda process: process.send_signal(signal.SIGTERM)),
     "SIGKILL": (-signal.SIGKILL, lambda process: process.kill()),
 }
 CASES = [("Fork", end) for end in ENDS]
 CASES += [("ForkServer", "SIGINT to the group"), ("ForkServer", "SIGKILL")]
 
 
-def processes_with(token: str) -> list[int]:
-    """Returns the living processes whose environment has `token`."""
+def processes_of(session: int, token: str) -> list[int]:
+    """Returns the living processes of a session, and those whose environment has `token`."""
     found = []
     for folder in Path("/proc").glob("[0-9]*"):
         try:
-            is_ours = token.encode() in (folder / "environ").read_bytes()
-            state = (folder / "stat").read_text().rpartition(")")[2].split()[0]
+            has_token = token.encode() in (folder / "environ").read_bytes()
+            fields = (folder / "stat").read_text().rpartition(")")[2].split()
         except OSError:
             continue
-        if is_ours and state != "Z":
+        if (has_token or int(fields[3]) == session) and fields[0] != "Z":
             found.append(int(folder.name))
     return found
 
@@ -341,24 +342,22 @@ def test_process_when_it_ends_then_no_other_lives_on(
     shared: set[str] = set()
     others: list[int] = []
     expected_code, act = ENDS[end]
-    with subprocess.Popen(
-        [sys.executable, "-W", "error", str(script), strategy, end],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "ACCESSOR_TEST": str(tmp_path)},
-        start_new_session=True,
-    ) as process:
-        assert process.stdout.readline() == "ready\n"
+    process = ForkedProgram(
+        [str(script), strategy, end], {"ACCESSOR_TEST": str(tmp_path)}, leads_session=True
+    )
+    try:
+        assert wait_until(lambda: process.output() == "ready\n", 60)
         if act is not None:
-            others = processes_with(token)
+            others = processes_of(process.pid, token)
             assert len(others) >= 2
             shared.update(*map(shared_memory_of, others))
             act(process)
         process.wait(timeout=15)
-        errors = process.stderr.read()
+        assert wait_until(lambda: not processes_of(process.pid, token)), process.errors()
+        errors = process.errors()
+    finally:
+        forked_programs.end([process])
 
-    assert wait_until(lambda: not processes_with(token)), errors
     assert wait_until(lambda: not shared & set(os.listdir("/dev/shm")))
     assert wait_until(lambda: not named_memory_of(others))
     assert process.returncode == expected_code or expected_code is None

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
 import threading
 from collections.abc import Callable
 
 import pytest
+from support import forked_programs
 from support.accessor_data import FORK, Make, Numbers, wait_until
+from support.forked_programs import ForkedProgram
 
 import poptorch_emu as poptorch
 from poptorch_emu.data.accessor_link import Kind, LinkClosed, new_links
@@ -84,9 +84,12 @@ if __name__ == "__main__":
 
 
 def test_worker_when_parent_is_killed_then_ends_though_another_child_lives() -> None:
-    with subprocess.Popen([sys.executable, "-c", SCRIPT], stdout=subprocess.PIPE) as process:
-        worker, child = map(int, process.stdout.readline().split())
-        process.kill()
+    program = ForkedProgram(["-c", SCRIPT])
+    try:
+        assert wait_until(lambda: program.output().endswith("\n"))
+        worker, child = map(int, program.output().split())
+    finally:
+        forked_programs.end([program])
     try:
         assert wait_until(lambda: not is_running(worker))
         assert is_running(child)

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
+from support.forked_programs import ForkedProgram, end
 from support.models import FAMILIES
 from torch import nn
 
@@ -376,17 +374,17 @@ torch.save([*training(*batch), *model.state_dict().values()], sys.argv[2])
 def test_processes_when_they_share_a_folder_then_one_file_and_equal_results(
     tmp_path: Path,
 ) -> None:
-    environment = {**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'tests'}"}
-
-    def start(name: str) -> subprocess.Popen[bytes]:
-        arguments = [sys.executable, "-c", _PROGRAM, str(tmp_path / "cache"), str(tmp_path / name)]
-        return subprocess.Popen(arguments, env=environment, stderr=subprocess.PIPE)
+    def start(name: str) -> ForkedProgram:
+        return ForkedProgram(["-c", _PROGRAM, str(tmp_path / "cache"), str(tmp_path / name)])
 
     for names in (("a", "b"), ("c",)):
         processes = [start(name) for name in names]
-        for process in processes:
-            _, errors = process.communicate()
-            assert process.returncode == 0, errors.decode()
+        try:
+            for process in processes:
+                _, errors = process.communicate(300)
+                assert process.returncode == 0, errors
+        finally:
+            end(processes)
     assert len(executables(tmp_path / "cache")) == 1
     assert_same(torch.load(tmp_path / "b"), torch.load(tmp_path / "a"))
     assert_same(torch.load(tmp_path / "c"), torch.load(tmp_path / "a"))

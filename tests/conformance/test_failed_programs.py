@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from support.forked_programs import run_forked
 
 pytestmark = pytest.mark.feature("python -m poptorch_emu", fidelity="exact")
 
@@ -41,19 +42,31 @@ CASES = {
 }
 
 
-def failed(tmp_path: Path, expression: str, level: str = "WARN") -> tuple[Path, str]:
-    """Returns the program and what it says on stderr when the runner has run it."""
+def program_of(tmp_path: Path, expression: str) -> Path:
     path = tmp_path / "program.py"
     path.write_text(PROGRAM.format(expression=expression))
+    return path
+
+
+def failed(tmp_path: Path, expression: str) -> tuple[Path, str]:
+    """Returns the program and what it says on stderr when the runner has run it."""
+    path = program_of(tmp_path, expression)
+    done = run_forked(["-m", "poptorch_emu", str(path)])
+    assert done.returncode == 1
+    return path, done.stderr
+
+
+def failed_when_all_is_logged(tmp_path: Path, expression: str) -> str:
+    """Returns what is said where the level is DEBUG, which an interpreter reads at its start."""
     paths = os.pathsep.join(filter(None, sys.path))
     done = subprocess.run(
-        [sys.executable, "-m", "poptorch_emu", str(path)],
-        env={**os.environ, "PYTHONPATH": paths, "POPTORCH_LOG_LEVEL": level},
+        [sys.executable, "-m", "poptorch_emu", str(program_of(tmp_path, expression))],
+        env={**os.environ, "PYTHONPATH": paths, "POPTORCH_LOG_LEVEL": "DEBUG"},
         capture_output=True,
         text=True,
     )
     assert done.returncode == 1
-    return path, done.stderr
+    return done.stderr
 
 
 @pytest.mark.parametrize(
@@ -72,7 +85,7 @@ def test_program_when_it_breaks_a_rule_then_ends_with_line_rule_and_change(
 
 
 def test_program_when_asked_for_all_then_shows_our_frames(tmp_path: Path) -> None:
-    _, text = failed(tmp_path, "x.nonzero()", "DEBUG")
+    text = failed_when_all_is_logged(tmp_path, "x.nonzero()")
     assert "poptorch_emu/executor/device_model.py" in text
     assert "The rule:" not in text
 
@@ -92,7 +105,7 @@ def test_program_when_pytorch_refuses_what_forward_does_then_shows_its_own_lines
     assert f'File "{path}", line 7, in forward' in text
     assert "poptorch_emu/" not in text.replace(str(path), "")
     assert "size" in text.splitlines()[-1]
-    _, text = failed(tmp_path, "x @ torch.ones(3)", "DEBUG")
+    text = failed_when_all_is_logged(tmp_path, "x @ torch.ones(3)")
     assert "poptorch_emu/trace/recorder.py" in text
 
 

@@ -5,13 +5,12 @@ from __future__ import annotations
 import gc
 import os
 import signal
-import subprocess
-import sys
 from collections.abc import Callable
 
 import pytest
 import torch
 from support.accessor_data import wait_until
+from support.forked_programs import run_forked
 from support.models import FAMILIES
 
 import poptorch_emu as poptorch
@@ -179,5 +178,5 @@ print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), len(list(results)))
 
 
 def test_child_when_forked_in_a_stream_then_exits_like_any_other():
-    done = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True)
+    done = run_forked(["-c", SCRIPT])
     assert done.stdout == "5 19\n", done.stderr

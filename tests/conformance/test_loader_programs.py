@@ -6,22 +6,29 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
+from support.forked_programs import run_forked
 
 pytestmark = pytest.mark.feature("AsynchronousDataAccessor", fidelity="exact")
 
 
-def said_by(arguments: list[str], **options: Any) -> str:
+def said_by(arguments: list[str]) -> str:
     """Returns what a program that fails says on stderr."""
+    done = run_forked(arguments)
+    assert done.returncode == 1
+    return done.stderr
+
+
+def said_by_input(program: str) -> str:
+    """Returns what a program says that an interpreter reads from its standard input."""
     paths = os.pathsep.join(path for path in sys.path if Path(path).is_dir())
     done = subprocess.run(
-        [sys.executable, *arguments],
+        [sys.executable, "-"],
+        input=program,
         env={**os.environ, "PYTHONPATH": paths},
         capture_output=True,
         text=True,
-        **options,
     )
     assert done.returncode == 1
     return done.stderr
@@ -62,8 +69,7 @@ poptorch.DataLoader(poptorch.Options(), Ones(), mode=poptorch.DataLoaderMode.Asy
 def test_loader_when_the_dataset_is_defined_in_no_file_then_one_error_says_where_to_put_it(
     way: str,
 ) -> None:
-    is_code = way == "code"
-    text = said_by(["-c", IN_A_CELL] if is_code else ["-"], input=None if is_code else IN_A_CELL)
+    text = said_by(["-c", IN_A_CELL]) if way == "code" else said_by_input(IN_A_CELL)
     assert text.count("Traceback (most recent call last)") == 1
     assert "The dataset needs Ones, defined in a notebook" in text
     assert "Move it to a module" in text and "SharingStrategy.Fork" in text

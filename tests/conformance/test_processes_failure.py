@@ -106,10 +106,9 @@ def test_processes_when_models_differ_then_the_first_difference_is_named(way, te
 launcher_feature = pytest.mark.feature("poprun", fidelity="exact")
 
 
-def poprun(*arguments: str, **more: str) -> subprocess.CompletedProcess[str]:
+def poprun(*arguments: str) -> subprocess.CompletedProcess[str]:
     """Runs the launcher; what it starts are fresh interpreters."""
-    environment = {**os.environ, "PYTHONPATH": python_path(), "OMP_NUM_THREADS": "1", **more}
-    return run_forked(["-m", "poptorch_emu.poprun", *arguments], environment)
+    return run_forked(["-m", "poptorch_emu.poprun", *arguments])
 
 
 @launcher_feature

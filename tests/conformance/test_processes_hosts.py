@@ -23,13 +23,9 @@ SCRIPT = process_training.__file__
 HOSTS = {"emu-alpha": "10.213.77.1", "emu-beta": "10.213.77.2"}
 
 
-def environment(**more: str) -> dict[str, str]:
-    return {**os.environ, "PYTHONPATH": python_path(), "OMP_NUM_THREADS": "1", **more}
-
-
 def run(arguments: list[str], **more: str) -> str:
     """Returns what a launcher or a program printed."""
-    done = run_forked(arguments, environment(**more))
+    done = run_forked(arguments, more)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
@@ -41,7 +37,7 @@ def run_fresh(command: list[str], **more: str) -> str:
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        env=environment(**more),
+        env={**os.environ, "PYTHONPATH": python_path(), "OMP_NUM_THREADS": "1", **more},
         start_new_session=True,
     ) as process:
         try:

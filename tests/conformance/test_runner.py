@@ -11,6 +11,7 @@ import types
 from pathlib import Path
 
 import pytest
+from support.forked_programs import run_forked
 
 import poptorch_emu
 from poptorch_emu import __main__
@@ -256,22 +257,11 @@ def test_runner_when_the_program_ends_itself_then_status_is_its_own(
     assert ended.value.code == status
 
 
-def run(*arguments: str, **options) -> subprocess.CompletedProcess:
-    paths = [path for path in sys.path if Path(path).is_dir()]
-    return subprocess.run(
-        [sys.executable, "-m", "poptorch_emu", *arguments],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
-        capture_output=True,
-        text=True,
-        **options,
-    )
-
-
 @runner_feature
 def test_program_when_it_fails_then_traceback_begins_in_it(tmp_path):
     script = tmp_path / "program.py"
     script.write_text("import poptorch\ndef train():\n    raise ValueError('no data')\ntrain()\n")
-    done = run(str(script))
+    done = run_forked(["-m", "poptorch_emu", str(script)])
     assert done.returncode == 1
     assert done.stdout == ""
     frames = [line for line in done.stderr.splitlines() if line.startswith("  File")]
@@ -299,7 +289,7 @@ def test_program_when_it_starts_processes_then_they_know_poptorch_and_its_own_cl
         "    process.join()\n"
         "    print(process.exitcode, queue.get().value if process.exitcode == 0 else None)\n"
     )
-    done = run(str(script))
+    done = run_forked(["-m", "poptorch_emu", str(script)])
     assert done.stdout == "0 poptorch_emu.options.options\n", done.stderr
 
 

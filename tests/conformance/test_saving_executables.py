@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import copy
-import os
 import pickle
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
+from support.forked_programs import run_forked
 from support.models import FAMILIES
 from torch import nn
 
@@ -60,14 +58,7 @@ def assert_same_weights(first: nn.Module, second: nn.Module) -> None:
 
 
 def in_other_process(code: str, *args: object) -> str:
-    environment = {**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'tests'}"}
-    done = subprocess.run(
-        [sys.executable, "-c", code, *map(str, args)],
-        capture_output=True,
-        text=True,
-        env=environment,
-        check=False,
-    )
+    done = run_forked(["-c", code, *map(str, args)])
     assert done.returncode == 0, done.stderr
     return done.stdout
 

@@ -3,11 +3,10 @@
 import gc
 import json
 import re
-import subprocess
-import sys
 
 import pytest
 import torch
+from support.forked_programs import run_forked
 
 import poptorch_emu as poptorch
 import poptorch_emu.testing
@@ -218,5 +217,5 @@ options = poptorch.Options().enableProfiling(sys.argv[1]).showCompilationProgres
 model = poptorch.inferenceModel(torch.nn.Linear(2, 2), options)
 model(torch.ones(1, 2))
 """
-    subprocess.run([sys.executable, "-c", program, str(tmp_path)], check=True)
+    assert run_forked(["-c", program, str(tmp_path)]).returncode == 0
     assert json.loads((tmp_path / "inference" / "trace.json").read_text())["traceEvents"]

@@ -9,24 +9,19 @@ from __future__ import annotations
 import atexit
 import contextlib
 import functools
-import gc
 import json
 import os
-import runpy
 import selectors
 import signal
 import socket
 import subprocess
 import sys
 import tempfile
-import types
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
 ROOT = Path(__file__).parents[2]
-_LONGEST_REQUEST = 1 << 17
 # Read when the package or OpenMP is loaded, which is before a program is known.
 _READ_AT_IMPORT = ("POPTORCH_LOG_LEVEL", "POPTORCH_LOG_DEST", "OMP_NUM_THREADS")
 
@@ -43,36 +38,37 @@ class ForkedProgram:
     def __init__(
         self,
         arguments: Sequence[str],
-        environment: Mapping[str, str],
+        variables: Mapping[str, str] | None = None,
         folder: str | os.PathLike[str] = ".",
         *,
         merges_errors: bool = False,
+        leads_session: bool = False,
     ) -> None:
         """Starts it.
 
         Args:
             arguments: of Python: a script, `-m` and a module or `-c` and code, and what that gets.
-            environment: all of it.
+            variables: that its environment has beside those of this process.
             folder: that the program works in.
             merges_errors: whether its errors go where its output goes.
+            leads_session: whether it begins a session, and so a process group, of its own.
         """
-        server = _server()
-        for name in _READ_AT_IMPORT:
-            if environment.get(name) != server.environment.get(name):
-                raise ValueError(f"{name} is read by an import that a forked program does not do.")
+        for name in set(_READ_AT_IMPORT).intersection(variables or ()):
+            raise ValueError(f"{name} is read by an import that a forked program does not do.")
         self.returncode: int | None = None
         self.stdout = tempfile.TemporaryFile("w+")
         self.stderr = None if merges_errors else tempfile.TemporaryFile("w+")
         self._status, theirs = socket.socketpair()
         request = {
             "arguments": list(arguments),
-            "environment": dict(environment),
+            "environment": {**_environment(), **(variables or {})},
             "folder": os.path.abspath(folder),
+            "leads_session": leads_session,
         }
         files = [self.stdout, self.stderr or self.stdout, theirs]
         with theirs:
             message = json.dumps(request).encode()
-            socket.send_fds(server.requests, [message], [file.fileno() for file in files])
+            socket.send_fds(_server(), [message], [file.fileno() for file in files])
         self.pid = int(self._told())
 
     def _told(self) -> str:
@@ -102,26 +98,38 @@ class ForkedProgram:
             self._status.close()
         return self.returncode
 
+    def send_signal(self, number: int) -> None:
+        """Sends a signal, unless the program has ended."""
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
     def kill(self) -> None:
         """Ends the program, what is stopped too."""
-        if self.poll() is None:
-            os.kill(self.pid, signal.SIGKILL)
+        self.send_signal(signal.SIGKILL)
+
+    def output(self) -> str:
+        """Returns what it has put out so far."""
+        return _text(self.stdout)
+
+    def errors(self) -> str:
+        """Returns what is on its stderr so far; where that is merged, it is in the output."""
+        return _text(self.stderr) if self.stderr else ""
 
     def communicate(self, timeout: float | None = None) -> tuple[str, str]:
         """Returns all output and errors when the program has ended."""
         self.wait(timeout)
-        return _text(self.stdout), _text(self.stderr) if self.stderr else ""
+        return self.output(), self.errors()
 
 
 def run_forked(
     arguments: Sequence[str],
-    environment: Mapping[str, str],
+    variables: Mapping[str, str] | None = None,
     folder: str | os.PathLike[str] = ".",
     *,
     timeout: float = 300,
 ) -> subprocess.CompletedProcess[str]:
     """Runs a program to its end, which comes after `timeout` seconds at the latest."""
-    program = ForkedProgram(arguments, environment, folder)
+    program = ForkedProgram(arguments, variables, folder)
     try:
         output, errors = program.communicate(timeout)
         return subprocess.CompletedProcess(arguments, program.wait(), output, errors)
@@ -141,29 +149,24 @@ def end(programs: Sequence[ForkedProgram | subprocess.Popen[str]]) -> None:
 
 
 def _text(file: IO[str]) -> str:
-    file.seek(0)
-    return file.read()
+    """Returns what is in a file, without a move of the place where its writers go on."""
+    size = os.fstat(file.fileno()).st_size
+    return os.pread(file.fileno(), size, 0).decode()
 
 
-@dataclass(frozen=True)
-class _Server:
-    requests: socket.socket
-    environment: Mapping[str, str]
+def _environment() -> dict[str, str]:
+    inherited = {name: text for name, text in os.environ.items() if name not in _READ_AT_IMPORT}
+    return {**inherited, "PYTHONPATH": python_path(), "OMP_NUM_THREADS": "1"}
 
 
 @functools.cache
-def _server() -> _Server:
-    """Starts the process that forks programs; it ends with this one."""
+def _server() -> socket.socket:
+    """Starts the process that forks programs, which ends with this one; returns the way to it."""
     requests, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    environment = {
-        **{name: text for name, text in os.environ.items() if name not in _READ_AT_IMPORT},
-        "PYTHONPATH": python_path(),
-        "OMP_NUM_THREADS": "1",
-    }
     with theirs:
         process = subprocess.Popen(
-            [sys.executable, "-m", "support.forked_programs", str(theirs.fileno())],
-            env=environment,
+            [sys.executable, "-m", "support.program_server", str(theirs.fileno())],
+            env=_environment(),
             stdin=subprocess.DEVNULL,
             pass_fds=[theirs.fileno()],
         )
@@ -173,73 +176,4 @@ def _server() -> _Server:
         process.wait()
 
     atexit.register(finish)
-    return _Server(requests, environment)
-
-
-def _next_program(requests: socket.socket) -> dict[str, Any] | None:
-    """Forks a process for each request; returns the request there, and `None` here at the end."""
-    with selectors.DefaultSelector() as waiting:
-        waiting.register(requests, selectors.EVENT_READ)
-        while True:
-            for key, _ in waiting.select():
-                if key.fileobj is not requests:
-                    _tell_status(waiting, key)
-                    continue
-                message, files, *_ = socket.recv_fds(requests, _LONGEST_REQUEST, 3)
-                if not message:
-                    return None
-                program = os.fork()
-                if program == 0:
-                    for number, file in enumerate(files[:2], 1):
-                        os.dup2(file, number)
-                    for file in (*files, *(each.fd for each in waiting.get_map().values())):
-                        os.close(file)
-                    return dict(json.loads(message))
-                for file in files[:2]:
-                    os.close(file)
-                os.write(files[2], f"{program}\n".encode())
-                ended = os.pidfd_open(program)
-                waiting.register(ended, selectors.EVENT_READ, (program, files[2]))
-
-
-def _tell_status(waiting: selectors.BaseSelector, key: selectors.SelectorKey) -> None:
-    """Tells how a program has ended to the process that waits for it."""
-    program, teller = key.data
-    status = os.waitstatus_to_exitcode(os.waitpid(program, 0)[1])
-    waiting.unregister(key.fileobj)
-    os.close(key.fd)
-    with contextlib.suppress(BrokenPipeError):  # Who started it has ended.
-        os.write(teller, f"{status}\n".encode())
-    os.close(teller)
-
-
-def _run(arguments: list[str], environment: dict[str, str], folder: str) -> None:
-    """Is, from here on, the program."""
-    os.environ.clear()
-    os.environ.update(environment)
-    os.chdir(folder)
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    paths = environment.get("PYTHONPATH", "").split(os.pathsep)
-    sys.path[1:1] = [path for path in paths if path and path not in sys.path]
-    if arguments[0] == "-m":
-        sys.argv, sys.path[0] = arguments[1:], folder
-        runpy.run_module(arguments[1], run_name="__main__", alter_sys=True)
-    elif arguments[0] == "-c":
-        sys.argv, sys.path[0] = ["-c", *arguments[2:]], ""
-        sys.modules["__main__"] = module = types.ModuleType("__main__")
-        exec(compile(arguments[1], "<string>", "exec"), module.__dict__)
-    else:
-        sys.argv, sys.path[0] = arguments, str(Path(arguments[0]).parent)
-        runpy.run_path(arguments[0], run_name="__main__")
-
-
-if __name__ == "__main__":
-    # The one who started this ends it, and Ctrl-C reaches that one too.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    __import__("poptorch_emu")
-    if len(os.listdir("/proc/self/task")) > 1:
-        sys.exit("A process with threads cannot be forked: forked_programs")
-    gc.freeze()  # Programs neither look through what they share nor copy it.
-    _program = _next_program(socket.socket(fileno=int(sys.argv[1])))
-    if _program is not None:
-        _run(**_program)
+    return requests

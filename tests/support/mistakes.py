@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from support.forked_programs import run_forked
 from torch import nn
 
 import poptorch_emu as poptorch
@@ -151,10 +150,7 @@ def unguarded(place: Place) -> None:
         "import poptorch_emu as poptorch, torch\n"
         "poptorch.AsynchronousDataAccessor([torch.ones(100_000)], sharing_strategy='ForkServer')\n"
     )
-    paths = [each for each in sys.path if Path(each).is_dir()]
-    place.patch.setenv("PYTHONPATH", ":".join(paths))
-    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True)
-    raise RuntimeError(done.stderr)
+    raise RuntimeError(run_forked([str(script)]).stderr)
 
 
 def no_block(model: Calls, x: torch.Tensor) -> torch.Tensor:

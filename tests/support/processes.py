@@ -54,25 +54,22 @@ def start(
     """Starts a script (a path, or code) in each instance, or each in its network namespace."""
     port = reserved_port()
     what = [script] if script.endswith(".py") else ["-c", _PATH_ONLY + script]
-    common = {**os.environ, "PYTHONPATH": python_path(), "OMP_NUM_THREADS": "1"}
-    environments = [
-        {**common, **popdist_variables(index, num_instances, num_local, port), **(more or {})}
+    variables = [
+        {**popdist_variables(index, num_instances, num_local, port), **(more or {})}
         for index in range(num_instances)
     ]
     if not hosts:
-        return [
-            ForkedProgram([*what, *arguments], environment, merges_errors=True)
-            for environment in environments
-        ]
+        return [ForkedProgram([*what, *arguments], each, merges_errors=True) for each in variables]
+    common = {**os.environ, "PYTHONPATH": python_path(), "OMP_NUM_THREADS": "1"}
     return [
         subprocess.Popen(
             ["ip", "netns", "exec", host, sys.executable, *what, *arguments],
-            env=environment,
+            env={**common, **each},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
         )
-        for host, environment in zip(hosts, environments, strict=True)
+        for host, each in zip(hosts, variables, strict=True)
     ]
 
 

@@ -7,6 +7,7 @@ import subprocess
 import sys
 
 import pytest
+from support.forked_programs import run_forked
 
 from poptorch_emu import Error
 from poptorch_emu.distributed import launch, launcher
@@ -136,16 +137,10 @@ def test_cores_when_numa_aware_then_those_of_the_nodes_in_turn(
 @feature
 def test_poprun_when_verbose_and_numa_aware_then_says_what_it_starts_and_the_cores_are_the_nodes():
     code = "import os; print(sorted(os.sched_getaffinity(0)))"
-    command = (
-        sys.executable, "-m", "poptorch_emu.poprun", "-v", "--numa-aware", "yes",
-        "--num-instances", "1", sys.executable, "-c", code,
+    done = run_forked(
+        ["-m", "poptorch_emu.poprun", "-v", "--numa-aware", "yes", "--num-instances", "1",
+         sys.executable, "-c", code]
     )  # fmt: skip
-    done = subprocess.run(
-        command,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
-        capture_output=True,
-        text=True,
-    )
     assert done.returncode == 0, done.stderr
     said = done.stdout + done.stderr
     assert "poprun: instance 0 on " in said and sys.executable in said

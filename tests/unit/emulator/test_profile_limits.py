@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from support.forked_programs import run_forked
 
 import poptorch_emu as poptorch
 from poptorch_emu import emulator
@@ -46,8 +45,7 @@ print(float(before - module.bias))
 
 
 def test_profiling_when_files_may_not_grow_then_warns_once_and_trains(tmp_path):
-    command = [sys.executable, "-c", _FULL_DISK, str(tmp_path)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = run_forked(["-c", _FULL_DISK, str(tmp_path)])
     assert done.returncode == 0, done.stderr
     assert float(done.stdout) == pytest.approx(40, abs=1e-3)
     assert done.stderr.count("[warning]") == 1 and "ends here" in done.stderr

@@ -5,14 +5,13 @@ from __future__ import annotations
 import json
 import signal
 import sqlite3
-import subprocess
-import sys
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from support.forked_programs import run_forked
 
 import poptorch_emu as poptorch
 from poptorch_emu import emulator, tracepoints
@@ -278,7 +277,7 @@ model = poptorch.inferenceModel(torch.nn.Linear(2, 2), options)
 model(torch.ones(1, 2))
 os.kill(os.getpid(), signal.SIGKILL)
 """
-    done = subprocess.run([sys.executable, "-c", program, str(tmp_path)], check=False)
+    done = run_forked(["-c", program, str(tmp_path)])
     assert done.returncode == -signal.SIGKILL
     view = emulator.read_report(tmp_path / "inference" / "profile.pop").view
     assert view["mode"] == "inference" and view["fits"] is True

@@ -1,0 +1,113 @@
+"""Forks a process for each program that `forked_programs` asks for; `python -m` starts it."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import json
+import os
+import runpy
+import selectors
+import signal
+import socket
+import sys
+import types
+from pathlib import Path
+from typing import Any
+
+import poptorch_emu  # noqa: F401
+
+_LONGEST_REQUEST = 1 << 17
+_RUNPY = runpy.run_path.__code__.co_filename  # The module is frozen into Python.
+
+
+def _next_program(requests: socket.socket) -> dict[str, Any] | None:
+    """Forks a process for each request; returns the request there, and `None` here at the end."""
+    with selectors.DefaultSelector() as waiting:
+        waiting.register(requests, selectors.EVENT_READ)
+        while True:
+            for key, _ in waiting.select():
+                if key.fileobj is not requests:
+                    _tell_status(waiting, key)
+                    continue
+                message, files, *_ = socket.recv_fds(requests, _LONGEST_REQUEST, 3)
+                if not message:
+                    return None
+                program = os.fork()
+                if program == 0:
+                    _take_over(waiting, files)
+                    return dict(json.loads(message))
+                for file in files[:2]:
+                    os.close(file)
+                os.write(files[2], f"{program}\n".encode())
+                ended = os.pidfd_open(program)
+                waiting.register(ended, selectors.EVENT_READ, (program, files[2]))
+
+
+def _take_over(waiting: selectors.BaseSelector, files: list[int]) -> None:
+    """Makes the first two files the output and the errors, and closes what the server holds."""
+    for number, file in enumerate(files[:2], 1):
+        os.dup2(file, number)
+    for file in files:
+        os.close(file)
+    for key in waiting.get_map().values():
+        os.close(key.fd)
+        if key.data is not None:
+            os.close(key.data[1])
+
+
+def _tell_status(waiting: selectors.BaseSelector, key: selectors.SelectorKey) -> None:
+    """Tells how a program has ended to the process that waits for it."""
+    program, teller = key.data
+    status = os.waitstatus_to_exitcode(os.waitpid(program, 0)[1])
+    waiting.unregister(key.fileobj)
+    os.close(key.fd)
+    with contextlib.suppress(BrokenPipeError):  # Who started it has ended.
+        os.write(teller, f"{status}\n".encode())
+    os.close(teller)
+
+
+def _run(
+    arguments: list[str], environment: dict[str, str], folder: str, leads_session: bool
+) -> None:
+    """Is, from here on, the program; a traceback of it begins in it."""
+    if leads_session:
+        os.setsid()
+    os.environ.clear()
+    os.environ.update(environment)
+    os.chdir(folder)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    paths = environment.get("PYTHONPATH", "").split(os.pathsep)
+    sys.path[1:1] = [path for path in paths if path and path not in sys.path]
+    try:
+        _execute(arguments)
+    except Exception as error:
+        trace = error.__traceback__
+        while trace and trace.tb_frame.f_code.co_filename in (__file__, _RUNPY):
+            trace = trace.tb_next
+        sys.excepthook(type(error), error.with_traceback(trace), trace)
+        sys.exit(1)
+
+
+def _execute(arguments: list[str]) -> None:
+    if arguments[0] == "-m":
+        sys.argv, sys.path[0] = arguments[1:], os.getcwd()
+        runpy.run_module(arguments[1], run_name="__main__", alter_sys=True)
+    elif arguments[0] == "-c":
+        sys.argv, sys.path[0] = ["-c", *arguments[2:]], ""
+        sys.modules["__main__"] = module = types.ModuleType("__main__")
+        exec(compile(arguments[1], "<string>", "exec"), module.__dict__)
+    else:
+        sys.argv, sys.path[0] = arguments, str(Path(arguments[0]).parent)
+        runpy.run_path(arguments[0], run_name="__main__")
+
+
+if __name__ == "__main__":
+    # The one who started this ends it, and Ctrl-C reaches that one too.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    if len(os.listdir("/proc/self/task")) > 1:
+        sys.exit("A process with threads cannot be forked.")
+    gc.freeze()  # Programs neither look through what they share nor copy it.
+    _program = _next_program(socket.socket(fileno=int(sys.argv[1])))
+    if _program is not None:
+        _run(**_program)
