@@ -19,22 +19,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from support.forked_programs import run_forked
 
 import poptorch_emu as poptorch
 from poptorch_emu.plan.memory.memory_plan import Content, Store
 
 FOLDER = Path(__file__).parents[2] / "tutorials" / "pipelining"
+SCRIPT = FOLDER / "mnist_pipeline.py"
 MNIST = Path(__file__).parents[3] / "shared" / "data" / "mnist"
 
 
-def command_of(*arguments: str) -> list[str]:
-    return [sys.executable, str(FOLDER / "mnist_pipeline.py"), *arguments]
-
-
 def run_script(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        command_of(*arguments), capture_output=True, text=True, check=False, cwd=cwd, timeout=240
-    )
+    return run_forked([str(SCRIPT), *arguments], folder=cwd or ".", timeout=240)
 
 
 def run_on_terminal(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
@@ -53,7 +49,7 @@ def run_on_terminal(*arguments: str, cwd: Path | None = None) -> subprocess.Comp
     reader.start()
     try:
         done = subprocess.run(
-            command_of(*arguments),
+            [sys.executable, str(SCRIPT), *arguments],
             stdout=subprocess.PIPE,
             stderr=of_script,
             text=True,

@@ -2,64 +2,49 @@
 
 from __future__ import annotations
 
-import os
-import select
-import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from support.accessor_data import wait_until
+from support.forked_programs import ForkedProgram, end
 
 from poptorch_emu.compile.stored.cache import only_one
 from poptorch_emu.compile.stored.key import Key
 
 KEY = Key({"options": ("a", "b")})
-# Says when it has the lock, and keeps it until its input ends.
+# Says when it has the lock, and keeps it until there is a file.
 HOLDER = """
-import sys
+import pathlib, sys, time
 from poptorch_emu.compile.stored.cache import only_one
 from poptorch_emu.compile.stored.key import Key
 
 with only_one(sys.argv[1], Key({"options": ("a", "b")}), 2):
     print("held", flush=True)
-    sys.stdin.read()
+    while not pathlib.Path(sys.argv[2]).exists():
+        time.sleep(0.01)
 """
 
 
-def start(folder: Path) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, "-c", HOLDER, str(folder)],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-
-
-def has_spoken(process: subprocess.Popen[str], seconds: float) -> bool:
-    return bool(select.select([process.stdout], [], [], seconds)[0])
+def has_spoken(process: ForkedProgram, seconds: float) -> bool:
+    return wait_until(lambda: process.output() == "held\n", seconds)
 
 
 @pytest.mark.parametrize("ending", ["killed", "finished"])
 def test_lock_when_its_holder_is_gone_then_the_next_has_it(ending: str, tmp_path: Path) -> None:
-    first = start(tmp_path)
-    second = None
+    file = tmp_path / "end"
+    arguments = ["-c", HOLDER, str(tmp_path), str(file)]
+    started = [ForkedProgram(arguments)]
     try:
-        assert has_spoken(first, 120)
-        second = start(tmp_path)
-        assert not has_spoken(second, 3)
+        assert has_spoken(started[0], 30)
+        started.append(ForkedProgram(arguments))
+        assert not has_spoken(started[1], 2)
         if ending == "killed":
-            first.send_signal(signal.SIGKILL)
+            started[0].kill()
         else:
-            first.stdin.close()
-        assert has_spoken(second, 120)
+            file.touch()
+        assert has_spoken(started[1], 30)
     finally:
-        for process in filter(None, (first, second)):
-            process.kill()
-            process.wait()
-            for stream in (process.stdin, process.stdout):
-                stream.close()
+        end(started)
 
 
 def test_lock_when_there_is_one_process_or_no_folder_then_nothing_is_locked(tmp_path: Path) -> None:
