@@ -39,8 +39,9 @@ export TSAN_OPTIONS := suppressions=$(CURDIR)/tests/tsan.supp ignore_noninstrume
 demo: $(VENV)/.built $(VENV)/.has-demo
 	$(BIN)/python tutorials/pipelining/mnist_pipeline.py --epochs 10
 
+# The tests start many processes: none compiles the package again where bytecode is kept.
 test: $(VENV)/.built $(VENV)/.has-test
-	$(BIN)/python -m pytest -n $(JOBS)
+	env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest -n $(JOBS)
 
 test-ops: $(VENV)/.built $(VENV)/.has-test
 	PYTHONPATH=tests $(BIN)/python -m opinfo --jobs $(JOBS)

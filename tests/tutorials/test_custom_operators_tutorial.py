@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
+from support.forked_programs import run_forked
 
 SCRIPT = Path(__file__).parents[2] / "tutorials" / "custom_operators" / "custom_operators.py"
 NUM_STEPS = 50
@@ -45,10 +43,7 @@ def test_script_when_run_then_operators_train_as_plain_pytorch(
     (tmp_path / SCRIPT.name).write_text(text, encoding="utf-8")
     source = SCRIPT.with_suffix(".cpp")
     (tmp_path / source.name).write_text(source.read_text(encoding="utf-8"), encoding="utf-8")
-    done = subprocess.run(
-        [sys.executable, SCRIPT.name], cwd=tmp_path, env={**os.environ, "MPLBACKEND": "Agg"},
-        capture_output=True, text=True, check=False, timeout=600,
-    )  # fmt: skip
+    done = run_forked([SCRIPT.name], {"MPLBACKEND": "Agg"}, tmp_path, timeout=600)
     assert done.returncode == 0, done.stderr
     found = re.findall(
         r"tutorial\.(\w+): loss ([\d.]+) after 1 step, ([\d.]+) after 50", done.stdout
