@@ -58,18 +58,20 @@ def start(
         {**popdist_variables(index, num_instances, num_local, port), **(more or {})}
         for index in range(num_instances)
     ]
-    if not hosts:
+    # A sanitizer has a thread of its own, so that its processes are not forked.
+    if not hosts and "LD_PRELOAD" not in os.environ:
         return [ForkedProgram([*what, *arguments], each, merges_errors=True) for each in variables]
+    enter = [["ip", "netns", "exec", host] for host in hosts] or [[]] * num_instances
     common = {**os.environ, "PYTHONPATH": python_path(), "OMP_NUM_THREADS": "1"}
     return [
         subprocess.Popen(
-            ["ip", "netns", "exec", host, sys.executable, *what, *arguments],
+            [*before, sys.executable, *what, *arguments],
             env={**common, **each},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
         )
-        for host, each in zip(hosts, variables, strict=True)
+        for before, each in zip(enter, variables, strict=True)
     ]
 
 
