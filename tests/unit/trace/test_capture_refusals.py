@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import copy
-import subprocess
-import sys
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from support.forked_programs import run_forked
 from torch import nn
 
 import poptorch_emu as poptorch
@@ -141,8 +139,8 @@ torch.testing.assert_close(poptorch.inferenceModel(model, options)(x), layer(x).
 
 def test_what_torch_compile_wraps_is_traced():
     # In a process of its own: Dynamo, once imported, changes settings of PyTorch for good.
-    command = [sys.executable, "-W", "ignore", "-c", COMPILED]
-    subprocess.run(command, check=True, cwd=Path(__file__).parents[3])
+    done = run_forked(["-c", COMPILED])
+    assert done.returncode == 0, done.stderr
 
 
 def test_an_autocast_around_the_call_does_not_reach_the_device():
