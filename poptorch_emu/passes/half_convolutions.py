@@ -12,6 +12,7 @@ from torch.utils import _pytree as pytree
 
 from poptorch_emu.ir.graph import Graph, record_of
 from poptorch_emu.passes.widening import Widener
+from poptorch_emu.trace.fakes import fake_like
 
 aten = torch.ops.aten
 
@@ -22,7 +23,7 @@ def run(graph: Graph) -> Graph:
     """Rewrites the convolutions of `graph` in place and returns it."""
 
     def rounded(source: fx.Node, like: fx.Node) -> fx.Node:
-        value = torch.empty_like(like.meta["val"], dtype=torch.float16)
+        value = fake_like(like.meta["val"], torch.float16)
         return graph.add_operation(
             aten._to_copy.default, (source,), {"dtype": torch.float16}, value, record_of(like)
         )

@@ -18,6 +18,7 @@ from torch.utils import _pytree as pytree
 from poptorch_emu.ir.graph import Graph, record_of
 from poptorch_emu.passes.random_numbers import generator_state
 from poptorch_emu.passes.widening import Widener, is_half
+from poptorch_emu.trace.fakes import fake_like
 
 aten = torch.ops.aten
 
@@ -104,7 +105,7 @@ class _Rewriter:
             torch.ops.poptorch_emu.round_stochastic.default,
             (self._rng, next(self._ids), source),
             {},
-            torch.empty_like(like.meta["val"], dtype=torch.float16),
+            fake_like(like.meta["val"], torch.float16),
             record_of(like),
         )
 

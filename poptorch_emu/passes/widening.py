@@ -15,6 +15,7 @@ from torch.utils import _pytree as pytree
 
 from poptorch_emu.ir.graph import Graph, record_of
 from poptorch_emu.ir.marks import IS_WIDENED, IS_WIDENING
+from poptorch_emu.trace.fakes import fake_like
 
 aten = torch.ops.aten
 
@@ -85,4 +86,4 @@ def is_half(node: fx.Node) -> bool:
 def _wide_fake(value: torch.Tensor) -> torch.Tensor:
     if value.dtype is not torch.float16:
         return value
-    return torch.empty_like(value, dtype=torch.float32)
+    return fake_like(value, torch.float32)

@@ -9,6 +9,8 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils._mode_utils import no_dispatch
 
+from poptorch_emu.trace import form_rules
+
 _make_subclass = torch.Tensor._make_subclass  # Without what a trace puts in its place.
 
 
@@ -52,3 +54,18 @@ class FakeMaker:
         torch._C._set_throw_on_mutable_data_ptr(fake)
         fake.__dict__.update(self._state)
         return fake
+
+
+def fake_like(value: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """Returns what `torch.empty_like` makes of a tensor; for a fake one without the operation.
+
+    An operation on fake tensors loads PyTorch's compiler.
+    """
+    if not isinstance(value, FakeTensor):
+        return torch.empty_like(value, dtype=dtype)
+    with no_dispatch():
+        form = torch.empty_strided(value.shape, value.stride(), dtype=dtype, device="meta")
+        rule = form_rules.find(torch.ops.aten.empty_like.default, (form,))
+        assert rule is not None
+        like = rule(form)
+    return FakeMaker(value.device).wrap(value.fake_mode, like)

@@ -298,9 +298,23 @@ training = poptorch.trainingModel(model, optimizer=poptorch.optim.SGD(model.para
 training(torch.rand(4, 6), torch.rand(4, 6))
 """
 
+HALF = """
+layers = [nn.Linear(6, 6), nn.LayerNorm(6), nn.GELU()]
+layers += [nn.Unflatten(1, (1, 6)), nn.Conv1d(1, 2, 3), nn.Flatten(), nn.Linear(8, 3)]
+model = nn.Sequential(*layers).half()
+options = poptorch.Options()
+options.Precision.enableStochasticRounding(True)
+training = poptorch.trainingModel(
+    Trained(model, nn.CrossEntropyLoss()), options, poptorch.optim.AdamW(model.parameters(), lr=0.1)
+)
+training(torch.rand(4, 6).half(), torch.zeros(4, dtype=torch.long))
+"""
+
 
 @pytest.mark.parametrize(
-    "program", [INFERENCE, TRAINING, OPERATIONS], ids=["inference", "training", "operations"]
+    "program",
+    [INFERENCE, TRAINING, OPERATIONS, TRAINING + HALF],
+    ids=["inference", "training", "operations", "half"],
 )
 def test_common_layers_load_neither_sympy_nor_pytorch_s_compiler(program: str) -> None:
     end = "print([name for name in ('sympy', 'torch._dynamo') if name in sys.modules])"
