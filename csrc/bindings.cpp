@@ -186,7 +186,8 @@ void bind_executor(py::module_& m) {
       .def("peak_link_items", &Executor::peak_link_items)
       .def("peak_link_bytes", &Executor::peak_link_bytes)
       .def("input_spans", [](const Executor& e) { return as_pairs(e.crossings().last()->inputs); })
-      .def("output_spans", [](const Executor& e) { return as_pairs(e.crossings().last()->outputs); });
+      .def("output_spans",
+           [](const Executor& e) { return as_pairs(e.crossings().last()->outputs); });
 }
 
 // Reached by tests, which have costs of their own and choose for themselves.

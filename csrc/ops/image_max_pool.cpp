@@ -137,7 +137,8 @@ struct Axis {
         size(at::native::pooling_output_shape(image_size, kernel, padding, stride, dilation,
                                               ceil_mode)) {}
 
-  // The first place of a window that is in the image, and how many are.
+  // The first place of a window that is not before the image, and how many are in it. The next
+  // place after the last one would be at `kernel * dilation`.
   int64_t first(int64_t window) const {
     const int64_t begin = window * stride - padding;
     return begin >= 0 ? begin : begin + (dilation - 1 - begin) / dilation * dilation;

@@ -97,6 +97,8 @@ void OutputCollector::allocate_for(const at::Tensor& piece) {
     }
   }
   const c10::InferenceMode as_of_the_call(is_inference_);
+  // In the run of whichever micro-batch comes first, for which its plan of memory allows
+  // (`ArenaPlan::may_end_at`).
   result_ = at::empty(shape, piece.options());
   allocation_->is_done = true;
 }

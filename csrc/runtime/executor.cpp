@@ -159,7 +159,7 @@ std::vector<at::Tensor> Executor::run(const std::vector<at::Tensor>& inputs, int
   try {
     pool_.run(scheduler_.is_alone());
   } catch (...) {
-    scheduler_.fail(std::current_exception());
+    give_up(std::current_exception());
   }
   std::vector<at::Tensor> results = interpreter_.end_call();
   desk_.end_call();
@@ -226,11 +226,15 @@ void Executor::run_tasks(Task* task, int64_t worker) {
       if (worker == 0 && !scheduler_.is_alone()) pool_.call_others();
     }
   } catch (...) {
-    scheduler_.fail(std::current_exception());
-    // Nobody here waits for other processes any more.
-    if (options_.ring != nullptr) options_.ring->peers().cancel("The model failed in this process");
-    desk_.give_up();
+    give_up(std::current_exception());
   }
+}
+
+// The call is over, and nobody here waits for other processes any more.
+void Executor::give_up(std::exception_ptr error) {
+  scheduler_.fail(std::move(error));
+  if (options_.ring != nullptr) options_.ring->peers().cancel("The model failed in this process");
+  desk_.give_up();
 }
 
 // Replaces the task by the next one, if the worker goes on with its micro-batch or its IPU.

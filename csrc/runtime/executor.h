@@ -4,6 +4,7 @@
 
 #include <cfenv>
 #include <cstdint>
+#include <exception>
 #include <memory>
 #include <string>
 #include <utility>
@@ -118,6 +119,7 @@ class Executor {
   void run_tasks(Task* task, int64_t worker);
   Scheduler::Next run_task(Task*& running, int64_t worker);
   void end_window();
+  void give_up(std::exception_ptr error);
 
   const std::shared_ptr<const Program> program_;
   const ExecutorOptions options_;

@@ -138,7 +138,8 @@ class Scheduler {
   void end_with(std::exception_ptr error);
   std::exception_ptr deadlock() const;
 
-  // And these without it.
+  // And these without it: `window_` and `choice_`, which they read, change only when no walk is
+  // under way.
   bool is_of_walk(const Task& task) const {
     return walks_ && program_.at(task.action.segment).kind == SegmentKind::kMicroBatch;
   }
@@ -165,7 +166,7 @@ class Scheduler {
   int64_t busy_ns_ = 0;
   int64_t ipus_at_end_ = 0;
   std::vector<int64_t> shortest_ns_;  // by segment, of all runs so far; 0 before the first
-  int64_t num_running_ = 0;
+  int64_t num_running_ = 0;           // tasks; a walk that waits for its turn has none
   std::exception_ptr error_;
   std::exception_ptr interruption_;  // the error of the call when this window is over
 
