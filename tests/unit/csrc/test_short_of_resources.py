@@ -64,5 +64,7 @@ assert engine.run([x], 1)[0].tolist() == [[5.0]] * 8
 @pytest.mark.parametrize("code", [MEMORY, THREADS], ids=["memory", "threads"])
 def test_call_when_there_is_too_little_then_fails_and_the_next_one_runs(code: str) -> None:
     text = PROGRAM.format(folder=str(Path(__file__).parent), code=code)
-    done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True)
+    # Threads have stacks of this size in KiB, whatever the limit is here.
+    command = ["sh", "-c", 'ulimit -S -s 8192 && exec "$@"', "sh", sys.executable, "-c", text]
+    done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
