@@ -100,7 +100,7 @@ def check_machine(requirements: list[str]) -> None:
 
 
 class BuildEngine(BuildExtension):
-    """Compiles the engine in units, or file by file for debuggers and sanitizers."""
+    """Compiles the engine in units, or file by file for debuggers."""
 
     def finalize_options(self) -> None:
         """Keeps the objects of a build in place, so that the next one compiles what changed."""
@@ -112,10 +112,11 @@ class BuildEngine(BuildExtension):
         """Says what will take its time, and compiles."""
         check_machine(self.distribution.install_requires)
         (engine,) = self.extensions
-        if IS_DEBUG or SANITIZE:
+        if IS_DEBUG:
             print("Compiling the engine file by file: about five minutes on two cores.", flush=True)
         else:
-            print("Compiling the engine: about a minute on two cores.", flush=True)
+            duration = "some minutes" if SANITIZE else "about a minute"
+            print(f"Compiling the engine: {duration} on two cores.", flush=True)
             engine.sources = write_units(Path(self.build_temp, "units"))
         super().build_extensions()
 

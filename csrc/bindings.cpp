@@ -13,10 +13,10 @@
 #include <utility>
 
 #include "common/autograd_listing.h"
-#include "common/avx512.h"
 #include "common/errors.h"
 #include "common/shared_loops.h"
 #include "common/sharing.h"
+#include "common/vectors.h"
 #include "ops/form_rules.h"
 #include "runtime/executor.h"
 #include "runtime/stack_into.h"
@@ -193,7 +193,7 @@ void bind_executor(py::module_& m) {
 // Reached by tests, which have costs of their own and choose for themselves.
 void bind_worker_choice(py::module_& m) {
   m.def("set_shares_work", &set_shares_work);
-  m.def("uses_avx512", &avx512::is_used);
+  m.def("vector_width", &vectors::width);
   using Among = WorkerChoice::Among;
   py::enum_<Among>(m, "ChoiceAmong")
       .value("NOTHING", Among::kNothing)

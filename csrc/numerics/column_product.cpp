@@ -13,8 +13,8 @@
 #include <cstring>
 #include <vector>
 
-#include "common/avx512.h"
 #include "common/sharing.h"
+#include "common/vectors.h"
 #include "numerics/column_sums.h"
 #include "numerics/permuted_copy.h"
 
@@ -25,13 +25,10 @@ namespace poptorch_emu {
 namespace columns {
 namespace {
 
-using avx512::kLanes;
-using avx512::Vector;
-using avx512::vector_at;
-
-// A tile of the sum is made at once, in registers.
+// A tile of the sum is made from one panel of either side: with AVX-512 at once, in registers, and
+// in four parts otherwise.
 constexpr int64_t kTileRows = 8;
-constexpr int64_t kTileColumns = 2 * kLanes;
+constexpr int64_t kTileColumns = 32;
 // So many rows of both sides are added up before they are added to the sum, which gives it the
 // roundings of a product and an addition.
 constexpr int64_t kBlockDepth = kSumBlock;
@@ -57,10 +54,11 @@ int64_t padded(int64_t size, int64_t tile) { return (size + tile - 1) / tile * t
 // Packs columns as (panels, depth, kWidth); what is missing in the last panel is 0. Adds what the
 // columns have to `sums`, if there are any.
 template <int64_t kWidth>
-POPTORCH_EMU_AVX512 void pack(const Matrix& matrix, int64_t depth, int64_t width, float* panels,
-                              float* sums = nullptr) {
+POPTORCH_EMU_INLINE void pack(const Matrix& matrix, int64_t depth, int64_t width, float* panels,
+                              float* sums) {
   // Rows that lie far apart are read a few at a time, and the next few are fetched meanwhile.
   constexpr int64_t kRowsAtOnce = kSumGroup;
+  constexpr int64_t kLine = 16;  // Numbers in a line of a cache.
   for (int64_t first = 0; first < depth; first += kRowsAtOnce) {
     const int64_t last = std::min(first + kRowsAtOnce, depth);
     const int64_t ahead = last + kRowsAtOnce <= depth ? kRowsAtOnce * matrix.stride : 0;
@@ -70,7 +68,7 @@ POPTORCH_EMU_AVX512 void pack(const Matrix& matrix, int64_t depth, int64_t width
       const int64_t count = std::min(kWidth, width - from);
       for (int64_t row = first; row < last; ++row) {
         __builtin_prefetch(source + ahead);
-        if constexpr (kWidth > kLanes) __builtin_prefetch(source + ahead + kLanes);
+        if constexpr (kWidth > kLine) __builtin_prefetch(source + ahead + kLine);
         if (count == kWidth) {
           std::memcpy(target, source, kWidth * sizeof(float));
         } else {
@@ -88,35 +86,99 @@ POPTORCH_EMU_AVX512 void pack(const Matrix& matrix, int64_t depth, int64_t width
   }
 }
 
-// A whole tile of the sum, from one panel of either side.
-POPTORCH_EMU_AVX512 void multiply_tile(int64_t depth, const float* left, const float* right,
+// A part of a tile: as many rows, and two vectors of columns.
+template <class Width, int64_t kRows>
+POPTORCH_EMU_INLINE void multiply_part(int64_t depth, const float* left, const float* right,
                                        const Sum& sum) {
-  for (int64_t row = 0; row < kTileRows; ++row) {
-    __builtin_prefetch(sum.values + row * sum.stride, /*rw=*/1);
-    __builtin_prefetch(sum.values + row * sum.stride + kLanes, /*rw=*/1);
-  }
-  Vector low[kTileRows] = {}, high[kTileRows] = {};
+  using Registers = vectors::Registers<Width>;
+  using Vector = typename Registers::Vector;
+  constexpr int64_t kSecond = Registers::kLanes;
+  Vector low[kRows] = {}, high[kRows] = {};
   for (int64_t k = 0; k < depth; ++k, left += kTileRows, right += kTileColumns) {
-    const Vector right_low = vector_at(right), right_high = vector_at(right + kLanes);
+    const Vector right_low = Registers::at(right);
+    const Vector right_high = Registers::at(right + kSecond);
 #pragma GCC unroll 8
-    for (int64_t row = 0; row < kTileRows; ++row) {
+    for (int64_t row = 0; row < kRows; ++row) {
       low[row] += left[row] * right_low;
       high[row] += left[row] * right_high;
     }
   }
 #pragma GCC unroll 8
-  for (int64_t row = 0; row < kTileRows; ++row) {
+  for (int64_t row = 0; row < kRows; ++row) {
     float* const to = sum.values + row * sum.stride;
-    vector_at(to) = sum.adds ? vector_at(to) + low[row] : low[row];
-    vector_at(to + kLanes) = sum.adds ? vector_at(to + kLanes) + high[row] : high[row];
+    auto& to_low = Registers::at(to);
+    auto& to_high = Registers::at(to + kSecond);
+    to_low = sum.adds ? to_low + low[row] : low[row];
+    to_high = sum.adds ? to_high + high[row] : high[row];
   }
 }
 
+// A whole tile, in parts of `kRows` rows.
+template <class Width, int64_t kRows>
+POPTORCH_EMU_INLINE void multiply_tile(int64_t depth, const float* left, const float* right,
+                                       const Sum& sum) {
+  for (int64_t row = 0; row < kTileRows; ++row) {
+    __builtin_prefetch(sum.values + row * sum.stride, /*rw=*/1);
+    __builtin_prefetch(sum.values + row * sum.stride + kTileColumns / 2, /*rw=*/1);
+  }
+  for (int64_t column = 0; column < kTileColumns; column += 2 * vectors::Registers<Width>::kLanes) {
+    for (int64_t row = 0; row < kTileRows; row += kRows) {
+      multiply_part<Width, kRows>(depth, left + row, right + column,
+                                  {sum.values + row * sum.stride + column, sum.stride, sum.adds});
+    }
+  }
+}
+
+// What is compiled for each kind of processor. Both give the same bits.
+struct Kernels {
+  void (*pack_left)(const Matrix&, int64_t depth, int64_t width, float* panels, float* sums);
+  void (*pack_right)(const Matrix&, int64_t depth, int64_t width, float* panels);
+  void (*multiply_tile)(int64_t depth, const float* left, const float* right, const Sum&);
+};
+
+namespace avx512 {
+POPTORCH_EMU_AVX512 void pack_left(const Matrix& matrix, int64_t depth, int64_t width,
+                                   float* panels, float* sums) {
+  pack<kTileRows>(matrix, depth, width, panels, sums);
+}
+POPTORCH_EMU_AVX512 void pack_right(const Matrix& matrix, int64_t depth, int64_t width,
+                                    float* panels) {
+  pack<kTileColumns>(matrix, depth, width, panels, nullptr);
+}
+POPTORCH_EMU_AVX512 void multiply_tile(int64_t depth, const float* left, const float* right,
+                                       const Sum& sum) {
+  columns::multiply_tile<vectors::Avx512, 8>(depth, left, right, sum);
+}
+}  // namespace avx512
+
+namespace avx2 {
+POPTORCH_EMU_AVX2 void pack_left(const Matrix& matrix, int64_t depth, int64_t width, float* panels,
+                                 float* sums) {
+  pack<kTileRows>(matrix, depth, width, panels, sums);
+}
+POPTORCH_EMU_AVX2 void pack_right(const Matrix& matrix, int64_t depth, int64_t width,
+                                  float* panels) {
+  pack<kTileColumns>(matrix, depth, width, panels, nullptr);
+}
+POPTORCH_EMU_AVX2 void multiply_tile(int64_t depth, const float* left, const float* right,
+                                     const Sum& sum) {
+  columns::multiply_tile<vectors::Avx2, 4>(depth, left, right, sum);
+}
+}  // namespace avx2
+
+const Kernels& kernels() {
+  static const Kernels kernels =
+      vectors::width() == 512
+          ? Kernels{avx512::pack_left, avx512::pack_right, avx512::multiply_tile}
+          : Kernels{avx2::pack_left, avx2::pack_right, avx2::multiply_tile};
+  return kernels;
+}
+
 // The part of a tile that the sum has.
-POPTORCH_EMU_AVX512 void multiply_corner(int64_t depth, const float* left, const float* right,
-                                         const Sum& sum, int64_t num_rows, int64_t num_columns) {
+void multiply_corner(int64_t depth, const float* left, const float* right, const Sum& sum,
+                     int64_t num_rows, int64_t num_columns) {
   std::array<float, kTileRows * kTileColumns> tile;
-  multiply_tile(depth, left, right, {tile.data(), kTileColumns, /*adds=*/false});
+  kernels().multiply_tile(depth, left, right, {tile.data(), kTileColumns, /*adds=*/false});
   for (int64_t row = 0; row < num_rows; ++row) {
     for (int64_t column = 0; column < num_columns; ++column) {
       float& to = sum.values[row * sum.stride + column];
@@ -129,6 +191,7 @@ POPTORCH_EMU_AVX512 void multiply_corner(int64_t depth, const float* left, const
 // Multiplies packed blocks of n and k columns.
 void multiply_panels(int64_t depth, const float* left, int64_t n, const float* right, int64_t k,
                      const Sum& sum) {
+  const auto multiply_tile = kernels().multiply_tile;
   for (int64_t column = 0; column < k; column += kTileColumns) {
     for (int64_t row = 0; row < n; row += kTileRows) {
       const Sum tile{sum.values + row * sum.stride + column, sum.stride, sum.adds};
@@ -162,8 +225,8 @@ void multiply_block(const Matrix& left, int64_t n, const float* packed_right, in
     for (int64_t row = begin * kBlockLeft; row < std::min(end * kBlockLeft, n); row += kBlockLeft) {
       const int64_t num_rows = std::min(kBlockLeft, n - row);
       std::array<float, kBlockLeft> sums = {};
-      pack<kTileRows>({left.values + row, left.stride}, depth, num_rows, packed_left,
-                      left_sums == nullptr ? nullptr : sums.data());
+      kernels().pack_left({left.values + row, left.stride}, depth, num_rows, packed_left,
+                          left_sums == nullptr ? nullptr : sums.data());
       if (left_sums != nullptr) {
         for (int64_t column = 0; column < num_rows; ++column)
           left_sums[row + column] += sums[column];
@@ -182,8 +245,8 @@ void multiply(const Matrix& left, int64_t n, const Matrix& right, int64_t k, int
     for (int64_t first = 0; first < depth; first += kBlockDepth) {
       const int64_t length = std::min(kBlockDepth, depth - first);
       float* const packed_right = packed_of_thread<1>(length * padded(num_columns, kTileColumns));
-      pack<kTileColumns>({right.values + first * right.stride + column, right.stride}, length,
-                         num_columns, packed_right);
+      kernels().pack_right({right.values + first * right.stride + column, right.stride}, length,
+                           num_columns, packed_right);
       multiply_block({left.values + first * left.stride, left.stride}, n, packed_right, num_columns,
                      length, {sum.values + column, sum.stride, sum.adds || first > 0},
                      column == 0 ? left_sums : nullptr);
@@ -204,8 +267,8 @@ bool is_faster(int64_t depth, int64_t n, int64_t k) {
   constexpr int64_t kLeastDepth = 16;
   constexpr int64_t kMostPadding = 16;  // One part of so many.
   const int64_t padding = padded(n, kTileRows) * padded(k, kTileColumns) - n * k;
-  return avx512::is_used() && depth >= kLeastDepth && depth * n * k >= fewest_multiplications &&
-         padding <= n * k / kMostPadding;
+  return vectors::width() == 512 && depth >= kLeastDepth &&
+         depth * n * k >= fewest_multiplications && padding <= n * k / kMostPadding;
 }
 
 }  // namespace

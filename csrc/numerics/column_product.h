@@ -17,8 +17,9 @@ struct Product {
   at::Tensor empty_sum() const;
 };
 
-// By a kernel of ours, for float32 on processors with AVX-512. The bits depend neither on the
-// number of threads nor on where the numbers lie. A thread keeps up to 1.2 MB for it.
+// By a kernel of ours, for float32 where there are vectors (`vectors::width`). The bits depend
+// neither on the number of threads nor on where the numbers lie. A thread keeps up to 1.2 MB for
+// it.
 void multiply_columns(const Product& product, bool adds, at::Tensor& sum);
 
 // By that kernel or by PyTorch's: the sizes, the type and the processor decide.

@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-#include "common/avx512.h"
+#include "common/vectors.h"
 
 namespace poptorch_emu {
 

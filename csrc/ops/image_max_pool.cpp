@@ -14,8 +14,8 @@
 #include <limits>
 #include <tuple>
 
-#include "common/avx512.h"
 #include "common/sharing.h"
+#include "common/vectors.h"
 #include "numerics/channels_last.h"
 #include "ops/for_each_cpu.h"
 
@@ -59,19 +59,21 @@ POPTORCH_EMU_FOR_EACH_CPU void take_maxima(const Patch& patch, int64_t channels,
   }
 }
 
-#if POPTORCH_EMU_COMPILES_AVX512
+#if POPTORCH_EMU_COMPILES_VECTORS
+
+constexpr int64_t kLanes = vectors::Registers<vectors::Avx512>::kLanes;
 
 // The first channels, up to as many as a register has.
 POPTORCH_EMU_INLINE __mmask16 first_channels(int64_t count) {
-  return count >= avx512::kLanes ? 0xffff : static_cast<__mmask16>((1u << count) - 1);
+  return count >= kLanes ? 0xffff : static_cast<__mmask16>((1u << count) - 1);
 }
 
 POPTORCH_EMU_AVX512 POPTORCH_EMU_INLINE void store_as_int64(int64_t* to, int64_t count,
                                                             __m512i values) {
-  std::array<int32_t, avx512::kLanes> lanes;
+  std::array<int32_t, kLanes> lanes;
   _mm512_storeu_si512(lanes.data(), values);
-  if (count >= avx512::kLanes) {
-    for (int64_t c = 0; c < avx512::kLanes; ++c) to[c] = lanes[c];
+  if (count >= kLanes) {
+    for (int64_t c = 0; c < kLanes; ++c) to[c] = lanes[c];
   } else {
     for (int64_t c = 0; c < count; ++c) to[c] = lanes[c];
   }
@@ -82,7 +84,7 @@ template <bool kHasIndices>
 POPTORCH_EMU_AVX512 void take_maxima_by_masks(const Patch& patch, int64_t channels,
                                               const float* image, float* y, int64_t* indices) {
   const __m512i column_step = _mm512_set1_epi32(static_cast<int32_t>(patch.column_step));
-  for (int64_t c = 0; c < channels; c += avx512::kLanes) {
+  for (int64_t c = 0; c < channels; c += kLanes) {
     const __mmask16 mask = first_channels(channels - c);
     __m512 maxima = _mm512_set1_ps(-std::numeric_limits<float>::infinity());
     __m512 sum = _mm512_setzero_ps();  // NaN if one of the numbers is
@@ -117,8 +119,8 @@ POPTORCH_EMU_AVX512 void take_maxima_by_masks(const Patch& patch, int64_t channe
 
 // Returns the kernel for images of so many places.
 auto maxima_taker(int64_t num_places, bool has_indices) {
-#if POPTORCH_EMU_COMPILES_AVX512
-  if (avx512::is_used() && num_places <= std::numeric_limits<int32_t>::max()) {
+#if POPTORCH_EMU_COMPILES_VECTORS
+  if (vectors::width() == 512 && num_places <= std::numeric_limits<int32_t>::max()) {
     return has_indices ? kernels::take_maxima_by_masks<true> : kernels::take_maxima_by_masks<false>;
   }
 #endif

@@ -1,4 +1,4 @@
-// The inner loops of an LSTM by rows, for processors with AVX-512.
+// The inner loops of an LSTM by rows, for processors with AVX-512 and for those with AVX2.
 //
 // Sigmoid and tanh come from one exponential, whose polynomial was fitted to a relative error of
 // 3e-9 before rounding; tanh near 0 has a polynomial of its own, fitted to 4e-9. Each result is
@@ -9,7 +9,7 @@
 
 #include <cstdint>
 
-#include "common/avx512.h"
+#include "common/vectors.h"
 
 #pragma GCC push_options
 #pragma GCC optimize("O3,no-math-errno,no-trapping-math")
@@ -57,19 +57,11 @@ POPTORCH_EMU_INLINE float tanh(float x) {
   return __builtin_copysignf(size < 0.625f ? near : far, x);
 }
 
-using avx512::kLanes;
-using avx512::Vector;
-using avx512::vector_at;
-
 // So many products are added to one another before they are added to the sum, which keeps its
 // rounding small.
 constexpr int64_t kPart = 64;
 
-}  // namespace
-
-bool has_lstm_kernels() { return avx512::is_used(); }
-
-POPTORCH_EMU_AVX512 void run_cell(int64_t size, const CellForward& row) {
+POPTORCH_EMU_INLINE void run_cell(int64_t size, const CellForward& row) {
   float* i = row.i;
   float* f = row.f;
   float* g = row.g;
@@ -88,7 +80,7 @@ POPTORCH_EMU_AVX512 void run_cell(int64_t size, const CellForward& row) {
   }
 }
 
-POPTORCH_EMU_AVX512 void run_cell_backward(int64_t size, const CellBackward& row) {
+POPTORCH_EMU_INLINE void run_cell_backward(int64_t size, const CellBackward& row) {
   const float* i = row.i;
   const float* f = row.f;
   const float* g = row.g;
@@ -114,30 +106,87 @@ POPTORCH_EMU_AVX512 void run_cell_backward(int64_t size, const CellBackward& row
   }
 }
 
-POPTORCH_EMU_AVX512 void run_product(int64_t depth, int64_t num_panels, const float* panels,
+// As much of a panel's product as registers hold: `kPartRows` rows, and two vectors of columns, of
+// which `from` is the first.
+template <class Width, int64_t kPartRows>
+POPTORCH_EMU_INLINE void run_part(int64_t begin, int64_t end, const float* b, int64_t first_row,
+                                  int64_t from, const RowProduct& rows) {
+  using Registers = vectors::Registers<Width>;
+  using Vector = typename Registers::Vector;
+  constexpr int64_t kSecond = Registers::kLanes;
+  Vector low[kPartRows] = {}, high[kPartRows] = {};
+  for (int64_t k = begin; k < end; ++k, b += kPanel) {
+    const Vector b_low = Registers::at(b), b_high = Registers::at(b + kSecond);
+#pragma GCC unroll 8
+    for (int64_t row = 0; row < kPartRows; ++row) {
+      low[row] += rows.a[first_row + row][k] * b_low;
+      high[row] += rows.a[first_row + row][k] * b_high;
+    }
+  }
+#pragma GCC unroll 8
+  for (int64_t row = 0; row < kPartRows; ++row) {
+    float* const sums = rows.sums[first_row + row] + from;
+    const float* const so_far = begin == 0 ? rows.start[first_row + row] + from : sums;
+    Registers::at(sums) = Registers::at(so_far) + low[row];
+    Registers::at(sums + kSecond) = Registers::at(so_far + kSecond) + high[row];
+  }
+}
+
+template <class Width, int64_t kPartRows>
+POPTORCH_EMU_INLINE void run_product(int64_t depth, int64_t num_panels, const float* panels,
                                      const RowProduct& rows) {
-  static_assert(kPanel == 2 * kLanes);
+  constexpr int64_t kPartColumns = 2 * vectors::Registers<Width>::kLanes;
   for (int64_t panel = 0; panel < num_panels; ++panel) {
-    const int64_t from = panel * kPanel;
-    const float* b = panels + from * depth;
     for (int64_t begin = 0; begin < depth; begin += kPart) {
       const int64_t end = begin + kPart < depth ? begin + kPart : depth;
-      Vector low[kRows] = {}, high[kRows] = {};
-      for (int64_t k = begin; k < end; ++k, b += kPanel) {
-        const Vector b_low = vector_at(b), b_high = vector_at(b + kLanes);
-#pragma GCC unroll 8
-        for (int64_t row = 0; row < kRows; ++row) {
-          low[row] += rows.a[row][k] * b_low;
-          high[row] += rows.a[row][k] * b_high;
+      const float* const b = panels + (panel * depth + begin) * kPanel;
+      for (int64_t column = 0; column < kPanel; column += kPartColumns) {
+        for (int64_t row = 0; row < kRows; row += kPartRows) {
+          run_part<Width, kPartRows>(begin, end, b + column, row, panel * kPanel + column, rows);
         }
       }
-#pragma GCC unroll 8
-      for (int64_t row = 0; row < kRows; ++row) {
-        const float* so_far = (begin == 0 ? rows.start[row] : rows.sums[row]) + from;
-        vector_at(rows.sums[row] + from) = vector_at(so_far) + low[row];
-        vector_at(rows.sums[row] + from + kLanes) = vector_at(so_far + kLanes) + high[row];
-      }
     }
+  }
+}
+
+namespace avx512 {
+POPTORCH_EMU_AVX512 void run_cell(int64_t size, const CellForward& row) {
+  rnn::run_cell(size, row);
+}
+POPTORCH_EMU_AVX512 void run_cell_backward(int64_t size, const CellBackward& row) {
+  rnn::run_cell_backward(size, row);
+}
+POPTORCH_EMU_AVX512 void run_product(int64_t depth, int64_t num_panels, const float* panels,
+                                     const RowProduct& rows) {
+  rnn::run_product<vectors::Avx512, 8>(depth, num_panels, panels, rows);
+}
+}  // namespace avx512
+
+namespace avx2 {
+POPTORCH_EMU_AVX2 void run_cell(int64_t size, const CellForward& row) { rnn::run_cell(size, row); }
+POPTORCH_EMU_AVX2 void run_cell_backward(int64_t size, const CellBackward& row) {
+  rnn::run_cell_backward(size, row);
+}
+POPTORCH_EMU_AVX2 void run_product(int64_t depth, int64_t num_panels, const float* panels,
+                                   const RowProduct& rows) {
+  rnn::run_product<vectors::Avx2, 4>(depth, num_panels, panels, rows);
+}
+}  // namespace avx2
+
+}  // namespace
+
+const LstmKernels* lstm_kernels() {
+  static constexpr LstmKernels kWithAvx512{avx512::run_cell, avx512::run_cell_backward,
+                                           avx512::run_product};
+  static constexpr LstmKernels kWithAvx2{avx2::run_cell, avx2::run_cell_backward,
+                                         avx2::run_product};
+  switch (vectors::width()) {
+    case 512:
+      return &kWithAvx512;
+    case 256:
+      return &kWithAvx2;
+    default:
+      return nullptr;
   }
 }
 

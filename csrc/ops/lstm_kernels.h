@@ -5,9 +5,6 @@
 
 namespace poptorch_emu::rnn {
 
-// Whether this processor runs the following: they have AVX-512.
-bool has_lstm_kernels();
-
 // One row of an LSTM's step: `size` hidden units whose gates lie at i, f, g and o.
 
 struct CellForward {
@@ -20,7 +17,6 @@ struct CellForward {
   float* c;
   float* h;
 };
-void run_cell(int64_t size, const CellForward& row);
 
 struct CellBackward {
   const float* i;
@@ -38,7 +34,6 @@ struct CellBackward {
   float* d_g;
   float* d_o;
 };
-void run_cell_backward(int64_t size, const CellBackward& row);
 
 // A product of a few rows: sums = start + a b. The panels of b have `kPanel` columns each and lie
 // one after the other, (panels, depth, kPanel). The order of additions depends on the depth alone.
@@ -49,6 +44,16 @@ struct RowProduct {
   std::array<const float*, kRows> start;
   std::array<float*, kRows> sums;
 };
-void run_product(int64_t depth, int64_t num_panels, const float* panels, const RowProduct& rows);
+
+// All kinds give the same bits.
+struct LstmKernels {
+  void (*run_cell)(int64_t size, const CellForward& row);
+  void (*run_cell_backward)(int64_t size, const CellBackward& row);
+  void (*run_product)(int64_t depth, int64_t num_panels, const float* panels,
+                      const RowProduct& rows);
+};
+
+// Those for this processor; `nullptr` if there are none, for want of vectors (`vectors::width`).
+const LstmKernels* lstm_kernels();
 
 }  // namespace poptorch_emu::rnn

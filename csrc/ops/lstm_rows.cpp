@@ -165,10 +165,11 @@ class InputProduct {
   void run(Block& block) const {
     if (!panels_.defined()) return;
     for (int64_t t = 0; t < layer_.num_steps(); ++t) {
-      run_product(layer_.input.size(2), panels_.size(0), panels_.const_data_ptr<float>(),
-                  {block.rows([&](int64_t n) { return inputs_.at(t, n); }),
-                   block.rows([&](int64_t) { return biases_.const_data_ptr<float>(); }),
-                   block.sums([&](int64_t n) { return sums_.at(t, n); })});
+      lstm_kernels()->run_product(
+          layer_.input.size(2), panels_.size(0), panels_.const_data_ptr<float>(),
+          {block.rows([&](int64_t n) { return inputs_.at(t, n); }),
+           block.rows([&](int64_t) { return biases_.const_data_ptr<float>(); }),
+           block.sums([&](int64_t n) { return sums_.at(t, n); })});
     }
   }
 
@@ -215,9 +216,8 @@ std::vector<Tensor> weight_gradients(const Layer& layer, const Tensor& output,
 }  // namespace
 
 bool runs_by_rows(const Layer& layer) {
-  static const bool has_kernels = has_lstm_kernels();
   const auto dtype = layer.input.scalar_type();
-  return has_kernels && layer.mode == Mode::kLstm && !layer.has_projection() &&
+  return lstm_kernels() != nullptr && layer.mode == Mode::kLstm && !layer.has_projection() &&
          (dtype == at::kFloat || at::isReducedFloatingType(dtype)) && layer.input.numel() > 0 &&
          layer.batch_size() >= kFewestRows && layer.hidden_size() % kPanel == 0 &&
          layer.hidden_size() <= kMostUnits;
@@ -244,12 +244,13 @@ Results forward_by_rows(const Layer& layer) {
         return k == 0 ? initial_h.at(n) : outputs.at(layer.row(k - 1), n);
       };
       const auto gate_row = [&](int64_t n) { return saved.gate(t, n, 0); };
-      run_product(size, gates_size / kPanel, panels.const_data_ptr<float>(),
-                  {block.rows(previous_h), block.rows(gate_row), block.sums(gate_row)});
+      lstm_kernels()->run_product(
+          size, gates_size / kPanel, panels.const_data_ptr<float>(),
+          {block.rows(previous_h), block.rows(gate_row), block.sums(gate_row)});
       for (int64_t n = block.begin(); n < block.end(); ++n) {
-        run_cell(size,
-                 {saved.gate(t, n, 0), saved.gate(t, n, 1), saved.gate(t, n, 2),
-                  saved.gate(t, n, 3), saved.previous_c(k, n), saved.c(t, n), outputs.at(t, n)});
+        lstm_kernels()->run_cell(
+            size, {saved.gate(t, n, 0), saved.gate(t, n, 1), saved.gate(t, n, 2),
+                   saved.gate(t, n, 3), saved.previous_c(k, n), saved.c(t, n), outputs.at(t, n)});
       }
     }
   });
@@ -281,7 +282,7 @@ Gradients backward_by_rows(const Layer& layer, const Results& results,
       const int64_t t = layer.row(k);
       for (int64_t n = block.begin(); n < block.end(); ++n) {
         float* const gates = d.at(t, n);
-        run_cell_backward(
+        lstm_kernels()->run_cell_backward(
             size, {saved.gate(t, n, 0), saved.gate(t, n, 1), saved.gate(t, n, 2),
                    saved.gate(t, n, 3), saved.previous_c(k, n), saved.c(t, n), h.at(n), c.at(n),
                    gates, gates + size, gates + 2 * size, gates + 3 * size});
@@ -289,9 +290,10 @@ Gradients backward_by_rows(const Layer& layer, const Results& results,
       const auto from_output = [&](int64_t n) {
         return k == 0 || !has_outputs ? nothing.at(0) : outputs.at(layer.row(k - 1), n);
       };
-      run_product(gates_size, size / kPanel, panels.const_data_ptr<float>(),
-                  {block.rows([&](int64_t n) { return d.at(t, n); }), block.rows(from_output),
-                   block.sums([&](int64_t n) { return h.at(n); })});
+      lstm_kernels()->run_product(
+          gates_size, size / kPanel, panels.const_data_ptr<float>(),
+          {block.rows([&](int64_t n) { return d.at(t, n); }), block.rows(from_output),
+           block.sums([&](int64_t n) { return h.at(n); })});
     }
   });
 
