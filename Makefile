@@ -68,7 +68,7 @@ sanitize-asan sanitize-tsan: sanitize-%: $(VENV)/.has-build $(VENV)/.has-test
 		--build-lib build/$* --build-temp build/$*-objects
 	export LD_PRELOAD="$$(gcc -print-file-name=lib$*.so) $$(gcc -print-file-name=libstdc++.so.6)"; \
 	export OMP_NUM_THREADS=1 PYTHONPATH=build/$*:tests; \
-	$(BIN)/pytest $(SANITIZED_TESTS) $(NOT_SANITIZED:%=--ignore %) && \
+	$(BIN)/pytest -n $(JOBS) $(SANITIZED_TESTS) $(NOT_SANITIZED:%=--ignore %) && \
 	$(BIN)/python -W ignore -m fuzz --seconds $(SECONDS) --kinds files
 
 check: $(VENV)/.built $(VENV)/.has-check

@@ -17,6 +17,7 @@
 #include "common/vectors.h"
 #include "numerics/column_sums.h"
 #include "numerics/permuted_copy.h"
+#include "numerics/register_tile.h"
 
 #pragma GCC push_options
 #pragma GCC optimize("O3")
@@ -25,8 +26,8 @@ namespace poptorch_emu {
 namespace columns {
 namespace {
 
-// A tile of the sum is made from one panel of either side: with AVX-512 at once, in registers, and
-// in four parts otherwise.
+// A tile of the sum is made from one panel of either side, by as many rows at once as the registers
+// hold.
 constexpr int64_t kTileRows = 8;
 constexpr int64_t kTileColumns = 32;
 // So many rows of both sides are added up before they are added to the sum, which gives it the
@@ -86,47 +87,38 @@ POPTORCH_EMU_INLINE void pack(const Matrix& matrix, int64_t depth, int64_t width
   }
 }
 
-// A part of a tile: as many rows, and two vectors of columns.
-template <class Width, int64_t kRows>
-POPTORCH_EMU_INLINE void multiply_part(int64_t depth, const float* left, const float* right,
-                                       const Sum& sum) {
-  using Registers = vectors::Registers<Width>;
-  using Vector = typename Registers::Vector;
-  constexpr int64_t kSecond = Registers::kLanes;
-  Vector low[kRows] = {}, high[kRows] = {};
-  for (int64_t k = 0; k < depth; ++k, left += kTileRows, right += kTileColumns) {
-    const Vector right_low = Registers::at(right);
-    const Vector right_high = Registers::at(right + kSecond);
-#pragma GCC unroll 8
-    for (int64_t row = 0; row < kRows; ++row) {
-      low[row] += left[row] * right_low;
-      high[row] += left[row] * right_high;
-    }
+// A column of a packed panel is a row's numbers.
+struct PackedLeft {
+  const float* panel;
+  POPTORCH_EMU_INLINE float operator()(int64_t row, int64_t k) const {
+    return panel[k * kTileRows + row];
   }
+};
+
+// Some rows of a tile, from `first` on.
+template <class Width, int64_t kRows>
+POPTORCH_EMU_INLINE void multiply_rows(int64_t first, int64_t depth, const float* left,
+                                       const float* right, const Sum& sum) {
+  RegisterTile<Width, kRows, kTileColumns> tile;
+  tile.add(depth, PackedLeft{left + first}, right, kTileColumns);
 #pragma GCC unroll 8
   for (int64_t row = 0; row < kRows; ++row) {
-    float* const to = sum.values + row * sum.stride;
-    auto& to_low = Registers::at(to);
-    auto& to_high = Registers::at(to + kSecond);
-    to_low = sum.adds ? to_low + low[row] : low[row];
-    to_high = sum.adds ? to_high + high[row] : high[row];
+    float* const to = sum.values + (first + row) * sum.stride;
+    tile.write(row, sum.adds ? to : nullptr, to);
   }
 }
 
-// A whole tile, in parts of `kRows` rows.
-template <class Width, int64_t kRows>
+template <class Width>
 POPTORCH_EMU_INLINE void multiply_tile(int64_t depth, const float* left, const float* right,
                                        const Sum& sum) {
   for (int64_t row = 0; row < kTileRows; ++row) {
     __builtin_prefetch(sum.values + row * sum.stride, /*rw=*/1);
     __builtin_prefetch(sum.values + row * sum.stride + kTileColumns / 2, /*rw=*/1);
   }
-  for (int64_t column = 0; column < kTileColumns; column += 2 * vectors::Registers<Width>::kLanes) {
-    for (int64_t row = 0; row < kTileRows; row += kRows) {
-      multiply_part<Width, kRows>(depth, left + row, right + column,
-                                  {sum.values + row * sum.stride + column, sum.stride, sum.adds});
-    }
-  }
+  constexpr int64_t kAtOnce = kRowsAtOnce<Width>, kRest = kTileRows % kAtOnce;
+  for (int64_t row = 0; row < kTileRows - kRest; row += kAtOnce)
+    multiply_rows<Width, kAtOnce>(row, depth, left, right, sum);
+  if constexpr (kRest > 0) multiply_rows<Width, kRest>(kTileRows - kRest, depth, left, right, sum);
 }
 
 // What is compiled for each kind of processor. Both give the same bits.
@@ -147,7 +139,7 @@ POPTORCH_EMU_AVX512 void pack_right(const Matrix& matrix, int64_t depth, int64_t
 }
 POPTORCH_EMU_AVX512 void multiply_tile(int64_t depth, const float* left, const float* right,
                                        const Sum& sum) {
-  columns::multiply_tile<vectors::Avx512, 8>(depth, left, right, sum);
+  columns::multiply_tile<vectors::Avx512>(depth, left, right, sum);
 }
 }  // namespace avx512
 
@@ -162,7 +154,7 @@ POPTORCH_EMU_AVX2 void pack_right(const Matrix& matrix, int64_t depth, int64_t w
 }
 POPTORCH_EMU_AVX2 void multiply_tile(int64_t depth, const float* left, const float* right,
                                      const Sum& sum) {
-  columns::multiply_tile<vectors::Avx2, 4>(depth, left, right, sum);
+  columns::multiply_tile<vectors::Avx2>(depth, left, right, sum);
 }
 }  // namespace avx2
 

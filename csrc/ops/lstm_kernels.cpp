@@ -10,6 +10,7 @@
 #include <cstdint>
 
 #include "common/vectors.h"
+#include "numerics/register_tile.h"
 
 #pragma GCC push_options
 #pragma GCC optimize("O3,no-math-errno,no-trapping-math")
@@ -106,45 +107,41 @@ POPTORCH_EMU_INLINE void run_cell_backward(int64_t size, const CellBackward& row
   }
 }
 
-// As much of a panel's product as registers hold: `kPartRows` rows, and two vectors of columns, of
-// which `from` is the first.
-template <class Width, int64_t kPartRows>
-POPTORCH_EMU_INLINE void run_part(int64_t begin, int64_t end, const float* b, int64_t first_row,
-                                  int64_t from, const RowProduct& rows) {
-  using Registers = vectors::Registers<Width>;
-  using Vector = typename Registers::Vector;
-  constexpr int64_t kSecond = Registers::kLanes;
-  Vector low[kPartRows] = {}, high[kPartRows] = {};
-  for (int64_t k = begin; k < end; ++k, b += kPanel) {
-    const Vector b_low = Registers::at(b), b_high = Registers::at(b + kSecond);
-#pragma GCC unroll 8
-    for (int64_t row = 0; row < kPartRows; ++row) {
-      low[row] += rows.a[first_row + row][k] * b_low;
-      high[row] += rows.a[first_row + row][k] * b_high;
-    }
+struct RowsOfLeft {
+  const float* const* rows;
+  int64_t begin;
+  POPTORCH_EMU_INLINE float operator()(int64_t row, int64_t k) const {
+    return rows[row][begin + k];
   }
+};
+
+// Some rows of a panel's product, from `first` on, and a part of the depth. `column` is where the
+// panel's columns are in the sums.
+template <class Width, int64_t kCount>
+POPTORCH_EMU_INLINE void add_part(int64_t first, int64_t begin, int64_t length, const float* b,
+                                  int64_t column, const RowProduct& rows) {
+  RegisterTile<Width, kCount, kPanel> tile;
+  tile.add(length, RowsOfLeft{rows.a.data() + first, begin}, b, kPanel);
 #pragma GCC unroll 8
-  for (int64_t row = 0; row < kPartRows; ++row) {
-    float* const sums = rows.sums[first_row + row] + from;
-    const float* const so_far = begin == 0 ? rows.start[first_row + row] + from : sums;
-    Registers::at(sums) = Registers::at(so_far) + low[row];
-    Registers::at(sums + kSecond) = Registers::at(so_far + kSecond) + high[row];
+  for (int64_t row = first; row < first + kCount; ++row) {
+    tile.write(row - first, (begin == 0 ? rows.start[row] : rows.sums[row]) + column,
+               rows.sums[row] + column);
   }
 }
 
-template <class Width, int64_t kPartRows>
+template <class Width>
 POPTORCH_EMU_INLINE void run_product(int64_t depth, int64_t num_panels, const float* panels,
                                      const RowProduct& rows) {
-  constexpr int64_t kPartColumns = 2 * vectors::Registers<Width>::kLanes;
+  constexpr int64_t kAtOnce = kRowsAtOnce<Width>, kRest = kRows % kAtOnce;
   for (int64_t panel = 0; panel < num_panels; ++panel) {
+    const int64_t column = panel * kPanel;
     for (int64_t begin = 0; begin < depth; begin += kPart) {
-      const int64_t end = begin + kPart < depth ? begin + kPart : depth;
-      const float* const b = panels + (panel * depth + begin) * kPanel;
-      for (int64_t column = 0; column < kPanel; column += kPartColumns) {
-        for (int64_t row = 0; row < kRows; row += kPartRows) {
-          run_part<Width, kPartRows>(begin, end, b + column, row, panel * kPanel + column, rows);
-        }
-      }
+      const int64_t length = begin + kPart < depth ? kPart : depth - begin;
+      const float* const b = panels + column * depth + begin * kPanel;
+      for (int64_t row = 0; row < kRows - kRest; row += kAtOnce)
+        add_part<Width, kAtOnce>(row, begin, length, b, column, rows);
+      if constexpr (kRest > 0)
+        add_part<Width, kRest>(kRows - kRest, begin, length, b, column, rows);
     }
   }
 }
@@ -158,7 +155,7 @@ POPTORCH_EMU_AVX512 void run_cell_backward(int64_t size, const CellBackward& row
 }
 POPTORCH_EMU_AVX512 void run_product(int64_t depth, int64_t num_panels, const float* panels,
                                      const RowProduct& rows) {
-  rnn::run_product<vectors::Avx512, 8>(depth, num_panels, panels, rows);
+  rnn::run_product<vectors::Avx512>(depth, num_panels, panels, rows);
 }
 }  // namespace avx512
 
@@ -169,7 +166,7 @@ POPTORCH_EMU_AVX2 void run_cell_backward(int64_t size, const CellBackward& row) 
 }
 POPTORCH_EMU_AVX2 void run_product(int64_t depth, int64_t num_panels, const float* panels,
                                    const RowProduct& rows) {
-  rnn::run_product<vectors::Avx2, 4>(depth, num_panels, panels, rows);
+  rnn::run_product<vectors::Avx2>(depth, num_panels, panels, rows);
 }
 }  // namespace avx2
 

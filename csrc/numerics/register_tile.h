@@ -1,0 +1,69 @@
+#pragma once
+
+#include <cstdint>
+
+#include "common/vectors.h"
+
+namespace poptorch_emu {
+
+// So many rows of a product as the registers hold sums of, where a row has 32 of them.
+template <class Width>
+constexpr int64_t kRowsAtOnce = vectors::Registers<Width>::kLanes == 16 ? 8 : 3;
+
+// A tile of a product, whose sums are in registers while it is made. Each is added up in the order
+// of the depth, whatever the tile's size is.
+template <class Width, int64_t kRows, int64_t kColumns>
+class RegisterTile {
+  using Registers = vectors::Registers<Width>;
+  using Vector = typename Registers::Vector;
+  static constexpr int64_t kVectors = kColumns / Registers::kLanes;
+  static_assert(kColumns % Registers::kLanes == 0);
+
+ public:
+  // Adds the products of `depth` columns of the left, where `left(row, k)` is a number, and of as
+  // many rows of the right, which lie `stride` apart.
+  template <class Left>
+  POPTORCH_EMU_INLINE void add(int64_t depth, const Left& left, const float* right,
+                               int64_t stride) {
+    for (int64_t k = 0; k < depth; ++k, right += stride) {
+      // What there is less of stays in registers, beside the sums.
+      if constexpr (kVectors < kRows) {
+        Vector row_of_right[kVectors];
+#pragma GCC unroll 8
+        for (int64_t v = 0; v < kVectors; ++v)
+          row_of_right[v] = Registers::at(right + v * Registers::kLanes);
+#pragma GCC unroll 8
+        for (int64_t row = 0; row < kRows; ++row) {
+#pragma GCC unroll 8
+          for (int64_t v = 0; v < kVectors; ++v) sums_[row][v] += left(row, k) * row_of_right[v];
+        }
+      } else {
+        float column_of_left[kRows];
+#pragma GCC unroll 8
+        for (int64_t row = 0; row < kRows; ++row) column_of_left[row] = left(row, k);
+#pragma GCC unroll 8
+        for (int64_t v = 0; v < kVectors; ++v) {
+          const Vector part_of_right = Registers::at(right + v * Registers::kLanes);
+#pragma GCC unroll 8
+          for (int64_t row = 0; row < kRows; ++row)
+            sums_[row][v] += column_of_left[row] * part_of_right;
+        }
+      }
+    }
+  }
+
+  // Writes a row to `to`, added to what is at `start` if that is given.
+  POPTORCH_EMU_INLINE void write(int64_t row, const float* start, float* to) const {
+#pragma GCC unroll 8
+    for (int64_t v = 0; v < kVectors; ++v) {
+      const int64_t at = v * Registers::kLanes;
+      Registers::at(to + at) =
+          start == nullptr ? sums_[row][v] : Registers::at(start + at) + sums_[row][v];
+    }
+  }
+
+ private:
+  Vector sums_[kRows][kVectors] = {};
+};
+
+}  // namespace poptorch_emu
