@@ -104,7 +104,11 @@ POPTORCH_EMU_INLINE void multiply_rows(int64_t first, int64_t depth, const float
 #pragma GCC unroll 8
   for (int64_t row = 0; row < kRows; ++row) {
     float* const to = sum.values + (first + row) * sum.stride;
-    tile.write(row, sum.adds ? to : nullptr, to);
+    if (sum.adds) {
+      tile.write_added(row, to, to);
+    } else {
+      tile.write(row, to);
+    }
   }
 }
 

@@ -52,13 +52,17 @@ class RegisterTile {
     }
   }
 
-  // Writes a row to `to`, added to what is at `start` if that is given.
-  POPTORCH_EMU_INLINE void write(int64_t row, const float* start, float* to) const {
+  // Writes a row, or what it and `start` add up to.
+  POPTORCH_EMU_INLINE void write(int64_t row, float* to) const {
+#pragma GCC unroll 8
+    for (int64_t v = 0; v < kVectors; ++v)
+      Registers::at(to + v * Registers::kLanes) = sums_[row][v];
+  }
+  POPTORCH_EMU_INLINE void write_added(int64_t row, const float* start, float* to) const {
 #pragma GCC unroll 8
     for (int64_t v = 0; v < kVectors; ++v) {
       const int64_t at = v * Registers::kLanes;
-      Registers::at(to + at) =
-          start == nullptr ? sums_[row][v] : Registers::at(start + at) + sums_[row][v];
+      Registers::at(to + at) = Registers::at(start + at) + sums_[row][v];
     }
   }
 

@@ -124,8 +124,8 @@ POPTORCH_EMU_INLINE void add_part(int64_t first, int64_t begin, int64_t length, 
   tile.add(length, RowsOfLeft{rows.a.data() + first, begin}, b, kPanel);
 #pragma GCC unroll 8
   for (int64_t row = first; row < first + kCount; ++row) {
-    tile.write(row - first, (begin == 0 ? rows.start[row] : rows.sums[row]) + column,
-               rows.sums[row] + column);
+    const float* const so_far = begin == 0 ? rows.start[row] : rows.sums[row];
+    tile.write_added(row - first, so_far + column, rows.sums[row] + column);
   }
 }
 
