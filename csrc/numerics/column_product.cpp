@@ -11,6 +11,7 @@
 #include <array>
 #include <cstdint>
 #include <cstring>
+#include <memory>
 #include <vector>
 
 #include "common/sharing.h"
@@ -26,16 +27,16 @@ namespace poptorch_emu {
 namespace columns {
 namespace {
 
-// A tile of the sum is made from one panel of either side, by as many rows at once as the registers
-// hold.
-constexpr int64_t kTileRows = 8;
-constexpr int64_t kTileColumns = 32;
+// A tile of the sum is made from one panel of either side. Each number that is spread over a
+// register is multiplied with four vectors at once.
+constexpr int64_t kTileRows = 6;
+constexpr int64_t kTileColumns = 64;
 // So many rows of both sides are added up before they are added to the sum, which gives it the
 // roundings of a product and an addition.
 constexpr int64_t kBlockDepth = kSumBlock;
 // So many columns of either side are packed at once: those of the left, which one thread multiplies
-// with all of the right, stay in its cache.
-constexpr int64_t kBlockLeft = 128;
+// with all of the right, stay in its cache. They are whole panels, and whole lanes of sums.
+constexpr int64_t kBlockLeft = 144;
 constexpr int64_t kBlockRight = 1024;
 
 // A row-major matrix, or some columns of it.
@@ -43,6 +44,8 @@ struct Matrix {
   const float* values;
   int64_t stride;
 };
+
+constexpr int64_t kLine = 16;  // Numbers in a line of a cache.
 
 struct Sum {
   float* values;
@@ -59,7 +62,6 @@ POPTORCH_EMU_INLINE void pack(const Matrix& matrix, int64_t depth, int64_t width
                               float* sums) {
   // Rows that lie far apart are read a few at a time, and the next few are fetched meanwhile.
   constexpr int64_t kRowsAtOnce = kSumGroup;
-  constexpr int64_t kLine = 16;  // Numbers in a line of a cache.
   for (int64_t first = 0; first < depth; first += kRowsAtOnce) {
     const int64_t last = std::min(first + kRowsAtOnce, depth);
     const int64_t ahead = last + kRowsAtOnce <= depth ? kRowsAtOnce * matrix.stride : 0;
@@ -68,8 +70,8 @@ POPTORCH_EMU_INLINE void pack(const Matrix& matrix, int64_t depth, int64_t width
       float* target = panels + from * depth + first * kWidth;
       const int64_t count = std::min(kWidth, width - from);
       for (int64_t row = first; row < last; ++row) {
-        __builtin_prefetch(source + ahead);
-        if constexpr (kWidth > kLine) __builtin_prefetch(source + ahead + kLine);
+        for (int64_t line = 0; line < kWidth; line += kLine)
+          __builtin_prefetch(source + ahead + line);
         if (count == kWidth) {
           std::memcpy(target, source, kWidth * sizeof(float));
         } else {
@@ -78,12 +80,10 @@ POPTORCH_EMU_INLINE void pack(const Matrix& matrix, int64_t depth, int64_t width
         source += matrix.stride;
         target += kWidth;
       }
-      // What is missing in the last panel is there, too: 0.
-      if (sums != nullptr) {
-        add_group<kWidth>(panels + from * depth + first * kWidth, kWidth, last - first,
-                          sums + from);
-      }
     }
+    if (sums != nullptr)
+      add_wide_group(matrix.values + first * matrix.stride, matrix.stride, last - first, width,
+                     sums);
   }
 }
 
@@ -95,15 +95,15 @@ struct PackedLeft {
   }
 };
 
-// Some rows of a tile, from `first` on.
-template <class Width, int64_t kRows>
-POPTORCH_EMU_INLINE void multiply_rows(int64_t first, int64_t depth, const float* left,
-                                       const float* right, const Sum& sum) {
-  RegisterTile<Width, kRows, kTileColumns> tile;
-  tile.add(depth, PackedLeft{left + first}, right, kTileColumns);
+// Some columns of some rows of a tile, as many as the registers hold.
+template <class Width, int64_t kRows, int64_t kColumns>
+POPTORCH_EMU_INLINE void multiply_part(int64_t depth, const float* left, const float* right,
+                                       const Sum& sum) {
+  RegisterTile<Width, kRows, kColumns> tile;
+  tile.add(depth, PackedLeft{left}, right, kTileColumns);
 #pragma GCC unroll 8
   for (int64_t row = 0; row < kRows; ++row) {
-    float* const to = sum.values + (first + row) * sum.stride;
+    float* const to = sum.values + row * sum.stride;
     if (sum.adds) {
       tile.write_added(row, to, to);
     } else {
@@ -116,13 +116,19 @@ template <class Width>
 POPTORCH_EMU_INLINE void multiply_tile(int64_t depth, const float* left, const float* right,
                                        const Sum& sum) {
   for (int64_t row = 0; row < kTileRows; ++row) {
-    __builtin_prefetch(sum.values + row * sum.stride, /*rw=*/1);
-    __builtin_prefetch(sum.values + row * sum.stride + kTileColumns / 2, /*rw=*/1);
+    for (int64_t column = 0; column < kTileColumns; column += kLine)
+      __builtin_prefetch(sum.values + row * sum.stride + column, /*rw=*/1);
   }
-  constexpr int64_t kAtOnce = kRowsAtOnce<Width>, kRest = kTileRows % kAtOnce;
-  for (int64_t row = 0; row < kTileRows - kRest; row += kAtOnce)
-    multiply_rows<Width, kAtOnce>(row, depth, left, right, sum);
-  if constexpr (kRest > 0) multiply_rows<Width, kRest>(kTileRows - kRest, depth, left, right, sum);
+  constexpr bool kIsWide = vectors::Registers<Width>::kLanes == 16;
+  constexpr int64_t kRows = kIsWide ? kTileRows : kTileRows / 2;
+  constexpr int64_t kColumns = kIsWide ? kTileColumns : kTileColumns / 2;
+  for (int64_t row = 0; row < kTileRows; row += kRows) {
+    for (int64_t column = 0; column < kTileColumns; column += kColumns) {
+      multiply_part<Width, kRows, kColumns>(
+          depth, left + row, right + column,
+          {sum.values + row * sum.stride + column, sum.stride, sum.adds});
+    }
+  }
 }
 
 // What is compiled for each kind of processor. Both give the same bits.
@@ -184,12 +190,13 @@ void multiply_corner(int64_t depth, const float* left, const float* right, const
   }
 }
 
-// Multiplies packed blocks of n and k columns.
+// Multiplies packed blocks of n and k columns. A panel of the left, which is small, stays in the
+// first cache, and the sums of a few rows are written in turn.
 void multiply_panels(int64_t depth, const float* left, int64_t n, const float* right, int64_t k,
                      const Sum& sum) {
   const auto multiply_tile = kernels().multiply_tile;
-  for (int64_t column = 0; column < k; column += kTileColumns) {
-    for (int64_t row = 0; row < n; row += kTileRows) {
+  for (int64_t row = 0; row < n; row += kTileRows) {
+    for (int64_t column = 0; column < k; column += kTileColumns) {
       const Sum tile{sum.values + row * sum.stride + column, sum.stride, sum.adds};
       if (row + kTileRows <= n && column + kTileColumns <= k) {
         multiply_tile(depth, left + row * depth, right + column * depth, tile);
@@ -201,12 +208,15 @@ void multiply_panels(int64_t depth, const float* left, int64_t n, const float* r
   }
 }
 
-// Memory of the current thread for so many numbers, which may be anything.
+// Memory of the current thread for so many numbers, which may be anything. It begins with a line,
+// so that no vector lies in two.
 template <int kSide>
 float* packed_of_thread(int64_t count) {
   thread_local std::vector<float> packed;
-  if (static_cast<int64_t>(packed.size()) < count) packed.resize(count);
-  return packed.data();
+  if (static_cast<int64_t>(packed.size()) < count + kLine) packed.resize(count + kLine);
+  void* first = packed.data();
+  size_t size = packed.size() * sizeof(float);
+  return static_cast<float*>(std::align(kLine * sizeof(float), count * sizeof(float), first, size));
 }
 
 // Multiplies n columns of the left with k of the right, packed, and adds what the former have to

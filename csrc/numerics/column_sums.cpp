@@ -17,22 +17,17 @@
 namespace poptorch_emu {
 namespace {
 
-constexpr int64_t kLane = 16;  // So many columns have a loop of their own.
+constexpr int64_t kLine = 16;  // Numbers in a line of a cache.
 constexpr int64_t kColumnsAtOnce = 128;
 
 // Adds a group to the sums of its block, and fetches the next one.
-void add_wide_group(const float* rows, int64_t stride, int64_t num_rows, int64_t num_columns,
-                    int64_t ahead, float* sums) {
-  int64_t column = 0;
-  for (; column + kLane <= num_columns; column += kLane) {
-    for (int64_t row = 0; row < num_rows; ++row) {
+void add_and_fetch(const float* rows, int64_t stride, int64_t num_rows, int64_t num_columns,
+                   int64_t ahead, float* sums) {
+  for (int64_t row = 0; row < num_rows; ++row) {
+    for (int64_t column = 0; column < num_columns; column += kLine)
       __builtin_prefetch(rows + column + row * stride + ahead);
-    }
-    add_group<kLane>(rows + column, stride, num_rows, sums + column);
   }
-  for (; column < num_columns; ++column) {
-    add_group<1>(rows + column, stride, num_rows, sums + column);
-  }
+  add_wide_group(rows, stride, num_rows, num_columns, sums);
 }
 
 void sum_part(const float* rows, int64_t stride, int64_t depth, int64_t num_columns, float* sums) {
@@ -43,7 +38,7 @@ void sum_part(const float* rows, int64_t stride, int64_t depth, int64_t num_colu
     for (int64_t row = first; row < last; row += kSumGroup) {
       const int64_t count = std::min(kSumGroup, last - row);
       const int64_t ahead = row + 2 * kSumGroup <= depth ? kSumGroup * stride : 0;
-      add_wide_group(rows + row * stride, stride, count, num_columns, ahead, block.data());
+      add_and_fetch(rows + row * stride, stride, count, num_columns, ahead, block.data());
     }
     for (int64_t column = 0; column < num_columns; ++column) sums[column] += block[column];
   }

@@ -25,6 +25,17 @@ POPTORCH_EMU_INLINE void add_group(const float* rows, int64_t stride, int64_t nu
   for (int64_t column = 0; column < kWidth; ++column) sums[column] += group[column];
 }
 
+// The same for `num_columns` of them.
+POPTORCH_EMU_INLINE void add_wide_group(const float* rows, int64_t stride, int64_t num_rows,
+                                        int64_t num_columns, float* sums) {
+  constexpr int64_t kLane = 16;  // So many columns have a loop of their own.
+  int64_t column = 0;
+  for (; column + kLane <= num_columns; column += kLane)
+    add_group<kLane>(rows + column, stride, num_rows, sums + column);
+  for (; column < num_columns; ++column)
+    add_group<1>(rows + column, stride, num_rows, sums + column);
+}
+
 // Returns the sums of a matrix (depth, n), which are (n).
 at::Tensor sum_columns(const at::Tensor& rows);
 
