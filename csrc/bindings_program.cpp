@@ -230,8 +230,8 @@ void bind_tables(ProgramClass& program) {
       });
 }
 
-// Segments, who runs them, and what fills their registers.
-void bind_loads(ProgramClass& program) {
+// Segments, who runs them, and what replicas tell each other.
+void bind_segments(ProgramClass& program) {
   program
       .def("add_segment",
            [](Program& p, std::string name, int64_t ipu, SegmentKind kind) {
@@ -256,7 +256,12 @@ void bind_loads(ProgramClass& program) {
              p.at(SegmentId{s}).gathered_sums.push_back({id});
            })
       .def("gather_variable",
-           [](Program& p, int64_t s, int64_t id) { p.at(SegmentId{s}).gathers.push_back({id}); })
+           [](Program& p, int64_t s, int64_t id) { p.at(SegmentId{s}).gathers.push_back({id}); });
+}
+
+// What fills registers before a segment runs.
+void bind_loads(ProgramClass& program) {
+  program
       .def("load_input",
            [](Program& p, int64_t s, int64_t r, int64_t id) { add_load(p, s, r, LoadInput{{id}}); })
       .def("load_variable", [](Program& p, int64_t s, int64_t r,
@@ -265,6 +270,10 @@ void bind_loads(ProgramClass& program) {
                                      int64_t id) { add_load(p, s, r, LoadVariable{{id}, true}); })
       .def("load_image_variable", [](Program& p, int64_t s, int64_t r,
                                      int64_t id) { add_load(p, s, r, LoadImageVariable{{id}}); })
+      .def("load_packed_variable",
+           [](Program& p, int64_t s, int64_t r, int64_t id, int64_t rows) {
+             add_load(p, s, r, LoadPackedVariable{{id}, rows});
+           })
       .def("load_constant", [](Program& p, int64_t s, int64_t r,
                                int64_t id) { add_load(p, s, r, LoadConstant{{id}}); })
       .def("load_scalar", [](Program& p, int64_t s, int64_t r,
@@ -381,6 +390,7 @@ void bind_program(py::module_& m) {
   ProgramClass program(m, "Program");
   program.def(py::init<>());
   bind_tables(program);
+  bind_segments(program);
   bind_loads(program);
   bind_code(program);
   bind_plan(program);

@@ -83,6 +83,11 @@ struct LoadVariable {
 struct LoadImageVariable {
   VariableId variable;
 };
+// Packed for the products of a linear layer with so many rows (`packed_linear`).
+struct LoadPackedVariable {
+  VariableId variable;
+  int64_t rows = 0;
+};
 struct LoadConstant {
   ConstantId constant;
 };
@@ -113,7 +118,7 @@ struct LoadPrepared {
 };
 using LoadSource = std::variant<LoadInput, LoadVariable, LoadConstant, LoadScalar, LoadAccumulator,
                                 LoadRng, LoadVariableRows, LoadAccumulatorRows, LoadImageVariable,
-                                LoadPrepared, LoadRowNumbers>;
+                                LoadPrepared, LoadRowNumbers, LoadPackedVariable>;
 struct Load {
   RegisterId target;
   LoadSource source;
@@ -298,9 +303,11 @@ struct Program {
 
   // Throws `Error` that names the first fault; a program that passes cannot fail for its form.
   void validate() const;
-  // The parts of it that look at when segments run, and at what is exchanged with other processes.
+  // The parts of it that look at when segments run, at what is exchanged with other processes, and
+  // at variables that are converted.
   void check_schedule() const;
   void check_network() const;
+  void check_conversions() const;
 
   // Throws `Error` if a valid program cannot run on this many replicas, in one process or as one of
   // several.

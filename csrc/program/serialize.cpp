@@ -55,6 +55,11 @@ void fields(Archive& archive, LoadImageVariable& load) {
   archive(variable);
 }
 template <typename Archive>
+void fields(Archive& archive, LoadPackedVariable& load) {
+  auto& [variable, rows] = load;
+  archive(variable, rows);
+}
+template <typename Archive>
 void fields(Archive& archive, LoadConstant& load) {
   auto& [constant] = load;
   archive(constant);

@@ -83,6 +83,9 @@ class Namer {
   std::string operator()(const LoadImageVariable& load) const {
     return variable(load.variable, false) + ", channels last";
   }
+  std::string operator()(const LoadPackedVariable& load) const {
+    return variable(load.variable, false) + ", packed for " + std::to_string(load.rows) + " rows";
+  }
   std::string operator()(const LoadAccumulator& load) const {
     return accumulator(load.accumulator, load.is_shard);
   }

@@ -148,7 +148,8 @@ class SegmentChecker {
       check_id(program_.variables, load->variable, where, "variable");
     } else if (const auto* load = std::get_if<LoadImageVariable>(&source)) {
       check_id(program_.variables, load->variable, where, "variable");
-      check_image(program_.variables[load->variable.value], where);
+    } else if (const auto* load = std::get_if<LoadPackedVariable>(&source)) {
+      check_id(program_.variables, load->variable, where, "variable");
     } else if (const auto* load = std::get_if<LoadConstant>(&source)) {
       check_id(program_.constants, load->constant, where, "constant");
     } else if (const auto* load = std::get_if<LoadScalar>(&source)) {
@@ -166,24 +167,6 @@ class SegmentChecker {
       check_touched(load->accumulator, where);
     } else if (const auto* load = std::get_if<LoadPrepared>(&source)) {
       check_prepared(*load, where);
-    }
-  }
-
-  // What is converted once stays so until the end of a window.
-  void check_image(const Variable& variable, const std::string& where) const {
-    if (variable.shape.size() != 4 || segment_.kind != SegmentKind::kMicroBatch) {
-      throw Error(where + " converts '" + variable.name +
-                  "', which must have four dimensions and be read by a micro-batch segment");
-    }
-    for (const Segment& segment : program_.segments) {
-      if (segment.kind != SegmentKind::kMicroBatch) continue;
-      for (const Store& store : segment.stores) {
-        const auto* target = std::get_if<StoreVariable>(&store.target);
-        if (target != nullptr && &program_.variables[target->variable.value] == &variable) {
-          throw Error(where + " converts '" + variable.name + "', which segment '" + segment.name +
-                      "' changes in each micro-batch");
-        }
-      }
     }
   }
 
@@ -373,6 +356,7 @@ void Program::validate() const {
   check_links(*this);
   for (const Segment& segment : segments) SegmentChecker(*this, segment).run();
   check_stores(*this);
+  check_conversions();
   check_schedule();
   check_network();
 }

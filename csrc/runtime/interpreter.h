@@ -101,6 +101,7 @@ class Interpreter {
   at::Tensor load(const LoadInput& source, const Task& task, const Place& place);
   at::Tensor load(const LoadVariable& source, const Task& task, const Place& place);
   at::Tensor load(const LoadImageVariable& source, const Task& task, const Place& place);
+  at::Tensor load(const LoadPackedVariable& source, const Task& task, const Place& place);
   at::Tensor load(const LoadConstant& source, const Task& task, const Place& place);
   at::Tensor load(const LoadScalar& source, const Task& task, const Place& place);
   at::Tensor load(const LoadAccumulator& source, const Task& task, const Place& place);

@@ -6,6 +6,7 @@
 
 #include "common/clock.h"
 #include "numerics/channels_last.h"
+#include "numerics/packed_weight.h"
 #include "runtime/interpreter.h"
 #include "runtime/row_copies.h"
 #include "runtime/shards.h"
@@ -78,6 +79,15 @@ at::Tensor Interpreter::load(const LoadImageVariable& source, const Task& task,
     return memory_.image(source.variable, task.replica);
   }
   return channels_last(load(LoadVariable{source.variable}, task, place));
+}
+
+at::Tensor Interpreter::load(const LoadPackedVariable& source, const Task& task,
+                             const Place& place) {
+  const Variable& variable = program_.variables[source.variable.value];
+  if (!variable.is_remote && !variable.is_sharded) {
+    return memory_.packed_copy(source.variable, task.replica, source.rows);
+  }
+  return pack_weight(load(LoadVariable{source.variable}, task, place), source.rows);
 }
 
 at::Tensor Interpreter::load(const LoadConstant& source, const Task& /*task*/, const Place& place) {

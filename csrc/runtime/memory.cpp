@@ -10,6 +10,7 @@
 
 #include "common/errors.h"
 #include "numerics/channels_last.h"
+#include "numerics/packed_weight.h"
 #include "runtime/row_copies.h"
 #include "runtime/segment_memory.h"
 #include "runtime/shards.h"
@@ -43,7 +44,7 @@ bool is_only_ours(const at::Tensor& stored) {
 }  // namespace
 
 DeviceMemory::DeviceMemory(const Program& program, const Replicas& replicas)
-    : program_(program), replicas_(replicas), images_(program.variables.size()) {
+    : program_(program), replicas_(replicas), conversions_(program.variables.size()) {
   for (const Variable& variable : program.variables) {
     // One number, shown in the shape of the variable: only the copies take memory.
     const at::Tensor zeros =
@@ -72,25 +73,42 @@ const at::Tensor& DeviceMemory::slot(VariableId id, int64_t replica) const {
   return variables_.at(id.value).at(copy_of(id, replica));
 }
 
-at::Tensor DeviceMemory::image(VariableId id, int64_t replica) {
-  Images& images = images_[id.value];
+template <class Make, class MakeAgain>
+at::Tensor DeviceMemory::converted(VariableId id, int64_t replica, const Make& make,
+                                   const MakeAgain& make_again) {
+  Conversions& conversions = conversions_[id.value];
   const int64_t copy = copy_of(id, replica);
-  const std::lock_guard lock(images.mutex);
-  images.tensors.resize(variables_[id.value].size());
-  images.versions.resize(variables_[id.value].size());
-  at::Tensor& image = images.tensors[copy];
-  if (images.versions[copy] != images.version) {
+  const std::lock_guard lock(conversions.mutex);
+  conversions.tensors.resize(variables_[id.value].size());
+  conversions.versions.resize(variables_[id.value].size());
+  at::Tensor& tensor = conversions.tensors[copy];
+  if (conversions.versions[copy] != conversions.version) {
     // It outlives the micro-batch that asks, whose plan does not know of it.
     const SegmentMemory::Suspension outside;
-    if (!image.defined() || image.use_count() > 1) {
-      // A view would be changed with the variable.
-      image = channels_last(slot(id, replica).clone());
+    if (!tensor.defined() || tensor.use_count() > 1) {
+      tensor = make(slot(id, replica));
     } else {
-      image.copy_(slot(id, replica));
+      make_again(slot(id, replica), tensor);
     }
-    images.versions[copy] = images.version;
+    conversions.versions[copy] = conversions.version;
   }
-  return image;
+  return tensor;
+}
+
+at::Tensor DeviceMemory::image(VariableId id, int64_t replica) {
+  return converted(
+      id, replica,
+      // A view would be changed with the variable.
+      [](const at::Tensor& variable) { return channels_last(variable.clone()); },
+      [](const at::Tensor& variable, at::Tensor& image) { image.copy_(variable); });
+}
+
+at::Tensor DeviceMemory::packed_copy(VariableId id, int64_t replica, int64_t rows) {
+  return converted(
+      id, replica, [&](const at::Tensor& variable) { return pack_weight(variable, rows); },
+      [&](const at::Tensor& variable, at::Tensor& packed) {
+        pack_weight_again(variable, rows, packed);
+      });
 }
 
 at::Tensor& DeviceMemory::slot(VariableId id, int64_t replica) {

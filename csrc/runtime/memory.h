@@ -41,11 +41,13 @@ class DeviceMemory {
   at::Tensor variable(VariableId id, int64_t replica) const;
   // The replica's part of a variable, whether that is how it is stored or not.
   at::Tensor variable_shard(VariableId id, int64_t replica) const;
-  // The variable with its channels next to each other, converted when it has changed since. Any
-  // thread may ask while no variable is changed.
+  // The variable with its channels next to each other, or packed for products with so many rows,
+  // converted when it has changed since. One variable is asked for in one form. Any thread may ask
+  // while no variable is changed.
   at::Tensor image(VariableId id, int64_t replica);
+  at::Tensor packed_copy(VariableId id, int64_t replica, int64_t rows);
   // Says that the memory of a variable was changed in its place.
-  void note_change(VariableId id) { images_[id.value].version += 1; }
+  void note_change(VariableId id) { conversions_[id.value].version += 1; }
   // Whether `value` is the very memory of the variable, which was changed in its place.
   bool is_stored(VariableId id, int64_t replica, const at::Tensor& value) const {
     return slot(id, replica).is_same(value);
@@ -76,6 +78,9 @@ class DeviceMemory {
   int64_t copy_of(VariableId id, int64_t replica) const;
   const at::Tensor& slot(VariableId id, int64_t replica) const;
   at::Tensor& slot(VariableId id, int64_t replica);
+  template <class Make, class MakeAgain>
+  at::Tensor converted(VariableId id, int64_t replica, const Make& make,
+                       const MakeAgain& make_again);
 
   // The value of an assigned variable at the last commit; guarded by `undo_mutex_`, since virtual
   // IPUs assign at the same time.
@@ -95,7 +100,7 @@ class DeviceMemory {
   void put(const PendingRows& pending);
 
   // What of a variable was converted, by copy, and at which version of it each was.
-  struct Images {
+  struct Conversions {
     std::atomic<int64_t> version = 1;
     std::vector<at::Tensor> tensors;
     std::vector<int64_t> versions;
@@ -105,7 +110,7 @@ class DeviceMemory {
   const Program& program_;
   const Replicas replicas_;
   std::vector<std::vector<at::Tensor>> variables_;  // by variable, then copy
-  std::vector<Images> images_;                      // by variable
+  std::vector<Conversions> conversions_;            // by variable
   std::vector<at::Tensor> gathering_;               // by variable; guarded by `gathering_mutex_`
   std::mutex gathering_mutex_;
   std::vector<Undo> undo_;

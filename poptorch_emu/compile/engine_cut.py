@@ -26,6 +26,7 @@ from poptorch_emu.compile.last_step import take_last_steps
 from poptorch_emu.compile.loss_gradients import fuse_loss_gradients
 from poptorch_emu.compile.packed_convolution import pack_convolutions
 from poptorch_emu.compile.packed_linear import pack_layers
+from poptorch_emu.compile.packed_weights import load_packed_weights, pack_weights
 from poptorch_emu.compile.preparation import is_prepared
 from poptorch_emu.compile.rowwise_loss import compute_losses_by_rows
 from poptorch_emu.config import CompileConfig, EngineBackend, HostRecomputation
@@ -70,6 +71,7 @@ def engine_inventory(
         inventory = _without_recomputation(of_machine, optimizer, parameters)
     elif is_prepared(config):
         inventory = _for_inference(of_machine)
+    inventory = replace(inventory, cut=load_packed_weights(inventory.cut))
     # Roundings are drawn in the order of memory; a compiler has layouts of its own.
     if config.rounds_stochastically or config.engine_backend is EngineBackend.INDUCTOR:
         return inventory
@@ -121,7 +123,8 @@ def _for_training(of_machine: Inventory) -> Inventory:
         remove_dead(code.graph)
         num_changes += fuse_loss_gradients(code)
         num_changes += use_gradient_products(code.graph) + use_column_sums(code)
-        num_changes += move_large_products(code) + leave_out_attention_copies(code)
+        num_changes += move_large_products(code) + pack_weights(code, of_machine.config)
+        num_changes += leave_out_attention_copies(code)
     if num_changes == 0:
         return of_machine
     remove_dead(code.graph)

@@ -379,6 +379,9 @@ class Lowering:
             program.load_variable(segment, register, self.variables[source.name].index)
         elif source.kind is SourceKind.IMAGE_VARIABLE:
             program.load_image_variable(segment, register, self.variables[source.name].index)
+        elif source.kind is SourceKind.PACKED_VARIABLE:
+            variable = self.variables[source.name].index
+            program.load_packed_variable(segment, register, variable, source.rows)
         elif source.kind is SourceKind.CONSTANT:
             program.load_constant(segment, register, self._constant(source.name))
         elif source.kind is SourceKind.GRADIENT:

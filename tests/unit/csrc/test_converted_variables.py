@@ -1,4 +1,4 @@
-"""Weights of images, converted once and again when they have changed."""
+"""Weights of images and of linear layers, converted once and again when they have changed."""
 
 import pytest
 import torch
@@ -9,20 +9,29 @@ from poptorch_emu.errors import Error
 
 IN_EACH_ORDER = True
 
-SHAPE = [4, 3, 3, 3]
+IMAGES, PACKED = "images", "packed"
+SHAPES = {IMAGES: [4, 3, 3, 3], PACKED: [6, 5]}
+# What an operation is given beside the weight, so that it gives the weight, as it is or transposed.
+ONES = {IMAGES: torch.ones(4, 1, 1, 1), PACKED: torch.eye(5)}
 N = 2
 
 
-def program_of(*, trains=False, is_remote=False, shape=SHAPE):
-    """Returns a program that gives a weight, channels last, and adds 1 to it in each window."""
+def program_of(form, *, trains=False, is_remote=False, shape=None, dtype=torch.float32):
+    """Returns a program that gives a converted weight, and adds 1 to it in each window."""
     program = _C.Program()
-    weight = program.add_variable("weight", shape, torch.float32, False)
+    weight = program.add_variable("weight", shape or SHAPES[form], dtype, False)
     if is_remote:
         program.set_remote_variable(weight)
     segment = program.add_segment("forward", 0, MICRO_BATCH)
-    program.load_image_variable(segment, 0, weight)
     program.load_input(segment, 2, program.add_input("x", True))
-    add(program, segment, "mul.Tensor", [Reg(0), Reg(2)], [1])
+    if form == IMAGES:
+        program.load_image_variable(segment, 0, weight)
+        add(program, segment, "mul.Tensor", [Reg(0), Reg(2)], [1])
+    else:
+        program.load_packed_variable(segment, 0, weight, SHAPES[form][1])
+        args = [Reg(2), Reg(0), None, SHAPES[form][0]]
+        operator = "poptorch_emu::packed_linear"
+        program.add_instruction(segment, operator, "", args, {}, [1], [], _C.Debug("linear"))
     program.store_output(segment, 1, ALL, 1)
     actions = [(segment, index) for index in range(N)]
     if trains:
@@ -35,69 +44,96 @@ def program_of(*, trains=False, is_remote=False, shape=SHAPE):
     return program
 
 
-def run(engine, windows=1):
-    """Returns what each micro-batch was given."""
-    (values,) = engine.run([torch.ones(N * windows * SHAPE[0], 1, 1, 1)], windows)
-    return values.split(SHAPE[0])
+def run(engine, form, windows=1):
+    """Returns the weight that each micro-batch was given."""
+    (values,) = engine.run([torch.cat([ONES[form]] * N * windows)], windows)
+    weights = values.split(len(ONES[form]))
+    return weights if form == IMAGES else [weight.t() for weight in weights]
 
 
+@pytest.mark.parametrize("form", [IMAGES, PACKED])
 @pytest.mark.parametrize("is_remote", [False, True], ids=["on chip", "remote"])
-def test_weight_when_it_is_written_then_is_converted_again(is_remote):
-    engine = executor(program_of(is_remote=is_remote))
+def test_weight_when_it_is_written_then_is_converted_again(form, is_remote):
+    engine = executor(program_of(form, is_remote=is_remote))
     for _ in range(3):
-        weight = torch.randn(SHAPE)
+        weight = torch.randn(SHAPES[form])
         engine.write_variable(0, 0, weight)
-        assert all(torch.equal(value, weight) for value in run(engine))
+        assert all(torch.equal(value, weight) for value in run(engine, form))
 
 
+@pytest.mark.parametrize("form", [IMAGES, PACKED])
 @pytest.mark.parametrize("workers", [1, 3])
-def test_weight_when_an_update_changes_it_then_is_converted_again(workers):
-    engine = executor(program_of(trains=True), workers=workers)
-    weight = torch.randn(SHAPE)
+def test_weight_when_an_update_changes_it_then_is_converted_again(form, workers):
+    engine = executor(program_of(form, trains=True), workers=workers)
+    weight = torch.randn(SHAPES[form])
     engine.write_variable(0, 0, weight)
-    for window, values in enumerate(zip(*[iter(run(engine, 3))] * N, strict=True)):
+    for window, values in enumerate(zip(*[iter(run(engine, form, 3))] * N, strict=True)):
         expected = weight.clone()
         for _ in range(window):
             expected = expected + 1.0
         assert all(torch.equal(value, expected) for value in values)
 
 
-def test_weight_when_a_call_ran_in_inference_mode_then_the_next_one_goes_on():
-    engine = executor(program_of(trains=True))
+@pytest.mark.parametrize("form", [IMAGES, PACKED])
+def test_weight_when_a_call_ran_in_inference_mode_then_the_next_one_goes_on(form):
+    engine = executor(program_of(form, trains=True))
     with torch.inference_mode():
-        run(engine)
+        run(engine, form)
     before = engine.read_variable(0, 0)
-    assert torch.equal(run(engine)[0], before)
+    assert torch.equal(run(engine, form)[0], before)
 
 
-def in_three_dimensions():
-    return program_of(shape=[4, 3, 3])
+def in_three_dimensions(form):
+    return program_of(form, shape=[4, 3, 3])
 
 
-def in_an_update():
-    program = program_of(trains=True)
-    program.load_image_variable(1, 5, 0)
+def load(program, form, segment, rows=SHAPES[PACKED][1]):
+    if form == IMAGES:
+        program.load_image_variable(segment, 5, 0)
+    else:
+        program.load_packed_variable(segment, 5, 0, rows)
     return program
 
 
-def changed_by_forward():
-    program = program_of()
+def in_an_update(form):
+    return load(program_of(form, trains=True), form, 1)
+
+
+def changed_by_forward(form):
+    program = program_of(form)
     program.store_variable(0, 1, 0)
     return program
 
 
 @pytest.mark.parametrize(
-    ("make", "message"),
+    ("form", "make", "message"),
     [
-        (in_three_dimensions, "'weight', which must have four dimensions"),
-        (in_an_update, "which must have four dimensions and be read by a micro-batch segment"),
-        (changed_by_forward, "'weight', which segment 'forward' changes in each micro-batch"),
+        (IMAGES, in_three_dimensions, "'weight', which must have 4 dimensions"),
+        (PACKED, in_three_dimensions, "'weight', which must have 2 dimensions"),
+        (IMAGES, in_an_update, "which must have 4 dimensions and be read by a micro-batch segment"),
+        (PACKED, in_an_update, "which must have 2 dimensions and be read by a micro-batch segment"),
+        (IMAGES, changed_by_forward, "'weight', which segment 'forward' changes in each micro-"),
+        (PACKED, changed_by_forward, "'weight', which segment 'forward' changes in each micro-"),
     ],
 )
-def test_program_when_a_weight_cannot_stay_converted_then_is_refused(make, message):
+def test_program_when_a_weight_cannot_stay_converted_then_is_refused(form, make, message):
+    with pytest.raises(Error, match=message):
+        make(form).validate()
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: load(program_of(PACKED), PACKED, 0, 7), "'weight' for 7 rows, and another load"),
+        (lambda: load(program_of(PACKED), PACKED, 0, 0), "'weight' for 0 rows; it must be float32"),
+        (lambda: program_of(PACKED, dtype=torch.float16), "it must be float32, for at least one"),
+    ],
+)
+def test_program_when_a_weight_cannot_be_packed_then_is_refused(make, message):
     with pytest.raises(Error, match=message):
         make().validate()
 
 
 def test_text_when_a_weight_is_converted_then_says_so():
-    assert "%0 = variable weight, channels last" in program_of().text()
+    assert "%0 = variable weight, channels last" in program_of(IMAGES).text()
+    assert "%0 = variable weight, packed for 5 rows" in program_of(PACKED).text()

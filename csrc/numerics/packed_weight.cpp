@@ -1,0 +1,107 @@
+#include "numerics/packed_weight.h"
+
+#include <ATen/ops/empty.h>
+#include <ATen/ops/linear.h>
+
+#include <limits>
+
+#include "numerics/permuted_copy.h"
+
+// The interface of the library, which a PyTorch for other processors is built without.
+extern "C" {
+#define POPTORCH_EMU_OPTIONAL __attribute__((weak, visibility("default")))
+POPTORCH_EMU_OPTIONAL size_t cblas_sgemm_pack_get_size(int side, int m, int n, int k);
+POPTORCH_EMU_OPTIONAL void cblas_sgemm_pack(int order, int side, int transposes, int m, int n,
+                                            int k, float factor, const float* from, int stride,
+                                            float* to);
+POPTORCH_EMU_OPTIONAL void cblas_sgemm_compute(int order, int transposes_left, int transposes_right,
+                                               int m, int n, int k, const float* left,
+                                               int left_stride, const float* right,
+                                               int right_stride, float beta, float* result,
+                                               int result_stride);
+#undef POPTORCH_EMU_OPTIONAL
+}
+
+namespace poptorch_emu {
+namespace {
+
+// Numbers that the interface of BLAS has for its choices.
+constexpr int kRowMajor = 101, kAsIs = 111, kTransposed = 112, kPacked = 151, kRight = 162;
+
+bool can_pack() {
+  return cblas_sgemm_pack_get_size != nullptr && cblas_sgemm_pack != nullptr &&
+         cblas_sgemm_compute != nullptr;
+}
+
+// What was packed is a row of numbers.
+bool is_packed(const at::Tensor& weight) { return weight.dim() == 1; }
+
+constexpr int64_t kMostRows = std::numeric_limits<int>::max();
+
+int narrow(int64_t size) {
+  TORCH_CHECK_VALUE(size <= kMostRows, "A packed weight is for matrices of at most ", kMostRows,
+                    " rows and columns, but got ", size, ".");
+  return static_cast<int>(size);
+}
+
+// A row-major matrix as the library takes it, whose rows do not overlap.
+class Matrix {
+ public:
+  explicit Matrix(const at::Tensor& matrix) : dense_(with_dense_rows(matrix)) {
+    if (rows() > 1 && dense_.stride(0) < columns()) dense_ = dense_.contiguous();
+  }
+
+  int rows() const { return narrow(dense_.size(0)); }
+  int columns() const { return narrow(dense_.size(1)); }
+  // The stride of a single row may be anything.
+  int stride() const { return rows() > 1 ? narrow(dense_.stride(0)) : columns(); }
+  const float* values() const { return dense_.const_data_ptr<float>(); }
+
+ private:
+  at::Tensor dense_;
+};
+
+}  // namespace
+
+at::Tensor pack_weight(const at::Tensor& weight, int64_t rows) {
+  TORCH_CHECK_VALUE(weight.dim() == 2 && weight.scalar_type() == at::kFloat,
+                    "pack_weight got a weight of shape ", weight.sizes(), " and type ",
+                    weight.scalar_type(), "; expected float32 (outputs, inputs).");
+  TORCH_CHECK_VALUE(0 < rows && rows <= kMostRows, "pack_weight packs for 1 to ", kMostRows,
+                    " rows, but got ", rows, ".");
+  if (!can_pack() || weight.numel() == 0) return weight.clone(at::MemoryFormat::Contiguous);
+  const size_t num_bytes = cblas_sgemm_pack_get_size(kRight, narrow(rows), narrow(weight.size(0)),
+                                                     narrow(weight.size(1)));
+  at::Tensor packed =
+      at::empty({static_cast<int64_t>(num_bytes / sizeof(float) + 1)}, weight.options());
+  pack_weight_again(weight, rows, packed);
+  return packed;
+}
+
+void pack_weight_again(const at::Tensor& weight, int64_t rows, at::Tensor& packed) {
+  if (!is_packed(packed)) {
+    packed.copy_(weight);
+    return;
+  }
+  const Matrix matrix(weight);
+  cblas_sgemm_pack(kRowMajor, kRight, kTransposed, narrow(rows), matrix.rows(), matrix.columns(),
+                   /*factor=*/1.0f, matrix.values(), matrix.stride(),
+                   packed.mutable_data_ptr<float>());
+}
+
+at::Tensor packed_linear(const at::Tensor& x, const at::Tensor& packed,
+                         const std::optional<at::Tensor>& bias, int64_t num_outputs) {
+  if (!is_packed(packed)) return at::linear(x, packed, bias);
+  TORCH_CHECK_VALUE(x.dim() == 2 && x.scalar_type() == at::kFloat, "packed_linear got x of shape ",
+                    x.sizes(), " and type ", x.scalar_type(), "; expected float32 (rows, inputs).");
+  const Matrix rows(x);
+  at::Tensor result = at::empty({x.size(0), num_outputs}, x.options());
+  if (bias.has_value()) result.copy_(*bias);
+  cblas_sgemm_compute(kRowMajor, kAsIs, kPacked, rows.rows(), narrow(num_outputs), rows.columns(),
+                      rows.values(), rows.stride(), packed.const_data_ptr<float>(), rows.columns(),
+                      bias.has_value() ? 1.0f : 0.0f, result.mutable_data_ptr<float>(),
+                      narrow(num_outputs));
+  return result;
+}
+
+}  // namespace poptorch_emu

@@ -1,0 +1,24 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <optional>
+
+namespace poptorch_emu {
+
+// The weight of a linear layer, float32 (outputs, inputs), in the order in which the products of
+// PyTorch's library (MKL) read it. Each product brings it into that order otherwise.
+
+// Returns the weight packed for products with so many rows: numbers that `packed_linear` alone
+// understands, or a copy of the weight where the library has no such order. They span up to 12 MB
+// more than the weight, of which nothing is written, so that the host need not hold it.
+at::Tensor pack_weight(const at::Tensor& weight, int64_t rows);
+// The same in the memory of what was packed before.
+void pack_weight_again(const at::Tensor& weight, int64_t rows, at::Tensor& packed);
+
+// Returns x (rows, inputs) times the weight, plus the bias (outputs) if there is one.
+at::Tensor packed_linear(const at::Tensor& x, const at::Tensor& packed,
+                         const std::optional<at::Tensor>& bias, int64_t num_outputs);
+
+}  // namespace poptorch_emu

@@ -1,0 +1,72 @@
+"""Finds the linear layers of a graph: products with a weight that no call changes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import fx
+
+from poptorch_emu.compile.engine_graph import EngineGraph, is_single
+
+aten = torch.ops.aten
+
+_PRODUCTS = (aten.mm.default, aten.addmm.default)
+
+
+@dataclass(frozen=True)
+class LinearLayer:
+    """A linear layer of a graph, whose numbers are float32.
+
+    Attributes:
+        product: the operation that multiplies.
+        x: what it multiplies with the weight, [rows, inputs].
+        weight: a source, [outputs, inputs].
+        bias: what is added in the same operation, [outputs].
+    """
+
+    product: fx.Node
+    x: fx.Node
+    weight: fx.Node
+    bias: fx.Node | None
+
+    @property
+    def num_rows(self) -> int:
+        """How many rows are multiplied."""
+        return int(self.x.meta["val"].shape[0])
+
+    @property
+    def num_multiplications(self) -> int:
+        """How many there are of numbers."""
+        return self.num_rows * int(self.weight.meta["val"].numel())
+
+
+def linear_layers(code: EngineGraph) -> list[LinearLayer]:
+    """Returns the linear layers in the order of the graph."""
+    layers = (_linear_layer(node, code) for node in code.graph.operations)
+    return [layer for layer in layers if layer is not None]
+
+
+def _linear_layer(product: fx.Node, code: EngineGraph) -> LinearLayer | None:
+    if product.target not in _PRODUCTS or product.kwargs or not is_single(product):
+        return None
+    *added, x, transposed = product.args
+    assert isinstance(transposed, fx.Node)
+    assert isinstance(x, fx.Node)
+    if transposed.target is not aten.t.default:
+        return None
+    weight = transposed.args[0]
+    assert isinstance(weight, fx.Node)
+    if not code.is_fixed(weight):
+        return None
+    (bias,) = added or [None]
+    if bias is not None and not (_is_bias(bias, weight) and code.is_fixed(bias)):
+        return None
+    return LinearLayer(product, x, weight, bias)  # type: ignore[arg-type]
+
+
+def _is_bias(node: Any, weight: fx.Node) -> bool:
+    if not isinstance(node, fx.Node) or not is_single(node):
+        return False
+    return bool(node.meta["val"].shape == weight.meta["val"].shape[:1])

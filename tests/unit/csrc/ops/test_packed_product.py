@@ -1,0 +1,92 @@
+"""Products with a weight that was packed before: PyTorch's numbers, and errors that say what."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import poptorch_emu  # noqa: F401  (defines the operators)
+
+pack_weight = torch.ops.poptorch_emu.pack_weight
+packed_linear = torch.ops.poptorch_emu.packed_linear
+
+
+SIZES = st.integers(1, 3) | st.integers(1, 70)
+
+
+def made(*shape: int, is_transposed: bool = False) -> torch.Tensor:
+    return torch.randn(*reversed(shape)).t() if is_transposed else torch.randn(*shape)
+
+
+@settings(max_examples=80, deadline=None)
+@given(
+    SIZES,
+    SIZES,
+    SIZES,
+    st.booleans(),
+    st.booleans(),
+    st.booleans(),
+    st.integers(0, 999),
+)
+def test_product_then_has_the_numbers_of_pytorch(
+    rows: int,
+    inputs: int,
+    outputs: int,
+    has_bias: bool,
+    is_x_transposed: bool,
+    is_weight_transposed: bool,
+    seed: int,
+) -> None:
+    torch.manual_seed(seed)
+    x = made(rows, inputs, is_transposed=is_x_transposed)
+    weight = made(outputs, inputs, is_transposed=is_weight_transposed)
+    bias = torch.randn(outputs) if has_bias else None
+    found = packed_linear(x, pack_weight(weight, rows), bias, outputs)
+    exact = torch.nn.functional.linear(
+        x.double(), weight.double(), None if bias is None else bias.double()
+    )
+    torch.testing.assert_close(found.double(), exact, rtol=1e-5, atol=1e-4)
+    assert found.is_contiguous()
+
+
+def test_product_of_rows_that_are_one_then_has_the_numbers_of_pytorch() -> None:
+    x, weight = torch.randn(1, 6).expand(4, 6), torch.randn(1, 6).expand(3, 6)
+    found = packed_linear(x, pack_weight(weight, 4), None, 3)
+    torch.testing.assert_close(found, torch.nn.functional.linear(x, weight))
+
+
+def test_packed_weight_then_does_not_change_with_the_weight() -> None:
+    weight, x = torch.randn(48, 32), torch.eye(32)
+    packed, before = pack_weight(weight, 32), weight.clone()
+    weight.add_(1.0)
+    assert torch.equal(packed_linear(x, packed, None, 48).t(), before)
+
+
+def test_weight_when_it_was_not_packed_then_is_multiplied_all_the_same() -> None:
+    x, weight, bias = torch.randn(5, 4), torch.randn(3, 4), torch.randn(3)
+    expected = torch.nn.functional.linear(x, weight, bias)
+    assert torch.equal(packed_linear(x, weight, bias, 3), expected)
+
+
+@pytest.mark.parametrize("num_threads", [1, 2, 3])
+def test_product_then_has_the_same_bits_on_any_number_of_threads(num_threads: int) -> None:
+    torch.manual_seed(0)
+    x, weight, bias = torch.randn(256, 2048), torch.randn(512, 2048), torch.randn(512)
+    expected = packed_linear(x, pack_weight(weight, 256), bias, 512)
+    before = torch.get_num_threads()
+    torch.set_num_threads(num_threads)
+    try:
+        assert torch.equal(packed_linear(x, pack_weight(weight, 256), bias, 512), expected)
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_errors_then_say_what_was_found() -> None:
+    with pytest.raises(ValueError, match=r"pack_weight got a weight of shape \[2, 3, 4\]"):
+        pack_weight(torch.zeros(2, 3, 4), 1)
+    with pytest.raises(ValueError, match="and type Half; expected float32"):
+        pack_weight(torch.zeros(2, 3, dtype=torch.float16), 1)
+    with pytest.raises(ValueError, match=r"pack_weight packs for 1 to 2147483647 rows, but got 0"):
+        pack_weight(torch.zeros(2, 3), 0)
