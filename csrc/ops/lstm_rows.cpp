@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "common/sharing.h"
+#include "common/teams.h"
 #include "numerics/column_product.h"
 #include "numerics/permuted_copy.h"
 #include "ops/lstm_kernels.h"
@@ -71,14 +72,43 @@ class Block {
   std::vector<float> nothing_;
 };
 
-// Calls `run(block)` for each block of rows, on as many threads as there are.
+// Calls `run(block, member)` for each block of rows, on as many threads as there are: where they
+// are more than the blocks, each makes some units of a block.
 template <class Run>
 void for_each_block(const Layer& layer, const Run& run) {
   const int64_t num_rows = layer.batch_size();
   const int64_t widest = std::max(kNumGates * layer.hidden_size(), layer.input.size(2));
-  share_out((num_rows + kRows - 1) / kRows, 1, [&](int64_t begin, int64_t end) {
-    for (int64_t index = begin; index < end; ++index) run(Block(index * kRows, num_rows, widest));
-  });
+  share_out_to_teams((num_rows + kRows - 1) / kRows, layer.hidden_size() / kPanel,
+                     [&](int64_t index, const Member& member) {
+                       run(Block(index * kRows, num_rows, widest), member);
+                     });
+}
+
+// The hidden units that a member makes: whole panels.
+struct Units {
+  Units(const Member& member, int64_t hidden_size)
+      : begin(member.begin_of(hidden_size / kPanel) * kPanel),
+        end(member.end_of(hidden_size / kPanel) * kPanel) {}
+
+  int64_t count() const { return end - begin; }
+
+  const int64_t begin;
+  const int64_t end;
+};
+
+// Makes the columns of some units of a product, which has `size` columns for each gate or other
+// part of it.
+void run_units(const Units& units, int64_t size, int64_t num_parts, int64_t depth,
+               const float* panels, const RowProduct& rows) {
+  for (int64_t part = 0; part < num_parts; ++part) {
+    const int64_t column = part * size + units.begin;
+    RowProduct columns = rows;
+    for (int64_t k = 0; k < kRows; ++k) {
+      columns.start[k] += column;
+      columns.sums[k] += column;
+    }
+    lstm_kernels()->run_product(depth, units.count() / kPanel, panels + column * depth, columns);
+  }
 }
 
 // Where the rows of a tensor (T, N, size) are, or of (N, size), for one step.
@@ -162,14 +192,14 @@ class InputProduct {
     });
   }
 
-  void run(Block& block) const {
+  void run(Block& block, const Units& units) const {
     if (!panels_.defined()) return;
     for (int64_t t = 0; t < layer_.num_steps(); ++t) {
-      lstm_kernels()->run_product(
-          layer_.input.size(2), panels_.size(0), panels_.const_data_ptr<float>(),
-          {block.rows([&](int64_t n) { return inputs_.at(t, n); }),
-           block.rows([&](int64_t) { return biases_.const_data_ptr<float>(); }),
-           block.sums([&](int64_t n) { return sums_.at(t, n); })});
+      run_units(units, layer_.hidden_size(), kNumGates, layer_.input.size(2),
+                panels_.const_data_ptr<float>(),
+                {block.rows([&](int64_t n) { return inputs_.at(t, n); }),
+                 block.rows([&](int64_t) { return biases_.const_data_ptr<float>(); }),
+                 block.sums([&](int64_t n) { return sums_.at(t, n); })});
     }
   }
 
@@ -236,22 +266,27 @@ Results forward_by_rows(const Layer& layer) {
   const Rows initial_h(h0), outputs(output);
   const InputProduct inputs(layer, reserve);
   const Saved saved(layer, reserve);
-  for_each_block(layer, [&](Block block) {
-    inputs.run(block);
+  for_each_block(layer, [&](Block block, const Member& member) {
+    const Units units(member, size);
+    inputs.run(block, units);
     for (int64_t k = 0; k < num_steps; ++k) {
       const int64_t t = layer.row(k);
       const auto previous_h = [&](int64_t n) {
         return k == 0 ? initial_h.at(n) : outputs.at(layer.row(k - 1), n);
       };
       const auto gate_row = [&](int64_t n) { return saved.gate(t, n, 0); };
-      lstm_kernels()->run_product(
-          size, gates_size / kPanel, panels.const_data_ptr<float>(),
-          {block.rows(previous_h), block.rows(gate_row), block.sums(gate_row)});
+      run_units(units, size, kNumGates, size, panels.const_data_ptr<float>(),
+                {block.rows(previous_h), block.rows(gate_row), block.sums(gate_row)});
       for (int64_t n = block.begin(); n < block.end(); ++n) {
+        const auto from = [&](float* row) { return row + units.begin; };
         lstm_kernels()->run_cell(
-            size, {saved.gate(t, n, 0), saved.gate(t, n, 1), saved.gate(t, n, 2),
-                   saved.gate(t, n, 3), saved.previous_c(k, n), saved.c(t, n), outputs.at(t, n)});
+            units.count(),
+            {from(saved.gate(t, n, 0)), from(saved.gate(t, n, 1)), from(saved.gate(t, n, 2)),
+             from(saved.gate(t, n, 3)), saved.previous_c(k, n) + units.begin, from(saved.c(t, n)),
+             from(outputs.at(t, n))});
       }
+      // The next step reads all units.
+      member.meet();
     }
   });
   const int64_t last = layer.row(num_steps - 1);
@@ -277,23 +312,28 @@ Gradients backward_by_rows(const Layer& layer, const Results& results,
   const Rows h(grad_h), c(grad_c), d(deltas), nothing(zeros);
   const Rows outputs(has_outputs ? gradients.output : zeros);
   const Saved saved(layer, results.reserve);
-  for_each_block(layer, [&](Block block) {
+  for_each_block(layer, [&](Block block, const Member& member) {
+    const Units units(member, size);
     for (int64_t k = num_steps - 1; k >= 0; --k) {
       const int64_t t = layer.row(k);
       for (int64_t n = block.begin(); n < block.end(); ++n) {
-        float* const gates = d.at(t, n);
+        const auto from = [&](float* row) { return row + units.begin; };
+        float* const gates = from(d.at(t, n));
         lstm_kernels()->run_cell_backward(
-            size, {saved.gate(t, n, 0), saved.gate(t, n, 1), saved.gate(t, n, 2),
-                   saved.gate(t, n, 3), saved.previous_c(k, n), saved.c(t, n), h.at(n), c.at(n),
-                   gates, gates + size, gates + 2 * size, gates + 3 * size});
+            units.count(),
+            {from(saved.gate(t, n, 0)), from(saved.gate(t, n, 1)), from(saved.gate(t, n, 2)),
+             from(saved.gate(t, n, 3)), saved.previous_c(k, n) + units.begin, from(saved.c(t, n)),
+             from(h.at(n)), from(c.at(n)), gates, gates + size, gates + 2 * size,
+             gates + 3 * size});
       }
+      // What reaches the state comes from all units.
+      member.meet();
       const auto from_output = [&](int64_t n) {
         return k == 0 || !has_outputs ? nothing.at(0) : outputs.at(layer.row(k - 1), n);
       };
-      lstm_kernels()->run_product(
-          gates_size, size / kPanel, panels.const_data_ptr<float>(),
-          {block.rows([&](int64_t n) { return d.at(t, n); }), block.rows(from_output),
-           block.sums([&](int64_t n) { return h.at(n); })});
+      run_units(units, size, /*num_parts=*/1, gates_size, panels.const_data_ptr<float>(),
+                {block.rows([&](int64_t n) { return d.at(t, n); }), block.rows(from_output),
+                 block.sums([&](int64_t n) { return h.at(n); })});
     }
   });
 
