@@ -262,12 +262,14 @@ void multiply(const Matrix& left, int64_t n, const Matrix& right, int64_t k, int
 
 Matrix matrix_of(const at::Tensor& rows) { return {rows.const_data_ptr<float>(), rows.stride(0)}; }
 
-// Measured on one core with AVX-512, depth x n x k, speed over MKL's. On an AMD EPYC 256 x 64 x 64
-// 1.03, 64 x 128 x 128 1.06, 64 x 512 x 512 1.13, 1024 x 256 x 256 1.08, 256 x 1000 x 512 1.09; but
-// 1024 x 100 x 100, whose tiles are a quarter padding, 0.85. On an Intel Xeon, whose caches held
-// all, 256 x 128 x 128 0.81, 256 x 512 x 128 0.91, 256 x 512 x 512 1.01, 256 x 512 x 2048 0.93, 256
-// x 2048 x 512 1.01, 1024 x 1024 x 256 1.03; with sums of 80 MB in turns 64 x 512 x 512 1.5, 40 x
-// 128 x 9216 1.2, 256 x 1000 x 512 1.0, but 8 x 1024 x 1024 0.75.
+// Measured on one core with AVX-512, depth x n x k, speed over MKL's, with tiles of 8 x 32; with 6
+// x 64 on another Xeon, sums of 80 MB in turns, 256 x 128 x 128 0.78, 256 x 256 x 256 0.85, 256 x
+// 128 x 512 0.93, 256 x 256 x 1024 1.03, 64 x 256 x 256 1.24, 64 x 512 x 512 1.47. On an AMD EPYC
+// 256 x 64 x 64 1.03, 64 x 128 x 128 1.06, 64 x 512 x 512 1.13, 1024 x 256 x 256 1.08, 256 x 1000 x
+// 512 1.09; but 1024 x 100 x 100, whose tiles are a quarter padding, 0.85. On an Intel Xeon, whose
+// caches held all, 256 x 128 x 128 0.81, 256 x 512 x 128 0.91, 256 x 512 x 512 1.01, 256 x 512 x
+// 2048 0.93, 256 x 2048 x 512 1.01, 1024 x 1024 x 256 1.03; with sums of 80 MB in turns 64 x 512 x
+// 512 1.5, 40 x 128 x 9216 1.2, 256 x 1000 x 512 1.0, but 8 x 1024 x 1024 0.75.
 bool is_faster(int64_t depth, int64_t n, int64_t k) {
   static const int64_t fewest_multiplications = int64_t{1} << (POPTORCH_EMU_IS_AMD ? 20 : 25);
   constexpr int64_t kLeastDepth = 16;

@@ -21,15 +21,20 @@ class LinearLayer:
 
     Attributes:
         product: the operation that multiplies.
-        x: what it multiplies with the weight, [rows, inputs].
         weight: a source, [outputs, inputs].
         bias: what is added in the same operation, [outputs].
     """
 
     product: fx.Node
-    x: fx.Node
     weight: fx.Node
     bias: fx.Node | None
+
+    @property
+    def x(self) -> fx.Node:
+        """What is multiplied with the weight now, [rows, inputs]."""
+        x = self.product.args[-2]
+        assert isinstance(x, fx.Node)
+        return x
 
     @property
     def num_rows(self) -> int:
@@ -51,9 +56,8 @@ def linear_layers(code: EngineGraph) -> list[LinearLayer]:
 def _linear_layer(product: fx.Node, code: EngineGraph) -> LinearLayer | None:
     if product.target not in _PRODUCTS or product.kwargs or not is_single(product):
         return None
-    *added, x, transposed = product.args
+    *added, _, transposed = product.args
     assert isinstance(transposed, fx.Node)
-    assert isinstance(x, fx.Node)
     if transposed.target is not aten.t.default:
         return None
     weight = transposed.args[0]
@@ -63,7 +67,7 @@ def _linear_layer(product: fx.Node, code: EngineGraph) -> LinearLayer | None:
     (bias,) = added or [None]
     if bias is not None and not (_is_bias(bias, weight) and code.is_fixed(bias)):
         return None
-    return LinearLayer(product, x, weight, bias)  # type: ignore[arg-type]
+    return LinearLayer(product, weight, bias)  # type: ignore[arg-type]
 
 
 def _is_bias(node: Any, weight: fx.Node) -> bool:

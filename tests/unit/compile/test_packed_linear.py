@@ -326,3 +326,25 @@ def test_executable_when_saved_and_loaded_then_packs_the_weights_it_is_given(tmp
     second.loadExecutable(tmp_path / "file")
     torch.testing.assert_close(second(x), model(x))
     assert PACK in text_of(second)
+
+
+class Chain(nn.Module):
+    """A product with a bias of its own operation, and a layer that follows it directly."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(16, 12))
+        self.bias = nn.Parameter(torch.randn(16))
+        self.layer = nn.Linear(16, 8)
+
+    def forward(self, x):
+        return self.layer(x @ self.weight.t() + self.bias)
+
+
+@pytest.mark.usefixtures("always")
+def test_layers_that_follow_each_other_then_have_the_numbers_of_pytorch():
+    torch.manual_seed(0)
+    model, x = Chain().eval(), torch.randn(8, 12)
+    inference = poptorch.inferenceModel(model)
+    torch.testing.assert_close(inference(x), model(x).detach(), rtol=1e-5, atol=1e-5)
+    assert inference._executable.program.text().count("mkldnn::_linear_pointwise(") == 2

@@ -188,6 +188,36 @@ def test_bias_of_a_view_then_goes_with_the_product() -> None:
     assert forward.count("poptorch_emu::packed_linear(") == 2
 
 
+class Chain(nn.Module):
+    """Layers that follow each other directly, the first with a bias of its own operation."""
+
+    def __init__(self, *, is_split: bool = False) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(128, 128) / 16)
+        self.bias = nn.Parameter(torch.randn(128))
+        self.layers = nn.ModuleList(nn.Linear(128, 128) for _ in range(2))
+        self.is_split = is_split
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        x = self.layers[0](x @ self.weight.t() + self.bias)
+        if self.is_split:
+            # The weights of the first stage are read on the second one, too.
+            poptorch.Block.start("second", ipu_id=1)
+        result = self.layers[0](self.layers[1](x)) + x @ self.weight.t()
+        return result, poptorch.identity_loss(result.square().mean(), "none")
+
+
+@pytest.mark.parametrize("is_split", [False, True])
+def test_layers_that_follow_each_other_then_have_the_numbers_of_pytorch(is_split: bool) -> None:
+    torch.manual_seed(0)
+    model, x = Chain(is_split=is_split), torch.randn(ACCUMULATION * 64, 128)
+    expected = by_hand(copy.deepcopy(model), x)
+    found, text = trained(model, x)
+    assert_close(found, expected)
+    assert text.count("poptorch_emu::packed_linear(") == 5
+    assert "aten::addmm(" not in text
+
+
 def test_weights_when_the_user_changes_them_then_are_packed_again() -> None:
     model, x = made(64, 128, 256)
     optimizer = poptorch.optim.SGD(model.parameters(), lr=0.0)
