@@ -281,16 +281,7 @@ class _Converter:
 
     def finished(self, kept: set[int]) -> Segment:
         """Returns the code, of which `kept` is read at the end."""
-        read = {register for each in self.instructions for register in each.reads()} | kept
-        changed = replace(
-            self._code,
-            loads={source: r for source, r in self._code.loads.items() if r in read},
-            instructions=[
-                replace(each, outputs=list(each.outputs), dies=[]) for each in self.instructions
-            ],
-        )
-        changed.set_dying(kept)
-        return changed
+        return self._code.rewritten(self.instructions, kept)
 
 
 def _renamed(value: Any, new: dict[int, int]) -> Any:

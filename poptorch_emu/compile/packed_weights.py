@@ -93,7 +93,6 @@ def _loading(code: Segment) -> Segment:
     packings = [each for each in code.instructions if each.target is _PACK]
     if not packings:
         return code
-    kept = kept_registers(code)
     source_by_register = {register: source for source, register in code.loads.items()}
     loads = dict(code.loads)
     for packing in packings:
@@ -101,11 +100,4 @@ def _loading(code: Segment) -> Segment:
         source = source_by_register[weight.index]
         (loads[Source(SourceKind.PACKED_VARIABLE, source.name, rows)],) = packing.outputs
     rest = [each for each in code.instructions if each.target is not _PACK]
-    read = {register for each in rest for register in each.reads()} | kept
-    changed = replace(
-        code,
-        loads={source: register for source, register in loads.items() if register in read},
-        instructions=[replace(each, outputs=list(each.outputs), dies=[]) for each in rest],
-    )
-    changed.set_dying(kept)
-    return changed
+    return replace(code, loads=loads).rewritten(rest, kept_registers(code))

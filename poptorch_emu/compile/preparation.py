@@ -65,8 +65,8 @@ def prepare(code: Segment, inventory: Inventory) -> Prepared:
     kept = kept_registers(code)
     shared = made.intersection(register for each in rest for register in each.reads())
     return Prepared(
-        _part(code, f"prepare {code.name}", before, shared, shared),
-        _part(code, code.name, rest, kept, kept),
+        replace(code, name=f"prepare {code.name}").rewritten(before, shared),
+        code.rewritten(rest, kept),
         tuple(sorted(shared)),
     )
 
@@ -132,18 +132,3 @@ def _is_repeatable(instruction: Instruction) -> bool:
         or target._schema.is_mutable
         or torch.Tag.nondeterministic_seeded in target.tags
     )
-
-
-def _part(
-    code: Segment, name: str, instructions: list[Instruction], kept: Set[int], loaded: Set[int]
-) -> Segment:
-    """Returns some instructions of a code with the loads that they, or what is kept, need."""
-    needed = {register for each in instructions for register in each.reads()} | loaded
-    part = replace(
-        code,
-        name=name,
-        loads={source: register for source, register in code.loads.items() if register in needed},
-        instructions=[replace(each, outputs=list(each.outputs), dies=[]) for each in instructions],
-    )
-    part.set_dying(set(kept))
-    return part

@@ -7,7 +7,7 @@ by a link. Nothing here knows the engine.
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -162,6 +162,20 @@ class Segment:
         self.inlined.append(self.registers)
         self.registers = outer
         return results
+
+    def rewritten(self, instructions: Iterable[Instruction], kept: set[int]) -> Segment:
+        """Returns the segment with other instructions, and the loads that these need.
+
+        Args:
+            instructions: copies are made of them.
+            kept: the registers that are read at the end.
+        """
+        copies = [replace(each, outputs=list(each.outputs), dies=[]) for each in instructions]
+        read = {register for each in copies for register in each.reads()} | kept
+        loads = {source: register for source, register in self.loads.items() if register in read}
+        changed = replace(self, loads=loads, instructions=copies)
+        changed.set_dying(kept)
+        return changed
 
     def set_dying(self, kept: set[int]) -> None:
         """Notes in each instruction which registers die there, given those read at the end."""
