@@ -36,6 +36,12 @@ def _seed() -> None:
 
 
 @pytest.fixture(autouse=True)
+def _terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Gives every test a terminal of 80 columns, however wide the one is that tests run in."""
+    monkeypatch.setenv("COLUMNS", "80")
+
+
+@pytest.fixture(autouse=True)
 def _log_levels() -> Iterator[None]:
     """Gives both loggers back their levels, whatever a test sets."""
     loggers = [logging.getLogger(name) for name in ("poptorch::python", "poptorch:cpp")]

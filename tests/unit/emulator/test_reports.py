@@ -88,10 +88,15 @@ def test_view_of_a_profile_file_then_makes_its_page(model, tmp_path):
     assert read_reports(page) == [emulator.read_report(path).view]
 
 
-def test_summary_then_fits_a_terminal_and_escapes_names(model):
+@pytest.mark.parametrize("columns", [60, 80, 130, 160])
+def test_summary_then_fits_the_terminal(model, monkeypatch, columns):
+    monkeypatch.setenv("COLUMNS", str(columns))
     text = str(emulator.summary(model))
-    assert max(map(len, text.splitlines())) <= 80
+    assert max(map(len, text.splitlines())) <= columns
     assert "rows a second" in text
+
+
+def test_summary_in_a_notebook_then_escapes_names():
     shown = emulator.summary(trained(name=HOSTILE))._repr_html_()
     assert "<b>" not in shown and "&lt;b&gt;" in shown
 
