@@ -19,6 +19,7 @@
 #include "numerics/column_sums.h"
 #include "numerics/permuted_copy.h"
 #include "numerics/register_tile.h"
+#include "numerics/small_product.h"
 
 #pragma GCC push_options
 #pragma GCC optimize("O3")
@@ -301,6 +302,11 @@ void multiply_columns(const Product& product, bool adds, at::Tensor& sum) {
 void multiply_by_faster_kernel(const Product& product, bool adds, at::Tensor& sum) {
   const auto& [left, right, row_sums] = product;
   const bool is_single = left.scalar_type() == at::kFloat && right.scalar_type() == at::kFloat;
+  if (is_single && is_small_product(left.size(0), right.size(0), right.size(1))) {
+    multiply_small(left, right, adds, sum);
+    if (row_sums != nullptr) *row_sums = sum_small_columns(left.t());
+    return;
+  }
   if (is_single && columns::is_faster(right.size(0), left.size(0), right.size(1))) {
     multiply_columns(product, adds, sum);
     return;
@@ -314,9 +320,10 @@ void multiply_by_faster_kernel(const Product& product, bool adds, at::Tensor& su
 }
 
 at::Tensor sums_beside_product(const at::Tensor& columns, int64_t k) {
-  const bool is_ours = columns.scalar_type() == at::kFloat &&
-                       columns::is_faster(columns.size(0), columns.size(1), k);
-  return is_ours ? sum_columns(columns) : columns.sum(0);
+  const int64_t depth = columns.size(0), n = columns.size(1);
+  if (columns.scalar_type() != at::kFloat) return columns.sum(0);
+  if (is_small_product(n, depth, k)) return sum_small_columns(columns);
+  return columns::is_faster(depth, n, k) ? sum_columns(columns) : columns.sum(0);
 }
 
 }  // namespace poptorch_emu

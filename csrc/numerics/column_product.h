@@ -22,7 +22,8 @@ struct Product {
 // it.
 void multiply_columns(const Product& product, bool adds, at::Tensor& sum);
 
-// By that kernel or by PyTorch's: the sizes, the type and the processor decide.
+// By that kernel, by the one for small products or by PyTorch's: the sizes, the type and the
+// processor decide.
 void multiply_by_faster_kernel(const Product& product, bool adds, at::Tensor& sum);
 
 // Returns the sums of columns (depth, n), with the bits of those that come with the product of

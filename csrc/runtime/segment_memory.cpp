@@ -8,11 +8,11 @@
 #include <exception>
 #include <utility>
 
+#include "runtime/small_blocks.h"
+
 namespace poptorch_emu {
 namespace {
 
-// What is smaller the C library serves well from what it keeps.
-constexpr size_t kSmallestBytes = 16 * 1024;
 // Two lines of the cache, so that what follows is aligned like PyTorch's own tensors.
 constexpr int64_t kHeadBytes = 128;
 
@@ -177,7 +177,11 @@ class EngineAllocator final : public c10::Allocator {
   }
 
   c10::DataPtr allocate(size_t num_bytes) override {
-    if (current == nullptr || num_bytes < kSmallestBytes) return outside_->allocate(num_bytes);
+    if (current == nullptr || num_bytes == 0) return outside_->allocate(num_bytes);
+    if (num_bytes < SmallBlocks::kMostBytes) {
+      return c10::memoryProfilingEnabled() ? outside_->allocate(num_bytes)
+                                           : SmallBlocks::take(static_cast<int64_t>(num_bytes));
+    }
     void* const data = current->take(static_cast<int64_t>(num_bytes));
     return {data, data, &SegmentMemory::give_back, at::Device(at::kCPU)};
   }

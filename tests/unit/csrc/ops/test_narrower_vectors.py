@@ -15,7 +15,12 @@ from poptorch_emu import _C
 
 HERE = Path(__file__).parent
 # Tests of operations that have such kernels: poolings, products, LSTMs.
-NAMES = ("test_image_max_pool.py", "test_gradient_product.py", "test_rnn.py")
+NAMES = (
+    "test_image_max_pool.py",
+    "test_gradient_product.py",
+    "test_small_product.py",
+    "test_rnn.py",
+)
 
 with_avx512 = pytest.mark.skipif(_C.vector_width() < 512, reason="there are none that are wider")
 
