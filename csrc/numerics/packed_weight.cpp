@@ -2,10 +2,13 @@
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/linear.h>
+#include <ATen/ops/zeros.h>
 
+#include <algorithm>
 #include <limits>
 
 #include "numerics/permuted_copy.h"
+#include "numerics/small_product.h"
 
 // The interface of the library, which a PyTorch for other processors is built without.
 extern "C" {
@@ -33,8 +36,33 @@ bool can_pack() {
          cblas_sgemm_compute != nullptr;
 }
 
-// What was packed is a row of numbers.
-bool is_packed(const at::Tensor& weight) { return weight.dim() == 1; }
+// What the library has packed is a row of numbers.
+bool is_of_library(const at::Tensor& packed) { return packed.dim() == 1; }
+
+// Of a small layer the packed weight is (inputs, whole lines of outputs).
+void pack_transposed(const at::Tensor& weight, at::Tensor& packed) {
+  const at::Tensor transposed = weight.t();
+  const bool is_whole = packed.sizes() == transposed.sizes();
+  if (is_whole && copy_by_tiles(transposed, packed.mutable_data_ptr())) return;
+  packed.narrow(1, 0, weight.size(0)).copy_(transposed);
+}
+
+at::Tensor small_linear(const at::Tensor& x, const at::Tensor& packed,
+                        const std::optional<at::Tensor>& bias, int64_t num_outputs) {
+  TORCH_CHECK_VALUE(packed.sizes() == at::IntArrayRef({x.size(1), whole_lines(num_outputs)}),
+                    "packed_linear got a weight of shape ", packed.sizes(), "; that of ",
+                    num_outputs, " outputs for ", x.size(0), " rows of ", x.size(1),
+                    " numbers is made by pack_weight.");
+  at::Tensor result = at::empty({x.size(0), num_outputs}, x.options());
+  if (bias.has_value()) {
+    const at::Tensor row = bias->contiguous();
+    float* to = result.mutable_data_ptr<float>();
+    for (int64_t i = 0; i < x.size(0); ++i)
+      to = std::copy_n(row.const_data_ptr<float>(), num_outputs, to);
+  }
+  multiply_small(x, packed, /*adds=*/bias.has_value(), result);
+  return result;
+}
 
 constexpr int64_t kMostRows = std::numeric_limits<int>::max();
 
@@ -63,12 +91,21 @@ class Matrix {
 
 }  // namespace
 
+bool is_small_layer(int64_t rows, int64_t num_inputs, int64_t num_outputs) {
+  return is_small_product(rows, num_inputs, whole_lines(num_outputs));
+}
+
 at::Tensor pack_weight(const at::Tensor& weight, int64_t rows) {
   TORCH_CHECK_VALUE(weight.dim() == 2 && weight.scalar_type() == at::kFloat,
                     "pack_weight got a weight of shape ", weight.sizes(), " and type ",
                     weight.scalar_type(), "; expected float32 (outputs, inputs).");
   TORCH_CHECK_VALUE(0 < rows && rows <= kMostRows, "pack_weight packs for 1 to ", kMostRows,
                     " rows, but got ", rows, ".");
+  if (is_small_layer(rows, weight.size(1), weight.size(0))) {
+    at::Tensor packed = at::zeros({weight.size(1), whole_lines(weight.size(0))}, weight.options());
+    pack_transposed(weight, packed);
+    return packed;
+  }
   if (!can_pack() || weight.numel() == 0) return weight.clone(at::MemoryFormat::Contiguous);
   const size_t num_bytes = cblas_sgemm_pack_get_size(kRight, narrow(rows), narrow(weight.size(0)),
                                                      narrow(weight.size(1)));
@@ -79,7 +116,11 @@ at::Tensor pack_weight(const at::Tensor& weight, int64_t rows) {
 }
 
 void pack_weight_again(const at::Tensor& weight, int64_t rows, at::Tensor& packed) {
-  if (!is_packed(packed)) {
+  if (is_small_layer(rows, weight.size(1), weight.size(0))) {
+    pack_transposed(weight, packed);
+    return;
+  }
+  if (!is_of_library(packed)) {
     packed.copy_(weight);
     return;
   }
@@ -91,9 +132,11 @@ void pack_weight_again(const at::Tensor& weight, int64_t rows, at::Tensor& packe
 
 at::Tensor packed_linear(const at::Tensor& x, const at::Tensor& packed,
                          const std::optional<at::Tensor>& bias, int64_t num_outputs) {
-  if (!is_packed(packed)) return at::linear(x, packed, bias);
   TORCH_CHECK_VALUE(x.dim() == 2 && x.scalar_type() == at::kFloat, "packed_linear got x of shape ",
                     x.sizes(), " and type ", x.scalar_type(), "; expected float32 (rows, inputs).");
+  if (is_small_layer(x.size(0), x.size(1), num_outputs))
+    return small_linear(x, packed, bias, num_outputs);
+  if (!is_of_library(packed)) return at::linear(x, packed, bias);
   const Matrix rows(x);
   at::Tensor result = at::empty({x.size(0), num_outputs}, x.options());
   if (bias.has_value()) result.copy_(*bias);

@@ -7,12 +7,17 @@
 
 namespace poptorch_emu {
 
-// The weight of a linear layer, float32 (outputs, inputs), in the order in which the products of
-// PyTorch's library (MKL) read it. Each product brings it into that order otherwise.
+// The weight of a linear layer, float32 (outputs, inputs), in the order in which its products read
+// it: that of our kernel for small ones, or that of PyTorch's library (MKL), which brings a weight
+// into it in each product otherwise.
+
+// Whether a layer's products are small, so that our kernel makes them with the packed weight.
+bool is_small_layer(int64_t rows, int64_t num_inputs, int64_t num_outputs);
 
 // Returns the weight packed for products with so many rows: numbers that `packed_linear` alone
-// understands, or a copy of the weight where the library has no such order. They span up to 12 MB
-// more than the weight, of which nothing is written, so that the host need not hold it.
+// understands, or a copy of the weight where the library has no such order. Those of the library
+// span up to 12 MB more than the weight, of which nothing is written, so that the host need not
+// hold it.
 at::Tensor pack_weight(const at::Tensor& weight, int64_t rows);
 // The same in the memory of what was packed before.
 void pack_weight_again(const at::Tensor& weight, int64_t rows, at::Tensor& packed);

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <array>
+#include <type_traits>
 
 #include "common/sharing.h"
 #include "common/vectors.h"
@@ -20,7 +21,7 @@ namespace small {
 namespace {
 
 constexpr int64_t kMostDepth = 256;
-// The narrowest tile.
+// The narrowest tile, a line of a cache.
 constexpr int64_t kNarrow = 16;
 
 // The rows of the left that a tile begins with; `left(row, k)` is a number.
@@ -59,19 +60,39 @@ POPTORCH_EMU_INLINE void multiply_tile(int64_t depth, const Left& left, const Ri
   }
 }
 
+// The last columns of a product, fewer than the right side has.
+template <class Width, int64_t kRows>
+POPTORCH_EMU_INLINE void multiply_corner(int64_t depth, const Left& left, const Right& right,
+                                         int64_t k, const Sum& sum) {
+  std::array<float, kRows * kNarrow> tile;
+  multiply_tile<Width, kRows, kNarrow>(depth, left, right, {tile.data(), kNarrow, /*adds=*/false});
+  for (int64_t row = 0; row < kRows; ++row) {
+    float* const to = sum.values + row * sum.stride;
+    const float* const from = tile.data() + row * kNarrow;
+    for (int64_t column = 0; column < k; ++column)
+      to[column] = sum.adds ? to[column] + from[column] : from[column];
+  }
+}
+
 // All rows of some columns.
 template <class Width, int64_t kColumns>
 POPTORCH_EMU_INLINE void multiply_columns(int64_t depth, Left left, int64_t n, const Right& right,
-                                          Sum sum) {
+                                          int64_t k, Sum sum) {
   constexpr int64_t kRows = vectors::Registers<Width>::kLanes == 16 ? 6 : 3;
-  const auto move_on = [&](int64_t rows) {
-    left.values += rows * left.row_stride;
-    sum.values += rows * sum.stride;
-    n -= rows;
+  const auto multiply_next = [&](auto num_rows) {
+    constexpr int64_t kCount = decltype(num_rows)::value;
+    if (k < kColumns) {
+      multiply_corner<Width, kCount>(depth, left, right, k, sum);
+    } else {
+      multiply_tile<Width, kCount, kColumns>(depth, left, right, sum);
+    }
+    left.values += kCount * left.row_stride;
+    sum.values += kCount * sum.stride;
+    n -= kCount;
   };
-  for (; n >= kRows; move_on(kRows)) multiply_tile<Width, kRows, kColumns>(depth, left, right, sum);
-  for (; n >= 2; move_on(2)) multiply_tile<Width, 2, kColumns>(depth, left, right, sum);
-  if (n > 0) multiply_tile<Width, 1, kColumns>(depth, left, right, sum);
+  while (n >= kRows) multiply_next(std::integral_constant<int64_t, kRows>());
+  while (n >= 2) multiply_next(std::integral_constant<int64_t, 2>());
+  if (n > 0) multiply_next(std::integral_constant<int64_t, 1>());
 }
 
 template <class Width>
@@ -84,11 +105,11 @@ POPTORCH_EMU_INLINE void multiply(int64_t depth, const Left& left, int64_t n, Ri
     k -= columns;
   };
   if constexpr (kIsWide) {
-    for (; k >= 64; move_on(64)) multiply_columns<Width, 64>(depth, left, n, right, sum);
+    for (; k >= 64; move_on(64)) multiply_columns<Width, 64>(depth, left, n, right, 64, sum);
   }
-  for (; k >= 32; move_on(32)) multiply_columns<Width, 32>(depth, left, n, right, sum);
-  for (; k >= kNarrow; move_on(kNarrow))
-    multiply_columns<Width, kNarrow>(depth, left, n, right, sum);
+  for (; k >= 32; move_on(32)) multiply_columns<Width, 32>(depth, left, n, right, 32, sum);
+  for (; k > 0; move_on(kNarrow))
+    multiply_columns<Width, kNarrow>(depth, left, n, right, std::min(k, kNarrow), sum);
 }
 
 // PyTorch adds up 32 columns at a time in groups of 16 rows, and these in turn; 4 at a time where
@@ -153,11 +174,16 @@ POPTORCH_EMU_AVX2 void multiply_avx2(int64_t depth, const Left& left, int64_t n,
 }  // namespace
 }  // namespace small
 
+int64_t whole_lines(int64_t k) {
+  return (k + small::kNarrow - 1) / small::kNarrow * small::kNarrow;
+}
+
 bool is_small_product(int64_t n, int64_t depth, int64_t k) {
   constexpr int64_t kMostMultiplications = int64_t{1} << 21;
   constexpr int64_t kMostNumbers = int64_t{1} << 16;  // A quarter of a megabyte.
-  return vectors::width() > 0 && k % small::kNarrow == 0 && depth > 0 &&
-         depth <= small::kMostDepth && std::max({n * depth, depth * k, n * k}) <= kMostNumbers &&
+  const bool has_size = n > 1 && depth > 0 && k > 0 && k % small::kNarrow == 0;
+  return vectors::width() > 0 && has_size && depth <= small::kMostDepth &&
+         std::max({n * depth, depth * k, n * k}) <= kMostNumbers &&
          n * depth * k <= kMostMultiplications;
 }
 
@@ -181,9 +207,9 @@ void multiply_small(const at::Tensor& left, const at::Tensor& right, bool adds,
                     at::Tensor& product) {
   static const small::Multiply multiply =
       vectors::width() == 512 ? small::multiply_avx512 : small::multiply_avx2;
-  const int64_t n = left.size(0), depth = right.size(0), k = right.size(1);
+  const int64_t n = left.size(0), depth = right.size(0), k = product.size(1);
   TORCH_INTERNAL_ASSERT(left.size(1) == depth && product.is_contiguous() && product.size(0) == n &&
-                        product.size(1) == k);
+                        k <= right.size(1) && right.size(1) == whole_lines(k));
   const at::Tensor a = left.is_neg() ? left.resolve_neg() : left, b = with_dense_rows(right);
   const float* const from = a.const_data_ptr<float>();
   float* const to = product.mutable_data_ptr<float>();

@@ -7,6 +7,8 @@
 TORCH_LIBRARY_FRAGMENT(poptorch_emu, m) {
   m.def("pack_weight(Tensor weight, int rows) -> Tensor");
   m.def("packed_linear(Tensor x, Tensor packed, Tensor? bias, int num_outputs) -> Tensor");
+  m.def("is_small_layer(int rows, int num_inputs, int num_outputs) -> bool",
+        &poptorch_emu::is_small_layer);
 }
 
 TORCH_LIBRARY_IMPL(poptorch_emu, CPU, m) {

@@ -71,7 +71,7 @@ constexpr std::array<std::string_view, 54> kNeverFail = {
     "aten::zeros_like",
     "mkldnn::_linear_pointwise",
 };
-constexpr std::array<std::string_view, 12> kOursThatNeverFail = {
+constexpr std::array<std::string_view, 14> kOursThatNeverFail = {
     "poptorch_emu::add_product",
     "poptorch_emu::channels_last",
     "poptorch_emu::clone",
@@ -82,6 +82,8 @@ constexpr std::array<std::string_view, 12> kOursThatNeverFail = {
     "poptorch_emu::image_batch_norm_backward",
     "poptorch_emu::image_max_pool",
     "poptorch_emu::image_max_pool_with_indices",
+    "poptorch_emu::packed_linear",
+    "poptorch_emu::product",
     "poptorch_emu::reshape",
     "poptorch_emu::rnn_layer_backward",
 };

@@ -1,10 +1,11 @@
 """Lets linear layers of training read weights that are packed once a window.
 
-PyTorch's library (MKL) packs a weight in each product. The packed weight of a layer is made when a
-micro-batch reads it first after an update, and takes as much memory as the weight. Gradients of
-inputs read the weight in another order, which would take that memory once more, so they pack it
-each time. The graph and the processor decide, whatever the stages, so that the bits do not depend
-on them.
+PyTorch's library (MKL) packs a weight in each product, and a small product takes less time than to
+ask it for one. The packed weight of a layer is made when a micro-batch reads it first after an
+update, and takes as much memory as the weight. Gradients of inputs read the weight in another
+order: small ones as it is, while large ones would take that memory once more, so they pack it each
+time. The graph and the processor decide, whatever the stages, so that the bits do not depend on
+them.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from poptorch_emu.segments.segmented_graph import SegmentedGraph
 
 _PACK = torch.ops.poptorch_emu.pack_weight.default
 _LINEAR = torch.ops.poptorch_emu.packed_linear.default
+_IS_SMALL = torch.ops.poptorch_emu.is_small_layer
 
 # Measured on one core of an Intel Xeon with AVX-512, rows x inputs x outputs, speed over a product
 # that packs: 16 x 256 x 256 1.7, 16 x 2048 x 512 1.5, 64 x 256 x 256 1.16, 64 x 512 x 2048 1.25,
@@ -37,6 +39,7 @@ _FEWEST_MULTIPLICATIONS = 2**20
 _FEWEST_ROWS = 16
 _MOST_ROWS = 512
 _FEWEST_PRODUCTS = 4  # in a window
+_FEWEST_ROWS_OF_SMALL = 4
 
 
 def is_packing_faster() -> bool:
@@ -48,7 +51,7 @@ def is_packing_faster() -> bool:
 
 def pack_weights(code: EngineGraph, config: CompileConfig) -> int:
     """Changes linear layers where that pays; returns how many."""
-    if config.gradient_accumulation < _FEWEST_PRODUCTS or not is_packing_faster():
+    if config.gradient_accumulation < _FEWEST_PRODUCTS:
         return 0
     rows_of: dict[fx.Node, int] = {}
     layers = [
@@ -64,9 +67,13 @@ def pack_weights(code: EngineGraph, config: CompileConfig) -> int:
 
 
 def _pays(layer: LinearLayer) -> bool:
-    is_variable = source_of(layer.weight).kind is SourceKind.VARIABLE
+    if source_of(layer.weight).kind is not SourceKind.VARIABLE:
+        return False
+    num_outputs, num_inputs = layer.weight.meta["val"].shape
+    if _IS_SMALL(layer.num_rows, num_inputs, num_outputs):
+        return layer.num_rows >= _FEWEST_ROWS_OF_SMALL
     is_large = layer.num_multiplications >= _FEWEST_MULTIPLICATIONS
-    return is_variable and is_large and _FEWEST_ROWS <= layer.num_rows <= _MOST_ROWS
+    return is_packing_faster() and is_large and _FEWEST_ROWS <= layer.num_rows <= _MOST_ROWS
 
 
 def _change(

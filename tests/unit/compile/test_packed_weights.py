@@ -100,11 +100,12 @@ def test_layers_when_large_then_are_packed_once_a_window() -> None:
     assert "pack_weight" not in text
 
 
+@pytest.mark.parametrize("size", [(64, 128, 256), (8, 32, 40)], ids=["large", "small"])
 @pytest.mark.parametrize("change", ["split", "on one worker", "remote", "recomputed"])
 def test_layers_whatever_runs_them_then_have_the_same_bits(
-    change: str, monkeypatch: pytest.MonkeyPatch
+    change: str, size: tuple[int, int, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    model, x = made(64, 128, 256)
+    model, x = made(*size)
     changed, options = copy.deepcopy(model), options_of()
     if change == "split":
         changed.is_split = True
@@ -123,12 +124,14 @@ def test_layers_whatever_runs_them_then_have_the_same_bits(
 
 
 @pytest.mark.parametrize(
-    ("rows", "accumulation"), [(8, 4), (1024, 4), (64, 3)], ids=["few", "many", "few products"]
+    ("rows", "hidden", "accumulation"),
+    [(3, 256, 4), (8, 1024, 4), (1024, 256, 4), (64, 256, 3)],
+    ids=["few", "few of large layers", "many", "few products"],
 )
 def test_layers_when_packing_gives_nothing_then_stay_as_they_are(
-    rows: int, accumulation: int
+    rows: int, hidden: int, accumulation: int
 ) -> None:
-    model, x = made(rows, 128, 256)
+    model, x = made(rows, 128, hidden)
     options = options_of()
     options.Training.gradientAccumulation(accumulation)
     optimizer = poptorch.optim.SGD(model.parameters(), lr=0.1)
@@ -218,8 +221,11 @@ def test_layers_that_follow_each_other_then_have_the_numbers_of_pytorch(is_split
     assert "aten::addmm(" not in text
 
 
-def test_weights_when_the_user_changes_them_then_are_packed_again() -> None:
-    model, x = made(64, 128, 256)
+@pytest.mark.parametrize("size", [(64, 128, 256), (8, 32, 40)], ids=["large", "small"])
+def test_weights_when_the_user_changes_them_then_are_packed_again(
+    size: tuple[int, int, int],
+) -> None:
+    model, x = made(*size)
     optimizer = poptorch.optim.SGD(model.parameters(), lr=0.0)
     training = poptorch.trainingModel(model, options_of(), optimizer)
     before = training(x)[0].clone()
@@ -234,8 +240,12 @@ def test_weights_when_the_user_changes_them_then_are_packed_again() -> None:
     training.destroy()
 
 
-@settings(max_examples=20, deadline=None)
-@given(st.integers(1, 9), st.integers(1, 9), st.integers(1, 9), st.integers(0, 999))
+# Up to 256 inputs the products are small.
+SIZES = st.integers(1, 9) | st.integers(257, 262)
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(1, 9), SIZES, SIZES, st.integers(0, 999))
 def test_layers_of_any_size_then_have_the_numbers_of_pytorch(
     rows: int, inputs: int, hidden: int, seed: int
 ) -> None:
@@ -244,6 +254,7 @@ def test_layers_of_any_size_then_have_the_numbers_of_pytorch(
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(packed_weights, "_FEWEST_MULTIPLICATIONS", 1)
         patched.setattr(packed_weights, "_FEWEST_ROWS", 1)
+        patched.setattr(packed_weights, "_FEWEST_ROWS_OF_SMALL", 1)
         found, text = trained(model, x)
     assert_close(found, expected)
     assert text.count("poptorch_emu::packed_linear(") == 2

@@ -7,13 +7,16 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import poptorch_emu  # noqa: F401  (defines the operators)
+from poptorch_emu import _C  # Defines the operators, too.
 
 pack_weight = torch.ops.poptorch_emu.pack_weight
 packed_linear = torch.ops.poptorch_emu.packed_linear
 
+small = pytest.mark.skipif(_C.vector_width() == 0, reason="our kernel is for wide vectors")
 
+# Small ones have a kernel of the engine's, those with more inputs are PyTorch's.
 SIZES = st.integers(1, 3) | st.integers(1, 70)
+INPUTS = SIZES | st.integers(257, 300)
 
 
 def made(*shape: int, is_transposed: bool = False) -> torch.Tensor:
@@ -23,7 +26,7 @@ def made(*shape: int, is_transposed: bool = False) -> torch.Tensor:
 @settings(max_examples=80, deadline=None)
 @given(
     SIZES,
-    SIZES,
+    INPUTS,
     SIZES,
     st.booleans(),
     st.booleans(),
@@ -65,9 +68,15 @@ def test_packed_weight_then_does_not_change_with_the_weight() -> None:
 
 
 def test_weight_when_it_was_not_packed_then_is_multiplied_all_the_same() -> None:
-    x, weight, bias = torch.randn(5, 4), torch.randn(3, 4), torch.randn(3)
+    x, weight, bias = torch.randn(5, 300), torch.randn(3, 300), torch.randn(3)
     expected = torch.nn.functional.linear(x, weight, bias)
     assert torch.equal(packed_linear(x, weight, bias, 3), expected)
+
+
+@small
+def test_small_product_when_the_weight_is_not_packed_for_it_then_says_so() -> None:
+    with pytest.raises(ValueError, match=r"weight of shape \[3, 4\]; that of 3 outputs for 5 rows"):
+        packed_linear(torch.randn(5, 4), torch.randn(3, 4), None, 3)
 
 
 @pytest.mark.parametrize("num_threads", [1, 2, 3])
