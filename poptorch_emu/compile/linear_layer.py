@@ -12,6 +12,7 @@ from poptorch_emu.compile.engine_graph import EngineGraph, is_single
 
 aten = torch.ops.aten
 
+_IS_SMALL = torch.ops.poptorch_emu.is_small_layer
 _PRODUCTS = (aten.mm.default, aten.addmm.default)
 
 
@@ -45,6 +46,12 @@ class LinearLayer:
     def num_multiplications(self) -> int:
         """How many there are of numbers."""
         return self.num_rows * int(self.weight.meta["val"].numel())
+
+    @property
+    def is_small(self) -> bool:
+        """Whether the engine's kernel for small products makes it, with a packed weight."""
+        num_outputs, num_inputs = self.weight.meta["val"].shape
+        return bool(_IS_SMALL(self.num_rows, num_inputs, num_outputs))
 
 
 def linear_layers(code: EngineGraph) -> list[LinearLayer]:

@@ -1,4 +1,4 @@
-"""Lets linear layers of training read weights that are packed once a window.
+"""Lets linear layers read weights that are packed once a window, in inference once.
 
 PyTorch's library (MKL) packs a weight in each product, and a small product takes less time than to
 ask it for one. The packed weight of a layer is made when a micro-batch reads it first after an
@@ -10,6 +10,7 @@ them.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 
 import torch
@@ -28,7 +29,6 @@ from poptorch_emu.segments.segmented_graph import SegmentedGraph
 
 _PACK = torch.ops.poptorch_emu.pack_weight.default
 _LINEAR = torch.ops.poptorch_emu.packed_linear.default
-_IS_SMALL = torch.ops.poptorch_emu.is_small_layer
 
 # Measured on one core of an Intel Xeon with AVX-512, rows x inputs x outputs, speed over a product
 # that packs: 16 x 256 x 256 1.7, 16 x 2048 x 512 1.5, 64 x 256 x 256 1.16, 64 x 512 x 2048 1.25,
@@ -53,35 +53,40 @@ def pack_weights(code: EngineGraph, config: CompileConfig) -> int:
     """Changes linear layers where that pays; returns how many."""
     if config.gradient_accumulation < _FEWEST_PRODUCTS:
         return 0
-    rows_of: dict[fx.Node, int] = {}
-    layers = [
-        layer
-        for layer in linear_layers(code)
-        # A weight is packed for products of one size.
-        if _pays(layer) and rows_of.setdefault(layer.weight, layer.num_rows) == layer.num_rows
-    ]
-    packed: dict[tuple[fx.Node, Port], fx.Node] = {}
+    layers = of_one_size(layer for layer in linear_layers(code) if _pays(layer))
+    packed: dict[tuple[fx.Node, int, Port], fx.Node] = {}
     for layer in layers:
-        _change(layer, code, packed)
+        use_packed_weight(layer, code, packed)
     return len(layers)
 
 
+def of_one_size(layers: Iterable[LinearLayer]) -> list[LinearLayer]:
+    """Returns those that read a variable; of one that several read, those of the first's rows.
+
+    Memory holds one packed copy of a variable.
+    """
+    rows_of: dict[fx.Node, int] = {}
+    return [
+        layer
+        for layer in layers
+        if source_of(layer.weight).kind is SourceKind.VARIABLE
+        and rows_of.setdefault(layer.weight, layer.num_rows) == layer.num_rows
+    ]
+
+
 def _pays(layer: LinearLayer) -> bool:
-    if source_of(layer.weight).kind is not SourceKind.VARIABLE:
-        return False
-    num_outputs, num_inputs = layer.weight.meta["val"].shape
-    if _IS_SMALL(layer.num_rows, num_inputs, num_outputs):
+    if layer.is_small:
         return layer.num_rows >= _FEWEST_ROWS_OF_SMALL
     is_large = layer.num_multiplications >= _FEWEST_MULTIPLICATIONS
     return is_packing_faster() and is_large and _FEWEST_ROWS <= layer.num_rows <= _MOST_ROWS
 
 
-def _change(
-    layer: LinearLayer, code: EngineGraph, packed: dict[tuple[fx.Node, Port], fx.Node]
+def use_packed_weight(
+    layer: LinearLayer, code: EngineGraph, packed: dict[tuple[fx.Node, int, Port], fx.Node]
 ) -> None:
     """Changes one layer; `packed` are the weights that are packed already."""
     product, weight = layer.product, layer.weight.meta["val"]
-    key = layer.weight, code.placed.port_of[product]
+    key = layer.weight, layer.num_rows, code.placed.port_of[product]
     if key not in packed:
         packed[key] = code.insert(product, _PACK, (layer.weight, layer.num_rows), weight)
     bias = take_bias_behind(product, code) if layer.bias is None else layer.bias

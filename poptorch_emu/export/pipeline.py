@@ -53,7 +53,8 @@ class Compiled:
 class ExportedPipeline:
     """The stages of a compiled model in plain PyTorch (exact).
 
-    Values are those of the emulator bit for bit on a CPU, if the number of micro-batches is a power
+    Values are those of the emulator on a CPU but for rounding: for some layers the engine has
+    kernels of its own. Bits are the same for all others, if the number of micro-batches is a power
     of two: PyTorch divides where the emulator multiplies.
     """
 

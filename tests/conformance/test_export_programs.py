@@ -270,7 +270,9 @@ def test_pipeline_when_model_infers_then_the_last_rank_has_the_outputs(tmp_path:
     first, second = run_in_processes(2, infer, (), tmp_path)
     expected = inference_executor()(torch.arange(32.0).reshape(8, 4))
     assert first is None
-    assert all(torch.equal(*pair) for pair in zip(second, expected, strict=True))
+    for found, value in zip(second, expected, strict=True):
+        # The engine adds up small layers in another order than PyTorch's library.
+        torch.testing.assert_close(found, value, rtol=1e-6, atol=1e-6)
 
 
 def infer_alone() -> str:

@@ -10,8 +10,10 @@ from torch import nn
 
 import poptorch_emu as poptorch
 from poptorch_emu.compile import onednn, packed_linear
+from poptorch_emu.compile.linear_layer import LinearLayer
 
 LAYER = "mkldnn::_linear_pointwise"
+SMALL_LAYER = "poptorch_emu::packed_linear("
 PACK = "mkldnn::_reorder_linear_weight"
 BATCH = 8
 
@@ -20,8 +22,9 @@ pytestmark = pytest.mark.skipif(not onednn.IS_AVAILABLE, reason="this PyTorch ha
 
 @pytest.fixture
 def always(monkeypatch):
-    """Packs layers of any size."""
+    """Has oneDNN pack layers of any size."""
     monkeypatch.setattr(packed_linear, "_FEWEST_MULTIPLICATIONS", 0)
+    monkeypatch.setattr(LinearLayer, "is_small", False)
 
 
 class Twice(nn.Module):
@@ -293,10 +296,14 @@ WAYS: dict[str, tuple[tuple[int, ...], Callable[[poptorch.Options], object]]] = 
 }
 
 
-@pytest.mark.usefixtures("always")
+@pytest.mark.parametrize("layer", [LAYER, SMALL_LAYER])
 @pytest.mark.parametrize("workers", [1, 3])
 @pytest.mark.parametrize("way", WAYS)
-def test_bits_do_not_depend_on_stages_places_replicas_or_workers(way, workers, monkeypatch):
+def test_bits_do_not_depend_on_stages_places_replicas_or_workers(
+    way, workers, layer, monkeypatch, request
+):
+    if layer == LAYER:
+        request.getfixturevalue("always")
     cuts, change = WAYS[way]
     x = torch.randn(8 * BATCH, 6, generator=torch.Generator().manual_seed(1))
     monkeypatch.setenv("POPTORCH_EMU_WORKERS", str(workers))
@@ -308,7 +315,7 @@ def test_bits_do_not_depend_on_stages_places_replicas_or_workers(way, workers, m
         model_change(options)
         inference = poptorch.inferenceModel(Staged(model_cuts).eval(), options)
         results.append(inference(x))
-        assert text_of(inference).count(LAYER) == 3
+        assert text_of(inference).count(layer) == 3
     assert torch.equal(*results)
     torch.testing.assert_close(results[0], Staged(())(x))
 
@@ -326,6 +333,42 @@ def test_executable_when_saved_and_loaded_then_packs_the_weights_it_is_given(tmp
     second.loadExecutable(tmp_path / "file")
     torch.testing.assert_close(second(x), model(x))
     assert PACK in text_of(second)
+
+
+class SharedSizes(nn.Module):
+    """Layers with one weight and inputs of several sizes, and one of a constant weight."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(6, 6)
+        self.constant = torch.randn(6, 6)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.layer(x)
+        pairs = self.layer(y.view(-1, 2, 6).sum(1)).repeat_interleave(2, 0)
+        return self.layer(y) + pairs + x @ self.constant.t()
+
+
+def test_small_layers_with_one_weight_then_have_the_numbers_of_pytorch():
+    torch.manual_seed(0)
+    model, x = SharedSizes(), torch.randn(BATCH, 6)
+    inference = poptorch.inferenceModel(model)
+    torch.testing.assert_close(inference(x), model(x))
+    # A packed weight is for one number of rows.
+    assert text_of(inference).count(SMALL_LAYER) == 2
+
+
+def test_small_layers_when_the_user_changes_weights_then_are_packed_again():
+    torch.manual_seed(0)
+    model, x = Staged(()), torch.randn(BATCH, 6)
+    inference = poptorch.inferenceModel(model)
+    torch.testing.assert_close(inference(x), model(x))
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(2)
+    inference.copyWeightsToDevice()
+    torch.testing.assert_close(inference(x), model(x))
+    assert text_of(inference).count(SMALL_LAYER) == 3
 
 
 class Chain(nn.Module):
