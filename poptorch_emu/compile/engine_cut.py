@@ -72,7 +72,12 @@ def engine_inventory(
         inventory = _without_recomputation(of_machine, optimizer, parameters)
     elif is_prepared(config):
         inventory = _for_inference(of_machine)
-    inventory = replace(inventory, cut=load_packed_weights(inventory.cut))
+    whole = {
+        name: variable
+        for name, variable in inventory.variables.items()
+        if not inventory.is_remote(variable) and not variable.is_sharded
+    }
+    inventory = replace(inventory, cut=load_packed_weights(inventory.cut, whole))
     # Roundings are drawn in the order of memory; a compiler has layouts of its own.
     if config.rounds_stochastically or config.engine_backend is EngineBackend.INDUCTOR:
         return inventory

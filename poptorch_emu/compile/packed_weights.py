@@ -10,7 +10,7 @@ them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 import torch
@@ -24,8 +24,9 @@ from poptorch_emu.config import CompileConfig
 from poptorch_emu.environment import processor
 from poptorch_emu.ir.graph import Source, SourceKind, source_of
 from poptorch_emu.schedule.schedule import Port
-from poptorch_emu.segments.segment import Segment
+from poptorch_emu.segments.segment import Instruction, Segment
 from poptorch_emu.segments.segmented_graph import SegmentedGraph
+from poptorch_emu.segments.variables import VariableInfo
 
 _PACK = torch.ops.poptorch_emu.pack_weight.default
 _LINEAR = torch.ops.poptorch_emu.packed_linear.default
@@ -94,22 +95,33 @@ def use_packed_weight(
     product.replace_all_uses_with(code.insert(product, _LINEAR, args, product.meta["val"]))
 
 
-def load_packed_weights(segments: SegmentedGraph) -> SegmentedGraph:
-    """Returns the segments in which the engine packs weights when they have changed."""
-    changed = {port: _loading(code) for port, code in segments.segments.items()}
+def load_packed_weights(
+    segments: SegmentedGraph, variables: Mapping[str, VariableInfo]
+) -> SegmentedGraph:
+    """Returns the segments in which the engine packs these variables when they have changed.
+
+    The weights of others are packed for each micro-batch.
+    """
+    changed = {port: _loading(code, variables) for port, code in segments.segments.items()}
     return replace(segments, segments=changed)
 
 
-def _loading(code: Segment) -> Segment:
+def _loading(code: Segment, variables: Mapping[str, VariableInfo]) -> Segment:
     """Returns the code of a segment that loads what it packed."""
-    packings = [each for each in code.instructions if each.target is _PACK]
+    source_by_register = {register: source for source, register in code.loads.items()}
+
+    def is_loaded(packing: Instruction) -> bool:
+        return packing.target is _PACK and (
+            source_by_register[packing.args[0].index].name in variables
+        )
+
+    packings = [each for each in code.instructions if is_loaded(each)]
     if not packings:
         return code
-    source_by_register = {register: source for source, register in code.loads.items()}
     loads = dict(code.loads)
     for packing in packings:
         weight, rows = packing.args
         source = source_by_register[weight.index]
         (loads[Source(SourceKind.PACKED_VARIABLE, source.name, rows)],) = packing.outputs
-    rest = [each for each in code.instructions if each.target is not _PACK]
+    rest = [each for each in code.instructions if not is_loaded(each)]
     return replace(code, loads=loads).rewritten(rest, kept_registers(code))

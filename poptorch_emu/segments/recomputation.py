@@ -36,7 +36,9 @@ _NORMS = frozenset(
 )
 
 # Our operators that compute and do nothing else, beside those that draw random numbers.
-_PURE = frozenset({"poptorch_emu::rnn_layer"})
+_PURE = frozenset(
+    {"poptorch_emu::pack_weight", "poptorch_emu::packed_linear", "poptorch_emu::rnn_layer"}
+)
 
 
 def recomputation_of(config: CompileConfig, placed: Partition) -> Recomputation:
