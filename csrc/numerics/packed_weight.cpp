@@ -55,7 +55,10 @@ at::Tensor small_linear(const at::Tensor& x, const at::Tensor& packed,
                     " numbers is made by pack_weight.");
   at::Tensor result = at::empty({x.size(0), num_outputs}, x.options());
   if (bias.has_value()) {
-    const at::Tensor row = bias->contiguous();
+    TORCH_CHECK_VALUE(bias->sizes() == at::IntArrayRef({num_outputs}),
+                      "packed_linear got a bias of ", "shape ", bias->sizes(), "; expected [",
+                      num_outputs, "].");
+    const at::Tensor row = bias->resolve_neg().contiguous();
     float* to = result.mutable_data_ptr<float>();
     for (int64_t i = 0; i < x.size(0); ++i)
       to = std::copy_n(row.const_data_ptr<float>(), num_outputs, to);

@@ -20,6 +20,7 @@ namespace poptorch_emu {
 namespace small {
 namespace {
 
+// So deep a product is added up as a whole, like one of PyTorch's.
 constexpr int64_t kMostDepth = 256;
 // The narrowest tile, a line of a cache.
 constexpr int64_t kNarrow = 16;
@@ -79,7 +80,7 @@ template <class Width, int64_t kColumns>
 POPTORCH_EMU_INLINE void multiply_columns(int64_t depth, Left left, int64_t n, const Right& right,
                                           int64_t k, Sum sum) {
   constexpr int64_t kRows = vectors::Registers<Width>::kLanes == 16 ? 6 : 3;
-  const auto multiply_next = [&](auto num_rows) {
+  const auto multiply_next = [&](auto num_rows) __attribute__((always_inline)) {
     constexpr int64_t kCount = decltype(num_rows)::value;
     if (k < kColumns) {
       multiply_corner<Width, kCount>(depth, left, right, k, sum);
@@ -179,6 +180,9 @@ int64_t whole_lines(int64_t k) {
 }
 
 bool is_small_product(int64_t n, int64_t depth, int64_t k) {
+  // Speed over PyTorch's, depth x n x k, one core of an Intel Xeon with AVX-512: added to a sum, 8
+  // x 64 x 64 2.6, 32 x 64 x 128 1.3, 64 x 128 x 128 1.2; 128 x 128 x 128 0.96 to 1.02, 256 x 128 x
+  // 128 0.93 to 1.04. That large matrices leave the second cache is assumed.
   constexpr int64_t kMostMultiplications = int64_t{1} << 21;
   constexpr int64_t kMostNumbers = int64_t{1} << 16;  // A quarter of a megabyte.
   const bool has_size = n > 1 && depth > 0 && k > 0 && k % small::kNarrow == 0;
@@ -189,8 +193,8 @@ bool is_small_product(int64_t n, int64_t depth, int64_t k) {
 
 at::Tensor sum_small_columns(const at::Tensor& columns) {
   const int64_t depth = columns.size(0), n = columns.size(1);
-  // A single column is a row of numbers to PyTorch.
-  if (n == 1) return columns.sum(0);
+  // PyTorch goes along the memory, which may not be that of rows. A single column is a row to it.
+  if (n == 1 || columns.stride(1) != 1 || columns.stride(0) < n) return columns.sum(0);
   const at::Tensor dense = with_dense_rows(columns);
   at::Tensor sums = at::empty({n}, dense.options());
   const float* const rows = dense.const_data_ptr<float>();

@@ -31,6 +31,8 @@ PackedVariables::PackedVariables(const Program& program) : program_(program) {
         if (segment.kind != SegmentKind::kPreparation || whole->is_shard) exclude(whole->variable);
       } else if (const auto* image = std::get_if<LoadImageVariable>(&load.source)) {
         exclude(image->variable);
+      } else if (const auto* packed = std::get_if<LoadPackedVariable>(&load.source)) {
+        exclude(packed->variable);
       } else if (const auto* rows = std::get_if<LoadVariableRows>(&load.source)) {
         exclude(rows->variable);
       }

@@ -14,7 +14,8 @@ namespace {
 // Four sizes between two powers of two.
 constexpr int64_t kSmallestBytes = 64;
 constexpr size_t kNumSizes = 33;
-// A thread keeps as many blocks of a size, and as many bytes.
+// A thread keeps as many blocks of a size, and as many bytes (assumed: a micro-batch of a small
+// model has some tens of tensors).
 constexpr int64_t kMostKept = 64;
 constexpr int64_t kMostBytesKept = 256 * 1024;
 
@@ -65,6 +66,12 @@ struct AtEnd {
   }
 };
 
+// Has `AtEnd` go with this thread.
+void expect_end() {
+  thread_local const AtEnd at_end;
+  static_cast<void>(&at_end);
+}
+
 template <size_t kSize>
 void give_back(void* data) {
   constexpr int64_t kMost = std::min(kMostKept, kMostBytesKept / bytes_of(kSize));
@@ -73,10 +80,7 @@ void give_back(void* data) {
     c10::free_cpu(data);
     return;
   }
-  if (list.count == 0) {
-    thread_local const AtEnd at_end;
-    static_cast<void>(&at_end);
-  }
+  if (list.count == 0) expect_end();
   list.first = new (data) Kept{list.first};
   ++list.count;
 }

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import fx
@@ -22,9 +23,9 @@ from poptorch_emu.compile.fused_update import kept_registers
 from poptorch_emu.compile.linear_layer import LinearLayer, linear_layers
 from poptorch_emu.config import CompileConfig
 from poptorch_emu.environment import processor
-from poptorch_emu.ir.graph import Source, SourceKind, source_of
+from poptorch_emu.ir.graph import Source, SourceKind, record_of, source_of
 from poptorch_emu.schedule.schedule import Port
-from poptorch_emu.segments.segment import Instruction, Segment
+from poptorch_emu.segments.segment import Instruction, Register, Segment
 from poptorch_emu.segments.segmented_graph import SegmentedGraph
 from poptorch_emu.segments.variables import VariableInfo
 
@@ -40,7 +41,8 @@ _FEWEST_MULTIPLICATIONS = 2**20
 _FEWEST_ROWS = 16
 _MOST_ROWS = 512
 _FEWEST_PRODUCTS = 4  # in a window
-_FEWEST_ROWS_OF_SMALL = 4
+# A weight that few rows read takes as long to be transposed as their products.
+_FEWEST_ROWS_OF_SMALL = 4  # assumed
 
 
 def is_packing_faster() -> bool:
@@ -89,7 +91,11 @@ def use_packed_weight(
     product, weight = layer.product, layer.weight.meta["val"]
     key = layer.weight, layer.num_rows, code.placed.port_of[product]
     if key not in packed:
-        packed[key] = code.insert(product, _PACK, (layer.weight, layer.num_rows), weight)
+        packing = code.insert(product, _PACK, (layer.weight, layer.num_rows), weight)
+        # What is wished for the layer is not for the weight.
+        record = replace(record_of(packing), is_checkpoint=False, recomputed_call=0)
+        packing.meta["record"] = record
+        packed[key] = packing
     bias = take_bias_behind(product, code) if layer.bias is None else layer.bias
     args = (layer.x, packed[key], bias, weight.shape[0])
     product.replace_all_uses_with(code.insert(product, _LINEAR, args, product.meta["val"]))
@@ -119,9 +125,20 @@ def _loading(code: Segment, variables: Mapping[str, VariableInfo]) -> Segment:
     if not packings:
         return code
     loads = dict(code.loads)
+    # A weight may be packed twice, where a layer is recomputed beside another one.
+    first: dict[int, Register] = {}
     for packing in packings:
         weight, rows = packing.args
-        source = source_by_register[weight.index]
-        (loads[Source(SourceKind.PACKED_VARIABLE, source.name, rows)],) = packing.outputs
-    rest = [each for each in code.instructions if not is_loaded(each)]
+        source = Source(SourceKind.PACKED_VARIABLE, source_by_register[weight.index].name, rows)
+        (register,) = packing.outputs
+        first[register] = Register(loads.setdefault(source, register))
+
+    def renamed(value: Any) -> Any:
+        return first.get(value.index, value) if isinstance(value, Register) else value
+
+    rest = [
+        replace(each, args=fx.node.map_aggregate(each.args, renamed))
+        for each in code.instructions
+        if not is_loaded(each)
+    ]
     return replace(code, loads=loads).rewritten(rest, kept_registers(code))

@@ -1,8 +1,8 @@
 """Has small products of training, such as gradients of a layer's input, made by a kernel of ours.
 
 To ask PyTorch's library for a small product takes longer than to make it. The sizes decide
-(`csrc/numerics/small_product.h`), whatever the stages. Layers and gradients of weights have
-operators of their own.
+(`csrc/numerics/small_product.h`), whatever the stages. Gradients of weights have an operator of
+their own, and so do layers with packed weights.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from poptorch_emu.compile.engine_graph import EngineGraph, is_single
 
 _PRODUCT = torch.ops.poptorch_emu.product.default
 
-# The operator looks closer.
+# No product with more of them is small; the operator looks closer.
 _MOST_MULTIPLICATIONS = 2**21
 
 

@@ -37,8 +37,10 @@ _NORMS = frozenset(
 
 # Our operators that compute and do nothing else, beside those that draw random numbers.
 _PURE = frozenset(
-    {"poptorch_emu::pack_weight", "poptorch_emu::packed_linear", "poptorch_emu::rnn_layer"}
+    {"poptorch_emu::packed_linear", "poptorch_emu::product", "poptorch_emu::rnn_layer"}
 )
+# What makes a copy of a weight for products; the engine keeps it while the weight stays the same.
+_PACKING = "poptorch_emu::pack_weight"
 
 
 def recomputation_of(config: CompileConfig, placed: Partition) -> Recomputation:
@@ -153,10 +155,12 @@ def _is_outside(user: fx.Node, call: int) -> bool:
 
 
 def _is_view_of_weight(node: fx.Node, placed: Partition) -> bool:
-    """Returns whether a value lies in the memory of a variable that the graph only reads."""
+    """Returns whether a value is a variable that the graph only reads, in its memory or packed."""
     while node.op == "call_function":
         target = node.target
-        if not isinstance(target, torch._ops.OpOverload) or not is_view(target):
+        if not isinstance(target, torch._ops.OpOverload):
+            return False
+        if not is_view(target) and target._schema.name != _PACKING:
             return False
         node = node.all_input_nodes[0]
     is_written = node in placed.port_of
@@ -176,6 +180,6 @@ def _packet(node: fx.Node) -> object:
 def _is_pure(node: fx.Node) -> bool:
     """Returns whether an operation only computes; one that we do not know may have an effect."""
     schema = node.target._schema  # type: ignore[union-attr]
-    if schema.name.startswith(("aten::", "prims::")) or schema.name in _PURE:
+    if schema.name.startswith(("aten::", "prims::")) or schema.name in {*_PURE, _PACKING}:
         return True
     return bool(schema.name.startswith("poptorch_emu::") and schema.arguments[0].name == "rng")

@@ -358,6 +358,26 @@ def test_small_layers_with_one_weight_then_have_the_numbers_of_pytorch():
     assert text_of(inference).count(SMALL_LAYER) == 2
 
 
+class TwoKernels(nn.Module):
+    """One weight, read for a small product and for one that oneDNN makes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(256, 256)
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return self.layer(x), self.layer(y)
+
+
+def test_weight_of_a_small_and_a_large_layer_then_serves_both():
+    torch.manual_seed(0)
+    model, x, y = TwoKernels(), torch.randn(16, 256), torch.randn(256, 256)
+    inference = poptorch.inferenceModel(model)
+    for _ in range(2):
+        torch.testing.assert_close(inference(x, y), model(x, y))
+    assert SMALL_LAYER in text_of(inference) and LAYER in text_of(inference)
+
+
 def test_small_layers_when_the_user_changes_weights_then_are_packed_again():
     torch.manual_seed(0)
     model, x = Staged(()), torch.randn(BATCH, 6)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import copy
+import re
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 import poptorch_emu as poptorch
 from poptorch_emu.compile import packed_weights
@@ -189,6 +191,68 @@ def test_bias_of_a_view_then_goes_with_the_product() -> None:
     forward = text[text.index("forward 0") : text.index("backward 0")]
     assert "aten::add.Tensor(" not in forward
     assert forward.count("poptorch_emu::packed_linear(") == 2
+
+
+class Tied(nn.Module):
+    """A weight of a layer and, as it lies, of a product, within a checkpoint and outside of it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(32, 32) / 8)
+        self.layer = nn.Linear(32, 32)
+
+    def both(self, x: torch.Tensor) -> torch.Tensor:
+        hidden = torch.tanh(nn.functional.linear(x, self.weight))
+        return torch.tanh((hidden * hidden) @ self.weight)
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        hidden = torch.tanh(nn.functional.linear(self.layer(x), self.weight))
+        result = self.layer(checkpoint(self.both, hidden, use_reentrant=False))
+        return result, poptorch.identity_loss(result.square().mean(), "none")
+
+
+@pytest.mark.parametrize("is_remote", [False, True])
+def test_layers_that_are_computed_again_then_pack_a_weight_once(is_remote: bool) -> None:
+    torch.manual_seed(0)
+    model, x = Tied(), torch.randn(ACCUMULATION * 8, 32)
+    expected = by_hand(copy.deepcopy(model), x)
+    options = options_of()
+    poptorch.emulator.set_recomputation(options, "executed")
+    if is_remote:
+        away = poptorch.TensorLocationSettings().useOnChipStorage(False)
+        options.TensorLocations.setWeightLocation(away.minElementsForOffChip(0))
+    found, text = trained(model, x, options)
+    assert_close(found, expected)
+    backward = text[text.index("backward 0 on") :]
+    assert "poptorch_emu::packed_linear(" in backward
+    (link,) = re.findall(r"link forward 0 -> backward 0: (.*)", text)
+    packed = re.findall(
+        r"(%\d+) = .*(?:packed for|pack_weight)", text[: text.index("backward 0 on")]
+    )
+    assert packed and not set(packed) & set(link.partition("->")[0].split())
+
+
+def test_products_without_packed_weights_then_are_computed_again_too() -> None:
+    class TwoLayers(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layers = nn.ModuleList(nn.Linear(32, 32, bias=False) for _ in range(2))
+
+        def both(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.tanh(self.layers[1](torch.relu(self.layers[0](x))))
+
+        def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            result = checkpoint(self.both, x, use_reentrant=False)
+            return result, poptorch.identity_loss(result.square().mean(), "none")
+
+    torch.manual_seed(0)
+    options = options_of()
+    options.Training.gradientAccumulation(2)  # Too few products for packed weights.
+    poptorch.emulator.set_recomputation(options, "executed")
+    _, text = trained(TwoLayers(), torch.randn(16, 32), options)
+    backward = text[text.index("backward 0 on") :]
+    # The first layer once more, and the gradient of the second one's input.
+    assert backward.count("poptorch_emu::product(") == 2
 
 
 class Chain(nn.Module):

@@ -74,6 +74,13 @@ def test_weight_when_it_was_not_packed_then_is_multiplied_all_the_same() -> None
 
 
 @small
+def test_small_product_when_the_bias_is_too_short_then_says_so() -> None:
+    packed = pack_weight(torch.zeros(64, 2), 2)
+    with pytest.raises(ValueError, match=r"bias of shape \[1\]; expected \[64\]"):
+        packed_linear(torch.ones(2, 2), packed, torch.randn(1), 64)
+
+
+@small
 def test_small_product_when_the_weight_is_not_packed_for_it_then_says_so() -> None:
     with pytest.raises(ValueError, match=r"weight of shape \[3, 4\]; that of 3 outputs for 5 rows"):
         packed_linear(torch.randn(5, 4), torch.randn(3, 4), None, 3)

@@ -46,6 +46,18 @@ def test_sums_of_columns_then_have_the_bits_of_pytorch(
     assert torch.equal(COLUMN_SUMS(columns, 16), columns.sum(0))
 
 
+@pytest.mark.parametrize("width", [1, 3, 8, 33, 64])
+def test_sums_of_columns_that_lie_otherwise_then_have_the_bits_of_pytorch(width: int) -> None:
+    for columns in (
+        torch.randn(width, 21).t(),
+        torch.randn(1, width).expand(21, width),
+        torch.randn(21, 1).expand(21, width),
+        torch.randn(1, 1).expand(21, width),
+        torch.complex(torch.zeros(21, width), torch.randn(21, width)).conj().imag,
+    ):
+        assert torch.equal(COLUMN_SUMS(columns, 16), columns.sum(0))
+
+
 @pytest.mark.parametrize("size", [(8, 64, 64), (128, 96, 128), (256, 61, 112)], ids=str)
 def test_product_when_operands_lie_otherwise_then_has_the_same_bits(size) -> None:
     left, right = operands(*size)
