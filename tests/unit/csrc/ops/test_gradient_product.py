@@ -35,6 +35,16 @@ def assert_is_product(product: torch.Tensor, left: torch.Tensor, right: torch.Te
     assert ((product.double() - exact).abs() <= bound).all()
 
 
+def assert_bits_are_the_same_wherever_operands_lie(size: tuple[int, int, int]) -> None:
+    left, right = operands(*size)
+    expected = GRADIENT_PRODUCT(left, right)
+    elsewhere = torch.randn(size[0], size[1] + 3)[:, 3:]
+    elsewhere.copy_(left.t())
+    for other in (left.contiguous(), elsewhere.t()):
+        assert torch.equal(GRADIENT_PRODUCT(other, right), expected)
+    assert torch.equal(GRADIENT_PRODUCT(left, right.t().contiguous().t()), expected)
+
+
 # Around the edges of tiles and blocks.
 sizes = st.sampled_from([1, 7, 8, 31, 32, 33, 96, 120, 511, 512, 520, 1024, 1056])
 depths = st.sampled_from([1, 2, 15, 16, 17, 255, 256, 257, 700])
@@ -70,13 +80,7 @@ LARGE = [(1030, 256, 128), (256, 1032, 128), (500, 64, 1056), (1000, 640, 64)]
 @with_our_kernel
 @pytest.mark.parametrize("size", LARGE, ids=str)
 def test_product_when_operands_lie_otherwise_then_has_the_same_bits(size) -> None:
-    left, right = operands(*size)
-    expected = GRADIENT_PRODUCT(left, right)
-    elsewhere = torch.randn(size[0], size[1] + 3)[:, 3:]
-    elsewhere.copy_(left.t())
-    for other in (left.contiguous(), elsewhere.t()):
-        assert torch.equal(GRADIENT_PRODUCT(other, right), expected)
-    assert torch.equal(GRADIENT_PRODUCT(left, right.t().contiguous().t()), expected)
+    assert_bits_are_the_same_wherever_operands_lie(size)
 
 
 @with_our_kernel
