@@ -35,12 +35,13 @@ _NORMS = frozenset(
     }
 )
 
-# Our operators that compute and do nothing else, beside those that draw random numbers.
-_PURE = frozenset(
-    {"poptorch_emu::packed_linear", "poptorch_emu::product", "poptorch_emu::rnn_layer"}
-)
 # What makes a copy of a weight for products; the engine keeps it while the weight stays the same.
 _PACKING = "poptorch_emu::pack_weight"
+
+# Our operators that compute and do nothing else, beside those that draw random numbers.
+_PURE = frozenset(
+    {_PACKING, "poptorch_emu::packed_linear", "poptorch_emu::product", "poptorch_emu::rnn_layer"}
+)
 
 
 def recomputation_of(config: CompileConfig, placed: Partition) -> Recomputation:
@@ -180,6 +181,6 @@ def _packet(node: fx.Node) -> object:
 def _is_pure(node: fx.Node) -> bool:
     """Returns whether an operation only computes; one that we do not know may have an effect."""
     schema = node.target._schema  # type: ignore[union-attr]
-    if schema.name.startswith(("aten::", "prims::")) or schema.name in {*_PURE, _PACKING}:
+    if schema.name.startswith(("aten::", "prims::")) or schema.name in _PURE:
         return True
     return bool(schema.name.startswith("poptorch_emu::") and schema.arguments[0].name == "rng")

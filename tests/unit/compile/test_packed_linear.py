@@ -335,62 +335,6 @@ def test_executable_when_saved_and_loaded_then_packs_the_weights_it_is_given(tmp
     assert PACK in text_of(second)
 
 
-class SharedSizes(nn.Module):
-    """Layers with one weight and inputs of several sizes, and one of a constant weight."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.layer = nn.Linear(6, 6)
-        self.constant = torch.randn(6, 6)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        y = self.layer(x)
-        pairs = self.layer(y.view(-1, 2, 6).sum(1)).repeat_interleave(2, 0)
-        return self.layer(y) + pairs + x @ self.constant.t()
-
-
-def test_small_layers_with_one_weight_then_have_the_numbers_of_pytorch():
-    torch.manual_seed(0)
-    model, x = SharedSizes(), torch.randn(BATCH, 6)
-    inference = poptorch.inferenceModel(model)
-    torch.testing.assert_close(inference(x), model(x))
-    # A packed weight is for one number of rows.
-    assert text_of(inference).count(SMALL_LAYER) == 2
-
-
-class TwoKernels(nn.Module):
-    """One weight, read for a small product and for one that oneDNN makes."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.layer = nn.Linear(256, 256)
-
-    def forward(self, x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        return self.layer(x), self.layer(y)
-
-
-def test_weight_of_a_small_and_a_large_layer_then_serves_both():
-    torch.manual_seed(0)
-    model, x, y = TwoKernels(), torch.randn(16, 256), torch.randn(256, 256)
-    inference = poptorch.inferenceModel(model)
-    for _ in range(2):
-        torch.testing.assert_close(inference(x, y), model(x, y))
-    assert SMALL_LAYER in text_of(inference) and LAYER in text_of(inference)
-
-
-def test_small_layers_when_the_user_changes_weights_then_are_packed_again():
-    torch.manual_seed(0)
-    model, x = Staged(()), torch.randn(BATCH, 6)
-    inference = poptorch.inferenceModel(model)
-    torch.testing.assert_close(inference(x), model(x))
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.mul_(2)
-    inference.copyWeightsToDevice()
-    torch.testing.assert_close(inference(x), model(x))
-    assert text_of(inference).count(SMALL_LAYER) == 3
-
-
 class Chain(nn.Module):
     """A product with a bias of its own operation, and a layer that follows it directly."""
 

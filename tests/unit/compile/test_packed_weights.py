@@ -93,7 +93,7 @@ def made(rows: int, inputs: int, hidden: int, seed: int = 0) -> tuple[Layers, to
 
 
 def test_layers_when_large_then_are_packed_once_a_window() -> None:
-    model, x = made(64, 128, 256)
+    model, x = made(64, 256, 512)
     expected = by_hand(copy.deepcopy(model), x)
     found, text = trained(model, x)
     assert_close(found, expected)
@@ -102,7 +102,7 @@ def test_layers_when_large_then_are_packed_once_a_window() -> None:
     assert "pack_weight" not in text
 
 
-@pytest.mark.parametrize("size", [(64, 128, 256), (8, 32, 40)], ids=["large", "small"])
+@pytest.mark.parametrize("size", [(64, 256, 512), (8, 32, 40)], ids=["large", "small"])
 @pytest.mark.parametrize("change", ["split", "on one worker", "remote", "recomputed"])
 def test_layers_whatever_runs_them_then_have_the_same_bits(
     change: str, size: tuple[int, int, int], monkeypatch: pytest.MonkeyPatch
@@ -127,8 +127,8 @@ def test_layers_whatever_runs_them_then_have_the_same_bits(
 
 @pytest.mark.parametrize(
     ("rows", "hidden", "accumulation"),
-    [(3, 256, 4), (8, 1024, 4), (1024, 256, 4), (64, 256, 3)],
-    ids=["few", "few of large layers", "many", "few products"],
+    [(3, 16, 4), (8, 1024, 4), (1024, 256, 4), (8, 16, 3), (256, 256, 3), (8, 256, 4)],
+    ids=["few", "few of large", "many", "few small", "few large", "small with large weights"],
 )
 def test_layers_when_packing_gives_nothing_then_stay_as_they_are(
     rows: int, hidden: int, accumulation: int
@@ -184,7 +184,7 @@ class Projection(nn.Module):
 
 def test_bias_of_a_view_then_goes_with_the_product() -> None:
     torch.manual_seed(0)
-    model, x = Projection(), torch.randn(ACCUMULATION * 2, 48, 128)
+    model, x = Projection(), torch.randn(ACCUMULATION * 4, 48, 128)
     expected = by_hand(copy.deepcopy(model), x)
     found, text = trained(model, x)
     assert_close(found, expected)
@@ -277,7 +277,7 @@ class Chain(nn.Module):
 @pytest.mark.parametrize("is_split", [False, True])
 def test_layers_that_follow_each_other_then_have_the_numbers_of_pytorch(is_split: bool) -> None:
     torch.manual_seed(0)
-    model, x = Chain(is_split=is_split), torch.randn(ACCUMULATION * 64, 128)
+    model, x = Chain(is_split=is_split), torch.randn(ACCUMULATION * 256, 128)
     expected = by_hand(copy.deepcopy(model), x)
     found, text = trained(model, x)
     assert_close(found, expected)
@@ -285,7 +285,7 @@ def test_layers_that_follow_each_other_then_have_the_numbers_of_pytorch(is_split
     assert "aten::addmm(" not in text
 
 
-@pytest.mark.parametrize("size", [(64, 128, 256), (8, 32, 40)], ids=["large", "small"])
+@pytest.mark.parametrize("size", [(64, 256, 512), (8, 32, 40)], ids=["large", "small"])
 def test_weights_when_the_user_changes_them_then_are_packed_again(
     size: tuple[int, int, int],
 ) -> None:
