@@ -9,6 +9,8 @@
 #include <torch/library.h>
 
 #include <algorithm>
+#include <optional>
+#include <utility>
 #include <vector>
 
 #include "common/prefetch.h"
@@ -76,39 +78,89 @@ float* memory_of(const at::Tensor& tensor) {
   return const_cast<float*>(tensor.const_data_ptr<float>());
 }
 
+// Takes one group of tensors after the other through the operations. The pass is made once, but for
+// groups that differ in what may be overwritten.
+class Groups {
+ public:
+  Groups(at::TensorList scalars, at::IntArrayRef code, at::ArrayRef<double> constants,
+         at::IntArrayRef results, at::IntArrayRef overwritten, int64_t block)
+      : scalars_(scalars),
+        code_(code),
+        constants_(constants),
+        results_(results),
+        overwritten_(overwritten),
+        block_(block) {}
+
+  // Adds the results of a group to `outputs`.
+  void run(at::TensorList tensors, std::vector<at::Tensor>& outputs) {
+    const int64_t numel = tensors[0].numel();
+    std::vector<at::Tensor> inputs;
+    inputs.reserve(tensors.size());
+    for (const at::Tensor& tensor : tensors) inputs.push_back(input_of(tensor, numel));
+    const size_t first = outputs.size();
+    for (int64_t number : overwritten_) {
+      outputs.push_back(number < 0 ? at::empty_like(inputs[0], at::MemoryFormat::Contiguous)
+                                   : inputs.at(number));
+    }
+    const ElementwisePass& pass = pass_for(inputs);
+    const auto run_blocks = [&](int64_t b, int64_t e) {
+      float* const scratch = scratch_of_thread(pass.scratch_size());
+      std::vector<float*> in(inputs.size());
+      const int64_t end = std::min(e * kBlock, numel);
+      for (int64_t begin = b * kBlock; begin < end; begin += kBlock) {
+        const int64_t n = std::min(kBlock, end - begin);
+        for (size_t i = 0; i < in.size(); ++i) in[i] = memory_of(inputs[i]) + begin;
+        pass.run(n, std::min(kBlock, end - begin - n), in, scratch);
+        // What could not be made in its place, since some operation reads what it overwrites.
+        for (size_t i = 0; i < results_.size(); ++i) {
+          const float* const values = pass.place(results_[i], in, scratch);
+          float* const output = memory_of(outputs[first + i]) + begin;
+          if (values != output) std::copy_n(values, n, output);
+        }
+      }
+    };
+    share_out((numel + kBlock - 1) / kBlock, kGrain / kBlock, run_blocks);
+  }
+
+ private:
+  const ElementwisePass& pass_for(const std::vector<at::Tensor>& inputs) {
+    std::vector<int64_t> places = places_of(inputs, results_, overwritten_);
+    if (!pass_.has_value() || places != places_) {
+      places_ = std::move(places);
+      pass_.emplace(code_, constants_, scalars_, static_cast<int64_t>(inputs.size()), block_,
+                    results_, places_);
+    }
+    return *pass_;
+  }
+
+  const at::TensorList scalars_;
+  const at::IntArrayRef code_;
+  const at::ArrayRef<double> constants_;
+  const at::IntArrayRef results_, overwritten_;
+  const int64_t block_;
+  std::optional<ElementwisePass> pass_;
+  std::vector<int64_t> places_;
+};
+
 // Returns the values that `results` names, in the shape of the first tensor. Each takes the place
-// of the tensor of this number in `overwritten`; where that is -1, a new one.
+// of the tensor of this number in `overwritten`; where that is -1, a new one. `tensors` are those
+// of so many groups, as many of each, one group after the other, and so are the results.
 std::vector<at::Tensor> elementwise(at::TensorList tensors, at::TensorList scalars,
                                     at::IntArrayRef code, at::ArrayRef<double> constants,
-                                    at::IntArrayRef results, at::IntArrayRef overwritten) {
+                                    at::IntArrayRef results, at::IntArrayRef overwritten,
+                                    int64_t num_groups) {
   check_code(tensors, code, results, overwritten);
-  const int64_t numel = tensors[0].numel();
-  std::vector<at::Tensor> inputs;
-  for (const at::Tensor& tensor : tensors) inputs.push_back(input_of(tensor, numel));
+  const auto num_tensors = static_cast<int64_t>(tensors.size());
+  TORCH_CHECK(num_groups > 0 && num_tensors % num_groups == 0,
+              "poptorch_emu::elementwise cannot make ", num_groups, " equal groups of ",
+              num_tensors, " tensors.");
+  const int64_t width = num_tensors / num_groups;
+  int64_t longest = 0;
+  for (int64_t i = 0; i < num_tensors; i += width) longest = std::max(longest, tensors[i].numel());
+  Groups groups(scalars, code, constants, results, overwritten, std::min(longest, kBlock));
   std::vector<at::Tensor> outputs;
-  for (int64_t number : overwritten) {
-    outputs.push_back(number < 0 ? at::empty_like(inputs[0], at::MemoryFormat::Contiguous)
-                                 : inputs.at(number));
-  }
-  const ElementwisePass pass(code, constants, scalars, static_cast<int64_t>(inputs.size()),
-                             std::min(numel, kBlock), results,
-                             places_of(inputs, results, overwritten));
-  share_out((numel + kBlock - 1) / kBlock, kGrain / kBlock, [&](int64_t b, int64_t e) {
-    float* const scratch = scratch_of_thread(pass.scratch_size());
-    std::vector<float*> in(inputs.size());
-    const int64_t end = std::min(e * kBlock, numel);
-    for (int64_t begin = b * kBlock; begin < end; begin += kBlock) {
-      const int64_t n = std::min(kBlock, end - begin);
-      for (size_t i = 0; i < in.size(); ++i) in[i] = memory_of(inputs[i]) + begin;
-      pass.run(n, std::min(kBlock, end - begin - n), in, scratch);
-      // What could not be made in its place, since some operation reads what it overwrites.
-      for (size_t i = 0; i < results.size(); ++i) {
-        const float* const values = pass.place(results[i], in, scratch);
-        float* const output = memory_of(outputs[i]) + begin;
-        if (values != output) std::copy_n(values, n, output);
-      }
-    }
-  });
+  outputs.reserve(num_groups * results.size());
+  for (int64_t i = 0; i < num_tensors; i += width) groups.run(tensors.slice(i, width), outputs);
   return outputs;
 }
 
@@ -198,7 +250,7 @@ std::vector<at::Tensor> elementwise_rows(at::TensorList tensors, at::TensorList 
 TORCH_LIBRARY_FRAGMENT(poptorch_emu, m) {
   m.def(
       "elementwise(Tensor[] tensors, Tensor[] scalars, int[] code, float[] constants, int[] "
-      "results, int[] overwritten) -> Tensor[]");
+      "results, int[] overwritten, int num_groups=1) -> Tensor[]");
   m.def(
       "elementwise_rows(Tensor[] tensors, Tensor[] scalars, int[] code, float[] constants, int[] "
       "results, int[] overwritten, Tensor rows) -> Tensor[]");

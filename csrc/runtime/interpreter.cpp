@@ -306,7 +306,7 @@ void Interpreter::store(const StoreVariable& target, Frame& frame, const Store& 
                         const Task& task) {
   at::Tensor& value = frame[store.source];
   if (memory_.is_stored(target.variable, task.replica, value)) {
-    memory_.note_change(target.variable);
+    memory_.renew(target.variable, task.replica);
     return;
   }
   // A tensor that shares its storage (an input's rows, a hyper-parameter, a view) is copied.

@@ -76,7 +76,7 @@ at::Tensor Interpreter::load(const LoadImageVariable& source, const Task& task,
                              const Place& place) {
   const Variable& variable = program_.variables[source.variable.value];
   if (!variable.is_remote && !variable.is_sharded) {
-    return memory_.image(source.variable, task.replica);
+    return place.own(memory_.image(source.variable, task.replica));
   }
   return channels_last(load(LoadVariable{source.variable}, task, place));
 }
@@ -85,7 +85,7 @@ at::Tensor Interpreter::load(const LoadPackedVariable& source, const Task& task,
                              const Place& place) {
   const Variable& variable = program_.variables[source.variable.value];
   if (!variable.is_remote && !variable.is_sharded) {
-    return memory_.packed_copy(source.variable, task.replica, source.rows);
+    return place.own(memory_.packed_copy(source.variable, task.replica, source.rows));
   }
   return pack_weight(load(LoadVariable{source.variable}, task, place), source.rows);
 }

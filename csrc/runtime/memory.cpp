@@ -44,7 +44,7 @@ bool is_only_ours(const at::Tensor& stored) {
 }  // namespace
 
 DeviceMemory::DeviceMemory(const Program& program, const Replicas& replicas)
-    : program_(program), replicas_(replicas), conversions_(program.variables.size()) {
+    : program_(program), replicas_(replicas) {
   for (const Variable& variable : program.variables) {
     // One number, shown in the shape of the variable: only the copies take memory.
     const at::Tensor zeros =
@@ -54,6 +54,7 @@ DeviceMemory::DeviceMemory(const Program& program, const Replicas& replicas)
       const at::Tensor part = variable.is_sharded ? shard_of(zeros, i, replicas.here) : zeros;
       tensors.push_back(copied(part));
     }
+    conversions_.emplace_back(tensors.size());
     variables_.push_back(std::move(tensors));
   }
   gathering_.resize(variables_.size());
@@ -73,42 +74,35 @@ const at::Tensor& DeviceMemory::slot(VariableId id, int64_t replica) const {
   return variables_.at(id.value).at(copy_of(id, replica));
 }
 
-template <class Make, class MakeAgain>
-at::Tensor DeviceMemory::converted(VariableId id, int64_t replica, const Make& make,
-                                   const MakeAgain& make_again) {
-  Conversions& conversions = conversions_[id.value];
-  const int64_t copy = copy_of(id, replica);
-  const std::lock_guard lock(conversions.mutex);
-  conversions.tensors.resize(variables_[id.value].size());
-  conversions.versions.resize(variables_[id.value].size());
-  at::Tensor& tensor = conversions.tensors[copy];
-  if (conversions.versions[copy] != conversions.version) {
-    // It outlives the micro-batch that asks, whose plan does not know of it.
-    const SegmentMemory::Suspension outside;
-    if (!tensor.defined() || tensor.use_count() > 1) {
-      tensor = make(slot(id, replica));
-    } else {
-      make_again(slot(id, replica), tensor);
-    }
-    conversions.versions[copy] = conversions.version;
+const at::Tensor& DeviceMemory::converted(VariableId id, int64_t replica, int64_t rows) {
+  Conversion& conversion = conversions_[id.value][copy_of(id, replica)];
+  if (conversion.is_current.load(std::memory_order_acquire)) return conversion.tensor;
+  const std::lock_guard lock(conversion.mutex);
+  if (!conversion.is_current) {
+    conversion.rows = rows;
+    if (conversion.tensor.use_count() > 1) conversion.tensor.reset();
+    convert(slot(id, replica), conversion);
   }
-  return tensor;
+  return conversion.tensor;
 }
 
-at::Tensor DeviceMemory::image(VariableId id, int64_t replica) {
-  return converted(
-      id, replica,
-      // A view would be changed with the variable.
-      [](const at::Tensor& variable) { return channels_last(variable.clone()); },
-      [](const at::Tensor& variable, at::Tensor& image) { image.copy_(variable); });
+void DeviceMemory::convert(const at::Tensor& variable, Conversion& conversion) {
+  // It outlives the action that asks, whose plan does not know of it.
+  const SegmentMemory::Suspension outside;
+  auto& [rows, tensor, is_current, mutex] = conversion;
+  if (tensor.defined()) {
+    rows == kImage ? void(tensor.copy_(variable)) : pack_weight_again(variable, rows, tensor);
+  } else {
+    // A view would be changed with the variable.
+    tensor = rows == kImage ? channels_last(variable.clone()) : pack_weight(variable, rows);
+  }
+  is_current.store(true, std::memory_order_release);
 }
 
-at::Tensor DeviceMemory::packed_copy(VariableId id, int64_t replica, int64_t rows) {
-  return converted(
-      id, replica, [&](const at::Tensor& variable) { return pack_weight(variable, rows); },
-      [&](const at::Tensor& variable, at::Tensor& packed) {
-        pack_weight_again(variable, rows, packed);
-      });
+void DeviceMemory::renew(VariableId id, int64_t replica) {
+  note_change(id, replica);
+  Conversion& conversion = conversions_[id.value][copy_of(id, replica)];
+  if (conversion.tensor.defined()) convert(slot(id, replica), conversion);
 }
 
 at::Tensor& DeviceMemory::slot(VariableId id, int64_t replica) {
@@ -137,7 +131,7 @@ void DeviceMemory::write(VariableId id, int64_t replica, const at::Tensor& value
                 ".");
   }
   const at::Tensor whole = value.detach();
-  note_change(id);
+  note_change(id, replica);
   if (!variable.is_sharded) {
     at::Tensor& target = slot(id, replica);
     if (is_only_ours(target) && whole.is_contiguous() && !whole.is_neg() && !whole.is_conj()) {
@@ -157,7 +151,7 @@ at::Tensor DeviceMemory::read(VariableId id, int64_t replica) const {
 }
 
 void DeviceMemory::assign(VariableId id, int64_t replica, at::Tensor value) {
-  note_change(id);
+  note_change(id, replica);
   at::Tensor& target = slot(id, replica);
   {
     std::lock_guard lock(undo_mutex_);
@@ -210,7 +204,7 @@ void DeviceMemory::assign_rows(VariableId id, int64_t replica, at::Tensor rows, 
 // Bytes are copied, since a variable may have been made in inference mode, which forbids operators
 // to change it.
 void DeviceMemory::put(const PendingRows& pending) {
-  note_change(pending.variable);
+  note_change(pending.variable, pending.replica);
   at::Tensor& target = slot(pending.variable, pending.replica);
   if (!target.is_contiguous()) target = target.contiguous();
   scatter_rows(target, pending.rows, pending.values);
@@ -221,7 +215,7 @@ void DeviceMemory::commit() {
   pending_rows_.clear();
   for (size_t id = 0; id < gathering_.size(); ++id) {
     if (!gathering_[id].defined()) continue;
-    note_change({static_cast<int64_t>(id)});
+    note_change({static_cast<int64_t>(id)}, /*replica=*/0);
     variables_[id].front() = std::move(gathering_[id]);
   }
   undo_.clear();
@@ -229,7 +223,7 @@ void DeviceMemory::commit() {
 
 void DeviceMemory::roll_back() {
   for (auto undo = undo_.rbegin(); undo != undo_.rend(); ++undo) {
-    note_change(undo->variable);
+    note_change(undo->variable, undo->replica);
     slot(undo->variable, undo->replica) = std::move(undo->value);
   }
   undo_.clear();

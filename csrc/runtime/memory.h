@@ -43,11 +43,14 @@ class DeviceMemory {
   at::Tensor variable_shard(VariableId id, int64_t replica) const;
   // The variable with its channels next to each other, or packed for products with so many rows,
   // converted when it has changed since. One variable is asked for in one form. Any thread may ask
-  // while no variable is changed.
-  at::Tensor image(VariableId id, int64_t replica);
-  at::Tensor packed_copy(VariableId id, int64_t replica, int64_t rows);
-  // Says that the memory of a variable was changed in its place.
-  void note_change(VariableId id) { conversions_[id.value].version += 1; }
+  // while the variable is not changed.
+  const at::Tensor& image(VariableId id, int64_t replica) { return converted(id, replica, kImage); }
+  const at::Tensor& packed_copy(VariableId id, int64_t replica, int64_t rows) {
+    return converted(id, replica, rows);
+  }
+  // Says that the memory of a variable was changed in its place, and converts it again if it was
+  // before: nobody reads that meanwhile, and the new values are in the cache.
+  void renew(VariableId id, int64_t replica);
   // Whether `value` is the very memory of the variable, which was changed in its place.
   bool is_stored(VariableId id, int64_t replica, const at::Tensor& value) const {
     return slot(id, replica).is_same(value);
@@ -78,9 +81,20 @@ class DeviceMemory {
   int64_t copy_of(VariableId id, int64_t replica) const;
   const at::Tensor& slot(VariableId id, int64_t replica) const;
   at::Tensor& slot(VariableId id, int64_t replica);
-  template <class Make, class MakeAgain>
-  at::Tensor converted(VariableId id, int64_t replica, const Make& make,
-                       const MakeAgain& make_again);
+
+  // What one copy of a variable was converted to.
+  struct Conversion {
+    int64_t rows = kImage;  // for which it was packed
+    at::Tensor tensor;
+    std::atomic<bool> is_current = false;
+    std::mutex mutex;  // for threads that ask for it when it is not
+  };
+  static constexpr int64_t kImage = 0;
+  const at::Tensor& converted(VariableId id, int64_t replica, int64_t rows);
+  static void convert(const at::Tensor& variable, Conversion& conversion);
+  void note_change(VariableId id, int64_t replica) {
+    conversions_[id.value][copy_of(id, replica)].is_current = false;
+  }
 
   // The value of an assigned variable at the last commit; guarded by `undo_mutex_`, since virtual
   // IPUs assign at the same time.
@@ -99,19 +113,11 @@ class DeviceMemory {
   };
   void put(const PendingRows& pending);
 
-  // What of a variable was converted, by copy, and at which version of it each was.
-  struct Conversions {
-    std::atomic<int64_t> version = 1;
-    std::vector<at::Tensor> tensors;
-    std::vector<int64_t> versions;
-    std::mutex mutex;
-  };
-
   const Program& program_;
   const Replicas replicas_;
-  std::vector<std::vector<at::Tensor>> variables_;  // by variable, then copy
-  std::vector<Conversions> conversions_;            // by variable
-  std::vector<at::Tensor> gathering_;               // by variable; guarded by `gathering_mutex_`
+  std::vector<std::vector<at::Tensor>> variables_;    // by variable, then copy
+  std::vector<std::vector<Conversion>> conversions_;  // by variable, then copy
+  std::vector<at::Tensor> gathering_;                 // by variable; guarded by `gathering_mutex_`
   std::mutex gathering_mutex_;
   std::vector<Undo> undo_;
   std::vector<PendingRows> pending_rows_;

@@ -16,7 +16,13 @@ ONES = {IMAGES: torch.ones(4, 1, 1, 1), PACKED: torch.eye(5)}
 N = 2
 
 
-def program_of(form, *, trains=False, is_remote=False, shape=None, dtype=torch.float32):
+# Two rows of a fused update: one number is added to a weight, which is overwritten or not.
+ADD_ONE = [0, 1, 0, 0, 0, 0, 5, 2, 1, -1, -1, 0]
+
+
+def program_of(
+    form, *, trains=False, in_place=False, is_remote=False, shape=None, dtype=torch.float32
+):
     """Returns a program that gives a converted weight, and adds 1 to it in each window."""
     program = _C.Program()
     weight = program.add_variable("weight", shape or SHAPES[form], dtype, False)
@@ -37,7 +43,9 @@ def program_of(form, *, trains=False, is_remote=False, shape=None, dtype=torch.f
     if trains:
         update = program.add_segment("update", 0, WINDOW)
         program.load_variable(update, 0, weight)
-        add(program, update, "add.Tensor", [Reg(0), 1.0], [1])
+        args = [[Reg(0)], [], ADD_ONE, [1.0], [2], [0 if in_place else -1]]
+        debug = _C.Debug("update")
+        program.add_instruction(update, "poptorch_emu::elementwise", "", args, {}, [1], [], debug)
         program.store_variable(update, 1, weight)
         actions.append((update, 0))
     program.set_schedule([actions], N)
@@ -63,15 +71,16 @@ def test_weight_when_it_is_written_then_is_converted_again(form, is_remote):
 
 @pytest.mark.parametrize("form", [IMAGES, PACKED])
 @pytest.mark.parametrize("workers", [1, 3])
-def test_weight_when_an_update_changes_it_then_is_converted_again(form, workers):
-    engine = executor(program_of(form, trains=True), workers=workers)
-    weight = torch.randn(SHAPES[form])
-    engine.write_variable(0, 0, weight)
-    for window, values in enumerate(zip(*[iter(run(engine, form, 3))] * N, strict=True)):
-        expected = weight.clone()
-        for _ in range(window):
+@pytest.mark.parametrize("in_place", [False, True], ids=["anew", "in its place"])
+def test_weight_when_an_update_changes_it_then_is_converted_again(form, workers, in_place):
+    engine = executor(program_of(form, trains=True, in_place=in_place), workers=workers)
+    for _ in range(2):
+        expected = torch.randn(SHAPES[form])
+        engine.write_variable(0, 0, expected)
+        for values in zip(*[iter(run(engine, form, 3))] * N, strict=True):
+            assert all(torch.equal(value, expected) for value in values)
             expected = expected + 1.0
-        assert all(torch.equal(value, expected) for value in values)
+        assert torch.equal(engine.read_variable(0, 0), expected)
 
 
 @pytest.mark.parametrize("form", [IMAGES, PACKED])

@@ -94,6 +94,35 @@ def test_operation_when_tensors_do_not_fit_then_is_refused() -> None:
 
 
 @pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("threads", [1, 3])
+def test_operation_when_of_several_groups_then_each_has_the_bits_of_its_own(
+    size: int, threads: int
+) -> None:
+    """One of them has a tensor twice, which cannot be overwritten before it was read."""
+    sizes = [size, 3, 9000]
+    groups = [list(torch.randn(2, each)) for each in sizes]
+    groups.append([groups[0][0].clone()] * 2)
+    rows = row(3, 2, 0, 1) + row(5, 3, 1, 2, -1)
+    expected = [torch.add(b, a * b, alpha=0.25) for a, b in groups]
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        tensors = [tensor for group in groups for tensor in group]
+        results = elementwise(tensors, [], rows, [0.25], [3], [1], len(groups))
+    finally:
+        torch.set_num_threads(before)
+    for result, (_, overwritten), wanted in zip(results, groups, expected, strict=True):
+        assert same_bits(result, wanted)
+        assert result.data_ptr() == overwritten.data_ptr()
+
+
+@pytest.mark.parametrize("num_groups", [0, 2])
+def test_operation_when_groups_are_unequal_then_is_refused(num_groups: int) -> None:
+    with pytest.raises(RuntimeError, match=f"cannot make {num_groups} equal groups of 3 tensors"):
+        elementwise([torch.ones(3)] * 3, [], row(3, 3, 0, 1), [], [3], [-1], num_groups)
+
+
+@pytest.mark.parametrize("size", SIZES)
 def test_operation_when_it_overwrites_then_later_rows_read_what_was_there(size: int) -> None:
     a, b = torch.randn(2, size)
     expected = a * b, torch.add(a * b, a)
