@@ -45,8 +45,7 @@ Interpreter::Interpreter(const Program& program, std::vector<int64_t> input_grou
       accumulators_(accumulators),
       remote_(remote),
       call_host_(call_host),
-      observation_(std::move(observation)),
-      packed_variables_(program) {
+      observation_(std::move(observation)) {
   find_ends();
   for (const Segment& segment : program.segments) {
     auto& of_replica = frames_.emplace_back(num_replicas_);
@@ -172,7 +171,7 @@ void Interpreter::prepare() {
     Frame& frame = *frames_[id].front().front();
     load_all(segment, Task{}, frame);
     frame.prepare([&](const Instruction& instruction) {
-      const auto packed = packed_variables_.packed_by(segment, instruction);
+      const auto packed = memory_.packed_variables().packed_by(segment, instruction);
       if (packed) memory_.keep_packed(*packed, frame[instruction.outputs.front()]);
     });
   }

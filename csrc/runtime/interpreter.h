@@ -15,7 +15,6 @@
 #include "runtime/engine_memory.h"
 #include "runtime/frame.h"
 #include "runtime/memory.h"
-#include "runtime/packed_variables.h"
 #include "runtime/remote.h"
 #include "runtime/task.h"
 
@@ -144,7 +143,6 @@ class Interpreter {
   std::vector<bool> is_of_parts_;
   // By segment, replica and lane; null before the first use.
   std::vector<std::vector<std::vector<std::unique_ptr<Frame>>>> frames_;
-  const PackedVariables packed_variables_;
   bool is_prepared_ = false;
   int64_t seed_ = 0;
   int64_t counter_ = 0;

@@ -3,6 +3,7 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/zeros.h>
+#include <c10/util/accumulate.h>
 
 #include <algorithm>
 #include <cstring>
@@ -11,6 +12,7 @@
 #include "common/errors.h"
 #include "numerics/channels_last.h"
 #include "numerics/packed_weight.h"
+#include "numerics/unpacked_weight.h"
 #include "runtime/row_copies.h"
 #include "runtime/segment_memory.h"
 #include "runtime/shards.h"
@@ -44,7 +46,7 @@ bool is_only_ours(const at::Tensor& stored) {
 }  // namespace
 
 DeviceMemory::DeviceMemory(const Program& program, const Replicas& replicas)
-    : program_(program), replicas_(replicas) {
+    : program_(program), replicas_(replicas), packed_variables_(program) {
   for (const Variable& variable : program.variables) {
     // One number, shown in the shape of the variable: only the copies take memory.
     const at::Tensor zeros =
@@ -79,16 +81,29 @@ const at::Tensor& DeviceMemory::converted(VariableId id, int64_t replica, int64_
   if (conversion.is_current.load(std::memory_order_acquire)) return conversion.tensor;
   const std::lock_guard lock(conversion.mutex);
   if (!conversion.is_current) {
+    // It outlives the action that asks, whose plan does not know of it.
+    const SegmentMemory::Suspension outside;
     conversion.rows = rows;
     if (conversion.tensor.use_count() > 1) conversion.tensor.reset();
-    convert(slot(id, replica), conversion);
+    at::Tensor& variable = slot(id, replica);
+    convert(variable, conversion);
+    if (packed_variables_.is_for_products(id) &&
+        can_unpack(rows, variable.size(0), variable.size(1))) {
+      variable.reset();
+    }
   }
   return conversion.tensor;
 }
 
+// The only copy of a variable that what was packed of it stands for.
+at::Tensor DeviceMemory::unpacked(VariableId id) const {
+  const std::vector<int64_t>& shape = program_.variables[id.value].shape;
+  Conversion& conversion = conversions_[id.value].front();
+  const std::lock_guard lock(conversion.mutex);
+  return unpack_weight(conversion.tensor, conversion.rows, shape[0], shape[1]);
+}
+
 void DeviceMemory::convert(const at::Tensor& variable, Conversion& conversion) {
-  // It outlives the action that asks, whose plan does not know of it.
-  const SegmentMemory::Suspension outside;
   auto& [rows, tensor, is_current, mutex] = conversion;
   if (tensor.defined()) {
     rows == kImage ? void(tensor.copy_(variable)) : pack_weight_again(variable, rows, tensor);
@@ -113,6 +128,7 @@ at::Tensor DeviceMemory::variable(VariableId id, int64_t replica) const {
   const Variable& variable = program_.variables.at(id.value);
   if (variable.is_sharded) return gathered(variables_.at(id.value), variable.shape);
   const at::Tensor& stored = slot(id, replica);
+  if (!stored.defined()) return unpacked(id);
   return stored.is_mkldnn() ? stored.to_dense() : stored;
 }
 
@@ -238,18 +254,28 @@ void DeviceMemory::set_scalar(ScalarId id, double value) {
 
 int64_t DeviceMemory::variable_bytes() const {
   int64_t bytes = 0;
-  for (const auto& copies : variables_) {
-    for (const at::Tensor& tensor : copies) bytes += static_cast<int64_t>(tensor.nbytes());
+  for (size_t i = 0; i < variables_.size(); ++i) {
+    const VariableId id{static_cast<int64_t>(i)};
+    for (const at::Tensor& tensor : variables_[i]) bytes += bytes_of(id, tensor);
   }
   return bytes;
 }
 
 int64_t DeviceMemory::replica_bytes(int64_t replica) const {
   int64_t bytes = 0;
-  for (int64_t id = 0; id < static_cast<int64_t>(variables_.size()); ++id) {
-    bytes += static_cast<int64_t>(slot(VariableId{id}, replica).nbytes());
+  for (size_t i = 0; i < variables_.size(); ++i) {
+    const VariableId id{static_cast<int64_t>(i)};
+    bytes += bytes_of(id, slot(id, replica));
   }
   return bytes;
+}
+
+// What is packed for products counts as what it stands for.
+int64_t DeviceMemory::bytes_of(VariableId id, const at::Tensor& stored) const {
+  if (stored.defined()) return static_cast<int64_t>(stored.nbytes());
+  const Variable& variable = program_.variables[id.value];
+  return c10::multiply_integers(variable.shape) *
+         static_cast<int64_t>(c10::elementSize(variable.dtype));
 }
 
 }  // namespace poptorch_emu

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "program/program.h"
+#include "runtime/packed_variables.h"
 #include "runtime/replicas.h"
 #include "runtime/ring.h"
 
@@ -28,10 +29,13 @@ class DeviceMemory {
   // Returns a fresh copy.
   at::Tensor read(VariableId id, int64_t replica) const;
 
+  const PackedVariables& packed_variables() const { return packed_variables_; }
   // A variable that is neither sharded nor packed, as the replica has it.
   const at::Tensor& stored(VariableId id, int64_t replica) const { return slot(id, replica); }
   // Another replica may get a value of its own meanwhile.
-  bool is_packed(VariableId id, int64_t replica) const { return slot(id, replica).is_mkldnn(); }
+  bool is_packed(VariableId id, int64_t replica) const {
+    return slot(id, replica).is_mkldnn() || !slot(id, replica).defined();
+  }
   // Makes the same elements in oneDNN's order stand for a variable that all replicas have in
   // common, until it is written.
   void keep_packed(VariableId id, at::Tensor packed) {
@@ -43,7 +47,8 @@ class DeviceMemory {
   at::Tensor variable_shard(VariableId id, int64_t replica) const;
   // The variable with its channels next to each other, or packed for products with so many rows,
   // converted when it has changed since. One variable is asked for in one form. Any thread may ask
-  // while the variable is not changed.
+  // while the variable is not changed. What is packed stands for a variable that nobody reads
+  // otherwise, until it is written.
   const at::Tensor& image(VariableId id, int64_t replica) { return converted(id, replica, kImage); }
   const at::Tensor& packed_copy(VariableId id, int64_t replica, int64_t rows) {
     return converted(id, replica, rows);
@@ -92,6 +97,8 @@ class DeviceMemory {
   static constexpr int64_t kImage = 0;
   const at::Tensor& converted(VariableId id, int64_t replica, int64_t rows);
   static void convert(const at::Tensor& variable, Conversion& conversion);
+  at::Tensor unpacked(VariableId id) const;
+  int64_t bytes_of(VariableId id, const at::Tensor& stored) const;
   void note_change(VariableId id, int64_t replica) {
     conversions_[id.value][copy_of(id, replica)].is_current = false;
   }
@@ -115,9 +122,11 @@ class DeviceMemory {
 
   const Program& program_;
   const Replicas replicas_;
-  std::vector<std::vector<at::Tensor>> variables_;    // by variable, then copy
-  std::vector<std::vector<Conversion>> conversions_;  // by variable, then copy
-  std::vector<at::Tensor> gathering_;                 // by variable; guarded by `gathering_mutex_`
+  const PackedVariables packed_variables_;
+  // By variable, then copy; undefined where what was packed for products stands for it.
+  std::vector<std::vector<at::Tensor>> variables_;
+  mutable std::vector<std::vector<Conversion>> conversions_;  // by variable, then copy
+  std::vector<at::Tensor> gathering_;  // by variable; guarded by `gathering_mutex_`
   std::mutex gathering_mutex_;
   std::vector<Undo> undo_;
   std::vector<PendingRows> pending_rows_;

@@ -22,29 +22,36 @@ bool is_plain(const Variable& variable) {
 
 PackedVariables::PackedVariables(const Program& program) : program_(program) {
   for (const Variable& variable : program.variables) {
-    is_only_prepared_.push_back(is_plain(variable));
+    readers_.push_back(is_plain(variable) ? Readers::kNone : Readers::kOthers);
   }
-  const auto exclude = [this](VariableId id) { is_only_prepared_[id.value] = false; };
   for (const Segment& segment : program.segments) {
-    for (const Load& load : segment.loads) {
-      if (const auto* whole = std::get_if<LoadVariable>(&load.source)) {
-        if (segment.kind != SegmentKind::kPreparation || whole->is_shard) exclude(whole->variable);
-      } else if (const auto* image = std::get_if<LoadImageVariable>(&load.source)) {
-        exclude(image->variable);
-      } else if (const auto* packed = std::get_if<LoadPackedVariable>(&load.source)) {
-        exclude(packed->variable);
-      } else if (const auto* rows = std::get_if<LoadVariableRows>(&load.source)) {
-        exclude(rows->variable);
-      }
-    }
+    for (const Load& load : segment.loads) note(load, segment);
     for (const Store& store : segment.stores) {
       if (const auto* whole = std::get_if<StoreVariable>(&store.target)) {
-        exclude(whole->variable);
+        note(whole->variable, Readers::kOthers);
       } else if (const auto* rows = std::get_if<StoreVariableRows>(&store.target)) {
-        exclude(rows->variable);
+        note(rows->variable, Readers::kOthers);
       }
     }
   }
+}
+
+void PackedVariables::note(const Load& load, const Segment& segment) {
+  if (const auto* whole = std::get_if<LoadVariable>(&load.source)) {
+    const bool is_prepared = segment.kind == SegmentKind::kPreparation && !whole->is_shard;
+    note(whole->variable, is_prepared ? Readers::kPreparations : Readers::kOthers);
+  } else if (const auto* packed = std::get_if<LoadPackedVariable>(&load.source)) {
+    note(packed->variable, Readers::kProducts);
+  } else if (const auto* image = std::get_if<LoadImageVariable>(&load.source)) {
+    note(image->variable, Readers::kOthers);
+  } else if (const auto* rows = std::get_if<LoadVariableRows>(&load.source)) {
+    note(rows->variable, Readers::kOthers);
+  }
+}
+
+void PackedVariables::note(VariableId id, Readers readers) {
+  Readers& known = readers_[id.value];
+  known = known == Readers::kNone || known == readers ? readers : Readers::kOthers;
 }
 
 std::optional<VariableId> PackedVariables::packed_by(const Segment& preparation,
@@ -55,7 +62,7 @@ std::optional<VariableId> PackedVariables::packed_by(const Segment& preparation,
   for (const Load& load : preparation.loads) {
     const auto* source = std::get_if<LoadVariable>(&load.source);
     if (source == nullptr || load.target.value != packed.source.value) continue;
-    if (is_only_prepared_[source->variable.value]) return source->variable;
+    if (readers_[source->variable.value] == Readers::kPreparations) return source->variable;
   }
   return {};
 }

@@ -1,10 +1,10 @@
 """Has linear layers of inference read weights that are packed once.
 
-Small ones are made by a kernel of the engine's (`csrc/numerics/small_product.h`), large ones by
-oneDNN, whose weights are packed before a call (see `preparation`). A large product is 4 to 30 %
-faster then than the one of PyTorch, which copies a part of the weight in each call. The bias is
-part of the call; a ReLU behind it is not, since oneDNN's makes 0 of a NaN. The graph decides,
-whatever the stages and wherever the weight lives, so that the bits do not depend on them.
+A product copies a part of its weight in each call otherwise. Small ones are made by a kernel of the
+engine's (`csrc/numerics/small_product.h`), large ones by PyTorch's library (MKL) or, where that is
+faster, by oneDNN, for which a preparation packs weights (see `preparation`). The bias is part of
+the call; a ReLU behind it is not, since oneDNN's makes 0 of a NaN. The graph and the processor
+decide, whatever the stages and wherever the weight lives, so that the bits do not depend on them.
 """
 
 from __future__ import annotations
@@ -16,32 +16,54 @@ from torch import fx
 from poptorch_emu.compile import onednn
 from poptorch_emu.compile.bias_behind import take_bias_behind
 from poptorch_emu.compile.engine_graph import EngineGraph
+from poptorch_emu.compile.large_products import is_onednn_faster
 from poptorch_emu.compile.linear_layer import LinearLayer, linear_layers
-from poptorch_emu.compile.packed_weights import of_one_size, use_packed_weight
+from poptorch_emu.compile.packed_weights import has_library, of_one_size, use_packed_weight
 from poptorch_emu.schedule.schedule import Port
 
-# Multiplications from which it pays. Measured on one core with AVX-512, rows x outputs x inputs,
-# gain over `addmm`: 64 x 256 x 256 0.93, 128 x 256 x 256 1.00, 256 x 256 x 256 1.04, 8 x 768 x 256
-# 0.82, 64 x 768 x 256 1.07, 4 x 1000 x 512 0.90, 16 x 1000 x 512 1.30, 1 x 5000 x 512 0.91,
-# 4 x 5000 x 512 1.76, 256 x 5000 x 512 1.10. A call takes 12 us more before it computes.
-_FEWEST_MULTIPLICATIONS = 2**23
+# Measured with oneDNN on one core with AVX-512, rows x outputs x inputs, gain over `addmm`: 64 x
+# 256 x 256 0.93, 128 x 256 x 256 1.00, 256 x 256 x 256 1.04, 8 x 768 x 256 0.82, 64 x 768 x 256
+# 1.07, 4 x 1000 x 512 0.90, 16 x 1000 x 512 1.30, 1 x 5000 x 512 0.91, 4 x 5000 x 512 1.76, 256 x
+# 5000 x 512 1.10. A call takes 12 us more before it computes.
+_FEWEST_MULTIPLICATIONS_OF_ONEDNN = 2**23
+# With the library on one core of an AMD EPYC with AVX2, and with oneDNN: 8 x 768 x 768 0.87 and
+# 1.02, 8 x 4096 x 1024 1.19 and 1.57, 16 x 256 x 1024 1.27 and 1.09, 64 x 256 x 256 1.01 and 0.80,
+# 128 x 3072 x 768 1.04 and 0.95, 256 x 1024 x 256 1.03 and 0.93, 256 x 256 x 1024 1.02 and 0.84,
+# 2048 x 3072 x 768 1.00 and 0.87. On Intel's processors it gains more, see `packed_weights`.
+_FEWEST_ROWS_OF_LIBRARY = 16
+_FEWEST_MULTIPLICATIONS_OF_LIBRARY = 2**20
 
 
 def pack_layers(code: EngineGraph) -> int:
     """Changes linear layers where that pays; returns how many."""
     packed: dict[tuple[fx.Node, int, Port], fx.Node] = {}
     layers = linear_layers(code)
-    small = of_one_size(layer for layer in layers if layer.is_small)
-    for layer in small:
+    ours = of_one_size(layer for layer in layers if layer.is_small or _is_for_library(layer))
+    for layer in ours:
         use_packed_weight(layer, code, packed)
-    large = [layer for layer in layers if onednn.IS_AVAILABLE and _is_large(layer)]
-    for layer in large:
+    for_onednn = [layer for layer in layers if _is_for_onednn(layer)]
+    for layer in for_onednn:
         _pack(layer, code, packed)
-    return len(small) + len(large)
+    return len(ours) + len(for_onednn)
 
 
-def _is_large(layer: LinearLayer) -> bool:
-    return not layer.is_small and layer.num_multiplications >= _FEWEST_MULTIPLICATIONS
+def _is_for_library(layer: LinearLayer) -> bool:
+    return (
+        not layer.is_small
+        and layer.num_rows >= _FEWEST_ROWS_OF_LIBRARY
+        and layer.num_multiplications >= _FEWEST_MULTIPLICATIONS_OF_LIBRARY
+        and has_library()
+        and not is_onednn_faster()
+    )
+
+
+def _is_for_onednn(layer: LinearLayer) -> bool:
+    return (
+        not layer.is_small
+        and layer.num_multiplications >= _FEWEST_MULTIPLICATIONS_OF_ONEDNN
+        and onednn.IS_AVAILABLE
+        and not _is_for_library(layer)
+    )
 
 
 def _pack(

@@ -48,11 +48,15 @@ _MOST_NUMBERS_BY_PRODUCT = 1024
 _FEWEST_ROWS_OF_SMALL = 4
 
 
+def has_library() -> bool:
+    """Returns whether PyTorch's library can read packed weights."""
+    return bool(torch.backends.mkl.is_available())  # type: ignore[no-untyped-call]
+
+
 def is_packing_faster() -> bool:
-    """Returns whether products of this processor are faster with packed weights."""
+    """Returns whether products of this processor are faster with weights packed once a window."""
     has_wide_vectors = torch.backends.cpu.get_cpu_capability() == "AVX512"
-    has_library = torch.backends.mkl.is_available()  # type: ignore[no-untyped-call]
-    return has_library and has_wide_vectors and processor("vendor_id") == "GenuineIntel"
+    return has_library() and has_wide_vectors and processor("vendor_id") == "GenuineIntel"
 
 
 def pack_weights(code: EngineGraph, config: CompileConfig) -> int:

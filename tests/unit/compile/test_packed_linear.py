@@ -11,20 +11,32 @@ from torch import nn
 import poptorch_emu as poptorch
 from poptorch_emu.compile import onednn, packed_linear
 from poptorch_emu.compile.linear_layer import LinearLayer
+from poptorch_emu.compile.packed_weights import has_library
 
 LAYER = "mkldnn::_linear_pointwise"
-SMALL_LAYER = "poptorch_emu::packed_linear("
+OUR_LAYER = "poptorch_emu::packed_linear("
 PACK = "mkldnn::_reorder_linear_weight"
+OUR_PACK = ", packed for "
 BATCH = 8
 
 pytestmark = pytest.mark.skipif(not onednn.IS_AVAILABLE, reason="this PyTorch has no oneDNN")
+needs_library = pytest.mark.skipif(not has_library(), reason="this PyTorch has no MKL")
 
 
 @pytest.fixture
 def always(monkeypatch):
     """Has oneDNN pack layers of any size."""
-    monkeypatch.setattr(packed_linear, "_FEWEST_MULTIPLICATIONS", 0)
+    monkeypatch.setattr(packed_linear, "is_onednn_faster", lambda: True)
+    monkeypatch.setattr(packed_linear, "_FEWEST_MULTIPLICATIONS_OF_ONEDNN", 0)
     monkeypatch.setattr(LinearLayer, "is_small", False)
+
+
+@pytest.fixture
+def always_by_library(monkeypatch):
+    """Has the library pack layers of any size but those for which the engine has a kernel."""
+    monkeypatch.setattr(packed_linear, "is_onednn_faster", lambda: False)
+    monkeypatch.setattr(packed_linear, "_FEWEST_ROWS_OF_LIBRARY", 0)
+    monkeypatch.setattr(packed_linear, "_FEWEST_MULTIPLICATIONS_OF_LIBRARY", 0)
 
 
 class Twice(nn.Module):
@@ -195,11 +207,27 @@ def test_weight_that_calls_change_then_is_not_packed():
     assert PACK not in text_of(inference)
 
 
-@pytest.mark.parametrize(("rows", "is_packed"), [(128, True), (127, False)])
-def test_layer_then_is_packed_from_a_size_on(rows, is_packed):
-    inference = wrapped(nn.Linear(256, 256))
-    inference.compile(torch.randn(rows, 256))
-    assert (LAYER in text_of(inference)) is is_packed
+@pytest.mark.parametrize(
+    ("rows", "size", "onednn_is_faster", "packs"),
+    [
+        (128, 256, True, PACK),
+        (127, 256, True, None),
+        (127, 256, False, OUR_PACK),
+        (16, 256, False, OUR_PACK),
+        (15, 260, False, None),
+        (15, 1024, False, PACK),
+    ],
+)
+@needs_library
+def test_layer_then_is_packed_from_a_size_on_by_who_is_faster(
+    rows, size, onednn_is_faster, packs, monkeypatch
+):
+    monkeypatch.setattr(packed_linear, "is_onednn_faster", lambda: onednn_is_faster)
+    monkeypatch.setattr(LinearLayer, "is_small", False)
+    inference = wrapped(nn.Linear(size, size))
+    inference.compile(torch.randn(rows, size))
+    text = text_of(inference)
+    assert [each for each in (PACK, OUR_PACK) if each in text] == ([packs] if packs else [])
 
 
 @pytest.mark.usefixtures("always")
@@ -296,7 +324,7 @@ WAYS: dict[str, tuple[tuple[int, ...], Callable[[poptorch.Options], object]]] = 
 }
 
 
-@pytest.mark.parametrize("layer", [LAYER, SMALL_LAYER])
+@pytest.mark.parametrize("layer", [LAYER, OUR_LAYER])
 @pytest.mark.parametrize("workers", [1, 3])
 @pytest.mark.parametrize("way", WAYS)
 def test_bits_do_not_depend_on_stages_places_replicas_or_workers(

@@ -9,7 +9,7 @@ from test_packed_linear import (
     BODIES,
     LAYER,
     NUM_LAYERS,
-    SMALL_LAYER,
+    OUR_LAYER,
     Staged,
     made,
     text_of,
@@ -19,7 +19,7 @@ from torch import nn
 
 import poptorch_emu as poptorch
 from poptorch_emu import _C
-from poptorch_emu.compile import onednn
+from poptorch_emu.compile import onednn, packed_linear
 
 pytestmark = pytest.mark.skipif(_C.vector_width() == 0, reason="our kernel is for wide vectors")
 with_onednn = pytest.mark.skipif(not onednn.IS_AVAILABLE, reason="this PyTorch has no oneDNN")
@@ -32,7 +32,7 @@ def test_small_layers_then_have_the_numbers_of_pytorch(name):
     inference = wrapped(made(name))
     for _ in range(2):
         torch.testing.assert_close(inference(x), expected)
-    assert text_of(inference).count(SMALL_LAYER) == NUM_LAYERS[name]
+    assert text_of(inference).count(OUR_LAYER) == NUM_LAYERS[name]
 
 
 class SharedSizes(nn.Module):
@@ -55,7 +55,7 @@ def test_small_layers_with_one_weight_then_have_the_numbers_of_pytorch():
     inference = poptorch.inferenceModel(model)
     torch.testing.assert_close(inference(x), model(x))
     # A packed weight is for one number of rows.
-    assert text_of(inference).count(SMALL_LAYER) == 2
+    assert text_of(inference).count(OUR_LAYER) == 2
 
 
 class TwoKernels(nn.Module):
@@ -70,13 +70,14 @@ class TwoKernels(nn.Module):
 
 
 @with_onednn
-def test_weight_of_a_small_and_a_large_layer_then_serves_both():
+def test_weight_of_a_small_and_a_large_layer_then_serves_both(monkeypatch):
+    monkeypatch.setattr(packed_linear, "is_onednn_faster", lambda: True)
     torch.manual_seed(0)
     model, x, y = TwoKernels(), torch.randn(16, 256), torch.randn(256, 256)
     inference = poptorch.inferenceModel(model)
     for _ in range(2):
         torch.testing.assert_close(inference(x, y), model(x, y))
-    assert SMALL_LAYER in text_of(inference) and LAYER in text_of(inference)
+    assert OUR_LAYER in text_of(inference) and LAYER in text_of(inference)
 
 
 def test_small_layers_when_the_user_changes_weights_then_are_packed_again():
@@ -89,4 +90,4 @@ def test_small_layers_when_the_user_changes_weights_then_are_packed_again():
             parameter.mul_(2)
     inference.copyWeightsToDevice()
     torch.testing.assert_close(inference(x), model(x))
-    assert text_of(inference).count(SMALL_LAYER) == 3
+    assert text_of(inference).count(OUR_LAYER) == 3

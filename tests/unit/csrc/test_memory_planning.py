@@ -286,8 +286,13 @@ def test_worker_when_others_run_then_gets_back_its_own_memory() -> None:
 
 
 PACKED = """
+import sys
 import torch
 import poptorch_emu as poptorch
+from poptorch_emu.compile import packed_linear
+
+uses_onednn = sys.argv[1] == "oneDNN"
+packed_linear.is_onednn_faster = lambda: uses_onednn
 
 def resident_mib():
     with open("/proc/self/status") as file:
@@ -301,6 +306,8 @@ before = resident_mib()
 inference = poptorch.inferenceModel(model.eval())
 result = inference(torch.ones(rows, width))
 print((resident_mib() - before) / (width * width * 4 / 2**20))
+text = inference._executable.program.text()
+assert ("mkldnn::_reorder" in text, ", packed for" in text) == (uses_onednn, not uses_onednn)
 weight = model[0].weight.detach().clone()
 with torch.no_grad():
     torch.testing.assert_close(result, model(torch.ones(rows, width)))
@@ -310,10 +317,13 @@ assert torch.equal(model[0].weight, weight)
 """
 
 
-@pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="this PyTorch has no oneDNN")
-def test_device_when_weights_are_packed_then_holds_them_once() -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", PACKED], capture_output=True, text=True, check=False, timeout=120
-    )
+@pytest.mark.skipif(
+    not (torch.backends.mkldnn.is_available() and torch.backends.mkl.is_available()),
+    reason="this PyTorch has not both libraries",
+)
+@pytest.mark.parametrize("packer", ["oneDNN", "MKL"])
+def test_device_when_weights_are_packed_then_holds_them_once(packer: str) -> None:
+    command = [sys.executable, "-c", PACKED, packer]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
     assert done.returncode == 0, done.stderr
     assert 0.9 < float(done.stdout.splitlines()[-1]) < 1.4, "2 and more if both forms stay"

@@ -1,0 +1,97 @@
+"""Large layers of inference by PyTorch's library, with packed weights: its numbers and bits."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from test_packed_linear import LAYER, OUR_LAYER, OUR_PACK, text_of, wrapped
+from torch import nn
+
+import poptorch_emu as poptorch
+from poptorch_emu.compile import packed_linear
+from poptorch_emu.compile.packed_weights import has_library
+
+pytestmark = pytest.mark.skipif(not has_library(), reason="this PyTorch has no MKL")
+
+# Deeper than what the engine's kernel for small products takes.
+INPUTS, ROWS = 300, 24
+
+
+@pytest.fixture(autouse=True)
+def by_library(monkeypatch):
+    """Has the library pack layers of fewer numbers, on any processor."""
+    monkeypatch.setattr(packed_linear, "is_onednn_faster", lambda: False)
+    monkeypatch.setattr(packed_linear, "_FEWEST_MULTIPLICATIONS_OF_LIBRARY", 0)
+
+
+def made() -> nn.Module:
+    """Returns layers with and without a bias, the last of which is a small one."""
+    torch.manual_seed(0)
+    layers = nn.Linear(INPUTS, 310), nn.ReLU(), nn.Linear(310, 7, bias=False), nn.Linear(7, 5)
+    return nn.Sequential(*layers).eval()
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+@pytest.mark.parametrize("replicas", [1, 2])
+def test_layers_then_have_the_numbers_of_pytorch(workers, replicas, monkeypatch):
+    monkeypatch.setenv("POPTORCH_EMU_WORKERS", str(workers))
+    model, x = made(), torch.randn(8 * ROWS, INPUTS)
+    inference = wrapped(made(), deviceIterations=8 // replicas, replicationFactor=replicas)
+    for _ in range(2):
+        torch.testing.assert_close(inference(x), model(x))
+    text = text_of(inference)
+    assert text.count(OUR_LAYER) == text.count(OUR_PACK) == 3
+    assert LAYER not in text
+
+
+def test_weights_when_they_are_asked_for_then_have_their_bits():
+    model, x = made(), torch.randn(ROWS, INPUTS)
+    with torch.no_grad():
+        special = [-0.0, 1e-44, -1e-44, torch.inf, torch.nan]
+        model[0].weight[3, : len(special)] = torch.tensor(special)
+    state = {name: value.clone() for name, value in model.state_dict().items()}
+    inference = wrapped(model)
+    expected = model(x)
+    for _ in range(2):
+        torch.testing.assert_close(inference(x), expected, equal_nan=True)
+        for parameter in model.parameters():
+            parameter.data.fill_(7.0)
+        inference.copyWeightsToHost()
+        for name, value in model.state_dict().items():
+            assert torch.equal(value.view(torch.int32), state[name].view(torch.int32)), name
+
+
+def test_weights_when_they_are_written_then_the_next_call_has_them():
+    model, x = made(), torch.randn(ROWS, INPUTS)
+    inference = wrapped(model)
+    inference.compile(x)
+    for factor in (1.0, 2.0, -0.5):
+        with torch.no_grad():
+            model[0].weight.mul_(factor)
+        inference.copyWeightsToDevice()
+        plain = made()
+        plain.load_state_dict(model.state_dict())
+        torch.testing.assert_close(inference(x), plain(x))
+
+
+class SeveralSizes(nn.Module):
+    """One weight for inputs of two sizes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(INPUTS, INPUTS)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.layer(self.layer(x).view(-1, 2, INPUTS).sum(1))
+
+
+def test_weight_of_products_of_several_sizes_then_is_packed_for_the_first():
+    torch.manual_seed(0)
+    model, x = SeveralSizes().eval(), torch.randn(2 * ROWS, INPUTS)
+    state = {name: value.clone() for name, value in model.state_dict().items()}
+    inference = poptorch.inferenceModel(model)
+    torch.testing.assert_close(inference(x), model(x))
+    assert text_of(inference).count(OUR_LAYER) == 1
+    inference.copyWeightsToHost()
+    for name, value in model.state_dict().items():
+        assert torch.equal(value, state[name]), name
