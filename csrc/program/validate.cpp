@@ -75,8 +75,10 @@ class SegmentChecker {
     for (const Load& load : segment_.loads) {
       const auto* source = std::get_if<LoadVariable>(&load.source);
       const bool is_variable = source != nullptr && !source->is_shard;
-      if (!is_variable && !std::holds_alternative<LoadConstant>(load.source)) {
-        throw Error(where + " loads something else than whole variables and constants");
+      const bool is_number = std::holds_alternative<LoadConstant>(load.source) ||
+                             std::holds_alternative<LoadScalar>(load.source);
+      if (!is_variable && !is_number) {
+        throw Error(where + " loads something else than whole variables, constants and scalars");
       }
       if (is_variable) check_fixed(source->variable, where);
     }

@@ -99,7 +99,10 @@ at::Tensor Executor::read_variable(VariableId id, int64_t replica) const {
   return memory_.read(id, replica);
 }
 
-void Executor::set_scalar(ScalarId id, double value) { memory_.set_scalar(id, value); }
+void Executor::set_scalar(ScalarId id, double value) {
+  memory_.set_scalar(id, value);
+  interpreter_.forget_prepared();
+}
 
 void Executor::set_rng_state(int64_t seed, int64_t counter) {
   interpreter_.set_rng_state(seed, counter);

@@ -4,7 +4,8 @@ Convolutions and poolings are faster so on the CPU, poolings three to eight time
 pass on to elementwise operations stays so. The graph decides, not the stage: each operation
 converts what it reads to one layout, so that the bits do not depend on where an image comes from.
 Batch norms in training have kernels of ours, since PyTorch's for this layout are less exact, and
-maximum poolings, since PyTorch's is slower. A weight is converted once a window, and its gradient
+maximum poolings, since PyTorch's is slower, and some convolutions, since oneDNN's gradients destroy
+memory (`csrc/ops/image_convolution.cpp`). A weight is converted once a window, and its gradient
 where the update reads it. Only the engine's code is changed: the tiles of an IPU have layouts of
 their own.
 """
@@ -58,6 +59,9 @@ _BATCH_NORMS = {
         7,
     ),
 }
+# The place of an argument of a convolution's gradients.
+_STRIDE = 4
+_OUR_CONVOLUTION = torch.ops.poptorch_emu.image_convolution_backward.default
 _MAX_POOL = aten.max_pool2d_with_indices.default
 _OUR_MAX_POOL = torch.ops.poptorch_emu.image_max_pool.default
 _OUR_MAX_POOL_WITH_INDICES = torch.ops.poptorch_emu.image_max_pool_with_indices.default
@@ -196,6 +200,8 @@ def _by_our_kernel(instruction: Instruction) -> Instruction:
     """Returns the operation by a kernel of ours, itself where there is none."""
     if instruction.target in _BATCH_NORMS:
         return replace(instruction, target=_BATCH_NORMS[instruction.target][0])
+    if instruction.target is aten.convolution_backward.default:
+        return _safe(instruction)
     if instruction.target is not _MAX_POOL:
         return instruction
     if instruction.node.meta["val"][0].dtype != torch.float32:
@@ -204,6 +210,15 @@ def _by_our_kernel(instruction: Instruction) -> Instruction:
     if indices == _UNUSED:
         return replace(instruction, target=_OUR_MAX_POOL, outputs=[maxima])
     return replace(instruction, target=_OUR_MAX_POOL_WITH_INDICES)
+
+
+def _safe(instruction: Instruction) -> Instruction:
+    """Returns the gradients of a convolution by our operator, where oneDNN's may write too far."""
+    weight = _weight_of(instruction.node)
+    assert weight is not None
+    is_of_pixels = weight.meta["val"].shape[2:].numel() == 1
+    skips = max(instruction.args[_STRIDE]) > 1
+    return replace(instruction, target=_OUR_CONVOLUTION) if is_of_pixels and skips else instruction
 
 
 def _images_read(instruction: Instruction, shapes: dict[int, torch.Size]) -> Iterator[int]:

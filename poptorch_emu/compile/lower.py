@@ -17,7 +17,7 @@ from poptorch_emu.compile.fused_update import can_update_in_place, fused_code
 from poptorch_emu.compile.inductor import InductorCompiler
 from poptorch_emu.compile.instruction import lowered
 from poptorch_emu.compile.network_row import NetworkRow
-from poptorch_emu.compile.preparation import prepare
+from poptorch_emu.compile.preparation import Prepared, prepare, prepare_update
 from poptorch_emu.config import AnchorConfig
 from poptorch_emu.ir.graph import SinkKind, Source, SourceKind
 from poptorch_emu.plan.inventory import Inventory
@@ -118,11 +118,17 @@ class Lowering:
             ipu = self._partition.ipu_of_stage[port[1]]
             code = segment if self._compiler is None else compile_runs(segment, self._compiler)
             parts = prepare(code, self._inventory)
-            if parts.shared:
-                before = self._emit(parts.preparation, ipu, _C.SegmentKind.PREPARATION)
-            self._segments[port] = index = self._emit(parts.code, ipu, _C.SegmentKind.MICRO_BATCH)
-            for register in parts.shared:
-                self.program.load_prepared(index, register, before, register)
+            self._segments[port] = self._emit_prepared(parts, ipu, _C.SegmentKind.MICRO_BATCH)
+
+    def _emit_prepared(
+        self, parts: Prepared, ipu: int, kind: _C.SegmentKind, part: Part | None = None
+    ) -> int:
+        if parts.shared:
+            before = self._emit(parts.preparation, ipu, _C.SegmentKind.PREPARATION, part)
+        index = self._emit(parts.code, ipu, kind, part)
+        for register in parts.shared:
+            self.program.load_prepared(index, register, before, register)
+        return index
 
     def _add_links(self) -> None:
         for plan in self._links:
@@ -239,13 +245,8 @@ class Lowering:
             indices[part.code.name] = index
             self._network_actions.append((index, 0))
         for link in plan.links:
-            self.program.add_link(
-                indices[link.producer],
-                link.sources,
-                indices[link.consumer],
-                link.targets,
-                1,
-            )
+            ends = indices[link.producer], link.sources, indices[link.consumer], link.targets
+            self.program.add_link(*ends, 1)
 
     def _emit_part(self, part: Part, ipu: int) -> int:
         values = self._window_values(part)
@@ -253,7 +254,8 @@ class Lowering:
         if anchors:
             anchored = {values[anchor.long_name] for anchor in anchors}
             part.code.set_dying({*part.stores, *part.sent, *anchored})
-        index = self._emit(self._update_code(part), ipu, _C.SegmentKind.WINDOW, part)
+        prepared = prepare_update(self._update_code(part), self._config)
+        index = self._emit_prepared(prepared, ipu, _C.SegmentKind.WINDOW, part)
         for anchor in anchors:
             self._store_anchor(index, values[anchor.long_name], anchor)
         self.program.set_runners(index, part.runners)
@@ -354,12 +356,11 @@ class Lowering:
         return variable is not None and bool(variable.shape)
 
     def _emit_shard_load(self, segment: int, source: Source, register: int) -> None:
+        name = source.name
         if source.kind is SourceKind.VARIABLE:
-            index = self.variables[source.name].index
-            self.program.load_variable_shard(segment, register, index)
+            self.program.load_variable_shard(segment, register, self.variables[name].index)
         else:
-            index = self._accumulators[source.name]
-            self.program.load_accumulator_shard(segment, register, index)
+            self.program.load_accumulator_shard(segment, register, self._accumulators[name])
 
     def _emit_row_load(self, segment: int, source: Source, register: int) -> None:
         accumulator = self._accumulators[source.name]

@@ -1,9 +1,10 @@
-"""Takes out of a segment what is the same for all micro-batches, in inference.
+"""Takes out of a segment what is the same during a call.
 
-What depends on nothing but constants and weights that no call changes (a transposed or packed
-weight, a batch norm folded into a convolution) is computed before a call, and only when weights
-have been written since the last one. The engine keeps it for all micro-batches and replicas. Each
-operation stays what it was, so that no bit depends on it.
+In inference, what depends on nothing but constants and weights that no call changes (a transposed
+or packed weight, a batch norm folded into a convolution) is computed before a call, and only when
+weights have been written since the last one. The engine keeps it for all micro-batches and
+replicas. So it does with numbers of an update that depend on hyper-parameters alone. Each operation
+stays what it was, so that no bit depends on it.
 """
 
 from __future__ import annotations
@@ -56,8 +57,23 @@ def is_prepared(config: CompileConfig) -> bool:
 def prepare(code: Segment, inventory: Inventory) -> Prepared:
     """Returns the code of a segment of micro-batches in two parts; the first may be empty."""
     if not is_prepared(inventory.config):
-        return Prepared(replace(code, instructions=[]), code, ())
+        return _unprepared(code)
     fixed = {register for source, register in code.loads.items() if _is_fixed(source, inventory)}
+    return _parted(code, fixed)
+
+
+def prepare_update(code: Segment, config: CompileConfig) -> Prepared:
+    """Returns the code of a part of an update in two parts; the first may be empty."""
+    if config.checks_floating_point:
+        return _unprepared(code)
+    return _parted(code, {r for s, r in code.loads.items() if s.kind is SourceKind.SCALAR})
+
+
+def _unprepared(code: Segment) -> Prepared:
+    return Prepared(replace(code, instructions=[]), code, ())
+
+
+def _parted(code: Segment, fixed: set[int]) -> Prepared:
     exposed = _exposed(code, _repeated(code.instructions, fixed))
     before = _repeated(code.instructions, fixed, exposed)
     made = {register for each in before for register in each.outputs if register >= 0}

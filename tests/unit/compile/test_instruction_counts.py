@@ -40,6 +40,8 @@ def counts_of_a_window(text: str) -> dict[str, int]:
             runs = ACCUMULATION
         elif re.match(r"update \d+.* on IPU", line):
             runs = 1
+        elif line.startswith("prepare "):  # Once, until a hyper-parameter changes.
+            runs = 0
         elif re.match(r"  .* \+?= \w+::", line):
             counts["instructions"] += runs
         elif re.match(r"  %\d+ = ", line):

@@ -1,0 +1,78 @@
+// The gradients of a convolution whose kernel is one pixel and skips some, channels last.
+//
+// Without AVX-512, oneDNN writes beyond the gradients of the weight and the bias there (PyTorch
+// 2.13), which destroys whatever lies behind. The pixels that are skipped take no part in them: of
+// those that are left they are the gradients of a kernel that skips none. In the layout that
+// PyTorch has by default it is safe.
+
+#include <ATen/Context.h>
+#include <ATen/ops/convolution_backward.h>
+#include <c10/util/accumulate.h>
+#include <torch/library.h>
+
+#include <algorithm>
+#include <array>
+#include <tuple>
+
+#include "common/vectors.h"
+
+namespace poptorch_emu {
+namespace {
+
+using Gradients = std::tuple<at::Tensor, at::Tensor, at::Tensor>;
+using OptionalSizes = c10::OptionalArrayRef<int64_t>;
+
+constexpr int64_t kHeight = 2, kWidth = 3;
+
+bool are_all(at::IntArrayRef values, int64_t wanted) {
+  return std::all_of(values.begin(), values.end(), [&](int64_t value) { return value == wanted; });
+}
+
+bool is_of_pixels(const at::Tensor& weight) {
+  return c10::multiply_integers(weight.sizes().slice(2)) == 1;
+}
+
+// Like `convolution_backward`, whose arguments it has.
+Gradients image_convolution_backward(const at::Tensor& gradient, const at::Tensor& input,
+                                     const at::Tensor& weight, OptionalSizes bias_sizes,
+                                     at::IntArrayRef stride, at::IntArrayRef padding,
+                                     at::IntArrayRef dilation, bool transposed,
+                                     at::IntArrayRef output_padding, int64_t groups,
+                                     std::array<bool, 3> mask) {
+  const auto gradients = [&](const at::Tensor& of, const at::Tensor& x, const at::Tensor& by,
+                             at::IntArrayRef steps, std::array<bool, 3> wanted) {
+    return at::convolution_backward(of, x, by, bias_sizes, steps, padding, dilation, transposed,
+                                    output_padding, groups, wanted);
+  };
+  const bool skips = is_of_pixels(weight) && !are_all(stride, 1);
+  if (!(mask[1] || mask[2]) || !skips || vectors::width() == 512) {
+    return gradients(gradient, input, weight, stride, mask);
+  }
+  if (transposed || !are_all(padding, 0)) {
+    return gradients(gradient.contiguous(), input.contiguous(), weight.contiguous(), stride, mask);
+  }
+  const at::Tensor taken = input.slice(kHeight, 0, std::nullopt, stride[0])
+                               .slice(kWidth, 0, std::nullopt, stride[1])
+                               .contiguous(at::MemoryFormat::ChannelsLast);
+  at::Tensor of_input;
+  if (mask[0]) {
+    of_input = std::get<0>(gradients(gradient, input, weight, stride, {true, false, false}));
+  }
+  auto rest = gradients(gradient, taken, weight, {1, 1}, {false, mask[1], mask[2]});
+  std::get<0>(rest) = std::move(of_input);
+  return rest;
+}
+
+}  // namespace
+}  // namespace poptorch_emu
+
+TORCH_LIBRARY_FRAGMENT(poptorch_emu, m) {
+  m.def(
+      "image_convolution_backward(Tensor gradient, Tensor input, Tensor weight, int[]? "
+      "bias_sizes, int[] stride, int[] padding, int[] dilation, bool transposed, int[] "
+      "output_padding, int groups, bool[3] output_mask) -> (Tensor, Tensor, Tensor)");
+}
+
+TORCH_LIBRARY_IMPL(poptorch_emu, CPU, m) {
+  m.impl("image_convolution_backward", &poptorch_emu::image_convolution_backward);
+}

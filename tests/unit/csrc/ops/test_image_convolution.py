@@ -1,0 +1,78 @@
+"""Gradients of convolutions channels last: PyTorch's numbers, and nothing written beyond them."""
+
+from __future__ import annotations
+
+import ctypes.util
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+
+import poptorch_emu  # noqa: F401  (the operator is its own)
+
+ours = torch.ops.poptorch_emu.image_convolution_backward
+LAST = torch.channels_last
+
+
+@pytest.mark.parametrize("stride", [(1, 1), (2, 2), (3, 1)])
+@pytest.mark.parametrize("kernel", [1, 3])
+@pytest.mark.parametrize("padding", [0, 1])
+@pytest.mark.parametrize("groups", [1, 2])
+@pytest.mark.parametrize(
+    "mask", [(True, True, True), (True, True, False), (False, True, False), (True, False, True)]
+)
+def test_gradients_then_are_those_of_pytorch(stride, kernel, padding, groups, mask) -> None:
+    torch.manual_seed(0)
+    x = torch.randn(3, 4, 9, 8).to(memory_format=LAST)
+    weight = torch.randn(6, 4 // groups, kernel, kernel).to(memory_format=LAST)
+    settings = [stride, [padding] * 2, [1, 1], False, [0, 0], groups]
+    gradient = torch.randn_like(torch.convolution(x, weight, None, *settings))
+    exact = torch.ops.aten.convolution_backward(
+        *(gradient.double().contiguous(), x.double().contiguous(), weight.double().contiguous()),
+        *([6], *settings, mask),
+    )
+    for result, expected in zip(
+        ours(gradient, x, weight, [6], *settings, mask), exact, strict=True
+    ):
+        if expected is None:
+            assert result is None
+        else:
+            torch.testing.assert_close(result, expected.float(), rtol=1e-4, atol=1e-4)
+
+
+CHILD = """
+import torch
+import poptorch_emu
+
+last = torch.channels_last
+for inputs, outputs, padding in ((3, 4, 0), (4, 8, 0), (4, 64, 0), (4, 8, 1)):
+    x = torch.randn(4, inputs, 32, 32).to(memory_format=last)
+    weight = torch.randn(outputs, inputs, 1, 1).to(memory_format=last)
+    settings = [[2, 2], [padding] * 2, [1, 1], False, [0, 0], 1]
+    gradient = torch.randn_like(torch.convolution(x, weight, None, *settings))
+    for _ in range(3):
+        for mask in ([True, True, False], [True, True, True], [False, False, True]):
+            torch.ops.poptorch_emu.image_convolution_backward(
+                gradient, x, weight, [outputs], *settings, mask
+            )
+print("whole")
+"""
+
+
+@pytest.mark.skipif(
+    ctypes.util.find_library("c_malloc_debug") is None, reason="no C library that checks its heap"
+)
+def test_gradient_of_the_weight_when_pixels_are_skipped_then_memory_stays_whole() -> None:
+    """The C library looks at the bytes behind each block when it is given back."""
+    checked = {"MALLOC_CHECK_": "3", "LD_PRELOAD": "libc_malloc_debug.so.0"}
+    done = subprocess.run(
+        [sys.executable, "-c", CHILD],
+        env={**os.environ, **checked},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    assert done.stdout == "whole\n", done.stderr
