@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <limits>
 
+#include "common/floating_point_modes.h"
 #include "numerics/permuted_copy.h"
 #include "numerics/small_product.h"
 
@@ -128,6 +129,8 @@ void pack_weight_again(const at::Tensor& weight, int64_t rows, at::Tensor& packe
     return;
   }
   const Matrix matrix(weight);
+  // The library multiplies by the factor; denormal numbers stay what they are all the same.
+  const FloatingPointModes exact(*FE_DFL_ENV);
   cblas_sgemm_pack(kRowMajor, kRight, kTransposed, narrow(rows), matrix.rows(), matrix.columns(),
                    /*factor=*/1.0f, matrix.values(), matrix.stride(),
                    packed.mutable_data_ptr<float>());

@@ -29,13 +29,19 @@ at::Tensor numbers_of_columns(int64_t rows, int64_t columns) {
 }
 
 // Puts what the library has packed in its place; returns how many numbers were found. Only those
-// that it writes change their sign from the first matrix to the second.
+// that it writes change their sign from the first matrix to the second. What is packed has its
+// values again afterwards: nothing can fail meanwhile, since all memory is there before.
 int64_t put_in_place(at::Tensor& packed, int64_t rows, at::Tensor& weight) {
   const int64_t num_outputs = weight.size(0), num_inputs = weight.size(1);
-  const at::Tensor values = packed.clone();
-  pack_weight_again(numbers_of_rows(num_outputs, num_inputs), rows, packed);
-  const at::Tensor row_numbers = packed.clone();
-  pack_weight_again(numbers_of_columns(num_outputs, num_inputs), rows, packed);
+  const at::Tensor values = packed.clone(), row_numbers = at::empty_like(packed);
+  const at::Tensor of_rows = numbers_of_rows(num_outputs, num_inputs);
+  const at::Tensor of_columns = numbers_of_columns(num_outputs, num_inputs);
+  const auto copy = [](const at::Tensor& from, const at::Tensor& to) {
+    std::memcpy(to.mutable_data_ptr(), from.const_data_ptr(), from.nbytes());
+  };
+  pack_weight_again(of_rows, rows, packed);
+  copy(packed, row_numbers);
+  pack_weight_again(of_columns, rows, packed);
   const float *row = row_numbers.const_data_ptr<float>(), *column = packed.const_data_ptr<float>();
   const float* const from = values.const_data_ptr<float>();
   float* const to = weight.mutable_data_ptr<float>();
@@ -47,6 +53,7 @@ int64_t put_in_place(at::Tensor& packed, int64_t rows, at::Tensor& weight) {
     std::memcpy(to + row_number * num_inputs + column_number, from + i, sizeof(float));
     ++num_found;
   }
+  copy(values, packed);
   return num_found;
 }
 
@@ -67,9 +74,7 @@ at::Tensor numbers_to_try(int64_t rows, int64_t columns) {
 // Returns whether all of the weight was found. What is packed stays as it is.
 bool unpack(at::Tensor& packed, int64_t rows, at::Tensor& weight) {
   if (packed.dim() == 1) {
-    const int64_t num_found = put_in_place(packed, rows, weight);
-    pack_weight_again(weight, rows, packed);
-    return num_found == weight.numel();
+    return put_in_place(packed, rows, weight) == weight.numel();
   }
   const bool is_transposed = is_small_layer(rows, weight.size(1), weight.size(0));
   weight.copy_(is_transposed ? packed.narrow(1, 0, weight.size(0)).t() : packed);
@@ -97,11 +102,14 @@ at::Tensor unpack_weight(at::Tensor& packed, int64_t rows, int64_t num_outputs,
 }
 
 bool can_unpack(int64_t rows, int64_t num_outputs, int64_t num_inputs) {
+  if (is_small_layer(rows, num_inputs, num_outputs)) return true;
   if (std::max(num_outputs, num_inputs) >= kMostNumbers) return false;
   static std::mutex mutex;
   static std::map<std::array<int64_t, 3>, bool> tried;
-  const std::array<int64_t, 3> sizes = {rows, std::min(num_outputs, kLargestTrial),
-                                        std::min(num_inputs, kLargestTrial)};
+  std::array<int64_t, 3> sizes = {rows, std::min(num_outputs, kLargestTrial),
+                                  std::min(num_inputs, kLargestTrial)};
+  // Another kernel would have another order.
+  if (is_small_layer(rows, sizes[2], sizes[1])) sizes = {rows, num_outputs, num_inputs};
   const std::lock_guard lock(mutex);
   const auto [entry, is_new] = tried.try_emplace(sizes, false);
   if (is_new) entry->second = is_unpacked_exactly(sizes[0], sizes[1], sizes[2]);

@@ -15,6 +15,7 @@
 #include <tuple>
 
 #include "common/vectors.h"
+#include "numerics/channels_last.h"
 
 namespace poptorch_emu {
 namespace {
@@ -39,26 +40,22 @@ Gradients image_convolution_backward(const at::Tensor& gradient, const at::Tenso
                                      at::IntArrayRef dilation, bool transposed,
                                      at::IntArrayRef output_padding, int64_t groups,
                                      std::array<bool, 3> mask) {
-  const auto gradients = [&](const at::Tensor& of, const at::Tensor& x, const at::Tensor& by,
-                             at::IntArrayRef steps, std::array<bool, 3> wanted) {
-    return at::convolution_backward(of, x, by, bias_sizes, steps, padding, dilation, transposed,
-                                    output_padding, groups, wanted);
+  const auto gradients = [&](const at::Tensor& x, at::IntArrayRef steps,
+                             std::array<bool, 3> wanted) {
+    return at::convolution_backward(gradient, x, weight, bias_sizes, steps, padding, dilation,
+                                    transposed, output_padding, groups, wanted);
   };
   const bool skips = is_of_pixels(weight) && !are_all(stride, 1);
-  if (!(mask[1] || mask[2]) || !skips || vectors::width() == 512) {
-    return gradients(gradient, input, weight, stride, mask);
+  const bool is_plain = !transposed && are_all(padding, 0);
+  if (!(mask[1] || mask[2]) || !skips || !is_plain || vectors::width() == 512) {
+    return gradients(input, stride, mask);
   }
-  if (transposed || !are_all(padding, 0)) {
-    return gradients(gradient.contiguous(), input.contiguous(), weight.contiguous(), stride, mask);
-  }
-  const at::Tensor taken = input.slice(kHeight, 0, std::nullopt, stride[0])
-                               .slice(kWidth, 0, std::nullopt, stride[1])
-                               .contiguous(at::MemoryFormat::ChannelsLast);
+  // A stride of one number is for both dimensions.
+  const at::Tensor taken = channels_last(input.slice(kHeight, 0, std::nullopt, stride.front())
+                                             .slice(kWidth, 0, std::nullopt, stride.back()));
   at::Tensor of_input;
-  if (mask[0]) {
-    of_input = std::get<0>(gradients(gradient, input, weight, stride, {true, false, false}));
-  }
-  auto rest = gradients(gradient, taken, weight, {1, 1}, {false, mask[1], mask[2]});
+  if (mask[0]) of_input = std::get<0>(gradients(input, stride, {true, false, false}));
+  auto rest = gradients(taken, {1, 1}, {false, mask[1], mask[2]});
   std::get<0>(rest) = std::move(of_input);
   return rest;
 }

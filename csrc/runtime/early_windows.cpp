@@ -71,7 +71,7 @@ constexpr std::array<std::string_view, 54> kNeverFail = {
     "aten::zeros_like",
     "mkldnn::_linear_pointwise",
 };
-constexpr std::array<std::string_view, 14> kOursThatNeverFail = {
+constexpr std::array<std::string_view, 15> kOursThatNeverFail = {
     "poptorch_emu::add_product",
     "poptorch_emu::channels_last",
     "poptorch_emu::clone",
@@ -80,6 +80,7 @@ constexpr std::array<std::string_view, 14> kOursThatNeverFail = {
     "poptorch_emu::gradient_product",
     "poptorch_emu::joined_gradients",
     "poptorch_emu::image_batch_norm_backward",
+    "poptorch_emu::image_convolution_backward",
     "poptorch_emu::image_max_pool",
     "poptorch_emu::image_max_pool_with_indices",
     "poptorch_emu::packed_linear",

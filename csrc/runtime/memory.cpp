@@ -84,7 +84,6 @@ const at::Tensor& DeviceMemory::converted(VariableId id, int64_t replica, int64_
     // It outlives the action that asks, whose plan does not know of it.
     const SegmentMemory::Suspension outside;
     conversion.rows = rows;
-    if (conversion.tensor.use_count() > 1) conversion.tensor.reset();
     at::Tensor& variable = slot(id, replica);
     convert(variable, conversion);
     if (packed_variables_.is_for_products(id) &&
@@ -147,7 +146,6 @@ void DeviceMemory::write(VariableId id, int64_t replica, const at::Tensor& value
                 ".");
   }
   const at::Tensor whole = value.detach();
-  note_change(id, replica);
   if (!variable.is_sharded) {
     at::Tensor& target = slot(id, replica);
     if (is_only_ours(target) && whole.is_contiguous() && !whole.is_neg() && !whole.is_conj()) {
@@ -155,6 +153,7 @@ void DeviceMemory::write(VariableId id, int64_t replica, const at::Tensor& value
     } else {
       target = copied(whole);
     }
+    note_change(id, replica);
     return;
   }
   for (int64_t part = 0; part < replicas_.here; ++part) {

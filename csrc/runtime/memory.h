@@ -47,14 +47,14 @@ class DeviceMemory {
   at::Tensor variable_shard(VariableId id, int64_t replica) const;
   // The variable with its channels next to each other, or packed for products with so many rows,
   // converted when it has changed since. One variable is asked for in one form. Any thread may ask
-  // while the variable is not changed. What is packed stands for a variable that nobody reads
-  // otherwise, until it is written.
+  // while the variable is not changed; then nobody reads what was converted, which is overwritten.
+  // What is packed stands for a variable that nobody reads otherwise, until it is written.
   const at::Tensor& image(VariableId id, int64_t replica) { return converted(id, replica, kImage); }
   const at::Tensor& packed_copy(VariableId id, int64_t replica, int64_t rows) {
     return converted(id, replica, rows);
   }
   // Says that the memory of a variable was changed in its place, and converts it again if it was
-  // before: nobody reads that meanwhile, and the new values are in the cache.
+  // before: small ones are still in the cache.
   void renew(VariableId id, int64_t replica);
   // Whether `value` is the very memory of the variable, which was changed in its place.
   bool is_stored(VariableId id, int64_t replica, const at::Tensor& value) const {

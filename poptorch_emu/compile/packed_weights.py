@@ -1,8 +1,8 @@
 """Lets linear layers read weights that are packed once a window, in inference once.
 
 PyTorch's library (MKL) packs a weight in each product, and a small product takes less time than to
-ask it for one. The packed weight of a layer is made when a micro-batch reads it first after an
-update, and takes as much memory as the weight. Gradients of inputs read the weight in another
+ask it for one. The packed weight of a layer is made when a micro-batch reads it first, and again by
+an update, and takes as much memory as the weight. Gradients of inputs read the weight in another
 order: small ones as it is, while large ones would take that memory once more, so they pack it each
 time. The graph and the processor decide, whatever the stages, so that the bits do not depend on
 them.

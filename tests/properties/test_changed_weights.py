@@ -11,7 +11,9 @@ from hypothesis import strategies as st
 from torch import nn
 
 import poptorch_emu as poptorch
-from poptorch_emu.compile import packed_linear
+from poptorch_emu import _C
+from poptorch_emu.compile import onednn, packed_linear
+from poptorch_emu.compile.linear_layer import LinearLayer
 
 
 class Model(nn.Module):
@@ -107,10 +109,16 @@ ACTIONS = st.one_of(
 )
 
 
+@pytest.mark.parametrize("layer", ["mkldnn::_linear_pointwise(", "poptorch_emu::packed_linear("])
 @pytest.mark.parametrize("workers", [1, 2])
-def test_inference_then_follows_its_weights(workers, monkeypatch):
-    monkeypatch.setattr(packed_linear, "_FEWEST_MULTIPLICATIONS", 0)
+def test_inference_then_follows_its_weights(workers, layer, monkeypatch):
+    if "mkldnn" in layer:
+        monkeypatch.setattr(packed_linear, "is_onednn_faster", lambda: True)
+        monkeypatch.setattr(packed_linear, "_FEWEST_MULTIPLICATIONS_OF_ONEDNN", 0)
+        monkeypatch.setattr(LinearLayer, "is_small", False)
     monkeypatch.setenv("POPTORCH_EMU_WORKERS", str(workers))
+
+    can_be_packed = onednn.IS_AVAILABLE if "mkldnn" in layer else _C.vector_width() > 0
 
     @settings(max_examples=25, deadline=None)
     @given(st.lists(ACTIONS, min_size=2, max_size=10))
@@ -120,7 +128,7 @@ def test_inference_then_follows_its_weights(workers, monkeypatch):
             for name, *arguments in [("infer", 0), *actions, ("infer", 0), ("infer", 1)]:
                 getattr(pair, name)(*arguments)
             program = pair.observers[0]._executable.program.text()
-            assert program.count("mkldnn::_linear_pointwise") in (0, 2)
+            assert program.count(layer) == (2 if can_be_packed else 0)
         finally:
             # A failure is kept with its models, which would hold their IPUs.
             for executor in (pair.trainer, *pair.observers):

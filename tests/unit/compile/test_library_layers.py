@@ -44,6 +44,16 @@ def test_layers_then_have_the_numbers_of_pytorch(workers, replicas, monkeypatch)
     assert LAYER not in text
 
 
+@pytest.fixture(params=[False, True], ids=["denormals", "flushed denormals"])
+def flushes(request):
+    """Has this thread, and calls from it, take denormal numbers for zero, or not."""
+    if not torch.set_flush_denormal(request.param):
+        pytest.skip("this processor cannot")
+    yield
+    torch.set_flush_denormal(False)
+
+
+@pytest.mark.usefixtures("flushes")
 def test_weights_when_they_are_asked_for_then_have_their_bits():
     model, x = made(), torch.randn(ROWS, INPUTS)
     with torch.no_grad():
