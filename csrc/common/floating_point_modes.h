@@ -12,6 +12,18 @@ inline std::fenv_t floating_point_modes() {
   return modes;
 }
 
+// Those of a thread to which nobody has given others.
+inline const std::fenv_t& default_floating_point_modes() {
+  static const std::fenv_t modes = [] {
+    const std::fenv_t before = floating_point_modes();
+    std::fesetenv(FE_DFL_ENV);
+    const std::fenv_t found = floating_point_modes();
+    std::fesetenv(&before);
+    return found;
+  }();
+  return modes;
+}
+
 // Gives the current thread these modes, and back what it had.
 class FloatingPointModes {
  public:

@@ -130,7 +130,7 @@ void pack_weight_again(const at::Tensor& weight, int64_t rows, at::Tensor& packe
   }
   const Matrix matrix(weight);
   // The library multiplies by the factor; denormal numbers stay what they are all the same.
-  const FloatingPointModes exact(*FE_DFL_ENV);
+  const FloatingPointModes exact(default_floating_point_modes());
   cblas_sgemm_pack(kRowMajor, kRight, kTransposed, narrow(rows), matrix.rows(), matrix.columns(),
                    /*factor=*/1.0f, matrix.values(), matrix.stride(),
                    packed.mutable_data_ptr<float>());
