@@ -5,7 +5,6 @@
 // those that are left they are the gradients of a kernel that skips none. In the layout that
 // PyTorch has by default it is safe.
 
-#include <ATen/Context.h>
 #include <ATen/ops/convolution_backward.h>
 #include <c10/util/accumulate.h>
 #include <torch/library.h>
