@@ -10,6 +10,7 @@
 
 #include "common/errors.h"
 #include "numerics/column_product.h"
+#include "numerics/small_product.h"
 #include "runtime/floating_point.h"
 #include "runtime/half_sum.h"
 #include "runtime/segment_memory.h"
@@ -17,15 +18,6 @@
 
 namespace poptorch_emu {
 namespace {
-
-// Adds up what each replica has of part `index`, in the order of a ring: the next one first, its
-// own last.
-at::Tensor ring_sum(const std::vector<at::Tensor>& parts, int64_t index) {
-  const int64_t count = static_cast<int64_t>(parts.size());
-  at::Tensor sum = parts[(index + 1) % count].clone();
-  for (int64_t step = 2; step <= count; ++step) sum.add_(parts[(index + step) % count]);
-  return sum;
-}
 
 // PyTorch's addition takes 0.24 us for 64 numbers and 0.25 for 512, the loop below 0.02 and 0.12;
 // from some 1,200 on it is the other way round (one core with AVX-512).
@@ -41,6 +33,13 @@ void add_few(float* sum, const float* value, int64_t count) {
   for (int64_t i = 0; i < count; ++i) sum[i] += value[i];
 }
 
+// Whether the bits do not depend on where the operands lie.
+bool is_small(const Product& product) {
+  const auto& [left, right, row_sums] = product;
+  return left.scalar_type() == at::kFloat && right.scalar_type() == at::kFloat &&
+         is_small_product(left.size(0), right.size(0), right.size(1));
+}
+
 // The state of the random numbers of another replica: whoever comes last, the bits are the same.
 at::Tensor with_replica(const at::Tensor& rng, int64_t replica) {
   if (!rng.defined()) return rng;
@@ -54,7 +53,8 @@ at::Tensor with_replica(const at::Tensor& rng, int64_t replica) {
 Accumulators::State::State(int64_t num_replicas, int64_t num_lanes)
     : of_replica(num_replicas),
       rows_of_replica(num_replicas),
-      num_products(num_replicas),
+      order(num_replicas),
+      has_products(num_replicas),
       kept_memory(num_replicas),
       views(num_replicas, std::vector<at::Tensor>(num_lanes)),
       arrived(num_replicas),
@@ -82,16 +82,27 @@ const std::vector<int64_t>& Accumulators::members(AccumulatorId id, int64_t repl
   return members_[id.value][replica];
 }
 
-void Accumulators::add(AccumulatorId id, int64_t replica, at::Tensor value, int64_t index,
+// A sum that is checked says which micro-batch's it is that spoils it.
+bool Accumulators::take_any_order(const Program& program, AccumulatorId id) {
+  const Accumulator& accumulator = program.accumulators[id.value];
+  return accumulator.dtype == at::kFloat && !accumulator.is_sharded && !accumulator.is_remote &&
+         !program.numerics.checks_floating_point;
+}
+
+bool Accumulators::add(AccumulatorId id, int64_t replica, at::Tensor& value, int64_t index,
                        const at::Tensor& rng) {
   State& state = *states_[id.value];
   if (program_.accumulators[id.value].is_sharded) {
     add_sharded(id, replica, value, index, rng);
-    return;
+    return true;
   }
   // Parts are cut in row-major order, so replicas must agree on the order of the elements.
   if (!is_alone(id, replica) && !value.is_contiguous()) value = value.contiguous();
-  add_to(state.of_replica[replica], id, std::move(value), index, rng);
+  // What was kept is never the first.
+  const auto add_next = [&](at::Tensor& summand, const at::Tensor&, int64_t number) {
+    add_to(state.of_replica[replica], id, number == 0 ? std::move(summand) : summand, number, rng);
+  };
+  return state.order[replica].add(index, value, {}, take_any_order(program_, id), add_next);
 }
 
 // Whether no other replica, of this process or another, adds to the same sum.
@@ -105,8 +116,17 @@ bool Accumulators::keeps_rows(AccumulatorId id, int64_t replica) const {
   return !program_.accumulators[id.value].is_remote && is_alone(id, replica);
 }
 
-void Accumulators::add_rows(const AccumulateRows& store, int64_t replica, const at::Tensor& rows,
+bool Accumulators::add_rows(const AccumulateRows& store, int64_t replica, at::Tensor& rows,
                             const at::Tensor& indices, int64_t index) {
+  const auto add_next = [&](const at::Tensor& summand, const at::Tensor& places, int64_t number) {
+    add_rows_now(store, replica, summand, places, number);
+  };
+  return states_[store.accumulator.value]->order[replica].add(
+      index, rows, indices, take_any_order(program_, store.accumulator), add_next);
+}
+
+void Accumulators::add_rows_now(const AccumulateRows& store, int64_t replica,
+                                const at::Tensor& rows, const at::Tensor& indices, int64_t index) {
   State& state = *states_[store.accumulator.value];
   RowSum& row_sum = state.rows_of_replica[replica];
   row_sum.add(rows, indices, store.num_rows, store.padding_index);
@@ -138,8 +158,26 @@ at::Tensor& Accumulators::view_for(State& state, int64_t replica, int64_t lane) 
   return view;
 }
 
-void Accumulators::add_product(AccumulatorId id, int64_t replica, int64_t lane,
+bool Accumulators::add_product(AccumulatorId id, int64_t replica, int64_t lane,
                                const Product& product, int64_t index) {
+  at::Tensor left = product.left;
+  const auto add_next = [&](const at::Tensor& a, const at::Tensor& b, int64_t number) {
+    add_product_now(id, replica, lane, {a, b, number == index ? product.row_sums : nullptr},
+                    number);
+  };
+  const bool may_keep = take_any_order(program_, id) && is_small(product);
+  if (!states_[id.value]->order[replica].add(index, left, product.right, may_keep, add_next)) {
+    return false;
+  }
+  // Of a product that was kept they are asked for now.
+  if (product.row_sums != nullptr && !product.row_sums->defined()) {
+    *product.row_sums = sums_beside_product(left.t(), product.right.size(1));
+  }
+  return true;
+}
+
+void Accumulators::add_product_now(AccumulatorId id, int64_t replica, int64_t lane,
+                                   const Product& product, int64_t index) {
   State& state = *states_[id.value];
   at::Tensor& sum = state.of_replica[replica];
   if (program_.accumulators[id.value].is_remote) {
@@ -155,7 +193,7 @@ void Accumulators::add_product(AccumulatorId id, int64_t replica, int64_t lane,
     }
     multiply_by_faster_kernel(product, /*adds=*/index > 0, view_for(state, replica, lane));
   }
-  state.num_products[replica].store(index + 1);
+  state.has_products[replica] = 1;
 }
 
 // What lives in streaming memory comes to the IPU for the addition and goes back.
@@ -219,108 +257,6 @@ void Accumulators::add_sharded(AccumulatorId id, int64_t replica, const at::Tens
   state.num_arrived = 0;
 }
 
-// By replica, the sum over all of its part of what the replicas here have.
-std::vector<at::Tensor> Accumulators::sums_of_parts(AccumulatorId id,
-                                                    const std::vector<at::Tensor>& wholes) {
-  std::vector<at::Tensor> sums;
-  if (ring_ != nullptr) {
-    // Sums are made where the summands are, which others may still read.
-    Ring::Summands own;
-    for (const at::Tensor& whole : wholes) {
-      own.push_back(whole.clone(at::MemoryFormat::Contiguous));
-    }
-    ring_->reduce_scatter(id.value, {own});
-    for (int64_t here = 0; here < replicas_.here; ++here) {
-      sums.push_back(shard_of(own.front(), replicas_.first + here, replicas_.all));
-    }
-    return sums;
-  }
-  for (int64_t part = 0; part < replicas_.here; ++part) {
-    std::vector<at::Tensor> parts;
-    for (const at::Tensor& whole : wholes) parts.push_back(shard_of(whole, part, replicas_.here));
-    sums.push_back(ring_sum(parts, part));
-  }
-  return sums;
-}
-
-void Accumulators::reduce(AccumulatorId id, int64_t replica) {
-  State& state = *states_[id.value];
-  const Accumulator& accumulator = program_.accumulators[id.value];
-  const std::vector<int64_t>& group = members(id, replica);
-  const int64_t count = static_cast<int64_t>(group.size());
-  const int64_t index = std::find(group.begin(), group.end(), replica) - group.begin();
-  std::vector<at::Tensor> parts;
-  for (int64_t member : group) {
-    const at::Tensor& whole = state.of_replica[member];
-    if (!whole.defined()) throw Error("Accumulator '" + accumulator.name + "' is empty.");
-    const at::Tensor part = shard_of(whole, index, count);
-    parts.push_back(accumulator.is_remote ? remote_.load(part) : part);
-  }
-  const at::Tensor sum = ring_sum(parts, index);
-  check(sum, id);
-  // The members share one copy of the total, which takes the place of the first one's sum: nobody
-  // else reads this part of it.
-  put_shard(state.of_replica[group.front()], index, count,
-            accumulator.is_remote ? remote_.store(sum) : sum);
-  state.is_reduced[replica] = 1;
-}
-
-std::vector<Ring::Summands> Accumulators::summands_of(const std::vector<AccumulatorId>& ids) {
-  std::vector<Ring::Summands> tensors;
-  for (AccumulatorId id : ids) {
-    const Accumulator& accumulator = program_.accumulators[id.value];
-    Ring::Summands summands;
-    for (const at::Tensor& whole : states_[id.value]->of_replica) {
-      if (!whole.defined()) throw Error("Accumulator '" + accumulator.name + "' is empty.");
-      summands.push_back(accumulator.is_remote ? remote_.load(whole) : whole.contiguous());
-    }
-    tensors.push_back(std::move(summands));
-  }
-  return tensors;
-}
-
-void Accumulators::exchange(const std::vector<AccumulatorId>& ids, int64_t number) {
-  const std::vector<Ring::Summands> tensors = summands_of(ids);
-  ring_->all_reduce(number, tensors);
-  for (size_t i = 0; i < ids.size(); ++i) {
-    State& state = *states_[ids[i].value];
-    const at::Tensor& sum = tensors[i].front();
-    check(sum, ids[i]);
-    const bool is_remote = program_.accumulators[ids[i].value].is_remote;
-    state.of_replica.front() = is_remote ? remote_.store(sum) : sum;
-    state.is_reduced.assign(replicas_.here, 1);
-  }
-}
-
-void Accumulators::scatter(const std::vector<AccumulatorId>& ids, int64_t number) {
-  const std::vector<Ring::Summands> tensors = summands_of(ids);
-  ring_->reduce_scatter(number, tensors);
-  for (size_t i = 0; i < ids.size(); ++i) {
-    State& state = *states_[ids[i].value];
-    const at::Tensor& sum = tensors[i].front();
-    for (int64_t here = 0; here < replicas_.here; ++here) {
-      check(shard_of(sum, replicas_.first + here, replicas_.all), ids[i]);
-    }
-    const bool is_remote = program_.accumulators[ids[i].value].is_remote;
-    state.of_replica.front() = is_remote ? remote_.store(sum) : sum;
-    state.is_reduced.assign(replicas_.here, 1);
-  }
-}
-
-void Accumulators::gather(const std::vector<AccumulatorId>& ids, int64_t number) {
-  std::vector<at::Tensor> wholes;
-  for (AccumulatorId id : ids) {
-    State& state = *states_[id.value];
-    const Accumulator& accumulator = program_.accumulators[id.value];
-    state.gathered = at::empty(state.sizes, at::TensorOptions(accumulator.dtype));
-    for (int64_t here = 0; here < replicas_.here; ++here) {
-      put_shard(state.gathered, replicas_.first + here, replicas_.all, state.of_replica[here]);
-    }
-    wholes.push_back(state.gathered);
-  }
-  ring_->all_gather(number, wholes, replicas_.here);
-}
-
 at::Tensor Accumulators::total(AccumulatorId id, int64_t replica) const {
   State& state = *states_[id.value];
   if (RowSum& rows = state.rows_of_replica[replica]; rows.is_begun()) {
@@ -366,8 +302,9 @@ at::Tensor Accumulators::sums_of_touched_rows(AccumulatorId id, int64_t replica)
 void Accumulators::clear_sum(State& state, size_t replica) {
   at::Tensor& sum = state.of_replica[replica];
   state.rows_of_replica[replica].clear();
-  const bool is_of_products = state.num_products[replica].exchange(0) > 0;
-  if (is_of_products && sum.use_count() == 1 && sum.storage().use_count() == 1) {
+  state.order[replica].clear();
+  if (std::exchange(state.has_products[replica], 0) != 0 && sum.use_count() == 1 &&
+      sum.storage().use_count() == 1) {
     state.kept_memory[replica] = std::move(sum);
   }
   sum.reset();

@@ -2,7 +2,6 @@
 
 #include <ATen/core/Tensor.h>
 
-#include <atomic>
 #include <memory>
 #include <mutex>
 #include <vector>
@@ -13,6 +12,7 @@
 #include "runtime/replicas.h"
 #include "runtime/ring.h"
 #include "runtime/row_sum.h"
+#include "runtime/summand_order.h"
 
 namespace poptorch_emu {
 
@@ -27,25 +27,31 @@ class Accumulators {
   Accumulators(const Program& program, const Replicas& replicas, int64_t num_lanes,
                RemoteTraffic& remote, Ring* ring);
 
-  // Adds one micro-batch's contribution, the `index`-th of this window. The first is moved in when
-  // nobody else holds it. The sum is rounded to the accumulator's type each time; `rng` chooses the
-  // random bits where that is done at random, and may be undefined elsewhere. A sharded accumulator
-  // is reduced at once, by the replica that comes last; no replica may add again before. All
-  // processes add to sharded accumulators in one order.
-  void add(AccumulatorId id, int64_t replica, at::Tensor value, int64_t index,
+  // Whether micro-batches may add to a sum in any order: what comes before its turn is kept, or
+  // told to wait. Other sums they add to in their order; each sees to that.
+  static bool take_any_order(const Program& program, AccumulatorId id);
+
+  // Adds one micro-batch's contribution, the `index`-th of this window; false if the turn of that
+  // is still to be waited for, and the value was left. The first is moved in when nobody else holds
+  // it. The sum is rounded to the accumulator's type each time; `rng` chooses the random bits where
+  // that is done at random, and may be undefined elsewhere. A sharded accumulator is reduced at
+  // once, by the replica that comes last; no replica may add again before. All processes add to
+  // sharded accumulators in one order.
+  bool add(AccumulatorId id, int64_t replica, at::Tensor& value, int64_t index,
            const at::Tensor& rng);
 
   // The same for a gradient that is zero but for the rows that are given; `store` says which.
-  void add_rows(const AccumulateRows& store, int64_t replica, const at::Tensor& rows,
+  bool add_rows(const AccumulateRows& store, int64_t replica, at::Tensor& rows,
                 const at::Tensor& indices, int64_t index);
 
-  // The same for the product of two matrices, which is added while it is made. Another thread may
-  // ask meanwhile how many products are in the sum, and add the next one when it is its turn. Like
-  // frames, lanes count references on their own.
-  void add_product(AccumulatorId id, int64_t replica, int64_t lane, const Product& product,
+  // The same for the product of two matrices, which is added while it is made. Like frames, lanes
+  // count references on their own.
+  bool add_product(AccumulatorId id, int64_t replica, int64_t lane, const Product& product,
                    int64_t index);
-  int64_t num_products(AccumulatorId id, int64_t replica) const {
-    return states_[id.value]->num_products[replica].load();
+
+  // By any thread.
+  bool has_turn(AccumulatorId id, int64_t replica, int64_t index) const {
+    return states_[id.value]->order[replica].has_turn(index);
   }
 
   // Does the replica's part of a ring all-reduce over its group. Of S members the k-th adds up the
@@ -84,8 +90,9 @@ class Accumulators {
 
     std::vector<at::Tensor> of_replica;   // of a sharded accumulator its parts, already reduced
     std::vector<RowSum> rows_of_replica;  // of a sum of rows that is not among the above
-    // Of a sum of products, by replica: how many it has, and where the next window's will lie.
-    std::vector<std::atomic<int64_t>> num_products;
+    std::vector<SummandOrder> order;      // by replica
+    // Of a sum of products, by replica: whether it has any, and where the next window's will lie.
+    std::vector<char> has_products;
     std::vector<at::Tensor> kept_memory;
     std::vector<std::vector<at::Tensor>> views;  // of the sum, by replica and lane
     // What the replicas contribute to a sharded accumulator for one micro-batch.
@@ -101,6 +108,10 @@ class Accumulators {
   bool keeps_rows(AccumulatorId id, int64_t replica) const;
   static void clear_sum(State& state, size_t replica);
   static at::Tensor& view_for(State& state, int64_t replica, int64_t lane);
+  void add_rows_now(const AccumulateRows& store, int64_t replica, const at::Tensor& rows,
+                    const at::Tensor& indices, int64_t index);
+  void add_product_now(AccumulatorId id, int64_t replica, int64_t lane, const Product& product,
+                       int64_t index);
   void add_to(at::Tensor& kept, AccumulatorId id, at::Tensor value, int64_t index,
               const at::Tensor& rng);
   void add_on_chip(at::Tensor& sum, AccumulatorId id, at::Tensor value, int64_t index,

@@ -55,11 +55,25 @@ Interpreter::Interpreter(const Program& program, std::vector<int64_t> input_grou
   }
 }
 
+// Of micro-batches that are under way at once, each waits for the one before at each sum to which
+// it adds something large, not for the end of its action.
+template <class Add>
+void Interpreter::add_in_turn(AccumulatorId id, int64_t replica, int64_t micro_batch,
+                              const Add& add) {
+  if (!add()) {
+    const auto has_turn = [&] { return accumulators_.has_turn(id, replica, micro_batch); };
+    if (!observation_.wait_until(has_turn)) throw Abandoned();
+    add();
+  }
+  observation_.note();
+}
+
 std::unique_ptr<Frame> Interpreter::make_frame(const Segment& segment, int64_t replica,
                                                int64_t lane) {
   const auto adder = [this, replica, lane](AccumulatorId id, int64_t micro_batch,
                                            const Product& product) {
-    add_product(id, replica, lane, micro_batch, product);
+    add_in_turn(id, replica, micro_batch,
+                [&] { return accumulators_.add_product(id, replica, lane, product, micro_batch); });
   };
   return std::make_unique<Frame>(segment, lane, program_.numerics.checks_floating_point, call_host_,
                                  adder);
@@ -259,16 +273,6 @@ void Interpreter::exchange(const Segment& segment, int64_t number) {
   if (!segment.gathers.empty()) memory_.gather(segment.gathers, *ring_, number + 3);
 }
 
-// Of micro-batches that are under way at once, each waits for the one before at each sum, not for
-// the end of its action.
-void Interpreter::add_product(AccumulatorId id, int64_t replica, int64_t lane, int64_t micro_batch,
-                              const Product& product) {
-  const auto has_turn = [&] { return accumulators_.num_products(id, replica) == micro_batch; };
-  if (!has_turn() && !observation_.wait_until(has_turn)) throw Abandoned();
-  accumulators_.add_product(id, replica, lane, product, micro_batch);
-  observation_.note();
-}
-
 void Interpreter::unpack_inputs(Task& task, Frame& frame) {
   const std::vector<LinkId>& incoming = program_.at(task.action.segment).incoming;
   for (size_t i = 0; i < incoming.size(); ++i) {
@@ -325,14 +329,20 @@ void Interpreter::store(const Accumulate& target, Frame& frame, const Store& sto
   at::Tensor summand = store.is_last_use ? std::move(value) : value;
   const bool is_random = program_.numerics.rounds_stochastically &&
                          program_.accumulators[target.accumulator.value].dtype == at::kHalf;
-  accumulators_.add(target.accumulator, task.replica, std::move(summand), task.action.micro_batch,
-                    is_random ? rng_for(task) : at::Tensor());
+  const at::Tensor rng = is_random ? rng_for(task) : at::Tensor();
+  const int64_t number = task.action.micro_batch;
+  add_in_turn(target.accumulator, task.replica, number, [&] {
+    return accumulators_.add(target.accumulator, task.replica, summand, number, rng);
+  });
 }
 
 void Interpreter::store(const AccumulateRows& target, Frame& frame, const Store& store,
                         const Task& task) {
-  accumulators_.add_rows(target, task.replica, frame[store.source], frame[target.indices],
-                         task.action.micro_batch);
+  const int64_t number = task.action.micro_batch;
+  add_in_turn(target.accumulator, task.replica, number, [&] {
+    return accumulators_.add_rows(target, task.replica, frame[store.source], frame[target.indices],
+                                  number);
+  });
 }
 
 void Interpreter::store(const StoreVariableRows& target, Frame& frame, const Store& store,

@@ -85,8 +85,8 @@ class Interpreter {
   void forget_inputs();
   [[noreturn]] void fail(const Task& task, const std::string& cause) const;
   void exchange(const Segment& segment, int64_t number);
-  void add_product(AccumulatorId id, int64_t replica, int64_t lane, int64_t micro_batch,
-                   const Product& product);
+  template <class Add>
+  void add_in_turn(AccumulatorId id, int64_t replica, int64_t micro_batch, const Add& add);
   void unpack_inputs(Task& task, Frame& frame);
   void pack_outputs(Task& task, Frame& frame);
 

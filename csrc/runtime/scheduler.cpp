@@ -196,9 +196,9 @@ const Action& Scheduler::next_action(const VirtualIpu& ipu) const {
 // that himself. False if the worker does not go on at once; the task is done all the same.
 bool Scheduler::take_step(Task& task) {
   const int64_t worker = task.worker;
-  walks_->finish(task);
+  const bool have_all_left = walks_->finish(task);
   progress_.note();
-  if (early_windows_.are_any() && is_last_of_window(task.action)) {
+  if (early_windows_.are_any() && have_all_left) {
     const Progress::Lock lock = progress_.lock();
     early_windows_.leave(task.action.segment);
     progress_.announce();
@@ -367,8 +367,8 @@ void Scheduler::begin_window() {
     for (const Action& action : program_.schedule[ipu.ipu]) {
       if (program_.at(action.segment).kind != SegmentKind::kMicroBatch) continue;
       ++micro_batch_actions_left_;
-      // Of walks only the last through a segment counts.
-      if (!walks_ || is_last_of_window(action)) early_windows_.expect(action.segment);
+      // Of walks all through a segment count as one.
+      if (!walks_ || action.micro_batch == 0) early_windows_.expect(action.segment);
     }
   }
 }

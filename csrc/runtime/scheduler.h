@@ -116,9 +116,6 @@ class Scheduler {
     return ipu.position == program_.schedule[ipu.ipu].size();
   }
   bool is_wanted_at_desk(int64_t worker) const { return worker == 0 && desk_.has_requests(); }
-  bool is_last_of_window(const Action& action) const {
-    return action.micro_batch + 1 == program_.micro_batches_per_window;
-  }
   bool are_micro_batches_left() const { return walks_ && micro_batch_actions_left_ > 0; }
   bool is_walking(int64_t worker) const { return walks_ && walks_->is_walking(worker); }
   Task* begin_next(int64_t worker);

@@ -6,6 +6,7 @@
 #include <variant>
 
 #include "common/clock.h"
+#include "runtime/accumulators.h"
 
 namespace poptorch_emu {
 namespace {
@@ -74,11 +75,18 @@ std::vector<SegmentId> in_order(const Program& program) {
   return order;
 }
 
-// Whether all that a segment stores are pieces of outputs, which have places of their own.
+// Whether micro-batches may store in any order what a segment stores: pieces of outputs, which have
+// places of their own, and parts of sums that see to the order themselves.
 bool stores_in_any_order(const Program& program, const Segment& segment) {
   return std::all_of(segment.stores.begin(), segment.stores.end(), [&](const Store& store) {
-    const auto* target = std::get_if<StoreOutput>(&store.target);
-    return target != nullptr && program.outputs[target->output.value].mode != OutputMode::kSum;
+    if (const auto* output = std::get_if<StoreOutput>(&store.target)) {
+      return program.outputs[output->output.value].mode != OutputMode::kSum;
+    }
+    if (const auto* sum = std::get_if<Accumulate>(&store.target)) {
+      return Accumulators::take_any_order(program, sum->accumulator);
+    }
+    const auto* rows = std::get_if<AccumulateRows>(&store.target);
+    return rows != nullptr && Accumulators::take_any_order(program, rows->accumulator);
   });
 }
 
@@ -160,7 +168,7 @@ Task& Walks::begin(int64_t worker) {
   return own.task;
 }
 
-void Walks::finish(Task& task) {
+bool Walks::finish(Task& task) {
   Worker& own = *workers_[task.worker];
   const std::vector<LinkId>& outgoing = program_.at(task.action.segment).outgoing;
   for (size_t i = 0; i < outgoing.size(); ++i) {
@@ -170,13 +178,11 @@ void Walks::finish(Task& task) {
   if (++own.walk->step == path_.size()) own.walk.reset();
   const int64_t place =
       task.replica * static_cast<int64_t>(program_.segments.size()) + task.action.segment.value;
-  ++num_done_[place].value;
+  return ++num_done_[place].value == program_.micro_batches_per_window;
 }
 
-// Who waits for the last one to leave a segment, as `EarlyWindows` has updates do, waits for all.
 bool Walks::has_turn(int64_t replica, const Action& action) const {
-  const bool is_last = action.micro_batch + 1 == program_.micro_batches_per_window;
-  return (!is_last && !takes_turns_[action.segment.value]) ||
+  return !takes_turns_[action.segment.value] ||
          num_done(replica, action.segment).value == action.micro_batch;
 }
 

@@ -19,10 +19,9 @@ namespace poptorch_emu {
 // them wait for a later action, and no worker waits for the others' stages.
 //
 // Of a segment that may overlap several micro-batches are under way at once. They take turns where
-// it stores what depends on their order, such as a sum; otherwise each leaves it as soon as it can,
-// and only the last of a window waits for all others, so that a slower worker holds nobody up. Of
-// another segment they are one by one. Micro-batches begin in order, so that the first of those
-// under way never waits.
+// it stores what depends on their order, such as a variable; otherwise each leaves it as soon as it
+// can, so that a slower worker holds nobody up. Of another segment they are one by one.
+// Micro-batches begin in order, so that the first of those under way never waits.
 class Walks {
  public:
   // Whether nobody can tell walks from the order of the lists by the results: there are several
@@ -49,8 +48,9 @@ class Walks {
   bool is_ready(int64_t worker) const;
   // Returns that action, with what its links hold.
   Task& begin(int64_t worker);
-  // Keeps what the task gives, and lets the next micro-batch have its turn.
-  void finish(Task& task);
+  // Keeps what the task gives, and lets the next micro-batch have its turn. Returns whether all of
+  // the window have left the segment.
+  bool finish(Task& task);
 
   // By any thread: whether nothing keeps the task from leaving its segment any more.
   bool has_turn(const Task& task) const { return has_turn(task.replica, task.action); }

@@ -1,0 +1,59 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+
+namespace poptorch_emu {
+
+// Has the summands of one sum be added in the order of their numbers, whichever thread brings one
+// first. A small one whose turn has not come is copied, and added by who adds the one before; so a
+// slower thread holds nobody up. Each number comes once.
+//
+// A summand is one or two tensors, or what is made of them.
+class SummandOrder {
+ public:
+  // Adds summand `index`, or keeps it if that is allowed and it is small; false if neither: its
+  // turn is to be waited for. `add(first, second, number)` adds this one, or one that was kept; it
+  // is called by one thread at a time, in the order of the numbers.
+  template <class Add>
+  bool add(int64_t index, at::Tensor& first, const at::Tensor& second, bool may_keep,
+           const Add& add) {
+    if (next_ == index) {
+      add(first, second, index);
+      next_ = index + 1;
+    } else if (!may_keep || !keep(index, first, second)) {
+      return false;
+    }
+    // Who keeps one looks for its turn afterwards, who adds one for the next: one of them sees it.
+    int64_t number = next_;
+    while (Kept* const kept = take(number)) {
+      add(kept->first, kept->second, number);
+      next_ = ++number;
+    }
+    return true;
+  }
+
+  bool has_turn(int64_t index) const { return next_ == index; }
+  // Begins a new sum, when nobody adds.
+  void clear();
+
+ private:
+  struct Kept {
+    std::atomic<int64_t> number = -1;  // -1 for none
+    at::Tensor first, second;          // their memory stays
+  };
+
+  bool keep(int64_t index, const at::Tensor& first, const at::Tensor& second);
+  Kept* take(int64_t number);
+
+  // A thread is seldom further ahead.
+  static constexpr int64_t kMostKept = 8;
+
+  alignas(64) std::atomic<int64_t> next_ = 0;
+  std::array<Kept, kMostKept> kept_;  // summand n at n modulo their number
+};
+
+}  // namespace poptorch_emu

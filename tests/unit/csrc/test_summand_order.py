@@ -1,0 +1,162 @@
+"""Parts of sums that come before their turn: who waits, and which bits the sums have."""
+
+import random
+import threading
+import time
+
+import pytest
+import torch
+from hand_built import ALL, MICRO_BATCH, WINDOW, Reg, add, executor
+
+from poptorch_emu import _C
+
+N, WINDOWS, ROWS, TABLE = 12, 4, 8, 40
+SMALL, LARGE = 64, 2304  # Numbers of a row; 8 rows of the latter are more than is kept.
+MOST_KEPT = 8  # A summand is kept if it is less than so many ahead.
+KINDS = ["value", "vector", "rows", "product", "product and sums"]
+
+HOLD = {}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _operator():
+    library = torch.library.Library("poptorch_emu", "FRAGMENT")
+    library.define("test_hold(Tensor x) -> Tensor")
+    library.impl("test_hold", lambda x: HOLD["function"](x), "CPU")
+    yield
+    library._destroy()
+
+
+def program_of(*kinds, dtype=torch.float32):
+    """Returns a program that adds each kind of summand up, after a stage that takes its time."""
+    program = _C.Program()
+    segment = program.add_segment("backward", 0, MICRO_BATCH)
+    update = program.add_segment("update", 0, WINDOW)
+    program.load_input(segment, 0, program.add_input("x", True))
+    program.load_input(segment, 1, program.add_input("places", True))
+    debug = _C.Debug("hold")
+    program.add_instruction(segment, "poptorch_emu::test_hold", "", [Reg(0)], {}, [2], [], debug)
+    add(program, segment, "t", [Reg(2)], [3])
+    add(program, segment, "sum.dim_IntList", [Reg(2), [0]], [6])
+    for number, kind in enumerate(kinds):
+        accumulator = program.add_accumulator(kind, dtype, False)
+        if kind == "product":
+            args = [Reg(3), Reg(2), accumulator]
+            debug = _C.Debug("product")
+            program.add_instruction(
+                segment, "poptorch_emu::add_product", "", args, {}, [], [], debug
+            )
+        elif kind == "product and sums":
+            args = [Reg(3), Reg(2), accumulator]
+            program.add_instruction(
+                segment, "poptorch_emu::add_product", "with_sums", args, {}, [5], [], debug
+            )
+            program.store_output(segment, 5, ALL, 1)
+        elif kind == "rows":
+            program.accumulate_rows(segment, 2, accumulator, 1, TABLE, 0)
+        else:
+            program.accumulate(segment, {"value": 2, "vector": 6}[kind], accumulator)
+        program.load_accumulator(update, 2 * number, accumulator)
+        add(program, update, "clone", [Reg(2 * number)], [2 * number + 1])
+        program.store_output(update, 2 * number + 1, ALL, 1)
+    program.set_schedule([[*((segment, m) for m in range(N)), (update, 0)]], N)
+    return program
+
+
+def inputs(width):
+    """Returns rows that begin with the number of their micro-batch, and places in a table."""
+    count = N * WINDOWS
+    x = torch.randn(count * ROWS, width)
+    x.view(count, ROWS, width)[:, 0, 0] = torch.arange(count)
+    return [x, torch.randint(0, TABLE, (count * ROWS,))]
+
+
+def run(program, tensors, workers, hold):
+    """Returns the outputs of a call whose micro-batches are held up by `hold`."""
+    HOLD["function"] = lambda x: (hold(int(x[0, 0])), x.clone())[1]
+    return executor(program, workers=workers, follows_lists=False).run(tensors, WINDOWS)
+
+
+def sums_by_hand(kind, x, places):
+    """Adds up with plain PyTorch what the micro-batches of each window give."""
+    sums = []
+    pairs = list(zip(x.split(ROWS), places.split(ROWS), strict=True))
+    for window in range(WINDOWS):
+        sum_ = torch.zeros(())
+        for rows, place in pairs[window * N : (window + 1) * N]:
+            dense = torch.zeros(TABLE, rows.shape[1]).index_add(0, place, rows)
+            dense[0] = 0
+            sum_ = sum_ + {"value": rows, "vector": rows.sum(0), "rows": dense}[kind]
+        sums.append(sum_)
+    return torch.cat(sums)
+
+
+@pytest.mark.parametrize("workers", [2, 3, 5])
+@pytest.mark.parametrize("width", [SMALL, LARGE], ids=["small", "large"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_sum_when_micro_batches_are_late_then_has_the_bits_of_their_order(kind, width, workers):
+    program, tensors = program_of(kind), inputs(width)
+    expected = run(program, tensors, 1, lambda _: None)
+    if not kind.startswith("product"):
+        assert torch.equal(expected[0], sums_by_hand(kind, *tensors))
+    chance = random.Random(workers)
+    for _ in range(2):
+        found = run(program, tensors, workers, lambda _: time.sleep(chance.random() / 500))
+        assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
+
+
+def test_sums_of_all_kinds_when_micro_batches_are_late_then_have_the_bits_of_their_order():
+    program, tensors = program_of(*KINDS), inputs(SMALL)
+    expected = run(program, tensors, 1, lambda _: None)
+    chance = random.Random(0)
+    for _ in range(5):
+        found = run(program, tensors, 4, lambda _: time.sleep(chance.random() / 500))
+        assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("kind", "width", "dtype", "last"),
+    [
+        *((kind, SMALL, torch.float32, MOST_KEPT) for kind in KINDS),
+        *((kind, LARGE, torch.float32, 1) for kind in KINDS if kind != "vector"),
+        ("vector", LARGE, torch.float32, MOST_KEPT),
+        ("vector", SMALL, torch.float16, 1),  # Rounded each time, perhaps at random.
+    ],
+)
+def test_worker_when_another_is_slow_then_goes_on_as_far_as_summands_are_kept(
+    kind, width, dtype, last
+):
+    for awaited, passes in [(last, True), (last + 1, False)]:
+        is_there, seen = threading.Event(), []
+
+        def hold(number, awaited=awaited, passes=passes, is_there=is_there, seen=seen):
+            if number == awaited:
+                is_there.set()
+            elif number == 0:
+                seen.append(is_there.wait(20 if passes else 0.3))
+
+        tensors = inputs(width)
+        run(program_of(kind, dtype=dtype), tensors, 2, hold)
+        assert seen == [passes]
+
+
+def test_call_when_one_fails_while_summands_are_kept_then_the_next_call_is_whole():
+    program, tensors = program_of("vector", "rows", "product"), inputs(SMALL)
+    engine = executor(program, workers=2, follows_lists=False)
+    is_last_kept = threading.Event()
+
+    def fail(number):
+        if number == MOST_KEPT:
+            is_last_kept.set()
+        elif number == 0:
+            assert is_last_kept.wait(20)
+            raise RuntimeError("a failure")
+
+    HOLD["function"] = lambda x: (fail(int(x[0, 0])), x.clone())[1]
+    with pytest.raises(Exception, match="a failure"):
+        engine.run(tensors, WINDOWS)
+    HOLD["function"] = torch.clone
+    expected = run(program, tensors, 1, lambda _: None)
+    HOLD["function"] = torch.clone
+    found = engine.run(tensors, WINDOWS)
+    assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
