@@ -31,7 +31,8 @@ void begin_row(float* __restrict target, const float* __restrict row, int64_t wi
 void RowSum::add(const at::Tensor& rows, const at::Tensor& indices, int64_t num_rows,
                  int64_t padding_index) {
   const int64_t width = rows.size(-1);
-  const at::Tensor values = rows.contiguous();
+  const at::Tensor values =
+      width > 1 && rows.stride(-1) != 1 ? rows.contiguous() : rows.resolve_neg();
   const at::Tensor places = indices.to(at::kLong).contiguous();
   if (values.numel() != places.numel() * width) {
     throw Error("Rows of " + std::to_string(width) + " numbers are to be added for " +
@@ -49,9 +50,22 @@ void RowSum::add(const at::Tensor& rows, const at::Tensor& indices, int64_t num_
   num_rows_ = num_rows;
   width_ = width;
   const auto num_old_slots = static_cast<int64_t>(indices_.size());
+  find_rows(values);
   find_slots(places, padding_index);
   link_equal();
   add_linked(values.const_data_ptr<float>(), num_old_slots);
+}
+
+void RowSum::find_rows(const at::Tensor& rows) {
+  begin_of_.assign(1, 0);
+  for (int64_t dim = 0; dim + 1 < rows.dim(); ++dim) {
+    std::vector<int64_t> begins;
+    begins.reserve(begin_of_.size() * rows.size(dim));
+    for (int64_t begin : begin_of_) {
+      for (int64_t i = 0; i < rows.size(dim); ++i) begins.push_back(begin + i * rows.stride(dim));
+    }
+    begin_of_ = std::move(begins);
+  }
 }
 
 void RowSum::find_slots(const at::Tensor& indices, int64_t padding_index) {
@@ -85,11 +99,11 @@ void RowSum::add_linked(const float* values, int64_t num_old_slots) {
   for (int64_t position = 0; position < static_cast<int64_t>(slot_of_.size()); ++position) {
     const int32_t slot = slot_of_[position];
     if (slot < 0 || first_[slot] != position) continue;
-    const float* added = values + position * width_;
+    const float* added = values + begin_of_[position];
     if (next_[position] >= 0) {
       std::copy_n(added, width_, of_slot.begin());
       for (int64_t other = next_[position]; other >= 0; other = next_[other]) {
-        add_row(of_slot.data(), values + other * width_, width_);
+        add_row(of_slot.data(), values + begin_of_[other], width_);
       }
       added = of_slot.data();
     }

@@ -16,7 +16,8 @@ class RowSum {
   // Rows of one index are added up first, in their order: that gives the bits of adding a dense
   // gradient. Throws `Error` for an index that the matrix does not have, and then adds nothing.
   //
-  // `rows` is float32 [..., width], `indices` int64 or int32 [...].
+  // `rows` is float32 [..., width], in any order and perhaps expanded, `indices` int64 or int32
+  // [...].
   void add(const at::Tensor& rows, const at::Tensor& indices, int64_t num_rows,
            int64_t padding_index);
 
@@ -36,6 +37,7 @@ class RowSum {
   void clear();
 
  private:
+  void find_rows(const at::Tensor& rows);
   void find_slots(const at::Tensor& indices, int64_t padding_index);
   void link_equal();
   void add_linked(const float* values, int64_t num_old_slots);
@@ -48,8 +50,9 @@ class RowSum {
   at::Tensor whole_;              // zero between sums
   bool is_whole_ = false;         // whether that is this sum
 
-  // Of the rows that are being added, by their position: the slot, -1 for the padding index; the
-  // next position of the same slot, -1 for the last.
+  // Of the rows that are being added, by their position: where the row begins, counted from the
+  // first; the slot, -1 for the padding index; the next position of the same slot, -1 for the last.
+  std::vector<int64_t> begin_of_;
   std::vector<int32_t> slot_of_;
   std::vector<int64_t> next_;
   std::vector<int64_t> first_;  // by slot, its first position; -1 between calls

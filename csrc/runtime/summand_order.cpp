@@ -1,7 +1,10 @@
 #include "runtime/summand_order.h"
 
 #include <ATen/ops/empty_strided.h>
+#include <c10/core/Contiguity.h>
+#include <c10/util/SmallVector.h>
 
+#include <algorithm>
 #include <cstring>
 
 #include "runtime/segment_memory.h"
@@ -10,16 +13,31 @@ namespace poptorch_emu {
 namespace {
 
 // Copying more takes longer than most waits (assumed).
-constexpr size_t kMostBytes = 64 * 1024;
+constexpr int64_t kMostBytes = 64 * 1024;
 
-size_t bytes_of(const at::Tensor& tensor) { return tensor.defined() ? tensor.nbytes() : 0; }
+// Returns how many numbers a tensor has in memory if they lie there without gaps, otherwise -1. One
+// that is expanded has fewer than elements.
+int64_t count_of(const at::Tensor& tensor) {
+  c10::SmallVector<int64_t, 5> sizes, strides;
+  int64_t count = 1;
+  for (int64_t dim = 0; dim < tensor.dim(); ++dim) {
+    if (tensor.stride(dim) == 0) continue;
+    sizes.push_back(tensor.size(dim));
+    strides.push_back(tensor.stride(dim));
+    count *= tensor.size(dim);
+  }
+  return c10::_compute_non_overlapping_and_dense<int64_t>(sizes, strides) ? count : -1;
+}
 
-bool is_plain(const at::Tensor& tensor) {
-  return !tensor.defined() || (tensor.is_non_overlapping_and_dense() && !tensor.is_neg());
+// Likewise in bytes, none for no tensor.
+int64_t bytes_of(const at::Tensor& tensor) {
+  if (!tensor.defined()) return 0;
+  const int64_t count = tensor.is_neg() ? -1 : count_of(tensor);
+  return count < 0 ? -1 : count * static_cast<int64_t>(tensor.element_size());
 }
 
 // With the strides of the original, on which the bits of what is made of it may depend.
-void copy(const at::Tensor& from, at::Tensor& to) {
+void copy(const at::Tensor& from, int64_t num_bytes, at::Tensor& to) {
   if (!from.defined()) return;
   if (!to.defined() || to.scalar_type() != from.scalar_type() || to.sizes() != from.sizes() ||
       to.strides() != from.strides()) {
@@ -27,20 +45,21 @@ void copy(const at::Tensor& from, at::Tensor& to) {
     const SegmentMemory::Suspension outside;
     to = at::empty_strided(from.sizes(), from.strides(), from.options());
   }
-  std::memcpy(to.mutable_data_ptr(), from.const_data_ptr(), from.nbytes());
+  std::memcpy(to.mutable_data_ptr(), from.const_data_ptr(), num_bytes);
 }
 
 }  // namespace
 
 // The place is free: what lay there was added before the number that is next.
 bool SummandOrder::keep(int64_t index, const at::Tensor& first, const at::Tensor& second) {
-  if (bytes_of(first) + bytes_of(second) > kMostBytes || !is_plain(first) || !is_plain(second)) {
+  const int64_t first_bytes = bytes_of(first), second_bytes = bytes_of(second);
+  if (std::min(first_bytes, second_bytes) < 0 || first_bytes + second_bytes > kMostBytes) {
     return false;
   }
   if (index >= next_ + kMostKept) return false;
   Kept& kept = kept_[index % kMostKept];
-  copy(first, kept.first);
-  copy(second, kept.second);
+  copy(first, first_bytes, kept.first);
+  copy(second, second_bytes, kept.second);
   kept.number = index;
   return true;
 }

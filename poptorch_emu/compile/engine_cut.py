@@ -19,6 +19,7 @@ from poptorch_emu.compile.attention_inputs import leave_out_attention_copies
 from poptorch_emu.compile.bias_gradients import use_column_sums
 from poptorch_emu.compile.channels_last import use_channels_last
 from poptorch_emu.compile.engine_graph import EngineGraph
+from poptorch_emu.compile.expanded_rows import divide_before_expanding
 from poptorch_emu.compile.fewer_copies import leave_out_copies
 from poptorch_emu.compile.folded_norm import fold_norms
 from poptorch_emu.compile.large_products import move_large_products
@@ -131,7 +132,7 @@ def _for_training(of_machine: Inventory) -> Inventory:
         num_changes += use_gradient_products(code.graph) + use_column_sums(code)
         num_changes += move_large_products(code) + pack_weights(code, of_machine.config)
         num_changes += use_small_products(code)
-        num_changes += leave_out_attention_copies(code)
+        num_changes += leave_out_attention_copies(code) + divide_before_expanding(code)
     if num_changes == 0:
         return of_machine
     remove_dead(code.graph)

@@ -274,7 +274,7 @@ def test_worker_when_others_run_then_gets_back_its_own_memory() -> None:
     program = calling_stages("test_note", SUM, num_micro_batches)
     engine = executor(program, workers=2, follows_lists=False)
     are_apart = []
-    for _ in range(12):
+    for _ in range(40):
         places.clear()
         engine.run([torch.ones(num_micro_batches * width)], 1)
         first, second = places.values()
@@ -282,7 +282,7 @@ def test_worker_when_others_run_then_gets_back_its_own_memory() -> None:
     library._destroy()
     # One that has to hold more than ever before takes what the other has to spare: now and then,
     # where the system stops a thread for long.
-    assert sum(are_apart[2:]) > 5, are_apart
+    assert sum(are_apart) > 5, are_apart
 
 
 PACKED = """

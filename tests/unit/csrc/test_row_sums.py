@@ -13,8 +13,11 @@ MICRO_BATCHES, WINDOWS, LOOKUPS = 3, 2, 12
 NUM_ROWS, WIDTH = 7, 5
 
 
-def summing(*, by_rows, padding_index=-1, is_remote=False, replicas=1, num_rows=NUM_ROWS):
-    """Returns a program that adds up an embedding's gradients and gives each window's sum."""
+def summing(*, by_rows, padding_index=-1, is_remote=False, replicas=1, num_rows=NUM_ROWS, views=()):
+    """Returns a program that adds up an embedding's gradients and gives each window's sum.
+
+    What is added is first changed by `views`, which are operators with their arguments.
+    """
     program = _C.Program()
     segment = program.add_segment("backward", 0, MICRO_BATCH)
     program.load_input(segment, 0, program.add_input("rows", True))
@@ -22,10 +25,14 @@ def summing(*, by_rows, padding_index=-1, is_remote=False, replicas=1, num_rows=
     accumulator = program.add_accumulator("g", torch.float32, False)
     if is_remote:
         program.set_remote_accumulator(accumulator)
+    rows = 0
+    for operator, *args in views:
+        source, rows = rows, rows + 10
+        add(program, segment, operator, [Reg(source), *args], [rows])
     if by_rows:
-        program.accumulate_rows(segment, 0, accumulator, 1, num_rows, padding_index)
+        program.accumulate_rows(segment, rows, accumulator, 1, num_rows, padding_index)
     else:
-        args = [Reg(0), Reg(1), num_rows, padding_index, False]
+        args = [Reg(rows), Reg(1), num_rows, padding_index, False]
         add(program, segment, "embedding_dense_backward", args, [2])
         program.accumulate(segment, 2, accumulator)
     update = program.add_segment("update", 0, WINDOW)
@@ -70,6 +77,27 @@ def test_sum_when_rows_are_added_then_has_the_bits_of_dense_gradients(
     assert torch.equal(first.view(torch.int32), dense.view(torch.int32))
     assert torch.equal(second, dense)
     assert moved == dense_moved
+
+
+@pytest.mark.parametrize(
+    ("share", "views"),
+    [
+        (3, [("unsqueeze", 1), ("expand", [LOOKUPS // 3, 3, WIDTH])]),
+        (LOOKUPS, [("expand", [LOOKUPS, WIDTH])]),
+        (1, [("view", [3, LOOKUPS // 3, WIDTH]), ("transpose.int", 0, 1)]),
+        (1, [("view", [WIDTH, LOOKUPS]), ("t",)]),
+    ],
+    ids=["repeated", "all-one-row", "transposed", "by-columns"],
+)
+@pytest.mark.parametrize("workers", [1, 3])
+def test_sum_when_rows_lie_in_another_order_then_has_the_same_bits(share, views, workers):
+    rows, indices = lookups()
+    inputs = [rows[: len(rows) // share], indices]
+    by_rows, dense = (
+        executor(summing(by_rows=kind, views=views), workers=workers).run(inputs, WINDOWS)[0]
+        for kind in (True, False)
+    )
+    assert torch.equal(by_rows, dense)
 
 
 def test_sum_when_indices_have_32_bits_and_two_dimensions_then_rows_are_found():
