@@ -76,8 +76,7 @@ bool unpack(at::Tensor& packed, int64_t rows, at::Tensor& weight) {
   if (packed.dim() == 1) {
     return put_in_place(packed, rows, weight) == weight.numel();
   }
-  const bool is_transposed = is_small_layer(rows, weight.size(1), weight.size(0));
-  weight.copy_(is_transposed ? packed.narrow(1, 0, weight.size(0)).t() : packed);
+  weight.copy_(packed.narrow(1, 0, weight.size(0)).t());
   return true;
 }
 

@@ -1,8 +1,6 @@
 #include "runtime/summand_order.h"
 
 #include <ATen/ops/empty_strided.h>
-#include <c10/core/Contiguity.h>
-#include <c10/util/SmallVector.h>
 
 #include <algorithm>
 #include <cstring>
@@ -18,15 +16,12 @@ constexpr int64_t kMostBytes = 64 * 1024;
 // Returns how many numbers a tensor has in memory if they lie there without gaps, otherwise -1. One
 // that is expanded has fewer than elements.
 int64_t count_of(const at::Tensor& tensor) {
-  c10::SmallVector<int64_t, 5> sizes, strides;
-  int64_t count = 1;
-  for (int64_t dim = 0; dim < tensor.dim(); ++dim) {
-    if (tensor.stride(dim) == 0) continue;
-    sizes.push_back(tensor.size(dim));
-    strides.push_back(tensor.stride(dim));
-    count *= tensor.size(dim);
+  if (tensor.is_non_overlapping_and_dense()) return tensor.numel();
+  at::Tensor once = tensor;
+  for (int64_t dim = tensor.dim() - 1; dim >= 0; --dim) {
+    if (tensor.stride(dim) == 0 && tensor.size(dim) > 0) once = once.select(dim, 0);
   }
-  return c10::_compute_non_overlapping_and_dense<int64_t>(sizes, strides) ? count : -1;
+  return once.is_non_overlapping_and_dense() ? once.numel() : -1;
 }
 
 // Likewise in bytes, none for no tensor.

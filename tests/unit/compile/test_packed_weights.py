@@ -17,6 +17,7 @@ from poptorch_emu.compile import packed_weights
 
 ACCUMULATION = 4
 NUM_UPDATES = 3
+LEARNING_RATE = 0.01  # With ten times as much some of the small ones get out of hand.
 
 
 @pytest.fixture(autouse=True)
@@ -56,7 +57,7 @@ def trained(
     model: nn.Module, x: torch.Tensor, options: poptorch.Options | None = None
 ) -> tuple[list[torch.Tensor], str]:
     """Returns the results of some updates and the weights after them, and the program."""
-    optimizer = poptorch.optim.SGD(model.parameters(), lr=0.1)
+    optimizer = poptorch.optim.SGD(model.parameters(), lr=LEARNING_RATE)
     training = poptorch.trainingModel(model, options or options_of(), optimizer)
     results = [training(x)[0].clone() for _ in range(NUM_UPDATES)]
     weights = [value.detach().clone() for value in model.state_dict().values()]
@@ -68,7 +69,7 @@ def trained(
 def by_hand(model: nn.Module, x: torch.Tensor) -> list[torch.Tensor]:
     """Returns what plain PyTorch makes of it in float64."""
     model = model.double()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=LEARNING_RATE)
     results = []
     for _ in range(NUM_UPDATES):
         optimizer.zero_grad()
@@ -136,7 +137,7 @@ def test_layers_when_packing_gives_nothing_then_stay_as_they_are(
     model, x = made(rows, 128, hidden)
     options = options_of()
     options.Training.gradientAccumulation(accumulation)
-    optimizer = poptorch.optim.SGD(model.parameters(), lr=0.1)
+    optimizer = poptorch.optim.SGD(model.parameters(), lr=LEARNING_RATE)
     training = poptorch.trainingModel(model, options, optimizer)
     training.compile(x[: rows * accumulation])
     text = training._executable.program.text()

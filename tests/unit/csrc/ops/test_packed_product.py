@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import resource
+from pathlib import Path
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -67,10 +70,25 @@ def test_packed_weight_then_does_not_change_with_the_weight() -> None:
     assert torch.equal(packed_linear(x, packed, None, 48).t(), before)
 
 
-def test_weight_when_it_was_not_packed_then_is_multiplied_all_the_same() -> None:
+def test_weight_when_it_is_only_transposed_then_is_multiplied_all_the_same() -> None:
     x, weight, bias = torch.randn(5, 300), torch.randn(3, 300), torch.randn(3)
     expected = torch.nn.functional.linear(x, weight, bias)
-    assert torch.equal(packed_linear(x, weight, bias, 3), expected)
+    found = packed_linear(x, weight.t().contiguous(), bias, 3)
+    torch.testing.assert_close(found, expected)
+
+
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="Linux tells what is resident.")
+def test_weights_when_they_are_packed_then_the_host_holds_little_more() -> None:
+    weights = [torch.randn(512, 512) for _ in range(60)]
+    before = resident_bytes()
+    packed = [pack_weight(weight, 64) for weight in weights]
+    assert resident_bytes() - before < 1.5 * sum(weight.nbytes for weight in weights)
+    assert len(packed) == len(weights)
+
+
+def resident_bytes() -> int:
+    """Returns how much memory of the process the host holds."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
 
 
 @small
