@@ -45,29 +45,32 @@ void copy(const at::Tensor& from, int64_t num_bytes, at::Tensor& to) {
 
 }  // namespace
 
-// The place is free: what lay there was added before the number that is next.
 bool SummandOrder::keep(int64_t index, const at::Tensor& first, const at::Tensor& second) {
   const int64_t first_bytes = bytes_of(first), second_bytes = bytes_of(second);
   if (std::min(first_bytes, second_bytes) < 0 || first_bytes + second_bytes > kMostBytes) {
     return false;
   }
-  if (index >= next_ + kMostKept) return false;
-  Kept& kept = kept_[index % kMostKept];
-  copy(first, first_bytes, kept.first);
-  copy(second, second_bytes, kept.second);
-  kept.number = index;
+  Kept* const kept = take(kFree);
+  if (kept == nullptr) return false;
+  copy(first, first_bytes, kept->first);
+  copy(second, second_bytes, kept->second);
+  number_of(*kept) = index;
   return true;
 }
 
-// Only one thread gets it.
 SummandOrder::Kept* SummandOrder::take(int64_t number) {
-  Kept& kept = kept_[number % kMostKept];
-  return kept.number == number && kept.number.compare_exchange_strong(number, -1) ? &kept : nullptr;
+  for (size_t place = 0; place < kept_.size(); ++place) {
+    int64_t expected = number;
+    if (numbers_[place] == number && numbers_[place].compare_exchange_strong(expected, kTaken)) {
+      return &kept_[place];
+    }
+  }
+  return nullptr;
 }
 
 void SummandOrder::clear() {
   next_ = 0;
-  for (Kept& kept : kept_) kept.number = -1;
+  for (std::atomic<int64_t>& number : numbers_) number = kFree;
 }
 
 }  // namespace poptorch_emu

@@ -29,8 +29,9 @@ class SummandOrder {
     }
     // Who keeps one looks for its turn afterwards, who adds one for the next: one of them sees it.
     int64_t number = next_;
-    while (Kept* const kept = take(number)) {
+    for (Kept* kept = take(number); kept != nullptr; kept = take(number)) {
       add(kept->first, kept->second, number);
+      free(*kept);
       next_ = ++number;
     }
     return true;
@@ -42,18 +43,23 @@ class SummandOrder {
 
  private:
   struct Kept {
-    std::atomic<int64_t> number = -1;  // -1 for none
-    at::Tensor first, second;          // their memory stays
+    at::Tensor first, second;  // their memory stays
   };
 
   bool keep(int64_t index, const at::Tensor& first, const at::Tensor& second);
+  // Returns a place that has this number, or kFree, and has kTaken from now on; null if there is
+  // none. Only one thread gets it.
   Kept* take(int64_t number);
+  std::atomic<int64_t>& number_of(const Kept& kept) { return numbers_[&kept - kept_.data()]; }
+  void free(const Kept& kept) { number_of(kept) = kFree; }
 
   // A thread is seldom further ahead.
-  static constexpr int64_t kMostKept = 8;
+  static constexpr int64_t kMostKept = 4;
+  static constexpr int64_t kFree = -1, kTaken = -2;
 
   alignas(64) std::atomic<int64_t> next_ = 0;
-  std::array<Kept, kMostKept> kept_;  // summand n at n modulo their number
+  std::array<std::atomic<int64_t>, kMostKept> numbers_ = {kFree, kFree, kFree, kFree};
+  std::array<Kept, kMostKept> kept_;
 };
 
 }  // namespace poptorch_emu
