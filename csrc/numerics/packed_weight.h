@@ -16,7 +16,8 @@ bool is_small_layer(int64_t rows, int64_t num_inputs, int64_t num_outputs);
 
 // Returns the weight packed for products with so many rows: numbers that `packed_linear` alone
 // understands, or the transpose where the library has no such order. Those of the library span up
-// to 12 MB more than the weight, of which nothing is written, so that the host does not hold it.
+// to 12 MB more than the weight, of which nothing is written: the host holds it only where the
+// memory was used before.
 at::Tensor pack_weight(const at::Tensor& weight, int64_t rows);
 // The same in the memory of what was packed before.
 void pack_weight_again(const at::Tensor& weight, int64_t rows, at::Tensor& packed);

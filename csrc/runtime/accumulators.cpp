@@ -33,11 +33,11 @@ void add_few(float* sum, const float* value, int64_t count) {
   for (int64_t i = 0; i < count; ++i) sum[i] += value[i];
 }
 
-// Whether the bits do not depend on where the operands lie.
+// Whether the bits do not depend on where the operands lie, and adding takes no memory.
 bool is_small(const Product& product) {
   const auto& [left, right, row_sums] = product;
   return left.scalar_type() == at::kFloat && right.scalar_type() == at::kFloat &&
-         is_small_product(left.size(0), right.size(0), right.size(1));
+         right.stride(1) == 1 && is_small_product(left.size(0), right.size(0), right.size(1));
 }
 
 // The state of the random numbers of another replica: whoever comes last, the bits are the same.
@@ -98,6 +98,8 @@ bool Accumulators::add(AccumulatorId id, int64_t replica, at::Tensor& value, int
   }
   // Parts are cut in row-major order, so replicas must agree on the order of the elements.
   if (!is_alone(id, replica) && !value.is_contiguous()) value = value.contiguous();
+  // In each run alike, as the plan of memory wants it, whoever adds it later.
+  if (take_any_order(program_, id)) value = value.to(program_.accumulators[id.value].dtype);
   // What was kept is never the first.
   const auto add_next = [&](at::Tensor& summand, const at::Tensor&, int64_t number) {
     add_to(state.of_replica[replica], id, number == 0 ? std::move(summand) : summand, number, rng);
@@ -121,8 +123,10 @@ bool Accumulators::add_rows(const AccumulateRows& store, int64_t replica, at::Te
   const auto add_next = [&](const at::Tensor& summand, const at::Tensor& places, int64_t number) {
     add_rows_now(store, replica, summand, places, number);
   };
+  rows = RowSum::readable_rows(rows);
   return states_[store.accumulator.value]->order[replica].add(
-      index, rows, indices, take_any_order(program_, store.accumulator), add_next);
+      index, rows, RowSum::readable_indices(indices), take_any_order(program_, store.accumulator),
+      add_next);
 }
 
 void Accumulators::add_rows_now(const AccumulateRows& store, int64_t replica,

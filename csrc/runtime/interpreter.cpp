@@ -63,7 +63,8 @@ void Interpreter::add_in_turn(AccumulatorId id, int64_t replica, int64_t micro_b
   if (!add()) {
     const auto has_turn = [&] { return accumulators_.has_turn(id, replica, micro_batch); };
     if (!observation_.wait_until(has_turn)) throw Abandoned();
-    add();
+    const bool is_added = add();
+    TORCH_INTERNAL_ASSERT(is_added);
   }
   observation_.note();
 }

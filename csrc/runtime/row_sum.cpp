@@ -31,9 +31,7 @@ void begin_row(float* __restrict target, const float* __restrict row, int64_t wi
 void RowSum::add(const at::Tensor& rows, const at::Tensor& indices, int64_t num_rows,
                  int64_t padding_index) {
   const int64_t width = rows.size(-1);
-  const at::Tensor values =
-      width > 1 && rows.stride(-1) != 1 ? rows.contiguous() : rows.resolve_neg();
-  const at::Tensor places = indices.to(at::kLong).contiguous();
+  const at::Tensor values = readable_rows(rows), places = readable_indices(indices);
   if (values.numel() != places.numel() * width) {
     throw Error("Rows of " + std::to_string(width) + " numbers are to be added for " +
                 std::to_string(places.numel()) + " indices, but there are " +
@@ -54,6 +52,14 @@ void RowSum::add(const at::Tensor& rows, const at::Tensor& indices, int64_t num_
   find_slots(places, padding_index);
   link_equal();
   add_linked(values.const_data_ptr<float>(), num_old_slots);
+}
+
+at::Tensor RowSum::readable_rows(const at::Tensor& rows) {
+  return rows.size(-1) > 1 && rows.stride(-1) != 1 ? rows.contiguous() : rows.resolve_neg();
+}
+
+at::Tensor RowSum::readable_indices(const at::Tensor& indices) {
+  return indices.to(at::kLong).contiguous();
 }
 
 void RowSum::find_rows(const at::Tensor& rows) {

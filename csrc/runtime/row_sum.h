@@ -21,6 +21,10 @@ class RowSum {
   void add(const at::Tensor& rows, const at::Tensor& indices, int64_t num_rows,
            int64_t padding_index);
 
+  // The same in an order and a type that `add` reads without a copy.
+  static at::Tensor readable_rows(const at::Tensor& rows);
+  static at::Tensor readable_indices(const at::Tensor& indices);
+
   // Whether something was added since the last `clear`.
   bool is_begun() const { return num_rows_ > 0; }
   // Which rows it holds, each once; int64 [rows].

@@ -14,7 +14,7 @@ namespace {
 constexpr int64_t kMostBytes = 64 * 1024;
 
 // Returns how many numbers a tensor has in memory if they lie there without gaps, otherwise -1. One
-// that is expanded has fewer than elements.
+// that is expanded has fewer numbers than elements.
 int64_t count_of(const at::Tensor& tensor) {
   if (tensor.is_non_overlapping_and_dense()) return tensor.numel();
   at::Tensor once = tensor;

@@ -273,16 +273,16 @@ def test_worker_when_others_run_then_gets_back_its_own_memory() -> None:
     num_micro_batches, width = 16, 8192
     program = calling_stages("test_note", SUM, num_micro_batches)
     engine = executor(program, workers=2, follows_lists=False)
-    are_apart = []
-    for _ in range(40):
+    are_apart: list[bool] = []
+    # One that has to hold more than ever before takes what the other has to spare: now and then,
+    # where the system stops a thread for long.
+    while sum(are_apart[-10:]) <= 5 and len(are_apart) < 60:
         places.clear()
         engine.run([torch.ones(num_micro_batches * width)], 1)
         first, second = places.values()
         are_apart.append(first.isdisjoint(second))
     library._destroy()
-    # One that has to hold more than ever before takes what the other has to spare: now and then,
-    # where the system stops a thread for long.
-    assert sum(are_apart) > 5, are_apart
+    assert sum(are_apart[-10:]) > 5, are_apart
 
 
 PACKED = """

@@ -131,6 +131,8 @@ def test_sums_of_all_kinds_when_micro_batches_are_late_then_have_the_bits_of_the
 def test_worker_when_another_is_slow_then_goes_on_as_far_as_summands_are_kept(
     kind, width, dtype, last
 ):
+    if kind.startswith("product") and _C.vector_width() == 0:
+        last = 1  # These are made by our kernel alone.
     for awaited, passes in [(last, True), (last + 1, False)]:
         is_there, seen = threading.Event(), []
 
