@@ -29,7 +29,8 @@ _FEWEST_MULTIPLICATIONS_OF_ONEDNN = 2**23
 # With the library's packing, which is a transpose there, on one core of an AMD EPYC with AVX2, and
 # with oneDNN: 8 x 768 x 768 0.87 and 1.02, 8 x 4096 x 1024 1.19 and 1.57, 16 x 256 x 1024 1.27 and
 # 1.09, 64 x 256 x 256 1.01 and 0.80, 128 x 3072 x 768 1.04 and 0.95, 256 x 1024 x 256 1.03 and
-# 0.93, 256 x 256 x 1024 1.02 and 0.84, 2048 x 3072 x 768 1.00 and 0.87. On Intel's processors it gains more, see `packed_weights`.
+# 0.93, 256 x 256 x 1024 1.02 and 0.84, 2048 x 3072 x 768 1.00 and 0.87. On Intel's processors it
+# gains more, see `packed_weights`.
 _FEWEST_ROWS_OF_LIBRARY = 16
 _FEWEST_MULTIPLICATIONS_OF_LIBRARY = 2**20
 
