@@ -148,7 +148,8 @@ def test_worker_when_another_is_slow_then_goes_on_as_far_as_summands_are_kept(
 
 
 def test_call_when_one_fails_while_summands_are_kept_then_the_next_call_is_whole():
-    program, tensors = program_of("vector", "rows", "product"), inputs(SMALL)
+    kinds = ["vector", "rows", "product"][: 3 if _C.vector_width() > 0 else 2]
+    program, tensors = program_of(*kinds), inputs(SMALL)
     engine = executor(program, workers=2, follows_lists=False)
     is_last_kept = threading.Event()
 
@@ -162,7 +163,6 @@ def test_call_when_one_fails_while_summands_are_kept_then_the_next_call_is_whole
     HOLD["function"] = lambda x: (fail(int(x[0, 0])), x.clone())[1]
     with pytest.raises(Exception, match="a failure"):
         engine.run(tensors, WINDOWS)
-    HOLD["function"] = torch.clone
     expected = run(program, tensors, 1, lambda _: None)
     HOLD["function"] = torch.clone
     found = engine.run(tensors, WINDOWS)
