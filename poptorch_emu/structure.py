@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -89,6 +89,27 @@ def rebuild(
         is_named = hasattr(structure, "_fields")
         return type(structure)(*values) if is_named else type(structure)(values)
     return structure
+
+
+class Template:
+    """A structure whose tensors are replaced again and again.
+
+    Attributes:
+        num_tensors: how many it has.
+    """
+
+    def __init__(self, structure: Any) -> None:
+        """Looks once at what `structure` is like."""
+        self._structure = structure
+        self.num_tensors = len(flatten_tensors(structure))
+        is_row = type(structure) in (list, tuple)
+        self._is_flat = is_row and all(isinstance(item, torch.Tensor) for item in structure)
+
+    def filled(self, tensors: Sequence[torch.Tensor]) -> Any:
+        """Returns the structure with these tensors, in the order of `flatten_tensors`."""
+        if self._is_flat and not _parsers:
+            return type(self._structure)(tensors)
+        return rebuild(self._structure, iter(tensors))
 
 
 def _like(structure: dict[Any, Any], items: dict[Any, Any]) -> Any:

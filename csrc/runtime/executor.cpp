@@ -152,6 +152,8 @@ void Executor::set_tracing(bool is_tracing, int64_t max_events) {
 }
 
 std::vector<at::Tensor> Executor::run(const std::vector<at::Tensor>& inputs, int64_t num_windows) {
+  // The user's autocast is not meant for what the CPU computes for the device.
+  const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
   try {
     prepare(inputs, num_windows);
   } catch (...) {

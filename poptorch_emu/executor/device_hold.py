@@ -12,17 +12,15 @@ class DeviceHold:
     """A device and a session on it, from `take` to `release`.
 
     What needs no virtual IPUs (an IPU Model, a program without work) has a session alone.
+
+    Attributes:
+        session: what runs on the device; `None` while none is attached.
     """
 
     def __init__(self) -> None:
         """Starts with neither."""
         self._device: Device | None = None
-        self._session: Session | None = None
-
-    @property
-    def session(self) -> Session | None:
-        """What runs on the device; `None` while none is attached."""
-        return self._session
+        self.session: Session | None = None
 
     def take(self, executable: Executable) -> Session:
         """Takes a device and loads `executable` there.
@@ -34,15 +32,15 @@ class DeviceHold:
         if executable.has_device_work and config.target is TargetKind.HARDWARE:
             self._device = acquire(executable.num_ipus, config.ipu_id)
         try:
-            self._session = Session(executable)
+            self.session = Session(executable)
         except BaseException:
             self.release()
             raise
-        return self._session
+        return self.session
 
     def release(self) -> None:
         """Drops the session and gives the device back; without any it does nothing."""
-        self._session = None
+        self.session = None
         if self._device is not None:
             self._device.release()
             self._device = None

@@ -137,7 +137,7 @@ class CompiledFlags:
         return (
             glances.have_flags(self._parameters, self._trained)
             and glances.are_held(self._holders, self._keys, self._held)
-            and not any(constant.is_changed for constant in self._constants)
+            and not (self._constants and any(each.is_changed for each in self._constants))
         )
 
     def _other_gradients(self) -> list[tuple[str, bool]]:

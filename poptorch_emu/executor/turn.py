@@ -13,20 +13,19 @@ _COMMON_LOCK = threading.RLock()
 
 
 class Turn:
-    """What one thread holds and the others wait for; a deep copy of the owner has its own."""
+    """What one thread holds and the others wait for; a deep copy of the owner has its own.
+
+    Attributes:
+        lock: held by the thread that uses the device.
+    """
 
     def __init__(self) -> None:
         """Starts with a lock that nobody else has."""
-        self._lock = threading.RLock()
-
-    @property
-    def lock(self) -> threading.RLock:
-        """What the thread holds that uses the device."""
-        return self._lock
+        self.lock = threading.RLock()
 
     def share(self) -> None:
         """Takes turns from now on with all others that share theirs."""
-        self._lock = _COMMON_LOCK
+        self.lock = _COMMON_LOCK
 
     def __deepcopy__(self, _: Any) -> Turn:
         return Turn()

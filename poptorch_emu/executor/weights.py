@@ -50,6 +50,7 @@ class Weights:
         self.link = Link(trainer, self)
         self.turn = Turn()
         self._partners: weakref.WeakSet[Weights] = weakref.WeakSet()
+        self._had_partners = False
         self._outdated: set[str] = set()
         self._news = _News(model)
         self._host_versions = HostVersions()
@@ -168,6 +169,7 @@ class Weights:
     def meet(self, partner: Weights) -> None:
         """Notes that `partner` trains some of the same tensors."""
         self._partners.add(partner)
+        self._had_partners = True
 
     def __del__(self) -> None:
         """Leaves what was learnt on the host; the model's memory may be all that is kept of it."""
@@ -179,7 +181,7 @@ class Weights:
 
     def _sync_partners(self) -> None:
         """Brings what other executors have trained of the same tensors to the host."""
-        if len(self._partners) > 0:  # Hardly ever, and each call asks.
+        if self._had_partners:  # Hardly ever, and each call asks.
             for partner in tuple(self._partners):
                 partner.bring_home()
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from operator import is_
 from typing import Any
 
 import torch
 
 from poptorch_emu.log import logger
+from poptorch_emu.runtime import glances
 from poptorch_emu.troubleshooting import Topic
 
 
@@ -16,13 +18,25 @@ class SentValues:
 
     def __init__(self) -> None:
         self._groups: list[dict[str, Any]] = []
+        # The same by columns, and the optimiser's own groups, for a quick look.
+        self._own_groups: list[dict[str, Any]] = []
+        self._holders: list[Mapping[str, object]] = []
+        self._names: list[str] = []
+        self._held: list[object] = []
 
     def note(self, optimizer: torch.optim.Optimizer) -> None:
         """Notes that the device has the values of `optimizer`."""
         self._groups = _values(optimizer)
+        self._own_groups = list(optimizer.param_groups)
+        pairs = zip(self._groups, self._own_groups, strict=True)
+        self._holders = [group for values, group in pairs for _ in values]
+        self._names = [name for values in self._groups for name in values]
+        self._held = [value for values in self._groups for value in values.values()]
 
     def changed(self, optimizer: torch.optim.Optimizer) -> list[str]:
         """Returns the names of those that are others now."""
+        if self._are_as_they_were(optimizer.param_groups):
+            return []
         pairs = zip(self._groups, optimizer.param_groups, strict=False)
         return sorted(
             {
@@ -32,6 +46,11 @@ class SentValues:
                 if now.get(name) is not value and _is_plain(now.get(name)) and now[name] != value
             }
         )
+
+    def _are_as_they_were(self, groups: list[dict[str, Any]]) -> bool:
+        """Returns whether these are the same groups with the very values, at a glance."""
+        are_same = len(groups) == len(self._own_groups) and all(map(is_, groups, self._own_groups))
+        return are_same and glances.are_held(self._holders, self._names, self._held)
 
 
 def count_as_step(optimizer: torch.optim.Optimizer) -> None:

@@ -26,10 +26,7 @@ class HostCalls:
 
         return call
 
-    def __enter__(self) -> None:
-        """Begins a call of the engine."""
-
-    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
+    def explain(self, error: BaseException) -> None:
         """Makes what a host function raised the cause of the engine's error.
 
         What is no ordinary exception (Ctrl-C, an exit) takes its place.

@@ -19,7 +19,6 @@ from poptorch_emu import _C
 from poptorch_emu.compile.executable import Executable
 from poptorch_emu.config import SyntheticData, group_of_replica
 from poptorch_emu.errors import make_error
-from poptorch_emu.ir.evaluate import in_own_types
 from poptorch_emu.runtime.fellowship import Fellowship, join
 from poptorch_emu.runtime.host_calls import HostCalls
 from poptorch_emu.runtime.outputs import without_backward
@@ -28,8 +27,10 @@ from poptorch_emu.runtime.synthetic import synthetic_inputs
 from poptorch_emu.runtime.threads import Order, order_of, thread_counts
 from poptorch_emu.segments.update.hyper_parameters import scalar_value
 from poptorch_emu.segments.variables import VariableInfo
-from poptorch_emu.structure import flatten_tensors, rebuild
+from poptorch_emu.structure import Template
 from poptorch_emu.update.config import OptimizerConfig
+
+_ALONE = nullcontext()
 
 # Source: PopTorch's numeric types: the device has no 64-bit floating point.
 _NARROW = {torch.float64: torch.float32}
@@ -40,7 +41,8 @@ class Session:
 
     def __init__(self, executable: Executable) -> None:
         self.executable = executable
-        self._num_leaves = len(flatten_tensors(executable.outputs))
+        self._outputs = Template(executable.outputs)
+        self._num_windows = executable.num_windows
         self._call: RunningCall | None = None
         self._synthetic: list[torch.Tensor] | None = None
         self.anchored: dict[str, torch.Tensor] = {}
@@ -212,9 +214,12 @@ class Session:
         """Runs one call; inputs that the model changes in place are written to."""
         executable = self.executable
         fellowship = self._fellowship
-        attempt = nullcontext() if fellowship is None else fellowship.calling()
-        with attempt, self._host_calls, in_own_types():
-            results = self._executor.run(on_device, executable.num_windows)
+        with _ALONE if fellowship is None else fellowship.calling():
+            try:
+                results = self._executor.run(on_device, self._num_windows)
+            except BaseException as error:
+                self._host_calls.explain(error)
+                raise
         self.after_call()
         num_own = executable.num_outputs + len(executable.written_inputs)
         if len(results) != num_own + len(executable.anchors):  # Only a forged file can say so.
@@ -222,9 +227,10 @@ class Session:
                 f"The program has {len(results)} results, and {num_own + len(executable.anchors)} "
                 "were expected: it is not the model's. Compile the model again."
             )
-        changed = results[executable.num_outputs : num_own]
-        self.anchored.update(zip(executable.anchors, results[num_own:], strict=True))
-        if self._synthetic is None:
+        if executable.anchors:
+            self.anchored.update(zip(executable.anchors, results[num_own:], strict=True))
+        if executable.written_inputs and self._synthetic is None:
+            changed = results[executable.num_outputs : num_own]
             for number, value in zip(executable.written_inputs, changed, strict=True):
                 with torch.no_grad():
                     inputs[number].copy_(value)
@@ -254,12 +260,13 @@ class Session:
 
     def _structured(self, results: Sequence[torch.Tensor]) -> Any:
         executable = self.executable
-        device = iter(without_backward(results[: executable.num_outputs]))
-        leaves = [
-            executable.host_outputs[index] if index in executable.host_outputs else next(device)
-            for index in range(self._num_leaves)
-        ]
-        return rebuild(executable.outputs, iter(leaves))
+        leaves = without_backward(results[: executable.num_outputs])
+        on_host = executable.host_outputs
+        if on_host:
+            device = iter(leaves)
+            numbers = range(self._outputs.num_tensors)
+            leaves = [on_host[index] if index in on_host else next(device) for index in numbers]
+        return self._outputs.filled(leaves)
 
     def _read(self, variable: VariableInfo) -> torch.Tensor:
         """Returns the value of replica 0; of a grouped variable one a group or replica."""

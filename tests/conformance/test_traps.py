@@ -59,10 +59,15 @@ def change_rate(run: Run) -> None:
     run.optimizer.param_groups[0]["lr"] = 0.5
 
 
+def change_groups(run: Run) -> None:
+    run.optimizer.param_groups[0] = {**run.optimizer.param_groups[0], "lr": 0.5}
+
+
 TRAPS = {
     "parameter": (write_weight, r"layer.weight was changed on the host.*copyWeightsToDevice\(\)"),
     "buffer": (write_buffer, r"shift was changed on the host.*copyWeightsToDevice\(\)"),
     "optimizer": (change_rate, r"The optimizer's lr changed.*setOptimizer\(optimizer\)"),
+    "group": (change_groups, r"The optimizer's lr changed.*setOptimizer\(optimizer\)"),
     "eval": (
         lambda run: run.model.eval(),
         r"the model was compiled after train\(\) and is in eval\(\) now",

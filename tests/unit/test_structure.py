@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from poptorch_emu import structure
 from poptorch_emu.errors import Error
 from poptorch_emu.executor import args_parser
-from poptorch_emu.structure import as_list, flatten_tensors, rebuild
+from poptorch_emu.structure import Template, as_list, flatten_tensors, rebuild
 
 pytestmark = pytest.mark.feature("ICustomArgParser", fidelity="exact")
 
@@ -107,6 +107,35 @@ def test_rebuild_then_takes_tensors_in_the_order_of_flatten():
     copy = rebuild(original, iter(scalars(1, 2, 3)))
     assert numbers([copy["b"][0], copy["b"][1][0], copy["a"]]) == [1, 2, 3]
     assert list(copy) == ["b", "a"]
+
+
+@pytest.mark.parametrize(
+    "original",
+    [
+        (torch.zeros(1), torch.zeros(1)),
+        [torch.zeros(1)],
+        (),
+        Pair(torch.zeros(1), torch.zeros(1)),
+        (torch.zeros(1), 7),
+        {"b": [torch.zeros(1)], "a": (torch.zeros(1), None)},
+        torch.zeros(1),
+    ],
+    ids=repr,
+)
+def test_template_when_filled_again_then_rebuilds(original):
+    template = Template(original)
+    for first in (1, 11):
+        tensors = scalars(*range(first, first + template.num_tensors))
+        filled, expected = template.filled(tensors), rebuild(original, iter(tensors))
+        assert type(filled) is type(expected)
+        assert all(a is b for a, b in zip(flatten_tensors(filled), tensors, strict=True))
+
+
+def test_template_when_a_parser_comes_later_then_asks_it():
+    template = Template((torch.zeros(1), torch.zeros(1)))
+    structure.register_parser(tuple, FirstOnlyParser())
+    rebuilt, tensor = template.filled(scalars(1, 2))
+    assert (rebuilt, int(tensor)) == ("rebuilt", 1)
 
 
 def test_rebuild_with_filter_then_other_tensors_stay():
