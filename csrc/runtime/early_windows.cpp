@@ -108,6 +108,11 @@ const Source* loaded(const Segment& segment, RegisterId id) {
   return nullptr;
 }
 
+bool looks_up_rows(const Instruction& instruction) {
+  const std::string& name = instruction.op.schema().name();
+  return name == "aten::embedding" || name == "poptorch_emu::embedding";
+}
+
 // Inputs whose values have been looked up as numbers of rows once a micro-batch has left all
 // segments that may fail; each with the number of rows that there were.
 std::map<InputId, int64_t> checked_row_numbers(const Program& program) {
@@ -116,7 +121,7 @@ std::map<InputId, int64_t> checked_row_numbers(const Program& program) {
     if (segment.kind != SegmentKind::kMicroBatch) continue;
     for (const Instruction& instruction : segment.instructions) {
       const std::vector<Slot>& slots = instruction.slots;
-      if (instruction.op.schema().name() != "aten::embedding" || slots.size() < 2) continue;
+      if (!looks_up_rows(instruction) || slots.size() < 2) continue;
       const auto* table = loaded<LoadVariable>(segment, slots[0].source);
       const auto* numbers = loaded<LoadInput>(segment, slots[1].source);
       if (table == nullptr || numbers == nullptr || table->is_shard) continue;

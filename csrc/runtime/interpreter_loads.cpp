@@ -7,8 +7,8 @@
 #include "common/clock.h"
 #include "numerics/channels_last.h"
 #include "numerics/packed_weight.h"
+#include "numerics/row_copies.h"
 #include "runtime/interpreter.h"
-#include "runtime/row_copies.h"
 #include "runtime/shards.h"
 
 namespace poptorch_emu {

@@ -10,10 +10,11 @@
 #include <utility>
 
 #include "common/errors.h"
+#include "common/huge_pages.h"
 #include "numerics/channels_last.h"
 #include "numerics/packed_weight.h"
+#include "numerics/row_copies.h"
 #include "numerics/unpacked_weight.h"
-#include "runtime/row_copies.h"
 #include "runtime/segment_memory.h"
 #include "runtime/shards.h"
 
@@ -33,6 +34,7 @@ int64_t num_copies(const Variable& variable, int64_t num_replicas) {
 at::Tensor copied(const at::Tensor& tensor) {
   constexpr int64_t kRoom = 64;  // elements
   at::Tensor copy = at::empty({tensor.numel() + kRoom}, at::TensorOptions(tensor.scalar_type()));
+  prefer_huge_pages(copy.mutable_data_ptr(), static_cast<int64_t>(copy.nbytes()));
   copy.resize_(tensor.sizes()).copy_(tensor);
   return copy;
 }

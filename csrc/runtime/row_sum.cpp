@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "common/errors.h"
+#include "common/prefetch.h"
 #include "runtime/segment_memory.h"
 
 #pragma GCC push_options
@@ -16,6 +17,9 @@
 
 namespace poptorch_emu {
 namespace {
+
+// How many positions before its turn a slot is fetched; those of single rows lie anywhere.
+constexpr int64_t kSlotsAhead = 16;
 
 void add_row(float* __restrict target, const float* __restrict row, int64_t width) {
   for (int64_t i = 0; i < width; ++i) target[i] += row[i];
@@ -78,7 +82,9 @@ void RowSum::find_slots(const at::Tensor& indices, int64_t padding_index) {
   slot_.resize(num_rows_, -1);
   slot_of_.resize(indices.numel());
   const auto* const place = indices.const_data_ptr<int64_t>();
-  for (int64_t position = 0; position < indices.numel(); ++position) {
+  const int64_t count = indices.numel();
+  for (int64_t position = 0; position < count; ++position) {
+    if (position + kSlotsAhead < count) prefetch(&slot_[place[position + kSlotsAhead]], 1);
     const int64_t row = place[position];
     int32_t& slot = slot_[row];
     if (slot < 0 && row != padding_index) {

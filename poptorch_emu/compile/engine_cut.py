@@ -29,6 +29,7 @@ from poptorch_emu.compile.packed_convolution import pack_convolutions
 from poptorch_emu.compile.packed_linear import pack_layers
 from poptorch_emu.compile.packed_weights import load_packed_weights, pack_weights
 from poptorch_emu.compile.preparation import is_prepared
+from poptorch_emu.compile.row_lookups import fetch_rows_ahead
 from poptorch_emu.compile.rowwise_loss import compute_losses_by_rows
 from poptorch_emu.compile.small_products import use_small_products
 from poptorch_emu.config import CompileConfig, EngineBackend, HostRecomputation
@@ -96,6 +97,7 @@ def _for_inference(of_machine: Inventory) -> Inventory:
     num_changes = fold_norms(code)
     remove_dead(code.graph)
     num_changes += pack_convolutions(code) + pack_layers(code) + leave_out_attention_copies(code)
+    num_changes += fetch_rows_ahead(code)
     if num_changes == 0:
         return of_machine
     remove_dead(code.graph)
@@ -133,6 +135,7 @@ def _for_training(of_machine: Inventory) -> Inventory:
         num_changes += move_large_products(code) + pack_weights(code, of_machine.config)
         num_changes += use_small_products(code)
         num_changes += leave_out_attention_copies(code) + divide_before_expanding(code)
+        num_changes += fetch_rows_ahead(code)
     if num_changes == 0:
         return of_machine
     remove_dead(code.graph)

@@ -1,4 +1,4 @@
-#include "runtime/row_copies.h"
+#include "numerics/row_copies.h"
 
 #include <ATen/ops/empty.h>
 

@@ -1,0 +1,35 @@
+// The rows of an embedding, fetched ahead, as an operator.
+
+#include <torch/library.h>
+
+#include <vector>
+
+#include "numerics/row_copies.h"
+
+namespace poptorch_emu {
+namespace {
+
+// Returns these rows of a weight [rows, width], on the CPU; [..., width]. Indices are int64 or
+// int32 [...].
+at::Tensor embedding(const at::Tensor& weight, const at::Tensor& indices) {
+  const at::Tensor matrix = weight.contiguous();
+  const at::Tensor rows = indices.to(at::kLong).contiguous();
+  const int64_t num_rows = matrix.size(0);
+  const auto* const row = rows.const_data_ptr<int64_t>();
+  for (int64_t place = 0; place < rows.numel(); ++place) {
+    TORCH_CHECK_INDEX(row[place] >= 0 && row[place] < num_rows, "index out of range in self: ",
+                      row[place], " was looked up in an embedding of ", num_rows, " rows.");
+  }
+  std::vector<int64_t> sizes = indices.sizes().vec();
+  sizes.push_back(matrix.size(1));
+  return gather_rows(matrix, rows).view(sizes);
+}
+
+}  // namespace
+}  // namespace poptorch_emu
+
+TORCH_LIBRARY_FRAGMENT(poptorch_emu, m) {
+  m.def("embedding(Tensor weight, Tensor indices) -> Tensor");
+}
+
+TORCH_LIBRARY_IMPL(poptorch_emu, CPU, m) { m.impl("embedding", &poptorch_emu::embedding); }
