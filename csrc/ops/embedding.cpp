@@ -17,8 +17,9 @@ at::Tensor embedding(const at::Tensor& weight, const at::Tensor& indices) {
   const int64_t num_rows = matrix.size(0);
   const auto* const row = rows.const_data_ptr<int64_t>();
   for (int64_t place = 0; place < rows.numel(); ++place) {
-    TORCH_CHECK_INDEX(row[place] >= 0 && row[place] < num_rows, "index out of range in self: ",
-                      row[place], " was looked up in an embedding of ", num_rows, " rows.");
+    TORCH_CHECK_INDEX(row[place] >= 0 && row[place] < num_rows,
+                      "index out of range in self: ", row[place],
+                      " was looked up in an embedding of ", num_rows, " rows.");
   }
   std::vector<int64_t> sizes = indices.sizes().vec();
   sizes.push_back(matrix.size(1));
