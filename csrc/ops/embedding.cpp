@@ -1,5 +1,6 @@
 // The rows of an embedding, fetched ahead, as an operator.
 
+#include <ATen/ops/embedding.h>
 #include <torch/library.h>
 
 #include <vector>
@@ -12,9 +13,11 @@ namespace {
 // Returns these rows of a weight [rows, width], on the CPU; [..., width]. Indices are int64 or
 // int32 [...].
 at::Tensor embedding(const at::Tensor& weight, const at::Tensor& indices) {
-  const at::Tensor matrix = weight.contiguous();
+  // Else a whole table would be copied.
+  const bool has_rows = weight.is_contiguous() && !weight.is_neg() && !weight.is_conj();
+  if (!has_rows) return at::embedding(weight, indices);
   const at::Tensor rows = indices.to(at::kLong).contiguous();
-  const int64_t num_rows = matrix.size(0);
+  const int64_t num_rows = weight.size(0);
   const auto* const row = rows.const_data_ptr<int64_t>();
   for (int64_t place = 0; place < rows.numel(); ++place) {
     TORCH_CHECK_INDEX(row[place] >= 0 && row[place] < num_rows,
@@ -22,8 +25,8 @@ at::Tensor embedding(const at::Tensor& weight, const at::Tensor& indices) {
                       " was looked up in an embedding of ", num_rows, " rows.");
   }
   std::vector<int64_t> sizes = indices.sizes().vec();
-  sizes.push_back(matrix.size(1));
-  return gather_rows(matrix, rows).view(sizes);
+  sizes.push_back(weight.size(1));
+  return gather_rows(weight, rows).view(sizes);
 }
 
 }  // namespace

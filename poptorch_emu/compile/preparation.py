@@ -22,7 +22,10 @@ from poptorch_emu.plan.inventory import Inventory
 from poptorch_emu.segments.segment import Instruction, Segment
 
 _NAMESPACES = ("aten", "mkldnn")
-_OURS = {torch.ops.poptorch_emu.channels_last.default}
+_OURS = {
+    torch.ops.poptorch_emu.channels_last.default,
+    torch.ops.poptorch_emu.embedding.default,
+}
 
 
 @dataclass(frozen=True)

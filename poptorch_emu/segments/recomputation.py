@@ -40,7 +40,13 @@ _PACKING = "poptorch_emu::pack_weight"
 
 # Our operators that compute and do nothing else, beside those that draw random numbers.
 _PURE = frozenset(
-    {_PACKING, "poptorch_emu::packed_linear", "poptorch_emu::product", "poptorch_emu::rnn_layer"}
+    {
+        _PACKING,
+        "poptorch_emu::embedding",
+        "poptorch_emu::packed_linear",
+        "poptorch_emu::product",
+        "poptorch_emu::rnn_layer",
+    }
 )
 
 

@@ -24,22 +24,27 @@ class Tagger(nn.Module):
         self.last = nn.Linear(WIDTH, 5)
 
     def forward(self, words: torch.Tensor, labels: torch.Tensor | None = None) -> torch.Tensor:
-        x = self.last(self.words(words) + self.places(torch.arange(LENGTH)))
-        return x if labels is None else nn.functional.cross_entropy(x.flatten(0, 1), labels)
+        x = self.last(torch.sin(self.words(words) + self.places(torch.arange(LENGTH))))
+        if labels is None:
+            return x
+        return nn.functional.cross_entropy(x.flatten(0, 1), labels.flatten())
 
 
 def words(count: int) -> torch.Tensor:
     return torch.randint(WORDS, (count, LENGTH), generator=torch.Generator().manual_seed(1))
 
 
-def trained() -> tuple[list[torch.Tensor], str]:
-    """Returns the weights after three updates, and the program."""
+def trained(recomputation: str = "modelled") -> tuple[list[torch.Tensor], str]:
+    """Returns the weights after three updates in a pipeline, and the program."""
     model = Tagger()
+    model.last = poptorch.BeginBlock(model.last, ipu_id=1)
     options = poptorch.Options().deviceIterations(3)
-    options.Training.gradientAccumulation(2)
+    options.Training.gradientAccumulation(4)
+    poptorch.emulator.set_recomputation(options, recomputation)
     optimizer = poptorch.optim.SGD(model.parameters(), lr=0.5)
     training = poptorch.trainingModel(model, options, optimizer)
-    training(words(6 * ROWS), words(6 * ROWS).flatten() % 5)
+    count = 3 * options.Training.gradient_accumulation * ROWS
+    training(words(count), words(count) % 5)
     training.copyWeightsToHost()
     text = training._executable.program.text()
     return [weight.detach() for weight in model.parameters()], text
@@ -62,6 +67,22 @@ def test_inference_when_rows_are_fetched_ahead_then_has_pytorchs_rows() -> None:
     inference = poptorch.inferenceModel(model)
     torch.testing.assert_close(inference(words(ROWS)), model(words(ROWS)))
     assert OURS in inference._executable.program.text()
+
+
+def test_inference_when_a_lookup_depends_on_weights_alone_then_is_prepared() -> None:
+    inference = poptorch.inferenceModel(Tagger().eval())
+    inference(words(ROWS))
+    text = inference._executable.program.text()
+    prepared, code = text[text.index("prepare forward 0") :].split("\nforward 0", 1)
+    assert (prepared.count(OURS), code.count(OURS)) == (1, 1)
+
+
+def test_training_when_the_engine_recomputes_then_looks_up_again() -> None:
+    (weights, text), (others, stashing) = trained("executed"), trained()
+    backward, other = (each[each.index("\nbackward 0") :] for each in (text, stashing))
+    assert (backward.count(OURS), other.count(OURS)) == (2, 0)
+    for found, expected in zip(weights, others, strict=True):
+        assert torch.equal(found, expected)
 
 
 def test_call_when_a_word_has_no_row_then_says_so() -> None:

@@ -26,8 +26,18 @@ def test_embedding_of_any_shape_has_pytorchs_rows(
         assert torch.equal(found, expected)
 
 
-def test_embedding_of_tensors_in_another_order_has_pytorchs_rows() -> None:
-    weight, indices = torch.randn(6, ROWS).t(), torch.randint(ROWS, (5, 4)).t()
+@pytest.mark.parametrize(
+    "weight",
+    [
+        torch.randn(6, ROWS).t(),
+        torch.randn(ROWS, 12)[:, ::2],
+        torch.randn(ROWS, 6, dtype=torch.complex64).conj(),
+        torch._neg_view(torch.randn(ROWS, 6)),
+    ],
+    ids=["transposed", "strided", "conjugate", "negative"],
+)
+def test_embedding_of_tensors_in_another_order_has_pytorchs_rows(weight: torch.Tensor) -> None:
+    indices = torch.randint(ROWS, (5, 4)).t()
     assert torch.equal(lookup(weight, indices), torch.embedding(weight, indices))
 
 
