@@ -17,6 +17,7 @@
 #include "common/shared_loops.h"
 #include "common/sharing.h"
 #include "common/vectors.h"
+#include "numerics/panel_product.h"
 #include "ops/form_rules.h"
 #include "runtime/executor.h"
 #include "runtime/stack_into.h"
@@ -193,6 +194,7 @@ void bind_executor(py::module_& m) {
 // Reached by tests, which have costs of their own and choose for themselves.
 void bind_worker_choice(py::module_& m) {
   m.def("set_shares_work", &set_shares_work);
+  m.def("set_multiplies_by_panels", &panels::set_used);
   m.def("vector_width", &vectors::width);
   using Among = WorkerChoice::Among;
   py::enum_<Among>(m, "ChoiceAmong")

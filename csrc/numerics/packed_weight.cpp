@@ -8,6 +8,7 @@
 #include <limits>
 
 #include "common/floating_point_modes.h"
+#include "numerics/panel_product.h"
 #include "numerics/permuted_copy.h"
 #include "numerics/small_product.h"
 
@@ -42,8 +43,9 @@ bool can_pack() {
          cblas_sgemm_compute != nullptr;
 }
 
-// What the library has packed is a row of numbers.
+// What the library has packed is a row of numbers, and what our kernel reads are panels.
 bool is_of_library(const at::Tensor& packed) { return packed.dim() == 1; }
+bool has_panels(const at::Tensor& packed) { return packed.dim() == 3; }
 
 // Of a small layer the packed weight is (inputs, whole lines of outputs).
 void pack_transposed(const at::Tensor& weight, at::Tensor& packed) {
@@ -53,6 +55,12 @@ void pack_transposed(const at::Tensor& weight, at::Tensor& packed) {
   packed.narrow(1, 0, weight.size(0)).copy_(transposed);
 }
 
+void check_bias(const std::optional<at::Tensor>& bias, int64_t num_outputs) {
+  TORCH_CHECK_VALUE(!bias.has_value() || bias->sizes() == at::IntArrayRef({num_outputs}),
+                    "packed_linear got a bias of shape ", bias->sizes(), "; expected [",
+                    num_outputs, "].");
+}
+
 at::Tensor small_linear(const at::Tensor& x, const at::Tensor& packed,
                         const std::optional<at::Tensor>& bias, int64_t num_outputs) {
   TORCH_CHECK_VALUE(packed.sizes() == at::IntArrayRef({x.size(1), whole_lines(num_outputs)}),
@@ -60,16 +68,49 @@ at::Tensor small_linear(const at::Tensor& x, const at::Tensor& packed,
                     num_outputs, " outputs for ", x.size(0), " rows of ", x.size(1),
                     " numbers is made by pack_weight.");
   at::Tensor result = at::empty({x.size(0), num_outputs}, x.options());
+  check_bias(bias, num_outputs);
   if (bias.has_value()) {
-    TORCH_CHECK_VALUE(bias->sizes() == at::IntArrayRef({num_outputs}),
-                      "packed_linear got a bias of ", "shape ", bias->sizes(), "; expected [",
-                      num_outputs, "].");
     const at::Tensor row = bias->resolve_neg().contiguous();
     float* to = result.mutable_data_ptr<float>();
     for (int64_t i = 0; i < x.size(0); ++i)
       to = std::copy_n(row.const_data_ptr<float>(), num_outputs, to);
   }
   multiply_small(x, packed, /*adds=*/bias.has_value(), result);
+  return result;
+}
+
+// What fills the panels up stays what it is.
+void pack_panels(const at::Tensor& weight, at::Tensor& packed) {
+  const int64_t n = weight.size(0), count = packed.size(0);
+  const int64_t num_whole = std::max<int64_t>(count - 2, 0);
+  const at::Tensor whole = weight.narrow(0, 0, num_whole * panels::kColumns)
+                               .unflatten(0, {num_whole, panels::kColumns})
+                               .transpose(1, 2);
+  if (!copy_by_tiles(whole, packed.mutable_data_ptr())) packed.narrow(0, 0, num_whole).copy_(whole);
+  for (int64_t panel = num_whole; panel < count; ++panel) {
+    const int64_t first = panels::first_column(panel, n);
+    const int64_t width = panels::first_column(panel + 1, n) - first;
+    packed.select(0, panel).narrow(1, 0, width).copy_(weight.narrow(0, first, width).t());
+  }
+}
+
+at::Tensor linear_of_panels(const at::Tensor& x, const at::Tensor& packed,
+                            const std::optional<at::Tensor>& bias, int64_t num_outputs) {
+  const int64_t num_panels = panels::num_panels(num_outputs);
+  TORCH_CHECK_VALUE(packed.sizes() == at::IntArrayRef({num_panels, x.size(1), panels::kColumns}),
+                    "packed_linear got a weight of shape ", packed.sizes(), "; that of ",
+                    num_outputs, " outputs for rows of ", x.size(1),
+                    " numbers is made by pack_weight.");
+  check_bias(bias, num_outputs);
+  const at::Tensor rows = with_dense_rows(x);
+  const at::Tensor start = bias.has_value() ? bias->resolve_neg().contiguous() : at::Tensor();
+  at::Tensor result = at::empty({x.size(0), num_outputs}, x.options());
+  panels::multiply({rows.const_data_ptr<float>(), rows.stride(0), /*is_transposed=*/false},
+                   x.size(0), {packed.const_data_ptr<float>(), 0, /*is_packed=*/true}, num_outputs,
+                   x.size(1),
+                   {result.mutable_data_ptr<float>(), num_outputs,
+                    start.defined() ? start.const_data_ptr<float>() : nullptr, 0},
+                   nullptr);
   return result;
 }
 
@@ -115,6 +156,12 @@ at::Tensor pack_weight(const at::Tensor& weight, int64_t rows) {
     pack_transposed(weight, packed);
     return packed;
   }
+  if (panels::is_faster(rows, weight.size(0), weight.size(1))) {
+    at::Tensor packed = at::zeros(
+        {panels::num_panels(weight.size(0)), weight.size(1), panels::kColumns}, weight.options());
+    pack_panels(weight, packed);
+    return packed;
+  }
   if (!can_pack() || weight.numel() == 0) return weight.t().clone(at::MemoryFormat::Contiguous);
   const size_t num_bytes = cblas_sgemm_pack_get_size(kRight, narrow(rows), narrow(weight.size(0)),
                                                      narrow(weight.size(1)));
@@ -127,6 +174,10 @@ at::Tensor pack_weight(const at::Tensor& weight, int64_t rows) {
 void pack_weight_again(const at::Tensor& weight, int64_t rows, at::Tensor& packed) {
   if (is_small_layer(rows, weight.size(1), weight.size(0))) {
     pack_transposed(weight, packed);
+    return;
+  }
+  if (has_panels(packed)) {
+    pack_panels(weight, packed);
     return;
   }
   if (!is_of_library(packed)) {
@@ -147,6 +198,7 @@ at::Tensor packed_linear(const at::Tensor& x, const at::Tensor& packed,
                     x.sizes(), " and type ", x.scalar_type(), "; expected float32 (rows, inputs).");
   if (is_small_layer(x.size(0), x.size(1), num_outputs))
     return small_linear(x, packed, bias, num_outputs);
+  if (has_panels(packed)) return linear_of_panels(x, packed, bias, num_outputs);
   if (!is_of_library(packed)) return at::linear(x, packed.t(), bias);
   const Matrix rows(x);
   at::Tensor result = at::empty({x.size(0), num_outputs}, x.options());

@@ -8,8 +8,8 @@
 namespace poptorch_emu {
 
 // The weight of a linear layer, float32 (outputs, inputs), in the order in which its products read
-// it: that of our kernel for small ones, or that of PyTorch's library (MKL), which brings a weight
-// into it in each product otherwise.
+// it: that of our kernel for small ones, that of our kernel for large ones (`panel_product.h`), or
+// that of PyTorch's library (MKL), which brings a weight into it in each product otherwise.
 
 // Whether a layer's products are small, so that our kernel makes them with the packed weight.
 bool is_small_layer(int64_t rows, int64_t num_inputs, int64_t num_outputs);

@@ -25,31 +25,14 @@ class RegisterTile {
   template <class Left>
   POPTORCH_EMU_INLINE void add(int64_t depth, const Left& left, const float* right,
                                int64_t stride) {
-    for (int64_t k = 0; k < depth; ++k, right += stride) {
-      // What there is less of stays in registers, beside the sums.
-      if constexpr (kVectors < kRows) {
-        Vector row_of_right[kVectors];
-#pragma GCC unroll 8
-        for (int64_t v = 0; v < kVectors; ++v)
-          row_of_right[v] = Registers::at(right + v * Registers::kLanes);
-#pragma GCC unroll 8
-        for (int64_t row = 0; row < kRows; ++row) {
-#pragma GCC unroll 8
-          for (int64_t v = 0; v < kVectors; ++v) sums_[row][v] += left(row, k) * row_of_right[v];
-        }
-      } else {
-        float column_of_left[kRows];
-#pragma GCC unroll 8
-        for (int64_t row = 0; row < kRows; ++row) column_of_left[row] = left(row, k);
-#pragma GCC unroll 8
-        for (int64_t v = 0; v < kVectors; ++v) {
-          const Vector part_of_right = Registers::at(right + v * Registers::kLanes);
-#pragma GCC unroll 8
-          for (int64_t row = 0; row < kRows; ++row)
-            sums_[row][v] += column_of_left[row] * part_of_right;
-        }
-      }
-    }
+    for (int64_t k = 0; k < depth; ++k, right += stride) add_one(k, left, right);
+  }
+  // The same for a large depth: some columns in each turn of the loop.
+  template <class Left>
+  POPTORCH_EMU_INLINE void add_many(int64_t depth, const Left& left, const float* right,
+                                    int64_t stride) {
+#pragma GCC unroll 4
+    for (int64_t k = 0; k < depth; ++k, right += stride) add_one(k, left, right);
   }
 
   // Writes a row, or what it and `start` add up to.
@@ -67,6 +50,33 @@ class RegisterTile {
   }
 
  private:
+  template <class Left>
+  POPTORCH_EMU_INLINE void add_one(int64_t k, const Left& left, const float* right) {
+    // What there is less of stays in registers, beside the sums.
+    if constexpr (kVectors < kRows) {
+      Vector row_of_right[kVectors];
+#pragma GCC unroll 8
+      for (int64_t v = 0; v < kVectors; ++v)
+        row_of_right[v] = Registers::at(right + v * Registers::kLanes);
+#pragma GCC unroll 8
+      for (int64_t row = 0; row < kRows; ++row) {
+#pragma GCC unroll 8
+        for (int64_t v = 0; v < kVectors; ++v) sums_[row][v] += left(row, k) * row_of_right[v];
+      }
+    } else {
+      float column_of_left[kRows];
+#pragma GCC unroll 8
+      for (int64_t row = 0; row < kRows; ++row) column_of_left[row] = left(row, k);
+#pragma GCC unroll 8
+      for (int64_t v = 0; v < kVectors; ++v) {
+        const Vector part_of_right = Registers::at(right + v * Registers::kLanes);
+#pragma GCC unroll 8
+        for (int64_t row = 0; row < kRows; ++row)
+          sums_[row][v] += column_of_left[row] * part_of_right;
+      }
+    }
+  }
+
   Vector sums_[kRows][kVectors] = {};
 };
 

@@ -10,6 +10,7 @@
 
 #include "common/sharing.h"
 #include "common/vectors.h"
+#include "numerics/panel_product.h"
 #include "numerics/permuted_copy.h"
 #include "numerics/register_tile.h"
 
@@ -188,7 +189,7 @@ bool is_small_product(int64_t n, int64_t depth, int64_t k) {
   const bool has_size = n > 1 && depth > 0 && k > 0 && k % small::kNarrow == 0;
   return vectors::width() > 0 && has_size && depth <= small::kMostDepth &&
          std::max({n * depth, depth * k, n * k}) <= kMostNumbers &&
-         n * depth * k <= kMostMultiplications;
+         n * depth * k <= kMostMultiplications && !panels::is_faster(n, k, depth);
 }
 
 at::Tensor sum_small_columns(const at::Tensor& columns) {

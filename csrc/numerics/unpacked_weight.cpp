@@ -11,6 +11,7 @@
 
 #include "common/errors.h"
 #include "numerics/packed_weight.h"
+#include "numerics/panel_product.h"
 
 namespace poptorch_emu {
 namespace {
@@ -75,6 +76,14 @@ at::Tensor numbers_to_try(int64_t rows, int64_t columns) {
 bool unpack(at::Tensor& packed, int64_t rows, at::Tensor& weight) {
   if (packed.dim() == 1) {
     return put_in_place(packed, rows, weight) == weight.numel();
+  }
+  if (packed.dim() == 3) {
+    for (int64_t panel = 0; panel < packed.size(0); ++panel) {
+      const int64_t first = panels::first_column(panel, weight.size(0));
+      const int64_t width = panels::first_column(panel + 1, weight.size(0)) - first;
+      weight.narrow(0, first, width).copy_(packed.select(0, panel).narrow(1, 0, width).t());
+    }
+    return true;
   }
   weight.copy_(packed.narrow(1, 0, weight.size(0)).t());
   return true;

@@ -121,7 +121,7 @@ template <class Width, int64_t kCount>
 POPTORCH_EMU_INLINE void add_part(int64_t first, int64_t begin, int64_t length, const float* b,
                                   int64_t column, const RowProduct& rows) {
   RegisterTile<Width, kCount, kPanel> tile;
-  tile.add(length, RowsOfLeft{rows.a.data() + first, begin}, b, kPanel);
+  tile.add_many(length, RowsOfLeft{rows.a.data() + first, begin}, b, kPanel);
 #pragma GCC unroll 8
   for (int64_t row = first; row < first + kCount; ++row) {
     const float* const so_far = begin == 0 ? rows.start[row] : rows.sums[row];

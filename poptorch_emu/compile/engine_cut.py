@@ -25,13 +25,13 @@ from poptorch_emu.compile.folded_norm import fold_norms
 from poptorch_emu.compile.large_products import move_large_products
 from poptorch_emu.compile.last_step import take_last_steps
 from poptorch_emu.compile.loss_gradients import fuse_loss_gradients
+from poptorch_emu.compile.matrix_products import use_our_products
 from poptorch_emu.compile.packed_convolution import pack_convolutions
 from poptorch_emu.compile.packed_linear import pack_layers
 from poptorch_emu.compile.packed_weights import load_packed_weights, pack_weights
 from poptorch_emu.compile.preparation import is_prepared
 from poptorch_emu.compile.row_lookups import fetch_rows_ahead
 from poptorch_emu.compile.rowwise_loss import compute_losses_by_rows
-from poptorch_emu.compile.small_products import use_small_products
 from poptorch_emu.config import CompileConfig, EngineBackend, HostRecomputation
 from poptorch_emu.environment import free_memory_bytes
 from poptorch_emu.log import compiler_logger
@@ -133,7 +133,7 @@ def _for_training(of_machine: Inventory) -> Inventory:
         num_changes += fuse_loss_gradients(code)
         num_changes += use_gradient_products(code.graph) + use_column_sums(code)
         num_changes += move_large_products(code) + pack_weights(code, of_machine.config)
-        num_changes += use_small_products(code)
+        num_changes += use_our_products(code)
         num_changes += leave_out_attention_copies(code) + divide_before_expanding(code)
         num_changes += fetch_rows_ahead(code)
     if num_changes == 0:

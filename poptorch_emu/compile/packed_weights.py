@@ -53,10 +53,16 @@ def has_library() -> bool:
     return bool(torch.backends.mkl.is_available())  # type: ignore[no-untyped-call]
 
 
+def multiplies_by_panels() -> bool:
+    """Returns whether a kernel of ours makes large products on this processor."""
+    return bool(torch.ops.poptorch_emu.multiplies_by_panels())
+
+
 def is_packing_faster() -> bool:
     """Returns whether products of this processor are faster with weights packed once a window."""
     has_wide_vectors = torch.backends.cpu.get_cpu_capability() == "AVX512"
-    return has_library() and has_wide_vectors and processor("vendor_id") == "GenuineIntel"
+    is_intel = processor("vendor_id") == "GenuineIntel"
+    return multiplies_by_panels() or (has_library() and has_wide_vectors and is_intel)
 
 
 def pack_weights(code: EngineGraph, config: CompileConfig) -> int:
@@ -91,7 +97,9 @@ def _pays(layer: LinearLayer, num_products: int) -> bool:
         is_soon_packed = num_numbers <= num_products * _MOST_NUMBERS_BY_PRODUCT
         return is_soon_packed and layer.num_rows >= _FEWEST_ROWS_OF_SMALL
     is_large = layer.num_multiplications >= _FEWEST_MULTIPLICATIONS
-    return is_packing_faster() and is_large and _FEWEST_ROWS <= layer.num_rows <= _MOST_ROWS
+    has_rows = layer.num_rows >= _FEWEST_ROWS
+    has_rows &= layer.num_rows <= _MOST_ROWS or multiplies_by_panels()
+    return is_packing_faster() and is_large and has_rows
 
 
 def use_packed_weight(

@@ -8,6 +8,7 @@ from test_packed_linear import LAYER, OUR_LAYER, OUR_PACK, text_of, wrapped
 from torch import nn
 
 import poptorch_emu as poptorch
+from poptorch_emu import _C
 from poptorch_emu.compile import packed_linear
 from poptorch_emu.compile.packed_weights import has_library
 
@@ -17,11 +18,14 @@ pytestmark = pytest.mark.skipif(not has_library(), reason="this PyTorch has no M
 INPUTS, ROWS = 300, 24
 
 
-@pytest.fixture(autouse=True)
-def by_library(monkeypatch):
-    """Has the library pack layers of fewer numbers, on any processor."""
+@pytest.fixture(autouse=True, params=[False, True], ids=["library", "panels"])
+def by_library(monkeypatch, request):
+    """Has layers of fewer numbers packed, on any processor, for the library or for our kernel."""
     monkeypatch.setattr(packed_linear, "is_onednn_faster", lambda: False)
     monkeypatch.setattr(packed_linear, "_FEWEST_MULTIPLICATIONS_OF_LIBRARY", 0)
+    before = _C.set_multiplies_by_panels(request.param)
+    yield
+    _C.set_multiplies_by_panels(before)
 
 
 def made() -> nn.Module:

@@ -132,8 +132,9 @@ def test_layers_whatever_runs_them_then_have_the_same_bits(
     ids=["few", "few of large", "many", "few small", "few large", "small with large weights"],
 )
 def test_layers_when_packing_gives_nothing_then_stay_as_they_are(
-    rows: int, hidden: int, accumulation: int
+    rows: int, hidden: int, accumulation: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(packed_weights, "multiplies_by_panels", lambda: False)
     model, x = made(rows, 128, hidden)
     options = options_of()
     options.Training.gradientAccumulation(accumulation)
@@ -326,18 +327,24 @@ def test_layers_of_any_size_then_have_the_numbers_of_pytorch(
 
 
 @pytest.mark.parametrize(
-    ("vendor", "capability", "is_faster"),
+    ("vendor", "capability", "by_panels", "is_faster"),
     [
-        ("GenuineIntel", "AVX512", torch.backends.mkl.is_available()),
-        ("GenuineIntel", "AVX2", False),
-        ("AuthenticAMD", "AVX512", False),
-        (None, "AVX512", False),
+        ("GenuineIntel", "AVX512", False, torch.backends.mkl.is_available()),
+        ("GenuineIntel", "AVX2", False, False),
+        ("AuthenticAMD", "AVX512", False, False),
+        ("AuthenticAMD", "AVX2", True, True),
+        (None, "AVX512", False, False),
     ],
 )
 def test_packing_is_faster_on_the_processors_where_it_was_measured(
-    monkeypatch: pytest.MonkeyPatch, vendor: str | None, capability: str, is_faster: bool
+    monkeypatch: pytest.MonkeyPatch,
+    vendor: str | None,
+    capability: str,
+    by_panels: bool,
+    is_faster: bool,
 ) -> None:
     monkeypatch.undo()
+    monkeypatch.setattr(packed_weights, "multiplies_by_panels", lambda: by_panels)
     monkeypatch.setattr(packed_weights, "processor", {"vendor_id": vendor}.get)
     monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: capability)
     assert packed_weights.is_packing_faster() is is_faster

@@ -18,6 +18,7 @@ HERE = Path(__file__).parent
 NAMES = (
     "test_image_max_pool.py",
     "test_gradient_product.py",
+    "test_panel_product.py",
     "test_small_product.py",
     "test_rnn.py",
 )

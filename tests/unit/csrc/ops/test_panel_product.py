@@ -1,0 +1,186 @@
+"""Large products by panels, which have a kernel of the engine's on some processors, on any here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from test_gradient_product import assert_is_product, operands
+
+from poptorch_emu import _C
+from poptorch_emu.segments.product_gradients import COLUMN_SUMS, GRADIENT_PRODUCT
+
+pytestmark = pytest.mark.skipif(_C.vector_width() == 0, reason="our kernel is for wide vectors")
+
+product = torch.ops.poptorch_emu.product
+pack_weight = torch.ops.poptorch_emu.pack_weight
+packed_linear = torch.ops.poptorch_emu.packed_linear
+
+# Around the edges of tiles (4 rows, 24 columns, 8 in a vector), blocks of the depth (256), of rows
+# (256) and of columns (1,008). What is smaller than these is made otherwise.
+ROWS = st.sampled_from([64, 65, 66, 67, 255, 256, 257, 258, 515, 520])
+COLUMNS = st.sampled_from([71, 72, 73, 79, 80, 81, 88, 95, 96, 104, 1007, 1008, 1009, 1016, 1040])
+DEPTHS = st.sampled_from([255, 256, 257, 300, 512, 600])
+
+
+@pytest.fixture(autouse=True)
+def by_panels() -> Iterator[None]:
+    threads, before = torch.get_num_threads(), _C.set_multiplies_by_panels(True)
+    yield
+    _C.set_multiplies_by_panels(before)
+    torch.set_num_threads(threads)
+
+
+def made(rows: int, columns: int, seed: int) -> torch.Tensor:
+    return torch.randn(rows, columns, generator=torch.Generator().manual_seed(seed))
+
+
+def blocks_by_hand(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
+    """Adds up in the order of the depth, rounding once for each product and block.
+
+    A product and an addition in float64 are rounded to float32 as a fused one is, but for the few
+    that are rounded twice.
+    """
+    total = torch.zeros(left.shape[0], right.shape[1])
+    for first in range(0, left.shape[1], 256):
+        block = torch.zeros_like(total)
+        for k in range(first, min(first + 256, left.shape[1])):
+            term = left[:, k : k + 1].double() * right[k : k + 1].double()
+            block = (block.double() + term).float()
+        total = block if first == 0 else total + block
+    return total
+
+
+@settings(max_examples=60, deadline=None)
+@given(ROWS, DEPTHS, COLUMNS, st.booleans())
+def test_product_of_any_size_then_is_that_of_pytorch(
+    rows: int, depth: int, columns: int, is_transposed: bool
+) -> None:
+    left, right = operands(depth, rows, columns)
+    left = left if is_transposed else left.contiguous()
+    assert_is_product(product(left, right), left, right)
+
+
+@settings(max_examples=60, deadline=None)
+@given(ROWS, DEPTHS, COLUMNS, st.booleans(), st.booleans())
+def test_layer_of_any_size_then_is_that_of_pytorch(
+    rows: int, inputs: int, outputs: int, has_bias: bool, is_weight_transposed: bool
+) -> None:
+    x, weight = made(rows, inputs, 1), made(outputs, inputs, 2)
+    bias = made(1, outputs, 3)[0] if has_bias else None
+    lying = weight.t().contiguous().t() if is_weight_transposed else weight
+    packed = pack_weight(lying, rows)
+    assert packed.dim() == 3
+    found = packed_linear(x, packed, bias, outputs)
+    exact = torch.nn.functional.linear(
+        x.double(), weight.double(), None if bias is None else bias.double()
+    )
+    magnitude = x.double().abs() @ weight.t().double().abs() + (0.0 if bias is None else bias.abs())
+    bound = magnitude * torch.finfo(torch.float32).eps * (2 + inputs**0.5)
+    assert ((found.double() - exact).abs() <= bound).all()
+
+
+@settings(max_examples=60, deadline=None)
+@given(DEPTHS, ROWS, COLUMNS)
+def test_gradient_of_any_size_then_is_that_of_pytorch(depth: int, rows: int, columns: int) -> None:
+    left, right = operands(depth, rows, columns)
+    assert_is_product(GRADIENT_PRODUCT(left, right), left, right)
+    sums, exact = COLUMN_SUMS(left.t(), columns), left.double().sum(1)
+    bound = left.double().abs().sum(1) * torch.finfo(torch.float32).eps * (2 + depth**0.5)
+    assert ((sums.double() - exact).abs() <= bound).all()
+
+
+@pytest.mark.parametrize("size", [(70, 300, 80), (260, 700, 1016)], ids=str)
+def test_numbers_then_are_added_up_in_the_order_of_the_depth(size: tuple[int, int, int]) -> None:
+    rows, depth, columns = size
+    left, right = made(rows, depth, 4), made(depth, columns, 5)
+    found, expected = product(left, right), blocks_by_hand(left, right)
+    assert (found != expected).float().mean() < 1e-3
+    torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-6)
+
+
+SIZES = [(256, 600, 512), (600, 512, 1030), (67, 300, 81)]
+
+
+@pytest.mark.parametrize("size", SIZES, ids=str)
+def test_all_products_of_the_same_numbers_then_have_the_same_bits(size) -> None:
+    rows, depth, columns = size
+    left, right = made(rows, depth, 6), made(depth, columns, 7)
+    expected = product(left, right)
+    elsewhere = torch.randn(depth, columns + 3)[:, 3:].copy_(right)
+    negated = torch.complex(torch.zeros_like(left), -left).conj().imag
+    assert negated.is_neg()
+    for found in (
+        product(left.t().contiguous().t(), right),
+        product(left, elsewhere),
+        product(negated, right),
+        GRADIENT_PRODUCT(left.t().contiguous().t(), right),
+        packed_linear(left, pack_weight(right.t(), rows), None, columns),
+        packed_linear(left, pack_weight(right.t().contiguous(), rows), None, columns),
+    ):
+        assert torch.equal(found, expected)
+
+
+@pytest.mark.parametrize("size", SIZES, ids=str)
+def test_product_then_has_the_same_bits_on_any_number_of_threads(size) -> None:
+    rows, depth, columns = size
+    left, right, bias = made(rows, depth, 8), made(depth, columns, 9), torch.randn(columns)
+    packed = pack_weight(right.t(), rows)
+    torch.set_num_threads(1)
+
+    def results() -> list[torch.Tensor]:
+        columns_of_left = left.t().contiguous()
+        layer = packed_linear(left, packed, bias, columns)
+        sums = COLUMN_SUMS(columns_of_left, columns)
+        return [product(left, right), GRADIENT_PRODUCT(columns_of_left.t(), right), layer, sums]
+
+    expected = results()
+    try:
+        for count in (2, 3, 5):
+            torch.set_num_threads(count)
+            for is_shared in (False, True):
+                _C.set_shares_work(is_shared)
+                assert all(map(torch.equal, results(), expected))
+    finally:
+        _C.set_shares_work(True)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_product_when_an_operand_is_not_finite_then_its_row_and_column_are_not(value) -> None:
+    left, right = made(127, 300, 10), made(300, 255, 11)
+    left[5, 280], right[3, 9] = value, value
+    wrong = torch.zeros(127, 255, dtype=torch.bool)
+    wrong[5], wrong[:, 9] = True, True
+    packed = pack_weight(right.t(), 127)
+    for found in (product(left, right), packed_linear(left, packed, None, 255)):
+        assert torch.equal(~found.isfinite(), wrong)
+
+
+def test_rows_that_are_one_then_are_multiplied_as_others() -> None:
+    left, right = torch.randn(1, 300).expand(128, 300), torch.randn(1, 96).expand(300, 96)
+    assert torch.equal(product(left, right), product(left.contiguous(), right.contiguous()))
+
+
+def test_products_of_others_then_are_those_of_pytorch() -> None:
+    left, right = torch.randn(128, 300), torch.randn(300, 96)
+    for dtype in (torch.float64, torch.bfloat16):
+        assert torch.equal(
+            product(left.to(dtype), right.to(dtype)), left.to(dtype) @ right.to(dtype)
+        )
+    lies_by_columns = right.t().contiguous().t()
+    assert torch.equal(product(left, lies_by_columns), left @ lies_by_columns)
+    with pytest.raises(RuntimeError, match="cannot be multiplied"):
+        product(left, torch.randn(301, 96))
+
+
+def test_layer_when_weight_or_bias_do_not_fit_then_says_so() -> None:
+    x, packed = torch.randn(64, 300), pack_weight(torch.randn(96, 300), 64)
+    with pytest.raises(ValueError, match=r"of shape \[4, 300, 24\]; that of 120 outputs for rows"):
+        packed_linear(x, packed, None, 120)
+    with pytest.raises(ValueError, match=r"of shape \[4, 300, 24\]; that of 96 outputs for rows"):
+        packed_linear(torch.randn(64, 301), packed, None, 96)
+    with pytest.raises(ValueError, match=r"bias of shape \[95\]; expected \[96\]"):
+        packed_linear(x, packed, torch.randn(95), 96)
