@@ -194,7 +194,7 @@ void bind_executor(py::module_& m) {
 // Reached by tests, which have costs of their own and choose for themselves.
 void bind_worker_choice(py::module_& m) {
   m.def("set_shares_work", &set_shares_work);
-  m.def("set_multiplies_by_panels", &panels::set_used);
+  m.def("set_multiplies_by_panels", &panels::use);
   m.def("vector_width", &vectors::width);
   using Among = WorkerChoice::Among;
   py::enum_<Among>(m, "ChoiceAmong")

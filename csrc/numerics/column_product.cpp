@@ -169,14 +169,22 @@ Matrix matrix_of(const at::Tensor& rows) { return {rows.const_data_ptr<float>(),
 // caches held all, 256 x 128 x 128 0.81, 256 x 512 x 128 0.91, 256 x 512 x 512 1.01, 256 x 512 x
 // 2048 0.93, 256 x 2048 x 512 1.01, 1024 x 1024 x 256 1.03; with sums of 80 MB in turns 64 x 512 x
 // 512 1.5, 40 x 128 x 9216 1.2, 256 x 1000 x 512 1.0, but 8 x 1024 x 1024 0.75.
-bool is_faster(int64_t depth, int64_t n, int64_t k) {
-  if (vectors::width() != 512 || panels::is_used()) return panels::is_faster(n, k, depth);
+bool is_faster(int64_t n, int64_t depth, int64_t k) {
   static const int64_t fewest_multiplications = int64_t{1} << (POPTORCH_EMU_IS_AMD ? 20 : 25);
   constexpr int64_t kLeastDepth = 16;
   constexpr int64_t kMostPadding = 16;  // One part of so many.
   const int64_t padding = padded(n, kTileRows) * padded(k, kTileColumns) - n * k;
-  return depth >= kLeastDepth && depth * n * k >= fewest_multiplications &&
-         padding <= n * k / kMostPadding;
+  return vectors::width() == 512 && depth >= kLeastDepth &&
+         depth * n * k >= fewest_multiplications && padding <= n * k / kMostPadding;
+}
+
+// What makes a product of float32.
+enum class Kernel { kSmall, kColumns, kLibrary };
+
+Kernel fastest_kernel(int64_t n, int64_t depth, int64_t k) {
+  if (panels::is_faster(n, depth, k)) return Kernel::kColumns;
+  if (is_small_product(n, depth, k)) return Kernel::kSmall;
+  return is_faster(n, depth, k) ? Kernel::kColumns : Kernel::kLibrary;
 }
 
 }  // namespace
@@ -206,30 +214,42 @@ void multiply_columns(const Product& product, bool adds, at::Tensor& sum) {
 }
 
 void multiply_by_faster_kernel(const Product& product, bool adds, at::Tensor& sum) {
+  using columns::Kernel;
   const auto& [left, right, row_sums] = product;
   const bool is_single = left.scalar_type() == at::kFloat && right.scalar_type() == at::kFloat;
-  if (is_single && is_small_product(left.size(0), right.size(0), right.size(1))) {
-    multiply_small(left, right, adds, sum);
-    if (row_sums != nullptr) *row_sums = sum_small_columns(left.t());
-    return;
+  const Kernel kernel = is_single
+                            ? columns::fastest_kernel(left.size(0), right.size(0), right.size(1))
+                            : Kernel::kLibrary;
+  switch (kernel) {
+    case Kernel::kSmall:
+      multiply_small(left, right, adds, sum);
+      if (row_sums != nullptr) *row_sums = sum_small_columns(left.t());
+      return;
+    case Kernel::kColumns:
+      multiply_columns(product, adds, sum);
+      return;
+    case Kernel::kLibrary:
+      if (adds) {
+        sum.addmm_(left, right);
+      } else {
+        at::mm_out(sum, left, right);
+      }
+      if (row_sums != nullptr) *row_sums = left.sum(1);
   }
-  if (is_single && columns::is_faster(right.size(0), left.size(0), right.size(1))) {
-    multiply_columns(product, adds, sum);
-    return;
-  }
-  if (adds) {
-    sum.addmm_(left, right);
-  } else {
-    at::mm_out(sum, left, right);
-  }
-  if (row_sums != nullptr) *row_sums = left.sum(1);
 }
 
 at::Tensor sums_beside_product(const at::Tensor& columns, int64_t k) {
-  const int64_t depth = columns.size(0), n = columns.size(1);
+  using columns::Kernel;
   if (columns.scalar_type() != at::kFloat) return columns.sum(0);
-  if (is_small_product(n, depth, k)) return sum_small_columns(columns);
-  return columns::is_faster(depth, n, k) ? sum_columns(columns) : columns.sum(0);
+  switch (columns::fastest_kernel(columns.size(1), columns.size(0), k)) {
+    case Kernel::kSmall:
+      return sum_small_columns(columns);
+    case Kernel::kColumns:
+      return sum_columns(columns);
+    case Kernel::kLibrary:
+      break;
+  }
+  return columns.sum(0);
 }
 
 }  // namespace poptorch_emu

@@ -18,7 +18,7 @@ struct Product {
 };
 
 // By a kernel of ours, for float32 where there are vectors (`vectors::width`). The bits depend
-// neither on the number of threads nor on where the numbers lie. A thread keeps up to 1.2 MB for
+// neither on the number of threads nor on where the numbers lie. A thread keeps up to 1.3 MB for
 // it.
 void multiply_columns(const Product& product, bool adds, at::Tensor& sum);
 

@@ -8,6 +8,7 @@
 #include <limits>
 
 #include "common/floating_point_modes.h"
+#include "common/vectors.h"
 #include "numerics/panel_product.h"
 #include "numerics/permuted_copy.h"
 #include "numerics/small_product.h"
@@ -81,15 +82,17 @@ at::Tensor small_linear(const at::Tensor& x, const at::Tensor& packed,
 
 // What fills the panels up stays what it is.
 void pack_panels(const at::Tensor& weight, at::Tensor& packed) {
-  const int64_t n = weight.size(0), count = packed.size(0);
+  const int64_t n = weight.size(0), count = panels::num_panels(n);
+  TORCH_INTERNAL_ASSERT(packed.is_contiguous() &&
+                        packed.sizes() ==
+                            at::IntArrayRef({count, weight.size(1), panels::kColumns}));
   const int64_t num_whole = std::max<int64_t>(count - 2, 0);
   const at::Tensor whole = weight.narrow(0, 0, num_whole * panels::kColumns)
                                .unflatten(0, {num_whole, panels::kColumns})
                                .transpose(1, 2);
   if (!copy_by_tiles(whole, packed.mutable_data_ptr())) packed.narrow(0, 0, num_whole).copy_(whole);
   for (int64_t panel = num_whole; panel < count; ++panel) {
-    const int64_t first = panels::first_column(panel, n);
-    const int64_t width = panels::first_column(panel + 1, n) - first;
+    const int64_t first = panels::first_column(panel, n), width = panels::width_of(panel, n);
     packed.select(0, panel).narrow(1, 0, width).copy_(weight.narrow(0, first, width).t());
   }
 }
@@ -97,10 +100,14 @@ void pack_panels(const at::Tensor& weight, at::Tensor& packed) {
 at::Tensor linear_of_panels(const at::Tensor& x, const at::Tensor& packed,
                             const std::optional<at::Tensor>& bias, int64_t num_outputs) {
   const int64_t num_panels = panels::num_panels(num_outputs);
-  TORCH_CHECK_VALUE(packed.sizes() == at::IntArrayRef({num_panels, x.size(1), panels::kColumns}),
-                    "packed_linear got a weight of shape ", packed.sizes(), "; that of ",
-                    num_outputs, " outputs for rows of ", x.size(1),
-                    " numbers is made by pack_weight.");
+  TORCH_CHECK_VALUE(vectors::width() > 0,
+                    "packed_linear got a weight in panels; this processor has no AVX2 to multiply "
+                    "by it. Pack the weight here, by pack_weight.");
+  TORCH_CHECK_VALUE(
+      packed.is_contiguous() &&
+          packed.sizes() == at::IntArrayRef({num_panels, x.size(1), panels::kColumns}),
+      "packed_linear got a weight of shape ", packed.sizes(), "; that of ", num_outputs,
+      " outputs for rows of ", x.size(1), " numbers is made by pack_weight.");
   check_bias(bias, num_outputs);
   const at::Tensor rows = with_dense_rows(x);
   const at::Tensor start = bias.has_value() ? bias->resolve_neg().contiguous() : at::Tensor();
@@ -142,7 +149,8 @@ class Matrix {
 }  // namespace
 
 bool is_small_layer(int64_t rows, int64_t num_inputs, int64_t num_outputs) {
-  return is_small_product(rows, num_inputs, whole_lines(num_outputs));
+  return !panels::is_faster(rows, num_inputs, num_outputs) &&
+         is_small_product(rows, num_inputs, whole_lines(num_outputs));
 }
 
 at::Tensor pack_weight(const at::Tensor& weight, int64_t rows) {
@@ -156,7 +164,7 @@ at::Tensor pack_weight(const at::Tensor& weight, int64_t rows) {
     pack_transposed(weight, packed);
     return packed;
   }
-  if (panels::is_faster(rows, weight.size(0), weight.size(1))) {
+  if (panels::is_faster(rows, weight.size(1), weight.size(0))) {
     at::Tensor packed = at::zeros(
         {panels::num_panels(weight.size(0)), weight.size(1), panels::kColumns}, weight.options());
     pack_panels(weight, packed);

@@ -2,38 +2,25 @@
 
 #include <cstdint>
 
+#include "numerics/panel_packing.h"
+
 namespace poptorch_emu::panels {
 
 // Products of large float32 matrices by a kernel of ours for processors with AVX2. The right side
-// goes through it by panels of 24 columns, each of which stays in a core's first cache while all
-// rows of the left are multiplied with it. Each number is added up in the order of the depth, by
-// blocks of `kSumBlock`, whatever the number of threads is and wherever the numbers lie.
-
-constexpr int64_t kColumns = 24;  // in a panel
-
-inline int64_t num_panels(int64_t n) { return (n + kColumns - 1) / kColumns; }
-
-// Returns the first of n columns that is in a panel, or n behind the last one. Where few would be
-// left for the last panel, the one before it gives it some.
-int64_t first_column(int64_t panel, int64_t n);
-
-// The left side (m, depth): the rows of a row-major matrix, or its columns.
-struct Left {
-  const float* values;
-  int64_t stride;
-  bool is_transposed;
-};
+// goes through it by panels, each of which stays in a core's first cache while the rows of the left
+// are multiplied with it. Each number is added up in the order of the depth, in blocks of
+// `kBlockDepth`, whatever the number of threads is and wherever the numbers lie.
 
 // The right side (depth, n): a row-major matrix, or panels (panels, depth, kColumns) that were
-// packed ahead, which are filled up with anything.
+// packed ahead.
 struct Right {
   const float* values;
-  int64_t stride;  // of the rows of a matrix
+  int64_t stride;  // of a matrix
   bool is_packed;
 };
 
-// The row-major product (m, n), which begins with `start` if there is one: rows that lie so far
-// apart, itself among them, or the same one everywhere.
+// The row-major product (m, n). It is added to `start`, if there is one, which may be the product
+// itself; a stride of 0 adds the same row everywhere.
 struct Result {
   float* values;
   int64_t stride;
@@ -41,18 +28,18 @@ struct Result {
   int64_t start_stride = 0;
 };
 
-// A processor without AVX2 must not get here. What the columns of a transposed left add up to, (m),
-// is written to `left_sums` if it is not null.
+// Multiplies, on a processor with AVX2. What the rows of a transposed left add up to, (m), is
+// written to `left_sums` if it is not null. A thread keeps up to 1.3 MB for it.
 void multiply(const Left& left, int64_t m, const Right& right, int64_t n, int64_t depth,
               const Result& result, float* left_sums);
 
-// Whether products are made so where they are large enough, which is so on the processors on which
-// they are faster than by PyTorch's library.
-bool is_used();
-// Has them made so, or not, on any processor with vectors; returns how it was before. For tests.
-bool set_used(bool is_used);
+// Whether a product of (m, depth) and (depth, n) is made so in place of by PyTorch's library: large
+// ones on the processors on which they are faster.
+bool is_faster(int64_t m, int64_t depth, int64_t n);
 
-// Whether a product of such a size is made so here.
-bool is_faster(int64_t m, int64_t n, int64_t depth);
+// Whether it is this processor that does so.
+bool is_used();
+// Has any processor with vectors do so, or none; returns what was before. For tests.
+bool use(bool is_asked);
 
 }  // namespace poptorch_emu::panels

@@ -10,7 +10,6 @@
 
 #include "common/sharing.h"
 #include "common/vectors.h"
-#include "numerics/panel_product.h"
 #include "numerics/permuted_copy.h"
 #include "numerics/register_tile.h"
 
@@ -189,7 +188,7 @@ bool is_small_product(int64_t n, int64_t depth, int64_t k) {
   const bool has_size = n > 1 && depth > 0 && k > 0 && k % small::kNarrow == 0;
   return vectors::width() > 0 && has_size && depth <= small::kMostDepth &&
          std::max({n * depth, depth * k, n * k}) <= kMostNumbers &&
-         n * depth * k <= kMostMultiplications && !panels::is_faster(n, k, depth);
+         n * depth * k <= kMostMultiplications;
 }
 
 at::Tensor sum_small_columns(const at::Tensor& columns) {

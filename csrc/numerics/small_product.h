@@ -10,8 +10,8 @@ namespace poptorch_emu {
 // library cost more than they give.
 
 // Whether such a product, of (n, depth) and (depth, k), is made by `multiply_small` rather than by
-// a library. Its matrices are float32, in any order; n is more than 1, and k is whole lines of a
-// cache.
+// a library; panels (`panel_product.h`) come before either. Its matrices are float32, in any order;
+// n is more than 1, and k is whole lines of a cache.
 bool is_small_product(int64_t n, int64_t depth, int64_t k);
 
 // What k becomes where the right side is padded for that.

@@ -80,7 +80,7 @@ bool unpack(at::Tensor& packed, int64_t rows, at::Tensor& weight) {
   if (packed.dim() == 3) {
     for (int64_t panel = 0; panel < packed.size(0); ++panel) {
       const int64_t first = panels::first_column(panel, weight.size(0));
-      const int64_t width = panels::first_column(panel + 1, weight.size(0)) - first;
+      const int64_t width = panels::width_of(panel, weight.size(0));
       weight.narrow(0, first, width).copy_(packed.select(0, panel).narrow(1, 0, width).t());
     }
     return true;
@@ -110,7 +110,8 @@ at::Tensor unpack_weight(at::Tensor& packed, int64_t rows, int64_t num_outputs,
 }
 
 bool can_unpack(int64_t rows, int64_t num_outputs, int64_t num_inputs) {
-  if (is_small_layer(rows, num_inputs, num_outputs)) return true;
+  const bool is_by_panels = panels::is_faster(rows, num_inputs, num_outputs);
+  if (is_by_panels || is_small_layer(rows, num_inputs, num_outputs)) return true;
   if (std::max(num_outputs, num_inputs) >= kMostNumbers) return false;
   static std::mutex mutex;
   static std::map<std::array<int64_t, 3>, bool> tried;

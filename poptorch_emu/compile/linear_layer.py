@@ -13,6 +13,7 @@ from poptorch_emu.compile.engine_graph import EngineGraph, is_single
 aten = torch.ops.aten
 
 _IS_SMALL = torch.ops.poptorch_emu.is_small_layer
+_IS_BY_PANELS = torch.ops.poptorch_emu.is_by_panels
 _PRODUCTS = (aten.mm.default, aten.addmm.default)
 
 
@@ -52,6 +53,12 @@ class LinearLayer:
         """Whether the engine's kernel for small products makes it, with a packed weight."""
         num_outputs, num_inputs = self.weight.meta["val"].shape
         return bool(_IS_SMALL(self.num_rows, num_inputs, num_outputs))
+
+    @property
+    def is_by_panels(self) -> bool:
+        """Whether the engine's kernel for large products makes it, with a packed weight."""
+        num_outputs, num_inputs = self.weight.meta["val"].shape
+        return bool(_IS_BY_PANELS(self.num_rows, num_inputs, num_outputs))
 
 
 def linear_layers(code: EngineGraph) -> list[LinearLayer]:

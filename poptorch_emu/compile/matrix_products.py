@@ -10,9 +10,9 @@ from __future__ import annotations
 import torch
 
 from poptorch_emu.compile.engine_graph import EngineGraph, is_single
-from poptorch_emu.compile.packed_weights import multiplies_by_panels
 
 _PRODUCT = torch.ops.poptorch_emu.product.default
+_IS_BY_PANELS = torch.ops.poptorch_emu.is_by_panels
 
 # No product with more of them is small; the operator looks closer.
 _MOST_MULTIPLICATIONS_OF_SMALL = 2**21
@@ -22,9 +22,11 @@ def use_our_products(code: EngineGraph) -> int:
     """Changes products that a kernel of ours may make; returns how many."""
     num_changes = 0
     for node in code.graph.fx.find_nodes(op="call_function", target=torch.ops.aten.mm.default):
-        depth = node.args[0].meta["val"].shape[1]
-        is_small = depth * node.meta["val"].numel() <= _MOST_MULTIPLICATIONS_OF_SMALL
-        if is_single(node) and (is_small or multiplies_by_panels()):
+        rows, depth = node.args[0].meta["val"].shape
+        columns = node.meta["val"].shape[1]
+        is_ours = rows * depth * columns <= _MOST_MULTIPLICATIONS_OF_SMALL
+        is_ours |= _IS_BY_PANELS(rows, depth, columns)
+        if is_single(node) and is_ours:
             node.target = _PRODUCT
             num_changes += 1
     return num_changes

@@ -1,11 +1,12 @@
 """Lets linear layers read weights that are packed once a window, in inference once.
 
-PyTorch's library (MKL) packs a weight in each product, and a small product takes less time than to
-ask it for one. The packed weight of a layer is made when a micro-batch reads it first, and again by
-an update, and takes as much memory as the weight. Gradients of inputs read the weight in another
-order: small ones as it is, while large ones would take that memory once more, so they pack it each
-time. The graph and the processor decide, whatever the stages, so that the bits do not depend on
-them.
+PyTorch's library (MKL) packs a weight in each product; a kernel of ours, which is faster on some
+processors (`csrc/numerics/panel_product.h`), need not; and a small product takes less time than to
+ask the library for one. The packed weight of a layer is made when a micro-batch reads it first, and
+again by an update, and takes as much memory as the weight. Gradients of inputs read the weight in
+another order: small ones as it is, while large ones would take that memory once more, so they pack
+it each time. The graph and the processor decide, whatever the stages, so that the bits do not
+depend on them.
 """
 
 from __future__ import annotations
@@ -53,16 +54,10 @@ def has_library() -> bool:
     return bool(torch.backends.mkl.is_available())  # type: ignore[no-untyped-call]
 
 
-def multiplies_by_panels() -> bool:
-    """Returns whether a kernel of ours makes large products on this processor."""
-    return bool(torch.ops.poptorch_emu.multiplies_by_panels())
-
-
 def is_packing_faster() -> bool:
-    """Returns whether products of this processor are faster with weights packed once a window."""
+    """Returns whether the library's products are faster with weights packed once a window."""
     has_wide_vectors = torch.backends.cpu.get_cpu_capability() == "AVX512"
-    is_intel = processor("vendor_id") == "GenuineIntel"
-    return multiplies_by_panels() or (has_library() and has_wide_vectors and is_intel)
+    return has_library() and has_wide_vectors and processor("vendor_id") == "GenuineIntel"
 
 
 def pack_weights(code: EngineGraph, config: CompileConfig) -> int:
@@ -97,9 +92,8 @@ def _pays(layer: LinearLayer, num_products: int) -> bool:
         is_soon_packed = num_numbers <= num_products * _MOST_NUMBERS_BY_PRODUCT
         return is_soon_packed and layer.num_rows >= _FEWEST_ROWS_OF_SMALL
     is_large = layer.num_multiplications >= _FEWEST_MULTIPLICATIONS
-    has_rows = layer.num_rows >= _FEWEST_ROWS
-    has_rows &= layer.num_rows <= _MOST_ROWS or multiplies_by_panels()
-    return is_packing_faster() and is_large and has_rows
+    is_for_library = is_large and _FEWEST_ROWS <= layer.num_rows <= _MOST_ROWS
+    return layer.is_by_panels or (is_for_library and is_packing_faster())
 
 
 def use_packed_weight(

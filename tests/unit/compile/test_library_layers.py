@@ -15,7 +15,7 @@ from poptorch_emu.compile.packed_weights import has_library
 pytestmark = pytest.mark.skipif(not has_library(), reason="this PyTorch has no MKL")
 
 # Deeper than what the engine's kernel for small products takes.
-INPUTS, ROWS = 300, 24
+INPUTS, OUTPUTS, ROWS = 300, 310, 24
 
 
 @pytest.fixture(autouse=True, params=[False, True], ids=["library", "panels"])
@@ -24,6 +24,8 @@ def by_library(monkeypatch, request):
     monkeypatch.setattr(packed_linear, "is_onednn_faster", lambda: False)
     monkeypatch.setattr(packed_linear, "_FEWEST_MULTIPLICATIONS_OF_LIBRARY", 0)
     before = _C.set_multiplies_by_panels(request.param)
+    by_panels = torch.ops.poptorch_emu.is_by_panels(ROWS, INPUTS, OUTPUTS)
+    assert by_panels is (request.param and _C.vector_width() > 0)
     yield
     _C.set_multiplies_by_panels(before)
 
@@ -31,7 +33,12 @@ def by_library(monkeypatch, request):
 def made() -> nn.Module:
     """Returns layers with and without a bias, the last of which is a small one."""
     torch.manual_seed(0)
-    layers = nn.Linear(INPUTS, 310), nn.ReLU(), nn.Linear(310, 7, bias=False), nn.Linear(7, 5)
+    layers = (
+        nn.Linear(INPUTS, OUTPUTS),
+        nn.ReLU(),
+        nn.Linear(OUTPUTS, 7, bias=False),
+        nn.Linear(7, 5),
+    )
     return nn.Sequential(*layers).eval()
 
 

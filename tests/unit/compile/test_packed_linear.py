@@ -219,6 +219,7 @@ def test_weight_that_calls_change_then_is_not_packed():
     ],
 )
 @needs_library
+@pytest.mark.usefixtures("without_panels")
 def test_layer_then_is_packed_from_a_size_on_by_who_is_faster(
     rows, size, onednn_is_faster, packs, monkeypatch
 ):

@@ -131,10 +131,10 @@ def test_layers_whatever_runs_them_then_have_the_same_bits(
     [(3, 16, 4), (8, 1024, 4), (1024, 256, 4), (8, 16, 3), (256, 256, 3), (8, 256, 4)],
     ids=["few", "few of large", "many", "few small", "few large", "small with large weights"],
 )
+@pytest.mark.usefixtures("without_panels")
 def test_layers_when_packing_gives_nothing_then_stay_as_they_are(
-    rows: int, hidden: int, accumulation: int, monkeypatch: pytest.MonkeyPatch
+    rows: int, hidden: int, accumulation: int
 ) -> None:
-    monkeypatch.setattr(packed_weights, "multiplies_by_panels", lambda: False)
     model, x = made(rows, 128, hidden)
     options = options_of()
     options.Training.gradientAccumulation(accumulation)
@@ -145,6 +145,34 @@ def test_layers_when_packing_gives_nothing_then_stay_as_they_are(
     assert "packed for" not in text
     assert "packed_linear(" not in text
     training.destroy()
+
+
+# Gradients of weights with more rows and columns than are packed at once, and those of biases.
+@pytest.mark.usefixtures("with_panels")
+@pytest.mark.parametrize("size", [(300, 1030, 520), (64, 257, 65)], ids=str)
+def test_layers_by_panels_then_have_the_numbers_of_pytorch_and_the_same_bits_by_all_workers(
+    size: tuple[int, int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(packed_weights, "is_packing_faster", lambda: False)
+    model, x = made(*size)
+    expected = by_hand(copy.deepcopy(model), x)
+    found = []
+    for workers in (1, 2, 3):
+        monkeypatch.setenv("POPTORCH_EMU_WORKERS", str(workers))
+        results, text = trained(copy.deepcopy(model), x)
+        found.append(results)
+        assert text.count("poptorch_emu::packed_linear(") == 2
+        # For the gradient of the hidden numbers, and that of the weight that is read twice.
+        assert text.count("poptorch_emu::product(") == 2 and "aten::mm(" not in text
+    assert_close(found[0], expected)
+    for others in found[1:]:
+        assert all(map(torch.equal, found[0], others))
+
+
+@pytest.mark.usefixtures("without_panels")
+def test_large_products_without_our_kernel_then_are_made_by_the_library() -> None:
+    _, text = trained(*made(300, 1030, 520))
+    assert text.count("aten::mm(") == 2 and "poptorch_emu::product(" not in text
 
 
 class Shared(nn.Module):
@@ -327,24 +355,18 @@ def test_layers_of_any_size_then_have_the_numbers_of_pytorch(
 
 
 @pytest.mark.parametrize(
-    ("vendor", "capability", "by_panels", "is_faster"),
+    ("vendor", "capability", "is_faster"),
     [
-        ("GenuineIntel", "AVX512", False, torch.backends.mkl.is_available()),
-        ("GenuineIntel", "AVX2", False, False),
-        ("AuthenticAMD", "AVX512", False, False),
-        ("AuthenticAMD", "AVX2", True, True),
-        (None, "AVX512", False, False),
+        ("GenuineIntel", "AVX512", torch.backends.mkl.is_available()),
+        ("GenuineIntel", "AVX2", False),
+        ("AuthenticAMD", "AVX512", False),
+        (None, "AVX512", False),
     ],
 )
 def test_packing_is_faster_on_the_processors_where_it_was_measured(
-    monkeypatch: pytest.MonkeyPatch,
-    vendor: str | None,
-    capability: str,
-    by_panels: bool,
-    is_faster: bool,
+    monkeypatch: pytest.MonkeyPatch, vendor: str | None, capability: str, is_faster: bool
 ) -> None:
     monkeypatch.undo()
-    monkeypatch.setattr(packed_weights, "multiplies_by_panels", lambda: by_panels)
     monkeypatch.setattr(packed_weights, "processor", {"vendor_id": vendor}.get)
     monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: capability)
     assert packed_weights.is_packing_faster() is is_faster

@@ -70,6 +70,7 @@ class TwoKernels(nn.Module):
 
 
 @with_onednn
+@pytest.mark.usefixtures("without_panels")
 def test_weight_of_a_small_and_a_large_layer_then_serves_both(monkeypatch):
     monkeypatch.setattr(packed_linear, "is_onednn_faster", lambda: True)
     torch.manual_seed(0)

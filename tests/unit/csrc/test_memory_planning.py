@@ -289,9 +289,11 @@ PACKED = """
 import sys
 import torch
 import poptorch_emu as poptorch
+from poptorch_emu import _C
 from poptorch_emu.compile import packed_linear
 
 uses_onednn = sys.argv[1] == "oneDNN"
+_C.set_multiplies_by_panels(sys.argv[1] == "panels")
 packed_linear.is_onednn_faster = lambda: uses_onednn
 
 def resident_mib():
@@ -321,7 +323,7 @@ assert torch.equal(model[0].weight, weight)
     not (torch.backends.mkldnn.is_available() and torch.backends.mkl.is_available()),
     reason="this PyTorch has not both libraries",
 )
-@pytest.mark.parametrize("packer", ["oneDNN", "MKL"])
+@pytest.mark.parametrize("packer", ["oneDNN", "MKL", "panels"])
 def test_device_when_weights_are_packed_then_holds_them_once(packer: str) -> None:
     command = [sys.executable, "-c", PACKED, packer]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)

@@ -80,8 +80,10 @@ def test_weight_when_the_library_does_not_pack_then_is_its_transpose(
 ) -> None:
     weight = torch.randn(shape)
     by_panels = _C.set_multiplies_by_panels(False)
-    packed, before = pack_weight(weight, 128), weight.clone()
-    _C.set_multiplies_by_panels(by_panels)
+    try:
+        packed, before = pack_weight(weight, 128), weight.clone()
+    finally:
+        _C.set_multiplies_by_panels(by_panels)
     if packed.dim() == 1:
         pytest.skip("The library packs on this processor.")
     weight.add_(1.0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -20,7 +21,7 @@ pack_weight = torch.ops.poptorch_emu.pack_weight
 packed_linear = torch.ops.poptorch_emu.packed_linear
 
 # Around the edges of tiles (4 rows, 24 columns, 8 in a vector), blocks of the depth (256), of rows
-# (256) and of columns (1,008). What is smaller than these is made otherwise.
+# (256) and of columns (1,008). Products smaller than these are made otherwise.
 ROWS = st.sampled_from([64, 65, 66, 67, 255, 256, 257, 258, 515, 520])
 COLUMNS = st.sampled_from([71, 72, 73, 79, 80, 81, 88, 95, 96, 104, 1007, 1008, 1009, 1016, 1040])
 DEPTHS = st.sampled_from([255, 256, 257, 300, 512, 600])
@@ -36,6 +37,11 @@ def by_panels() -> Iterator[None]:
 
 def made(rows: int, columns: int, seed: int) -> torch.Tensor:
     return torch.randn(rows, columns, generator=torch.Generator().manual_seed(seed))
+
+
+def bits(values: torch.Tensor) -> torch.Tensor:
+    """Returns numbers that differ where zeros have different signs, too."""
+    return values.view(torch.int32)
 
 
 def blocks_by_hand(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
@@ -121,7 +127,36 @@ def test_all_products_of_the_same_numbers_then_have_the_same_bits(size) -> None:
         packed_linear(left, pack_weight(right.t(), rows), None, columns),
         packed_linear(left, pack_weight(right.t().contiguous(), rows), None, columns),
     ):
-        assert torch.equal(found, expected)
+        assert torch.equal(bits(found), bits(expected))
+
+
+def test_zeros_then_have_the_same_sign_in_all_columns() -> None:
+    # Their products are too small for float32, and negative.
+    left, right = torch.full((300, 16), -1e-30), torch.full((16, 1009), 1e-30)
+    layer = packed_linear(left, pack_weight(right.t(), 300), None, 1009)
+    for found in (product(left, right), layer):
+        assert found.count_nonzero() == 0 and found.signbit().all()
+
+
+# Of a small depth, so that little is packed at once.
+@pytest.mark.parametrize("size", [(520, 17, 160), (2048, 16, 64), (260, 40, 1100)], ids=str)
+def test_first_product_of_a_thread_then_is_that_of_pytorch(size: tuple[int, int, int]) -> None:
+    rows, depth, columns = size
+    left, right = operands(depth, rows, columns)
+    assert torch.ops.poptorch_emu.is_by_panels(rows, depth, columns)
+    for one in (product, GRADIENT_PRODUCT):
+        with ThreadPoolExecutor(1) as thread:
+            assert_is_product(thread.submit(one, left, right).result(), left, right)
+
+
+@pytest.mark.parametrize("is_shared", [False, True])
+def test_layer_of_no_rows_then_gives_none(is_shared: bool) -> None:
+    packed = pack_weight(torch.randn(96, 300), 64)
+    _C.set_shares_work(is_shared)
+    try:
+        assert packed_linear(torch.randn(0, 300), packed, None, 96).shape == (0, 96)
+    finally:
+        _C.set_shares_work(True)
 
 
 @pytest.mark.parametrize("size", SIZES, ids=str)
