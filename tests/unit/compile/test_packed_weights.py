@@ -13,7 +13,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 import poptorch_emu as poptorch
-from poptorch_emu.compile import packed_weights
+from poptorch_emu.compile import large_products, packed_weights
 
 ACCUMULATION = 4
 NUM_UPDATES = 3
@@ -147,14 +147,29 @@ def test_layers_when_packing_gives_nothing_then_stay_as_they_are(
     training.destroy()
 
 
-# Gradients of weights with more rows and columns than are packed at once, and those of biases.
+class Biased(nn.Module):
+    """Two layers with biases, whose gradients come with those of the weights."""
+
+    def __init__(self, inputs: int, hidden: int) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(inputs, hidden), nn.Tanh(), nn.Linear(hidden, inputs))
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        result = 10.0 * self.layers(x)  # So that updates change biases by more than rounding.
+        return result, poptorch.identity_loss(result.square().mean(), "none")
+
+
+# The first has more rows and columns of gradients than are packed at once.
 @pytest.mark.usefixtures("with_panels")
 @pytest.mark.parametrize("size", [(300, 1030, 520), (64, 257, 65)], ids=str)
 def test_layers_by_panels_then_have_the_numbers_of_pytorch_and_the_same_bits_by_all_workers(
     size: tuple[int, int, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(packed_weights, "is_packing_faster", lambda: False)
-    model, x = made(*size)
+    monkeypatch.setattr(large_products, "is_onednn_faster", lambda: False)
+    torch.manual_seed(0)
+    rows, inputs, hidden = size
+    model, x = Biased(inputs, hidden), torch.randn(ACCUMULATION * rows, inputs)
     expected = by_hand(copy.deepcopy(model), x)
     found = []
     for workers in (1, 2, 3):
@@ -162,15 +177,21 @@ def test_layers_by_panels_then_have_the_numbers_of_pytorch_and_the_same_bits_by_
         results, text = trained(copy.deepcopy(model), x)
         found.append(results)
         assert text.count("poptorch_emu::packed_linear(") == 2
-        # For the gradient of the hidden numbers, and that of the weight that is read twice.
-        assert text.count("poptorch_emu::product(") == 2 and "aten::mm(" not in text
+        assert text.count("poptorch_emu::add_product.with_sums(") == 2
+        assert text.count("poptorch_emu::product(") == 1 and "aten::mm(" not in text
     assert_close(found[0], expected)
+    for layer, ours in ((0, found[0][-3]), (2, found[0][-1])):
+        changes = (ours - model.layers[layer].bias.detach()).abs()
+        assert changes.median() > 1e-5
     for others in found[1:]:
         assert all(map(torch.equal, found[0], others))
 
 
 @pytest.mark.usefixtures("without_panels")
-def test_large_products_without_our_kernel_then_are_made_by_the_library() -> None:
+def test_large_products_without_our_kernel_then_are_made_by_the_library(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(large_products, "is_onednn_faster", lambda: False)
     _, text = trained(*made(300, 1030, 520))
     assert text.count("aten::mm(") == 2 and "poptorch_emu::product(" not in text
 
