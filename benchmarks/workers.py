@@ -2,14 +2,19 @@
 
 In one process, three ways take turns: one worker of one thread, two workers, and two executors that
 share nothing, of one worker each, on a thread of Python each. The last is what the two cores give
-to whom nothing couples; cores of a virtual machine may be far from equal. A model on one virtual
-IPU has threads instead of workers. The lines show medians of the ratios of each turn. Then two
-workers are measured with and without a process that computes all the time. Run it on quiet cores.
+to whom nothing couples; cores of a virtual machine may be far from equal. A turn in which it is 1.9
+to 2.1 times what one worker does is an even one: both cores were alike, and nobody else used them
+much. One worker is measured twice in each turn, so that the same luck does not make a turn even and
+its gain large. A model on one virtual IPU has threads instead of workers. The lines show medians of
+the ratios of each turn, and how many turns were even. Then two workers are measured with and
+without a process that computes all the time. Run it on quiet cores.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
+import math
 import os
 import statistics
 import subprocess
@@ -24,6 +29,9 @@ from speed import emulated_step
 
 # It ends with this process, also where that is killed.
 _BUSY = "import os\nparent = os.getppid()\nwhile os.getppid() == parent: pass"
+
+# What two executors that share nothing are worth where the cores are alike, and idle otherwise.
+_EVEN = (1.9, 2.1)
 
 Step = Callable[[], object]
 
@@ -58,16 +66,18 @@ def calls_per_second(steps: list[Step], seconds: float) -> float:
     return sum(counts) / (time.perf_counter() - start)
 
 
-def measure(name: str, turns: int, seconds: float) -> tuple[float, float, float]:
-    """Returns three ratios: two workers over one, two executors over one, and a neighbour's.
+def measure(name: str, turns: int, seconds: float) -> dict[str, float]:
+    """Returns a line of the table.
 
-    The last is the speed of two workers beside a neighbour over that without.
+    Two workers over one, in all turns and in even ones (nan where none was), the number of these,
+    two executors over one, and the speed of two workers beside a neighbour over that without.
     """
     two, *apart = warm_step(name, 2), warm_step(name, 1), warm_step(name, 1)
     gains, bounds, shares = [], [], []
     for _ in range(turns):
         one = calls_per_second(apart[:1], seconds)
         gains.append(calls_per_second([two], seconds) / one)
+        one = calls_per_second(apart[:1], seconds)
         bounds.append(calls_per_second(apart, seconds) / one)
     for _ in range(turns):
         undisturbed = calls_per_second([two], seconds)
@@ -77,7 +87,15 @@ def measure(name: str, turns: int, seconds: float) -> tuple[float, float, float]
         finally:
             neighbour.kill()
             neighbour.wait()
-    return statistics.median(gains), statistics.median(bounds), statistics.median(shares)
+    least, most = _EVEN
+    even = [gain for gain, bound in zip(gains, bounds, strict=True) if least <= bound <= most]
+    return {
+        "two workers": statistics.median(gains),
+        "in even turns": statistics.median(even) if even else math.nan,
+        "even turns": len(even),
+        "two executors": statistics.median(bounds),
+        "beside a neighbour": statistics.median(shares),
+    }
 
 
 def main() -> None:
@@ -89,15 +107,19 @@ def main() -> None:
     parser.add_argument("--child", action="store_true", help="measure in this process")
     args = parser.parse_args()
     if args.child:
-        print(*measure(args.models[0], args.turns, args.seconds))
+        print(json.dumps(measure(args.models[0], args.turns, args.seconds)))
         return
-    print("| model | two workers | two executors | beside a neighbour |\n|---|---:|---:|---:|")
+    has_head = False
     for name in args.models:
         command = [sys.executable, __file__, "--child", "--models", name]
         command += ["--turns", str(args.turns), "--seconds", str(args.seconds)]
         done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
-        gain, bound, share = (float(word) for word in done.stdout.split()[-3:])
-        print(f"| {name} | {gain:.2f} | {bound:.2f} | {share:.2f} |", flush=True)
+        line = json.loads(done.stdout.splitlines()[-1])
+        if not has_head:
+            print("| model |", " | ".join(line), "|\n|---|" + "---:|" * len(line))
+            has_head = True
+        cells = [f"{value:.2f}" if isinstance(value, float) else str(value) for value in line.values()]
+        print("|", " | ".join([name, *cells]), "|", flush=True)
 
 
 if __name__ == "__main__":

@@ -48,12 +48,19 @@ bool can_pack() {
 bool is_of_library(const at::Tensor& packed) { return packed.dim() == 1; }
 bool has_panels(const at::Tensor& packed) { return packed.dim() == 3; }
 
-// Of a small layer the packed weight is (inputs, whole lines of outputs).
+// Of a small layer the packed weight is (inputs, whole lines of outputs). What fills the lines up
+// stays what it is; PyTorch's copy takes 5 us for 8 outputs of 64 inputs.
 void pack_transposed(const at::Tensor& weight, at::Tensor& packed) {
-  const at::Tensor transposed = weight.t();
-  const bool is_whole = packed.sizes() == transposed.sizes();
-  if (is_whole && copy_by_tiles(transposed, packed.mutable_data_ptr())) return;
-  packed.narrow(1, 0, weight.size(0)).copy_(transposed);
+  auto* to = packed.mutable_data_ptr<float>();
+  const bool is_whole = packed.size(1) == weight.size(0);
+  if (is_whole && copy_by_tiles(weight.t(), to)) return;
+  const at::Tensor plain = weight.resolve_neg();
+  const auto* const from = plain.const_data_ptr<float>();
+  for (int64_t input = 0; input < weight.size(1); ++input, to += packed.size(1)) {
+    for (int64_t output = 0; output < weight.size(0); ++output) {
+      to[output] = from[output * plain.stride(0) + input * plain.stride(1)];
+    }
+  }
 }
 
 void check_bias(const std::optional<at::Tensor>& bias, int64_t num_outputs) {

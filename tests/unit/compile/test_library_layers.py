@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from support.panels import panels
 from test_packed_linear import LAYER, OUR_LAYER, OUR_PACK, text_of, wrapped
 from torch import nn
 
@@ -23,11 +24,10 @@ def by_library(monkeypatch, request):
     """Has layers of fewer numbers packed, on any processor, for the library or for our kernel."""
     monkeypatch.setattr(packed_linear, "is_onednn_faster", lambda: False)
     monkeypatch.setattr(packed_linear, "_FEWEST_MULTIPLICATIONS_OF_LIBRARY", 0)
-    before = _C.set_multiplies_by_panels(request.param)
-    by_panels = torch.ops.poptorch_emu.is_by_panels(ROWS, INPUTS, OUTPUTS)
-    assert by_panels is (request.param and _C.vector_width() > 0)
-    yield
-    _C.set_multiplies_by_panels(before)
+    with panels(request.param):
+        by_panels = torch.ops.poptorch_emu.is_by_panels(ROWS, INPUTS, OUTPUTS)
+        assert by_panels is (request.param and _C.vector_width() > 0)
+        yield
 
 
 def made() -> nn.Module:

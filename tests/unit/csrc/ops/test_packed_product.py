@@ -6,6 +6,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.panels import panels
 
 from poptorch_emu import _C  # Defines the operators, too.
 
@@ -60,6 +61,13 @@ def test_product_of_rows_that_are_one_then_has_the_numbers_of_pytorch() -> None:
     torch.testing.assert_close(found, torch.nn.functional.linear(x, weight))
 
 
+@pytest.mark.parametrize("outputs", [3, 16])
+def test_weight_when_its_memory_has_the_negated_numbers_then_is_what_it_shows(outputs: int) -> None:
+    x, weight = torch.randn(4, 6), torch._neg_view(torch.randn(outputs, 6))
+    found = packed_linear(x, pack_weight(weight, 4), None, outputs)
+    torch.testing.assert_close(found, torch.nn.functional.linear(x, weight.clone()))
+
+
 def test_packed_weight_then_does_not_change_with_the_weight() -> None:
     weight, x = torch.randn(48, 32), torch.eye(32)
     packed, before = pack_weight(weight, 32), weight.clone()
@@ -79,11 +87,8 @@ def test_weight_when_the_library_does_not_pack_then_is_its_transpose(
     shape: tuple[int, int],
 ) -> None:
     weight = torch.randn(shape)
-    by_panels = _C.set_multiplies_by_panels(False)
-    try:
+    with panels(False):
         packed, before = pack_weight(weight, 128), weight.clone()
-    finally:
-        _C.set_multiplies_by_panels(by_panels)
     if packed.dim() == 1:
         pytest.skip("The library packs on this processor.")
     weight.add_(1.0)

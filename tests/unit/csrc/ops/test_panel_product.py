@@ -9,6 +9,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.panels import panels
 from test_gradient_product import assert_is_product, operands
 
 from poptorch_emu import _C
@@ -29,9 +30,9 @@ DEPTHS = st.sampled_from([255, 256, 257, 300, 512, 600])
 
 @pytest.fixture(autouse=True)
 def by_panels() -> Iterator[None]:
-    threads, before = torch.get_num_threads(), _C.set_multiplies_by_panels(True)
-    yield
-    _C.set_multiplies_by_panels(before)
+    threads = torch.get_num_threads()
+    with panels(True):
+        yield
     torch.set_num_threads(threads)
 
 
