@@ -39,9 +39,10 @@ export TSAN_OPTIONS := suppressions=$(CURDIR)/tests/tsan.supp ignore_noninstrume
 demo: $(VENV)/.built $(VENV)/.has-demo
 	$(BIN)/python tutorials/pipelining/mnist_pipeline.py --epochs 10
 
-# The tests start many processes: none compiles the package again where bytecode is kept.
+# The tests start many processes: none compiles the package again where bytecode is kept. Some of the
+# last tests take long, so that who has none left takes some of the others.
 test: $(VENV)/.built $(VENV)/.has-test
-	env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest -n $(JOBS)
+	env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest -n $(JOBS) --dist worksteal
 
 test-ops: $(VENV)/.built $(VENV)/.has-test
 	PYTHONPATH=tests $(BIN)/python -m opinfo --jobs $(JOBS)
