@@ -118,7 +118,9 @@ def main() -> None:
         if not has_head:
             print("| model |", " | ".join(line), "|\n|---|" + "---:|" * len(line))
             has_head = True
-        cells = [f"{value:.2f}" if isinstance(value, float) else str(value) for value in line.values()]
+        cells = [
+            f"{value:.2f}" if isinstance(value, float) else str(value) for value in line.values()
+        ]
         print("|", " | ".join([name, *cells]), "|", flush=True)
 
 

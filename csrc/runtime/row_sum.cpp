@@ -49,6 +49,7 @@ void RowSum::add(const at::Tensor& rows, const at::Tensor& indices, int64_t num_
     throw Error("A gradient belongs to row " + std::to_string(*wrong) + " of a weight with " +
                 std::to_string(num_rows) + " rows.");
   }
+  if (!is_begun()) forget();
   num_rows_ = num_rows;
   width_ = width;
   const auto num_old_slots = static_cast<int64_t>(indices_.size());
@@ -156,7 +157,7 @@ at::Tensor RowSum::whole() {
   return whole_;
 }
 
-void RowSum::clear() {
+void RowSum::forget() {
   for (int64_t index : indices_) slot_[index] = -1;
   if (is_whole_) {
     auto* const whole = whole_.mutable_data_ptr<float>();
@@ -164,7 +165,6 @@ void RowSum::clear() {
   }
   is_whole_ = false;
   indices_.clear();
-  num_rows_ = 0;
 }
 
 }  // namespace poptorch_emu

@@ -37,10 +37,12 @@ class RowSum {
   at::Tensor whole();
   int64_t whole_bytes() const { return num_rows_ * width_ * static_cast<int64_t>(sizeof(float)); }
 
-  // Begins a new sum.
-  void clear();
+  // Ends the sum. What it held is forgotten when the next one is begun: until then all workers may
+  // have to wait.
+  void clear() { num_rows_ = 0; }
 
  private:
+  void forget();
   void find_rows(const at::Tensor& rows);
   void find_slots(const at::Tensor& indices, int64_t padding_index);
   void link_equal();
@@ -51,8 +53,8 @@ class RowSum {
   std::vector<int64_t> indices_;  // by slot
   std::vector<float> values_;     // by slot, `width_` numbers each; what lies behind is old
   std::vector<int32_t> slot_;     // by row of the matrix; -1 for those that it does not hold
-  at::Tensor whole_;              // zero between sums
-  bool is_whole_ = false;         // whether that is this sum
+  at::Tensor whole_;              // zeros, or
+  bool is_whole_ = false;         // this sum
 
   // Of the rows that are being added, by their position: where the row begins, counted from the
   // first; the slot, -1 for the padding index; the next position of the same slot, -1 for the last.
