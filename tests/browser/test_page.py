@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from support.page_views import NEXT_FRAME, show
 from support.synthetic_reports import report
 
 import poptorch_emu as poptorch
@@ -24,13 +25,6 @@ COLOURS = """() => [...document.querySelectorAll('main .chart canvas')].map((can
   const data = canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height).data;
   return new Set(new Uint32Array(data.buffer)).size;
 })"""
-NEXT_FRAME = "() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))"
-
-
-def show(page: Any, panel: str) -> None:
-    page.click(f"#tab-{panel}")
-    page.evaluate(NEXT_FRAME)
-    page.evaluate(NEXT_FRAME)
 
 
 def first_cells(page: Any, table: int = 0) -> list[str]:
@@ -107,89 +101,6 @@ def test_tabs_when_keys_are_pressed_then_the_panel_changes(open_page: Any) -> No
         focused = page.evaluate("() => document.activeElement.id")
         assert focused == f"tab-{panel}"
         assert page.get_attribute(f"#tab-{panel}", "aria-selected") == "true"
-
-
-def test_timeline_when_zoomed_by_keys_and_wheel_then_the_range_follows(open_page: Any) -> None:
-    page = open_page(report())
-    show(page, "timeline")
-    view = "() => page.timeline.range"
-    whole = page.evaluate(view)
-    page.focus(".plot")
-    page.keyboard.press("+")
-    page.keyboard.press("ArrowRight")
-    page.evaluate(NEXT_FRAME)
-    zoomed = page.evaluate(view)
-    half = (whole[1] - whole[0]) / 2
-    # In the middle half, then a fifth of it to the right.
-    assert zoomed == pytest.approx([half / 2 + 0.2 * half, 1.5 * half + 0.2 * half])
-    shown = page.evaluate("() => page.timeline.chart.getOption().dataZoom[0]")
-    assert [shown["startValue"], shown["endValue"]] == pytest.approx(zoomed)
-    page.hover(".plot canvas")
-    page.mouse.wheel(0, -400)
-    page.wait_for_function("(end) => page.timeline.range[1] !== end", arg=zoomed[1])
-    wheeled = page.evaluate(view)
-    assert wheeled[1] - wheeled[0] < zoomed[1] - zoomed[0]
-    page.keyboard.press("0")
-    page.evaluate(NEXT_FRAME)
-    assert page.evaluate(view) == whole
-
-
-def test_timeline_when_stepped_by_keys_then_it_tells_all_about_an_event(open_page: Any) -> None:
-    page = open_page(report())
-    show(page, "timeline")
-    page.focus(".plot")
-    page.keyboard.press("n")
-    page.keyboard.press("n")
-    text = page.inner_text(".detail-line")
-    # The second event of IPU 0: the forward of micro-batch 0, after 3,000 cycles of exchange.
-    assert "forward 0 · 0" in text
-    for part in (
-        "IPU 0",
-        "micro-batch 0",
-        "starts at 3,000 cycles",
-        "train.py:20",
-        "bytes not known",
-    ):
-        assert part in text
-
-
-def test_timeline_when_hovered_then_a_tip_names_the_event(open_page: Any) -> None:
-    page = open_page(report())
-    show(page, "timeline")
-    at = page.evaluate("""() => {
-      const pixel = page.timeline.chart.convertToPixel({ gridIndex: 0 }, [1500000, 2]);
-      const box = document.querySelector('.plot canvas').getBoundingClientRect();
-      return [box.x + pixel[0], box.y + pixel[1]];
-    }""")
-    page.mouse.move(*at)
-    page.wait_for_selector(".tip")
-    tip = page.inner_text(".tip")
-    assert "IPU 2" in tip and "micro-batch" in tip and "cycles" in tip
-
-
-def test_timeline_when_a_kind_is_switched_off_then_none_of_it_is_drawn(open_page: Any) -> None:
-    page = open_page(report())
-    show(page, "timeline")
-    kinds = """() => [...new Set(page.timeline.chart.getOption().series[0].data
-        .filter((shape) => shape[6] < 0).map((shape) => KINDS[shape[3]]))].sort()"""
-    before = page.evaluate(kinds)
-    page.click(".legend button:has-text('backward')")
-    page.evaluate(NEXT_FRAME)
-    assert "backward" in before
-    assert page.evaluate(kinds) == [kind for kind in before if kind != "backward"]
-
-
-def test_shapes_when_many_are_put_together_then_no_event_is_lost(open_page: Any) -> None:
-    page = open_page(report(num_events=20_000))
-    show(page, "timeline")
-    counts = page.evaluate("""() => {
-      const index = page.timeline.index;
-      const shapes = visibleShapes(index, 0, index.end, 1000, new Set());
-      const sum = shapes.filter((shape) => shape[6] < 0).reduce((sum, shape) => sum + shape[5], 0);
-      return [sum, index.starts.length, shapes.length];
-    }""")
-    assert counts[0] == counts[1] >= 20_000
-    assert counts[2] < 9_500
 
 
 def test_table_when_sorted_then_rows_are_in_order_with_unknowns_last(open_page: Any) -> None:
@@ -392,25 +303,6 @@ def test_page_of_a_run_with_tracepoints_then_they_have_a_lane_and_the_log_is_sho
     assert "a line for the log" in page.inner_text("main table")
     show(page, "memory")
     assert "1,472 tiles, at the peak" in page.inner_text("main")
-
-
-def test_timeline_when_zoomed_far_then_operations_are_drawn_below_their_event(
-    open_page: Any,
-) -> None:
-    page = open_page(report())
-    show(page, "operations")
-    page.click("button:has-text('All')")
-    page.fill("input[type=search]", "mm_237")
-    page.click("button.link:has-text('mm_237')")
-    page.evaluate(NEXT_FRAME)
-    parts = page.evaluate("""() => page.timeline.chart.getOption().series[0].data
-        .filter((shape) => shape[6] >= 0 && shape[4] === page.timeline.selected)
-        .map((shape) => shape.slice(1, 3))""")
-    # Of the sixty operations of a stage half are forward; two or three have no known cost.
-    assert 25 <= len(parts) <= 30
-    assert all(
-        first[1] <= second[0] + 1e-6 for first, second in zip(parts, parts[1:], strict=False)
-    )
 
 
 HOSTILE = "<img src=x onerror=alert(1)></script><script>alert(2)</script><!--{{data}}"
