@@ -53,8 +53,8 @@ class RowSum {
   std::vector<int64_t> indices_;  // by slot
   std::vector<float> values_;     // by slot, `width_` numbers each; what lies behind is old
   std::vector<int32_t> slot_;     // by row of the matrix; -1 for those that it does not hold
-  at::Tensor whole_;              // zeros, or
-  bool is_whole_ = false;         // this sum
+  at::Tensor whole_;              // zeros, to which this sum,
+  bool is_whole_ = false;         // or the one before it, may have been added
 
   // Of the rows that are being added, by their position: where the row begins, counted from the
   // first; the slot, -1 for the padding index; the next position of the same slot, -1 for the last.
