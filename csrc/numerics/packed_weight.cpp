@@ -49,7 +49,7 @@ bool is_of_library(const at::Tensor& packed) { return packed.dim() == 1; }
 bool has_panels(const at::Tensor& packed) { return packed.dim() == 3; }
 
 // Of a small layer the packed weight is (inputs, whole lines of outputs). What fills the lines up
-// stays what it is; PyTorch's copy takes 5 us for 8 outputs of 64 inputs.
+// stays what it is. Two views and a copy by PyTorch take 3 us longer for 8 outputs of 64 inputs.
 void pack_transposed(const at::Tensor& weight, at::Tensor& packed) {
   auto* to = packed.mutable_data_ptr<float>();
   const bool is_whole = packed.size(1) == weight.size(0);

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from support.page_views import NEXT_FRAME, show
+from support.page_views import NEXT_FRAME, go_to_operation, show
 from support.synthetic_reports import report
 
 import poptorch_emu as poptorch
@@ -157,11 +157,7 @@ def test_group_when_folded_then_it_shows_the_sum_of_what_is_known(open_page: Any
 
 def test_operation_when_clicked_then_the_timeline_shows_its_segment(open_page: Any) -> None:
     page = open_page(report())
-    show(page, "operations")
-    page.click("button:has-text('All')")
-    page.fill("input[type=search]", "mm_237")
-    page.click("button.link:has-text('mm_237')")
-    page.evaluate(NEXT_FRAME)
+    go_to_operation(page, "mm_237")
     assert page.get_attribute("#tab-timeline", "aria-selected") == "true"
     assert "mm_237 runs in forward 3." in page.inner_text(".detail-line")
     first, last = page.evaluate("() => page.timeline.range")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from support.page_views import NEXT_FRAME, show
+from support.page_views import NEXT_FRAME, go_to_operation, show
 from support.synthetic_reports import report
 
 
@@ -96,11 +96,7 @@ def test_timeline_when_zoomed_far_then_operations_are_drawn_below_their_event(
     open_page: Any,
 ) -> None:
     page = open_page(report())
-    show(page, "operations")
-    page.click("button:has-text('All')")
-    page.fill("input[type=search]", "mm_237")
-    page.click("button.link:has-text('mm_237')")
-    page.evaluate(NEXT_FRAME)
+    go_to_operation(page, "mm_237")
     parts = page.evaluate("""() => page.timeline.chart.getOption().series[0].data
         .filter((shape) => shape[6] >= 0 && shape[4] === page.timeline.selected)
         .map((shape) => shape.slice(1, 3))""")

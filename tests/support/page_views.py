@@ -12,3 +12,12 @@ def show(page: Any, panel: str) -> None:
     page.click(f"#tab-{panel}")
     page.evaluate(NEXT_FRAME)
     page.evaluate(NEXT_FRAME)
+
+
+def go_to_operation(page: Any, name: str) -> None:
+    """Looks an operation up in its panel, and follows its link to the timeline."""
+    show(page, "operations")
+    page.click("button:has-text('All')")
+    page.fill("input[type=search]", name)
+    page.click(f"button.link:has-text('{name}')")
+    page.evaluate(NEXT_FRAME)
