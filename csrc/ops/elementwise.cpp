@@ -15,6 +15,7 @@
 
 #include "common/prefetch.h"
 #include "common/sharing.h"
+#include "numerics/row_summands.h"
 #include "ops/elementwise_pass.h"
 
 namespace poptorch_emu {
@@ -172,7 +173,8 @@ void take_rows(const at::Tensor& matrix, const int64_t* number, int64_t count, i
   const float* const memory = memory_of(matrix);
   for (int64_t row = 0; row < count; ++row) {
     if (row + count < num_known) {
-      prefetch(memory + number[row + count] * width, width * static_cast<int64_t>(sizeof(float)));
+      prefetch_to_write(memory + number[row + count] * width,
+                        width * static_cast<int64_t>(sizeof(float)));
     }
     std::copy_n(memory + number[row] * width, width, rows + row * width);
   }
@@ -196,51 +198,125 @@ at::Tensor matrix_of(const at::Tensor& tensor, int64_t width) {
   return tensor;
 }
 
+// The operations on single rows of matrices, which are overwritten. What the other tensors have for
+// these rows is asked for while a block of rows is in the cache.
+class SingleRows {
+ public:
+  SingleRows(at::TensorList tensors, at::TensorList scalars, at::IntArrayRef code,
+             at::ArrayRef<double> constants, at::IntArrayRef results, at::IntArrayRef overwritten)
+      : width_(tensors[0].size(-1)),
+        block_(std::max<int64_t>(1, kBlockOfRows / std::max<int64_t>(1, width_))),
+        results_(results),
+        overwritten_(overwritten),
+        tensors_(tensors.vec()),
+        is_matrix_(tensors.size()) {
+    for (int64_t number : overwritten) {
+      is_matrix_.at(number) = true;
+      tensors_[number] = matrix_of(tensors[number], width_);
+    }
+    pass_.emplace(code, constants, scalars, tensors.size(), block_ * width_, results,
+                  places_of(tensors_, results, overwritten));
+  }
+
+  int64_t width() const { return width_; }
+  // So many rows go through the operations at once.
+  int64_t block() const { return block_; }
+  // Replaces each tensor that is no matrix by what `use` makes of it.
+  template <class Use>
+  void for_each_other(const Use& use) {
+    for (size_t i = 0; i < tensors_.size(); ++i) {
+      if (!is_matrix_[i]) tensors_[i] = use(tensors_[i]);
+    }
+  }
+
+  // Changes [begin, end) of the rows of these numbers. `read(other, begin, end, memory)` returns
+  // where the numbers of some rows are, by another tensor; it may write them to `memory`.
+  template <class Read>
+  void run(const int64_t* number, int64_t begin, int64_t end, const Read& read) const {
+    const int64_t size = block_ * width_;
+    const auto num_inputs = static_cast<int64_t>(tensors_.size());
+    float* const scratch = scratch_of_thread(num_inputs * size + pass_->scratch_size());
+    float* const made = scratch + num_inputs * size;
+    std::vector<float*> in(num_inputs);
+    for (; begin < end; begin += block_) {
+      const int64_t count = std::min(block_, end - begin);
+      for (int64_t i = 0; i < num_inputs; ++i) {
+        in[i] = scratch + i * size;
+        if (is_matrix_[i]) {
+          take_rows(tensors_[i], number + begin, count, end - begin, in[i]);
+        } else {
+          in[i] = read(tensors_[i], begin, begin + count, in[i]);
+        }
+      }
+      pass_->run(count * width_, /*num_next=*/0, in, made);
+      for (size_t i = 0; i < results_.size(); ++i) {
+        const float* const values = pass_->place(results_[i], in, made);
+        put_rows(tensors_[overwritten_[i]], number + begin, count, values);
+      }
+    }
+  }
+
+ private:
+  const int64_t width_, block_;
+  const at::IntArrayRef results_, overwritten_;
+  std::vector<at::Tensor> tensors_;
+  std::vector<bool> is_matrix_;
+  std::optional<ElementwisePass> pass_;
+};
+
+// On the rows of these numbers, which the other tensors hold.
+void run_on_rows(SingleRows& single, const at::Tensor& rows) {
+  const int64_t num_rows = rows.numel(), width = single.width(), block = single.block();
+  single.for_each_other([&](const at::Tensor& other) { return input_of(other, num_rows * width); });
+  const auto* const number = rows.const_data_ptr<int64_t>();
+  const auto read = [&](const at::Tensor& other, int64_t begin, int64_t /*end*/, float*) {
+    return memory_of(other) + begin * width;
+  };
+  const int64_t per_part = std::max<int64_t>(1, kRowGrain / std::max<int64_t>(1, block * width));
+  share_out((num_rows + block - 1) / block, per_part, [&](int64_t begin, int64_t end) {
+    single.run(number, begin * block, std::min(end * block, num_rows), read);
+  });
+}
+
+// On the rows that have summands, whose sums the other tensors stand for.
+void run_on_sums(SingleRows& single, const RowSummands& summands) {
+  single.for_each_other([&](const at::Tensor& other) {
+    TORCH_CHECK(RowSummands::behind(other) == &summands && summands.width() == single.width(),
+                "poptorch_emu::elementwise_rows takes the sums of the rows that it changes.");
+    return other;
+  });
+  const int64_t num_numbers = std::max<int64_t>(1, summands.count() * single.width());
+  const int64_t per_part = kRowGrain * RowSummands::kNumParts / num_numbers + 1;
+  share_out(RowSummands::kNumParts, per_part, [&](int64_t begin, int64_t end) {
+    thread_local RowSummands::Part part;
+    const auto read = [](const at::Tensor&, int64_t first, int64_t last, float* memory) {
+      part.write_sums(first, last, memory);
+      return memory;
+    };
+    for (int64_t index = begin; index < end; ++index) {
+      summands.find(index, part);
+      single.run(part.numbers().data(), 0, part.size(), read);
+    }
+  });
+}
+
 // The same on single rows of matrices, those of the numbers in `rows`, each of which is there once.
-// The tensors that are overwritten are such matrices; the others hold these rows alone. Returns the
-// matrices.
+// The tensors that are overwritten are such matrices; the others hold these rows alone. Where
+// `rows` stands for summands, so do the others: the rows are those that have some, and the others
+// are their sums. Returns the matrices.
 std::vector<at::Tensor> elementwise_rows(at::TensorList tensors, at::TensorList scalars,
                                          at::IntArrayRef code, at::ArrayRef<double> constants,
                                          at::IntArrayRef results, at::IntArrayRef overwritten,
                                          const at::Tensor& rows) {
   check_code(tensors, code, results, overwritten);
-  const int64_t num_inputs = static_cast<int64_t>(tensors.size());
-  const int64_t width = tensors[0].size(-1);
-  const int64_t num_rows = rows.numel();
-  std::vector<bool> is_matrix(num_inputs);
-  for (int64_t number : overwritten) is_matrix.at(number) = true;
-  std::vector<at::Tensor> inputs;
-  for (int64_t i = 0; i < num_inputs; ++i) {
-    inputs.push_back(is_matrix[i] ? matrix_of(tensors[i], width)
-                                  : input_of(tensors[i], num_rows * width));
+  SingleRows single(tensors, scalars, code, constants, results, overwritten);
+  if (const RowSummands* const summands = RowSummands::behind(rows)) {
+    run_on_sums(single, *summands);
+  } else {
+    run_on_rows(single, rows);
   }
-  const int64_t block = std::max<int64_t>(1, kBlockOfRows / std::max<int64_t>(1, width));
-  const int64_t size = block * width;
-  const ElementwisePass pass(code, constants, scalars, num_inputs, size, results,
-                             places_of(inputs, results, overwritten));
-  const auto* const number = rows.const_data_ptr<int64_t>();
-  const auto run_blocks = [&](int64_t b, int64_t e) {
-    float* const scratch = scratch_of_thread(num_inputs * size + pass.scratch_size());
-    float* const made = scratch + num_inputs * size;
-    const int64_t last = std::min(e * block, num_rows);
-    std::vector<float*> in(num_inputs);
-    for (int64_t begin = b * block; begin < last; begin += block) {
-      const int64_t count = std::min(block, last - begin);
-      for (int64_t i = 0; i < num_inputs; ++i) {
-        in[i] = is_matrix[i] ? scratch + i * size : memory_of(inputs[i]) + begin * width;
-        if (is_matrix[i]) take_rows(inputs[i], number + begin, count, last - begin, in[i]);
-      }
-      pass.run(count * width, /*num_next=*/0, in, made);
-      for (size_t i = 0; i < results.size(); ++i) {
-        const float* const values = pass.place(results[i], in, made);
-        put_rows(inputs[overwritten[i]], number + begin, count, values);
-      }
-    }
-  };
-  const int64_t per_part = std::max<int64_t>(1, kRowGrain / std::max<int64_t>(1, size));
-  share_out((num_rows + block - 1) / block, per_part, run_blocks);
   std::vector<at::Tensor> outputs;
-  for (int64_t each : overwritten) outputs.push_back(inputs[each]);
+  for (int64_t each : overwritten) outputs.push_back(tensors[each]);
   return outputs;
 }
 

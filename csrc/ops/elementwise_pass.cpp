@@ -9,8 +9,8 @@
 #include <algorithm>
 #include <array>
 
+#include "common/for_each_cpu.h"
 #include "common/prefetch.h"
-#include "ops/for_each_cpu.h"
 
 #pragma GCC push_options
 #pragma GCC optimize("O3,no-math-errno,fp-contract=off")

@@ -16,8 +16,8 @@
 #include <tuple>
 #include <vector>
 
+#include "common/for_each_cpu.h"
 #include "common/sharing.h"
-#include "ops/for_each_cpu.h"
 
 #pragma GCC push_options
 #pragma GCC optimize("O3,no-math-errno")

@@ -14,10 +14,10 @@
 #include <limits>
 #include <tuple>
 
+#include "common/for_each_cpu.h"
 #include "common/sharing.h"
 #include "common/vectors.h"
 #include "numerics/channels_last.h"
-#include "ops/for_each_cpu.h"
 
 #pragma GCC push_options
 #pragma GCC optimize("O3")

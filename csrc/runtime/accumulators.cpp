@@ -135,7 +135,7 @@ void Accumulators::add_rows_now(const AccumulateRows& store, int64_t replica,
   RowSum& row_sum = state.rows_of_replica[replica];
   row_sum.add(rows, indices, store.num_rows, store.padding_index);
   if (keeps_rows(store.accumulator, replica)) {
-    check(row_sum.values(), store.accumulator);
+    if (program_.numerics.checks_floating_point) check(row_sum.values(), store.accumulator);
     return;
   }
   const bool is_remote = program_.accumulators[store.accumulator.value].is_remote;
@@ -295,12 +295,18 @@ at::Tensor Accumulators::total_shard(AccumulatorId id, int64_t replica) const {
   return shard_of(total(id, replica), replicas_.first + replica, replicas_.all);
 }
 
-at::Tensor Accumulators::touched_rows(AccumulatorId id, int64_t replica) const {
-  return states_[id.value]->rows_of_replica[replica].indices();
+at::Tensor Accumulators::touched_rows(AccumulatorId id, int64_t replica, bool is_lazy) {
+  State& state = *states_[id.value];
+  RowSum& rows = state.rows_of_replica[replica];
+  std::lock_guard lock(state.mutex);  // as above
+  return is_lazy ? rows.summands() : rows.indices();
 }
 
-at::Tensor Accumulators::sums_of_touched_rows(AccumulatorId id, int64_t replica) {
-  return states_[id.value]->rows_of_replica[replica].values();
+at::Tensor Accumulators::sums_of_touched_rows(AccumulatorId id, int64_t replica, bool is_lazy) {
+  State& state = *states_[id.value];
+  RowSum& rows = state.rows_of_replica[replica];
+  std::lock_guard lock(state.mutex);
+  return is_lazy ? rows.summands() : rows.values();
 }
 
 void Accumulators::clear_sum(State& state, size_t replica) {

@@ -6,6 +6,7 @@
 
 #include "common/clock.h"
 #include "common/errors.h"
+#include "runtime/lazy_row_sums.h"
 #include "runtime/shards.h"
 
 namespace poptorch_emu {
@@ -45,7 +46,8 @@ Interpreter::Interpreter(const Program& program, std::vector<int64_t> input_grou
       accumulators_(accumulators),
       remote_(remote),
       call_host_(call_host),
-      observation_(std::move(observation)) {
+      observation_(std::move(observation)),
+      are_sums_lazy_(lazy_row_sums(program)) {
   find_ends();
   for (const Segment& segment : program.segments) {
     auto& of_replica = frames_.emplace_back(num_replicas_);
@@ -348,9 +350,10 @@ void Interpreter::store(const AccumulateRows& target, Frame& frame, const Store&
 
 void Interpreter::store(const StoreVariableRows& target, Frame& frame, const Store& store,
                         const Task& task) {
-  memory_.assign_rows(target.variable, task.replica,
-                      accumulators_.touched_rows(target.accumulator, task.replica),
-                      frame[store.source]);
+  memory_.assign_rows(
+      target.variable, task.replica,
+      accumulators_.touched_rows(target.accumulator, task.replica, /*is_lazy=*/false),
+      frame[store.source]);
 }
 
 void Interpreter::give_output(OutputId id, const at::Tensor& piece, int64_t index,

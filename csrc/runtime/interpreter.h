@@ -141,6 +141,7 @@ class Interpreter {
   // computes on parts of tensors.
   std::vector<int64_t> exchange_number_;
   std::vector<bool> is_of_parts_;
+  const std::vector<bool> are_sums_lazy_;  // by accumulator, those of single rows
   // By segment, replica and lane; null before the first use.
   std::vector<std::vector<std::vector<std::unique_ptr<Frame>>>> frames_;
   bool is_prepared_ = false;

@@ -6,29 +6,16 @@
 
 #include <algorithm>
 #include <string>
-#include <utility>
 
 #include "common/errors.h"
-#include "common/prefetch.h"
+#include "common/sharing.h"
 #include "runtime/segment_memory.h"
-
-#pragma GCC push_options
-#pragma GCC optimize("O3")
 
 namespace poptorch_emu {
 namespace {
 
-// How many positions before its turn a slot is fetched; those of single rows lie anywhere.
-constexpr int64_t kSlotsAhead = 16;
-
-void add_row(float* __restrict target, const float* __restrict row, int64_t width) {
-  for (int64_t i = 0; i < width; ++i) target[i] += row[i];
-}
-
-// As if it were added to zeros: -0 becomes 0.
-void begin_row(float* __restrict target, const float* __restrict row, int64_t width) {
-  for (int64_t i = 0; i < width; ++i) target[i] = 0.0F + row[i];
-}
+// Summands of less memory are kept until the window ends, however many a row has.
+constexpr int64_t kFewBytes = int64_t{1} << 23;
 
 }  // namespace
 
@@ -51,12 +38,9 @@ void RowSum::add(const at::Tensor& rows, const at::Tensor& indices, int64_t num_
   }
   if (!is_begun()) forget();
   num_rows_ = num_rows;
-  width_ = width;
-  const auto num_old_slots = static_cast<int64_t>(indices_.size());
-  find_rows(values);
-  find_slots(places, padding_index);
-  link_equal();
-  add_linked(values.const_data_ptr<float>(), num_old_slots);
+  has_rows_ = has_sums_ = false;
+  summands_.add(values, places, padding_index);
+  if (summands_.num_bytes() > most_bytes_) fold();
 }
 
 at::Tensor RowSum::readable_rows(const at::Tensor& rows) {
@@ -67,82 +51,67 @@ at::Tensor RowSum::readable_indices(const at::Tensor& indices) {
   return indices.to(at::kLong).contiguous();
 }
 
-void RowSum::find_rows(const at::Tensor& rows) {
-  begin_of_.assign(1, 0);
-  for (int64_t dim = 0; dim + 1 < rows.dim(); ++dim) {
-    std::vector<int64_t> begins;
-    begins.reserve(begin_of_.size() * rows.size(dim));
-    for (int64_t begin : begin_of_) {
-      for (int64_t i = 0; i < rows.size(dim); ++i) begins.push_back(begin + i * rows.stride(dim));
-    }
-    begin_of_ = std::move(begins);
-  }
+void RowSum::find_rows() {
+  if (has_rows_) return;
+  for (int64_t part = 0; part < RowSummands::kNumParts; ++part) summands_.find(part, parts_[part]);
+  has_rows_ = true;
 }
 
-void RowSum::find_slots(const at::Tensor& indices, int64_t padding_index) {
-  slot_.resize(num_rows_, -1);
-  slot_of_.resize(indices.numel());
-  const auto* const place = indices.const_data_ptr<int64_t>();
-  const int64_t count = indices.numel();
-  for (int64_t position = 0; position < count; ++position) {
-    if (position + kSlotsAhead < count) prefetch(&slot_[place[position + kSlotsAhead]], 1);
-    const int64_t row = place[position];
-    int32_t& slot = slot_[row];
-    if (slot < 0 && row != padding_index) {
-      slot = static_cast<int32_t>(indices_.size());
-      indices_.push_back(row);
-    }
-    slot_of_[position] = slot;
-  }
-  const size_t num_values = indices_.size() * static_cast<size_t>(width_);
-  if (values_.size() < num_values) values_.resize(num_values);
+// Keeps the sums in place of their summands.
+void RowSum::fold() {
+  const at::Tensor sums = values();
+  std::vector<int64_t> numbers = row_numbers();
+  const at::Tensor indices = at::from_blob(numbers.data(), {sums.size(0)}, at::kLong);
+  summands_.clear();
+  summands_.add(sums, indices, /*padding_index=*/-1);
+  has_rows_ = has_sums_ = false;
+  most_bytes_ = std::max(kFewBytes, 2 * summands_.num_bytes());
 }
 
-void RowSum::link_equal() {
-  first_.resize(indices_.size(), -1);
-  next_.resize(slot_of_.size());
-  for (int64_t position = static_cast<int64_t>(slot_of_.size()) - 1; position >= 0; --position) {
-    const int32_t slot = slot_of_[position];
-    if (slot >= 0) next_[position] = std::exchange(first_[slot], position);
+std::vector<int64_t> RowSum::row_numbers() {
+  find_rows();
+  std::vector<int64_t> numbers;
+  for (const RowSummands::Part& part : parts_) {
+    numbers.insert(numbers.end(), part.numbers().begin(), part.numbers().end());
   }
+  return numbers;
 }
 
-void RowSum::add_linked(const float* values, int64_t num_old_slots) {
-  std::vector<float> of_slot(width_);
-  for (int64_t position = 0; position < static_cast<int64_t>(slot_of_.size()); ++position) {
-    const int32_t slot = slot_of_[position];
-    if (slot < 0 || first_[slot] != position) continue;
-    const float* added = values + begin_of_[position];
-    if (next_[position] >= 0) {
-      std::copy_n(added, width_, of_slot.begin());
-      for (int64_t other = next_[position]; other >= 0; other = next_[other]) {
-        add_row(of_slot.data(), values + begin_of_[other], width_);
-      }
-      added = of_slot.data();
-    }
-    float* const sum = values_.data() + slot * width_;
-    slot < num_old_slots ? add_row(sum, added, width_) : begin_row(sum, added, width_);
-    first_[slot] = -1;
-  }
-}
-
-at::Tensor RowSum::indices() const {
-  at::Tensor indices =
-      at::empty({static_cast<int64_t>(indices_.size())}, at::TensorOptions(at::kLong));
-  std::copy(indices_.begin(), indices_.end(), indices.mutable_data_ptr<int64_t>());
+at::Tensor RowSum::indices() {
+  const std::vector<int64_t> numbers = row_numbers();
+  at::Tensor indices = at::empty({static_cast<int64_t>(numbers.size())}, at::kLong);
+  std::copy(numbers.begin(), numbers.end(), indices.mutable_data_ptr<int64_t>());
   return indices;
 }
 
 at::Tensor RowSum::values() {
-  return at::from_blob(values_.data(), {static_cast<int64_t>(indices_.size()), width_}, at::kFloat);
+  find_rows();
+  int64_t count = 0;
+  for (const RowSummands::Part& part : parts_) count += part.size();
+  const int64_t width = summands_.width();
+  if (!has_sums_) {
+    sums_.resize(count * width);
+    float* to = sums_.data();
+    for (const RowSummands::Part& part : parts_) {
+      part.write_sums(0, part.size(), to);
+      to += part.size() * width;
+    }
+    has_sums_ = true;
+  }
+  return at::from_blob(sums_.data(), {count, width}, at::kFloat);
 }
 
-void RowSum::add_to(const at::Tensor& matrix) const {
+void RowSum::add_to(const at::Tensor& matrix) {
+  find_rows();
+  const int64_t width = summands_.width();
   auto* const target = matrix.mutable_data_ptr<float>();
-  const float* row = values_.data();
-  for (int64_t index : indices_) {
-    add_row(target + index * width_, row, width_);
-    row += width_;
+  std::vector<float> row(width);
+  for (const RowSummands::Part& part : parts_) {
+    for (int64_t i = 0; i < part.size(); ++i) {
+      part.write_sums(i, i + 1, row.data());
+      float* const sum = target + part.numbers()[i] * width;
+      for (int64_t k = 0; k < width; ++k) sum[k] += row[k];
+    }
   }
 }
 
@@ -150,7 +119,7 @@ at::Tensor RowSum::whole() {
   if (!whole_.defined()) {
     // It lives longer than what asks for it: no plan of the engine has it.
     const SegmentMemory::Suspension outside;
-    whole_ = at::zeros({num_rows_, width_}, at::kFloat);
+    whole_ = at::zeros({num_rows_, summands_.width()}, at::kFloat);
   }
   if (!is_whole_) add_to(whole_);
   is_whole_ = true;
@@ -158,15 +127,17 @@ at::Tensor RowSum::whole() {
 }
 
 void RowSum::forget() {
-  for (int64_t index : indices_) slot_[index] = -1;
   if (is_whole_) {
+    find_rows();
+    const int64_t width = summands_.width();
     auto* const whole = whole_.mutable_data_ptr<float>();
-    for (int64_t index : indices_) std::fill_n(whole + index * width_, width_, 0.0F);
+    for (const RowSummands::Part& part : parts_) {
+      for (int64_t number : part.numbers()) std::fill_n(whole + number * width, width, 0.0F);
+    }
   }
-  is_whole_ = false;
-  indices_.clear();
+  is_whole_ = has_rows_ = has_sums_ = false;
+  summands_.clear();
+  most_bytes_ = kFewBytes;
 }
 
 }  // namespace poptorch_emu
-
-#pragma GCC pop_options

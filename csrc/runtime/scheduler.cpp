@@ -313,6 +313,7 @@ Task* Scheduler::begin_on(VirtualIpu& ipu, int64_t worker) {
   Task& task = *std::find_if(ipu.lanes.begin(), ipu.lanes.end(), is_free);
   task.action = next_action(ipu);
   task.position = ipu.position;
+  task.begun_ns = now_ns();
   early_windows_.note_begin(task.action.segment);
   for (LinkId id : program_.at(task.action.segment).incoming) {
     task.taken.push_back(queues_[id.value].pop(task.replica));
@@ -324,7 +325,6 @@ Task* Scheduler::begin_on(VirtualIpu& ipu, int64_t worker) {
 
 Task& Scheduler::begin(Task& task, int64_t worker) const {
   task.worker = worker;
-  task.begun_ns = now_ns();
   task.is_alone = choice_.is_alone();
   task.window = window_;
   task.micro_batch_of_call = window_ * program_.micro_batches_per_window + task.action.micro_batch;

@@ -177,9 +177,14 @@ def updating(
     padding_index=-1,
     num_rows=NUM_ROWS,
     width=WIDTH,
+    has_numbers_of_other=False,
 ):
     """Returns a program that takes half of the summed gradients from a matrix in each window."""
     program = summing(by_rows=True, padding_index=padding_index, num_rows=num_rows)
+    numbers_of = 0
+    if has_numbers_of_other:
+        numbers_of = program.add_accumulator("h", torch.float32, False)
+        program.accumulate_rows(0, 0, numbers_of, 1, num_rows, padding_index)
     weight = program.add_variable("w", [num_rows, width], torch.float32, False)
     if is_remote:
         program.set_remote_variable(weight)
@@ -187,7 +192,7 @@ def updating(
     if in_place:
         program.load_variable(update, 1, weight)
         program.load_accumulator_rows(update, 2, 0)
-        program.load_row_numbers(update, 4, 0)
+        program.load_row_numbers(update, 4, numbers_of)
         # Value 2 is value 0 and the only constant times value 1; it takes the place of value 0.
         code = [[Reg(1), Reg(2)], [], [5, 2, 0, 1, -1, 0], [-0.5], [2], [0], Reg(4)]
         name = "poptorch_emu::elementwise_rows"
@@ -248,6 +253,62 @@ def test_update_when_rows_are_many_then_workers_share_them_and_bits_stay(num_wor
                 total += gradient
             expected = expected.add(total, alpha=-0.5)
     assert torch.equal(engine.read_variable(0, 0), expected)
+
+
+@pytest.mark.parametrize("share", [1, 300])
+def test_sum_when_summands_take_more_memory_than_sums_then_has_the_bits_of_dense_ones(share):
+    # Some 10 MB a micro-batch, or 68 KB, for 7 rows of 4 KB.
+    count, width = 2400, 1024
+    torch.manual_seed(0)
+    rows = torch.randn(MICRO_BATCHES * WINDOWS * count // share, width)
+    indices = torch.randint(NUM_ROWS, (MICRO_BATCHES * WINDOWS * count,))
+    views = [("unsqueeze", 1), ("expand", [count // share, share, width])]
+    results = [
+        executor(summing(by_rows=kind, views=views)).run([rows, indices], WINDOWS)[0]
+        for kind in (True, False)
+    ]
+    assert torch.equal(*results)
+
+
+def test_sum_when_more_lookups_are_kept_than_fit_then_has_the_bits_of_dense_ones():
+    # Of 16 bytes each, which with three numbers a row are more than the rows.
+    count = 240_000
+    torch.manual_seed(0)
+    rows = torch.randn(MICRO_BATCHES * WINDOWS * count, 3)
+    indices = torch.randint(NUM_ROWS, (len(rows),))
+    results = [
+        executor(summing(by_rows=kind)).run([rows, indices], WINDOWS)[0] for kind in (True, False)
+    ]
+    assert torch.equal(*results)
+
+
+def test_update_when_others_read_the_rows_too_then_all_have_the_same_sums():
+    rows, indices = lookups()
+    program = updating(by_rows=True, in_place=True)
+    sums = program.store_output(1, 2, ALL, 1)
+    numbers = program.store_output(1, 4, ALL, 1)
+    engine = executor(program)
+    results = engine.run([rows[: len(rows) // WINDOWS], indices[: len(rows) // WINDOWS]], 1)
+    whole = torch.zeros(NUM_ROWS, WIDTH).index_put_((results[numbers],), results[sums])
+    assert torch.equal(whole, results[0])
+    assert torch.equal(engine.read_variable(0, 0), whole * -0.5)
+
+
+def test_update_when_numbers_are_checked_then_has_the_same_bits():
+    weights = []
+    for checks in (False, True):
+        program = updating(by_rows=True, in_place=True)
+        program.set_numerics(checks, False)
+        engine = executor(program)
+        engine.run(lookups(), WINDOWS)
+        weights.append(engine.read_variable(0, 0))
+    assert torch.equal(*weights)
+
+
+def test_update_when_its_rows_are_those_of_another_sum_then_error_tells_it():
+    program = updating(by_rows=True, in_place=True, has_numbers_of_other=True)
+    with pytest.raises(Error, match="takes the sums of the rows that it changes"):
+        executor(program).run(lookups(), WINDOWS)
 
 
 def test_sum_when_negative_zeros_are_added_then_is_zero_like_a_dense_one():
