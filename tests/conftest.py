@@ -4,6 +4,7 @@ import logging
 import os
 from collections.abc import Iterator
 
+import hypothesis
 import pytest
 import torch
 
@@ -16,6 +17,10 @@ os.environ.setdefault("KERAS_BACKEND", "torch")
 # The tests' operations are small: a second thread costs more than it gives, and on a machine that
 # is busy with something else, very much more.
 torch.set_num_threads(1)
+
+# How long an example takes says nothing about what it shows.
+hypothesis.settings.register_profile("untimed", deadline=None)
+hypothesis.settings.load_profile("untimed")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

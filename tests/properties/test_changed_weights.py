@@ -120,7 +120,7 @@ def test_inference_then_follows_its_weights(workers, layer, monkeypatch):
 
     can_be_packed = onednn.IS_AVAILABLE if "mkldnn" in layer else _C.vector_width() > 0
 
-    @settings(max_examples=25, deadline=None)
+    @settings(max_examples=25)
     @given(st.lists(ACTIONS, min_size=2, max_size=10))
     def follow(actions) -> None:
         pair = Pair()

@@ -33,7 +33,7 @@ class Cut(torch.nn.Module):
             return x, torch.nn.functional.cross_entropy(x, labels)
 
 
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=8)
 @given(
     ipus=st.lists(st.integers(0, 3), min_size=1, max_size=5),
     order=st.sampled_from(["grouped", "interleaved", "sequential"]),
@@ -51,7 +51,7 @@ def test_training_when_cut_at_random_then_is_legal_and_equals_plain_pytorch(
     assert_trains_as_plain(ipus, setting, options)
 
 
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=8)
 @given(
     ipus=st.lists(st.integers(0, 2), min_size=1, max_size=5),
     liveness=st.sampled_from(poptorch.Liveness),

@@ -62,7 +62,7 @@ def plain_cond(condition: Any, then: Any, then_inputs: Any, other: Any, other_in
     return then(*then_inputs) if condition else other(*other_inputs)
 
 
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=8)
 @given(code=CODE)
 def test_nest_when_trained_then_gradient_equals_plain_autograd(code: Any) -> None:
     x = torch.tensor([[0.3, -0.7, 1.1]])

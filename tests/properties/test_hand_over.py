@@ -25,9 +25,7 @@ from poptorch_emu.enums import SharingStrategy
 LIMIT_SECONDS = 30
 # Microseconds; most are as short as what happens between a flag and a sleep.
 DELAYS = st.sampled_from([0, 0, 1, 3, 10, 30, 100, 1000])
-few = settings(
-    max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+few = settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 @pytest.fixture(autouse=True)

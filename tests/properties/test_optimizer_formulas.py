@@ -64,7 +64,7 @@ def lambs(draw: st.DrawFn) -> tuple[type, dict[str, Any], Any, dict[str, Any]]:
     return poptorch.optim.LAMB, arguments, reference.lamb, told
 
 
-@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=30, suppress_health_check=[HealthCheck.too_slow])
 @given(st.one_of(sgds(), adams(), rmsprops(), lambs()), st.sampled_from([1.0, 64.0]))
 def test_engine_when_settings_are_random_then_follows_the_published_formula(
     case: tuple[type, dict[str, Any], Any, dict[str, Any]], loss_scaling: float

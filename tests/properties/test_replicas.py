@@ -50,7 +50,7 @@ def _trained(model: nn.Module, batch, replicas: int, accumulation: int, shards: 
     shards=st.booleans(),
     seed=st.integers(0, 2**20),
 )
-@settings(max_examples=5, deadline=None)
+@settings(max_examples=5)
 def test_replicas_when_they_share_a_batch_then_equal_one_replica_with_all_of_it(
     replicas: int, rows: int, accumulation: int, shards: bool, seed: int
 ) -> None:

@@ -180,7 +180,7 @@ KINDS = [
 
 
 @pytest.mark.feature("Several trainers of one parameter", fidelity="exact")
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     st.integers(1, 3).flatmap(
         lambda count: st.lists(

@@ -51,7 +51,7 @@ def train(
     return [weight, *state.values()]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(cases(), st.integers(0, 2**16), st.integers(1, 6))
 def test_rule_when_hypers_are_variable_then_equals_constant(
     case: Case, seed: int, size: int
@@ -68,7 +68,7 @@ def test_rule_when_hypers_are_variable_then_equals_constant(
         torch.testing.assert_close(left, right, rtol=1e-4, atol=1e-5)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(cases(), st.integers(0, 2**16), st.integers(2, 8))
 def test_rule_when_elementwise_then_a_flat_tensor_serves_many_parameters(
     case: Case, seed: int, size: int
@@ -87,7 +87,7 @@ def test_rule_when_elementwise_then_a_flat_tensor_serves_many_parameters(
             torch.testing.assert_close(whole, torch.cat([first, second]), rtol=1e-6, atol=1e-6)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(cases(), st.integers(0, 2**16))
 def test_rule_when_learning_rate_is_zero_then_weight_stays(case: Case, seed: int) -> None:
     generator = torch.Generator().manual_seed(seed)
@@ -97,7 +97,7 @@ def test_rule_when_learning_rate_is_zero_then_weight_stays(case: Case, seed: int
     torch.testing.assert_close(after[0], weight, rtol=0, atol=0)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.lists(st.floats(-1e3, 1e3), min_size=1, max_size=6), st.floats(1e-3, 1e4))
 def test_clip_scale_when_applied_then_norm_is_bounded_and_small_ones_stay(
     elements: list[float], limit: float

@@ -35,7 +35,7 @@ def shapes_of(count: int) -> st.SearchStrategy[list[int]]:
     return draw_shape()
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.data())
 def test_arrangement_of_a_chain_then_moves_each_element_as_the_chain_does(data):
     count = data.draw(st.sampled_from([1, 6, 24, 60, 128]))

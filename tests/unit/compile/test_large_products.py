@@ -107,7 +107,7 @@ def test_layers_when_small_then_stay_as_they_are() -> None:
     assert "mkldnn" not in text
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(st.integers(1, 9), st.integers(1, 9), st.integers(1, 9), st.integers(0, 999))
 def test_layers_of_any_size_then_have_the_numbers_of_pytorch(
     rows: int, inputs: int, hidden: int, seed: int

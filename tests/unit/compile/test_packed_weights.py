@@ -359,7 +359,7 @@ def test_weights_when_the_user_changes_them_then_are_packed_again(
 SIZES = st.integers(1, 9) | st.integers(257, 262)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.integers(1, 9), SIZES, SIZES, st.integers(0, 999))
 def test_layers_of_any_size_then_have_the_numbers_of_pytorch(
     rows: int, inputs: int, hidden: int, seed: int

@@ -160,7 +160,7 @@ def test_loss_when_every_target_is_ignored_then_is_zero() -> None:
     assert torch.equal(found[1], torch.zeros(ACCUMULATION))
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(
     st.sampled_from(["mean", "sum"]), st.integers(-1, CLASSES), st.booleans(), st.integers(0, 999)
 )

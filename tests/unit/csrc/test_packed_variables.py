@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from hand_built import ALL, MICRO_BATCH, Reg, executor
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from poptorch_emu import _C
@@ -72,7 +72,6 @@ def check(engine: _C.Executor, x: torch.Tensor, weights: list[torch.Tensor]) -> 
             assert torch.equal(read, weight) and read.is_contiguous()
 
 
-@settings(deadline=None)  # The first product of a process takes longer.
 @given(
     # Our kernel for small products takes up to 256 inputs, the library what is deeper.
     sizes=st.lists(st.integers(1, 70) | st.integers(257, 290), min_size=2, max_size=4),

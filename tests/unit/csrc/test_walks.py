@@ -197,7 +197,7 @@ def test_walks_when_streamed_then_pause_and_give_the_rows_in_order(workers):
     assert torch.equal(results[0], run(two_stages(), x, 8)[0])
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(
     st.integers(2, 9), st.integers(1, 5), st.integers(0, 1), st.integers(1, 4), st.integers(0, 99)
 )

@@ -68,7 +68,7 @@ def scalar_search(product: Product, tiles: int, bound: float) -> tuple[float, in
     return best
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     rows=st.integers(1, 300),
     reduced=st.integers(1, 300),

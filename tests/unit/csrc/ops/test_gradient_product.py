@@ -52,7 +52,7 @@ sizes = st.sampled_from([1, 7, 8, 31, 32, 33, 96, 120, 511, 512, 520, 1024, 1056
 depths = st.sampled_from([1, 2, 15, 16, 17, 255, 256, 257, 700])
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(depths, sizes, sizes)
 def test_product_of_any_size_then_is_that_of_pytorch(depth: int, rows: int, columns: int) -> None:
     left, right = operands(depth, rows, columns)
@@ -102,7 +102,7 @@ def test_product_when_on_several_threads_then_has_the_same_bits(size) -> None:
         _C.set_shares_work(True)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(depths, sizes, sizes)
 def test_sums_of_columns_of_any_size_then_are_those_of_pytorch(
     depth: int, columns: int, others: int

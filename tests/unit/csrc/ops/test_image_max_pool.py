@@ -43,7 +43,7 @@ def axes(draw):
     )
 
 
-@settings(deadline=None, max_examples=300)
+@settings(max_examples=300)
 @given(
     height=axes(),
     width=axes(),

@@ -24,7 +24,7 @@ def made(*shape: int, is_transposed: bool = False) -> torch.Tensor:
     return torch.randn(*reversed(shape)).t() if is_transposed else torch.randn(*shape)
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(
     SIZES,
     INPUTS,

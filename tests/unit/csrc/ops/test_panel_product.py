@@ -61,7 +61,7 @@ def blocks_by_hand(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
     return total
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(ROWS, DEPTHS, COLUMNS, st.booleans())
 def test_product_of_any_size_then_is_that_of_pytorch(
     rows: int, depth: int, columns: int, is_transposed: bool
@@ -71,7 +71,7 @@ def test_product_of_any_size_then_is_that_of_pytorch(
     assert_is_product(product(left, right), left, right)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(ROWS, DEPTHS, COLUMNS, st.booleans(), st.booleans())
 def test_layer_of_any_size_then_is_that_of_pytorch(
     rows: int, inputs: int, outputs: int, has_bias: bool, is_weight_transposed: bool
@@ -90,7 +90,7 @@ def test_layer_of_any_size_then_is_that_of_pytorch(
     assert ((found.double() - exact).abs() <= bound).all()
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(DEPTHS, ROWS, COLUMNS)
 def test_gradient_of_any_size_then_is_that_of_pytorch(depth: int, rows: int, columns: int) -> None:
     left, right = operands(depth, rows, columns)

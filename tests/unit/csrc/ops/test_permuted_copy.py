@@ -56,7 +56,7 @@ def permuted(draw: st.DrawFn) -> torch.Tensor:
     return x.permute(draw(st.permutations(range(len(sizes)))))
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(permuted())
 def test_copy_when_permuted_then_equals_pytorchs(x: torch.Tensor) -> None:
     assert_copied(x)

@@ -33,14 +33,14 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(before)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(DEPTHS, ROWS, COLUMNS)
 def test_product_of_any_size_then_is_that_of_pytorch(depth: int, rows: int, columns: int) -> None:
     left, right = operands(depth, rows, columns)
     assert_is_product(GRADIENT_PRODUCT(left, right), left, right)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(DEPTHS, ROWS, st.booleans())
 def test_sums_of_columns_then_have_the_bits_of_pytorch(
     depth: int, width: int, are_parts: bool

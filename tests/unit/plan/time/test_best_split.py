@@ -6,7 +6,7 @@ import itertools
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from poptorch_emu.machine.costs.tiles import Tiles
@@ -41,7 +41,6 @@ numbers = st.tuples(
 )
 
 
-@settings(deadline=None)
 @given(st.lists(numbers, min_size=1, max_size=8), st.integers(1, 8), st.booleans(), st.booleans())
 def test_split_then_is_the_best_of_all(units, num_stages, is_training, recomputes) -> None:
     num_stages = min(num_stages, len(units))
@@ -92,7 +91,6 @@ def all_tied(costs: StageCosts, tied: set[int]):
             yield (costs.num_micro_batches + ramp) * slowest, fits
 
 
-@settings(deadline=None)
 @given(
     st.lists(numbers, min_size=2, max_size=7),
     st.integers(1, 5),

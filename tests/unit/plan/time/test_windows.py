@@ -97,7 +97,7 @@ def simulated(kind, ipu_of_stage, num_micro_batches, forward, backward, slot_cyc
 KINDS = [ScheduleKind.GROUPED, ScheduleKind.INTERLEAVED, ScheduleKind.SEQUENTIAL]
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(
     kind=st.sampled_from(KINDS),
     stages=st.lists(st.tuples(st.integers(1, 9), st.integers(1, 9)), min_size=1, max_size=5),
