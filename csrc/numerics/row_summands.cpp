@@ -21,8 +21,8 @@ uint64_t hash_of(int64_t row) { return static_cast<uint64_t>(row) * 0x9E3779B97F
 int64_t part_of(int64_t row) { return static_cast<int64_t>(hash_of(row) >> (64 - kPartBits)); }
 
 // Where the rows of a tensor with these leading dimensions begin, in their order.
-std::vector<int64_t> offsets_of(int64_t begin, at::IntArrayRef sizes, at::IntArrayRef strides) {
-  std::vector<int64_t> offsets(1, begin);
+std::vector<int64_t> offsets_of(at::IntArrayRef sizes, at::IntArrayRef strides) {
+  std::vector<int64_t> offsets(1, 0);
   for (size_t dim = 0; dim < sizes.size(); ++dim) {
     std::vector<int64_t> finer;
     finer.reserve(offsets.size() * sizes[dim]);
@@ -50,13 +50,20 @@ void leave(void* /*summands*/) {}
 
 }  // namespace
 
-void RowSummands::add(const at::Tensor& rows, const at::Tensor& indices, int64_t padding_index) {
-  width_ = rows.size(-1);
-  const int64_t num_dims = rows.dim() - 1;
+void RowSummands::expect(int64_t num_blocks) {
+  if (static_cast<int64_t>(blocks_.size()) < num_blocks) blocks_.resize(num_blocks);
+}
+
+void RowSummands::fill(int64_t block, const at::Tensor& rows, const at::Tensor& indices,
+                       int64_t padding_index) {
+  if (!blocks_[block]) blocks_[block] = std::make_unique<Block>();
+  auto& [generation, positions, kept, num_kept] = *blocks_[block];
+  const int64_t width = rows.size(-1), num_dims = rows.dim() - 1;
   const at::IntArrayRef sizes = rows.sizes().slice(0, num_dims);
   const at::IntArrayRef strides = rows.strides().slice(0, num_dims);
+  // Without what expanded dimensions repeat.
   std::vector<int64_t> sizes_once = sizes.vec(), place_strides(num_dims);
-  int64_t num_rows = 1;  // without those that an expanded dimension repeats
+  int64_t num_rows = 1;
   for (int64_t dim = num_dims - 1; dim >= 0; --dim) {
     if (strides[dim] == 0 && sizes[dim] > 0) {
       sizes_once[dim] = 1;
@@ -65,74 +72,90 @@ void RowSummands::add(const at::Tensor& rows, const at::Tensor& indices, int64_t
       num_rows *= sizes[dim];
     }
   }
+  for (std::vector<Position>& part : positions) part.clear();
   const auto* row = indices.const_data_ptr<int64_t>();
-  for (int64_t place : offsets_of(num_kept_, sizes, place_strides)) {
-    if (*row != padding_index) {
-      positions_[part_of(*row)].push_back({*row, static_cast<int32_t>(place), num_blocks_});
-    }
+  for (int64_t place : offsets_of(sizes, place_strides)) {
+    if (*row != padding_index) positions[part_of(*row)].push_back({*row, place});
     ++row;
   }
-  const auto num_numbers = static_cast<size_t>((num_kept_ + num_rows) * width_);
-  if (kept_.size() < num_numbers) kept_.resize(num_numbers);
+  num_kept = num_rows * width;
+  if (static_cast<int64_t>(kept.size()) < num_kept) kept.resize(num_kept);
   const auto* const from = rows.const_data_ptr<float>();
-  float* to = kept_.data() + num_kept_ * width_;
-  for (int64_t begin : offsets_of(0, sizes_once, strides)) {
-    to = std::copy_n(from + begin, width_, to);
+  float* to = kept.data();
+  for (int64_t begin : offsets_of(sizes_once, strides)) {
+    to = std::copy_n(from + begin, width, to);
   }
-  num_kept_ += num_rows;
-  ++num_blocks_;
-}
-
-void RowSummands::clear() {
-  for (std::vector<Position>& part : positions_) part.clear();
-  num_kept_ = num_blocks_ = 0;
+  width_ = width;
+  generation = generation_;
 }
 
 int64_t RowSummands::count() const {
   size_t count = 0;
-  for (const std::vector<Position>& part : positions_) count += part.size();
+  for (const std::unique_ptr<Block>& block : blocks_) {
+    if (!is_filled(block)) continue;
+    for (const std::vector<Position>& part : block->positions) count += part.size();
+  }
   return static_cast<int64_t>(count);
 }
 
 int64_t RowSummands::num_bytes() const {
-  return count() * static_cast<int64_t>(sizeof(Position)) +
-         num_kept_ * width_ * static_cast<int64_t>(sizeof(float));
+  int64_t num_bytes = count() * static_cast<int64_t>(sizeof(Position));
+  for (const std::unique_ptr<Block>& block : blocks_) {
+    if (is_filled(block)) num_bytes += block->num_kept * static_cast<int64_t>(sizeof(float));
+  }
+  return num_bytes;
+}
+
+int64_t RowSummands::num_bytes(const at::Tensor& rows, const at::Tensor& indices) {
+  int64_t num_kept = rows.numel();
+  for (int64_t dim = 0; dim + 1 < rows.dim() && num_kept > 0; ++dim) {
+    if (rows.stride(dim) == 0) num_kept /= rows.size(dim);
+  }
+  return indices.numel() * static_cast<int64_t>(sizeof(Position)) +
+         num_kept * static_cast<int64_t>(sizeof(float));
 }
 
 void RowSummands::find(int64_t part, Part& found) const {
-  const std::vector<Position>& positions = positions_[part];
-  found.begin(width_, positions.size());
-  auto* const summands = found.summands_.data();
-  for (size_t i = 0; i < positions.size(); ++i) {
-    const auto& [row, place, block] = positions[i];
-    const auto summand = static_cast<int32_t>(i);
-    summands[i] = {kept_.data() + place * width_, -1, block};
-    const int32_t number = found.number_of(row);
-    const int32_t last = std::exchange(found.last_[number], summand);
-    (last < 0 ? found.first_[number] : summands[last].next) = summand;
+  size_t count = 0;
+  for (const std::unique_ptr<Block>& block : blocks_) {
+    if (is_filled(block)) count += block->positions[part].size();
+  }
+  found.begin(width_, count);
+  for (size_t i = 0; i < blocks_.size(); ++i) {
+    if (!is_filled(blocks_[i])) continue;
+    const float* const kept = blocks_[i]->kept.data();
+    for (const auto& [row, place] : blocks_[i]->positions[part]) {
+      found.add(row, kept + place * found.width_, static_cast<int32_t>(i));
+    }
   }
 }
 
 void RowSummands::Part::begin(int64_t width, size_t count) {
   width_ = width;
   numbers_.clear();
-  numbers_.reserve(count);
-  first_.resize(count);
-  last_.assign(count, -1);
-  summands_.resize(count);
+  first_.clear();
+  last_.clear();
+  summands_.clear();
   // At most a quarter full, so that few look for theirs twice.
   for (table_bits_ = 2; (size_t{1} << table_bits_) < 4 * count; ++table_bits_) continue;
   table_.assign(size_t{1} << table_bits_, -1);
 }
 
-int32_t RowSummands::Part::number_of(int64_t row) {
+void RowSummands::Part::add(int64_t row, const float* summand, int32_t block) {
+  const auto added = static_cast<int32_t>(summands_.size());
+  summands_.push_back({summand, -1, block});
   const size_t mask = table_.size() - 1;
   size_t entry = hash_of(row) >> (64 - kPartBits - table_bits_) & mask;
   for (; table_[entry] >= 0; entry = (entry + 1) & mask) {
-    if (numbers_[table_[entry]] == row) return table_[entry];
+    const int32_t number = table_[entry];
+    if (numbers_[number] != row) continue;
+    summands_[std::exchange(last_[number], added)].next = added;
+    return;
   }
+  table_[entry] = static_cast<int32_t>(numbers_.size());
   numbers_.push_back(row);
-  return table_[entry] = static_cast<int32_t>(numbers_.size()) - 1;
+  first_.push_back(added);
+  last_.push_back(added);
 }
 
 void RowSummands::Part::write_sums(int64_t begin, int64_t end, float* to) const {

@@ -3,7 +3,9 @@
 #include <ATen/core/Tensor.h>
 
 #include <array>
+#include <atomic>
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 namespace poptorch_emu {
@@ -12,8 +14,8 @@ namespace poptorch_emu {
 // sum when somebody asks for it. Then several threads can ask, each for a part of the rows, and
 // rows that are alike, as those of a mean are, are kept once.
 //
-// Sums have the bits that they have where dense matrices are added up, each of which is zero but
-// for the rows of one `add`.
+// It comes in blocks. Sums have the bits that they have where dense matrices are added up in the
+// order of the blocks, each of which is zero but for the rows of one.
 class RowSummands {
  public:
   // The rows are in so many parts, by their numbers.
@@ -23,29 +25,39 @@ class RowSummands {
   RowSummands(const RowSummands&) = delete;
   RowSummands& operator=(const RowSummands&) = delete;
 
-  // Adds rows to those that `indices` name, but for the padding index. `rows` is float32 [...,
-  // width], perhaps expanded, with its numbers next to each other; `indices` int64 [...] and
-  // contiguous.
-  void add(const at::Tensor& rows, const at::Tensor& indices, int64_t padding_index);
-  void clear();
+  // Makes places for so many blocks, which several threads may then fill at once.
+  void expect(int64_t num_blocks);
+  // Fills a block with rows that are added to those that `indices` name, but for the padding index.
+  // `rows` is float32 [..., width], perhaps expanded, with its numbers next to each other;
+  // `indices` int64 [...] and contiguous. The memory of the block stays for the next time.
+  void fill(int64_t block, const at::Tensor& rows, const at::Tensor& indices,
+            int64_t padding_index);
+  // Forgets all blocks, when nobody fills one.
+  void clear() { ++generation_; }
 
   int64_t width() const { return width_; }
-  // How many rows were added, and how much memory they need.
+  // How many rows are to be added, and how much memory that needs.
   int64_t count() const;
   int64_t num_bytes() const;
+  // How much such a block needs.
+  static int64_t num_bytes(const at::Tensor& rows, const at::Tensor& indices);
 
  private:
-  // A row that is to be added: to which one, where it is kept, counted in rows, and with which
-  // `add` it came.
+  // A row that is to be added: to which one, and where it is kept, counted in rows.
   struct Position {
     int64_t row;
-    int32_t place;
-    int32_t block;
+    int64_t place;
+  };
+  struct alignas(64) Block {
+    int64_t generation = -1;  // in which it was filled
+    std::array<std::vector<Position>, kNumParts> positions;
+    std::vector<float> kept;  // what lies behind `num_kept` is old
+    int64_t num_kept = 0;     // numbers
   };
 
  public:
-  // The rows of one part, each once, in the order in which they came. Valid until something is
-  // added.
+  // The rows of one part, each once, in the order in which they came. Valid until a block is
+  // filled.
   class Part {
    public:
     const std::vector<int64_t>& numbers() const { return numbers_; }
@@ -56,8 +68,7 @@ class RowSummands {
    private:
     friend RowSummands;
 
-    // The next summand of the same sum, -1 for the last. Those that came with one `add` are a
-    // block, which is added up before.
+    // The next summand of the same sum, -1 for the last. Those of one block are added up before.
     struct Summand {
       const float* row;
       int32_t next;
@@ -65,7 +76,7 @@ class RowSummands {
     };
 
     void begin(int64_t width, size_t count);
-    int32_t number_of(int64_t row);
+    void add(int64_t row, const float* summand, int32_t block);
     const float* next_block(int32_t& summand) const;
 
     int64_t width_ = 0;
@@ -86,11 +97,13 @@ class RowSummands {
   static const RowSummands* behind(const at::Tensor& tensor);
 
  private:
-  int64_t width_ = 0;
-  std::array<std::vector<Position>, kNumParts> positions_;  // by part
-  std::vector<float> kept_;                                 // what lies behind is old
-  int64_t num_kept_ = 0;                                    // rows
-  int32_t num_blocks_ = 0;
+  bool is_filled(const std::unique_ptr<Block>& block) const {
+    return block && block->generation == generation_;
+  }
+
+  std::atomic<int64_t> width_ = 0;
+  std::vector<std::unique_ptr<Block>> blocks_;  // null before the first use
+  int64_t generation_ = 0;
 };
 
 }  // namespace poptorch_emu

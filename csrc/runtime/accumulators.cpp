@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <stdexcept>
 #include <utility>
+#include <variant>
 
 #include "common/errors.h"
 #include "numerics/column_product.h"
@@ -76,6 +77,15 @@ Accumulators::Accumulators(const Program& program, const Replicas& replicas, int
     }
     members_.push_back(std::move(of_replica));
   }
+  for (const Segment& segment : program.segments) {
+    for (const Store& store : segment.stores) {
+      const auto* rows = std::get_if<AccumulateRows>(&store.target);
+      if (rows == nullptr) continue;
+      for (RowSum& sum : states_[rows->accumulator.value]->rows_of_replica) {
+        sum.expect(program.micro_batches_per_window);
+      }
+    }
+  }
 }
 
 const std::vector<int64_t>& Accumulators::members(AccumulatorId id, int64_t replica) const {
@@ -124,9 +134,15 @@ bool Accumulators::add_rows(const AccumulateRows& store, int64_t replica, at::Te
     add_rows_now(store, replica, summand, places, number);
   };
   rows = RowSum::readable_rows(rows);
+  const bool takes_any_order = take_any_order(program_, store.accumulator);
+  if (takes_any_order && keeps_rows(store.accumulator, replica) &&
+      RowSum::fit(program_.micro_batches_per_window, rows, indices)) {
+    states_[store.accumulator.value]->rows_of_replica[replica].add_any(
+        index, rows, indices, store.num_rows, store.padding_index);
+    return true;
+  }
   return states_[store.accumulator.value]->order[replica].add(
-      index, rows, RowSum::readable_indices(indices), take_any_order(program_, store.accumulator),
-      add_next);
+      index, rows, RowSum::readable_indices(indices), takes_any_order, add_next);
 }
 
 void Accumulators::add_rows_now(const AccumulateRows& store, int64_t replica,

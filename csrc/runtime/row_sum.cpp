@@ -17,16 +17,13 @@ namespace {
 // Summands of less memory are kept until the window ends, however many a row has.
 constexpr int64_t kFewBytes = int64_t{1} << 23;
 
-}  // namespace
-
-void RowSum::add(const at::Tensor& rows, const at::Tensor& indices, int64_t num_rows,
-                 int64_t padding_index) {
+// Throws `Error` if such rows cannot be added to those that places name.
+void check(const at::Tensor& rows, const at::Tensor& places, int64_t num_rows) {
   const int64_t width = rows.size(-1);
-  const at::Tensor values = readable_rows(rows), places = readable_indices(indices);
-  if (values.numel() != places.numel() * width) {
+  if (rows.numel() != places.numel() * width) {
     throw Error("Rows of " + std::to_string(width) + " numbers are to be added for " +
                 std::to_string(places.numel()) + " indices, but there are " +
-                std::to_string(values.numel()) + " numbers.");
+                std::to_string(rows.numel()) + " numbers.");
   }
   const auto* const place = places.const_data_ptr<int64_t>();
   const auto* const end = place + places.numel();
@@ -36,11 +33,29 @@ void RowSum::add(const at::Tensor& rows, const at::Tensor& indices, int64_t num_
     throw Error("A gradient belongs to row " + std::to_string(*wrong) + " of a weight with " +
                 std::to_string(num_rows) + " rows.");
   }
-  if (!is_begun()) forget();
+}
+
+}  // namespace
+
+bool RowSum::fit(int64_t num_summands, const at::Tensor& rows, const at::Tensor& indices) {
+  return RowSummands::num_bytes(rows, indices) <= kFewBytes / num_summands;
+}
+
+void RowSum::add_any(int64_t index, const at::Tensor& rows, const at::Tensor& indices,
+                     int64_t num_rows, int64_t padding_index) {
+  const at::Tensor values = readable_rows(rows), places = readable_indices(indices);
+  check(values, places, num_rows);
+  summands_.fill(index, values, places, padding_index);
   num_rows_ = num_rows;
+}
+
+void RowSum::add(const at::Tensor& rows, const at::Tensor& indices, int64_t num_rows,
+                 int64_t padding_index) {
+  summands_.expect(num_blocks_ + 1);
+  add_any(num_blocks_, rows, indices, num_rows, padding_index);
+  ++num_blocks_;
   has_rows_ = has_sums_ = false;
-  summands_.add(values, places, padding_index);
-  if (summands_.num_bytes() > most_bytes_) fold();
+  if (summands_.num_bytes() > std::max(kFewBytes, most_bytes_)) fold();
 }
 
 at::Tensor RowSum::readable_rows(const at::Tensor& rows) {
@@ -63,9 +78,10 @@ void RowSum::fold() {
   std::vector<int64_t> numbers = row_numbers();
   const at::Tensor indices = at::from_blob(numbers.data(), {sums.size(0)}, at::kLong);
   summands_.clear();
-  summands_.add(sums, indices, /*padding_index=*/-1);
+  summands_.fill(0, sums, indices, /*padding_index=*/-1);
+  num_blocks_ = 1;
   has_rows_ = has_sums_ = false;
-  most_bytes_ = std::max(kFewBytes, 2 * summands_.num_bytes());
+  most_bytes_ = 2 * summands_.num_bytes();
 }
 
 std::vector<int64_t> RowSum::row_numbers() {
@@ -121,23 +137,20 @@ at::Tensor RowSum::whole() {
     const SegmentMemory::Suspension outside;
     whole_ = at::zeros({num_rows_, summands_.width()}, at::kFloat);
   }
-  if (!is_whole_) add_to(whole_);
+  if (is_whole_) return whole_;
+  const int64_t width = summands_.width();
+  auto* const numbers = whole_.mutable_data_ptr<float>();
+  for (int64_t row : rows_of_whole_) std::fill_n(numbers + row * width, width, 0.0F);
+  add_to(whole_);
+  rows_of_whole_ = row_numbers();
   is_whole_ = true;
   return whole_;
 }
 
-void RowSum::forget() {
-  if (is_whole_) {
-    find_rows();
-    const int64_t width = summands_.width();
-    auto* const whole = whole_.mutable_data_ptr<float>();
-    for (const RowSummands::Part& part : parts_) {
-      for (int64_t number : part.numbers()) std::fill_n(whole + number * width, width, 0.0F);
-    }
-  }
-  is_whole_ = has_rows_ = has_sums_ = false;
+void RowSum::clear() {
   summands_.clear();
-  most_bytes_ = kFewBytes;
+  num_rows_ = num_blocks_ = most_bytes_ = 0;
+  has_rows_ = has_sums_ = is_whole_ = false;
 }
 
 }  // namespace poptorch_emu

@@ -3,6 +3,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <array>
+#include <atomic>
 #include <cstdint>
 #include <vector>
 
@@ -11,7 +12,8 @@
 namespace poptorch_emu {
 
 // A sum of gradients that are zero but for some rows: it holds these rows alone. Each has the bits
-// that it would have in a sum of dense gradients. Used by one thread at a time.
+// that it would have in a sum of dense gradients. Used by one thread at a time, but where it is
+// said.
 class RowSum {
  public:
   // Adds rows to those of a matrix of `num_rows` that `indices` name, but for the padding index.
@@ -22,6 +24,14 @@ class RowSum {
   // [...].
   void add(const at::Tensor& rows, const at::Tensor& indices, int64_t num_rows,
            int64_t padding_index);
+
+  // The same for the `index`-th summand of so many, each of which is as large and comes once. By
+  // any number of threads and in any order, which does not show: they are added in that of their
+  // numbers. For as many as `fit`, after `expect`.
+  void add_any(int64_t index, const at::Tensor& rows, const at::Tensor& indices, int64_t num_rows,
+               int64_t padding_index);
+  void expect(int64_t num_summands) { summands_.expect(num_summands); }
+  static bool fit(int64_t num_summands, const at::Tensor& rows, const at::Tensor& indices);
 
   // The same in an order and a type that `add` reads without a copy.
   static at::Tensor readable_rows(const at::Tensor& rows);
@@ -44,26 +54,27 @@ class RowSum {
     return num_rows_ * summands_.width() * static_cast<int64_t>(sizeof(float));
   }
 
-  // Ends the sum. What it held is forgotten when the next one is begun: until then all workers may
-  // have to wait.
-  void clear() { num_rows_ = 0; }
+  // Ends the sum.
+  void clear();
 
  private:
-  void forget();
   void find_rows();
   std::vector<int64_t> row_numbers();
   void fold();
 
-  int64_t num_rows_ = 0;
+  std::atomic<int64_t> num_rows_ = 0;
   RowSummands summands_;
-  int64_t most_bytes_ = 0;  // when summands take more, they are summed up
+  int64_t num_blocks_ = 0;  // of those that were added in their order
+  int64_t most_bytes_ = 0;  // when these take more, they are summed up
   // When somebody asked for them: the rows, and what they are.
   std::array<RowSummands::Part, RowSummands::kNumParts> parts_;
   bool has_rows_ = false;
   std::vector<float> sums_;
   bool has_sums_ = false;
-  at::Tensor whole_;       // zeros, to which this sum,
-  bool is_whole_ = false;  // or the one before it, may have been added
+  // Zeros but for these rows, which are those of this sum or of one before it.
+  at::Tensor whole_;
+  std::vector<int64_t> rows_of_whole_;
+  bool is_whole_ = false;
 };
 
 }  // namespace poptorch_emu
