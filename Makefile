@@ -28,8 +28,9 @@ SANITIZED_TESTS := tests/unit/csrc tests/unit/data/test_slot_collate.py \
 # processes with little memory, of which the sanitizers take much.
 NOT_SANITIZED := tests/unit/csrc/test_memory_planning.py tests/unit/csrc/test_first_calls.py \
 	tests/unit/csrc/test_short_of_resources.py
-# PyTorch is not instrumented; its shared libraries keep their memory until the process ends.
-export ASAN_OPTIONS := detect_leaks=0
+# PyTorch is not instrumented; its shared libraries keep their memory until the process ends. Who
+# asks for more memory than there is gets an error, as without sanitizers.
+export ASAN_OPTIONS := detect_leaks=0:allocator_may_return_null=1
 export TSAN_OPTIONS := suppressions=$(CURDIR)/tests/tsan.supp ignore_noninstrumented_modules=1
 
 .PHONY: demo test test-ops test-wheel test-browser fuzz sanitize sanitize-asan sanitize-tsan check docs site bench clean

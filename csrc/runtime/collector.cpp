@@ -3,7 +3,9 @@
 #include <ATen/ops/empty.h>
 
 #include <cstring>
+#include <string>
 
+#include "common/errors.h"
 #include "numerics/permuted_copy.h"
 
 namespace poptorch_emu {
@@ -57,6 +59,11 @@ int64_t OutputCollector::index_of(int64_t micro_batch, int64_t replica) const {
 int64_t OutputCollector::add(const at::Tensor& piece, int64_t micro_batch, int64_t replica) {
   if (!is_wanted(micro_batch)) return -1;
   allocate_for(piece);
+  if (piece.numel() * num_pieces_ != result_.numel()) {
+    throw Error("An output has " + std::to_string(piece.numel()) + " numbers in one place and " +
+                std::to_string(result_.numel() / num_pieces_) +
+                " in another; all micro-batches and replicas must give it as many.");
+  }
   const int64_t index = index_of(micro_batch, replica);
   const bool is_sum = mode_ == OutputMode::kSum && micro_batch > 0;
   if (!is_sum && piece.scalar_type() == result_.scalar_type()) {

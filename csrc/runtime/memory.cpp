@@ -39,6 +39,19 @@ at::Tensor copied(const at::Tensor& tensor) {
   return copy;
 }
 
+// Returns zeros that nobody else has. Throws `Error` where there is no memory for them.
+at::Tensor zeros_of(const Variable& variable, int64_t copy, int64_t num_replicas) {
+  try {
+    // One number, shown in the shape of the variable: only the copy takes memory.
+    const at::Tensor zeros =
+        at::zeros({}, at::TensorOptions(variable.dtype)).expand(variable.shape);
+    return copied(variable.is_sharded ? shard_of(zeros, copy, num_replicas) : zeros);
+  } catch (const c10::Error& error) {
+    throw Error("The host cannot hold variable '" + variable.name + "' of shape " +
+                describe(variable.shape) + ": " + error.what_without_backtrace());
+  }
+}
+
 // Whether nobody else sees the bytes of a variable, so that they may be written over.
 bool is_only_ours(const at::Tensor& stored) {
   return !stored.is_mkldnn() && stored.use_count() == 1 && stored.storage().use_count() == 1 &&
@@ -50,13 +63,9 @@ bool is_only_ours(const at::Tensor& stored) {
 DeviceMemory::DeviceMemory(const Program& program, const Replicas& replicas)
     : program_(program), replicas_(replicas), packed_variables_(program) {
   for (const Variable& variable : program.variables) {
-    // One number, shown in the shape of the variable: only the copies take memory.
-    const at::Tensor zeros =
-        at::zeros({}, at::TensorOptions(variable.dtype)).expand(variable.shape);
     std::vector<at::Tensor> tensors;
     for (int64_t i = 0; i < num_copies(variable, replicas.here); ++i) {
-      const at::Tensor part = variable.is_sharded ? shard_of(zeros, i, replicas.here) : zeros;
-      tensors.push_back(copied(part));
+      tensors.push_back(zeros_of(variable, i, replicas.here));
     }
     conversions_.emplace_back(tensors.size());
     variables_.push_back(std::move(tensors));

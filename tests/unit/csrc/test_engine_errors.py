@@ -43,6 +43,25 @@ def test_call_when_it_has_too_many_windows_to_count_then_refused():
         engine.run([torch.zeros(3, dtype=torch.int64)], 2**62)
 
 
+@pytest.mark.parametrize("shape", [[2**50], [2**40, 2**40]])
+def test_executor_when_a_variable_needs_more_memory_than_there_is_then_error_names_it(shape):
+    program, _ = one_segment()
+    program.add_variable("table", shape, FLOAT, False)
+    with pytest.raises(Error, match=r"The host cannot hold variable 'table' of shape \[\d+"):
+        executor(program)
+
+
+def test_output_when_micro_batches_give_it_other_sizes_then_error_and_the_next_call_runs():
+    program, segment = one_segment(num_micro_batches=2)
+    add(program, segment, "nonzero", [Reg(0)], [1])
+    program.store_output(segment, 1, ALL, 1)
+    engine = executor(program)
+    with pytest.raises(Error, match="An output has 3 numbers in one place and 1 in another"):
+        engine.run([torch.tensor([0, 0, 1, 1, 1, 1])], 1)
+    (found,) = engine.run([torch.tensor([0, 1, 0, 1, 0, 0])], 1)
+    assert found.flatten().tolist() == [1, 0]
+
+
 @pytest.mark.parametrize("workers", [1, 2, 4])
 def test_instruction_that_fails_then_error_tells_where_and_why(workers):
     engine = executor(lookup(), replicas=2, workers=workers)
