@@ -3,6 +3,7 @@
 #include <c10/core/StorageImpl.h>
 
 #include <algorithm>
+#include <array>
 #include <utility>
 
 #include "common/for_each_cpu.h"
@@ -50,6 +51,31 @@ void leave(void* /*summands*/) {}
 
 }  // namespace
 
+// Each on lines of its own: several cores fill some at once.
+struct alignas(64) RowSummands::Block {
+  // A row that is to be added: to which one, and where it is kept, counted in rows.
+  struct Position {
+    int64_t row;
+    int64_t place;
+  };
+
+  int64_t generation = -1;  // in which it was filled
+  std::array<std::vector<Position>, kNumParts> positions;
+  std::vector<float> kept;  // what lies behind `num_kept` is old
+  int64_t num_kept = 0;     // numbers
+};
+
+RowSummands::RowSummands() = default;
+RowSummands::~RowSummands() = default;
+
+// Calls `use` with the number of each block that was filled since the last `clear`, and the block.
+template <class Use>
+void RowSummands::for_each_filled(const Use& use) const {
+  for (size_t i = 0; i < blocks_.size(); ++i) {
+    if (blocks_[i] && blocks_[i]->generation == generation_) use(i, *blocks_[i]);
+  }
+}
+
 void RowSummands::expect(int64_t num_blocks) {
   if (static_cast<int64_t>(blocks_.size()) < num_blocks) blocks_.resize(num_blocks);
 }
@@ -72,7 +98,7 @@ void RowSummands::fill(int64_t block, const at::Tensor& rows, const at::Tensor& 
       num_rows *= sizes[dim];
     }
   }
-  for (std::vector<Position>& part : positions) part.clear();
+  for (std::vector<Block::Position>& part : positions) part.clear();
   const auto* row = indices.const_data_ptr<int64_t>();
   for (int64_t place : offsets_of(sizes, place_strides)) {
     if (*row != padding_index) positions[part_of(*row)].push_back({*row, place});
@@ -91,18 +117,17 @@ void RowSummands::fill(int64_t block, const at::Tensor& rows, const at::Tensor& 
 
 int64_t RowSummands::count() const {
   size_t count = 0;
-  for (const std::unique_ptr<Block>& block : blocks_) {
-    if (!is_filled(block)) continue;
-    for (const std::vector<Position>& part : block->positions) count += part.size();
-  }
+  for_each_filled([&](size_t, const Block& block) {
+    for (const std::vector<Block::Position>& part : block.positions) count += part.size();
+  });
   return static_cast<int64_t>(count);
 }
 
 int64_t RowSummands::num_bytes() const {
-  int64_t num_bytes = count() * static_cast<int64_t>(sizeof(Position));
-  for (const std::unique_ptr<Block>& block : blocks_) {
-    if (is_filled(block)) num_bytes += block->num_kept * static_cast<int64_t>(sizeof(float));
-  }
+  int64_t num_bytes = count() * static_cast<int64_t>(sizeof(Block::Position));
+  for_each_filled([&](size_t, const Block& block) {
+    num_bytes += block.num_kept * static_cast<int64_t>(sizeof(float));
+  });
   return num_bytes;
 }
 
@@ -111,23 +136,19 @@ int64_t RowSummands::num_bytes(const at::Tensor& rows, const at::Tensor& indices
   for (int64_t dim = 0; dim + 1 < rows.dim() && num_kept > 0; ++dim) {
     if (rows.stride(dim) == 0) num_kept /= rows.size(dim);
   }
-  return indices.numel() * static_cast<int64_t>(sizeof(Position)) +
+  return indices.numel() * static_cast<int64_t>(sizeof(Block::Position)) +
          num_kept * static_cast<int64_t>(sizeof(float));
 }
 
 void RowSummands::find(int64_t part, Part& found) const {
   size_t count = 0;
-  for (const std::unique_ptr<Block>& block : blocks_) {
-    if (is_filled(block)) count += block->positions[part].size();
-  }
+  for_each_filled([&](size_t, const Block& block) { count += block.positions[part].size(); });
   found.begin(width_, count);
-  for (size_t i = 0; i < blocks_.size(); ++i) {
-    if (!is_filled(blocks_[i])) continue;
-    const float* const kept = blocks_[i]->kept.data();
-    for (const auto& [row, place] : blocks_[i]->positions[part]) {
-      found.add(row, kept + place * found.width_, static_cast<int32_t>(i));
+  for_each_filled([&](size_t number, const Block& block) {
+    for (const auto& [row, place] : block.positions[part]) {
+      found.add(row, block.kept.data() + place * found.width_, static_cast<int32_t>(number));
     }
-  }
+  });
 }
 
 void RowSummands::Part::begin(int64_t width, size_t count) {

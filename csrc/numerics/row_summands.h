@@ -2,7 +2,6 @@
 
 #include <ATen/core/Tensor.h>
 
-#include <array>
 #include <atomic>
 #include <cstdint>
 #include <memory>
@@ -21,7 +20,8 @@ class RowSummands {
   // The rows are in so many parts, by their numbers.
   static constexpr int64_t kNumParts = 16;
 
-  RowSummands() = default;
+  RowSummands();
+  ~RowSummands();
   RowSummands(const RowSummands&) = delete;
   RowSummands& operator=(const RowSummands&) = delete;
 
@@ -42,20 +42,6 @@ class RowSummands {
   // How much such a block needs.
   static int64_t num_bytes(const at::Tensor& rows, const at::Tensor& indices);
 
- private:
-  // A row that is to be added: to which one, and where it is kept, counted in rows.
-  struct Position {
-    int64_t row;
-    int64_t place;
-  };
-  struct alignas(64) Block {
-    int64_t generation = -1;  // in which it was filled
-    std::array<std::vector<Position>, kNumParts> positions;
-    std::vector<float> kept;  // what lies behind `num_kept` is old
-    int64_t num_kept = 0;     // numbers
-  };
-
- public:
   // The rows of one part, each once, in the order in which they came. Valid until a block is
   // filled.
   class Part {
@@ -97,13 +83,14 @@ class RowSummands {
   static const RowSummands* behind(const at::Tensor& tensor);
 
  private:
-  bool is_filled(const std::unique_ptr<Block>& block) const {
-    return block && block->generation == generation_;
-  }
+  struct Block;
+
+  template <class Use>
+  void for_each_filled(const Use& use) const;
 
   std::atomic<int64_t> width_ = 0;
   std::vector<std::unique_ptr<Block>> blocks_;  // null before the first use
-  int64_t generation_ = 0;
+  int64_t generation_ = 0;                      // of those that count
 };
 
 }  // namespace poptorch_emu

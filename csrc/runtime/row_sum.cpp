@@ -8,7 +8,6 @@
 #include <string>
 
 #include "common/errors.h"
-#include "common/sharing.h"
 #include "runtime/segment_memory.h"
 
 namespace poptorch_emu {

@@ -1,5 +1,6 @@
 """Sums of single rows, of any shape, size and number of workers, beside dense ones."""
 
+import pytest
 import torch
 from hand_built import ALL, MICRO_BATCH, WINDOW, Reg, add, executor
 from hypothesis import given, settings
@@ -43,30 +44,10 @@ def updating(num_rows, width, micro_batches, repeats, padding_index, *, reads_su
     return program
 
 
-@settings(max_examples=80)
-@given(
-    num_rows=st.integers(1, 40),
-    width=st.sampled_from([1, 3, 16, 64, 70]),
-    num_gradients=st.integers(1, 40),
-    repeats=st.sampled_from([1, 1, 2, 5]),
-    micro_batches=st.integers(1, 5),
-    has_padding=st.booleans(),
-    reads_sums=st.booleans(),
-    workers=st.integers(1, 3),
-    seed=st.integers(0, 99),
-)
-def test_update_when_rows_are_of_any_kind_then_has_the_bits_of_dense_gradients(
-    num_rows,
-    width,
-    num_gradients,
-    repeats,
-    micro_batches,
-    has_padding,
-    reads_sums,
-    workers,
-    seed,
+def check(
+    *, num_rows, width, num_gradients, repeats, micro_batches, has_padding, reads_sums, workers
 ):
-    torch.manual_seed(seed)
+    """Holds the matrix that two windows leave against one to which dense gradients were added."""
     windows = 2
     count = windows * micro_batches * num_gradients
     rows, indices = torch.randn(count, width), torch.randint(num_rows, (count, repeats))
@@ -86,3 +67,36 @@ def test_update_when_rows_are_of_any_kind_then_has_the_bits_of_dense_gradients(
             total += aten.embedding_dense_backward(*part, num_rows, padding_index, False)
         expected += total
     assert torch.equal(engine.read_variable(0, 0), expected)
+
+
+@settings(max_examples=80)
+@given(
+    num_rows=st.integers(1, 40),
+    width=st.sampled_from([1, 3, 16, 64, 70]),
+    num_gradients=st.integers(1, 40),
+    repeats=st.sampled_from([1, 1, 2, 5]),
+    micro_batches=st.integers(1, 5),
+    has_padding=st.booleans(),
+    reads_sums=st.booleans(),
+    workers=st.integers(1, 3),
+    seed=st.integers(0, 99),
+)
+def test_update_when_rows_are_of_any_kind_then_has_the_bits_of_dense_gradients(seed, **kinds):
+    torch.manual_seed(seed)
+    check(**kinds)
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+@pytest.mark.parametrize("reads_sums", [False, True])
+def test_update_when_a_window_has_too_many_rows_to_keep_then_has_the_same_bits(reads_sums, workers):
+    # 10 MB, of which a micro-batch that comes before its turn has 50 KB.
+    check(
+        num_rows=40,
+        width=1500,
+        num_gradients=8,
+        repeats=1,
+        micro_batches=210,
+        has_padding=False,
+        reads_sums=reads_sums,
+        workers=workers,
+    )

@@ -3,6 +3,7 @@
 import random
 import threading
 import time
+from itertools import product
 
 import pytest
 import torch
@@ -12,9 +13,12 @@ from poptorch_emu import _C
 
 N, WINDOWS, ROWS, TABLE = 12, 4, 8, 40
 SMALL, LARGE = 64, 2304  # Numbers of a row; 8 rows of the latter are more than is kept.
+HUGE = 24_000  # With it a window's rows are more than is kept until its end.
 MOST_KEPT = 4  # Of one sum.
 KINDS = ["value", "vector", "rows", "equal rows", "product", "product and sums"]
 FEW_NUMBERS = ["vector", "equal rows"]  # Whatever the width.
+SINGLE_ROWS = ["rows", "equal rows"]  # They are kept until the window ends.
+ORDERED = [kind for kind in KINDS if kind not in SINGLE_ROWS]
 
 HOLD = {}
 
@@ -97,8 +101,9 @@ def sums_by_hand(kind, x, places):
 
 
 @pytest.mark.parametrize("workers", [2, 3, 5])
-@pytest.mark.parametrize("width", [SMALL, LARGE], ids=["small", "large"])
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    ("kind", "width"), [*product(KINDS, [SMALL, LARGE]), *product(SINGLE_ROWS, [HUGE])]
+)
 def test_sum_when_micro_batches_are_late_then_has_the_bits_of_their_order(kind, width, workers):
     program, tensors = program_of(kind, width=width), inputs(width)
     expected = run(program, tensors, 1, lambda _: None)
@@ -122,9 +127,11 @@ def test_sums_of_all_kinds_when_micro_batches_are_late_then_have_the_bits_of_the
 @pytest.mark.parametrize(
     ("kind", "width", "dtype", "last"),
     [
-        *((kind, SMALL, torch.float32, MOST_KEPT + 1) for kind in KINDS),
-        *((kind, LARGE, torch.float32, 1) for kind in KINDS if kind not in FEW_NUMBERS),
-        *((kind, LARGE, torch.float32, MOST_KEPT + 1) for kind in FEW_NUMBERS),
+        *((kind, SMALL, torch.float32, MOST_KEPT + 1) for kind in ORDERED),
+        *((kind, LARGE, torch.float32, 1) for kind in ORDERED if kind not in FEW_NUMBERS),
+        *((kind, LARGE, torch.float32, MOST_KEPT + 1) for kind in ORDERED if kind in FEW_NUMBERS),
+        *((kind, width, torch.float32, N - 1) for kind in SINGLE_ROWS for width in (SMALL, LARGE)),
+        ("rows", HUGE, torch.float32, 1),
         ("vector", SMALL, torch.float16, 1),  # Rounded each time, perhaps at random.
     ],
 )
