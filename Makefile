@@ -31,7 +31,8 @@ NOT_SANITIZED := tests/unit/csrc/test_memory_planning.py tests/unit/csrc/test_fi
 # PyTorch is not instrumented; its shared libraries keep their memory until the process ends. Who
 # asks for more memory than there is gets an error, as without sanitizers.
 export ASAN_OPTIONS := detect_leaks=0:allocator_may_return_null=1
-export TSAN_OPTIONS := suppressions=$(CURDIR)/tests/tsan.supp ignore_noninstrumented_modules=1
+export TSAN_OPTIONS := suppressions=$(CURDIR)/tests/tsan.supp ignore_noninstrumented_modules=1 \
+	allocator_may_return_null=1
 
 .PHONY: demo test test-ops test-wheel test-browser fuzz sanitize sanitize-asan sanitize-tsan check docs site bench clean
 # Two at once would install into one environment.
