@@ -123,20 +123,13 @@ int64_t RowSummands::count() const {
   return static_cast<int64_t>(count);
 }
 
-int64_t RowSummands::num_bytes() const {
-  int64_t num_bytes = count() * static_cast<int64_t>(sizeof(Block::Position));
-  for_each_filled([&](size_t, const Block& block) {
-    num_bytes += block.num_kept * static_cast<int64_t>(sizeof(float));
-  });
-  return num_bytes;
-}
-
 int64_t RowSummands::num_bytes(const at::Tensor& rows, const at::Tensor& indices) {
   int64_t num_kept = rows.numel();
   for (int64_t dim = 0; dim + 1 < rows.dim() && num_kept > 0; ++dim) {
     if (rows.stride(dim) == 0) num_kept /= rows.size(dim);
   }
-  return indices.numel() * static_cast<int64_t>(sizeof(Block::Position)) +
+  return static_cast<int64_t>(sizeof(Block)) +
+         indices.numel() * static_cast<int64_t>(sizeof(Block::Position)) +
          num_kept * static_cast<int64_t>(sizeof(float));
 }
 

@@ -36,10 +36,9 @@ class RowSummands {
   void clear() { ++generation_; }
 
   int64_t width() const { return width_; }
-  // How many rows are to be added, and how much memory that needs.
+  // How many rows are to be added.
   int64_t count() const;
-  int64_t num_bytes() const;
-  // How much such a block needs.
+  // How much memory such a block needs.
   static int64_t num_bytes(const at::Tensor& rows, const at::Tensor& indices);
 
   // The rows of one part, each once, in the order in which they came. Valid until a block is

@@ -10,6 +10,9 @@
 #include "common/errors.h"
 #include "runtime/segment_memory.h"
 
+#pragma GCC push_options
+#pragma GCC optimize("O3")
+
 namespace poptorch_emu {
 namespace {
 
@@ -54,7 +57,8 @@ void RowSum::add(const at::Tensor& rows, const at::Tensor& indices, int64_t num_
   add_any(num_blocks_, rows, indices, num_rows, padding_index);
   ++num_blocks_;
   has_rows_ = has_sums_ = false;
-  if (summands_.num_bytes() > std::max(kFewBytes, most_bytes_)) fold();
+  num_bytes_ += RowSummands::num_bytes(rows, indices);
+  if (num_bytes_ > std::max(kFewBytes, most_bytes_)) fold();
 }
 
 at::Tensor RowSum::readable_rows(const at::Tensor& rows) {
@@ -74,36 +78,38 @@ void RowSum::find_rows() {
 // Keeps the sums in place of their summands.
 void RowSum::fold() {
   const at::Tensor sums = values();
-  std::vector<int64_t> numbers = row_numbers();
+  std::vector<int64_t> numbers(sums.size(0));
+  write_numbers(numbers.data());
   const at::Tensor indices = at::from_blob(numbers.data(), {sums.size(0)}, at::kLong);
   summands_.clear();
   summands_.fill(0, sums, indices, /*padding_index=*/-1);
   num_blocks_ = 1;
   has_rows_ = has_sums_ = false;
-  most_bytes_ = 2 * summands_.num_bytes();
+  num_bytes_ = RowSummands::num_bytes(sums, indices);
+  most_bytes_ = 2 * num_bytes_;
 }
 
-std::vector<int64_t> RowSum::row_numbers() {
+int64_t RowSum::num_sums() {
   find_rows();
-  std::vector<int64_t> numbers;
+  int64_t count = 0;
+  for (const RowSummands::Part& part : parts_) count += part.size();
+  return count;
+}
+
+void RowSum::write_numbers(int64_t* to) const {
   for (const RowSummands::Part& part : parts_) {
-    numbers.insert(numbers.end(), part.numbers().begin(), part.numbers().end());
+    to = std::copy(part.numbers().begin(), part.numbers().end(), to);
   }
-  return numbers;
 }
 
 at::Tensor RowSum::indices() {
-  const std::vector<int64_t> numbers = row_numbers();
-  at::Tensor indices = at::empty({static_cast<int64_t>(numbers.size())}, at::kLong);
-  std::copy(numbers.begin(), numbers.end(), indices.mutable_data_ptr<int64_t>());
+  at::Tensor indices = at::empty({num_sums()}, at::kLong);
+  write_numbers(indices.mutable_data_ptr<int64_t>());
   return indices;
 }
 
 at::Tensor RowSum::values() {
-  find_rows();
-  int64_t count = 0;
-  for (const RowSummands::Part& part : parts_) count += part.size();
-  const int64_t width = summands_.width();
+  const int64_t count = num_sums(), width = summands_.width();
   if (!has_sums_) {
     sums_.resize(count * width);
     float* to = sums_.data();
@@ -141,15 +147,18 @@ at::Tensor RowSum::whole() {
   auto* const numbers = whole_.mutable_data_ptr<float>();
   for (int64_t row : rows_of_whole_) std::fill_n(numbers + row * width, width, 0.0F);
   add_to(whole_);
-  rows_of_whole_ = row_numbers();
+  rows_of_whole_.resize(num_sums());
+  write_numbers(rows_of_whole_.data());
   is_whole_ = true;
   return whole_;
 }
 
 void RowSum::clear() {
   summands_.clear();
-  num_rows_ = num_blocks_ = most_bytes_ = 0;
+  num_rows_ = num_blocks_ = num_bytes_ = most_bytes_ = 0;
   has_rows_ = has_sums_ = is_whole_ = false;
 }
 
 }  // namespace poptorch_emu
+
+#pragma GCC pop_options

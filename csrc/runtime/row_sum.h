@@ -59,13 +59,15 @@ class RowSum {
 
  private:
   void find_rows();
-  std::vector<int64_t> row_numbers();
+  int64_t num_sums();
+  void write_numbers(int64_t* to) const;  // when the rows are found
   void fold();
 
   std::atomic<int64_t> num_rows_ = 0;
   RowSummands summands_;
-  int64_t num_blocks_ = 0;  // of those that were added in their order
-  int64_t most_bytes_ = 0;  // when these take more, they are summed up
+  // Of what was added in its order: how many blocks it is, how much memory it takes, and when it
+  // takes more than that, it is summed up.
+  int64_t num_blocks_ = 0, num_bytes_ = 0, most_bytes_ = 0;
   // When somebody asked for them: the rows, and what they are.
   std::array<RowSummands::Part, RowSummands::kNumParts> parts_;
   bool has_rows_ = false;

@@ -2,46 +2,14 @@
 
 import pytest
 import torch
-from hand_built import ALL, MICRO_BATCH, WINDOW, Reg, add, executor
+from hand_built import ALL, Reg, add, executor
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
-from poptorch_emu import _C
+from test_row_sums import updating
 
 IN_EACH_ORDER = True
 
 aten = torch.ops.aten
-
-
-def updating(num_rows, width, micro_batches, repeats, padding_index, *, reads_sums):
-    """Returns a program that adds summed gradients of single rows to a matrix.
-
-    If asked, it reads the rows and their sums first; otherwise they are made in the update.
-    """
-    program = _C.Program()
-    backward = program.add_segment("backward", 0, MICRO_BATCH)
-    program.load_input(backward, 0, program.add_input("rows", True))
-    program.load_input(backward, 1, program.add_input("indices", True))
-    add(program, backward, "unsqueeze", [Reg(0), 1], [2])
-    add(program, backward, "expand", [Reg(2), [-1, repeats, width]], [3])
-    total = program.add_accumulator("g", torch.float32, False)
-    program.accumulate_rows(backward, 3, total, 1, num_rows, padding_index)
-    update = program.add_segment("update", 0, WINDOW)
-    weight = program.add_variable("w", [num_rows, width], torch.float32, False)
-    program.load_variable(update, 0, weight)
-    program.load_accumulator_rows(update, 1, total)
-    program.load_row_numbers(update, 2, total)
-    # Value 2 is value 0 and the only constant times value 1; it takes the place of value 0.
-    arguments = [[Reg(0), Reg(1)], [], [5, 2, 0, 1, -1, 0], [1.0], [2], [0], Reg(2)]
-    name = "poptorch_emu::elementwise_rows"
-    program.add_instruction(update, name, "", arguments, {}, [3], [], _C.Debug("update"))
-    program.store_variable(update, 3, weight)
-    if reads_sums:
-        add(program, update, "sum", [Reg(1)], [4])
-        program.store_output(update, 4, ALL, 1)
-    actions = [*((backward, m) for m in range(micro_batches)), (update, 0)]
-    program.set_schedule([actions], micro_batches)
-    return program
 
 
 def check(
@@ -53,19 +21,28 @@ def check(
     rows, indices = torch.randn(count, width), torch.randint(num_rows, (count, repeats))
     padding_index = 0 if has_padding else -1
     program = updating(
-        num_rows, width, micro_batches, repeats, padding_index, reads_sums=reads_sums
+        by_rows=True,
+        in_place=True,
+        padding_index=padding_index,
+        num_rows=num_rows,
+        width=width,
+        views=[("unsqueeze", 1), ("expand", [-1, repeats, width])],
+        micro_batches=micro_batches,
     )
+    if reads_sums:  # Otherwise they are made in the update.
+        add(program, 1, "sum", [Reg(2)], [5])
+        program.store_output(1, 5, ALL, 1)
     engine = executor(program, workers=workers)
     start = torch.randn(num_rows, width)
     engine.write_variable(0, 0, start)
     engine.run([rows, indices], windows)
-    expected = start.clone()
+    expected = start
     spread = rows.unsqueeze(1).expand(-1, repeats, -1)
     for window in zip(spread.chunk(windows), indices.chunk(windows), strict=True):
         total = torch.zeros(num_rows, width)
         for part in zip(*(tensor.chunk(micro_batches) for tensor in window), strict=True):
             total += aten.embedding_dense_backward(*part, num_rows, padding_index, False)
-        expected += total
+        expected = expected.add(total, alpha=-0.5)
     assert torch.equal(engine.read_variable(0, 0), expected)
 
 

@@ -13,7 +13,16 @@ MICRO_BATCHES, WINDOWS, LOOKUPS = 3, 2, 12
 NUM_ROWS, WIDTH = 7, 5
 
 
-def summing(*, by_rows, padding_index=-1, is_remote=False, replicas=1, num_rows=NUM_ROWS, views=()):
+def summing(
+    *,
+    by_rows,
+    padding_index=-1,
+    is_remote=False,
+    replicas=1,
+    num_rows=NUM_ROWS,
+    views=(),
+    micro_batches=MICRO_BATCHES,
+):
     """Returns a program that adds up an embedding's gradients and gives each window's sum.
 
     What is added is first changed by `views`, which are operators with their arguments.
@@ -44,8 +53,8 @@ def summing(*, by_rows, padding_index=-1, is_remote=False, replicas=1, num_rows=
     program.load_accumulator(update, 0, accumulator)
     program.store_output(update, 0, ALL, 1)
     window = [(update, 0)] if replicas == 1 else [(reduction, 0), (update, 0)]
-    actions = [*((segment, m) for m in range(MICRO_BATCHES)), *window]
-    program.set_schedule([actions], MICRO_BATCHES)
+    actions = [*((segment, m) for m in range(micro_batches)), *window]
+    program.set_schedule([actions], micro_batches)
     return program
 
 
@@ -178,9 +187,10 @@ def updating(
     num_rows=NUM_ROWS,
     width=WIDTH,
     has_numbers_of_other=False,
+    **kinds,
 ):
     """Returns a program that takes half of the summed gradients from a matrix in each window."""
-    program = summing(by_rows=True, padding_index=padding_index, num_rows=num_rows)
+    program = summing(by_rows=True, padding_index=padding_index, num_rows=num_rows, **kinds)
     numbers_of = 0
     if has_numbers_of_other:
         numbers_of = program.add_accumulator("h", torch.float32, False)
