@@ -63,6 +63,11 @@ void pack_transposed(const at::Tensor& weight, at::Tensor& packed) {
   }
 }
 
+bool is_weight(const at::Tensor& weight) {
+  const bool is_float = weight.scalar_type() == at::kFloat || weight.scalar_type() == at::kHalf;
+  return weight.dim() == 2 && is_float;
+}
+
 void check_bias(const std::optional<at::Tensor>& bias, int64_t num_outputs) {
   TORCH_CHECK_VALUE(!bias.has_value() || bias->sizes() == at::IntArrayRef({num_outputs}),
                     "packed_linear got a bias of shape ", bias->sizes(), "; expected [",
@@ -160,10 +165,11 @@ bool is_small_layer(int64_t rows, int64_t num_inputs, int64_t num_outputs) {
          is_small_product(rows, num_inputs, whole_lines(num_outputs));
 }
 
-at::Tensor pack_weight(const at::Tensor& weight, int64_t rows) {
-  TORCH_CHECK_VALUE(weight.dim() == 2 && weight.scalar_type() == at::kFloat,
-                    "pack_weight got a weight of shape ", weight.sizes(), " and type ",
-                    weight.scalar_type(), "; expected float32 (outputs, inputs).");
+at::Tensor pack_weight(const at::Tensor& given, int64_t rows) {
+  TORCH_CHECK_VALUE(is_weight(given), "pack_weight got a weight of shape ", given.sizes(),
+                    " and type ", given.scalar_type(),
+                    "; expected float32 or float16 (outputs, inputs).");
+  const at::Tensor weight = given.to(at::kFloat);
   TORCH_CHECK_VALUE(0 < rows && rows <= kMostRows, "pack_weight packs for 1 to ", kMostRows,
                     " rows, but got ", rows, ".");
   if (is_small_layer(rows, weight.size(1), weight.size(0))) {
@@ -186,7 +192,8 @@ at::Tensor pack_weight(const at::Tensor& weight, int64_t rows) {
   return packed;
 }
 
-void pack_weight_again(const at::Tensor& weight, int64_t rows, at::Tensor& packed) {
+void pack_weight_again(const at::Tensor& given, int64_t rows, at::Tensor& packed) {
+  const at::Tensor weight = given.to(at::kFloat);
   if (is_small_layer(rows, weight.size(1), weight.size(0))) {
     pack_transposed(weight, packed);
     return;

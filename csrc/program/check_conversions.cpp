@@ -51,9 +51,11 @@ class ConversionChecker {
   }
 
   void check_packed(const LoadPackedVariable& load, const std::string& where) const {
-    if (at(load.variable).dtype != at::kFloat || load.rows < 1) {
+    const at::ScalarType dtype = at(load.variable).dtype;
+    if ((dtype != at::kFloat && dtype != at::kHalf) || load.rows < 1) {
       throw Error(where + " packs '" + at(load.variable).name + "' for " +
-                  std::to_string(load.rows) + " rows; it must be float32, for at least one");
+                  std::to_string(load.rows) +
+                  " rows; it must be float32 or float16, for at least one");
     }
   }
 

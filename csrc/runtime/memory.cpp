@@ -107,10 +107,11 @@ const at::Tensor& DeviceMemory::converted(VariableId id, int64_t replica, int64_
 
 // The only copy of a variable that what was packed of it stands for.
 at::Tensor DeviceMemory::unpacked(VariableId id) const {
-  const std::vector<int64_t>& shape = program_.variables[id.value].shape;
+  const Variable& variable = program_.variables[id.value];
   Conversion& conversion = conversions_[id.value].front();
   const std::lock_guard lock(conversion.mutex);
-  return unpack_weight(conversion.tensor, conversion.rows, shape[0], shape[1]);
+  return unpack_weight(conversion.tensor, conversion.rows, variable.shape[0], variable.shape[1])
+      .to(variable.dtype);
 }
 
 void DeviceMemory::convert(const at::Tensor& variable, Conversion& conversion) {

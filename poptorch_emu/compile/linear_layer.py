@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import fx
 
 from poptorch_emu.compile.engine_graph import EngineGraph, is_single
+from poptorch_emu.passes.widening import is_half
 
 aten = torch.ops.aten
 
@@ -19,16 +20,18 @@ _PRODUCTS = (aten.mm.default, aten.addmm.default)
 
 @dataclass(frozen=True)
 class LinearLayer:
-    """A linear layer of a graph, whose numbers are float32.
+    """A linear layer of a graph, whose product is one of float32.
 
     Attributes:
         product: the operation that multiplies.
-        weight: a source, [outputs, inputs].
+        weight: a source, [outputs, inputs], of float32 or float16.
+        wide_weight: the same in float32.
         bias: what is added in the same operation, [outputs].
     """
 
     product: fx.Node
     weight: fx.Node
+    wide_weight: fx.Node
     bias: fx.Node | None
 
     @property
@@ -74,14 +77,22 @@ def _linear_layer(product: fx.Node, code: EngineGraph) -> LinearLayer | None:
     assert isinstance(transposed, fx.Node)
     if transposed.target is not aten.t.default:
         return None
-    weight = transposed.args[0]
-    assert isinstance(weight, fx.Node)
+    wide_weight = transposed.args[0]
+    assert isinstance(wide_weight, fx.Node)
+    weight = _narrow(wide_weight)
     if not code.is_fixed(weight):
         return None
     (bias,) = added or [None]
-    if bias is not None and not (_is_bias(bias, weight) and code.is_fixed(bias)):
+    if bias is not None and not (_is_bias(bias, weight) and code.is_fixed(_narrow(bias))):
         return None
-    return LinearLayer(product, weight, bias)  # type: ignore[arg-type]
+    return LinearLayer(product, weight, wide_weight, bias)  # type: ignore[arg-type]
+
+
+def _narrow(node: Any) -> fx.Node:
+    """Returns the float16 value that a node casts to float32, and other nodes themselves."""
+    if node.target is aten._to_copy.default and is_half(node.all_input_nodes[0]):
+        return cast(fx.Node, node.args[0])
+    return cast(fx.Node, node)
 
 
 def _is_bias(node: Any, weight: fx.Node) -> bool:

@@ -74,7 +74,7 @@ def _pack(
     layer: LinearLayer, code: EngineGraph, packed: dict[tuple[fx.Node, int, Port], fx.Node]
 ) -> None:
     """Changes one layer; `packed` are the weights that are in order already."""
-    product, weight = layer.product, layer.weight
+    product, weight = layer.product, layer.wide_weight
     key = weight, layer.num_rows, code.placed.port_of[product]
     if key not in packed:
         packed[key] = code.insert(product, onednn.PACK_LINEAR, key[:2], weight.meta["val"])

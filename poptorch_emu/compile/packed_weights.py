@@ -3,10 +3,10 @@
 PyTorch's library (MKL) packs a weight in each product; a kernel of ours, which is faster on some
 processors (`csrc/numerics/panel_product.h`), need not; and a small product takes less time than to
 ask the library for one. The packed weight of a layer is made when a micro-batch reads it first, and
-again by an update, and takes as much memory as the weight. Gradients of inputs read the weight in
-another order: small ones as it is, while large ones would take that memory once more, so they pack
-it each time. The graph and the processor decide, whatever the stages, so that the bits do not
-depend on them.
+again by an update, and takes as much memory as the weight in float32. Gradients of inputs read the
+weight in another order: small ones as it is, while large ones would take that memory once more, so
+they pack it each time. The graph and the processor decide, whatever the stages, so that the bits do
+not depend on them.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ def use_packed_weight(
     layer: LinearLayer, code: EngineGraph, packed: dict[tuple[fx.Node, int, Port], fx.Node]
 ) -> None:
     """Changes one layer; `packed` are the weights that are packed already."""
-    product, weight = layer.product, layer.weight.meta["val"]
+    product, weight = layer.product, layer.wide_weight.meta["val"]
     key = layer.weight, layer.num_rows, code.placed.port_of[product]
     if key not in packed:
         packing = code.insert(product, _PACK, (layer.weight, layer.num_rows), weight)

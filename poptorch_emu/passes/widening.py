@@ -43,7 +43,7 @@ class Widener:
         else:
             results = [user for user in node.users if user.target is operator.getitem]
         narrow = [result for result in results if is_half(result)]
-        node.meta["val"] = pytree.tree_map_only(torch.Tensor, _wide_fake, node.meta["val"])
+        node.meta["val"] = pytree.tree_map_only(torch.Tensor, wide_fake, node.meta["val"])
         for result in narrow:
             self._round(result)
 
@@ -52,7 +52,7 @@ class Widener:
         with self._graph.fx.inserting_after(result):
             rounded = self._rounded(result, result)
         rounded.meta[IS_WIDENING] = True
-        result.meta["val"] = _wide_fake(result.meta["val"])
+        result.meta["val"] = wide_fake(result.meta["val"])
         for user in users:
             user.replace_input_with(result, rounded)
 
@@ -62,19 +62,26 @@ class Widener:
             return torch.float32
         if not isinstance(value, fx.Node) or not is_half(value):
             return value
-        # One cast serves all operations of a block and phase: what is kept between is float16.
-        record = record_of(user)
-        key = (value, record.place, record.phase)
+        key = (value, self._place_of(user))
         if key not in self._wide:
-            self._wide[key] = self._graph.add_operation(
-                aten._to_copy.default,
-                (value,),
-                {"dtype": torch.float32},
-                _wide_fake(value.meta["val"]),
-                record,
-            )
+            self._wide[key] = self._cast(value, user)
             self._wide[key].meta[IS_WIDENING] = True
         return self._wide[key]
+
+    def _place_of(self, user: fx.Node) -> Any:
+        """Returns where a cast for `user` serves others: what is kept between is float16."""
+        record = record_of(user)
+        return record.place, record.phase
+
+    def _cast(self, value: fx.Node, user: fx.Node) -> fx.Node:
+        """Returns the float32 form of a value, made where the graph inserts now."""
+        return self._graph.add_operation(
+            aten._to_copy.default,
+            (value,),
+            {"dtype": torch.float32},
+            wide_fake(value.meta["val"]),
+            record_of(user),
+        )
 
 
 def is_half(node: fx.Node) -> bool:
@@ -83,7 +90,8 @@ def is_half(node: fx.Node) -> bool:
     return isinstance(value, torch.Tensor) and value.dtype is torch.float16
 
 
-def _wide_fake(value: torch.Tensor) -> torch.Tensor:
+def wide_fake(value: torch.Tensor) -> torch.Tensor:
+    """Returns what stands for a float16 value in float32, and others as they are."""
     if value.dtype is not torch.float16:
         return value
     return fake_like(value, torch.float32)

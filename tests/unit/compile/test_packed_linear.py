@@ -144,7 +144,7 @@ NUM_LAYERS = {
     "given": 1,
     "added": 4,
     "attention": 5,
-    "other types": 0,
+    "other types": 2,
 }
 
 

@@ -59,14 +59,16 @@ def run(engine, form, windows=1):
     return weights if form == IMAGES else [weight.t() for weight in weights]
 
 
-@pytest.mark.parametrize("form", [IMAGES, PACKED])
+@pytest.mark.parametrize(
+    ("form", "dtype"), [(IMAGES, torch.float32), (PACKED, torch.float32), (PACKED, torch.float16)]
+)
 @pytest.mark.parametrize("is_remote", [False, True], ids=["on chip", "remote"])
-def test_weight_when_it_is_written_then_is_converted_again(form, is_remote):
-    engine = executor(program_of(form, is_remote=is_remote))
+def test_weight_when_it_is_written_then_is_converted_again(form, dtype, is_remote):
+    engine = executor(program_of(form, is_remote=is_remote, dtype=dtype))
     for _ in range(3):
-        weight = torch.randn(SHAPES[form])
+        weight = torch.randn(SHAPES[form]).to(dtype)
         engine.write_variable(0, 0, weight)
-        assert all(torch.equal(value, weight) for value in run(engine, form))
+        assert all(torch.equal(value, weight.float()) for value in run(engine, form))
 
 
 @pytest.mark.parametrize("form", [IMAGES, PACKED])
@@ -134,8 +136,14 @@ def test_program_when_a_weight_cannot_stay_converted_then_is_refused(form, make,
     ("make", "message"),
     [
         (lambda: load(program_of(PACKED), PACKED, 0, 7), "'weight' for 7 rows, and another load"),
-        (lambda: load(program_of(PACKED), PACKED, 0, 0), "'weight' for 0 rows; it must be float32"),
-        (lambda: program_of(PACKED, dtype=torch.float16), "it must be float32, for at least one"),
+        (
+            lambda: load(program_of(PACKED), PACKED, 0, 0),
+            "'weight' for 0 rows; it must be float32 or",
+        ),
+        (
+            lambda: program_of(PACKED, dtype=torch.float64),
+            "it must be float32 or float16, for at least one",
+        ),
     ],
 )
 def test_program_when_a_weight_cannot_be_packed_then_is_refused(make, message):

@@ -19,7 +19,14 @@ ONEDNN, PRODUCTS = "for oneDNN", "for our products"
 both_ways = pytest.mark.parametrize("way", [ONEDNN, PRODUCTS])
 
 
-def program_of(way: str, shapes: list[tuple[int, int]], rows: int, *, is_read_plain: bool = False):
+def program_of(
+    way: str,
+    shapes: list[tuple[int, int]],
+    rows: int,
+    *,
+    is_read_plain: bool = False,
+    dtype: torch.dtype = torch.float32,
+):
     """Returns a program that multiplies rows by the transpose of each variable in turn."""
     program = _C.Program()
     preparation = program.add_segment("prepare", 0, _C.SegmentKind.PREPARATION)
@@ -27,7 +34,7 @@ def program_of(way: str, shapes: list[tuple[int, int]], rows: int, *, is_read_pl
     program.load_input(segment, 0, program.add_input("x", True))
     result = 0
     for number, shape in enumerate(shapes):
-        variable = program.add_variable(f"w{number}", list(shape), torch.float32, False)
+        variable = program.add_variable(f"w{number}", list(shape), dtype, False)
         packed, after = 2 * number + 1, 2 * number + 2
         if way == ONEDNN:
             program.load_variable(preparation, 2 * number, variable)
@@ -55,7 +62,7 @@ def program_of(way: str, shapes: list[tuple[int, int]], rows: int, *, is_read_pl
 
 def products(x: torch.Tensor, weights: list[torch.Tensor]) -> torch.Tensor:
     for weight in weights:
-        x = x @ weight.t()
+        x = x @ weight.t().to(x.dtype)
     return x
 
 
@@ -70,6 +77,7 @@ def check(engine: _C.Executor, x: torch.Tensor, weights: list[torch.Tensor]) -> 
         for number, weight in enumerate(weights):
             read = engine.read_variable(number, 0)
             assert torch.equal(read, weight) and read.is_contiguous()
+            assert read.dtype is weight.dtype
 
 
 @given(
@@ -77,16 +85,19 @@ def check(engine: _C.Executor, x: torch.Tensor, weights: list[torch.Tensor]) -> 
     sizes=st.lists(st.integers(1, 70) | st.integers(257, 290), min_size=2, max_size=4),
     rows=st.integers(1, 40),
     seed=st.integers(0, 99),
-    way=st.sampled_from([ONEDNN, PRODUCTS]),
+    kind=st.sampled_from(
+        [(ONEDNN, torch.float32), (PRODUCTS, torch.float32), (PRODUCTS, torch.float16)]
+    ),
 )
 def test_variable_when_packed_then_is_read_with_its_bits(
-    sizes: list[int], rows: int, seed: int, way: str
+    sizes: list[int], rows: int, seed: int, kind: tuple[str, torch.dtype]
 ) -> None:
+    way, dtype = kind
     generator = torch.Generator().manual_seed(seed)
     shapes = list(zip(sizes[1:], sizes, strict=False))
-    engine = executor(program_of(way, shapes, rows))
+    engine = executor(program_of(way, shapes, rows, dtype=dtype))
     x = torch.randn(rows, sizes[0], generator=generator)
-    weights = [torch.randn(*shape, generator=generator) for shape in shapes]
+    weights = [torch.randn(*shape, generator=generator).to(dtype) for shape in shapes]
     for number, weight in enumerate(weights):
         engine.write_variable(number, 0, weight)
     check(engine, x, weights)

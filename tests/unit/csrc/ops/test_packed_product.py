@@ -32,6 +32,7 @@ def made(*shape: int, is_transposed: bool = False) -> torch.Tensor:
     st.booleans(),
     st.booleans(),
     st.booleans(),
+    st.booleans(),
     st.integers(0, 999),
 )
 def test_product_then_has_the_numbers_of_pytorch(
@@ -41,11 +42,13 @@ def test_product_then_has_the_numbers_of_pytorch(
     has_bias: bool,
     is_x_transposed: bool,
     is_weight_transposed: bool,
+    is_weight_half: bool,
     seed: int,
 ) -> None:
     torch.manual_seed(seed)
     x = made(rows, inputs, is_transposed=is_x_transposed)
     weight = made(outputs, inputs, is_transposed=is_weight_transposed)
+    weight = weight.half() if is_weight_half else weight
     bias = torch.randn(outputs) if has_bias else None
     found = packed_linear(x, pack_weight(weight, rows), bias, outputs)
     exact = torch.nn.functional.linear(
@@ -125,7 +128,7 @@ def test_product_then_has_the_same_bits_on_any_number_of_threads(num_threads: in
 def test_errors_then_say_what_was_found() -> None:
     with pytest.raises(ValueError, match=r"pack_weight got a weight of shape \[2, 3, 4\]"):
         pack_weight(torch.zeros(2, 3, 4), 1)
-    with pytest.raises(ValueError, match="and type Half; expected float32"):
-        pack_weight(torch.zeros(2, 3, dtype=torch.float16), 1)
+    with pytest.raises(ValueError, match="and type Double; expected float32 or float16"):
+        pack_weight(torch.zeros(2, 3, dtype=torch.float64), 1)
     with pytest.raises(ValueError, match=r"pack_weight packs for 1 to 2147483647 rows, but got 0"):
         pack_weight(torch.zeros(2, 3), 0)
