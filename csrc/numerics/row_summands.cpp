@@ -40,10 +40,25 @@ POPTORCH_EMU_FOR_EACH_CPU void add_row(float* __restrict target, const float* __
   for (int64_t i = 0; i < width; ++i) target[i] += row[i];
 }
 
+// The same for numbers of float16, whose sums are of that type, too.
+POPTORCH_EMU_FOR_EACH_CPU void add_half_row(float* __restrict target, const float* __restrict row,
+                                            int64_t width) {
+  for (int64_t i = 0; i < width; ++i) target[i] = c10::Half(target[i] + row[i]);
+}
+
 // As if it were added to zeros: -0 becomes 0.
 POPTORCH_EMU_FOR_EACH_CPU void begin_row(float* __restrict target, const float* __restrict row,
                                          int64_t width) {
   for (int64_t i = 0; i < width; ++i) target[i] = 0.0F + row[i];
+}
+
+// Returns rows in float32; those that are converted only once, by the sizes of the dimensions
+// before the last without what is expanded.
+at::Tensor as_float(const at::Tensor& rows, at::IntArrayRef sizes_once) {
+  if (rows.scalar_type() == at::kFloat) return rows;
+  std::vector<int64_t> sizes = sizes_once.vec();
+  sizes.push_back(rows.size(-1));
+  return rows.as_strided(sizes, rows.strides()).to(at::kFloat);
 }
 
 // Marks the tensors that stand for summands, which they do not own.
@@ -63,6 +78,7 @@ struct alignas(64) RowSummands::Block {
   std::array<std::vector<Position>, kNumParts> positions;
   std::vector<float> kept;  // what lies behind `num_kept` is old
   int64_t num_kept = 0;     // numbers
+  bool is_half = false;
 };
 
 RowSummands::RowSummands() = default;
@@ -83,7 +99,7 @@ void RowSummands::expect(int64_t num_blocks) {
 void RowSummands::fill(int64_t block, const at::Tensor& rows, const at::Tensor& indices,
                        int64_t padding_index) {
   if (!blocks_[block]) blocks_[block] = std::make_unique<Block>();
-  auto& [generation, positions, kept, num_kept] = *blocks_[block];
+  auto& [generation, positions, kept, num_kept, is_half] = *blocks_[block];
   const int64_t width = rows.size(-1), num_dims = rows.dim() - 1;
   const at::IntArrayRef sizes = rows.sizes().slice(0, num_dims);
   const at::IntArrayRef strides = rows.strides().slice(0, num_dims);
@@ -106,11 +122,13 @@ void RowSummands::fill(int64_t block, const at::Tensor& rows, const at::Tensor& 
   }
   num_kept = num_rows * width;
   if (static_cast<int64_t>(kept.size()) < num_kept) kept.resize(num_kept);
-  const auto* const from = rows.const_data_ptr<float>();
+  const at::Tensor wide = as_float(rows, sizes_once);
+  const auto* const from = wide.const_data_ptr<float>();
   float* to = kept.data();
-  for (int64_t begin : offsets_of(sizes_once, strides)) {
+  for (int64_t begin : offsets_of(sizes_once, wide.strides().slice(0, num_dims))) {
     to = std::copy_n(from + begin, width, to);
   }
+  is_half = rows.scalar_type() == at::kHalf;
   width_ = width;
   generation = generation_;
 }
@@ -139,7 +157,8 @@ void RowSummands::find(int64_t part, Part& found) const {
   found.begin(width_, count);
   for_each_filled([&](size_t number, const Block& block) {
     for (const auto& [row, place] : block.positions[part]) {
-      found.add(row, block.kept.data() + place * found.width_, static_cast<int32_t>(number));
+      found.add(row, {block.kept.data() + place * found.width_, -1, static_cast<int32_t>(number),
+                      block.is_half});
     }
   });
 }
@@ -155,9 +174,9 @@ void RowSummands::Part::begin(int64_t width, size_t count) {
   table_.assign(size_t{1} << table_bits_, -1);
 }
 
-void RowSummands::Part::add(int64_t row, const float* summand, int32_t block) {
+void RowSummands::Part::add(int64_t row, Summand summand) {
   const auto added = static_cast<int32_t>(summands_.size());
-  summands_.push_back({summand, -1, block});
+  summands_.push_back(summand);
   const size_t mask = table_.size() - 1;
   size_t entry = hash_of(row) >> (64 - kPartBits - table_bits_) & mask;
   for (; table_[entry] >= 0; entry = (entry + 1) & mask) {
@@ -183,13 +202,14 @@ void RowSummands::Part::write_sums(int64_t begin, int64_t end, float* to) const 
 // Returns the sum of the block that begins with a summand, which becomes the one behind it. Valid
 // until the next call of the thread.
 const float* RowSummands::Part::next_block(int32_t& summand) const {
-  const auto& [row, next, block] = summands_[summand];
+  const auto& [row, next, block, is_half] = summands_[summand];
+  const auto add = is_half ? add_half_row : add_row;
   summand = next;
   if (next < 0 || summands_[next].block != block) return row;
   thread_local std::vector<float> sum;
   sum.assign(row, row + width_);
   for (; summand >= 0 && summands_[summand].block == block; summand = summands_[summand].next)
-    add_row(sum.data(), summands_[summand].row, width_);
+    add(sum.data(), summands_[summand].row, width_);
   return sum.data();
 }
 

@@ -9,12 +9,13 @@
 
 namespace poptorch_emu {
 
-// What is to be added to single rows of a matrix of float32, kept as it comes: each row becomes a
-// sum when somebody asks for it. Then several threads can ask, each for a part of the rows, and
-// rows that are alike, as those of a mean are, are kept once.
+// What is to be added to single rows of a matrix of float32, kept as it comes, in float32: each row
+// becomes a sum when somebody asks for it. Then several threads can ask, each for a part of the
+// rows, and rows that are alike, as those of a mean are, are kept once.
 //
 // It comes in blocks. Sums have the bits that they have where dense matrices are added up in the
-// order of the blocks, each of which is zero but for the rows of one.
+// order of the blocks, each of which is zero but for the rows of one. Those of a block of float16
+// are rounded to that whenever one is added to another.
 class RowSummands {
  public:
   // The rows are in so many parts, by their numbers.
@@ -28,8 +29,8 @@ class RowSummands {
   // Makes places for so many blocks, which several threads may then fill at once.
   void expect(int64_t num_blocks);
   // Fills a block with rows that are added to those that `indices` name, but for the padding index.
-  // `rows` is float32 [..., width], perhaps expanded, with its numbers next to each other;
-  // `indices` int64 [...] and contiguous. The memory of the block stays for the next time.
+  // `rows` is float32 or float16 [..., width], perhaps expanded, with its numbers next to each
+  // other; `indices` int64 [...] and contiguous. The memory of the block stays for the next time.
   void fill(int64_t block, const at::Tensor& rows, const at::Tensor& indices,
             int64_t padding_index);
   // Forgets all blocks, when nobody fills one.
@@ -58,10 +59,11 @@ class RowSummands {
       const float* row;
       int32_t next;
       int32_t block;
+      bool is_half;
     };
 
     void begin(int64_t width, size_t count);
-    void add(int64_t row, const float* summand, int32_t block);
+    void add(int64_t row, Summand summand);
     const float* next_block(int32_t& summand) const;
 
     int64_t width_ = 0;

@@ -157,7 +157,8 @@ void Accumulators::add_rows_now(const AccumulateRows& store, int64_t replica,
   const bool is_remote = program_.accumulators[store.accumulator.value].is_remote;
   at::Tensor& kept = state.of_replica[replica];
   const bool is_new = !kept.defined() || (is_remote && index == 0);
-  at::Tensor sum = is_new      ? at::zeros({store.num_rows, rows.size(-1)}, rows.options())
+  at::Tensor sum = is_new
+                       ? at::zeros({store.num_rows, rows.size(-1)}, at::TensorOptions(at::kFloat))
                    : is_remote ? remote_.load(kept)
                                : kept;
   row_sum.add_to(sum);

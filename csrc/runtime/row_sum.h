@@ -20,8 +20,8 @@ class RowSum {
   // Rows of one index are added up first, in their order: that gives the bits of adding a dense
   // gradient. Throws `Error` for an index that the matrix does not have, and then adds nothing.
   //
-  // `rows` is float32 [..., width], in any order and perhaps expanded, `indices` int64 or int32
-  // [...].
+  // `rows` is float32 or float16 [..., width], in any order and perhaps expanded, `indices` int64
+  // or int32 [...].
   void add(const at::Tensor& rows, const at::Tensor& indices, int64_t num_rows,
            int64_t padding_index);
 

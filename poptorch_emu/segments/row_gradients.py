@@ -26,7 +26,7 @@ class RowGradient:
     """The gradient of a weight whose rows were looked up.
 
     Attributes:
-        rows: the gradient of each row that was looked up, (*lookups, width), float32.
+        rows: the gradient of each row that was looked up, (*lookups, width), float32 or float16.
         indices: which row that was, (*lookups), an integer.
         num_rows: of the weight.
         padding_index: whose gradient is zero whatever `rows` say; -1 for none.
@@ -71,11 +71,11 @@ def sums_are_whole(config: CompileConfig, optimizer: OptimizerConfig | None) -> 
 
 
 def _is_of_rows(node: fx.Node) -> bool:
-    """Returns whether `node` spreads float32 rows over a gradient as they are."""
+    """Returns whether `node` spreads rows over a gradient as they are."""
     if node.target is not aten.embedding_dense_backward.default:
         return False
     scales_by_frequency = node.args[4]
-    return not scales_by_frequency and node.meta["val"].dtype == torch.float32
+    return not scales_by_frequency and node.meta["val"].dtype in (torch.float32, torch.float16)
 
 
 def _row_gradient(node: fx.Node) -> RowGradient:

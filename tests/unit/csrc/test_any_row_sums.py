@@ -13,12 +13,22 @@ aten = torch.ops.aten
 
 
 def check(
-    *, num_rows, width, num_gradients, repeats, micro_batches, has_padding, reads_sums, workers
+    *,
+    num_rows,
+    width,
+    num_gradients,
+    repeats,
+    micro_batches,
+    has_padding,
+    reads_sums,
+    workers,
+    dtype=torch.float32,
 ):
     """Holds the matrix that two windows leave against one to which dense gradients were added."""
     windows = 2
     count = windows * micro_batches * num_gradients
-    rows, indices = torch.randn(count, width), torch.randint(num_rows, (count, repeats))
+    rows = torch.randn(count, width).to(dtype)
+    indices = torch.randint(num_rows, (count, repeats))
     padding_index = 0 if has_padding else -1
     program = updating(
         by_rows=True,
@@ -56,6 +66,7 @@ def check(
     has_padding=st.booleans(),
     reads_sums=st.booleans(),
     workers=st.integers(1, 3),
+    dtype=st.sampled_from([torch.float32, torch.float16]),
     seed=st.integers(0, 99),
 )
 def test_update_when_rows_are_of_any_kind_then_has_the_bits_of_dense_gradients(seed, **kinds):
@@ -63,9 +74,12 @@ def test_update_when_rows_are_of_any_kind_then_has_the_bits_of_dense_gradients(s
     check(**kinds)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
 @pytest.mark.parametrize("workers", [1, 3])
 @pytest.mark.parametrize("reads_sums", [False, True])
-def test_update_when_a_window_has_too_many_rows_to_keep_then_has_the_same_bits(reads_sums, workers):
+def test_update_when_a_window_has_too_many_rows_to_keep_then_has_the_same_bits(
+    reads_sums, workers, dtype
+):
     # 10 MB, of which a micro-batch that comes before its turn has 50 KB.
     check(
         num_rows=40,
@@ -76,4 +90,5 @@ def test_update_when_a_window_has_too_many_rows_to_keep_then_has_the_same_bits(r
         has_padding=False,
         reads_sums=reads_sums,
         workers=workers,
+        dtype=dtype,
     )

@@ -67,13 +67,15 @@ def lookups(replicas=1):
     return [torch.randn(count, WIDTH), indices]
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
 @pytest.mark.parametrize("is_remote", [False, True], ids=["on chip", "remote"])
 @pytest.mark.parametrize("replicas", [1, 2])
 @pytest.mark.parametrize("padding_index", [-1, 2])
 def test_sum_when_rows_are_added_then_has_the_bits_of_dense_gradients(
-    padding_index, replicas, is_remote
+    padding_index, replicas, is_remote, dtype
 ):
-    inputs = lookups(replicas)
+    rows, indices = lookups(replicas)
+    inputs = [rows.to(dtype), indices]
     sums = []
     for by_rows in (True, False):
         program = summing(
@@ -99,9 +101,10 @@ def test_sum_when_rows_are_added_then_has_the_bits_of_dense_gradients(
     ids=["repeated", "all-one-row", "transposed", "by-columns"],
 )
 @pytest.mark.parametrize("workers", [1, 3])
-def test_sum_when_rows_lie_in_another_order_then_has_the_same_bits(share, views, workers):
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+def test_sum_when_rows_lie_in_another_order_then_has_the_same_bits(share, views, workers, dtype):
     rows, indices = lookups()
-    inputs = [rows[: len(rows) // share], indices]
+    inputs = [rows[: len(rows) // share].to(dtype), indices]
     by_rows, dense = (
         executor(summing(by_rows=kind, views=views), workers=workers).run(inputs, WINDOWS)[0]
         for kind in (True, False)
