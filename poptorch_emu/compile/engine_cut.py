@@ -22,7 +22,7 @@ from poptorch_emu.compile.engine_graph import EngineGraph
 from poptorch_emu.compile.expanded_rows import divide_before_expanding
 from poptorch_emu.compile.fewer_copies import leave_out_copies
 from poptorch_emu.compile.folded_norm import fold_norms
-from poptorch_emu.compile.half_products import widen_half_products
+from poptorch_emu.compile.half_kernels import widen_half_kernels
 from poptorch_emu.compile.large_products import move_large_products
 from poptorch_emu.compile.last_step import take_last_steps
 from poptorch_emu.compile.loss_gradients import fuse_loss_gradients
@@ -95,7 +95,7 @@ def engine_inventory(
 def _for_inference(of_machine: Inventory) -> Inventory:
     """Returns operations that suit the host better, for the same results."""
     code = EngineGraph.copy_of(of_machine.graph, of_machine.placed)
-    num_changes = widen_half_products(code) + fold_norms(code)
+    num_changes = widen_half_kernels(code) + fold_norms(code)
     remove_dead(code.graph)
     num_changes += pack_convolutions(code) + pack_layers(code) + leave_out_attention_copies(code)
     num_changes += fetch_rows_ahead(code)
@@ -128,7 +128,7 @@ def _for_training(of_machine: Inventory) -> Inventory:
     if of_machine.config.checks_floating_point:
         return of_machine
     code = EngineGraph.copy_of(of_machine.graph, of_machine.placed)
-    num_changes = widen_half_products(code)
+    num_changes = widen_half_kernels(code)
     num_changes += compute_losses_by_rows(code) + take_last_steps(code)
     if of_machine.config.engine_backend is not EngineBackend.INDUCTOR:
         remove_dead(code.graph)

@@ -35,8 +35,8 @@ def _is_packable(node: fx.Node, code: EngineGraph) -> bool:
     if node.target is not _CONVOLUTION:
         return False
     x, weight, _, _, _, _, is_transposed, _, _ = node.args
-    is_made = code.is_fixed(weight) or weight in code.made
-    return not is_transposed and is_made and is_single(x) and is_single(node)
+    is_plain = not is_transposed and code.is_prepared(weight)
+    return is_plain and is_single(x) and is_single(node)
 
 
 def _pack(node: fx.Node, code: EngineGraph) -> None:

@@ -44,12 +44,16 @@ def made() -> nn.Module:
 
 @pytest.mark.parametrize("workers", [1, 3])
 @pytest.mark.parametrize("replicas", [1, 2])
-def test_layers_then_have_the_numbers_of_pytorch(workers, replicas, monkeypatch):
+@pytest.mark.parametrize(
+    ("dtype", "tolerance"), [(torch.float32, {}), (torch.float16, {"rtol": 4e-3, "atol": 4e-3})]
+)
+def test_layers_then_have_the_numbers_of_pytorch(workers, replicas, dtype, tolerance, monkeypatch):
     monkeypatch.setenv("POPTORCH_EMU_WORKERS", str(workers))
-    model, x = made(), torch.randn(8 * ROWS, INPUTS)
-    inference = wrapped(made(), deviceIterations=8 // replicas, replicationFactor=replicas)
+    model, x = made().to(dtype), torch.randn(8 * ROWS, INPUTS).to(dtype)
+    copy = made().to(dtype)
+    inference = wrapped(copy, deviceIterations=8 // replicas, replicationFactor=replicas)
     for _ in range(2):
-        torch.testing.assert_close(inference(x), model(x))
+        torch.testing.assert_close(inference(x), model(x), **tolerance)
     text = text_of(inference)
     assert text.count(OUR_LAYER) == text.count(OUR_PACK) == 3
     assert LAYER not in text
@@ -65,21 +69,24 @@ def flushes(request):
 
 
 @pytest.mark.usefixtures("flushes")
-def test_weights_when_they_are_asked_for_then_have_their_bits():
-    model, x = made(), torch.randn(ROWS, INPUTS)
+@pytest.mark.parametrize(
+    ("dtype", "tolerance"), [(torch.float32, {}), (torch.float16, {"rtol": 4e-3, "atol": 4e-3})]
+)
+def test_weights_when_they_are_asked_for_then_have_their_bits(dtype, tolerance):
+    model, x = made().to(dtype), torch.randn(ROWS, INPUTS).to(dtype)
     with torch.no_grad():
-        special = [-0.0, 1e-44, -1e-44, torch.inf, torch.nan]
+        special = [-0.0, 1e-44, -1e-44, 6e-8, -6e-5, torch.inf, torch.nan]
         model[0].weight[3, : len(special)] = torch.tensor(special)
     state = {name: value.clone() for name, value in model.state_dict().items()}
     inference = wrapped(model)
     expected = model(x)
     for _ in range(2):
-        torch.testing.assert_close(inference(x), expected, equal_nan=True)
+        torch.testing.assert_close(inference(x), expected, equal_nan=True, **tolerance)
         for parameter in model.parameters():
             parameter.data.fill_(7.0)
         inference.copyWeightsToHost()
         for name, value in model.state_dict().items():
-            assert torch.equal(value.view(torch.int32), state[name].view(torch.int32)), name
+            assert torch.equal(value.view(torch.int8), state[name].view(torch.int8)), name
 
 
 def test_weights_when_they_are_written_then_the_next_call_has_them():

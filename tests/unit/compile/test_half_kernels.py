@@ -1,11 +1,12 @@
-"""Products of half numbers are computed in float32 and rounded once, on the stage they are on."""
+"""What float16 kernels are slow at is computed in float32 and rounded once, on its own stage."""
 
 import pytest
 import torch
 from torch import nn
 
 import poptorch_emu as poptorch
-from poptorch_emu.compile import engine_cut, half_products
+from poptorch_emu.compile import engine_cut, half_kernels
+from poptorch_emu.ir.marks import IS_WIDENED
 from poptorch_emu.ir.verify import verify
 
 BATCH, WIDTH, WINDOW = 4, 8, 4
@@ -45,10 +46,29 @@ class Attention(nn.Module):
     def forward(self, x):
         rows = self.front(x).view(BATCH, 3, WIDTH)
         y, _ = self.layer(rows, rows, rows, need_weights=False)
-        return y, poptorch.identity_loss(y.float().square().mean(), "none")
+        return y, poptorch_loss(y)
 
 
-MODELS = {"products": Products, "attention": Attention}
+class Images(nn.Module):
+    """Poolings of images, and squares."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.convolutions = nn.ModuleList(nn.Conv2d(1 + 3 * i, 4, 3, padding=1) for i in (0, 1))
+
+    def forward(self, x):
+        x = x.view(BATCH, 1, 2, WIDTH // 2).repeat(1, 1, 4, 2)
+        for convolution in self.convolutions:
+            x = nn.functional.max_pool2d(convolution(x), 2)
+        return x, poptorch_loss(torch.tanh(x) ** 2 + torch.tanh(x) ** 3)
+
+
+def poptorch_loss(x):
+    return poptorch.identity_loss(x.float().square().mean(), "none")
+
+
+MODELS = {"products": Products, "attention": Attention, "images": Images}
 
 
 def options(window=1):
@@ -78,39 +98,48 @@ def test_training_in_half_precision_then_is_that_in_float32_but_for_roundings(na
     torch.testing.assert_close(weights, expected_weights, rtol=2e-2, atol=2e-2)
 
 
-def check_products(code):
-    """Checks that all products are of float32, with casts on their own stages."""
-    names = ("mm.default", "attention_for_cpu_backward.default")
+def is_single(node):
+    return node.meta["val"].dtype is torch.float32
+
+
+def check_operations(code):
+    """Checks that all of them are of float32, with casts on their own stages."""
+    names = ("mm.default", "attention_for_cpu_backward.default", "max_pool2d_with_indices.default")
     port_of = code.placed.port_of
-    for product in code.graph.operations:
-        if not str(product.target).endswith(names):
+    for node in code.graph.operations:
+        is_square = "aten.pow" in str(node.target) and node.args[1] == 2
+        if not is_square and not str(node.target).endswith(names):
             continue
-        inputs = product.all_input_nodes
-        assert all(each.meta["val"].dtype is torch.float32 for each in inputs)
-        made = [product] if isinstance(product.meta["val"], torch.Tensor) else list(product.users)
-        results = [user for each in made for user in each.users]
+        inputs = node.all_input_nodes
+        assert all(map(is_single, inputs))
+        if IS_WIDENED not in node.meta:
+            continue  # The user's own cast.
+        made = [node] if isinstance(node.meta["val"], torch.Tensor) else list(node.users)
+        results = [user for each in filter(is_single, made) for user in each.users]
         assert all(each.meta["val"].dtype is torch.float16 for each in results)
         casts = [each for each in inputs if "_to_copy" in str(each.target)] + results
-        assert {port_of[each] for each in casts} == {port_of[product]}
+        assert {port_of[each] for each in casts} == {port_of[node]}
     verify(code.graph)
 
 
-@pytest.mark.parametrize(("name", "num_products"), [("products", 14), ("attention", 9)])
-def test_products_of_half_numbers_then_all_are_float32_on_their_stages(
-    name, num_products, monkeypatch
+@pytest.mark.parametrize(
+    ("name", "num_changes"), [("products", 14), ("attention", 9), ("images", 4)]
+)
+def test_operations_that_are_slow_then_all_are_float32_on_their_stages(
+    name, num_changes, monkeypatch
 ):
     counts = []
 
     def widen(code):
-        counts.append(half_products.widen_half_products(code))
-        check_products(code)
+        counts.append(half_kernels.widen_half_kernels(code))
+        check_operations(code)
         return counts[-1]
 
-    monkeypatch.setattr(engine_cut, "widen_half_products", widen)
+    monkeypatch.setattr(engine_cut, "widen_half_kernels", widen)
     results, weights = trained(name, torch.float16)
-    assert counts == [num_products]
+    assert counts == [num_changes]
 
-    monkeypatch.setattr(engine_cut, "widen_half_products", lambda code: 0)
+    monkeypatch.setattr(engine_cut, "widen_half_kernels", lambda code: 0)
     others, other_weights = trained(name, torch.float16)
     torch.testing.assert_close(results, others, rtol=2e-3, atol=2e-3)
     torch.testing.assert_close(weights, other_weights, rtol=2e-3, atol=2e-3)
@@ -124,6 +153,8 @@ def test_inference_in_half_precision_then_is_plain_pytorch_with_one_rounding(nam
     with torch.no_grad():
         expected = torch.cat([model(part)[0] for part in x.chunk(2)])
     found = inference(x)[0]
+    has_images = name == "images" and torch.backends.mkldnn.is_available()
+    assert ("convolution_pointwise" in inference._executable.program.text()) is has_images
     assert found.dtype is torch.float16
     torch.testing.assert_close(found, expected, rtol=2e-3, atol=2e-3)
 
