@@ -55,7 +55,7 @@ Accumulators::State::State(int64_t num_replicas, int64_t num_lanes)
     : of_replica(num_replicas),
       rows_of_replica(num_replicas),
       order(num_replicas),
-      has_products(num_replicas),
+      keeps_memory(num_replicas),
       kept_memory(num_replicas),
       views(num_replicas, std::vector<at::Tensor>(num_lanes)),
       arrived(num_replicas),
@@ -108,10 +108,21 @@ bool Accumulators::add(AccumulatorId id, int64_t replica, at::Tensor& value, int
   }
   // Parts are cut in row-major order, so replicas must agree on the order of the elements.
   if (!is_alone(id, replica) && !value.is_contiguous()) value = value.contiguous();
-  // In each run alike, as the plan of memory wants it, whoever adds it later.
-  if (take_any_order(program_, id)) value = value.to(program_.accumulators[id.value].dtype);
+  // In each run alike, as the plan of memory wants it, whoever adds it later. Adding float16
+  // numbers takes no memory.
+  const bool is_half = take_any_order(program_, id) && value.scalar_type() == at::kHalf &&
+                       !program_.accumulators[id.value].is_running_mean;
+  if (is_half) {
+    value = value.resolve_neg().contiguous();
+  } else if (take_any_order(program_, id)) {
+    value = value.to(program_.accumulators[id.value].dtype);
+  }
   // What was kept is never the first.
   const auto add_next = [&](at::Tensor& summand, const at::Tensor&, int64_t number) {
+    if (is_half && number == 0) {
+      begin_sum(state, replica, summand.sizes()).copy_(summand);
+      return;
+    }
     add_to(state.of_replica[replica], id, number == 0 ? std::move(summand) : summand, number, rng);
   };
   return state.order[replica].add(index, value, {}, take_any_order(program_, id), add_next);
@@ -179,6 +190,19 @@ at::Tensor& Accumulators::view_for(State& state, int64_t replica, int64_t lane) 
   return view;
 }
 
+// The sum of a window, in the memory of that of the last one.
+at::Tensor& Accumulators::begin_sum(State& state, int64_t replica, at::IntArrayRef sizes) {
+  at::Tensor& sum = state.of_replica[replica];
+  sum = std::exchange(state.kept_memory[replica], at::Tensor());
+  if (!sum.defined() || sum.sizes() != sizes) {
+    // It lives longer than the micro-batch and than the window: no plan of the engine has it.
+    const SegmentMemory::Suspension outside;
+    sum = at::empty(sizes, at::TensorOptions(at::kFloat));
+  }
+  state.keeps_memory[replica] = 1;
+  return sum;
+}
+
 bool Accumulators::add_product(AccumulatorId id, int64_t replica, int64_t lane,
                                const Product& product, int64_t index) {
   at::Tensor left = product.left;
@@ -206,15 +230,9 @@ void Accumulators::add_product_now(AccumulatorId id, int64_t replica, int64_t la
     multiply_by_faster_kernel(product, /*adds=*/index > 0, fetched);
     sum = remote_.store(fetched);
   } else {
-    if (index == 0) sum = std::exchange(state.kept_memory[replica], at::Tensor());
-    if (!sum.defined()) {
-      // It lives longer than the micro-batch and than the window: no plan of the engine has it.
-      const SegmentMemory::Suspension outside;
-      sum = product.empty_sum();
-    }
+    if (index == 0) begin_sum(state, replica, {product.left.size(0), product.right.size(1)});
     multiply_by_faster_kernel(product, /*adds=*/index > 0, view_for(state, replica, lane));
   }
-  state.has_products[replica] = 1;
 }
 
 // What lives in streaming memory comes to the IPU for the addition and goes back.
@@ -248,7 +266,7 @@ void Accumulators::add_on_chip(at::Tensor& sum, AccumulatorId id, at::Tensor val
     sum.mul_(n / (n + 1.0)).add_(value.to(accumulator.dtype), 1.0 / (n + 1.0));
   } else if (are_few_floats(sum, value)) {
     add_few(sum.mutable_data_ptr<float>(), value.const_data_ptr<float>(), sum.numel());
-  } else {
+  } else if (!add_half(value, sum)) {
     sum.add_(value.to(accumulator.dtype));
   }
   check(sum, id);
@@ -330,7 +348,7 @@ void Accumulators::clear_sum(State& state, size_t replica) {
   at::Tensor& sum = state.of_replica[replica];
   state.rows_of_replica[replica].clear();
   state.order[replica].clear();
-  if (std::exchange(state.has_products[replica], 0) != 0 && sum.use_count() == 1 &&
+  if (std::exchange(state.keeps_memory[replica], 0) != 0 && sum.use_count() == 1 &&
       sum.storage().use_count() == 1) {
     state.kept_memory[replica] = std::move(sum);
   }

@@ -93,8 +93,8 @@ class Accumulators {
     std::vector<at::Tensor> of_replica;   // of a sharded accumulator its parts, already reduced
     std::vector<RowSum> rows_of_replica;  // of a sum of rows that is not among the above
     std::vector<SummandOrder> order;      // by replica
-    // Of a sum of products, by replica: whether it has any, and where the next window's will lie.
-    std::vector<char> has_products;
+    // By replica: whether the memory of the sum is to be kept, and where the next window's will be.
+    std::vector<char> keeps_memory;
     std::vector<at::Tensor> kept_memory;
     std::vector<std::vector<at::Tensor>> views;  // of the sum, by replica and lane
     // What the replicas contribute to a sharded accumulator for one micro-batch.
@@ -110,6 +110,7 @@ class Accumulators {
   bool keeps_rows(AccumulatorId id, int64_t replica) const;
   static void clear_sum(State& state, size_t replica);
   static at::Tensor& view_for(State& state, int64_t replica, int64_t lane);
+  static at::Tensor& begin_sum(State& state, int64_t replica, at::IntArrayRef sizes);
   void add_rows_now(const AccumulateRows& store, int64_t replica, const at::Tensor& rows,
                     const at::Tensor& indices, int64_t index);
   void add_product_now(AccumulatorId id, int64_t replica, int64_t lane, const Product& product,

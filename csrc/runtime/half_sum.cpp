@@ -2,6 +2,12 @@
 
 #include <ATen/core/dispatch/Dispatcher.h>
 
+#include "common/for_each_cpu.h"
+#include "common/sharing.h"
+
+#pragma GCC push_options
+#pragma GCC optimize("O3")
+
 namespace poptorch_emu {
 namespace {
 
@@ -16,7 +22,28 @@ at::Tensor round_stochastic(const at::Tensor& rng, int64_t op_id, const at::Tens
   return op.call(rng, op_id, values);
 }
 
+POPTORCH_EMU_FOR_EACH_CPU void add_numbers(const at::Half* __restrict value, int64_t count,
+                                           float* __restrict sum) {
+  for (int64_t i = 0; i < count; ++i) sum[i] += static_cast<float>(value[i]);
+}
+
 }  // namespace
+
+bool add_half(const at::Tensor& value, const at::Tensor& sum) {
+  if (value.scalar_type() != at::kHalf || sum.scalar_type() != at::kFloat ||
+      value.sizes() != sum.sizes() || !value.is_contiguous() || !sum.is_contiguous() ||
+      value.is_neg() || sum.is_neg()) {
+    return false;
+  }
+  // A second thread costs more than it gives for less.
+  constexpr int64_t kGrain = 65536;
+  const auto* const from = value.const_data_ptr<at::Half>();
+  auto* const to = sum.mutable_data_ptr<float>();
+  share_out(value.numel(), kGrain, [&](int64_t begin, int64_t end) {
+    add_numbers(from + begin, end - begin, to + begin);
+  });
+  return true;
+}
 
 at::Tensor add_in_half(const at::Tensor& sum, const at::Tensor& value,
                        const Accumulator& accumulator, AccumulatorId id, int64_t index,
@@ -39,3 +66,5 @@ at::Tensor add_in_half(const at::Tensor& sum, const at::Tensor& value,
 }
 
 }  // namespace poptorch_emu
+
+#pragma GCC pop_options

@@ -64,11 +64,14 @@ def test_product_of_rows_that_are_one_then_has_the_numbers_of_pytorch() -> None:
     torch.testing.assert_close(found, torch.nn.functional.linear(x, weight))
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
 @pytest.mark.parametrize("outputs", [3, 16])
-def test_weight_when_its_memory_has_the_negated_numbers_then_is_what_it_shows(outputs: int) -> None:
-    x, weight = torch.randn(4, 6), torch._neg_view(torch.randn(outputs, 6))
+def test_weight_when_its_memory_has_the_negated_numbers_then_is_what_it_shows(
+    outputs: int, dtype: torch.dtype
+) -> None:
+    x, weight = torch.randn(4, 6), torch._neg_view(torch.randn(outputs, 6).to(dtype))
     found = packed_linear(x, pack_weight(weight, 4), None, outputs)
-    torch.testing.assert_close(found, torch.nn.functional.linear(x, weight.clone()))
+    torch.testing.assert_close(found, torch.nn.functional.linear(x, weight.clone().float()))
 
 
 def test_packed_weight_then_does_not_change_with_the_weight() -> None:
