@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import torch
@@ -37,6 +37,15 @@ class Case:
     def samples(self) -> int:
         """Rows of a call."""
         return self.rows * self.accumulation * self.iterations
+
+    def in_half(self) -> Case:
+        """Returns the same with float16 weights and inputs."""
+
+        def batch(rows: int) -> tuple[torch.Tensor, torch.Tensor]:
+            inputs, labels = self.batch(rows)
+            return inputs.half() if inputs.is_floating_point() else inputs, labels
+
+        return replace(self, make=lambda: self.make().half(), batch=batch)
 
 
 class Staged(nn.Module):

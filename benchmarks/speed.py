@@ -69,9 +69,9 @@ def plain_step(case: Case, is_compiled: bool) -> Callable[[], object]:
     return step
 
 
-def measure(name: str, candidate: str, seconds: float) -> Measured:
+def measure(name: str, candidate: str, seconds: float, in_half: bool) -> Measured:
     """Returns the medians over the calls of `seconds`."""
-    case = CASES[name]
+    case = CASES[name].in_half() if in_half else CASES[name]
     torch.manual_seed(0)
     if candidate == "eager, 1 thread":
         torch.set_num_threads(1)
@@ -91,9 +91,9 @@ def measure(name: str, candidate: str, seconds: float) -> Measured:
     return case.samples / statistics.median(walls), 1e3 * statistics.mean(cpus) / case.samples
 
 
-def run_process(name: str, candidate: str, seconds: float) -> Measured | None:
+def run_process(name: str, candidate: str, options: list[str]) -> Measured | None:
     """Measures in a process of its own; `None` when the candidate fails."""
-    command = [sys.executable, __file__, "--measure", name, candidate, "--seconds", str(seconds)]
+    command = [sys.executable, __file__, "--measure", name, candidate, *options]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         print(f"{name}, {candidate}: {done.stderr.strip().splitlines()[-1]}", file=sys.stderr)
@@ -102,12 +102,12 @@ def run_process(name: str, candidate: str, seconds: float) -> Measured | None:
     return float(speed), float(cpu)
 
 
-def compare(name: str, rounds: int, seconds: float, candidates: list[str]) -> dict[str, float]:
+def compare(name: str, rounds: int, candidates: list[str], options: list[str]) -> dict[str, float]:
     """Prints one line of the table and returns the ratios of throughput to other candidates."""
     results: dict[str, list[Measured]] = {}
     for _ in range(rounds):
         for candidate in candidates:
-            value = run_process(name, candidate, seconds)
+            value = run_process(name, candidate, options)
             if value is not None:
                 results.setdefault(candidate, []).append(value)
     ratios = {
@@ -136,17 +136,19 @@ def main() -> None:
     parser.add_argument("--candidates", nargs="+", choices=CANDIDATES, default=list(CANDIDATES))
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=3.0, help="of each process")
+    parser.add_argument("--half", action="store_true", help="weights and inputs in float16")
     parser.add_argument("--measure", nargs=2, metavar=("MODEL", "CANDIDATE"), help="internal")
     args = parser.parse_args()
     if args.measure:
-        print(*measure(*args.measure, args.seconds))
+        print(*measure(*args.measure, args.seconds, args.half))
         return
     print(f"PyTorch {torch.__version__}, {torch.get_num_threads()} threads; samples a second,")
     print("ratios of throughput, and CPU milliseconds of a sample.\n")
     names = [*CANDIDATES, "vs eager", "vs compile", "CPU ms", "CPU ms eager, 1 thread"]
     print(f"| model | {' | '.join(names)} |")
     print(f"|---|{'---:|' * len(names)}")
-    rows = [compare(n, args.rounds, args.seconds, args.candidates) for n in args.models]
+    options = ["--seconds", str(args.seconds), *(["--half"] if args.half else [])]
+    rows = [compare(n, args.rounds, args.candidates, options) for n in args.models]
     for other in args.candidates[1:]:
         ratios = [row[other] for row in rows if other in row]
         if ratios:
