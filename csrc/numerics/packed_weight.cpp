@@ -68,11 +68,6 @@ bool is_weight(const at::Tensor& weight) {
   return weight.dim() == 2 && is_float;
 }
 
-// PyTorch's conversion from float16 overlooks that numbers are to be negated.
-at::Tensor as_float(const at::Tensor& weight) {
-  return weight.scalar_type() == at::kFloat ? weight : weight.resolve_neg().to(at::kFloat);
-}
-
 void check_bias(const std::optional<at::Tensor>& bias, int64_t num_outputs) {
   TORCH_CHECK_VALUE(!bias.has_value() || bias->sizes() == at::IntArrayRef({num_outputs}),
                     "packed_linear got a bias of shape ", bias->sizes(), "; expected [",
@@ -174,7 +169,7 @@ at::Tensor pack_weight(const at::Tensor& given, int64_t rows) {
   TORCH_CHECK_VALUE(is_weight(given), "pack_weight got a weight of shape ", given.sizes(),
                     " and type ", given.scalar_type(),
                     "; expected float32 or float16 (outputs, inputs).");
-  const at::Tensor weight = as_float(given);
+  const at::Tensor weight = given.to(at::kFloat);
   TORCH_CHECK_VALUE(0 < rows && rows <= kMostRows, "pack_weight packs for 1 to ", kMostRows,
                     " rows, but got ", rows, ".");
   if (is_small_layer(rows, weight.size(1), weight.size(0))) {
@@ -198,7 +193,7 @@ at::Tensor pack_weight(const at::Tensor& given, int64_t rows) {
 }
 
 void pack_weight_again(const at::Tensor& given, int64_t rows, at::Tensor& packed) {
-  const at::Tensor weight = as_float(given);
+  const at::Tensor weight = given.to(at::kFloat);
   if (is_small_layer(rows, weight.size(1), weight.size(0))) {
     pack_transposed(weight, packed);
     return;

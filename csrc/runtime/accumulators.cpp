@@ -109,7 +109,7 @@ bool Accumulators::add(AccumulatorId id, int64_t replica, at::Tensor& value, int
   // Parts are cut in row-major order, so replicas must agree on the order of the elements.
   if (!is_alone(id, replica) && !value.is_contiguous()) value = value.contiguous();
   // In each run alike, as the plan of memory wants it, whoever adds it later. Adding float16
-  // numbers takes no memory.
+  // numbers takes no memory; PyTorch's copy of them overlooks that they are to be negated.
   const bool is_half = take_any_order(program_, id) && value.scalar_type() == at::kHalf &&
                        !program_.accumulators[id.value].is_running_mean;
   if (is_half) {
