@@ -40,9 +40,7 @@ _PRODUCTS = {
 def widen_half_kernels(code: EngineGraph) -> int:
     """Changes such operations where they make float16 numbers; returns how many."""
     images = images_of(code.graph)
-    slow = [
-        node for node in code.graph.operations if _makes_half(node) and _is_slow(node, images)
-    ]
+    slow = [node for node in code.graph.operations if _makes_half(node) and _is_slow(node, images)]
     widener = _Widener(code)
     for node in slow:
         widener.widen(node)
@@ -54,7 +52,7 @@ def _is_slow(node: fx.Node, images: Set[fx.Node]) -> bool:
         return node in images
     if node.target is aten.pow.Tensor_Scalar:
         # Other powers are rounded more than once, or overflow on the way.
-        return node.args[1] == 2
+        return bool(node.args[1] == 2)
     return node.target in _PRODUCTS
 
 
