@@ -156,9 +156,9 @@ void RowSummands::find(int64_t part, Part& found) const {
   for_each_filled([&](size_t, const Block& block) { count += block.positions[part].size(); });
   found.begin(width_, count);
   for_each_filled([&](size_t number, const Block& block) {
+    const auto code = static_cast<int32_t>(2 * number + (block.is_half ? 1 : 0));
     for (const auto& [row, place] : block.positions[part]) {
-      found.add(row, {block.kept.data() + place * found.width_, -1, static_cast<int32_t>(number),
-                      block.is_half});
+      found.add(row, block.kept.data() + place * found.width_, code);
     }
   });
 }
@@ -174,9 +174,9 @@ void RowSummands::Part::begin(int64_t width, size_t count) {
   table_.assign(size_t{1} << table_bits_, -1);
 }
 
-void RowSummands::Part::add(int64_t row, Summand summand) {
+void RowSummands::Part::add(int64_t row, const float* summand, int32_t block) {
   const auto added = static_cast<int32_t>(summands_.size());
-  summands_.push_back(summand);
+  summands_.push_back({summand, -1, block});
   const size_t mask = table_.size() - 1;
   size_t entry = hash_of(row) >> (64 - kPartBits - table_bits_) & mask;
   for (; table_[entry] >= 0; entry = (entry + 1) & mask) {
@@ -202,10 +202,10 @@ void RowSummands::Part::write_sums(int64_t begin, int64_t end, float* to) const 
 // Returns the sum of the block that begins with a summand, which becomes the one behind it. Valid
 // until the next call of the thread.
 const float* RowSummands::Part::next_block(int32_t& summand) const {
-  const auto& [row, next, block, is_half] = summands_[summand];
-  const auto add = is_half ? add_half_row : add_row;
+  const auto& [row, next, block] = summands_[summand];
   summand = next;
   if (next < 0 || summands_[next].block != block) return row;
+  const auto add = block % 2 != 0 ? add_half_row : add_row;
   thread_local std::vector<float> sum;
   sum.assign(row, row + width_);
   for (; summand >= 0 && summands_[summand].block == block; summand = summands_[summand].next)

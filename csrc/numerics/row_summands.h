@@ -58,12 +58,11 @@ class RowSummands {
     struct Summand {
       const float* row;
       int32_t next;
-      int32_t block;
-      bool is_half;
+      int32_t block;  // twice its number, and 1 if it is of float16
     };
 
     void begin(int64_t width, size_t count);
-    void add(int64_t row, Summand summand);
+    void add(int64_t row, const float* summand, int32_t block);
     const float* next_block(int32_t& summand) const;
 
     int64_t width_ = 0;

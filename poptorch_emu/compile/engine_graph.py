@@ -69,10 +69,10 @@ class EngineGraph:
         is_variable = source.kind is SourceKind.VARIABLE and source.name not in self.written
         return is_variable or source.kind is SourceKind.CONSTANT
 
-    def is_prepared(self, node: Any) -> bool:
+    def is_made_once(self, node: Any) -> bool:
         """Returns whether a value is made of such sources alone, by what was added or by a cast."""
         if isinstance(node, fx.Node) and node.target is aten._to_copy.default:
-            return self.is_prepared(node.args[0])
+            return self.is_made_once(node.args[0])
         return self.is_fixed(node) or node in self.made
 
 

@@ -35,7 +35,7 @@ def _is_packable(node: fx.Node, code: EngineGraph) -> bool:
     if node.target is not _CONVOLUTION:
         return False
     x, weight, _, _, _, _, is_transposed, _, _ = node.args
-    is_plain = not is_transposed and code.is_prepared(weight)
+    is_plain = not is_transposed and code.is_made_once(weight)
     return is_plain and is_single(x) and is_single(node)
 
 
