@@ -5,7 +5,7 @@
 // operations while it is in the cache.
 
 #include <ATen/core/Tensor.h>
-#include <ATen/ops/empty_like.h>
+#include <ATen/ops/empty.h>
 #include <torch/library.h>
 
 #include <algorithm>
@@ -15,6 +15,7 @@
 
 #include "common/prefetch.h"
 #include "common/sharing.h"
+#include "numerics/half_numbers.h"
 #include "numerics/row_summands.h"
 #include "ops/elementwise_pass.h"
 
@@ -66,10 +67,13 @@ std::vector<int64_t> places_of(const std::vector<at::Tensor>& tensors, at::IntAr
   return places;
 }
 
-// Returns a tensor of float32 as one of contiguous memory.
-at::Tensor input_of(const at::Tensor& tensor, int64_t numel) {
-  TORCH_CHECK(tensor.scalar_type() == at::kFloat && tensor.numel() == numel,
-              "poptorch_emu::elementwise takes tensors of ", numel, " elements of float32, not ",
+bool is_half(const at::Tensor& tensor) { return tensor.scalar_type() == at::kHalf; }
+
+// Returns a tensor of float32, or of float16 where that is allowed, as one of contiguous memory.
+at::Tensor input_of(const at::Tensor& tensor, int64_t numel, bool may_be_half) {
+  const bool has_type = tensor.scalar_type() == at::kFloat || (may_be_half && is_half(tensor));
+  TORCH_CHECK(has_type && tensor.numel() == numel, "poptorch_emu::elementwise takes tensors of ",
+              numel, " elements of float32", may_be_half ? " or float16" : "", ", not ",
               tensor.scalar_type(), tensor.sizes(), ".");
   return tensor.contiguous();
 }
@@ -77,6 +81,9 @@ at::Tensor input_of(const at::Tensor& tensor, int64_t numel) {
 // Not by way of PyTorch, which forbids to change what was made in inference mode.
 float* memory_of(const at::Tensor& tensor) {
   return const_cast<float*>(tensor.const_data_ptr<float>());
+}
+at::Half* half_memory_of(const at::Tensor& tensor) {
+  return const_cast<at::Half*>(tensor.const_data_ptr<at::Half>());
 }
 
 // Takes one group of tensors after the other through the operations. The pass is made once, but for
@@ -97,26 +104,40 @@ class Groups {
     const int64_t numel = tensors[0].numel();
     std::vector<at::Tensor> inputs;
     inputs.reserve(tensors.size());
-    for (const at::Tensor& tensor : tensors) inputs.push_back(input_of(tensor, numel));
+    for (const at::Tensor& tensor : tensors) inputs.push_back(input_of(tensor, numel, true));
     const size_t first = outputs.size();
     for (int64_t number : overwritten_) {
-      outputs.push_back(number < 0 ? at::empty_like(inputs[0], at::MemoryFormat::Contiguous)
+      outputs.push_back(number < 0 ? at::empty(tensors[0].sizes(), at::TensorOptions(at::kFloat))
                                    : inputs.at(number));
     }
     const ElementwisePass& pass = pass_for(inputs);
+    const int64_t num_halves = std::count_if(inputs.begin(), inputs.end(), is_half);
     const auto run_blocks = [&](int64_t b, int64_t e) {
-      float* const scratch = scratch_of_thread(pass.scratch_size());
+      float* const widened = scratch_of_thread(num_halves * kBlock + pass.scratch_size());
+      float* const scratch = widened + num_halves * kBlock;
       std::vector<float*> in(inputs.size());
       const int64_t end = std::min(e * kBlock, numel);
       for (int64_t begin = b * kBlock; begin < end; begin += kBlock) {
         const int64_t n = std::min(kBlock, end - begin);
-        for (size_t i = 0; i < in.size(); ++i) in[i] = memory_of(inputs[i]) + begin;
+        float* next_widened = widened;
+        for (size_t i = 0; i < in.size(); ++i) {
+          if (is_half(inputs[i])) {
+            in[i] = std::exchange(next_widened, next_widened + kBlock);
+            widen_halves(half_memory_of(inputs[i]) + begin, n, in[i]);
+          } else {
+            in[i] = memory_of(inputs[i]) + begin;
+          }
+        }
         pass.run(n, std::min(kBlock, end - begin - n), in, scratch);
         // What could not be made in its place, since some operation reads what it overwrites.
         for (size_t i = 0; i < results_.size(); ++i) {
           const float* const values = pass.place(results_[i], in, scratch);
-          float* const output = memory_of(outputs[first + i]) + begin;
-          if (values != output) std::copy_n(values, n, output);
+          const at::Tensor& output = outputs[first + i];
+          if (is_half(output)) {
+            narrow_to_halves(values, n, half_memory_of(output) + begin);
+          } else if (values != memory_of(output) + begin) {
+            std::copy_n(values, n, memory_of(output) + begin);
+          }
         }
       }
     };
@@ -143,7 +164,8 @@ class Groups {
   std::vector<int64_t> places_;
 };
 
-// Returns the values that `results` names, in the shape of the first tensor. Each takes the place
+// Returns the values that `results` names, in the shape of the first tensor. Tensors are of float32
+// or float16, values of float32 but for those in the place of one of float16. Each takes the place
 // of the tensor of this number in `overwritten`; where that is -1, a new one. `tensors` are those
 // of so many groups, as many of each, one group after the other, and so are the results.
 std::vector<at::Tensor> elementwise(at::TensorList tensors, at::TensorList scalars,
@@ -267,7 +289,8 @@ class SingleRows {
 // On the rows of these numbers, which the other tensors hold.
 void run_on_rows(SingleRows& single, const at::Tensor& rows) {
   const int64_t num_rows = rows.numel(), width = single.width(), block = single.block();
-  single.for_each_other([&](const at::Tensor& other) { return input_of(other, num_rows * width); });
+  single.for_each_other(
+      [&](const at::Tensor& other) { return input_of(other, num_rows * width, false); });
   const auto* const number = rows.const_data_ptr<int64_t>();
   const auto read = [&](const at::Tensor& other, int64_t begin, int64_t /*end*/, float*) {
     return memory_of(other) + begin * width;

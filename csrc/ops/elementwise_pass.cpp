@@ -11,6 +11,7 @@
 
 #include "common/for_each_cpu.h"
 #include "common/prefetch.h"
+#include "numerics/half_numbers.h"
 
 #pragma GCC push_options
 #pragma GCC optimize("O3,no-math-errno,fp-contract=off")
@@ -33,6 +34,7 @@ enum class Operation : int64_t {
   kAddcmul,  // a + (d b) c, the sum rounded with the second product
   kAddcdiv,  // a + (d b) / c
   kLerp,     // a moved towards b by the fraction c
+  kRound,    // a, rounded to float16
 };
 
 namespace kernels {
@@ -105,6 +107,8 @@ void run_row(Operation operation, int64_t n, float* out, const std::array<const 
       return kernels::addcdiv(n, out, in[0], in[1], in[2], in[3]);
     case Operation::kLerp:
       return kernels::lerp(n, out, in[0], in[1], in[2]);
+    case Operation::kRound:
+      return round_to_half(in[0], n, out);
   }
   TORCH_CHECK(false, "poptorch_emu::elementwise knows no operation ",
               static_cast<int64_t>(operation), ".");
@@ -115,6 +119,7 @@ int64_t num_operands(Operation operation) {
     case Operation::kCopy:
     case Operation::kNeg:
     case Operation::kSqrt:
+    case Operation::kRound:
       return 1;
     case Operation::kMul:
     case Operation::kDiv:

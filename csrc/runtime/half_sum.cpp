@@ -2,11 +2,8 @@
 
 #include <ATen/core/dispatch/Dispatcher.h>
 
-#include "common/for_each_cpu.h"
 #include "common/sharing.h"
-
-#pragma GCC push_options
-#pragma GCC optimize("O3")
+#include "numerics/half_numbers.h"
 
 namespace poptorch_emu {
 namespace {
@@ -22,11 +19,6 @@ at::Tensor round_stochastic(const at::Tensor& rng, int64_t op_id, const at::Tens
   return op.call(rng, op_id, values);
 }
 
-POPTORCH_EMU_FOR_EACH_CPU void add_numbers(const at::Half* __restrict value, int64_t count,
-                                           float* __restrict sum) {
-  for (int64_t i = 0; i < count; ++i) sum[i] += static_cast<float>(value[i]);
-}
-
 }  // namespace
 
 bool add_half(const at::Tensor& value, const at::Tensor& sum) {
@@ -40,7 +32,7 @@ bool add_half(const at::Tensor& value, const at::Tensor& sum) {
   const auto* const from = value.const_data_ptr<at::Half>();
   auto* const to = sum.mutable_data_ptr<float>();
   share_out(value.numel(), kGrain, [&](int64_t begin, int64_t end) {
-    add_numbers(from + begin, end - begin, to + begin);
+    add_half_numbers(from + begin, end - begin, to + begin);
   });
   return true;
 }
@@ -66,5 +58,3 @@ at::Tensor add_in_half(const at::Tensor& sum, const at::Tensor& value,
 }
 
 }  // namespace poptorch_emu
-
-#pragma GCC pop_options

@@ -16,6 +16,7 @@ import torch
 from torch import fx
 
 from poptorch_emu.ir.graph import Source, SourceKind
+from poptorch_emu.passes.widening import is_half
 from poptorch_emu.segments.segment import Instruction, Register, Segment
 from poptorch_emu.segments.update.update_parts import Part
 from poptorch_emu.segments.update.update_plan import UpdatePlan
@@ -39,7 +40,7 @@ class _Form:
 
 
 # The numbers are those of `Operation` in csrc/ops/elementwise_pass.cpp.
-_COPY, _NEG, _SQRT, _MUL, _DIV, _ADD, _ADDCMUL, _ADDCDIV, _LERP = range(9)
+_COPY, _NEG, _SQRT, _MUL, _DIV, _ADD, _ADDCMUL, _ADDCDIV, _LERP, _ROUND = range(10)
 _FORMS = {
     aten._to_copy.default: _Form(_COPY, (0,)),
     aten.neg.default: _Form(_NEG, (0,)),
@@ -103,10 +104,14 @@ def fused_code(part: Part, *, in_place: bool) -> Segment:
     """
     if not in_place:
         return fuse(part.code)
-    loads = {s.name: r for s, r in part.code.loads.items() if s.kind is SourceKind.VARIABLE}
-    places = {r: loads[name] for r, name in part.stores.items() if name in loads}
-    code = fuse(part.code, places)
+    code = fuse(part.code, _places(part))
     return _on_rows(code, part) if part.is_by_rows else _merged(code)
+
+
+def _places(part: Part) -> dict[int, int]:
+    """Returns the registers of what an update stores, each with that of what it was before."""
+    loads = {s.name: r for s, r in part.code.loads.items() if s.kind is SourceKind.VARIABLE}
+    return {r: loads[name] for r, name in part.stores.items() if name in loads}
 
 
 def _merged(code: Segment) -> Segment:
@@ -160,7 +165,7 @@ def can_update_in_place(plan: UpdatePlan) -> bool:
         return False
     parts = [part for parts in plan.parts for part in parts if part.stores]
     return not any(part.is_sharded for part in parts) and all(
-        is_fused(fuse(part.code)) for part in parts
+        is_fused(fuse(part.code, {} if part.is_by_rows else _places(part))) for part in parts
     )
 
 
@@ -195,7 +200,8 @@ def _fused(
     if not all(writer.add(member.node) for member in wide):
         return None
     results = [member.outputs[0] for member in wide if member.outputs[0] in kept]
-    return [*scalars, writer.instruction(wide[-1], results, places)]
+    fused = writer.instruction(wide[-1], results, places)
+    return None if fused is None else [*scalars, fused]
 
 
 def _without_repetitions(
@@ -249,6 +255,10 @@ def _is_single(node: fx.Node) -> bool:
     return bool(node.meta["val"].dtype == torch.float32)
 
 
+def _is_cast(node: fx.Node) -> bool:
+    return node.target is aten._to_copy.default
+
+
 class _Writer:
     """Writes the code of the fused operation.
 
@@ -266,10 +276,14 @@ class _Writer:
     def add(self, node: fx.Node) -> bool:
         """Adds an operation; returns whether it is known."""
         form = _FORMS.get(node.target)  # type: ignore[call-overload]
-        if form is None or not _is_single(node):
+        if form is None or not self._is_known(node):
             return False
         operands = list(_operands(node, form))
-        if not all(_is_single(value) for value in operands if isinstance(value, fx.Node)):
+        if not all(
+            _is_single(value) or (_is_cast(node) and self._is_known(value))
+            for value in operands
+            if isinstance(value, fx.Node)
+        ):
             return False
         made = {row[1] for row in self._rows}
         for value in operands:
@@ -279,13 +293,22 @@ class _Writer:
                 known = self._tensors if _is_wide(value) else self._scalars
             if value not in made and value not in known:
                 known.append(value)
-        self._rows.append((form.code, node, operands))
+        self._rows.append((_ROUND if is_half(node) else form.code, node, operands))
         return True
+
+    @staticmethod
+    def _is_known(node: fx.Node) -> bool:
+        """Returns whether a value is of float32, or a tensor of float16, which casts alone know."""
+        is_narrow = is_half(node) and _is_wide(node)
+        return _is_single(node) or (is_narrow and (node.op == "placeholder" or _is_cast(node)))
 
     def instruction(
         self, last: Instruction, results: Sequence[int], places: Mapping[int, int]
-    ) -> Instruction:
-        """Returns the fused operation, which gives the values of some registers."""
+    ) -> Instruction | None:
+        """Returns the fused operation, which gives the values of some registers.
+
+        `None` where one of them would be a new tensor of float16.
+        """
         nodes = [*self._tensors, *(node for _, node, _ in self._rows)]
         number = {node: index for index, node in enumerate(nodes)}
         code = []
@@ -298,6 +321,10 @@ class _Writer:
             tensors.index(places[result]) if places.get(result) in tensors else -1
             for result in results
         ]
+        node_of = {self._registers[node]: node for node in nodes}
+        for result, place in zip(results, overwritten, strict=True):
+            if is_half(node_of[result]) != (place >= 0 and is_half(self._tensors[place])):
+                return None
         arguments = (
             [Register(register) for register in tensors],
             [Register(self._registers[node]) for node in self._scalars],

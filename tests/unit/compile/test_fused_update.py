@@ -20,13 +20,19 @@ OPTIMIZERS: dict[str, MakeOptimizer] = {
     "AdamW": lambda p: torch.optim.AdamW(p, lr=1e-2),
     "RMSprop": lambda p: torch.optim.RMSprop(p, lr=1e-2, momentum=0.5, centered=True),
     "LAMB": lambda p: poptorch.optim.LAMB(p, lr=1e-2),
+    "half states": lambda p: poptorch.optim.AdamW(
+        p, lr=1e-2, first_order_momentum_accum_type=torch.float16
+    ),
 }
 
 
-def trained(make: MakeOptimizer) -> tuple[dict[str, torch.Tensor], str]:
+def trained(
+    make: MakeOptimizer, dtype: torch.dtype = torch.float32
+) -> tuple[dict[str, torch.Tensor], str]:
     """Returns the weights after some updates, and the text of the program."""
     torch.manual_seed(0)
     model = torch.nn.Sequential(torch.nn.Linear(40, 60), torch.nn.Tanh(), torch.nn.Linear(60, 1))
+    model = model.to(dtype)
 
     class WithLoss(torch.nn.Module):
         def __init__(self) -> None:
@@ -34,26 +40,27 @@ def trained(make: MakeOptimizer) -> tuple[dict[str, torch.Tensor], str]:
             self.body = model
 
         def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return poptorch.identity_loss(self.body(x).square(), reduction="mean")
+            return poptorch.identity_loss(self.body(x).float().square(), reduction="mean")
 
     options = poptorch.Options()
     options.Training.gradientAccumulation(2)
     wrapped = poptorch.trainingModel(WithLoss(), options, make(list(model.parameters())))
     for _ in range(4):
-        wrapped(torch.randn(8, 40))
+        wrapped(torch.randn(8, 40).to(dtype))
     state = {name: value.clone() for name, value in model.state_dict().items()}
     executable = wrapped._executable
     assert executable is not None
     return state, executable.program.text()
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_update_when_fused_then_has_the_same_bits(
-    name: str, monkeypatch: pytest.MonkeyPatch
+    name: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    fused, text = trained(OPTIMIZERS[name])
+    fused, text = trained(OPTIMIZERS[name], dtype)
     monkeypatch.setattr(fused_update, "fuse", lambda code, places=None: code)
-    plain, plain_text = trained(OPTIMIZERS[name])
+    plain, plain_text = trained(OPTIMIZERS[name], dtype)
     for key, value in plain.items():
         assert torch.equal(fused[key], value), key
     # The norms of LAMB depend on what comes before them.

@@ -25,6 +25,7 @@ CASES: dict[str, tuple[int, int, Callable[..., torch.Tensor]]] = {
     "addcmul": (6, 3, torch.addcmul),
     "addcdiv": (7, 3, torch.addcdiv),
     "lerp": (8, 2, lambda a, b, weight=0.1: torch.lerp(a, b, weight)),
+    "round": (9, 1, lambda a: a.half().float()),
 }
 
 
@@ -86,8 +87,26 @@ def test_operation_when_several_are_given_then_later_ones_read_earlier_ones() ->
     assert same_bits(root.nan_to_num(), expected.sqrt().nan_to_num())
 
 
+@pytest.mark.parametrize("size", SIZES)
+def test_operation_when_of_half_numbers_then_has_the_bits_of_casts(size: int) -> None:
+    weight, state = (torch.randn(size) * 10.0 ** torch.randint(-9, 6, (size,)) for _ in range(2))
+    weight, gradient = weight.half(), torch.randn(size)
+    rows = [
+        *row(0, 3, 0),  # weight in float32
+        *row(5, 4, 2, 1, -1),  # state + gradient
+        *row(5, 5, 3, 4, -2),  # weight - 0.1 state
+        *row(9, 6, 5),
+    ]
+    expected_state = state + gradient
+    expected = torch.add(weight.float(), expected_state, alpha=-0.1).half()
+    results = elementwise([weight, gradient, state], [], rows, [1.0, -0.1], [6, 4], [0, 2])
+    assert results[0].data_ptr() == weight.data_ptr()
+    assert torch.equal(weight.view(torch.int16), expected.view(torch.int16))
+    assert same_bits(state, expected_state)
+
+
 def test_operation_when_tensors_do_not_fit_then_is_refused() -> None:
-    with pytest.raises(RuntimeError, match="takes tensors of 3 elements of float32, not Double"):
+    with pytest.raises(RuntimeError, match="of 3 elements of float32 or float16, not Double"):
         elementwise([torch.ones(3), torch.ones(3).double()], [], row(3, 2, 0, 1), [], [2], [-1])
     with pytest.raises(RuntimeError, match="rows of 6 numbers, but was given 1 tensors and 5"):
         elementwise([torch.ones(3)], [], [0, 1, 0, 0, 0], [], [1], [-1])
