@@ -34,10 +34,10 @@ class Accumulators {
 
   // Adds one micro-batch's contribution, the `index`-th of this window; false if the turn of that
   // is still to be waited for, and the value was left. The first is moved in when nobody else holds
-  // it. The sum is rounded to the accumulator's type each time; `rng` chooses the random bits where
-  // that is done at random, and may be undefined elsewhere. A sharded accumulator is reduced at
-  // once, by the replica that comes last; no replica may add again before. All processes add to
-  // sharded accumulators in one order.
+  // it, but for float16 in a sum of float32. The sum is rounded to the accumulator's type each
+  // time; `rng` chooses the random bits where that is done at random, and may be undefined
+  // elsewhere. A sharded accumulator is reduced at once, by the replica that comes last; no replica
+  // may add again before. All processes add to sharded accumulators in one order.
   bool add(AccumulatorId id, int64_t replica, at::Tensor& value, int64_t index,
            const at::Tensor& rng);
 

@@ -13,16 +13,14 @@ The machine's model keeps the float16 operations.
 
 from __future__ import annotations
 
-from collections.abc import Set
 from typing import Any
 
 import torch
 from torch import fx
-from torch.utils import _pytree as pytree
 
 from poptorch_emu.compile.channels_last import images_of
 from poptorch_emu.compile.engine_graph import EngineGraph
-from poptorch_emu.passes.widening import Widener, wide_fake
+from poptorch_emu.passes.widening import Widener, makes_half, wide_fake
 from poptorch_emu.schedule.schedule import Port
 from poptorch_emu.trace.fakes import fake_like
 
@@ -35,30 +33,25 @@ _PRODUCTS = {
     aten.baddbmm.default,
     aten._scaled_dot_product_flash_attention_for_cpu_backward.default,
 }
+_MAX_POOL = aten.max_pool2d_with_indices.default
 
 
 def widen_half_kernels(code: EngineGraph) -> int:
     """Changes such operations where they make float16 numbers; returns how many."""
-    images = images_of(code.graph)
-    slow = [node for node in code.graph.operations if _makes_half(node) and _is_slow(node, images)]
+    slow = [node for node in code.graph.operations if _may_be_slow(node) and makes_half(node)]
+    if any(node.target is _MAX_POOL for node in slow):
+        images = images_of(code.graph)
+        slow = [node for node in slow if node.target is not _MAX_POOL or node in images]
     widener = _Widener(code)
     for node in slow:
         widener.widen(node)
     return len(slow)
 
 
-def _is_slow(node: fx.Node, images: Set[fx.Node]) -> bool:
-    if node.target is aten.max_pool2d_with_indices.default:
-        return node in images
-    if node.target is aten.pow.Tensor_Scalar:
-        # Other powers are rounded more than once, or overflow on the way.
-        return bool(node.args[1] == 2)
-    return node.target in _PRODUCTS
-
-
-def _makes_half(node: fx.Node) -> bool:
-    values = pytree.tree_leaves(node.meta["val"])
-    return any(isinstance(v, torch.Tensor) and v.dtype is torch.float16 for v in values)
+def _may_be_slow(node: fx.Node) -> bool:
+    # Other powers are rounded more than once, or overflow on the way.
+    is_square = node.target is aten.pow.Tensor_Scalar and bool(node.args[1] == 2)
+    return is_square or node.target is _MAX_POOL or node.target in _PRODUCTS
 
 
 class _Widener(Widener):

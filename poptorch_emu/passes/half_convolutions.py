@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import torch
 from torch import fx
-from torch.utils import _pytree as pytree
 
 from poptorch_emu.ir.graph import Graph, record_of
-from poptorch_emu.passes.widening import Widener
+from poptorch_emu.passes.widening import Widener, makes_half
 from poptorch_emu.trace.fakes import fake_like
 
 aten = torch.ops.aten
@@ -30,11 +29,6 @@ def run(graph: Graph) -> Graph:
 
     widener = Widener(graph, rounded)
     for node in graph.operations:
-        if node.target in _CONVOLUTIONS and _makes_half(node):
+        if node.target in _CONVOLUTIONS and makes_half(node):
             widener.widen(node)
     return graph
-
-
-def _makes_half(node: fx.Node) -> bool:
-    values = pytree.tree_leaves(node.meta["val"])
-    return any(isinstance(v, torch.Tensor) and v.dtype is torch.float16 for v in values)

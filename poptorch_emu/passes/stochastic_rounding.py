@@ -13,11 +13,10 @@ from typing import Any
 
 import torch
 from torch import fx
-from torch.utils import _pytree as pytree
 
 from poptorch_emu.ir.graph import Graph, record_of
 from poptorch_emu.passes.random_numbers import generator_state
-from poptorch_emu.passes.widening import Widener, is_half
+from poptorch_emu.passes.widening import Widener, is_half, makes_half
 from poptorch_emu.trace.fakes import fake_like
 
 aten = torch.ops.aten
@@ -116,10 +115,8 @@ def _rounds(node: fx.Node) -> bool:
     if target is aten._to_copy.default:
         (source,) = node.all_input_nodes
         return is_half(node) and not is_half(source) and source.meta["val"].is_floating_point()
-    values = pytree.tree_leaves(node.meta["val"])
-    makes_half = any(isinstance(v, torch.Tensor) and v.dtype is torch.float16 for v in values)
     makes_view = any(result.alias_info is not None for result in target._schema.returns)
-    if not makes_half or makes_view or target.overloadpacket in _EXACT:
+    if not makes_half(node) or makes_view or target.overloadpacket in _EXACT:
         return False
     # Without numbers among its arguments it draws or fills, which is exact in its own type.
     return any(_is_floating(source.meta["val"]) for source in node.all_input_nodes)

@@ -90,6 +90,12 @@ def is_half(node: fx.Node) -> bool:
     return isinstance(value, torch.Tensor) and value.dtype is torch.float16
 
 
+def makes_half(node: fx.Node) -> bool:
+    """Returns whether some result of `node` is a float16 tensor."""
+    values = pytree.tree_leaves(node.meta["val"])
+    return any(isinstance(value, torch.Tensor) and value.dtype is torch.float16 for value in values)
+
+
 def wide_fake(value: torch.Tensor) -> torch.Tensor:
     """Returns what stands for a float16 value in float32, and others as they are."""
     if value.dtype is not torch.float16:
