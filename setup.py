@@ -46,14 +46,13 @@ OPENMP = [] if SANITIZE == "thread" else ["-fopenmp"]
 
 
 def unit_of(source: Path) -> str:
-    """Returns the name of the unit in which a file is compiled: that of its folder.
+    """Returns the name of the unit in which a file is compiled: that of its folder in csrc/.
 
     `common` reads PyTorch's headers of autograd as `ops` does, so they share a unit, and `numerics`
-    is small. That makes four of them, bindings and program, ops and runtime, of which either two
-    keep a core busy for as long as the other two.
+    is small.
     """
-    folder = source.parent.name
-    return {"csrc": "bindings", "common": "ops", "numerics": "ops"}.get(folder, folder)
+    folder = source.parts[1] if len(source.parts) > 2 else "bindings"
+    return {"common": "ops", "numerics": "ops"}.get(folder, folder)
 
 
 def write_units(folder: Path) -> list[str]:

@@ -17,11 +17,11 @@
 #include "common/shared_loops.h"
 #include "common/sharing.h"
 #include "common/vectors.h"
-#include "numerics/panel_product.h"
-#include "ops/form_rules.h"
-#include "runtime/executor.h"
-#include "runtime/stack_into.h"
-#include "runtime/worker_choice.h"
+#include "forms/form_rules.h"
+#include "numerics/gemm/panel_product.h"
+#include "runtime/executor/executor.h"
+#include "runtime/executor/stack_into.h"
+#include "runtime/scheduling/worker_choice.h"
 
 namespace py = pybind11;
 

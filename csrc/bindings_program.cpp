@@ -8,7 +8,7 @@
 #include "common/errors.h"
 #include "program/program.h"
 #include "program/serialize.h"
-#include "runtime/walks.h"
+#include "runtime/scheduling/walks.h"
 
 namespace py = pybind11;
 

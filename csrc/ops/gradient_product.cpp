@@ -4,7 +4,7 @@
 #include <ATen/core/Tensor.h>
 #include <torch/library.h>
 
-#include "numerics/column_product.h"
+#include "numerics/gemm/column_product.h"
 
 namespace poptorch_emu {
 namespace {

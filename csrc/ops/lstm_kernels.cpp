@@ -10,7 +10,7 @@
 #include <cstdint>
 
 #include "common/vectors.h"
-#include "numerics/register_tile.h"
+#include "numerics/gemm/register_tile.h"
 
 #pragma GCC push_options
 #pragma GCC optimize("O3,no-math-errno,no-trapping-math")

@@ -1,6 +1,6 @@
 // The products with a step's rows are made here, from weights that are packed once a sequence and
 // stay in a core's cache; those with many inputs, and the gradient of the input, are PyTorch's. The
-// gradients of weights, which are sums over all steps, come from `numerics/column_product.h`.
+// gradients of weights, which are sums over all steps, come from `numerics/gemm/column_product.h`.
 
 #include "ops/lstm_rows.h"
 
@@ -18,7 +18,7 @@
 
 #include "common/sharing.h"
 #include "common/teams.h"
-#include "numerics/column_product.h"
+#include "numerics/gemm/column_product.h"
 #include "numerics/permuted_copy.h"
 #include "ops/lstm_kernels.h"
 

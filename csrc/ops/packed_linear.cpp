@@ -1,6 +1,6 @@
 // Linear layers whose weights are packed once for many products, as operators.
 
-#include "numerics/packed_weight.h"
+#include "numerics/gemm/packed_weight.h"
 
 #include <torch/library.h>
 

@@ -4,9 +4,9 @@
 #include <ATen/ops/mm.h>
 #include <torch/library.h>
 
-#include "numerics/panel_product.h"
+#include "numerics/gemm/panel_product.h"
+#include "numerics/gemm/small_product.h"
 #include "numerics/permuted_copy.h"
-#include "numerics/small_product.h"
 
 namespace poptorch_emu {
 namespace {

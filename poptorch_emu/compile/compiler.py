@@ -8,15 +8,12 @@ from dataclasses import dataclass
 import torch
 
 from poptorch_emu.compile import graph_proto
-from poptorch_emu.compile.engine_cut import engine_inventory
 from poptorch_emu.compile.executable import Executable, PlacedGraph
 from poptorch_emu.compile.graph_log import log_graph
-from poptorch_emu.compile.inductor import compiler_of
 from poptorch_emu.compile.limits import (
     check_clipped_groups,
     check_processes,
 )
-from poptorch_emu.compile.lower import Lowering
 from poptorch_emu.compile.output_limits import (
     check_anchors,
     check_return_periods,
@@ -26,6 +23,9 @@ from poptorch_emu.compile.stored import cache, forms_file
 from poptorch_emu.compile.stored.executable_file import from_sections, stored_key
 from poptorch_emu.compile.stored.key import Key, key_of
 from poptorch_emu.config import CompileConfig
+from poptorch_emu.engine.engine_cut import engine_inventory
+from poptorch_emu.engine.inductor import compiler_of
+from poptorch_emu.engine.lower import Lowering
 from poptorch_emu.enums import OverlapMode
 from poptorch_emu.errors import make_error
 from poptorch_emu.ir.graph import Sink, SinkKind, Source, SourceKind, source_of
@@ -43,7 +43,7 @@ from poptorch_emu.trace.result_forms import Forms
 from poptorch_emu.trace.seed import Seed
 from poptorch_emu.trace.tracer import ArgumentsOf, Forward, Trace, trace_forward
 from poptorch_emu.troubleshooting import Topic
-from poptorch_emu.update.config import OptimizerConfig
+from poptorch_emu.update.formulas.config import OptimizerConfig
 
 # What the progress bar shows: a step and what fraction of a compilation it usually is.
 STEPS = ("capture", "functionalise", "optimise", "place and schedule", "lower")

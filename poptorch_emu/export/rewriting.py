@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from poptorch_emu.compile.instruction import SAFE_TWINS
+from poptorch_emu.engine.instruction import SAFE_TWINS
 
 aten = torch.ops.aten
 

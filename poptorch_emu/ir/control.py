@@ -5,7 +5,7 @@ A node of `for_loop` or `cond` names its bodies; each is a *region*, a `Graph` o
 in a loop, ITERATION; its sinks are OUTPUT "0", "1", ... . Everything from outside is a parameter:
 what a body captures comes last.
 
-These operators have schemas and shapes here; what they do is in `csrc/runtime/frame.cpp`.
+These operators have schemas and shapes here; what they do is in `csrc/runtime/executor/frame.cpp`.
 """
 
 from __future__ import annotations

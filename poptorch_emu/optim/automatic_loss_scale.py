@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from poptorch_emu.errors import Error, compiler_error
-from poptorch_emu.update.loss_scale import LossScaleRule
+from poptorch_emu.update.formulas.loss_scale import LossScaleRule
 
 _PREFIX = "automaticLossScalingSettings."
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 
 import torch
 
-from poptorch_emu.update.config import GroupConfig, OptimizerConfig, OptimizerKind
+from poptorch_emu.update.formulas.config import GroupConfig, OptimizerConfig, OptimizerKind
 
 _PLAIN_SGD = {"lr": "scaledLearningRate0", "weight_decay": "weightDecayScaleFactor0"}
 _COMBINED_SGD = {

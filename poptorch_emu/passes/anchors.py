@@ -18,7 +18,7 @@ from torch import fx
 from poptorch_emu.config import AnchorConfig
 from poptorch_emu.ir.graph import Graph, Sink, SinkKind, SourceKind, record_of, source_of
 from poptorch_emu.ir.record import Phase
-from poptorch_emu.update.loss_scale import FACTOR
+from poptorch_emu.update.formulas.loss_scale import FACTOR
 
 # Source: the types of ONNX, which PopTorch's names end with; others are called as in ATen.
 _ONNX_TYPES = {

@@ -22,7 +22,7 @@ from poptorch_emu.trace.fakes import fake_like
 aten = torch.ops.aten
 
 # Numbers of random operations: those of a graph's own are below the first, those of the engine's
-# accumulators start at three times the first (csrc/runtime/accumulators.cpp).
+# accumulators start at three times the first (csrc/runtime/gradients/accumulators.cpp).
 _FIRST_ID = 1 << 28
 _IDS_PER_UPDATE = 16
 

@@ -15,8 +15,8 @@ from poptorch_emu.schedule.schedule import Port, Schedule
 from poptorch_emu.segments.links import LinkPlan
 from poptorch_emu.segments.placement import location_of
 from poptorch_emu.segments.segmented_graph import SegmentedGraph
-from poptorch_emu.segments.update.update_plan import UpdatePlan
 from poptorch_emu.segments.variables import VariableInfo
+from poptorch_emu.update.parts.update_plan import UpdatePlan
 
 
 @dataclass(frozen=True)

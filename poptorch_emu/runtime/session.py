@@ -25,10 +25,10 @@ from poptorch_emu.runtime.outputs import without_backward
 from poptorch_emu.runtime.stream import ResultStream, RunningCall
 from poptorch_emu.runtime.synthetic import synthetic_inputs
 from poptorch_emu.runtime.threads import Order, order_of, thread_counts
-from poptorch_emu.segments.update.hyper_parameters import scalar_value
 from poptorch_emu.segments.variables import VariableInfo
 from poptorch_emu.structure import Template
-from poptorch_emu.update.config import OptimizerConfig
+from poptorch_emu.update.formulas.config import OptimizerConfig
+from poptorch_emu.update.parts.hyper_parameters import scalar_value
 
 _ALONE = nullcontext()
 

@@ -3,7 +3,7 @@
 Where nothing reads such a gradient but its sum, the product is added to the sum while it is made,
 so that no gradient is written to memory and read again. Up to 256 rows the kernel adds up a whole
 element before it adds that to the sum, and the bits are those of a product and an addition. The
-same kernel makes the other ones: ours or PyTorch's (`csrc/numerics/column_product.h`). The
+same kernel makes the other ones: ours or PyTorch's (`csrc/numerics/gemm/column_product.h`). The
 gradient of the bias is made by the way, from what is read for the product, with the same bits as
 alone.
 """
@@ -19,7 +19,7 @@ from torch import fx
 from poptorch_emu.config import CompileConfig, EngineBackend
 from poptorch_emu.ir.graph import Graph, SinkKind
 from poptorch_emu.segments.row_gradients import sums_are_whole
-from poptorch_emu.update.config import OptimizerConfig
+from poptorch_emu.update.formulas.config import OptimizerConfig
 
 # The product of two matrices, of which the left one lies transposed in memory.
 torch.library.define("poptorch_emu::gradient_product", "(Tensor left, Tensor right) -> Tensor")

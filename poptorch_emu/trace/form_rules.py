@@ -1,6 +1,6 @@
 """Finds the rule in C++ for the form of an operation's results, where there is one.
 
-The rules are operations of the library `poptorch_emu_forms` (`csrc/ops/structured_forms.cpp`,
+The rules are operations of the library `poptorch_emu_forms` (`csrc/forms/structured_forms.cpp`,
 `csrc/ops/form_rules*.cpp`), and the kernels for meta tensors of our own operations.
 """
 

@@ -1,1 +1,1 @@
-"""The optimisers' rules as plain PyTorch, and the values that configure them."""
+"""Optimisers from their formulas to what an IPU runs: three floors, one folder for each."""

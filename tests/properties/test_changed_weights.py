@@ -12,8 +12,9 @@ from torch import nn
 
 import poptorch_emu as poptorch
 from poptorch_emu import _C
-from poptorch_emu.compile import onednn, packed_linear
-from poptorch_emu.compile.linear_layer import LinearLayer
+from poptorch_emu.engine import onednn
+from poptorch_emu.engine.rewrites import packed_linear
+from poptorch_emu.engine.rewrites.linear_layer import LinearLayer
 
 
 class Model(nn.Module):

@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.update_runner import make_config, run_updates
 
-from poptorch_emu.update.clipping import clip_scale
-from poptorch_emu.update.config import HYPERS, OptimizerKind
-from poptorch_emu.update.rules import is_elementwise
+from poptorch_emu.update.formulas.clipping import clip_scale
+from poptorch_emu.update.formulas.config import HYPERS, OptimizerKind
+from poptorch_emu.update.formulas.rules import is_elementwise
 
 _RANGES = {
     "lr": (0.0, 0.1),

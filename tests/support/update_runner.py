@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from poptorch_emu.update.config import GroupConfig, Hyper, OptimizerConfig, OptimizerKind
-from poptorch_emu.update.rules import state_names, update
+from poptorch_emu.update.formulas.config import GroupConfig, Hyper, OptimizerConfig, OptimizerKind
+from poptorch_emu.update.formulas.rules import state_names, update
 
 
 def make_config(

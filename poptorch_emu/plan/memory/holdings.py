@@ -21,8 +21,8 @@ from poptorch_emu.segments.links import LinkPlan
 from poptorch_emu.segments.placement import location_of
 from poptorch_emu.segments.segment import Segment
 from poptorch_emu.segments.storage import num_bytes, storage_of
-from poptorch_emu.trace.lamb_rule import NUM_SQUARES
-from poptorch_emu.update.loss_scale import FACTOR, STATISTICS
+from poptorch_emu.update.formulas.loss_scale import FACTOR, STATISTICS
+from poptorch_emu.update.recorded.lamb_rule import NUM_SQUARES
 
 
 def plan_memory(inventory: Inventory) -> MemoryPlan:

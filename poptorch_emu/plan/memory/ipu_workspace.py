@@ -20,7 +20,7 @@ from poptorch_emu.schedule.schedule import Port
 from poptorch_emu.segments.phases import port_numbers
 from poptorch_emu.segments.segment import Segment
 from poptorch_emu.segments.storage import num_bytes
-from poptorch_emu.segments.update.update_parts import Part
+from poptorch_emu.update.parts.update_parts import Part
 
 
 def workspaces(inventory: Inventory) -> Iterator[Holding]:

@@ -9,7 +9,7 @@ from poptorch_emu.plan.inventory import Inventory
 from poptorch_emu.plan.memory.memory_plan import Movement
 from poptorch_emu.schedule.schedule import Port
 from poptorch_emu.segments.segment import Segment
-from poptorch_emu.segments.update.update_parts import Part
+from poptorch_emu.update.parts.update_parts import Part
 
 
 def movements(inventory: Inventory) -> Iterator[Movement]:

@@ -290,7 +290,7 @@ import sys
 import torch
 import poptorch_emu as poptorch
 from poptorch_emu import _C
-from poptorch_emu.compile import packed_linear
+from poptorch_emu.engine.rewrites import packed_linear
 
 uses_onednn = sys.argv[1] == "oneDNN"
 _C.set_multiplies_by_panels(sys.argv[1] == "panels")

@@ -14,7 +14,7 @@ from poptorch_emu.ir.graph import SinkKind
 from poptorch_emu.ir.record import NodeRecord, Phase
 from poptorch_emu.ir.verify import verify
 from poptorch_emu.passes import anchors
-from poptorch_emu.update.loss_scale import FACTOR
+from poptorch_emu.update.formulas.loss_scale import FACTOR
 
 aten = torch.ops.aten
 

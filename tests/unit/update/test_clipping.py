@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from poptorch_emu.update.clipping import clip_scale, global_norm
+from poptorch_emu.update.formulas.clipping import clip_scale, global_norm
 
 
 def _gradients():

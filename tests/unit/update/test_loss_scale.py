@@ -8,7 +8,7 @@ import random
 import pytest
 import torch
 
-from poptorch_emu.update.loss_scale import LossScaleRule, count_large, next_factor
+from poptorch_emu.update.formulas.loss_scale import LossScaleRule, count_large, next_factor
 
 pytestmark = pytest.mark.feature("Automatic loss scaling", fidelity="modelled")
 

@@ -4,8 +4,8 @@ import pytest
 import torch
 from support.update_runner import hyper_values, initial_state, make_config, run_updates
 
-from poptorch_emu.update.config import OptimizerKind as Kind
-from poptorch_emu.update.rules import update
+from poptorch_emu.update.formulas.config import OptimizerKind as Kind
+from poptorch_emu.update.formulas.rules import update
 
 _SGD = {"lr": 1.0, "momentum": 0.9, "dampening": 0.5, "weight_decay": 0.0, "nesterov": 0.0}
 _LAMB = {

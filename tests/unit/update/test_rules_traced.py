@@ -5,9 +5,9 @@ import torch
 from support.update_runner import hyper_values, initial_state, make_config
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from poptorch_emu.update.config import HYPERS
-from poptorch_emu.update.config import OptimizerKind as Kind
-from poptorch_emu.update.rules import is_elementwise, update
+from poptorch_emu.update.formulas.config import HYPERS
+from poptorch_emu.update.formulas.config import OptimizerKind as Kind
+from poptorch_emu.update.formulas.rules import is_elementwise, update
 
 _VALUES = {
     "lr": 0.01,

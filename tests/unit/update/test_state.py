@@ -5,9 +5,9 @@ import torch
 from support import update_reference as reference
 from support.update_runner import make_config, run_updates
 
-from poptorch_emu.update.config import HYPERS
-from poptorch_emu.update.config import OptimizerKind as Kind
-from poptorch_emu.update.rules import StateSpec, is_elementwise, state_names
+from poptorch_emu.update.formulas.config import HYPERS
+from poptorch_emu.update.formulas.config import OptimizerKind as Kind
+from poptorch_emu.update.formulas.rules import StateSpec, is_elementwise, state_names
 
 _SINGLE, _HALF = torch.float32, torch.float16
 

@@ -10,7 +10,8 @@ from torch.profiler import ProfilerActivity, profile
 
 import poptorch_emu as poptorch
 from poptorch_emu import emulator
-from poptorch_emu.compile import engine_cut, fused_update
+from poptorch_emu.engine import engine_cut
+from poptorch_emu.engine.layout import fused_update
 from poptorch_emu.plan.memory.memory_plan import Content
 
 WIDTH = 96

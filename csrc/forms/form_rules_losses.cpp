@@ -1,0 +1,110 @@
+// Rules of our own for the forms of losses, and of the gradients of losses and activations, like
+// those in `form_rules.cpp`.
+
+#include "forms/form_rules.h"
+
+#include <ATen/Operators.h>
+#include <ATen/core/Reduction.h>
+
+#include <tuple>
+
+namespace poptorch_emu::forms {
+namespace {
+
+bool are_alike(const Tensor& x, const Tensor& y) {
+  return x.sizes() == y.sizes() && x.scalar_type() == y.scalar_type();
+}
+
+// ----------------------------------------------------------------------------------------- losses
+
+// One for each element, or one of all.
+Tensor loss(const Tensor& self, const Tensor& target, const OptionalTensor& weight,
+            int64_t reduction) {
+  only_if(is_plain(self) && target.is_contiguous() && are_alike(self, target));
+  only_if(!is_given(weight) || (weight->scalar_type() == self.scalar_type() &&
+                                at::is_expandable_to(weight->sizes(), self.sizes())));
+  const bool is_reduced = reduction != at::Reduction::None;
+  return dense(is_reduced ? IntArrayRef() : self.sizes(), self.scalar_type());
+}
+
+Tensor loss_of_logits(const Tensor& self, const Tensor& target, const OptionalTensor& weight,
+                      const OptionalTensor& weight_of_ones, int64_t reduction) {
+  only_if(!is_given(weight_of_ones));
+  return loss(self, target, weight, reduction);
+}
+
+Tensor huber_loss(const Tensor& self, const Tensor& target, int64_t reduction, double delta) {
+  only_if(delta > 0);
+  return loss(self, target, std::nullopt, reduction);
+}
+
+Tensor loss_backward(const Tensor& gradient, const Tensor& self, const Tensor& target,
+                     const OptionalTensor& weight, int64_t reduction) {
+  const Tensor losses = loss(self, target, weight, reduction);
+  only_if(gradient.is_contiguous() && are_alike(gradient, losses));
+  return dense(self.sizes(), self.scalar_type());
+}
+
+Tensor mse_loss_backward(const Tensor& gradient, const Tensor& self, const Tensor& target,
+                         int64_t reduction) {
+  return loss_backward(gradient, self, target, std::nullopt, reduction);
+}
+
+// Of smooth L1 and Huber losses.
+Tensor bent_loss_backward(const Tensor& gradient, const Tensor& self, const Tensor& target,
+                          int64_t reduction, double) {
+  return loss_backward(gradient, self, target, std::nullopt, reduction);
+}
+
+// ------------------------------------------------------------------------------------ activations
+
+// The second result is there for the gradient.
+std::tuple<Tensor, Tensor> log_sigmoid(const Tensor& self) {
+  only_if(is_plain(self));
+  return {dense(self.sizes(), self.scalar_type()), dense(self.sizes(), self.scalar_type())};
+}
+
+Tensor activation_backward(const Tensor& gradient, const Tensor& self) {
+  only_if(self.is_floating_point() && are_alike(gradient, self));
+  return at::meta::mul(gradient, self);
+}
+
+Tensor log_sigmoid_backward(const Tensor& gradient, const Tensor& self, const Tensor&) {
+  only_if(self.is_contiguous() || gradient.is_non_overlapping_and_dense());
+  return activation_backward(gradient, self);
+}
+
+Tensor hardtanh_backward(const Tensor& gradient, const Tensor& self, const Scalar&, const Scalar&) {
+  return activation_backward(gradient, self);
+}
+
+// Half of the channels came out.
+Tensor glu_backward(const Tensor& gradient, const Tensor& self, int64_t dim) {
+  only_if(is_plain(self) && gradient.scalar_type() == self.scalar_type());
+  only_if(gradient.sizes() == at::meta::glu(self, dim).sizes());
+  return dense(self.sizes(), self.scalar_type());
+}
+
+#define OWN_RULE(overload, function) FORM_RULE(overload, TORCH_FN(function))
+
+}  // namespace
+
+void list_loss_rules(Rules& rules) {
+  OWN_RULE(binary_cross_entropy, loss);
+  OWN_RULE(binary_cross_entropy_backward, loss_backward);
+  OWN_RULE(binary_cross_entropy_with_logits, loss_of_logits);
+  OWN_RULE(huber_loss, huber_loss);
+  OWN_RULE(huber_loss_backward, bent_loss_backward);
+  OWN_RULE(mse_loss_backward, mse_loss_backward);
+  OWN_RULE(smooth_l1_loss_backward, bent_loss_backward);
+  OWN_RULE(glu_backward, glu_backward);
+  OWN_RULE(hardswish_backward, activation_backward);
+  OWN_RULE(hardtanh_backward, hardtanh_backward);
+  OWN_RULE(log_sigmoid_backward, log_sigmoid_backward);
+  OWN_RULE(log_sigmoid_forward, log_sigmoid);
+  OWN_RULE(mish_backward, activation_backward);
+}
+
+#undef OWN_RULE
+
+}  // namespace poptorch_emu::forms

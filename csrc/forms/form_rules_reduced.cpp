@@ -1,0 +1,115 @@
+// Rules of our own for the forms of sums, products and other reductions, like those in
+// `form_rules.cpp`.
+
+#include "forms/form_rules.h"
+
+#include <ATen/Operators.h>
+
+#include <tuple>
+
+namespace poptorch_emu::forms {
+namespace {
+
+using Two = std::tuple<Tensor, Tensor>;
+using OptionalScalar = std::optional<Scalar>;
+
+// --------------------------------------------------------------------------------- whole tensors
+
+// `torch.sum` and `torch.prod`.
+Tensor sum(const Tensor& self, OptionalType dtype) {
+  const bool is_integer = at::isIntegralType(self.scalar_type(), /*includeBool=*/true);
+  return dense({}, dtype.value_or(is_integer ? at::kLong : self.scalar_type()));
+}
+
+Tensor mean(const Tensor& self, OptionalType dtype) {
+  const ScalarType type = dtype.value_or(self.scalar_type());
+  only_if(at::isFloatingType(type));
+  return dense({}, type);
+}
+
+// The largest, the smallest and the middle element.
+Tensor one_of(const Tensor& self) {
+  only_if(self.numel() > 0);
+  return dense({}, self.scalar_type());
+}
+
+// ------------------------------------------------------------------------------ along dimensions
+
+// Their form is that of a mean.
+Tensor deviation(const Tensor& self, at::OptionalIntArrayRef dim, const OptionalScalar&,
+                 bool keeps_dim) {
+  only_if(self.is_floating_point());
+  return at::meta::mean(self, dim, keeps_dim, std::nullopt);
+}
+
+Two deviation_and_mean(const Tensor& self, at::OptionalIntArrayRef dim, const OptionalScalar& by,
+                       bool keeps_dim) {
+  return {deviation(self, dim, by, keeps_dim), deviation(self, dim, by, keeps_dim)};
+}
+
+Tensor logsumexp(const Tensor& self, IntArrayRef dim, bool keeps_dim) {
+  only_if(self.numel() > 0);
+  return deviation(self, dim, std::nullopt, keeps_dim);
+}
+
+Tensor logcumsumexp(const Tensor& self, int64_t dim) {
+  only_if(self.is_floating_point());
+  return at::meta::cumsum(self, dim, std::nullopt);
+}
+
+Two middle(const Tensor& self, int64_t dim, bool keeps_dim) {
+  only_if(self.is_contiguous());
+  return at::meta::max(self, dim, keeps_dim);
+}
+
+Two kthvalue(const Tensor& self, int64_t k, int64_t dim, bool keeps_dim) {
+  only_if(self.dim() > 0 && self.size(dim) >= k && k > 0);
+  return middle(self, dim, keeps_dim);
+}
+
+Two sort(const Tensor& self, int64_t dim, bool is_descending) {
+  return at::meta::sort(self, /*stable=*/false, dim, is_descending);
+}
+
+// --------------------------------------------------------------------------------------- products
+
+Tensor mv(const Tensor& self, const Tensor& vector) {
+  only_if(self.dim() == 2 && vector.dim() == 1 && self.size(1) == vector.size(0));
+  only_if(self.scalar_type() == vector.scalar_type());
+  return dense({self.size(0)}, self.scalar_type());
+}
+
+Tensor dot(const Tensor& self, const Tensor& other) {
+  only_if(self.dim() == 1 && other.dim() == 1 && self.size(0) == other.size(0));
+  only_if(self.scalar_type() == other.scalar_type());
+  return dense({}, self.scalar_type());
+}
+
+#define OWN_RULE(overload, function) FORM_RULE(overload, TORCH_FN(function))
+
+}  // namespace
+
+void list_reduction_rules(Rules& rules) {
+  OWN_RULE(sum, sum);
+  OWN_RULE(prod, sum);
+  OWN_RULE(mean, mean);
+  OWN_RULE(max, one_of);
+  OWN_RULE(min, one_of);
+  OWN_RULE(median, one_of);
+  OWN_RULE(std_correction, deviation);
+  OWN_RULE(var_correction, deviation);
+  OWN_RULE(std_mean_correction, deviation_and_mean);
+  OWN_RULE(var_mean_correction, deviation_and_mean);
+  OWN_RULE(logsumexp, logsumexp);
+  OWN_RULE(logcumsumexp, logcumsumexp);
+  OWN_RULE(median_dim, middle);
+  OWN_RULE(kthvalue, kthvalue);
+  OWN_RULE(sort, sort);
+  OWN_RULE(mv, mv);
+  OWN_RULE(dot, dot);
+  OWN_RULE(vdot, dot);
+}
+
+#undef OWN_RULE
+
+}  // namespace poptorch_emu::forms

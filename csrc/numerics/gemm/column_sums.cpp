@@ -1,0 +1,71 @@
+// Rows may lie far apart: a few columns are read at once, as far as a core's cache holds their
+// rows.
+
+#include "numerics/gemm/column_sums.h"
+
+#include <ATen/ops/empty.h>
+
+#include <algorithm>
+#include <array>
+
+#include "common/sharing.h"
+#include "numerics/permuted_copy.h"
+
+#pragma GCC push_options
+#pragma GCC optimize("O3")
+
+namespace poptorch_emu {
+namespace {
+
+constexpr int64_t kLine = 16;  // Numbers in a line of a cache.
+constexpr int64_t kColumnsAtOnce = 128;
+
+// Adds a group to the sums of its block, and fetches the next one.
+void add_and_fetch(const float* rows, int64_t stride, int64_t num_rows, int64_t num_columns,
+                   int64_t ahead, float* sums) {
+  for (int64_t row = 0; row < num_rows; ++row) {
+    for (int64_t column = 0; column < num_columns; column += kLine)
+      __builtin_prefetch(rows + column + row * stride + ahead);
+  }
+  add_wide_group(rows, stride, num_rows, num_columns, sums);
+}
+
+void sum_part(const float* rows, int64_t stride, int64_t depth, int64_t num_columns, float* sums) {
+  std::fill_n(sums, num_columns, 0.0f);
+  for (int64_t first = 0; first < depth; first += kSumBlock) {
+    const int64_t last = std::min(first + kSumBlock, depth);
+    std::array<float, kColumnsAtOnce> block = {};
+    for (int64_t row = first; row < last; row += kSumGroup) {
+      const int64_t count = std::min(kSumGroup, last - row);
+      const int64_t ahead = row + 2 * kSumGroup <= depth ? kSumGroup * stride : 0;
+      add_and_fetch(rows + row * stride, stride, count, num_columns, ahead, block.data());
+    }
+    for (int64_t column = 0; column < num_columns; ++column) sums[column] += block[column];
+  }
+}
+
+}  // namespace
+
+at::Tensor sum_columns(const at::Tensor& rows) {
+  // A second thread costs more than it gives for less.
+  constexpr int64_t kFewestNumbers = int64_t{1} << 18;
+  const int64_t depth = rows.size(0), n = rows.size(1);
+  const at::Tensor dense = with_dense_rows(rows);
+  at::Tensor sums = at::empty({n}, rows.options());
+  const float* const from = dense.const_data_ptr<float>();
+  float* const to = sums.mutable_data_ptr<float>();
+  const int64_t num_parts = (n + kColumnsAtOnce - 1) / kColumnsAtOnce;
+  const int64_t grain = kFewestNumbers / (kColumnsAtOnce * std::max<int64_t>(depth, 1)) + 1;
+  share_out(num_parts, grain, [&](int64_t begin, int64_t end) {
+    for (int64_t column = begin * kColumnsAtOnce; column < std::min(end * kColumnsAtOnce, n);
+         column += kColumnsAtOnce) {
+      sum_part(from + column, dense.stride(0), depth, std::min(kColumnsAtOnce, n - column),
+               to + column);
+    }
+  });
+  return sums;
+}
+
+}  // namespace poptorch_emu
+
+#pragma GCC pop_options

@@ -1,0 +1,122 @@
+#include "runtime/executor/collector.h"
+
+#include <ATen/ops/empty.h>
+
+#include <cstring>
+#include <string>
+
+#include "common/errors.h"
+#include "numerics/permuted_copy.h"
+
+namespace poptorch_emu {
+
+OutputCollector::OutputCollector(const Output& output, int64_t num_micro_batches,
+                                 int64_t num_replicas)
+    : mode_(output.mode),
+      period_(output.period),
+      num_micro_batches_(num_micro_batches),
+      num_replicas_(num_replicas) {
+  switch (mode_) {
+    case OutputMode::kFinal:
+    case OutputMode::kSum:
+      num_pieces_ = num_replicas;
+      break;
+    case OutputMode::kAll:
+      num_pieces_ = num_micro_batches * num_replicas;
+      break;
+    case OutputMode::kEveryN:
+      num_pieces_ = num_micro_batches / period_ * num_replicas;
+      break;
+  }
+}
+
+bool OutputCollector::is_wanted(int64_t micro_batch) const {
+  switch (mode_) {
+    case OutputMode::kFinal:
+      return micro_batch + 1 == num_micro_batches_;
+    case OutputMode::kEveryN:
+      return (micro_batch + 1) % period_ == 0;
+    case OutputMode::kAll:
+    case OutputMode::kSum:
+      return true;
+  }
+  return true;
+}
+
+int64_t OutputCollector::index_of(int64_t micro_batch, int64_t replica) const {
+  switch (mode_) {
+    case OutputMode::kAll:
+      return micro_batch * num_replicas_ + replica;
+    case OutputMode::kEveryN:
+      return ((micro_batch + 1) / period_ - 1) * num_replicas_ + replica;
+    case OutputMode::kFinal:
+    case OutputMode::kSum:
+      return replica;
+  }
+  return replica;
+}
+
+int64_t OutputCollector::add(const at::Tensor& piece, int64_t micro_batch, int64_t replica) {
+  if (!is_wanted(micro_batch)) return -1;
+  allocate_for(piece);
+  if (piece.numel() * num_pieces_ != result_.numel()) {
+    throw Error("An output has " + std::to_string(piece.numel()) + " numbers in one place and " +
+                std::to_string(result_.numel() / num_pieces_) +
+                " in another; all micro-batches and replicas must give it as many.");
+  }
+  const int64_t index = index_of(micro_batch, replica);
+  const bool is_sum = mode_ == OutputMode::kSum && micro_batch > 0;
+  if (!is_sum && piece.scalar_type() == result_.scalar_type()) {
+    // Views and copies of tensors would count references to the result, on several cores at once.
+    const size_t num_bytes = piece.nbytes();
+    if (num_bytes == 0) return index;
+    void* const target = static_cast<char*>(result_.data_ptr()) + index * num_bytes;
+    if (piece.is_contiguous() && !piece.is_conj() && !piece.is_neg()) {
+      std::memcpy(target, piece.const_data_ptr(), num_bytes);
+      return index;
+    }
+    if (copy_by_tiles(piece, target)) return index;
+  }
+  at::Tensor target = result_;
+  if (num_pieces_ > 1) {
+    target = is_scalar_ ? result_.select(0, index)
+                        : result_.narrow(0, index * piece.size(0), piece.size(0));
+  }
+  if (is_sum) {
+    target.add_(piece);
+  } else {
+    target.copy_(piece);
+  }
+  return index;
+}
+
+void OutputCollector::allocate_for(const at::Tensor& piece) {
+  if (allocation_->is_done) return;
+  const std::lock_guard lock(allocation_->mutex);
+  if (allocation_->is_done) return;
+  std::vector<int64_t> shape = piece.sizes().vec();
+  is_scalar_ = shape.empty();
+  if (num_pieces_ > 1) {
+    if (is_scalar_) {
+      shape = {num_pieces_};
+    } else {
+      shape[0] *= num_pieces_;
+    }
+  }
+  const c10::InferenceMode as_of_the_call(is_inference_);
+  // In the run of whichever micro-batch comes first, for which its plan of memory allows
+  // (`ArenaPlan::may_end_at`).
+  result_ = at::empty(shape, piece.options());
+  allocation_->is_done = true;
+}
+
+at::Tensor OutputCollector::rows(int64_t first, int64_t count) const {
+  const int64_t steps = num_micro_batches_ / count;
+  if (result_.dim() == 0 || num_pieces_ == 1) return result_;
+  const int64_t size = result_.size(0) / steps;
+  const at::Tensor rows = result_.narrow(0, first / count * size, size);
+  // One number of one micro-batch stays a number.
+  return count * num_replicas_ == 1 && is_scalar_ ? rows.select(0, 0) : rows;
+}
+
+}  // namespace poptorch_emu

@@ -1,0 +1,274 @@
+#include "runtime/executor/executor.h"
+
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/ones.h>
+#include <ATen/ops/sqrt.h>
+
+#include <algorithm>
+#include <exception>
+
+#include "common/clock.h"
+#include "common/errors.h"
+#include "common/floating_point_modes.h"
+#include "common/sharing.h"
+
+namespace poptorch_emu {
+namespace {
+
+// Without other processes, the replicas here share out tensors among themselves.
+Replicas replicas_of(const ExecutorOptions& options) {
+  if (options.ring == nullptr) return {options.num_replicas, 0, options.num_replicas};
+  const int64_t all = options.num_replicas * options.ring->peers().num_processes();
+  return {options.num_replicas, options.first_replica, all};
+}
+
+WorkerChoice::Among choice_of(const ExecutorOptions& options) {
+  // With other processes, a worker that waits for the network must not be the only one.
+  if (options.ring != nullptr) return WorkerChoice::Among::kNothing;
+  if (options.num_workers > 1) return WorkerChoice::Among::kShortActions;
+  return options.num_intra_op_threads > 1 ? WorkerChoice::Among::kAllActions
+                                          : WorkerChoice::Among::kNothing;
+}
+
+// Returns `program`, which can be run with these options.
+std::shared_ptr<const Program> fitting(std::shared_ptr<const Program> program,
+                                       const ExecutorOptions& options) {
+  const std::vector<int64_t>& groups = options.input_group_of_replica;
+  if (options.num_replicas < 1 || options.num_workers < 1 || options.num_intra_op_threads < 1 ||
+      static_cast<int64_t>(groups.size()) != options.num_replicas ||
+      *std::min_element(groups.begin(), groups.end()) < 0) {
+    throw Error(
+        "An executor needs at least one replica and one worker, at least one thread for an "
+        "operation, and for each replica the group of inputs that it reads, counted from 0; it "
+        "was given " +
+        std::to_string(options.num_replicas) + " replicas, " + std::to_string(options.num_workers) +
+        " workers, " + std::to_string(options.num_intra_op_threads) + " threads and the groups " +
+        describe(groups) + ".");
+  }
+  program->check_replicas(options.num_replicas, options.ring != nullptr);
+  return program;
+}
+
+// MKL, whose functions of vectors PyTorch calls, gets ready at its first call. Of several first
+// calls at once one may return numbers that are far less exact: with two threads square roots were
+// off by 4e-4 in up to 4 of 1,000 processes. So it is called before there are several.
+void make_vector_functions_ready() {
+  const at::NoGradGuard no_grad;
+  at::sqrt(at::ones({64}, at::kFloat));
+  at::sqrt(at::ones({64}, at::kDouble));
+}
+
+}  // namespace
+
+Executor::Executor(std::shared_ptr<const Program> program, ExecutorOptions options)
+    : program_(fitting(std::move(program), options)),
+      options_(std::move(options)),
+      tensor_memory_(*program_, options_.num_replicas, options_.num_workers),
+      memory_(*program_, replicas_of(options_)),
+      accumulators_(*program_, replicas_of(options_), options_.num_workers, remote_,
+                    options_.ring.get()),
+      peak_accumulator_bytes_(options_.num_replicas, 0),
+      desk_([this] { scheduler_.wake(); }),
+      loops_([this] { scheduler_.wake_sleepers(); }),
+      scheduler_(*program_, options_.num_replicas, options_.num_workers, options_.follows_lists,
+                 choice_of(options_), desk_, stream_, loops_),
+      interpreter_(
+          *program_, options_.input_group_of_replica, options_.first_replica, options_.ring.get(),
+          options_.num_workers, tensor_memory_, memory_, accumulators_, remote_,
+          [this](const std::string& name, std::vector<at::Tensor> tensors) {
+            return desk_.call(name, std::move(tensors));
+          },
+          {[this](const std::function<bool()>& holds) { return scheduler_.wait_until(holds); },
+           [this] { scheduler_.note(); }}),
+      pool_(options_.num_workers, [this](int64_t worker) {
+        const FloatingPointModes modes(modes_);
+        const IntraOpThreads threads(options_.num_intra_op_threads);
+        const SharedLoops::Member member(loops_);
+        work(worker);
+      }) {
+  make_vector_functions_ready();
+}
+
+void Executor::write_variable(VariableId id, int64_t replica, const at::Tensor& value) {
+  memory_.write(id, replica, value);
+  interpreter_.forget_prepared();
+}
+
+at::Tensor Executor::read_variable(VariableId id, int64_t replica) const {
+  return memory_.read(id, replica);
+}
+
+void Executor::set_scalar(ScalarId id, double value) {
+  memory_.set_scalar(id, value);
+  interpreter_.forget_prepared();
+}
+
+void Executor::set_rng_state(int64_t seed, int64_t counter) {
+  interpreter_.set_rng_state(seed, counter);
+}
+
+void Executor::set_host_function(std::string name, HostFunction function) {
+  desk_.add_function(std::move(name), std::move(function));
+}
+
+void Executor::begin_stream(int64_t max_unread, int64_t micro_batches_per_step,
+                            int64_t num_outputs) {
+  const auto available = static_cast<int64_t>(program_->outputs.size());
+  if (max_unread < 1 || micro_batches_per_step < 1) {
+    throw Error("A stream holds at least 1 result, of at least 1 micro-batch.");
+  }
+  if (num_outputs < 1 || num_outputs > available) {
+    throw Error("A stream of " + std::to_string(num_outputs) +
+                " outputs was asked for, but the program has " + std::to_string(available) +
+                "; at least 1 is needed.");
+  }
+  for (int64_t id = 0; id < num_outputs; ++id) {
+    if (program_->outputs[id].mode != OutputMode::kAll || interpreter_.is_of_window({id})) {
+      throw Error("Output " + std::to_string(id) +
+                  " cannot be streamed: it must have the mode All and come from micro-batches.");
+    }
+  }
+  stream_.begin(max_unread, micro_batches_per_step, num_outputs);
+}
+
+std::vector<at::Tensor> Executor::take_result() {
+  std::vector<at::Tensor> result = stream_.take();
+  scheduler_.wake();
+  return result;
+}
+
+void Executor::end_stream() {
+  stream_.end();
+  scheduler_.wake();
+}
+
+void Executor::set_tracing(bool is_tracing, int64_t max_events) {
+  if (is_tracing) {
+    events_.start(max_events);
+  } else {
+    events_.stop();
+  }
+}
+
+std::vector<at::Tensor> Executor::run(const std::vector<at::Tensor>& inputs, int64_t num_windows) {
+  // The user's autocast is not meant for what the CPU computes for the device.
+  const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
+  try {
+    prepare(inputs, num_windows);
+  } catch (...) {
+    stream_.end_call();
+    throw;
+  }
+  modes_ = floating_point_modes();
+  try {
+    pool_.run(scheduler_.is_alone());
+  } catch (...) {
+    give_up(std::current_exception());
+  }
+  std::vector<at::Tensor> results = interpreter_.end_call();
+  desk_.end_call();
+  // Weights that were trained keep their random numbers, also when a later window failed.
+  const auto [seed, counter] = interpreter_.rng_state();
+  interpreter_.set_rng_state(
+      seed, counter + scheduler_.num_complete_windows() * program_->micro_batches_per_window);
+  const std::exception_ptr error = scheduler_.end_call();
+  if (error) {
+    interpreter_.clear();
+    accumulators_.clear();
+    memory_.roll_back();
+  }
+  stream_.end_call();
+  if (error) std::rethrow_exception(error);
+  return results;
+}
+
+void Executor::prepare(const std::vector<at::Tensor>& inputs, int64_t num_windows) {
+  interpreter_.check(inputs, num_windows);
+  prepare_values();
+  stream_.begin_call(num_windows * program_->micro_batches_per_window, options_.num_replicas);
+  interpreter_.begin_call(inputs, num_windows);
+  events_.begin_call();
+  desk_.begin_call();
+  scheduler_.begin_call(num_windows);
+}
+
+// Like a worker, so that what is prepared has the bits that each micro-batch would compute.
+void Executor::prepare_values() {
+  const IntraOpThreads threads(options_.num_intra_op_threads);
+  const at::NoGradGuard no_grad;
+  const at::AutoDispatchBelowADInplaceOrView below_autograd;
+  interpreter_.prepare();
+}
+
+void Executor::work(int64_t worker) {
+  const at::NoGradGuard no_grad;
+  const at::AutoDispatchBelowADInplaceOrView below_autograd;
+  while (!scheduler_.is_over()) {
+    if (worker == 0 && serve()) continue;
+    if (Task* task = scheduler_.take(worker)) run_tasks(task, worker);
+  }
+}
+
+// Returns whether there was something to serve.
+bool Executor::serve() {
+  try {
+    return desk_.serve();
+  } catch (...) {
+    if (scheduler_.interrupt(std::current_exception())) desk_.give_up();
+    return true;
+  }
+}
+
+void Executor::run_tasks(Task* task, int64_t worker) {
+  try {
+    Scheduler::Next next = Scheduler::Next::kGoOn;
+    while (next == Scheduler::Next::kGoOn) next = run_task(task, worker);
+    if (next == Scheduler::Next::kEndWindow) {
+      end_window();
+      scheduler_.begin_next_window();
+      // Others than worker 0 have been called already.
+      if (worker == 0 && !scheduler_.is_alone()) pool_.call_others();
+    }
+  } catch (...) {
+    give_up(std::current_exception());
+  }
+}
+
+// The call is over, and nobody here waits for other processes any more.
+void Executor::give_up(std::exception_ptr error) {
+  scheduler_.fail(std::move(error));
+  if (options_.ring != nullptr) options_.ring->peers().cancel("The model failed in this process");
+  desk_.give_up();
+}
+
+// Replaces the task by the next one, if the worker goes on with its micro-batch or its IPU.
+Scheduler::Next Executor::run_task(Task*& running, int64_t worker) {
+  const Task& task = *running;
+  const Sharing sharing(!task.is_alone);
+  const int64_t start_ns = events_.is_on() ? now_ns() : 0;
+  if (!interpreter_.run(*running, [&] { return scheduler_.wait_for_turn(task); })) {
+    scheduler_.fail(nullptr);
+    return Scheduler::Next::kAnother;
+  }
+  if (events_.is_on()) {
+    events_.add({task.replica, task.ipu, task.action.segment.value, task.window,
+                 task.action.micro_batch, worker, start_ns, now_ns()});
+  }
+  stream_.add_pieces(program_->at(task.action.segment), task.micro_batch_of_call,
+                     interpreter_.outputs());
+  return scheduler_.finish(running, worker);
+}
+
+// Nothing else runs meanwhile.
+void Executor::end_window() {
+  for (int64_t replica = 0; replica < options_.num_replicas; ++replica) {
+    int64_t& peak = peak_accumulator_bytes_[replica];
+    peak = std::max(peak, accumulators_.bytes(replica));
+  }
+  accumulators_.clear();
+  memory_.commit();
+  interpreter_.forget_replaced();
+}
+
+}  // namespace poptorch_emu

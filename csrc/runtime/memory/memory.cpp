@@ -1,0 +1,292 @@
+#include "runtime/memory/memory.h"
+
+#include <ATen/ops/empty.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/zeros.h>
+#include <c10/util/accumulate.h>
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "common/errors.h"
+#include "common/huge_pages.h"
+#include "numerics/channels_last.h"
+#include "numerics/gemm/packed_weight.h"
+#include "numerics/gemm/unpacked_weight.h"
+#include "numerics/row_copies.h"
+#include "runtime/memory/segment_memory.h"
+#include "runtime/memory/shards.h"
+
+namespace poptorch_emu {
+
+namespace {
+
+// How many tensors hold a variable.
+int64_t num_copies(const Variable& variable, int64_t num_replicas) {
+  if (variable.is_per_replica || variable.is_sharded) return num_replicas;
+  const std::vector<int64_t>& groups = variable.groups.of_replica;
+  return groups.empty() ? 1 : 1 + *std::max_element(groups.begin(), groups.end());
+}
+
+// Copies a tensor to memory a little larger than it. What was packed of one takes its place: an
+// allocator needs more than the bytes of an aligned block to find room for it.
+at::Tensor copied(const at::Tensor& tensor) {
+  constexpr int64_t kRoom = 64;  // elements
+  at::Tensor copy = at::empty({tensor.numel() + kRoom}, at::TensorOptions(tensor.scalar_type()));
+  prefer_huge_pages(copy.mutable_data_ptr(), static_cast<int64_t>(copy.nbytes()));
+  copy.resize_(tensor.sizes()).copy_(tensor);
+  return copy;
+}
+
+// Returns zeros that nobody else has. Throws `Error` where there is no memory for them.
+at::Tensor zeros_of(const Variable& variable, int64_t copy, int64_t num_replicas) {
+  try {
+    // One number, shown in the shape of the variable: only the copy takes memory.
+    const at::Tensor zeros =
+        at::zeros({}, at::TensorOptions(variable.dtype)).expand(variable.shape);
+    return copied(variable.is_sharded ? shard_of(zeros, copy, num_replicas) : zeros);
+  } catch (const c10::Error& error) {
+    throw Error("The host cannot hold variable '" + variable.name + "' of shape " +
+                describe(variable.shape) + ": " + error.what_without_backtrace());
+  }
+}
+
+// Whether nobody else sees the bytes of a variable, so that they may be written over.
+bool is_only_ours(const at::Tensor& stored) {
+  return !stored.is_mkldnn() && stored.use_count() == 1 && stored.storage().use_count() == 1 &&
+         stored.is_contiguous();
+}
+
+}  // namespace
+
+DeviceMemory::DeviceMemory(const Program& program, const Replicas& replicas)
+    : program_(program), replicas_(replicas), packed_variables_(program) {
+  for (const Variable& variable : program.variables) {
+    std::vector<at::Tensor> tensors;
+    for (int64_t i = 0; i < num_copies(variable, replicas.here); ++i) {
+      tensors.push_back(zeros_of(variable, i, replicas.here));
+    }
+    conversions_.emplace_back(tensors.size());
+    variables_.push_back(std::move(tensors));
+  }
+  gathering_.resize(variables_.size());
+  for (const Scalar& scalar : program.scalars) {
+    scalars_.push_back(at::full({}, scalar.value, at::TensorOptions(at::kDouble)));
+  }
+}
+
+// Which of the copies of a variable a replica has.
+int64_t DeviceMemory::copy_of(VariableId id, int64_t replica) const {
+  const Variable& variable = program_.variables.at(id.value);
+  const bool has_own = variable.is_per_replica || variable.is_sharded;
+  return has_own ? replica : variable.groups.of(replica);
+}
+
+const at::Tensor& DeviceMemory::slot(VariableId id, int64_t replica) const {
+  return variables_.at(id.value).at(copy_of(id, replica));
+}
+
+const at::Tensor& DeviceMemory::converted(VariableId id, int64_t replica, int64_t rows) {
+  Conversion& conversion = conversions_[id.value][copy_of(id, replica)];
+  if (conversion.is_current.load(std::memory_order_acquire)) return conversion.tensor;
+  const std::lock_guard lock(conversion.mutex);
+  if (!conversion.is_current) {
+    // It outlives the action that asks, whose plan does not know of it.
+    const SegmentMemory::Suspension outside;
+    conversion.rows = rows;
+    at::Tensor& variable = slot(id, replica);
+    convert(variable, conversion);
+    if (packed_variables_.is_for_products(id) &&
+        can_unpack(rows, variable.size(0), variable.size(1))) {
+      variable.reset();
+    }
+  }
+  return conversion.tensor;
+}
+
+// The only copy of a variable that what was packed of it stands for.
+at::Tensor DeviceMemory::unpacked(VariableId id) const {
+  const Variable& variable = program_.variables[id.value];
+  Conversion& conversion = conversions_[id.value].front();
+  const std::lock_guard lock(conversion.mutex);
+  return unpack_weight(conversion.tensor, conversion.rows, variable.shape[0], variable.shape[1])
+      .to(variable.dtype);
+}
+
+void DeviceMemory::convert(const at::Tensor& variable, Conversion& conversion) {
+  auto& [rows, tensor, is_current, mutex] = conversion;
+  if (tensor.defined()) {
+    rows == kImage ? void(tensor.copy_(variable)) : pack_weight_again(variable, rows, tensor);
+  } else {
+    // A view would be changed with the variable.
+    tensor = rows == kImage ? channels_last(variable.clone()) : pack_weight(variable, rows);
+  }
+  is_current.store(true, std::memory_order_release);
+}
+
+void DeviceMemory::renew(VariableId id, int64_t replica) {
+  note_change(id, replica);
+  Conversion& conversion = conversions_[id.value][copy_of(id, replica)];
+  if (conversion.tensor.defined()) convert(slot(id, replica), conversion);
+}
+
+at::Tensor& DeviceMemory::slot(VariableId id, int64_t replica) {
+  return const_cast<at::Tensor&>(std::as_const(*this).slot(id, replica));
+}
+
+at::Tensor DeviceMemory::variable(VariableId id, int64_t replica) const {
+  const Variable& variable = program_.variables.at(id.value);
+  if (variable.is_sharded) return gathered(variables_.at(id.value), variable.shape);
+  const at::Tensor& stored = slot(id, replica);
+  if (!stored.defined()) return unpacked(id);
+  return stored.is_mkldnn() ? stored.to_dense() : stored;
+}
+
+at::Tensor DeviceMemory::variable_shard(VariableId id, int64_t replica) const {
+  const at::Tensor& stored = slot(id, replica);
+  return program_.variables.at(id.value).is_sharded
+             ? stored
+             : shard_of(stored, replicas_.first + replica, replicas_.all);
+}
+
+void DeviceMemory::write(VariableId id, int64_t replica, const at::Tensor& value) {
+  const Variable& variable = program_.variables.at(id.value);
+  if (value.sizes() != at::IntArrayRef(variable.shape) || value.scalar_type() != variable.dtype) {
+    throw Error("Variable '" + variable.name + "' is given a tensor " + describe(value) +
+                ", which is not of its shape and type: " + describe(this->variable(id, replica)) +
+                ".");
+  }
+  const at::Tensor whole = value.detach();
+  if (!variable.is_sharded) {
+    at::Tensor& target = slot(id, replica);
+    if (is_only_ours(target) && whole.is_contiguous() && !whole.is_neg() && !whole.is_conj()) {
+      std::memcpy(target.mutable_data_ptr(), whole.const_data_ptr(), whole.nbytes());
+    } else {
+      target = copied(whole);
+    }
+    note_change(id, replica);
+    return;
+  }
+  for (int64_t part = 0; part < replicas_.here; ++part) {
+    slot(id, part) = shard_of(whole, part, replicas_.here).clone();
+  }
+}
+
+at::Tensor DeviceMemory::read(VariableId id, int64_t replica) const {
+  return variable(id, replica).clone(at::MemoryFormat::Contiguous);
+}
+
+void DeviceMemory::assign(VariableId id, int64_t replica, at::Tensor value) {
+  note_change(id, replica);
+  at::Tensor& target = slot(id, replica);
+  {
+    std::lock_guard lock(undo_mutex_);
+    undo_.push_back({id, replica, target});
+  }
+  target = std::move(value);
+}
+
+void DeviceMemory::assign_shard(VariableId id, int64_t replica, at::Tensor value) {
+  const Variable& variable = program_.variables[id.value];
+  if (variable.is_sharded) {
+    assign(id, replica, std::move(value));
+    return;
+  }
+  at::Tensor whole;
+  {
+    std::lock_guard lock(gathering_mutex_);
+    at::Tensor& target = gathering_[id.value];
+    if (!target.defined()) {
+      target = at::empty(variable.shape, at::TensorOptions(variable.dtype));
+    }
+    whole = target;
+  }
+  put_shard(whole, replicas_.first + replica, replicas_.all, value);
+}
+
+void DeviceMemory::gather(const std::vector<VariableId>& ids, Ring& ring, int64_t number) {
+  std::vector<at::Tensor> wholes;
+  for (VariableId id : ids) {
+    if (!gathering_[id.value].defined()) {
+      throw Error("Variable '" + program_.variables[id.value].name +
+                  "' is gathered from all processes, but no part of it was assigned.");
+    }
+    wholes.push_back(gathering_[id.value]);
+  }
+  ring.all_gather(number, wholes, replicas_.here);
+}
+
+void DeviceMemory::assign_rows(VariableId id, int64_t replica, at::Tensor rows, at::Tensor values) {
+  const Variable& variable = program_.variables[id.value];
+  if (values.scalar_type() != variable.dtype ||
+      values.sizes() != at::IntArrayRef({rows.numel(), variable.shape.at(1)})) {
+    throw Error("Rows of '" + variable.name + "' are given " + describe(values) + ", but " +
+                std::to_string(rows.numel()) + " of them were touched.");
+  }
+  std::lock_guard lock(undo_mutex_);
+  pending_rows_.push_back({id, replica, std::move(rows), values.contiguous()});
+}
+
+// Bytes are copied, since a variable may have been made in inference mode, which forbids operators
+// to change it.
+void DeviceMemory::put(const PendingRows& pending) {
+  note_change(pending.variable, pending.replica);
+  at::Tensor& target = slot(pending.variable, pending.replica);
+  if (!target.is_contiguous()) target = target.contiguous();
+  scatter_rows(target, pending.rows, pending.values);
+}
+
+void DeviceMemory::commit() {
+  for (const PendingRows& pending : pending_rows_) put(pending);
+  pending_rows_.clear();
+  for (size_t id = 0; id < gathering_.size(); ++id) {
+    if (!gathering_[id].defined()) continue;
+    note_change({static_cast<int64_t>(id)}, /*replica=*/0);
+    variables_[id].front() = std::move(gathering_[id]);
+  }
+  undo_.clear();
+}
+
+void DeviceMemory::roll_back() {
+  for (auto undo = undo_.rbegin(); undo != undo_.rend(); ++undo) {
+    note_change(undo->variable, undo->replica);
+    slot(undo->variable, undo->replica) = std::move(undo->value);
+  }
+  undo_.clear();
+  pending_rows_.clear();
+  for (at::Tensor& whole : gathering_) whole.reset();
+}
+
+void DeviceMemory::set_scalar(ScalarId id, double value) {
+  // A new tensor: the old one may have been made in inference mode, which forbids to change it.
+  scalars_.at(id.value) = at::full({}, value, at::TensorOptions(at::kDouble));
+}
+
+int64_t DeviceMemory::variable_bytes() const {
+  int64_t bytes = 0;
+  for (size_t i = 0; i < variables_.size(); ++i) {
+    const VariableId id{static_cast<int64_t>(i)};
+    for (const at::Tensor& tensor : variables_[i]) bytes += bytes_of(id, tensor);
+  }
+  return bytes;
+}
+
+int64_t DeviceMemory::replica_bytes(int64_t replica) const {
+  int64_t bytes = 0;
+  for (size_t i = 0; i < variables_.size(); ++i) {
+    const VariableId id{static_cast<int64_t>(i)};
+    bytes += bytes_of(id, slot(id, replica));
+  }
+  return bytes;
+}
+
+// What is packed for products counts as what it stands for.
+int64_t DeviceMemory::bytes_of(VariableId id, const at::Tensor& stored) const {
+  if (stored.defined()) return static_cast<int64_t>(stored.nbytes());
+  const Variable& variable = program_.variables[id.value];
+  return c10::multiply_integers(variable.shape) *
+         static_cast<int64_t>(c10::elementSize(variable.dtype));
+}
+
+}  // namespace poptorch_emu

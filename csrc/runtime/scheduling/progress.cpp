@@ -1,0 +1,17 @@
+#include "runtime/scheduling/progress.h"
+
+#include <chrono>
+
+namespace poptorch_emu {
+
+void Progress::sleep(Lock& lock, bool looks_up) {
+  ++num_sleeping_;
+  if (looks_up) {
+    changed_.wait_for(lock, std::chrono::milliseconds(100));
+  } else {
+    changed_.wait(lock);
+  }
+  --num_sleeping_;
+}
+
+}  // namespace poptorch_emu

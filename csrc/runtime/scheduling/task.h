@@ -1,0 +1,34 @@
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "program/program.h"
+#include "runtime/scheduling/link_queue.h"
+
+namespace poptorch_emu {
+
+// One action on one IPU of one replica, with what its links gave and will get. It belongs to the
+// worker that the scheduler gave it to, until that hands it back.
+struct Task {
+  int64_t replica = 0;
+  int64_t ipu = 0;
+  int64_t lane = 0;     // which of the tasks that its virtual IPU has under way at once
+  int64_t worker = 0;   // who does it
+  size_t position = 0;  // of the action in the IPU's list
+  int64_t begun_ns = 0;
+  Action action = {};
+  bool is_alone = false;  // its window runs on one core
+  int64_t window = 0;
+  int64_t micro_batch_of_call = 0;            // the action's micro-batch, counted over all windows
+  std::vector<std::vector<Item>> taken = {};  // by incoming link
+  std::vector<Item> given = {};               // by outgoing link
+
+  // Lets go of what it took and gives.
+  void clear() {
+    taken.clear();
+    given.clear();
+  }
+};
+
+}  // namespace poptorch_emu

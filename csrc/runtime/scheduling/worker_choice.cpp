@@ -1,0 +1,109 @@
+#include "runtime/scheduling/worker_choice.h"
+
+#include <algorithm>
+
+namespace poptorch_emu {
+namespace {
+
+// Actions of 60 us gained or lost a tenth by a second worker; those of 400 us gained.
+constexpr int64_t kLongActionNs = 150'000;
+// A trial has windows for so long, but a few at least and not many; it is given up when windows
+// that take half as long again as the other way's have cost so much.
+constexpr int64_t kTrialNs = 3'000'000;
+constexpr int64_t kFewestTried = 3;
+constexpr int64_t kMostTried = 8;
+// A core that slept may be slow for some 40 ms, until a virtual machine's host has found a free one
+// for it. So all are tried for a part of the windows between two trials.
+constexpr int64_t kShareTried = 16;
+// Before the first trial; the first windows of all take longer.
+constexpr int64_t kFirstWindows = 16;
+constexpr int64_t kFewBetween = 16;
+constexpr int64_t kMostBetween = 4096;
+// What others do on this computer changes sooner than that.
+constexpr int64_t kMostBetweenNs = 2'000'000'000;
+// Beside a neighbour of a moment one worker may win by luck, and all may be tried late again: where
+// windows are short, it has to win twice, so long after each other.
+constexpr int64_t kBetweenWinsNs = 30'000'000;
+constexpr int64_t kMostBetweenWins = 64;
+// A window differs from the one before by some hundredths where nothing else runs.
+constexpr int64_t kMargin = 8;
+constexpr int64_t kFewest = 4;
+
+}  // namespace
+
+WorkerChoice::WorkerChoice(Among among)
+    : among_(among), num_meant_(kFirstWindows), num_between_(kFewBetween) {}
+
+void WorkerChoice::note(int64_t window_ns, int64_t action_ns) {
+  if (among_ == Among::kNothing) return;
+  ++num_noted_;
+  if (is_trial_) {
+    note_trial(window_ns);
+    return;
+  }
+  // Other work on this computer makes a window longer, never shorter.
+  int64_t& typical = typical_ns(is_alone_);
+  const bool is_shorter = typical == 0 || window_ns < typical;
+  if (num_noted_ > 1) typical = is_shorter ? window_ns : typical + (window_ns - typical) / 8;
+  if (num_noted_ < num_meant_ && !is_slower_than_the_other()) return;
+  if (among_ == Among::kAllActions || action_ns < kLongActionNs || is_alone_) {
+    typical_ns(!is_alone_) = 0;
+    begin_phase(/*is_trial=*/true, !is_alone_, windows_of_trial());
+  } else {
+    begin_phase(/*is_trial=*/false, is_alone_, num_between_);
+  }
+}
+
+// The first half pays for the change. The longer ones of the others count, since beside another
+// process a window may be short by luck; but not the longest of many.
+void WorkerChoice::note_trial(int64_t window_ns) {
+  if (num_noted_ > num_meant_ / 2) trial_ns_.push_back(window_ns);
+  trial_so_far_ns_ += window_ns;
+  const int64_t other_ns = typical_ns(!is_alone_);
+  if (window_ns > other_ns + other_ns / 2) hopeless_ns_ += window_ns;
+  const bool is_hopeless = hopeless_ns_ > kTrialNs + trial_so_far_ns_ / 4;
+  if (num_noted_ < num_meant_ && !is_hopeless) return;
+  if (trial_ns_.empty()) trial_ns_.push_back(window_ns);
+  const auto middle = trial_ns_.begin() + static_cast<int64_t>(trial_ns_.size() / 2);
+  std::nth_element(trial_ns_.begin(), middle, trial_ns_.end());
+  typical_ns(is_alone_) = *middle;
+  const bool is_kept = !is_hopeless && *middle < other_ns;
+  const int64_t num_until_second =
+      std::min(kBetweenWinsNs / std::max<int64_t>(other_ns, 1), kMostBetweenWins);
+  has_won_once_ = is_kept && is_alone_ && !has_won_once_ && num_until_second >= kFewest;
+  if (has_won_once_) {
+    begin_phase(/*is_trial=*/false, /*is_alone=*/false, num_until_second);
+    return;
+  }
+  num_between_ = is_kept ? kFewBetween : std::min(4 * num_between_, most_between());
+  begin_phase(/*is_trial=*/false, is_kept ? is_alone_ : !is_alone_, num_between_);
+}
+
+bool WorkerChoice::is_slower_than_the_other() const {
+  const int64_t other_ns = typical_ns(!is_alone_);
+  return num_noted_ >= kFewest && other_ns > 0 && !has_won_once_ &&
+         typical_ns(is_alone_) > other_ns + other_ns / kMargin;
+}
+
+int64_t WorkerChoice::windows_of_trial() const {
+  const int64_t window_ns = std::max<int64_t>(typical_ns(is_alone_), 1);
+  const int64_t fewest = std::clamp(kTrialNs / window_ns, kFewestTried, kMostTried);
+  return is_alone_ ? std::max(fewest, num_between_ / kShareTried) : fewest;
+}
+
+int64_t WorkerChoice::most_between() const {
+  const int64_t window_ns = std::max<int64_t>(typical_ns(!is_alone_), 1);
+  return std::clamp(kMostBetweenNs / window_ns, kFewBetween, kMostBetween);
+}
+
+void WorkerChoice::begin_phase(bool is_trial, bool is_alone, int64_t num_windows) {
+  is_trial_ = is_trial;
+  is_alone_ = is_alone;
+  num_noted_ = 0;
+  trial_ns_.clear();
+  hopeless_ns_ = 0;
+  trial_so_far_ns_ = 0;
+  num_meant_ = num_windows;
+}
+
+}  // namespace poptorch_emu

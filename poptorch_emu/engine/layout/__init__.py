@@ -1,0 +1,1 @@
+"""In which order the segments lay out their values, what they prepare and what they fuse."""

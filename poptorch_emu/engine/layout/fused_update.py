@@ -1,0 +1,351 @@
+"""Makes one instruction of the elementwise operations that update a weight.
+
+By themselves they would read and write whole tensors, some ten times; the fused one reads and
+writes each tensor once, with the same bits (`csrc/ops/elementwise_pass.cpp`). Only the engine's
+code is changed: the machine's model knows the operations.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import groupby
+from typing import Any
+
+import torch
+from torch import fx
+
+from poptorch_emu.ir.graph import Source, SourceKind
+from poptorch_emu.passes.widening import is_half
+from poptorch_emu.segments.segment import Instruction, Register, Segment
+from poptorch_emu.update.parts.update_parts import Part
+from poptorch_emu.update.parts.update_plan import UpdatePlan
+from poptorch_emu.update.recorded.template import TEMPLATE_SHAPE
+
+aten = torch.ops.aten
+
+
+@dataclass(frozen=True)
+class _Form:
+    """What an operation is in the fused code: its number, and where its operands stand.
+
+    Attributes:
+        arguments: names or positions of the operation's arguments, in the order of the code.
+        defaults: numbers for those that are not given.
+    """
+
+    code: int
+    arguments: tuple[int | str, ...]
+    defaults: Mapping[str, float] = field(default_factory=dict)
+
+
+# The numbers are those of `Operation` in csrc/ops/elementwise_pass.cpp.
+_COPY, _NEG, _SQRT, _MUL, _DIV, _ADD, _ADDCMUL, _ADDCDIV, _LERP, _ROUND = range(10)
+_FORMS = {
+    aten._to_copy.default: _Form(_COPY, (0,)),
+    aten.neg.default: _Form(_NEG, (0,)),
+    aten.sqrt.default: _Form(_SQRT, (0,)),
+    aten.mul.Tensor: _Form(_MUL, (0, 1)),
+    aten.div.Tensor: _Form(_DIV, (0, 1)),
+    aten.add.Tensor: _Form(_ADD, (0, 1, "alpha"), {"alpha": 1.0}),
+    aten.addcmul.default: _Form(_ADDCMUL, (0, 1, 2, "value"), {"value": 1.0}),
+    aten.addcdiv.default: _Form(_ADDCDIV, (0, 1, 2, "value"), {"value": 1.0}),
+    aten.lerp.Scalar: _Form(_LERP, (0, 1, 2)),
+    aten.lerp.Tensor: _Form(_LERP, (0, 1, 2)),
+}
+_NUM_OPERANDS = 4
+_ELEMENTWISE = torch.ops.poptorch_emu.elementwise.default
+_ELEMENTWISE_ROWS = torch.ops.poptorch_emu.elementwise_rows.default
+
+
+def fuse(code: Segment, places: Mapping[int, int] | None = None) -> Segment:
+    """Returns the code of an update in which each weight's elementwise operations are one.
+
+    A weight stays as it is where an operation is not known, or a scalar depends on one of them.
+
+    Args:
+        code: of an update.
+        places: result and what it takes the place of, both by register; the others are new tensors.
+    """
+    groups = {}
+    for group, registers in enumerate(code.inlined):
+        for node, register in registers.items():
+            if node.op == "call_function":
+                groups[register] = group
+    of_group: dict[int, list[Instruction]] = {}
+    for instruction in code.instructions:
+        of_group.setdefault(_group_of(instruction, groups), []).append(instruction)
+    kept = kept_registers(code)
+    instructions: list[Instruction] = []
+    for group, members in of_group.items():
+        fused = None if group < 0 else _fused(members, code.inlined[group], kept, places or {})
+        instructions += members if fused is None else fused
+    single = _without_repetitions(instructions, kept)
+    result = replace(code, instructions=[replace(each, dies=[]) for each in single])
+    result.set_dying(kept)
+    return result
+
+
+def is_fused(code: Segment) -> bool:
+    """Returns whether nothing computes on whole tensors but what was fused, so nothing can fail."""
+    return all(
+        instruction.target is _ELEMENTWISE or not _is_wide(instruction.node)
+        for instruction in code.instructions
+    )
+
+
+def fused_code(part: Part, *, in_place: bool) -> Segment:
+    """Returns the code of a part of an update, fused.
+
+    Args:
+        part: of an update.
+        in_place: whether weights and states are overwritten where they are; of a part by rows,
+            weights are then whole, and single rows of them are overwritten.
+    """
+    if not in_place:
+        return fuse(part.code)
+    code = fuse(part.code, _places(part))
+    return _on_rows(code, part) if part.is_by_rows else _merged(code)
+
+
+def _places(part: Part) -> dict[int, int]:
+    """Returns the registers of what an update stores, each with that of what it was before."""
+    loads = {s.name: r for s, r in part.code.loads.items() if s.kind is SourceKind.VARIABLE}
+    return {r: loads[name] for r, name in part.stores.items() if name in loads}
+
+
+def _merged(code: Segment) -> Segment:
+    """Returns code in which weights that stay in their places and are updated alike are one group.
+
+    An instruction takes a microsecond or two beside what it computes.
+    """
+    instructions: list[Instruction] = []
+    for rule, members in groupby(code.instructions, _rule_in_place):
+        alike = list(members)
+        instructions += alike if rule is None else [_merged_instruction(alike)]
+    return code.rewritten(instructions, kept_registers(code))
+
+
+def _rule_in_place(instruction: Instruction) -> str | None:
+    """Returns what is done to tensors of a fused update; `None` where it makes new ones."""
+    if instruction.target is not _ELEMENTWISE or min(instruction.args[-1]) < 0:
+        return None
+    tensors, *rule = instruction.args
+    return repr((len(tensors), rule))
+
+
+def _merged_instruction(alike: Sequence[Instruction]) -> Instruction:
+    tensors = [tensor for each in alike for tensor in each.args[0]]
+    outputs = [register for each in alike for register in each.outputs]
+    return replace(alike[-1], args=(tensors, *alike[-1].args[1:], len(alike)), outputs=outputs)
+
+
+def _on_rows(code: Segment, part: Part) -> Segment:
+    """Returns fused code that overwrites the rows to whose sums something was added."""
+    code = replace(code, loads=dict(code.loads))
+
+    def of_rows(instruction: Instruction) -> Instruction:
+        if instruction.target is not _ELEMENTWISE:
+            return instruction
+        (name,) = {part.stores[result] for result in instruction.outputs}
+        rows = Register(code.load(Source(SourceKind.ROW_NUMBERS, name)))
+        return replace(instruction, target=_ELEMENTWISE_ROWS, args=(*instruction.args, rows))
+
+    code.instructions = [of_rows(instruction) for instruction in code.instructions]
+    return code
+
+
+def can_update_in_place(plan: UpdatePlan) -> bool:
+    """Returns whether no update can fail, so that none need be taken back.
+
+    What is cut over the replicas takes effect for all of them at once, and is new. Where the
+    network has several exchanges, one can fail after another's update.
+    """
+    if len(plan.network) > 1:
+        return False
+    parts = [part for parts in plan.parts for part in parts if part.stores]
+    return not any(part.is_sharded for part in parts) and all(
+        is_fused(fuse(part.code, {} if part.is_by_rows else _places(part))) for part in parts
+    )
+
+
+def _group_of(instruction: Instruction, groups: Mapping[int, int]) -> int:
+    return groups.get(instruction.outputs[0], -1)
+
+
+def kept_registers(code: Segment) -> set[int]:
+    """Returns the registers that are read after the last instruction."""
+    dead = {register for instruction in code.instructions for register in instruction.dies}
+    named = {
+        register
+        for instruction in code.instructions
+        for register in (*instruction.outputs, *instruction.reads())
+    }
+    return {*named, *code.loads.values()} - dead - {-1}
+
+
+def _fused(
+    members: Sequence[Instruction],
+    registers: Mapping[fx.Node, int],
+    kept: set[int],
+    places: Mapping[int, int],
+) -> list[Instruction] | None:
+    """Returns the scalars' operations, then one for all others; `None` where that cannot be."""
+    wide = [member for member in members if _is_wide(member.node)]
+    scalars = [member for member in members if not _is_wide(member.node)]
+    made = {register for member in wide for register in member.outputs}
+    if len(wide) < 2 or any(made.intersection(member.reads()) for member in scalars):
+        return None
+    writer = _Writer(registers)
+    if not all(writer.add(member.node) for member in wide):
+        return None
+    results = [member.outputs[0] for member in wide if member.outputs[0] in kept]
+    fused = writer.instruction(wide[-1], results, places)
+    return None if fused is None else [*scalars, fused]
+
+
+def _without_repetitions(
+    instructions: Sequence[Instruction], kept: set[int]
+) -> Iterator[Instruction]:
+    """Yields instructions, leaving out operations on scalars whose result is there already.
+
+    The update of each weight makes the same numbers of the same hyper-parameters.
+    """
+    first_of: dict[str, int] = {}
+    renamed: dict[int, int] = {}
+    for instruction in instructions:
+        args, kwargs = _renamed((instruction.args, instruction.kwargs), renamed)
+        same = replace(instruction, args=args, kwargs=kwargs)
+        if _is_pure(instruction) and not kept.intersection(instruction.outputs):
+            (result,) = instruction.outputs
+            first = first_of.setdefault(repr((instruction.target, args, kwargs)), result)
+            if first != result:
+                renamed[result] = first
+                continue
+        yield same
+
+
+def _is_pure(instruction: Instruction) -> bool:
+    """Returns whether an operation on scalars gives the same result whenever it is done."""
+    target = instruction.target
+    return (
+        target.namespace == "aten"
+        and not target._schema.is_mutable
+        and torch.Tag.nondeterministic_seeded not in target.tags
+        and len(instruction.outputs) == 1
+        and not _is_wide(instruction.node)
+    )
+
+
+def _renamed(value: Any, renamed: Mapping[int, int]) -> Any:
+    if isinstance(value, Register):
+        return Register(renamed.get(value.index, value.index))
+    if isinstance(value, dict):
+        return {name: _renamed(item, renamed) for name, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return type(value)(_renamed(item, renamed) for item in value)
+    return value
+
+
+def _is_wide(node: fx.Node) -> bool:
+    return getattr(node.meta["val"], "shape", None) == TEMPLATE_SHAPE
+
+
+def _is_single(node: fx.Node) -> bool:
+    return bool(node.meta["val"].dtype == torch.float32)
+
+
+def _is_cast(node: fx.Node) -> bool:
+    return node.target is aten._to_copy.default
+
+
+class _Writer:
+    """Writes the code of the fused operation.
+
+    Tensors have the numbers from 0 on, results those behind them; the numbers of results are known
+    when all tensors are, so that rows are finished at the end.
+    """
+
+    def __init__(self, registers: Mapping[fx.Node, int]) -> None:
+        self._registers = registers
+        self._tensors: list[fx.Node] = []
+        self._scalars: list[fx.Node] = []
+        self._constants: list[float] = []
+        self._rows: list[tuple[int, fx.Node, list[Any]]] = []
+
+    def add(self, node: fx.Node) -> bool:
+        """Adds an operation; returns whether it is known."""
+        form = _FORMS.get(node.target)  # type: ignore[call-overload]
+        if form is None or not self._is_known(node):
+            return False
+        operands = list(_operands(node, form))
+        if not all(
+            _is_single(value) or (_is_cast(node) and self._is_known(value))
+            for value in operands
+            if isinstance(value, fx.Node)
+        ):
+            return False
+        made = {row[1] for row in self._rows}
+        for value in operands:
+            if not isinstance(value, fx.Node):
+                known: list[Any] = self._constants
+            else:
+                known = self._tensors if _is_wide(value) else self._scalars
+            if value not in made and value not in known:
+                known.append(value)
+        self._rows.append((_ROUND if is_half(node) else form.code, node, operands))
+        return True
+
+    @staticmethod
+    def _is_known(node: fx.Node) -> bool:
+        """Returns whether a value is of float32, or a tensor of float16, which casts alone know."""
+        is_narrow = is_half(node) and _is_wide(node)
+        return _is_single(node) or (is_narrow and (node.op == "placeholder" or _is_cast(node)))
+
+    def instruction(
+        self, last: Instruction, results: Sequence[int], places: Mapping[int, int]
+    ) -> Instruction | None:
+        """Returns the fused operation, which gives the values of some registers.
+
+        `None` where one of them would be a new tensor of float16.
+        """
+        nodes = [*self._tensors, *(node for _, node, _ in self._rows)]
+        number = {node: index for index, node in enumerate(nodes)}
+        code = []
+        for operation, node, operands in self._rows:
+            row = [operation, number[node], *(self._operand(value, number) for value in operands)]
+            code += row + [0] * (2 + _NUM_OPERANDS - len(row))
+        of_register = {self._registers[node]: number[node] for _, node, _ in self._rows}
+        tensors = [self._registers[node] for node in self._tensors]
+        overwritten = [
+            tensors.index(places[result]) if places.get(result) in tensors else -1
+            for result in results
+        ]
+        node_of = {self._registers[node]: node for node in nodes}
+        for result, place in zip(results, overwritten, strict=True):
+            if is_half(node_of[result]) != (place >= 0 and is_half(self._tensors[place])):
+                return None
+        arguments = (
+            [Register(register) for register in tensors],
+            [Register(self._registers[node]) for node in self._scalars],
+            code,
+            list(self._constants),
+            [of_register[register] for register in results],
+            overwritten,
+        )
+        return replace(last, target=_ELEMENTWISE, args=arguments, kwargs={}, outputs=list(results))
+
+    def _operand(self, value: Any, number: Mapping[fx.Node, int]) -> int:
+        if not isinstance(value, fx.Node):
+            return -1 - self._constants.index(value)
+        if value in number:
+            return number[value]
+        return -1 - len(self._constants) - self._scalars.index(value)
+
+
+def _operands(node: fx.Node, form: _Form) -> Iterator[Any]:
+    for place in form.arguments:
+        if isinstance(place, int):
+            yield node.args[place]
+        else:
+            yield node.kwargs.get(place, form.defaults[place])

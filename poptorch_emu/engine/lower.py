@@ -1,0 +1,400 @@
+"""From segments, schedule and optimiser to a program of the engine.
+
+This speaks to the builder of `_C.Program`, with operations in the form that `instruction` gives
+them. What is decided once per model is decided here or above; the engine only obeys.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+from torch import fx
+
+from poptorch_emu import _C
+from poptorch_emu.config import AnchorConfig
+from poptorch_emu.engine.compiled_runs import compile_runs
+from poptorch_emu.engine.inductor import InductorCompiler
+from poptorch_emu.engine.instruction import lowered
+from poptorch_emu.engine.layout.fused_update import can_update_in_place, fused_code
+from poptorch_emu.engine.layout.preparation import Prepared, prepare, prepare_update
+from poptorch_emu.engine.network_row import NetworkRow
+from poptorch_emu.ir.graph import SinkKind, Source, SourceKind
+from poptorch_emu.plan.inventory import Inventory
+from poptorch_emu.schedule.actions import Action, Kind
+from poptorch_emu.schedule.schedule import Port
+from poptorch_emu.segments.placement import location_of
+from poptorch_emu.segments.segment import Segment
+from poptorch_emu.segments.variables import VariableInfo
+from poptorch_emu.update.formulas.config import OptimizerConfig
+from poptorch_emu.update.parts.hyper_parameters import scalar_name, scalar_value, split_scalar
+from poptorch_emu.update.parts.update_parts import Part, state_variable
+from poptorch_emu.update.parts.update_plan import UpdatePlan
+
+
+class Lowering:
+    """Builds one program; `variables` and `scalars` say how the host finds its way in it."""
+
+    def __init__(
+        self,
+        inventory: Inventory,
+        optimizer: OptimizerConfig | None,
+        compiler: InductorCompiler | None = None,
+    ) -> None:
+        """Takes what is to be lowered, in training the optimiser, and a compiler of operations."""
+        self.program = _C.Program()
+        self.variables: dict[str, VariableInfo] = {}
+        self.scalars: dict[tuple[str, int], int] = {}
+        self.num_outputs = 0
+        self.written_inputs: list[int] = []
+        self.segment_names: list[str] = []
+        self.anchors: list[str] = []
+        self.window_names: set[str] = set()
+        self._inventory = inventory
+        self._graph = inventory.graph
+        self._cut = inventory.cut
+        self._links = inventory.links
+        self._partition = inventory.placed
+        self._schedule = inventory.schedule
+        self._config = inventory.config
+        self._optimizer = optimizer
+        self._compiler = compiler
+        self._constants: dict[str, int] = {}
+        self._accumulators: dict[str, int] = {}
+        self._segments: dict[Port, int] = {}
+        self._update_segments: list[list[int]] = []
+        self._network = NetworkRow()
+        self._network_actions: list[tuple[int, int]] = []
+        self._updates_in_place = False
+
+    def run(self, inputs: list[bool]) -> None:
+        """Fills the program.
+
+        Args:
+            inputs: for each host input whether it is cut into micro-batches.
+        """
+        for number, is_batched in enumerate(inputs):
+            self.program.add_input(str(number), is_batched)
+        update = self._inventory.update
+        states = {state.name for state in update.states} if update is not None else set()
+        for name, variable in self._inventory.variables.items():
+            if name not in states:
+                self._add_variable(variable)
+        self._add_accumulators()
+        self._add_micro_batch_segments()
+        self._add_links()
+        self._add_results()
+        if update is not None:
+            self._add_update(update)
+        self._set_remote()
+        self.program.set_schedule(self._actions(), self._schedule.num_micro_batches)
+        self.program.set_numerics(
+            self._config.checks_floating_point, self._config.rounds_stochastically
+        )
+        self.program.validate()
+
+    def _add_variable(self, variable: VariableInfo) -> None:
+        """Adds a variable, which gets its number here."""
+        index = self.program.add_variable(
+            variable.name, list(variable.shape), variable.dtype, variable.is_per_replica
+        )
+        self.program.group_variable(index, variable.group_of_replica)
+        # Of several processes each holds it whole, so that one can write a checkpoint.
+        if variable.is_sharded and not self._config.is_distributed:
+            self.program.shard_variable(index)
+        self.variables[variable.name] = replace(variable, index=index)
+
+    def _add_accumulators(self) -> None:
+        """Adds a sum for the gradients of each weight."""
+        for weight in [s.name for s, _, _ in self._cut.results if s.kind is SinkKind.GRADIENT]:
+            assert self._optimizer is not None, "gradients are computed for an optimiser only"
+            accumulator = self._accumulators[weight] = self.program.add_accumulator(
+                weight, self._optimizer.accum_type, self._config.is_running_mean
+            )
+            self.program.group_accumulator(accumulator, self.variables[weight].group_of_replica)
+
+    def _add_micro_batch_segments(self) -> None:
+        for port, segment in self._cut.segments.items():
+            ipu = self._partition.ipu_of_stage[port[1]]
+            code = segment if self._compiler is None else compile_runs(segment, self._compiler)
+            parts = prepare(code, self._inventory)
+            self._segments[port] = self._emit_prepared(parts, ipu, _C.SegmentKind.MICRO_BATCH)
+
+    def _emit_prepared(
+        self, parts: Prepared, ipu: int, kind: _C.SegmentKind, part: Part | None = None
+    ) -> int:
+        if parts.shared:
+            before = self._emit(parts.preparation, ipu, _C.SegmentKind.PREPARATION, part)
+        index = self._emit(parts.code, ipu, kind, part)
+        for register in parts.shared:
+            self.program.load_prepared(index, register, before, register)
+        return index
+
+    def _add_links(self) -> None:
+        for plan in self._links:
+            source, target = self._cut.segments[plan.producer], self._cut.segments[plan.consumer]
+            link = self.program.add_link(
+                self._segments[plan.producer],
+                [source.registers[node] for node in plan.nodes],
+                self._segments[plan.consumer],
+                [target.registers[node] for node in plan.nodes],
+                plan.depth,
+            )
+            if plan.is_remote:
+                self.program.set_remote_link(link)
+            if plan.is_shard:
+                self.program.shard_link(link)
+
+    def _set_remote(self) -> None:
+        """Says which variables and accumulators live in streaming memory."""
+        for variable in self.variables.values():
+            if location_of(self._config, variable.is_state).is_remote(variable.num_elements):
+                self.program.set_remote_variable(variable.index)
+        location = self._config.locations.accumulator
+        for name, accumulator in self._accumulators.items():
+            weight = self.variables.get(name)
+            if weight is not None and location.is_remote(weight.num_elements):
+                self.program.set_remote_accumulator(accumulator)
+
+    def _add_results(self) -> None:
+        mode = _C.OutputMode(int(self._config.output_mode))
+        period = self._config.output_return_period
+        for sink, port, node in self._cut.results:
+            if sink.kind is SinkKind.GRADIENT:
+                if node not in self._cut.by_products:
+                    self._add_gradient(sink.name, port, node)
+                continue
+            if sink.kind is SinkKind.OUTPUT:
+                self.program.store_output(*self._place(port, node), mode, period)
+                self.num_outputs += 1
+            elif sink.kind is SinkKind.VARIABLE:
+                index = self.variables[sink.name].index
+                self.program.store_variable(*self._place(port, node), index)
+        for sink, port, node in self._cut.results:
+            if sink.kind is SinkKind.INPUT:
+                self.program.store_output(*self._place(port, node), mode, period)
+                self.written_inputs.append(int(sink.name))
+        of_name = {anchor.short_name: anchor for anchor in self._config.anchors}
+        for sink, port, node in self._cut.results:
+            if sink.kind is SinkKind.ANCHOR:
+                self._store_anchor(*self._place(port, node), of_name[sink.name])
+
+    def _place(self, port: Port, node: fx.Node) -> tuple[int, int]:
+        """Returns in which segment and register a value is."""
+        return self._segments[port], self._cut.segments[port].registers[node]
+
+    def _add_gradient(self, weight: str, port: Port, node: fx.Node) -> None:
+        """Adds how a micro-batch's gradient of a weight is added to their sum."""
+        accumulator = self._accumulators[weight]
+        if self._config.is_distributed and self._inventory.is_sharded_accumulator(weight):
+            self._network.add(weight, port, node)
+            return
+        rows = self._cut.by_rows.get(node)
+        if rows is None:
+            self.program.accumulate(*self._place(port, node), accumulator)
+            return
+        segment, register = self._place(port, rows.rows)
+        _, indices = self._place(port, rows.indices)
+        self.program.accumulate_rows(
+            segment, register, accumulator, indices, rows.num_rows, rows.padding_index
+        )
+
+    def _store_anchor(self, segment: int, register: int, anchor: AnchorConfig) -> None:
+        mode = _C.OutputMode(int(anchor.output_mode))
+        self.program.store_output(segment, register, mode, anchor.return_period)
+        self.anchors.append(anchor.short_name)
+
+    def _add_update(self, plan: UpdatePlan) -> None:
+        """Adds what each IPU runs at the end of a window."""
+        for state in plan.states:
+            self._add_variable(state)
+        for name in plan.sharded_accumulators:
+            self.program.shard_accumulator(self._accumulators[name])
+        for name in plan.sums:
+            self._accumulators[name] = self.program.add_accumulator(name, torch.float32, False)
+        self._emit_sharded_sums()
+        self._emit_updates(plan)
+
+    def _emit_sharded_sums(self) -> None:
+        """Adds what the network adds up in each micro-batch."""
+        self._network.warn_of_price(self._inventory)
+        indices: dict[Port, int] = {}
+        for port, sums in self._network.by_port.items():
+            ipu = self._schedule.num_ipus
+            index = indices[port] = self._emit(sums.code, ipu, _C.SegmentKind.MICRO_BATCH)
+            registers = self._cut.segments[port].registers
+            sources = [registers[node] for node in sums.nodes]
+            self.program.add_link(self._segments[port], sources, index, sums.registers, 1)
+            for weight, register in zip(sums.weights, sums.registers, strict=True):
+                self.program.accumulate(index, register, self._accumulators[weight])
+        for port, micro_batch in self._network.entries(self._schedule):
+            self._network_actions.append((indices[port], micro_batch))
+
+    def _emit_updates(self, plan: UpdatePlan) -> None:
+        indices: dict[str, int] = {}
+        # Where somebody looks between operations, they are not fused.
+        self._updates_in_place = not self._config.checks_floating_point and can_update_in_place(
+            plan
+        )
+        for ipu, parts in enumerate(plan.parts):
+            for part in parts:
+                indices[part.code.name] = self._emit_part(part, ipu)
+            self._update_segments.append([indices[part.code.name] for part in parts])
+        for part in plan.network:
+            index = self._emit_part(part, len(plan.parts))
+            indices[part.code.name] = index
+            self._network_actions.append((index, 0))
+        for link in plan.links:
+            ends = indices[link.producer], link.sources, indices[link.consumer], link.targets
+            self.program.add_link(*ends, 1)
+
+    def _emit_part(self, part: Part, ipu: int) -> int:
+        values = self._window_values(part)
+        anchors = [anchor for anchor in self._config.anchors if anchor.long_name in values]
+        if anchors:
+            anchored = {values[anchor.long_name] for anchor in anchors}
+            part.code.set_dying({*part.stores, *part.sent, *anchored})
+        prepared = prepare_update(self._update_code(part), self._config)
+        index = self._emit_prepared(prepared, ipu, _C.SegmentKind.WINDOW, part)
+        for anchor in anchors:
+            self._store_anchor(index, values[anchor.long_name], anchor)
+        self.program.set_runners(index, part.runners)
+        for name in part.reductions:
+            self.program.reduce(index, self._accumulators[name])
+        self._emit_exchanges(part, index)
+        for register, name in part.stores.items():
+            variable = self.variables[name].index
+            if part.is_by_rows and not self._updates_in_place:
+                accumulator = self._accumulators[name]
+                self.program.store_variable_rows(index, register, variable, accumulator)
+            elif part.is_sharded and self.variables[name].shape:
+                self.program.store_variable_shard(index, register, variable)
+            else:
+                self.program.store_variable(index, register, variable)
+        for register, name in part.sums.items():
+            self.program.accumulate(index, register, self._accumulators[name])
+        return index
+
+    def _emit_exchanges(self, part: Part, index: int) -> None:
+        for name in part.exchanges:
+            self.program.exchange(index, self._accumulators[name])
+        for name in part.scatters:
+            self.program.scatter(index, self._accumulators[name])
+        for name in part.gathered_sums:
+            self.program.gather_accumulator(index, self._accumulators[name])
+        for name in part.gathers:
+            self.program.gather_variable(index, self.variables[name].index)
+
+    def _update_code(self, part: Part) -> Segment:
+        """Returns the code of a part, fused where nobody looks between its operations."""
+        if self._config.checks_floating_point:
+            return part.code
+        return fused_code(part, in_place=self._updates_in_place)
+
+    def _window_values(self, part: Part) -> dict[str, int]:
+        """Returns the registers of an update that can be anchored, by PopART's names for them.
+
+        A part that some of the replicas run for others, or on shards, has none.
+        """
+        if part.is_sharded or len(part.runners) not in (1, self._config.replication_factor):
+            return {}
+        values = {
+            name if self.variables[name].is_state else f"UpdatedVar___{name}": register
+            for register, name in part.stores.items()
+        }
+        if self._config.gradient_accumulation > 1 and part.stores:
+            for source, register in part.code.loads.items():
+                if source.kind is SourceKind.GRADIENT:
+                    values[state_variable("Accum", source.name)] = register
+        values.update(part.named)
+        self.window_names.update(values)
+        return {} if part.is_by_rows else values
+
+    def _scalar(self, name: str, group: int) -> int:
+        if (name, group) not in self.scalars:
+            assert self._optimizer is not None, "hyper-parameters belong to an optimiser"
+            value = scalar_value(self._optimizer, name, group)
+            self.scalars[name, group] = self.program.add_scalar(scalar_name(name, group), value)
+        return self.scalars[name, group]
+
+    def _actions(self) -> list[list[tuple[int, int]]]:
+        """Returns the list of each IPU and, after them, that of the network if there is one."""
+        rows = [
+            [entry for action in self._schedule.actions(ipu) for entry in self._entries(action)]
+            for ipu in range(self._schedule.num_ipus)
+        ]
+        return [*rows, self._network_actions] if self._network_actions else rows
+
+    def _entries(self, action: Action) -> list[tuple[int, int]]:
+        """Returns what the engine runs for one action; an update may have several parts."""
+        if action.kind is Kind.UPDATE:
+            return [(segment, 0) for segment in self._update_segments[action.stage]]
+        return [(self._segments[action.kind, action.stage], action.micro_batch)]
+
+    def _emit(
+        self, segment: Segment, ipu: int, kind: _C.SegmentKind, part: Part | None = None
+    ) -> int:
+        index = self.program.add_segment(segment.name, ipu, kind)
+        self.segment_names.append(segment.name)
+        emit_cut_load = self._emit_load
+        if part is not None and part.is_sharded:
+            emit_cut_load = self._emit_shard_load
+        elif part is not None and part.is_by_rows:
+            emit_cut_load = self._emit_row_load
+        for source, register in segment.loads.items():
+            emit = emit_cut_load if self._is_cut(source) else self._emit_load
+            emit(index, source, register)
+        for instruction in segment.instructions:
+            self.program.add_instruction(index, *lowered(instruction, self._accumulators))
+        return index
+
+    def _is_cut(self, source: Source) -> bool:
+        """Returns whether a segment of shards or rows reads a part of `source` only."""
+        if source.kind not in (SourceKind.VARIABLE, SourceKind.GRADIENT):
+            return False
+        variable = self.variables.get(source.name)
+        return variable is not None and bool(variable.shape)
+
+    def _emit_shard_load(self, segment: int, source: Source, register: int) -> None:
+        name = source.name
+        if source.kind is SourceKind.VARIABLE:
+            self.program.load_variable_shard(segment, register, self.variables[name].index)
+        else:
+            self.program.load_accumulator_shard(segment, register, self._accumulators[name])
+
+    def _emit_row_load(self, segment: int, source: Source, register: int) -> None:
+        accumulator = self._accumulators[source.name]
+        if source.kind is SourceKind.VARIABLE and self._updates_in_place:
+            self._emit_load(segment, source, register)
+        elif source.kind is SourceKind.VARIABLE:
+            variable = self.variables[source.name].index
+            self.program.load_variable_rows(segment, register, variable, accumulator)
+        else:
+            self.program.load_accumulator_rows(segment, register, accumulator)
+
+    def _emit_load(self, segment: int, source: Source, register: int) -> None:
+        program = self.program
+        if source.kind is SourceKind.INPUT:
+            program.load_input(segment, register, int(source.name))
+        elif source.kind is SourceKind.VARIABLE:
+            program.load_variable(segment, register, self.variables[source.name].index)
+        elif source.kind is SourceKind.IMAGE_VARIABLE:
+            program.load_image_variable(segment, register, self.variables[source.name].index)
+        elif source.kind is SourceKind.PACKED_VARIABLE:
+            variable = self.variables[source.name].index
+            program.load_packed_variable(segment, register, variable, source.rows)
+        elif source.kind is SourceKind.CONSTANT:
+            program.load_constant(segment, register, self._constant(source.name))
+        elif source.kind is SourceKind.GRADIENT:
+            program.load_accumulator(segment, register, self._accumulators[source.name])
+        elif source.kind is SourceKind.ROW_NUMBERS:
+            program.load_row_numbers(segment, register, self._accumulators[source.name])
+        elif source.kind is SourceKind.SCALAR:
+            program.load_scalar(segment, register, self._scalar(*split_scalar(source.name)))
+        else:
+            program.load_rng(segment, register)
+
+    def _constant(self, name: str) -> int:
+        if name not in self._constants:
+            self._constants[name] = self.program.add_constant(self._graph.constants[name])
+        return self._constants[name]

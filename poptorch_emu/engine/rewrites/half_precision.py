@@ -1,0 +1,86 @@
+"""Computes in float32 what PyTorch's float16 kernels are slow at, and rounds the results.
+
+Products: those kernels add up in float32 and round once, too. But where the processor does not
+multiply float16 numbers, they do it number by number: a product of 256 x 512 x 512 takes 7 to 47 ms
+in place of 0.8, and the gradient of attention 8.7 times as long as in float32 (one core with AVX2).
+Where it does, a product has to be set up for 15 us, and computes as fast as in float32.
+
+Squares and maxima have the same bits in either type. A square of 131,072 numbers takes 345 us, with
+both casts 38; a pooling has a kernel of ours in float32, where images lie channels last.
+
+The machine's model keeps the float16 operations.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import fx
+
+from poptorch_emu.engine.engine_graph import EngineGraph
+from poptorch_emu.engine.layout.channels_last import images_of
+from poptorch_emu.passes.widening import Widener, makes_half, wide_fake
+from poptorch_emu.schedule.schedule import Port
+from poptorch_emu.trace.fakes import fake_like
+
+aten = torch.ops.aten
+
+_PRODUCTS = {
+    aten.mm.default,
+    aten.addmm.default,
+    aten.bmm.default,
+    aten.baddbmm.default,
+    aten._scaled_dot_product_flash_attention_for_cpu_backward.default,
+}
+_MAX_POOL = aten.max_pool2d_with_indices.default
+
+
+def widen_half_kernels(code: EngineGraph) -> int:
+    """Changes such operations where they make float16 numbers; returns how many."""
+    slow = [node for node in code.graph.operations if _may_be_slow(node) and makes_half(node)]
+    if any(node.target is _MAX_POOL for node in slow):
+        images = images_of(code.graph)
+        slow = [node for node in slow if node.target is not _MAX_POOL or node in images]
+    widener = _Widener(code)
+    for node in slow:
+        widener.widen(node)
+    return len(slow)
+
+
+def _may_be_slow(node: fx.Node) -> bool:
+    # Other powers are rounded more than once, or overflow on the way.
+    is_square = node.target is aten.pow.Tensor_Scalar and bool(node.args[1] == 2)
+    return is_square or node.target is _MAX_POOL or node.target in _PRODUCTS
+
+
+class _Widener(Widener):
+    """Widens operations of the engine's graph, each on its stage."""
+
+    def __init__(self, code: EngineGraph) -> None:
+        super().__init__(code.graph, self._rounded_to_half)
+        self._code = code
+
+    def _place_of(self, user: fx.Node) -> Port:
+        return self._code.placed.port_of[user]
+
+    def _cast(self, value: fx.Node, user: fx.Node) -> fx.Node:
+        """Casts what a transposed matrix is a view of, so that one cast serves both."""
+        if value.target is aten.t.default:
+            whole = self._widened(value.args[0], user)
+            return self._code.insert(user, aten.t.default, (whole,), wide_fake(value.meta["val"]))
+        kwargs = {"dtype": torch.float32}
+        wide = wide_fake(value.meta["val"])
+        return self._code.insert(user, aten._to_copy.default, (value,), wide, kwargs)
+
+    def _rounded_to_half(self, source: fx.Node, like: fx.Node) -> fx.Node:
+        operation: Any = source if source in self._code.placed.port_of else source.args[0]
+        rounded = self._code.insert(
+            operation,
+            aten._to_copy.default,
+            (source,),
+            fake_like(like.meta["val"], torch.float16),
+            {"dtype": torch.float16},
+        )
+        source.append(rounded)
+        return rounded

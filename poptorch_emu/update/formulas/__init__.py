@@ -1,0 +1,1 @@
+"""What optimisers compute, as plain functions of tensors and numbers."""

@@ -1,0 +1,113 @@
+"""An optimiser as immutable values: its rule, its groups, and which values may change later.
+
+Nothing here knows optimiser objects; the front end makes these values from them.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from enum import IntEnum
+
+import torch
+
+from poptorch_emu.update.formulas.loss_scale import LossScaleRule
+
+LOSS_SCALING = "loss_scaling"
+
+
+class OptimizerKind(IntEnum):
+    """Which rule; names and numbers are PopTorch's, and the names appear in messages."""
+
+    SGD1 = 0
+    """SGD whose velocity doubles as gradient accumulator (`use_combined_accum=True`)."""
+    SGD2 = 1
+    """SGD with a velocity of its own."""
+    ADAM = 2
+    ADAMW = 3
+    ADAMW_NO_BIAS = 4
+    RMSPROP = 5
+    RMSPROP_CENTERED = 6
+    LAMB = 7
+    LAMB_NO_BIAS = 8
+
+
+_SGD_HYPERS = ("dampening", "lr", "momentum", "nesterov", "weight_decay")
+_ADAM_HYPERS = ("beta1", "beta2", "eps", "lr", "weight_decay")
+_RMSPROP_HYPERS = ("alpha", "eps", "lr", "momentum", "weight_decay")
+_LAMB_HYPERS = ("beta1", "beta2", "eps", "lr", "max_weight_norm", "weight_decay")
+
+# The hyper-parameters of each rule, sorted.
+HYPERS: dict[OptimizerKind, tuple[str, ...]] = {
+    OptimizerKind.SGD1: (*_SGD_HYPERS[:4], "velocity_scaling", "weight_decay"),
+    OptimizerKind.SGD2: _SGD_HYPERS,
+    OptimizerKind.ADAM: _ADAM_HYPERS,
+    OptimizerKind.ADAMW: _ADAM_HYPERS,
+    OptimizerKind.ADAMW_NO_BIAS: _ADAM_HYPERS,
+    OptimizerKind.RMSPROP: _RMSPROP_HYPERS,
+    OptimizerKind.RMSPROP_CENTERED: _RMSPROP_HYPERS,
+    OptimizerKind.LAMB: _LAMB_HYPERS,
+    OptimizerKind.LAMB_NO_BIAS: _LAMB_HYPERS,
+}
+
+
+@dataclass(frozen=True)
+class Hyper:
+    """A hyper-parameter; a constant one is compiled into the program."""
+
+    value: float
+    is_constant: bool
+
+
+@dataclass(frozen=True)
+class GroupConfig:
+    """The hyper-parameters of one group, sorted by name.
+
+    `betas` is split in `beta1` and `beta2`; `nesterov` is 0 or 1.
+    """
+
+    hypers: tuple[tuple[str, Hyper], ...]
+
+    def __getitem__(self, name: str) -> Hyper:
+        """Returns the hyper-parameter `name`."""
+        return dict(self.hypers)[name]
+
+    def is_constant_zero(self, name: str) -> bool:
+        """Returns whether `name` is compiled in as 0."""
+        return self[name] == Hyper(0.0, is_constant=True)
+
+
+@dataclass(frozen=True)
+class OptimizerConfig:
+    """Everything a compilation needs to know of an optimiser.
+
+    Attributes:
+        groups: first the defaults, for parameters in no group, then the parameter groups.
+        group_of_parameter: index into `groups` of each parameter, in the order of the model.
+        loss_scaling: what the gradients were multiplied by before they are accumulated.
+        loss_scale_rule: how a further factor of that changes by itself, if it does.
+        accum_type: type of the accumulated gradient.
+        first_order_type: type of the first state of the Adam and RMSprop families.
+        second_order_type: type of their second state.
+        velocity_type: type of the velocity of SGD.
+        max_grad_norm: limit of the global norm of all gradients; infinity for none.
+        uses_tf_variant: RMSprop as TensorFlow has it, and Adam and AdamW, whose eps is added before
+            the second moment is corrected; SGD is the same.
+    """
+
+    kind: OptimizerKind
+    groups: tuple[GroupConfig, ...]
+    group_of_parameter: tuple[int, ...]
+    loss_scaling: Hyper = Hyper(1.0, True)
+    accum_type: torch.dtype = torch.float32
+    first_order_type: torch.dtype = torch.float32
+    second_order_type: torch.dtype = torch.float32
+    velocity_type: torch.dtype = torch.float32
+    max_grad_norm: float = float("inf")
+    uses_tf_variant: bool = False
+    loss_scale_rule: LossScaleRule | None = None
+
+    @property
+    def clips(self) -> bool:
+        """Whether the global norm of all gradients has a limit."""
+        return math.isfinite(self.max_grad_norm)

@@ -1,0 +1,1 @@
+"""The formulas recorded as graphs, with templates in place of weights."""
