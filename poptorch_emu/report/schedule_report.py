@@ -8,6 +8,7 @@ from typing import Any
 
 from poptorch_emu.compile.executable import Executable
 from poptorch_emu.ir.graph import record_of
+from poptorch_emu.ir.operator_traits import traits_of
 from poptorch_emu.ir.record import Phase
 from poptorch_emu.plan.memory.memory_plan import Movement
 from poptorch_emu.report.pictures import LOOKS
@@ -23,7 +24,6 @@ from poptorch_emu.segments.phases import phase_numbers
 from poptorch_emu.segments.recomputation import recomputation_of, recomputed_operations
 from poptorch_emu.segments.segment import Instruction
 from poptorch_emu.segments.segmented_graph import cut
-from poptorch_emu.segments.storage import is_view
 
 _LOOK_OF_LETTER = {
     "F": LOOKS["forward"],
@@ -188,7 +188,7 @@ def _recomputes(executable: Executable) -> tuple[bool, ...]:
 
 def _is_repeated(instruction: Instruction) -> bool:
     """Returns whether an instruction of backward repeats what forward did; views cost nothing."""
-    return instruction.record.phase is Phase.FORWARD and not is_view(instruction.target)
+    return instruction.record.phase is Phase.FORWARD and not traits_of(instruction.target).is_view
 
 
 def _blocks(executable: Executable) -> tuple[tuple[str, ...], ...]:

@@ -15,11 +15,11 @@ from torch import fx
 
 from poptorch_emu.config import CompileConfig, Recomputation, StrategyKind
 from poptorch_emu.ir.graph import Graph, SourceKind, operation_of, record_of, source_of
+from poptorch_emu.ir.operator_traits import traits_of
 from poptorch_emu.ir.record import Phase
 from poptorch_emu.schedule.actions import Kind
 from poptorch_emu.schedule.partition import Partition
 from poptorch_emu.segments.standard_recomputation import standard_recomputation
-from poptorch_emu.segments.storage import is_view
 
 aten = torch.ops.aten
 
@@ -37,17 +37,6 @@ _NORMS = frozenset(
 
 # What makes a copy of a weight for products; the engine keeps it while the weight stays the same.
 _PACKING = "poptorch_emu::pack_weight"
-
-# Our operators that compute and do nothing else, beside those that draw random numbers.
-_PURE = frozenset(
-    {
-        _PACKING,
-        "poptorch_emu::embedding",
-        "poptorch_emu::packed_linear",
-        "poptorch_emu::product",
-        "poptorch_emu::rnn_layer",
-    }
-)
 
 
 def recomputation_of(config: CompileConfig, placed: Partition) -> Recomputation:
@@ -167,7 +156,7 @@ def _is_view_of_weight(node: fx.Node, placed: Partition) -> bool:
         target = node.target
         if not isinstance(target, torch._ops.OpOverload):
             return False
-        if not is_view(target) and target._schema.name != _PACKING:
+        if not traits_of(target).is_view and target._schema.name != _PACKING:
             return False
         node = node.all_input_nodes[0]
     is_written = node in placed.port_of
@@ -185,8 +174,4 @@ def _packet(node: fx.Node) -> object:
 
 
 def _is_pure(node: fx.Node) -> bool:
-    """Returns whether an operation only computes; one that we do not know may have an effect."""
-    schema = node.target._schema  # type: ignore[union-attr]
-    if schema.name.startswith(("aten::", "prims::")) or schema.name in _PURE:
-        return True
-    return bool(schema.name.startswith("poptorch_emu::") and schema.arguments[0].name == "rng")
+    return traits_of(node.target).is_pure

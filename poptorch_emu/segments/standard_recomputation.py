@@ -16,8 +16,9 @@ import torch
 from torch import fx
 
 from poptorch_emu.ir.graph import record_of
+from poptorch_emu.ir.operator_traits import traits_of
 from poptorch_emu.ir.record import Phase
-from poptorch_emu.segments.storage import is_view, num_bytes
+from poptorch_emu.segments.storage import num_bytes
 
 
 def standard_recomputation(operations: Sequence[fx.Node]) -> list[fx.Node]:
@@ -69,7 +70,7 @@ def _bytes_of(operations: Iterable[fx.Node]) -> int:
 
 def _root(node: fx.Node) -> fx.Node:
     """Returns the operation or source whose memory a result lies in."""
-    while isinstance(node.target, torch._ops.OpOverload) and is_view(node.target):
+    while isinstance(node.target, torch._ops.OpOverload) and traits_of(node.target).is_view:
         node = node.all_input_nodes[0]
     return node
 

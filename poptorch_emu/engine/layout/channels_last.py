@@ -22,6 +22,7 @@ from torch import fx
 from poptorch_emu.engine import onednn
 from poptorch_emu.engine.layout.fused_update import kept_registers
 from poptorch_emu.ir.graph import Graph, SinkKind, Source, SourceKind, source_of
+from poptorch_emu.ir.operator_traits import traits_of
 from poptorch_emu.segments.segment import Instruction, Register, Segment
 from poptorch_emu.segments.segmented_graph import SegmentedGraph
 
@@ -164,15 +165,8 @@ def _is_single_batch_norm(node: fx.Node) -> bool:
 
 
 def _is_elementwise(node: fx.Node) -> bool:
-    target = node.target
-    assert isinstance(target, torch._ops.OpOverload)
-    return (
-        torch.Tag.pointwise in target.tags
-        and torch.Tag.nondeterministic_seeded not in target.tags
-        and not target._schema.is_mutable
-        and "memory_format" not in node.kwargs
-        and _has_four_dims(node)
-    )
+    is_pointwise = traits_of(node.target).is_pointwise
+    return is_pointwise and "memory_format" not in node.kwargs and _has_four_dims(node)
 
 
 def _changed(code: Segment, images: Set[fx.Node], kept: Set[Source]) -> Segment:
@@ -224,7 +218,7 @@ def _safe(instruction: Instruction) -> Instruction:
 def _images_read(instruction: Instruction, shapes: dict[int, torch.Size]) -> Iterator[int]:
     """Yields what an operation reads that is to lie channels last."""
     shape = None
-    if torch.Tag.pointwise in instruction.target.tags:
+    if traits_of(instruction.target).is_pointwise:
         shape = instruction.node.meta["val"].shape
     for register in instruction.reads():
         found = shapes.get(register, ())

@@ -16,6 +16,7 @@ import torch
 from torch import fx
 
 from poptorch_emu.ir.graph import Source, SourceKind
+from poptorch_emu.ir.operator_traits import traits_of
 from poptorch_emu.passes.widening import is_half
 from poptorch_emu.segments.segment import Instruction, Register, Segment
 from poptorch_emu.update.parts.update_parts import Part
@@ -227,14 +228,8 @@ def _without_repetitions(
 
 def _is_pure(instruction: Instruction) -> bool:
     """Returns whether an operation on scalars gives the same result whenever it is done."""
-    target = instruction.target
-    return (
-        target.namespace == "aten"
-        and not target._schema.is_mutable
-        and torch.Tag.nondeterministic_seeded not in target.tags
-        and len(instruction.outputs) == 1
-        and not _is_wide(instruction.node)
-    )
+    is_pure = traits_of(instruction.target).is_pure
+    return is_pure and len(instruction.outputs) == 1 and not _is_wide(instruction.node)
 
 
 def _renamed(value: Any, renamed: Mapping[int, int]) -> Any:

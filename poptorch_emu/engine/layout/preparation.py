@@ -12,20 +12,12 @@ from __future__ import annotations
 from collections.abc import Sequence, Set
 from dataclasses import dataclass, replace
 
-import torch
-
 from poptorch_emu.config import CompileConfig, EngineBackend
 from poptorch_emu.engine.layout.fused_update import kept_registers
-from poptorch_emu.ir.control import HOST_CALL
 from poptorch_emu.ir.graph import Sink, SinkKind, Source, SourceKind
+from poptorch_emu.ir.operator_traits import traits_of
 from poptorch_emu.plan.inventory import Inventory
 from poptorch_emu.segments.segment import Instruction, Segment
-
-_NAMESPACES = ("aten", "mkldnn")
-_OURS = {
-    torch.ops.poptorch_emu.channels_last.default,
-    torch.ops.poptorch_emu.embedding.default,
-}
 
 
 @dataclass(frozen=True)
@@ -112,7 +104,8 @@ def _repeated(
     found = []
     for instruction in instructions:
         is_own = exposed.isdisjoint(instruction.outputs)
-        if is_own and _is_repeatable(instruction) and known.issuperset(instruction.reads()):
+        is_pure = traits_of(instruction.target).is_pure
+        if is_own and is_pure and known.issuperset(instruction.reads()):
             found.append(instruction)
             known.update(instruction.outputs)
     return found
@@ -126,28 +119,9 @@ def _exposed(code: Segment, repeated: Sequence[Instruction]) -> set[int]:
     """
     exposed = kept_registers(code)
     for instruction in code.instructions:
-        if _is_foreign(instruction):
+        if instruction.bodies or traits_of(instruction.target).is_foreign:
             exposed.update(instruction.reads())
     for instruction in reversed(repeated):
         if not exposed.isdisjoint(instruction.outputs):
             exposed.update(instruction.reads())
     return exposed
-
-
-def _is_foreign(instruction: Instruction) -> bool:
-    """Returns whether an operation is, or has inside, code that may write into its arguments."""
-    target = instruction.target
-    is_known = target.namespace in (*_NAMESPACES, "poptorch_emu") and target is not HOST_CALL
-    return bool(instruction.bodies) or not is_known
-
-
-def _is_repeatable(instruction: Instruction) -> bool:
-    """Returns whether an operation gives the same result whenever it is run."""
-    target = instruction.target
-    if target.namespace not in _NAMESPACES and target not in _OURS:
-        return False
-    return not (
-        instruction.bodies
-        or target._schema.is_mutable
-        or torch.Tag.nondeterministic_seeded in target.tags
-    )

@@ -13,6 +13,7 @@ from torch import fx
 
 from poptorch_emu.ir.control import FOR_LOOP, HOST_CALL, region_names
 from poptorch_emu.ir.graph import Graph, record_of
+from poptorch_emu.ir.operator_traits import traits_of
 from poptorch_emu.ir.record import Phase
 from poptorch_emu.machine.costs import movement
 from poptorch_emu.machine.costs.code import Family
@@ -35,7 +36,6 @@ from poptorch_emu.plan.operations.operation_family import (
 )
 from poptorch_emu.plan.operations.operation_products import products_of
 from poptorch_emu.plan.operations.operation_rows import moved_rows
-from poptorch_emu.segments.storage import is_view
 
 # Below so many channels the window of a convolution is folded into them.
 _FEW_CHANNELS = 16
@@ -339,7 +339,7 @@ def _is_transposed(value: fx.Node) -> bool:
     """Returns whether a value is another one with its last axes exchanged."""
     while value.op == "call_function":
         if value.target is not operator.getitem:
-            if not is_view(value.target):
+            if not traits_of(value.target).is_view:
                 return False
             if bare_name(value) in ("t", "transpose"):
                 return True

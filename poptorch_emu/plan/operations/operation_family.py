@@ -10,8 +10,8 @@ import torch
 from torch import fx
 
 from poptorch_emu.ir.marks import IS_WIDENED, IS_WIDENING
+from poptorch_emu.ir.operator_traits import traits_of
 from poptorch_emu.machine.costs.code import Family, OperationCode, used_fraction
-from poptorch_emu.segments.storage import is_view
 
 # Operators whose arguments `operation_products.py` knows, by name without overload.
 _FAMILY_OF_NAME = {
@@ -88,7 +88,7 @@ def family_of(node: fx.Node) -> Family:
 @cache
 def _family_of_target(target: torch._ops.OpOverload) -> Family | None:
     """Returns the family of an operator, `None` where the operands' shapes decide."""
-    if is_view(target):
+    if traits_of(target).is_view:
         return Family.VIEW
     if target.namespace in _NAMESPACES:
         name = _bare_name(target)

@@ -109,14 +109,18 @@ def test_norms_only_then_are_norms() -> None:
     assert recomputed_operations(graph, placed(graph), Mode.NORM_ONLY) == {norm}
 
 
-def test_checkpoint_effect_and_unknown_operation_then_are_never_run_again() -> None:
+# Title, threshold, edge items, width, digits, format, separator and brackets.
+PRINTED = ("x", 1000, 3, 80, 4, 0, " ", "[", "]")
+
+
+def test_checkpoint_and_effect_then_are_never_run_again() -> None:
     hand = HandGraph()
     x = hand.input(4)
     free = hand.add(aten.sin.default, x)
     hand.record = NodeRecord(is_checkpoint=True)
     marked = hand.add(aten.sin.default, x)
     hand.record = NodeRecord()
-    strange = hand.add(torch.ops.poptorch_emu.set_overlap_for_output.default, x, "x")
+    strange = hand.add(torch.ops.poptorch_emu.print_tensor.default, x, *PRINTED)
     graph = hand.end(free, marked, strange)
     assert recomputed_operations(graph, placed(graph), Mode.ALL) == {free}
 
