@@ -87,13 +87,6 @@ class Recomputation(Enum):
     ALL = 4
 
 
-class EngineBackend(Enum):
-    """Whose code the engine runs for the operations of forward and backward."""
-
-    ATEN = "aten"
-    INDUCTOR = "inductor"
-
-
 class HostRecomputation(Enum):
     """Whether the engine, too, computes again what the machine would; no bit depends on it."""
 
@@ -260,7 +253,6 @@ class CompileConfig:
     Attributes:
         recomputation: as the user asked for; `None` leaves it to the compiler.
         host_recomputation: what of that the engine does.
-        engine_backend: whose code it runs.
         cast_rules: of regions of `autocast`, by the bare name of a function or a class of modules.
     """
 
@@ -286,7 +278,6 @@ class CompileConfig:
     strategy: StrategyConfig = StrategyConfig()
     recomputation: Recomputation | None = None
     host_recomputation: HostRecomputation = HostRecomputation.AUTOMATIC
-    engine_backend: EngineBackend = EngineBackend.ATEN
     locations: LocationConfig = LocationConfig()
     machine: MachineConfig = MachineConfig()
     anchors: tuple[AnchorConfig, ...] = ()

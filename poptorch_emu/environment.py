@@ -10,9 +10,6 @@ from typing import TypeVar
 
 from poptorch_emu.errors import compiler_error
 
-# Whose code the engine runs; `emulator.set_backend` chooses it for one model.
-BACKEND = "POPTORCH_EMU_BACKEND"
-
 _Choice = TypeVar("_Choice", bound=Enum)
 
 

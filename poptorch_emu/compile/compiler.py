@@ -24,7 +24,6 @@ from poptorch_emu.compile.stored.executable_file import from_sections, stored_ke
 from poptorch_emu.compile.stored.key import Key, key_of
 from poptorch_emu.config import CompileConfig
 from poptorch_emu.engine.engine_cut import engine_inventory
-from poptorch_emu.engine.inductor import compiler_of
 from poptorch_emu.engine.lower import Lowering
 from poptorch_emu.enums import OverlapMode
 from poptorch_emu.errors import make_error
@@ -230,11 +229,8 @@ def lower(
 ) -> Executable:
     """Returns the executable of a placed and scheduled graph."""
     config, graph, placed = request.config, inventory.graph, inventory.placed
-    lowering = Lowering(
-        engine_inventory(inventory, request.optimizer, request.parameters),
-        request.optimizer,
-        compiler_of(config, placed),
-    )
+    of_engine = engine_inventory(inventory, request.optimizer, request.parameters)
+    lowering = Lowering(of_engine, request.optimizer)
     lowering.run([tensor.dim() > 0 for tensor in request.tensors])
     memory, transfers = plan_memory(inventory), transfers_of(overlapped, inventory.cut)
     tiles = plan_tiles(inventory, memory)

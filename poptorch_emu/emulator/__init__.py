@@ -1,6 +1,5 @@
 """What only an emulator can offer, beyond PopTorch's own names."""
 
-from poptorch_emu.emulator.engine_backend import set_backend
 from poptorch_emu.emulator.estimates import estimate, timeline
 from poptorch_emu.emulator.host_recomputation import set_recomputation
 from poptorch_emu.emulator.latencies import set_latencies
@@ -32,7 +31,6 @@ __all__ = [
     "register_custom_op",
     "report",
     "schedule",
-    "set_backend",
     "set_latencies",
     "set_recomputation",
     "set_schedule",

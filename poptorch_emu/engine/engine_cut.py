@@ -15,7 +15,7 @@ from dataclasses import replace
 
 from torch import fx
 
-from poptorch_emu.config import CompileConfig, EngineBackend, HostRecomputation
+from poptorch_emu.config import CompileConfig, HostRecomputation
 from poptorch_emu.engine.engine_graph import EngineGraph
 from poptorch_emu.engine.layout.channels_last import use_channels_last
 from poptorch_emu.engine.layout.copies import leave_out_copies
@@ -81,8 +81,8 @@ def engine_inventory(
         if not inventory.is_remote(variable) and not variable.is_sharded
     }
     inventory = replace(inventory, cut=load_packed_weights(inventory.cut, whole))
-    # Roundings are drawn in the order of memory; a compiler has layouts of its own.
-    if config.rounds_stochastically or config.engine_backend is EngineBackend.INDUCTOR:
+    # Roundings are drawn in the order of memory.
+    if config.rounds_stochastically:
         return inventory
     segments = inventory.cut
     if not config.checks_floating_point:
@@ -130,14 +130,13 @@ def _for_training(of_machine: Inventory) -> Inventory:
     code = EngineGraph.copy_of(of_machine.graph, of_machine.placed)
     num_changes = widen_half_kernels(code)
     num_changes += compute_losses_by_rows(code) + take_last_steps(code)
-    if of_machine.config.engine_backend is not EngineBackend.INDUCTOR:
-        remove_dead(code.graph)
-        num_changes += fuse_loss_gradients(code)
-        num_changes += use_gradient_products(code.graph) + use_column_sums(code)
-        num_changes += move_large_products(code) + pack_weights(code, of_machine.config)
-        num_changes += use_our_products(code)
-        num_changes += leave_out_attention_copies(code) + divide_before_expanding(code)
-        num_changes += fetch_rows_ahead(code)
+    remove_dead(code.graph)
+    num_changes += fuse_loss_gradients(code)
+    num_changes += use_gradient_products(code.graph) + use_column_sums(code)
+    num_changes += move_large_products(code) + pack_weights(code, of_machine.config)
+    num_changes += use_our_products(code)
+    num_changes += leave_out_attention_copies(code) + divide_before_expanding(code)
+    num_changes += fetch_rows_ahead(code)
     if num_changes == 0:
         return of_machine
     remove_dead(code.graph)

@@ -13,8 +13,6 @@ from torch import fx
 
 from poptorch_emu import _C
 from poptorch_emu.config import AnchorConfig
-from poptorch_emu.engine.compiled_runs import compile_runs
-from poptorch_emu.engine.inductor import InductorCompiler
 from poptorch_emu.engine.instruction import lowered
 from poptorch_emu.engine.layout.fused_update import can_update_in_place, fused_code
 from poptorch_emu.engine.layout.preparation import Prepared, prepare, prepare_update
@@ -35,13 +33,8 @@ from poptorch_emu.update.parts.update_plan import UpdatePlan
 class Lowering:
     """Builds one program; `variables` and `scalars` say how the host finds its way in it."""
 
-    def __init__(
-        self,
-        inventory: Inventory,
-        optimizer: OptimizerConfig | None,
-        compiler: InductorCompiler | None = None,
-    ) -> None:
-        """Takes what is to be lowered, in training the optimiser, and a compiler of operations."""
+    def __init__(self, inventory: Inventory, optimizer: OptimizerConfig | None) -> None:
+        """Takes what is to be lowered, and in training the optimiser."""
         self.program = _C.Program()
         self.variables: dict[str, VariableInfo] = {}
         self.scalars: dict[tuple[str, int], int] = {}
@@ -58,7 +51,6 @@ class Lowering:
         self._schedule = inventory.schedule
         self._config = inventory.config
         self._optimizer = optimizer
-        self._compiler = compiler
         self._constants: dict[str, int] = {}
         self._accumulators: dict[str, int] = {}
         self._segments: dict[Port, int] = {}
@@ -116,8 +108,7 @@ class Lowering:
     def _add_micro_batch_segments(self) -> None:
         for port, segment in self._cut.segments.items():
             ipu = self._partition.ipu_of_stage[port[1]]
-            code = segment if self._compiler is None else compile_runs(segment, self._compiler)
-            parts = prepare(code, self._inventory)
+            parts = prepare(segment, self._inventory)
             self._segments[port] = self._emit_prepared(parts, ipu, _C.SegmentKind.MICRO_BATCH)
 
     def _emit_prepared(

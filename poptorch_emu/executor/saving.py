@@ -19,7 +19,6 @@ from poptorch_emu.compile.compiler import MakeExecutable, load_model
 from poptorch_emu.compile.executable import Executable
 from poptorch_emu.compile.stored.container import Container, pack, unpack, write_whole
 from poptorch_emu.compile.stored.executable_file import to_sections
-from poptorch_emu.config import EngineBackend
 from poptorch_emu.errors import Error, make_error, require
 from poptorch_emu.log import logger
 from poptorch_emu.options import Options
@@ -87,14 +86,8 @@ def save_executable(
         rng_state: the state of the random numbers, if it is wanted and there is one.
 
     Raises:
-        Error: an object cannot be pickled, or code of the executable lies in other files.
+        Error: an object cannot be pickled.
     """
-    if executable.config.engine_backend is EngineBackend.INDUCTOR:
-        raise make_error(
-            "The executable cannot be saved: it calls libraries that TorchInductor compiled for "
-            "this computer. Compile it with the backend 'aten' (emulator.set_backend, "
-            "POPTORCH_EMU_BACKEND) to save it."
-        )
     metadata = {
         "version": __version__,
         "executable_inputs": arguments,

@@ -77,7 +77,6 @@ def freeze(
         strategy=strategy_config(options._execution_strategy),
         recomputation=_recomputation(backend),
         host_recomputation=options._host_recomputation,
-        engine_backend=options._engine_backend,
         locations=location_config(options.TensorLocations, machine.num_io_tiles > 0),
         machine=machine,
         anchors=_anchors(options),

@@ -14,9 +14,8 @@ from typing import Any
 
 import torch
 
-from poptorch_emu.config import EngineBackend, HostRecomputation
+from poptorch_emu.config import HostRecomputation
 from poptorch_emu.enums import CommGroupType, ConnectionType, OutputMode, SyncPattern
-from poptorch_emu.environment import BACKEND, choice_of
 from poptorch_emu.errors import require
 from poptorch_emu.log import logger
 from poptorch_emu.options.base import (
@@ -80,7 +79,6 @@ class Options(ReportingOptions):
         self._execution_strategy: _IExecutionStrategy = PipelinedExecution()
         self._progress_bar = ProgressBar()
         self._host_recomputation = HostRecomputation.AUTOMATIC
-        self._engine_backend = choice_of(BACKEND, EngineBackend, EngineBackend.ATEN)
         self._has_modelled_latencies = False
         self._relax_optimizer_checks = False
         self._show_compilation_progress_bar = True

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import torch
 from torch import fx
 
-from poptorch_emu.config import CompileConfig, EngineBackend
+from poptorch_emu.config import CompileConfig
 from poptorch_emu.ir.graph import Graph, SinkKind
 from poptorch_emu.segments.row_gradients import sums_are_whole
 from poptorch_emu.update.formulas.config import OptimizerConfig
@@ -73,12 +73,10 @@ def product_gradients(
 
     Args:
         graph: with the gradients among its results, of which products were changed.
-        config: how sums are kept, and who runs operations.
+        config: how sums are kept, and whether operations are looked at one by one.
         optimizer: in training.
     """
     if not sums_are_whole(config, optimizer) or config.checks_floating_point:
-        return {}
-    if config.engine_backend is EngineBackend.INDUCTOR:
         return {}
     results = [node for _, node in graph.results]
     return {

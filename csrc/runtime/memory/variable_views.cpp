@@ -11,9 +11,8 @@ namespace {
 using Variables = std::set<VariableId>;
 
 // They may return an argument, or a view of it, and do not say so.
-constexpr std::array<std::string_view, 3> kSilentViews = {
+constexpr std::array<std::string_view, 2> kSilentViews = {
     "aten::_unsafe_view",
-    "poptorch_emu::compiled_code",
     "poptorch_emu::print_tensor",
 };
 

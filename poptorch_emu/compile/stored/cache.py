@@ -16,7 +16,7 @@ from poptorch_emu.compile.executable import Executable
 from poptorch_emu.compile.stored.container import pack, unpack, write_whole
 from poptorch_emu.compile.stored.executable_file import from_sections, is_of_key, to_sections
 from poptorch_emu.compile.stored.key import Key
-from poptorch_emu.config import CompileConfig, EngineBackend
+from poptorch_emu.config import CompileConfig
 from poptorch_emu.errors import Error, require
 from poptorch_emu.log import logger
 from poptorch_emu.trace.tracer import Forward
@@ -33,10 +33,9 @@ def path_of(cache_dir: str, key: Key) -> Path:
 def find(key: Key, config: CompileConfig, forward: Forward) -> Executable | None:
     """Returns the executable of `key` from the folder of `config`, or `None` if it has none.
 
-    A damaged file is reported and not used. Executables of code that TorchInductor compiled are
-    not kept: they name its libraries, which are.
+    A damaged file is reported and not used.
     """
-    if config.cache_dir is None or config.engine_backend is EngineBackend.INDUCTOR:
+    if config.cache_dir is None:
         return None
     path = path_of(config.cache_dir, key)
     try:
@@ -60,7 +59,7 @@ def keep(executable: Executable) -> None:
     """
     config = executable.config
     cache_dir = config.cache_dir
-    if cache_dir is None or config.engine_backend is EngineBackend.INDUCTOR:
+    if cache_dir is None:
         return
     path = path_of(cache_dir, executable.key)
     try:

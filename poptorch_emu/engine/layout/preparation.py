@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence, Set
 from dataclasses import dataclass, replace
 
-from poptorch_emu.config import CompileConfig, EngineBackend
+from poptorch_emu.config import CompileConfig
 from poptorch_emu.engine.layout.fused_update import kept_registers
 from poptorch_emu.ir.graph import Sink, SinkKind, Source, SourceKind
 from poptorch_emu.ir.operator_traits import traits_of
@@ -38,15 +38,10 @@ class Prepared:
 def is_prepared(config: CompileConfig) -> bool:
     """Returns whether anything is prepared.
 
-    Training changes its weights in each window. Where operations are looked at or compiled one by
-    one, or round at random, they are left as the user wrote them.
+    Training changes its weights in each window. Where operations are looked at one by one, or round
+    at random, they are left as the user wrote them.
     """
-    return not (
-        config.is_training
-        or config.checks_floating_point
-        or config.rounds_stochastically
-        or config.engine_backend is EngineBackend.INDUCTOR
-    )
+    return not (config.is_training or config.checks_floating_point or config.rounds_stochastically)
 
 
 def prepare(code: Segment, inventory: Inventory) -> Prepared:

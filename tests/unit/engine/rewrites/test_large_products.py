@@ -164,17 +164,6 @@ def test_bias_of_a_view_then_goes_with_the_product(is_read: bool) -> None:
     assert forward.count("mkldnn::_linear_pointwise(") == 3
 
 
-def test_layers_when_a_backend_compiles_them_then_stay_as_they_are() -> None:
-    model, x = made(256, 256, 512)
-    options = poptorch.Options().showCompilationProgressBar(False)
-    poptorch.emulator.set_backend(options, "inductor")
-    options.Training.gradientAccumulation(ACCUMULATION)
-    optimizer = poptorch.optim.SGD(model.parameters(), lr=0.1)
-    training = poptorch.trainingModel(model, options, optimizer)
-    training.compile(x)
-    assert "mkldnn" not in training._executable.program.text()
-
-
 @pytest.mark.parametrize(
     ("vendor", "capability", "is_faster"),
     [
