@@ -9,7 +9,8 @@
 #   make check  format, lint and types
 #   make check-all  check, test, test-wheel, test-ops and sanitize, which takes long
 #   make site   builds the documentation into build/site, and checks its links
-#   make docs   writes the tables of docs/compatibility.md from the tests and docstrings
+#   make docs   writes the tables of the documents from tests, docstrings and benchmarks/results
+#   make bench  compares speed with eager PyTorch and torch.compile, and records the figures
 
 PYTHON ?= python3
 VENV := .venv
@@ -88,6 +89,7 @@ check-all:
 
 docs: $(VENV)/.built $(VENV)/.has-test
 	$(BIN)/python tools/compatibility.py
+	$(BIN)/python tools/performance.py
 
 # Warnings are errors, all of which are shown.
 site: $(VENV)/.built $(VENV)/.has-docs
@@ -95,7 +97,7 @@ site: $(VENV)/.built $(VENV)/.has-docs
 	$(BIN)/python tools/check_site.py build/site
 
 bench: $(VENV)/.built $(VENV)/.has-test
-	$(BIN)/python benchmarks/speed.py
+	$(BIN)/python benchmarks/speed.py --csv benchmarks/results/speed.csv
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)

@@ -3,7 +3,7 @@
 Both do the same updates with two workers of one thread each: the emulator's two, and two processes
 that share the stages. Rounds of processes take turns; the lines show medians, and the ratio of
 exported to emulated within each round: of the clock on the wall, and of the time that all
-processors worked.
+processors worked. `--csv results/export.csv` records the run, CPU time as emulated to exported.
 """
 
 from __future__ import annotations
@@ -16,8 +16,10 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
+import result_files
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
@@ -151,6 +153,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=50)
     trained = [name for name, case in CASES.items() if case.make_optimizer is not None]
     parser.add_argument("--model", choices=["blocks", *trained], default="blocks")
+    parser.add_argument("--csv", type=Path, help="append the figures to this file")
     parser.add_argument("--child", help="measure one candidate in this process")
     options = parser.parse_args()
     if options.child:
@@ -160,13 +163,27 @@ def main() -> None:
         tuple(_measure(each, options.model, options.steps) for each in ("emulated", "exported"))
         for _ in range(options.rounds)
     ]
+    ratios: list[list[float]] = []
     for index, clock in enumerate(("wall", "processors")):
         emulated, exported = zip(*((e[index], x[index]) for e, x in pairs), strict=True)
-        ratios = [x / e for e, x in zip(emulated, exported, strict=True)]
+        ratios.append([x / e for e, x in zip(emulated, exported, strict=True)])
         print(
             f"{clock}: emulated {statistics.median(emulated):.1f} ms, exported "
-            f"{statistics.median(exported):.1f} ms; ratios {', '.join(f'{r:.2f}' for r in ratios)}"
+            f"{statistics.median(exported):.1f} ms; ratios "
+            f"{', '.join(f'{ratio:.2f}' for ratio in ratios[index])}"
         )
+    if options.csv:
+        walls, cpus = ratios
+        row = {
+            "model": options.model,
+            "rounds": options.rounds,
+            "speed_ratio_min": min(walls),
+            "speed_ratio_median": statistics.median(walls),
+            "speed_ratio_max": max(walls),
+            "cpu_ratio_min": 1 / max(cpus),
+            "cpu_ratio_max": 1 / min(cpus),
+        }
+        result_files.append(options.csv, [row])
 
 
 if __name__ == "__main__":

@@ -3,26 +3,34 @@
 Every candidate does the same updates on the same micro-batches. A process warms up and reports the
 medians of several calls; rounds of processes take turns, and the table shows medians of the ratios
 of each round. Run it on a quiet machine: eager PyTorch on several threads collapses beside any
-other work, and flatters us. The CPU time of a sample hardly moves with the neighbours; it is held
-against eager PyTorch on one thread.
+other work, which makes the ratios too good. The CPU time of a sample hardly depends on other work;
+it is compared with eager PyTorch on one thread. `--csv results/speed.csv` records the run.
 """
 
 from __future__ import annotations
 
 import argparse
-import math
 import statistics
 import subprocess
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 
+import result_files
 import torch
 from models import CASES, Case
 
 import poptorch_emu as poptorch
 
-CANDIDATES = ("poptorch_emu", "eager", "eager, 1 thread", "torch.compile")
+# Each candidate with the word for it in the columns of the CSV file.
+WORDS = {
+    "poptorch_emu": "poptorch_emu",
+    "eager": "eager",
+    "eager, 1 thread": "eager_1_thread",
+    "torch.compile": "compile",
+}
+CANDIDATES = tuple(WORDS)
 Measured = tuple[float, float]  # Samples a second, CPU milliseconds a sample.
 
 
@@ -103,30 +111,34 @@ def run_process(name: str, candidate: str, options: list[str]) -> Measured | Non
 
 
 def compare(name: str, rounds: int, candidates: list[str], options: list[str]) -> dict[str, float]:
-    """Prints one line of the table and returns the ratios of throughput to other candidates."""
+    """Measures in turns, prints one line of the table and returns its figures by column."""
     results: dict[str, list[Measured]] = {}
     for _ in range(rounds):
         for candidate in candidates:
             value = run_process(name, candidate, options)
             if value is not None:
                 results.setdefault(candidate, []).append(value)
-    ratios = {
-        other: statistics.median(
-            mine[0] / theirs[0]
-            for mine, theirs in zip(results[CANDIDATES[0]], values, strict=False)
-        )
-        for other, values in results.items()
-    }
-    speeds = [_median(results, candidate, 0, ",.0f") for candidate in CANDIDATES]
-    cpus = [_median(results, candidate, 1, ".3f") for candidate in (CANDIDATES[0], CANDIDATES[2])]
-    texts = [f"{ratios[c]:.2f}" if c in ratios else "-" for c in (CANDIDATES[1], CANDIDATES[3])]
-    print(f"| {name} | {' | '.join([*speeds, *texts, *cpus])} |", flush=True)
-    return ratios
+    mine = results[CANDIDATES[0]]
+    figures = {}
+    for candidate, theirs in results.items():
+        word = WORDS[candidate]
+        figures[f"{word}_samples_per_second"] = statistics.median(speed for speed, _ in theirs)
+        figures[f"{word}_cpu_ms_per_sample"] = statistics.median(cpu for _, cpu in theirs)
+        if theirs is not mine:
+            ratios = [one / other for (one, _), (other, _) in zip(mine, theirs, strict=False)]
+            figures[f"vs_{word}"] = statistics.median(ratios)
+    print(f"| {name} | {' | '.join(_cells(figures))} |", flush=True)
+    return figures
 
 
-def _median(results: dict[str, list[Measured]], name: str, index: int, form: str) -> str:
-    values = [value[index] for value in results.get(name, ())]
-    return format(statistics.median(values), form) if values else "-"
+def _cells(figures: dict[str, float]) -> list[str]:
+    forms = {f"{word}_samples_per_second": ",.0f" for word in WORDS.values()}
+    forms |= {"vs_eager": ".2f", "vs_compile": ".2f"}
+    forms |= {f"{word}_cpu_ms_per_sample": ".3f" for word in ("poptorch_emu", "eager_1_thread")}
+    return [
+        format(figures[column], form) if column in figures else "-"
+        for column, form in forms.items()
+    ]
 
 
 def main() -> None:
@@ -137,6 +149,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=3.0, help="of each process")
     parser.add_argument("--half", action="store_true", help="weights and inputs in float16")
+    parser.add_argument("--csv", type=Path, help="append the figures to this file")
     parser.add_argument("--measure", nargs=2, metavar=("MODEL", "CANDIDATE"), help="internal")
     args = parser.parse_args()
     if args.measure:
@@ -148,12 +161,15 @@ def main() -> None:
     print(f"| model | {' | '.join(names)} |")
     print(f"|---|{'---:|' * len(names)}")
     options = ["--seconds", str(args.seconds), *(["--half"] if args.half else [])]
-    rows = [compare(n, args.rounds, args.candidates, options) for n in args.models]
+    rows = {n: compare(n, args.rounds, args.candidates, options) for n in args.models}
     for other in args.candidates[1:]:
-        ratios = [row[other] for row in rows if other in row]
+        ratios = [row[f"vs_{WORDS[other]}"] for row in rows.values() if f"vs_{WORDS[other]}" in row]
         if ratios:
-            mean = math.exp(statistics.fmean(map(math.log, ratios)))
-            print(f"\nGeometric mean against {other}: {mean:.2f}")
+            print(f"\nGeometric mean against {other}: {statistics.geometric_mean(ratios):.2f}")
+    if args.csv:
+        run = {"dtype": "float16" if args.half else "float32"}
+        run |= {"rounds": args.rounds, "seconds": args.seconds}
+        result_files.append(args.csv, [{**run, "workload": n, **rows[n]} for n in rows])
 
 
 if __name__ == "__main__":

@@ -1,13 +1,14 @@
 """What a second worker gives, beside what two cores can give, and what a busy neighbour leaves.
 
 In one process, three ways take turns: one worker of one thread, two workers, and two executors that
-share nothing, of one worker each, on a thread of Python each. The last is what the two cores give
-to whom nothing couples; cores of a virtual machine may be far from equal. A turn in which it is 1.9
-to 2.1 times what one worker does is an even one: both cores were alike, and nobody else used them
-much. One worker is measured twice in each turn, so that the same luck does not make a turn even and
-its gain large. A model on one virtual IPU has threads instead of workers. The lines show medians of
-the ratios of each turn, and how many turns were even. Then two workers are measured with and
-without a process that computes all the time. Run it on quiet cores.
+share nothing, of one worker each, on a thread of Python each. The third way shows what the two
+cores give to executors that nothing couples; cores of a virtual machine may be far from equal. A
+turn is even where the third way has 1.9 to 2.1 times the speed of one worker: both cores were alike
+then, and other work hardly used them. One worker is measured twice in each turn, so that one error
+does not both make a turn even and its gain large. A model on one virtual IPU has threads instead of
+workers. The lines show medians of the ratios of each turn, and how many turns were even. Then two
+workers are measured with and without a process that computes all the time. Run it on quiet cores.
+`--csv results/workers.csv` records the run.
 """
 
 from __future__ import annotations
@@ -22,7 +23,9 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 
+import result_files
 import torch
 from models import CASES
 from speed import emulated_step
@@ -30,7 +33,7 @@ from speed import emulated_step
 # It ends with this process, also where that is killed.
 _BUSY = "import os\nparent = os.getppid()\nwhile os.getppid() == parent: pass"
 
-# What two executors that share nothing are worth where the cores are alike, and idle otherwise.
+# What two executors that share nothing have where the cores are alike, and idle otherwise.
 _EVEN = (1.9, 2.1)
 
 Step = Callable[[], object]
@@ -90,11 +93,11 @@ def measure(name: str, turns: int, seconds: float) -> dict[str, float]:
     least, most = _EVEN
     even = [gain for gain, bound in zip(gains, bounds, strict=True) if least <= bound <= most]
     return {
-        "two workers": statistics.median(gains),
-        "in even turns": statistics.median(even) if even else math.nan,
-        "even turns": len(even),
-        "two executors": statistics.median(bounds),
-        "beside a neighbour": statistics.median(shares),
+        "two_workers_over_one": statistics.median(gains),
+        "in_even_turns": statistics.median(even) if even else math.nan,
+        "even_turns": len(even),
+        "two_executors_over_one": statistics.median(bounds),
+        "beside_neighbour": statistics.median(shares),
     }
 
 
@@ -104,24 +107,28 @@ def main() -> None:
     parser.add_argument("--models", nargs="+", choices=CASES, default=list(CASES))
     parser.add_argument("--turns", type=int, default=7)
     parser.add_argument("--seconds", type=float, default=1.0, help="of each measurement")
+    parser.add_argument("--csv", type=Path, help="append the figures to this file")
     parser.add_argument("--child", action="store_true", help="measure in this process")
     args = parser.parse_args()
     if args.child:
         print(json.dumps(measure(args.models[0], args.turns, args.seconds)))
         return
-    has_head = False
+    rows = []
     for name in args.models:
         command = [sys.executable, __file__, "--child", "--models", name]
         command += ["--turns", str(args.turns), "--seconds", str(args.seconds)]
         done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
         line = json.loads(done.stdout.splitlines()[-1])
-        if not has_head:
-            print("| model |", " | ".join(line), "|\n|---|" + "---:|" * len(line))
-            has_head = True
+        if not rows:
+            words = [column.replace("_", " ") for column in line]
+            print("| model |", " | ".join(words), "|\n|---|" + "---:|" * len(line))
+        rows.append({"turns": args.turns, "seconds": args.seconds, "workload": name, **line})
         cells = [
             f"{value:.2f}" if isinstance(value, float) else str(value) for value in line.values()
         ]
         print("|", " | ".join([name, *cells]), "|", flush=True)
+    if args.csv:
+        result_files.append(args.csv, rows)
 
 
 if __name__ == "__main__":
