@@ -42,7 +42,7 @@ from poptorch_emu.trace.result_forms import Forms
 from poptorch_emu.trace.seed import Seed
 from poptorch_emu.trace.tracer import ArgumentsOf, Forward, Trace, trace_forward
 from poptorch_emu.troubleshooting import Topic
-from poptorch_emu.update.formulas.config import OptimizerConfig
+from poptorch_emu.update.formulas.optimizer_config import OptimizerConfig
 
 # What the progress bar shows: a step and what fraction of a compilation it usually is.
 STEPS = ("capture", "functionalise", "optimise", "place and schedule", "lower")

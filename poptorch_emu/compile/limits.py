@@ -12,7 +12,7 @@ from poptorch_emu.ir.graph import Graph, SinkKind, SourceKind, record_of, source
 from poptorch_emu.log import compiler_logger, logger
 from poptorch_emu.schedule.partition import Partition
 from poptorch_emu.troubleshooting import Topic, before_hint
-from poptorch_emu.update.formulas.config import OptimizerConfig
+from poptorch_emu.update.formulas.optimizer_config import OptimizerConfig
 
 # Source: PopTorch's device manager: one process gets at most 64 IPUs.
 MAX_IPUS = 64

@@ -35,13 +35,14 @@ from poptorch_emu.schedule.make import ScheduleKind, make_schedule
 from poptorch_emu.schedule.partition import Partition, partition
 from poptorch_emu.schedule.schedule import Schedule
 from poptorch_emu.segments.links import plan_links
+from poptorch_emu.segments.model_variables import model_variables
 from poptorch_emu.segments.phases import check_phases
 from poptorch_emu.segments.recomputation import recomputation_of, recomputed_operations
 from poptorch_emu.segments.replica_equal import replica_equal_values
 from poptorch_emu.segments.segmented_graph import cut
 from poptorch_emu.segments.sharding import sharding_of
-from poptorch_emu.update.formulas.config import OptimizerConfig
-from poptorch_emu.update.parts.model_variables import model_variables, plan_update
+from poptorch_emu.update.formulas.optimizer_config import OptimizerConfig
+from poptorch_emu.update.parts.update_plan import plan_update
 
 _PIPELINES = {
     PipelineOrder.GROUPED: ScheduleKind.GROUPED,

@@ -52,8 +52,8 @@ from poptorch_emu.segments.recomputation import (
 from poptorch_emu.segments.replica_equal import replica_equal_values
 from poptorch_emu.segments.row_gradients import RowGradient, row_gradients
 from poptorch_emu.segments.segmented_graph import cut
-from poptorch_emu.update.formulas.config import OptimizerConfig
-from poptorch_emu.update.parts.model_variables import plan_update
+from poptorch_emu.update.formulas.optimizer_config import OptimizerConfig
+from poptorch_emu.update.parts.update_plan import plan_update
 
 # Assumed: the other half is for weights, workspaces and the user's own data.
 _LARGEST_SHARE = 0.5

@@ -24,8 +24,7 @@ from poptorch_emu.schedule.schedule import Port
 from poptorch_emu.segments.placement import location_of
 from poptorch_emu.segments.segment import Segment
 from poptorch_emu.segments.variables import VariableInfo
-from poptorch_emu.update.formulas.config import OptimizerConfig
-from poptorch_emu.update.parts.hyper_parameters import scalar_name, scalar_value, split_scalar
+from poptorch_emu.update.formulas.optimizer_config import OptimizerConfig, scalar_name, split_scalar
 from poptorch_emu.update.parts.update_parts import Part, state_variable
 from poptorch_emu.update.parts.update_plan import UpdatePlan
 
@@ -243,8 +242,7 @@ class Lowering:
         values = self._window_values(part)
         anchors = [anchor for anchor in self._config.anchors if anchor.long_name in values]
         if anchors:
-            anchored = {values[anchor.long_name] for anchor in anchors}
-            part.code.set_dying({*part.stores, *part.sent, *anchored})
+            part.finish(anchored=[values[anchor.long_name] for anchor in anchors])
         prepared = prepare_update(self._update_code(part), self._config)
         index = self._emit_prepared(prepared, ipu, _C.SegmentKind.WINDOW, part)
         for anchor in anchors:
@@ -304,7 +302,7 @@ class Lowering:
     def _scalar(self, name: str, group: int) -> int:
         if (name, group) not in self.scalars:
             assert self._optimizer is not None, "hyper-parameters belong to an optimiser"
-            value = scalar_value(self._optimizer, name, group)
+            value = self._optimizer.value(name, group)
             self.scalars[name, group] = self.program.add_scalar(scalar_name(name, group), value)
         return self.scalars[name, group]
 

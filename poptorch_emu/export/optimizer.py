@@ -10,7 +10,11 @@ import torch
 
 from poptorch_emu.errors import make_error
 from poptorch_emu.late_module import LateModule
-from poptorch_emu.update.formulas.config import GroupConfig, OptimizerConfig, OptimizerKind
+from poptorch_emu.update.formulas.optimizer_config import (
+    GroupConfig,
+    OptimizerConfig,
+    OptimizerKind,
+)
 
 if TYPE_CHECKING:
     from poptorch_emu.export import plain

@@ -6,7 +6,12 @@ from collections.abc import Iterator
 
 from poptorch_emu.errors import compiler_error
 from poptorch_emu.troubleshooting import Topic
-from poptorch_emu.update.formulas.config import GroupConfig, Hyper, OptimizerConfig, OptimizerKind
+from poptorch_emu.update.formulas.optimizer_config import (
+    GroupConfig,
+    Hyper,
+    OptimizerConfig,
+    OptimizerKind,
+)
 
 # PopART's class for each rule.
 _FAMILIES = {

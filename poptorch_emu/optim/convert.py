@@ -14,7 +14,8 @@ from poptorch_emu.optim.differences import warn_of_differences
 from poptorch_emu.optim.kind import attribute, check_supported, optimizer_kind
 from poptorch_emu.optim.optimizer_base import Optimizer
 from poptorch_emu.optim.value_limits import check_values
-from poptorch_emu.update.formulas.config import (
+from poptorch_emu.update.formulas.loss_scale import LossScaleRule
+from poptorch_emu.update.formulas.optimizer_config import (
     HYPERS,
     LOSS_SCALING,
     GroupConfig,
@@ -22,7 +23,6 @@ from poptorch_emu.update.formulas.config import (
     OptimizerConfig,
     OptimizerKind,
 )
-from poptorch_emu.update.formulas.loss_scale import LossScaleRule
 
 # An attribute of a plain PyTorch optimiser is constant where it has this value, else variable.
 _CONSTANT_VALUES = {

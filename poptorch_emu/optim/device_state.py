@@ -20,8 +20,8 @@ from poptorch_emu.optim.kind import optimizer_kind, warn_of_subclass
 from poptorch_emu.optim.optimizer_base import Optimizer, cache_device_state
 from poptorch_emu.optim.parameter_tensors import parameter_tensors
 from poptorch_emu.options.optimizer_settings import OptimizerSettings
-from poptorch_emu.update.formulas.config import OptimizerConfig
 from poptorch_emu.update.formulas.loss_scale import KEPT_VARIABLES
+from poptorch_emu.update.formulas.optimizer_config import OptimizerConfig
 
 
 class DeviceSession(Protocol):

@@ -10,7 +10,7 @@ import torch
 from poptorch_emu.compile.executable import Executable
 from poptorch_emu.ir.graph import SinkKind
 from poptorch_emu.log import logger
-from poptorch_emu.update.formulas.config import OptimizerConfig, OptimizerKind
+from poptorch_emu.update.formulas.optimizer_config import OptimizerConfig, OptimizerKind
 
 
 @cache

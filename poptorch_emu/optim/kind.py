@@ -11,7 +11,7 @@ from poptorch_emu.errors import require
 from poptorch_emu.log import logger
 from poptorch_emu.optim.lamb import LAMB
 from poptorch_emu.optim.optimizer_base import Optimizer
-from poptorch_emu.update.formulas.config import LOSS_SCALING, OptimizerKind
+from poptorch_emu.update.formulas.optimizer_config import LOSS_SCALING, OptimizerKind
 
 # Attributes of the object beside its groups; a plain PyTorch optimiser has none of them.
 _DEFAULT_ATTRIBUTES = {

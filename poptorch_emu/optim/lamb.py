@@ -9,7 +9,11 @@ import torch
 from torch.optim.optimizer import ParamsT
 
 from poptorch_emu.optim.optimizer_base import Optimizer, checked_betas, given
-from poptorch_emu.update.formulas.config import GroupConfig, OptimizerConfig, OptimizerKind
+from poptorch_emu.update.formulas.optimizer_config import (
+    GroupConfig,
+    OptimizerConfig,
+    OptimizerKind,
+)
 from poptorch_emu.update.formulas.rules import state_names, update
 
 # Source: PopTorch's LAMB. A float16 norm cannot exceed 65504.

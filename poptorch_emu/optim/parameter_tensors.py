@@ -10,7 +10,11 @@ from collections.abc import Iterable, Mapping
 
 import torch
 
-from poptorch_emu.update.formulas.config import GroupConfig, OptimizerConfig, OptimizerKind
+from poptorch_emu.update.formulas.optimizer_config import (
+    GroupConfig,
+    OptimizerConfig,
+    OptimizerKind,
+)
 
 _PLAIN_SGD = {"lr": "scaledLearningRate0", "weight_decay": "weightDecayScaleFactor0"}
 _COMBINED_SGD = {

@@ -5,7 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from poptorch_emu.errors import compiler_error
-from poptorch_emu.update.formulas.config import GroupConfig, OptimizerConfig, OptimizerKind
+from poptorch_emu.update.formulas.optimizer_config import (
+    GroupConfig,
+    OptimizerConfig,
+    OptimizerKind,
+)
 
 
 def check_values(config: OptimizerConfig) -> None:

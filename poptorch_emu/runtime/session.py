@@ -27,8 +27,7 @@ from poptorch_emu.runtime.synthetic import synthetic_inputs
 from poptorch_emu.runtime.threads import Order, order_of, thread_counts
 from poptorch_emu.segments.variables import VariableInfo
 from poptorch_emu.structure import Template
-from poptorch_emu.update.formulas.config import OptimizerConfig
-from poptorch_emu.update.parts.hyper_parameters import scalar_value
+from poptorch_emu.update.formulas.optimizer_config import OptimizerConfig
 
 _ALONE = nullcontext()
 
@@ -144,7 +143,7 @@ class Session:
         """Gives the variable hyper-parameters their present values."""
         self.check_idle()
         for (name, group), index in self.executable.scalars.items():
-            self._executor.set_scalar(index, scalar_value(optimizer, name, group))
+            self._executor.set_scalar(index, optimizer.value(name, group))
 
     def set_seed(self, seed: int | None) -> None:
         """Starts the random numbers again; without a seed, at a place nobody can foresee."""

@@ -19,7 +19,7 @@ from torch import fx
 from poptorch_emu.config import CompileConfig
 from poptorch_emu.ir.graph import Graph, SinkKind
 from poptorch_emu.segments.row_gradients import sums_are_whole
-from poptorch_emu.update.formulas.config import OptimizerConfig
+from poptorch_emu.update.formulas.optimizer_config import OptimizerConfig
 
 # The product of two matrices, of which the left one lies transposed in memory.
 torch.library.define("poptorch_emu::gradient_product", "(Tensor left, Tensor right) -> Tensor")

@@ -16,7 +16,7 @@ from torch import fx
 
 from poptorch_emu.config import CompileConfig
 from poptorch_emu.ir.graph import Graph, SinkKind
-from poptorch_emu.update.formulas.config import OptimizerConfig
+from poptorch_emu.update.formulas.optimizer_config import OptimizerConfig
 
 aten = torch.ops.aten
 

@@ -11,8 +11,8 @@ from poptorch_emu.ir.graph import Source, SourceKind
 from poptorch_emu.ir.record import NodeRecord
 from poptorch_emu.trace.fakes import FakeMaker
 from poptorch_emu.trace.recorder import IPU, Recorder
-from poptorch_emu.update.formulas.config import LOSS_SCALING, Hyper, OptimizerConfig
 from poptorch_emu.update.formulas.loss_scale import FACTOR
+from poptorch_emu.update.formulas.optimizer_config import LOSS_SCALING, Hyper, OptimizerConfig
 
 _ONE = Hyper(1.0, is_constant=True)
 

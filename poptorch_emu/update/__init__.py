@@ -1,1 +1,1 @@
-"""Optimisers from their formulas to what an IPU runs: three floors, one folder for each."""
+"""Optimisers on three floors: formulas, these recorded as graphs, and the parts of an update."""

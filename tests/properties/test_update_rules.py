@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from support.update_runner import make_config, run_updates
 
 from poptorch_emu.update.formulas.clipping import clip_scale
-from poptorch_emu.update.formulas.config import HYPERS, OptimizerKind
+from poptorch_emu.update.formulas.optimizer_config import HYPERS, OptimizerKind
 from poptorch_emu.update.formulas.rules import is_elementwise
 
 _RANGES = {

@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import torch
 
-from poptorch_emu.update.formulas.config import GroupConfig, Hyper, OptimizerConfig, OptimizerKind
+from poptorch_emu.update.formulas.optimizer_config import (
+    GroupConfig,
+    Hyper,
+    OptimizerConfig,
+    OptimizerKind,
+)
 from poptorch_emu.update.formulas.rules import state_names, update
 
 

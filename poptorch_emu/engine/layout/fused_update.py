@@ -21,7 +21,7 @@ from poptorch_emu.passes.widening import is_half
 from poptorch_emu.segments.segment import Instruction, Register, Segment
 from poptorch_emu.update.parts.update_parts import Part
 from poptorch_emu.update.parts.update_plan import UpdatePlan
-from poptorch_emu.update.recorded.template import TEMPLATE_SHAPE
+from poptorch_emu.update.recorded import TEMPLATE_SHAPE
 
 aten = torch.ops.aten
 

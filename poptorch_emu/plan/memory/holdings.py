@@ -22,7 +22,7 @@ from poptorch_emu.segments.placement import location_of
 from poptorch_emu.segments.segment import Segment
 from poptorch_emu.segments.storage import num_bytes, storage_of
 from poptorch_emu.update.formulas.loss_scale import FACTOR, STATISTICS
-from poptorch_emu.update.recorded.lamb_rule import NUM_SQUARES
+from poptorch_emu.update.recorded import NUM_SQUARES
 
 
 def plan_memory(inventory: Inventory) -> MemoryPlan:

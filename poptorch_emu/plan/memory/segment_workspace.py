@@ -8,7 +8,7 @@ from torch import fx
 
 from poptorch_emu.segments.segment import Segment
 from poptorch_emu.segments.storage import num_bytes, storage_of
-from poptorch_emu.update.recorded.template import TEMPLATE_SHAPE
+from poptorch_emu.update.recorded import TEMPLATE_SHAPE
 
 
 def register_bytes(segment: Segment) -> dict[int, int]:

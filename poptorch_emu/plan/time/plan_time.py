@@ -30,7 +30,7 @@ from poptorch_emu.plan.time.window import Window
 from poptorch_emu.schedule.actions import Kind
 from poptorch_emu.schedule.make import ScheduleKind
 from poptorch_emu.schedule.schedule import Port
-from poptorch_emu.update.formulas.config import OptimizerConfig
+from poptorch_emu.update.formulas.optimizer_config import OptimizerConfig
 
 # So much of a stage may be of unknown operations before all is rough, or nothing can be said.
 _ROUGH_SHARE, _UNKNOWN_SHARE = 0.05, 0.2

@@ -11,7 +11,7 @@ from poptorch_emu.plan.time.durations import Durations
 from poptorch_emu.plan.time.time_plan import UpdateTime
 from poptorch_emu.segments.sharding import sharding_of
 from poptorch_emu.segments.variables import VariableInfo
-from poptorch_emu.update.formulas.config import OptimizerConfig, OptimizerKind
+from poptorch_emu.update.formulas.optimizer_config import OptimizerConfig, OptimizerKind
 
 _RULES = {
     OptimizerKind.ADAM: Rule.ADAM,

@@ -29,14 +29,15 @@ from poptorch_emu.update.formulas.arithmetic import (
     scaled,
     single,
 )
-from poptorch_emu.update.formulas.config import GroupConfig, OptimizerConfig, OptimizerKind
+from poptorch_emu.update.formulas.optimizer_config import (
+    GroupConfig,
+    OptimizerConfig,
+    OptimizerKind,
+)
 
 State = dict[str, Tensor]
 Hypers = Mapping[str, Value]
-
-_LAMBS = (OptimizerKind.LAMB, OptimizerKind.LAMB_NO_BIAS)
-_SGDS = (OptimizerKind.SGD1, OptimizerKind.SGD2)
-_RMSPROPS = (OptimizerKind.RMSPROP, OptimizerKind.RMSPROP_CENTERED)
+_Rule = Callable[[OptimizerConfig, Tensor, Tensor, State, Hypers], tuple[Tensor, State]]
 
 
 @dataclass(frozen=True)
@@ -51,21 +52,39 @@ class StateSpec:
 
 def is_elementwise(kind: OptimizerKind) -> bool:
     """Returns whether the rule may run on one flat tensor that holds many parameters."""
-    return kind not in _LAMBS
+    return not kind.is_lamb
+
+
+def ignores_zero_gradients(config: OptimizerConfig, group_index: int) -> bool:
+    """Returns whether the bits of a weight stay where its gradient is 0: SGD without a velocity.
+
+    A factor that is found while the program runs (of clipped gradients, of an automatic loss scale)
+    may be infinite or NaN, and 0 times that is not 0.
+    """
+    group = config.groups[group_index]
+    return (
+        config.kind.is_sgd
+        and not config.clips
+        and config.loss_scale_rule is None
+        and group.is_constant_zero("momentum")
+        and group.is_constant_zero("weight_decay")
+    )
 
 
 def state_names(config: OptimizerConfig, group: GroupConfig) -> tuple[StateSpec, ...]:
     """Returns the state that the rule keeps for each parameter of `group`."""
-    has_momentum = config.kind in (*_SGDS, *_RMSPROPS) and not group.is_constant_zero("momentum")
-    if config.kind in _SGDS:
-        name = "Accl" if config.kind is OptimizerKind.SGD1 else "Accl1"
-        return (StateSpec(name, False, config.velocity_type, 0.0),) if has_momentum else ()
-    if config.kind in _RMSPROPS:
+    kind = config.kind
+    if kind.is_sgd:
+        if group.is_constant_zero("momentum"):
+            return ()
+        name = "Accl" if kind is OptimizerKind.SGD1 else "Accl1"
+        return (StateSpec(name, False, config.velocity_type, 0.0),)
+    if kind.is_rmsprop:
         initial = 1.0 if config.uses_tf_variant else 0.0
         specs = [StateSpec("Accl1", False, config.first_order_type, initial)]
-        if config.kind is OptimizerKind.RMSPROP_CENTERED:
+        if kind is OptimizerKind.RMSPROP_CENTERED:
             specs.append(StateSpec("Accl2", False, config.second_order_type, 0.0))
-        if has_momentum:
+        if not group.is_constant_zero("momentum"):
             specs.append(StateSpec("Accl3", False, torch.float32, 0.0))
         return tuple(specs)
     return (
@@ -95,7 +114,7 @@ def update(
         state: by the names of `state_names`.
         hyper: by the names of the group: floats, or 0-d float64 tensors for those that may change.
     """
-    rule = _RULES[config.kind]
+    rule = _rule(config.kind)
     new_weight, new_state = rule(config, weight.float(), gradient.float(), _wide(state), hyper)
     return new_weight.to(weight.dtype), _stored(config, group_index, new_state)
 
@@ -131,6 +150,14 @@ def lamb_step(weight: Tensor, direction: Tensor, squares: Tensor, hyper: Hypers)
     """
     norms = squares[0].sqrt(), squares[1].sqrt()
     return _lamb_step(weight.float(), direction, norms, hyper).to(weight.dtype)
+
+
+def _rule(kind: OptimizerKind) -> _Rule:
+    if kind.is_sgd:
+        return _sgd
+    if kind.is_rmsprop:
+        return _rmsprop
+    return _lamb if kind.is_lamb else _adam
 
 
 def _wide(state: State) -> State:
@@ -260,17 +287,3 @@ def _trust_ratio(weight_norm: Tensor, norm: Tensor, max_weight_norm: Value) -> V
     bounded = weight_norm.clamp(max=single(max_weight_norm))
     ratio: Tensor = bounded / norm
     return ratio.masked_fill((bounded == 0) | (norm == 0), 1.0)
-
-
-_Rule = Callable[[OptimizerConfig, Tensor, Tensor, State, Hypers], tuple[Tensor, State]]
-_RULES: dict[OptimizerKind, _Rule] = {
-    OptimizerKind.SGD1: _sgd,
-    OptimizerKind.SGD2: _sgd,
-    OptimizerKind.ADAM: _adam,
-    OptimizerKind.ADAMW: _adam,
-    OptimizerKind.ADAMW_NO_BIAS: _adam,
-    OptimizerKind.RMSPROP: _rmsprop,
-    OptimizerKind.RMSPROP_CENTERED: _rmsprop,
-    OptimizerKind.LAMB: _lamb,
-    OptimizerKind.LAMB_NO_BIAS: _lamb,
-}

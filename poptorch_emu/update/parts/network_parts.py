@@ -5,19 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from poptorch_emu.segments.segment import Segment
-from poptorch_emu.update.parts.update_parts import Part, PartLink
+from poptorch_emu.update.parts.update_parts import Part
 
 
 class NetworkParts:
-    """The parts that several processes go through in one order, and what links them to the rest.
-
-    Attributes:
-        links: what tells the network that a part is through, and the parts that they may go on.
-    """
+    """The parts that several processes go through in one order, linked to what waits for them."""
 
     def __init__(self, everyone: tuple[int, ...]) -> None:
         """Takes the replicas of this process."""
-        self.links: list[PartLink] = []
         self._everyone = everyone
         self._gradients: list[Part] = []
         self._squares: list[Part] = []
@@ -72,11 +67,11 @@ class NetworkParts:
 
     def _waiting_for(self, exchange: Part, name: str) -> Part:
         waiting = Part(Segment(name), self._everyone)
-        self.links.append(PartLink(exchange.code.name, (), waiting.code.name, ()))
+        waiting.receive(exchange, {})
         return waiting
 
     def _ending_before(self, exchange: Part, name: str) -> Part:
         """Returns what one replica runs when all are through with what comes before."""
         ended = Part(Segment(name))
-        self.links.append(PartLink(ended.code.name, (), exchange.code.name, ()))
+        exchange.receive(ended, {})
         return ended

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from poptorch_emu.ir.graph import Graph, SinkKind, Source, SourceKind
 from poptorch_emu.segments.segment import Register, Segment
 from poptorch_emu.segments.variables import VariableInfo
-from poptorch_emu.update.parts.hyper_parameters import scalar_name
-from poptorch_emu.update.recorded.update_rule import WEIGHT
+from poptorch_emu.update.formulas.optimizer_config import scalar_name
+from poptorch_emu.update.recorded import WEIGHT
 
 
 @dataclass(frozen=True)
@@ -32,6 +32,16 @@ class Gradient:
     is_by_rows: bool = False
 
 
+@dataclass(frozen=True)
+class PartLink:
+    """Values that one part sends to another, by the names of their segments."""
+
+    producer: str
+    sources: tuple[int, ...]
+    consumer: str
+    targets: tuple[int, ...]
+
+
 @dataclass
 class Part:
     """One segment of an update.
@@ -47,6 +57,7 @@ class Part:
         sums: the accumulator that a register is added to.
         sent: registers that links carry, besides those above.
         named: further registers that can be anchored, by the name for that.
+        links: what other parts send to this one.
         is_sharded: whether tensors stand for the runner's part of them.
         is_by_rows: whether weights and gradients stand for the rows that gradients were added to.
     """
@@ -60,32 +71,39 @@ class Part:
     gathers: tuple[str, ...] = ()
     stores: dict[int, str] = field(default_factory=dict)
     sums: dict[int, str] = field(default_factory=dict)
-    sent: tuple[int, ...] = ()
+    sent: set[int] = field(default_factory=set)
     named: dict[str, int] = field(default_factory=dict)
+    links: list[PartLink] = field(default_factory=list)
     is_sharded: bool = False
     is_by_rows: bool = False
 
+    def receive(self, producer: Part, registers: Mapping[str, int]) -> dict[str, Register]:
+        """Plans that another part sends its registers; returns where they arrive, by name.
 
-@dataclass(frozen=True)
-class PartLink:
-    """Values that one part sends to another, by the names of their segments."""
+        Without any, this part just waits for the other.
+        """
+        arrived = {name: Register(self.code.new_register()) for name in registers}
+        sources, targets = tuple(registers.values()), tuple(r.index for r in arrived.values())
+        self.links.append(PartLink(producer.code.name, sources, self.code.name, targets))
+        producer.sent.update(sources)
+        return arrived
 
-    producer: str
-    sources: tuple[int, ...]
-    consumer: str
-    targets: tuple[int, ...]
+    def finish(self, anchored: Iterable[int] = ()) -> None:
+        """Notes where registers die, but for those that are read at the end."""
+        self.code.set_dying({*self.stores, *self.sums, *self.sent, *anchored})
 
 
 @dataclass(frozen=True)
 class Binding:
-    """Names the sources and results of an update's template for one weight.
+    """Names the sources and results of an update's template in the program.
 
     Attributes:
+        gradient: of the weight that the template serves; `None` where it has the program's names.
         arrived: registers that links fill, by the name of the source.
         sums: accumulators besides that of the gradient, by their name in the template.
     """
 
-    gradient: Gradient
+    gradient: Gradient | None = None
     arrived: Mapping[str, Register] = field(default_factory=dict)
     sums: Mapping[str, str] = field(default_factory=dict)
 
@@ -94,10 +112,11 @@ class Binding:
         if source.kind is SourceKind.LINK:
             return self.arrived[source.name]
         if source.kind is SourceKind.SCALAR:
-            return replace(source, name=scalar_name(source.name, self.gradient.group))
+            group = 0 if self.gradient is None else self.gradient.group
+            return replace(source, name=scalar_name(source.name, group))
         if source.kind is SourceKind.VARIABLE:
             return replace(source, name=self._variable(source.name))
-        if source.kind is SourceKind.GRADIENT:
+        if source.kind is SourceKind.GRADIENT and self.gradient is not None:
             return replace(source, name=self.sums.get(source.name, self.gradient.name))
         return source
 
@@ -114,6 +133,8 @@ class Binding:
         return carried
 
     def _variable(self, name: str) -> str:
+        if self.gradient is None:
+            return name
         weight = self.gradient.name
         return weight if name == WEIGHT else state_variable(name, weight)
 

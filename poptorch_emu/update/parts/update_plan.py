@@ -12,17 +12,21 @@ import torch
 
 from poptorch_emu.config import CompileConfig
 from poptorch_emu.enums import ReductionType
-from poptorch_emu.ir.graph import Graph
+from poptorch_emu.ir.graph import Graph, SinkKind, Source, SourceKind
 from poptorch_emu.passes import stochastic_rounding
+from poptorch_emu.schedule.partition import Partition
+from poptorch_emu.segments.placement import location_of
 from poptorch_emu.segments.segment import Register, Segment
+from poptorch_emu.segments.segmented_graph import SegmentedGraph
 from poptorch_emu.segments.sharding import Sharding, sharding_of
 from poptorch_emu.segments.variables import VariableInfo
-from poptorch_emu.update.formulas.config import OptimizerConfig
-from poptorch_emu.update.formulas.rules import is_elementwise, state_names
-from poptorch_emu.update.parts.lamb_shards import LambShards
+from poptorch_emu.update.formulas.loss_scale import FACTOR
+from poptorch_emu.update.formulas.optimizer_config import OptimizerConfig
+from poptorch_emu.update.formulas.rules import ignores_zero_gradients, is_elementwise, state_names
+from poptorch_emu.update.parts.clip_parts import ClipParts
+from poptorch_emu.update.parts.lamb_parts import add_lamb
 from poptorch_emu.update.parts.loss_scale_parts import STATISTICS_VARIABLE, LossScaleParts
 from poptorch_emu.update.parts.network_parts import NetworkParts
-from poptorch_emu.update.parts.row_updates import updates_rows
 from poptorch_emu.update.parts.update_parts import (
     Binding,
     Gradient,
@@ -30,8 +34,7 @@ from poptorch_emu.update.parts.update_parts import (
     PartLink,
     state_variable,
 )
-from poptorch_emu.update.recorded.clip_rule import record_clip, record_norm
-from poptorch_emu.update.recorded.update_rule import CLIP, record_update
+from poptorch_emu.update.recorded import record_update
 
 
 class _PartKey(NamedTuple):
@@ -62,7 +65,6 @@ class UpdatePlan:
 
     def __init__(self, optimizer: OptimizerConfig, config: CompileConfig, num_ipus: int) -> None:
         self.parts: list[list[Part]] = [[] for _ in range(num_ipus)]
-        self.links: list[PartLink] = []
         self.states: list[VariableInfo] = []
         self.sharded_accumulators: list[str] = []
         self.sums: list[str] = []
@@ -71,7 +73,8 @@ class UpdatePlan:
         self._scale = gradient_scale(config)
         self._everyone = tuple(range(config.replication_factor))
         self._templates: dict[tuple[int, torch.dtype, int], Graph] = {}
-        self._norms: list[tuple[str, int]] = []
+        self._shardings: dict[str, Sharding] = {}
+        self._clip = ClipParts(optimizer, self._scale) if optimizer.clips else None
         self._network = NetworkParts(self._everyone) if config.num_processes > 1 else None
         self._loss_scale = (
             LossScaleParts(
@@ -90,6 +93,12 @@ class UpdatePlan:
         return self._network.parts if self._network is not None else []
 
     @property
+    def links(self) -> list[PartLink]:
+        """What parts send to each other."""
+        everything = [part for parts in (*self.parts, self.network) for part in parts]
+        return [link for part in everything for link in part.links]
+
+    @property
     def accumulator_type(self) -> torch.dtype:
         """What gradients are accumulated in."""
         return self._optimizer.accum_type
@@ -101,92 +110,59 @@ class UpdatePlan:
             gradients: of the weights.
             loss_ipu: where back-propagation starts.
         """
-        shardings = {g.name: self._add_sharding(g.weight) for g in gradients}
-        self._add_reductions(gradients, shardings)
-        self._norms = self._add_norms(gradients) if self._optimizer.clips else []
+        self._shardings = {g.name: sharding_of(g.weight, self._config) for g in gradients}
+        self.sharded_accumulators += [
+            name for name, sharding in self._shardings.items() if sharding.has_accumulator
+        ]
+        by_ipu = [[g for g in gradients if g.ipu == ipu] for ipu in range(len(self.parts))]
+        for ipu, mine in enumerate(by_ipu):
+            self.parts[ipu] += self._reductions(ipu, mine)
+            if self._clip is not None and mine:
+                self.parts[ipu].append(self._clip.norm(ipu, mine))
+            if self._loss_scale is not None and mine:
+                self.parts[ipu] += self._loss_scale.count(ipu, mine)
         if self._loss_scale is not None and gradients:
-            self._add_loss_scale(self._loss_scale, gradients, loss_ipu)
-        for ipu, parts in enumerate(self.parts):
-            updates: dict[_PartKey, Part] = {}
-            self._part(updates, f"update {ipu}", _PartKey((0,)))
-            arrivals: dict[str, dict[str, Register]] = {}
-            mine = [gradient for gradient in gradients if gradient.ipu == ipu]
+            self.states.append(STATISTICS_VARIABLE)
+            self.parts[loss_ipu].append(self._loss_scale.change())
+            self.sums += self._loss_scale.sums
+        for ipu, mine in enumerate(by_ipu):
             for gradient in mine:
-                self._add_states(gradient, shardings[gradient.name])
-            if not is_elementwise(self._optimizer.kind):
-                mine = self._add_lamb(ipu, mine, shardings)
-            for gradient in mine:
-                sharding = shardings[gradient.name]
-                runners = self._everyone if sharding.is_active else gradient.weight.leaders
-                is_by_rows = updates_rows(gradient, self._optimizer, self._config)
-                key = _PartKey(runners, sharding.is_active, is_by_rows)
-                part = self._part(updates, f"update {ipu}", key)
-                if part.code.name not in arrivals:
-                    arrivals[part.code.name] = self._add_arrivals(part.code)
-                arrived = arrivals[part.code.name]
-                Binding(gradient, arrived).inline(self._template(gradient), part)
-            for part in updates.values():
-                part.code.set_dying(set(part.stores))
-            parts.extend(updates.values())
+                self._add_states(gradient)
+            self.parts[ipu] += self._updates(ipu, mine)
             if self._network is not None:
-                parts.extend(self._network.add_gather(ipu, self._cut_variables(parts)))
-        if self._network is not None:
-            self.links.extend(self._network.links)
+                cut = self._cut_variables(self.parts[ipu])
+                self.parts[ipu] += self._network.add_gather(ipu, cut)
+        for parts in self.parts:
+            for part in parts:
+                part.finish()
 
-    def _part(self, parts: dict[_PartKey, Part], name: str, key: _PartKey) -> Part:
-        """Returns the part for these runners, a new one if there is none."""
-        if key not in parts:
-            parts[key] = Part(
-                Segment(name + key.detail),
-                key.runners,
-                is_sharded=key.is_sharded,
-                is_by_rows=key.is_by_rows,
-            )
-        return parts[key]
-
-    def _add_sharding(self, weight: VariableInfo) -> Sharding:
-        sharding = sharding_of(weight, self._config)
-        if sharding.has_accumulator:
-            self.sharded_accumulators.append(weight.name)
-        return sharding
-
-    def _add_reductions(
-        self, gradients: Sequence[Gradient], shardings: Mapping[str, Sharding]
-    ) -> None:
-        """Plans a ring all-reduce over the replicas, in which each does its part.
+    def _reductions(self, ipu: int, gradients: Sequence[Gradient]) -> list[Part]:
+        """Returns a ring all-reduce over the replicas, in which each does its part.
 
         Nothing is left to do for an accumulator that is cut, or that each replica has for itself.
         With several processes the network does it, and the replicas wait for that.
         """
-        for ipu, parts in enumerate(self.parts):
-            mine = [gradient for gradient in gradients if gradient.ipu == ipu]
-            if self._network is not None:
-                parts.extend(self._add_exchange(self._network, ipu, mine, shardings))
-                continue
-            names = tuple(
-                g.name
-                for g in mine
-                if g.name not in self.sharded_accumulators
-                and len(g.weight.leaders) < len(self._everyone)
-            )
-            if names:
-                parts.append(Part(Segment(f"reduce {ipu}"), self._everyone, names))
+        if self._network is not None:
+            return self._exchange(self._network, ipu, gradients)
+        names = tuple(
+            g.name
+            for g in gradients
+            if g.name not in self.sharded_accumulators
+            and len(g.weight.leaders) < len(self._everyone)
+        )
+        return [Part(Segment(f"reduce {ipu}"), self._everyone, names)] if names else []
 
-    def _add_exchange(
-        self,
-        network: NetworkParts,
-        ipu: int,
-        gradients: Sequence[Gradient],
-        shardings: Mapping[str, Sharding],
+    def _exchange(
+        self, network: NetworkParts, ipu: int, gradients: Sequence[Gradient]
     ) -> list[Part]:
         """Plans that the network adds up gradients; returns what waits for that on an IPU.
 
         Norms and counts are of whole gradients; else a process needs its parts of what is cut.
         """
-        needs_whole = self._optimizer.clips or self._loss_scale is not None
+        needs_whole = self._clip is not None or self._loss_scale is not None
         sharded = [g.name for g in gradients if g.name in self.sharded_accumulators]
         others = [g.name for g in gradients if g.name not in self.sharded_accumulators]
-        cut = [name for name in others if shardings[name].is_active and not needs_whole]
+        cut = [name for name in others if self._shardings[name].is_active and not needs_whole]
         whole = [name for name in others if name not in cut]
         return network.add_gradients(ipu, whole, cut, sharded if needs_whole else ())
 
@@ -196,69 +172,70 @@ class UpdatePlan:
         stored = [name for part in parts if part.is_sharded for name in part.stores.values()]
         return [name for name in stored if name not in scalars]
 
-    def _add_norms(self, gradients: Sequence[Gradient]) -> list[tuple[str, int]]:
-        """Plans a norm on each IPU that has gradients; returns its segment and register."""
-        norms = []
-        for ipu, parts in enumerate(self.parts):
-            names = [gradient.name for gradient in gradients if gradient.ipu == ipu]
-            if not names:
-                continue
-            code = Segment(f"norm {ipu}")
-            template = record_norm(names, self._optimizer.accum_type, self._scale)
-            (register,) = code.inline(template, lambda source: source).values()
-            code.set_dying({register})
-            norms.append((code.name, register))
-            parts.append(Part(code))
-        return norms
-
-    def _add_loss_scale(
-        self, loss_scale: LossScaleParts, gradients: Sequence[Gradient], loss_ipu: int
-    ) -> None:
-        """Plans that gradients are counted where they are, and that the scale follows."""
-        self.states.append(STATISTICS_VARIABLE)
-        for ipu, parts in enumerate(self.parts):
-            mine = [gradient for gradient in gradients if gradient.ipu == ipu]
-            if mine:
-                parts.extend(loss_scale.count(ipu, mine))
-        self.parts[loss_ipu].append(loss_scale.change())
-        self.sums.extend(loss_scale.sums)
-        self.links = loss_scale.links
-
-    def _add_arrivals(self, code: Segment) -> dict[str, Register]:
-        """Plans what a segment is sent before it updates; returns the registers by name."""
-        arrived = self._loss_scale.send(code) if self._loss_scale is not None else {}
-        if self._norms:
-            arrived[CLIP.name] = self._add_clip(code, arrived)
+    def _arrivals(self, part: Part) -> dict[str, Register]:
+        """Plans what a part is sent before it updates; returns the registers by name."""
+        arrived = self._loss_scale.send(part) if self._loss_scale is not None else {}
+        if self._clip is not None:
+            arrived |= self._clip.add_factor(part, arrived)
         return arrived
 
-    def _add_clip(self, code: Segment, given: Mapping[str, Register]) -> Register:
-        """Plans that the norms of all IPUs arrive and become one factor, in order of the IPUs.
+    def _updates(self, ipu: int, gradients: Sequence[Gradient]) -> list[Part]:
+        """Returns what updates the weights of an IPU: a part for all that have a key in common."""
+        parts: list[Part] = []
+        by_key: dict[_PartKey, list[Gradient]] = {_PartKey((0,)): []}
+        cut_for_lamb = []
+        for gradient in gradients:
+            sharding = self._shardings[gradient.name]
+            if sharding.is_active and not is_elementwise(self._optimizer.kind):
+                cut_for_lamb.append(gradient)
+                continue
+            runners = self._everyone if sharding.is_active else gradient.weight.leaders
+            key = _PartKey(runners, sharding.is_active, self._is_by_rows(gradient))
+            by_key.setdefault(key, []).append(gradient)
+        if cut_for_lamb:
+            parts += self._lamb(ipu, cut_for_lamb)
+        for key, members in by_key.items():
+            part = Part(
+                Segment(f"update {ipu}{key.detail}"),
+                key.runners,
+                is_sharded=key.is_sharded,
+                is_by_rows=key.is_by_rows,
+            )
+            arrived = self._arrivals(part) if members else {}
+            for gradient in members:
+                Binding(gradient, arrived).inline(self._template(gradient), part)
+            parts.append(part)
+        return parts
 
-        Each IPU computes the factor for itself, from the same numbers and so with the same bits.
-        """
-        arrived = dict(given)
-        for number, (producer, source) in enumerate(self._norms):
-            target = arrived[str(number)] = Register(code.new_register())
-            self.links.append(PartLink(producer, (source,), code.name, (target.index,)))
-        template = record_clip(
-            len(self._norms), self._optimizer.max_grad_norm, is_scaled=self._loss_scale is not None
+    def _lamb(self, ipu: int, gradients: Sequence[Gradient]) -> list[Part]:
+        """Returns the parts that update weights which are cut by LAMB."""
+        directions, steps = (
+            Part(Segment(f"{name} {ipu}"), self._everyone, is_sharded=True)
+            for name in ("directions", "steps")
         )
-        (register,) = code.inline(template, lambda source: arrived[source.name]).values()
-        return Register(register)
+        arrived = self._arrivals(directions)
+        sums = add_lamb(self._optimizer, self._scale, gradients, arrived, directions, steps)
+        self.sums += sums
+        if self._network is not None:
+            return [directions, *self._network.add_squares(ipu, sums), steps]
+        reduction = Part(Segment(f"reduce squares {ipu}"), self._everyone, tuple(sums))
+        return [directions, reduction, steps]
 
-    def _add_lamb(
-        self, ipu: int, gradients: Sequence[Gradient], shardings: Mapping[str, Sharding]
-    ) -> list[Gradient]:
-        """Plans LAMB of the weights that are cut; returns the gradients of the others."""
-        cut = [gradient for gradient in gradients if shardings[gradient.name].is_active]
-        if cut:
-            lamb = LambShards(self._optimizer, self._scale, self._everyone, ipu)
-            arrived = self._loss_scale.send(lamb.directions.code) if self._loss_scale else {}
-            lamb.add(cut, arrived)
-            self.parts[ipu].extend(lamb.parts(self._network))
-            self.links.append(lamb.link)
-            self.sums.extend(lamb.sums)
-        return [gradient for gradient in gradients if gradient not in cut]
+    def _is_by_rows(self, gradient: Gradient) -> bool:
+        """Returns whether the update of a weight leaves out the rows without gradient.
+
+        All rows are needed where replicas add up their sums, where weight or sum comes from
+        streaming memory, and where the user looks at the whole.
+        """
+        config, num_elements = self._config, gradient.weight.num_elements
+        return (
+            gradient.is_by_rows
+            and ignores_zero_gradients(self._optimizer, gradient.group)
+            and config.replication_factor * config.num_processes == 1
+            and not location_of(config, False).is_remote(num_elements)
+            and not config.locations.accumulator.is_remote(num_elements)
+            and not any(a.long_name.endswith(f"___{gradient.name}") for a in config.anchors)
+        )
 
     def _template(self, gradient: Gradient) -> Graph:
         # Rounding at random, each weight has numbers of its own.
@@ -271,12 +248,12 @@ class UpdatePlan:
             self._templates[key] = rule
         return self._templates[key]
 
-    def _add_states(self, gradient: Gradient, sharding: Sharding) -> None:
+    def _add_states(self, gradient: Gradient) -> None:
         """Plans the weight's states, with as many copies as the weight has.
 
         Each replica that updates a part counts the steps for itself.
         """
-        weight = gradient.weight
+        weight, sharding = gradient.weight, self._shardings[gradient.name]
         has_copies = sharding.is_active and len(self._everyone) > 1
         for spec in state_names(self._optimizer, self._optimizer.groups[gradient.group]):
             state = VariableInfo(
@@ -290,6 +267,49 @@ class UpdatePlan:
                 is_sharded=sharding.has_states and not spec.is_scalar,
             )
             self.states.append(state)
+
+
+def plan_update(
+    cut: SegmentedGraph,
+    placed: Partition,
+    variables: Mapping[str, VariableInfo],
+    config: CompileConfig,
+    optimizer: OptimizerConfig,
+    parameters: tuple[str, ...],
+) -> UpdatePlan:
+    """Returns what each IPU runs at the end of a window.
+
+    Args:
+        cut: where gradients end.
+        placed: on which IPU.
+        variables: of the model, by name.
+        config: how gradients are reduced and weights are cut.
+        optimizer: whose rule it is.
+        parameters: the trainable ones, in the order that the optimiser knows.
+    """
+    gradients = [
+        Gradient(
+            sink.name,
+            placed.ipu_of_stage[port[1]],
+            optimizer.group_of_parameter[parameters.index(sink.name)],
+            variables[sink.name],
+            parameters.index(sink.name),
+            node in cut.by_rows,
+        )
+        for sink, port, node in cut.results
+        if sink.kind is SinkKind.GRADIENT
+    ]
+    plan = UpdatePlan(optimizer, config, len(placed.ipu_ids))
+    plan.add(gradients, _loss_ipu(cut, placed))
+    return plan
+
+
+def _loss_ipu(cut: SegmentedGraph, placed: Partition) -> int:
+    """Returns the IPU that reads the factor of an automatic loss scale, if there is one."""
+    source = Source(SourceKind.VARIABLE, FACTOR)
+    ports = [port for port, code in cut.segments.items() if source in code.loads]
+    assert len(ports) <= 1, "back-propagation starts in one place"
+    return placed.ipu_of_stage[ports[0][1]] if ports else 0
 
 
 def gradient_scale(config: CompileConfig) -> float:

@@ -10,8 +10,8 @@ import torch
 
 import poptorch_emu as poptorch
 from poptorch_emu.optim.convert import check_reduction, needs_running_mean, optimizer_config
-from poptorch_emu.update.formulas.config import Hyper, OptimizerConfig, OptimizerKind
 from poptorch_emu.update.formulas.loss_scale import LossScaleRule
+from poptorch_emu.update.formulas.optimizer_config import Hyper, OptimizerConfig, OptimizerKind
 
 pytestmark = pytest.mark.feature("Optimisers of torch.optim", fidelity="exact")
 

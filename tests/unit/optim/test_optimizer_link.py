@@ -12,7 +12,7 @@ import torch
 import poptorch_emu as poptorch
 from poptorch_emu.optim.device_state import OptimizerLink
 from poptorch_emu.options.optimizer_settings import optimizer_settings
-from poptorch_emu.update.formulas.config import OptimizerConfig
+from poptorch_emu.update.formulas.optimizer_config import OptimizerConfig
 
 pytestmark = pytest.mark.feature("setOptimizer and optimiser state", fidelity="exact")
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 from support.update_runner import make_config, run_updates
 
-from poptorch_emu.update.formulas.config import OptimizerKind as Kind
+from poptorch_emu.update.formulas.optimizer_config import OptimizerKind as Kind
 
 _SGD = {"lr": 0.1, "momentum": 0.9, "dampening": 0.0, "weight_decay": 0.01, "nesterov": False}
 _ADAM = {"lr": 0.01, "beta1": 0.9, "beta2": 0.99, "eps": 1e-8, "weight_decay": 0.02}

@@ -4,7 +4,7 @@ import pytest
 import torch
 from support.update_runner import hyper_values, initial_state, make_config, run_updates
 
-from poptorch_emu.update.formulas.config import OptimizerKind as Kind
+from poptorch_emu.update.formulas.optimizer_config import OptimizerKind as Kind
 from poptorch_emu.update.formulas.rules import update
 
 _SGD = {"lr": 1.0, "momentum": 0.9, "dampening": 0.5, "weight_decay": 0.0, "nesterov": 0.0}

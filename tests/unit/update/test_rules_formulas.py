@@ -10,7 +10,7 @@ import torch
 from support import update_reference as reference
 from support.update_runner import make_config, run_updates
 
-from poptorch_emu.update.formulas.config import OptimizerKind as Kind
+from poptorch_emu.update.formulas.optimizer_config import OptimizerKind as Kind
 
 NUM_UPDATES, SIZE = 50, 4
 # Float32 against float64 over 50 updates; centered RMSprop subtracts two near numbers.

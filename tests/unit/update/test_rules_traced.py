@@ -5,8 +5,8 @@ import torch
 from support.update_runner import hyper_values, initial_state, make_config
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from poptorch_emu.update.formulas.config import HYPERS
-from poptorch_emu.update.formulas.config import OptimizerKind as Kind
+from poptorch_emu.update.formulas.optimizer_config import HYPERS
+from poptorch_emu.update.formulas.optimizer_config import OptimizerKind as Kind
 from poptorch_emu.update.formulas.rules import is_elementwise, update
 
 _VALUES = {

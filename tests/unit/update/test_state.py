@@ -5,8 +5,8 @@ import torch
 from support import update_reference as reference
 from support.update_runner import make_config, run_updates
 
-from poptorch_emu.update.formulas.config import HYPERS
-from poptorch_emu.update.formulas.config import OptimizerKind as Kind
+from poptorch_emu.update.formulas.optimizer_config import HYPERS
+from poptorch_emu.update.formulas.optimizer_config import OptimizerKind as Kind
 from poptorch_emu.update.formulas.rules import StateSpec, is_elementwise, state_names
 
 _SINGLE, _HALF = torch.float32, torch.float16

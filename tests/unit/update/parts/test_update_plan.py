@@ -10,8 +10,13 @@ from poptorch_emu.config import CompileConfig, ShardingConfig
 from poptorch_emu.enums import ReductionType
 from poptorch_emu.segments.sharding import Sharding, sharding_of
 from poptorch_emu.segments.variables import VariableInfo
-from poptorch_emu.update.formulas.config import GroupConfig, Hyper, OptimizerConfig, OptimizerKind
 from poptorch_emu.update.formulas.loss_scale import LossScaleRule
+from poptorch_emu.update.formulas.optimizer_config import (
+    GroupConfig,
+    Hyper,
+    OptimizerConfig,
+    OptimizerKind,
+)
 from poptorch_emu.update.parts.update_parts import Gradient
 from poptorch_emu.update.parts.update_plan import UpdatePlan, gradient_scale
 

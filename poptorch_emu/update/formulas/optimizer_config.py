@@ -31,6 +31,21 @@ class OptimizerKind(IntEnum):
     LAMB = 7
     LAMB_NO_BIAS = 8
 
+    @property
+    def is_sgd(self) -> bool:
+        """Whether this is SGD, with either accumulator."""
+        return self in (OptimizerKind.SGD1, OptimizerKind.SGD2)
+
+    @property
+    def is_rmsprop(self) -> bool:
+        """Whether this is RMSprop, plain or centered."""
+        return self in (OptimizerKind.RMSPROP, OptimizerKind.RMSPROP_CENTERED)
+
+    @property
+    def is_lamb(self) -> bool:
+        """Whether this is LAMB, with or without correction of bias."""
+        return self in (OptimizerKind.LAMB, OptimizerKind.LAMB_NO_BIAS)
+
 
 _SGD_HYPERS = ("dampening", "lr", "momentum", "nesterov", "weight_decay")
 _ADAM_HYPERS = ("beta1", "beta2", "eps", "lr", "weight_decay")
@@ -111,3 +126,19 @@ class OptimizerConfig:
     def clips(self) -> bool:
         """Whether the global norm of all gradients has a limit."""
         return math.isfinite(self.max_grad_norm)
+
+    def value(self, name: str, group: int) -> float:
+        """Returns the present value of a hyper-parameter; all groups have one loss scaling."""
+        hyper = self.loss_scaling if name == LOSS_SCALING else self.groups[group][name]
+        return hyper.value
+
+
+def scalar_name(name: str, group: int) -> str:
+    """Returns what a program calls a group's hyper-parameter."""
+    return f"{name}:{0 if name == LOSS_SCALING else group}"
+
+
+def split_scalar(name: str) -> tuple[str, int]:
+    """Returns hyper-parameter and group; the inverse of `scalar_name`."""
+    hyper, _, group = name.partition(":")
+    return hyper, int(group or 0)

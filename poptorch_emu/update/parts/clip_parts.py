@@ -1,0 +1,49 @@
+"""The parts of an update by which the global norm of all gradients is limited.
+
+Each IPU takes the norm of its gradients and sends it to all that update. Those compute the factor
+each for itself, from the same numbers and so with the same bits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from poptorch_emu.segments.segment import Register, Segment
+from poptorch_emu.update.formulas.optimizer_config import OptimizerConfig
+from poptorch_emu.update.parts.update_parts import Binding, Gradient, Part
+from poptorch_emu.update.recorded import CLIP, NORM, record_clip, record_norm
+
+
+class ClipParts:
+    """Norms on all IPUs that have gradients, and the factor wherever weights are updated."""
+
+    def __init__(self, optimizer: OptimizerConfig, gradient_scale: float) -> None:
+        """Takes the limit, and by what accumulated gradients are multiplied first."""
+        self._optimizer = optimizer
+        self._scale = gradient_scale
+        self._norms: list[tuple[Part, int]] = []
+
+    def norm(self, ipu: int, gradients: Sequence[Gradient]) -> Part:
+        """Returns the part that takes the norm of one IPU's gradients."""
+        part = Part(Segment(f"norm {ipu}"))
+        names = [gradient.name for gradient in gradients]
+        template = record_norm(names, self._optimizer.accum_type, self._scale)
+        self._norms.append((part, Binding().inline(template, part)[NORM]))
+        return part
+
+    def add_factor(self, part: Part, arrived: Mapping[str, Register]) -> dict[str, Register]:
+        """Plans that the norms arrive at a part, in order of the IPUs, and become one factor.
+
+        Args:
+            part: that updates.
+            arrived: registers of it that links fill, by name.
+
+        Returns:
+            The register of the factor, by name.
+        """
+        given = dict(arrived)
+        for number, (producer, norm) in enumerate(self._norms):
+            given |= part.receive(producer, {str(number): norm})
+        is_scaled = self._optimizer.loss_scale_rule is not None
+        template = record_clip(len(self._norms), self._optimizer.max_grad_norm, is_scaled=is_scaled)
+        return {CLIP: Register(Binding(arrived=given).inline(template, part)[CLIP])}

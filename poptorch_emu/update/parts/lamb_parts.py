@@ -1,0 +1,52 @@
+"""LAMB for weights that are cut over the replicas.
+
+A step needs the norms of the whole weight and of its direction. So each replica computes its part
+of the direction and the squares of its parts; all replicas add those up; each does its step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from poptorch_emu.segments.segment import Register
+from poptorch_emu.update.formulas.optimizer_config import OptimizerConfig
+from poptorch_emu.update.parts.update_parts import Binding, Gradient, Part
+from poptorch_emu.update.recorded import (
+    DIRECTION,
+    SQUARES,
+    record_lamb_direction,
+    record_lamb_step,
+)
+
+
+def add_lamb(
+    optimizer: OptimizerConfig,
+    gradient_scale: float,
+    gradients: Sequence[Gradient],
+    arrived: Mapping[str, Register],
+    directions: Part,
+    steps: Part,
+) -> list[str]:
+    """Adds both halves of LAMB to two parts; returns the accumulators of the squares.
+
+    Args:
+        optimizer: whose rule it is.
+        gradient_scale: by what accumulated gradients are multiplied first.
+        gradients: of the weights.
+        arrived: registers of `directions` that links fill, by name.
+        directions: gets the first half.
+        steps: gets the second half, and by a link the directions.
+    """
+    squares = {gradient.name: f"squares of {gradient.name}" for gradient in gradients}
+    made = {}
+    for gradient in gradients:
+        key = (gradient.group, gradient.weight.dtype)
+        template = record_lamb_direction(optimizer, *key, gradient_scale)
+        binding = Binding(gradient, arrived, {SQUARES: squares[gradient.name]})
+        made[gradient.name] = binding.inline(template, directions)[DIRECTION]
+    received = steps.receive(directions, made)
+    for gradient in gradients:
+        template = record_lamb_step(optimizer, gradient.group, gradient.weight.dtype)
+        direction = {DIRECTION: received[gradient.name]}
+        Binding(gradient, direction, {SQUARES: squares[gradient.name]}).inline(template, steps)
+    return list(squares.values())

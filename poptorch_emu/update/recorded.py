@@ -1,0 +1,287 @@
+"""The formulas of an update recorded as graphs, each of which serves many weights.
+
+A formula is a plain PyTorch function that must not look at shapes, so that what is recorded on a
+small tensor runs on any other. The sources and sinks of a graph have the names below; whoever uses
+it says which weight, sum or other part of the update they stand for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+
+import torch
+from torch import Tensor
+
+from poptorch_emu.ir.graph import Graph, Sink, SinkKind, Source, SourceKind
+from poptorch_emu.ir.record import NodeRecord, Phase
+from poptorch_emu.trace.fake_mode import FakeMode
+from poptorch_emu.trace.fakes import FakeMaker
+from poptorch_emu.trace.recorder import IPU, Recorder
+from poptorch_emu.update.formulas.clipping import clip_scale, global_norm
+from poptorch_emu.update.formulas.loss_scale import (
+    FACTOR,
+    STATISTICS,
+    LossScaleRule,
+    count_large,
+    next_factor,
+)
+from poptorch_emu.update.formulas.optimizer_config import LOSS_SCALING, Hyper, OptimizerConfig
+from poptorch_emu.update.formulas.rules import lamb_direction, lamb_step, state_names, update
+
+# No size of a template may be mistaken for a number of the formula.
+TEMPLATE_SHAPE = (3, 5)
+
+# The weight, and its accumulated gradient.
+WEIGHT = "weight"
+# What parts of an update send each other: a norm, what all gradients are multiplied by, numbers of
+# large elements, the loss scale of this window, what frees a norm of it, and LAMB's direction.
+NORM, CLIP, COUNTS, LOSS_SCALE, UNSCALE, DIRECTION = (
+    "norm", "clip", "counts", "loss scale", "unscale", "direction",
+)  # fmt: skip
+# What the replicas add up for LAMB: the squares of a weight and of its direction.
+SQUARES = "squares"
+NUM_SQUARES = 2
+
+
+class Template:
+    """A graph in the making, of which all operations belong to the update."""
+
+    def __init__(self) -> None:
+        self._graph = Graph()
+        self._record = NodeRecord(phase=Phase.UPDATE)
+        self._recorder = Recorder(self._graph, lambda: self._record)
+        self._fake_mode = FakeMode()
+
+    def source(
+        self, kind: SourceKind, name: str, dtype: torch.dtype, shape: tuple[int, ...]
+    ) -> Tensor:
+        """Returns a stand-in for a value that the graph is given."""
+        value = FakeMaker(IPU).empty(self._fake_mode, shape, dtype)
+        self._recorder.add_source(Source(kind, name), value, self._record)
+        return value
+
+    def variable(
+        self, name: str, dtype: torch.dtype, shape: tuple[int, ...] = TEMPLATE_SHAPE
+    ) -> Tensor:
+        """Returns a stand-in for a weight, a state or another variable."""
+        return self.source(SourceKind.VARIABLE, name, dtype, shape)
+
+    def gradient(self, name: str, dtype: torch.dtype) -> Tensor:
+        """Returns a stand-in for the accumulated gradient of a weight."""
+        return self.source(SourceKind.GRADIENT, name, dtype, TEMPLATE_SHAPE)
+
+    def link(self, name: str, shape: tuple[int, ...] = ()) -> Tensor:
+        """Returns a stand-in for what another part sends, float32."""
+        return self.source(SourceKind.LINK, name, torch.float32, shape)
+
+    def scalar(self, name: str) -> Tensor:
+        """Returns a stand-in for a hyper-parameter that may change."""
+        return self.source(SourceKind.SCALAR, name, torch.float64, ())
+
+    def hyper(self, name: str, hyper: Hyper) -> float | Tensor:
+        """Returns the value of a hyper-parameter, or a stand-in for it."""
+        return hyper.value if hyper.is_constant else self.scalar(name)
+
+    @contextmanager
+    def recording(self) -> Iterator[None]:
+        """Writes down what runs inside."""
+        with ExitStack() as stack:
+            stack.enter_context(torch.no_grad())
+            stack.enter_context(self._fake_mode)
+            stack.enter_context(self._recorder)
+            yield
+
+    def finish(
+        self,
+        variables: Mapping[str, Tensor] | None = None,
+        links: Mapping[str, Tensor] | None = None,
+        sums: Mapping[str, Tensor] | None = None,
+    ) -> Graph:
+        """Returns the graph, whose results each come from an operation.
+
+        Args:
+            variables: their new values.
+            links: what other parts are sent.
+            sums: what is added to accumulators.
+        """
+        kinds = {SinkKind.VARIABLE: variables, SinkKind.LINK: links, SinkKind.GRADIENT: sums}
+        pairs = []
+        for kind, results in kinds.items():
+            for name, value in (results or {}).items():
+                node = self._recorder.find(value)
+                assert node is not None, f"{kind} {name} was made without an operation"
+                pairs.append((Sink(kind, name), node))
+        self._graph.set_results(pairs)
+        return self._graph
+
+
+def record_update(
+    config: OptimizerConfig, group_index: int, weight_dtype: torch.dtype, gradient_scale: float
+) -> Graph:
+    """Returns the graph of one update of one weight.
+
+    Its sources are `WEIGHT`, its gradient and states, the hyper-parameters that may change, where
+    the norm of all gradients has a limit `CLIP`, and where the loss scale is automatic
+    `LOSS_SCALE`; its results are the new weight and states.
+
+    Args:
+        config: the optimiser.
+        group_index: which of its groups.
+        weight_dtype: type of the weight.
+        gradient_scale: by what the accumulated gradient is multiplied first.
+    """
+    template = Template()
+    arguments = _rule_arguments(template, config, group_index, weight_dtype, gradient_scale)
+    with template.recording():
+        new_weight, new_state = update(*arguments)
+    return template.finish({WEIGHT: new_weight, **new_state})
+
+
+def record_lamb_direction(
+    config: OptimizerConfig, group_index: int, weight_dtype: torch.dtype, gradient_scale: float
+) -> Graph:
+    """Returns the graph of the first half of LAMB, for a part of a weight.
+
+    Arguments and sources are those of `record_update`; results are the new states, `DIRECTION` and
+    `SQUARES`.
+    """
+    template = Template()
+    arguments = _rule_arguments(template, config, group_index, weight_dtype, gradient_scale)
+    with template.recording():
+        direction, squares, new_state = lamb_direction(*arguments)
+    return template.finish(new_state, {DIRECTION: direction}, {SQUARES: squares})
+
+
+def record_lamb_step(config: OptimizerConfig, group_index: int, weight_dtype: torch.dtype) -> Graph:
+    """Returns the graph of the second half of LAMB, whose result is the weight.
+
+    Its sources are `WEIGHT`, `DIRECTION`, the added up `SQUARES` and hyper-parameters.
+    """
+    template = Template()
+    weight = template.variable(WEIGHT, weight_dtype)
+    direction = template.link(DIRECTION, TEMPLATE_SHAPE)
+    squares = template.source(SourceKind.GRADIENT, SQUARES, torch.float32, (NUM_SQUARES,))
+    hypers = _hypers(template, config, group_index)
+    with template.recording():
+        new_weight = lamb_step(weight, direction, squares, hypers)
+    return template.finish({WEIGHT: new_weight})
+
+
+def record_norm(names: Sequence[str], dtype: torch.dtype, gradient_scale: float) -> Graph:
+    """Returns the graph of the `NORM` of one IPU's gradients, 0-d float32.
+
+    Args:
+        names: the weights, whose accumulated gradients are the sources.
+        dtype: type of the accumulated gradients.
+        gradient_scale: by what they are multiplied first.
+    """
+    template = Template()
+    gradients = [template.gradient(name, dtype) for name in names]
+    with template.recording():
+        norm = global_norm(gradients) * gradient_scale
+    return template.finish(links={NORM: norm})
+
+
+def record_clip(num_norms: int, max_norm: float, *, is_scaled: bool = False) -> Graph:
+    """Returns the graph of what to multiply all gradients by, `CLIP`, 0-d float32.
+
+    Args:
+        num_norms: how many partial norms there are, each a source of kind LINK, numbered from 0.
+        max_norm: the limit.
+        is_scaled: whether an automatic loss scale is in the norms; the source `UNSCALE` frees them
+            of it.
+    """
+    template = Template()
+    norms = [template.link(str(index)) for index in range(num_norms)]
+    factor = template.link(UNSCALE) if is_scaled else None
+    with template.recording():
+        if factor is not None:
+            norms = [norm * factor for norm in norms]
+        scale = clip_scale(norms, max_norm)
+    return template.finish(links={CLIP: scale})
+
+
+def record_counts(names: Sequence[str], dtype: torch.dtype, edge: float) -> Graph:
+    """Returns the graph of the `COUNTS` of one IPU's gradients, float32, of shape (2,).
+
+    Args:
+        names: the weights, whose accumulated gradients are the sources.
+        dtype: type of the accumulated gradients.
+        edge: from which magnitude on an element of them is large.
+    """
+    template = Template()
+    gradients = [template.gradient(name, dtype) for name in names]
+    with template.recording():
+        counts = count_large(gradients, edge)
+    return template.finish(links={COUNTS: counts})
+
+
+def record_loss_scale(rule: LossScaleRule, num_counts: int, num_elements: int) -> Graph:
+    """Returns the graph by which an automatic loss scale follows the counts of all IPUs.
+
+    Its sources are the counts, of kind LINK and numbered from 0, the loss scaling, `FACTOR` and
+    `STATISTICS`; its results are the last two, `LOSS_SCALE` and `UNSCALE`.
+
+    Args:
+        rule: when the scale changes.
+        num_counts: how many IPUs counted.
+        num_elements: how many elements they counted together.
+    """
+    template = Template()
+    counts = [template.link(str(index), (2,)) for index in range(num_counts)]
+    factor = template.variable(FACTOR, torch.float32, ())
+    statistics = template.variable(STATISTICS, torch.float32, (2,))
+    scaling = template.scalar(LOSS_SCALING)
+    with template.recording():
+        shares = torch.stack(counts).sum(0) / num_elements
+        new_factor, new_statistics = next_factor(rule, factor, statistics, shares, scaling)
+        scale = (scaling * factor).float()
+        unscale = factor.reciprocal()
+    return template.finish(
+        {FACTOR: new_factor, STATISTICS: new_statistics}, {LOSS_SCALE: scale, UNSCALE: unscale}
+    )
+
+
+def _hypers(
+    template: Template, config: OptimizerConfig, group_index: int
+) -> dict[str, float | Tensor]:
+    hypers = config.groups[group_index].hypers
+    return {name: template.hyper(name, hyper) for name, hyper in hypers}
+
+
+def _rule_arguments(
+    template: Template,
+    config: OptimizerConfig,
+    group_index: int,
+    weight_dtype: torch.dtype,
+    gradient_scale: float,
+) -> tuple[OptimizerConfig, int, Tensor, Tensor, dict[str, Tensor], dict[str, float | Tensor]]:
+    """Returns what a rule takes; the gradient is scaled and clipped already."""
+    weight = template.variable(WEIGHT, weight_dtype)
+    gradient = template.gradient(WEIGHT, config.accum_type)
+    clip = template.link(CLIP) if config.clips else None
+    states = {
+        spec.name: template.variable(
+            spec.name, spec.dtype, () if spec.is_scalar else TEMPLATE_SHAPE
+        )
+        for spec in state_names(config, config.groups[group_index])
+    }
+    hypers = _hypers(template, config, group_index)
+    if config.loss_scale_rule is not None:
+        scaling: float | Tensor = template.link(LOSS_SCALE)
+    else:
+        scaling = template.hyper(LOSS_SCALING, config.loss_scaling)
+    with template.recording():
+        gradient = _rescaled(gradient, scaling, gradient_scale)
+        if clip is not None:
+            gradient = gradient * clip
+    return config, group_index, weight, gradient, states, hypers
+
+
+def _rescaled(gradient: Tensor, loss_scaling: float | Tensor, scale: float) -> Tensor:
+    """Frees a gradient of the loss scaling and multiplies it by `scale`."""
+    if isinstance(loss_scaling, Tensor):
+        return gradient.float() * (scale / loss_scaling).float()
+    factor = scale / loss_scaling
+    return gradient if factor == 1.0 else gradient.float() * factor

@@ -1,1 +1,0 @@
-"""The formulas recorded as graphs, with templates in place of weights."""
