@@ -88,7 +88,7 @@ check-all:
 	for target in check test test-wheel test-ops sanitize; do $(MAKE) $$target || exit 1; done
 
 docs: $(VENV)/.built $(VENV)/.has-test
-	$(BIN)/python tools/compatibility.py
+	$(BIN)/python tools/features.py
 	$(BIN)/python tools/performance.py
 
 # Warnings are errors, all of which are shown.

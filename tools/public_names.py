@@ -1,4 +1,4 @@
-"""Every public name with its fidelity and the tests that use it, for docs/compatibility.md.
+"""Every public name with its fidelity and the tests that use it, for docs/features.md.
 
 The fidelity word stands in parentheses in the docstring; a member without one has that of its
 class. A test uses a name if the name occurs in its code.

@@ -13,7 +13,7 @@ from poptorch_emu.names.aliases import MODULES, STAND_INS
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted((ROOT / "docs" / "api").glob("*.md"))
-# Modules whose names the reference has in full, beside those of docs/compatibility.md.
+# Modules whose names the reference has in full, beside those of docs/features.md.
 MODULES_IN_FULL = {
     "emulator": "poptorch_emu.emulator",
     **{name: MODULES[name] for name in ("gcipuinfo", "libpvti", "popart", "popdist", "pva")},

@@ -1,4 +1,4 @@
-"""The table of features in docs/compatibility.md and the tool that writes it."""
+"""The table of features in docs/features.md and the tool that writes it."""
 
 import importlib.util
 import subprocess
@@ -9,23 +9,24 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 
-spec = importlib.util.spec_from_file_location("compatibility", ROOT / "tools" / "compatibility.py")
-compatibility = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(compatibility)
+spec = importlib.util.spec_from_file_location("features", ROOT / "tools" / "features.py")
+tool = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(tool)
 
-DOCUMENT = f"by hand\n\n{compatibility.BEGIN}\nold\n{compatibility.END}\n\nby hand too\n"
+COMMENTS = [tool.marked_tables.begin("some"), tool.marked_tables.end("some")]
+DOCUMENT = "by hand\n\n{}\nold\n{}\n\nby hand too\n".format(*COMMENTS)
 
 
 def features(folder: Path, **sources: str) -> dict:
     for name, source in sources.items():
         (folder / f"{name}.py").write_text(source)
-    return compatibility.features_of(folder)
+    return tool.features_of(folder)
 
 
 def test_document_in_the_repository_then_is_up_to_date():
     # In a process of its own: PyTorch wraps methods of optimisers once one is used.
-    tool = ROOT / "tools" / "compatibility.py"
-    done = subprocess.run([sys.executable, tool, "--check"], capture_output=True, text=True)
+    path = ROOT / "tools" / "features.py"
+    done = subprocess.run([sys.executable, path, "--check"], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
 
 
@@ -36,24 +37,22 @@ def test_table_then_has_one_sorted_line_a_feature_with_all_words_and_files(tmp_p
         test_b='@pytest.mark.feature("zoo", fidelity="exact")\ndef test(): pass',
         test_c='@pytest.mark.feature("Ant", fidelity="modelled")\nclass Test: pass',
     )
-    assert compatibility.table(found).splitlines()[2:] == [
+    assert tool.table(found).splitlines()[2:] == [
         "| Ant | modelled | test_c.py |",
         "| zoo | exact, refused | test_a.py, test_b.py |",
     ]
 
 
-def test_updated_then_keeps_what_was_written_by_hand_and_is_stable(tmp_path):
-    found = features(tmp_path, t='x = pytest.mark.feature("A", fidelity="exact")')
-    once = compatibility.updated(DOCUMENT, found)
-    assert once.startswith("by hand\n\n") and once.endswith("\n\nby hand too\n")
-    assert "old" not in once and "| A | exact | t.py |" in once
-    assert compatibility.updated(once, found) == once
+def test_new_table_then_what_was_written_by_hand_stays_and_a_second_time_changes_nothing():
+    once = tool.marked_tables.with_table(DOCUMENT, "some", "| new |")
+    assert once == DOCUMENT.replace("old", "| new |")
+    assert tool.marked_tables.with_table(once, "some", "| new |") == once
 
 
-@pytest.mark.parametrize("comment", [compatibility.BEGIN, compatibility.END])
-def test_updated_when_a_comment_is_missing_then_refuses(comment):
+@pytest.mark.parametrize("comment", COMMENTS)
+def test_new_table_when_a_comment_is_missing_then_refuses(comment):
     with pytest.raises(ValueError, match="must have one line"):
-        compatibility.updated(DOCUMENT.replace(comment, ""), {})
+        tool.marked_tables.with_table(DOCUMENT.replace(comment, ""), "some", "")
 
 
 @pytest.mark.parametrize(
@@ -77,13 +76,13 @@ def test_marker_when_under_another_name_then_names_the_place(tmp_path):
 
 def test_names_when_no_test_uses_one_then_refuses():
     with pytest.raises(ValueError, match=r"No test uses Options\.b, c\."):
-        compatibility.public_names.table(
+        tool.public_names.table(
             {"Options.a": "exact", "Options.b": "exact", "c": "refused"}, {"a": ["test_a.py"]}
         )
 
 
 def test_names_then_have_words_and_lines_with_files():
-    rows = compatibility.public_names.table(
+    rows = tool.public_names.table(
         {"b.c": "exact", "A": "modelled"}, {"A": ["x.py"], "c": ["x.py", "y.py", "z.py"]}
     )
     assert rows.splitlines()[2:] == [
@@ -94,7 +93,7 @@ def test_names_then_have_words_and_lines_with_files():
 
 def test_users_then_are_files_whose_code_has_the_name(tmp_path):
     (tmp_path / "test_a.py").write_text("import m\nm.one(two=3)\nSHOWN = ['three', 'no name']")
-    found = compatibility.public_names.users(tmp_path)
+    found = tool.public_names.users(tmp_path)
     assert {name for name in found if name in ("one", "two", "three", "no name")} == {
         "one",
         "two",

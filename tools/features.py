@@ -1,4 +1,4 @@
-"""Writes the tables of docs/compatibility.md: features and public names, and what tests them.
+"""Writes the tables of docs/features.md: features and public names, and what tests them.
 
 A test says what it shows with `@pytest.mark.feature("Name", fidelity="exact")`. The markers are
 read from the source, so it does not matter which tests run. How names are listed is told in
@@ -7,7 +7,6 @@ read from the source, so it does not matter which tests run. How names are liste
 
 from __future__ import annotations
 
-import argparse
 import ast
 import sys
 from collections import defaultdict
@@ -17,14 +16,11 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "tools")]
 
+import marked_tables  # noqa: E402
 import public_names  # noqa: E402
 
-DOCUMENT = ROOT / "docs" / "compatibility.md"
+DOCUMENT = ROOT / "docs" / "features.md"
 TESTS = ROOT / "tests"
-BEGIN = "<!-- Made by `make docs` from the tests' markers; do not edit. -->"
-END = "<!-- End of what `make docs` makes. -->"
-NAMES_BEGIN = "<!-- Made by `make docs` from docstrings and tests; do not edit. -->"
-NAMES_END = "<!-- End of the names that `make docs` lists. -->"
 FIDELITIES = ("exact", "modelled", "accepted", "refused")
 
 Features = dict[str, dict[str, set[str]]]
@@ -53,32 +49,15 @@ def table(features: Features) -> str:
     return "\n".join(lines)
 
 
-def updated(document: str, features: Features) -> str:
-    """Returns `document` with a new table of features between the two comments.
-
-    Raises:
-        ValueError: the comments are not there.
-    """
-    return _with_table(document, BEGIN, table(features), END)
-
-
 def current(document: str) -> str:
     """Returns `document` with both tables as the sources have them now.
 
     Raises:
         ValueError: a marker or a docstring is not as it must be, or a public name is not tested.
     """
-    of_names = public_names.table(public_names.names(), public_names.users(TESTS))
-    document = updated(document, features_of(TESTS))
-    return _with_table(document, NAMES_BEGIN, of_names, NAMES_END)
-
-
-def _with_table(document: str, begin: str, rows: str, end: str) -> str:
-    if document.count(begin) != 1 or document.count(end) != 1:
-        raise ValueError(f"The document must have one line '{begin}' and one '{end}' after it.")
-    before, rest = document.split(begin)
-    _, after = rest.split(end)
-    return f"{before}{begin}\n{rows}\n{end}{after}"
+    names = public_names.table(public_names.names(), public_names.users(TESTS))
+    document = marked_tables.with_table(document, "features", table(features_of(TESTS)))
+    return marked_tables.with_table(document, "public names", names)
 
 
 def _markers(path: Path) -> Iterator[tuple[str, str]]:
@@ -110,18 +89,5 @@ def _name_and_fidelity(marker: ast.Call, place: str) -> tuple[str, str]:
     return str(name), fidelity
 
 
-def main() -> None:
-    """Rewrites the document, or says with exit status 1 that it has to be."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--check", action="store_true", help="change nothing")
-    is_check = parser.parse_args().check
-    present = DOCUMENT.read_text(encoding="utf-8")
-    wanted = current(present)
-    if is_check and present != wanted:
-        sys.exit(f"{DOCUMENT.relative_to(ROOT)} is stale: run `make docs`.")
-    if not is_check:
-        DOCUMENT.write_text(wanted, encoding="utf-8")
-
-
 if __name__ == "__main__":
-    main()
+    marked_tables.run(DOCUMENT, "Writes the tables of docs/features.md.", current)
