@@ -92,24 +92,12 @@ void Frame::keep_only(RegisterId id, const at::Tensor& shared) {
   if (!is_first_lane_ && !own_[id.value].shared.is_same(shared)) own_[id.value] = {};
 }
 
-void Frame::begin(int64_t micro_batch, int64_t replica) {
+void Frame::run(int64_t micro_batch, int64_t replica) {
   micro_batch_ = micro_batch;
   replica_ = replica;
   trail_.clear();
   has_threads_ = at::get_num_threads() > 1;
-}
-
-void Frame::run(int64_t micro_batch, int64_t replica) {
-  begin(micro_batch, replica);
   run_code(is_first_lane_ ? segment_.instructions : own_instructions_, registers_, stack_);
-}
-
-void Frame::prepare(const std::function<void(const Instruction&)>& after) {
-  begin(0, 0);
-  for (const Instruction& instruction : segment_.instructions) {
-    run_instruction(instruction, registers_, stack_);
-    after(instruction);
-  }
 }
 
 void Frame::run_code(const std::vector<Instruction>& code, Tensors& registers,

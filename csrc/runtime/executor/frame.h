@@ -42,8 +42,6 @@ class Frame {
   // Throws `Error` with the instruction's origin and arguments when a kernel fails, or when it
   // raises a floating-point exception and those are checked.
   void run(int64_t micro_batch, int64_t replica);
-  // The same for a preparation, with a look at what each instruction has left.
-  void prepare(const std::function<void(const Instruction&)>& after);
 
   // Releases every register, also after an error.
   void clear();
@@ -51,7 +49,6 @@ class Frame {
  private:
   using Tensors = std::vector<at::Tensor>;
 
-  void begin(int64_t micro_batch, int64_t replica);
   void run_code(const std::vector<Instruction>& code, Tensors& registers, torch::jit::Stack& stack);
   void run_instruction(const Instruction& instruction, Tensors& registers,
                        torch::jit::Stack& stack);

@@ -187,10 +187,7 @@ void Interpreter::prepare() {
     if (segment.kind != SegmentKind::kPreparation) continue;
     Frame& frame = *frames_[id].front().front();
     load_all(segment, Task{}, frame);
-    frame.prepare([&](const Instruction& instruction) {
-      const auto packed = memory_.packed_variables().packed_by(segment, instruction);
-      if (packed) memory_.keep_packed(*packed, frame[instruction.outputs.front()]);
-    });
+    frame.run(/*micro_batch=*/0, /*replica=*/0);
   }
   is_prepared_ = true;
 }

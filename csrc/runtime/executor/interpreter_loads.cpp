@@ -62,7 +62,7 @@ at::Tensor Interpreter::load(const LoadInput& source, const Task& task, const Pl
 at::Tensor Interpreter::load(const LoadVariable& source, const Task& task, const Place& place) {
   const Variable& variable = program_.variables[source.variable.value];
   const bool is_whole = !source.is_shard && !variable.is_sharded;
-  if (is_whole && !variable.is_remote && !memory_.is_packed(source.variable, task.replica)) {
+  if (is_whole && !variable.is_remote) {
     return place.own(memory_.stored(source.variable, task.replica));
   }
   at::Tensor value = source.is_shard ? memory_.variable_shard(source.variable, task.replica)

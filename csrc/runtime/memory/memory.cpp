@@ -3,7 +3,6 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/zeros.h>
-#include <c10/util/accumulate.h>
 
 #include <algorithm>
 #include <cstring>
@@ -13,7 +12,6 @@
 #include "common/huge_pages.h"
 #include "numerics/channels_last.h"
 #include "numerics/gemm/packed_weight.h"
-#include "numerics/gemm/unpacked_weight.h"
 #include "numerics/row_copies.h"
 #include "runtime/memory/segment_memory.h"
 #include "runtime/memory/shards.h"
@@ -29,14 +27,10 @@ int64_t num_copies(const Variable& variable, int64_t num_replicas) {
   return groups.empty() ? 1 : 1 + *std::max_element(groups.begin(), groups.end());
 }
 
-// Copies a tensor to memory a little larger than it. What was packed of one takes its place: an
-// allocator needs more than the bytes of an aligned block to find room for it.
 at::Tensor copied(const at::Tensor& tensor) {
-  constexpr int64_t kRoom = 64;  // elements
-  at::Tensor copy = at::empty({tensor.numel() + kRoom}, at::TensorOptions(tensor.scalar_type()));
+  at::Tensor copy = at::empty(tensor.sizes(), at::TensorOptions(tensor.scalar_type()));
   prefer_huge_pages(copy.mutable_data_ptr(), static_cast<int64_t>(copy.nbytes()));
-  copy.resize_(tensor.sizes()).copy_(tensor);
-  return copy;
+  return copy.copy_(tensor);
 }
 
 // Returns zeros that nobody else has. Throws `Error` where there is no memory for them.
@@ -54,14 +48,13 @@ at::Tensor zeros_of(const Variable& variable, int64_t copy, int64_t num_replicas
 
 // Whether nobody else sees the bytes of a variable, so that they may be written over.
 bool is_only_ours(const at::Tensor& stored) {
-  return !stored.is_mkldnn() && stored.use_count() == 1 && stored.storage().use_count() == 1 &&
-         stored.is_contiguous();
+  return stored.use_count() == 1 && stored.storage().use_count() == 1 && stored.is_contiguous();
 }
 
 }  // namespace
 
 DeviceMemory::DeviceMemory(const Program& program, const Replicas& replicas)
-    : program_(program), replicas_(replicas), packed_variables_(program) {
+    : program_(program), replicas_(replicas) {
   for (const Variable& variable : program.variables) {
     std::vector<at::Tensor> tensors;
     for (int64_t i = 0; i < num_copies(variable, replicas.here); ++i) {
@@ -95,23 +88,9 @@ const at::Tensor& DeviceMemory::converted(VariableId id, int64_t replica, int64_
     // It outlives the action that asks, whose plan does not know of it.
     const SegmentMemory::Suspension outside;
     conversion.rows = rows;
-    at::Tensor& variable = slot(id, replica);
-    convert(variable, conversion);
-    if (packed_variables_.is_for_products(id) &&
-        can_unpack(rows, variable.size(0), variable.size(1))) {
-      variable.reset();
-    }
+    convert(slot(id, replica), conversion);
   }
   return conversion.tensor;
-}
-
-// The only copy of a variable that what was packed of it stands for.
-at::Tensor DeviceMemory::unpacked(VariableId id) const {
-  const Variable& variable = program_.variables[id.value];
-  Conversion& conversion = conversions_[id.value].front();
-  const std::lock_guard lock(conversion.mutex);
-  return unpack_weight(conversion.tensor, conversion.rows, variable.shape[0], variable.shape[1])
-      .to(variable.dtype);
 }
 
 void DeviceMemory::convert(const at::Tensor& variable, Conversion& conversion) {
@@ -138,9 +117,7 @@ at::Tensor& DeviceMemory::slot(VariableId id, int64_t replica) {
 at::Tensor DeviceMemory::variable(VariableId id, int64_t replica) const {
   const Variable& variable = program_.variables.at(id.value);
   if (variable.is_sharded) return gathered(variables_.at(id.value), variable.shape);
-  const at::Tensor& stored = slot(id, replica);
-  if (!stored.defined()) return unpacked(id);
-  return stored.is_mkldnn() ? stored.to_dense() : stored;
+  return slot(id, replica);
 }
 
 at::Tensor DeviceMemory::variable_shard(VariableId id, int64_t replica) const {
@@ -265,9 +242,8 @@ void DeviceMemory::set_scalar(ScalarId id, double value) {
 
 int64_t DeviceMemory::variable_bytes() const {
   int64_t bytes = 0;
-  for (size_t i = 0; i < variables_.size(); ++i) {
-    const VariableId id{static_cast<int64_t>(i)};
-    for (const at::Tensor& tensor : variables_[i]) bytes += bytes_of(id, tensor);
+  for (const std::vector<at::Tensor>& copies : variables_) {
+    for (const at::Tensor& tensor : copies) bytes += static_cast<int64_t>(tensor.nbytes());
   }
   return bytes;
 }
@@ -275,18 +251,9 @@ int64_t DeviceMemory::variable_bytes() const {
 int64_t DeviceMemory::replica_bytes(int64_t replica) const {
   int64_t bytes = 0;
   for (size_t i = 0; i < variables_.size(); ++i) {
-    const VariableId id{static_cast<int64_t>(i)};
-    bytes += bytes_of(id, slot(id, replica));
+    bytes += static_cast<int64_t>(slot({static_cast<int64_t>(i)}, replica).nbytes());
   }
   return bytes;
-}
-
-// What is packed for products counts as what it stands for.
-int64_t DeviceMemory::bytes_of(VariableId id, const at::Tensor& stored) const {
-  if (stored.defined()) return static_cast<int64_t>(stored.nbytes());
-  const Variable& variable = program_.variables[id.value];
-  return c10::multiply_integers(variable.shape) *
-         static_cast<int64_t>(c10::elementSize(variable.dtype));
 }
 
 }  // namespace poptorch_emu

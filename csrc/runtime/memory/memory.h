@@ -8,7 +8,6 @@
 #include <vector>
 
 #include "program/program.h"
-#include "runtime/memory/packed_variables.h"
 #include "runtime/memory/replicas.h"
 #include "runtime/network/ring.h"
 
@@ -29,26 +28,15 @@ class DeviceMemory {
   // Returns a fresh copy.
   at::Tensor read(VariableId id, int64_t replica) const;
 
-  const PackedVariables& packed_variables() const { return packed_variables_; }
-  // A variable that is neither sharded nor packed, as the replica has it.
+  // A variable that is not sharded, as the replica has it.
   const at::Tensor& stored(VariableId id, int64_t replica) const { return slot(id, replica); }
-  // Another replica may get a value of its own meanwhile.
-  bool is_packed(VariableId id, int64_t replica) const {
-    return slot(id, replica).is_mkldnn() || !slot(id, replica).defined();
-  }
-  // Makes the same elements in oneDNN's order stand for a variable that all replicas have in
-  // common, until it is written.
-  void keep_packed(VariableId id, at::Tensor packed) {
-    variables_[id.value].front() = std::move(packed);
-  }
-  // The whole variable, put together from its parts if it is sharded, in its own order of elements.
+  // The whole variable, put together from its parts if it is sharded.
   at::Tensor variable(VariableId id, int64_t replica) const;
   // The replica's part of a variable, whether that is how it is stored or not.
   at::Tensor variable_shard(VariableId id, int64_t replica) const;
   // The variable with its channels next to each other, or packed for products with so many rows,
   // converted when it has changed since. One variable is asked for in one form. Any thread may ask
   // while the variable is not changed; then nobody reads what was converted, which is overwritten.
-  // What is packed stands for a variable that nobody reads otherwise, until it is written.
   const at::Tensor& image(VariableId id, int64_t replica) { return converted(id, replica, kImage); }
   const at::Tensor& packed_copy(VariableId id, int64_t replica, int64_t rows) {
     return converted(id, replica, rows);
@@ -97,8 +85,6 @@ class DeviceMemory {
   static constexpr int64_t kImage = 0;
   const at::Tensor& converted(VariableId id, int64_t replica, int64_t rows);
   static void convert(const at::Tensor& variable, Conversion& conversion);
-  at::Tensor unpacked(VariableId id) const;
-  int64_t bytes_of(VariableId id, const at::Tensor& stored) const;
   void note_change(VariableId id, int64_t replica) {
     conversions_[id.value][copy_of(id, replica)].is_current = false;
   }
@@ -122,9 +108,7 @@ class DeviceMemory {
 
   const Program& program_;
   const Replicas replicas_;
-  const PackedVariables packed_variables_;
-  // By variable, then copy; undefined where what was packed for products stands for it.
-  std::vector<std::vector<at::Tensor>> variables_;
+  std::vector<std::vector<at::Tensor>> variables_;            // by variable, then copy
   mutable std::vector<std::vector<Conversion>> conversions_;  // by variable, then copy
   std::vector<at::Tensor> gathering_;  // by variable; guarded by `gathering_mutex_`
   std::mutex gathering_mutex_;
