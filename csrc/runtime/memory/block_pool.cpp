@@ -3,8 +3,6 @@
 #include <pthread.h>
 #include <sys/mman.h>
 
-#include <algorithm>
-#include <atomic>
 #include <mutex>
 #include <new>
 #include <utility>
@@ -54,13 +52,6 @@ std::map<const char*, int64_t>& registry() {
   return *blocks;
 }
 
-// A number that no other thread has.
-int64_t this_thread() {
-  static std::atomic<int64_t> num_threads = 0;
-  thread_local const int64_t number = num_threads++;
-  return number;
-}
-
 int64_t rounded(int64_t num_bytes) {
   int64_t step = kPageBytes;
   while (num_bytes > kExactBytes && step * 16 < num_bytes) step *= 2;
@@ -93,17 +84,13 @@ bool Block::holds(const void* address) {
 }
 
 std::unique_ptr<Block> BlockPool::take(int64_t num_bytes) {
-  const int64_t size = rounded(num_bytes), thread = this_thread();
+  const int64_t size = rounded(num_bytes);
   {
     std::lock_guard lock(pool_mutex());
     const auto found = free_.find(size);
     if (found != free_.end() && !found->second.empty()) {
-      std::vector<Free>& blocks = found->second;
-      const auto own = std::find_if(blocks.rbegin(), blocks.rend(),
-                                    [thread](const Free& free) { return free.thread == thread; });
-      if (own != blocks.rend()) std::swap(*own, blocks.back());
-      std::unique_ptr<Block> block = std::move(blocks.back().block);
-      blocks.pop_back();
+      std::unique_ptr<Block> block = std::move(found->second.back());
+      found->second.pop_back();
       return block;
     }
     num_bytes_ += size;
@@ -118,13 +105,13 @@ std::unique_ptr<Block> BlockPool::take(int64_t num_bytes) {
 }
 
 void BlockPool::give_back(std::unique_ptr<Block> block) {
-  const int64_t size = block->num_bytes(), thread = this_thread();
+  const int64_t size = block->num_bytes();
   std::lock_guard lock(pool_mutex());
   if (is_closed_) {
     num_bytes_ -= size;
     return;
   }
-  free_[size].push_back({std::move(block), thread});
+  free_[size].push_back(std::move(block));
 }
 
 int64_t BlockPool::num_bytes() const {

@@ -29,9 +29,6 @@ class Block {
 // Blocks that are used again by whoever asks for the same size next, so that a program in its
 // steady state asks the operating system for nothing: what is mapped anew is zeroed page by page,
 // which takes longer than most operations on it. Any thread may use it, also in a forked child.
-//
-// A thread gets what it gave back itself, as long as there is any: another one has its lines in the
-// cache of another core.
 class BlockPool {
  public:
   // Returns a block of at least this size.
@@ -48,11 +45,7 @@ class BlockPool {
   void close();
 
  private:
-  struct Free {
-    std::unique_ptr<Block> block;
-    int64_t thread;  // that gave it back
-  };
-  using BlocksBySize = std::map<int64_t, std::vector<Free>>;
+  using BlocksBySize = std::map<int64_t, std::vector<std::unique_ptr<Block>>>;
   BlocksBySize take_free();  // with the mutex
 
   BlocksBySize free_;

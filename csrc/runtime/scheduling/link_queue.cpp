@@ -50,8 +50,8 @@ bool LinkQueue::has_item(int64_t replica) const {
   });
 }
 
-bool LinkQueue::has_room(int64_t replica, int64_t num_items) const {
-  return static_cast<int64_t>(items_[replica].size()) + num_items <= link_->capacity;
+bool LinkQueue::has_room(int64_t replica) const {
+  return static_cast<int64_t>(items_[replica].size()) < link_->capacity;
 }
 
 void LinkQueue::push(int64_t replica, Item item) {

@@ -30,7 +30,7 @@ class LinkQueue {
   LinkQueue(const Link& link, int64_t num_replicas);
 
   bool has_item(int64_t replica) const;
-  bool has_room(int64_t replica, int64_t num_items) const;
+  bool has_room(int64_t replica) const;
   void push(int64_t replica, Item item);
   // Returns the next item: one, or of a sharded link the parts of all replicas, by replica.
   std::vector<Item> pop(int64_t replica);

@@ -10,10 +10,6 @@
 namespace poptorch_emu {
 namespace {
 
-// Handing an action over, and waiting for its turn, takes some 10 us; actions of 10 us became
-// slower by it, those of 100 us faster.
-constexpr int64_t kWorthwhileNs = 50'000;
-
 // Most actions that a worker waits for are over sooner.
 constexpr int64_t kSpinNs = 50'000;
 
@@ -27,20 +23,14 @@ Scheduler::Scheduler(const Program& program, int64_t num_replicas, int64_t num_w
       stream_(stream),
       loops_(loops),
       progress_(num_workers, kSpinNs),
-      choice_(choice),
-      early_windows_(program),
-      shortest_ns_(program.segments.size(), 0) {
+      choice_(choice) {
   if (!follows_lists && Walks::are_possible(program)) {
     walks_.emplace(program, num_replicas, num_workers);
   }
   for (const Link& link : program.links) queues_.emplace_back(link, num_replicas);
   for (int64_t replica = 0; replica < num_replicas; ++replica) {
     for (size_t number = 0; number < program.schedule.size(); ++number) {
-      const auto ipu = static_cast<int64_t>(number);
-      VirtualIpu& added = ipus_.emplace_back(VirtualIpu{replica, ipu, {}, 0, {}});
-      for (int64_t lane = 0; lane < num_workers; ++lane) {
-        added.lanes.push_back({replica, ipu, lane});
-      }
+      ipus_.push_back({{replica, static_cast<int64_t>(number)}});
     }
   }
 }
@@ -59,8 +49,8 @@ std::exception_ptr Scheduler::end_call() {
   if (!error_) return nullptr;
   for (LinkQueue& queue : queues_) queue.clear();
   for (VirtualIpu& ipu : ipus_) {
-    ipu.under_way.clear();
-    for (Task& task : ipu.lanes) task.clear();
+    ipu.is_at_work = false;
+    ipu.task.clear();
   }
   if (walks_) walks_->clear();
   num_running_ = 0;
@@ -102,13 +92,8 @@ Task* Scheduler::take(int64_t worker) {
 }
 
 bool Scheduler::wait_for_turn(const Task& task) {
-  if (is_of_walk(task)) {
-    return walks_->has_turn(task) || wait_until([&] { return walks_->has_turn(task); });
-  }
-  Progress::Lock lock = progress_.lock();
-  const VirtualIpu& ipu = ipu_of(task);
-  while (!is_over_ && ipu.under_way.front() != task.lane) progress_.wait_for_change(lock);
-  return !is_over_;
+  if (!is_of_walk(task)) return !is_over_;
+  return walks_->has_turn(task) || wait_until([&] { return walks_->has_turn(task); });
 }
 
 bool Scheduler::wait_until(const std::function<bool()>& holds) {
@@ -139,7 +124,6 @@ void Scheduler::begin_next_window() {
   const Progress::Lock lock = progress_.lock();
   --num_running_;
   ++window_;
-  early_windows_.note_complete_window();
   choice_.note(now_ns() - window_begun_ns_, busy_ns_ / std::max<int64_t>(num_done_, 1));
   if (interruption_ || window_ == num_windows_) {
     end_with(std::exchange(interruption_, nullptr));
@@ -157,7 +141,7 @@ void Scheduler::fail(std::exception_ptr error) {
 
 bool Scheduler::interrupt(std::exception_ptr error) {
   const Progress::Lock lock = progress_.lock();
-  if ((micro_batch_actions_left_ == 0 || early_windows_.have_begun()) && !is_over_) {
+  if (micro_batch_actions_left_ == 0 && !is_over_) {
     interruption_ = std::move(error);
     return false;
   }
@@ -189,20 +173,15 @@ Scheduler::VirtualIpu& Scheduler::ipu_of(const Task& task) {
 }
 
 const Action& Scheduler::next_action(const VirtualIpu& ipu) const {
-  return program_.schedule[ipu.ipu][ipu.position];
+  return program_.schedule[ipu.task.ipu][ipu.position];
 }
 
 // The steps of a walk need no lock: they are its worker's own, and who waits for his turn looks at
 // that himself. False if the worker does not go on at once; the task is done all the same.
 bool Scheduler::take_step(Task& task) {
   const int64_t worker = task.worker;
-  const bool have_all_left = walks_->finish(task);
+  walks_->finish(task);
   progress_.note();
-  if (early_windows_.are_any() && have_all_left) {
-    const Progress::Lock lock = progress_.lock();
-    early_windows_.leave(task.action.segment);
-    progress_.announce();
-  }
   if (is_over_ || is_wanted_at_desk(worker) || stream_.is_full()) return false;
   if (!walks_->is_walking(worker) || !walks_->is_ready(worker)) return false;
   begin(walks_->begin(worker), worker);
@@ -220,18 +199,14 @@ void Scheduler::note_walk(int64_t worker) {
 // Has the IPU of the task be through with it.
 void Scheduler::leave(Task& task) {
   give_outputs(task);
-  const int64_t elapsed_ns = now_ns() - task.begun_ns;
   ++num_done_;
-  busy_ns_ += elapsed_ns;
-  int64_t& shortest_ns = shortest_ns_[task.action.segment.value];
-  shortest_ns = shortest_ns == 0 ? elapsed_ns : std::min(shortest_ns, elapsed_ns);
+  busy_ns_ += now_ns() - task.begun_ns;
   if (program_.at(task.action.segment).kind == SegmentKind::kMicroBatch) {
     --micro_batch_actions_left_;
-    early_windows_.leave(task.action.segment);
   }
   VirtualIpu& ipu = ipu_of(task);
-  ipu.under_way.pop_front();
-  if (ipu.is_idle() && is_at_end(ipu)) ++ipus_at_end_;
+  ipu.is_at_work = false;
+  move_to(ipu, ipu.position + 1);
 }
 
 // A worker stays with its micro-batch, also while that waits for its turn.
@@ -244,53 +219,33 @@ Task* Scheduler::begin_next(int64_t worker) {
   return ipu == nullptr ? nullptr : begin_on(*ipu, worker);
 }
 
-// An IPU that is idle comes before one that is at work.
 Scheduler::VirtualIpu* Scheduler::find_ready() {
-  VirtualIpu* at_work = nullptr;
-  for (VirtualIpu& ipu : ipus_) {
-    if ((at_work != nullptr && !ipu.is_idle()) || !is_ready(ipu)) continue;
-    if (ipu.is_idle()) return &ipu;
-    at_work = &ipu;
-  }
-  return at_work;
+  const auto found = std::find_if(ipus_.begin(), ipus_.end(),
+                                  [this](const VirtualIpu& ipu) { return is_ready(ipu); });
+  return found == ipus_.end() ? nullptr : &*found;
 }
 
 bool Scheduler::is_ready(const VirtualIpu& ipu) const {
-  if (is_at_end(ipu)) return false;
+  if (ipu.is_at_work || is_at_end(ipu)) return false;
   const SegmentId id = next_action(ipu).segment;
   const Segment& segment = program_.at(id);
-  if (!has_lane(ipu, id)) return false;
   const bool is_of_window = segment.kind == SegmentKind::kWindow;
   // Nothing of this window may read these weights or add to their gradients any more.
-  if (is_of_window && micro_batch_actions_left_ > 0 && !early_windows_.may_begin(id)) return false;
+  if (is_of_window && micro_batch_actions_left_ > 0) return false;
   if ((is_of_window || segment.is_collective) && !have_peers_arrived(ipu)) return false;
-  return have_links(ipu, id);
-}
-
-// Whether the IPU may begin an action beside those that are under way.
-bool Scheduler::has_lane(const VirtualIpu& ipu, SegmentId next) const {
-  if (ipu.is_idle()) return true;
-  const SegmentId first = ipu.lanes[ipu.under_way.front()].action.segment;
-  return ipu.under_way.size() < ipu.lanes.size() && program_.at(next).may_overlap &&
-         program_.at(first).may_overlap &&
-         std::min(shortest_ns_[next.value], shortest_ns_[first.value]) >= kWorthwhileNs;
+  return have_links(ipu.task.replica, id);
 }
 
 // Whether every replica of this IPU is through with what comes before the next action.
 bool Scheduler::have_peers_arrived(const VirtualIpu& ipu) const {
   return std::all_of(ipus_.begin(), ipus_.end(), [&ipu](const VirtualIpu& other) {
-    return other.ipu != ipu.ipu || other.done_before() >= ipu.position;
+    return other.task.ipu != ipu.task.ipu || other.position >= ipu.position;
   });
 }
 
-bool Scheduler::have_links(const VirtualIpu& ipu, SegmentId id) const {
-  // Those of the same segment that are under way will put something into its links, too.
-  const auto is_same = [&](int64_t lane) { return ipu.lanes[lane].action.segment == id; };
-  const int64_t num_coming = std::count_if(ipu.under_way.begin(), ipu.under_way.end(), is_same);
-  const auto has_item = [&](LinkId link) { return queues_[link.value].has_item(ipu.replica); };
-  const auto has_room = [&](LinkId link) {
-    return queues_[link.value].has_room(ipu.replica, 1 + num_coming);
-  };
+bool Scheduler::have_links(int64_t replica, SegmentId id) const {
+  const auto has_item = [&](LinkId link) { return queues_[link.value].has_item(replica); };
+  const auto has_room = [&](LinkId link) { return queues_[link.value].has_room(replica); };
   const Segment& segment = program_.at(id);
   return std::all_of(segment.incoming.begin(), segment.incoming.end(), has_item) &&
          std::all_of(segment.outgoing.begin(), segment.outgoing.end(), has_room);
@@ -300,26 +255,20 @@ bool Scheduler::have_links(const VirtualIpu& ipu, SegmentId id) const {
 bool Scheduler::takes_part(const VirtualIpu& ipu) const {
   const Segment& segment = program_.at(next_action(ipu).segment);
   if (segment.kind == SegmentKind::kMicroBatch) return !walks_;
-  return std::find(segment.runners.begin(), segment.runners.end(), ipu.replica) !=
+  return std::find(segment.runners.begin(), segment.runners.end(), ipu.task.replica) !=
          segment.runners.end();
 }
 
 // Begins the next action of the IPU, if it can.
 Task* Scheduler::begin_on(VirtualIpu& ipu, int64_t worker) {
   if (!is_ready(ipu)) return nullptr;
-  const auto is_free = [&](const Task& task) {
-    return std::find(ipu.under_way.begin(), ipu.under_way.end(), task.lane) == ipu.under_way.end();
-  };
-  Task& task = *std::find_if(ipu.lanes.begin(), ipu.lanes.end(), is_free);
+  Task& task = ipu.task;
   task.action = next_action(ipu);
-  task.position = ipu.position;
   task.begun_ns = now_ns();
-  early_windows_.note_begin(task.action.segment);
   for (LinkId id : program_.at(task.action.segment).incoming) {
     task.taken.push_back(queues_[id.value].pop(task.replica));
   }
-  ipu.under_way.push_back(task.lane);
-  move_to(ipu, ipu.position + 1);
+  ipu.is_at_work = true;
   return &begin(task, worker);
 }
 
@@ -352,6 +301,7 @@ void Scheduler::give_outputs(Task& task) {
 void Scheduler::move_to(VirtualIpu& ipu, size_t position) {
   ipu.position = position;
   while (!is_at_end(ipu) && !takes_part(ipu)) ++ipu.position;
+  if (is_at_end(ipu)) ++ipus_at_end_;
 }
 
 void Scheduler::begin_window() {
@@ -360,15 +310,10 @@ void Scheduler::begin_window() {
   if (!choice_.is_alone()) end_of_rest_.notify_all();
   ipus_at_end_ = micro_batch_actions_left_ = 0;
   if (walks_) walks_->begin_window();
-  early_windows_.begin_window();
   for (VirtualIpu& ipu : ipus_) {
     move_to(ipu, 0);
-    if (is_at_end(ipu)) ++ipus_at_end_;
-    for (const Action& action : program_.schedule[ipu.ipu]) {
-      if (program_.at(action.segment).kind != SegmentKind::kMicroBatch) continue;
-      ++micro_batch_actions_left_;
-      // Of walks all through a segment count as one.
-      if (!walks_ || action.micro_batch == 0) early_windows_.expect(action.segment);
+    for (const Action& action : program_.schedule[ipu.task.ipu]) {
+      if (program_.at(action.segment).kind == SegmentKind::kMicroBatch) ++micro_batch_actions_left_;
     }
   }
 }
@@ -385,7 +330,7 @@ std::exception_ptr Scheduler::deadlock() const {
   std::ostringstream out;
   out << "The schedule cannot go on: no virtual IPU is ready.";
   for (const VirtualIpu& ipu : ipus_) {
-    out << " Replica " << ipu.replica << ", IPU " << ipu.ipu << ": ";
+    out << " Replica " << ipu.task.replica << ", IPU " << ipu.task.ipu << ": ";
     if (is_at_end(ipu)) {
       out << "at the end.";
     } else {

@@ -3,7 +3,6 @@
 #include <atomic>
 #include <condition_variable>
 #include <cstdint>
-#include <deque>
 #include <exception>
 #include <functional>
 #include <optional>
@@ -13,7 +12,6 @@
 #include "program/program.h"
 #include "runtime/executor/host_desk.h"
 #include "runtime/executor/result_stream.h"
-#include "runtime/scheduling/early_windows.h"
 #include "runtime/scheduling/link_queue.h"
 #include "runtime/scheduling/progress.h"
 #include "runtime/scheduling/task.h"
@@ -27,17 +25,13 @@ namespace poptorch_emu {
 // Owns how far each virtual IPU is in its list of actions, the links between them and the error of
 // the call, all behind one lock that no other class sees. It reads the desk and the stream, whose
 // own locks come after this one. A virtual IPU is ready when each incoming link of its next action
-// has an item and each outgoing one has room; a part of an update when, beyond that, every replica
-// of the IPU is through with the parts before and `EarlyWindows` lets it.
+// has an item and each outgoing one has room; a part of an update when, beyond that, every
+// micro-batch of the window is through and every replica of the IPU with the parts before.
 //
 // Where the program allows it, and nobody asks for the order of the lists, a worker takes a
 // micro-batch through all its actions instead (`Walks`), and only updates go by the lists.
 //
-// By the lists, a worker for which no virtual IPU is free may begin the next action of one that is
-// at work, if neither writes what the other may see before it has ended (`Segment::may_overlap`).
-// Their stores are made in the order of the list all the same: `wait_for_turn` comes before them.
-// Only segments that take long enough do so, as measured before; no result depends on who ran what
-// when.
+// No result depends on who runs what when.
 class Scheduler {
  public:
   // What a worker does after a task.
@@ -48,9 +42,8 @@ class Scheduler {
   };
 
   // Worker 0 leaves its tasks for requests at `desk`; nothing begins while `stream` is full. Who
-  // waits for a task helps with the `loops` of others.
-  // No more actions of one virtual IPU are under way at once than there are workers. The other
-  // workers rest while `choice` has windows run on one core.
+  // waits for a task helps with the `loops` of others. The other workers rest while `choice` has
+  // windows run on one core.
   Scheduler(const Program& program, int64_t num_replicas, int64_t num_workers, bool follows_lists,
             WorkerChoice::Among choice, const HostDesk& desk, const ResultStream& stream,
             SharedLoops& loops);
@@ -69,9 +62,8 @@ class Scheduler {
   // returns nothing when the call is over, or when worker 0 is wanted at the desk.
   Task* take(int64_t worker);
   bool is_over() const { return is_over_; }
-  // Waits until all that stands before the task in its IPU's list is done, or, on a walk, until the
-  // micro-batches before have left its segment; false if the call is over before, and the task is
-  // not to be done any more.
+  // On a walk, waits until the micro-batches before have left the task's segment; false if the call
+  // is over before, and the task is not to be done any more.
   bool wait_for_turn(const Task& task);
   // Waits until something `holds` that other workers bring about, and say by `note`; false if the
   // call is over before.
@@ -98,22 +90,16 @@ class Scheduler {
 
  private:
   struct VirtualIpu {
-    int64_t replica;
-    int64_t ipu;
-    std::vector<Task> lanes;
-    size_t position = 0;            // next action in the IPU's list
-    std::deque<int64_t> under_way;  // the lanes at work, in the order of the list
-
-    bool is_idle() const { return under_way.empty(); }
-    // All before this place in the list is done.
-    size_t done_before() const { return is_idle() ? position : lanes[under_way.front()].position; }
+    Task task;
+    size_t position = 0;  // of the task in the IPU's list, or of the next one
+    bool is_at_work = false;
   };
 
   // All of these are called with the lock held.
   VirtualIpu& ipu_of(const Task& task);
   const Action& next_action(const VirtualIpu& ipu) const;
   bool is_at_end(const VirtualIpu& ipu) const {
-    return ipu.position == program_.schedule[ipu.ipu].size();
+    return ipu.position == program_.schedule[ipu.task.ipu].size();
   }
   bool is_wanted_at_desk(int64_t worker) const { return worker == 0 && desk_.has_requests(); }
   bool are_micro_batches_left() const { return walks_ && micro_batch_actions_left_ > 0; }
@@ -123,9 +109,8 @@ class Scheduler {
   void leave(Task& task);
   VirtualIpu* find_ready();
   bool is_ready(const VirtualIpu& ipu) const;
-  bool has_lane(const VirtualIpu& ipu, SegmentId next) const;
   bool have_peers_arrived(const VirtualIpu& ipu) const;
-  bool have_links(const VirtualIpu& ipu, SegmentId id) const;
+  bool have_links(int64_t replica, SegmentId id) const;
   bool takes_part(const VirtualIpu& ipu) const;
   Task* begin_on(VirtualIpu& ipu, int64_t worker);
   void give_outputs(Task& task);
@@ -157,13 +142,11 @@ class Scheduler {
   int64_t num_windows_ = 0;
   int64_t window_ = 0;
   int64_t micro_batch_actions_left_ = 0;  // of this window
-  EarlyWindows early_windows_;
   int64_t window_begun_ns_ = 0;
   int64_t num_done_ = 0;  // actions of this window, and the sum of their times
   int64_t busy_ns_ = 0;
   int64_t ipus_at_end_ = 0;
-  std::vector<int64_t> shortest_ns_;  // by segment, of all runs so far; 0 before the first
-  int64_t num_running_ = 0;           // tasks; a walk that waits for its turn has none
+  int64_t num_running_ = 0;  // tasks; a walk that waits for its turn has none
   std::exception_ptr error_;
   std::exception_ptr interruption_;  // the error of the call when this window is over
 

@@ -13,9 +13,8 @@ namespace poptorch_emu {
 struct Task {
   int64_t replica = 0;
   int64_t ipu = 0;
-  int64_t lane = 0;     // which of the tasks that its virtual IPU has under way at once
-  int64_t worker = 0;   // who does it
-  size_t position = 0;  // of the action in the IPU's list
+  int64_t lane = 0;  // which of the frames of its segment runs it
+  int64_t worker = 0;
   int64_t begun_ns = 0;
   Action action = {};
   bool is_alone = false;  // its window runs on one core

@@ -168,7 +168,7 @@ Task& Walks::begin(int64_t worker) {
   return own.task;
 }
 
-bool Walks::finish(Task& task) {
+void Walks::finish(Task& task) {
   Worker& own = *workers_[task.worker];
   const std::vector<LinkId>& outgoing = program_.at(task.action.segment).outgoing;
   for (size_t i = 0; i < outgoing.size(); ++i) {
@@ -178,7 +178,7 @@ bool Walks::finish(Task& task) {
   if (++own.walk->step == path_.size()) own.walk.reset();
   const int64_t place =
       task.replica * static_cast<int64_t>(program_.segments.size()) + task.action.segment.value;
-  return ++num_done_[place].value == program_.micro_batches_per_window;
+  ++num_done_[place].value;
 }
 
 bool Walks::has_turn(int64_t replica, const Action& action) const {

@@ -48,9 +48,8 @@ class Walks {
   bool is_ready(int64_t worker) const;
   // Returns that action, with what its links hold.
   Task& begin(int64_t worker);
-  // Keeps what the task gives, and lets the next micro-batch have its turn. Returns whether all of
-  // the window have left the segment.
-  bool finish(Task& task);
+  // Keeps what the task gives, and lets the next micro-batch have its turn.
+  void finish(Task& task);
 
   // By any thread: whether nothing keeps the task from leaving its segment any more.
   bool has_turn(const Task& task) const { return has_turn(task.replica, task.action); }

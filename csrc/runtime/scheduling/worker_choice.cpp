@@ -21,10 +21,6 @@ constexpr int64_t kFewBetween = 16;
 constexpr int64_t kMostBetween = 4096;
 // What others do on this computer changes sooner than that.
 constexpr int64_t kMostBetweenNs = 2'000'000'000;
-// Beside a neighbour of a moment one worker may win by luck, and all may be tried late again: where
-// windows are short, it has to win twice, so long after each other.
-constexpr int64_t kBetweenWinsNs = 30'000'000;
-constexpr int64_t kMostBetweenWins = 64;
 // A window differs from the one before by some hundredths where nothing else runs.
 constexpr int64_t kMargin = 8;
 constexpr int64_t kFewest = 4;
@@ -68,20 +64,13 @@ void WorkerChoice::note_trial(int64_t window_ns) {
   std::nth_element(trial_ns_.begin(), middle, trial_ns_.end());
   typical_ns(is_alone_) = *middle;
   const bool is_kept = !is_hopeless && *middle < other_ns;
-  const int64_t num_until_second =
-      std::min(kBetweenWinsNs / std::max<int64_t>(other_ns, 1), kMostBetweenWins);
-  has_won_once_ = is_kept && is_alone_ && !has_won_once_ && num_until_second >= kFewest;
-  if (has_won_once_) {
-    begin_phase(/*is_trial=*/false, /*is_alone=*/false, num_until_second);
-    return;
-  }
   num_between_ = is_kept ? kFewBetween : std::min(4 * num_between_, most_between());
   begin_phase(/*is_trial=*/false, is_kept ? is_alone_ : !is_alone_, num_between_);
 }
 
 bool WorkerChoice::is_slower_than_the_other() const {
   const int64_t other_ns = typical_ns(!is_alone_);
-  return num_noted_ >= kFewest && other_ns > 0 && !has_won_once_ &&
+  return num_noted_ >= kFewest && other_ns > 0 &&
          typical_ns(is_alone_) > other_ns + other_ns / kMargin;
 }
 

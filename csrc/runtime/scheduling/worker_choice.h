@@ -34,9 +34,8 @@ class WorkerChoice {
 
   const Among among_;
   bool is_alone_ = false;
-  bool is_trial_ = false;      // the other way is being measured
-  bool has_won_once_ = false;  // one worker has, and is tried once more before it is chosen
-  int64_t num_noted_ = 0;      // windows of this phase so far, and how many are meant to be
+  bool is_trial_ = false;  // the other way is being measured
+  int64_t num_noted_ = 0;  // windows of this phase so far, and how many are meant to be
   int64_t num_meant_;
   int64_t num_between_;             // windows between two trials
   int64_t typical_ns_[2] = {0, 0};  // of a window, with all and alone; 0 before the first

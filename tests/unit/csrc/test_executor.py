@@ -113,6 +113,27 @@ def test_link_with_several_tensors_then_they_arrive_in_their_registers():
     assert result.tolist() == [9.0, 18.0]
 
 
+@pytest.mark.parametrize("workers", [1, 2])
+def test_update_when_another_ipu_has_micro_batches_left_then_waits_for_them(workers):
+    program = training(3)
+    slow = program.add_segment("slow", 1, MICRO_BATCH)
+    program.load_input(slow, 0, program.add_input("y", True))
+    for register in range(20):
+        add(program, slow, "exp", [Reg(register)], [register + 1])
+    micro_batches = range(3)
+    program.set_schedule(
+        [[*((0, m) for m in micro_batches), (1, 0)], [(slow, m) for m in micro_batches]], 3
+    )
+    engine = executor(program, workers=workers)
+    engine.set_tracing(True)
+    engine.run([torch.ones(12), torch.zeros(12, 1000)], 4)
+    events = engine.take_events()
+    for window in range(4):
+        begins = [e.start_ns for e in events if e.window == window and e.segment == 1]
+        ends = [e.end_ns for e in events if e.window == window and e.segment != 1]
+        assert len(ends) == 6 and begins[0] >= max(ends)
+
+
 def test_variable_assigned_by_micro_batches_then_the_next_one_sees_it():
     program, segment = one_segment(num_micro_batches=2)
     total = program.add_variable("total", [1], FLOAT, True)

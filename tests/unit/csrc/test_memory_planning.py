@@ -5,19 +5,15 @@ from __future__ import annotations
 import resource
 import subprocess
 import sys
-import threading
-import time
 
 import pytest
 import torch
 from hand_built import (
     ALL,
     MICRO_BATCH,
-    SUM,
     WINDOW,
     Reg,
     add,
-    calling_stages,
     executor,
     one_segment,
 )
@@ -253,36 +249,6 @@ def test_host_function_when_it_keeps_what_it_is_given_then_that_stays() -> None:
         model(torch.full((200, 300), float(value)))
     for value, tensor in enumerate(kept[-3:]):
         assert bool((tensor == 2.0 * value).all())
-
-
-def test_worker_when_others_run_then_gets_back_its_own_memory() -> None:
-    places: dict[int, set[int]] = {}
-    # Neither gets ahead of the other, so that both have as much to hold in each run.
-    both = threading.Barrier(2, timeout=20)
-
-    def note(x: torch.Tensor) -> torch.Tensor:
-        time.sleep(0.001)  # Long enough to be worth a second worker.
-        both.wait()
-        y = x.clone()
-        places.setdefault(threading.get_ident(), set()).add(y.data_ptr())
-        return y
-
-    library = torch.library.Library("poptorch_emu", "FRAGMENT")
-    library.define("test_note(Tensor x) -> Tensor")
-    library.impl("test_note", note, "CPU")
-    num_micro_batches, width = 16, 8192
-    program = calling_stages("test_note", SUM, num_micro_batches)
-    engine = executor(program, workers=2, follows_lists=False)
-    are_apart: list[bool] = []
-    # One that has to hold more than ever before takes what the other has to spare: now and then,
-    # where the system stops a thread for long.
-    while sum(are_apart[-10:]) <= 5 and len(are_apart) < 60:
-        places.clear()
-        engine.run([torch.ones(num_micro_batches * width)], 1)
-        first, second = places.values()
-        are_apart.append(first.isdisjoint(second))
-    library._destroy()
-    assert sum(are_apart[-10:]) > 5, are_apart
 
 
 PACKED = """

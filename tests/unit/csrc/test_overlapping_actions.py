@@ -1,4 +1,4 @@
-"""Several micro-batches at once on one virtual IPU: when that happens, and that nobody can tell."""
+"""Several micro-batches at once in one segment: when that happens, and that nobody can tell."""
 
 import itertools
 
@@ -8,9 +8,7 @@ from hand_built import ALL, MICRO_BATCH, WINDOW, Reg, add, executor
 
 from poptorch_emu import _C
 
-IN_EACH_ORDER = True
-
-WIDTH = 384  # A product of this size takes well over the 50 us from which on actions overlap.
+WIDTH = 384  # A product of this size takes long enough for another worker to begin one as well.
 N = 6
 
 

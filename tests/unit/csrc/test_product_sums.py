@@ -103,7 +103,7 @@ def test_sums_when_micro_batches_overlap_then_have_the_bits_of_one_worker(worker
     count = N * WINDOWS * 384
     inputs = [torch.randn(count, OUT), torch.randn(count, IN)]
     expected = executor(summing(num_products=4)).run(inputs, WINDOWS)
-    engine = executor(summing(num_products=4), workers=workers)
+    engine = executor(summing(num_products=4), workers=workers, follows_lists=False)
     engine.set_tracing(True)
     for _ in range(10):
         sums = engine.run(inputs, WINDOWS)

@@ -87,14 +87,6 @@ def test_a_neighbour_when_it_leaves_then_is_noticed_within_some_seconds():
     assert alone < 10
 
 
-@pytest.mark.parametrize("num_noisy", [20, 40])
-def test_a_neighbour_of_a_moment_then_does_not_take_the_others_their_work(num_noisy):
-    choice = _C.WorkerChoice(AMONG.SHORT_ACTIONS)
-    run(choice, lambda is_alone: WINDOW * (1 if is_alone else 1.5), num_noisy)
-    alone, _ = run(choice, lambda is_alone: WINDOW * (1 if is_alone else 0.55), 1000)
-    assert alone < 30
-
-
 def about_to_try_all():
     """Returns a choice of one worker that is about to try all."""
     choice = _C.WorkerChoice(AMONG.SHORT_ACTIONS)
