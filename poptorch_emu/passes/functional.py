@@ -2,7 +2,8 @@
 
 What was written into a source (batch-norm statistics, a buffer, an input) becomes a result of the
 graph with a sink of its own. The graph is replayed under PyTorch's functionalisation and recorded
-again; each new operation keeps the record of the one it stands for.
+again, by the recorder of the trace; each new operation keeps the record of the one it stands for. A
+graph without mutation stays as it is.
 """
 
 from __future__ import annotations

@@ -1,4 +1,8 @@
-"""Which values of a graph are the same on all replicas."""
+"""Which values of a graph are the same on all replicas.
+
+Only such a value can be cut in a stash, so that each replica keeps a part. A link waits for the
+parts of all replicas; all work through the same lists, so that this cannot lock.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Which tensors of an update are cut over the replicas (replicated tensor sharding)."""
+"""Which tensors of an update are cut over the replicas (replicated tensor sharding).
+
+Of R replicas each stores and updates 1/R of a tensor, padded with zeros; each use puts the whole
+tensor together. A sharded accumulator is reduced in every micro-batch, as on the machine.
+"""
 
 from __future__ import annotations
 

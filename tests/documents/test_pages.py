@@ -21,6 +21,9 @@ WITH_CODE = [name for name, page in zip(NAMES, PAGES, strict=True) if blocks_of(
 NEEDED = {"docs/guide/keras.md": "keras", "docs/keras.md": "keras"}
 # Names that mean modules of this package where a program is run by it.
 POPDIST = ("popdist", "popdist.poptorch")
+# A file of the repository, or a folder, written as seen from one of these folders.
+FILE = re.compile(r"`((?!build/)[\w.*-]+/[\w.*/-]*(?:\.(?:py|h|cpp|md|js|csv)|/))`")
+FOLDERS = (ROOT, ROOT / "poptorch_emu", ROOT / "csrc")
 LINK = re.compile(r"\]\((?!https?:)([^)#\s]+)(?:#[^)]*)?\)")
 
 
@@ -65,6 +68,12 @@ def test_page_then_its_links_lead_to_files(name: str) -> None:
     page = ROOT / name
     found = LINK.findall(page.read_text(encoding="utf-8"))
     assert [link for link in found if not (page.parent / link).exists()] == []
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_page_then_the_files_that_it_names_exist(name: str) -> None:
+    found = FILE.findall((ROOT / name).read_text(encoding="utf-8"))
+    assert [file for file in found if not any([*f.glob(file)] for f in FOLDERS)] == []
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if "/guide/" in name])
