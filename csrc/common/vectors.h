@@ -36,6 +36,16 @@ struct Avx2 {
   using Vector = float __attribute__((vector_size(32), aligned(4), may_alias));
 };
 
+// Calls `run`, which is to be inlined, in code that is compiled for vectors of such a width.
+template <class Run>
+POPTORCH_EMU_AVX512 void run_for(Avx512, const Run& run) {
+  run();
+}
+template <class Run>
+POPTORCH_EMU_AVX2 void run_for(Avx2, const Run& run) {
+  run();
+}
+
 // How a kernel that is compiled for either has its numbers.
 template <class Width>
 struct Registers {

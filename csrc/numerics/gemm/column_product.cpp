@@ -15,9 +15,7 @@
 #include "common/sharing.h"
 #include "common/vectors.h"
 #include "numerics/gemm/column_sums.h"
-#include "numerics/gemm/packing.h"
 #include "numerics/gemm/panel_product.h"
-#include "numerics/gemm/register_tile.h"
 #include "numerics/gemm/small_product.h"
 #include "numerics/permuted_copy.h"
 
@@ -28,138 +26,10 @@ namespace poptorch_emu {
 namespace columns {
 namespace {
 
-using packing::kLine;
-using packing::Matrix;
-using packing::padded;
-
-// A tile of the sum is made from one panel of either side. Each number that is spread over a
-// register is multiplied with four vectors at once.
 constexpr int64_t kTileRows = 6;
 constexpr int64_t kTileColumns = 64;
-// So many rows of both sides are added up before they are added to the sum, which gives it the
-// roundings of a product and an addition.
-constexpr int64_t kBlockDepth = kSumBlock;
-// So many columns of either side are packed at once: those of the left, which one thread multiplies
-// with all of the right, stay in its cache. They are whole panels, and whole lanes of sums.
-constexpr int64_t kBlockLeft = 144;
-constexpr int64_t kBlockRight = 1024;
 
-struct Sum {
-  float* values;
-  int64_t stride;
-  bool adds;
-};
-
-// A column of a packed panel is a row's numbers.
-struct PackedLeft {
-  const float* panel;
-  POPTORCH_EMU_INLINE float operator()(int64_t row, int64_t k) const {
-    return panel[k * kTileRows + row];
-  }
-};
-
-POPTORCH_EMU_AVX512 void multiply_tile(int64_t depth, const float* left, const float* right,
-                                       const Sum& sum) {
-  for (int64_t row = 0; row < kTileRows; ++row) {
-    for (int64_t column = 0; column < kTileColumns; column += kLine)
-      __builtin_prefetch(sum.values + row * sum.stride + column, /*rw=*/1);
-  }
-  RegisterTile<vectors::Avx512, kTileRows, kTileColumns> tile;
-  tile.add(depth, PackedLeft{left}, right, kTileColumns);
-#pragma GCC unroll 8
-  for (int64_t row = 0; row < kTileRows; ++row) {
-    float* const to = sum.values + row * sum.stride;
-    if (sum.adds) {
-      tile.write_added(row, to, to);
-    } else {
-      tile.write(row, to);
-    }
-  }
-}
-
-POPTORCH_EMU_AVX512 void pack_left(const Matrix& matrix, int64_t depth, int64_t width,
-                                   float* panels, float* sums) {
-  packing::pack<kTileRows>(matrix, depth, width, panels, sums);
-}
-POPTORCH_EMU_AVX512 void pack_right(const Matrix& matrix, int64_t depth, int64_t width,
-                                    float* panels) {
-  packing::pack<kTileColumns>(matrix, depth, width, panels, nullptr);
-}
-
-// The part of a tile that the sum has.
-void multiply_corner(int64_t depth, const float* left, const float* right, const Sum& sum,
-                     int64_t num_rows, int64_t num_columns) {
-  std::array<float, kTileRows * kTileColumns> tile;
-  multiply_tile(depth, left, right, {tile.data(), kTileColumns, /*adds=*/false});
-  for (int64_t row = 0; row < num_rows; ++row) {
-    for (int64_t column = 0; column < num_columns; ++column) {
-      float& to = sum.values[row * sum.stride + column];
-      const float value = tile[row * kTileColumns + column];
-      to = sum.adds ? to + value : value;
-    }
-  }
-}
-
-// Multiplies packed blocks of n and k columns. A panel of the left, which is small, stays in the
-// first cache, and the sums of a few rows are written in turn.
-void multiply_panels(int64_t depth, const float* left, int64_t n, const float* right, int64_t k,
-                     const Sum& sum) {
-  for (int64_t row = 0; row < n; row += kTileRows) {
-    for (int64_t column = 0; column < k; column += kTileColumns) {
-      const Sum tile{sum.values + row * sum.stride + column, sum.stride, sum.adds};
-      if (row + kTileRows <= n && column + kTileColumns <= k) {
-        multiply_tile(depth, left + row * depth, right + column * depth, tile);
-      } else {
-        multiply_corner(depth, left + row * depth, right + column * depth, tile,
-                        std::min(kTileRows, n - row), std::min(kTileColumns, k - column));
-      }
-    }
-  }
-}
-
-// Multiplies n columns of the left with k of the right, packed, and adds what the former have to
-// `left_sums`, if there are any.
-void multiply_block(const Matrix& left, int64_t n, const float* packed_right, int64_t k,
-                    int64_t depth, const Sum& sum, float* left_sums) {
-  // A second thread costs more than it gives for less.
-  constexpr int64_t kFewestMultiplications = int64_t{1} << 20;
-  const int64_t grain = kFewestMultiplications / (kBlockLeft * depth * k) + 1;
-  share_out((n + kBlockLeft - 1) / kBlockLeft, grain, [&](int64_t begin, int64_t end) {
-    float* const packed_left = packing::packed_of_thread<packing::Side::kLeft>(kBlockLeft * depth);
-    for (int64_t row = begin * kBlockLeft; row < std::min(end * kBlockLeft, n); row += kBlockLeft) {
-      const int64_t num_rows = std::min(kBlockLeft, n - row);
-      std::array<float, kBlockLeft> sums = {};
-      pack_left({left.values + row, left.stride}, depth, num_rows, packed_left,
-                left_sums == nullptr ? nullptr : sums.data());
-      if (left_sums != nullptr) {
-        for (int64_t column = 0; column < num_rows; ++column)
-          left_sums[row + column] += sums[column];
-      }
-      multiply_panels(depth, packed_left, num_rows, packed_right, k,
-                      {sum.values + row * sum.stride, sum.stride, sum.adds});
-    }
-  });
-}
-
-void multiply(const Matrix& left, int64_t n, const Matrix& right, int64_t k, int64_t depth,
-              const Sum& sum, float* left_sums) {
-  if (left_sums != nullptr) std::fill_n(left_sums, n, 0.0f);
-  for (int64_t column = 0; column < k; column += kBlockRight) {
-    const int64_t num_columns = std::min(kBlockRight, k - column);
-    for (int64_t first = 0; first < depth; first += kBlockDepth) {
-      const int64_t length = std::min(kBlockDepth, depth - first);
-      float* const packed_right = packing::packed_of_thread<packing::Side::kRight>(
-          length * padded(num_columns, kTileColumns));
-      pack_right({right.values + first * right.stride + column, right.stride}, length, num_columns,
-                 packed_right);
-      multiply_block({left.values + first * left.stride, left.stride}, n, packed_right, num_columns,
-                     length, {sum.values + column, sum.stride, sum.adds || first > 0},
-                     column == 0 ? left_sums : nullptr);
-    }
-  }
-}
-
-Matrix matrix_of(const at::Tensor& rows) { return {rows.const_data_ptr<float>(), rows.stride(0)}; }
+int64_t padded(int64_t size, int64_t tile) { return packing::num_tiles(size, tile) * tile; }
 
 // Measured on one core with AVX-512, depth x n x k, speed over MKL's, with tiles of 8 x 32; with 6
 // x 64 on another Xeon, sums of 80 MB in turns, 256 x 128 x 128 0.78, 256 x 256 x 256 0.85, 256 x
@@ -203,14 +73,9 @@ void multiply_columns(const Product& product, bool adds, at::Tensor& sum) {
   if (row_sums != nullptr) *row_sums = at::empty({n}, left.options());
   float* const of_rows = row_sums == nullptr ? nullptr : row_sums->mutable_data_ptr<float>();
   float* const to = sum.mutable_data_ptr<float>();
-  if (vectors::width() == 512 && !panels::is_used()) {
-    columns::multiply(columns::matrix_of(a), n, columns::matrix_of(b), k, depth, {to, k, adds},
-                      of_rows);
-  } else {
-    panels::multiply({a.const_data_ptr<float>(), a.stride(0), /*is_transposed=*/true}, n,
-                     {b.const_data_ptr<float>(), b.stride(0), /*is_packed=*/false}, k, depth,
-                     {to, k, adds ? to : nullptr, k}, of_rows);
-  }
+  panels::multiply({a.const_data_ptr<float>(), a.stride(0), /*is_transposed=*/true}, n,
+                   {b.const_data_ptr<float>(), b.stride(0), /*is_packed=*/false}, k, depth,
+                   {to, k, adds ? to : nullptr, k}, of_rows);
 }
 
 void multiply_by_faster_kernel(const Product& product, bool adds, at::Tensor& sum) {

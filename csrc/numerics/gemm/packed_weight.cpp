@@ -94,30 +94,30 @@ at::Tensor small_linear(const at::Tensor& x, const at::Tensor& packed,
 
 // What fills the panels up stays what it is.
 void pack_panels(const at::Tensor& weight, at::Tensor& packed) {
-  const int64_t n = weight.size(0), count = panels::num_panels(n);
+  const packing::Panels panels = panels::panels_of(weight.size(0));
   TORCH_INTERNAL_ASSERT(packed.is_contiguous() &&
                         packed.sizes() ==
-                            at::IntArrayRef({count, weight.size(1), panels::kColumns}));
-  const int64_t num_whole = std::max<int64_t>(count - 2, 0);
-  const at::Tensor whole = weight.narrow(0, 0, num_whole * panels::kColumns)
-                               .unflatten(0, {num_whole, panels::kColumns})
+                            at::IntArrayRef({panels.count(), weight.size(1), panels.width}));
+  const int64_t num_whole = std::max<int64_t>(panels.count() - 2, 0);
+  const at::Tensor whole = weight.narrow(0, 0, num_whole * panels.width)
+                               .unflatten(0, {num_whole, panels.width})
                                .transpose(1, 2);
   if (!copy_by_tiles(whole, packed.mutable_data_ptr())) packed.narrow(0, 0, num_whole).copy_(whole);
-  for (int64_t panel = num_whole; panel < count; ++panel) {
-    const int64_t first = panels::first_column(panel, n), width = panels::width_of(panel, n);
+  for (int64_t panel = num_whole; panel < panels.count(); ++panel) {
+    const int64_t first = panels.first(panel), width = panels.width_of(panel);
     packed.select(0, panel).narrow(1, 0, width).copy_(weight.narrow(0, first, width).t());
   }
 }
 
 at::Tensor linear_of_panels(const at::Tensor& x, const at::Tensor& packed,
                             const std::optional<at::Tensor>& bias, int64_t num_outputs) {
-  const int64_t num_panels = panels::num_panels(num_outputs);
+  const packing::Panels panels = panels::panels_of(num_outputs);
   TORCH_CHECK_VALUE(vectors::width() > 0,
                     "packed_linear got a weight in panels; this processor has no AVX2 to multiply "
                     "by it. Pack the weight here, by pack_weight.");
   TORCH_CHECK_VALUE(
       packed.is_contiguous() &&
-          packed.sizes() == at::IntArrayRef({num_panels, x.size(1), panels::kColumns}),
+          packed.sizes() == at::IntArrayRef({panels.count(), x.size(1), panels.width}),
       "packed_linear got a weight of shape ", packed.sizes(), "; that of ", num_outputs,
       " outputs for rows of ", x.size(1), " numbers is made by pack_weight.");
   check_bias(bias, num_outputs);
@@ -178,8 +178,8 @@ at::Tensor pack_weight(const at::Tensor& given, int64_t rows) {
     return packed;
   }
   if (panels::is_faster(rows, weight.size(1), weight.size(0))) {
-    at::Tensor packed = at::zeros(
-        {panels::num_panels(weight.size(0)), weight.size(1), panels::kColumns}, weight.options());
+    const packing::Panels panels = panels::panels_of(weight.size(0));
+    at::Tensor packed = at::zeros({panels.count(), weight.size(1), panels.width}, weight.options());
     pack_panels(weight, packed);
     return packed;
   }

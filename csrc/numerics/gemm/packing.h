@@ -22,37 +22,52 @@ struct Matrix {
 };
 
 inline int64_t num_tiles(int64_t size, int64_t tile) { return (size + tile - 1) / tile; }
-inline int64_t padded(int64_t size, int64_t tile) { return num_tiles(size, tile) * tile; }
 
-// Packs columns as (panels, depth, kWidth); what is missing in the last panel is 0. Adds what the
-// columns have to `sums`, if there are any.
+// How n columns are divided into panels, which have `width` each but for the last ones: where no
+// more than `few` would be left for the last one, the one before gives it as many of its own.
+struct Panels {
+  int64_t n;
+  int64_t width;
+  int64_t few = 0;
+
+  int64_t count() const { return num_tiles(n, width); }
+  // The first column of a panel, or n behind the last one.
+  int64_t first(int64_t panel) const {
+    const int64_t last = count() - 1;
+    const bool is_narrow = panel == last && panel > 0 && n - panel * width <= few;
+    return panel > last ? n : panel * width - (is_narrow ? few : 0);
+  }
+  int64_t width_of(int64_t panel) const { return first(panel + 1) - first(panel); }
+};
+
+// Packs the panels from `begin` to `end` of a matrix of so many rows as (panels, depth, kWidth);
+// what is missing in the last ones is 0. Adds what the columns have to `sums`, if there are any.
 template <int64_t kWidth>
-POPTORCH_EMU_INLINE void pack(const Matrix& matrix, int64_t depth, int64_t width, float* panels,
-                              float* sums) {
+POPTORCH_EMU_INLINE void pack(const Matrix& matrix, int64_t depth, const Panels& panels,
+                              int64_t begin, int64_t end, float* packed, float* sums) {
   // Rows that lie far apart are read a few at a time, and the next few are fetched meanwhile.
   constexpr int64_t kRowsAtOnce = kSumGroup;
   for (int64_t first = 0; first < depth; first += kRowsAtOnce) {
     const int64_t last = std::min(first + kRowsAtOnce, depth);
     const int64_t ahead = last + kRowsAtOnce <= depth ? kRowsAtOnce * matrix.stride : 0;
-    for (int64_t from = 0; from < width; from += kWidth) {
-      const float* source = matrix.values + first * matrix.stride + from;
-      float* target = panels + from * depth + first * kWidth;
-      const int64_t count = std::min(kWidth, width - from);
+    const float* const rows = matrix.values + first * matrix.stride;
+    for (int64_t panel = begin; panel < end; ++panel) {
+      const float* source = rows + panels.first(panel);
+      float* target = packed + ((panel - begin) * depth + first) * kWidth;
+      const int64_t width = panels.width_of(panel);
       for (int64_t row = first; row < last; ++row) {
         for (int64_t line = 0; line < kWidth; line += kLine)
           __builtin_prefetch(source + ahead + line);
-        if (count == kWidth) {
+        if (width == kWidth) {
           std::memcpy(target, source, kWidth * sizeof(float));
         } else {
-          std::fill(std::copy_n(source, count, target), target + kWidth, 0.0f);
+          std::fill(std::copy_n(source, width, target), target + kWidth, 0.0f);
         }
         source += matrix.stride;
         target += kWidth;
       }
     }
-    if (sums != nullptr)
-      add_wide_group(matrix.values + first * matrix.stride, matrix.stride, last - first, width,
-                     sums);
+    if (sums != nullptr) add_wide_group(rows, matrix.stride, last - first, panels.n, sums);
   }
 }
 
