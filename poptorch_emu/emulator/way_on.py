@@ -10,7 +10,7 @@ from poptorch_emu.executor.executor import PoplarExecutor
 from poptorch_emu.executor.executor_contents import compiled_inputs, optimizer_states
 from poptorch_emu.export.optimizer import Twin, twin_of
 from poptorch_emu.export.pipeline import Compiled, ExportedPipeline
-from poptorch_emu.optim.convert import optimizer_config
+from poptorch_emu.optim.optimizer_conversion import optimizer_config
 
 
 def export_pipeline(

@@ -22,8 +22,8 @@ from poptorch_emu.executor.replica_grouping import ReplicaGroupings
 from poptorch_emu.late_module import LateModule
 from poptorch_emu.log import logger, start_repeats
 from poptorch_emu.machine.system import current_system
-from poptorch_emu.optim.device_state import OptimizerLink
-from poptorch_emu.optim.differences import warn_of_defaults
+from poptorch_emu.optim.device_link import OptimizerLink
+from poptorch_emu.optim.optimizer_warnings import warn_of_defaults
 from poptorch_emu.options import Options
 from poptorch_emu.options.forced import warn_about_forced
 from poptorch_emu.options.freeze import freeze

@@ -27,7 +27,7 @@ from poptorch_emu.executor.traps import CompiledFlags, Once
 from poptorch_emu.executor.turn import one_at_a_time
 from poptorch_emu.executor.weights import Weights
 from poptorch_emu.log import logger
-from poptorch_emu.optim.device_state import OptimizerLink
+from poptorch_emu.optim.device_link import OptimizerLink
 from poptorch_emu.options import Options, PipelinedExecution
 from poptorch_emu.options.optimizer_settings import with_running_mean
 from poptorch_emu.plan.inventory import Inventory

@@ -26,7 +26,7 @@ from poptorch_emu.executor.measurement import Latency
 from poptorch_emu.executor.module_repr import module_repr
 from poptorch_emu.executor.replica_grouping import Triple
 from poptorch_emu.ir.dump import to_plain
-from poptorch_emu.optim.device_state import OptimizerLink
+from poptorch_emu.optim.device_link import OptimizerLink
 from poptorch_emu.options import Options
 from poptorch_emu.options.optimizer_settings import optimizer_settings
 from poptorch_emu.report.latency import Counters

@@ -33,14 +33,13 @@ _STATE_NAMES = {
     },
 }
 _ADAM_STATE_NAMES = {"Accl1": "exp_avg", "Accl2": "exp_avg_sq", "Step": "step"}
-_SGDS = (OptimizerKind.SGD1, OptimizerKind.SGD2)
-_RMSPROPS = (OptimizerKind.RMSPROP, OptimizerKind.RMSPROP_CENTERED)
-_ADAMS = (OptimizerKind.ADAM, OptimizerKind.ADAMW, OptimizerKind.ADAMW_NO_BIAS)
 
 # Names of classes in torch.optim.
 _CLASSES = {
-    **dict.fromkeys(_SGDS, "SGD"),
-    **dict.fromkeys(_RMSPROPS, "RMSprop"),
+    OptimizerKind.SGD1: "SGD",
+    OptimizerKind.SGD2: "SGD",
+    OptimizerKind.RMSPROP: "RMSprop",
+    OptimizerKind.RMSPROP_CENTERED: "RMSprop",
     OptimizerKind.ADAM: "Adam",
     OptimizerKind.ADAMW: "AdamW",
     OptimizerKind.ADAMW_NO_BIAS: "AdamW",
@@ -112,7 +111,7 @@ def _difference(config: OptimizerConfig) -> str:
     if config.uses_tf_variant:
         return "it is TensorFlow's RMSprop. Set use_tf_variant=False."
     for group in config.groups:
-        if config.kind in _SGDS and group["dampening"].value != 0.0:
+        if config.kind.is_sgd and group["dampening"].value != 0.0:
             return (
                 f"its velocity starts at zero, so that dampening={group['dampening'].value} counts "
                 "in the first step. Set dampening=0."
@@ -157,10 +156,10 @@ def _states(
 
 def _hypers(kind: OptimizerKind, group: GroupConfig) -> dict[str, Any]:
     values = {name: hyper.value for name, hyper in group.hypers}
-    if kind in _ADAMS:
+    if "beta1" in values:
         betas = values["beta1"], values["beta2"]
         return {key: values[key] for key in ("lr", "eps", "weight_decay")} | {"betas": betas}
-    if kind in _RMSPROPS:
+    if kind.is_rmsprop:
         is_centered = kind is OptimizerKind.RMSPROP_CENTERED
         names = ("lr", "alpha", "eps", "weight_decay", "momentum")
         return {key: values[key] for key in names} | {"centered": is_centered}
@@ -179,6 +178,6 @@ def _state(
     }
     if "step" in found:
         found["step"] = found["step"].reshape(())
-    elif found and config.kind in _RMSPROPS:
+    elif found and config.kind.is_rmsprop:
         found["step"] = torch.zeros(())  # Ours does not count; PyTorch's does, to no effect.
     return found

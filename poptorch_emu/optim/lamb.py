@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch.optim.optimizer import ParamsT
 
-from poptorch_emu.optim.optimizer_base import Optimizer, checked_betas, given
+from poptorch_emu.optim.optimizer_base import Optimizer, given_arguments
 from poptorch_emu.update.formulas.optimizer_config import (
     GroupConfig,
     OptimizerConfig,
@@ -65,23 +65,12 @@ class LAMB(Optimizer, torch.optim.Optimizer):
         Raises:
             AssertionError: a type is neither float32 nor float16.
         """
-        arguments = given(
-            lr=lr,
-            betas=checked_betas(betas),
-            eps=eps,
-            weight_decay=weight_decay,
-            max_weight_norm=max_weight_norm,
-        )
-        torch.optim.Optimizer.__init__(self, params, {**_DEFAULTS, **arguments})
+        arguments = locals()
+        given = given_arguments(arguments, _DEFAULTS)
+        torch.optim.Optimizer.__init__(self, params, {**_DEFAULTS, **given})
         self.bias_correction = bias_correction is None or bias_correction
         self.max_weight_norm = self.defaults["max_weight_norm"]
-        self._add_device_part(
-            arguments,
-            loss_scaling,
-            accum_type=accum_type,
-            first_order_momentum_accum_type=first_order_momentum_accum_type,
-            second_order_momentum_accum_type=second_order_momentum_accum_type,
-        )
+        self._add_device_part(given, arguments)
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import math
+from collections.abc import Callable, Iterable, Mapping
 from inspect import unwrap
 from typing import Any
 
@@ -11,6 +12,12 @@ import torch
 from poptorch_emu.errors import require
 
 _ACCUM_TYPES = (torch.float32, torch.float16)
+_TYPE_NAMES = (
+    "accum_type",
+    "velocity_accum_type",
+    "first_order_momentum_accum_type",
+    "second_order_momentum_accum_type",
+)
 _STATE_KEYS = ("ipu_state", "ipu_param")
 
 
@@ -68,6 +75,7 @@ class Optimizer(torch.optim.Optimizer):
 
     variable_attrs: VariableAttributes
     loss_scaling: float
+    max_grad_norm: float
     _state_dict: dict[str, Any]
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
@@ -83,23 +91,25 @@ class Optimizer(torch.optim.Optimizer):
         """Resets the gradients of all parameters, as PyTorch's optimisers do (exact)."""
         _plain(torch.optim.Optimizer.zero_grad)(self, set_to_none)
 
-    def _add_device_part(
-        self, given: Iterable[str], loss_scaling: float | None, **accum_types: torch.dtype | None
-    ) -> None:
+    def _add_device_part(self, given: Iterable[str], arguments: Mapping[str, Any]) -> None:
         """Sets what there is beside PyTorch's part.
 
         Args:
             given: names of PyTorch's arguments that the user gave.
-            loss_scaling: 1 by default.
-            accum_types: attributes that hold a type; float32 by default.
+            arguments: all of the constructor, those of the device among them.
         """
-        for name, dtype in accum_types.items():
+        for name in filter(arguments.__contains__, _TYPE_NAMES):
+            dtype = arguments[name]
             require(
                 dtype is None or dtype in _ACCUM_TYPES,
                 "Accumulation types must be either torch.float32 or torch.float16, but "
                 f"{name} is {dtype}.",
             )
             setattr(self, name, dtype or torch.float32)
+        if "max_grad_norm" in arguments:
+            limit = arguments["max_grad_norm"]
+            self.max_grad_norm = math.inf if limit is None else limit
+        loss_scaling = arguments["loss_scaling"]
         self.loss_scaling = 1.0 if loss_scaling is None else loss_scaling
         self.variable_attrs = VariableAttributes(
             given if loss_scaling is None else [*given, "loss_scaling"],
@@ -180,19 +190,21 @@ def cache_device_state(
     optimizer.ipu_state_is_dirty = False
 
 
-def given(**arguments: Any) -> dict[str, Any]:
-    """Returns the arguments that are not `None`."""
-    return {name: value for name, value in arguments.items() if value is not None}
+def given_arguments(arguments: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
+    """Returns those of a constructor's arguments that are hyper-parameters and not `None`.
 
-
-def checked_betas(betas: tuple[float, float] | None) -> tuple[float, float] | None:
-    """Returns `betas`; PyTorch takes a list too, but PopTorch does not.
+    Args:
+        arguments: `locals()` of the constructor.
+        names: of hyper-parameters; `torch_arguments` are some, too.
 
     Raises:
-        AssertionError: it is no tuple of two.
+        AssertionError: `betas` is no tuple of two; PyTorch takes a list too, but PopTorch does not.
     """
+    betas = arguments.get("betas")
     require(
         betas is None or (isinstance(betas, tuple) and len(betas) == 2),
         f"Expected a pair for betas but got {betas} instead: write betas=(0.9, 0.999).",
     )
-    return betas
+    known = {name: arguments[name] for name in names if name in arguments and name != "params"}
+    known |= arguments.get("torch_arguments", {})
+    return {name: value for name, value in known.items() if value is not None}

@@ -9,15 +9,14 @@ can be given by keyword. Docstrings list the arguments that PyTorch does not hav
 
 from __future__ import annotations
 
+from inspect import signature
 from typing import Any
 
 import torch
 from torch.optim.optimizer import ParamsT
 
 from poptorch_emu.log import logger
-from poptorch_emu.optim.optimizer_base import Optimizer, checked_betas, given
-
-_NO_LIMIT = float("inf")
+from poptorch_emu.optim.optimizer_base import Optimizer, given_arguments
 
 
 class SGD(Optimizer, torch.optim.SGD):
@@ -64,31 +63,19 @@ class SGD(Optimizer, torch.optim.SGD):
         Raises:
             AssertionError: a type is neither float32 nor float16.
         """
-        arguments = given(
-            lr=lr,
-            momentum=momentum,
-            dampening=dampening,
-            weight_decay=weight_decay,
-            nesterov=nesterov,
-            maximize=maximize,
-            foreach=foreach,
-            differentiable=differentiable,
-            **torch_arguments,
-        )
-        torch.optim.SGD.__init__(self, params, **arguments)
+        arguments = locals()
+        given = given_arguments(arguments, signature(torch.optim.SGD).parameters)
+        torch.optim.SGD.__init__(self, params, **given)
         self.use_combined_accum = bool(use_combined_accum)
-        self.max_grad_norm = _NO_LIMIT if max_grad_norm is None else max_grad_norm
         if self.use_combined_accum:
-            self._add_velocity_scaling(1.0 if velocity_scaling is None else velocity_scaling)
-            arguments |= given(velocity_scaling=velocity_scaling)
+            given |= {} if velocity_scaling is None else {"velocity_scaling": velocity_scaling}
+            self._add_velocity_scaling(given.get("velocity_scaling", 1.0))
         elif velocity_scaling is not None:
             logger.warning(
                 "velocity_scaling value ignored when using the separate variant of SGD "
                 "(use_combined_accum=False). Leave it out or set use_combined_accum=True."
             )
-        self._add_device_part(
-            arguments, loss_scaling, accum_type=accum_type, velocity_accum_type=velocity_accum_type
-        )
+        self._add_device_part(given, arguments)
 
     def _add_velocity_scaling(self, velocity_scaling: float) -> None:
         self.defaults["velocity_scaling"] = velocity_scaling
@@ -131,28 +118,10 @@ class Adam(Optimizer, torch.optim.Adam):
         Raises:
             AssertionError: a type is neither float32 nor float16.
         """
-        arguments = given(
-            lr=lr,
-            betas=checked_betas(betas),
-            eps=eps,
-            weight_decay=weight_decay,
-            amsgrad=amsgrad,
-            foreach=foreach,
-            maximize=maximize,
-            capturable=capturable,
-            differentiable=differentiable,
-            fused=fused,
-            **torch_arguments,
-        )
-        torch.optim.Adam.__init__(self, params, **arguments)
-        self.max_grad_norm = _NO_LIMIT if max_grad_norm is None else max_grad_norm
-        self._add_device_part(
-            arguments,
-            loss_scaling,
-            accum_type=accum_type,
-            first_order_momentum_accum_type=first_order_momentum_accum_type,
-            second_order_momentum_accum_type=second_order_momentum_accum_type,
-        )
+        arguments = locals()
+        given = given_arguments(arguments, signature(torch.optim.Adam).parameters)
+        torch.optim.Adam.__init__(self, params, **given)
+        self._add_device_part(given, arguments)
 
 
 class AdamW(Optimizer, torch.optim.AdamW):
@@ -195,29 +164,11 @@ class AdamW(Optimizer, torch.optim.AdamW):
         Raises:
             AssertionError: a type is neither float32 nor float16.
         """
-        arguments = given(
-            lr=lr,
-            betas=checked_betas(betas),
-            eps=eps,
-            weight_decay=weight_decay,
-            amsgrad=amsgrad,
-            maximize=maximize,
-            foreach=foreach,
-            capturable=capturable,
-            differentiable=differentiable,
-            fused=fused,
-            **torch_arguments,
-        )
-        torch.optim.AdamW.__init__(self, params, **arguments)
+        arguments = locals()
+        given = given_arguments(arguments, signature(torch.optim.AdamW).parameters)
+        torch.optim.AdamW.__init__(self, params, **given)
         self.bias_correction = bias_correction is None or bias_correction
-        self.max_grad_norm = _NO_LIMIT if max_grad_norm is None else max_grad_norm
-        self._add_device_part(
-            arguments,
-            loss_scaling,
-            accum_type=accum_type,
-            first_order_momentum_accum_type=first_order_momentum_accum_type,
-            second_order_momentum_accum_type=second_order_momentum_accum_type,
-        )
+        self._add_device_part(given, arguments)
 
 
 class RMSprop(Optimizer, torch.optim.RMSprop):
@@ -255,24 +206,8 @@ class RMSprop(Optimizer, torch.optim.RMSprop):
         Raises:
             AssertionError: a type is neither float32 nor float16.
         """
-        arguments = given(
-            lr=lr,
-            alpha=alpha,
-            eps=eps,
-            weight_decay=weight_decay,
-            momentum=momentum,
-            centered=centered,
-            foreach=foreach,
-            maximize=maximize,
-            differentiable=differentiable,
-            **torch_arguments,
-        )
-        torch.optim.RMSprop.__init__(self, params, **arguments)
+        arguments = locals()
+        given = given_arguments(arguments, signature(torch.optim.RMSprop).parameters)
+        torch.optim.RMSprop.__init__(self, params, **given)
         self.use_tf_variant = bool(use_tf_variant)
-        self._add_device_part(
-            arguments,
-            loss_scaling,
-            accum_type=accum_type,
-            first_order_momentum_accum_type=first_order_momentum_accum_type,
-            second_order_momentum_accum_type=second_order_momentum_accum_type,
-        )
+        self._add_device_part(given, arguments)

@@ -67,10 +67,8 @@ def parameter_tensors(config: OptimizerConfig, names: Iterable[str]) -> dict[str
 
 
 def _tensor_names(kind: OptimizerKind, group: GroupConfig) -> Mapping[str, str]:
-    if kind in (OptimizerKind.SGD1, OptimizerKind.SGD2):
+    if kind.is_sgd:
         if group.is_constant_zero("momentum"):
             return _PLAIN_SGD
         return _COMBINED_SGD if kind is OptimizerKind.SGD1 else _SEPARATE_SGD
-    if kind in (OptimizerKind.RMSPROP, OptimizerKind.RMSPROP_CENTERED):
-        return _RMSPROP
-    return _ADAM
+    return _RMSPROP if kind.is_rmsprop else _ADAM

@@ -12,7 +12,7 @@ from support.regression import Regression, assert_same_parameters, batches, trai
 from support.small_models import Function, options
 
 import poptorch_emu as poptorch
-from poptorch_emu.optim.differences import warn_once
+from poptorch_emu.optim.optimizer_warnings import warn_once
 
 pytestmark = pytest.mark.feature("Parameter groups", fidelity="exact")
 

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from poptorch_emu import optim
-from poptorch_emu.optim.convert import optimizer_config
-from poptorch_emu.optim.differences import warn_once
+from poptorch_emu.optim.optimizer_conversion import optimizer_config
+from poptorch_emu.optim.optimizer_warnings import warn_once
 
 
 def _parameters():

@@ -11,14 +11,18 @@ import torch
 
 from poptorch_emu.errors import Error
 from poptorch_emu.log import compiler_logger, logger
-from poptorch_emu.optim.attributes import AttributeTracker
 from poptorch_emu.optim.automatic_loss_scale import loss_scale_rule
-from poptorch_emu.optim.compatible import check_compatible
-from poptorch_emu.optim.convert import check_reduction, needs_running_mean, optimizer_config
-from poptorch_emu.optim.host_changes import SentValues, count_as_step, warn_of_steps
-from poptorch_emu.optim.kind import optimizer_kind, warn_of_subclass
+from poptorch_emu.optim.config_checks import check_compatible
 from poptorch_emu.optim.optimizer_base import Optimizer, cache_device_state
+from poptorch_emu.optim.optimizer_conversion import (
+    check_reduction,
+    needs_running_mean,
+    optimizer_config,
+    optimizer_kind,
+)
+from poptorch_emu.optim.optimizer_warnings import AttributeTracker, warn_of_steps, warn_of_subclass
 from poptorch_emu.optim.parameter_tensors import parameter_tensors
+from poptorch_emu.optim.sent_values import SentValues
 from poptorch_emu.options.optimizer_settings import OptimizerSettings
 from poptorch_emu.update.formulas.loss_scale import KEPT_VARIABLES
 from poptorch_emu.update.formulas.optimizer_config import OptimizerConfig
@@ -103,7 +107,8 @@ class OptimizerLink:
                 self.replace(optimizer, session)
             optimizer.ipu_state_is_dirty = True
         self._session = session
-        count_as_step(optimizer)
+        # PyTorch's schedulers ask whether a step came before theirs: the device has done it.
+        optimizer._opt_called = True  # type: ignore[attr-defined]
 
     def changed_values(self) -> list[str]:
         """Returns the names of values that the device has not been told of."""
@@ -222,7 +227,7 @@ class OptimizerLink:
         )
         if self._tracker is None:
             self._tracker = AttributeTracker(optimizer, is_relaxed=self._settings.is_relaxed)
-        self._tracker.check(optimizer)
+        self._tracker.check(optimizer, config.kind)
         if self._config is not None:
             check_reduction(optimizer, is_running_mean=self._is_running_mean)
         return config

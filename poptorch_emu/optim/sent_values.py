@@ -1,16 +1,14 @@
-"""What a program does on the host to an optimiser whose arithmetic the device does."""
+"""Whether the hyper-parameters are those that the device was given last."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from operator import is_
 from typing import Any
 
 import torch
 
-from poptorch_emu.log import logger
 from poptorch_emu.runtime import glances
-from poptorch_emu.troubleshooting import Topic
 
 
 class SentValues:
@@ -51,30 +49,6 @@ class SentValues:
         """Returns whether these are the same groups with the very values, at a glance."""
         are_same = len(groups) == len(self._own_groups) and all(map(is_, groups, self._own_groups))
         return are_same and glances.are_held(self._holders, self._names, self._held)
-
-
-def count_as_step(optimizer: torch.optim.Optimizer) -> None:
-    """Tells PyTorch's schedulers that a step came before theirs: the device has done it."""
-    optimizer._opt_called = True  # type: ignore[attr-defined]
-
-
-def warn_of_steps(
-    optimizer: torch.optim.Optimizer, is_attached: Callable[[], bool]
-) -> Callable[[], None]:
-    """Warns once of a step on the host while a device is attached; returns what stops that."""
-    said: list[bool] = []
-
-    def before_step(*_: Any) -> None:
-        if is_attached() and not said:
-            said.append(True)
-            logger.warning(
-                "optimizer.step() was called, but each call of the training model updates the "
-                "weights on the device: a step on the host does not reach it. Remove the call, and "
-                "zero_grad() and backward() with it; %s",
-                Topic.OPTIMIZER_STEP,
-            )
-
-    return optimizer.register_step_pre_hook(before_step).remove
 
 
 def _values(optimizer: torch.optim.Optimizer) -> list[dict[str, Any]]:

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import poptorch_emu as poptorch
-from poptorch_emu.optim.device_state import OptimizerLink
+from poptorch_emu.optim.device_link import OptimizerLink
 from poptorch_emu.options.optimizer_settings import optimizer_settings
 from poptorch_emu.update.formulas.optimizer_config import OptimizerConfig
 

@@ -1,4 +1,4 @@
-"""What may change between the optimiser a model was compiled with and the next one."""
+"""What a rule can compute with, and what may change after a model was compiled with it."""
 
 from __future__ import annotations
 
@@ -13,18 +13,6 @@ from poptorch_emu.update.formulas.optimizer_config import (
     OptimizerKind,
 )
 
-# PopART's class for each rule.
-_FAMILIES = {
-    OptimizerKind.SGD1: "SGD",
-    OptimizerKind.SGD2: "SGD",
-    OptimizerKind.ADAM: "Adam",
-    OptimizerKind.ADAMW: "Adam",
-    OptimizerKind.ADAMW_NO_BIAS: "Adam",
-    OptimizerKind.RMSPROP: "Adaptive",
-    OptimizerKind.RMSPROP_CENTERED: "Adaptive",
-    OptimizerKind.LAMB: "Adam",
-    OptimizerKind.LAMB_NO_BIAS: "Adam",
-}
 # The rules that are one and the same on the device.
 _SAME_RULE = {OptimizerKind.ADAMW, OptimizerKind.ADAMW_NO_BIAS}
 
@@ -44,6 +32,20 @@ _PLURALS = {
 }
 
 
+def check_values(config: OptimizerConfig) -> None:
+    """Checks the hyper-parameters of all groups.
+
+    Raises:
+        Error: one is out of range, of type "popart_exception".
+    """
+    for group in config.groups:
+        for fault in _value_faults(config.kind, group):
+            raise compiler_error(
+                f"{fault}. Change it in the optimizer or in its parameter group.",
+                type="popart_exception",
+            )
+
+
 def check_compatible(old: OptimizerConfig, new: OptimizerConfig) -> None:
     """Checks that a model compiled with `old` can go on with `new`.
 
@@ -53,6 +55,13 @@ def check_compatible(old: OptimizerConfig, new: OptimizerConfig) -> None:
     for fault in _faults(old, new):
         text = f"{fault.removesuffix('.')}; {Topic.OPTIMIZER_MISMATCH}"
         raise compiler_error(text, type="popart_exception")
+
+
+def _family(kind: OptimizerKind) -> str:
+    """Returns PopART's class for a rule."""
+    if kind.is_sgd:
+        return "SGD"
+    return "Adaptive" if kind.is_rmsprop else "Adam"
 
 
 def _faults(old: OptimizerConfig, new: OptimizerConfig) -> Iterator[str]:
@@ -67,7 +76,7 @@ def _faults(old: OptimizerConfig, new: OptimizerConfig) -> Iterator[str]:
         )
     yield from _hyper_faults("loss scaling", old.loss_scaling, new.loss_scaling)
     for old_group, new_group in zip(old.groups, new.groups, strict=True):
-        if _FAMILIES[old.kind] == "SGD":
+        if old.kind.is_sgd:
             yield from _velocity_faults(old_group, new_group)
         for name, hyper in old_group.hypers:
             yield from _hyper_faults(_PLURALS[name], hyper, new_group[name])
@@ -76,16 +85,16 @@ def _faults(old: OptimizerConfig, new: OptimizerConfig) -> Iterator[str]:
 def _rule_faults(old: OptimizerKind, new: OptimizerKind) -> Iterator[str]:
     if old is new or {old, new} == _SAME_RULE:
         return
-    family, new_family = _FAMILIES[old], _FAMILIES[new]
+    family, new_family = _family(old), _family(new)
     compiled = f"Compiled with {old.name}, given {new.name}: compile again to change it."
     if family != new_family:
         yield (
             f"Can not replace optimizer of type {family} with optimizer of type {new_family}. "
             f"{compiled}"
         )
-    if family == "SGD":
+    if old.is_sgd:
         yield f"SGDAccumulatorAndMomentum settings do not match. {compiled}"
-    if family == "Adaptive":
+    if old.is_rmsprop:
         yield f"Adaptive modes do not match. {compiled}"
     decay = "Weight decay modes do not match. " if OptimizerKind.ADAM in (old, new) else ""
     yield f"Adam modes do not match. {decay}{compiled}"
@@ -102,7 +111,7 @@ def _setting_faults(old: OptimizerConfig, new: OptimizerConfig) -> Iterator[str]
             f"Adaptive modes do not match. Compiled with use_tf_variant={old.uses_tf_variant}, "
             f"given {new.uses_tf_variant}: compile again to change it."
         )
-    what = "SGDAccumulatorAndMomentum" if _FAMILIES[old.kind] == "SGD" else "Accumulator and state"
+    what = "SGDAccumulatorAndMomentum" if old.kind.is_sgd else "Accumulator and state"
     for name in ("accum_type", "velocity_type", "first_order_type", "second_order_type"):
         compiled, given = getattr(old, name), getattr(new, name)
         if compiled != given:
@@ -138,3 +147,35 @@ def _hyper_faults(what: str, old: Hyper, new: Hyper) -> Iterator[str]:
             f"Problem with {what}. Values are constant but do not match. Compiled with "
             f"{old.value:g}, given {new.value:g}. {way_out}"
         )
+
+
+def _value_faults(kind: OptimizerKind, group: GroupConfig) -> Iterator[str]:
+    value = {name: hyper.value for name, hyper in group.hypers}
+    if kind.is_sgd:
+        yield from _sgd_faults(value)
+        if group.is_constant_zero("lr"):
+            yield "Constant, zero learning rate in SGD"
+    elif kind.is_rmsprop:
+        if value["alpha"] < 0:
+            yield f"Negative alpha ({value['alpha']:g}) in Adaptive"
+        if value["eps"] <= 0:
+            yield f"Non-positive eps ({value['eps']:g}) in Adaptive is not supported"
+    else:
+        if value["lr"] < 0:
+            yield f"Negative learning rate ({value['lr']:g}) in Adam"
+        if value["beta2"] < 0:
+            yield f"Negative beta2 ({value['beta2']:g}) in Adam"
+        if value["eps"] <= 0:
+            yield f"Non-positive eps ({value['eps']:g}) in Adam is not supported"
+
+
+def _sgd_faults(value: dict[str, float]) -> Iterator[str]:
+    if value["lr"] < 0:
+        yield f"Negative learning rate ({value['lr']:g}) in SGD"
+    if value["weight_decay"] < 0:
+        yield f"Negative weight decay ({value['weight_decay']:g}) in SGD"
+    scaling = value.get("velocity_scaling", 1.0)
+    if scaling <= 0:
+        yield f"Non-positive velocity scaling ({scaling:g}) in SGD is not supported"
+    if value["nesterov"] and value["dampening"] != 0:
+        yield f"Dampening ({value['dampening']:g}) in SGD with nesterov is not supported"

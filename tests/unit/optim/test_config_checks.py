@@ -8,8 +8,8 @@ import pytest
 import torch
 
 import poptorch_emu as poptorch
-from poptorch_emu.optim.compatible import check_compatible
-from poptorch_emu.optim.convert import optimizer_config
+from poptorch_emu.optim.config_checks import check_compatible
+from poptorch_emu.optim.optimizer_conversion import optimizer_config
 
 ours, torchs = poptorch.optim, torch.optim
 HALF = torch.float16

@@ -9,7 +9,11 @@ import pytest
 import torch
 
 import poptorch_emu as poptorch
-from poptorch_emu.optim.convert import check_reduction, needs_running_mean, optimizer_config
+from poptorch_emu.optim.optimizer_conversion import (
+    check_reduction,
+    needs_running_mean,
+    optimizer_config,
+)
 from poptorch_emu.update.formulas.loss_scale import LossScaleRule
 from poptorch_emu.update.formulas.optimizer_config import Hyper, OptimizerConfig, OptimizerKind
 
