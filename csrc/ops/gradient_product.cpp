@@ -19,7 +19,7 @@ at::Tensor gradient_product(const at::Tensor& left, const at::Tensor& right) {
 }  // namespace
 }  // namespace poptorch_emu
 
-// `poptorch_emu/segments/product_gradients.py` defines it.
+// `poptorch_emu/engine/rewrites/gradient_sums.py` defines it.
 TORCH_LIBRARY_IMPL(poptorch_emu, CPU, m) {
   m.impl("gradient_product", &poptorch_emu::gradient_product);
   m.impl("column_sums", &poptorch_emu::sums_beside_product);

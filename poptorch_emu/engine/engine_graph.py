@@ -11,8 +11,11 @@ from typing import Any
 import torch
 from torch import fx
 
+from poptorch_emu.config import CompileConfig
 from poptorch_emu.ir.graph import Graph, SinkKind, SourceKind, record_of, source_of
+from poptorch_emu.plan.inventory import Inventory
 from poptorch_emu.schedule.partition import Partition
+from poptorch_emu.update.formulas.optimizer_config import OptimizerConfig
 
 aten = torch.ops.aten
 
@@ -25,25 +28,36 @@ class EngineGraph:
     """Operations that can be changed, and where they run.
 
     Attributes:
+        config: what the user asks for.
+        optimizer: in training.
         written: the variables that a call changes.
         made: what was added and depends on no call.
     """
 
     graph: Graph
     placed: Partition
+    config: CompileConfig
+    optimizer: OptimizerConfig | None
     written: frozenset[str]
     made: set[fx.Node] = field(default_factory=set)
 
     @classmethod
-    def copy_of(cls, graph: Graph, placed: Partition) -> EngineGraph:
+    def copy_of(cls, inventory: Inventory, optimizer: OptimizerConfig | None) -> EngineGraph:
         """Copies the operations of a placed graph."""
+        graph, placed = inventory.graph, inventory.placed
         copy = fx.Graph()
         known: dict[fx.Node, fx.Node] = {}
         for node in graph.fx.nodes:
             known[node] = copy.node_copy(node, known.__getitem__)
         port_of = {known[node]: port for node, port in placed.port_of.items()}
         written = {sink.name for sink in graph.sinks if sink.kind is SinkKind.VARIABLE}
-        return cls(replace(graph, fx=copy), replace(placed, port_of=port_of), frozenset(written))
+        return cls(
+            replace(graph, fx=copy),
+            replace(placed, port_of=port_of),
+            inventory.config,
+            optimizer,
+            frozenset(written),
+        )
 
     def insert(
         self,

@@ -9,7 +9,8 @@ from typing import Any
 import torch
 
 from poptorch_emu import _C
-from poptorch_emu.segments.segment import Body, Instruction, Register, Sum
+from poptorch_emu.ir.operator_traits import traits_of
+from poptorch_emu.segments.segment import Body, Instruction, Register
 
 aten = torch.ops.aten
 
@@ -42,6 +43,9 @@ def lowered(
     """
     target = SAFE_TWINS.get(instruction.target, instruction.target)
     target = _TILED_TWINS.get(target, target)
+    args = [_on_device(value) for value in instruction.args]
+    if traits_of(target).adds_to_sum:
+        args[-1] = sums[args[-1]]
     record = instruction.record
     debug = _C.Debug(
         f"{record.scope}/{instruction.name}" if record.scope else instruction.name,
@@ -53,10 +57,7 @@ def lowered(
     return (
         target._schema.name,
         target._schema.overload_name,
-        [
-            sums[value.weight] if isinstance(value, Sum) else _on_device(value)
-            for value in instruction.args
-        ],
+        args,
         {key: _on_device(value) for key, value in instruction.kwargs.items()},
         instruction.outputs,
         instruction.dies,

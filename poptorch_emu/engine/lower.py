@@ -17,12 +17,14 @@ from poptorch_emu.engine.instruction import lowered
 from poptorch_emu.engine.layout.fused_update import can_update_in_place, fused_code
 from poptorch_emu.engine.layout.preparation import Prepared, prepare, prepare_update
 from poptorch_emu.engine.network_row import NetworkRow
+from poptorch_emu.ir.arguments import arguments_of
 from poptorch_emu.ir.graph import SinkKind, Source, SourceKind
 from poptorch_emu.plan.inventory import Inventory
 from poptorch_emu.schedule.actions import Action, Kind
 from poptorch_emu.schedule.schedule import Port
 from poptorch_emu.segments.placement import location_of
 from poptorch_emu.segments.segment import Segment
+from poptorch_emu.segments.segmented_graph import is_added_already, is_left_to_sum
 from poptorch_emu.segments.variables import VariableInfo
 from poptorch_emu.update.formulas.optimizer_config import OptimizerConfig, scalar_name, split_scalar
 from poptorch_emu.update.parts.update_parts import Part, state_variable
@@ -151,7 +153,7 @@ class Lowering:
         period = self._config.output_return_period
         for sink, port, node in self._cut.results:
             if sink.kind is SinkKind.GRADIENT:
-                if node not in self._cut.by_products:
+                if not is_added_already(sink, node):
                     self._add_gradient(sink.name, port, node)
                 continue
             if sink.kind is SinkKind.OUTPUT:
@@ -179,14 +181,14 @@ class Lowering:
         if self._config.is_distributed and self._inventory.is_sharded_accumulator(weight):
             self._network.add(weight, port, node)
             return
-        rows = self._cut.by_rows.get(node)
-        if rows is None:
+        if not is_left_to_sum(node):
             self.program.accumulate(*self._place(port, node), accumulator)
             return
-        segment, register = self._place(port, rows.rows)
-        _, indices = self._place(port, rows.indices)
+        gradient = arguments_of(node)
+        segment, register = self._place(port, gradient.rows)
+        _, indices = self._place(port, gradient.indices)
         self.program.accumulate_rows(
-            segment, register, accumulator, indices, rows.num_rows, rows.padding_index
+            segment, register, accumulator, indices, gradient.num_rows, gradient.padding_index
         )
 
     def _store_anchor(self, segment: int, register: int, anchor: AnchorConfig) -> None:

@@ -30,7 +30,9 @@ class Traits:
         is_pointwise: whether it is pure, and each element of the result is made of the elements in
             the same place.
         runs_bodies: whether it runs the code of regions, which has traits of its own.
-        adds_to_sum: whether it adds to the sum of a weight's gradients, for which no value stands.
+        adds_to_sum: whether it adds to the sum of a weight's gradients, which its last argument
+            names, and for which no value stands.
+        is_left_to_sum: whether no segment computes it, since a sum takes its arguments.
     """
 
     is_pure: bool = True
@@ -40,6 +42,7 @@ class Traits:
     is_pointwise: bool = False
     runs_bodies: bool = False
     adds_to_sum: bool = False
+    is_left_to_sum: bool = False
 
 
 # Operators of ours that do more than to compute.
@@ -51,6 +54,7 @@ _TABLE = {
     "elementwise_rows": Traits(is_pure=False),
     "for_loop": Traits(is_pure=False, runs_bodies=True),
     "host_call": Traits(is_pure=False, is_foreign=True, is_seen_outside=True),
+    "row_gradient": Traits(is_left_to_sum=True),
     "print_tensor": Traits(is_pure=False, is_seen_outside=True),
 }
 # Views of PyTorch's whose schemas do not say so.

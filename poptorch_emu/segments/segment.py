@@ -17,11 +17,6 @@ from torch import fx
 from poptorch_emu.ir.control import region_names
 from poptorch_emu.ir.graph import Graph, Sink, Source, SourceKind, record_of, source_of
 from poptorch_emu.ir.record import NodeRecord
-from poptorch_emu.segments.product_gradients import (
-    ADD_PRODUCT,
-    ADD_PRODUCT_WITH_SUMS,
-    ProductGradient,
-)
 
 
 @dataclass(frozen=True)
@@ -29,13 +24,6 @@ class Register:
     """A numbered place for one tensor."""
 
     index: int
-
-
-@dataclass(frozen=True)
-class Sum:
-    """The sum of a weight's gradients; a number of the program stands for it in the end."""
-
-    weight: str
 
 
 @dataclass
@@ -127,20 +115,6 @@ class Segment:
             )
         )
 
-    def add_product(self, node: fx.Node, gradient: ProductGradient) -> None:
-        """Adds a product that goes to the sum of a weight's gradients, and to no register.
-
-        The sums of the columns that it reads have a register afterwards, if they have a node.
-        """
-        self.add(node)
-        del self.registers[node]
-        product = self.instructions.pop()
-        args = (*product.args, Sum(gradient.weight))
-        target, outputs = ADD_PRODUCT, []
-        if gradient.column_sums is not None:
-            target, outputs = ADD_PRODUCT_WITH_SUMS, self._output_registers(gradient.column_sums)
-        self.instructions.append(replace(product, target=target, args=args, outputs=outputs))
-
     def inline(self, graph: Graph, bind: Callable[[Source], Source | Register]) -> dict[Sink, int]:
         """Adds all operations of `graph` and returns the register of each result.
 
@@ -208,8 +182,9 @@ class Segment:
             return [self.registers[node]]
         outputs = [-1] * len(value)
         for user in node.users:
-            index: int = user.args[1]  # type: ignore[assignment]
-            outputs[index] = self.registers[user] = self.new_register()
+            if user.target is operator.getitem:
+                index: int = user.args[1]  # type: ignore[assignment]
+                outputs[index] = self.registers[user] = self.new_register()
         return outputs
 
 

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Mapping, Set
-from dataclasses import dataclass, field, replace
+from collections.abc import Set
+from dataclasses import dataclass, field
 
+import torch
 from torch import fx
 
 from poptorch_emu.ir.graph import Graph, Sink, SinkKind, operation_of, source_of
+from poptorch_emu.ir.operator_traits import traits_of
 from poptorch_emu.schedule.actions import Kind
 from poptorch_emu.schedule.partition import Partition, port_at
 from poptorch_emu.schedule.schedule import Port
-from poptorch_emu.segments.product_gradients import ProductGradient
-from poptorch_emu.segments.row_gradients import RowGradient
 from poptorch_emu.segments.segment import Segment
 
 
@@ -28,34 +28,15 @@ class Crossing:
 
 @dataclass
 class SegmentedGraph:
-    """All segments of one micro-batch, what flows between them, and where results appear.
-
-    Attributes:
-        by_rows: the results that no segment computes, since their rows are added where they belong.
-        by_products: the results that are added to the sum of a weight where they are computed.
-    """
+    """All segments of one micro-batch, what flows between them, and where results appear."""
 
     segments: dict[Port, Segment]
     crossings: dict[tuple[Port, Port], Crossing]
     results: list[tuple[Sink, Port, fx.Node]]
-    by_rows: Mapping[fx.Node, RowGradient] = field(default_factory=dict)
-    by_products: Mapping[fx.Node, ProductGradient] = field(default_factory=dict)
-
-    def read_for(self, result: fx.Node) -> tuple[fx.Node, ...]:
-        """Returns the values that are read at the end of a segment for a result."""
-        if result in self.by_products:
-            return ()
-        rows = self.by_rows.get(result)
-        return (result,) if rows is None else (rows.rows, rows.indices)
 
 
 def cut(
-    graph: Graph,
-    partition: Partition,
-    is_training: bool,
-    recomputed: Set[fx.Node] = frozenset(),
-    by_rows: Mapping[fx.Node, RowGradient] | None = None,
-    by_products: Mapping[fx.Node, ProductGradient] | None = None,
+    graph: Graph, partition: Partition, is_training: bool, recomputed: Set[fx.Node] = frozenset()
 ) -> SegmentedGraph:
     """Returns one segment for each stage and kind of action, empty ones included.
 
@@ -65,13 +46,11 @@ def cut(
         is_training: whether stages have a backward segment.
         recomputed: forward operations that the backward segment of their stage runs again when it
             needs their results.
-        by_rows: the gradients that are added row by row.
-        by_products: the gradients that are added while they are computed.
     """
     count = partition.num_stages * (2 if is_training else 1)
     ports = [port_at(position, partition.num_stages) for position in range(count)]
     segments = {port: Segment(_name(port), graph.regions) for port in ports}
-    result = SegmentedGraph(segments, {}, [], by_rows or {}, by_products or {})
+    result = SegmentedGraph(segments, {}, [])
     cutter = _Cutter(graph, partition, result, recomputed)
     for node in graph.fx.nodes:
         if node.op == "placeholder" and node in partition.port_of:
@@ -79,17 +58,40 @@ def cut(
         elif (
             node.op == "call_function"
             and node.target is not operator.getitem
-            and node not in result.by_rows
+            and not is_left_to_sum(node)
         ):
             cutter.add(node)
     for sink, node in graph.results:
         port = _home(sink, node, partition)
-        for value in result.read_for(node):
+        for value in read_at_end(sink, node):
             cutter.fetch(value, port)
         result.results.append((sink, port, node))
     for port, segment in result.segments.items():
         segment.set_dying(_kept(result, port))
     return result
+
+
+def is_left_to_sum(result: fx.Node) -> bool:
+    """Returns whether no segment computes a result, since the sum takes what it is made of."""
+    target = result.target
+    return isinstance(target, torch._ops.OpOverload) and traits_of(target).is_left_to_sum
+
+
+def read_at_end(sink: Sink, result: fx.Node) -> tuple[fx.Node, ...]:
+    """Returns the values that are read at the end of a segment for a result."""
+    if is_left_to_sum(result):
+        return tuple(result.all_input_nodes)
+    return () if is_added_already(sink, result) else (result,)
+
+
+def is_added_already(sink: Sink, result: fx.Node) -> bool:
+    """Returns whether the operation that makes a gradient adds it to the sum of the weight.
+
+    Something else that it returns may be the gradient of another weight.
+    """
+    target = result.target
+    adds = isinstance(target, torch._ops.OpOverload) and traits_of(target).adds_to_sum
+    return adds and sink.kind is SinkKind.GRADIENT and result.args[-1] == sink.name
 
 
 class _Cutter:
@@ -108,23 +110,9 @@ class _Cutter:
     def add(self, node: fx.Node) -> None:
         """Adds an operation to its segment, after fetching its inputs."""
         port = self._partition.port_of[node]
-        segment, product = self._result.segments[port], self._result.by_products.get(node)
-        if node in segment.registers:
-            return  # A product of gradients has made it.
         for value in node.all_input_nodes:
             self.fetch(value, port)
-        if product is None:
-            segment.add(node)
-        else:
-            segment.add_product(node, self._with_sums_here(product, port))
-
-    def _with_sums_here(self, product: ProductGradient, port: Port) -> ProductGradient:
-        """Returns the gradient with the sums that are still to be made where it is made."""
-        sums = product.column_sums
-        is_made_here = sums is not None and self._partition.port_of[sums] == port
-        if is_made_here and sums not in self._result.segments[port].registers:
-            return product
-        return replace(product, column_sums=None)
+        self._result.segments[port].add(node)
 
     def fetch(self, value: fx.Node, port: Port) -> None:
         """Makes `value` available in the segment at `port`."""
@@ -209,9 +197,9 @@ def _kept(result: SegmentedGraph, port: Port) -> set[int]:
     ]
     stored = [
         registers[value]
-        for _, home, node in result.results
+        for sink, home, node in result.results
         if home == port
-        for value in result.read_for(node)
+        for value in read_at_end(sink, node)
     ]
     return {*crossing, *stored}
 

@@ -10,11 +10,15 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 
+from poptorch_emu.ir.arguments import Call, arguments_of
+
 aten = torch.ops.aten
+
+# What only puts dimensions into another order.
+PERMUTATIONS = {aten.transpose.int, aten.t.default, aten.permute.default}
 
 
 @dataclass(frozen=True)
@@ -126,13 +130,14 @@ def sizes(stretches: Sequence[Stretch]) -> list[int]:
     return [stretch.size for stretch in stretches]
 
 
-def order_of(target: Any, args: Sequence[Any], num_dims: int) -> list[int]:
-    """Returns the permutation that `t`, `transpose` or `permute` makes with these arguments."""
+def order_of(move: Call, num_dims: int) -> list[int]:
+    """Returns the permutation that a `t`, `transpose` or `permute` makes."""
     order = list(range(num_dims))
-    if target is aten.permute.default:
-        return [dim % num_dims for dim in args[1]]
-    if target is aten.t.default:
+    if move.target is aten.t.default:
         return order[::-1]
-    one, other = args[1] % num_dims, args[2] % num_dims
+    call = arguments_of(move)
+    if move.target is aten.permute.default:
+        return [dim % num_dims for dim in call.dims]
+    one, other = call.dim0 % num_dims, call.dim1 % num_dims
     order[one], order[other] = other, one
     return order

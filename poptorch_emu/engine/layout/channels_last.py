@@ -24,7 +24,7 @@ from poptorch_emu.engine.layout.fused_update import kept_registers
 from poptorch_emu.ir.graph import Graph, SinkKind, Source, SourceKind, source_of
 from poptorch_emu.ir.operator_traits import traits_of
 from poptorch_emu.segments.segment import Instruction, Register, Segment
-from poptorch_emu.segments.segmented_graph import SegmentedGraph
+from poptorch_emu.segments.segmented_graph import SegmentedGraph, read_at_end
 
 aten = torch.ops.aten
 
@@ -88,7 +88,7 @@ def use_channels_last(graph: Graph, cut: SegmentedGraph, *, converts_once: bool)
     kept = _kept_variables(graph) if converts_once else set()
     segments = {port: _changed(segment, images, kept) for port, segment in cut.segments.items()}
     for sink, port, result in cut.results:
-        for node in cut.read_for(result):
+        for node in read_at_end(sink, result):
             if node in images and sink.kind is not SinkKind.GRADIENT:
                 segments[port] = _with_contiguous_result(segments[port], node)
     return replace(cut, segments=segments)

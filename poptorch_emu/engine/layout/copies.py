@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from poptorch_emu.engine.layout.arrangement import Arrangement, order_of, sizes
+from poptorch_emu.engine.layout.arrangement import PERMUTATIONS, Arrangement, order_of, sizes
 from poptorch_emu.engine.layout.fused_update import kept_registers
 from poptorch_emu.segments.segment import Instruction, Register, Segment
 from poptorch_emu.segments.segmented_graph import SegmentedGraph
@@ -36,9 +36,8 @@ _VIEWS = {
     aten.squeeze.dim,
     aten.squeeze.dims,
 }
-_PERMUTATIONS = {aten.transpose.int, aten.t.default, aten.permute.default}
 # What a change may leave without a reader.
-_MOVES = {*_COPIES, *_VIEWS, *_PERMUTATIONS, aten.add.Tensor, _SELECTED, _SLICED, _JOIN}
+_MOVES = {*_COPIES, *_VIEWS, *PERMUTATIONS, aten.add.Tensor, _SELECTED, _SLICED, _JOIN}
 
 
 def leave_out_copies(cut: SegmentedGraph) -> SegmentedGraph:
@@ -225,7 +224,7 @@ class _Editor:
             return False
         register = instruction.args[0].index
         while (maker := self._makers.get(register)) is not None:
-            if maker.target not in _VIEWS and maker.target not in _PERMUTATIONS:
+            if maker.target not in _VIEWS and maker.target not in PERMUTATIONS:
                 self._write(replace(instruction, target=aten.contiguous.default, kwargs={}))
                 return True
             register = maker.args[0].index
@@ -279,7 +278,7 @@ class _Editor:
                 origins.append((register, len(chain)))
             if maker.target in _COPIES and is_alone:
                 has_copy = True
-            elif maker.target not in _VIEWS and maker.target not in _PERMUTATIONS:
+            elif maker.target not in _VIEWS and maker.target not in PERMUTATIONS:
                 break
             chain.append(maker)
             register = maker.args[0].index
@@ -299,8 +298,8 @@ class _Editor:
         for move in moves:
             if found is None or move.outputs[0] not in self._shapes:
                 return None
-            if move.target in _PERMUTATIONS:
-                found = found.permuted(order_of(move.target, move.args, len(found.dims)))
+            if move.target in PERMUTATIONS:
+                found = found.permuted(order_of(move, len(found.dims)))
             elif move.target in _VIEWS:
                 found = found.viewed(self._shapes[move.outputs[0]])
         return found

@@ -2,7 +2,7 @@
 
 PyTorch's attention layers project an input to all three at once, and copy the result into another
 order, of which each is a part. The kernel reads strided tensors just as well, if their rows are
-dense. The graph decides, whatever the stages.
+dense.
 """
 
 from __future__ import annotations
@@ -14,14 +14,16 @@ from torch import fx
 
 from poptorch_emu.engine.engine_graph import EngineGraph
 from poptorch_emu.engine.layout.arrangement import Arrangement, order_of, sizes
+from poptorch_emu.ir.arguments import arguments_of
 
 aten = torch.ops.aten
 
-# Of each operation the places of queries, keys and values among its arguments.
 _READERS = {
-    aten._scaled_dot_product_flash_attention_for_cpu.default: (0, 1, 2),
-    aten._scaled_dot_product_flash_attention_for_cpu_backward.default: (1, 2, 3),
+    aten._scaled_dot_product_flash_attention_for_cpu.default,
+    aten._scaled_dot_product_flash_attention_for_cpu_backward.default,
 }
+# Their arguments that may be strided.
+_INPUTS = {"query", "key", "value"}
 
 
 def leave_out_attention_copies(code: EngineGraph) -> int:
@@ -32,9 +34,9 @@ def leave_out_attention_copies(code: EngineGraph) -> int:
 
 def _leave_out(copy: fx.Node, code: EngineGraph) -> bool:
     """Takes a copy away if attention reads all that others read of it."""
-    origin = copy.args[0]
-    assert isinstance(origin, fx.Node)
-    is_plain = copy.kwargs.get("memory_format") is torch.contiguous_format
+    call = arguments_of(copy)
+    origin: fx.Node = call.self
+    is_plain = call.memory_format is torch.contiguous_format
     has_dense_rows = origin.meta["val"].stride()[-1:] == (1,)
     if not is_plain or not has_dense_rows or not copy.users:
         return False
@@ -68,7 +70,7 @@ class _Part:
             if user.target is aten.view.default:
                 found = found.viewed(user.meta["val"].shape)
             elif user.target is aten.transpose.int:
-                found = found.permuted(order_of(user.target, user.args, len(found.dims)))
+                found = found.permuted(order_of(user, len(found.dims)))
             else:
                 break
             node = user
@@ -81,15 +83,14 @@ class _Part:
     def take_from(self, origin: fx.Node, code: EngineGraph) -> None:
         """Has attention read the part of what was copied."""
         end, arrangement = self._end, self._arrangement
-        _, dim, index = self._select.args
-        assert isinstance(dim, int) and isinstance(index, int)
+        call = arguments_of(self._select)
         of_origin = origin.meta["val"]
         whole = torch.empty_strided(
             of_origin.shape, of_origin.stride(), dtype=of_origin.dtype, device="meta"
         )
-        part = code.insert(
-            self._select, aten.select.int, (origin, dim, index), whole.select(dim, index)
-        )
+        value = whole.select(call.dim, call.index)
+        args = (origin, call.dim, call.index)
+        part = code.insert(self._select, aten.select.int, args, value)
         split = part.meta["val"].view(sizes(arrangement.split))
         node = code.insert(self._select, aten.view.default, (part, list(split.shape)), split)
         node = self._moved(node, aten.permute.default, arrangement.order, code)
@@ -107,8 +108,10 @@ class _Part:
 def _is_for_attention(node: fx.Node) -> bool:
     """Returns whether all users of a node read it as queries, keys or values."""
     return bool(node.users) and all(
-        user.target in _READERS
-        and [place for place, each in enumerate(user.args) if each is node]
-        == [place for place in _READERS[user.target] if user.args[place] is node]
-        for user in node.users
+        user.target in _READERS and _names_of(node, user) <= _INPUTS for user in node.users
     )
+
+
+def _names_of(node: fx.Node, user: fx.Node) -> set[str]:
+    """Returns the names of the arguments as which `user` reads a value."""
+    return {name for name, value in vars(arguments_of(user)).items() if value is node}

@@ -18,7 +18,6 @@ from typing import Any
 import torch
 from torch import fx
 
-from poptorch_emu.config import CompileConfig
 from poptorch_emu.engine.engine_graph import EngineGraph
 from poptorch_emu.engine.layout.fused_update import kept_registers
 from poptorch_emu.engine.rewrites.bias_behind import take_bias_behind
@@ -60,9 +59,9 @@ def is_packing_faster() -> bool:
     return has_library() and has_wide_vectors and processor("vendor_id") == "GenuineIntel"
 
 
-def pack_weights(code: EngineGraph, config: CompileConfig) -> int:
+def pack_weights(code: EngineGraph) -> int:
     """Changes linear layers where that pays; returns how many."""
-    num_products = config.gradient_accumulation
+    num_products = code.config.gradient_accumulation
     if num_products < _FEWEST_PRODUCTS:
         return 0
     layers = of_one_size(layer for layer in linear_layers(code) if _pays(layer, num_products))

@@ -7,19 +7,15 @@ gradient the layer takes by itself.
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import fx
 
 from poptorch_emu.engine.engine_graph import EngineGraph
+from poptorch_emu.ir.arguments import arguments_of, with_arguments
 
 aten = torch.ops.aten
 
 _BACKWARD = torch.ops.poptorch_emu.rnn_layer_backward.default
-_SELECTED = aten.select_backward.default
-# Places among the arguments of a layer's gradient.
-_OUTPUT, _STATE, _IS_REVERSE = 0, 1, 11
 
 
 def take_last_steps(code: EngineGraph) -> int:
@@ -29,11 +25,11 @@ def take_last_steps(code: EngineGraph) -> int:
         gradient = _gradient_of_last_step(backward)
         if gradient is None:
             continue
-        state = backward.args[_STATE]
-        if state is not None:
+        of_state = arguments_of(backward).grad_h
+        if of_state is not None:
             value = gradient.meta["val"]
-            gradient = code.insert(backward, aten.add.Tensor, (state, gradient), value)
-        args = (None, gradient, *backward.args[_STATE + 1 :])
+            gradient = code.insert(backward, aten.add.Tensor, (of_state, gradient), value)
+        args = with_arguments(backward, grad_output=None, grad_h=gradient)
         made = code.insert(backward, _BACKWARD, args, backward.meta["val"])
         backward.replace_all_uses_with(made)
         changed += 1
@@ -42,22 +38,21 @@ def take_last_steps(code: EngineGraph) -> int:
 
 def _gradient_of_last_step(backward: fx.Node) -> fx.Node | None:
     """Returns the gradient (batch, size) of the last step taken, if all others are zero."""
-    whole = backward.args[_OUTPUT]
+    layer = arguments_of(backward)
+    whole, steps_dim = layer.grad_output, 0
     if not isinstance(whole, fx.Node):
         return None
-    steps_dim = 0
     if whole.target is aten.transpose.int and _dims(whole) == {0, 1}:
-        whole, steps_dim = whole.args[0], 1
-        assert isinstance(whole, fx.Node)
-    if whole.target is not _SELECTED:
+        whole, steps_dim = arguments_of(whole).self, 1
+    if whole.target is not aten.select_backward.default:
         return None
-    arguments: tuple[Any, ...] = whole.args
-    gradient, sizes, dim, index = arguments
-    last = 0 if backward.args[_IS_REVERSE] else sizes[steps_dim] - 1
-    is_last = dim % len(sizes) == steps_dim and index % sizes[dim] == last
-    return gradient if is_last and isinstance(gradient, fx.Node) else None
+    step = arguments_of(whole)
+    dim = step.dim % len(step.input_sizes)
+    last = 0 if layer.reverse else step.input_sizes[steps_dim] - 1
+    is_last = dim == steps_dim and step.index % step.input_sizes[dim] == last
+    return step.grad_output if is_last and isinstance(step.grad_output, fx.Node) else None
 
 
-def _dims(transpose: fx.Node) -> set[Any]:
-    num_dims = transpose.meta["val"].dim()
-    return {int(dim) % num_dims for dim in transpose.args[1:]}  # type: ignore[arg-type]
+def _dims(transpose: fx.Node) -> set[int]:
+    num_dims, call = transpose.meta["val"].dim(), arguments_of(transpose)
+    return {call.dim0 % num_dims, call.dim1 % num_dims}

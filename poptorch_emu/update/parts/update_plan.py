@@ -17,7 +17,7 @@ from poptorch_emu.passes import stochastic_rounding
 from poptorch_emu.schedule.partition import Partition
 from poptorch_emu.segments.placement import location_of
 from poptorch_emu.segments.segment import Register, Segment
-from poptorch_emu.segments.segmented_graph import SegmentedGraph
+from poptorch_emu.segments.segmented_graph import SegmentedGraph, is_left_to_sum
 from poptorch_emu.segments.sharding import Sharding, sharding_of
 from poptorch_emu.segments.variables import VariableInfo
 from poptorch_emu.update.formulas.loss_scale import FACTOR
@@ -294,7 +294,7 @@ def plan_update(
             optimizer.group_of_parameter[parameters.index(sink.name)],
             variables[sink.name],
             parameters.index(sink.name),
-            node in cut.by_rows,
+            is_left_to_sum(node),
         )
         for sink, port, node in cut.results
         if sink.kind is SinkKind.GRADIENT

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from poptorch_emu import _C
-from poptorch_emu.segments.product_gradients import COLUMN_SUMS, GRADIENT_PRODUCT
+from poptorch_emu.engine.rewrites.gradient_sums import COLUMN_SUMS, GRADIENT_PRODUCT
 
 # Elsewhere the product is PyTorch's, whose bits may depend on where the operands lie.
 with_our_kernel = pytest.mark.skipif(

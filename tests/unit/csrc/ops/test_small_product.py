@@ -15,7 +15,7 @@ from test_gradient_product import (
 )
 
 from poptorch_emu import _C
-from poptorch_emu.segments.product_gradients import COLUMN_SUMS, GRADIENT_PRODUCT
+from poptorch_emu.engine.rewrites.gradient_sums import COLUMN_SUMS, GRADIENT_PRODUCT
 
 pytestmark = pytest.mark.skipif(_C.vector_width() == 0, reason="our kernel is for wide vectors")
 

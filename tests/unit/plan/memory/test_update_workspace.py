@@ -6,12 +6,13 @@ from itertools import accumulate
 
 import pytest
 import torch
+from support.rewrites import leave_out
 from torch.profiler import ProfilerActivity, profile
 
 import poptorch_emu as poptorch
 from poptorch_emu import emulator
-from poptorch_emu.engine import engine_cut
 from poptorch_emu.engine.layout import fused_update
+from poptorch_emu.engine.rewrites.gradient_sums import add_products_to_sums
 from poptorch_emu.plan.memory.memory_plan import Content
 
 WIDTH = 96
@@ -26,7 +27,7 @@ def operation_by_operation(monkeypatch: pytest.MonkeyPatch) -> None:
     In one pass an update needs no memory to speak of, and sums of products keep theirs.
     """
     monkeypatch.setattr(fused_update, "fuse", lambda code, places=None: code)
-    monkeypatch.setattr(engine_cut, "product_gradients", lambda *arguments: {})
+    leave_out(monkeypatch, add_products_to_sums)
 
 
 class Chain(torch.nn.Module):

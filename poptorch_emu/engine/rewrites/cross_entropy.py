@@ -1,9 +1,13 @@
-"""Computes a cross entropy along the rows of memory, where a view put the classes elsewhere.
+"""Cross entropies along the rows of memory, and their gradients at once.
 
 A loss of PyTorch wants the classes in the second dimension; a linear layer gives them in the last
-one, so that programs transpose its result. The logarithm of the softmax, the loss and their
-gradients go by rows here, and no row is copied: what they make is seen through views. The graph
-decides, whatever the stages, so that the bits do not depend on them.
+one, so that programs transpose its result. `compute_losses_by_rows` has the logarithm of the
+softmax, the loss and their gradients go by rows: no row is copied, and what they make is seen
+through views.
+
+PyTorch makes the gradient of the scores by that of the logarithms, which is as large as the scores
+and zero but for one class of each row. `fuse_loss_gradients` puts in a kernel that makes both
+(`csrc/ops/cross_entropy.cpp`), with the same bits.
 """
 
 from __future__ import annotations
@@ -16,6 +20,8 @@ import torch
 from torch import fx
 
 from poptorch_emu.engine.engine_graph import VIEWS, EngineGraph, is_single
+from poptorch_emu.engine.layout.arrangement import PERMUTATIONS, Arrangement, order_of
+from poptorch_emu.ir.arguments import arguments_of, with_arguments
 
 aten = torch.ops.aten
 
@@ -23,9 +29,12 @@ _SOFTMAX = aten._log_softmax.default
 _SOFTMAX_BACKWARD = aten._log_softmax_backward_data.default
 _LOSS = aten.nll_loss2d_forward.default
 _LOSS_BACKWARD = aten.nll_loss2d_backward.default
-# The place of the reduction among the arguments of the loss, and of its gradient.
-_REDUCTION, _BACKWARD_REDUCTION = 3, 4
+_ROWS_LOSS = aten.nll_loss_forward.default
+_ROWS_LOSS_BACKWARD = aten.nll_loss_backward.default
+_BOTH_BACKWARD = torch.ops.poptorch_emu.cross_entropy_backward.default
 _NO_REDUCTION = 0
+# Of logarithms from which it pays to make both gradients at once: less stays in a core's cache.
+_FEWEST_NUMBERS = 2**16
 
 
 def compute_losses_by_rows(code: EngineGraph) -> int:
@@ -43,26 +52,13 @@ def compute_losses_by_rows(code: EngineGraph) -> int:
 
 def _is_along_rows(softmax: fx.Node) -> bool:
     """Returns whether the classes lie next to each other in memory, but are not the last."""
-    logits, dim, is_from_half = softmax.args
-    assert isinstance(logits, fx.Node) and isinstance(dim, int)
-    if is_from_half or not is_single(logits) or not is_single(softmax):
+    call = arguments_of(softmax)
+    if call.half_to_float or not is_single(call.self) or not is_single(softmax):
         return False
-    value = logits.meta["val"]
-    dim %= max(value.dim(), 1)
+    value = call.self.meta["val"]
+    dim = call.dim % max(value.dim(), 1)
     is_last = all(size == 1 for size in value.shape[dim + 1 :])
     return not is_last and value.shape[dim] > 1 and value.stride(dim) == 1
-
-
-def _is_reduced(loss: fx.Node) -> bool:
-    place = _REDUCTION if loss.target is _LOSS else _BACKWARD_REDUCTION
-    return bool(loss.args[place] != _NO_REDUCTION)
-
-
-def _seen_by(loss: fx.Node) -> fx.Node:
-    """Returns the logarithms that a loss, or its gradient, reads: (batch, classes, ...)."""
-    logarithms = loss.args[0 if loss.target is _LOSS else 1]
-    assert isinstance(logarithms, fx.Node)
-    return logarithms
 
 
 class _Loss:
@@ -76,7 +72,7 @@ class _Loss:
         self._code = code
         self._softmax = softmax
         num_dims = softmax.meta["val"].dim()
-        dim = int(softmax.args[1]) % num_dims  # type: ignore[arg-type]
+        dim = arguments_of(softmax).dim % num_dims
         self._to_rows = [*(each for each in range(num_dims) if each != dim), dim]
         self._from_rows = [self._to_rows.index(each) for each in range(num_dims)]
 
@@ -85,7 +81,7 @@ class _Loss:
         self._gradients = [
             user
             for user in softmax.users
-            if user.target is _SOFTMAX_BACKWARD and user.args[1] is softmax
+            if user.target is _SOFTMAX_BACKWARD and arguments_of(user).output is softmax
         ]
         self._losses = [
             user for node in seen for user in node.users if user.target in (_LOSS, _LOSS_BACKWARD)
@@ -96,14 +92,15 @@ class _Loss:
         """Whether each loss of these classes has a form by rows; others want them as they are."""
         shape = self._softmax.meta["val"].shape
         return all(
-            _is_reduced(loss) and _seen_by(loss).meta["val"].shape[:2] == shape[:2]
+            arguments_of(loss).reduction != _NO_REDUCTION
+            and arguments_of(loss).self.meta["val"].shape[:2] == shape[:2]
             for loss in self._losses
         ) and (not self._losses or self._to_rows[-1] == 1)
 
     def change(self) -> None:
         """Changes the softmax, then its users, in their order."""
         code, softmax = self._code, self._softmax
-        logits = self._permuted(softmax, softmax.args[0], self._to_rows)
+        logits = self._permuted(softmax, arguments_of(softmax).self, self._to_rows)
         rows = code.insert(softmax, _SOFTMAX, (logits, -1, False), logits.meta["val"])
         turned = self._permuted(softmax, rows, self._from_rows)
         # Others expect it in its own order: some of PyTorch's kernels demand that. Mostly there are
@@ -121,26 +118,23 @@ class _Loss:
         softmax.replace_all_uses_with(in_order)
 
     def _change_loss(self, loss: fx.Node, rows: fx.Node) -> None:
-        _, target, *rest = loss.args
-        args = (self._flat(loss, rows), self._one_dim(loss, target), *rest)
-        made = self._code.insert(loss, aten.nll_loss_forward.default, args, loss.meta["val"])
+        target = self._one_dim(loss, arguments_of(loss).target)
+        args = with_arguments(loss, self=self._flat(loss, rows), target=target)
+        made = self._code.insert(loss, _ROWS_LOSS, args, loss.meta["val"])
         loss.replace_all_uses_with(made)
 
     def _change_gradient_of_loss(self, loss: fx.Node, rows: fx.Node) -> None:
-        gradient, _, target, *rest = loss.args
-        flat = self._flat(loss, rows)
-        args = (gradient, flat, self._one_dim(loss, target), *rest)
-        made = self._code.insert(loss, aten.nll_loss_backward.default, args, flat.meta["val"])
+        flat, target = self._flat(loss, rows), self._one_dim(loss, arguments_of(loss).target)
+        args = with_arguments(loss, self=flat, target=target)
+        made = self._code.insert(loss, _ROWS_LOSS_BACKWARD, args, flat.meta["val"])
         whole = self._reshaped(loss, made, rows.meta["val"].shape)
         seen = self._permuted(loss, whole, self._from_rows)
         loss.replace_all_uses_with(self._reshaped(loss, seen, loss.meta["val"].shape))
 
     def _change_gradient(self, backward: fx.Node, rows: fx.Node) -> None:
-        gradient, _, _, dtype = backward.args
-        by_rows = self._permuted(backward, gradient, self._to_rows)
-        made = self._code.insert(
-            backward, _SOFTMAX_BACKWARD, (by_rows, rows, -1, dtype), rows.meta["val"]
-        )
+        by_rows = self._permuted(backward, arguments_of(backward).grad_output, self._to_rows)
+        args = with_arguments(backward, grad_output=by_rows, output=rows, dim=-1)
+        made = self._code.insert(backward, _SOFTMAX_BACKWARD, args, rows.meta["val"])
         backward.replace_all_uses_with(self._permuted(backward, made, self._from_rows))
 
     def _permuted(self, before: fx.Node, node: Any, order: Sequence[int]) -> fx.Node:
@@ -162,3 +156,58 @@ class _Loss:
 
     def _one_dim(self, before: fx.Node, target: Any) -> fx.Node:
         return self._reshaped(before, target, (target.meta["val"].numel(),))
+
+
+def fuse_loss_gradients(code: EngineGraph) -> int:
+    """Changes each gradient of a loss that only its softmax reads; returns how many."""
+    losses = code.graph.fx.find_nodes(op="call_function", target=_ROWS_LOSS_BACKWARD)
+    return sum(_fuse(loss, code) for loss in losses)
+
+
+def _fuse(loss: fx.Node, code: EngineGraph) -> bool:
+    call = arguments_of(loss)
+    value = call.self.meta["val"]
+    is_plain = call.weight is None and call.reduction != _NO_REDUCTION and is_single(call.self)
+    is_plain &= value.dim() == 2 and value.numel() >= _FEWEST_NUMBERS
+    softmax = _reader_in_order(loss) if is_plain else None
+    if softmax is None or not _is_of(softmax, call.self):
+        return False
+    rest = (call.target, call.reduction, call.ignore_index, call.total_weight)
+    both = code.insert(loss, _BOTH_BACKWARD, (call.grad_output, call.self, *rest), value)
+    shape = list(softmax.meta["val"].shape)
+    seen = code.insert(loss, aten.reshape.default, (both, shape), softmax.meta["val"])
+    softmax.replace_all_uses_with(seen)
+    return True
+
+
+def _reader_in_order(loss: fx.Node) -> fx.Node | None:
+    """Returns the gradient of a softmax that alone reads a loss's, through views in its order."""
+    node, found = loss, Arrangement.of(loss.meta["val"].shape)
+    while len(node.users) == 1:
+        (user,) = node.users
+        if user.target is _SOFTMAX_BACKWARD:
+            in_order = found.order == list(range(len(found.order)))
+            return user if in_order and arguments_of(user).grad_output is node else None
+        if user.target in PERMUTATIONS:
+            found = found.permuted(order_of(user, len(found.dims)))
+        elif user.target in VIEWS:
+            viewed = found.viewed(user.meta["val"].shape)
+            if viewed is None:
+                return None
+            found = viewed
+        else:
+            return None
+        node = user
+    return None
+
+
+def _is_of(softmax: fx.Node, logarithms: fx.Node) -> bool:
+    """Returns whether a softmax along the last dimension has made the logarithms a loss reads."""
+    call = arguments_of(softmax)
+    seen: object = logarithms
+    while seen is not call.output and isinstance(seen, fx.Node) and seen.target in VIEWS:
+        seen = seen.args[0]
+    value = call.output.meta["val"]
+    is_along_rows = call.dim % value.dim() == value.dim() - 1
+    is_same = value.shape[-1] == logarithms.meta["val"].shape[-1]
+    return seen is call.output and is_along_rows and is_same and call.input_dtype == torch.float32

@@ -9,12 +9,13 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.rewrites import leave_out
 from torch import nn
 from torch.nn import functional as F
 
 import poptorch_emu as poptorch
-from poptorch_emu.engine import engine_cut
-from poptorch_emu.engine.rewrites import loss_gradients
+from poptorch_emu.engine.rewrites import cross_entropy
+from poptorch_emu.engine.rewrites.cross_entropy import fuse_loss_gradients
 
 BATCH, WIDTH, CLASSES, ACCUMULATION = 6, 5, 7, 4
 MEAN, SUM = 1, 2
@@ -141,12 +142,12 @@ def batch() -> tuple[torch.Tensor, torch.Tensor]:
 def test_training_then_has_the_bits_of_the_two_operators(
     name: str, is_split: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(loss_gradients, "_FEWEST_NUMBERS", 1)
+    monkeypatch.setattr(cross_entropy, "_FEWEST_NUMBERS", 1)
     loss, is_at_once = LOSSES[name]
     model = Classifier(loss, is_split=is_split)
     found, text = trained(copy.deepcopy(model))
     assert (BOTH in text) is is_at_once
-    monkeypatch.setattr(engine_cut, "fuse_loss_gradients", lambda code: 0)
+    leave_out(monkeypatch, fuse_loss_gradients)
     expected, text = trained(model)
     assert BOTH not in text
     for ours, theirs in zip(found, expected, strict=True):

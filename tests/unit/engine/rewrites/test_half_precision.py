@@ -2,11 +2,12 @@
 
 import pytest
 import torch
+from support.rewrites import leave_out
 from torch import nn
 
 import poptorch_emu as poptorch
-from poptorch_emu.engine import engine_cut
-from poptorch_emu.engine.rewrites import half_precision as half_kernels
+from poptorch_emu.engine.rewrites import table
+from poptorch_emu.engine.rewrites.half_precision import widen_half_kernels
 from poptorch_emu.ir.marks import IS_WIDENED
 from poptorch_emu.ir.verify import verify
 
@@ -132,15 +133,17 @@ def test_operations_that_are_slow_then_all_are_float32_on_their_stages(
     counts = []
 
     def widen(code):
-        counts.append(half_kernels.widen_half_kernels(code))
+        counts.append(widen_half_kernels(code))
         check_operations(code)
         return counts[-1]
 
-    monkeypatch.setattr(engine_cut, "widen_half_kernels", widen)
-    results, weights = trained(name, torch.float16)
+    with monkeypatch.context() as patched:
+        others = [each for each in table.REWRITES if each.apply is not widen_half_kernels]
+        patched.setattr(table, "REWRITES", (table.Rewrite(widen), *others))
+        results, weights = trained(name, torch.float16)
     assert counts == [num_changes]
 
-    monkeypatch.setattr(engine_cut, "widen_half_kernels", lambda code: 0)
+    leave_out(monkeypatch, widen_half_kernels)
     others, other_weights = trained(name, torch.float16)
     torch.testing.assert_close(results, others, rtol=2e-3, atol=2e-3)
     torch.testing.assert_close(weights, other_weights, rtol=2e-3, atol=2e-3)

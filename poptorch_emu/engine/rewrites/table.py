@@ -1,0 +1,157 @@
+"""The rewrites of the engine's graph: which there are, when, and in which order.
+
+Each one is a function that changes an `EngineGraph` and returns how many places it changed. The
+machine's graph stays as it is. The graph, its sizes and the processor decide, whatever the stages,
+so that no bit depends on where a stage ends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+
+from poptorch_emu.config import CompileConfig
+from poptorch_emu.engine.engine_graph import EngineGraph
+from poptorch_emu.engine.layout.preparation import is_prepared
+from poptorch_emu.engine.rewrites.attention import leave_out_attention_copies
+from poptorch_emu.engine.rewrites.convolution import fold_norms, pack_convolutions
+from poptorch_emu.engine.rewrites.cross_entropy import compute_losses_by_rows, fuse_loss_gradients
+from poptorch_emu.engine.rewrites.embedding import (
+    divide_before_expanding,
+    fetch_rows_ahead,
+    keep_gradients_as_rows,
+)
+from poptorch_emu.engine.rewrites.gradient_sums import (
+    add_products_to_sums,
+    use_column_sums,
+    use_gradient_products,
+)
+from poptorch_emu.engine.rewrites.half_precision import widen_half_kernels
+from poptorch_emu.engine.rewrites.large_products import move_large_products
+from poptorch_emu.engine.rewrites.matrix_products import use_our_products
+from poptorch_emu.engine.rewrites.packed_linear import pack_layers
+from poptorch_emu.engine.rewrites.packed_weights import pack_weights
+from poptorch_emu.engine.rewrites.recurrent import take_last_steps
+from poptorch_emu.passes.simplify import remove_dead
+
+
+class When(Enum):
+    """In which programs a rewrite takes place.
+
+    Where floating-point numbers are checked after each operation, operations stay as they are; what
+    is left to a sum is none. In inference they stay, too, where they are rounded at random.
+    """
+
+    TRAINING = "training"
+    INFERENCE = "inference"
+    BOTH = "both"
+    ALWAYS = "always"
+
+    def holds(self, config: CompileConfig) -> bool:
+        """Returns whether a program of this configuration is rewritten."""
+        if self is When.ALWAYS:
+            return True
+        if not config.is_training:
+            return self is not When.TRAINING and is_prepared(config)
+        return self is not When.INFERENCE and not config.checks_floating_point
+
+
+@dataclass(frozen=True)
+class Rewrite:
+    """A rewrite of the engine's graph.
+
+    Attributes:
+        apply: changes the graph, and returns how many places.
+        when: in which programs.
+        after: those that must have run before it.
+        why: the reason for this order.
+    """
+
+    apply: Callable[[EngineGraph], int]
+    when: When = When.BOTH
+    after: tuple[Callable[[EngineGraph], int], ...] = ()
+    why: str = ""
+
+
+REWRITES = (
+    Rewrite(widen_half_kernels),
+    Rewrite(fold_norms, When.INFERENCE),
+    Rewrite(
+        pack_convolutions,
+        When.INFERENCE,
+        after=(fold_norms,),
+        why="it packs the weights that a folded norm has scaled",
+    ),
+    Rewrite(
+        pack_layers,
+        When.INFERENCE,
+        after=(widen_half_kernels,),
+        why="a layer of float16 is a product of float32 by now",
+    ),
+    Rewrite(compute_losses_by_rows, When.TRAINING),
+    Rewrite(take_last_steps, When.TRAINING),
+    Rewrite(
+        fuse_loss_gradients,
+        When.TRAINING,
+        after=(compute_losses_by_rows,),
+        why="it finds losses that go by rows",
+    ),
+    Rewrite(
+        use_gradient_products,
+        When.TRAINING,
+        after=(widen_half_kernels,),
+        why="it finds products of float32",
+    ),
+    Rewrite(
+        use_column_sums,
+        When.TRAINING,
+        after=(use_gradient_products,),
+        why="it finds what products of gradients read",
+    ),
+    Rewrite(
+        move_large_products,
+        When.TRAINING,
+        after=(use_gradient_products,),
+        why="gradients of weights stay with the kernels that add them to their sums",
+    ),
+    Rewrite(
+        pack_weights,
+        When.TRAINING,
+        after=(move_large_products,),
+        why="it takes the layers that are left",
+    ),
+    Rewrite(
+        use_our_products,
+        When.TRAINING,
+        after=(pack_weights,),
+        why="it takes the products that are left",
+    ),
+    Rewrite(leave_out_attention_copies),
+    Rewrite(divide_before_expanding, When.TRAINING),
+    Rewrite(fetch_rows_ahead),
+    Rewrite(
+        add_products_to_sums,
+        When.TRAINING,
+        after=(use_column_sums,),
+        why="no other rewrite knows a product that has no value",
+    ),
+    Rewrite(
+        keep_gradients_as_rows,
+        When.ALWAYS,
+        after=(divide_before_expanding,),
+        why="no other rewrite knows a gradient that is never made",
+    ),
+)
+
+
+def rewrite(code: EngineGraph) -> int:
+    """Changes a graph by all rewrites that its program may have; returns how many places."""
+    num_changes = 0
+    for each in REWRITES:
+        if each.when.holds(code.config):
+            changed = each.apply(code)
+            if changed > 0:
+                remove_dead(code.graph)
+            num_changes += changed
+    return num_changes
