@@ -49,9 +49,8 @@ def test_functions_that_rewrite_then_each_is_in_the_table_once() -> None:
 
 
 def test_program_whose_numbers_are_checked_then_has_no_rewrite_but_those_that_always_run() -> None:
-    plain = CompileConfig()
     for is_training in (True, False):
-        config = replace(plain, is_training=is_training)
+        config = CompileConfig(is_training=is_training)
         checked = replace(config, checks_floating_point=True)
         assert When.BOTH.holds(config)
         assert When.TRAINING.holds(config) is is_training
