@@ -70,7 +70,7 @@ def share_of_exchange(index: int) -> None:
         trainer = poptorch.trainingModel(model, options, optimizer)
         batch = torch.randn(8 * 16, width)
         trainer(batch)
-        ring = trainer._session._fellowship.ring
+        ring = trainer._session._peers.ring
         before, start = ring.seconds(), time.perf_counter()
         for _ in range(REPEATS):
             trainer(batch)

@@ -64,7 +64,7 @@ def costs(name: str, rounds: int, seconds: float) -> tuple[str, ...]:
             return model(*batch)
 
         clocks(call, 3)
-        measurement, session = model._on_device.measurement, model._on_device.hold.session
+        measurement, session = model._on_device.measurement, model._on_device.device.session
         hand_over, hand_over_seconds, num_events = session.after_call, 0.0, 0
 
         def timed_hand_over() -> None:

@@ -271,7 +271,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   poptorch_emu::bind_worker_choice(m);
   poptorch_emu::bind_form_rules(m);
   poptorch_emu::bind_loader(m);
-  poptorch_emu::bind_glances(m);
+  poptorch_emu::bind_guards(m);
   m.def(
       "plan_offsets",
       [](const std::vector<std::tuple<int64_t, int64_t, int64_t>>& pieces) {

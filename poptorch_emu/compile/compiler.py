@@ -38,8 +38,8 @@ from poptorch_emu.plan.memory.holdings import plan_memory
 from poptorch_emu.plan.tiles.tile_contents import plan_tiles
 from poptorch_emu.segments.overlapped_io import overlap_of, transfers_of
 from poptorch_emu.trace import strict
+from poptorch_emu.trace.initial_gradient import InitialGradient
 from poptorch_emu.trace.result_forms import Forms
-from poptorch_emu.trace.seed import Seed
 from poptorch_emu.trace.tracer import ArgumentsOf, Forward, Trace, trace_forward
 from poptorch_emu.troubleshooting import Topic
 from poptorch_emu.update.formulas.optimizer_config import OptimizerConfig
@@ -189,9 +189,9 @@ def _capture_with(
 
 
 def _record(request: Request, forms: Mapping[str, Forms] | None) -> Forward:
-    seed = Seed.of(request.optimizer)
+    initial_gradient = InitialGradient.of(request.optimizer)
     return trace_forward(
-        request.model, request.arguments, request.config, seed, request.hooks, forms
+        request.model, request.arguments, request.config, initial_gradient, request.hooks, forms
     )
 
 

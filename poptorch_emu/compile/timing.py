@@ -11,8 +11,8 @@ from poptorch_emu.machine.time_numbers import NUMBERS, TimeNumbers
 from poptorch_emu.plan.inventory import Inventory
 from poptorch_emu.plan.memory.holdings import plan_memory
 from poptorch_emu.plan.time.durations import Durations
-from poptorch_emu.plan.time.plan_time import Run, plan_time
 from poptorch_emu.plan.time.split import Split, StageCosts, best_split
+from poptorch_emu.plan.time.step_time import Run, plan_time
 from poptorch_emu.plan.time.time_plan import HostWork, TimePlan
 from poptorch_emu.plan.time.units import units_of
 

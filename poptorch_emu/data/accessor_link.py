@@ -2,7 +2,7 @@
 
 There is a pipe for each direction. A side that has to wait sleeps until something comes through its
 pipe, be it the other side's end: so neither can outlive the other. What there is to wait for is
-told in `accessor_board.py`.
+told in `ring_progress.py`.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ _MILLISECONDS_PER_SECOND = 1e3
 class Kind(IntEnum):
     """What a message says."""
 
-    WAKE = 0  # Something on the board has changed.
-    READY = 1  # The worker has made the ring; an `ElementForm` follows.
+    WAKE = 0  # The other side's progress has changed.
+    READY = 1  # The worker has made the ring; an `ElementLayout` follows.
     FAILED = 2  # The worker is about to end; the reason, a string, follows.
 
 
 @dataclass(frozen=True)
-class ElementForm:
+class ElementLayout:
     """What elements look like; the template is what `poptorch_emu.structure.rebuild` fills.
 
     It is pickled apart, lest its tensors travel as descriptors.

@@ -1,6 +1,6 @@
 """The worker process of an asynchronous accessor: it iterates a dataset and fills a ring of slots.
 
-What the two processes tell each other is told in `accessor_board.py`.
+What the two processes tell each other is told in `ring_progress.py`.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from poptorch_emu.data.accessor_board import WorkerBoard, num_words
-from poptorch_emu.data.accessor_link import ElementForm, Kind, Link, LinkClosed
-from poptorch_emu.data.account import account_of
+from poptorch_emu.data.accessor_link import ElementLayout, Kind, Link, LinkClosed
 from poptorch_emu.data.batch_source import BatchSource
 from poptorch_emu.data.element import Piece, cut_rows, template_of, tensors_of
+from poptorch_emu.data.exception_text import text_of_exception
 from poptorch_emu.data.ring import Ring, RingFile, RingLayout, TensorSpec
+from poptorch_emu.data.ring_progress import WorkerProgress, num_words
 from poptorch_emu.log import logger
 from poptorch_emu.structure import ICustomArgParser, register_parser
 
@@ -78,7 +78,7 @@ def run_worker(link: Link, file: RingFile, source: BatchSource, settings: Worker
     except (LinkClosed, KeyboardInterrupt):
         pass
     except BaseException as error:
-        link.send(Kind.FAILED, account_of(error))
+        link.send(Kind.FAILED, text_of_exception(error))
         sys.exit(1)  # Without a traceback of its own: the accessor's error has it all.
 
 
@@ -118,7 +118,7 @@ class _Producer:
             )
         self._template = template_of(first)
         self._ring = self._make_ring(file, tensors_of(first))
-        self._board = WorkerBoard(self._ring.words, settings.num_slots, link)
+        self._progress = WorkerProgress(self._ring.words, settings.num_slots, link)
         self._begun: Iterator[Any] | None = chain([first], iterator)
         self._is_set_up = True
 
@@ -134,7 +134,7 @@ class _Producer:
             epoch += 1
 
     def _await_begin(self, epoch: int) -> None:
-        self._board.wait(lambda: self._board.num_begun > epoch)
+        self._progress.wait(lambda: self._progress.num_begun > epoch)
 
     def _make_ring(self, file: RingFile, tensors: Sequence[torch.Tensor]) -> Ring:
         settings = self._settings
@@ -146,24 +146,24 @@ class _Producer:
         with closing(file):
             file.allocate(layout)
             ring = Ring(layout, file)
-        self._link.send(Kind.READY, ElementForm(layout, pickle.dumps(self._template)))
+        self._link.send(Kind.READY, ElementLayout(layout, pickle.dumps(self._template)))
         return ring
 
     def _deliver(self, epoch: int) -> bool:
         """Fills slots until the epoch ends or a later one is wanted; returns whether any was."""
-        num_filled_before = self._board.num_filled
+        num_filled_before = self._progress.num_filled
         num_rows: int | None = 0
         for piece in self._pieces():
             if not self._has_slot(epoch):
-                return self._board.num_filled > num_filled_before
+                return self._progress.num_filled > num_filled_before
             num_rows = self._write(piece)
             if num_rows in (None, self._settings.rebatched_rows):
-                self._board.publish(epoch, num_rows or 0)
+                self._progress.publish(epoch, num_rows or 0)
                 num_rows = 0
         if num_rows and self._settings.keeps_remainder:
-            self._board.publish(epoch, num_rows)
-        self._board.publish_end(epoch)
-        return self._board.num_filled > num_filled_before
+            self._progress.publish(epoch, num_rows)
+        self._progress.publish_end(epoch)
+        return self._progress.num_filled > num_filled_before
 
     def _pieces(self) -> Iterator[Piece]:
         elements = iter(self._source) if self._begun is None else self._begun
@@ -180,11 +180,11 @@ class _Producer:
 
     def _has_slot(self, epoch: int) -> bool:
         """Waits for a free slot; returns false where a later epoch is wanted instead."""
-        board, num_begun = self._board, epoch + 1
-        if not board.num_free:
-            board.wait(lambda: board.num_free > 0 or board.num_begun > num_begun)
+        progress, num_begun = self._progress, epoch + 1
+        if not progress.num_free:
+            progress.wait(lambda: progress.num_free > 0 or progress.num_begun > num_begun)
         self._check_link()
-        return board.num_begun <= num_begun
+        return progress.num_begun <= num_begun
 
     def _check_link(self) -> None:
         """Raises `LinkClosed` if the accessor is gone; looks a few times a second."""
@@ -196,15 +196,15 @@ class _Producer:
 
     def _next_slot(self) -> Sequence[torch.Tensor] | None:
         """Returns the tensors of the slot to fill next, if it is free."""
-        if not self._is_set_up or not self._board.num_free:
+        if not self._is_set_up or not self._progress.num_free:
             return None
-        return self._ring.slot(self._board.num_filled)
+        return self._ring.slot(self._progress.num_filled)
 
     def _write(self, piece: Piece) -> int | None:
         """Copies rows to the next slot; returns how many it has, `None` for all at once."""
         if piece is _IN_PLACE:
             return None
-        slot = self._ring.slot(self._board.num_filled)
+        slot = self._ring.slot(self._progress.num_filled)
         if len(slot) != len(piece.tensors):
             raise ValueError(
                 f"An element has {len(piece.tensors)} tensors, but the first one had {len(slot)}. "

@@ -17,9 +17,9 @@ from poptorch_emu.late_module import LateModule
 from poptorch_emu.structure import ICustomArgParser, registered_parsers
 
 if TYPE_CHECKING:
-    from poptorch_emu.data import accessor, accessor_worker
+    from poptorch_emu.data import accessor_reader, accessor_worker
 else:
-    accessor = LateModule("poptorch_emu.data.accessor")
+    accessor_reader = LateModule("poptorch_emu.data.accessor_reader")
     accessor_worker = LateModule("poptorch_emu.data.accessor_worker")
 
 _SECONDS_PER_MILLISECOND = 1e-3
@@ -98,7 +98,7 @@ class AsynchronousDataAccessor:
             seed=torch.initial_seed(),
             parsers=_portable_parsers(),
         )
-        self._accessor = accessor.Accessor(
+        self._accessor = accessor_reader.AccessorReader(
             source, settings, strategy, miss_sleep_time_in_ms * _SECONDS_PER_MILLISECOND
         )
 

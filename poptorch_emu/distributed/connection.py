@@ -24,7 +24,7 @@ from torch._C._distributed_c10d import PrefixStore, Store
 from torch.distributed.distributed_c10d import _get_default_store
 
 from poptorch_emu.distributed.failed_process import Failure, Watcher, find, record, wait_until_seen
-from poptorch_emu.distributed.meeting import TIMEOUT, meet, timeout_seconds
+from poptorch_emu.distributed.rendezvous import TIMEOUT, join_default_group, timeout_seconds
 from poptorch_emu.errors import Error, make_error
 
 # After a connection is lost, so long may the cause take to appear in the store.
@@ -60,7 +60,7 @@ class Connection:
         Raises:
             Error: they are not found.
         """
-        meet(process, num_processes)
+        join_default_group(process, num_processes)
         self.process = process
         self.num_processes = num_processes
         self.timeout_seconds = timeout_seconds()

@@ -6,7 +6,18 @@ import socket
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from poptorch_emu.distributed import launch
+from poptorch_emu.distributed.launch_environment import (
+    IPUS,
+    LOCAL,
+    LOCAL_INDEX,
+    LOCAL_RANK,
+    LOCAL_WORLD_SIZE,
+    OFFSET,
+    RANK,
+    TOTAL,
+    UNIFORM,
+    WORLD_SIZE,
+)
 from poptorch_emu.errors import make_error
 
 _THIS_HOST = {"localhost", "127.0.0.1", "::1"}
@@ -85,15 +96,15 @@ def _instance(
         local_index,
         num_on_host,
         {
-            launch.TOTAL: str(count * num_local),
-            launch.LOCAL: str(num_local),
-            launch.IPUS: str(num_ipus),
-            launch.OFFSET: str(index * num_local),
-            launch.LOCAL_INDEX: str(local_index),
-            launch.UNIFORM: "1",
-            launch.WORLD_SIZE: str(count),
-            launch.RANK: str(index),
-            launch.LOCAL_RANK: str(local_index),
-            launch.LOCAL_WORLD_SIZE: str(num_on_host),
+            TOTAL: str(count * num_local),
+            LOCAL: str(num_local),
+            IPUS: str(num_ipus),
+            OFFSET: str(index * num_local),
+            LOCAL_INDEX: str(local_index),
+            UNIFORM: "1",
+            WORLD_SIZE: str(count),
+            RANK: str(index),
+            LOCAL_RANK: str(local_index),
+            LOCAL_WORLD_SIZE: str(num_on_host),
         },
     )

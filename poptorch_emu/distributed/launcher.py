@@ -21,7 +21,7 @@ from torch._C._distributed_c10d import TCPStore
 from poptorch_emu.distributed.connection import own_store
 from poptorch_emu.distributed.failed_process import Failure, find, record
 from poptorch_emu.distributed.instances import Instance
-from poptorch_emu.distributed.meeting import ADDRESS, PORT
+from poptorch_emu.distributed.rendezvous import ADDRESS, PORT
 from poptorch_emu.errors import make_error
 
 # Processes whose peer has failed get so long to say so, and then so long to end.

@@ -1,6 +1,7 @@
 """What only an emulator can offer, beyond PopTorch's own names."""
 
 from poptorch_emu.emulator.estimates import estimate, timeline
+from poptorch_emu.emulator.exports import export_pipeline, to_torch
 from poptorch_emu.emulator.host_recomputation import set_recomputation
 from poptorch_emu.emulator.latencies import set_latencies
 from poptorch_emu.emulator.page import page
@@ -9,7 +10,6 @@ from poptorch_emu.emulator.plans import memory, schedule, tile_memory
 from poptorch_emu.emulator.reports import read_report, report, summary, trace
 from poptorch_emu.emulator.splits import autoplace, plan_split
 from poptorch_emu.emulator.streaming import stream
-from poptorch_emu.emulator.way_on import export_pipeline, to_torch
 from poptorch_emu.emulator.what_ifs import what_if
 from poptorch_emu.names.aliases import install
 from poptorch_emu.ops.custom_operators import register_custom_op

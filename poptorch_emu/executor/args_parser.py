@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from poptorch_emu.errors import make_error
-from poptorch_emu.runtime import glances
+from poptorch_emu.runtime import guards
 from poptorch_emu.runtime.arguments import Arguments, Signature
 from poptorch_emu.structure import (
     ICustomArgParser,
@@ -88,7 +88,7 @@ class Call:
         """
         args = self._args
         is_plain = not self._kwargs and not compiled.named and type(self._parser) is ArgsParser
-        if not is_plain or not glances.are_like(compiled.positional, args):
+        if not is_plain or not guards.are_like(compiled.positional, args):
             return None
         # All are of one type, which the user may have a parser for.
         return args if not args or find_parser(args[0]) is None else None

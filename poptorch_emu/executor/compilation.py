@@ -33,8 +33,8 @@ from poptorch_emu.report.latency import Spans
 from poptorch_emu.report.out_of_memory import check_memory
 from poptorch_emu.runtime.arguments import Arguments
 from poptorch_emu.runtime.progress import progress_bar
+from poptorch_emu.trace.leniency import tolerate
 from poptorch_emu.trace.module_state import check_values
-from poptorch_emu.trace.tolerance import tolerate
 from poptorch_emu.troubleshooting import Topic
 
 if TYPE_CHECKING:

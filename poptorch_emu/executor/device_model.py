@@ -12,8 +12,9 @@ from poptorch_emu.compile.compiler import MakeExecutable, Request, compile_model
 from poptorch_emu.enums import ConnectionType
 from poptorch_emu.errors import make_error, require
 from poptorch_emu.executor.args_parser import Call
+from poptorch_emu.executor.attached_device import AttachedDevice
 from poptorch_emu.executor.compilation import Compilation
-from poptorch_emu.executor.device_hold import DeviceHold
+from poptorch_emu.executor.device_lock import one_at_a_time
 from poptorch_emu.executor.measurement import Measurement
 from poptorch_emu.executor.random_state import RandomState
 from poptorch_emu.executor.saving import (
@@ -23,8 +24,7 @@ from poptorch_emu.executor.saving import (
     save_executable,
 )
 from poptorch_emu.executor.synced_tensors import Trainer
-from poptorch_emu.executor.traps import CompiledFlags, Once
-from poptorch_emu.executor.turn import one_at_a_time
+from poptorch_emu.executor.unseen_changes import CompiledFlags, UnseenChangeWarnings
 from poptorch_emu.executor.weights import Weights
 from poptorch_emu.log import logger
 from poptorch_emu.optim.device_link import OptimizerLink
@@ -43,9 +43,9 @@ class DeviceModel:
     """All that an executor has beside the user's model, and the order in which it is used.
 
     Attributes:
-        hold: the device, and the session there.
+        device: the attached one, and the session there.
         weights: the model's parameters and buffers, here and there.
-        turn: of the weights; held by the thread that uses the device.
+        device_lock: of the weights; held by the thread that uses the device.
         random_state: of the device that is, or was, attached.
         measurement: of the last call.
         optimizer_link: for training.
@@ -73,15 +73,15 @@ class DeviceModel:
         self._user_model = user_model
         self._options = options
         self._has_warned_about_strides = False
-        self._traps = Once()
+        self._warnings = UnseenChangeWarnings()
         self._flags: CompiledFlags | None = None
         self.optimizer_link = optimizer_link
-        self.hold = DeviceHold()
+        self.device = AttachedDevice()
         is_training = optimizer_link is not None
-        self.weights = Weights(user_model, trainer, self.hold, is_training=is_training)
-        self.turn = self.weights.turn
-        self.random_state = RandomState(self.hold)
-        self.measurement = Measurement(self.hold)
+        self.weights = Weights(user_model, trainer, self.device, is_training=is_training)
+        self.device_lock = self.weights.device_lock
+        self.random_state = RandomState(self.device)
+        self.measurement = Measurement(self.device)
         self.compilation = Compilation(model, user_model, optimizer_link)
         self.anchored: dict[str, torch.Tensor] = {}
         self._follow_optimizer()
@@ -95,7 +95,7 @@ class DeviceModel:
     @property
     def is_attached(self) -> bool:
         """Whether a program runs on a device."""
-        return self.hold.session is not None
+        return self.device.session is not None
 
     @property
     def counts_as_attached(self) -> bool:
@@ -204,7 +204,7 @@ class DeviceModel:
             raise AttributeError(
                 "setOptimizer was called on an inference model, which has no optimizer."
             )
-        self.optimizer_link.replace(optimizer, self.hold.session)
+        self.optimizer_link.replace(optimizer, self.device.session)
         self._follow_optimizer()
 
     @one_at_a_time
@@ -238,7 +238,7 @@ class DeviceModel:
     def upload(self) -> None:
         """Copies the weights to the device; the optimiser's state comes back first."""
         self.compilation.checked()
-        session = self.hold.session
+        session = self.device.session
         if session is not None:
             session.check_idle()
         self.weights.give_up()  # Else reading the parameters would bring the device's back.
@@ -284,7 +284,7 @@ class DeviceModel:
 
     def _ready(self, call: Call) -> tuple[Sequence[torch.Tensor], Session]:
         """Does everything that comes before a run of the engine; returns the tensors of a call."""
-        assert self.hold.session or not self._is_offline, (
+        assert self.device.session or not self._is_offline, (
             "Trying to run a model on an offline device (ConnectionType.Never): only "
             "`model.compile(inputs)` is possible. Choose another connection type to run."
         )
@@ -298,21 +298,21 @@ class DeviceModel:
             assert compiled_for is not None
             check_same(compiled_for, arguments)
             tensors = arguments.tensors(compiled_for)
-        session = self.hold.session or self._attach()
+        session = self.device.session or self._attach()
         self.weights.refresh()
         if self.optimizer_link is not None:
             self.optimizer_link.send_if_dirty(session)
-        self._warn_of_traps()
+        self._warn_of_unseen_changes()
         return tensors, session
 
-    def _warn_of_traps(self) -> None:
+    def _warn_of_unseen_changes(self) -> None:
         """Says what was changed on the host that this call does not see."""
         if edited := self.weights.edited():
-            self._traps.warn_of_edits(edited)
+            self._warnings.warn_of_edits(edited)
         if self._flags is not None and (flags := self._flags.difference()):
-            self._traps.warn_of_flags(flags)
+            self._warnings.warn_of_flags(flags)
         if self.optimizer_link is not None and (values := self.optimizer_link.changed_values()):
-            self._traps.warn_of_values(values)
+            self._warnings.warn_of_values(values)
 
     def _bound(self, call: Call) -> Arguments:
         arguments = call.bound()
@@ -351,7 +351,7 @@ class DeviceModel:
             self._options = with_running_mean(self._options)
 
     def _attach(self) -> Session:
-        session = self.hold.take(self.compilation.checked())
+        session = self.device.take(self.compilation.checked())
         try:
             self.weights.enter(session)
             if self.optimizer_link is not None:
@@ -359,20 +359,20 @@ class DeviceModel:
             self.random_state.send(session)
             self.measurement.start(session, self.compilation.viewer(self._options))
         except BaseException:
-            self.hold.release()
+            self.device.release()
             raise
         return session
 
     def _detach(self) -> None:
         """Brings back what the device has and releases it, if one is attached."""
-        session = self.hold.session
+        session = self.device.session
         if session is not None:
             self.weights.bring_home()
             if self.optimizer_link is not None:
                 self.optimizer_link.receive(session)
             self.measurement.end(session)
             self.random_state.keep(session)
-        self.hold.release()
+        self.device.release()
 
     def _exported(self) -> ExportedModel:
         """Returns what `poptorch.load` needs, with what the device has learnt."""
@@ -382,5 +382,5 @@ class DeviceModel:
             training=link is not None,
             model=self._user_model,
             optimizer=None if link is None else link.optimizer,
-            optimizer_state=None if link is None else link.saved_state(self.hold.session),
+            optimizer_state=None if link is None else link.saved_state(self.device.session),
         )

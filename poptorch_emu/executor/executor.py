@@ -375,7 +375,7 @@ class PoplarExecutor:
 
     @property
     def _session(self) -> Session | None:
-        return self._on_device.hold.session
+        return self._on_device.device.session
 
     def _compiled(self) -> Executable:
         """Returns what was compiled, or raises an `Error`."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from poptorch_emu import tracepoints
 from poptorch_emu.config import CompileConfig, SyntheticData
-from poptorch_emu.executor.device_hold import DeviceHold
+from poptorch_emu.executor.attached_device import AttachedDevice
 from poptorch_emu.late_module import LateModule
 from poptorch_emu.log import logger
 from poptorch_emu.report.latency import (
@@ -57,9 +57,9 @@ class Measurement:
     what IPUs would take they say only with `emulator.set_latencies`.
     """
 
-    def __init__(self, hold: DeviceHold) -> None:
-        """Starts without a call; `hold` tells which device's times count."""
-        self._hold = hold
+    def __init__(self, device: AttachedDevice) -> None:
+        """Starts without a call; `device` tells which device's times count."""
+        self._device = device
         self._spans = _NO_SPANS
         self._end_profile: Callable[[], object] = lambda: None
         # Times of a real system in the place of measured ones, if the user asked for them.
@@ -100,7 +100,7 @@ class Measurement:
 
     def counters(self) -> Counters:
         """Returns when the inputs and outputs of the last call crossed."""
-        session = self._hold.session
+        session = self._device.session
         inputs, outputs = self._spans if session is None else _spans_of(session)
         if self.modelled is not None and any((*inputs, *outputs)):
             inputs, outputs = self.modelled(inputs, outputs)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from poptorch_emu.errors import compiler_error
-from poptorch_emu.executor.device_hold import DeviceHold
+from poptorch_emu.executor.attached_device import AttachedDevice
 from poptorch_emu.runtime.session import Session
 
 # A device that never ran: no seed, no micro-batch.
@@ -13,20 +13,20 @@ _NEW_STATE = (0, 0)
 class RandomState:
     """The seed and the state of the generator, between devices too."""
 
-    def __init__(self, hold: DeviceHold) -> None:
-        """Starts unknown; `hold` tells where the newest state is."""
-        self._hold = hold
+    def __init__(self, device: AttachedDevice) -> None:
+        """Starts unknown; `device` tells where the newest state is."""
+        self._device = device
         self._kept: list[int] | None = None
 
     @property
     def is_known(self) -> bool:
         """Whether a device has, or had, a state, or the user gave one."""
-        return self._hold.session is not None or self._kept is not None
+        return self._device.session is not None or self._kept is not None
 
     def read(self) -> list[int]:
         """Returns the newest state."""
-        if self._hold.session is not None:
-            self.keep(self._hold.session)
+        if self._device.session is not None:
+            self.keep(self._device.session)
         return list(self._kept or _NEW_STATE)
 
     def write(self, state: list[int]) -> None:
@@ -46,8 +46,8 @@ class RandomState:
                 type="popart_exception",
             )
         self._kept = [*state, *current[len(state) :]]
-        if self._hold.session is not None:
-            self.send(self._hold.session)
+        if self._device.session is not None:
+            self.send(self._device.session)
 
     def send(self, session: Session) -> None:
         """Gives a device the state that is kept, if one is."""

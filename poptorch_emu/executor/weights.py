@@ -13,11 +13,11 @@ from collections.abc import Iterable, Iterator, Mapping
 import torch
 
 from poptorch_emu.executor import wrapping
+from poptorch_emu.executor.attached_device import AttachedDevice
 from poptorch_emu.executor.batch_counts import count_batches
-from poptorch_emu.executor.device_hold import DeviceHold
+from poptorch_emu.executor.device_lock import DeviceLock, one_at_a_time
 from poptorch_emu.executor.synced_tensors import Link, Trainer, links_of, memory_of, num_changes
-from poptorch_emu.executor.traps import HostVersions
-from poptorch_emu.executor.turn import Turn, one_at_a_time
+from poptorch_emu.executor.unseen_changes import HostVersions
 from poptorch_emu.log import logger
 from poptorch_emu.runtime.session import Session
 from poptorch_emu.troubleshooting import Topic
@@ -28,27 +28,27 @@ class Weights:
 
     Attributes:
         link: leads the tensors that the executor trains back to it.
-        turn: held by the thread that uses the device.
+        device_lock: held by the thread that uses the device.
     """
 
     def __init__(
-        self, model: torch.nn.Module, trainer: Trainer, hold: DeviceHold, *, is_training: bool
+        self, model: torch.nn.Module, trainer: Trainer, device: AttachedDevice, *, is_training: bool
     ) -> None:
         """Finds who else trains some of the tensors.
 
         Args:
             model: the user's.
             trainer: the executor; it is not kept alive.
-            hold: tells where the device's values are.
+            device: tells where the device's values are.
             is_training: whether the executor trains.
         """
         self._is_ahead = False
         self._num_uncounted = 0  # Calls that `num_batches_tracked` does not know yet.
         self._model = model
-        self._hold = hold
+        self._device = device
         self._is_training = is_training
         self.link = Link(trainer, self)
-        self.turn = Turn()
+        self.device_lock = DeviceLock()
         self._partners: weakref.WeakSet[Weights] = weakref.WeakSet()
         self._had_partners = False
         self._outdated: set[str] = set()
@@ -92,7 +92,7 @@ class Weights:
     @one_at_a_time
     def download(self) -> None:
         """Copies the weights to the host, if a device is attached."""
-        session = self._hold.session
+        session = self._device.session
         if session is None:
             return
         session.check_idle()
@@ -122,7 +122,7 @@ class Weights:
     def upload(self, names: Iterable[str] | None = None) -> None:
         """Copies the host's tensors to the device, if one is attached: all, or those named."""
         self.give_up()
-        session = self._hold.session
+        session = self._device.session
         if session is not None:
             self._sync_partners()
             tensors = self._host_tensors()
@@ -133,7 +133,7 @@ class Weights:
 
     def refresh(self) -> None:
         """Takes over what other executors have learnt since the last call."""
-        session = self._hold.session
+        session = self._device.session
         if session is None:
             return
         if self._is_training:
@@ -205,8 +205,8 @@ class Weights:
                 yield weights
 
     def _take_turns_with(self, other: Weights) -> None:
-        self.turn.share()
-        other.turn.share()
+        self.device_lock.share()
+        other.device_lock.share()
 
     def _meet_trainers(self) -> None:
         """Learns who else trains the tensors that are about to be uploaded."""

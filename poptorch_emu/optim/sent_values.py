@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from poptorch_emu.runtime import glances
+from poptorch_emu.runtime import guards
 
 
 class SentValues:
@@ -48,7 +48,7 @@ class SentValues:
     def _are_as_they_were(self, groups: list[dict[str, Any]]) -> bool:
         """Returns whether these are the same groups with the very values, at a glance."""
         are_same = len(groups) == len(self._own_groups) and all(map(is_, groups, self._own_groups))
-        return are_same and glances.are_held(self._holders, self._names, self._held)
+        return are_same and guards.are_held(self._holders, self._names, self._held)
 
 
 def _values(optimizer: torch.optim.Optimizer) -> list[dict[str, Any]]:

@@ -14,7 +14,7 @@ from poptorch_emu.config import (
     TargetKind,
     WeightGroups,
 )
-from poptorch_emu.distributed.launch import check_index
+from poptorch_emu.distributed.launch_environment import check_index
 from poptorch_emu.enums import OutputMode, ReductionType
 from poptorch_emu.errors import compiler_error
 from poptorch_emu.log import compiler_logger

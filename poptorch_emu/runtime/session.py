@@ -19,9 +19,9 @@ from poptorch_emu import _C
 from poptorch_emu.compile.executable import Executable
 from poptorch_emu.config import SyntheticData, group_of_replica
 from poptorch_emu.errors import make_error
-from poptorch_emu.runtime.fellowship import Fellowship, join
 from poptorch_emu.runtime.host_calls import HostCalls
 from poptorch_emu.runtime.outputs import without_backward
+from poptorch_emu.runtime.peer_processes import PeerProcesses, join
 from poptorch_emu.runtime.stream import ResultStream, RunningCall
 from poptorch_emu.runtime.synthetic import synthetic_inputs
 from poptorch_emu.runtime.threads import Order, order_of, thread_counts
@@ -46,13 +46,13 @@ class Session:
         self._synthetic: list[torch.Tensor] | None = None
         self.anchored: dict[str, torch.Tensor] = {}
         config = executable.config
-        self._fellowship: Fellowship | None = join(executable)
+        self._peers: PeerProcesses | None = join(executable)
         follows_lists = order_of(config) is Order.SCHEDULE
         micro_batches = 1 if follows_lists else executable.program.num_independent_micro_batches()
         workers, intra_op_threads = thread_counts(
             executable.schedule.num_ipus * config.replication_factor,
             micro_batches * config.replication_factor,
-            has_network=self._fellowship is not None,
+            has_network=self._peers is not None,
         )
         self._executor = _C.Executor(
             executable.program,
@@ -63,7 +63,7 @@ class Session:
                 config.input_group_type, config.input_group_size, config.replication_factor
             ),
             config.process_id * config.replication_factor,
-            None if self._fellowship is None else self._fellowship.ring,
+            None if self._peers is None else self._peers.ring,
             follows_lists,
         )
         for variable in executable.variables.values():
@@ -94,8 +94,8 @@ class Session:
     def upload(self, tensors: Mapping[str, torch.Tensor]) -> None:
         """Copies host tensors to the variables of the same names; others are ignored."""
         self.check_idle()
-        if self._fellowship is not None:
-            self._fellowship.compare(tensors)
+        if self._peers is not None:
+            self._peers.compare(tensors)
         for name, tensor in tensors.items():
             variable = self.executable.variables.get(name)
             if variable is not None:
@@ -149,8 +149,8 @@ class Session:
         """Starts the random numbers again; without a seed, at a place nobody can foresee."""
         if seed is not None:
             chosen = seed
-        elif self._fellowship is not None:
-            chosen = self._fellowship.seed()
+        elif self._peers is not None:
+            chosen = self._peers.seed()
         else:
             chosen = int.from_bytes(os.urandom(7), "little")
         self._executor.set_seed((chosen + 2**63) % 2**64 - 2**63)  # The engine's has a sign.
@@ -212,8 +212,8 @@ class Session:
     ) -> list[torch.Tensor]:
         """Runs one call; inputs that the model changes in place are written to."""
         executable = self.executable
-        fellowship = self._fellowship
-        with _ALONE if fellowship is None else fellowship.calling():
+        peers = self._peers
+        with _ALONE if peers is None else peers.calling():
             try:
                 results = self._executor.run(on_device, self._num_windows)
             except BaseException as error:

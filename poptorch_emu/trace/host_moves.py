@@ -14,7 +14,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils import _pytree as pytree
 
 from poptorch_emu.trace import refusal
-from poptorch_emu.trace.tolerance import tolerate
+from poptorch_emu.trace.leniency import tolerate
 
 aten = torch.ops.aten
 _IPU = torch.device("ipu:0")

@@ -26,11 +26,11 @@ from poptorch_emu.trace import (
     blocks,
     checkpoints,
     dynamic_slices,
+    leniency,
     loss,
     refusal,
     regions,
     scopes,
-    tolerance,
 )
 from poptorch_emu.trace.autocast import Autocast
 from poptorch_emu.trace.casting import casts_mixed_types
@@ -38,6 +38,7 @@ from poptorch_emu.trace.differentiation import differentiate
 from poptorch_emu.trace.fake_mode import FakeMode
 from poptorch_emu.trace.fakes import FakeMaker
 from poptorch_emu.trace.functions import FunctionMode
+from poptorch_emu.trace.initial_gradient import InitialGradient, first_gradient
 from poptorch_emu.trace.module_state import (
     HostTensor,
     keep_hooks,
@@ -55,14 +56,13 @@ from poptorch_emu.trace.recorder import IPU, Recorder
 from poptorch_emu.trace.result_forms import Forms
 from poptorch_emu.trace.result_memo import ResultMemo
 from poptorch_emu.trace.result_types import without_log_of_failures
-from poptorch_emu.trace.seed import Seed, first_gradient
 from poptorch_emu.trace.source_line import user_source
 from poptorch_emu.trace.stages import StageResolver
 from poptorch_emu.trace.static_settings import static_settings
 from poptorch_emu.trace.subclasses import made_in_forward
 from poptorch_emu.trace.trained_tensors import TrainedTensors
 
-_UNSCALED = Seed()
+_UNSCALED = InitialGradient()
 
 # From a function of each input tensor to the positional and the keyword arguments of a call.
 ArgumentsOf = Callable[
@@ -112,7 +112,7 @@ class Forward:
         tracer: _Tracer,
         outputs: Any,
         fakes: dict[str, torch.Tensor],
-        seed: Seed,
+        initial_gradient: InitialGradient,
         model: torch.nn.Module,
     ) -> None:
         self.graph = tracer.graph
@@ -123,7 +123,7 @@ class Forward:
         self.losses = tracer.find_losses()
         self.parameters = {name: fake for name, fake in fakes.items() if fake.requires_grad}
         self._tracer = tracer
-        self._seed, self._model, self._fakes = seed, model, fakes
+        self._initial_gradient, self._model, self._fakes = initial_gradient, model, fakes
         warn_of_constants(self.graph, tracer.downgraded)
 
     @cached_property
@@ -155,7 +155,7 @@ class Forward:
         if tracer.config.is_training:
             # Functions of the user that run in backward find the module as `forward` did.
             with tracer.active(), on_ipu(self._model, lambda tensor: self._fakes[tensor.name]):
-                gradients = tracer.run_backward(self.loss, self.parameters, self._seed)
+                gradients = tracer.run_backward(self.loss, self.parameters, self._initial_gradient)
         self.graph.set_results([*self.results, *gradients])
         return Trace(
             self.graph,
@@ -172,7 +172,7 @@ def trace_forward(
     model: torch.nn.Module,
     arguments: ArgumentsOf,
     config: CompileConfig,
-    seed: Seed = _UNSCALED,
+    initial_gradient: InitialGradient = _UNSCALED,
     hooks: tuple[Callable[[], None], Callable[[], None]] = (lambda: None, lambda: None),
     forms: Mapping[str, Forms] | None = None,
 ) -> Forward:
@@ -182,7 +182,7 @@ def trace_forward(
         model: the user's module.
         arguments: makes positional and keyword arguments from a function of each input tensor.
         config: what is compiled.
-        seed: with what back-propagation starts, in training.
+        initial_gradient: with what back-propagation starts, in training.
         hooks: called before forward and at the end of the trace, even after an error.
         forms: of the operations' results, as far as they are known from another trace.
 
@@ -202,7 +202,7 @@ def trace_forward(
         dynamic_slices.check_parts()
         if config.is_training:  # In evaluation a block of the loss may be missing on purpose.
             session.stages.warn_of_unused()
-        return Forward(session, outputs, fakes, seed, model)
+        return Forward(session, outputs, fakes, initial_gradient, model)
 
 
 class _Tracer:
@@ -248,7 +248,7 @@ class _Tracer:
             stack.enter_context(made_in_forward())
             stack.enter_context(checkpoints.marks_checkpointed_calls())
             stack.enter_context(without_log_of_failures())
-            tolerance.start()
+            leniency.start()
             loss.start_marks()
             stack.callback(loss.take_marks)
             checkpoints.start_marks()
@@ -322,13 +322,13 @@ class _Tracer:
         return loss.take_losses(self.recorder.find)
 
     def run_backward(
-        self, value: torch.Tensor, trainable: dict[str, torch.Tensor], seed: Seed
+        self, value: torch.Tensor, trainable: dict[str, torch.Tensor], initial: InitialGradient
     ) -> list[tuple[Sink, fx.Node]]:
         """Differentiates the loss `value` and returns the gradient of each parameter."""
         if not value.requires_grad or not trainable:
             return []
         self._phase = Phase.BACKWARD
-        scales = seed.scales(self.recorder, self.fake_mode)
+        scales = initial.scales(self.recorder, self.fake_mode)
         with FunctionMode(), self.fake_mode, self.recorder:
             gradients = differentiate(
                 value, first_gradient(value, scales), tuple(trainable.values())

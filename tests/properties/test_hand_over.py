@@ -14,12 +14,11 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from poptorch_emu.data import accessor as accessor_module
-from poptorch_emu.data import accessor_board
-from poptorch_emu.data.accessor_board import AccessorBoard, WorkerBoard, num_words
+from poptorch_emu.data import accessor_reader, ring_progress
 from poptorch_emu.data.accessor_link import new_links
 from poptorch_emu.data.data_accessor import AsynchronousDataAccessor
 from poptorch_emu.data.ring import Ring, RingFile, RingLayout, TensorSpec
+from poptorch_emu.data.ring_progress import ReaderProgress, WorkerProgress, num_words
 from poptorch_emu.enums import SharingStrategy
 
 LIMIT_SECONDS = 30
@@ -33,8 +32,8 @@ def time_limit(monkeypatch):
     def fail(number, frame):
         raise TimeoutError(f"Nothing happened for {LIMIT_SECONDS} s.")
 
-    monkeypatch.setattr(accessor_board, "_LOOK_AGAIN_SECONDS", 60.0)
-    monkeypatch.setattr(accessor_module, "_LOOKING_SECONDS", 0.0)
+    monkeypatch.setattr(ring_progress, "_LOOK_AGAIN_SECONDS", 60.0)
+    monkeypatch.setattr(accessor_reader, "_LOOKING_SECONDS", 0.0)
     before = signal.signal(signal.SIGALRM, fail)
     yield
     signal.alarm(0)
@@ -48,22 +47,22 @@ def pause(generator, longest_microseconds):
 
 
 def produce(ring, link, num_slots, num_elements, generator, delay):
-    board = WorkerBoard(ring.words, num_slots, link)
+    progress = WorkerProgress(ring.words, num_slots, link)
     for index in range(num_elements):
-        if not board.num_free:
-            board.wait(lambda: board.num_free > 0)
-        (slot,) = ring.slot(board.num_filled)
+        if not progress.num_free:
+            progress.wait(lambda: progress.num_free > 0)
+        (slot,) = ring.slot(progress.num_filled)
         slot.fill_(index)
         pause(generator, delay)
-        board.publish(index // 7, index + 1)
-    board.publish_end(num_elements)
+        progress.publish(index // 7, index + 1)
+    progress.publish_end(num_elements)
 
 
 @few
 @given(
     num_slots=st.integers(1, 4), worker_delay=DELAYS, reader_delay=DELAYS, seed=st.integers(0, 99)
 )
-def test_boards_of_two_processes_then_each_element_arrives_once(
+def test_progress_of_two_processes_then_each_element_arrives_once(
     num_slots, worker_delay, reader_delay, seed
 ):
     num_elements = 300
@@ -84,19 +83,19 @@ def test_boards_of_two_processes_then_each_element_arrives_once(
         finally:
             os._exit(code)
     worker_link.close()
-    board, generator = AccessorBoard(ring.words, num_slots, link), random.Random(~seed)
+    progress, generator = ReaderProgress(ring.words, num_slots, link), random.Random(~seed)
     for index in range(num_elements):
-        if not board.num_waiting:
-            board.wait(lambda: board.num_waiting > 0)
-        record = board.take()
+        if not progress.num_waiting:
+            progress.wait(lambda: progress.num_waiting > 0)
+        record = progress.take()
         (slot,) = ring.slot(index)
         pause(generator, reader_delay)
         assert record == (index // 7, index + 1)
         assert not record.is_end
         assert (slot == index).all()
-        board.release()
-    assert board.num_waiting or board.wait(lambda: board.num_waiting > 0) is None
-    assert board.take().is_end
+        progress.release()
+    assert progress.num_waiting or progress.wait(lambda: progress.num_waiting > 0) is None
+    assert progress.take().is_end
     assert os.waitpid(child, 0)[1] == 0
     link.close()
 

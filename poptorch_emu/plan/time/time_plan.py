@@ -1,6 +1,6 @@
 """How long a step of a model would take on a real system: a value.
 
-`plan_time.py` makes it; nothing here knows graphs or segments. Cycles are those of a tile's clock.
+`step_time.py` makes it; nothing here knows graphs or segments. Cycles are those of a tile's clock.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ import time
 import pytest
 import torch
 
-from poptorch_emu.data import accessor as accessor_module
+from poptorch_emu.data import accessor_reader
 from poptorch_emu.data.data_accessor import AsynchronousDataAccessor
 from poptorch_emu.data.element import cut_rows, template_of, tensors_of
 from poptorch_emu.data.ring import Ring, RingFile, RingLayout, TensorSpec
@@ -180,7 +180,7 @@ class Stuck:
     "ignored", [(), (signal.SIGINT,)], ids=["ends_by_SIGINT", "ends_by_SIGTERM"]
 )
 def test_terminate_while_the_dataset_is_stuck_then_signals_end_it(make, ignored, monkeypatch):
-    monkeypatch.setattr(accessor_module, "_GRACE_SECONDS", 0.2)
+    monkeypatch.setattr(accessor_reader, "_GRACE_SECONDS", 0.2)
     accessor = make(Stuck(*ignored))
     next(iter(accessor))
     worker = accessor._accessor._process

@@ -4,8 +4,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from poptorch_emu.data import accessor as accessor_module
-from poptorch_emu.data.accessor import Accessor, _sleeps_seconds
+from poptorch_emu.data import accessor_reader
+from poptorch_emu.data.accessor_reader import AccessorReader, _sleeps_seconds
 
 SHORTEST = 1e-4
 NUM_SLOTS = 3
@@ -44,18 +44,18 @@ class Worker:
 def read(monkeypatch, element_seconds, num_elements, shortest=SHORTEST):
     """Returns the worker, and the reader's sleeps for the second half of its elements."""
     worker = Worker(element_seconds)
-    monkeypatch.setattr(accessor_module.time, "sleep", worker.sleep)
+    monkeypatch.setattr(accessor_reader.time, "sleep", worker.sleep)
     reader = SimpleNamespace(
-        _board=worker,
+        _progress=worker,
         _nap_seconds=shortest,
         _sleeps_seconds=_sleeps_seconds(shortest),
         _await_record=worker.wait,
     )
-    reader._look = lambda: Accessor._look(reader)
+    reader._look = lambda: AccessorReader._look(reader)
     for index in range(num_elements):
         if index == num_elements // 2:
             worker.sleeps.clear()
-        Accessor._next_record(reader)
+        AccessorReader._next_record(reader)
     return worker, reader
 
 

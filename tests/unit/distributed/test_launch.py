@@ -10,9 +10,27 @@ import pytest
 from support.forked_programs import run_forked
 
 from poptorch_emu import Error
-from poptorch_emu.distributed import launch, launcher
+from poptorch_emu.distributed import launcher
 from poptorch_emu.distributed.instances import plan_instances
-from poptorch_emu.distributed.meeting import interface_towards, meet, timeout_seconds
+from poptorch_emu.distributed.launch_environment import (
+    LOCAL,
+    LOCAL_INDEX,
+    LOCAL_RANK,
+    LOCAL_WORLD_SIZE,
+    OFFSET,
+    RANK,
+    TOTAL,
+    UNIFORM,
+    WORLD_SIZE,
+    Launch,
+    is_launched,
+    read_launch,
+)
+from poptorch_emu.distributed.rendezvous import (
+    interface_towards,
+    join_default_group,
+    timeout_seconds,
+)
 
 feature = pytest.mark.feature("poprun", fidelity="exact")
 
@@ -20,8 +38,8 @@ feature = pytest.mark.feature("poprun", fidelity="exact")
 @pytest.fixture(autouse=True)
 def no_variables(monkeypatch):
     for name in (
-        launch.TOTAL, launch.LOCAL, launch.OFFSET, launch.UNIFORM, launch.WORLD_SIZE, launch.RANK,
-        launch.LOCAL_WORLD_SIZE, launch.LOCAL_INDEX, launch.LOCAL_RANK,
+        TOTAL, LOCAL, OFFSET, UNIFORM, WORLD_SIZE, RANK,
+        LOCAL_WORLD_SIZE, LOCAL_INDEX, LOCAL_RANK,
     ):  # fmt: skip
         monkeypatch.delenv(name, raising=False)
 
@@ -33,32 +51,52 @@ def test_instances_then_each_reads_what_the_plan_gave_it(monkeypatch):
     for number, (local_index, on_host) in enumerate([(0, 2), (1, 2), (0, 1)]):
         for name, value in instances[number].variables.items():
             monkeypatch.setenv(name, value)
-        assert launch.read_launch() == launch.Launch(number, 3, local_index, 2, 2, on_host)
+        assert read_launch() == Launch(number, 3, local_index, 2, 2, on_host)
 
 
 def test_launch_when_only_torchrun_speaks_then_each_has_one_replica(monkeypatch):
-    assert not launch.is_launched()
+    assert not is_launched()
     monkeypatch.setenv("WORLD_SIZE", "4")
     monkeypatch.setenv("RANK", "3")
-    assert launch.is_launched()
-    assert launch.read_launch() == launch.Launch(3, 4, 0, 1, 1, 4)
+    assert is_launched()
+    assert read_launch() == Launch(3, 4, 0, 1, 1, 4)
 
 
 @pytest.mark.parametrize(
     ("variables", "text"),
     [
-        ({launch.TOTAL: "5", launch.LOCAL: "2"}, "5 replicas cannot be divided"),
-        ({launch.TOTAL: "4", launch.LOCAL: "2", launch.OFFSET: "1"}, "a multiple of the 2"),
-        ({launch.TOTAL: "4", launch.LOCAL: "2", launch.OFFSET: "4"}, "process 2 of 2.*from 0 to 1"),
-        ({launch.TOTAL: "4", launch.UNIFORM: "0"}, "different numbers of replicas"),
-        ({launch.WORLD_SIZE: "2", launch.RANK: "-1"}, "process -1 of 2"),
+        (
+            {TOTAL: "5", LOCAL: "2"},
+            "5 replicas cannot be divided",
+        ),
+        (
+            {
+                TOTAL: "4",
+                LOCAL: "2",
+                OFFSET: "1",
+            },
+            "a multiple of the 2",
+        ),
+        (
+            {
+                TOTAL: "4",
+                LOCAL: "2",
+                OFFSET: "4",
+            },
+            "process 2 of 2.*from 0 to 1",
+        ),
+        (
+            {TOTAL: "4", UNIFORM: "0"},
+            "different numbers of replicas",
+        ),
+        ({WORLD_SIZE: "2", RANK: "-1"}, "process -1 of 2"),
     ],
 )
 def test_launch_when_variables_contradict_each_other_then_refuses(variables, text, monkeypatch):
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
     with pytest.raises(Error, match=text):
-        launch.read_launch()
+        read_launch()
 
 
 @pytest.mark.parametrize(
@@ -79,7 +117,7 @@ def test_meeting_when_the_master_is_not_there_then_says_so(variables, text, monk
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
     with pytest.raises(Error, match=text):
-        meet(1, 2)
+        join_default_group(1, 2)
 
 
 def test_interface_then_is_the_one_of_the_route():
@@ -101,7 +139,7 @@ def test_interface_when_no_route_leads_there_then_says_so():
     except (OSError, subprocess.CalledProcessError) as error:
         pytest.skip(f"no network namespace can be made here: {error}")
     code = (
-        "from poptorch_emu.distributed.meeting import interface_towards\n"
+        "from poptorch_emu.distributed.rendezvous import interface_towards\n"
         "interface_towards('10.1.2.3', 80)"
     )
     done = subprocess.run(

@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 
 from poptorch_emu.distributed.connection import connect, connection
-from poptorch_emu.distributed.launch import read_launch
+from poptorch_emu.distributed.launch_environment import read_launch
 
 __all__ = [
     "Average",

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from poptorch_emu.distributed.connection import connect, connection
-from poptorch_emu.distributed.launch import is_launched, read_launch
+from poptorch_emu.distributed.launch_environment import is_launched, read_launch
 from poptorch_emu.log import logger
 
 __all__ = [

@@ -14,8 +14,8 @@ from poptorch_emu.distributed.connection import Connection, connect
 from poptorch_emu.errors import Error
 
 
-class Fellowship:
-    """The processes that train one model together.
+class PeerProcesses:
+    """The processes that train one model with this one.
 
     Attributes:
         ring: by which the engine reaches the others.
@@ -76,12 +76,12 @@ class Fellowship:
             raise
 
 
-def join(executable: Executable) -> Fellowship | None:
+def join(executable: Executable) -> PeerProcesses | None:
     """Returns the processes with which a program trains, `None` where it is alone."""
     config = executable.config
     if not config.is_distributed:
         return None
-    return Fellowship(executable, connect(config.process_id, config.num_processes))
+    return PeerProcesses(executable, connect(config.process_id, config.num_processes))
 
 
 def _fact(part: str, index: int, line: str) -> tuple[str, str]:

@@ -49,7 +49,7 @@ class Record(NamedTuple):
 
 
 def num_words(num_slots: int) -> int:
-    """Returns how many 64-bit words a board takes."""
+    """Returns how many 64-bit words the progress takes."""
     return _RECORDS + _WORDS_PER_RECORD * _num_records(num_slots)
 
 
@@ -58,7 +58,7 @@ def _num_records(num_slots: int) -> int:
     return 2 * num_slots + 2
 
 
-class _Board:
+class _RingProgress:
     """What both sides do with the numbers."""
 
     def __init__(self, words: memoryview, num_slots: int, link: Link, flags: tuple[int, int]):
@@ -105,7 +105,7 @@ class _Board:
         return _RECORDS + _WORDS_PER_RECORD * (count % self._num_records)
 
 
-class WorkerBoard(_Board):
+class WorkerProgress(_RingProgress):
     """The worker's view."""
 
     def __init__(self, words: memoryview, num_slots: int, link: Link) -> None:
@@ -142,7 +142,7 @@ class WorkerBoard(_Board):
         self._change(_PUBLISHED, self._num_published)
 
 
-class AccessorBoard(_Board):
+class ReaderProgress(_RingProgress):
     """The accessor's view."""
 
     def __init__(self, words: memoryview, num_slots: int, link: Link) -> None:

@@ -18,7 +18,7 @@ _ONE = Hyper(1.0, is_constant=True)
 
 
 @dataclass(frozen=True)
-class Seed:
+class InitialGradient:
     """The gradient of the loss by itself.
 
     Attributes:
@@ -30,11 +30,11 @@ class Seed:
     is_automatic: bool = False
 
     @staticmethod
-    def of(optimizer: OptimizerConfig | None) -> Seed:
-        """Returns the start that an optimiser asks for."""
+    def of(optimizer: OptimizerConfig | None) -> InitialGradient:
+        """Returns the one that an optimiser asks for."""
         if optimizer is None:
-            return Seed()
-        return Seed(optimizer.loss_scaling, optimizer.loss_scale_rule is not None)
+            return InitialGradient()
+        return InitialGradient(optimizer.loss_scaling, optimizer.loss_scale_rule is not None)
 
     def scales(self, recorder: Recorder, fake_mode: FakeTensorMode) -> list[float | torch.Tensor]:
         """Returns the numbers that are multiplied; a variable one is a new source.

@@ -1,4 +1,4 @@
-"""Who uses a device now: one thread, while the others wait."""
+"""The lock of a device: one thread uses it, while the others wait."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ import threading
 from collections.abc import Callable
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
-# Of all who train tensors that others train, too: each call of one asks others for what they have
-# learnt, and so on, so two turns could wait for one another.
+# Of all trainers of tensors that others train, too: a call of one asks the others for the newest
+# values, and so on, so two locks could wait for one another.
 _COMMON_LOCK = threading.RLock()
 
 
-class Turn:
-    """What one thread holds and the others wait for; a deep copy of the owner has its own.
+class DeviceLock:
+    """What one thread holds and the others wait for; a deep copy of its owner has its own.
 
     Attributes:
         lock: held by the thread that uses the device.
@@ -24,20 +24,20 @@ class Turn:
         self.lock = threading.RLock()
 
     def share(self) -> None:
-        """Takes turns from now on with all others that share theirs."""
+        """Uses from now on the one lock of all that share theirs."""
         self.lock = _COMMON_LOCK
 
-    def __deepcopy__(self, _: Any) -> Turn:
-        return Turn()
+    def __deepcopy__(self, _: Any) -> DeviceLock:
+        return DeviceLock()
 
 
-class Owner(Protocol):
-    """Whoever has a turn."""
+class LockOwner(Protocol):
+    """What has a device that threads take turns at."""
 
-    turn: Turn
+    device_lock: DeviceLock
 
 
-Self = TypeVar("Self", bound=Owner)
+Self = TypeVar("Self", bound=LockOwner)
 Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
 
@@ -49,7 +49,7 @@ def one_at_a_time(
 
     @functools.wraps(method)
     def locked(self: Self, /, *args: Parameters.args, **kwargs: Parameters.kwargs) -> Result:
-        with self.turn.lock:
+        with self.device_lock.lock:
             return method(self, *args, **kwargs)
 
     return locked

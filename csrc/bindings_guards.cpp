@@ -1,4 +1,5 @@
-// Looks at many things of Python at once, which each call of a model does.
+// Guards: whether tensors and objects of Python are still what they were, which each call of a model
+// asks.
 
 #include <torch/csrc/autograd/python_variable.h>
 #include <torch/csrc/utils/pybind.h>
@@ -89,7 +90,7 @@ bool are_like(const py::tuple& known, const py::tuple& others) {
 
 }  // namespace
 
-void bind_glances(py::module_& m) {
+void bind_guards(py::module_& m) {
   m.def("have_states", &have_states);
   m.def("have_flags", &have_flags);
   m.def("are_held", &are_held);

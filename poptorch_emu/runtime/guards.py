@@ -1,4 +1,7 @@
-"""Looks at many tensors, or objects in dicts, at once; each call does, so C++ does it."""
+"""Guards: whether tensors, and objects in dicts, are still what they were; C++ asks all at once.
+
+Each call of a model asks.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The device that an executor holds, and the session that runs there."""
+"""The device that is attached to an executor, and the session that runs there."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from poptorch_emu.runtime.devices import Device, acquire
 from poptorch_emu.runtime.session import Session
 
 
-class DeviceHold:
+class AttachedDevice:
     """A device and a session on it, from `take` to `release`.
 
     What needs no virtual IPUs (an IPU Model, a program without work) has a session alone.

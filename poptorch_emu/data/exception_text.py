@@ -1,4 +1,4 @@
-"""What a worker process tells of an exception, for the error that its accessor raises."""
+"""An exception of a worker process as text, for the error that its accessor raises."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ import traceback
 from poptorch_emu.log import logger
 from poptorch_emu.trace.source_line import is_users_file
 
-# What `account_of` begins the traceback with.
+# What `text_of_exception` begins the traceback with.
 WHERE = "In the worker process:"
 _TITLE = "Traceback (most recent call last)"
 
 
-def account_of(error: BaseException) -> str:
+def text_of_exception(error: BaseException) -> str:
     """Returns what an exception says and where it comes from, each of them once.
 
     Of the traceback only the frames of the dataset's own files are told, unless POPTORCH_LOG_LEVEL

@@ -1,4 +1,4 @@
-"""How a dataset reaches the worker process: what stands in its place while a process starts.
+"""How a dataset is pickled for the worker process, by the sharing strategy.
 
 Left alone, multiprocessing and PyTorch move each tensor into shared memory and pass a file
 descriptor for it. That copies nothing later, but a dataset of many tensors needs more descriptors
@@ -42,8 +42,8 @@ class _FileCopy:
 
 
 @contextmanager
-def packed(dataset: Any, strategy: SharingStrategy) -> Iterator[Any]:
-    """Yields what to give to a process, which starts in this context, so that it gets `dataset`."""
+def picklable(dataset: Any, strategy: SharingStrategy) -> Iterator[Any]:
+    """Yields what a process that starts in this context is given, so that it gets `dataset`."""
     if strategy is SharingStrategy.ForkServer:
         yield _Copy(dataset)
     elif strategy is SharingStrategy.FileSystem:

@@ -12,7 +12,7 @@ from datetime import timedelta
 
 import torch.distributed as dist
 
-from poptorch_emu.distributed.launch import check_index
+from poptorch_emu.distributed.launch_environment import check_index
 from poptorch_emu.errors import make_error
 
 ADDRESS, PORT = "MASTER_ADDR", "MASTER_PORT"
@@ -38,7 +38,7 @@ def timeout_seconds() -> float:
     raise make_error(f"{TIMEOUT} must be a positive number of seconds, not '{text}'.")
 
 
-def meet(process: int, num_processes: int) -> None:
+def join_default_group(process: int, num_processes: int) -> None:
     """Makes torch.distributed's default group, unless there is one already.
 
     Raises:
@@ -108,7 +108,7 @@ def _join_group(process: int, num_processes: int, seconds: float) -> None:
             errors.append(error)
         has_ended.set()
 
-    threading.Thread(target=join, name="poptorch meeting", daemon=True).start()
+    threading.Thread(target=join, name="poptorch rendezvous", daemon=True).start()
     if not has_ended.wait(seconds + _ANSWER_SECONDS):
         raise TimeoutError("what listens there does not answer")
     if errors:

@@ -1,8 +1,8 @@
-"""Iterates a dataset that another process loads ahead of time.
+"""The reading side of an asynchronous accessor: it takes elements that another process loads ahead.
 
-This is the side of the process that consumes; what the worker does is told in `accessor_worker.py`,
-and who owns which slot of the ring when in `accessor_board.py`. Who has to wait long sleeps in the
-kernel until the other side changes something or is gone.
+What the worker does is told in `accessor_worker.py`, and which side owns a slot of the ring in
+`ring_progress.py`. A side that waits long sleeps in the kernel until the other changes something or
+is gone.
 """
 
 from __future__ import annotations
@@ -19,11 +19,10 @@ from multiprocessing.process import BaseProcess
 from multiprocessing.util import Finalize
 from typing import Any
 
-from poptorch_emu.data.accessor_board import AccessorBoard, Record
 from poptorch_emu.data.accessor_link import Kind, Link, LinkClosed, new_links
 from poptorch_emu.data.accessor_worker import WorkerSettings, run_worker
 from poptorch_emu.data.batch_source import BatchSource
-from poptorch_emu.data.cargo import packed
+from poptorch_emu.data.dataset_pickling import picklable
 from poptorch_emu.data.importable import (
     GUARD,
     UNGUARDED_STATUS,
@@ -32,6 +31,7 @@ from poptorch_emu.data.importable import (
     end_if_unguarded,
 )
 from poptorch_emu.data.ring import Ring, RingFile
+from poptorch_emu.data.ring_progress import ReaderProgress, Record
 from poptorch_emu.enums import SharingStrategy
 from poptorch_emu.errors import make_error
 from poptorch_emu.structure import rebuild
@@ -66,7 +66,7 @@ _SERVER_MODULES = ["torch", run_worker.__module__]
 _SILENT_END = "its worker process ended without a word; was it killed?"
 
 
-class Accessor:
+class AccessorReader:
     """One worker and the ring it fills; an iterator that `begin` starts anew."""
 
     def __init__(
@@ -108,7 +108,7 @@ class Accessor:
             except BaseException:
                 self.stop()
                 raise
-        self._board = AccessorBoard(self._ring.words, settings.num_slots, self._link)
+        self._progress = ReaderProgress(self._ring.words, settings.num_slots, self._link)
 
     def begin(self) -> None:
         """Goes to the beginning of the data, unless it is there.
@@ -193,12 +193,12 @@ class Accessor:
     def _ask(self) -> None:
         if self._num_begun <= self._epoch:
             self._num_begun = self._epoch + 1
-            self._tell(lambda: self._board.begin(self._num_begun))
+            self._tell(lambda: self._progress.begin(self._num_begun))
 
     def _release(self) -> None:
         if self._is_holding:
             self._is_holding = False
-            self._tell(self._board.release)
+            self._tell(self._progress.release)
 
     def _tell(self, change: Callable[[], None]) -> None:
         try:
@@ -213,25 +213,25 @@ class Accessor:
         each sleep takes time from both. So the first sleep grows until it covers the making of an
         element, and shrinks where the worker may have run out of slots meanwhile.
         """
-        board = self._board
-        if not board.num_waiting:
+        progress = self._progress
+        if not progress.num_waiting:
             time.sleep(self._nap_seconds)
             shortest_seconds = self._sleeps_seconds[0]
-            if not board.num_waiting:
+            if not progress.num_waiting:
                 longest_seconds = max(_LONGEST_NAP_SECONDS, shortest_seconds)
                 grown_seconds = min(_NAP_GROWTH * self._nap_seconds, longest_seconds)
                 self._nap_seconds = grown_seconds if self._look() else shortest_seconds
-            elif board.is_full:
+            elif progress.is_full:
                 self._nap_seconds = max(_NAP_SHRINKAGE * self._nap_seconds, shortest_seconds)
-        return board.take()
+        return progress.take()
 
     def _look(self) -> bool:
         """Waits for a record; returns whether one came before it was time to be woken."""
         for seconds in self._sleeps_seconds:
             time.sleep(seconds)
-            if self._board.num_waiting:
+            if self._progress.num_waiting:
                 return True
-        while not self._board.num_waiting:
+        while not self._progress.num_waiting:
             self._await_record()
         return False
 
@@ -239,7 +239,7 @@ class Accessor:
         if self._last_words is not None:
             raise self._failed(self._last_words)
         try:
-            self._last_words = self._board.wait(lambda: self._board.num_waiting > 0)
+            self._last_words = self._progress.wait(lambda: self._progress.num_waiting > 0)
         except LinkClosed:
             self._check_running()  # Another thread may have stopped it.
             self._last_words = _SILENT_END
@@ -274,13 +274,13 @@ def _start_worker(
     link, worker_link = new_links()
     link.close_when_forked()
     worker_link.close_when_forked(unless_by_this_thread=True)
-    with closing(worker_link), warnings.catch_warnings(), packed(source, strategy) as cargo:
+    with closing(worker_link), warnings.catch_warnings(), picklable(source, strategy) as sent:
         # Newer Pythons warn of forks beside threads; it is the user who chose `Fork`.
         warnings.filterwarnings("ignore", ".*fork.*", DeprecationWarning)
         try:
             process: BaseProcess = context.Process(
                 target=run_worker,
-                args=(worker_link, file, cargo, settings),
+                args=(worker_link, file, sent, settings),
                 name=WORKER_NAME,
             )
             process.start()

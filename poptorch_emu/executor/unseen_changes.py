@@ -11,12 +11,12 @@ from collections.abc import Iterator, Mapping, Sequence
 import torch
 
 from poptorch_emu.log import logger
-from poptorch_emu.runtime import glances
+from poptorch_emu.runtime import guards
 from poptorch_emu.trace.narrowing import COUNTER
 from poptorch_emu.troubleshooting import Topic
 
 
-class Once:
+class UnseenChangeWarnings:
     """Says each kind of warning once."""
 
     def __init__(self) -> None:
@@ -88,7 +88,7 @@ class HostVersions:
                 [version for _, (version, _) in seen],
                 [place for _, (_, place) in seen],
             )
-        if glances.have_states(*self._columns):
+        if guards.have_states(*self._columns):
             return []
         return [name for name, (value, seen) in self._tensors.items() if _state(value) != seen]
 
@@ -101,7 +101,7 @@ class CompiledFlags:
         self._modes = [(name, each, bool(each.training)) for name, each in modules.items()]
         self._gradients = [(name, each, _requires_grad(each)) for name, each in parameters.items()]
         self._places = list(_places(model))
-        # The same by columns, for a quick look.
+        # The same by columns, for the guards.
         self._parameters: list[torch.Tensor] = list(parameters.values())
         self._trained = [was_trained for _, _, was_trained in self._gradients]
         self._holders: list[Mapping[str, object]] = [vars(each) for each in modules.values()]
@@ -135,8 +135,8 @@ class CompiledFlags:
 
     def _are_as_they_were(self) -> bool:
         return (
-            glances.have_flags(self._parameters, self._trained)
-            and glances.are_held(self._holders, self._keys, self._held)
+            guards.have_flags(self._parameters, self._trained)
+            and guards.are_held(self._holders, self._keys, self._held)
             and not (self._constants and any(each.is_changed for each in self._constants))
         )
 
