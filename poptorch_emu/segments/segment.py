@@ -51,6 +51,11 @@ class Instruction:
         """Yields each register that the arguments name."""
         yield from _registers((self.args, self.kwargs))
 
+    def reading(self, others: Mapping[int, int]) -> Instruction:
+        """Returns the operation that reads other registers in place of some."""
+        args, kwargs = _with_others((self.args, self.kwargs), others)
+        return replace(self, args=args, kwargs=kwargs)
+
 
 @dataclass
 class Body:
@@ -151,6 +156,16 @@ class Segment:
         changed.set_dying(kept)
         return changed
 
+    def kept_registers(self) -> set[int]:
+        """Returns the registers that are read after the last instruction."""
+        dead = {register for instruction in self.instructions for register in instruction.dies}
+        named = {
+            register
+            for instruction in self.instructions
+            for register in (*instruction.outputs, *instruction.reads())
+        }
+        return {*named, *self.loads.values()} - dead - {-1}
+
     def set_dying(self, kept: set[int]) -> None:
         """Notes in each instruction which registers die there, given those read at the end."""
         alive = set(kept)
@@ -197,3 +212,13 @@ def _registers(value: Any) -> Iterator[int]:
     elif isinstance(value, dict):
         for item in value.values():
             yield from _registers(item)
+
+
+def _with_others(value: Any, others: Mapping[int, int]) -> Any:
+    if isinstance(value, Register):
+        return Register(others.get(value.index, value.index))
+    if isinstance(value, (list, tuple)):
+        return type(value)(_with_others(item, others) for item in value)
+    if isinstance(value, dict):
+        return {name: _with_others(item, others) for name, item in value.items()}
+    return value

@@ -14,13 +14,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Set
 from dataclasses import replace
-from typing import Any
 
 import torch
 from torch import fx
 
 from poptorch_emu.engine import onednn
-from poptorch_emu.engine.layout.fused_update import kept_registers
 from poptorch_emu.ir.graph import Graph, SinkKind, Source, SourceKind, source_of
 from poptorch_emu.ir.operator_traits import traits_of
 from poptorch_emu.segments.segment import Instruction, Register, Segment
@@ -187,7 +185,7 @@ def _changed(code: Segment, images: Set[fx.Node], kept: Set[Source]) -> Segment:
             converter.add(_by_our_kernel(instruction), wanted, _TO_CHANNELS_LAST)
         else:
             converter.add(instruction, held.intersection(instruction.reads()), _TO_CONTIGUOUS)
-    return converter.finished(kept_registers(code))
+    return converter.finished(code.kept_registers())
 
 
 def _by_our_kernel(instruction: Instruction) -> Instruction:
@@ -229,7 +227,7 @@ def _images_read(instruction: Instruction, shapes: dict[int, torch.Size]) -> Ite
 def _with_contiguous_result(code: Segment, node: fx.Node) -> Segment:
     """Returns the code in which what leaves the segment as `node` is contiguous."""
     register = code.registers[node]
-    kept = kept_registers(code)
+    kept = code.kept_registers()
     converter = _Converter(code)
     maker = None
     for instruction in code.instructions:
@@ -261,13 +259,7 @@ class _Converter:
     ) -> None:
         """Adds an operation that reads some registers converted."""
         new = {register: self.converted(register, to, instruction) for register in registers}
-        self.instructions.append(
-            replace(
-                instruction,
-                args=_renamed(instruction.args, new),
-                kwargs=_renamed(instruction.kwargs, new),
-            )
-        )
+        self.instructions.append(instruction.reading(new))
 
     def converted(self, register: int, to: torch._ops.OpOverload, like: Instruction) -> int:
         """Returns the register of the converted value; `like` says for whom it is made."""
@@ -291,13 +283,3 @@ class _Converter:
     def finished(self, kept: set[int]) -> Segment:
         """Returns the code, of which `kept` is read at the end."""
         return self._code.rewritten(self.instructions, kept)
-
-
-def _renamed(value: Any, new: dict[int, int]) -> Any:
-    if isinstance(value, Register):
-        return Register(new.get(value.index, value.index))
-    if isinstance(value, (list, tuple)):
-        return type(value)(_renamed(item, new) for item in value)
-    if isinstance(value, dict):
-        return {key: _renamed(item, new) for key, item in value.items()}
-    return value

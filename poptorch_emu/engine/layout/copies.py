@@ -18,7 +18,6 @@ from dataclasses import dataclass, replace
 import torch
 
 from poptorch_emu.engine.layout.arrangement import PERMUTATIONS, Arrangement, order_of, sizes
-from poptorch_emu.engine.layout.fused_update import kept_registers
 from poptorch_emu.segments.segment import Instruction, Register, Segment
 from poptorch_emu.segments.segmented_graph import SegmentedGraph
 
@@ -48,7 +47,7 @@ def leave_out_copies(cut: SegmentedGraph) -> SegmentedGraph:
 
 def _changed(code: Segment) -> Segment:
     """Returns the code of a segment, itself where nothing is left out."""
-    kept = kept_registers(code)
+    kept = code.kept_registers()
     editor = _Editor(replace(code, registers=dict(code.registers)), kept)
     editor.run(editor.joined)
     editor.run(editor.joined_in_order)

@@ -8,13 +8,14 @@ code is changed: the machine's model knows the operations.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from itertools import groupby
 from typing import Any
 
 import torch
 from torch import fx
 
+from poptorch_emu.ir.arguments import arguments_of
 from poptorch_emu.ir.graph import Source, SourceKind
 from poptorch_emu.ir.operator_traits import traits_of
 from poptorch_emu.passes.widening import is_half
@@ -26,33 +27,20 @@ from poptorch_emu.update.recorded import TEMPLATE_SHAPE
 aten = torch.ops.aten
 
 
-@dataclass(frozen=True)
-class _Form:
-    """What an operation is in the fused code: its number, and where its operands stand.
-
-    Attributes:
-        arguments: names or positions of the operation's arguments, in the order of the code.
-        defaults: numbers for those that are not given.
-    """
-
-    code: int
-    arguments: tuple[int | str, ...]
-    defaults: Mapping[str, float] = field(default_factory=dict)
-
-
-# The numbers are those of `Operation` in csrc/ops/elementwise_pass.cpp.
+# What an operation is in the fused code: its number, and its operands in the order of the code. The
+# numbers are those of `Operation` in csrc/ops/elementwise_pass.cpp.
 _COPY, _NEG, _SQRT, _MUL, _DIV, _ADD, _ADDCMUL, _ADDCDIV, _LERP, _ROUND = range(10)
-_FORMS = {
-    aten._to_copy.default: _Form(_COPY, (0,)),
-    aten.neg.default: _Form(_NEG, (0,)),
-    aten.sqrt.default: _Form(_SQRT, (0,)),
-    aten.mul.Tensor: _Form(_MUL, (0, 1)),
-    aten.div.Tensor: _Form(_DIV, (0, 1)),
-    aten.add.Tensor: _Form(_ADD, (0, 1, "alpha"), {"alpha": 1.0}),
-    aten.addcmul.default: _Form(_ADDCMUL, (0, 1, 2, "value"), {"value": 1.0}),
-    aten.addcdiv.default: _Form(_ADDCDIV, (0, 1, 2, "value"), {"value": 1.0}),
-    aten.lerp.Scalar: _Form(_LERP, (0, 1, 2)),
-    aten.lerp.Tensor: _Form(_LERP, (0, 1, 2)),
+_OPERATIONS: Mapping[object, tuple[int, tuple[str, ...]]] = {
+    aten._to_copy.default: (_COPY, ("self",)),
+    aten.neg.default: (_NEG, ("self",)),
+    aten.sqrt.default: (_SQRT, ("self",)),
+    aten.mul.Tensor: (_MUL, ("self", "other")),
+    aten.div.Tensor: (_DIV, ("self", "other")),
+    aten.add.Tensor: (_ADD, ("self", "other", "alpha")),
+    aten.addcmul.default: (_ADDCMUL, ("self", "tensor1", "tensor2", "value")),
+    aten.addcdiv.default: (_ADDCDIV, ("self", "tensor1", "tensor2", "value")),
+    aten.lerp.Scalar: (_LERP, ("self", "end", "weight")),
+    aten.lerp.Tensor: (_LERP, ("self", "end", "weight")),
 }
 _NUM_OPERANDS = 4
 _ELEMENTWISE = torch.ops.poptorch_emu.elementwise.default
@@ -76,7 +64,7 @@ def fuse(code: Segment, places: Mapping[int, int] | None = None) -> Segment:
     of_group: dict[int, list[Instruction]] = {}
     for instruction in code.instructions:
         of_group.setdefault(_group_of(instruction, groups), []).append(instruction)
-    kept = kept_registers(code)
+    kept = code.kept_registers()
     instructions: list[Instruction] = []
     for group, members in of_group.items():
         fused = None if group < 0 else _fused(members, code.inlined[group], kept, places or {})
@@ -124,7 +112,7 @@ def _merged(code: Segment) -> Segment:
     for rule, members in groupby(code.instructions, _rule_in_place):
         alike = list(members)
         instructions += alike if rule is None else [_merged_instruction(alike)]
-    return code.rewritten(instructions, kept_registers(code))
+    return code.rewritten(instructions, code.kept_registers())
 
 
 def _rule_in_place(instruction: Instruction) -> str | None:
@@ -174,17 +162,6 @@ def _group_of(instruction: Instruction, groups: Mapping[int, int]) -> int:
     return groups.get(instruction.outputs[0], -1)
 
 
-def kept_registers(code: Segment) -> set[int]:
-    """Returns the registers that are read after the last instruction."""
-    dead = {register for instruction in code.instructions for register in instruction.dies}
-    named = {
-        register
-        for instruction in code.instructions
-        for register in (*instruction.outputs, *instruction.reads())
-    }
-    return {*named, *code.loads.values()} - dead - {-1}
-
-
 def _fused(
     members: Sequence[Instruction],
     registers: Mapping[fx.Node, int],
@@ -215,11 +192,10 @@ def _without_repetitions(
     first_of: dict[str, int] = {}
     renamed: dict[int, int] = {}
     for instruction in instructions:
-        args, kwargs = _renamed((instruction.args, instruction.kwargs), renamed)
-        same = replace(instruction, args=args, kwargs=kwargs)
+        same = instruction.reading(renamed)
         if _is_pure(instruction) and not kept.intersection(instruction.outputs):
             (result,) = instruction.outputs
-            first = first_of.setdefault(repr((instruction.target, args, kwargs)), result)
+            first = first_of.setdefault(repr((same.target, same.args, same.kwargs)), result)
             if first != result:
                 renamed[result] = first
                 continue
@@ -230,16 +206,6 @@ def _is_pure(instruction: Instruction) -> bool:
     """Returns whether an operation on scalars gives the same result whenever it is done."""
     is_pure = traits_of(instruction.target).is_pure
     return is_pure and len(instruction.outputs) == 1 and not _is_wide(instruction.node)
-
-
-def _renamed(value: Any, renamed: Mapping[int, int]) -> Any:
-    if isinstance(value, Register):
-        return Register(renamed.get(value.index, value.index))
-    if isinstance(value, dict):
-        return {name: _renamed(item, renamed) for name, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return type(value)(_renamed(item, renamed) for item in value)
-    return value
 
 
 def _is_wide(node: fx.Node) -> bool:
@@ -270,10 +236,11 @@ class _Writer:
 
     def add(self, node: fx.Node) -> bool:
         """Adds an operation; returns whether it is known."""
-        form = _FORMS.get(node.target)  # type: ignore[call-overload]
-        if form is None or not self._is_known(node):
+        operation, names = _OPERATIONS.get(node.target, (0, ()))
+        if not names or not self._is_known(node):
             return False
-        operands = list(_operands(node, form))
+        call = arguments_of(node)
+        operands = [getattr(call, name) for name in names]
         if not all(
             _is_single(value) or (_is_cast(node) and self._is_known(value))
             for value in operands
@@ -288,7 +255,7 @@ class _Writer:
                 known = self._tensors if _is_wide(value) else self._scalars
             if value not in made and value not in known:
                 known.append(value)
-        self._rows.append((_ROUND if is_half(node) else form.code, node, operands))
+        self._rows.append((_ROUND if is_half(node) else operation, node, operands))
         return True
 
     @staticmethod
@@ -336,11 +303,3 @@ class _Writer:
         if value in number:
             return number[value]
         return -1 - len(self._constants) - self._scalars.index(value)
-
-
-def _operands(node: fx.Node, form: _Form) -> Iterator[Any]:
-    for place in form.arguments:
-        if isinstance(place, int):
-            yield node.args[place]
-        else:
-            yield node.kwargs.get(place, form.defaults[place])

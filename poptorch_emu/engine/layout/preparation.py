@@ -13,7 +13,6 @@ from collections.abc import Sequence, Set
 from dataclasses import dataclass, replace
 
 from poptorch_emu.config import CompileConfig
-from poptorch_emu.engine.layout.fused_update import kept_registers
 from poptorch_emu.ir.graph import Sink, SinkKind, Source, SourceKind
 from poptorch_emu.ir.operator_traits import traits_of
 from poptorch_emu.plan.inventory import Inventory
@@ -68,7 +67,7 @@ def _parted(code: Segment, fixed: set[int]) -> Prepared:
     before = _repeated(code.instructions, fixed, exposed)
     made = {register for each in before for register in each.outputs if register >= 0}
     rest = [each for each in code.instructions if made.isdisjoint(each.outputs)]
-    kept = kept_registers(code)
+    kept = code.kept_registers()
     shared = made.intersection(register for each in rest for register in each.reads())
     return Prepared(
         replace(code, name=f"prepare {code.name}").rewritten(before, shared),
@@ -112,7 +111,7 @@ def _exposed(code: Segment, repeated: Sequence[Instruction]) -> set[int]:
     What leaves the segment, or is given to code of the user's, may be written, and any operation
     may have returned what it was given.
     """
-    exposed = kept_registers(code)
+    exposed = code.kept_registers()
     for instruction in code.instructions:
         if instruction.bodies or traits_of(instruction.target).is_foreign:
             exposed.update(instruction.reads())

@@ -19,7 +19,6 @@ import torch
 from torch import fx
 
 from poptorch_emu.engine.engine_graph import EngineGraph
-from poptorch_emu.engine.layout.fused_update import kept_registers
 from poptorch_emu.engine.rewrites.bias_behind import take_bias_behind
 from poptorch_emu.engine.rewrites.linear_layer import LinearLayer, linear_layers
 from poptorch_emu.environment import processor
@@ -152,4 +151,4 @@ def _loading(code: Segment, variables: Mapping[str, VariableInfo]) -> Segment:
         for each in code.instructions
         if not is_loaded(each)
     ]
-    return replace(code, loads=loads).rewritten(rest, kept_registers(code))
+    return replace(code, loads=loads).rewritten(rest, code.kept_registers())
