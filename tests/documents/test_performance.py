@@ -16,7 +16,7 @@ FIGURE = re.compile(r"-?\d+(\.\d+)?( to -?\d+(\.\d+)?)?")
 # Columns of words; all others are figures.
 WORDS = {
     *("date", "machine", "commit", "torch", "dtype", "workload", "model", "note", "kept", "area"),
-    *("lever", "where", "subject", "quantity", "unit"),
+    *("lever", "where", "subject", "quantity", "unit", "role", "kernel", "processor", "packing"),
 }
 
 
