@@ -83,6 +83,10 @@ def test_page_of_the_guide_then_it_is_short_and_shows_code(name: str) -> None:
     assert len(text.splitlines()) <= 140
 
 
+def test_page_about_the_architecture_then_it_is_short() -> None:
+    assert (ROOT / "docs" / "architecture.md").stat().st_size <= 14 * 1024
+
+
 def test_readme_then_has_two_screens_before_its_documents() -> None:
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     lines = text.partition("## Documents")[0].splitlines()
