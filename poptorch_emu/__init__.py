@@ -2,18 +2,14 @@
 
 from typing import TYPE_CHECKING, Any
 
-from poptorch_emu import fast_import  # noqa: F401
+from poptorch_emu.module_loading import without_garbage_collection
+
+with without_garbage_collection():
+    # Which needs nearly all other modules.
+    from poptorch_emu.executor.factories import inferenceModel, trainingModel
 
 # isort: split
 from poptorch_emu import optim, profiling
-from poptorch_emu.attributes import accessAttributes, attributes_lists
-from poptorch_emu.blocks import (
-    BeginBlock,
-    Block,
-    BlockFunction,
-    LegacyBeginBlockFn,
-    removeBlocks,
-)
 from poptorch_emu.data.data_accessor import AsynchronousDataAccessor
 from poptorch_emu.data.dataloader import DataLoader
 from poptorch_emu.enums import (
@@ -46,7 +42,6 @@ from poptorch_emu.executor.args_parser import (
     registerGeometricCustomArgParsers,
 )
 from poptorch_emu.executor.executor import PoplarExecutor
-from poptorch_emu.executor.factories import inferenceModel, trainingModel
 from poptorch_emu.executor.hooks import registerPostCompileHook, registerPreCompileHook
 from poptorch_emu.executor.loading import load
 from poptorch_emu.executor.module_repr import module_repr, print
@@ -76,6 +71,14 @@ from poptorch_emu.ops import (
     set_available_memory,
     set_overlap_for_input,
     set_overlap_for_output,
+)
+from poptorch_emu.ops.attribute_lists import accessAttributes, attributes_lists
+from poptorch_emu.ops.block_annotations import (
+    BeginBlock,
+    Block,
+    BlockFunction,
+    LegacyBeginBlockFn,
+    removeBlocks,
 )
 from poptorch_emu.options import (
     BlockId,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import AbstractContextManager
 from typing import Any, TypeVar
 
-from poptorch_emu.names.companions import libpvti
+from poptorch_emu.companions import libpvti
 
 Instrumented = TypeVar("Instrumented")
 

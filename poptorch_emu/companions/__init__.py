@@ -1,1 +1,5 @@
-"""Modules that programs import beside PopTorch, for programs that run without the runner."""
+"""The modules that programs import beside PopTorch: `pva`, `popdist` and the like.
+
+Under the runner they have their own names (`names/aliases.py`); without it `pva` is
+`poptorch_emu.companions.pva`.
+"""

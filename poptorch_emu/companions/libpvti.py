@@ -1,3 +1,158 @@
-"""`libpvti`, the trace channels of the system analyser: see `names/companions/libpvti.py`."""
+"""`libpvti`: trace channels of the system analyser.
 
-from poptorch_emu.names.companions.libpvti import *  # noqa: F403
+Tracepoints are written into the profile of each model that runs with profiling. Where
+`PVTI_OPTIONS` enables tracing, as for the original, the end of each tracepoint and each value of a
+graph is logged at level debug.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import time
+from collections.abc import Callable, Iterable
+from types import TracebackType
+from typing import Any
+
+from poptorch_emu.log import logger
+from poptorch_emu.runtime.tracepoints import tell
+
+__all__ = [
+    "Graph",
+    "HeatmapDouble",
+    "TraceChannel",
+    "Tracepoint",
+    "checkTracingEnabled",
+    "createTraceChannel",
+    "instrument",
+    "instrument_fn",
+]
+
+# When stretches began that are no block of the program, by channel and name.
+_begun: dict[tuple[str, str], float] = {}
+
+
+class TraceChannel:
+    """A named group of tracepoints (accepted)."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __repr__(self) -> str:
+        return f"TraceChannel({self.name!r})"
+
+
+def createTraceChannel(name: str) -> TraceChannel:
+    """Returns a new channel (accepted)."""
+    return TraceChannel(name)
+
+
+def checkTracingEnabled() -> bool:
+    """Returns whether `PVTI_OPTIONS` has `"enable": "true"` (exact)."""
+    try:
+        options = json.loads(os.environ.get("PVTI_OPTIONS", "{}"))
+    except json.JSONDecodeError:
+        return False
+    return isinstance(options, dict) and str(options.get("enable", "")).lower() in ("true", "1")
+
+
+class Tracepoint:
+    """A stretch of time: a `with` statement, or from `begin` to `end` (accepted)."""
+
+    def __init__(self, channel: TraceChannel, name: str) -> None:
+        self._channel = channel
+        self._name = name
+        self._start_seconds = 0.0
+
+    def __enter__(self) -> Tracepoint:
+        """Begins it."""
+        self._start_seconds = time.perf_counter()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Ends it."""
+        tell(self._channel.name, self._name, self._start_seconds)
+        if checkTracingEnabled():
+            milliseconds = 1e3 * (time.perf_counter() - self._start_seconds)
+            logger.debug("%s: %s took %.3f ms", self._channel.name, self._name, milliseconds)
+
+    @staticmethod
+    def begin(channel: TraceChannel, name: str) -> None:
+        """Begins a stretch that is no block of the program (accepted)."""
+        _begun[channel.name, name] = time.perf_counter()
+        _log(channel.name, name, "begin")
+
+    @staticmethod
+    def end(channel: TraceChannel, name: str) -> None:
+        """Ends it (accepted); one that nobody began is only logged."""
+        start_seconds = _begun.pop((channel.name, name), None)
+        if start_seconds is not None:
+            tell(channel.name, name, start_seconds)
+        _log(channel.name, name, "end")
+
+
+def instrument_fn(
+    channel: TraceChannel, function: Callable[..., Any] | None = None
+) -> Callable[..., Any]:
+    """Returns `function` as a tracepoint, or a decorator if there is none (accepted)."""
+    if function is None:
+        return functools.partial(instrument_fn, channel)
+    traced = function
+
+    @functools.wraps(traced)
+    def call_in_tracepoint(*args: Any, **kwargs: Any) -> Any:
+        with Tracepoint(channel, traced.__name__):
+            return traced(*args, **kwargs)
+
+    return call_in_tracepoint
+
+
+def instrument(obj: Any, methods: Iterable[str], channel: TraceChannel) -> None:
+    """Makes each call of these methods of an object a tracepoint (accepted)."""
+    for name in methods:
+        setattr(obj, name, instrument_fn(channel, getattr(obj, name)))
+
+
+class _Series:
+    """One line of a graph."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def add(self, value: float) -> None:
+        """Logs one value (accepted)."""
+        _log("graph", self._name, str(value))
+
+
+class Graph:
+    """Counters over time (accepted)."""
+
+    def __init__(self, name: str, unit: str = "") -> None:
+        self._name = name
+        self._unit = unit
+
+    def addSeries(self, name: str) -> _Series:
+        """Returns a new line of the graph; its `add(value)` records a value."""
+        return _Series(f"{self._name}: {name}" + (f" [{self._unit}]" if self._unit else ""))
+
+
+class HeatmapDouble:
+    """Histograms over time (accepted)."""
+
+    def __init__(self, name: str, edges: Iterable[float] = (), unit: str = "") -> None:
+        self._name = name
+
+    def add(self, values: Iterable[float]) -> None:
+        """Logs how many values came (accepted)."""
+        _log("heatmap", self._name, f"{len(list(values))} values")
+
+
+def _log(group: str, name: str, event: str) -> None:
+    if checkTracingEnabled():
+        logger.debug("%s: %s %s", group, name, event)

@@ -13,7 +13,7 @@ import torch
 from poptorch_emu.data.batch_source import batch_source
 from poptorch_emu.enums import SharingStrategy
 from poptorch_emu.errors import require
-from poptorch_emu.late_module import LateModule
+from poptorch_emu.module_loading import LateModule
 from poptorch_emu.structure import ICustomArgParser, registered_parsers
 
 if TYPE_CHECKING:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from poptorch_emu.blocks import BeginBlock
 from poptorch_emu.compile.timing import split_of
 from poptorch_emu.emulator.estimates import captured, chosen_system
 from poptorch_emu.enums import AutoStage
 from poptorch_emu.errors import make_error
 from poptorch_emu.executor.executor import PoplarExecutor
+from poptorch_emu.ops.block_annotations import BeginBlock
 from poptorch_emu.options import PipelinedExecution, Stage
 from poptorch_emu.report.split_report import SplitReport
 

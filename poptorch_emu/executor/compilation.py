@@ -19,9 +19,9 @@ from poptorch_emu.executor import wrapping
 from poptorch_emu.executor.hooks import run_post_compile_hooks, run_pre_compile_hooks
 from poptorch_emu.executor.measurement import profile_folder
 from poptorch_emu.executor.replica_grouping import ReplicaGroupings
-from poptorch_emu.late_module import LateModule
 from poptorch_emu.log import logger, start_repeats
 from poptorch_emu.machine.system import current_system
+from poptorch_emu.module_loading import LateModule
 from poptorch_emu.optim.device_link import OptimizerLink
 from poptorch_emu.optim.optimizer_warnings import warn_of_defaults
 from poptorch_emu.options import Options

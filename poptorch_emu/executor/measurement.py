@@ -8,11 +8,10 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from poptorch_emu import tracepoints
 from poptorch_emu.config import CompileConfig, SyntheticData
 from poptorch_emu.executor.attached_device import AttachedDevice
-from poptorch_emu.late_module import LateModule
 from poptorch_emu.log import logger
+from poptorch_emu.module_loading import LateModule
 from poptorch_emu.report.latency import (
     INPUT,
     INPUT_COMPLETE,
@@ -24,6 +23,7 @@ from poptorch_emu.report.latency import (
     counters,
     latency,
 )
+from poptorch_emu.runtime import tracepoints
 from poptorch_emu.runtime.session import Session
 
 if TYPE_CHECKING:

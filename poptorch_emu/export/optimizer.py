@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from poptorch_emu.errors import make_error
-from poptorch_emu.late_module import LateModule
+from poptorch_emu.module_loading import LateModule
 from poptorch_emu.update.formulas.optimizer_config import (
     GroupConfig,
     OptimizerConfig,

@@ -22,7 +22,7 @@ from poptorch_emu.export.refusal import check_exportable, check_stages, warn_of_
 from poptorch_emu.export.saved_program import save_program
 from poptorch_emu.export.stage_module import Values, stage_module
 from poptorch_emu.ir.graph import SourceKind, source_of
-from poptorch_emu.late_module import LateModule
+from poptorch_emu.module_loading import LateModule
 
 if TYPE_CHECKING:
     import torch.distributed as dist

@@ -19,7 +19,7 @@ import keras
 from keras.src.models.functional import Functional
 from keras.src.ops.node import Node
 
-from poptorch_emu.blocks import Block
+from poptorch_emu.ops.block_annotations import Block
 from poptorch_emu.trace.blocks import is_tracing
 
 _stage_of_node: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()

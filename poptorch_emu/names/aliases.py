@@ -24,22 +24,22 @@ PACKAGE = "poptorch_emu"
 # Name that programs import -> the module they get. What follows a name (".Options") is kept.
 MODULES = {
     "poptorch": PACKAGE,
-    "poptorch.autocasting": f"{PACKAGE}.old_autocast",
+    "poptorch.autocasting": f"{PACKAGE}.options.old_autocast",
     "poptorch._args_parser": f"{PACKAGE}.executor.args_parser",
     "poptorch._impl": f"{PACKAGE}.names.wrapping_names",
     "poptorch._logging": f"{PACKAGE}.names.log_names",
     "poptorch._poplar_executor": f"{PACKAGE}.executor.executor",
     "poptorch._utils": f"{PACKAGE}.executor.args_parser",
     "poptorch.poptorch_core": f"{PACKAGE}.names.native_core",
-    "gcipuinfo": f"{PACKAGE}.names.companions.gcipuinfo",
-    "libpvti": f"{PACKAGE}.names.companions.libpvti",
-    "popart": f"{PACKAGE}.names.companions.popart",
-    "popdist": f"{PACKAGE}.names.companions.popdist",
-    "pva": f"{PACKAGE}.names.companions.pva",
+    "gcipuinfo": f"{PACKAGE}.companions.gcipuinfo",
+    "libpvti": f"{PACKAGE}.companions.libpvti",
+    "popart": f"{PACKAGE}.companions.popart",
+    "popdist": f"{PACKAGE}.companions.popdist",
+    "pva": f"{PACKAGE}.companions.pva",
 }
 
 # The same for packages that may well be installed: the real one is better than a stand-in.
-STAND_INS = {"horovod": f"{PACKAGE}.names.companions.horovod"}
+STAND_INS = {"horovod": f"{PACKAGE}.companions.horovod"}
 
 
 def submodule(name: str) -> ModuleType | None:

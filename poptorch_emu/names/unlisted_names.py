@@ -11,7 +11,7 @@ import importlib
 from typing import Any
 
 from poptorch_emu.names.aliases import submodule
-from poptorch_emu.old_names import GONE, OLD_NAMES, note_old_name
+from poptorch_emu.options.old_names import GONE, OLD_NAMES, note_old_name
 
 # Undocumented, and there in PopTorch because its files import each other's names: the module that
 # has the name; "" where the name is a module itself.
@@ -26,7 +26,7 @@ _LEAKED = {
         ("flattenTensorStructure", "reconstructTensorStructure"),
         "poptorch_emu.executor.args_parser",
     ),
-    "ATTR_PREFIX": "poptorch_emu.attributes",
+    "ATTR_PREFIX": "poptorch_emu.ops.attribute_lists",
     "OrderedDict": "collections",
     "poptorchAtExit": "poptorch_emu.names.native_core",
 }
@@ -60,6 +60,6 @@ def find(name: str) -> Any:
 
 def _old(name: str) -> Any:
     note_old_name(name)
-    module, _, attribute = OLD_NAMES[name][0].partition(".")
+    module, _, attribute = OLD_NAMES[name][0].partition(":")
     found = importlib.import_module(f"poptorch_emu.{module}")
     return getattr(found, attribute) if attribute else found

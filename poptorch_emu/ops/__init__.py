@@ -1,7 +1,7 @@
 """Operations that PopTorch adds to PyTorch's; outside a trace they are plain PyTorch."""
 
-from poptorch_emu.attributes import attributes_lists
 from poptorch_emu.ops import namespace as _namespace  # noqa: F401 (registers operators)
+from poptorch_emu.ops.attribute_lists import attributes_lists
 from poptorch_emu.ops.contexts import Attribute, NameScope
 from poptorch_emu.ops.cpu import CPU
 from poptorch_emu.ops.custom import custom_op

@@ -7,10 +7,10 @@ from typing import Any
 
 import torch
 
-from poptorch_emu.attributes import attributes_lists
 from poptorch_emu.errors import compiler_error
 from poptorch_emu.ir.text import type_text
 from poptorch_emu.ops import custom_operators
+from poptorch_emu.ops.attribute_lists import attributes_lists
 from poptorch_emu.ops.attributes import check_attributes
 from poptorch_emu.ops.custom_operators import CustomOperator
 from poptorch_emu.ops.popart_operators import PopartOperator

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, TypeVar
 
 from poptorch_emu.errors import require
 from poptorch_emu.log import logger
-from poptorch_emu.old_names import note_old_name
+from poptorch_emu.options.old_names import note_old_name
 
 Self = TypeVar("Self", bound="Freezable")
 

@@ -10,8 +10,8 @@ import torch
 from poptorch_emu.config import CastRule
 from poptorch_emu.errors import require
 from poptorch_emu.log import logger
-from poptorch_emu.old_autocast import Policy
 from poptorch_emu.options.base import OptionsDict, note_accepted, require_type
+from poptorch_emu.options.old_autocast import Policy
 from poptorch_emu.options.popart import _PopartOptions
 
 _NAME_OF_PARTIALS = {torch.float32: "float", torch.float16: "half"}

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 from poptorch_emu.compile.executable import Executable
 from poptorch_emu.config import TargetKind
 from poptorch_emu.errors import compiler_error
-from poptorch_emu.late_module import LateModule
 from poptorch_emu.log import compiler_logger
+from poptorch_emu.module_loading import LateModule
 from poptorch_emu.troubleshooting import Topic
 
 if TYPE_CHECKING:

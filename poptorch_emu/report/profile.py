@@ -12,8 +12,8 @@ from typing import Any, Protocol
 
 from poptorch_emu.compile.executable import Executable
 from poptorch_emu.ir.text import to_text
+from poptorch_emu.report.schedule_grid import to_grid
 from poptorch_emu.report.tile_report import TileReport
-from poptorch_emu.schedule.grid import to_grid
 
 _NS_PER_US = 1000.0
 

@@ -12,10 +12,11 @@ from poptorch_emu.ir.operator_traits import traits_of
 from poptorch_emu.ir.record import Phase
 from poptorch_emu.plan.memory.memory_plan import Movement
 from poptorch_emu.report.pictures import LOOKS
+from poptorch_emu.report.schedule_grid import grid_rows
 from poptorch_emu.report.schedule_picture import draw_schedule, shown_slots
 from poptorch_emu.report.terminal import fitted_table, html_lines, terminal_width, wrapped
 from poptorch_emu.schedule.actions import Kind
-from poptorch_emu.schedule.grid import grid_rows, to_csv
+from poptorch_emu.schedule.csv_text import to_csv
 from poptorch_emu.schedule.phase_numbers import PhaseNumbers
 from poptorch_emu.schedule.schedule import Schedule
 from poptorch_emu.schedule.stash import stash_depths

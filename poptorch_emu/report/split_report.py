@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from poptorch_emu.machine.ipu import KIB
 from poptorch_emu.plan.time.split import Split
-from poptorch_emu.text_table import to_table
+from poptorch_emu.report.text_table import to_table
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ import shutil
 import textwrap
 from collections.abc import Iterator, Sequence
 
-from poptorch_emu.text_table import to_table
+from poptorch_emu.report.text_table import to_table
 
 # Without a terminal, and for one whose width nobody could use.
 _USUAL, _LEAST, _MOST = 80, 60, 160

@@ -1,5 +1,5 @@
 """What runs where and when: schedules as pure data, and their independent checker.
 
-`make` builds a schedule of any strategy, `legality` proves it, `grid` prints and parses it,
+`make` builds a schedule of any strategy, `legality` proves it, `csv_text` writes and parses it,
 `timeline` times it. This package knows nothing of tensors, options or torch.
 """

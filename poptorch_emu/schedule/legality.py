@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from itertools import product
 
 from poptorch_emu.schedule.actions import Action, Kind
+from poptorch_emu.schedule.csv_text import cell_text
 from poptorch_emu.schedule.deadlock import blocked_actions
-from poptorch_emu.schedule.grid import to_grid
 from poptorch_emu.schedule.schedule import Schedule, link_depths, links
 
 # Where an action stands: slot, IPU, index in the slot.
@@ -22,8 +22,12 @@ class ScheduleError(ValueError):
     """A schedule is illegal; the message says why and shows where."""
 
     def __init__(self, schedule: Schedule, ipu: int, problem: str) -> None:
-        """Makes the message from `problem` and the grid with the row of `ipu` marked."""
-        super().__init__(f"{problem}\n{to_grid(schedule, error_ipu=ipu)}")
+        """Makes the message from `problem` and the rows, of which that of `ipu` is marked."""
+        rows = [
+            f"IPU {at}: {','.join(map(cell_text, row))}" for at, row in enumerate(schedule.rows)
+        ]
+        rows[ipu] += "  <-- ERROR HERE"
+        super().__init__("\n".join([problem, *rows]))
 
 
 def check(schedule: Schedule, max_stash: Sequence[int] | None = None) -> None:
@@ -38,7 +42,7 @@ def check(schedule: Schedule, max_stash: Sequence[int] | None = None) -> None:
         max_stash: for each stage, how many micro-batches may be between its forward and backward.
 
     Raises:
-        ScheduleError: the first rule found broken, with the grid and the row where it happens.
+        ScheduleError: the first rule found broken, with the row where it happens.
     """
     _check_each_action_once(schedule)
     positions = _positions(schedule)

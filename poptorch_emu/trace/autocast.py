@@ -1,6 +1,6 @@
 """Regions of `forward` in which operations choose the type that they compute in.
 
-The public names of it belong to older releases: `poptorch_emu/old_autocast.py`. Casts are recorded
+The public names of it belong to older releases: `options/old_autocast.py`. Casts are recorded
 like any other operation, above autograd, so a gradient comes back in the type of what was cast.
 """
 

@@ -18,8 +18,8 @@ from poptorch_emu.errors import compiler_error
 from poptorch_emu.ir.graph import Graph, record_of
 from poptorch_emu.ir.mutation import written_values
 from poptorch_emu.ir.record import Phase
-from poptorch_emu.late_module import LateModule
 from poptorch_emu.log import logger
+from poptorch_emu.module_loading import LateModule
 from poptorch_emu.trace.known_values import known_value
 from poptorch_emu.troubleshooting import Topic
 

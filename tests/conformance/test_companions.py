@@ -7,10 +7,10 @@ import pytest
 import torch
 
 import poptorch_emu as poptorch
+from poptorch_emu.companions import gcipuinfo, libpvti, popart, popdist
+from poptorch_emu.companions.horovod import torch as hvd
+from poptorch_emu.companions.popdist import poptorch as popdist_poptorch
 from poptorch_emu.machine.system import System
-from poptorch_emu.names.companions import gcipuinfo, libpvti, popart, popdist
-from poptorch_emu.names.companions.horovod import torch as hvd
-from poptorch_emu.names.companions.popdist import poptorch as popdist_poptorch
 
 popart_feature = pytest.mark.feature("popart", fidelity="accepted")
 popdist_feature = pytest.mark.feature("popdist", fidelity="exact")

@@ -43,7 +43,7 @@ def test_import_then_has_the_documented_effects_and_loads_no_more_than_it_must()
         "excepthook_is_ours": True,
         "tqdm_locks": [],
         "testing": False,
-        "companions": ["poptorch_emu.names.companions.libpvti"],
+        "companions": ["poptorch_emu.companions.libpvti"],
     }
 
 

@@ -12,7 +12,7 @@ from support.small_models import options
 from torch import nn
 
 import poptorch_emu as poptorch
-from poptorch_emu import old_names
+from poptorch_emu.options import old_names
 
 pytestmark = pytest.mark.feature("Names of older releases", fidelity="exact")
 

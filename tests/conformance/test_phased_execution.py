@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 import poptorch_emu as poptorch
 from poptorch_emu import emulator
 from poptorch_emu.plan.memory.memory_plan import Content, Store
-from poptorch_emu.schedule.grid import from_csv, to_csv
+from poptorch_emu.schedule.csv_text import from_csv, to_csv
 from poptorch_emu.schedule.legality import check
 from poptorch_emu.schedule.make import ScheduleKind, make_schedule
 from poptorch_emu.schedule.phase_numbers import number_phases

@@ -10,6 +10,7 @@ from support.forked_programs import run_forked
 
 import poptorch_emu as poptorch
 import poptorch_emu.testing
+from poptorch_emu.ops import attribute_lists
 
 ONE = torch.tensor([1.0, 2.0])
 NEAR = ONE + 1e-7
@@ -73,7 +74,7 @@ def test_print_when_a_module_then_shows_its_blocks_and_then_itself(capsys):
 
 @pytest.mark.feature("poptorch.accessAttributes", fidelity="exact")
 def test_access_attributes_then_reads_json_and_ids(monkeypatch):
-    monkeypatch.setattr(poptorch.attributes, "attributes_lists", [{"x": 1}, {"y": 2}] * 9)
+    monkeypatch.setattr(attribute_lists, "attributes_lists", [{"x": 1}, {"y": 2}] * 9)
     assert poptorch.accessAttributes('{"alpha": 0.5}') == {"alpha": 0.5}
     assert poptorch.accessAttributes("attr:0") == {"x": 1}
     assert poptorch.accessAttributes("attr:0x11") == {"y": 2}
@@ -82,7 +83,7 @@ def test_access_attributes_then_reads_json_and_ids(monkeypatch):
 @pytest.mark.feature("poptorch.accessAttributes", fidelity="exact")
 @pytest.mark.parametrize("text", ["attr:2", "attr:-1", "attr:", "attr:xyz", "{", ""])
 def test_access_attributes_when_the_text_names_nothing_then_refuses(text, monkeypatch):
-    monkeypatch.setattr(poptorch.attributes, "attributes_lists", [{}, {}])
+    monkeypatch.setattr(attribute_lists, "attributes_lists", [{}, {}])
     with pytest.raises(ValueError, match=f"^Invalid attribute_id_str: {text!r}"):
         poptorch.accessAttributes(text)
 

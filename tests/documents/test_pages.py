@@ -42,7 +42,7 @@ def test_page_when_its_code_runs_then_it_prints_what_the_page_says(
         pytest.skip(f"this page is about {NEEDED[name]}, which is not installed")
     monkeypatch.setenv("COLUMNS", "80")
     for module_name in POPDIST:
-        target = f"poptorch_emu.names.companions.{module_name}"
+        target = f"poptorch_emu.companions.{module_name}"
         monkeypatch.setitem(sys.modules, module_name, importlib.import_module(target))
     # As torchrun does, for one process.
     launcher = {"RANK": 0, "WORLD_SIZE": 1, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port()}

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from poptorch_emu.schedule.actions import Kind
-from poptorch_emu.schedule.grid import from_csv, to_csv
+from poptorch_emu.schedule.csv_text import from_csv, to_csv
 from poptorch_emu.schedule.legality import check
 from poptorch_emu.schedule.make import ScheduleKind, make_schedule
 from poptorch_emu.schedule.schedule import link_depth, link_depths

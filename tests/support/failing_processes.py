@@ -19,8 +19,8 @@ import torch
 from support.process_training import Model, on_linger
 
 import poptorch_emu as poptorch
-from poptorch_emu.names.companions import popdist
-from poptorch_emu.names.companions.popdist import poptorch as popdist_poptorch
+from poptorch_emu.companions import popdist
+from poptorch_emu.companions.popdist import poptorch as popdist_poptorch
 
 NUM_CALLS = 30
 NUM_LINGERING = 20  # Micro-batches of a window, of which the link goes down in the fifth.

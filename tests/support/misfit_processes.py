@@ -13,7 +13,7 @@ import torch
 from support.process_training import Model
 
 import poptorch_emu as poptorch
-from poptorch_emu.names.companions import popdist
+from poptorch_emu.companions import popdist
 
 
 class Grouped(torch.nn.Module):

@@ -18,8 +18,8 @@ from typing import Any
 import torch
 
 import poptorch_emu as poptorch
-from poptorch_emu.names.companions import popdist
-from poptorch_emu.names.companions.popdist import poptorch as popdist_poptorch
+from poptorch_emu.companions import popdist
+from poptorch_emu.companions.popdist import poptorch as popdist_poptorch
 
 NUM_STEPS, ROWS, ACCUMULATION = 3, 2, 3
 

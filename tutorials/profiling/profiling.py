@@ -16,8 +16,9 @@ import torch
 from torch import nn
 
 import poptorch_emu as poptorch
-from poptorch_emu import emulator, view
+from poptorch_emu import emulator
 from poptorch_emu.companions import pva
+from poptorch_emu.report import view
 
 WIDTH, ROWS, ACCUMULATION = 256, 64, 8
 folder = tempfile.TemporaryDirectory()
@@ -143,7 +144,7 @@ print(f"{page.name}: {page.stat().st_size / 1e6:.1f} MB")
 # ## The file behind it
 #
 # `profile.pop` is an SQLite database that holds all this. Programs that were written for Graphcore's library `pva` read it: its objects have the same
-# names. Under `poptorch-emu run` the module is `pva`; else it is `poptorch_emu.companions.pva`. What a report does not hold raises an error that says so.
+# names. Under `python -m poptorch_emu` the module is `pva`; else it is `poptorch_emu.companions.pva`. What a report does not hold raises an error that says so.
 
 # %%
 analysed = pva.openReport(work / "uneven" / "profile.pop")

@@ -145,7 +145,10 @@ def _best_move(
     for at, stage in enumerate(stages):
         if stage["ipu"] != busiest or len(stage["blocks"]) < 2:
             continue
-        for block, neighbour in ((stage["blocks"][0], at - 1), (stage["blocks"][-1], at + 1)):
+        for block, neighbour in (
+            (stage["blocks"][0], at - 1),
+            (stage["blocks"][-1], at + 1),
+        ):
             if not 0 <= neighbour < len(stages) or stages[neighbour]["ipu"] == busiest:
                 continue
             target = stages[neighbour]["ipu"]

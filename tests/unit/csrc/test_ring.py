@@ -62,7 +62,7 @@ def spoil_others(flat: torch.Tensor, first: int, num_local: int, num_processes: 
 def exchange(folder: str, num_local_text: str) -> None:
     """Runs in each process."""
     from poptorch_emu import _C
-    from poptorch_emu.names.companions import popdist
+    from poptorch_emu.companions import popdist
 
     num_local = int(num_local_text)
     num_processes, index = popdist.getNumInstances(), popdist.getInstanceIndex()

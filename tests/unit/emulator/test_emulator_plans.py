@@ -7,7 +7,7 @@ import torch
 
 import poptorch_emu as poptorch
 from poptorch_emu import emulator
-from poptorch_emu.schedule.grid import from_csv
+from poptorch_emu.schedule.csv_text import from_csv
 
 
 class TwoStages(torch.nn.Module):

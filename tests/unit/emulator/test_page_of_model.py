@@ -12,7 +12,7 @@ import torch
 import poptorch_emu as poptorch
 from poptorch_emu import emulator
 from poptorch_emu.report.page.page_file import read_reports
-from poptorch_emu.view import command, main
+from poptorch_emu.report.view import command, main
 
 pytestmark = pytest.mark.feature("emulator.page", fidelity="modelled")
 

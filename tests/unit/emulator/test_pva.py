@@ -10,10 +10,7 @@ import torch
 
 import poptorch_emu as poptorch
 from poptorch_emu import emulator
-from poptorch_emu.companions import libpvti
-from poptorch_emu.companions import pva as companion
-from poptorch_emu.names.companions import libpvti as named_libpvti
-from poptorch_emu.names.companions import pva
+from poptorch_emu.companions import libpvti, pva
 
 pytestmark = pytest.mark.feature("pva.openReport", fidelity="modelled")
 
@@ -155,7 +152,7 @@ def test_trace_then_events_are_nested_as_they_were(tmp_path):
         pass
     path = model._on_device.measurement.profile.path
     model.destroy()
-    (process,) = companion.openTrace(path).processes
+    (process,) = pva.openTrace(path).processes
     calls, traced = process.threads
     assert (calls.name, traced.name) == ("calls", "outer")
     assert [event.label for event in calls.events] == [f"call {n}" for n in range(5)]
@@ -168,11 +165,6 @@ def test_trace_then_events_are_nested_as_they_were(tmp_path):
     for call, step in zip(calls.events[3:], epoch.children, strict=True):
         assert step.start <= call.start
         assert call.start + call.duration <= step.start + step.duration
-
-
-def test_companion_then_is_the_module_of_the_runner():
-    assert companion.openReport is pva.openReport
-    assert libpvti.Tracepoint is named_libpvti.Tracepoint
 
 
 def test_tiles_then_they_hold_what_the_mean_tile_holds_and_none_more_than_the_fullest(

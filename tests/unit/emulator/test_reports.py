@@ -14,14 +14,15 @@ import torch
 from support.forked_programs import run_forked
 
 import poptorch_emu as poptorch
-from poptorch_emu import emulator, tracepoints
+from poptorch_emu import emulator
+from poptorch_emu.companions import pva
 from poptorch_emu.executor import measurement
-from poptorch_emu.names.companions import pva
 from poptorch_emu.options.auto_report import report_directory
 from poptorch_emu.report import profile_writer
 from poptorch_emu.report.page.page_file import read_reports
 from poptorch_emu.report.profile_file import write_profile_file
-from poptorch_emu.view import main
+from poptorch_emu.report.view import main
+from poptorch_emu.runtime import tracepoints
 
 pytestmark = pytest.mark.feature("emulator.report", fidelity="modelled")
 

@@ -3,9 +3,9 @@
 import pytest
 import torch
 
-from poptorch_emu.blocks import BeginBlock
 from poptorch_emu.executor.module_repr import module_repr
 from poptorch_emu.executor.module_repr import print as print_model
+from poptorch_emu.ops.block_annotations import BeginBlock
 
 pytestmark = pytest.mark.feature("poptorch.module_repr", fidelity="exact")
 

@@ -183,7 +183,8 @@ def test_value_when_missing_then_raises() -> None:
     optimizer = ours.SGD(named.values(), lr=0.1)
     del optimizer.loss_scaling
     with pytest.raises(
-        AssertionError, match="Mandatory attribute loss_scaling not found in optimizer attributes"
+        AssertionError,
+        match="Mandatory attribute loss_scaling not found in optimizer attributes",
     ):
         optimizer_config(optimizer, named)
 

@@ -1,8 +1,8 @@
 import pytest
 
 from poptorch_emu.schedule.actions import Kind, parse_action
+from poptorch_emu.schedule.csv_text import from_csv
 from poptorch_emu.schedule.deadlock import blocked_actions
-from poptorch_emu.schedule.grid import from_csv
 from poptorch_emu.schedule.grouped import grouped
 from poptorch_emu.schedule.legality import ScheduleError, check
 from poptorch_emu.schedule.schedule import Schedule, link_depths
@@ -106,10 +106,10 @@ def test_check_when_a_rule_is_broken_says_which_and_marks_the_row(name):
     text, ipu, message = ILLEGAL[name]
     with pytest.raises(ScheduleError) as error:
         check(from_csv(text))
-    problem, *grid = str(error.value).splitlines()
+    problem, *rows = str(error.value).splitlines()
     assert message in problem
-    assert [line[:5] for line in grid if line.endswith("  <-- ERROR HERE")] == [f"IPU {ipu}"]
-    assert len(grid) == 4
+    assert [line[:5] for line in rows if line.endswith("  <-- ERROR HERE")] == [f"IPU {ipu}"]
+    assert len(rows) == 2
 
 
 def test_check_when_inference_has_backward_actions_raises():

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from poptorch_emu.schedule.actions import Action, Kind
-from poptorch_emu.schedule.grid import to_csv
+from poptorch_emu.schedule.csv_text import to_csv
 from poptorch_emu.schedule.grouped import grouped
 from poptorch_emu.schedule.interleaved import interleaved
 from poptorch_emu.schedule.make import ScheduleKind, make_schedule

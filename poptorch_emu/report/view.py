@@ -19,7 +19,7 @@ from poptorch_emu.report.profile_file import FILE_NAME, is_profile_file
 
 
 def main(
-    arguments: Sequence[str] | None = None, program: str = "python -m poptorch_emu.view"
+    arguments: Sequence[str] | None = None, program: str = "python -m poptorch_emu.report.view"
 ) -> None:
     """Makes the page that the command line asks for, and prints its path."""
     parser = argparse.ArgumentParser(prog=program, description=__doc__)

@@ -7,11 +7,11 @@ from functools import cache
 from poptorch_emu.log import logger
 
 _INSTEAD_OF_AUTOCAST = "model.half(), or casts where the model needs them"
-# Name in an older release -> the object that it is, and what to write instead.
+# Name in an older release -> the module and the name in it, and what to write instead.
 OLD_NAMES = {
-    "AnchorMode": ("enums.OutputMode", "poptorch.OutputMode"),
-    "autocast": ("old_autocast.autocast", _INSTEAD_OF_AUTOCAST),
-    "autocasting": ("old_autocast", _INSTEAD_OF_AUTOCAST),
+    "AnchorMode": ("enums:OutputMode", "poptorch.OutputMode"),
+    "autocast": ("options.old_autocast:autocast", _INSTEAD_OF_AUTOCAST),
+    "autocasting": ("options.old_autocast", _INSTEAD_OF_AUTOCAST),
 }
 _INSTEAD_OF_OPTION = {
     "Options.Popart": "Options._Popart",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NoReturn
 
 from poptorch_emu import options
-from poptorch_emu.names.companions import popdist
+from poptorch_emu.companions import popdist
 
 __all__ = ["Options"]
 

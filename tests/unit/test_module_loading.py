@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from poptorch_emu.late_module import LateModule
+from poptorch_emu.module_loading import LateModule
 
 PACKAGE = Path(__file__).parents[2] / "poptorch_emu"
 

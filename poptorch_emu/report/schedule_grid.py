@@ -1,0 +1,64 @@
+"""A schedule as a table for people: a column for each slot, a row for each IPU."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from poptorch_emu.report.text_table import to_table
+from poptorch_emu.schedule.actions import Kind
+from poptorch_emu.schedule.csv_text import cell_text
+from poptorch_emu.schedule.schedule import Schedule
+from poptorch_emu.schedule.transfers import Transfer, transfer_row
+
+
+def to_grid(schedule: Schedule, transfers: Sequence[Transfer] = ()) -> str:
+    """Returns a table with slot numbers, their parts and one labelled row for each IPU.
+
+    An IPU with transfers beside its compute has a second row.
+
+    Args:
+        schedule: what to show.
+        transfers: that overlap.
+    """
+    rows = grid_rows(schedule, transfers)
+    return "\n".join(to_table(rows, num_left=len(rows[0])))
+
+
+def grid_rows(schedule: Schedule, transfers: Sequence[Transfer] = ()) -> list[list[str]]:
+    """Returns the cells of `to_grid`: slot numbers, their parts, and a row or two for each IPU."""
+    table = [["slot", *map(str, range(schedule.num_slots))], ["", *slot_parts(schedule)]]
+    for ipu, row in enumerate(schedule.rows):
+        table.append([f"IPU {ipu}", *map(cell_text, row)])
+        crossing = transfer_row(schedule, ipu, transfers)
+        if crossing is not None:
+            table.append([f"IPU {ipu} I/O", *crossing])
+    return table
+
+
+def slot_parts(schedule: Schedule) -> tuple[str, ...]:
+    """Returns for each slot the part of the window: `fill`, `main`, `flush` or `update`.
+
+    The pipeline fills until a first micro-batch comes out and flushes once the last one has gone
+    in; with fewer micro-batches than the line has places there is no `main`.
+    """
+    entries, exits, updates = [0], [schedule.num_slots], [schedule.num_slots]
+    exit_port = (
+        (Kind.BACKWARD, 0) if schedule.is_training else (Kind.FORWARD, schedule.num_stages - 1)
+    )
+    for action, slot in schedule.slot_of.items():
+        port = (action.kind, action.stage)
+        if port == (Kind.FORWARD, 0):
+            entries.append(slot)
+        if port == exit_port:
+            exits.append(slot)
+        if action.kind is Kind.UPDATE:
+            updates.append(slot)
+
+    def part(slot: int) -> str:
+        if slot >= min(updates):
+            return "update"
+        if slot > max(entries):
+            return "flush"
+        return "fill" if slot < min(exits) else "main"
+
+    return tuple(part(slot) for slot in range(schedule.num_slots))

@@ -1,0 +1,73 @@
+"""A schedule as CSV that parses back.
+
+There is one row for each IPU and one column for each slot; the actions of one slot are joined by
+`|`, as in `1F0|1B0`. Nothing here asks whether the schedule is legal.
+"""
+
+from __future__ import annotations
+
+from poptorch_emu.schedule.actions import Kind, parse_action
+from poptorch_emu.schedule.schedule import Cell, Schedule
+
+_LEVELS = "# levels of the stages: "
+
+
+def to_csv(schedule: Schedule) -> str:
+    """Returns the schedule as CSV; `from_csv` is the inverse.
+
+    Levels of stages that run side by side stand in a comment before the rows.
+    """
+    levels = " ".join(map(str, schedule.level_of_stage))
+    head = f"{_LEVELS}{levels}\n" if levels else ""
+    return head + "".join(",".join(map(cell_text, row)) + "\n" for row in schedule.rows)
+
+
+def from_csv(text: str) -> Schedule:
+    """Returns the schedule that `text` describes; other lines that start with `#` are comments.
+
+    Stages, micro-batches and whether it is training follow from the actions.
+
+    Raises:
+        ValueError: a cell does not parse, the forwards of a stage are on two IPUs or nowhere, or
+            the rows are not a table.
+    """
+    lines = [line for line in text.splitlines() if not line.startswith("#")]
+    rows = tuple(tuple(map(_parse_cell, line.split(","))) for line in lines)
+    actions = [action for row in rows for cell in row for action in cell]
+    return Schedule(
+        ipu_of_stage=_ipu_of_stage(rows),
+        num_micro_batches=1 + max((action.micro_batch for action in actions), default=-1),
+        is_training=any(action.kind is not Kind.FORWARD for action in actions),
+        rows=rows,
+        level_of_stage=tuple(
+            int(level)
+            for line in text.splitlines()
+            if line.startswith(_LEVELS)
+            for level in line.removeprefix(_LEVELS).split()
+        ),
+    )
+
+
+def cell_text(cell: Cell) -> str:
+    """Returns the actions of an IPU in a slot."""
+    return "|".join(map(str, cell))
+
+
+def _parse_cell(text: str) -> Cell:
+    return tuple(map(parse_action, text.split("|"))) if text else ()
+
+
+def _ipu_of_stage(rows: tuple[tuple[Cell, ...], ...]) -> tuple[int, ...]:
+    ipus: dict[int, int] = {}
+    for ipu, row in enumerate(rows):
+        forwards = [a for cell in row for a in cell if a.kind is Kind.FORWARD]
+        for action in forwards:
+            if ipus.setdefault(action.stage, ipu) != ipu:
+                raise ValueError(
+                    f"Stage {action.stage} has forwards on IPU {ipus[action.stage]} and on IPU "
+                    f"{ipu}: a stage lives on one IPU."
+                )
+    missing = sorted(set(range(1 + max(ipus, default=-1))) - ipus.keys())
+    if missing:
+        raise ValueError(f"Stages {missing} have no forward: every stage needs an IPU.")
+    return tuple(ipus[stage] for stage in sorted(ipus))
