@@ -17,7 +17,7 @@
 #include "common/shared_loops.h"
 #include "common/sharing.h"
 #include "common/vectors.h"
-#include "forms/form_rules.h"
+#include "metadata/rules.h"
 #include "numerics/gemm/panel_product.h"
 #include "runtime/executor/executor.h"
 #include "runtime/executor/stack_into.h"
@@ -229,11 +229,11 @@ void bind_autograd(py::module_& m) {
         });
 }
 
-void bind_form_rules(py::module_& m) {
-  m.def("define_form_rules", &forms::define_rules);
-  m.def("form_rule_names", [] {
+void bind_metadata_rules(py::module_& m) {
+  m.def("define_metadata_rules", &metadata::define_rules);
+  m.def("metadata_rule_names", [] {
     std::set<std::string> names;
-    for (const auto& [name, rule] : forms::all_rules()) names.insert(name);
+    for (const auto& [name, rule] : metadata::all_rules()) names.insert(name);
     return names;
   });
 }
@@ -269,7 +269,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   poptorch_emu::bind_shared_loops(m);
   poptorch_emu::bind_autograd(m);
   poptorch_emu::bind_worker_choice(m);
-  poptorch_emu::bind_form_rules(m);
+  poptorch_emu::bind_metadata_rules(m);
   poptorch_emu::bind_loader(m);
   poptorch_emu::bind_guards(m);
   m.def(

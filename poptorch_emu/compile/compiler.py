@@ -19,7 +19,7 @@ from poptorch_emu.compile.output_limits import (
     check_return_periods,
 )
 from poptorch_emu.compile.planning import optimise, place, schedule_of, take_inventory
-from poptorch_emu.compile.stored import cache, forms_file
+from poptorch_emu.compile.stored import cache, metadata_file
 from poptorch_emu.compile.stored.executable_file import from_sections, stored_key
 from poptorch_emu.compile.stored.key import Key, key_of
 from poptorch_emu.config import CompileConfig
@@ -39,7 +39,7 @@ from poptorch_emu.plan.tiles.tile_contents import plan_tiles
 from poptorch_emu.segments.overlapped_io import overlap_of, transfers_of
 from poptorch_emu.trace import strict
 from poptorch_emu.trace.initial_gradient import InitialGradient
-from poptorch_emu.trace.result_forms import Forms
+from poptorch_emu.trace.result_metadata import ResultMetadata
 from poptorch_emu.trace.tracer import ArgumentsOf, Forward, Trace, trace_forward
 from poptorch_emu.troubleshooting import Topic
 from poptorch_emu.update.formulas.optimizer_config import OptimizerConfig
@@ -91,9 +91,9 @@ def compile_model(
     if request.optimizer is not None:
         check_clipped_groups(request.optimizer, config)
     cache.check_folder(config.cache_dir)
-    forms_path = forms_file.path_of(config, request.model, request.tensors)
-    forward, key = _capture_with(forms_file.find(forms_path), request, on_step)
-    forms_file.keep(forms_path, forward)
+    metadata_path = metadata_file.path_of(config, request.model, request.tensors)
+    forward, key = _capture_with(metadata_file.find(metadata_path), request, on_step)
+    metadata_file.keep(metadata_path, forward)
     if strict.is_on():
         strict.check(forward.complete.graph)
     with cache.only_one(config.cache_dir, key, config.num_processes):
@@ -161,23 +161,25 @@ def load_model(
 
 
 def capture(
-    request: Request, on_step: Callable[[str], None], forms: Mapping[str, Forms] | None = None
+    request: Request,
+    on_step: Callable[[str], None],
+    metadata: Mapping[str, ResultMetadata] | None = None,
 ) -> tuple[Forward, Key]:
     """Returns the recorded `forward`, and what its program depends on."""
     on_step(STEPS[0])
-    forward = _record(request, forms)
+    forward = _record(request, metadata)
     optimizer, parameters = request.optimizer, request.parameters
     return forward, key_of(forward, request.config, request.tensors, optimizer, parameters)
 
 
 def _capture_with(
-    forms: Mapping[str, Forms] | None, request: Request, on_step: Callable[[str], None]
+    metadata: Mapping[str, ResultMetadata] | None, request: Request, on_step: Callable[[str], None]
 ) -> tuple[Forward, Key]:
-    """Captures with forms of results that a file holds, and anew if they fit nothing."""
+    """Captures with metadata of results that a file holds, and anew if it does not fit."""
     try:
-        return capture(request, on_step, forms)
+        return capture(request, on_step, metadata)
     except Exception as fault:
-        if not forms:
+        if not metadata:
             raise
         logger.warning(
             "Executable cache: capturing failed with what the cache's folder says about this "
@@ -188,10 +190,10 @@ def _capture_with(
     return capture(request, on_step)
 
 
-def _record(request: Request, forms: Mapping[str, Forms] | None) -> Forward:
+def _record(request: Request, metadata: Mapping[str, ResultMetadata] | None) -> Forward:
     initial_gradient = InitialGradient.of(request.optimizer)
     return trace_forward(
-        request.model, request.arguments, request.config, initial_gradient, request.hooks, forms
+        request.model, request.arguments, request.config, initial_gradient, request.hooks, metadata
     )
 
 

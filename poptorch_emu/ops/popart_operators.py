@@ -18,7 +18,7 @@ import torch.nn.functional as F  # noqa: N812
 from poptorch_emu.errors import compiler_error
 from poptorch_emu.structure import as_list
 from poptorch_emu.trace import blocks, regions
-from poptorch_emu.trace.scatter_forms import SCATTER_FORMS
+from poptorch_emu.trace.scatter_operators import SCATTER_OPERATORS
 
 Attributes = Mapping[str, Any]
 # In this order in PopART's enumeration; PyTorch's numbers.
@@ -125,7 +125,7 @@ def _scatter_reduce(inputs: Sequence[torch.Tensor], given: Attributes) -> Any:
             f"ScatterReduce with the reduction {given['reduction']!r} and {len(inputs)} inputs is "
             f"not supported; choose one of {list(_SCATTERS)} and give two inputs."
         )
-    form = SCATTER_FORMS[f"torch_scatter::scatter_{kind}"]
+    form = SCATTER_OPERATORS[f"torch_scatter::scatter_{kind}"]
     return as_list(form(src, index.long(), given["axis"], None, given["axis_size"]))[0]
 
 

@@ -9,7 +9,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils._mode_utils import no_dispatch
 
-from poptorch_emu.trace import form_rules
+from poptorch_emu.trace import metadata_rules
 
 _make_subclass = torch.Tensor._make_subclass  # Without what a trace puts in its place.
 
@@ -39,7 +39,7 @@ class FakeMaker:
         return self.wrap(mode, like)
 
     def wrap(self, mode: FakeTensorMode, like: torch.Tensor) -> FakeTensor:
-        """Returns a fake tensor with the form and the memory of `like`, which is a meta tensor."""
+        """Returns a fake tensor with metadata and memory of `like`, which is a meta tensor."""
         if self._mode is not mode:
             with no_dispatch():
                 first = FakeTensor(mode, torch.empty(0, device="meta"), self.device)
@@ -64,8 +64,8 @@ def fake_like(value: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     if not isinstance(value, FakeTensor):
         return torch.empty_like(value, dtype=dtype)
     with no_dispatch():
-        form = torch.empty_strided(value.shape, value.stride(), dtype=dtype, device="meta")
-        rule = form_rules.find(torch.ops.aten.empty_like.default, (form,))
+        on_meta = torch.empty_strided(value.shape, value.stride(), dtype=dtype, device="meta")
+        rule = metadata_rules.find(torch.ops.aten.empty_like.default, (on_meta,))
         assert rule is not None
-        like = rule(form)
+        like = rule(on_meta)
     return FakeMaker(value.device).wrap(value.fake_mode, like)

@@ -23,7 +23,7 @@ from poptorch_emu.structure import as_list
 from poptorch_emu.trace import regions
 from poptorch_emu.trace.host_moves import uploaded
 from poptorch_emu.trace.known_values import known_value
-from poptorch_emu.trace.scatter_forms import SCATTER_FORMS
+from poptorch_emu.trace.scatter_operators import SCATTER_OPERATORS
 from poptorch_emu.trace.source_line import user_source
 
 # "poptorch" is made of our own functions.
@@ -38,7 +38,7 @@ def takes(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
     if not any(value.device.type == "ipu" for value in tensors):
         return False
     operator = _overload(func, args, kwargs)
-    return operator._schema.name in SCATTER_FORMS or _runs_on_cpu_only(operator)
+    return operator._schema.name in SCATTER_OPERATORS or _runs_on_cpu_only(operator)
 
 
 def call(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
@@ -49,9 +49,9 @@ def call(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
     """
     operator = _overload(func, args, kwargs)
     args, kwargs = pytree.tree_map_only(torch.Tensor, uploaded, (args, dict(kwargs)))
-    form = SCATTER_FORMS.get(operator._schema.name)
-    if form is not None:
-        return form(*args, **kwargs)
+    scatter = SCATTER_OPERATORS.get(operator._schema.name)
+    if scatter is not None:
+        return scatter(*args, **kwargs)
     values, spec = pytree.tree_flatten((args, kwargs))
     return _Call.apply(operator, spec, *values)  # type: ignore[no-untyped-call]
 

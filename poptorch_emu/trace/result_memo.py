@@ -1,7 +1,7 @@
 """Finds what an operation makes of fake arguments, quickly where they are dense and on the IPU.
 
-The form of a result is remembered, so that layers that are alike are worked out once; PyTorch has
-such a memory too, but looks at far more than is needed here. It is asked the first time, by its
+The metadata of a result is remembered, so that layers that are alike are worked out once. PyTorch
+has such a memory too, but looks at far more than is needed here. It is asked the first time, by its
 kernel for meta tensors where it would do nothing but run that. What is not simple is left to it.
 What another process found out need not be asked again.
 """
@@ -17,9 +17,9 @@ from torch._C import _DisableTorchDispatch, _PreserveDispatchKeyGuard
 from torch._subclasses.fake_impls import op_implementations_checks
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
-from poptorch_emu.trace import form_rules
+from poptorch_emu.trace import metadata_rules
 from poptorch_emu.trace.fakes import FakeMaker
-from poptorch_emu.trace.result_forms import Form, Forms, Written, settings
+from poptorch_emu.trace.result_metadata import ResultMetadata, TensorMetadata, Written, settings
 
 aten = torch.ops.aten
 
@@ -85,19 +85,23 @@ class ResultMemo:
         has_learned: whether some of it was not known before.
     """
 
-    def __init__(self, device: torch.device, before: Mapping[str, Forms] | None = None) -> None:
-        """Remembers results on `device`; `before` are the forms that an earlier memo found out."""
+    def __init__(
+        self, device: torch.device, before: Mapping[str, ResultMetadata] | None = None
+    ) -> None:
+        """Remembers results on `device`; `before` is what an earlier memo found out."""
         self._device = device
         self._fakes = FakeMaker(device)
         self._before = before or {}
         self.has_learned = False
         # `None` for what has to be worked out each time.
-        self._known: dict[Any, Forms | None] = {}
+        self._known: dict[Any, ResultMetadata | None] = {}
 
     @property
-    def forms(self) -> dict[str, Forms]:
+    def metadata(self) -> dict[str, ResultMetadata]:
         """What was found out or asked for here, by texts that hold for every process."""
-        return {_text(key): forms for key, forms in self._known.items() if forms is not None}
+        return {
+            _text(key): metadata for key, metadata in self._known.items() if metadata is not None
+        }
 
     def run(self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """Returns what `func` makes of its fake arguments, as new fake tensors."""
@@ -110,8 +114,8 @@ class ResultMemo:
             before = self._before.get(_text(key)) if self._before else None
             if before is None or not _fits(func, before):
                 result = self._run_first(mode, func, args, kwargs)
-                self._known[key] = forms = self._forms(key, args, kwargs, result)
-                self.has_learned |= forms is not None
+                self._known[key] = metadata = self._metadata(key, args, kwargs, result)
+                self.has_learned |= metadata is not None
                 return result
             self._known[key] = before
         known = self._known[key]
@@ -119,22 +123,22 @@ class ResultMemo:
             return func(*args, **kwargs)
         if isinstance(known, Written):
             return args[0]
-        if isinstance(known, Form):
+        if isinstance(known, TensorMetadata):
             return self._make(mode, known)
         return tuple([each and self._make(mode, each) for each in known])
 
-    def _make(self, mode: FakeTensorMode, form: Form) -> FakeTensor:
-        """Returns a new fake tensor of this form."""
-        return self._fakes.empty(mode, form.shape, form.dtype, form.stride)
+    def _make(self, mode: FakeTensorMode, metadata: TensorMetadata) -> FakeTensor:
+        """Returns a new fake tensor with this metadata."""
+        return self._fakes.empty(mode, metadata.shape, metadata.dtype, metadata.stride)
 
     def _run_first(
         self, mode: FakeTensorMode, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> Any:
-        rule = form_rules.find(func, args)
+        rule = metadata_rules.find(func, args)
         if rule is not None and kwargs.get("device") in (None, self._device):
             try:
                 return self._run_on_meta(mode, rule, args, kwargs, is_in_cpp=True)
-            except form_rules.NOT_TAKEN:
+            except metadata_rules.NOT_TAKEN:
                 pass  # PyTorch's own rule decides, or says what is wrong.
         if _is_plain(func) and "device" not in kwargs:
             return self._run_on_meta(mode, func, args, kwargs)
@@ -222,27 +226,27 @@ class ResultMemo:
             and not value.is_neg()
         )
 
-    def _forms(
+    def _metadata(
         self, key: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any
-    ) -> Forms | None:
-        """Returns the form of a result, or `None` if it cannot be made again from the key."""
+    ) -> ResultMetadata | None:
+        """Returns the metadata of a result, or `None` if it cannot be made again from the key."""
         func, parts, *_ = key
         if func._schema.is_mutable:
             is_unchanged = result is args[0] and self._part(result) == parts[0]
             return Written() if is_unchanged else None
         storages = {_storage(value) for value in _tensors((args, kwargs))}
-        forms: list[Form | None] = []
+        metadata: list[TensorMetadata | None] = []
         for each in result if isinstance(result, tuple) else (result,):
             if each is None and isinstance(result, tuple):
-                forms.append(None)
+                metadata.append(None)
                 continue
             if not self._is_simple(each) or each.requires_grad or each.storage_offset():
                 return None
             if _storage(each) in storages:
                 return None
             storages.add(_storage(each))
-            forms.append(Form(each.dtype, each.shape, each.stride()))
-        return tuple(forms) if isinstance(result, tuple) else forms[0]
+            metadata.append(TensorMetadata(each.dtype, each.shape, each.stride()))
+        return tuple(metadata) if isinstance(result, tuple) else metadata[0]
 
 
 def _text(key: Any) -> str:
@@ -251,26 +255,26 @@ def _text(key: Any) -> str:
     return f"{func} {parts!r}"
 
 
-def _fits(func: Any, forms: Forms) -> bool:
-    """Returns whether an operation can have results of such forms, which a file may only claim."""
+def _fits(func: Any, metadata: ResultMetadata) -> bool:
+    """Returns whether an operation can have results with this metadata, as a file claims."""
     schema = func._schema
-    if isinstance(forms, Written) or schema.is_mutable:
-        return isinstance(forms, Written) and schema.is_mutable
-    each = forms if isinstance(forms, tuple) else (forms,)
+    if isinstance(metadata, Written) or schema.is_mutable:
+        return isinstance(metadata, Written) and schema.is_mutable
+    each = metadata if isinstance(metadata, tuple) else (metadata,)
     can_lack_some = any(argument.name == "output_mask" for argument in schema.arguments)
     return (
         len(each) == len(schema.returns)
-        and isinstance(forms, tuple) == (len(each) > 1)
+        and isinstance(metadata, tuple) == (len(each) > 1)
         and (can_lack_some or None not in each)
     )
 
 
 @cache
 def _is_predictable(func: Any) -> bool:
-    """Returns whether nothing but the forms of the arguments decides on those of the results."""
+    """Returns whether nothing but the metadata of the arguments decides on that of the results."""
     return (
         isinstance(func, torch._ops.OpOverload)
-        and (func.namespace == "aten" or form_rules.is_ours(func))
+        and (func.namespace == "aten" or metadata_rules.is_ours(func))
         and not func.is_view
         and not any(tag in func.tags for tag in _UNPREDICTABLE)
         and (not func._schema.is_mutable or _writes_first_only(func))

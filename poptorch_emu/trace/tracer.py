@@ -53,8 +53,8 @@ from poptorch_emu.trace.narrowing import (
     warn_of_constants,
 )
 from poptorch_emu.trace.recorder import IPU, Recorder
-from poptorch_emu.trace.result_forms import Forms
 from poptorch_emu.trace.result_memo import ResultMemo
+from poptorch_emu.trace.result_metadata import ResultMetadata
 from poptorch_emu.trace.result_types import without_log_of_failures
 from poptorch_emu.trace.source_line import user_source
 from poptorch_emu.trace.stages import StageResolver
@@ -81,7 +81,7 @@ class Trace:
         host_outputs: tensors among the outputs that never were on the device, by position.
         trainable: names of the parameters that got a gradient, in the model's order.
         host_functions: what the graph calls on the host, by name.
-        memo: the forms of the operations' results.
+        memo: the metadata of the operations' results.
     """
 
     graph: Graph
@@ -139,10 +139,10 @@ class Forward:
         return value
 
     @property
-    def new_forms(self) -> dict[str, Forms]:
-        """The forms of all results, for the next trace; none, if all of them were given."""
+    def new_metadata(self) -> dict[str, ResultMetadata]:
+        """The metadata of all results, for the next trace; none, if all of it was given."""
         memo = self._tracer.memo
-        return memo.forms if memo.has_learned else {}
+        return memo.metadata if memo.has_learned else {}
 
     @cached_property
     def complete(self) -> Trace:
@@ -174,7 +174,7 @@ def trace_forward(
     config: CompileConfig,
     initial_gradient: InitialGradient = _UNSCALED,
     hooks: tuple[Callable[[], None], Callable[[], None]] = (lambda: None, lambda: None),
-    forms: Mapping[str, Forms] | None = None,
+    metadata: Mapping[str, ResultMetadata] | None = None,
 ) -> Forward:
     """Records one call of `model` for one micro-batch.
 
@@ -184,12 +184,12 @@ def trace_forward(
         config: what is compiled.
         initial_gradient: with what back-propagation starts, in training.
         hooks: called before forward and at the end of the trace, even after an error.
-        forms: of the operations' results, as far as they are known from another trace.
+        metadata: of the operations' results, as far as it is known from another trace.
 
     Raises:
         Error: the model cannot be captured; the text says why, where, and what to do.
     """
-    session = _Tracer(config, forms or {})
+    session = _Tracer(config, metadata or {})
     if config.is_training:
         warn_of_shared_memory(model)
     with session.active(), ExitStack() as cleanup:
@@ -208,11 +208,11 @@ def trace_forward(
 class _Tracer:
     """The state of one trace."""
 
-    def __init__(self, config: CompileConfig, forms: Mapping[str, Forms]) -> None:
+    def __init__(self, config: CompileConfig, metadata: Mapping[str, ResultMetadata]) -> None:
         self.config = config
         self.graph = Graph()
         self.fake_mode = FakeMode()
-        self.memo = ResultMemo(IPU, forms)
+        self.memo = ResultMemo(IPU, metadata)
         self._trained = TrainedTensors()
         self.recorder = Recorder(
             self.graph, self._origin, Narrowing(), self.memo, self._trained.check

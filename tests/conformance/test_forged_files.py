@@ -98,24 +98,24 @@ def test_results_that_the_program_lacks_when_forged_then_error_at_the_call(tmp_p
 
 # As fuzzing found: one of these ended the process.
 FORMS = {
-    "one too many": lambda forms: [*forms, forms[0]],
-    "one too few": lambda forms: forms[:1],
-    "none at all": lambda forms: [None, None],
-    "no list": lambda forms: forms[0],
+    "one too many": lambda metadata: [*metadata, metadata[0]],
+    "one too few": lambda metadata: metadata[:1],
+    "none at all": lambda metadata: [None, None],
+    "no list": lambda metadata: metadata[0],
     "written": lambda _: "written",
-    "larger than any memory": lambda forms: [{**forms[0], "shape": [2**40] * 3}, forms[1]],
+    "larger than any memory": lambda metadata: [{**metadata[0], "shape": [2**40] * 3}, metadata[1]],
 }
 
 
 @pytest.mark.parametrize("change", FORMS.values(), ids=FORMS)
-def test_form_of_a_result_when_forged_then_worked_out_anew(tmp_path, change) -> None:
+def test_metadata_of_a_result_when_forged_then_worked_out_anew(tmp_path, change) -> None:
     model, batch = FAMILIES["mlp"].make(1), FAMILIES["mlp"].batch(4)
     expected = poptorch.inferenceModel(model, options(tmp_path))(*batch)
-    (path,) = tmp_path.glob("*.forms")
-    forms = json.loads(unpack(path.read_bytes(), "forms").sections["forms"])
-    (loss,) = (text for text in forms if "nll_loss_forward" in text)
-    forms[loss] = change(forms[loss])
-    path.write_bytes(pack({"forms": json.dumps(forms).encode()}))
+    (path,) = tmp_path.glob("*.metadata")
+    metadata = json.loads(unpack(path.read_bytes(), "metadata").sections["metadata"])
+    (loss,) = (text for text in metadata if "nll_loss_forward" in text)
+    metadata[loss] = change(metadata[loss])
+    path.write_bytes(pack({"metadata": json.dumps(metadata).encode()}))
     for executable in tmp_path.glob("*.executable"):
         executable.unlink()
     for actual, value in zip(

@@ -31,7 +31,15 @@ FLOORS = {
     "report": 12,
 }  # fmt: skip
 TOP = 13
-CPP_FLOORS = {"common": 0, "program": 1, "numerics": 2, "ops": 3, "forms": 3, "runtime": 3, "": 4}
+CPP_FLOORS = {
+    "common": 0,
+    "program": 1,
+    "numerics": 2,
+    "ops": 3,
+    "metadata": 3,
+    "runtime": 3,
+    "": 4,
+}
 # `stored/key` lists autograd's graph, `stored/executable_file` turns programs into bytes,
 # `data/slot_collate` stacks samples.
 ENGINE_USERS = {
@@ -45,7 +53,7 @@ ENGINE_USERS = {
     "runtime/session",
     "data/slot_collate",
     "runtime/stream",
-    "trace/form_rules",
+    "trace/metadata_rules",
     "testing",
     "__init__",
 }

@@ -13,15 +13,15 @@ from torch.testing._internal.opinfo.core import OpInfo
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from poptorch_emu.trace.result_forms import from_json, to_json
 from poptorch_emu.trace.result_memo import ResultMemo
+from poptorch_emu.trace.result_metadata import from_json, to_json
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # PyTorch warns of what it deprecated.
 
 IPU = torch.device("ipu:0")
 
 
-def forms(value: Any) -> list[Any]:
+def metadata(value: Any) -> list[Any]:
     return [
         (each.dtype, each.shape, each.stride(), each.storage_offset(), each.requires_grad)
         if isinstance(each, torch.Tensor)
@@ -44,14 +44,16 @@ class Compared(TorchDispatchMode):
         expected = func(*args, **(kwargs or {}))
         for time in ("first", "second", "of a file"):
             result = self.asked(time, func, args, kwargs or {})
-            if forms(result) != forms(expected):
-                self.differences.append(f"{func}, {time}: {forms(result)}, not {forms(expected)}")
+            if metadata(result) != metadata(expected):
+                self.differences.append(
+                    f"{func}, {time}: {metadata(result)}, not {metadata(expected)}"
+                )
         return expected
 
     def asked(self, time: str, func: Any, args: Any, kwargs: Mapping[str, Any]) -> Any:
         if time != "of a file":
             return self.memo.run(func, args, kwargs)
-        reader = ResultMemo(IPU, from_json(to_json(self.memo.forms), "a file"))
+        reader = ResultMemo(IPU, from_json(to_json(self.memo.metadata), "a file"))
         result = reader.run(func, args, kwargs)
         assert not reader.has_learned, f"{func} was worked out anew"
         return result
@@ -67,7 +69,7 @@ def stand_ins(mode: FakeTensorMode, sample: Any) -> Any:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.int64], ids=str)
 @pytest.mark.parametrize("op", op_db[::20], ids=lambda op: op.formatted_name)
-def test_forms_of_results_are_those_of_pytorch(op: OpInfo, dtype: torch.dtype) -> None:
+def test_metadata_of_results_are_those_of_pytorch(op: OpInfo, dtype: torch.dtype) -> None:
     if dtype not in op.supported_dtypes("cpu"):
         pytest.skip("PyTorch has no such operation for this type")
     compared = Compared()

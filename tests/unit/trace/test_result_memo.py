@@ -18,7 +18,7 @@ def fake(mode: FakeTensorMode, *shape: int, dtype: torch.dtype = torch.float32) 
     return FakeTensor(mode, torch.empty(shape, dtype=dtype, device="meta"), IPU)
 
 
-def form(value: torch.Tensor) -> tuple[Any, ...]:
+def metadata(value: torch.Tensor) -> tuple[Any, ...]:
     return value.dtype, value.shape, value.stride(), value.storage_offset()
 
 
@@ -44,7 +44,7 @@ def test_result_when_asked_twice_is_that_of_a_real_tensor(func: Any, arguments: 
         args = arguments(fake(mode, 2, 6))
         first, second = (memo.run(func, args, {}) for _ in range(2))
 
-    assert form(first) == form(second) == form(expected)
+    assert metadata(first) == metadata(second) == metadata(expected)
     assert first is not second
     assert second.device == IPU
 
@@ -69,7 +69,10 @@ def test_several_results_are_remembered_together() -> None:
         results = [memo.run(aten.topk.default, (x, 3), {}) for _ in range(2)]
 
     for values, indices in results:
-        assert (form(values), form(indices)) == (form(expected[0]), form(expected[1]))
+        assert (metadata(values), metadata(indices)) == (
+            metadata(expected[0]),
+            metadata(expected[1]),
+        )
 
 
 def test_literals_of_another_type_make_another_result() -> None:

@@ -1,4 +1,4 @@
-"""The rules in C++ for the forms of losses, reductions, random numbers and what goes to places."""
+"""The rules in C++ for the metadata of losses, reductions, random numbers and indexed writes."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from support.form_checks import check, check_refused, on_meta
+from support.metadata_checks import check, check_refused, on_meta
 
-from poptorch_emu.trace import form_rules
+from poptorch_emu.trace import metadata_rules
 
 aten = torch.ops.aten
 
@@ -147,14 +147,14 @@ CASES = ELEMENTS | MADE | PUT | ORDERS | REDUCED | LOSSES
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_form_when_a_rule_says_it_then_is_pytorch_s(case: str) -> None:
+def test_metadata_when_a_rule_says_it_then_is_pytorch_s(case: str) -> None:
     func, *args = CASES[case]
     check(func, *args)
 
 
 @pytest.mark.parametrize("gradient", [ROWS, TURNED, EXPANDED], ids=["dense", "turned", "expanded"])
 @pytest.mark.parametrize("x", [OTHER, TURNED], ids=["dense", "turned"])
-def test_form_of_the_gradient_of_an_activation_is_pytorch_s(
+def test_metadata_of_the_gradient_of_an_activation_is_pytorch_s(
     x: torch.Tensor, gradient: torch.Tensor
 ) -> None:
     check(aten.elu_backward.default, gradient, 1.0, 1, 1.0, False, x)
@@ -174,7 +174,7 @@ def test_form_of_the_gradient_of_an_activation_is_pytorch_s(
     shape=st.lists(st.integers(1, 3), max_size=2),
     data=st.data(),
 )
-def test_form_of_what_indices_choose_is_pytorch_s(
+def test_metadata_of_what_indices_choose_is_pytorch_s(
     sizes: list[int], shape: list[int], data: Any
 ) -> None:
     x = torch.rand(sizes).permute(data.draw(st.permutations(range(len(sizes)))))
@@ -200,11 +200,11 @@ LEFT = {
 
 
 @pytest.mark.parametrize("case", LEFT)
-def test_arguments_when_their_form_is_another_then_are_left_to_pytorch(case: str) -> None:
+def test_arguments_when_their_metadata_is_another_then_are_left_to_pytorch(case: str) -> None:
     func, *args = LEFT[case]
-    rule = form_rules.find(func, tuple(args))
+    rule = metadata_rules.find(func, tuple(args))
     assert rule is not None
-    with pytest.raises(form_rules.NOT_TAKEN):
+    with pytest.raises(metadata_rules.NOT_TAKEN):
         rule(*on_meta(args))
 
 

@@ -1,4 +1,4 @@
-"""Compares rules for the forms of results with what PyTorch's operations return."""
+"""Compares rules for the metadata of results with what PyTorch's operations return."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ import pytest
 import torch
 from torch.utils import _pytree as pytree
 
-from poptorch_emu.trace import form_rules
+from poptorch_emu.trace import metadata_rules
 
 
-def forms(value: Any) -> list[Any]:
+def metadata(value: Any) -> list[Any]:
     """Returns types, shapes and strides; where a dimension has one element, any stride will do."""
     return [
         (
@@ -26,7 +26,7 @@ def forms(value: Any) -> list[Any]:
 
 
 def on_meta(values: Any) -> Any:
-    """Returns meta tensors of the same forms."""
+    """Returns meta tensors with the same metadata."""
     return pytree.tree_map_only(
         torch.Tensor,
         lambda value: torch.empty_strided(
@@ -38,17 +38,17 @@ def on_meta(values: Any) -> Any:
 
 def check(func: Any, *args: Any, **kwargs: Any) -> None:
     """Compares the rule of an operation with the operation itself."""
-    rule = form_rules.find(func, args)
+    rule = metadata_rules.find(func, args)
     assert rule is not None, f"{func} has no rule"
     args_on_meta, kwargs_on_meta = on_meta((args, kwargs))
-    assert forms(rule(*args_on_meta, **kwargs_on_meta)) == forms(func(*args, **kwargs))
+    assert metadata(rule(*args_on_meta, **kwargs_on_meta)) == metadata(func(*args, **kwargs))
 
 
 def check_refused(func: Any, *args: Any) -> None:
     """Sees that neither the operation nor its rule takes these arguments."""
-    with pytest.raises(form_rules.NOT_TAKEN):
+    with pytest.raises(metadata_rules.NOT_TAKEN):
         func(*args)
-    rule = form_rules.find(func, args)
+    rule = metadata_rules.find(func, args)
     assert rule is not None, f"{func} has no rule"
-    with pytest.raises(form_rules.NOT_TAKEN):
+    with pytest.raises(metadata_rules.NOT_TAKEN):
         rule(*on_meta(args))

@@ -1,7 +1,7 @@
-"""Finds the rule in C++ for the form of an operation's results, where there is one.
+"""Finds the rule in C++ for the metadata of an operation's results, where there is one.
 
-The rules are operations of the library `poptorch_emu_forms` (`csrc/forms/structured_forms.cpp`,
-`csrc/ops/form_rules*.cpp`), and the kernels for meta tensors of our own operations.
+The rules are operations of the library `poptorch_emu_metadata` (`csrc/metadata/`), and the kernels
+for meta tensors of our own operations.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ def _find(func: Any, overload: str) -> Callable[..., Any] | None:
         return func if _has_kernel_in_cpp(func) else None
     if func._schema.name not in _names():
         return None
-    _C.define_form_rules(name)
-    return getattr(getattr(torch.ops.poptorch_emu_forms, name), overload, None)
+    _C.define_metadata_rules(name)
+    return getattr(getattr(torch.ops.poptorch_emu_metadata, name), overload, None)
 
 
 @cache
 def _names() -> set[str]:
-    return _C.form_rule_names()
+    return _C.metadata_rule_names()
 
 
 def _has_kernel_in_cpp(func: Any) -> bool:

@@ -1,14 +1,14 @@
-// Rules of our own for the forms of losses, and of the gradients of losses and activations, like
-// those in `form_rules.cpp`.
+// Rules of our own for the metadata of losses, and of the gradients of losses and activations, like
+// those in `rules.cpp`.
 
-#include "forms/form_rules.h"
+#include "metadata/rules.h"
 
 #include <ATen/Operators.h>
 #include <ATen/core/Reduction.h>
 
 #include <tuple>
 
-namespace poptorch_emu::forms {
+namespace poptorch_emu::metadata {
 namespace {
 
 bool are_alike(const Tensor& x, const Tensor& y) {
@@ -85,7 +85,7 @@ Tensor glu_backward(const Tensor& gradient, const Tensor& self, int64_t dim) {
   return dense(self.sizes(), self.scalar_type());
 }
 
-#define OWN_RULE(overload, function) FORM_RULE(overload, TORCH_FN(function))
+#define OWN_RULE(overload, function) METADATA_RULE(overload, TORCH_FN(function))
 
 }  // namespace
 
@@ -107,4 +107,4 @@ void list_loss_rules(Rules& rules) {
 
 #undef OWN_RULE
 
-}  // namespace poptorch_emu::forms
+}  // namespace poptorch_emu::metadata

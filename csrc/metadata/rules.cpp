@@ -1,13 +1,13 @@
-// Rules of our own for the form of a result, for operations that have none in PyTorch's C++.
-// Those of gradients are in `form_rules_backward.cpp`, of losses in `form_rules_losses.cpp`, of
-// what is made from nothing or copied in `form_rules_made.cpp`, of reductions in
-// `form_rules_reduced.cpp`, of what is written to places in `form_rules_places.cpp`.
+// Rules of our own for the metadata of results, for operations that have none in PyTorch's C++.
 //
-// They belong to the library of `structured_forms.cpp`, and are as narrow as what models do: other
+// Those of gradients, losses, reductions, of tensors that are made from nothing or copied, and of
+// what is written to places of a tensor have files beside this one.
+//
+// They belong to the library of `structured_rules.cpp`, and are as narrow as what models do: other
 // arguments, and wrong ones, are refused with `NotImplementedError`, and PyTorch's rules decide or
 // complain. Tensors are meta tensors, or numbers that were wrapped.
 
-#include "forms/form_rules.h"
+#include "metadata/rules.h"
 
 #include <ATen/Operators.h>
 #include <ATen/ScalarOps.h>
@@ -20,7 +20,7 @@
 #include <tuple>
 #include <vector>
 
-namespace poptorch_emu::forms {
+namespace poptorch_emu::metadata {
 namespace {
 
 // ---------------------------------------------------------------------------- element by element
@@ -104,18 +104,18 @@ Tensor quotient_by_number(const Tensor& self, const Scalar& other) {
 }
 
 // In place a number changes nothing about a tensor of its own kind.
-Tensor& keep_form(Tensor& self, const Scalar& other) {
+Tensor& keep_metadata(Tensor& self, const Scalar& other) {
   only_if(at::canCast(at::result_type(self, other), self.scalar_type()));
   return self;
 }
 
 Tensor& add_number_(Tensor& self, const Scalar& other, const Scalar&) {
-  return keep_form(self, other);
+  return keep_metadata(self, other);
 }
 
 Tensor& div_number_(Tensor& self, const Scalar& other) {
   only_if(self.is_floating_point());
-  return keep_form(self, other);
+  return keep_metadata(self, other);
 }
 
 Tensor where(const Tensor& condition, const Tensor& self, const Tensor& other) {
@@ -317,7 +317,7 @@ std::tuple<Tensor, Tensor> attention(const Tensor& query, const Tensor& key, con
   return {like(query, query.scalar_type()), log_sums};
 }
 
-#define OWN_RULE(overload, function) FORM_RULE(overload, TORCH_FN(function))
+#define OWN_RULE(overload, function) METADATA_RULE(overload, TORCH_FN(function))
 
 void list_own_rules(Rules& rules) {
   OWN_RULE(relu, relu);
@@ -347,7 +347,7 @@ void list_own_rules(Rules& rules) {
   OWN_RULE(relu_, relu_);
   OWN_RULE(add__Scalar, add_number_);
   OWN_RULE(sub__Scalar, add_number_);
-  OWN_RULE(mul__Scalar, keep_form);
+  OWN_RULE(mul__Scalar, keep_metadata);
   OWN_RULE(div__Scalar, div_number_);
   OWN_RULE(where_self, where);
   OWN_RULE(masked_fill_Scalar, masked_fill_number);
@@ -378,9 +378,9 @@ const Rules& all_rules() {
     Rules made;
     list_own_rules(made);
     list_loss_rules(made);
-    list_place_rules(made);
+    list_indexing_rules(made);
     list_reduction_rules(made);
-    list_rules_of_made(made);
+    list_factory_rules(made);
     list_gradient_rules(made);
     list_structured_rules(made);
     return made;
@@ -389,12 +389,12 @@ const Rules& all_rules() {
 }
 
 void define_rules(const std::string& name) {
-  static torch::Library library(torch::Library::DEF, "poptorch_emu_forms", std::nullopt, __FILE__,
-                                __LINE__);
+  static torch::Library library(torch::Library::DEF, "poptorch_emu_metadata", std::nullopt,
+                                __FILE__, __LINE__);
   static std::set<std::string> defined;
   if (!defined.insert(name).second) return;
   const auto [begin, end] = all_rules().equal_range("aten::" + name);
   for (auto rule = begin; rule != end; ++rule) rule->second(library);
 }
 
-}  // namespace poptorch_emu::forms
+}  // namespace poptorch_emu::metadata

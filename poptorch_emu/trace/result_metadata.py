@@ -1,6 +1,6 @@
-"""The forms of results, which the memo of a trace finds out, as data that can be kept.
+"""The tensor metadata of results, which the memo of a trace finds out, as data that can be kept.
 
-What PyTorch makes of an operation is known by a text that tells the operation, the form of each
+What PyTorch makes of an operation is known by a text that tells the operation, the metadata of each
 tensor among its arguments, each literal with its type, and the settings that decide with them.
 """
 
@@ -20,8 +20,8 @@ _MAX_BYTES = 2**62
 
 
 @dataclass(frozen=True)
-class Form:
-    """The form of one result that has memory of its own."""
+class TensorMetadata:
+    """The metadata of one result that has memory of its own."""
 
     dtype: torch.dtype
     shape: tuple[int, ...]
@@ -33,11 +33,11 @@ class Written:
 
 
 # One result, several (with `None` for those that are not asked for), or the first argument.
-Forms = Form | tuple[Form | None, ...] | Written
+ResultMetadata = TensorMetadata | tuple[TensorMetadata | None, ...] | Written
 
 
 def settings() -> tuple[Any, ...]:
-    """Returns what decides on the form of a result besides the arguments, as it is now."""
+    """Returns the settings that decide on the metadata of a result, as they are now."""
     return (
         torch.get_default_dtype(),
         torch.is_inference_mode_enabled(),
@@ -46,13 +46,13 @@ def settings() -> tuple[Any, ...]:
     )
 
 
-def to_json(known: Mapping[str, Forms]) -> bytes:
-    """Returns forms by their texts as bytes of a file."""
-    return json.dumps({text: _stored(forms) for text, forms in known.items()}).encode()
+def to_json(known: Mapping[str, ResultMetadata]) -> bytes:
+    """Returns metadata by its texts as bytes of a file."""
+    return json.dumps({text: _stored(metadata) for text, metadata in known.items()}).encode()
 
 
-def from_json(data: bytes, name: str) -> dict[str, Forms]:
-    """Returns the forms in `data`, which are of the file `name`.
+def from_json(data: bytes, name: str) -> dict[str, ResultMetadata]:
+    """Returns the metadata in `data`, which the file `name` held.
 
     Raises:
         Error: it holds anything else.
@@ -61,43 +61,43 @@ def from_json(data: bytes, name: str) -> dict[str, Forms]:
         return {text: _restored(stored) for text, stored in json.loads(data).items()}
     except (AttributeError, LookupError, RecursionError, TypeError, ValueError) as cause:
         raise make_error(
-            f"Invalid file {name}: it does not hold the forms of results ({cause}). Remove it."
+            f"Invalid file {name}: it does not hold the metadata of results ({cause}). Remove it."
         ) from cause
 
 
-def _stored(forms: Forms) -> Any:
-    if isinstance(forms, Written):
+def _stored(metadata: ResultMetadata) -> Any:
+    if isinstance(metadata, Written):
         return "written"
-    if isinstance(forms, Form):
+    if isinstance(metadata, TensorMetadata):
         return {
-            "dtype": str(forms.dtype).removeprefix("torch."),
-            "shape": forms.shape,
-            "stride": forms.stride,
+            "dtype": str(metadata.dtype).removeprefix("torch."),
+            "shape": metadata.shape,
+            "stride": metadata.stride,
         }
-    return [form and _stored(form) for form in forms]
+    return [each and _stored(each) for each in metadata]
 
 
-def _restored(stored: Any) -> Forms:
+def _restored(stored: Any) -> ResultMetadata:
     if stored == "written":
         return Written()
     if isinstance(stored, list):
-        return tuple([None if each is None else _form(each) for each in stored])
-    return _form(stored)
+        return tuple([None if each is None else _tensor_metadata(each) for each in stored])
+    return _tensor_metadata(stored)
 
 
 def _num_bytes(dtype: torch.dtype, shape: tuple[int, ...], stride: tuple[int, ...]) -> int:
-    """Returns how far a tensor of this form reaches in memory, at least its elements' own bytes."""
+    """Returns how far a tensor reaches in memory, at least its elements' own bytes."""
     reach = 1 + sum(max(size - 1, 0) * step for size, step in zip(shape, stride, strict=True))
     return dtype.itemsize * max(reach, math.prod(shape))
 
 
-def _form(stored: Mapping[str, Any]) -> Form:
+def _tensor_metadata(stored: Mapping[str, Any]) -> TensorMetadata:
     dtype = getattr(torch, stored["dtype"])
     shape, stride = tuple(stored["shape"]), tuple(stored["stride"])
     if not isinstance(dtype, torch.dtype) or len(shape) != len(stride):
-        raise ValueError(f"{stored} is no form of a tensor")
+        raise ValueError(f"{stored} is no metadata of a tensor")
     if not all(type(number) is int and number >= 0 for number in (*shape, *stride)):
         raise ValueError(f"{stored} has a size that is no natural number")
     if _num_bytes(dtype, shape, stride) > _MAX_BYTES:
         raise ValueError(f"{stored} is larger than any memory")
-    return Form(dtype, shape, stride)
+    return TensorMetadata(dtype, shape, stride)

@@ -1,13 +1,13 @@
-// Rules of our own for the forms of sums, products and other reductions, like those in
-// `form_rules.cpp`.
+// Rules of our own for the metadata of sums, products and other reductions, like those in
+// `rules.cpp`.
 
-#include "forms/form_rules.h"
+#include "metadata/rules.h"
 
 #include <ATen/Operators.h>
 
 #include <tuple>
 
-namespace poptorch_emu::forms {
+namespace poptorch_emu::metadata {
 namespace {
 
 using Two = std::tuple<Tensor, Tensor>;
@@ -35,7 +35,7 @@ Tensor one_of(const Tensor& self) {
 
 // ------------------------------------------------------------------------------ along dimensions
 
-// Their form is that of a mean.
+// Their metadata is that of a mean.
 Tensor deviation(const Tensor& self, at::OptionalIntArrayRef dim, const OptionalScalar&,
                  bool keeps_dim) {
   only_if(self.is_floating_point());
@@ -85,7 +85,7 @@ Tensor dot(const Tensor& self, const Tensor& other) {
   return dense({}, self.scalar_type());
 }
 
-#define OWN_RULE(overload, function) FORM_RULE(overload, TORCH_FN(function))
+#define OWN_RULE(overload, function) METADATA_RULE(overload, TORCH_FN(function))
 
 }  // namespace
 
@@ -112,4 +112,4 @@ void list_reduction_rules(Rules& rules) {
 
 #undef OWN_RULE
 
-}  // namespace poptorch_emu::forms
+}  // namespace poptorch_emu::metadata

@@ -1,4 +1,4 @@
-"""The rules in C++ for the forms of results, compared with what PyTorch's operations return."""
+"""The rules in C++ for the metadata of results, compared with what PyTorch's operations return."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from support.form_checks import check, check_refused, on_meta
+from support.metadata_checks import check, check_refused, on_meta
 
 from poptorch_emu import _C
-from poptorch_emu.trace import form_rules
+from poptorch_emu.trace import metadata_rules
 
 aten = torch.ops.aten
 
 
 def names() -> list[tuple[str, str]]:
     """Returns name and overload of each rule."""
-    for name in _C.form_rule_names():
-        _C.define_form_rules(name.removeprefix("aten::"))
-    prefix = "poptorch_emu_forms::"
+    for name in _C.metadata_rule_names():
+        _C.define_metadata_rules(name.removeprefix("aten::"))
+    prefix = "poptorch_emu_metadata::"
     found = [name for name in torch._C._dispatch_get_all_op_names() if name.startswith(prefix)]
     parts = [name.removeprefix(prefix).partition(".") for name in sorted(found)]
     return [(name, overload or "default") for name, _, overload in parts]
@@ -32,8 +32,8 @@ def test_rules_are_of_operations_of_pytorch_with_the_same_arguments() -> None:
     assert len(names()) > 300
     for name, overload in names():
         theirs = getattr(getattr(aten, name), overload)._schema
-        ours = getattr(getattr(torch.ops.poptorch_emu_forms, name), overload)._schema
-        assert str(ours).replace("poptorch_emu_forms::", "aten::") == str(theirs)
+        ours = getattr(getattr(torch.ops.poptorch_emu_metadata, name), overload)._schema
+        assert str(ours).replace("poptorch_emu_metadata::", "aten::") == str(theirs)
 
 
 IMAGES = torch.rand(2, 6, 9, 8)
@@ -144,18 +144,18 @@ BACKWARD = {
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_form_when_a_rule_of_ours_says_it_then_is_pytorch_s(case: str) -> None:
+def test_metadata_when_a_rule_of_ours_says_it_then_is_pytorch_s(case: str) -> None:
     func, *args = CASES[case]
     check(func, *args)
 
 
 @pytest.mark.parametrize("case", BACKWARD)
-def test_form_of_a_gradient_when_a_rule_of_ours_says_it_then_is_pytorch_s(case: str) -> None:
+def test_metadata_of_a_gradient_when_a_rule_of_ours_says_it_then_is_pytorch_s(case: str) -> None:
     func, *args = BACKWARD[case]
     check(func, *args)
 
 
-def test_form_of_gradients_of_attention_is_pytorch_s() -> None:
+def test_metadata_of_gradients_of_attention_is_pytorch_s() -> None:
     output, sums = aten._scaled_dot_product_flash_attention_for_cpu.default(HEADS, HEADS, HEADS)
     backward = aten._scaled_dot_product_flash_attention_for_cpu_backward.default
     check(backward, output, HEADS, HEADS, HEADS, output, sums, 0.0, False)
@@ -182,7 +182,7 @@ def operands(draw: Any) -> list[torch.Tensor]:
 
 
 @given(operands())
-def test_form_of_pairs_when_broadcast_then_is_pytorch_s(tensors: list[torch.Tensor]) -> None:
+def test_metadata_of_pairs_when_broadcast_then_is_pytorch_s(tensors: list[torch.Tensor]) -> None:
     x, y = tensors
     check(aten.add.Tensor, x, y)
     check(aten.div.Tensor, x, y)
@@ -198,7 +198,7 @@ def test_form_of_pairs_when_broadcast_then_is_pytorch_s(tensors: list[torch.Tens
     padding=st.integers(0, 2),
     dilation=st.integers(1, 2),
 )
-def test_form_of_a_convolution_when_it_fits_then_is_pytorch_s(
+def test_metadata_of_a_convolution_when_it_fits_then_is_pytorch_s(
     rows: int, size: int, kernel: int, stride: int, padding: int, dilation: int
 ) -> None:
     x, weight = torch.rand(rows, 2, size), torch.rand(3, 2, kernel)
@@ -208,8 +208,8 @@ def test_form_of_a_convolution_when_it_fits_then_is_pytorch_s(
         return
     with pytest.raises(RuntimeError):
         aten.convolution.default(*args)
-    with pytest.raises(form_rules.NOT_TAKEN):
-        form_rules.find(aten.convolution.default, args)(*on_meta(args))  # type: ignore[misc]
+    with pytest.raises(metadata_rules.NOT_TAKEN):
+        metadata_rules.find(aten.convolution.default, args)(*on_meta(args))  # type: ignore[misc]
 
 
 WRONG = {

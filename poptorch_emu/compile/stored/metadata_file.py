@@ -1,9 +1,9 @@
-"""What a trace found out about the forms of results, in a file of the cache's folder.
+"""The tensor metadata of results that a trace found out, in a file of the cache's folder.
 
 A process that is going to record a model finds there what PyTorch made of each operation when the
 model was compiled. The file's name tells what is known before `forward` is recorded, which is less
 than a program depends on: another model of this name finds some of its operations there, or none.
-What is found is right for any model, since the texts say all that the forms depend on.
+What is found is right for any model, since the texts say all that the metadata depends on.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from poptorch_emu.errors import Error
 from poptorch_emu.ir.text import type_text
 from poptorch_emu.log import logger
 from poptorch_emu.trace.module_state import host_tensors
-from poptorch_emu.trace.result_forms import Forms, from_json, to_json
+from poptorch_emu.trace.result_metadata import ResultMetadata, from_json, to_json
 from poptorch_emu.trace.tracer import Forward
 from poptorch_emu.version import __version__
 
-_SUFFIX = ".forms"
-_SECTION = "forms"
+_SUFFIX = ".metadata"
+_SECTION = "metadata"
 
 
 def path_of(
     config: CompileConfig, model: torch.nn.Module, tensors: Sequence[torch.Tensor]
 ) -> Path | None:
-    """Returns where the forms of `model`, compiled for these inputs, are kept.
+    """Returns where the metadata of `model`, compiled for these inputs, is kept.
 
     Raises:
         Error: the types of its parameters are not known yet.
@@ -52,8 +52,8 @@ def path_of(
     return Path(config.cache_dir) / f"{digest}{_SUFFIX}"
 
 
-def find(path: Path | None) -> dict[str, Forms]:
-    """Returns the forms in a file; none, if it cannot be used."""
+def find(path: Path | None) -> dict[str, ResultMetadata]:
+    """Returns the metadata in a file; none, if the file cannot be used."""
     if path is None:
         return {}
     try:
@@ -69,10 +69,10 @@ def find(path: Path | None) -> dict[str, Forms]:
 
 def keep(path: Path | None, forward: Forward) -> None:
     """Writes what was found out; where that fails, a warning says so."""
-    forms = {} if path is None else forward.new_forms
-    if path is None or not forms:
+    metadata = {} if path is None else forward.new_metadata
+    if path is None or not metadata:
         return
     try:
-        write_whole(path, pack({_SECTION: to_json(forms)}))
+        write_whole(path, pack({_SECTION: to_json(metadata)}))
     except OSError as fault:
-        logger.warning("Executable cache: the forms of results are not kept. %s", fault)
+        logger.warning("Executable cache: the metadata of results is not kept. %s", fault)

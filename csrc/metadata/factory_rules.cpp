@@ -1,13 +1,13 @@
-// Rules of our own for the forms of tensors that are made from nothing, or copied, like those in
-// `form_rules.cpp`.
+// Rules of our own for the metadata of tensors that are made from nothing, or copied, like those in
+// `rules.cpp`.
 
-#include "forms/form_rules.h"
+#include "metadata/rules.h"
 
 #include <ATen/Operators.h>
 
 #include <cmath>
 
-namespace poptorch_emu::forms {
+namespace poptorch_emu::metadata {
 namespace {
 
 // What is made is on the IPU, or the rule is not asked.
@@ -158,11 +158,11 @@ Tensor& copy_(Tensor& self, const Tensor& source, bool) {
   return self;
 }
 
-#define OWN_RULE(overload, function) FORM_RULE(overload, TORCH_FN(function))
+#define OWN_RULE(overload, function) METADATA_RULE(overload, TORCH_FN(function))
 
 }  // namespace
 
-void list_rules_of_made(Rules& rules) {
+void list_factory_rules(Rules& rules) {
   OWN_RULE(arange, arange);
   OWN_RULE(arange_start, arange_start);
   OWN_RULE(arange_start_step, arange_step);
@@ -196,4 +196,4 @@ void list_rules_of_made(Rules& rules) {
 
 #undef OWN_RULE
 
-}  // namespace poptorch_emu::forms
+}  // namespace poptorch_emu::metadata

@@ -1,14 +1,14 @@
-// Rules of our own for the forms of what is written to places of a tensor, repeated, or put in
-// another order, like those in `form_rules.cpp`.
+// Rules of our own for the metadata of what is written to places of a tensor, repeated, or put in
+// another order, like those in `rules.cpp`.
 
-#include "forms/form_rules.h"
+#include "metadata/rules.h"
 
 #include <ATen/Operators.h>
 
 #include <algorithm>
 #include <vector>
 
-namespace poptorch_emu::forms {
+namespace poptorch_emu::metadata {
 namespace {
 
 using Indices = c10::List<std::optional<Tensor>>;
@@ -155,11 +155,11 @@ Tensor replication_pad2d(const Tensor& self, IntArrayRef padding) {
   return at::meta::replication_pad2d(self, padding);
 }
 
-#define OWN_RULE(overload, function) FORM_RULE(overload, TORCH_FN(function))
+#define OWN_RULE(overload, function) METADATA_RULE(overload, TORCH_FN(function))
 
 }  // namespace
 
-void list_place_rules(Rules& rules) {
+void list_indexing_rules(Rules& rules) {
   OWN_RULE(fill_Scalar, filled_with);
   OWN_RULE(fill__Scalar, fill_with);
   OWN_RULE(masked_fill__Scalar, masked_fill_with);
@@ -181,4 +181,4 @@ void list_place_rules(Rules& rules) {
 
 #undef OWN_RULE
 
-}  // namespace poptorch_emu::forms
+}  // namespace poptorch_emu::metadata

@@ -1,6 +1,6 @@
-// Rules of our own for the forms of gradients, like those in `form_rules.cpp`.
+// Rules of our own for the metadata of gradients, like those in `rules.cpp`.
 
-#include "forms/form_rules.h"
+#include "metadata/rules.h"
 
 #include <ATen/Operators.h>
 #include <torch/library.h>
@@ -9,13 +9,13 @@
 #include <tuple>
 #include <vector>
 
-namespace poptorch_emu::forms {
+namespace poptorch_emu::metadata {
 namespace {
 
 using Three = std::tuple<Tensor, Tensor, Tensor>;
 using Mask = std::array<bool, 3>;
 
-// The gradient of something with this form, if it is asked for.
+// The gradient of something with this metadata, if it is asked for.
 Tensor gradient_if(bool is_wanted, IntArrayRef sizes, ScalarType dtype) {
   return is_wanted ? dense(sizes, dtype) : Tensor();
 }
@@ -134,7 +134,7 @@ Tensor nll_loss2d_backward(const Tensor&, const Tensor& self, const Tensor& targ
   return dense(self.sizes(), self.scalar_type());
 }
 
-#define OWN_RULE(overload, function) FORM_RULE(overload, TORCH_FN(function))
+#define OWN_RULE(overload, function) METADATA_RULE(overload, TORCH_FN(function))
 
 }  // namespace
 
@@ -156,4 +156,4 @@ void list_gradient_rules(Rules& rules) {
 
 #undef OWN_RULE
 
-}  // namespace poptorch_emu::forms
+}  // namespace poptorch_emu::metadata

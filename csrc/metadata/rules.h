@@ -1,4 +1,4 @@
-// What the rules for the forms of results have in common.
+// What the rules for the metadata of results have in common.
 #pragma once
 
 #include <ATen/ExpandUtils.h>
@@ -12,26 +12,26 @@
 #include <optional>
 #include <string>
 
-namespace poptorch_emu::forms {
+namespace poptorch_emu::metadata {
 
 // By the name of an operation: what adds the rule for one of its overloads to a library.
 using Rules = std::multimap<std::string, void (*)(torch::Library&)>;
 const Rules& all_rules();
 
-// Adds the rules for an operation (`relu`) to the library `poptorch_emu_forms`, if there are any
+// Adds the rules for an operation (`relu`) to the library `poptorch_emu_metadata`, if there are any
 // and they are not there. One at a time, since all 230 take 2 MiB of a process.
 void define_rules(const std::string& name);
 
 // Parts of the list.
 void list_gradient_rules(Rules& rules);
 void list_loss_rules(Rules& rules);
-void list_place_rules(Rules& rules);
+void list_indexing_rules(Rules& rules);
 void list_reduction_rules(Rules& rules);
-void list_rules_of_made(Rules& rules);
+void list_factory_rules(Rules& rules);
 void list_structured_rules(Rules& rules);
 
 // Lists a function as the rule for one overload, named as in `at::_ops`.
-#define FORM_RULE(overload, function)     \
+#define METADATA_RULE(overload, function) \
   rules.emplace(at::_ops::overload::name, \
                 [](torch::Library& made) { made.def(at::_ops::overload::schema_str, function); })
 
@@ -97,4 +97,4 @@ inline bool is_affine_of(const OptionalTensor& weight, IntArrayRef shape, Scalar
   return !is_given(weight) || (weight->sizes() == shape && weight->scalar_type() == dtype);
 }
 
-}  // namespace poptorch_emu::forms
+}  // namespace poptorch_emu::metadata

@@ -1,24 +1,24 @@
-// PyTorch's own rules in C++ for the form of a result, where its dispatcher asks ones in Python.
+// PyTorch's own rules in C++ for the metadata of results, where its dispatcher asks ones in Python.
 //
 // A structured operation says in C++ what shape, strides and type its results have. For meta
 // tensors PyTorch registers rules in Python over many of them, which also follow symbolic sizes: a
 // process that asks one loads SymPy and PyTorch's compiler, 75 MiB and a second. A trace has no
 // symbolic sizes. Here the rules in C++ are operations of a library of their own, named as those
-// that they speak of; `trace/form_rules.py` calls them. Rules that PyTorch has in no such form are
-// in `form_rules.cpp`.
+// that they speak of; `trace/metadata_rules.py` calls them. `rules.cpp` has rules for operations
+// that are not structured.
 
 #include <ATen/MetaFunctions.h>
 #include <ATen/Operators.h>
 #include <torch/library.h>
 
-#include "forms/form_rules.h"
+#include "metadata/rules.h"
 
-namespace poptorch_emu::forms {
+namespace poptorch_emu::metadata {
 namespace {
 
 // One overload, named as in `at::_ops`, and the function that has its rule.
 #define RULE(overload, function) \
-  FORM_RULE(overload, TORCH_FN((static_cast<at::_ops::overload::schema*>(&at::meta::function))))
+  METADATA_RULE(overload, TORCH_FN((static_cast<at::_ops::overload::schema*>(&at::meta::function))))
 #define RULE_SYMINT(overload, function) RULE(overload, function##_symint)
 
 // An operation with one overload, and its variant in place.
@@ -229,4 +229,4 @@ void list_structured_rules(Rules& rules) {
 #undef RULE_SYMINT
 #undef TENSOR_RULES
 
-}  // namespace poptorch_emu::forms
+}  // namespace poptorch_emu::metadata

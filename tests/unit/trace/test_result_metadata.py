@@ -1,4 +1,4 @@
-"""Forms that were kept are used for the very same arguments, and read back only when whole."""
+"""Metadata that was kept is used for the very same arguments, and read back only when whole."""
 
 from __future__ import annotations
 
@@ -12,14 +12,20 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 import poptorch_emu as poptorch
-from poptorch_emu.trace.result_forms import Form, Forms, Written, from_json, to_json
 from poptorch_emu.trace.result_memo import ResultMemo
+from poptorch_emu.trace.result_metadata import (
+    ResultMetadata,
+    TensorMetadata,
+    Written,
+    from_json,
+    to_json,
+)
 
 aten = torch.ops.aten
 IPU = torch.device("ipu:0")
 
 # Stands for what an earlier memo found out; no operation below makes it.
-PLANTED = Form(torch.int16, (7, 7), (7, 1))
+PLANTED = TensorMetadata(torch.int16, (7, 7), (7, 1))
 
 
 def stand_in(mode: FakeTensorMode, value: torch.Tensor) -> FakeTensor:
@@ -27,15 +33,15 @@ def stand_in(mode: FakeTensorMode, value: torch.Tensor) -> FakeTensor:
     return FakeTensor(mode, like, IPU)
 
 
-def planted(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Forms]:
-    """Returns a false form for just these arguments."""
+def planted(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, ResultMetadata]:
+    """Returns false metadata for just these arguments."""
     memo = ResultMemo(IPU)
     memo.run(func, args, kwargs)
-    (text,) = memo.forms
+    (text,) = memo.metadata
     return {text: PLANTED}
 
 
-def form(value: torch.Tensor) -> tuple[Any, ...]:
+def metadata(value: torch.Tensor) -> tuple[Any, ...]:
     return value.dtype, tuple(value.shape), value.stride()
 
 
@@ -65,12 +71,12 @@ OTHERS = {
 
 
 @pytest.mark.parametrize("other", OTHERS)
-def test_form_when_anything_differs_then_is_not_used(other: str) -> None:
+def test_metadata_when_anything_differs_then_is_not_used(other: str) -> None:
     func, value, number, kwargs = OTHERS[other]
     with FakeTensorMode() as mode:
         known = planted(aten.add.Tensor, (stand_in(mode, X), 1), {})
         result = ResultMemo(IPU, known).run(func, (stand_in(mode, value), number), kwargs)
-    assert form(result) == form(func(value, number, **kwargs))
+    assert metadata(result) == metadata(func(value, number, **kwargs))
 
 
 @pytest.mark.parametrize(
@@ -82,45 +88,51 @@ def test_form_when_anything_differs_then_is_not_used(other: str) -> None:
     ],
     ids=["default type", "determinism", "oneDNN"],
 )
-def test_form_when_a_setting_differs_then_is_not_used(
+def test_metadata_when_a_setting_differs_then_is_not_used(
     setting: Callable[[], AbstractContextManager[None]],
 ) -> None:
     with FakeTensorMode() as mode:
         known = planted(aten.add.Tensor, (stand_in(mode, X), 1), {})
         with setting():
             result = ResultMemo(IPU, known).run(aten.add.Tensor, (stand_in(mode, X), 1), {})
-    assert form(result) == form(X + 1)
+    assert metadata(result) == metadata(X + 1)
 
 
-def test_form_when_all_is_the_same_then_is_used_and_nothing_learned() -> None:
+def test_metadata_when_all_is_the_same_then_is_used_and_nothing_learned() -> None:
     with FakeTensorMode() as mode:
         memo = ResultMemo(IPU, planted(aten.add.Tensor, (stand_in(mode, X), 1), {}))
         results = [memo.run(aten.add.Tensor, (stand_in(mode, X), 1), {}) for _ in range(2)]
-    assert [form(result) for result in results] == [form(torch.zeros(7, 7, dtype=torch.int16))] * 2
+    assert [metadata(result) for result in results] == [
+        metadata(torch.zeros(7, 7, dtype=torch.int16))
+    ] * 2
     assert results[0].untyped_storage()._cdata != results[1].untyped_storage()._cdata
-    assert not memo.has_learned and list(memo.forms.values()) == [PLANTED]
+    assert not memo.has_learned and list(memo.metadata.values()) == [PLANTED]
 
 
 def test_operation_in_place_when_known_then_returns_its_argument() -> None:
     with FakeTensorMode() as mode:
         first = ResultMemo(IPU)
         first.run(aten.add_.Tensor, (stand_in(mode, X), 1), {})
-        memo = ResultMemo(IPU, from_json(to_json(first.forms), "f"))
+        memo = ResultMemo(IPU, from_json(to_json(first.metadata), "f"))
         x = stand_in(mode, X)
         assert memo.run(aten.add_.Tensor, (x, 1), {}) is x
         assert not memo.has_learned
 
 
-def test_operation_with_shared_memory_is_worked_out_although_its_form_is_known() -> None:
+def test_operation_with_shared_memory_is_worked_out_although_its_metadata_is_known() -> None:
     with FakeTensorMode() as mode:
         x, y = stand_in(mode, X), stand_in(mode, X)
         memo = ResultMemo(IPU, planted(aten.add_.Tensor, (x, y), {}))
         assert memo.run(aten.add_.Tensor, (x, x), {}) is x
-        assert not memo.forms
+        assert not memo.metadata
 
 
-def test_forms_when_written_and_read_then_are_the_same() -> None:
-    several = (Form(torch.float16, (), ()), None, Form(torch.bool, (0, 3), (3, 1)))
+def test_metadata_when_written_and_read_then_are_the_same() -> None:
+    several = (
+        TensorMetadata(torch.float16, (), ()),
+        None,
+        TensorMetadata(torch.bool, (0, 3), (3, 1)),
+    )
     read = from_json(to_json({"one": PLANTED, "several": several, "in place": Written()}), "f")
     assert read["one"] == PLANTED and read["several"] == several
     assert isinstance(read["in place"], Written)
@@ -151,8 +163,10 @@ WHOLE = {"dtype": "float32", "shape": [2, 6], "stride": [6, 1]}
     ],
     ids=str,
 )
-def test_content_that_is_no_form_then_error_names_the_file(content: Any) -> None:
-    with pytest.raises(poptorch.Error, match="Invalid file the/file: it does not hold the forms"):
+def test_content_that_is_no_metadata_then_error_names_the_file(content: Any) -> None:
+    with pytest.raises(
+        poptorch.Error, match="Invalid file the/file: it does not hold the metadata"
+    ):
         from_json(json.dumps(content).encode(), "the/file")
 
 

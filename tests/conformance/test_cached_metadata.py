@@ -54,8 +54,8 @@ def same_program(one: Executable, other: Executable) -> bool:
     return one.key == other.key and one.program.serialize() == other.program.serialize()
 
 
-def forms_file(folder: Path) -> Path:
-    (file,) = folder.glob("*.forms")
+def metadata_file(folder: Path) -> Path:
+    (file,) = folder.glob("*.metadata")
     return file
 
 
@@ -69,7 +69,7 @@ def test_second_compilation_then_asks_about_no_result(
     assert not worked_out
 
 
-def test_miss_that_finds_forms_then_gives_the_program_that_it_gives_without(
+def test_miss_that_finds_metadata_then_gives_the_program_that_it_gives_without(
     tmp_path: Path, worked_out: list[str]
 ) -> None:
     compiled(tmp_path)
@@ -85,7 +85,7 @@ def test_miss_that_finds_forms_then_gives_the_program_that_it_gives_without(
 
 
 class Chosen(nn.Module):
-    """Computes what was chosen: models with one name for their forms."""
+    """Computes what was chosen: models with one name for their metadata."""
 
     def __init__(self, act: Callable[[torch.Tensor], torch.Tensor]) -> None:
         super().__init__()
@@ -104,13 +104,13 @@ def channels_last(x: torch.Tensor) -> torch.Tensor:
     return x.contiguous(memory_format=torch.channels_last)
 
 
-def test_models_that_share_a_file_of_forms_then_do_not_mix(tmp_path: Path) -> None:
+def test_models_that_share_a_file_of_metadata_then_do_not_mix(tmp_path: Path) -> None:
     for act in (flipped, channels_last, torch.tanh, flipped):
         torch.manual_seed(1)
         cached = compiled(tmp_path, Chosen(act))
         torch.manual_seed(1)
         assert same_program(cached, compiled(None, Chosen(act)))
-    assert len(list(tmp_path.glob("*.forms"))) == 1
+    assert len(list(tmp_path.glob("*.metadata"))) == 1
     assert len(list(tmp_path.glob("*.executable"))) == 3
 
 
@@ -119,8 +119,8 @@ DAMAGES: dict[str, Callable[[bytes], bytes]] = {
     "empty": lambda data: b"",
     "a changed byte": lambda data: data[:-9] + b"7" + data[-8:],
     "of an executable": lambda data: pack({"program": b""}),
-    "of something else": lambda data: pack({"forms": b'{"aten.relu.default": [3]}'}),
-    "no text": lambda data: pack({"forms": b"\xff\xfe"}),
+    "of something else": lambda data: pack({"metadata": b'{"aten.relu.default": [3]}'}),
+    "no text": lambda data: pack({"metadata": b"\xff\xfe"}),
 }
 
 
@@ -129,12 +129,12 @@ def test_damaged_file_then_warning_the_same_program_and_a_new_file(
     damage: str, tmp_path: Path, logged
 ) -> None:
     first = compiled(tmp_path)
-    file = forms_file(tmp_path)
+    file = metadata_file(tmp_path)
     whole = file.read_bytes()
     file.write_bytes(DAMAGES[damage](whole))
     assert same_program(compiled(tmp_path), first)
     assert f"{file} cannot be used and will be replaced" in logged.text
-    assert unpack(file.read_bytes(), "f").sections.keys() == {"forms"}
+    assert unpack(file.read_bytes(), "f").sections.keys() == {"metadata"}
     logged.clear()
     assert same_program(compiled(tmp_path), first)
     assert "cannot be used" not in logged.text
@@ -142,7 +142,7 @@ def test_damaged_file_then_warning_the_same_program_and_a_new_file(
 
 def test_every_cut_of_the_file_then_the_same_program(tmp_path: Path) -> None:
     first = compiled(tmp_path)
-    file = forms_file(tmp_path)
+    file = metadata_file(tmp_path)
     whole = file.read_bytes()
     for size in range(0, len(whole), len(whole) // 5):
         file.write_bytes(whole[:size])
@@ -153,7 +153,7 @@ def test_file_of_another_version_then_is_not_used(
     tmp_path: Path, worked_out: list[str], logged, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     compiled(tmp_path)
-    file = forms_file(tmp_path)
+    file = metadata_file(tmp_path)
     sections = unpack(file.read_bytes(), "f").sections
     with monkeypatch.context() as patched:
         patched.setattr(container, "__version__", "0.0.7")
@@ -180,7 +180,7 @@ def test_lazy_module_then_the_error_is_that_of_a_compilation_without_cache(tmp_p
         inference(torch.ones(1, 2))
 
 
-def test_forms_when_capturing_fails_with_them_then_begins_again_without_them(
+def test_metadata_when_capturing_fails_with_them_then_begins_again_without_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     expected = compiled(tmp_path)

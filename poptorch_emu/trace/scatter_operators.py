@@ -207,7 +207,7 @@ _REDUCTIONS = {
     "max": _extreme("amax"),
 }
 
-SCATTER_FORMS: dict[str, Callable[..., Any]] = {
+SCATTER_OPERATORS: dict[str, Callable[..., Any]] = {
     **{
         f"torch_scatter::scatter_{name}": _scatter(r, _MERGES.get(name))
         for name, r in _REDUCTIONS.items()
@@ -217,4 +217,4 @@ SCATTER_FORMS: dict[str, Callable[..., Any]] = {
     "torch_scatter::gather_coo": _gather_coo,
     "torch_scatter::gather_csr": _gather_csr,
 }
-"""Which ATen form is traced for an operator of torch_scatter."""
+"""Which function is traced for an operator of torch_scatter."""
