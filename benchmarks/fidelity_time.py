@@ -17,6 +17,7 @@ from poptorch_emu.machine.system import system_of
 from poptorch_emu.machine.time_numbers import FITTED, NUMBERS, TimeNumbers
 from poptorch_emu.plan.inventory import Inventory
 from poptorch_emu.plan.time.time_plan import TimePlan
+from poptorch_emu.report.time_report import TimeReport
 
 # What a constant is where it is left out: it takes no time.
 _LEFT_OUT = {"step_cycles": 0.0, "host_bytes_per_second": 1e15, "call_seconds": 0.0}
@@ -67,7 +68,7 @@ def print_times(names: Sequence[str], with_details: bool) -> None:
     for row in rows:
         case = capture(row)
         found.append(case)
-        plan = case.plan()
+        plan = TimeReport.of(case.plan())
         cells = [
             row.name,
             row.what,

@@ -8,7 +8,7 @@ import torch
 
 from poptorch_emu.executor.executor import PoplarExecutor
 from poptorch_emu.executor.executor_contents import compiled_inputs, optimizer_states
-from poptorch_emu.export.optimizer import Twin, twin_of
+from poptorch_emu.export.optimizer import TorchOptimizer, torch_optimizer_of
 from poptorch_emu.export.pipeline import Compiled, ExportedPipeline
 from poptorch_emu.optim.optimizer_conversion import optimizer_config
 
@@ -33,7 +33,9 @@ def export_pipeline(
     """
     executable = executor._compiled()
     model = copy.deepcopy(executor.model)
-    compiled = Compiled(executable, model, compiled_inputs(executor), _twin(executor, model))
+    compiled = Compiled(
+        executable, model, compiled_inputs(executor), _torch_optimizer(executor, model)
+    )
     return ExportedPipeline(compiled, freeze_statistics=freeze_statistics)
 
 
@@ -61,15 +63,15 @@ def to_torch(
     """
     executor._compiled()
     model = copy.deepcopy(executor.model)
-    twin = _twin(executor, model)
-    if twin is None:
+    optimizer = _torch_optimizer(executor, model)
+    if optimizer is None:
         return model, None
-    return model, twin.over(dict(model.named_parameters()))
+    return model, optimizer.over(dict(model.named_parameters()))
 
 
-def _twin(executor: PoplarExecutor, model: torch.nn.Module) -> Twin | None:
+def _torch_optimizer(executor: PoplarExecutor, model: torch.nn.Module) -> TorchOptimizer | None:
     optimizer = executor._optimizer
     if optimizer is None:
         return None
     config = optimizer_config(optimizer, dict(executor.model.named_parameters()))
-    return twin_of(config, dict(model.named_parameters()), optimizer_states(executor))
+    return torch_optimizer_of(config, dict(model.named_parameters()), optimizer_states(executor))

@@ -42,7 +42,7 @@ def memory(model: PoplarExecutor) -> MemoryReport:
     Raises:
         Error: the model is not compiled.
     """
-    return MemoryReport.of(model._compiled().memory)
+    return MemoryReport.of(model._compiled())
 
 
 def tile_memory(model: PoplarExecutor) -> TileReport:

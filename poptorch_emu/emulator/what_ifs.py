@@ -25,6 +25,7 @@ from poptorch_emu.plan.operations.operation_cost import OperationCosts
 from poptorch_emu.plan.tiles.tile_contents import plan_tiles
 from poptorch_emu.plan.time.durations import Durations
 from poptorch_emu.plan.time.what_if import Point, Sweep
+from poptorch_emu.report.bottleneck_text import bottleneck_text
 from poptorch_emu.report.what_if_report import SweepReport
 
 _SETTINGS = ("accumulation", "replicas", "micro_batch", "proportion", "recomputation", "system")
@@ -111,7 +112,8 @@ class _Planner:
         durations = Durations(inventory, memory, system, known_costs=case.costs.get(key))
         case.costs[key] = durations.costs
         plan = timed(case.request, durations)
-        return Point(chosen, plan.throughput, plan.step_seconds, fits, plan.bottleneck)
+        limit = bottleneck_text(plan.limited_by)
+        return Point(chosen, plan.throughput, plan.step_seconds, fits, limit)
 
     def _case(self, rows: int | None) -> _Captured:
         if rows not in self._captured:

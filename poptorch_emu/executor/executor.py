@@ -339,10 +339,10 @@ class PoplarExecutor:
         """
         if self.isCompiled():
             raise TypeError(_NO_PICKLE)
-        twin = type(self).__new__(type(self))
-        memo[id(self)] = twin
-        vars(twin).update(copy.deepcopy(vars(self), memo))
-        return twin
+        duplicate = type(self).__new__(type(self))
+        memo[id(self)] = duplicate
+        vars(duplicate).update(copy.deepcopy(vars(self), memo))
+        return duplicate
 
     @property
     def per_replica_params(self) -> dict[str, Triple]:

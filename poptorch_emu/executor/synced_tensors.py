@@ -120,20 +120,20 @@ class Synced:
             return func(*args, **(kwargs or {}))
 
     def __repr__(self, *, tensor_contents: str | None = None) -> str:
-        return repr(_twin(self))
+        return repr(_without_sync(self))
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        return _twin(self).__reduce_ex__(protocol)  # type: ignore[no-untyped-call]
+        return _without_sync(self).__reduce_ex__(protocol)  # type: ignore[no-untyped-call]
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
         if id(self) not in memo:
-            # Not the twin's own method: this one keeps the twin, whose id the memo holds, alive.
-            memo[id(self)] = copy.deepcopy(_twin(self), memo)
+            # Not the plain tensor's own method: this one keeps it, whose id the memo holds, alive.
+            memo[id(self)] = copy.deepcopy(_without_sync(self), memo)
         return memo[id(self)]
 
     def __copy__(self) -> Any:
         """Returns a copy of which reads sync, since it shares the memory that they change."""
-        duplicate = copy.copy(_twin(self))
+        duplicate = copy.copy(_without_sync(self))
         for link in _links_of_tensor(self):
             put_on_tensor(duplicate, link)
         return duplicate
@@ -226,15 +226,15 @@ def memory_of(tensor: torch.Tensor) -> int:
         return torch.Tensor.untyped_storage(tensor).data_ptr()
 
 
-def _twin(value: Any) -> torch.Tensor:
+def _without_sync(value: Any) -> torch.Tensor:
     """Returns what `value` would be if it weren't synced, with the newest values."""
     sync(value)
-    twin = plain(value)
-    twin.__class__ = own_class(value)
+    tensor = plain(value)
+    tensor.__class__ = own_class(value)
     with torch._C.DisableTorchFunctionSubclass():
-        twin.requires_grad_(value.requires_grad)
-    vars(twin).update((k, v) for k, v in vars(value).items() if k not in _OUR_ATTRIBUTES)
-    return twin
+        tensor.requires_grad_(value.requires_grad)
+    vars(tensor).update((k, v) for k, v in vars(value).items() if k not in _OUR_ATTRIBUTES)
+    return tensor
 
 
 def _links_of_tensor(tensor: Any) -> tuple[Link, ...]:

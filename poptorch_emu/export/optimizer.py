@@ -47,28 +47,28 @@ _CLASSES = {
 
 
 @dataclass(frozen=True)
-class Twin:
+class TorchOptimizer:
     """An optimiser of `torch.optim`.
 
     Attributes:
-        form: its class, and its groups with names of parameters and values.
+        spec: its class, and its groups with names of parameters and values.
         states: of each parameter, by name.
     """
 
-    form: dict[str, Any]
+    spec: dict[str, Any]
     states: dict[str, dict[str, torch.Tensor]]
 
     def over(self, parameters: Mapping[str, torch.nn.Parameter]) -> torch.optim.Optimizer:
         """Returns a new optimiser of those parameters, with names, that it knows."""
-        return plain.make_optimizer(parameters, self.form, self.states)
+        return plain.make_optimizer(parameters, self.spec, self.states)
 
 
-def twin_of(
+def torch_optimizer_of(
     config: OptimizerConfig,
     parameters: Mapping[str, torch.nn.Parameter],
     states: Mapping[str, torch.Tensor],
-) -> Twin:
-    """Returns the twin of an optimiser.
+) -> TorchOptimizer:
+    """Returns the optimiser of torch.optim that computes the same.
 
     Args:
         config: the optimiser as it is now.
@@ -81,14 +81,14 @@ def twin_of(
     _check(config)
     groups = dict(zip(parameters, config.group_of_parameter, strict=True))
     trained = [name for name, parameter in parameters.items() if parameter.requires_grad]
-    return Twin(_form(config, groups, trained), _states(config, trained, states))
+    return TorchOptimizer(_spec(config, groups, trained), _states(config, trained, states))
 
 
 def _check(config: OptimizerConfig) -> None:
     """Raises an `Error` if no optimiser of `torch.optim` computes the same."""
     reason = _difference(config)
     if reason:
-        raise make_error(f"The optimizer has no exact twin in torch.optim: {reason}")
+        raise make_error(f"The optimizer has no exact counterpart in torch.optim: {reason}")
 
 
 def _difference(config: OptimizerConfig) -> str:
@@ -119,13 +119,13 @@ def _difference(config: OptimizerConfig) -> str:
     return ""
 
 
-def _form(
+def _spec(
     config: OptimizerConfig, group_of_name: Mapping[str, int], trained: Iterable[str]
 ) -> dict[str, Any]:
-    """Returns the twin as plain values: its class, and its groups with names and values.
+    """Returns the spec: its class, and its groups with names and values.
 
     Args:
-        config: has a twin.
+        config: of an optimiser that torch.optim has.
         group_of_name: for each parameter of the model the group in `config`.
         trained: names of the parameters that get a gradient.
     """
@@ -143,10 +143,10 @@ def _form(
 def _states(
     config: OptimizerConfig, names: Iterable[str], states: Mapping[str, torch.Tensor]
 ) -> dict[str, dict[str, torch.Tensor]]:
-    """Returns the state of each parameter in the form of torch.optim.
+    """Returns the state of each parameter as torch.optim has it.
 
     Args:
-        config: has a twin.
+        config: of an optimiser that torch.optim has.
         names: of the parameters.
         states: of the compiled optimiser, by PopART's names; none if it never ran.
     """

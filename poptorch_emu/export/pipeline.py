@@ -17,7 +17,7 @@ from poptorch_emu.enums import ReductionType
 from poptorch_emu.errors import make_error
 from poptorch_emu.export.forward import ForwardStages, forward_stages
 from poptorch_emu.export.gradients import flowing_values
-from poptorch_emu.export.optimizer import Twin
+from poptorch_emu.export.optimizer import TorchOptimizer
 from poptorch_emu.export.refusal import check_exportable, check_stages, warn_of_losses
 from poptorch_emu.export.saved_program import save_program
 from poptorch_emu.export.stage_module import Values, stage_module
@@ -41,13 +41,13 @@ class Compiled:
         executable: the program.
         model: a copy of the user's module, with the weights as they are now.
         inputs: the tensors for which it was compiled, whole batches.
-        twin: of the optimiser, if the model trains.
+        optimizer: of the optimiser, if the model trains.
     """
 
     executable: Executable
     model: torch.nn.Module
     inputs: Sequence[torch.Tensor]
-    twin: Twin | None
+    optimizer: TorchOptimizer | None
 
 
 class ExportedPipeline:
@@ -83,7 +83,7 @@ class ExportedPipeline:
         if executable.config.is_training:
             self._with_gradient = flowing_values(self._stages, self._values, micro_batches)
         warn_of_losses(executable)
-        self._form = _form(self._stages, self._with_gradient, micro_batches, executable.config)
+        self._spec = _spec(self._stages, self._with_gradient, micro_batches, executable.config)
         self._stages_of: WeakKeyDictionary[Any, Sequence[PipelineStage]] = WeakKeyDictionary()
 
     @property
@@ -127,7 +127,7 @@ class ExportedPipeline:
         self._check_stage(stage)
         if module is None:
             module = self.stage_module(stage, device)
-        made: PipelineStage = plain.make_stage(module, stage, self._form, device, group)
+        made: PipelineStage = plain.make_stage(module, stage, self._spec, device, group)
         return made
 
     def schedule(
@@ -144,7 +144,7 @@ class ExportedPipeline:
             ValueError: there is no such kind, it does not fit, or a stage is missing.
         """
         own = list(stages) if isinstance(stages, Sequence) else [stages]
-        schedule = plain.make_schedule(own, self._form, kind)
+        schedule = plain.make_schedule(own, self._spec, kind)
         self._stages_of[schedule] = own
         return schedule
 
@@ -165,7 +165,7 @@ class ExportedPipeline:
         Raises:
             ValueError: an input does not have the rows of all micro-batches.
         """
-        return plain.run_step(schedule, self._stages_of[schedule], self._form, inputs)
+        return plain.run_step(schedule, self._stages_of[schedule], self._spec, inputs)
 
     def optimizer(self, module: torch.nn.Module) -> torch.optim.Optimizer:
         """Returns the optimiser of `torch.optim` for a stage's parameters (exact).
@@ -178,7 +178,7 @@ class ExportedPipeline:
         Raises:
             Error: the model does not train.
         """
-        return self._twin().over(dict(module.named_parameters()))
+        return self._torch_optimizer().over(dict(module.named_parameters()))
 
     def load_into(
         self,
@@ -217,7 +217,7 @@ class ExportedPipeline:
         Raises:
             Error: the model does not train.
         """
-        twin = self._twin()
+        optimizer = self._torch_optimizer()
         modules = [
             stage_module(
                 self._stages,
@@ -229,14 +229,14 @@ class ExportedPipeline:
             )
             for stage in range(self.num_stages)
         ]
-        save_program(Path(folder), modules, self._form, twin.form, twin.states)
+        save_program(Path(folder), modules, self._spec, optimizer.spec, optimizer.states)
 
-    def _twin(self) -> Twin:
-        if self._compiled.twin is None:
+    def _torch_optimizer(self) -> TorchOptimizer:
+        if self._compiled.optimizer is None:
             raise make_error(
                 "An inference model has no optimizer. Export a model of poptorch.trainingModel."
             )
-        return self._compiled.twin
+        return self._compiled.optimizer
 
     def _check_stage(self, stage: int) -> None:
         if not 0 <= stage < self.num_stages:
@@ -250,15 +250,15 @@ def _micro_batch(value: torch.Tensor, config: CompileConfig) -> torch.Tensor:
     return value.narrow(0, 0, value.size(0) // config.batch_factor) if value.dim() else value
 
 
-def _form(
+def _spec(
     stages: ForwardStages,
     with_gradient: frozenset[fx.Node],
     micro_batches: Sequence[torch.Tensor],
     config: CompileConfig,
-) -> plain.PipelineForm:
+) -> plain.PipelineSpec:
 
-    def of_node(node: fx.Node) -> plain.TensorForm:
-        return _tensor_form(node.meta["val"], node in with_gradient)
+    def of_node(node: fx.Node) -> plain.TensorSpec:
+        return _tensor_spec(node.meta["val"], node in with_gradient)
 
     read = {
         int(source_of(node).name): node.meta["val"]
@@ -266,16 +266,16 @@ def _form(
         if source_of(node).kind is SourceKind.INPUT
     }
     inputs = (read.get(number, value) for number, value in enumerate(micro_batches))
-    return plain.PipelineForm(
+    return plain.PipelineSpec(
         stages=tuple(
-            plain.StageForm(
+            plain.StageSpec(
                 received=tuple(map(of_node, stages.received(stage))),
                 returned=tuple(map(of_node, stages.returned(stage))),
                 inputs=tuple(stages.inputs_of(stage)),
             )
             for stage in range(stages.num_stages)
         ),
-        inputs=tuple(_tensor_form(value) for value in inputs),
+        inputs=tuple(_tensor_spec(value) for value in inputs),
         num_micro_batches=(
             config.gradient_accumulation if config.is_training else config.device_iterations
         ),
@@ -285,9 +285,9 @@ def _form(
     )
 
 
-def _tensor_form(value: torch.Tensor, has_gradient: bool = False) -> plain.TensorForm:
+def _tensor_spec(value: torch.Tensor, has_gradient: bool = False) -> plain.TensorSpec:
     dtype = str(value.dtype).removeprefix("torch.")
-    return plain.TensorForm(tuple(value.shape), dtype, has_gradient)
+    return plain.TensorSpec(tuple(value.shape), dtype, has_gradient)
 
 
 def _kind(config: CompileConfig) -> str:

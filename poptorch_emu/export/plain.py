@@ -32,7 +32,7 @@ KINDS = ("1f1b", "gpipe", "interleaved", "sequential")
 
 
 @dataclass(frozen=True)
-class TensorForm:
+class TensorSpec:
     """One tensor of a micro-batch; the name of its dtype has no "torch."."""
 
     shape: tuple[int, ...]
@@ -40,22 +40,22 @@ class TensorForm:
     has_gradient: bool = False
 
     def example(self) -> torch.Tensor:
-        """Returns a tensor of this form, without memory."""
+        """Returns a tensor with this spec, without memory."""
         dtype = getattr(torch, self.dtype)
         return torch.empty(self.shape, dtype=dtype, device="meta", requires_grad=self.has_gradient)
 
 
 @dataclass(frozen=True)
-class StageForm:
+class StageSpec:
     """What goes into a stage and comes out: from its neighbours, and inputs by number."""
 
-    received: tuple[TensorForm, ...]
-    returned: tuple[TensorForm, ...]
+    received: tuple[TensorSpec, ...]
+    returned: tuple[TensorSpec, ...]
     inputs: tuple[int, ...]
 
 
 @dataclass(frozen=True)
-class PipelineForm:
+class PipelineSpec:
     """What all stages together are.
 
     Attributes:
@@ -67,43 +67,43 @@ class PipelineForm:
         is_mean: whether gradients are averaged over the micro-batches, not added.
     """
 
-    stages: tuple[StageForm, ...]
-    inputs: tuple[TensorForm, ...]
+    stages: tuple[StageSpec, ...]
+    inputs: tuple[TensorSpec, ...]
     num_micro_batches: int
     kind: str
     is_training: bool
     is_mean: bool
 
     @staticmethod
-    def of(plain: Mapping[str, Any]) -> PipelineForm:
-        """Returns the form that `dataclasses.asdict` and JSON made `plain` of."""
+    def of(plain: Mapping[str, Any]) -> PipelineSpec:
+        """Returns the spec that `dataclasses.asdict` and JSON made `plain` of."""
 
-        def tensors(items: Any) -> tuple[TensorForm, ...]:
+        def tensors(items: Any) -> tuple[TensorSpec, ...]:
             return tuple(
-                TensorForm(tuple(item["shape"]), item["dtype"], item["has_gradient"])
+                TensorSpec(tuple(item["shape"]), item["dtype"], item["has_gradient"])
                 for item in items
             )
 
         stages = tuple(
-            StageForm(tensors(item["received"]), tensors(item["returned"]), tuple(item["inputs"]))
+            StageSpec(tensors(item["received"]), tensors(item["returned"]), tuple(item["inputs"]))
             for item in plain["stages"]
         )
         rest = {key: value for key, value in plain.items() if key not in ("stages", "inputs")}
-        return PipelineForm(stages=stages, inputs=tensors(plain["inputs"]), **rest)
+        return PipelineSpec(stages=stages, inputs=tensors(plain["inputs"]), **rest)
 
 
 class OneByOne:
     """A schedule of one micro-batch at a time: forward through all stages, then backward."""
 
-    def __init__(self, stages: Sequence[PipelineStage], form: PipelineForm) -> None:
+    def __init__(self, stages: Sequence[PipelineStage], spec: PipelineSpec) -> None:
         """Takes the stages of this process."""
         self._stages = stages
-        self._form = form
-        self._inner = _pipelined(stages, form, "1f1b" if len(stages) == 1 else "interleaved", 1)
+        self._spec = spec
+        self._inner = _pipelined(stages, spec, "1f1b" if len(stages) == 1 else "interleaved", 1)
 
     def step(self, *, target: Any = None, losses: list[Any] | None = None, **inputs: Any) -> Any:
         """Does what `step` of PyTorch's schedules does; outputs are not returned."""
-        count = self._form.num_micro_batches
+        count = self._spec.num_micro_batches
         of_all: list[Any] = []
         for index in range(count):
             found: list[Any] = []
@@ -116,7 +116,7 @@ class OneByOne:
             of_all += found
         if losses is not None:
             losses[:] = of_all
-        if self._form.is_mean:
+        if self._spec.is_mean:
             for stage in self._stages:
                 stage.scale_grads(count)
 
@@ -124,16 +124,16 @@ class OneByOne:
 def make_stage(
     module: torch.nn.Module,
     index: int,
-    form: PipelineForm,
+    spec: PipelineSpec,
     device: torch.device | str,
     group: dist.ProcessGroup | None = None,
 ) -> PipelineStage:
-    """Returns the stage that runs `module`, with the forms of all that is sent and received.
+    """Returns the stage that runs `module`, with the specs of all that is sent and received.
 
     Raises:
         ValueError: the processes are too many, or the stage belongs to another one of them.
     """
-    num_stages, num_ranks = len(form.stages), dist.get_world_size(group)
+    num_stages, num_ranks = len(spec.stages), dist.get_world_size(group)
     if num_stages % num_ranks:
         raise ValueError(
             f"{num_stages} stages cannot be shared by {num_ranks} processes. Start as many "
@@ -144,7 +144,7 @@ def make_stage(
             f"Stage {index} belongs to rank {index % num_ranks} of {num_ranks}, but this is rank "
             f"{dist.get_rank(group)}. Each rank makes the stages rank, rank + {num_ranks}, ..."
         )
-    own = form.stages[index]
+    own = spec.stages[index]
     return PipelineStage(
         module,
         index,
@@ -157,29 +157,29 @@ def make_stage(
 
 
 def make_schedule(
-    stages: Sequence[PipelineStage], form: PipelineForm, kind: str | None = None
+    stages: Sequence[PipelineStage], spec: PipelineSpec, kind: str | None = None
 ) -> Any:
     """Returns the schedule of this process's stages.
 
     Args:
         stages: all of this process, in order.
-        form: of the pipeline.
-        kind: one of `KINDS`; by default that of the form, or "interleaved" for several stages.
+        spec: of the pipeline.
+        kind: one of `KINDS`; by default that of the spec, or "interleaved" for several stages.
 
     Raises:
         ValueError: there is no such kind, it does not fit, or a stage is missing.
     """
     _check_own_stages(stages)
-    wanted = kind or form.kind
+    wanted = kind or spec.kind
     if wanted not in KINDS:
         raise ValueError(f"Unknown kind of schedule: {wanted!r}. Choose one of {list(KINDS)}.")
-    if not form.is_training:
+    if not spec.is_training:
         wanted = "gpipe"  # Without backward all kinds are this one.
     elif kind is None and wanted == "1f1b" and len(stages) > 1:
         wanted = "interleaved"
     if wanted == "sequential":
-        return OneByOne(stages, form)
-    return _pipelined(stages, form, wanted, form.num_micro_batches)
+        return OneByOne(stages, spec)
+    return _pipelined(stages, spec, wanted, spec.num_micro_batches)
 
 
 def _check_own_stages(stages: Sequence[PipelineStage]) -> None:
@@ -196,13 +196,13 @@ def _check_own_stages(stages: Sequence[PipelineStage]) -> None:
 
 
 def _pipelined(
-    stages: Sequence[PipelineStage], form: PipelineForm, kind: str, num_micro_batches: int
+    stages: Sequence[PipelineStage], spec: PipelineSpec, kind: str, num_micro_batches: int
 ) -> Any:
     """Returns a schedule of PyTorch."""
-    if not form.is_training and len(stages) > 1:
+    if not spec.is_training and len(stages) > 1:
         raise ValueError(
             f"PyTorch infers with one stage in each process, but this one has {len(stages)}. Start "
-            f"{len(form.stages)} processes."
+            f"{len(spec.stages)} processes."
         )
     if kind != "interleaved" and len(stages) > 1:
         raise ValueError(
@@ -212,14 +212,14 @@ def _pipelined(
     if kind == "1f1b" and num_micro_batches < stages[0].num_stages:
         kind = "gpipe"  # PyTorch's 1F1B wants as many micro-batches as stages; values are equal.
     specs = {
-        _name(number): _CHUNKS if form.inputs[number].shape else _Replicate()
-        for number in _read_by(stages, form)
+        _name(number): _CHUNKS if spec.inputs[number].shape else _Replicate()
+        for number in _read_by(stages, spec)
     }
     arguments: dict[str, Any] = {
         "n_microbatches": num_micro_batches,
-        "loss_fn": _first if form.is_training else None,
+        "loss_fn": _first if spec.is_training else None,
         "kwargs_chunk_spec": specs or None,
-        "scale_grads": form.is_mean and num_micro_batches == form.num_micro_batches,
+        "scale_grads": spec.is_mean and num_micro_batches == spec.num_micro_batches,
     }
     if kind == "interleaved":
         return ScheduleInterleaved1F1B(list(stages), **arguments)
@@ -229,7 +229,7 @@ def _pipelined(
 def run_step(
     schedule: Any,
     stages: Sequence[PipelineStage],
-    form: PipelineForm,
+    spec: PipelineSpec,
     inputs: Sequence[torch.Tensor],
 ) -> Any:
     """Runs forward, and backward in training, of a whole batch.
@@ -237,7 +237,7 @@ def run_step(
     Args:
         schedule: of `make_schedule`.
         stages: of this process; each input goes only to processes that read it.
-        form: of the pipeline.
+        spec: of the pipeline.
         inputs: the tensors of a call in order, each for all micro-batches.
 
     Returns:
@@ -246,65 +246,65 @@ def run_step(
     Raises:
         ValueError: an input does not have the rows of all micro-batches.
     """
-    check_inputs(form, inputs)
+    check_inputs(spec, inputs)
     device = stages[0].device
     named = {
         _name(number): inputs[number].to(
-            device=device, dtype=getattr(torch, form.inputs[number].dtype)
+            device=device, dtype=getattr(torch, spec.inputs[number].dtype)
         )
-        for number in _read_by(stages, form)
+        for number in _read_by(stages, spec)
     }
     is_last = any(stage.is_last for stage in stages)
-    if not form.is_training:
+    if not spec.is_training:
         with torch.no_grad():
             return schedule.step(**named)
     losses: list[torch.Tensor] = []
     # PyTorch wants a target of the loss function; ours is computed in the last stage.
-    target = torch.zeros(form.num_micro_batches, device=device) if is_last else None
+    target = torch.zeros(spec.num_micro_batches, device=device) if is_last else None
     options = {} if isinstance(schedule, OneByOne) else {"return_outputs": False}
     schedule.step(target=target, losses=losses, **options, **named)
     return [loss.detach() for loss in losses] if is_last else None
 
 
-def check_inputs(form: PipelineForm, inputs: Sequence[torch.Tensor]) -> None:
-    """Raises a ValueError for inputs that cannot be cut into the form's micro-batches."""
-    if len(inputs) != len(form.inputs):
+def check_inputs(spec: PipelineSpec, inputs: Sequence[torch.Tensor]) -> None:
+    """Raises a ValueError for inputs that cannot be cut into the spec's micro-batches."""
+    if len(inputs) != len(spec.inputs):
         raise ValueError(
-            f"A step takes {len(form.inputs)} input tensors, but {len(inputs)} were given. Pass "
+            f"A step takes {len(spec.inputs)} input tensors, but {len(inputs)} were given. Pass "
             "those of a call of the model, in order."
         )
-    for number, (value, micro) in enumerate(zip(inputs, form.inputs, strict=True)):
+    for number, (value, micro) in enumerate(zip(inputs, spec.inputs, strict=True)):
         expected = micro.shape
         if expected:
-            expected = (expected[0] * form.num_micro_batches, *expected[1:])
+            expected = (expected[0] * spec.num_micro_batches, *expected[1:])
         if tuple(value.shape) != expected:
             raise ValueError(
                 f"Input {number} has the shape {tuple(value.shape)}, but {expected} was expected: "
-                f"{form.num_micro_batches} micro-batches of {micro.shape}. Give a whole batch of "
+                f"{spec.num_micro_batches} micro-batches of {micro.shape}. Give a whole batch of "
                 "the size that the model was compiled for."
             )
 
 
 def make_optimizer(
     parameters: Mapping[str, torch.nn.Parameter],
-    form: Mapping[str, Any],
+    spec: Mapping[str, Any],
     states: Mapping[str, Mapping[str, torch.Tensor]],
 ) -> torch.optim.Optimizer:
     """Returns an optimiser of `torch.optim` for the parameters of a module.
 
     Args:
         parameters: by name.
-        form: "class", and "groups" with "names" and "values".
+        spec: "class", and "groups" with "names" and "values".
         states: of parameters, by their names.
     """
     groups: list[dict[str, Any]] = []
-    for group in form["groups"]:
+    for group in spec["groups"]:
         members = [parameters[name] for name in group["names"] if name in parameters]
         if members:
             groups.append({"params": members, **group["values"]})
     # An optimiser needs a parameter, and a stage may have none.
     nothing = {"params": [torch.nn.Parameter(torch.empty(0))]}
-    kind: Any = getattr(torch.optim, form["class"])
+    kind: Any = getattr(torch.optim, spec["class"])
     optimizer: torch.optim.Optimizer = kind(groups or [nothing], lr=0.0)
     for name, state in states.items():
         if name in parameters:
@@ -317,9 +317,9 @@ def make_optimizer(
     return optimizer
 
 
-def _read_by(stages: Sequence[PipelineStage], form: PipelineForm) -> list[int]:
+def _read_by(stages: Sequence[PipelineStage], spec: PipelineSpec) -> list[int]:
     """Returns the numbers of the inputs that these stages read."""
-    return sorted({number for s in stages for number in form.stages[s.stage_index].inputs})
+    return sorted({number for s in stages for number in spec.stages[s.stage_index].inputs})
 
 
 def _name(number: int) -> str:
@@ -353,13 +353,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def train(folder: Path, batches: Path, device: torch.device, kind: str | None) -> None:
     """Runs one update for each batch; the rank of the last stage prints the losses."""
-    form = PipelineForm.of(json.loads((folder / "pipeline.json").read_text()))
+    spec = PipelineSpec.of(json.loads((folder / "pipeline.json").read_text()))
     modules = {
         index: _load_stage(folder, index, device)
-        for index in range(dist.get_rank(), len(form.stages), dist.get_world_size())
+        for index in range(dist.get_rank(), len(spec.stages), dist.get_world_size())
     }
-    stages = [make_stage(module, index, form, device) for index, module in modules.items()]
-    schedule = make_schedule(stages, form, kind)
+    stages = [make_stage(module, index, spec, device) for index, module in modules.items()]
+    schedule = make_schedule(stages, spec, kind)
     optimizer = json.loads((folder / "optimizer.json").read_text())
     states = torch.load(folder / "optimizer_state.pt")
     optimizers = [
@@ -369,7 +369,7 @@ def train(folder: Path, batches: Path, device: torch.device, kind: str | None) -
     for batch in torch.load(batches):
         for one in optimizers:
             one.zero_grad()
-        losses = run_step(schedule, stages, form, batch)
+        losses = run_step(schedule, stages, spec, batch)
         for one in optimizers:
             one.step()
         if losses is not None:

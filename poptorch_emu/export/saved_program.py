@@ -13,13 +13,13 @@ import torch
 from torch import fx
 
 if TYPE_CHECKING:
-    from poptorch_emu.export.plain import PipelineForm, TensorForm
+    from poptorch_emu.export.plain import PipelineSpec, TensorSpec
 
 
 def save_program(
     folder: Path,
     modules: Sequence[fx.GraphModule],
-    form: PipelineForm,
+    spec: PipelineSpec,
     optimizer: Mapping[str, Any],
     states: Mapping[str, Any],
 ) -> None:
@@ -28,27 +28,27 @@ def save_program(
     Args:
         folder: the program's own.
         modules: one a stage.
-        form: of the pipeline.
+        spec: of the pipeline.
         optimizer: class and groups.
         states: of the optimiser, by the parameters' names.
     """
     folder.mkdir(parents=True, exist_ok=True)
     for index, module in enumerate(modules):
-        received = tuple(map(_example, form.stages[index].received))
+        received = tuple(map(_example, spec.stages[index].received))
         inputs = {
-            f"input_{number}": _example(form.inputs[number]) for number in form.stages[index].inputs
+            f"input_{number}": _example(spec.inputs[number]) for number in spec.stages[index].inputs
         }
         exported = torch.export.export(_without_others(module), received, inputs)
         torch.export.save(exported, folder / f"stage_{index}.pt2")
-    (folder / "pipeline.json").write_text(json.dumps(asdict(form), indent=1))
+    (folder / "pipeline.json").write_text(json.dumps(asdict(spec), indent=1))
     (folder / "optimizer.json").write_text(json.dumps(optimizer, indent=1))
     torch.save(dict(states), folder / "optimizer_state.pt")
     shutil.copyfile(Path(__file__).with_name("plain.py"), folder / "run.py")
 
 
-def _example(form: TensorForm) -> torch.Tensor:
-    example = torch.zeros(form.shape, dtype=getattr(torch, form.dtype))
-    return example.requires_grad_(form.has_gradient)
+def _example(spec: TensorSpec) -> torch.Tensor:
+    example = torch.zeros(spec.shape, dtype=getattr(torch, spec.dtype))
+    return example.requires_grad_(spec.has_gradient)
 
 
 def _without_others(module: fx.GraphModule) -> fx.GraphModule:

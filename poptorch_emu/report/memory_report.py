@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from poptorch_emu.compile.executable import Executable
 from poptorch_emu.plan.memory.memory_plan import Content, MemoryPlan, Store
+from poptorch_emu.report.memory_settings import memory_settings
 from poptorch_emu.report.pictures import axes_or_new, draw_stacks
 from poptorch_emu.report.terminal import (
     fitted_table,
@@ -20,12 +22,18 @@ _MIB = 1024**2
 
 @dataclass(frozen=True)
 class MemoryReport(MemoryPlan):
-    """A memory plan that can be printed."""
+    """A memory plan that can be printed.
+
+    Attributes:
+        settings: what else the user settled about memory, a line each.
+    """
+
+    settings: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, plan: MemoryPlan) -> MemoryReport:
-        """Returns `plan` with its tables."""
-        return cls(**vars(plan))
+    def of(cls, executable: Executable) -> MemoryReport:
+        """Returns the plan of a compiled model with its tables."""
+        return cls(**vars(executable.memory), settings=tuple(memory_settings(executable)))
 
     def __str__(self) -> str:
         """Returns a table: for each IPU its kinds of content, in KiB, on chip and remote.

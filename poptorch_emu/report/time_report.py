@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from poptorch_emu.plan.time.time_plan import IpuTime, TimePlan
+from poptorch_emu.report.bottleneck_text import bottleneck_text
 from poptorch_emu.report.terminal import (
     fitted_table,
     html_lines,
@@ -28,6 +29,11 @@ class TimeReport(TimePlan):
     def of(cls, plan: TimePlan) -> TimeReport:
         """Returns `plan` with its table."""
         return cls(**vars(plan))
+
+    @property
+    def bottleneck(self) -> str:
+        """What limits the step, and what to change first."""
+        return bottleneck_text(self.limited_by)
 
     def __str__(self) -> str:
         """Returns what each IPU does during a step, the stages, and what limits them."""

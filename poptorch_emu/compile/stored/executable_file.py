@@ -169,9 +169,7 @@ def _memory(stored: dict[str, Any]) -> MemoryPlan:
         for entry in stored["holdings"]
     )
     movements = (Movement(**entry) for entry in stored["movements"])
-    return MemoryPlan(
-        tuple(stored["ipu_ids"]), tuple(holdings), tuple(movements), tuple(stored["settings"])
-    )
+    return MemoryPlan(tuple(stored["ipu_ids"]), tuple(holdings), tuple(movements))
 
 
 def _schedule(stored: dict[str, Any]) -> Schedule:
@@ -214,7 +212,6 @@ def _stored_graph(executable: Executable) -> dict[str, Any]:
             "ipu_ids": memory.ipu_ids,
             "holdings": [_stored_holding(holding) for holding in memory.holdings],
             "movements": [asdict(movement) for movement in memory.movements],
-            "settings": memory.settings,
         },
         "transfers": [
             {**asdict(transfer), "mode": transfer.mode.value} for transfer in executable.transfers

@@ -13,7 +13,6 @@ from poptorch_emu.ir.graph import Sink, SinkKind, Source, SourceKind, source_of
 from poptorch_emu.plan.inventory import Inventory
 from poptorch_emu.plan.memory.ipu_workspace import workspaces
 from poptorch_emu.plan.memory.memory_plan import Content, Holding, MemoryPlan, Store
-from poptorch_emu.plan.memory.memory_settings import settings
 from poptorch_emu.plan.memory.traffic import movements
 from poptorch_emu.schedule.actions import Kind
 from poptorch_emu.schedule.schedule import Port, link_depth
@@ -39,7 +38,6 @@ def plan_memory(inventory: Inventory) -> MemoryPlan:
         inventory.placed.ipu_ids,
         tuple(sorted(holdings, key=_order)),
         tuple(movements(inventory)),
-        tuple(settings(inventory)),
     )
 
 

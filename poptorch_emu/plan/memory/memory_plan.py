@@ -81,13 +81,11 @@ class MemoryPlan:
     Attributes:
         ipu_ids: the user's number of each virtual IPU.
         movements: of the segments that use streaming memory, in the order in which they run.
-        settings: what else the user settled about memory, a line each.
     """
 
     ipu_ids: tuple[int, ...]
     holdings: tuple[Holding, ...]
     movements: tuple[Movement, ...] = ()
-    settings: tuple[str, ...] = ()
 
     def select(
         self, ipu: int | None = None, content: Content | None = None, store: Store | None = None

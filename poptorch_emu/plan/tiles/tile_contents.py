@@ -10,13 +10,14 @@ from collections.abc import Iterator, Mapping
 
 from torch import fx
 
-from poptorch_emu.ir.graph import SinkKind, SourceKind, record_of
+from poptorch_emu.ir.graph import SinkKind, SourceKind
 from poptorch_emu.machine.costs.code import Family
-from poptorch_emu.machine.costs.product import DEFAULT_PROPORTION, plan_product
+from poptorch_emu.machine.costs.product import plan_product
 from poptorch_emu.machine.ipu import IPU_OF_VERSION
 from poptorch_emu.machine.tile_memory import IpuMemory, Peak, TileMemory
 from poptorch_emu.plan.inventory import Inventory
 from poptorch_emu.plan.memory.memory_plan import Content, MemoryPlan, Store
+from poptorch_emu.plan.operations.memory_proportion import memory_proportion
 from poptorch_emu.plan.operations.operation_family import family_of
 from poptorch_emu.plan.operations.operation_products import products_of
 from poptorch_emu.plan.tiles.tile_liveness import Walk, machine_bytes
@@ -155,10 +156,7 @@ def _given(inventory: Inventory, stashes: Stashes, port: Port) -> dict[int, int]
 def _temporary_bytes(inventory: Inventory, ipu: int, num_tiles: int, node: fx.Node) -> int:
     """Returns what an operation takes on a tile: the most of its products, within its bound."""
     machine = inventory.config.machine
-    proportion = record_of(node).available_memory_proportion
-    if proportion is None:
-        of_ipu = dict(machine.available_memory_proportion)
-        proportion = of_ipu.get(inventory.placed.ipu_ids[ipu], DEFAULT_PROPORTION)
+    proportion = memory_proportion(inventory, node, ipu)
     is_convolution = family_of(node) is Family.CONVOLUTION
     has_half_sums = machine.has_half_convolutions if is_convolution else machine.has_half_products
     chip = IPU_OF_VERSION[machine.version]

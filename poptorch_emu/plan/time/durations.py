@@ -19,7 +19,6 @@ from poptorch_emu.ir.record import Phase
 from poptorch_emu.machine.costs.code import Family
 from poptorch_emu.machine.costs.cost import Cost, Evidence
 from poptorch_emu.machine.costs.optimizer import accumulate
-from poptorch_emu.machine.costs.product import DEFAULT_PROPORTION
 from poptorch_emu.machine.costs.tiles import Tiles
 from poptorch_emu.machine.links import copy_cycles, gather_seconds
 from poptorch_emu.machine.streams import input_seconds, output_seconds, remote_seconds
@@ -27,6 +26,7 @@ from poptorch_emu.machine.system import System
 from poptorch_emu.machine.time_numbers import NUMBERS, TimeNumbers
 from poptorch_emu.plan.inventory import Inventory
 from poptorch_emu.plan.memory.memory_plan import MemoryPlan
+from poptorch_emu.plan.operations.memory_proportion import memory_proportion
 from poptorch_emu.plan.operations.operation_cost import OperationCost, OperationCosts
 from poptorch_emu.plan.operations.operation_family import family_of
 from poptorch_emu.plan.tiles.tile_liveness import machine_bytes
@@ -89,14 +89,9 @@ class Durations:
         )
 
     def _proportion_of(self, node: fx.Node) -> float:
-        proportion = record_of(node).available_memory_proportion
-        if proportion is not None:
-            return proportion
         port = self.inventory.placed.port_of.get(node)
-        of_ipu = dict(self.inventory.config.machine.available_memory_proportion)
-        if port is None:
-            return min(of_ipu.values(), default=DEFAULT_PROPORTION)
-        return of_ipu.get(self.user_ipu(port), DEFAULT_PROPORTION)
+        ipu = None if port is None else self.inventory.ipu_of(port)
+        return memory_proportion(self.inventory, node, ipu)
 
     @cached_property
     def stages(self) -> tuple[StageTime, ...]:

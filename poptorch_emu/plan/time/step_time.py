@@ -88,7 +88,7 @@ def plan_time(durations: Durations, run: Run) -> TimePlan:
         samples_per_step=samples,
         throughput=throughput,
         cycles=round(step_seconds * clock),
-        bottleneck=bottleneck_of(
+        limited_by=bottleneck_of(
             window, stages, update_cycles / clock, window_seconds, host_seconds > device_seconds
         ),
         unknown=_unknown(durations),

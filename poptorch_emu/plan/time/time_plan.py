@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from enum import Enum
 
 
 @dataclass(frozen=True)
@@ -242,6 +243,35 @@ class HostWork:
         return loading + num_updates * self.seconds_per_update
 
 
+class Limit(Enum):
+    """What can limit a step."""
+
+    HOST = "host"
+    UPDATE = "update"
+    RAMP = "ramp"
+    NO_OVERLAP = "no overlap"
+    SLOWEST_IPU = "slowest IPU"
+
+
+@dataclass(frozen=True)
+class Bottleneck:
+    """What limits a step.
+
+    Attributes:
+        share: of the window that an update or the filling and emptying of the pipeline take; of the
+            slowest IPU's time what `part` takes.
+        ipu: the user's number of the slowest.
+        load: how much more that IPU works than the mean of several.
+        part: the attribute of `ActionTime` in which it spends most.
+    """
+
+    limit: Limit
+    share: float = 1.0
+    ipu: int | None = None
+    load: float | None = None
+    part: str | None = None
+
+
 @dataclass(frozen=True)
 class TimePlan:
     """How long one step (a call of the wrapped model) would take, and why (modelled).
@@ -258,7 +288,7 @@ class TimePlan:
         samples_per_step: rows of the inputs of one call, over all replicas.
         throughput: rows each second; `None` where too much is unknown to tell.
         cycles: of one call.
-        bottleneck: what to change first, in words.
+        limited_by: what to change first.
         unknown: operators without a model, with their largest share of a stage.
         rough: why the figures are rough, in words; empty if they are not.
         assumptions: what was taken for granted, in words.
@@ -279,7 +309,7 @@ class TimePlan:
     samples_per_step: int
     throughput: float | None
     cycles: int
-    bottleneck: str
+    limited_by: Bottleneck
     unknown: tuple[tuple[str, float], ...]
     rough: tuple[str, ...]
     assumptions: tuple[str, ...]

@@ -14,6 +14,7 @@ from typing import Any
 from poptorch_emu.config import CompileConfig
 from poptorch_emu.machine.tile_memory import IpuMemory, TileMemory
 from poptorch_emu.plan.time.time_plan import IpuTime, TimePlan
+from poptorch_emu.report.bottleneck_text import bottleneck_text
 from poptorch_emu.report.page.insights import insights
 from poptorch_emu.report.page.reading import Reading
 from poptorch_emu.report.page.view_graph import graph_view, operation_columns
@@ -34,7 +35,7 @@ def view_model(reading: Reading) -> dict[str, Any]:
         "facts": _facts(reading),
         "fits": None if tiles is None else tiles.fits,
         "speed": _speed(reading),
-        "bottleneck": None if time is None else time.bottleneck,
+        "bottleneck": None if time is None else bottleneck_text(time.limited_by),
         "ipus": _ipus(time, tiles),
         "timelines": _timelines(reading),
         "memory": memory_view(reading),

@@ -204,7 +204,7 @@ def test_export_when_optimizer_has_no_twin_then_says_why(name: str) -> None:
     model = Split()
     optimizer = getattr(poptorch.optim, name)(model.parameters(), lr=0.1, **arguments)
     executor = compiled(model, optimizer=optimizer)
-    with pytest.raises(poptorch.Error, match=f"no exact twin in torch.optim: .*{message}"):
+    with pytest.raises(poptorch.Error, match=f"no exact counterpart in torch.optim: .*{message}"):
         emulator.export_pipeline(executor)
 
 

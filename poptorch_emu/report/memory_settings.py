@@ -1,6 +1,6 @@
 """What the user settled about memory besides the places of tensors, in words.
 
-The model of the machine reads them; virtual IPUs take the memory they need.
+The model of the machine reads these settings; virtual IPUs take the memory that they need.
 """
 
 from __future__ import annotations
@@ -8,19 +8,19 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
+from poptorch_emu.compile.executable import Executable
 from poptorch_emu.config import MachineConfig
 from poptorch_emu.ir.graph import record_of
-from poptorch_emu.plan.inventory import Inventory
 
 
-def settings(inventory: Inventory) -> Iterator[str]:
+def memory_settings(executable: Executable) -> Iterator[str]:
     """Yields a line for each setting that is not the default."""
-    machine, default = inventory.config.machine, MachineConfig()
+    machine, default = executable.config.machine, MachineConfig()
     if machine.num_io_tiles:
         yield f"{machine.num_io_tiles} tiles of each IPU are set apart for I/O"
     for ipu, proportion in machine.available_memory_proportion:
         yield f"IPU {ipu}: products and convolutions may take {proportion} of its memory"
-    for (ipu, proportion), count in sorted(_of_operations(inventory).items()):
+    for (ipu, proportion), count in sorted(_of_operations(executable).items()):
         noun = "operation" if count == 1 else "operations"
         yield f"IPU {ipu}: {count} {noun} may take {proportion} of its memory each"
     outlined = (machine.is_outlined, machine.outline_threshold)
@@ -32,15 +32,15 @@ def settings(inventory: Inventory) -> Iterator[str]:
         )
 
 
-def _of_operations(inventory: Inventory) -> Counter[tuple[int, float]]:
+def _of_operations(executable: Executable) -> Counter[tuple[int, float]]:
     """Returns how many operations have a proportion of their own, by the user's number of an IPU.
 
     Source: `poptorch.set_available_memory`.
     """
-    found: Counter[tuple[int, float]] = Counter()
-    for node in inventory.graph.operations:
+    placed, found = executable.partition, Counter[tuple[int, float]]()
+    for node in executable.graph.operations:
         proportion = record_of(node).available_memory_proportion
         if proportion is not None:
-            ipu = inventory.placed.ipu_ids[inventory.ipu_of(inventory.placed.port_of[node])]
-            found[ipu, proportion] += 1
+            _, stage = placed.port_of[node]
+            found[placed.ipu_ids[placed.ipu_of_stage[stage]], proportion] += 1
     return found
