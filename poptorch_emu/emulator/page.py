@@ -8,9 +8,9 @@ from typing import Any
 
 from poptorch_emu.emulator.estimates import captured, chosen_system
 from poptorch_emu.executor.executor import PoplarExecutor
-from poptorch_emu.report.page.model_reading import read_model
+from poptorch_emu.report.page.model_content import content_of_model
+from poptorch_emu.report.page.page_content import EngineRun, PageContent
 from poptorch_emu.report.page.page_file import to_html
-from poptorch_emu.report.page.reading import EngineRun, Reading
 from poptorch_emu.report.page.view_model import view_model
 
 
@@ -38,18 +38,18 @@ def page(
         Error: there is no such system, or the model cannot be captured.
         OSError: the file cannot be written.
     """
-    reading = reading_of(model, inputs, keywords, system)
+    content = content_of(model, inputs, keywords, system)
     written = Path(path)
-    written.write_text(to_html([view_model(reading)]), encoding="utf-8")
+    written.write_text(to_html([view_model(content)]), encoding="utf-8")
     return written
 
 
-def reading_of(
+def content_of(
     model: PoplarExecutor, inputs: tuple[Any, ...], keywords: Mapping[str, Any], system: str | None
-) -> Reading:
+) -> PageContent:
     """Returns all that is known about `model`; arguments and errors are those of `page`."""
     request, inventory = captured(model, inputs, keywords)
-    return read_model(request, inventory, chosen_system(system), _run(model))
+    return content_of_model(request, inventory, chosen_system(system), _run(model))
 
 
 def _run(model: PoplarExecutor) -> EngineRun:

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from poptorch_emu.emulator.page import reading_of
+from poptorch_emu.emulator.page import content_of
 from poptorch_emu.executor.executor import PoplarExecutor
 from poptorch_emu.report.model_report import ModelReport
 from poptorch_emu.report.page.profile_view import profile_view
@@ -28,7 +28,7 @@ def summary(model: PoplarExecutor, *inputs: Any, **keywords: Any) -> ModelReport
         Error: there is no such system, or the model cannot be captured.
     """
     system = keywords.pop("system", None)
-    return ModelReport(view_model(reading_of(model, inputs, keywords, system)))
+    return ModelReport(view_model(content_of(model, inputs, keywords, system)))
 
 
 def report(

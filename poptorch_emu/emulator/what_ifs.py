@@ -24,7 +24,7 @@ from poptorch_emu.plan.memory.memory_plan import MemoryPlan
 from poptorch_emu.plan.operations.operation_cost import OperationCosts
 from poptorch_emu.plan.tiles.tile_contents import plan_tiles
 from poptorch_emu.plan.time.durations import Durations
-from poptorch_emu.plan.time.what_if import Point, Sweep
+from poptorch_emu.plan.time.sweep import Point, Sweep
 from poptorch_emu.report.bottleneck_text import bottleneck_text
 from poptorch_emu.report.what_if_report import SweepReport
 

@@ -41,11 +41,11 @@ if TYPE_CHECKING:
     from poptorch_emu.compile import timing
     from poptorch_emu.plan.time.time_plan import TimePlan
     from poptorch_emu.report import modelled_latency
-    from poptorch_emu.report.page import model_reading, view_model
+    from poptorch_emu.report.page import model_content, view_model
 else:
     timing = LateModule("poptorch_emu.compile.timing")
     modelled_latency = LateModule("poptorch_emu.report.modelled_latency")
-    model_reading = LateModule("poptorch_emu.report.page.model_reading")
+    model_content = LateModule("poptorch_emu.report.page.model_content")
     view_model = LateModule("poptorch_emu.report.page.view_model")
 
 
@@ -171,8 +171,8 @@ class Compilation:
         def view() -> Mapping[str, Any]:
             assert self._arguments is not None, "a program was made for some arguments"
             request, inventory = self.plan(self._arguments, options)
-            reading = model_reading.read_model(request, inventory, current_system())
-            return view_model.view_model(reading)
+            content = model_content.content_of_model(request, inventory, current_system())
+            return view_model.view_model(content)
 
         return view
 

@@ -30,13 +30,13 @@ if TYPE_CHECKING:
     import sqlite3
 
     from poptorch_emu.report import profile, profile_file, profile_writer
-    from poptorch_emu.report.page import reading, view_model
+    from poptorch_emu.report.page import page_content, view_model
 else:
     sqlite3 = LateModule("sqlite3")
     profile = LateModule("poptorch_emu.report.profile")
     profile_file = LateModule("poptorch_emu.report.profile_file")
     profile_writer = LateModule("poptorch_emu.report.profile_writer")
-    reading = LateModule("poptorch_emu.report.page.reading")
+    page_content = LateModule("poptorch_emu.report.page.page_content")
     view_model = LateModule("poptorch_emu.report.page.view_model")
 
 Latency = tuple[float, float, float]
@@ -147,7 +147,7 @@ def _writes_report(session: Session, path: Path, view: Callable[[], Mapping[str,
     except Exception as error:  # A model runs, whatever can't be told about it.
         logger.warning("The profile has no predictions of time: %s", error)
         name = path.parent.name
-        plain = reading.Reading(name, executable.config, tiles=executable.tiles)
+        plain = page_content.PageContent(name, executable.config, tiles=executable.tiles)
         report = view_model.view_model(plain)
     try:
         profile_file.write_profile_file(path, report)

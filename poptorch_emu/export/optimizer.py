@@ -17,9 +17,9 @@ from poptorch_emu.update.formulas.optimizer_config import (
 )
 
 if TYPE_CHECKING:
-    from poptorch_emu.export import plain
+    from poptorch_emu.export import pipeline_runner
 else:  # It loads PyTorch's pipelining, which takes some seconds.
-    plain = LateModule("poptorch_emu.export.plain")
+    pipeline_runner = LateModule("poptorch_emu.export.pipeline_runner")
 
 # By PopART's prefix of a state its name in torch.optim.
 _STATE_NAMES = {
@@ -60,7 +60,7 @@ class TorchOptimizer:
 
     def over(self, parameters: Mapping[str, torch.nn.Parameter]) -> torch.optim.Optimizer:
         """Returns a new optimiser of those parameters, with names, that it knows."""
-        return plain.make_optimizer(parameters, self.spec, self.states)
+        return pipeline_runner.make_optimizer(parameters, self.spec, self.states)
 
 
 def torch_optimizer_of(

@@ -28,9 +28,9 @@ if TYPE_CHECKING:
     import torch.distributed as dist
     from torch.distributed.pipelining import PipelineStage
 
-    from poptorch_emu.export import plain
+    from poptorch_emu.export import pipeline_runner
 else:  # It loads PyTorch's pipelining, which takes some seconds.
-    plain = LateModule("poptorch_emu.export.plain")
+    pipeline_runner = LateModule("poptorch_emu.export.pipeline_runner")
 
 
 @dataclass(frozen=True)
@@ -127,7 +127,7 @@ class ExportedPipeline:
         self._check_stage(stage)
         if module is None:
             module = self.stage_module(stage, device)
-        made: PipelineStage = plain.make_stage(module, stage, self._spec, device, group)
+        made: PipelineStage = pipeline_runner.make_stage(module, stage, self._spec, device, group)
         return made
 
     def schedule(
@@ -144,7 +144,7 @@ class ExportedPipeline:
             ValueError: there is no such kind, it does not fit, or a stage is missing.
         """
         own = list(stages) if isinstance(stages, Sequence) else [stages]
-        schedule = plain.make_schedule(own, self._spec, kind)
+        schedule = pipeline_runner.make_schedule(own, self._spec, kind)
         self._stages_of[schedule] = own
         return schedule
 
@@ -165,7 +165,7 @@ class ExportedPipeline:
         Raises:
             ValueError: an input does not have the rows of all micro-batches.
         """
-        return plain.run_step(schedule, self._stages_of[schedule], self._spec, inputs)
+        return pipeline_runner.run_step(schedule, self._stages_of[schedule], self._spec, inputs)
 
     def optimizer(self, module: torch.nn.Module) -> torch.optim.Optimizer:
         """Returns the optimiser of `torch.optim` for a stage's parameters (exact).
@@ -255,9 +255,9 @@ def _spec(
     with_gradient: frozenset[fx.Node],
     micro_batches: Sequence[torch.Tensor],
     config: CompileConfig,
-) -> plain.PipelineSpec:
+) -> pipeline_runner.PipelineSpec:
 
-    def of_node(node: fx.Node) -> plain.TensorSpec:
+    def of_node(node: fx.Node) -> pipeline_runner.TensorSpec:
         return _tensor_spec(node.meta["val"], node in with_gradient)
 
     read = {
@@ -266,9 +266,9 @@ def _spec(
         if source_of(node).kind is SourceKind.INPUT
     }
     inputs = (read.get(number, value) for number, value in enumerate(micro_batches))
-    return plain.PipelineSpec(
+    return pipeline_runner.PipelineSpec(
         stages=tuple(
-            plain.StageSpec(
+            pipeline_runner.StageSpec(
                 received=tuple(map(of_node, stages.received(stage))),
                 returned=tuple(map(of_node, stages.returned(stage))),
                 inputs=tuple(stages.inputs_of(stage)),
@@ -285,9 +285,9 @@ def _spec(
     )
 
 
-def _tensor_spec(value: torch.Tensor, has_gradient: bool = False) -> plain.TensorSpec:
+def _tensor_spec(value: torch.Tensor, has_gradient: bool = False) -> pipeline_runner.TensorSpec:
     dtype = str(value.dtype).removeprefix("torch.")
-    return plain.TensorSpec(tuple(value.shape), dtype, has_gradient)
+    return pipeline_runner.TensorSpec(tuple(value.shape), dtype, has_gradient)
 
 
 def _kind(config: CompileConfig) -> str:

@@ -13,7 +13,7 @@ import torch
 from torch import fx
 
 if TYPE_CHECKING:
-    from poptorch_emu.export.plain import PipelineSpec, TensorSpec
+    from poptorch_emu.export.pipeline_runner import PipelineSpec, TensorSpec
 
 
 def save_program(
@@ -43,7 +43,7 @@ def save_program(
     (folder / "pipeline.json").write_text(json.dumps(asdict(spec), indent=1))
     (folder / "optimizer.json").write_text(json.dumps(optimizer, indent=1))
     torch.save(dict(states), folder / "optimizer_state.pt")
-    shutil.copyfile(Path(__file__).with_name("plain.py"), folder / "run.py")
+    shutil.copyfile(Path(__file__).with_name("pipeline_runner.py"), folder / "run.py")
 
 
 def _example(spec: TensorSpec) -> torch.Tensor:

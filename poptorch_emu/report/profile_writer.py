@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from poptorch_emu.log import logger
-from poptorch_emu.report.page.reading import EngineRun
+from poptorch_emu.report.page.page_content import EngineRun
 
 # How many calls are kept whole, at the beginning and at the end of a run.
 KEPT_CALLS = 50

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from poptorch_emu.plan.time.what_if import Sweep
+from poptorch_emu.plan.time.sweep import Sweep
 from poptorch_emu.report.terminal import fitted_table, html_table, terminal_width, wrapped
 
 

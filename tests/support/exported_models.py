@@ -198,7 +198,7 @@ def run_in_processes(
     They come from one server that has loaded PyTorch already.
     """
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["poptorch_emu", "poptorch_emu.export.plain"])
+    context.set_forkserver_preload(["poptorch_emu", "poptorch_emu.export.pipeline_runner"])
     port = free_port()
     folder = Path(tempfile.mkdtemp(dir=folder))
     processes = [

@@ -15,7 +15,7 @@ from poptorch_emu.plan.inventory import Inventory
 from poptorch_emu.plan.operations.operation_family import family_of
 from poptorch_emu.plan.operations.operation_products import products_of
 from poptorch_emu.plan.time.time_plan import OperationTime, TimePlan
-from poptorch_emu.report.page.reading import Reading
+from poptorch_emu.report.page.page_content import PageContent
 from poptorch_emu.schedule.actions import Kind
 from poptorch_emu.schedule.schedule import Port
 from poptorch_emu.segments.segment import Segment
@@ -94,9 +94,9 @@ def _bytes(value: Any) -> int:
     return sum(map(_bytes, value)) if isinstance(value, list | tuple) else 0
 
 
-def graph_view(reading: Reading) -> dict[str, Any]:
+def graph_view(content: PageContent) -> dict[str, Any]:
     """Returns the stages in both directions, and the tensors of a micro-batch that cross."""
-    inventory = reading.inventory
+    inventory = content.inventory
     if inventory is None:
         return {"stages": [], "edges": []}
     ports = [
@@ -105,7 +105,7 @@ def graph_view(reading: Reading) -> dict[str, Any]:
         if port[0] is not Kind.UPDATE
     ]
     return {
-        "stages": [_stage(reading.time, inventory, port, segment) for port, segment in ports],
+        "stages": [_stage(content.time, inventory, port, segment) for port, segment in ports],
         "edges": _edges(inventory),
     }
 

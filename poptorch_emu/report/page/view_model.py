@@ -1,4 +1,4 @@
-"""The values that the page shows, as plain dictionaries and lists: a pure function of a reading.
+"""The content of a page as plain dictionaries and lists, by a pure function.
 
 What is not known is None or an empty list, never zero; the page says so. Large tables are columns,
 which are shorter than rows. The scripts of the page read these names.
@@ -16,52 +16,52 @@ from poptorch_emu.machine.tile_memory import IpuMemory, TileMemory
 from poptorch_emu.plan.time.time_plan import IpuTime, TimePlan
 from poptorch_emu.report.bottleneck_text import bottleneck_text
 from poptorch_emu.report.page.insights import insights
-from poptorch_emu.report.page.reading import Reading
+from poptorch_emu.report.page.page_content import PageContent
 from poptorch_emu.report.page.view_graph import graph_view, operation_columns
 from poptorch_emu.report.page.view_timeline import engine_timeline, machine_timeline
 
 _PARTS = ("compute", "exchange", "sync", "link", "remote", "update", "host", "bubble")
 
 
-def view_model(reading: Reading) -> dict[str, Any]:
+def view_model(content: PageContent) -> dict[str, Any]:
     """Returns what the page shows of a report; it can be written as JSON."""
-    time, tiles = reading.time, reading.tiles
+    time, tiles = content.time, content.tiles
     view: dict[str, Any] = {
-        "name": reading.name,
-        "mode": "training" if reading.config.is_training else "inference",
-        "written": reading.written,
-        "versions": [list(pair) for pair in reading.versions.items()],
-        "machine": _machine(reading),
-        "facts": _facts(reading),
+        "name": content.name,
+        "mode": "training" if content.config.is_training else "inference",
+        "written": content.written,
+        "versions": [list(pair) for pair in content.versions.items()],
+        "machine": _machine(content),
+        "facts": _facts(content),
         "fits": None if tiles is None else tiles.fits,
-        "speed": _speed(reading),
+        "speed": _speed(content),
         "bottleneck": None if time is None else bottleneck_text(time.limited_by),
         "ipus": _ipus(time, tiles),
-        "timelines": _timelines(reading),
-        "memory": memory_view(reading),
-        "operations": {} if time is None else operation_columns(time, reading.inventory),
-        "graph": graph_view(reading),
-        "options": option_rows(reading.config),
-        "log": _log(reading),
+        "timelines": _timelines(content),
+        "memory": memory_view(content),
+        "operations": {} if time is None else operation_columns(time, content.inventory),
+        "graph": graph_view(content),
+        "options": option_rows(content.config),
+        "log": _log(content),
     }
     view["insights"] = insights(view)
     return view
 
 
-def _log(reading: Reading) -> list[dict[str, str]] | None:
-    if reading.log is None:
+def _log(content: PageContent) -> list[dict[str, str]] | None:
+    if content.log is None:
         return None
-    return [{"time": time, "level": level, "text": text} for time, level, text in reading.log]
+    return [{"time": time, "level": level, "text": text} for time, level, text in content.log]
 
 
-def _machine(reading: Reading) -> dict[str, Any]:
-    time, tiles = reading.time, reading.tiles
+def _machine(content: PageContent) -> dict[str, Any]:
+    time, tiles = content.time, content.tiles
     chip = None if tiles is None else tiles.chip
     return {
         "system": None if time is None else time.system,
         "chip": None if time is None else time.chip,
         "num_ipus": len(time.ipus) if time else len(tiles.ipus) if tiles else None,
-        "num_replicas": reading.config.replication_factor,
+        "num_replicas": content.config.replication_factor,
         "num_tiles": None if chip is None else chip.num_tiles,
         "num_compute_tiles": None if tiles is None else tiles.num_compute_tiles,
         "clock_hz": None if time is None else time.clock_hz,
@@ -69,8 +69,8 @@ def _machine(reading: Reading) -> dict[str, Any]:
     }
 
 
-def _facts(reading: Reading) -> list[list[Any]]:
-    time = reading.time
+def _facts(content: PageContent) -> list[list[Any]]:
+    time = content.time
     if time is None:
         return []
     return [
@@ -83,8 +83,8 @@ def _facts(reading: Reading) -> list[list[Any]]:
     ]
 
 
-def _speed(reading: Reading) -> dict[str, float | None]:
-    time, run = reading.time, reading.run
+def _speed(content: PageContent) -> dict[str, float | None]:
+    time, run = content.time, content.run
     rows = None if time is None else time.samples_per_step
     seconds = None if run is None else run.step_seconds
     return {
@@ -121,19 +121,19 @@ def _parts(time: IpuTime | None) -> dict[str, float] | None:
     return None if time is None else {part: getattr(time, f"{part}_seconds") for part in _PARTS}
 
 
-def _timelines(reading: Reading) -> list[dict[str, Any]]:
+def _timelines(content: PageContent) -> list[dict[str, Any]]:
     made = []
-    if reading.time is not None:
-        made.append(machine_timeline(reading.time, reading.inventory))
-    if reading.run is not None and reading.run.events:
-        made.append(engine_timeline(reading.run))
+    if content.time is not None:
+        made.append(machine_timeline(content.time, content.inventory))
+    if content.run is not None and content.run.events:
+        made.append(engine_timeline(content.run))
     return made
 
 
-def memory_view(reading: Reading) -> dict[str, Any]:
+def memory_view(content: PageContent) -> dict[str, Any]:
     """Returns the memory of a tile of each IPU, and what other settings would save."""
-    tiles = reading.tiles
-    ipus = [] if tiles is None else [_memory_of(reading, tiles, ipu) for ipu in tiles.ipus]
+    tiles = content.tiles
+    ipus = [] if tiles is None else [_memory_of(content, tiles, ipu) for ipu in tiles.ipus]
     return {
         "ipus": ipus,
         "steps_note": "Bytes of a tile on average, at each operation that an IPU runs for a "
@@ -141,18 +141,18 @@ def memory_view(reading: Reading) -> dict[str, Any]:
         "tiles_note": "By the model of the machine: small tensors lie on the first tiles, with 128 "
         "bytes or more on each, all else is even. Real programs are less even: their fullest tile, "
         "by published ones, is the dotted line.",
-        "ways_out": [] if tiles is None else _ways_out(reading, tiles),
+        "ways_out": [] if tiles is None else _ways_out(content, tiles),
     }
 
 
-def _memory_of(reading: Reading, tiles: TileMemory, memory: IpuMemory) -> dict[str, Any]:
+def _memory_of(content: PageContent, tiles: TileMemory, memory: IpuMemory) -> dict[str, Any]:
     always = {name for name, _ in memory.always_live}
     parts = tiles.parts(memory)
     return {
         "ipu": memory.ipu,
         "limit_bytes": tiles.chip.tile_bytes,
         "fullest_tile_bytes": tiles.largest_bytes(memory),
-        "steps": _steps(reading, tiles, memory),
+        "steps": _steps(content, tiles, memory),
         "peak": {
             "name": memory.peak.at,
             "tensors": [
@@ -163,7 +163,7 @@ def _memory_of(reading: Reading, tiles: TileMemory, memory: IpuMemory) -> dict[s
         # By category, [bytes, number of tiles] in the order of the tiles.
         "tiles": {
             name: [list(run) for run in runs]
-            for name, runs in reading.spread.get(memory.ipu, {}).items()
+            for name, runs in content.spread.get(memory.ipu, {}).items()
         }
         or None,
         "categories": [
@@ -177,9 +177,9 @@ def _memory_of(reading: Reading, tiles: TileMemory, memory: IpuMemory) -> dict[s
     }
 
 
-def _steps(reading: Reading, tiles: TileMemory, memory: IpuMemory) -> dict[str, Any] | None:
+def _steps(content: PageContent, tiles: TileMemory, memory: IpuMemory) -> dict[str, Any] | None:
     """Returns what a tile holds at each operation, always live and not."""
-    levels = reading.levels.get(memory.ipu)
+    levels = content.levels.get(memory.ipu)
     if not levels:
         return None
     num_tiles = tiles.num_compute_tiles
@@ -191,11 +191,11 @@ def _steps(reading: Reading, tiles: TileMemory, memory: IpuMemory) -> dict[str, 
     }
 
 
-def _ways_out(reading: Reading, tiles: TileMemory) -> list[dict[str, Any]]:
+def _ways_out(content: PageContent, tiles: TileMemory) -> list[dict[str, Any]]:
     now = max(map(tiles.largest_bytes, tiles.ipus))
-    step = reading.time.step_seconds if reading.time else None
+    step = content.time.step_seconds if content.time else None
     rows: list[dict[str, Any]] = []
-    for name, (other, time) in reading.ways_out.items():
+    for name, (other, time) in content.ways_out.items():
         then = max(map(other.largest_bytes, other.ipus))
         rows.append(
             {
@@ -206,8 +206,8 @@ def _ways_out(reading: Reading, tiles: TileMemory) -> list[dict[str, Any]]:
                 "text": None,
             }
         )
-    if reading.split is not None:
-        num_ipus, saved = reading.split
+    if content.split is not None:
+        num_ipus, saved = content.split
         rows.append(
             {
                 "name": f"split anew over {num_ipus} IPUs, roughly",

@@ -9,7 +9,7 @@ from typing import Any
 from poptorch_emu.plan.inventory import Inventory
 from poptorch_emu.plan.time.time_plan import Event, TimePlan
 from poptorch_emu.plan.time.timeline import timeline
-from poptorch_emu.report.page.reading import EngineRun
+from poptorch_emu.report.page.page_content import EngineRun
 from poptorch_emu.schedule.actions import Action, Kind, parse_action
 
 # The word of pages and pictures for each kind of the plan's events.

@@ -33,7 +33,7 @@ class EngineRun:
 
 
 @dataclass(frozen=True)
-class Reading:
+class PageContent:
     """One report: what is None or empty is not known, and the page says so.
 
     Attributes:

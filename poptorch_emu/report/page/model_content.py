@@ -1,4 +1,4 @@
-"""Takes the reading of a model from what is asked of it and what its IPUs would run."""
+"""Collects what a page shows of a model, from what is asked of it and what its IPUs would run."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from poptorch_emu.plan.memory.holdings import plan_memory
 from poptorch_emu.plan.tiles.tile_contents import plan_tiles, tile_levels
 from poptorch_emu.plan.tiles.tile_spread import spread_over_tiles
 from poptorch_emu.plan.time.time_plan import TimePlan
-from poptorch_emu.report.page.reading import EngineRun, Reading
+from poptorch_emu.report.page.page_content import EngineRun, PageContent
 from poptorch_emu.version import __version__
 
 _SMALL_PROPORTION = 0.2
 
 
-def read_model(
+def content_of_model(
     request: Request, inventory: Inventory, system: System, run: EngineRun | None = None
-) -> Reading:
+) -> PageContent:
     """Returns all that is known of a model.
 
     Args:
@@ -40,7 +40,7 @@ def read_model(
     """
     memory, config = plan_memory(inventory), inventory.config
     tiles = plan_tiles(inventory, memory)
-    return Reading(
+    return PageContent(
         config.model_name or type(request.model).__name__,
         config,
         time_of(request, inventory, system),
