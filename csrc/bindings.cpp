@@ -275,11 +275,11 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   m.def(
       "plan_offsets",
       [](const std::vector<std::tuple<int64_t, int64_t, int64_t>>& pieces) {
-        std::vector<poptorch_emu::Lifetime> lifetimes;
+        std::vector<poptorch_emu::Allocation> allocations;
         for (const auto& [birth, death, num_bytes] : pieces) {
-          lifetimes.push_back({birth, death, num_bytes});
+          allocations.push_back({birth, death, num_bytes});
         }
-        poptorch_emu::OffsetPlan plan = poptorch_emu::plan_offsets(lifetimes);
+        poptorch_emu::OffsetPlan plan = poptorch_emu::plan_offsets(allocations);
         return std::make_pair(std::move(plan.offsets), plan.num_bytes);
       },
       "Places pieces (birth, death, bytes) in one block: the offset of each, and the bytes of "

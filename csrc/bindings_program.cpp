@@ -241,6 +241,8 @@ void bind_segments(ProgramClass& program) {
              segment.kind = kind;
              return append(p.segments, std::move(segment));
            })
+      .def("set_lifetime",
+           [](Program& p, int64_t s, Lifetime lifetime) { p.at(SegmentId{s}).lifetime = lifetime; })
       .def("set_runners",
            [](Program& p, int64_t s, std::vector<int64_t> runners) {
              p.at(SegmentId{s}).runners = std::move(runners);
@@ -268,12 +270,6 @@ void bind_loads(ProgramClass& program) {
                                int64_t id) { add_load(p, s, r, LoadVariable{{id}}); })
       .def("load_variable_shard", [](Program& p, int64_t s, int64_t r,
                                      int64_t id) { add_load(p, s, r, LoadVariable{{id}, true}); })
-      .def("load_image_variable", [](Program& p, int64_t s, int64_t r,
-                                     int64_t id) { add_load(p, s, r, LoadImageVariable{{id}}); })
-      .def("load_packed_variable",
-           [](Program& p, int64_t s, int64_t r, int64_t id, int64_t rows) {
-             add_load(p, s, r, LoadPackedVariable{{id}, rows});
-           })
       .def("load_constant", [](Program& p, int64_t s, int64_t r,
                                int64_t id) { add_load(p, s, r, LoadConstant{{id}}); })
       .def("load_scalar", [](Program& p, int64_t s, int64_t r,
@@ -381,6 +377,9 @@ void bind_program(py::module_& m) {
       .value("MICRO_BATCH", SegmentKind::kMicroBatch)
       .value("WINDOW", SegmentKind::kWindow)
       .value("PREPARATION", SegmentKind::kPreparation);
+  py::enum_<Lifetime>(m, "Lifetime")
+      .value("CALL", Lifetime::kCall)
+      .value("WINDOW", Lifetime::kWindow);
   py::enum_<OutputMode>(m, "OutputMode")
       .value("FINAL", OutputMode::kFinal)
       .value("EVERY_N", OutputMode::kEveryN)

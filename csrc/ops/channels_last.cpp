@@ -4,7 +4,24 @@
 
 #include <torch/library.h>
 
-TORCH_LIBRARY_FRAGMENT(poptorch_emu, m) { m.def("channels_last(Tensor(a) x) -> Tensor(a)"); }
+namespace {
 
-TORCH_LIBRARY_IMPL(poptorch_emu, CPU, m) { m.impl("channels_last", poptorch_emu::channels_last); }
+// Writes in `out`, which was returned before; returns a new tensor without it, never a view of x.
+at::Tensor channels_last_out(const at::Tensor& x, const std::optional<at::Tensor>& out) {
+  if (!out.has_value() || !out->defined()) return poptorch_emu::channels_last(x.clone());
+  at::Tensor image = *out;
+  return image.copy_(x);
+}
+
+}  // namespace
+
+TORCH_LIBRARY_FRAGMENT(poptorch_emu, m) {
+  m.def("channels_last(Tensor(a) x) -> Tensor(a)");
+  m.def("channels_last.out(Tensor x, *, Tensor(a!)? out) -> Tensor(a!)");
+}
+
+TORCH_LIBRARY_IMPL(poptorch_emu, CPU, m) {
+  m.impl("channels_last", poptorch_emu::channels_last);
+  m.impl("channels_last.out", channels_last_out);
+}
 TORCH_LIBRARY_IMPL(poptorch_emu, Meta, m) { m.impl("channels_last", poptorch_emu::channels_last); }

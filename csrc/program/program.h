@@ -79,15 +79,6 @@ struct LoadVariable {
   VariableId variable;
   bool is_shard = false;  // only the replica's part of it
 };
-// Of four dimensions, with the channels next to each other.
-struct LoadImageVariable {
-  VariableId variable;
-};
-// Packed for the products of a linear layer with so many rows (`packed_linear`).
-struct LoadPackedVariable {
-  VariableId variable;
-  int64_t rows = 0;
-};
 struct LoadConstant {
   ConstantId constant;
 };
@@ -111,14 +102,14 @@ struct LoadAccumulatorRows {
 struct LoadRowNumbers {
   AccumulatorId accumulator;
 };
-// What a preparation left in one of its registers.
+// A register of a preparation, as its last run left it.
 struct LoadPrepared {
   SegmentId preparation;
   RegisterId source;
 };
-using LoadSource = std::variant<LoadInput, LoadVariable, LoadConstant, LoadScalar, LoadAccumulator,
-                                LoadRng, LoadVariableRows, LoadAccumulatorRows, LoadImageVariable,
-                                LoadPrepared, LoadRowNumbers, LoadPackedVariable>;
+using LoadSource =
+    std::variant<LoadInput, LoadVariable, LoadConstant, LoadScalar, LoadAccumulator, LoadRng,
+                 LoadVariableRows, LoadAccumulatorRows, LoadPrepared, LoadRowNumbers>;
 struct Load {
   RegisterId target;
   LoadSource source;
@@ -159,9 +150,18 @@ struct Store {
 enum class SegmentKind {
   kMicroBatch,  // runs once for each micro-batch, by its own action
   kWindow,      // runs once for each window, by the replicas that are its runners
-  // Computes what depends on variables and constants alone, before a call, and again when a
-  // variable was written. Its registers keep it, for all replicas.
+  // Computes what depends on variables, constants and scalars alone. Its registers keep the values
+  // for all segments that read them (`LoadPrepared`), as long as its lifetime says.
   kPreparation,
+};
+
+// How long the values of a preparation are kept.
+enum class Lifetime {
+  // Until the host writes a variable or a scalar that it loads. No segment stores those variables.
+  kCall,
+  // Until its only variable changes, which updates may do. Each result is written again in the
+  // memory that it had before.
+  kWindow,
 };
 
 // Straight-line code of one stage, or of one IPU's weight update.
@@ -169,6 +169,7 @@ struct Segment {
   std::string name;
   int64_t ipu;
   SegmentKind kind;
+  Lifetime lifetime = Lifetime::kCall;  // of a preparation
   // The replicas that run a window segment: one for all, one for each group, or each. It begins
   // when every replica of the IPU is through with what comes before.
   std::vector<int64_t> runners = {0};
@@ -304,10 +305,10 @@ struct Program {
   // Throws `Error` that names the first fault; a program that passes cannot fail for its form.
   void validate() const;
   // The parts of it that look at when segments run, at what is exchanged with other processes, and
-  // at variables that are converted.
+  // at preparations.
   void check_schedule() const;
   void check_network() const;
-  void check_conversions() const;
+  void check_preparations() const;
 
   // Throws `Error` if a valid program cannot run on this many replicas, in one process or as one of
   // several.

@@ -1,5 +1,7 @@
 #include "program/register_checker.h"
 
+#include <algorithm>
+
 #include "common/errors.h"
 
 namespace poptorch_emu {
@@ -36,12 +38,23 @@ void check_body(const Body& body, size_t num_given, size_t num_returned) {
 
 }  // namespace
 
+bool gives_own_result(const Instruction& instruction, const Slot& slot) {
+  const std::vector<RegisterId>& outputs = instruction.outputs;
+  const c10::Argument& argument = instruction.op.schema().arguments()[slot.argument];
+  const bool is_written = argument.alias_info() != nullptr && argument.alias_info()->isWrite();
+  return is_written && argument.type()->kind() == c10::TypeKind::OptionalType &&
+         std::any_of(outputs.begin(), outputs.end(),
+                     [&](RegisterId id) { return id.value == slot.source.value; });
+}
+
 RegisterChecker::RegisterChecker(int64_t num_registers, std::string where)
     : where_(std::move(where)), written_(num_registers, false) {}
 
 void RegisterChecker::check(const Instruction& instruction) {
   const std::string& node = instruction.debug.node;
-  for (const Slot& slot : instruction.slots) read(slot.source, node);
+  for (const Slot& slot : instruction.slots) {
+    gives_own_result(instruction, slot) ? check_range(slot.source, node) : read(slot.source, node);
+  }
   for (const ListSlot& slot : instruction.list_slots) {
     for (RegisterId source : slot.sources) {
       if (source.value >= 0 || !slot.is_optional) read(source, node);

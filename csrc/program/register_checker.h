@@ -7,6 +7,10 @@
 
 namespace poptorch_emu {
 
+// Whether a slot gives an operator what it returned in the last run, to be written again. In the
+// first run of a frame the register is empty.
+bool gives_own_result(const Instruction& instruction, const Slot& slot);
+
 // Follows the registers of one piece of code: each is written before it is read, and once.
 class RegisterChecker {
  public:

@@ -11,6 +11,10 @@ struct Count<SegmentKind> {
   static constexpr int64_t value = 3;
 };
 template <>
+struct Count<Lifetime> {
+  static constexpr int64_t value = 2;
+};
+template <>
 struct Count<OutputMode> {
   static constexpr int64_t value = 4;
 };
@@ -48,16 +52,6 @@ template <typename Archive>
 void fields(Archive& archive, LoadVariable& load) {
   auto& [variable, is_shard] = load;
   archive(variable, is_shard);
-}
-template <typename Archive>
-void fields(Archive& archive, LoadImageVariable& load) {
-  auto& [variable] = load;
-  archive(variable);
-}
-template <typename Archive>
-void fields(Archive& archive, LoadPackedVariable& load) {
-  auto& [variable, rows] = load;
-  archive(variable, rows);
 }
 template <typename Archive>
 void fields(Archive& archive, LoadConstant& load) {
@@ -161,11 +155,12 @@ void fields(Archive& archive, Body& body) {
 
 template <typename Archive>
 void fields(Archive& archive, Segment& segment) {
-  auto& [name, ipu, kind, runners, reductions, exchanges, scatters, gathered_sums, gathers,
-         is_collective, is_seen_outside, may_overlap, num_registers, loads, instructions, stores,
-         incoming, outgoing] = segment;
+  auto& [name, ipu, kind, lifetime, runners, reductions, exchanges, scatters, gathered_sums,
+         gathers, is_collective, is_seen_outside, may_overlap, num_registers, loads, instructions,
+         stores, incoming, outgoing] = segment;
   // Links know their ends; `find_collectives` and `find_overlaps` find the others again.
-  archive(name, ipu, kind, runners, reductions, exchanges, scatters, gathered_sums, gathers);
+  archive(name, ipu, kind, lifetime, runners, reductions, exchanges, scatters, gathered_sums,
+          gathers);
   registers(archive, num_registers);
   archive(loads, instructions, stores);
 }
@@ -238,7 +233,7 @@ namespace {
 
 // "IPUPROG" and the version of the format. Change it with any change of what is written, and where
 // programs that were stored must not run any more.
-constexpr std::string_view kMagic("IPUPROG\x0b", 8);
+constexpr std::string_view kMagic("IPUPROG\x0c", 8);
 
 Instruction read_instruction(Reader& reader) {
   std::string name;

@@ -80,12 +80,6 @@ class Namer {
   std::string operator()(const LoadVariable& load) const {
     return variable(load.variable, load.is_shard);
   }
-  std::string operator()(const LoadImageVariable& load) const {
-    return variable(load.variable, false) + ", channels last";
-  }
-  std::string operator()(const LoadPackedVariable& load) const {
-    return variable(load.variable, false) + ", packed for " + std::to_string(load.rows) + " rows";
-  }
   std::string operator()(const LoadAccumulator& load) const {
     return accumulator(load.accumulator, load.is_shard);
   }
@@ -136,7 +130,8 @@ void write_segment(std::ostream& out, const Segment& segment, const Program& pro
   if (segment.kind == SegmentKind::kWindow) {
     out << ", once in a window by replicas " << describe(segment.runners);
   } else if (segment.kind == SegmentKind::kPreparation) {
-    out << ", once for all calls until a variable is written";
+    out << (segment.lifetime == Lifetime::kCall ? ", before a call when what it loads was written"
+                                                : ", again when its variable has changed");
   }
   out << "\n";
   for (AccumulatorId id : segment.exchanges) {

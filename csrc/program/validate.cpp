@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <limits>
-#include <map>
 #include <optional>
 #include <set>
 #include <string>
@@ -36,7 +35,6 @@ class SegmentChecker {
     if (segment_.kind == SegmentKind::kWindow && segment_.runners.empty()) {
       throw Error("Segment '" + segment_.name + "' is to be run by no replica");
     }
-    if (segment_.kind == SegmentKind::kPreparation) check_preparation();
     for (AccumulatorId id : segment_.reductions) check_reduction(id);
     for (const Load& load : segment_.loads) {
       check_source(load.source);
@@ -66,68 +64,6 @@ class SegmentChecker {
   }
 
  private:
-  // Nothing that it reads differs between micro-batches or replicas, or changes during a call.
-  void check_preparation() const {
-    const std::string where = "Preparation '" + segment_.name + "'";
-    if (!segment_.stores.empty() || !segment_.incoming.empty() || !segment_.outgoing.empty()) {
-      throw Error(where + " has stores or links, but only its registers are read");
-    }
-    for (const Load& load : segment_.loads) {
-      const auto* source = std::get_if<LoadVariable>(&load.source);
-      const bool is_variable = source != nullptr && !source->is_shard;
-      const bool is_number = std::holds_alternative<LoadConstant>(load.source) ||
-                             std::holds_alternative<LoadScalar>(load.source);
-      if (!is_variable && !is_number) {
-        throw Error(where + " loads something else than whole variables, constants and scalars");
-      }
-      if (is_variable) check_fixed(source->variable, where);
-    }
-  }
-
-  void check_fixed(VariableId id, const std::string& where) const {
-    check_id(program_.variables, id, where, "variable");
-    const Variable& variable = program_.variables[id.value];
-    if (variable.is_remote || variable.is_sharded || variable.is_per_replica ||
-        !variable.groups.of_replica.empty() || is_stored(id)) {
-      throw Error(where + " reads '" + variable.name +
-                  "', which must be whole, the same on all replicas, not in streaming memory, and "
-                  "stored by no segment");
-    }
-  }
-
-  bool is_stored(VariableId id) const {
-    for (const Segment& segment : program_.segments) {
-      for (const Store& store : segment.stores) {
-        const auto* whole = std::get_if<StoreVariable>(&store.target);
-        const auto* rows = std::get_if<StoreVariableRows>(&store.target);
-        if ((whole != nullptr && whole->variable == id) ||
-            (rows != nullptr && rows->variable == id)) {
-          return true;
-        }
-      }
-    }
-    return false;
-  }
-
-  // The register must hold something after the last instruction of the preparation.
-  void check_prepared(const LoadPrepared& load, const std::string& where) {
-    check_id(program_.segments, load.preparation, where, "segment");
-    const Segment& preparation = program_.at(load.preparation);
-    if (preparation.kind != SegmentKind::kPreparation) {
-      throw Error(where + " reads a register of '" + preparation.name +
-                  "', which only a preparation keeps");
-    }
-    auto [found, is_new] =
-        preparations_.try_emplace(load.preparation.value, preparation.num_registers,
-                                  "preparation '" + preparation.name + "'");
-    RegisterChecker& registers = found->second;
-    if (is_new) {
-      for (const Load& inner : preparation.loads) registers.write(inner.target, "a load");
-      for (const Instruction& instruction : preparation.instructions) registers.check(instruction);
-    }
-    registers.read(load.source, "a load of segment '" + segment_.name + "'");
-  }
-
   void check_reduction(AccumulatorId id) const {
     const std::string where = "A reduction of segment '" + segment_.name + "'";
     check_id(program_.accumulators, id, where, "accumulator");
@@ -148,10 +84,6 @@ class SegmentChecker {
       check_id(program_.inputs, load->input, where, "input");
     } else if (const auto* load = std::get_if<LoadVariable>(&source)) {
       check_id(program_.variables, load->variable, where, "variable");
-    } else if (const auto* load = std::get_if<LoadImageVariable>(&source)) {
-      check_id(program_.variables, load->variable, where, "variable");
-    } else if (const auto* load = std::get_if<LoadPackedVariable>(&source)) {
-      check_id(program_.variables, load->variable, where, "variable");
     } else if (const auto* load = std::get_if<LoadConstant>(&source)) {
       check_id(program_.constants, load->constant, where, "constant");
     } else if (const auto* load = std::get_if<LoadScalar>(&source)) {
@@ -168,7 +100,7 @@ class SegmentChecker {
     } else if (const auto* load = std::get_if<LoadRowNumbers>(&source)) {
       check_touched(load->accumulator, where);
     } else if (const auto* load = std::get_if<LoadPrepared>(&source)) {
-      check_prepared(*load, where);
+      check_id(program_.segments, load->preparation, where, "segment");
     }
   }
 
@@ -277,7 +209,6 @@ class SegmentChecker {
   const Program& program_;
   const Segment& segment_;
   RegisterChecker registers_;
-  std::map<int64_t, RegisterChecker> preparations_;  // by segment, at their end
 };
 
 void check_links(const Program& program) {
@@ -358,7 +289,7 @@ void Program::validate() const {
   check_links(*this);
   for (const Segment& segment : segments) SegmentChecker(*this, segment).run();
   check_stores(*this);
-  check_conversions();
+  check_preparations();
   check_schedule();
   check_network();
 }

@@ -17,7 +17,6 @@ from poptorch_emu.config import CompileConfig, HostRecomputation
 from poptorch_emu.engine.engine_graph import EngineGraph
 from poptorch_emu.engine.layout.channels_last import use_channels_last
 from poptorch_emu.engine.layout.copies import leave_out_copies
-from poptorch_emu.engine.rewrites.packed_weights import load_packed_weights
 from poptorch_emu.engine.rewrites.table import rewrite
 from poptorch_emu.environment import free_memory_bytes
 from poptorch_emu.log import compiler_logger
@@ -59,20 +58,13 @@ def engine_inventory(
         inventory = replace(inventory, update=update)
     elif inventory is not of_machine:
         inventory = _cut_again(inventory, frozenset())
-    whole = {
-        name: variable
-        for name, variable in inventory.variables.items()
-        if not inventory.is_remote(variable) and not variable.is_sharded
-    }
-    inventory = replace(inventory, cut=load_packed_weights(inventory.cut, whole))
     # Roundings are drawn in the order of memory.
     if config.rounds_stochastically:
         return inventory
     segments = inventory.cut
     if not config.checks_floating_point:
         segments = leave_out_copies(segments)
-    # In inference, weights are prepared in any case.
-    segments = use_channels_last(inventory.graph, segments, converts_once=config.is_training)
+    segments = use_channels_last(inventory.graph, segments)
     return replace(inventory, cut=segments)
 
 

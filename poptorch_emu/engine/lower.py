@@ -15,7 +15,7 @@ from poptorch_emu import _C
 from poptorch_emu.config import AnchorConfig
 from poptorch_emu.engine.instruction import lowered
 from poptorch_emu.engine.layout.fused_update import can_update_in_place, fused_code
-from poptorch_emu.engine.layout.preparation import Prepared, prepare, prepare_update
+from poptorch_emu.engine.layout.preparation import Conversion, Prepared, prepare, prepare_update
 from poptorch_emu.engine.network_row import NetworkRow
 from poptorch_emu.ir.arguments import arguments_of
 from poptorch_emu.ir.graph import SinkKind, Source, SourceKind
@@ -55,6 +55,7 @@ class Lowering:
         self._constants: dict[str, int] = {}
         self._accumulators: dict[str, int] = {}
         self._segments: dict[Port, int] = {}
+        self._conversions: dict[Conversion, int] = {}
         self._update_segments: list[list[int]] = []
         self._network = NetworkRow()
         self._network_actions: list[tuple[int, int]] = []
@@ -115,12 +116,23 @@ class Lowering:
     def _emit_prepared(
         self, parts: Prepared, ipu: int, kind: _C.SegmentKind, part: Part | None = None
     ) -> int:
+        prepared: dict[int, tuple[int, int]] = {}
         if parts.shared:
             before = self._emit(parts.preparation, ipu, _C.SegmentKind.PREPARATION, part)
+            prepared = {register: (before, register) for register in parts.shared}
+        for register, conversion in parts.conversions.items():
+            prepared[register] = self._emit_conversion(conversion, ipu), conversion.RESULT
         index = self._emit(parts.code, ipu, kind, part)
-        for register in parts.shared:
-            self.program.load_prepared(index, register, before, register)
+        for register, (preparation, result) in prepared.items():
+            self.program.load_prepared(index, register, preparation, result)
         return index
+
+    def _emit_conversion(self, conversion: Conversion, ipu: int) -> int:
+        if conversion not in self._conversions:
+            index = self._emit(conversion.code, ipu, _C.SegmentKind.PREPARATION)
+            self.program.set_lifetime(index, _C.Lifetime.WINDOW)
+            self._conversions[conversion] = index
+        return self._conversions[conversion]
 
     def _add_links(self) -> None:
         for plan in self._links:
@@ -369,11 +381,6 @@ class Lowering:
             program.load_input(segment, register, int(source.name))
         elif source.kind is SourceKind.VARIABLE:
             program.load_variable(segment, register, self.variables[source.name].index)
-        elif source.kind is SourceKind.IMAGE_VARIABLE:
-            program.load_image_variable(segment, register, self.variables[source.name].index)
-        elif source.kind is SourceKind.PACKED_VARIABLE:
-            variable = self.variables[source.name].index
-            program.load_packed_variable(segment, register, variable, source.rows)
         elif source.kind is SourceKind.CONSTANT:
             program.load_constant(segment, register, self._constant(source.name))
         elif source.kind is SourceKind.GRADIENT:

@@ -30,15 +30,11 @@ _set_arguments: Callable[[Node, Any], None] = Node.args.fset  # type: ignore[att
 class SourceKind(Enum):
     """Where a value comes from.
 
-    `IMAGE_VARIABLE` is a variable (N, C, H, W) whose channels lie next to each other, and
-    `PACKED_VARIABLE` one (outputs, inputs) that is packed for products. `ROW_NUMBERS` says to which
-    rows of a sum something was added, (rows) int64.
+    `ROW_NUMBERS` says to which rows of a sum something was added, (rows) int64.
     """
 
     INPUT = "input"
     VARIABLE = "variable"
-    IMAGE_VARIABLE = "image variable"
-    PACKED_VARIABLE = "packed variable"
     CONSTANT = "constant"
     SCALAR = "scalar"
     GRADIENT = "gradient"
@@ -55,12 +51,10 @@ class Source:
     Attributes:
         kind: where it comes from.
         name: an input's number as text, or a variable's name.
-        rows: of a packed variable, how many rows its products have.
     """
 
     kind: SourceKind
     name: str = ""
-    rows: int = 0
 
     def __str__(self) -> str:
         return f"{self.kind.value} {self.name}".rstrip()

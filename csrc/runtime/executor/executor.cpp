@@ -92,17 +92,13 @@ Executor::Executor(std::shared_ptr<const Program> program, ExecutorOptions optio
 
 void Executor::write_variable(VariableId id, int64_t replica, const at::Tensor& value) {
   memory_.write(id, replica, value);
-  interpreter_.forget_prepared();
 }
 
 at::Tensor Executor::read_variable(VariableId id, int64_t replica) const {
   return memory_.read(id, replica);
 }
 
-void Executor::set_scalar(ScalarId id, double value) {
-  memory_.set_scalar(id, value);
-  interpreter_.forget_prepared();
-}
+void Executor::set_scalar(ScalarId id, double value) { memory_.set_scalar(id, value); }
 
 void Executor::set_rng_state(int64_t seed, int64_t counter) {
   interpreter_.set_rng_state(seed, counter);

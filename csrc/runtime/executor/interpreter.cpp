@@ -47,13 +47,12 @@ Interpreter::Interpreter(const Program& program, std::vector<int64_t> input_grou
       remote_(remote),
       call_host_(call_host),
       observation_(std::move(observation)),
-      are_sums_lazy_(lazy_row_sums(program)) {
+      are_sums_lazy_(lazy_row_sums(program)),
+      preparations_(program, memory, call_host) {
   find_ends();
   for (const Segment& segment : program.segments) {
     auto& of_replica = frames_.emplace_back(num_replicas_);
     for (auto& of_lane : of_replica) of_lane.resize(segment.may_overlap ? num_lanes : 1);
-    // What is prepared lies in the first one.
-    of_replica.front().front() = make_frame(segment, 0, 0);
   }
 }
 
@@ -168,12 +167,12 @@ std::vector<at::Tensor> Interpreter::end_call() {
   inputs_.clear();
   outputs_.clear();
   crossings_.end_call();
-  forget_inputs();
+  forget_loads<LoadInput>();
   return results;
 }
 
 void Interpreter::clear() {
-  is_prepared_ = false;
+  preparations_.clear();
   for (size_t id = 0; id < frames_.size(); ++id) {
     for_each_frame(id, [](Frame& frame) { frame.clear(); });
   }
@@ -181,30 +180,15 @@ void Interpreter::clear() {
 
 // The memory is PyTorch's own: what lives on would spoil the plans of the segments.
 void Interpreter::prepare() {
-  if (is_prepared_) return;
-  for (size_t id = 0; id < program_.segments.size(); ++id) {
-    const Segment& segment = program_.segments[id];
-    if (segment.kind != SegmentKind::kPreparation) continue;
-    Frame& frame = *frames_[id].front().front();
-    load_all(segment, Task{}, frame);
-    frame.run(/*micro_batch=*/0, /*replica=*/0);
-  }
-  is_prepared_ = true;
+  if (preparations_.run_before_call()) forget_loads<LoadPrepared>();
 }
 
-void Interpreter::forget_prepared() {
-  is_prepared_ = false;
-  for (size_t id = 0; id < program_.segments.size(); ++id) {
-    if (program_.segments[id].kind == SegmentKind::kPreparation) {
-      frames_[id].front().front()->clear();
-    }
-  }
-}
-
-void Interpreter::forget_inputs() {
+// Has the frames let go of what their own registers have of loads of a kind.
+template <class Source>
+void Interpreter::forget_loads() {
   for (size_t id = 0; id < program_.segments.size(); ++id) {
     for (const Load& item : program_.segments[id].loads) {
-      if (!std::holds_alternative<LoadInput>(item.source)) continue;
+      if (!std::holds_alternative<Source>(item.source)) continue;
       for_each_frame(id, [&](Frame& frame) { frame.forget(item.target); });
     }
   }
@@ -309,7 +293,8 @@ void Interpreter::store(const StoreVariable& target, Frame& frame, const Store& 
                         const Task& task) {
   at::Tensor& value = frame[store.source];
   if (memory_.is_stored(target.variable, task.replica, value)) {
-    memory_.renew(target.variable, task.replica);
+    memory_.note_change(target.variable, task.replica);
+    preparations_.renew(target.variable, task.replica);
     return;
   }
   // A tensor that shares its storage (an input's rows, a hyper-parameter, a view) is copied.

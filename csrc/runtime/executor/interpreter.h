@@ -12,6 +12,7 @@
 #include "runtime/executor/collector.h"
 #include "runtime/executor/crossings.h"
 #include "runtime/executor/frame.h"
+#include "runtime/executor/preparations.h"
 #include "runtime/gradients/accumulators.h"
 #include "runtime/memory/engine_memory.h"
 #include "runtime/memory/memory.h"
@@ -52,10 +53,8 @@ class Interpreter {
   std::vector<at::Tensor> end_call();
   // Empties the frames, after an error.
   void clear();
-  // Runs the preparations, unless what they made is still there; takes it away, since a variable
-  // was written. The first throws `Error` and is called when nothing runs, like the others.
+  // Runs the preparations of a call, unless what they made is current. Throws `Error`.
   void prepare();
-  void forget_prepared();
 
   // By any worker. The values of the task become known when `may_store` has returned, but for the
   // products that it adds to sums; where it returns false they do not, and neither does this.
@@ -82,7 +81,8 @@ class Interpreter {
   template <class Use>
   void for_each_frame(size_t segment, const Use& use);
   void find_ends();
-  void forget_inputs();
+  template <class Source>
+  void forget_loads();
   [[noreturn]] void fail(const Task& task, const std::string& cause) const;
   void exchange(const Segment& segment, int64_t number);
   template <class Add>
@@ -99,8 +99,6 @@ class Interpreter {
   };
   at::Tensor load(const LoadInput& source, const Task& task, const Place& place);
   at::Tensor load(const LoadVariable& source, const Task& task, const Place& place);
-  at::Tensor load(const LoadImageVariable& source, const Task& task, const Place& place);
-  at::Tensor load(const LoadPackedVariable& source, const Task& task, const Place& place);
   at::Tensor load(const LoadConstant& source, const Task& task, const Place& place);
   at::Tensor load(const LoadScalar& source, const Task& task, const Place& place);
   at::Tensor load(const LoadAccumulator& source, const Task& task, const Place& place);
@@ -144,7 +142,7 @@ class Interpreter {
   const std::vector<bool> are_sums_lazy_;  // by accumulator, those of single rows
   // By segment, replica and lane; null before the first use.
   std::vector<std::vector<std::vector<std::unique_ptr<Frame>>>> frames_;
-  bool is_prepared_ = false;
+  Preparations preparations_;
   int64_t seed_ = 0;
   int64_t counter_ = 0;
 

@@ -5,8 +5,6 @@
 #include <cstdint>
 
 #include "common/clock.h"
-#include "numerics/channels_last.h"
-#include "numerics/gemm/packed_weight.h"
 #include "numerics/row_copies.h"
 #include "runtime/executor/interpreter.h"
 #include "runtime/memory/shards.h"
@@ -71,25 +69,6 @@ at::Tensor Interpreter::load(const LoadVariable& source, const Task& task, const
   return came_from_remote(value, variable.is_sharded && !source.is_shard);
 }
 
-// What comes from elsewhere does so at each use, and is a copy already.
-at::Tensor Interpreter::load(const LoadImageVariable& source, const Task& task,
-                             const Place& place) {
-  const Variable& variable = program_.variables[source.variable.value];
-  if (!variable.is_remote && !variable.is_sharded) {
-    return place.own(memory_.image(source.variable, task.replica));
-  }
-  return channels_last(load(LoadVariable{source.variable}, task, place));
-}
-
-at::Tensor Interpreter::load(const LoadPackedVariable& source, const Task& task,
-                             const Place& place) {
-  const Variable& variable = program_.variables[source.variable.value];
-  if (!variable.is_remote && !variable.is_sharded) {
-    return place.own(memory_.packed_copy(source.variable, task.replica, source.rows));
-  }
-  return pack_weight(load(LoadVariable{source.variable}, task, place), source.rows);
-}
-
 at::Tensor Interpreter::load(const LoadConstant& source, const Task& /*task*/, const Place& place) {
   return place.own(program_.constants[source.constant.value]);
 }
@@ -131,9 +110,8 @@ at::Tensor Interpreter::load(const LoadRng& /*source*/, const Task& task, const 
   return rng_for(task);
 }
 
-at::Tensor Interpreter::load(const LoadPrepared& source, const Task& /*task*/,
-                             const Place& /*place*/) {
-  return (*frames_[source.preparation.value].front().front())[source.source];
+at::Tensor Interpreter::load(const LoadPrepared& source, const Task& task, const Place& place) {
+  return place.own(preparations_.value(source, task.replica));
 }
 
 // What was put together from the parts of all replicas is a copy already, and each of them fetched

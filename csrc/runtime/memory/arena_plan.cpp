@@ -5,15 +5,15 @@
 
 namespace poptorch_emu {
 
-ArenaPlan::ArenaPlan(const std::vector<Lifetime>& lifetimes) : neighbours(lifetimes.size()) {
-  std::vector<Lifetime> released;
+ArenaPlan::ArenaPlan(const std::vector<Allocation>& allocations) : neighbours(allocations.size()) {
+  std::vector<Allocation> released;
   std::vector<size_t> planned;
-  for (const Lifetime& lifetime : lifetimes) {
-    if (lifetime.death != kEndOfRun) {
-      released.push_back(lifetime);
+  for (const Allocation& allocation : allocations) {
+    if (allocation.death != kEndOfRun) {
+      released.push_back(allocation);
       planned.push_back(pieces.size());
     }
-    pieces.push_back({lifetime, -1});
+    pieces.push_back({allocation, -1});
   }
   const OffsetPlan plan = plan_offsets(released);
   num_bytes = plan.num_bytes;
@@ -22,8 +22,8 @@ ArenaPlan::ArenaPlan(const std::vector<Lifetime>& lifetimes) : neighbours(lifeti
     one.offset = plan.offsets[i];
     for (size_t j = 0; j < i; ++j) {
       const Piece& other = pieces[planned[j]];
-      if (one.offset < other.offset + other.lifetime.num_bytes &&
-          other.offset < one.offset + one.lifetime.num_bytes) {
+      if (one.offset < other.offset + other.allocation.num_bytes &&
+          other.offset < one.offset + one.allocation.num_bytes) {
         neighbours[planned[i]].push_back(static_cast<int32_t>(planned[j]));
         neighbours[planned[j]].push_back(static_cast<int32_t>(planned[i]));
       }

@@ -15,12 +15,12 @@ struct ArenaPlan {
 
   // An allocation. What is released before the end of the run has a place in the arena.
   struct Piece {
-    Lifetime lifetime;
+    Allocation allocation;
     int64_t offset;  // in the arena; -1 for what comes from the pool
   };
 
-  // From the lifetimes of the allocations of a run, in their order.
-  explicit ArenaPlan(const std::vector<Lifetime>& lifetimes);
+  // From the allocations of the allocations of a run, in their order.
+  explicit ArenaPlan(const std::vector<Allocation>& allocations);
 
   // Whether all that a run of fewer pieces left out would have lived on.
   bool may_end_at(size_t num_pieces) const;

@@ -10,10 +10,7 @@
 
 #include "common/errors.h"
 #include "common/huge_pages.h"
-#include "numerics/channels_last.h"
-#include "numerics/gemm/packed_weight.h"
 #include "numerics/row_copies.h"
-#include "runtime/memory/segment_memory.h"
 #include "runtime/memory/shards.h"
 
 namespace poptorch_emu {
@@ -21,7 +18,7 @@ namespace poptorch_emu {
 namespace {
 
 // How many tensors hold a variable.
-int64_t num_copies(const Variable& variable, int64_t num_replicas) {
+int64_t count_copies(const Variable& variable, int64_t num_replicas) {
   if (variable.is_per_replica || variable.is_sharded) return num_replicas;
   const std::vector<int64_t>& groups = variable.groups.of_replica;
   return groups.empty() ? 1 : 1 + *std::max_element(groups.begin(), groups.end());
@@ -57,16 +54,17 @@ DeviceMemory::DeviceMemory(const Program& program, const Replicas& replicas)
     : program_(program), replicas_(replicas) {
   for (const Variable& variable : program.variables) {
     std::vector<at::Tensor> tensors;
-    for (int64_t i = 0; i < num_copies(variable, replicas.here); ++i) {
+    for (int64_t i = 0; i < count_copies(variable, replicas.here); ++i) {
       tensors.push_back(zeros_of(variable, i, replicas.here));
     }
-    conversions_.emplace_back(tensors.size());
+    num_changes_.emplace_back(tensors.size(), 0);
     variables_.push_back(std::move(tensors));
   }
   gathering_.resize(variables_.size());
   for (const Scalar& scalar : program.scalars) {
     scalars_.push_back(at::full({}, scalar.value, at::TensorOptions(at::kDouble)));
   }
+  num_scalar_changes_.resize(scalars_.size(), 0);
 }
 
 // Which of the copies of a variable a replica has.
@@ -78,36 +76,6 @@ int64_t DeviceMemory::copy_of(VariableId id, int64_t replica) const {
 
 const at::Tensor& DeviceMemory::slot(VariableId id, int64_t replica) const {
   return variables_.at(id.value).at(copy_of(id, replica));
-}
-
-const at::Tensor& DeviceMemory::converted(VariableId id, int64_t replica, int64_t rows) {
-  Conversion& conversion = conversions_[id.value][copy_of(id, replica)];
-  if (conversion.is_current.load(std::memory_order_acquire)) return conversion.tensor;
-  const std::lock_guard lock(conversion.mutex);
-  if (!conversion.is_current) {
-    // It outlives the action that asks, whose plan does not know of it.
-    const SegmentMemory::Suspension outside;
-    conversion.rows = rows;
-    convert(slot(id, replica), conversion);
-  }
-  return conversion.tensor;
-}
-
-void DeviceMemory::convert(const at::Tensor& variable, Conversion& conversion) {
-  auto& [rows, tensor, is_current, mutex] = conversion;
-  if (tensor.defined()) {
-    rows == kImage ? void(tensor.copy_(variable)) : pack_weight_again(variable, rows, tensor);
-  } else {
-    // A view would be changed with the variable.
-    tensor = rows == kImage ? channels_last(variable.clone()) : pack_weight(variable, rows);
-  }
-  is_current.store(true, std::memory_order_release);
-}
-
-void DeviceMemory::renew(VariableId id, int64_t replica) {
-  note_change(id, replica);
-  Conversion& conversion = conversions_[id.value][copy_of(id, replica)];
-  if (conversion.tensor.defined()) convert(slot(id, replica), conversion);
 }
 
 at::Tensor& DeviceMemory::slot(VariableId id, int64_t replica) {
@@ -236,6 +204,7 @@ void DeviceMemory::roll_back() {
 }
 
 void DeviceMemory::set_scalar(ScalarId id, double value) {
+  ++num_scalar_changes_[id.value];
   // A new tensor: the old one may have been made in inference mode, which forbids to change it.
   scalars_.at(id.value) = at::full({}, value, at::TensorOptions(at::kDouble));
 }

@@ -2,7 +2,6 @@
 
 #include <ATen/core/Tensor.h>
 
-#include <atomic>
 #include <mutex>
 #include <utility>
 #include <vector>
@@ -34,16 +33,20 @@ class DeviceMemory {
   at::Tensor variable(VariableId id, int64_t replica) const;
   // The replica's part of a variable, whether that is how it is stored or not.
   at::Tensor variable_shard(VariableId id, int64_t replica) const;
-  // The variable with its channels next to each other, or packed for products with so many rows,
-  // converted when it has changed since. One variable is asked for in one form. Any thread may ask
-  // while the variable is not changed; then nobody reads what was converted, which is overwritten.
-  const at::Tensor& image(VariableId id, int64_t replica) { return converted(id, replica, kImage); }
-  const at::Tensor& packed_copy(VariableId id, int64_t replica, int64_t rows) {
-    return converted(id, replica, rows);
+  // Which of the copies of a variable a replica has, and how many there are.
+  int64_t copy_of(VariableId id, int64_t replica) const;
+  int64_t num_copies(VariableId id) const {
+    return static_cast<int64_t>(variables_.at(id.value).size());
   }
-  // Says that the memory of a variable was changed in its place, and converts it again if it was
-  // before: small ones are still in the cache.
-  void renew(VariableId id, int64_t replica);
+  // How often the replica's copy of a variable has changed, or a scalar.
+  int64_t num_changes(VariableId id, int64_t replica) const {
+    return num_changes_[id.value][copy_of(id, replica)];
+  }
+  int64_t num_changes(ScalarId id) const { return num_scalar_changes_[id.value]; }
+  // Says that the memory of a variable was changed in its place.
+  void note_change(VariableId id, int64_t replica) {
+    ++num_changes_[id.value][copy_of(id, replica)];
+  }
   // Whether `value` is the very memory of the variable, which was changed in its place.
   bool is_stored(VariableId id, int64_t replica, const at::Tensor& value) const {
     return slot(id, replica).is_same(value);
@@ -71,23 +74,8 @@ class DeviceMemory {
   int64_t replica_bytes(int64_t replica) const;
 
  private:
-  int64_t copy_of(VariableId id, int64_t replica) const;
   const at::Tensor& slot(VariableId id, int64_t replica) const;
   at::Tensor& slot(VariableId id, int64_t replica);
-
-  // What one copy of a variable was converted to.
-  struct Conversion {
-    int64_t rows = kImage;  // for which it was packed
-    at::Tensor tensor;
-    std::atomic<bool> is_current = false;
-    std::mutex mutex;  // for threads that ask for it when it is not
-  };
-  static constexpr int64_t kImage = 0;
-  const at::Tensor& converted(VariableId id, int64_t replica, int64_t rows);
-  static void convert(const at::Tensor& variable, Conversion& conversion);
-  void note_change(VariableId id, int64_t replica) {
-    conversions_[id.value][copy_of(id, replica)].is_current = false;
-  }
 
   // The value of an assigned variable at the last commit; guarded by `undo_mutex_`, since virtual
   // IPUs assign at the same time.
@@ -108,14 +96,15 @@ class DeviceMemory {
 
   const Program& program_;
   const Replicas replicas_;
-  std::vector<std::vector<at::Tensor>> variables_;            // by variable, then copy
-  mutable std::vector<std::vector<Conversion>> conversions_;  // by variable, then copy
-  std::vector<at::Tensor> gathering_;  // by variable; guarded by `gathering_mutex_`
+  std::vector<std::vector<at::Tensor>> variables_;  // by variable, then copy
+  std::vector<std::vector<int64_t>> num_changes_;   // likewise
+  std::vector<at::Tensor> gathering_;               // by variable; guarded by `gathering_mutex_`
   std::mutex gathering_mutex_;
   std::vector<Undo> undo_;
   std::vector<PendingRows> pending_rows_;
   std::mutex undo_mutex_;
   std::vector<at::Tensor> scalars_;
+  std::vector<int64_t> num_scalar_changes_;  // by scalar
 };
 
 }  // namespace poptorch_emu

@@ -12,13 +12,13 @@ int64_t aligned(int64_t num_bytes) {
   return (num_bytes + kAlignment - 1) / kAlignment * kAlignment;
 }
 
-bool is_needed_with(const Lifetime& one, const Lifetime& other) {
+bool is_needed_with(const Allocation& one, const Allocation& other) {
   return one.birth < other.death && other.birth < one.death;
 }
 
 }  // namespace
 
-OffsetPlan plan_offsets(const std::vector<Lifetime>& pieces) {
+OffsetPlan plan_offsets(const std::vector<Allocation>& pieces) {
   OffsetPlan plan;
   plan.offsets.assign(pieces.size(), 0);
   std::vector<size_t> by_size(pieces.size());

@@ -6,7 +6,7 @@
 namespace poptorch_emu {
 
 // A piece of memory and when it is needed: from `birth` until before `death`.
-struct Lifetime {
+struct Allocation {
   int64_t birth;
   int64_t death;
   int64_t num_bytes;
@@ -20,6 +20,6 @@ struct OffsetPlan {
 
 // Places the largest piece first, each where it fits most tightly among those that are needed at
 // the same time. Source: greedy by size for offset calculation, https://arxiv.org/pdf/2001.03288.
-OffsetPlan plan_offsets(const std::vector<Lifetime>& pieces);
+OffsetPlan plan_offsets(const std::vector<Allocation>& pieces);
 
 }  // namespace poptorch_emu

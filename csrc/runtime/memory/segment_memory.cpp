@@ -84,10 +84,10 @@ void SegmentMemory::begin(Arena& arena) {
 void SegmentMemory::end(bool has_failed) {
   block_.reset();
   if (is_recording()) {
-    const std::vector<Lifetime> lifetimes = std::exchange(recorded_, {});
+    const std::vector<Allocation> allocations = std::exchange(recorded_, {});
     clock_ = 0;
     if (has_failed) return;
-    follow(std::make_shared<const ArenaPlan>(lifetimes));
+    follow(std::make_shared<const ArenaPlan>(allocations));
     common_->set(plan_);
     pool_->trim();  // Of what the run took, most has a place in the arena from now on.
     return;
@@ -120,7 +120,7 @@ void* SegmentMemory::take(int64_t num_bytes) {
     handed.run = run_;  // No harm if it lives on.
   } else if (plan_ != nullptr && is_as_planned_) {
     const std::vector<ArenaPlan::Piece>& pieces = plan_->pieces;
-    is_as_planned_ = pieces[index].lifetime.num_bytes == num_bytes;
+    is_as_planned_ = pieces[index].allocation.num_bytes == num_bytes;
     const bool has_place = is_as_planned_ && pieces[index].offset >= 0;
     std::vector<std::atomic<char>>& flags = *is_live_;
     const auto is_taken = [&flags](int32_t piece) {

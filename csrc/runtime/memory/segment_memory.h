@@ -98,7 +98,7 @@ class SegmentMemory {
   size_t next_piece_ = 0;
   bool is_as_planned_ = true;
   // Without a plan: what was asked for so far.
-  std::vector<Lifetime> recorded_;
+  std::vector<Allocation> recorded_;
   int64_t clock_ = 0;
 };
 

@@ -34,8 +34,6 @@ struct Users {
     for (const Load& load : segment.loads) {
       if (const auto* source = std::get_if<LoadVariable>(&load.source)) {
         of_variable[source->variable].insert(id);
-      } else if (const auto* image = std::get_if<LoadImageVariable>(&load.source)) {
-        of_variable[image->variable].insert(id);
       }
     }
     for (const Store& store : segment.stores) {

@@ -5,9 +5,9 @@ pass on to elementwise operations stays so. The graph decides, not the stage: ea
 converts what it reads to one layout, so that the bits do not depend on where an image comes from.
 Batch norms in training have kernels of ours, since PyTorch's for this layout are less exact, and
 maximum poolings, since PyTorch's is slower, and some convolutions, since oneDNN's gradients destroy
-memory (`csrc/ops/image_convolution.cpp`). A weight is converted once a window, and its gradient
-where the update reads it. Only the engine's code is changed: the tiles of an IPU have layouts of
-their own.
+memory (`csrc/ops/image_convolution.cpp`). A weight is converted once a window (`preparation`), and
+its gradient where the update reads it. Only the engine's code is changed: the tiles of an IPU have
+layouts of their own.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import torch
 from torch import fx
 
 from poptorch_emu.engine import onednn
-from poptorch_emu.ir.graph import Graph, SinkKind, Source, SourceKind, source_of
+from poptorch_emu.ir.graph import Graph, SinkKind
 from poptorch_emu.ir.operator_traits import traits_of
 from poptorch_emu.segments.segment import Instruction, Register, Segment
 from poptorch_emu.segments.segmented_graph import SegmentedGraph, read_at_end
@@ -72,31 +72,17 @@ _NUM_DIMS = 4
 _IS_TRAINING = 5
 
 
-def use_channels_last(graph: Graph, cut: SegmentedGraph, *, converts_once: bool) -> SegmentedGraph:
-    """Returns the segments with images channels last.
-
-    Args:
-        graph: what the segments were cut from.
-        cut: the segments.
-        converts_once: whether a weight is converted for all micro-batches of a window.
-    """
+def use_channels_last(graph: Graph, cut: SegmentedGraph) -> SegmentedGraph:
+    """Returns the segments, which were cut from `graph`, with images channels last."""
     images = images_of(graph)
     if not images:
         return cut
-    kept = _kept_variables(graph) if converts_once else set()
-    segments = {port: _changed(segment, images, kept) for port, segment in cut.segments.items()}
+    segments = {port: _changed(segment, images) for port, segment in cut.segments.items()}
     for sink, port, result in cut.results:
         for node in read_at_end(sink, result):
             if node in images and sink.kind is not SinkKind.GRADIENT:
                 segments[port] = _with_contiguous_result(segments[port], node)
     return replace(cut, segments=segments)
-
-
-def _kept_variables(graph: Graph) -> set[Source]:
-    """Returns the variables that no micro-batch changes."""
-    written = {sink.name for sink in graph.sinks if sink.kind is SinkKind.VARIABLE}
-    sources = {source_of(node) for node in graph.sources}
-    return {s for s in sources if s.kind is SourceKind.VARIABLE and s.name not in written}
 
 
 def images_of(graph: Graph) -> set[fx.Node]:
@@ -167,18 +153,15 @@ def _is_elementwise(node: fx.Node) -> bool:
     return is_pointwise and "memory_format" not in node.kwargs and _has_four_dims(node)
 
 
-def _changed(code: Segment, images: Set[fx.Node], kept: Set[Source]) -> Segment:
-    """Returns the code of a segment in which `images` are computed channels last.
-
-    Of the variables that are kept as they are, it loads what is converted already.
-    """
+def _changed(code: Segment, images: Set[fx.Node]) -> Segment:
+    """Returns the code of a segment in which `images` are computed channels last."""
     shapes = {
         register: node.meta["val"].shape
         for node, register in code.registers.items()
         if isinstance(node.meta.get("val"), torch.Tensor) and node.target != onednn.PACK_CONVOLUTION
     }
     held = {register for node, register in code.registers.items() if node in images}
-    converter = _Converter(code, kept)
+    converter = _Converter(code)
     for instruction in code.instructions:
         if instruction.node in images:
             wanted = _images_read(instruction, shapes)
@@ -245,10 +228,9 @@ def _with_contiguous_result(code: Segment, node: fx.Node) -> Segment:
 class _Converter:
     """Writes the code of a segment again, with operations that convert what others read."""
 
-    def __init__(self, code: Segment, kept: Set[Source] = frozenset()) -> None:
+    def __init__(self, code: Segment) -> None:
         self.instructions: list[Instruction] = []
         self._code = replace(code, registers=dict(code.registers), loads=dict(code.loads))
-        self._variables = {code.loads[source]: source for source in kept & code.loads.keys()}
         self._known: dict[tuple[int, torch._ops.OpOverload], int] = {}
 
     def add(
@@ -263,9 +245,6 @@ class _Converter:
 
     def converted(self, register: int, to: torch._ops.OpOverload, like: Instruction) -> int:
         """Returns the register of the converted value; `like` says for whom it is made."""
-        variable = self._variables.get(register)
-        if to is _TO_CHANNELS_LAST and variable is not None:
-            return self._code.load(Source(SourceKind.IMAGE_VARIABLE, variable.name))
         if (register, to) not in self._known:
             self._known[register, to] = result = self._code.new_register()
             self.instructions.append(

@@ -1,41 +1,77 @@
-"""Takes out of a segment what is the same during a call.
+"""Takes out of a segment what need not be computed for each micro-batch.
 
-In inference, what depends on nothing but constants and weights that no call changes (a transposed
-or packed weight, a batch norm folded into a convolution) is computed before a call, and only when
-weights have been written since the last one. The engine keeps it for all micro-batches and
-replicas. So it does with numbers of an update that depend on hyper-parameters alone. Each operation
-stays what it was, so that no bit depends on it.
+The engine keeps a prepared value for all micro-batches that read it, for one of two lifetimes. Each
+operation stays what it was, so that no bit depends on it.
+
+For a call: in inference, what depends on nothing but constants and weights that no call changes (a
+transposed or packed weight, a batch norm folded into a convolution) is computed before a call, and
+only when weights have been written since the last one. So are numbers of an update that depend on
+hyper-parameters alone.
+
+For a window: a weight whose elements are only brought into another order is converted again when
+an update has changed it. All segments share the result.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence, Set
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence, Set
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
 
 from poptorch_emu.config import CompileConfig
 from poptorch_emu.ir.graph import Sink, SinkKind, Source, SourceKind
 from poptorch_emu.ir.operator_traits import traits_of
 from poptorch_emu.plan.inventory import Inventory
-from poptorch_emu.segments.segment import Instruction, Segment
+from poptorch_emu.segments.segment import Instruction, Register, Segment
+from poptorch_emu.segments.variables import VariableInfo
+
+# Operators that convert a weight, with those that write into the memory of the last result.
+_CONVERSIONS = {
+    torch.ops.poptorch_emu.channels_last.default: torch.ops.poptorch_emu.channels_last.out,
+    torch.ops.poptorch_emu.pack_weight.default: torch.ops.poptorch_emu.pack_weight.out,
+}
+
+
+@dataclass(frozen=True)
+class Conversion:
+    """A weight with its elements in another order.
+
+    Attributes:
+        weight: the name of the variable.
+        target: the operator that converts it.
+        args: the other arguments of the operator.
+        code: loads the weight and fills the register `RESULT`.
+    """
+
+    weight: str
+    target: torch._ops.OpOverload
+    args: tuple[Any, ...]
+    code: Segment = field(compare=False)
+
+    RESULT = 1
 
 
 @dataclass(frozen=True)
 class Prepared:
-    """The two codes that became of one; a register has the same number in both.
+    """What became of the code of a segment.
 
     Attributes:
-        preparation: what runs when weights have changed.
+        preparation: what runs before a call; a register has the same number here and in `code`.
         code: what runs for each micro-batch.
         shared: the registers that the first fills for the second.
+        conversions: by register of the second, the weights that are converted once a window.
     """
 
     preparation: Segment
     code: Segment
     shared: tuple[int, ...]
+    conversions: Mapping[int, Conversion] = field(default_factory=dict)
 
 
 def is_prepared(config: CompileConfig) -> bool:
-    """Returns whether anything is prepared.
+    """Returns whether anything is prepared for a call.
 
     Training changes its weights in each window. Where operations are looked at one by one, or round
     at random, they are left as the user wrote them.
@@ -44,11 +80,17 @@ def is_prepared(config: CompileConfig) -> bool:
 
 
 def prepare(code: Segment, inventory: Inventory) -> Prepared:
-    """Returns the code of a segment of micro-batches in two parts; the first may be empty."""
-    if not is_prepared(inventory.config):
+    """Returns the code of a segment of micro-batches, and what is prepared for it."""
+    config = inventory.config
+    if not (config.is_training or is_prepared(config)):
         return _unprepared(code)
-    fixed = {register for source, register in code.loads.items() if _is_fixed(source, inventory)}
-    return _parted(code, fixed)
+    fixed = set()
+    if is_prepared(config):
+        fixed = {r for source, r in code.loads.items() if _is_fixed(source, inventory)}
+    conversions = _conversions(code, fixed, inventory)
+    rest = [each for each in code.instructions if conversions.keys().isdisjoint(each.outputs)]
+    parts = _parted(code.rewritten(rest, code.kept_registers()), fixed)
+    return replace(parts, conversions=conversions)
 
 
 def prepare_update(code: Segment, config: CompileConfig) -> Prepared:
@@ -76,17 +118,62 @@ def _parted(code: Segment, fixed: set[int]) -> Prepared:
     )
 
 
+def _conversions(code: Segment, fixed: Set[int], inventory: Inventory) -> dict[int, Conversion]:
+    """Returns the weights that are converted once a window, by the register of the result."""
+    weights = {
+        register: source.name
+        for source, register in code.loads.items()
+        if source.kind is SourceKind.VARIABLE
+        and register not in fixed
+        and _is_kept(inventory.variables[source.name], inventory)
+    }
+    exposed = _exposed(code, [])
+    found = {}
+    for instruction in code.instructions:
+        if instruction.target not in _CONVERSIONS or not exposed.isdisjoint(instruction.outputs):
+            continue
+        (register,) = instruction.reads()
+        if register in weights:
+            found[instruction.outputs[0]] = _conversion(weights[register], instruction)
+    return found
+
+
+def _conversion(weight: str, instruction: Instruction) -> Conversion:
+    _, *args = instruction.args
+    converting = replace(
+        instruction,
+        target=_CONVERSIONS[instruction.target],
+        args=(Register(0), *args),
+        kwargs={"out": Register(Conversion.RESULT)},
+        outputs=[Conversion.RESULT],
+        dies=[0],
+    )
+    code = Segment(
+        f"prepare {weight}",
+        loads={Source(SourceKind.VARIABLE, weight): 0},
+        instructions=[converting],
+        num_registers=2,
+    )
+    return Conversion(weight, instruction.target, tuple(args), code)
+
+
 def _is_fixed(source: Source, inventory: Inventory) -> bool:
-    """Returns whether a source is whole, on chip, and the same until the host writes it."""
+    """Returns whether a source is the same on all replicas until the host writes it."""
     if source.kind is not SourceKind.VARIABLE:
         return source.kind is SourceKind.CONSTANT
     variable = inventory.variables[source.name]
+    is_shared = not (variable.is_per_replica or variable.group_of_replica)
+    return is_shared and _is_kept(variable, inventory)
+
+
+def _is_kept(variable: VariableInfo, inventory: Inventory) -> bool:
+    """Returns whether a variable is whole, on chip, and the same for all micro-batches."""
+    # Of several processes each holds it whole.
+    is_in_parts = variable.is_sharded and not inventory.config.is_distributed
     return not (
-        variable.is_per_replica
-        or variable.is_sharded
-        or variable.group_of_replica
+        is_in_parts
         or inventory.is_remote(variable)
-        or Sink(SinkKind.VARIABLE, source.name) in inventory.graph.sinks
+        or Sink(SinkKind.VARIABLE, variable.name) in inventory.graph.sinks
     )
 
 

@@ -11,9 +11,8 @@ stages, so that the bits do not depend on them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import replace
-from typing import Any
 
 import torch
 from torch import fx
@@ -22,11 +21,8 @@ from poptorch_emu.engine.engine_graph import EngineGraph
 from poptorch_emu.engine.rewrites.bias_behind import take_bias_behind
 from poptorch_emu.engine.rewrites.linear_layer import LinearLayer, linear_layers
 from poptorch_emu.environment import processor
-from poptorch_emu.ir.graph import Source, SourceKind, record_of, source_of
+from poptorch_emu.ir.graph import SourceKind, record_of, source_of
 from poptorch_emu.schedule.schedule import Port
-from poptorch_emu.segments.segment import Instruction, Register, Segment
-from poptorch_emu.segments.segmented_graph import SegmentedGraph
-from poptorch_emu.segments.variables import VariableInfo
 
 _PACK = torch.ops.poptorch_emu.pack_weight.default
 _LINEAR = torch.ops.poptorch_emu.packed_linear.default
@@ -109,46 +105,3 @@ def use_packed_weight(
     bias = take_bias_behind(product, code) if layer.bias is None else layer.bias
     args = (layer.x, packed[key], bias, weight.shape[0])
     product.replace_all_uses_with(code.insert(product, _LINEAR, args, product.meta["val"]))
-
-
-def load_packed_weights(
-    segments: SegmentedGraph, variables: Mapping[str, VariableInfo]
-) -> SegmentedGraph:
-    """Returns the segments in which the engine packs these variables when they have changed.
-
-    The weights of others are packed for each micro-batch.
-    """
-    changed = {port: _loading(code, variables) for port, code in segments.segments.items()}
-    return replace(segments, segments=changed)
-
-
-def _loading(code: Segment, variables: Mapping[str, VariableInfo]) -> Segment:
-    """Returns the code of a segment that loads what it packed."""
-    source_by_register = {register: source for source, register in code.loads.items()}
-
-    def is_loaded(packing: Instruction) -> bool:
-        return packing.target is _PACK and (
-            source_by_register[packing.args[0].index].name in variables
-        )
-
-    packings = [each for each in code.instructions if is_loaded(each)]
-    if not packings:
-        return code
-    loads = dict(code.loads)
-    # A weight may be packed twice, where a layer is recomputed beside another one.
-    first: dict[int, Register] = {}
-    for packing in packings:
-        weight, rows = packing.args
-        source = Source(SourceKind.PACKED_VARIABLE, source_by_register[weight.index].name, rows)
-        (register,) = packing.outputs
-        first[register] = Register(loads.setdefault(source, register))
-
-    def renamed(value: Any) -> Any:
-        return first.get(value.index, value) if isinstance(value, Register) else value
-
-    rest = [
-        replace(each, args=fx.node.map_aggregate(each.args, renamed))
-        for each in code.instructions
-        if not is_loaded(each)
-    ]
-    return replace(code, loads=loads).rewritten(rest, code.kept_registers())

@@ -146,7 +146,7 @@ def test_program_when_written_and_read_then_prepares_the_same():
 def test_text_then_shows_what_is_prepared_and_who_reads_it():
     lines = program_of()[0].text().splitlines()
     assert (
-        "prepare on IPU 0: 4 registers, 2 loads, 0 stores, once for all calls until a variable is "
+        "prepare on IPU 0: 4 registers, 2 loads, 0 stores, before a call when what it loads was "
         "written"
     ) in lines
     assert lines.count("  %1 = %3 of prepare") == 2
@@ -213,7 +213,8 @@ def reads_of_no_segment(program, preparation):
     program.load_prepared(1, 5, 7, 0)
 
 
-FIXED = "which must be whole, the same on all replicas, not in streaming memory, and stored by no"
+WHOLE = "which must be whole and not in streaming memory"
+SAME = "which must be the same on all replicas"
 FAULTS = [
     (loads_an_input, "'prepare' loads something else than whole variables"),
     (loads_a_part, "'prepare' loads something else than whole variables"),
@@ -221,11 +222,11 @@ FAULTS = [
     (loads_what_is_prepared, "'prepare' loads something else than whole variables"),
     (stores, "'prepare' has stores or links"),
     (is_scheduled, "'prepare' is scheduled 1 times in a window instead of 0"),
-    (reads_a_stored_variable, f"reads 'w', {FIXED}"),
-    (reads_a_remote_variable, f"reads 'w', {FIXED}"),
-    (reads_a_sharded_variable, f"reads 'w', {FIXED}"),
-    (reads_a_grouped_variable, f"reads 'w', {FIXED}"),
-    (reads_a_replicas_own_variable, f"reads 'own', {FIXED}"),
+    (reads_a_stored_variable, "reads 'w', which segment 'first' stores during a call"),
+    (reads_a_remote_variable, f"reads 'w', {WHOLE}"),
+    (reads_a_sharded_variable, f"reads 'w', {WHOLE}"),
+    (reads_a_grouped_variable, f"reads 'w', {SAME}"),
+    (reads_a_replicas_own_variable, f"reads 'own', {SAME}"),
     (reads_what_died, "in preparation 'prepare' reads register 2, which holds nothing there"),
     (reads_beyond_the_registers, "in preparation 'prepare' names register 9 of 4"),
     (reads_of_another_kind, "reads a register of 'second', which only a preparation keeps"),

@@ -40,7 +40,7 @@ def counts_of_a_window(text: str) -> dict[str, int]:
             runs = ACCUMULATION
         elif re.match(r"update \d+.* on IPU", line):
             runs = 1
-        elif line.startswith("prepare "):  # Once, until a hyper-parameter changes.
+        elif line.startswith("prepare "):  # For all micro-batches.
             runs = 0
         elif re.match(r"  .* \+?= \w+::", line):
             counts["instructions"] += runs

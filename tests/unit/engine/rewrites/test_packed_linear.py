@@ -17,7 +17,7 @@ from poptorch_emu.engine.rewrites.packed_weights import has_library
 LAYER = "mkldnn::_linear_pointwise"
 OUR_LAYER = "poptorch_emu::packed_linear("
 PACK = "mkldnn::_reorder_linear_weight"
-OUR_PACK = ", packed for "
+OUR_PACK = "poptorch_emu::pack_weight("
 BATCH = 8
 
 pytestmark = pytest.mark.skipif(not onednn.IS_AVAILABLE, reason="this PyTorch has no oneDNN")
