@@ -78,7 +78,7 @@ class Call:
         return self._parser(self._args, self._kwargs)
 
     def tensors_like(self, compiled: Arguments) -> Sequence[torch.Tensor] | None:
-        """Returns the tensors of a call that is known to be like the compiled one at a glance.
+        """Returns the tensors of a call, if guards alone show that it is like the compiled one.
 
         Args:
             compiled: of the call for which the model was compiled.

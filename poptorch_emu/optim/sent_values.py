@@ -46,7 +46,7 @@ class SentValues:
         )
 
     def _are_as_they_were(self, groups: list[dict[str, Any]]) -> bool:
-        """Returns whether these are the same groups with the very values, at a glance."""
+        """Returns whether these are the same groups with the very values, which guards show."""
         are_same = len(groups) == len(self._own_groups) and all(map(is_, groups, self._own_groups))
         return are_same and guards.are_held(self._holders, self._names, self._held)
 

@@ -50,14 +50,14 @@ def modelled_spans(
         inputs: as measured, whose numbers of pieces are taken.
         outputs: likewise.
     """
-    crossings = _Crossings(plan, inventory)
+    transfers = _Transfers(plan, inventory)
     return (
-        [crossings.input_spans(index, len(spans)) for index, spans in enumerate(inputs)],
-        [crossings.output_spans(index, len(spans)) for index, spans in enumerate(outputs)],
+        [transfers.input_spans(index, len(spans)) for index, spans in enumerate(inputs)],
+        [transfers.output_spans(index, len(spans)) for index, spans in enumerate(outputs)],
     )
 
 
-class _Crossings:
+class _Transfers:
     def __init__(self, plan: TimePlan, inventory: Inventory) -> None:
         self._plan = plan
         self._config = inventory.config
