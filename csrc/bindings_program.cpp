@@ -288,8 +288,6 @@ void bind_loads(ProgramClass& program) {
            [](Program& p, int64_t s, int64_t r, int64_t id) {
              add_load(p, s, r, LoadAccumulatorRows{{id}});
            })
-      .def("load_row_numbers", [](Program& p, int64_t s, int64_t r,
-                                  int64_t id) { add_load(p, s, r, LoadRowNumbers{{id}}); })
       .def("load_prepared",
            [](Program& p, int64_t s, int64_t r, int64_t preparation, int64_t source) {
              add_load(p, s, r, LoadPrepared{{preparation}, {source}});

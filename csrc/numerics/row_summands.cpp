@@ -1,7 +1,5 @@
 #include "numerics/row_summands.h"
 
-#include <c10/core/StorageImpl.h>
-
 #include <algorithm>
 #include <array>
 #include <utility>
@@ -60,9 +58,6 @@ at::Tensor as_float(const at::Tensor& rows, at::IntArrayRef sizes_once) {
   sizes.push_back(rows.size(-1));
   return rows.as_strided(sizes, rows.strides()).to(at::kFloat);
 }
-
-// Marks the tensors that stand for summands, which they do not own.
-void leave(void* /*summands*/) {}
 
 }  // namespace
 
@@ -211,21 +206,6 @@ const float* RowSummands::Part::next_block(int32_t& summand) const {
   for (; summand >= 0 && summands_[summand].block == block; summand = summands_[summand].next)
     add(sum.data(), summands_[summand].row, width_);
   return sum.data();
-}
-
-at::Tensor RowSummands::as_tensor() {
-  at::DataPtr memory(this, this, &leave, at::kCPU);
-  at::Storage storage(at::Storage::use_byte_size_t(), 0, std::move(memory));
-  at::Tensor tensor = at::detail::make_tensor<at::TensorImpl>(
-      std::move(storage), at::DispatchKeySet(at::DispatchKey::CPU),
-      at::scalarTypeToTypeMeta(at::kFloat));
-  tensor.unsafeGetTensorImpl()->set_sizes_contiguous({0, width_});
-  return tensor;
-}
-
-const RowSummands* RowSummands::behind(const at::Tensor& tensor) {
-  if (!tensor.has_storage()) return nullptr;
-  return tensor.storage().data_ptr().cast_context<RowSummands>(&leave);
 }
 
 }  // namespace poptorch_emu

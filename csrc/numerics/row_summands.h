@@ -76,12 +76,6 @@ class RowSummands {
   // Finds a part; by any number of threads.
   void find(int64_t part, Part& found) const;
 
-  // Returns a tensor (0, width) that stands for these; only `behind` is to be asked of it. Valid as
-  // long as they are.
-  at::Tensor as_tensor();
-  // Returns what such a tensor stands for; null for others.
-  static const RowSummands* behind(const at::Tensor& tensor);
-
  private:
   struct Block;
 

@@ -53,10 +53,12 @@ class ReplicaChecker {
         check_output();
       } else if (const auto* sum = std::get_if<Accumulate>(&store.target)) {
         check_addition(program_.accumulators[sum->accumulator.value]);
-      } else if (std::holds_alternative<StoreVariableRows>(store.target) && num_replicas_ > 1) {
-        throw Error("Segment '" + segment_.name + "' updates single rows, which one replica can " +
-                    "do, but there are " + std::to_string(num_replicas_));
+      } else if (std::holds_alternative<StoreVariableRows>(store.target)) {
+        check_alone();
       }
+    }
+    for (const Instruction& instruction : segment_.instructions) {
+      if (instruction.control == Control::kUpdateRows) check_alone();
     }
   }
 
@@ -70,6 +72,13 @@ class ReplicaChecker {
                     std::to_string(num_replicas_) + ", each named once");
       }
     }
+  }
+
+  // Which rows the others added to, a replica does not know.
+  void check_alone() const {
+    if (num_replicas_ == 1) return;
+    throw Error("Segment '" + segment_.name + "' updates single rows, which one replica can do, " +
+                "but there are " + std::to_string(num_replicas_));
   }
 
   bool runs_everywhere() const { return static_cast<int64_t>(runners_.size()) == num_replicas_; }

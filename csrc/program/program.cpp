@@ -34,6 +34,7 @@ Control control_of(const c10::OperatorHandle& op) {
   if (name == "poptorch_emu::cond") return Control::kCond;
   if (name == "poptorch_emu::host_call") return Control::kHostCall;
   if (name == "poptorch_emu::add_product") return Control::kAddProduct;
+  if (name == "poptorch_emu::elementwise_rows") return Control::kUpdateRows;
   return Control::kOperator;
 }
 

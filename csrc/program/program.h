@@ -37,10 +37,10 @@ struct ListSlot {
 };
 
 // What an instruction does: runs its operator, or one of the things that only a frame can do.
-enum class Control { kOperator, kForLoop, kCond, kHostCall, kAddProduct };
+enum class Control { kOperator, kForLoop, kCond, kHostCall, kAddProduct, kUpdateRows };
 
-// Returns what an operator stands for; `poptorch_emu::for_loop`, `cond`, `host_call` and
-// `add_product` have no kernels.
+// Returns what an operator stands for; `poptorch_emu::for_loop`, `cond`, `host_call`, `add_product`
+// and `elementwise_rows` have no kernels.
 Control control_of(const c10::OperatorHandle& op);
 
 struct Body;
@@ -57,7 +57,8 @@ struct Instruction {
   std::vector<Body> bodies;  // of a loop one; of a branch two, the first for `true`
 };
 
-// The sum to which an instruction of kind `kAddProduct` adds the product of its two matrices.
+// The sum to which an instruction of kind `kAddProduct` adds the product of its two matrices, or
+// whose rows one of kind `kUpdateRows` reads.
 AccumulatorId sum_of(const Instruction& instruction);
 
 // Code inside an instruction, with registers of its own. Its parameters are the tensors of the
@@ -98,10 +99,6 @@ struct LoadVariableRows {
 struct LoadAccumulatorRows {
   AccumulatorId accumulator;
 };
-// The numbers of these rows, each once; int64 [rows].
-struct LoadRowNumbers {
-  AccumulatorId accumulator;
-};
 // A register of a preparation, as its last run left it.
 struct LoadPrepared {
   SegmentId preparation;
@@ -109,7 +106,7 @@ struct LoadPrepared {
 };
 using LoadSource =
     std::variant<LoadInput, LoadVariable, LoadConstant, LoadScalar, LoadAccumulator, LoadRng,
-                 LoadVariableRows, LoadAccumulatorRows, LoadPrepared, LoadRowNumbers>;
+                 LoadVariableRows, LoadAccumulatorRows, LoadPrepared>;
 struct Load {
   RegisterId target;
   LoadSource source;

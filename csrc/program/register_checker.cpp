@@ -27,9 +27,10 @@ void check_body(const Body& body, size_t num_given, size_t num_returned) {
   }
   if (body.iteration.value >= 0) inner.write(body.iteration, "the iteration");
   for (const Instruction& instruction : body.instructions) {
-    if (instruction.control == Control::kAddProduct) {
+    if (instruction.control == Control::kAddProduct ||
+        instruction.control == Control::kUpdateRows) {
       throw Error("'" + instruction.debug.node + "' in body '" + body.name +
-                  "' adds to a sum, which only the code of a segment may do");
+                  "' uses a sum of gradients, which only the code of a segment may do");
     }
     inner.check(instruction);
   }

@@ -81,11 +81,6 @@ void fields(Archive& archive, LoadAccumulatorRows& load) {
   archive(accumulator);
 }
 template <typename Archive>
-void fields(Archive& archive, LoadRowNumbers& load) {
-  auto& [accumulator] = load;
-  archive(accumulator);
-}
-template <typename Archive>
 void fields(Archive& archive, LoadPrepared& load) {
   auto& [preparation, source] = load;
   archive(preparation, source);
@@ -233,7 +228,7 @@ namespace {
 
 // "IPUPROG" and the version of the format. Change it with any change of what is written, and where
 // programs that were stored must not run any more.
-constexpr std::string_view kMagic("IPUPROG\x0c", 8);
+constexpr std::string_view kMagic("IPUPROG\x0d", 8);
 
 Instruction read_instruction(Reader& reader) {
   std::string name;

@@ -51,6 +51,10 @@ void write_instruction(std::ostream& out, const Instruction& instruction, const 
   }
   out << "= ";
   write_call(out, instruction);
+  if (instruction.control == Control::kUpdateRows) {
+    out << " on touched rows of accumulator "
+        << program.accumulators.at(sum_of(instruction).value).name;
+  }
   out << "  # " << instruction.debug.node << " " << instruction.debug.source << "\n";
   for (const Body& body : instruction.bodies) {
     out << indent << "  " << body.name << ": " << body.num_registers << " registers, takes"
@@ -88,9 +92,6 @@ class Namer {
   }
   std::string operator()(const LoadAccumulatorRows& load) const {
     return "touched rows of " + accumulator(load.accumulator, false);
-  }
-  std::string operator()(const LoadRowNumbers& load) const {
-    return "numbers of the touched rows of " + accumulator(load.accumulator, false);
   }
   std::string operator()(const LoadPrepared& load) const {
     return text_of(load.source) + " of " + program_.at(load.preparation).name;

@@ -48,6 +48,9 @@ class SegmentChecker {
     for (const Instruction& instruction : segment_.instructions) {
       registers_.check(instruction);
       if (instruction.control == Control::kAddProduct) check_product(instruction);
+      if (instruction.control == Control::kUpdateRows) {
+        check_touched(sum_of(instruction), "'" + instruction.debug.node + "'");
+      }
     }
     for (const Store& store : segment_.stores) {
       check_target(store.target);
@@ -96,8 +99,6 @@ class SegmentChecker {
     } else if (const auto* load = std::get_if<LoadVariableRows>(&source)) {
       check_touched(load->variable, load->accumulator, where);
     } else if (const auto* load = std::get_if<LoadAccumulatorRows>(&source)) {
-      check_touched(load->accumulator, where);
-    } else if (const auto* load = std::get_if<LoadRowNumbers>(&source)) {
       check_touched(load->accumulator, where);
     } else if (const auto* load = std::get_if<LoadPrepared>(&source)) {
       check_id(program_.segments, load->preparation, where, "segment");

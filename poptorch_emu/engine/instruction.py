@@ -44,7 +44,8 @@ def lowered(
     target = SAFE_TWINS.get(instruction.target, instruction.target)
     target = _TILED_TWINS.get(target, target)
     args = [_on_device(value) for value in instruction.args]
-    if traits_of(target).adds_to_sum:
+    traits = traits_of(target)
+    if traits.adds_to_sum or traits.reads_sum:
         args[-1] = sums[args[-1]]
     record = instruction.record
     debug = _C.Debug(

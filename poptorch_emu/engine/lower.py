@@ -385,8 +385,6 @@ class Lowering:
             program.load_constant(segment, register, self._constant(source.name))
         elif source.kind is SourceKind.GRADIENT:
             program.load_accumulator(segment, register, self._accumulators[source.name])
-        elif source.kind is SourceKind.ROW_NUMBERS:
-            program.load_row_numbers(segment, register, self._accumulators[source.name])
         elif source.kind is SourceKind.SCALAR:
             program.load_scalar(segment, register, self._scalar(*split_scalar(source.name)))
         else:

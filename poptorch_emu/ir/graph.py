@@ -28,17 +28,13 @@ _set_arguments: Callable[[Node, Any], None] = Node.args.fset  # type: ignore[att
 
 
 class SourceKind(Enum):
-    """Where a value comes from.
-
-    `ROW_NUMBERS` says to which rows of a sum something was added, (rows) int64.
-    """
+    """Where a value comes from."""
 
     INPUT = "input"
     VARIABLE = "variable"
     CONSTANT = "constant"
     SCALAR = "scalar"
     GRADIENT = "gradient"
-    ROW_NUMBERS = "row numbers"
     RNG = "rng"
     LINK = "link"
     ITERATION = "iteration"

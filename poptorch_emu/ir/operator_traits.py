@@ -32,6 +32,7 @@ class Traits:
         runs_bodies: whether it runs the code of regions, which has traits of its own.
         adds_to_sum: whether it adds to the sum of a weight's gradients, which its last argument
             names, and for which no value stands.
+        reads_sum: whether it reads such a sum, which its last argument names.
         is_left_to_sum: whether no segment computes it, since a sum takes its arguments.
     """
 
@@ -42,6 +43,7 @@ class Traits:
     is_pointwise: bool = False
     runs_bodies: bool = False
     adds_to_sum: bool = False
+    reads_sum: bool = False
     is_left_to_sum: bool = False
 
 
@@ -51,7 +53,7 @@ _TABLE = {
     "cond": Traits(is_pure=False, runs_bodies=True),
     # These may write their results in the place of arguments.
     "elementwise": Traits(is_pure=False),
-    "elementwise_rows": Traits(is_pure=False),
+    "elementwise_rows": Traits(is_pure=False, reads_sum=True),
     "for_loop": Traits(is_pure=False, runs_bodies=True),
     "host_call": Traits(is_pure=False, is_foreign=True, is_seen_outside=True),
     "row_gradient": Traits(is_left_to_sum=True),

@@ -8,6 +8,7 @@
 
 #include "common/errors.h"
 #include "common/sharing.h"
+#include "numerics/row_update.h"
 #include "runtime/executor/floating_point.h"
 
 namespace poptorch_emu {
@@ -61,7 +62,7 @@ void take_results(const std::vector<RegisterId>& outputs, std::vector<at::Tensor
 }  // namespace
 
 Frame::Frame(const Segment& segment, int64_t lane, bool checks_floating_point, HostCaller call_host,
-             ProductAdder add_product)
+             SumAccess sums)
     : segment_(segment),
       is_first_lane_(lane == 0),
       own_instructions_(is_first_lane_ ? std::vector<Instruction>()
@@ -69,7 +70,7 @@ Frame::Frame(const Segment& segment, int64_t lane, bool checks_floating_point, H
       own_(is_first_lane_ ? 0 : segment.num_registers),
       checks_floating_point_(checks_floating_point),
       call_host_(std::move(call_host)),
-      add_product_(std::move(add_product)),
+      sums_(std::move(sums)),
       registers_(segment.num_registers) {}
 
 const at::Tensor& Frame::own(RegisterId id, const at::Tensor& shared) {
@@ -158,6 +159,9 @@ void Frame::execute(const Instruction& instruction, Tensors& registers, torch::j
     case Control::kAddProduct:
       run_add_product(instruction, stack);
       break;
+    case Control::kUpdateRows:
+      run_update_rows(instruction, stack);
+      break;
   }
   if (checks_floating_point_) check_floating_point(instruction, registers, stack);
   for (RegisterId dead : instruction.dies) registers[dead.value].reset();
@@ -169,9 +173,21 @@ void Frame::run_add_product(const Instruction& instruction, torch::jit::Stack& s
   const at::Tensor left = std::move(stack[0]).toTensor(), right = std::move(stack[1]).toTensor();
   at::Tensor row_sums;
   const bool has_results = !instruction.op.schema().returns().empty();
-  add_product_(sum_of(instruction), micro_batch_, {left, right, has_results ? &row_sums : nullptr});
+  sums_.add_product(sum_of(instruction), micro_batch_,
+                    {left, right, has_results ? &row_sums : nullptr});
   stack.clear();
   if (has_results) stack.emplace_back(std::move(row_sums));
+}
+
+void Frame::run_update_rows(const Instruction& instruction, torch::jit::Stack& stack) {
+  const Tensors matrices = stack[0].toTensorVector(), scalars = stack[1].toTensorVector();
+  const std::vector<int64_t> operations = stack[2].toIntVector();
+  const std::vector<double> constants = stack[3].toDoubleVector();
+  const std::vector<int64_t> results = stack[4].toIntVector(), places = stack[5].toIntVector();
+  Tensors updated = update_rows(sums_.summands(sum_of(instruction)), matrices,
+                                {operations, constants, scalars, results, places});
+  stack.clear();
+  stack.emplace_back(c10::List<at::Tensor>(std::move(updated)));
 }
 
 void Frame::clear() {

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "numerics/gemm/column_product.h"
+#include "numerics/row_summands.h"
 #include "program/program.h"
 
 namespace poptorch_emu {
@@ -17,8 +18,13 @@ namespace poptorch_emu {
 using HostCaller =
     std::function<std::vector<at::Tensor>(const std::string&, std::vector<at::Tensor>)>;
 
-// Adds the product of two matrices to a sum, as a micro-batch's part of it.
-using ProductAdder = std::function<void(AccumulatorId, int64_t micro_batch, const Product&)>;
+// What instructions do with the sums of gradients.
+struct SumAccess {
+  // Adds the product of two matrices to a sum, as a micro-batch's part of it.
+  std::function<void(AccumulatorId, int64_t micro_batch, const Product&)> add_product;
+  // Returns what was added to single rows of a sum in this window.
+  std::function<const RowSummands&(AccumulatorId)> summands;
+};
 
 // Runs the instructions of one segment on one virtual IPU. Owns the registers; they are empty
 // between runs. Used by one thread at a time.
@@ -28,7 +34,7 @@ using ProductAdder = std::function<void(AccumulatorId, int64_t micro_batch, cons
 class Frame {
  public:
   Frame(const Segment& segment, int64_t lane, bool checks_floating_point, HostCaller call_host,
-        ProductAdder add_product);
+        SumAccess sums);
 
   at::Tensor& operator[](RegisterId id) { return registers_[id.value]; }
 
@@ -57,6 +63,7 @@ class Frame {
                          const std::string& cause) const;
 
   void run_add_product(const Instruction& instruction, torch::jit::Stack& stack);
+  void run_update_rows(const Instruction& instruction, torch::jit::Stack& stack);
   // In control.cpp. Each replaces the arguments on the stack by one list of results.
   void run_for_loop(const Instruction& instruction, torch::jit::Stack& stack);
   void run_cond(const Instruction& instruction, torch::jit::Stack& stack);
@@ -75,7 +82,7 @@ class Frame {
   std::vector<Own> own_;                             // by register, likewise
   const bool checks_floating_point_;
   const HostCaller call_host_;
-  const ProductAdder add_product_;
+  const SumAccess sums_;
   Tensors registers_;
   torch::jit::Stack stack_;
   bool has_threads_ = false;  // an operation may run on several

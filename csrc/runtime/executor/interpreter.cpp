@@ -6,7 +6,6 @@
 
 #include "common/clock.h"
 #include "common/errors.h"
-#include "runtime/gradients/lazy_row_sums.h"
 #include "runtime/memory/shards.h"
 
 namespace poptorch_emu {
@@ -47,7 +46,6 @@ Interpreter::Interpreter(const Program& program, std::vector<int64_t> input_grou
       remote_(remote),
       call_host_(call_host),
       observation_(std::move(observation)),
-      are_sums_lazy_(lazy_row_sums(program)),
       preparations_(program, memory, call_host) {
   find_ends();
   for (const Segment& segment : program.segments) {
@@ -72,13 +70,17 @@ void Interpreter::add_in_turn(AccumulatorId id, int64_t replica, int64_t micro_b
 
 std::unique_ptr<Frame> Interpreter::make_frame(const Segment& segment, int64_t replica,
                                                int64_t lane) {
-  const auto adder = [this, replica, lane](AccumulatorId id, int64_t micro_batch,
+  SumAccess sums;
+  sums.add_product = [this, replica, lane](AccumulatorId id, int64_t micro_batch,
                                            const Product& product) {
     add_in_turn(id, replica, micro_batch,
                 [&] { return accumulators_.add_product(id, replica, lane, product, micro_batch); });
   };
+  sums.summands = [this, replica](AccumulatorId id) -> const RowSummands& {
+    return accumulators_.row_summands(id, replica);
+  };
   return std::make_unique<Frame>(segment, lane, program_.numerics.checks_floating_point, call_host_,
-                                 adder);
+                                 std::move(sums));
 }
 
 // Made at the first use: of many lanes few may be used.
@@ -332,10 +334,9 @@ void Interpreter::store(const AccumulateRows& target, Frame& frame, const Store&
 
 void Interpreter::store(const StoreVariableRows& target, Frame& frame, const Store& store,
                         const Task& task) {
-  memory_.assign_rows(
-      target.variable, task.replica,
-      accumulators_.touched_rows(target.accumulator, task.replica, /*is_lazy=*/false),
-      frame[store.source]);
+  memory_.assign_rows(target.variable, task.replica,
+                      accumulators_.touched_rows(target.accumulator, task.replica),
+                      frame[store.source]);
 }
 
 void Interpreter::give_output(OutputId id, const at::Tensor& piece, int64_t index,

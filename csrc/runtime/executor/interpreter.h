@@ -104,7 +104,6 @@ class Interpreter {
   at::Tensor load(const LoadAccumulator& source, const Task& task, const Place& place);
   at::Tensor load(const LoadVariableRows& source, const Task& task, const Place& place);
   at::Tensor load(const LoadAccumulatorRows& source, const Task& task, const Place& place);
-  at::Tensor load(const LoadRowNumbers& source, const Task& task, const Place& place);
   at::Tensor load(const LoadRng& source, const Task& task, const Place& place);
   at::Tensor load(const LoadPrepared& source, const Task& task, const Place& place);
   void load_all(const Segment& segment, const Task& task, Frame& frame);
@@ -139,7 +138,6 @@ class Interpreter {
   // computes on parts of tensors.
   std::vector<int64_t> exchange_number_;
   std::vector<bool> is_of_parts_;
-  const std::vector<bool> are_sums_lazy_;  // by accumulator, those of single rows
   // By segment, replica and lane; null before the first use.
   std::vector<std::vector<std::vector<std::unique_ptr<Frame>>>> frames_;
   Preparations preparations_;

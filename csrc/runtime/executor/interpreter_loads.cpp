@@ -89,21 +89,13 @@ at::Tensor Interpreter::load(const LoadAccumulator& source, const Task& task,
 
 at::Tensor Interpreter::load(const LoadVariableRows& source, const Task& task,
                              const Place& /*place*/) {
-  const at::Tensor rows =
-      accumulators_.touched_rows(source.accumulator, task.replica, /*is_lazy=*/false);
+  const at::Tensor rows = accumulators_.touched_rows(source.accumulator, task.replica);
   return gather_rows(memory_.variable(source.variable, task.replica).contiguous(), rows);
 }
 
 at::Tensor Interpreter::load(const LoadAccumulatorRows& source, const Task& task,
                              const Place& /*place*/) {
-  return accumulators_.sums_of_touched_rows(source.accumulator, task.replica,
-                                            are_sums_lazy_[source.accumulator.value]);
-}
-
-at::Tensor Interpreter::load(const LoadRowNumbers& source, const Task& task,
-                             const Place& /*place*/) {
-  return accumulators_.touched_rows(source.accumulator, task.replica,
-                                    are_sums_lazy_[source.accumulator.value]);
+  return accumulators_.sums_of_touched_rows(source.accumulator, task.replica);
 }
 
 at::Tensor Interpreter::load(const LoadRng& /*source*/, const Task& task, const Place& /*place*/) {

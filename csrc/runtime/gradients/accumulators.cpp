@@ -330,18 +330,16 @@ at::Tensor Accumulators::total_shard(AccumulatorId id, int64_t replica) const {
   return shard_of(total(id, replica), replicas_.first + replica, replicas_.all);
 }
 
-at::Tensor Accumulators::touched_rows(AccumulatorId id, int64_t replica, bool is_lazy) {
+at::Tensor Accumulators::touched_rows(AccumulatorId id, int64_t replica) {
   State& state = *states_[id.value];
-  RowSum& rows = state.rows_of_replica[replica];
   std::lock_guard lock(state.mutex);  // as above
-  return is_lazy ? rows.summands() : rows.indices();
+  return state.rows_of_replica[replica].indices();
 }
 
-at::Tensor Accumulators::sums_of_touched_rows(AccumulatorId id, int64_t replica, bool is_lazy) {
+at::Tensor Accumulators::sums_of_touched_rows(AccumulatorId id, int64_t replica) {
   State& state = *states_[id.value];
-  RowSum& rows = state.rows_of_replica[replica];
   std::lock_guard lock(state.mutex);
-  return is_lazy ? rows.summands() : rows.values();
+  return state.rows_of_replica[replica].values();
 }
 
 void Accumulators::clear_sum(State& state, size_t replica) {

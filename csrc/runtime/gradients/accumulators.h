@@ -75,10 +75,13 @@ class Accumulators {
   at::Tensor total_shard(AccumulatorId id, int64_t replica) const;
 
   // The rows that gradients were added to in this window, each once; int64 [rows]. Of a sum of one
-  // replica. And their sums, which are valid until the window ends; float32 [rows, width]. If they
-  // are lazy, both are a tensor that stands for them (`RowSummands::behind`).
-  at::Tensor touched_rows(AccumulatorId id, int64_t replica, bool is_lazy);
-  at::Tensor sums_of_touched_rows(AccumulatorId id, int64_t replica, bool is_lazy);
+  // replica. And their sums, which are valid until the window ends; float32 [rows, width].
+  at::Tensor touched_rows(AccumulatorId id, int64_t replica);
+  at::Tensor sums_of_touched_rows(AccumulatorId id, int64_t replica);
+  // What these are the sums of.
+  const RowSummands& row_summands(AccumulatorId id, int64_t replica) const {
+    return states_[id.value]->rows_of_replica[replica].summands();
+  }
 
   // Empties everything, at the end of a window or after an error.
   void clear();

@@ -43,9 +43,8 @@ class RowSum {
   at::Tensor indices();
   // What these are; float32 [rows, width]. Valid until something is added, or the next is begun.
   at::Tensor values();
-  // A tensor that stands for both, of which nothing is made yet (`RowSummands::behind`). Valid
-  // until something is added.
-  at::Tensor summands() { return summands_.as_tensor(); }
+  // What was added, of which neither need be made.
+  const RowSummands& summands() const { return summands_; }
   // Adds them to those of a matrix, float32 [num_rows, width] and contiguous.
   void add_to(const at::Tensor& matrix);
   // The whole matrix, whose memory stays for the next sum.

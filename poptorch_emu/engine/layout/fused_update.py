@@ -1,8 +1,8 @@
 """Makes one instruction of the elementwise operations that update a weight.
 
 By themselves they would read and write whole tensors, some ten times; the fused one reads and
-writes each tensor once, with the same bits (`csrc/ops/elementwise_pass.cpp`). Only the engine's
-code is changed: the machine's model knows the operations.
+writes each tensor once, with the same bits (`csrc/numerics/elementwise_pass.cpp`). Only the
+engine's code is changed: the machine's model knows the operations.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ aten = torch.ops.aten
 
 
 # What an operation is in the fused code: its number, and its operands in the order of the code. The
-# numbers are those of `Operation` in csrc/ops/elementwise_pass.cpp.
+# numbers are those of `Operation` in csrc/numerics/elementwise_pass.cpp.
 _COPY, _NEG, _SQRT, _MUL, _DIV, _ADD, _ADDCMUL, _ADDCDIV, _LERP, _ROUND = range(10)
 _OPERATIONS: Mapping[object, tuple[int, tuple[str, ...]]] = {
     aten._to_copy.default: (_COPY, ("self",)),
@@ -43,6 +43,7 @@ _OPERATIONS: Mapping[object, tuple[int, tuple[str, ...]]] = {
     aten.lerp.Tensor: (_LERP, ("self", "end", "weight")),
 }
 _NUM_OPERANDS = 4
+_ROW = 2 + _NUM_OPERANDS
 _ELEMENTWISE = torch.ops.poptorch_emu.elementwise.default
 _ELEMENTWISE_ROWS = torch.ops.poptorch_emu.elementwise_rows.default
 
@@ -130,18 +131,35 @@ def _merged_instruction(alike: Sequence[Instruction]) -> Instruction:
 
 
 def _on_rows(code: Segment, part: Part) -> Segment:
-    """Returns fused code that overwrites the rows to whose sums something was added."""
-    code = replace(code, loads=dict(code.loads))
+    """Returns fused code that overwrites the rows to whose sums something was added.
+
+    The engine makes these sums while it updates the rows, so that no register holds them.
+    """
 
     def of_rows(instruction: Instruction) -> Instruction:
         if instruction.target is not _ELEMENTWISE:
             return instruction
         (name,) = {part.stores[result] for result in instruction.outputs}
-        rows = Register(code.load(Source(SourceKind.ROW_NUMBERS, name)))
-        return replace(instruction, target=_ELEMENTWISE_ROWS, args=(*instruction.args, rows))
+        gradient = code.loads[Source(SourceKind.GRADIENT, name)]
+        args = (*_without_tensor(instruction.args, gradient), name)
+        return replace(instruction, target=_ELEMENTWISE_ROWS, args=args)
 
-    code.instructions = [of_rows(instruction) for instruction in code.instructions]
-    return code
+    return code.rewritten(map(of_rows, code.instructions), code.kept_registers())
+
+
+def _without_tensor(args: tuple[Any, ...], register: int) -> tuple[Any, ...]:
+    """Returns the arguments of a fused operation without a tensor, which gets the last number."""
+    tensors, scalars, code, constants, results, overwritten = args
+    place = tensors.index(Register(register))
+    others = [*tensors[:place], *tensors[place + 1 :]]
+    number = {old: old - (old > place) for old in range(len(tensors))} | {place: len(others)}
+
+    def renumbered(row: list[int]) -> list[int]:
+        return [row[0], *(number.get(value, value) for value in row[1:])]
+
+    rows = [renumbered(code[i : i + _ROW]) for i in range(0, len(code), _ROW)]
+    places = [number[old] for old in overwritten]
+    return others, scalars, [value for row in rows for value in row], constants, results, places
 
 
 def can_update_in_place(plan: UpdatePlan) -> bool:
@@ -276,7 +294,7 @@ class _Writer:
         code = []
         for operation, node, operands in self._rows:
             row = [operation, number[node], *(self._operand(value, number) for value in operands)]
-            code += row + [0] * (2 + _NUM_OPERANDS - len(row))
+            code += row + [0] * (_ROW - len(row))
         of_register = {self._registers[node]: number[node] for _, node, _ in self._rows}
         tensors = [self._registers[node] for node in self._tensors]
         overwritten = [

@@ -39,7 +39,8 @@ def check(
         views=[("unsqueeze", 1), ("expand", [-1, repeats, width])],
         micro_batches=micro_batches,
     )
-    if reads_sums:  # Otherwise they are made in the update.
+    if reads_sums:  # Beside the update, which makes them by itself.
+        program.load_accumulator_rows(1, 2, 0)
         add(program, 1, "sum", [Reg(2)], [5])
         program.store_output(1, 5, ALL, 1)
     engine = executor(program, workers=workers)

@@ -193,7 +193,7 @@ def test_program_when_a_loop_adds_a_product_then_is_refused():
         0, "poptorch_emu::for_loop", "", ["body", 2, False, [], [], [Reg(2), Reg(1)], []], {}, [],
         [], _C.Debug("loop"), [body],
     )  # fmt: skip
-    with pytest.raises(Error, match="'inner' in body 'body' adds to a sum"):
+    with pytest.raises(Error, match="'inner' in body 'body' uses a sum of gradients"):
         program.validate()
 
 

@@ -1,7 +1,7 @@
 // A pass takes parts of a block through all operations between two square roots, so that what one
 // operation makes is in the first cache when the next one reads it.
 
-#include "ops/elementwise_pass.h"
+#include "numerics/elementwise_pass.h"
 
 #include <ATen/ops/from_blob.h>
 #include <ATen/ops/sqrt.h>
@@ -140,7 +140,7 @@ bool is_for_blocks(const int64_t* row) {
 }
 
 int64_t part_of(at::IntArrayRef code) {
-  for (const int64_t* row = code.begin(); row != code.end(); row += ElementwisePass::kRow) {
+  for (const int64_t* row = code.begin(); row != code.end(); row += ElementwiseCode::kRow) {
     if (is_for_blocks(row)) return kPartWithRoots;
   }
   return kPart;
@@ -162,19 +162,46 @@ std::vector<float> parts_of(at::ArrayRef<double> constants, at::TensorList scala
 
 }  // namespace
 
-ElementwisePass::ElementwisePass(at::IntArrayRef code, at::ArrayRef<double> constants,
-                                 at::TensorList scalars, int64_t num_tensors, int64_t block_size,
-                                 at::IntArrayRef results, at::IntArrayRef places)
-    : code_(code),
+void ElementwiseCode::check() const {
+  TORCH_CHECK(operations.size() % kRow == 0, "poptorch_emu::elementwise takes rows of ", kRow,
+              " numbers, but was given ", operations.size(), " numbers.");
+  TORCH_CHECK(results.size() == overwritten.size(), "poptorch_emu::elementwise got ",
+              results.size(), " results, but ", overwritten.size(), " places for them.");
+}
+
+std::vector<int64_t> ElementwiseCode::early_places(at::TensorList tensors) const {
+  std::vector<int64_t> places = overwritten.vec();
+  for (int64_t& number : places) {
+    if (number < 0) continue;
+    const auto is_same = [memory = tensors[number].const_data_ptr()](const at::Tensor& tensor) {
+      return tensor.const_data_ptr() == memory;
+    };
+    if (std::count_if(tensors.begin(), tensors.end(), is_same) > 1 ||
+        std::find(results.begin(), results.end(), number) != results.end()) {
+      number = -1;
+    }
+  }
+  return places;
+}
+
+ElementwisePass::ElementwisePass(const ElementwiseCode& code, int64_t num_tensors,
+                                 int64_t block_size, at::IntArrayRef places)
+    : operations_(code.operations),
       num_tensors_(num_tensors),
       block_size_(block_size),
-      part_size_(std::min(block_size, part_of(code))),
-      scalars_(parts_of(constants, scalars, part_size_)) {
-  find_homes(results, places);
+      part_size_(std::min(block_size, part_of(code.operations))),
+      scalars_(parts_of(code.constants, code.scalars, part_size_)) {
+  find_homes(code.results, places);
+}
+
+float* ElementwisePass::scratch_of_thread(int64_t count) {
+  thread_local std::vector<float> scratch;
+  if (static_cast<int64_t>(scratch.size()) < count) scratch.resize(count);
+  return scratch.data();
 }
 
 bool ElementwisePass::is_read(int64_t value, const int64_t* from, const int64_t* end) const {
-  for (const int64_t* row = from; row < end; row += kRow) {
+  for (const int64_t* row = from; row < end; row += ElementwiseCode::kRow) {
     const int64_t* const operands = row + 2;
     const int64_t* const last = operands + num_operands(static_cast<Operation>(row[0]));
     if (std::find(operands, last, value) != last) return true;
@@ -184,18 +211,19 @@ bool ElementwisePass::is_read(int64_t value, const int64_t* from, const int64_t*
 
 void ElementwisePass::find_homes(at::IntArrayRef results, at::IntArrayRef places) {
   for (int64_t tensor = 0; tensor < num_tensors_; ++tensor) homes_.push_back({tensor, 0, true});
-  const int64_t* end = code_.begin();
-  for (const int64_t* row = code_.begin(); row != code_.end(); row += kRow) {
+  const int64_t* end = operations_.begin();
+  for (const int64_t* row = operations_.begin(); row != operations_.end();
+       row += ElementwiseCode::kRow) {
     if (row == end) end = end_of_rows(row);
     const auto value = static_cast<int64_t>(homes_.size());
     const auto* const result = std::find(results.begin(), results.end(), value);
     const int64_t tensor = result == results.end() ? -1 : places[result - results.begin()];
-    if (tensor >= 0 && !is_read(tensor, row + kRow, code_.end())) {
+    if (tensor >= 0 && !is_read(tensor, row + ElementwiseCode::kRow, operations_.end())) {
       homes_.push_back({tensor, 0, true});
       continue;
     }
     const bool is_whole =
-        is_for_blocks(row) || result != results.end() || is_read(value, end, code_.end());
+        is_for_blocks(row) || result != results.end() || is_read(value, end, operations_.end());
     homes_.push_back({-1, scratch_size_, is_whole});
     scratch_size_ += is_whole ? block_size_ : part_size_;
   }
@@ -203,8 +231,8 @@ void ElementwisePass::find_homes(at::IntArrayRef results, at::IntArrayRef places
 
 // Where the operations end that a part goes through before the next part comes.
 const int64_t* ElementwisePass::end_of_rows(const int64_t* row) const {
-  if (is_for_blocks(row)) return row + kRow;
-  while (row != code_.end() && !is_for_blocks(row)) row += kRow;
+  if (is_for_blocks(row)) return row + ElementwiseCode::kRow;
+  while (row != operations_.end() && !is_for_blocks(row)) row += ElementwiseCode::kRow;
   return row;
 }
 
@@ -220,17 +248,17 @@ void ElementwisePass::run(int64_t n, int64_t num_next, const std::vector<float*>
     float* const out = place_of_part(row[1], from, tensors, scratch);
     run_row(static_cast<Operation>(row[0]), count, out, in);
   };
-  for (const int64_t* row = code_.begin(); row != code_.end();) {
+  for (const int64_t* row = operations_.begin(); row != operations_.end();) {
     const int64_t* const end = end_of_rows(row);
     const int64_t step = is_for_blocks(row) ? n : part_size_;
     for (int64_t from = 0; from < n; from += step) {
-      if (row == code_.begin() && from < num_next) {
+      if (row == operations_.begin() && from < num_next) {
         const int64_t count = std::min(step, num_next - from);
         for (const float* tensor : tensors) {
           prefetch<2>(tensor + n + from, count * static_cast<int64_t>(sizeof(float)));
         }
       }
-      for (const int64_t* each = row; each != end; each += kRow) {
+      for (const int64_t* each = row; each != end; each += ElementwiseCode::kRow) {
         run_part(each, from, std::min(step, n - from));
       }
     }
