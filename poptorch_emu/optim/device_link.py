@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 import weakref
 from collections.abc import Mapping
 from typing import Any, Protocol
@@ -23,13 +24,18 @@ from poptorch_emu.optim.optimizer_conversion import (
 from poptorch_emu.optim.optimizer_warnings import AttributeTracker, warn_of_steps, warn_of_subclass
 from poptorch_emu.optim.parameter_tensors import parameter_tensors
 from poptorch_emu.optim.sent_values import SentValues
+from poptorch_emu.optim.torch_state import SyncedState, from_torch, to_torch
 from poptorch_emu.options.optimizer_settings import OptimizerSettings
 from poptorch_emu.update.formulas.loss_scale import KEPT_VARIABLES
-from poptorch_emu.update.formulas.optimizer_config import OptimizerConfig
+from poptorch_emu.update.formulas.optimizer_config import OptimizerConfig, OptimizerKind
 
 
 class DeviceSession(Protocol):
     """What is needed of a session on the device."""
+
+    @property
+    def num_windows(self) -> int:
+        """How many updates a call makes."""
 
     def set_hyper_parameters(self, optimizer: OptimizerConfig) -> None:
         """Sends the variable hyper-parameters."""
@@ -45,8 +51,12 @@ class OptimizerLink:
     """Keeps one executor's optimiser and its state in step with the device.
 
     The device has the newest state while a session is attached; the host's copy is refreshed when
-    somebody reads `state_dict()` and before the session ends.
+    somebody reads it and before the session ends. An optimiser of `poptorch.optim` shows it in
+    `state_dict()`, one of PyTorch in `state`, of which `state_dict()` is made.
     """
+
+    # How many updates the state of an optimiser of PyTorch does not know yet.
+    _num_unread = 0
 
     def __init__(
         self, optimizer: torch.optim.Optimizer | None, settings: OptimizerSettings
@@ -67,6 +77,7 @@ class OptimizerLink:
         self._states: dict[str, torch.Tensor] | None = None
         self._session: DeviceSession | None = None
         self._sent = SentValues()
+        self._synced: SyncedState | None = None  # The state of an optimiser of PyTorch.
         with contextlib.suppress(Error):  # What the device refuses is said at compilation.
             self._convert(optimizer)
         warn_of_subclass(optimizer)
@@ -102,10 +113,12 @@ class OptimizerLink:
         Values changed otherwise wait for `setOptimizer`.
         """
         optimizer = self._optimizer
+        if self._is_loaded:
+            self.replace(optimizer, session)
         if isinstance(optimizer, Optimizer):
-            if optimizer.host_state_is_dirty:
-                self.replace(optimizer, session)
             optimizer.ipu_state_is_dirty = True
+        else:
+            self._num_unread += session.num_windows
         self._session = session
         # PyTorch's schedulers ask whether a step came before theirs: the device has done it.
         optimizer._opt_called = True  # type: ignore[attr-defined]
@@ -117,7 +130,7 @@ class OptimizerLink:
     def receive(self, session: DeviceSession) -> None:
         """Brings the state back before the host overwrites or releases the device."""
         optimizer = self._optimizer
-        if not isinstance(optimizer, Optimizer) or optimizer.ipu_state_is_dirty:
+        if self._num_unread or (isinstance(optimizer, Optimizer) and optimizer.ipu_state_is_dirty):
             self._read(session)
         self._session = None
 
@@ -137,7 +150,7 @@ class OptimizerLink:
             self._hand_over(optimizer, session)
         if session is not None:
             self._send_values(session)
-            if isinstance(optimizer, Optimizer) and optimizer.host_state_is_dirty:
+            if self._is_loaded:
                 self._send_states(session)
 
     def forget(self) -> None:
@@ -173,12 +186,17 @@ class OptimizerLink:
         elif self._config is None:
             self._states = None
         vars(self._optimizer).pop("state_dict", None)
+        if self._synced is not None:
+            self._synced.leave_device()
+            self._synced = None
         self._stop_warning()
         self._optimizer = optimizer
         self._instrument(optimizer)
         if isinstance(optimizer, Optimizer):
             optimizer.host_state_is_dirty = optimizer.has_state()
             optimizer.ipu_state_is_dirty = session is not None
+        elif self._config is not None and not optimizer.state:
+            self._follow_device(optimizer, to_torch(*self._names(), self._states or {}))
 
     def _send_values(self, session: DeviceSession) -> None:
         assert self._config is not None, "a device is attached after a compilation"
@@ -196,9 +214,53 @@ class OptimizerLink:
                 self._report_missing("parameter", set(self._tensors()) - set(cached["ipu_param"]))
             optimizer.host_state_is_dirty = False
             optimizer.ipu_state_is_dirty = True
+        elif self._is_loaded:
+            states = self._take_loaded(session)
         if states is not None:
             missing = set(session.write_states(states)) - KEPT_VARIABLES
             self._report_missing("state", missing)
+
+    @property
+    def _is_loaded(self) -> bool:
+        """Whether the host has a state that the device was not given."""
+        if isinstance(self._optimizer, Optimizer):
+            return self._optimizer.host_state_is_dirty
+        state = self._optimizer.state
+        if not isinstance(state, SyncedState) or state is not self._synced:
+            return True
+        return not self._num_unread and state.is_edited
+
+    def _take_loaded(self, session: DeviceSession) -> dict[str, torch.Tensor] | None:
+        """Returns what the device gets for the state that the host has; `None` if it has none."""
+        optimizer, was_known = self._optimizer, self._synced is not None
+        if not optimizer.state and not was_known:
+            self._follow_device(optimizer, to_torch(*self._names(), self._states or {}))
+            return self._states
+        present = session.read_states()
+        if self._num_unread:
+            self._states = present
+        self._states = {**self._loss_scale(), **from_torch(*self._names(), present)}
+        self._follow_device(optimizer, dict(optimizer.state.items()))
+        return self._states
+
+    def _follow_device(
+        self, optimizer: torch.optim.Optimizer, values: Mapping[Any, dict[str, Any]]
+    ) -> None:
+        """Lets the state of an optimiser of PyTorch be what the device has, which is `values`."""
+        itself = weakref.ref(self)  # The optimiser outlives its executors.
+
+        def bring_home() -> None:
+            link = itself()
+            if link is not None and link._num_unread and link._session is not None:
+                link._read(link._session)
+
+        self._num_unread = 0
+        self._synced = optimizer.state = SyncedState(values, bring_home)
+
+    def _names(self) -> tuple[torch.optim.Optimizer, OptimizerKind, dict[str, torch.nn.Parameter]]:
+        """Returns what tells PyTorch's names of a state from the device's."""
+        assert self._config is not None and self._parameters is not None, "nothing was compiled"
+        return self._optimizer, self._config.kind, self._parameters
 
     def _loss_scale(self) -> dict[str, torch.Tensor]:
         """Returns the automatic loss scale as it was last, which no state dict has."""
@@ -253,6 +315,17 @@ class OptimizerLink:
         if isinstance(self._optimizer, Optimizer):
             shown = {n: state for n, state in self._states.items() if n not in KEPT_VARIABLES}
             cache_device_state(self._optimizer, shown, self._tensors())
+        elif self._synced is not None and self._num_unread:
+            self._synced.renew(to_torch(*self._names(), self._states), self._num_unread)
+        self._num_unread = 0
+
+    def __del__(self) -> None:
+        """Leaves the state with an optimiser of PyTorch, which may outlive its executor."""
+        if self._num_unread and self._session is not None and not sys.is_finalizing():
+            try:
+                self._read(self._session)
+            except Exception as error:
+                logger.warning("The optimizer's state in a dropped wrapper is lost: %s", error)
 
 
 def _has_session(link: OptimizerLink | None) -> bool:

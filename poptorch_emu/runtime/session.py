@@ -36,12 +36,16 @@ _NARROW = {torch.float64: torch.float32}
 
 
 class Session:
-    """One executable, loaded on the engine."""
+    """One executable, loaded on the engine.
+
+    Attributes:
+        num_windows: of one call; in training each ends with an update of the weights.
+    """
 
     def __init__(self, executable: Executable) -> None:
         self.executable = executable
         self._outputs = Template(executable.outputs)
-        self._num_windows = executable.num_windows
+        self.num_windows = executable.num_windows
         self._call: RunningCall | None = None
         self._synthetic: list[torch.Tensor] | None = None
         self.anchored: dict[str, torch.Tensor] = {}
@@ -215,7 +219,7 @@ class Session:
         peers = self._peers
         with _ALONE if peers is None else peers.calling():
             try:
-                results = self._executor.run(on_device, self._num_windows)
+                results = self._executor.run(on_device, self.num_windows)
             except BaseException as error:
                 self._host_calls.explain(error)
                 raise

@@ -23,6 +23,8 @@ SETTINGS = optimizer_settings(poptorch.Options())
 class Device:
     """Remembers what it was sent; its one state counts the reads."""
 
+    num_windows = 1
+
     def __init__(self) -> None:
         self.states = {"Accl1___w": torch.zeros(2)}
         self.sent: list[OptimizerConfig] = []
