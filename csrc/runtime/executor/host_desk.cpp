@@ -4,7 +4,7 @@
 
 #include "common/clock.h"
 #include "common/errors.h"
-#include "runtime/memory/segment_memory.h"
+#include "runtime/memory/engine_memory.h"
 
 namespace poptorch_emu {
 namespace {

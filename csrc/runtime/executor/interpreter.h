@@ -14,9 +14,9 @@
 #include "runtime/executor/frame.h"
 #include "runtime/executor/preparations.h"
 #include "runtime/gradients/accumulators.h"
+#include "runtime/memory/device_memory.h"
 #include "runtime/memory/engine_memory.h"
-#include "runtime/memory/memory.h"
-#include "runtime/memory/remote.h"
+#include "runtime/memory/remote_traffic.h"
 #include "runtime/scheduling/task.h"
 
 namespace poptorch_emu {

@@ -2,7 +2,7 @@
 
 #include <variant>
 
-#include "runtime/memory/segment_memory.h"
+#include "runtime/memory/engine_memory.h"
 
 namespace poptorch_emu {
 

@@ -10,7 +10,7 @@
 
 #include "program/program.h"
 #include "runtime/executor/frame.h"
-#include "runtime/memory/memory.h"
+#include "runtime/memory/device_memory.h"
 
 namespace poptorch_emu {
 

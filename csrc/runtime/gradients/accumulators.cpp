@@ -14,7 +14,7 @@
 #include "numerics/gemm/small_product.h"
 #include "runtime/executor/floating_point.h"
 #include "runtime/gradients/half_sum.h"
-#include "runtime/memory/segment_memory.h"
+#include "runtime/memory/engine_memory.h"
 #include "runtime/memory/shards.h"
 
 namespace poptorch_emu {

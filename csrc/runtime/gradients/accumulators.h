@@ -10,8 +10,8 @@
 #include "program/program.h"
 #include "runtime/gradients/row_sum.h"
 #include "runtime/gradients/summand_order.h"
-#include "runtime/memory/remote.h"
-#include "runtime/memory/replicas.h"
+#include "runtime/memory/remote_traffic.h"
+#include "runtime/memory/shards.h"
 #include "runtime/network/ring.h"
 
 namespace poptorch_emu {

@@ -8,7 +8,7 @@
 #include <string>
 
 #include "common/errors.h"
-#include "runtime/memory/segment_memory.h"
+#include "runtime/memory/engine_memory.h"
 
 #pragma GCC push_options
 #pragma GCC optimize("O3")

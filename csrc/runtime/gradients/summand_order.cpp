@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "runtime/memory/segment_memory.h"
+#include "runtime/memory/engine_memory.h"
 
 namespace poptorch_emu {
 namespace {

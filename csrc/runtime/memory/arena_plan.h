@@ -5,36 +5,55 @@
 #include <mutex>
 #include <vector>
 
-#include "runtime/memory/offset_plan.h"
-
 namespace poptorch_emu {
 
-// Where the tensors lie that a run of a segment makes.
+// A piece of memory that is needed from `birth` until before `death`.
+struct Allocation {
+  int64_t birth;
+  int64_t death;
+  int64_t num_bytes;
+};
+
+// The places of allocations in one block of memory. Those that are needed at the same time share no
+// byte.
+struct OffsetPlan {
+  std::vector<int64_t> offsets;  // by allocation; multiples of 64 bytes
+  int64_t num_bytes = 0;         // of the block
+};
+
+// Places the largest allocation first, each where it fits most tightly among those that are needed
+// at the same time. Source: greedy by size for offset calculation,
+// https://arxiv.org/pdf/2001.03288.
+OffsetPlan plan_offsets(const std::vector<Allocation>& allocations);
+
+// Where the tensors of a segment's run lie, given the allocations that a run made, in their order.
+// An allocation that is released before the end of the run has a place in the arena. The others
+// come from the pool.
 struct ArenaPlan {
   static constexpr int64_t kEndOfRun = INT64_MAX;
+  static constexpr int64_t kFromPool = -1;
 
-  // An allocation. What is released before the end of the run has a place in the arena.
   struct Piece {
     Allocation allocation;
-    int64_t offset;  // in the arena; -1 for what comes from the pool
+    int64_t offset;  // in the arena, or `kFromPool`
   };
 
-  // From the allocations of the allocations of a run, in their order.
   explicit ArenaPlan(const std::vector<Allocation>& allocations);
 
-  // Whether all that a run of fewer pieces left out would have lived on.
+  // Whether a run that makes only the first `num_pieces` allocations follows the plan: those that
+  // it leaves out have no place in the arena.
   bool may_end_at(size_t num_pieces) const;
 
   std::vector<Piece> pieces;
-  // By piece: those that share bytes with it.
+  // By piece, the other pieces that share bytes of the arena with it.
   std::vector<std::vector<int32_t>> neighbours;
-  int64_t num_bytes = 0;
+  int64_t num_bytes = 0;  // of the arena
 };
 
-// The plan that the lanes and the replicas of a segment have in common. Any thread may use it.
+// The plan that all lanes and replicas of a segment share. Any thread may use it.
 class CommonPlan {
  public:
-  // Empty before the first run of the segment.
+  // Returns null before the first run of the segment.
   std::shared_ptr<const ArenaPlan> get() const;
   void set(std::shared_ptr<const ArenaPlan> plan);
 

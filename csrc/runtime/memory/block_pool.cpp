@@ -13,12 +13,12 @@ namespace poptorch_emu {
 namespace {
 
 constexpr int64_t kPageBytes = 4096;
-// Sizes above are rounded up to an eighth of a power of two, so that similar ones share blocks.
+// Larger sizes are rounded up to an eighth of a power of two, so that similar sizes share blocks.
 constexpr int64_t kExactBytes = 1 << 18;
 
-// One for all pools and one for the list of all blocks, both held for some instructions only. A
-// child that is forked meanwhile must not find them taken by a thread that it does not have. Never
-// destroyed: tensors may be released after everything else.
+// One mutex for all pools and one for the list of all blocks. Each is held for some instructions
+// only. A forked child has no thread but its own, so neither may be held by another thread while it
+// forks. They are never destroyed, since tensors may be released after everything else.
 struct Mutexes {
   SpinningMutex pool;
   SpinningMutex registry;
@@ -46,7 +46,7 @@ Mutexes& mutexes() {
 SpinningMutex& pool_mutex() { return mutexes().pool; }
 SpinningMutex& registry_mutex() { return mutexes().registry; }
 
-// All blocks, by where they begin.
+// The sizes of all blocks, by their addresses.
 std::map<const char*, int64_t>& registry() {
   static auto* const blocks = new std::map<const char*, int64_t>;
   return *blocks;

@@ -7,7 +7,7 @@
 
 namespace poptorch_emu {
 
-// Memory from the operating system; given back when the object goes.
+// Owns memory from the operating system.
 class Block {
  public:
   explicit Block(int64_t num_bytes);
@@ -26,27 +26,27 @@ class Block {
   int64_t num_bytes_;
 };
 
-// Blocks that are used again by whoever asks for the same size next, so that a program in its
-// steady state asks the operating system for nothing: what is mapped anew is zeroed page by page,
-// which takes longer than most operations on it. Any thread may use it, also in a forked child.
+// Keeps blocks that are given back for the next request of the same size, so that a program in its
+// steady state asks the operating system for nothing. The system zeroes new memory page by page,
+// which takes longer than most operations on it. Any thread may use a pool, also in a forked child.
 class BlockPool {
  public:
   // Returns a block of at least this size.
   std::unique_ptr<Block> take(int64_t num_bytes);
   void give_back(std::unique_ptr<Block> block);
 
-  // Releases the blocks that nobody uses.
+  // Releases the blocks that are not in use.
   void trim();
 
-  // Bytes of all blocks that were made and still exist, in use or not.
+  // Bytes of all blocks that exist, in use or not.
   int64_t num_bytes() const;
 
-  // From now on what comes back is released; when the engine goes, its results may stay.
+  // From now on blocks that come back are released. Results may live longer than the engine.
   void close();
 
  private:
   using BlocksBySize = std::map<int64_t, std::vector<std::unique_ptr<Block>>>;
-  BlocksBySize take_free();  // with the mutex
+  BlocksBySize take_free();  // called with the mutex
 
   BlocksBySize free_;
   int64_t num_bytes_ = 0;

@@ -1,13 +1,110 @@
 #pragma once
 
+#include <atomic>
 #include <cstdint>
+#include <exception>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "program/program.h"
-#include "runtime/memory/segment_memory.h"
+#include "runtime/memory/arena_plan.h"
+#include "runtime/memory/block_pool.h"
 
 namespace poptorch_emu {
+
+// The block of memory in which one worker computes. A worker runs one segment at a time, so all
+// segments have their plans in the same block, which grows to the largest plan.
+class Arena {
+ public:
+  // Returns a block of at least this size, the same as before if that is large enough.
+  const std::shared_ptr<Block>& block(int64_t num_bytes);
+  // Leaves the present block to the tensors that still lie in it.
+  void abandon() { block_.reset(); }
+  int64_t num_bytes() const { return block_ == nullptr ? 0 : block_->num_bytes(); }
+
+ private:
+  std::shared_ptr<Block> block_;
+};
+
+// Tells where the tensors of one segment of one replica lie.
+//
+// A segment makes the same allocations in each run, those of the kernels included. Its first run,
+// on any lane and replica, is recorded, and gives the plan for all of them. From then on an
+// allocation that is released within the run has a fixed place in the arena of the worker. What
+// lives on (links, accumulators, variables) comes from the pool. At the end of a run there may be
+// further allocations that live on, such as those for the outputs of a call. The pool also serves a
+// run that makes other allocations than planned or keeps what others released; then the lane
+// records the next run.
+//
+// Used by one thread at a time. Any thread may release the tensors.
+class SegmentMemory {
+ public:
+  SegmentMemory(std::shared_ptr<BlockPool> pool, std::shared_ptr<CommonPlan> common)
+      : pool_(std::move(pool)), common_(std::move(common)) {}
+  SegmentMemory(const SegmentMemory&) = delete;
+  SegmentMemory& operator=(const SegmentMemory&) = delete;
+
+  // While a scope exists, large tensors that this thread makes lie where the plan says.
+  class Scope {
+   public:
+    Scope(SegmentMemory& memory, Arena& arena);
+    ~Scope();
+    Scope(const Scope&) = delete;
+    Scope& operator=(const Scope&) = delete;
+
+   private:
+    SegmentMemory& memory_;
+    SegmentMemory* const before_;
+    const int num_exceptions_ = std::uncaught_exceptions();
+  };
+
+  // While a suspension exists, this thread allocates as outside of a scope: for code whose tensors
+  // may live for any time.
+  class Suspension {
+   public:
+    Suspension();
+    ~Suspension();
+    Suspension(const Suspension&) = delete;
+    Suspension& operator=(const Suspension&) = delete;
+
+   private:
+    SegmentMemory* const before_;
+  };
+
+ private:
+  friend class EngineAllocator;
+  struct Header;
+
+  void begin(Arena& arena);
+  void end(bool has_failed);
+  bool is_recording() const { return plan_ == nullptr && num_plans_ < kMostPlans; }
+  void follow(std::shared_ptr<const ArenaPlan> plan);
+  void* take(int64_t num_bytes);
+  static void* put_before(void* start, Header header);
+  static void give_back(void* data);
+
+  // After so many plans that did not hold, the pool serves all runs of the segment.
+  static constexpr int64_t kMostPlans = 4;
+
+  const std::shared_ptr<BlockPool> pool_;
+  const std::shared_ptr<CommonPlan> common_;
+  std::shared_ptr<const ArenaPlan> plan_;
+  int64_t num_plans_ = 0;
+  // By piece of the plan, whether its tensor lives. The tensors share it, since they may outlive
+  // this object.
+  std::shared_ptr<std::vector<std::atomic<char>>> is_live_;
+
+  // Of the present run, whose number no other run in this process has.
+  int64_t run_ = 0;
+  Arena* arena_ = nullptr;
+  std::shared_ptr<Block> block_;
+  size_t next_piece_ = 0;
+  bool is_as_planned_ = true;
+  // The allocations so far of a run that is recorded, and the time on its clock.
+  std::vector<Allocation> recorded_;
+  int64_t clock_ = 0;
+};
 
 // The memory of all tensors that the virtual IPUs of an executor make: an arena for each worker, in
 // which the segments have their plans, and a pool for what lives on.
@@ -16,20 +113,19 @@ namespace poptorch_emu {
 // lane of a segment by one worker at a time.
 class EngineMemory {
  public:
-  // A segment that may overlap with itself has as many lanes.
+  // A segment that may overlap with itself has a lane for each worker.
   EngineMemory(const Program& program, int64_t num_replicas, int64_t num_workers);
   ~EngineMemory() { pool_->close(); }
   EngineMemory(const EngineMemory&) = delete;
   EngineMemory& operator=(const EngineMemory&) = delete;
 
-  // Has the tensors that this thread makes lie where they belong, while the scope exists.
   SegmentMemory::Scope open(SegmentId segment, int64_t replica, int64_t lane, int64_t worker) {
     return {*segments_[segment.value][replica][lane], arenas_[worker]};
   }
 
   int64_t arena_bytes() const;
   int64_t pool_bytes() const { return pool_->num_bytes(); }
-  // Empty before the first run of the segment.
+  // Returns null before the first run of the segment.
   std::shared_ptr<const ArenaPlan> plan(SegmentId segment) const {
     return plans_.at(segment.value)->get();
   }
@@ -41,5 +137,9 @@ class EngineMemory {
   std::vector<std::vector<std::vector<std::unique_ptr<SegmentMemory>>>> segments_;
   std::vector<Arena> arenas_;  // by worker
 };
+
+// Has PyTorch ask the engine for the memory of tensors while the thread has a `Scope`. All other
+// tensors are allocated as before. Only the first call in a process has an effect.
+void install_engine_allocator();
 
 }  // namespace poptorch_emu

@@ -9,8 +9,8 @@
 namespace poptorch_emu {
 namespace {
 
-// The part's elements of `whole` without the filling.
-at::Tensor filled_part(const at::Tensor& flat, int64_t index, int64_t count) {
+// Returns the elements of a part without its padding.
+at::Tensor unpadded_part(const at::Tensor& flat, int64_t index, int64_t count) {
   const int64_t length = shard_length(flat.numel(), count);
   const int64_t begin = std::min(index * length, flat.numel());
   return flat.narrow(0, begin, std::min(length, flat.numel() - begin));
@@ -23,13 +23,13 @@ int64_t shard_length(int64_t num_elements, int64_t count) {
 }
 
 at::Tensor shard_of(const at::Tensor& whole, int64_t index, int64_t count) {
-  at::Tensor part = filled_part(whole.reshape({-1}), index, count);
+  at::Tensor part = unpadded_part(whole.reshape({-1}), index, count);
   const int64_t missing = shard_length(whole.numel(), count) - part.numel();
   return missing == 0 ? part : at::constant_pad_nd(part, {0, missing}, 0);
 }
 
 void put_shard(at::Tensor& whole, int64_t index, int64_t count, const at::Tensor& shard) {
-  at::Tensor part = filled_part(whole.view({-1}), index, count);
+  at::Tensor part = unpadded_part(whole.view({-1}), index, count);
   part.copy_(shard.narrow(0, 0, part.numel()));
 }
 

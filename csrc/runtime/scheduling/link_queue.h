@@ -8,7 +8,7 @@
 
 #include "program/program.h"
 #include "runtime/executor/frame.h"
-#include "runtime/memory/remote.h"
+#include "runtime/memory/remote_traffic.h"
 #include "runtime/memory/shards.h"
 
 namespace poptorch_emu {

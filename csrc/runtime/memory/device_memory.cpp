@@ -1,4 +1,4 @@
-#include "runtime/memory/memory.h"
+#include "runtime/memory/device_memory.h"
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>
@@ -11,13 +11,10 @@
 #include "common/errors.h"
 #include "common/huge_pages.h"
 #include "numerics/row_copies.h"
-#include "runtime/memory/shards.h"
 
 namespace poptorch_emu {
-
 namespace {
 
-// How many tensors hold a variable.
 int64_t count_copies(const Variable& variable, int64_t num_replicas) {
   if (variable.is_per_replica || variable.is_sharded) return num_replicas;
   const std::vector<int64_t>& groups = variable.groups.of_replica;
@@ -30,10 +27,10 @@ at::Tensor copied(const at::Tensor& tensor) {
   return copy.copy_(tensor);
 }
 
-// Returns zeros that nobody else has. Throws `Error` where there is no memory for them.
+// Returns zeros in memory of their own. Throws `Error` if there is no memory for them.
 at::Tensor zeros_of(const Variable& variable, int64_t copy, int64_t num_replicas) {
   try {
-    // One number, shown in the shape of the variable: only the copy takes memory.
+    // A view of one number in the shape of the variable, so that only the copy takes memory.
     const at::Tensor zeros =
         at::zeros({}, at::TensorOptions(variable.dtype)).expand(variable.shape);
     return copied(variable.is_sharded ? shard_of(zeros, copy, num_replicas) : zeros);
@@ -43,8 +40,8 @@ at::Tensor zeros_of(const Variable& variable, int64_t copy, int64_t num_replicas
   }
 }
 
-// Whether nobody else sees the bytes of a variable, so that they may be written over.
-bool is_only_ours(const at::Tensor& stored) {
+// Whether no other tensor shows the memory of a variable, so that it may be overwritten.
+bool has_own_memory(const at::Tensor& stored) {
   return stored.use_count() == 1 && stored.storage().use_count() == 1 && stored.is_contiguous();
 }
 
@@ -67,7 +64,6 @@ DeviceMemory::DeviceMemory(const Program& program, const Replicas& replicas)
   num_scalar_changes_.resize(scalars_.size(), 0);
 }
 
-// Which of the copies of a variable a replica has.
 int64_t DeviceMemory::copy_of(VariableId id, int64_t replica) const {
   const Variable& variable = program_.variables.at(id.value);
   const bool has_own = variable.is_per_replica || variable.is_sharded;
@@ -105,7 +101,7 @@ void DeviceMemory::write(VariableId id, int64_t replica, const at::Tensor& value
   const at::Tensor whole = value.detach();
   if (!variable.is_sharded) {
     at::Tensor& target = slot(id, replica);
-    if (is_only_ours(target) && whole.is_contiguous() && !whole.is_neg() && !whole.is_conj()) {
+    if (has_own_memory(target) && whole.is_contiguous() && !whole.is_neg() && !whole.is_conj()) {
       std::memcpy(target.mutable_data_ptr(), whole.const_data_ptr(), whole.nbytes());
     } else {
       target = copied(whole);
@@ -115,6 +111,7 @@ void DeviceMemory::write(VariableId id, int64_t replica, const at::Tensor& value
   }
   for (int64_t part = 0; part < replicas_.here; ++part) {
     slot(id, part) = shard_of(whole, part, replicas_.here).clone();
+    note_change(id, part);
   }
 }
 
@@ -173,8 +170,7 @@ void DeviceMemory::assign_rows(VariableId id, int64_t replica, at::Tensor rows, 
   pending_rows_.push_back({id, replica, std::move(rows), values.contiguous()});
 }
 
-// Bytes are copied, since a variable may have been made in inference mode, which forbids operators
-// to change it.
+// Copies bytes, since operators may not change a variable that was made in inference mode.
 void DeviceMemory::put(const PendingRows& pending) {
   note_change(pending.variable, pending.replica);
   at::Tensor& target = slot(pending.variable, pending.replica);
@@ -205,7 +201,7 @@ void DeviceMemory::roll_back() {
 
 void DeviceMemory::set_scalar(ScalarId id, double value) {
   ++num_scalar_changes_[id.value];
-  // A new tensor: the old one may have been made in inference mode, which forbids to change it.
+  // A new tensor, since operators may not change one that was made in inference mode.
   scalars_.at(id.value) = at::full({}, value, at::TensorOptions(at::kDouble));
 }
 
