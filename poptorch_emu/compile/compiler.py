@@ -256,5 +256,6 @@ def lower(
         anchors=tuple(lowering.anchors),
         tensor_names=tuple(sorted(names)),
         host_functions=recorded.host_functions,
+        batch_counts=recorded.batch_counts,
         shortages=tiles.shortages,
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -56,6 +56,7 @@ class Executable:
         is_random: whether the program draws random numbers.
         anchors: short names of the tensors that the program returns last, in order.
         tensor_names: what `Options.anchorTensor` can name, sorted.
+        batch_counts: by how much a micro-batch raises the host's counters of batches, by name.
         shortages: which tiles of the machine could not hold what they must, in words.
     """
 
@@ -76,6 +77,7 @@ class Executable:
     is_random: bool = False
     anchors: tuple[str, ...] = ()
     tensor_names: tuple[str, ...] = ()
+    batch_counts: Mapping[str, int] = field(default_factory=dict)
     shortages: tuple[str, ...] = ()
 
     @property

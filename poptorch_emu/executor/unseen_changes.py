@@ -12,7 +12,7 @@ import torch
 
 from poptorch_emu.log import logger
 from poptorch_emu.runtime import guards
-from poptorch_emu.trace.narrowing import COUNTER
+from poptorch_emu.trace.batch_counters import COUNTER
 from poptorch_emu.troubleshooting import Topic
 
 

@@ -43,7 +43,7 @@ class Weights:
             is_training: whether the executor trains.
         """
         self._is_ahead = False
-        self._num_uncounted = 0  # Calls that `num_batches_tracked` does not know yet.
+        self._num_uncounted = 0  # Calls that the counters of batches do not know yet.
         self._model = model
         self._device = device
         self._is_training = is_training
@@ -81,13 +81,13 @@ class Weights:
         """Brings the weights to a device that was just attached."""
         self._meet_trainers()
         self._host_versions.forget()
-        self._send(session, self._host_tensors())
+        self._send_all(session)
         self._tell_partners(session.executable.variables)
 
     def note_run(self) -> None:
         """Notes that the device runs: if it trains, it gets ahead of the host."""
         self._is_ahead = self._is_training
-        self._num_uncounted += self._is_ahead
+        self._num_uncounted += 1
 
     @one_at_a_time
     def download(self) -> None:
@@ -145,11 +145,16 @@ class Weights:
                 self._outdated.clear()
         elif self._news.have_come():
             logger.debug("Implicit copyWeightsToDevice()")
-            self._send(session, self._host_tensors())
+            self._send_all(session)
 
     def edited(self) -> list[str]:
         """Returns the names of what was changed on the host and not taken to the device."""
         return [name for name in self._host_versions.edited() if name not in self._outdated]
+
+    def _send_all(self, session: Session) -> None:
+        """Brings the host's tensors to the device, which gives up what it has learnt."""
+        self._num_uncounted = 0
+        self._send(session, self._host_tensors())
 
     def _send(self, session: Session, tensors: Mapping[str, torch.Tensor]) -> None:
         session.upload(tensors)

@@ -26,6 +26,24 @@ def written_values(node: fx.Node) -> Iterator[fx.Node]:
             yield from memory_sharers(value)
 
 
+def written_memory(writer: fx.Node) -> set[fx.Node]:
+    """Returns whose memory an operation changes: of a view, the tensor that was there first."""
+    schema = writer.target._schema  # type: ignore[union-attr]
+    arguments = [*zip(schema.arguments, writer.args, strict=False)]
+    arguments += [(each, writer.kwargs.get(each.name)) for each in schema.arguments]
+    found: list[fx.Node] = []
+    for argument, value in arguments:
+        if argument.alias_info is not None and argument.alias_info.is_write:
+            fx.node.map_arg(value, found.append)
+    return set(map(memory_of, found))
+
+
+def memory_of(node: fx.Node) -> fx.Node:
+    """Returns the tensor that was first in the memory of `node`."""
+    *_, first = memory_sharers(node)
+    return first
+
+
 def memory_sharers(value: Any) -> Iterator[fx.Node]:
     """Yields `value`, and the tensors of which it is a view."""
     while isinstance(value, fx.Node):

@@ -15,7 +15,8 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from poptorch_emu.ir.evaluate import evaluate
 from poptorch_emu.ir.graph import Graph, SourceKind, source_of
-from poptorch_emu.ir.mutation import is_mutating, memory_sharers
+from poptorch_emu.ir.mutation import is_mutating, memory_of, written_memory
+from poptorch_emu.trace.batch_counters import is_counter
 
 aten = torch.ops.aten
 
@@ -35,7 +36,7 @@ _OF_A_SHAPE = frozenset(
 def known_value(graph: Graph, node: fx.Node) -> torch.Tensor | None:
     """Returns the value of `node` in the graph as recorded so far, or `None` if it is not known."""
     needed = _sources_of_value(graph, node)
-    if any(_is_unknown(each) for each in needed):
+    if any(_is_unknown(each) or _is_counting(each) for each in needed):
         return None
     values: dict[fx.Node, Any] = {}
     with _disable_current_modes(), torch.no_grad():
@@ -57,32 +58,15 @@ def known_value(graph: Graph, node: fx.Node) -> torch.Tensor | None:
 def _sources_of_value(graph: Graph, node: fx.Node) -> set[fx.Node]:
     """Returns `node`, what its value depends on, and what changes any of that in place."""
     needed = _read_by(node)
-    writers = {each: _written_by(each) for each in graph.operations if is_mutating(each)}
+    writers = {each: written_memory(each) for each in graph.operations if is_mutating(each)}
     while True:
-        memory = set(map(_memory_of, needed))
+        memory = set(map(memory_of, needed))
         touching = [each for each, written in writers.items() if not memory.isdisjoint(written)]
         if not touching:
             return needed
         for each in touching:
             needed.update(_read_by(each))
             del writers[each]
-
-
-def _written_by(writer: fx.Node) -> set[fx.Node]:
-    """Returns whose memory an operation changes: of a view, the tensor that was there first."""
-    schema = writer.target._schema  # type: ignore[union-attr]
-    arguments = [*zip(schema.arguments, writer.args, strict=False)]
-    arguments += [(each, writer.kwargs.get(each.name)) for each in schema.arguments]
-    found: list[fx.Node] = []
-    for argument, value in arguments:
-        if argument.alias_info is not None and argument.alias_info.is_write:
-            fx.node.map_arg(value, found.append)
-    return set(map(_memory_of, found))
-
-
-def _memory_of(node: fx.Node) -> fx.Node:
-    *_, first = memory_sharers(node)
-    return first
 
 
 def _read_by(node: fx.Node) -> set[fx.Node]:
@@ -107,6 +91,16 @@ def ancestors(node: fx.Node) -> set[fx.Node]:
                 found.add(producer)
                 pending.append(producer)
     return found
+
+
+def read_counters(graph: Graph, node: fx.Node) -> list[str]:
+    """Returns the names of the counters of batches that a known value depends on."""
+    return [source_of(e).name for e in _sources_of_value(graph, node) if is_counter(e)]
+
+
+def _is_counting(node: fx.Node) -> bool:
+    """Returns whether `node` changes a counter, which does so in every micro-batch."""
+    return is_mutating(node) and any(map(is_counter, written_memory(node)))
 
 
 def _is_unknown(node: fx.Node) -> bool:

@@ -7,12 +7,13 @@ Everything is put back afterwards, whatever happens. What the trace must not do 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from poptorch_emu.errors import make_error
 from poptorch_emu.log import logger
@@ -185,6 +186,27 @@ def on_ipu(
         raise make_error(faults[0])
 
 
+def reassigned_buffers(
+    model: torch.nn.Module, fakes: Mapping[str, torch.Tensor]
+) -> dict[str, tuple[torch.Tensor, torch.Tensor]]:
+    """Returns each buffer of a batch norm in whose place `forward` put another tensor, and that.
+
+    Args:
+        model: within `on_ipu`.
+        fakes: what that yielded.
+    """
+    buffers = (
+        (name, module._buffers[key])
+        for name, module, kind, key in _slots(model)
+        if kind == "_buffers" and name in fakes and isinstance(module, _BatchNorm)
+    )
+    return {
+        name: (fakes[name], value)
+        for name, value in buffers
+        if value is not None and value is not fakes[name] and value.shape == fakes[name].shape
+    }
+
+
 def keep_hooks(tensor: HostTensor, fake: torch.Tensor) -> None:
     """Gives the stand-in of a parameter the hooks that change the parameter's gradient.
 
@@ -242,8 +264,14 @@ def _fault(name: str, module: torch.nn.Module, kind: str, key: str, fake: torch.
             f"{what} {name} is removed from the model when calling the forward method; "
             f"{Topic.REASSIGNED_STATE}"
         )
-    is_exempt = what == "Buffer" and isinstance(module, torch.nn.modules.batchnorm._BatchNorm)
-    if getattr(module, kind)[key] is fake or is_exempt:
+    value = getattr(module, kind)[key]
+    is_written_back = (
+        what == "Buffer"
+        and isinstance(module, _BatchNorm)
+        and value is not None
+        and value.shape == fake.shape
+    )
+    if value is fake or is_written_back:
         return ""
     return (
         f"{what} {name} is reassigned within the model when calling the forward method. Change it "

@@ -47,9 +47,6 @@ _ON_IPU = {
     torch.float64: torch.float32,
 }
 
-# What batch norms count, and use only where they have no momentum.
-COUNTER = "num_batches_tracked"
-
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 
 
@@ -96,28 +93,18 @@ class Narrowing:
 
 
 def warn_of_constants(graph: Graph, downgraded: Container[Source]) -> None:
-    """Says which parameters and buffers that are read cannot change any more."""
+    """Says which of these parameters and buffers are read, and cannot change any more."""
     read = [node for node in graph.sources if node.users and source_of(node) in downgraded]
-    counters = [node for node in read if source_of(node).name.endswith(COUNTER)]
-    if counters:
-        compiler_logger.warning(
-            "%s%s stays constant on the device. That has no effect on a batch normalisation with a "
-            "momentum.",
-            source_of(counters[0]).name,
-            f" (and {len(counters) - 1} more)" if len(counters) > 1 else "",
-        )
     for node in read:
-        if node not in counters:
-            warn_repeatable(
-                "downgraded",
-                "Parameter %s: %s %s was downgraded to constant because only floating-point "
-                "parameters and buffers can change on the device: it keeps the value it has now; "
-                "%s",
-                source_of(node).name,
-                node.meta["val"].dtype,
-                list(node.meta["val"].shape),
-                Topic.INTEGER_STATE,
-            )
+        warn_repeatable(
+            "downgraded",
+            "Parameter %s: %s %s was downgraded to constant because only floating-point parameters "
+            "and buffers can change on the device: it keeps the value it has now; %s",
+            source_of(node).name,
+            node.meta["val"].dtype,
+            list(node.meta["val"].shape),
+            Topic.INTEGER_STATE,
+        )
 
 
 def narrowed_constant(value: torch.Tensor) -> torch.Tensor:

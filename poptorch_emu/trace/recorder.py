@@ -30,9 +30,10 @@ from poptorch_emu.trace import refusal, result_types
 from poptorch_emu.trace.host_backed import HostBacked, check_not_written
 from poptorch_emu.trace.host_moves import staying, with_constants
 from poptorch_emu.trace.index_types import widened
-from poptorch_emu.trace.known_values import known_value
+from poptorch_emu.trace.known_values import known_value, read_counters
 from poptorch_emu.trace.recorded_scope import Scope
 from poptorch_emu.trace.result_memo import ResultMemo
+from poptorch_emu.trace.source_line import user_source
 
 aten = torch.ops.aten
 IPU = torch.device("ipu:0")
@@ -102,6 +103,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._scopes = [Scope(graph)]
         self._memo = memo or ResultMemo(IPU)
         self._check_constant = check_constant
+        # The user's line for each counter of batches whose value a trace looked at.
+        self.lines_that_read: dict[str, str] = {}
         # A tensor on the host becomes another constant when it has been changed since.
         self._version_of: dict[int, int | None] = {}
 
@@ -241,9 +244,12 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         leaves, spec = pytree.tree_flatten(args)
         for index, leaf in enumerate(leaves):
             if isinstance(leaf, torch.Tensor):
-                leaves[index] = known_value(self.graph, self.node_of(leaf))
+                node = self.node_of(leaf)
+                leaves[index] = known_value(self.graph, node)
                 if leaves[index] is None:
                     return None
+                for name in read_counters(self.graph, node):
+                    self.lines_that_read.setdefault(name, user_source())
         values: tuple[Any, ...] = pytree.tree_unflatten(leaves, spec)
         return values
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -19,10 +19,11 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 from poptorch_emu.config import CompileConfig
 from poptorch_emu.ir.graph import Graph, Sink, SinkKind, Source, SourceKind
-from poptorch_emu.ir.record import BlockPlace, NodeRecord, Phase
+from poptorch_emu.ir.record import NodeRecord, Phase
 from poptorch_emu.log import logger
 from poptorch_emu.structure import flatten_tensors
 from poptorch_emu.trace import (
+    batch_counters,
     blocks,
     checkpoints,
     dynamic_slices,
@@ -44,6 +45,7 @@ from poptorch_emu.trace.module_state import (
     keep_hooks,
     named_modules,
     on_ipu,
+    reassigned_buffers,
     warn_of_shared_memory,
 )
 from poptorch_emu.trace.narrowing import (
@@ -52,11 +54,11 @@ from poptorch_emu.trace.narrowing import (
     type_on_ipu,
     warn_of_constants,
 )
+from poptorch_emu.trace.origins import Origins
 from poptorch_emu.trace.recorder import IPU, Recorder
 from poptorch_emu.trace.result_memo import ResultMemo
 from poptorch_emu.trace.result_metadata import ResultMetadata
 from poptorch_emu.trace.result_types import without_log_of_failures
-from poptorch_emu.trace.source_line import user_source
 from poptorch_emu.trace.stages import StageResolver
 from poptorch_emu.trace.static_settings import static_settings
 from poptorch_emu.trace.subclasses import made_in_forward
@@ -81,6 +83,7 @@ class Trace:
         host_outputs: tensors among the outputs that never were on the device, by position.
         trainable: names of the parameters that got a gradient, in the model's order.
         host_functions: what the graph calls on the host, by name.
+        batch_counts: by how much a micro-batch raises counters of batches, by name.
         memo: the metadata of the operations' results.
     """
 
@@ -90,6 +93,7 @@ class Trace:
     host_outputs: dict[int, torch.Tensor] = field(default_factory=dict)
     trainable: tuple[str, ...] = ()
     host_functions: dict[str, regions.HostFunction] = field(default_factory=dict)
+    batch_counts: dict[str, int] = field(default_factory=dict)
     memo: ResultMemo = field(default_factory=lambda: ResultMemo(IPU))
 
 
@@ -102,6 +106,7 @@ class Forward:
         host_outputs: tensors among the outputs that never were on the device, by position.
         results: the outputs' nodes.
         losses: the marked losses with their nodes, in the order they were computed.
+        batch_counts: by how much a micro-batch raises counters of batches, by name.
         parameters: the fake parameters that are trained, by name.
         first_sequence: the number that autograd would have given to its first node.
         has_saved_tensor_hooks: whether a function of the user changes what autograd keeps.
@@ -118,13 +123,17 @@ class Forward:
         self.graph = tracer.graph
         self.outputs = outputs
         self.first_sequence = tracer.first_sequence
-        self.has_saved_tensor_hooks = tracer.has_saved_tensor_hooks
+        self.has_saved_tensor_hooks = tracer.origins.has_saved_tensor_hooks
         self.results, self.host_outputs = tracer.find_outputs(outputs)
         self.losses = tracer.find_losses()
         self.parameters = {name: fake for name, fake in fakes.items() if fake.requires_grad}
         self._tracer = tracer
         self._initial_gradient, self._model, self._fakes = initial_gradient, model, fakes
-        warn_of_constants(self.graph, tracer.downgraded)
+        self.batch_counts = batch_counters.settle(
+            self.graph, [node for _, node in self.results], tracer.recorder.lines_that_read
+        )
+        counted = {Source(SourceKind.CONSTANT, name) for name in self.batch_counts}
+        warn_of_constants(self.graph, tracer.downgraded - counted)
 
     @cached_property
     def loss(self) -> torch.Tensor:
@@ -164,6 +173,7 @@ class Forward:
             self.host_outputs,
             tuple(sink.name for sink, _ in gradients),
             tracer.regions.host_functions,
+            self.batch_counts,
             tracer.memo,
         )
 
@@ -194,10 +204,11 @@ def trace_forward(
         warn_of_shared_memory(model)
     with session.active(), ExitStack() as cleanup:
         cleanup.callback(hooks[1])
-        with on_ipu(model, session.to_fake) as fakes, named_modules(model, session.modules):
+        with on_ipu(model, session.to_fake) as fakes, named_modules(model, session.origins.modules):
             fake_args, fake_kwargs = arguments(session.input_to_fake)
             hooks[0]()
             outputs = session.run_forward(model, fake_args, fake_kwargs)
+            session.write_back(reassigned_buffers(model, fakes))
         checkpoints.apply_marks(session.recorder.find)
         dynamic_slices.check_parts()
         if config.is_training:  # In evaluation a block of the loss may be missing on purpose.
@@ -214,23 +225,18 @@ class _Tracer:
         self.fake_mode = FakeMode()
         self.memo = ResultMemo(IPU, metadata)
         self._trained = TrainedTensors()
+        self.origins = Origins()
         self.recorder = Recorder(
-            self.graph, self._origin, Narrowing(), self.memo, self._trained.check
+            self.graph, self.origins, Narrowing(), self.memo, self._trained.check
         )
         self._fakes = FakeMaker(IPU)
         self.regions = regions.Recording(
             self.recorder, self.fake_mode, config.is_training, config.replication_factor
         )
         self.stages = StageResolver(config.strategy)
-        self.modules: list[str] = []
         self._num_inputs = 0
         self.downgraded: set[Source] = set()
-        self._phase = Phase.FORWARD
-        self._forward_records: dict[int, NodeRecord] = {}
-        self._last_parts: tuple[Any, ...] = ()
-        self._last_record = NodeRecord()
         self.first_sequence = torch._C._autograd._get_sequence_nr()
-        self.has_saved_tensor_hooks = False
 
     @contextmanager
     def active(self) -> Iterator[None]:
@@ -245,6 +251,7 @@ class _Tracer:
             stack.enter_context(torch.enable_grad())
             stack.enter_context(casts_mixed_types())
             stack.enter_context(static_settings())
+            stack.enter_context(batch_counters.cumulative_averages())
             stack.enter_context(made_in_forward())
             stack.enter_context(checkpoints.marks_checkpointed_calls())
             stack.enter_context(without_log_of_failures())
@@ -296,9 +303,15 @@ class _Tracer:
         self, model: torch.nn.Module, args: Sequence[Any], kwargs: dict[str, Any]
     ) -> Any:
         """Runs the user's forward; every operation is recorded."""
-        autocast = Autocast(self.config.cast_rules, model, self.modules)
+        autocast = Autocast(self.config.cast_rules, model, self.origins.modules)
         with FunctionMode(autocast), self.fake_mode, self.recorder:
             return model(*args, **kwargs)
+
+    def write_back(self, assigned: Mapping[str, tuple[torch.Tensor, torch.Tensor]]) -> None:
+        """Records that buffers take the values that `forward` assigned to their attributes."""
+        with FunctionMode(), self.fake_mode, self.recorder, torch.no_grad():
+            for buffer, value in assigned.values():
+                buffer.copy_(value)
 
     def find_outputs(
         self, outputs: Any
@@ -327,7 +340,7 @@ class _Tracer:
         """Differentiates the loss `value` and returns the gradient of each parameter."""
         if not value.requires_grad or not trainable:
             return []
-        self._phase = Phase.BACKWARD
+        self.origins.phase = Phase.BACKWARD
         scales = initial.scales(self.recorder, self.fake_mode)
         with FunctionMode(), self.fake_mode, self.recorder:
             gradients = differentiate(
@@ -344,56 +357,3 @@ class _Tracer:
 
     def _fake_like(self, value: torch.Tensor) -> torch.Tensor:
         return self._fakes.empty(self.fake_mode, value.shape, type_on_ipu(value.dtype))
-
-    def _origin(self) -> NodeRecord:
-        """Says where the operation that is being recorded belongs.
-
-        Autograd numbers the nodes of its graph; an operation of backward finds its forward
-        operation by that number.
-        """
-        if self._phase is Phase.BACKWARD:
-            return self._backward_origin()
-        place = blocks.current_block()
-        if torch._C._autograd._top_saved_tensors_default_hooks(True) is not None:
-            self.has_saved_tensor_hooks = True
-        record = self._record(
-            place,
-            self.modules[-1] if self.modules else "",
-            user_source(),
-            scopes.current_name(),
-            scopes.current_attributes(),
-            checkpoints.open_call(),
-        )
-        self._forward_records.setdefault(torch._C._autograd._get_sequence_nr() - 1, record)
-        return record
-
-    def _record(
-        self,
-        place: BlockPlace,
-        module: str,
-        source: str,
-        scope: str,
-        attributes: Mapping[str, Mapping[str, Any]],
-        call: int,
-    ) -> NodeRecord:
-        """Returns a record; what one line does one after the other shares it."""
-        parts = (place, module, source, scope, call)
-        if self._last_parts != parts or self._last_record.attributes is not attributes:
-            self._last_parts = parts
-            self._last_record = NodeRecord(
-                place,
-                Phase.FORWARD,
-                module,
-                source,
-                scope=scope,
-                attributes=attributes,
-                recomputed_call=call,
-            )
-        return self._last_record
-
-    def _backward_origin(self) -> NodeRecord:
-        node = torch._C._current_autograd_node()
-        forward = self._forward_records.get(node._sequence_nr()) if node is not None else None
-        if forward is None:
-            return NodeRecord(BlockPlace("", 0, 0), Phase.BACKWARD, is_anonymous=True)
-        return replace(forward, phase=Phase.BACKWARD)

@@ -237,15 +237,6 @@ def test_num_batches_tracked_of_a_checkpoint_then_the_cached_executable_is_found
     assert len(list(tmp_path.glob("*.executable"))) == 1
 
 
-def test_num_batches_tracked_of_several_norms_then_said_once_that_it_has_no_effect(caplog) -> None:
-    model = torch.nn.Sequential(*[torch.nn.BatchNorm1d(2) for _ in range(3)])
-    poptorch.inferenceModel(model, poptorch.Options().showCompilationProgressBar(False))(
-        torch.randn(4, 2)
-    )
-    (record,) = caplog.records
-    assert record.getMessage().startswith("0.num_batches_tracked (and 2 more) stays constant")
-
-
 @pytest.mark.feature("isRunningOnIpu", fidelity="exact")
 def test_forward_when_traced_then_runs_once_on_ipu_tensors() -> None:
     seen = []

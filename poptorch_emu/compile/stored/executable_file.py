@@ -125,6 +125,7 @@ def _executable(
         is_random=plan["is_random"],
         anchors=tuple(plan["anchors"]),
         tensor_names=tuple(plan["tensor_names"]),
+        batch_counts=forward.batch_counts,
         shortages=tuple(plan["shortages"]),
     )
 

@@ -49,7 +49,6 @@ _PLACES = "places in the code"
 
 _NOT_COMPILED_IN = ("source", "attributes")
 _RECORD_FIELDS = [item.name for item in fields(NodeRecord) if item.name not in _NOT_COMPILED_IN]
-_COUNTING = (torch.ops.aten.add_.Tensor, torch.ops.aten.add_.Scalar)
 _PLAIN = {int, float, bool, str, type(None)}
 _OWN_META = {"val", "record", "source"}
 
@@ -171,16 +170,11 @@ def _source_lines(graph: Graph, forward: Forward) -> Iterator[str]:
     for node in graph.sources:
         source = source_of(node)
         line = f"{source}: {type_text(node.meta['val'])}"
-        if source.kind is SourceKind.CONSTANT and not _only_counts(node):
+        if source.kind is SourceKind.CONSTANT and source.name not in forward.batch_counts:
             line += f" of value {_tensor_digest(graph.constants[source.name])}"
         elif source.kind is SourceKind.VARIABLE and source.name in forward.parameters:
             line += ", trained"
         yield line
-
-
-def _only_counts(node: fx.Node) -> bool:
-    """Returns whether a constant is only counted up: no program has it, or what becomes of it."""
-    return all(user.target in _COUNTING and not user.users for user in node.users)
 
 
 def _tensor_digest(value: torch.Tensor) -> str:

@@ -1,0 +1,85 @@
+"""Where the operations of a trace belong: block, module, line, scope.
+
+Autograd numbers the nodes of its graph; an operation of backward finds its forward operation by
+that number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from poptorch_emu.ir.record import BlockPlace, NodeRecord, Phase
+from poptorch_emu.trace import blocks, checkpoints, scopes
+from poptorch_emu.trace.source_line import user_source
+
+
+class Origins:
+    """Makes the records of the operations of one trace.
+
+    Attributes:
+        modules: dotted names of the modules whose forward is running.
+        phase: whether backward is being recorded.
+        has_saved_tensor_hooks: whether a function of the user changes what autograd keeps.
+    """
+
+    def __init__(self) -> None:
+        """Starts in forward, outside of all modules."""
+        self.modules: list[str] = []
+        self.phase = Phase.FORWARD
+        self.has_saved_tensor_hooks = False
+        self._forward_records: dict[int, NodeRecord] = {}
+        self._last_parts: tuple[Any, ...] = ()
+        self._last_record = NodeRecord()
+
+    def __call__(self) -> NodeRecord:
+        """Returns where the operation that is being recorded belongs."""
+        if self.phase is Phase.BACKWARD:
+            return self._backward_origin()
+        place = blocks.current_block()
+        if torch._C._autograd._top_saved_tensors_default_hooks(True) is not None:
+            self.has_saved_tensor_hooks = True
+        record = self._record(
+            place,
+            self.modules[-1] if self.modules else "",
+            user_source(),
+            scopes.current_name(),
+            scopes.current_attributes(),
+            checkpoints.open_call(),
+        )
+        self._forward_records.setdefault(torch._C._autograd._get_sequence_nr() - 1, record)
+        return record
+
+    def _record(
+        self,
+        place: BlockPlace,
+        module: str,
+        source: str,
+        scope: str,
+        attributes: Mapping[str, Mapping[str, Any]],
+        call: int,
+    ) -> NodeRecord:
+        """Returns a record; what one line does one after the other shares it."""
+        parts = (place, module, source, scope, call)
+        if self._last_parts != parts or self._last_record.attributes is not attributes:
+            self._last_parts = parts
+            self._last_record = NodeRecord(
+                place,
+                Phase.FORWARD,
+                module,
+                source,
+                scope=scope,
+                attributes=attributes,
+                recomputed_call=call,
+            )
+        return self._last_record
+
+    def _backward_origin(self) -> NodeRecord:
+        node = torch._C._current_autograd_node()
+        forward = self._forward_records.get(node._sequence_nr()) if node is not None else None
+        if forward is None:
+            return NodeRecord(BlockPlace("", 0, 0), Phase.BACKWARD, is_anonymous=True)
+        return replace(forward, phase=Phase.BACKWARD)
