@@ -1,4 +1,4 @@
-// What a frame does for loops, branches and calls of the host.
+// The instructions of a frame that are loops, branches and calls of the host.
 
 #include <ATen/core/List.h>
 #include <ATen/ops/scalar_tensor.h>

@@ -19,17 +19,17 @@ struct Event {
   int64_t end_ns;
 };
 
-// What ran since somebody asked, within a bound: of a long run the first calls and the last ones
-// are kept whole, and those between are counted. Of a call that is longer than half the bound, the
-// beginning is kept.
+// The actions that ran since the log was started, up to a bound. Half of the bound is for the first
+// calls and half for the last ones, all of them complete. Calls between are only counted. Of a call
+// with more events than half the bound, the log keeps the first ones.
 //
-// Owns the events, behind a lock of its own.
+// Owns the events and a lock.
 class EventLog {
  public:
-  // Assumed to be what a viewer opens: a trace of so many is a file of some 40 MB.
+  // Assumed to be what a viewer opens: a trace of so many events is a file of some 40 MB.
   static constexpr int64_t kMaxEvents = 200'000;
 
-  // Between calls.
+  // By the thread that runs a call, between calls.
   void start(int64_t max_events);
   void stop() { is_on_ = false; }
   void begin_call();
@@ -38,10 +38,10 @@ class EventLog {
   bool is_on() const { return is_on_; }
   void add(const Event& event);
 
-  // How many events `take` won't return.
+  // The number of events that `take` will not return.
   int64_t num_dropped() const;
-  // Returns the events since the last time, by call and then in the order in which they ended, and
-  // begins anew.
+  // Returns the events, in the order of calls and then in the order in which they ended, and
+  // forgets them.
   std::vector<Event> take();
 
  private:
@@ -50,11 +50,11 @@ class EventLog {
   bool is_on_ = false;
   mutable std::mutex mutex_;
   int64_t max_events_of_a_half_ = kMaxEvents / 2;
-  std::vector<Event> first_;  // of the first calls, while they fit into their half
+  std::vector<Event> first_;  // of the first calls that fit into their half
   bool is_first_full_ = false;
-  std::deque<std::vector<Event>> last_;  // by call, with `call_` in the other half
-  int64_t num_last_ = 0;
-  std::vector<Event> call_;  // of the present one
+  std::deque<std::vector<Event>> last_;  // by call; has the other half together with `call_`
+  int64_t num_last_ = 0;                 // events in `last_`
+  std::vector<Event> call_;              // of the present call
   int64_t num_dropped_ = 0;
 };
 

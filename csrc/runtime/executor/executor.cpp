@@ -16,22 +16,15 @@
 namespace poptorch_emu {
 namespace {
 
-// Without other processes, the replicas here share out tensors among themselves.
-Replicas replicas_of(const ExecutorOptions& options) {
-  if (options.ring == nullptr) return {options.num_replicas, 0, options.num_replicas};
-  const int64_t all = options.num_replicas * options.ring->peers().num_processes();
-  return {options.num_replicas, options.first_replica, all};
-}
-
 WorkerChoice::Among choice_of(const ExecutorOptions& options) {
-  // With other processes, a worker that waits for the network must not be the only one.
+  // A worker that waits for other processes must not be the only one.
   if (options.ring != nullptr) return WorkerChoice::Among::kNothing;
   if (options.num_workers > 1) return WorkerChoice::Among::kShortActions;
   return options.num_intra_op_threads > 1 ? WorkerChoice::Among::kAllActions
                                           : WorkerChoice::Among::kNothing;
 }
 
-// Returns `program`, which can be run with these options.
+// Returns `program`. Throws `Error` if it cannot run with these options.
 std::shared_ptr<const Program> fitting(std::shared_ptr<const Program> program,
                                        const ExecutorOptions& options) {
   const std::vector<int64_t>& groups = options.input_group_of_replica;
@@ -50,9 +43,9 @@ std::shared_ptr<const Program> fitting(std::shared_ptr<const Program> program,
   return program;
 }
 
-// MKL, whose functions of vectors PyTorch calls, gets ready at its first call. Of several first
-// calls at once one may return numbers that are far less exact: with two threads square roots were
-// off by 4e-4 in up to 4 of 1,000 processes. So it is called before there are several.
+// The vector functions of MKL, which PyTorch calls, prepare themselves in the first call. If
+// several threads make the first call at the same time, one of them may get far less exact numbers.
+// So one thread calls them before there are several.
 void make_vector_functions_ready() {
   const at::NoGradGuard no_grad;
   at::sqrt(at::ones({64}, at::kFloat));
@@ -64,22 +57,18 @@ void make_vector_functions_ready() {
 Executor::Executor(std::shared_ptr<const Program> program, ExecutorOptions options)
     : program_(fitting(std::move(program), options)),
       options_(std::move(options)),
-      tensor_memory_(*program_, options_.num_replicas, options_.num_workers),
-      memory_(*program_, replicas_of(options_)),
-      accumulators_(*program_, replicas_of(options_), options_.num_workers, remote_,
-                    options_.ring.get()),
+      state_(*program_, options_),
       peak_accumulator_bytes_(options_.num_replicas, 0),
       desk_([this] { scheduler_.wake(); }),
       loops_([this] { scheduler_.wake_sleepers(); }),
       scheduler_(*program_, options_.num_replicas, options_.num_workers, options_.follows_lists,
                  choice_of(options_), desk_, stream_, loops_),
       interpreter_(
-          *program_, options_.input_group_of_replica, options_.first_replica, options_.ring.get(),
-          options_.num_workers, tensor_memory_, memory_, accumulators_, remote_,
-          [this](const std::string& name, std::vector<at::Tensor> tensors) {
-            return desk_.call(name, std::move(tensors));
-          },
-          {[this](const std::function<bool()>& holds) { return scheduler_.wait_until(holds); },
+          *program_, options_, state_,
+          {[this](const std::string& name, std::vector<at::Tensor> tensors) {
+             return desk_.call(name, std::move(tensors));
+           },
+           [this](const std::function<bool()>& holds) { return scheduler_.wait_until(holds); },
            [this] { scheduler_.note(); }}),
       pool_(options_.num_workers, [this](int64_t worker) {
         const FloatingPointModes modes(modes_);
@@ -91,14 +80,14 @@ Executor::Executor(std::shared_ptr<const Program> program, ExecutorOptions optio
 }
 
 void Executor::write_variable(VariableId id, int64_t replica, const at::Tensor& value) {
-  memory_.write(id, replica, value);
+  state_.memory.write(id, replica, value);
 }
 
 at::Tensor Executor::read_variable(VariableId id, int64_t replica) const {
-  return memory_.read(id, replica);
+  return state_.memory.read(id, replica);
 }
 
-void Executor::set_scalar(ScalarId id, double value) { memory_.set_scalar(id, value); }
+void Executor::set_scalar(ScalarId id, double value) { state_.memory.set_scalar(id, value); }
 
 void Executor::set_rng_state(int64_t seed, int64_t counter) {
   interpreter_.set_rng_state(seed, counter);
@@ -164,15 +153,15 @@ std::vector<at::Tensor> Executor::run(const std::vector<at::Tensor>& inputs, int
   }
   std::vector<at::Tensor> results = interpreter_.end_call();
   desk_.end_call();
-  // Weights that were trained keep their random numbers, also when a later window failed.
+  // The numbers of complete windows count, even if a later window failed.
   const auto [seed, counter] = interpreter_.rng_state();
   interpreter_.set_rng_state(
       seed, counter + scheduler_.num_complete_windows() * program_->micro_batches_per_window);
   const std::exception_ptr error = scheduler_.end_call();
   if (error) {
     interpreter_.clear();
-    accumulators_.clear();
-    memory_.roll_back();
+    state_.accumulators.clear();
+    state_.memory.roll_back();
   }
   stream_.end_call();
   if (error) std::rethrow_exception(error);
@@ -189,7 +178,7 @@ void Executor::prepare(const std::vector<at::Tensor>& inputs, int64_t num_window
   scheduler_.begin_call(num_windows);
 }
 
-// Like a worker, so that what is prepared has the bits that each micro-batch would compute.
+// Computes as a worker does, so that the values have the bits that each micro-batch would compute.
 void Executor::prepare_values() {
   const IntraOpThreads threads(options_.num_intra_op_threads);
   const at::NoGradGuard no_grad;
@@ -206,7 +195,7 @@ void Executor::work(int64_t worker) {
   }
 }
 
-// Returns whether there was something to serve.
+// Returns whether there was a request.
 bool Executor::serve() {
   try {
     return desk_.serve();
@@ -223,7 +212,7 @@ void Executor::run_tasks(Task* task, int64_t worker) {
     if (next == Scheduler::Next::kEndWindow) {
       end_window();
       scheduler_.begin_next_window();
-      // Others than worker 0 have been called already.
+      // Another worker than 0 runs only if the others have been called already.
       if (worker == 0 && !scheduler_.is_alone()) pool_.call_others();
     }
   } catch (...) {
@@ -231,14 +220,14 @@ void Executor::run_tasks(Task* task, int64_t worker) {
   }
 }
 
-// The call is over, and nobody here waits for other processes any more.
+// Ends the call, and lets no thread wait for other processes any more.
 void Executor::give_up(std::exception_ptr error) {
   scheduler_.fail(std::move(error));
   if (options_.ring != nullptr) options_.ring->peers().cancel("The model failed in this process");
   desk_.give_up();
 }
 
-// Replaces the task by the next one, if the worker goes on with its micro-batch or its IPU.
+// Replaces the task by the next one if the worker goes on with its micro-batch or its IPU.
 Scheduler::Next Executor::run_task(Task*& running, int64_t worker) {
   const Task& task = *running;
   const Sharing sharing(!task.is_alone);
@@ -256,14 +245,14 @@ Scheduler::Next Executor::run_task(Task*& running, int64_t worker) {
   return scheduler_.finish(running, worker);
 }
 
-// Nothing else runs meanwhile.
+// Nothing else runs at this time.
 void Executor::end_window() {
   for (int64_t replica = 0; replica < options_.num_replicas; ++replica) {
     int64_t& peak = peak_accumulator_bytes_[replica];
-    peak = std::max(peak, accumulators_.bytes(replica));
+    peak = std::max(peak, state_.accumulators.bytes(replica));
   }
-  accumulators_.clear();
-  memory_.commit();
+  state_.accumulators.clear();
+  state_.memory.commit();
   interpreter_.forget_replaced();
 }
 

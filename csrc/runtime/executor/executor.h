@@ -12,44 +12,25 @@
 
 #include "common/shared_loops.h"
 #include "program/program.h"
+#include "runtime/executor/device_state.h"
 #include "runtime/executor/event_log.h"
+#include "runtime/executor/executor_options.h"
 #include "runtime/executor/host_desk.h"
 #include "runtime/executor/interpreter.h"
 #include "runtime/executor/result_stream.h"
-#include "runtime/gradients/accumulators.h"
-#include "runtime/memory/device_memory.h"
-#include "runtime/memory/engine_memory.h"
-#include "runtime/memory/remote_traffic.h"
-#include "runtime/network/ring.h"
 #include "runtime/scheduling/scheduler.h"
 #include "runtime/scheduling/thread_pool.h"
 
 namespace poptorch_emu {
 
-// How an executor uses the machine and its replicas.
-struct ExecutorOptions {
-  int64_t num_replicas = 1;
-  int64_t num_workers = 1;
-  int64_t num_intra_op_threads = 1;
-  // Which input block each replica reads of those of one micro-batch.
-  std::vector<int64_t> input_group_of_replica = {0};
-  // Where there are replicas in other processes: the number of the first one here among all, and
-  // what reaches the others.
-  int64_t first_replica = 0;
-  std::shared_ptr<Ring> ring = nullptr;
-  // Has each virtual IPU work through its list of actions, as on the machine, also where the
-  // results would be the same in another order.
-  bool follows_lists = false;
-};
-
-// Runs a program on virtual IPUs. A virtual IPU is one IPU of one replica; it works through its
-// list of actions in order, waiting for its links, unless nobody can tell when micro-batches are
-// taken through all segments one by one. Any number of workers gives the same results: each link
-// has one producer and one consumer, each list one order, and each sum a fixed order.
+// Runs a program on virtual IPUs. A virtual IPU is one IPU of one replica. It works through its
+// list of actions in order and waits for its links. Where the results cannot differ, micro-batches
+// are taken through all segments one by one instead. Any number of workers gives the same results:
+// each link has one producer and one consumer, each list one order, and each sum a fixed order.
 //
-// Shares the program and owns the parts, each of which says what it owns and who may call it:
-// workers get tasks from the scheduler and have the interpreter carry them out. One call at a time;
-// only results may be taken by another thread while it runs.
+// Shares the program and owns the other parts. Workers get tasks from the scheduler and have the
+// interpreter carry them out. There is one call at a time. While it runs, another thread may take
+// results, and nothing else.
 class Executor {
  public:
   Executor(std::shared_ptr<const Program> program, ExecutorOptions options);
@@ -60,13 +41,13 @@ class Executor {
   at::Tensor read_variable(VariableId id, int64_t replica) const;
   void set_scalar(ScalarId id, double value);
 
-  // The random numbers depend on the seed and on how many micro-batches ran since it was set; those
-  // of a window that failed do not count.
+  // The random numbers depend on the seed and on how many micro-batches have run since it was set,
+  // without those of windows that failed.
   std::pair<int64_t, int64_t> rng_state() const { return interpreter_.rng_state(); }
   void set_rng_state(int64_t seed, int64_t counter);
 
-  // Makes a function known to the program's host calls of this name. Only the thread that called
-  // `run` calls it, with that thread's state.
+  // Sets the function for the program's host calls of this name. The thread that called `run` calls
+  // it, with the state that the thread has then.
   void set_host_function(std::string name, HostFunction function);
 
   // `look` is called ten times a second while a call runs, by the thread that runs it. What it
@@ -74,42 +55,39 @@ class Executor {
   void set_look(std::function<void()> look) { desk_.set_look(std::move(look)); }
 
   // Runs `num_windows` windows on whole batches and returns the outputs. After an error the
-  // variables are those of the last complete window, and the next call can run.
+  // variables are those of the last complete window, and another call can run.
   std::vector<at::Tensor> run(const std::vector<at::Tensor>& inputs, int64_t num_windows);
 
-  // Streaming: between `begin_stream` and `end_stream` the results of a call can be taken while it
-  // runs, by another thread. A result holds for each of the first `num_outputs` outputs the rows of
-  // one step, which is a window in training and a micro-batch where a call is one window. These
-  // outputs come from micro-batches and have mode `All`; the others are returned by the call alone.
-  // The engine pauses while `max_unread` results wait to be taken.
+  // Between `begin_stream` and `end_stream` another thread can take the results of a call while it
+  // runs. A result holds, for each of the first `num_outputs` outputs, the rows of one step of
+  // `micro_batches_per_step`. These outputs come from micro-batches and have mode `All`. The call
+  // returns all outputs at its end. The engine pauses while `max_unread` results wait to be taken.
   void begin_stream(int64_t max_unread, int64_t micro_batches_per_step, int64_t num_outputs);
-  // Waits for the next result; empty after the last one of the call, or when the call has failed.
+  // Waits for the next result. Returns nothing after the last one of the call, or when it failed.
   std::vector<at::Tensor> take_result();
-  // From now on results are dropped and the engine does not pause; a call goes on to its end.
+  // From now on results are dropped and the engine does not pause. A running call goes on.
   void end_stream();
 
-  // Has what runs noted in a log of so many events at most.
+  // Starts or stops a log of the actions that run, of at most `max_events`.
   void set_tracing(bool is_tracing, int64_t max_events = EventLog::kMaxEvents);
   const EventLog& events() const { return events_; }
   std::vector<Event> take_events() { return events_.take(); }
 
   // Bytes of all variables, and of those of one replica.
-  int64_t variable_bytes() const { return memory_.variable_bytes(); }
-  int64_t replica_bytes(int64_t replica) const { return memory_.replica_bytes(replica); }
-  // The most that the accumulators of a replica ever held at the end of a window.
+  int64_t variable_bytes() const { return state_.memory.variable_bytes(); }
+  int64_t replica_bytes(int64_t replica) const { return state_.memory.replica_bytes(replica); }
+  // The most bytes that the accumulators of a replica ever held at the end of a window.
   int64_t peak_accumulator_bytes(int64_t replica) const {
     return peak_accumulator_bytes_.at(replica);
   }
-  // For each link the most items it ever held, and the most bytes that one replica's values in it
-  // ever had.
+  // By link, the most items that it ever held, and the most bytes of one replica's values in it.
   std::vector<int64_t> peak_link_items() const { return scheduler_.peak_link_items(); }
   std::vector<int64_t> peak_link_bytes() const { return scheduler_.peak_link_bytes(); }
-  // Where the tensors that the virtual IPUs make lie.
-  const EngineMemory& tensor_memory() const { return tensor_memory_; }
-  // What came from and went to streaming memory since the executor was made.
-  const RemoteTraffic& remote() const { return remote_; }
-  // When the inputs and outputs of the last call crossed.
-  const Crossings& crossings() const { return interpreter_.crossings(); }
+  // The memory of the tensors that the virtual IPUs make.
+  const EngineMemory& tensor_memory() const { return state_.tensors; }
+  // The bytes that were copied from and to streaming memory since the executor was made.
+  const RemoteTraffic& remote() const { return state_.remote; }
+  const TransferTimes& transfer_times() const { return interpreter_.transfer_times(); }
 
  private:
   void prepare(const std::vector<at::Tensor>& inputs, int64_t num_windows);
@@ -123,10 +101,7 @@ class Executor {
 
   const std::shared_ptr<const Program> program_;
   const ExecutorOptions options_;
-  EngineMemory tensor_memory_;  // before what holds tensors
-  RemoteTraffic remote_;
-  DeviceMemory memory_;
-  Accumulators accumulators_;
+  DeviceState state_;  // before what holds tensors
   std::vector<int64_t> peak_accumulator_bytes_;
   EventLog events_;
   ResultStream stream_;

@@ -11,11 +11,11 @@
 
 namespace poptorch_emu {
 
-// Floating-point exceptions, as far as results show them: a NaN where no argument had one, an
-// infinity where all arguments were finite, or a comparison with NaN. What happened inside a kernel
-// and left no trace in its results is not seen.
+// Floating-point exceptions that can be seen in results: a NaN where no argument had one, an
+// infinity where all arguments were finite, or a comparison with NaN. An exception inside a kernel
+// that leaves neither in its results is not found.
 
-// Says what happened; its text ends with the section of docs/troubleshooting.md that has more.
+// Its text says what happened, and ends with a section of docs/troubleshooting.md.
 class FloatingPointException : public std::domain_error {
  public:
   explicit FloatingPointException(const std::string& what);
@@ -24,11 +24,11 @@ class FloatingPointException : public std::domain_error {
 // Returns whether no element is infinite or NaN; integers are finite.
 bool is_finite(const at::Tensor& tensor);
 
-// Throws `FloatingPointException` where something went wrong.
+// Throws `FloatingPointException` if the call of an instruction raised one.
 //
 // Args:
-//   instruction: what was just called.
-//   registers: where it took its arguments from; they are still there.
+//   instruction: the instruction that was called.
+//   registers: still hold its arguments.
 //   results: the stack after the call.
 void check_floating_point(const Instruction& instruction, const std::vector<at::Tensor>& registers,
                           const std::vector<c10::IValue>& results);

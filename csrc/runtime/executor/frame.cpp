@@ -15,16 +15,16 @@ namespace poptorch_emu {
 
 namespace {
 
-// A failure whose text names the instruction already.
+// An error whose text already names the instruction.
 class DescribedError : public Error {
   using Error::Error;
 };
 
-// A kernel for so few elements gains nothing by a second thread.
+// With no more elements a kernel gains nothing by a second thread (assumed).
 constexpr int64_t kFewElements = 8192;
 
-// Whether an operation has one thread, however many there are. The number may change bits, so that
-// only the arguments decide.
+// Whether an operation runs on one thread. The number of threads may change bits, so only the
+// arguments decide.
 bool is_for_one_thread(const torch::jit::Stack& arguments) {
   return std::none_of(arguments.begin(), arguments.end(), [](const c10::IValue& argument) {
     if (!argument.isTensor()) return argument.isTensorList() || argument.isOptionalTensorList();
@@ -32,7 +32,7 @@ bool is_for_one_thread(const torch::jit::Stack& arguments) {
   });
 }
 
-// The same instructions, with lists of their own among the arguments.
+// Returns copies of instructions that share no list among their arguments.
 std::vector<Instruction> with_own_lists(std::vector<Instruction> instructions) {
   for (Instruction& instruction : instructions) {
     for (c10::IValue& argument : instruction.arguments) {

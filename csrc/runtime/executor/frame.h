@@ -14,7 +14,7 @@
 
 namespace poptorch_emu {
 
-// Calls a function of the host by its name; may wait for the thread that serves the host.
+// Calls a function of the host by its name. It may wait for the thread that makes such calls.
 using HostCaller =
     std::function<std::vector<at::Tensor>(const std::string&, std::vector<at::Tensor>)>;
 
@@ -26,11 +26,12 @@ struct SumAccess {
   std::function<const RowSummands&(AccumulatorId)> summands;
 };
 
-// Runs the instructions of one segment on one virtual IPU. Owns the registers; they are empty
-// between runs. Used by one thread at a time.
+// Runs the instructions of one segment on one virtual IPU. Owns the registers. Used by one thread
+// at a time.
 //
-// Of several lanes of a segment, all but the first count references on their own: two cores that
-// count those of one tensor, or of one list among the arguments, wait for each other each time.
+// A segment has a frame for each lane. All but the first have tensors and lists of arguments of
+// their own in the same memory, since two cores that change the reference count of one tensor wait
+// for each other each time.
 class Frame {
  public:
   Frame(const Segment& segment, int64_t lane, bool checks_floating_point, HostCaller call_host,
@@ -38,18 +39,18 @@ class Frame {
 
   at::Tensor& operator[](RegisterId id) { return registers_[id.value]; }
 
-  // Returns a tensor that other frames may read at the same time, for the use of this one; by the
-  // register that it fills, or a part of it.
+  // Returns this frame's own tensor in the memory of one that other frames may read at the same
+  // time. It is kept for the next run, for the register that it fills or of which it fills a part.
   const at::Tensor& own(RegisterId id, const at::Tensor& shared);
-  // Lets go of the one for this register, or of any that is not in the memory of this tensor.
+  // Lets go of the own tensor of a register, or lets go of it unless it was made of `shared`.
   void forget(RegisterId id);
   void keep_only(RegisterId id, const at::Tensor& shared);
 
-  // Throws `Error` with the instruction's origin and arguments when a kernel fails, or when it
-  // raises a floating-point exception and those are checked.
+  // Runs the instructions. Throws `Error` with the origin and the arguments of an instruction whose
+  // kernel fails, or raises a floating-point exception where those are checked.
   void run(int64_t micro_batch, int64_t replica);
 
-  // Releases every register, also after an error.
+  // Empties all registers.
   void clear();
 
  private:
@@ -70,7 +71,7 @@ class Frame {
   void run_host_call(torch::jit::Stack& stack);
   Tensors run_body(const Body& body, Tensors arguments, int64_t iteration);
 
-  // A tensor of others, and one in its memory whose references only this frame counts.
+  // A shared tensor, and this frame's own tensor in the same memory.
   struct Own {
     at::Tensor shared;
     at::Tensor own;
@@ -87,7 +88,7 @@ class Frame {
   torch::jit::Stack stack_;
   bool has_threads_ = false;  // an operation may run on several
 
-  // Of the present run, for messages: within which iterations and branches it is.
+  // For messages: the present run, and the iterations and branches that it is in.
   int64_t micro_batch_ = 0;
   int64_t replica_ = 0;
   std::vector<std::string> trail_;

@@ -10,40 +10,41 @@
 #include <vector>
 
 #include "program/program.h"
-#include "runtime/executor/collector.h"
+#include "runtime/executor/output_collector.h"
 
 namespace poptorch_emu {
 
-// Hands out the results of a call while it runs: those that nobody has taken yet, and the count of
-// those in the making. A result covers one step of so many micro-batches of a replica, and has the
-// rows of the first outputs of the program; the stream is open between `begin` and `end`.
+// Hands out the results of a call while it runs. A result has the rows of one step, which is some
+// micro-batches of each replica, of the first outputs of the program. The stream is open between
+// `begin` and `end`.
 //
-// Owns all of that behind a lock of its own, and knows nobody who waits for room.
+// Owns the results that wait to be taken, the number of pieces of each step, and a lock. Whoever
+// waits for room in the stream is woken by the caller of `take` and `end`.
 class ResultStream {
  public:
-  // By the thread that prepares a call. A stream that is open is replaced.
+  // By the thread that prepares a call. Replaces a stream that is open.
   void begin(int64_t max_unread, int64_t micro_batches_per_step, int64_t num_outputs);
 
-  // By the thread that runs the call. Throws `Error` if steps don't divide it.
+  // By the thread that runs the call. Throws `Error` if steps do not divide its micro-batches.
   void begin_call(int64_t num_micro_batches, int64_t num_replicas);
   void end_call();
 
-  // By any worker, after an action of this segment has given its pieces for this micro-batch of
-  // the call to `outputs`. They may come in any order; steps are handed out in theirs.
+  // By any worker, after an action of the segment has added its pieces for a micro-batch of the
+  // call to `outputs`. Micro-batches may come in any order. Steps are handed out in order.
   void add_pieces(const Segment& segment, int64_t micro_batch,
                   const std::vector<OutputCollector>& outputs);
-  // Whether as many results as may wait do so; of no stream, never.
+  // Whether as many results wait as may. False if the stream is not open.
   bool is_full() const;
 
-  // By any other thread. Waits for the next result; empty after the last one of the call, when the
-  // call has failed, or when the stream is not open.
+  // By any other thread. Waits for the next result. Returns nothing after the last one of the call,
+  // after the call has failed, or if the stream is not open.
   std::vector<at::Tensor> take();
   void end();
 
  private:
   mutable std::mutex mutex_;
   std::condition_variable progress_;
-  // Changed with the lock; workers ask without it, most of the time for nothing.
+  // Changed under the lock. Workers ask without it, since there is seldom a stream.
   std::atomic<bool> is_open_ = false;
   bool is_call_over_ = false;
   int64_t max_unread_ = 0;
@@ -51,7 +52,7 @@ class ResultStream {
   int64_t num_outputs_ = 0;
   int64_t pieces_per_step_ = 0;
   std::vector<int64_t> num_pieces_;  // by step
-  int64_t num_steps_made_ = 0;       // of the call: those that were unread at some time
+  int64_t num_steps_made_ = 0;       // steps of the call that have been handed to `unread_`
   std::deque<std::vector<at::Tensor>> unread_;
 };
 

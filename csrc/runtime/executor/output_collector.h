@@ -12,29 +12,30 @@
 
 namespace poptorch_emu {
 
-// Gathers one output of all micro-batches (or windows) and replicas of a call by its mode. Several
-// threads may add at the same time, in any order; but a sum takes those of one replica in theirs.
+// Gathers the pieces of one output from all micro-batches (or windows) and replicas of a call, by
+// its mode. Several threads may add pieces at the same time, in any order. Only a sum takes the
+// pieces of a replica in the order of micro-batches.
 class OutputCollector {
  public:
-  // `num_micro_batches` counts all of the call, for one replica.
+  // `num_micro_batches` is the number of pieces of one replica in the call.
   OutputCollector(const Output& output, int64_t num_micro_batches, int64_t num_replicas);
 
-  // Returns the place of the piece in the result, or -1 if it is no part of it.
+  // Returns the index of the piece in the result, or -1 if the result leaves it out.
   int64_t add(const at::Tensor& piece, int64_t micro_batch, int64_t replica);
 
-  // How many pieces the result has.
+  // The number of pieces of the result.
   int64_t num_pieces() const { return num_pieces_; }
 
-  // What `count` micro-batches from `first` on have added, of all replicas, in mode `All`; shares
-  // its storage with the gathered tensor.
+  // Returns the pieces of `count` micro-batches from `first` on, of all replicas, in mode `All`. It
+  // shares the storage of the result.
   at::Tensor rows(int64_t first, int64_t count) const;
 
-  // The gathered tensor: one piece unchanged, several joined along the first dimension.
+  // Returns the result: a single piece as it is, or all pieces joined along the first dimension.
   at::Tensor take() { return std::move(result_); }
 
  private:
-  // Whether this micro-batch is part of the result, and the index of its piece.
   void allocate_for(const at::Tensor& piece);
+  // Whether the result has the piece of a micro-batch, and its index.
   bool is_wanted(int64_t micro_batch) const;
   int64_t index_of(int64_t micro_batch, int64_t replica) const;
 
@@ -45,9 +46,9 @@ class OutputCollector {
   int64_t num_pieces_;
   at::Tensor result_;
   bool is_scalar_ = false;  // whether the pieces are
-  // Of the thread that makes this one, whoever adds first.
+  // Of the thread that runs the call; another one may allocate.
   const bool is_inference_ = c10::InferenceMode::is_enabled();
-  // Until the first piece has come, and its shape is known.
+  // The first piece tells the shape, so the thread that adds it allocates the result.
   struct Allocation {
     std::atomic<bool> is_done = false;
     std::mutex mutex;

@@ -1,4 +1,4 @@
-#include "runtime/executor/collector.h"
+#include "runtime/executor/output_collector.h"
 
 #include <ATen/ops/empty.h>
 
@@ -67,7 +67,7 @@ int64_t OutputCollector::add(const at::Tensor& piece, int64_t micro_batch, int64
   const int64_t index = index_of(micro_batch, replica);
   const bool is_sum = mode_ == OutputMode::kSum && micro_batch > 0;
   if (!is_sum && piece.scalar_type() == result_.scalar_type()) {
-    // Views and copies of tensors would count references to the result, on several cores at once.
+    // A view would change the reference count of the result, which several cores would wait for.
     const size_t num_bytes = piece.nbytes();
     if (num_bytes == 0) return index;
     void* const target = static_cast<char*>(result_.data_ptr()) + index * num_bytes;
@@ -104,7 +104,7 @@ void OutputCollector::allocate_for(const at::Tensor& piece) {
     }
   }
   const c10::InferenceMode as_of_the_call(is_inference_);
-  // In the run of whichever micro-batch comes first, for which its plan of memory allows
+  // An allocation more in the run of one micro-batch, which its plan of memory allows
   // (`ArenaPlan::may_end_at`).
   result_ = at::empty(shape, piece.options());
   allocation_->is_done = true;

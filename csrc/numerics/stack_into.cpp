@@ -1,4 +1,4 @@
-#include "runtime/executor/stack_into.h"
+#include "numerics/stack_into.h"
 
 #include <ATen/ops/stack.h>
 

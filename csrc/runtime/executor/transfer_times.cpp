@@ -1,4 +1,4 @@
-#include "runtime/executor/crossings.h"
+#include "runtime/executor/transfer_times.h"
 
 #include <utility>
 
@@ -6,8 +6,8 @@
 
 namespace poptorch_emu {
 
-void Crossings::begin_call(size_t num_inputs, int64_t num_pieces,
-                           const std::vector<OutputCollector>& outputs) {
+void TransferTimes::begin_call(size_t num_inputs, int64_t num_pieces,
+                               const std::vector<OutputCollector>& outputs) {
   const int64_t now = now_ns();
   now_ = std::make_shared<Spans>();
   now_->inputs.assign(num_inputs, std::vector<Span>(num_pieces, Span{now, now}));
@@ -16,21 +16,21 @@ void Crossings::begin_call(size_t num_inputs, int64_t num_pieces,
   }
 }
 
-void Crossings::end_call() {
+void TransferTimes::end_call() {
   const std::lock_guard lock(mutex_);
   last_ = std::move(now_);
 }
 
-std::shared_ptr<const Spans> Crossings::last() const {
+std::shared_ptr<const Spans> TransferTimes::last() const {
   const std::lock_guard lock(mutex_);
   return last_;
 }
 
-void Crossings::note_input(InputId id, int64_t piece, int64_t start_ns) {
+void TransferTimes::note_input(InputId id, int64_t piece, int64_t start_ns) {
   now_->inputs[id.value][piece] = {start_ns, now_ns()};
 }
 
-void Crossings::note_output(OutputId id, int64_t piece, int64_t start_ns) {
+void TransferTimes::note_output(OutputId id, int64_t piece, int64_t start_ns) {
   now_->outputs[id.value][piece] = {start_ns, now_ns()};
 }
 

@@ -1,0 +1,35 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+#include "program/program.h"
+#include "runtime/scheduling/task.h"
+
+namespace poptorch_emu {
+
+// The state of the counter-based random numbers: a seed, and the number of micro-batches that have
+// run since it was set. Each action draws numbers by its micro-batch and its replica, whatever the
+// order in which actions run.
+class RandomState {
+ public:
+  // `first_replica` is the number of the first replica of this process among those of all.
+  RandomState(const Program& program, int64_t first_replica);
+
+  std::pair<int64_t, int64_t> get() const { return {seed_, counter_}; }
+  void set(int64_t seed, int64_t counter);
+
+  // Returns the argument of the random operators of a task; int64 [4].
+  at::Tensor of(const Task& task) const;
+
+ private:
+  const int64_t first_replica_;
+  std::vector<bool> acts_for_all_;  // by segment
+  int64_t seed_ = 0;
+  int64_t counter_ = 0;
+};
+
+}  // namespace poptorch_emu
