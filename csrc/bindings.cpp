@@ -19,8 +19,8 @@
 #include "common/vectors.h"
 #include "metadata/rules.h"
 #include "numerics/gemm/panel_product.h"
-#include "runtime/executor/executor.h"
 #include "numerics/stack_into.h"
+#include "runtime/executor/executor.h"
 #include "runtime/scheduling/worker_choice.h"
 
 namespace py = pybind11;
@@ -186,7 +186,8 @@ void bind_executor(py::module_& m) {
       .def("remote_stored_bytes", [](const Executor& e) { return e.remote().stored_bytes(); })
       .def("peak_link_items", &Executor::peak_link_items)
       .def("peak_link_bytes", &Executor::peak_link_bytes)
-      .def("input_spans", [](const Executor& e) { return as_pairs(e.transfer_times().last()->inputs); })
+      .def("input_spans",
+           [](const Executor& e) { return as_pairs(e.transfer_times().last()->inputs); })
       .def("output_spans",
            [](const Executor& e) { return as_pairs(e.transfer_times().last()->outputs); });
 }

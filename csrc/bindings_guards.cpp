@@ -1,5 +1,5 @@
-// Guards: whether tensors and objects of Python are still what they were, which each call of a model
-// asks.
+// Guards: whether tensors and objects of Python are still what they were, which each call of a
+// model asks.
 
 #include <torch/csrc/autograd/python_variable.h>
 #include <torch/csrc/utils/pybind.h>

@@ -104,9 +104,8 @@ struct LoadPrepared {
   SegmentId preparation;
   RegisterId source;
 };
-using LoadSource =
-    std::variant<LoadInput, LoadVariable, LoadConstant, LoadScalar, LoadAccumulator, LoadRng,
-                 LoadVariableRows, LoadAccumulatorRows, LoadPrepared>;
+using LoadSource = std::variant<LoadInput, LoadVariable, LoadConstant, LoadScalar, LoadAccumulator,
+                                LoadRng, LoadVariableRows, LoadAccumulatorRows, LoadPrepared>;
 struct Load {
   RegisterId target;
   LoadSource source;

@@ -25,7 +25,7 @@ from poptorch_emu.trace.tracer import Forward
 from poptorch_emu.version import __version__
 
 _SUFFIX = ".metadata"
-_SECTION = "metadata"
+_SECTION = "results"
 
 
 def path_of(
