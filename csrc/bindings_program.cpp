@@ -8,7 +8,7 @@
 #include "common/errors.h"
 #include "program/program.h"
 #include "program/serialize.h"
-#include "runtime/scheduling/walks.h"
+#include "runtime/scheduling/micro_batch_order.h"
 
 namespace py = pybind11;
 
@@ -230,7 +230,7 @@ void bind_tables(ProgramClass& program) {
       });
 }
 
-// Segments, who runs them, and what replicas tell each other.
+// Segments, the replicas that run them, and what replicas exchange.
 void bind_segments(ProgramClass& program) {
   program
       .def("add_segment",
@@ -247,6 +247,8 @@ void bind_segments(ProgramClass& program) {
            [](Program& p, int64_t s, std::vector<int64_t> runners) {
              p.at(SegmentId{s}).runners = std::move(runners);
            })
+      .def("set_seen_outside",
+           [](Program& p, int64_t s) { p.at(SegmentId{s}).is_seen_outside = true; })
       .def("reduce",
            [](Program& p, int64_t s, int64_t id) { p.at(SegmentId{s}).reductions.push_back({id}); })
       .def("exchange",
@@ -347,12 +349,12 @@ void bind_whole(ProgramClass& program) {
            [](Program& p) {
              p.find_last_uses();
              p.validate();
-             p.find_collectives();
-             p.find_overlaps();
            })
       .def("has_host_calls", &Program::has_host_calls)
       .def("num_independent_micro_batches",
-           [](const Program& p) { return Walks::are_possible(p) ? p.micro_batches_per_window : 1; })
+           [](const Program& p) {
+             return micro_batch_order(p).path.empty() ? 1 : p.micro_batches_per_window;
+           })
       .def("serialize", [](const Program& p) { return py::bytes(serialize(p)); })
       .def_static("deserialize",
                   [](const py::bytes& bytes) {

@@ -134,8 +134,9 @@ class NetworkChecker {
     }
   }
 
-  // What replicas add in a window is there when one replica of their IPU is through with what comes
-  // after, which who exchanges it waits for. What they add before, nobody of the window overtakes.
+  // What replicas add in a window is there when one replica of their IPU has done an action behind
+  // it, for which the exchange must wait. What micro-batches add is there before any window
+  // segment.
   void check_summands(SegmentId id, AccumulatorId sum) {
     for (size_t index = 0; index < program_.segments.size(); ++index) {
       const SegmentId writer{static_cast<int64_t>(index)};
@@ -191,8 +192,8 @@ class NetworkChecker {
     });
   }
 
-  // Whoever reads a sum over processes waits, or comes on its IPU after somebody who waits, for a
-  // link from the exchange.
+  // A segment that reads a sum over processes has a link from the exchange, or comes on its IPU
+  // after one that has.
   void check_load(const Segment& segment, const Load& load) const {
     const auto* source = std::get_if<LoadAccumulator>(&load.source);
     if (source == nullptr) return;

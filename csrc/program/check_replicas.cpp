@@ -25,7 +25,7 @@ void check_groups(const ReplicaGroups& groups, const std::string& name, int64_t 
   }
 }
 
-// Checks one segment: who runs it, and what they do together.
+// Checks one segment: which replicas run it, and what they do together.
 class ReplicaChecker {
  public:
   ReplicaChecker(const Program& program, const Segment& segment, int64_t num_replicas)

@@ -14,18 +14,6 @@ bool calls_host(const std::vector<Instruction>& instructions) {
   });
 }
 
-// Whether the order of calls may matter beyond their values: the user's own operators, printing.
-bool is_seen_outside(const Instruction& instruction) {
-  const std::string& name = instruction.op.schema().name();
-  const auto is_of = [&name](const char* place) { return name.rfind(place, 0) == 0; };
-  const bool is_known = is_of("aten::") || is_of("mkldnn::") || is_of("poptorch_emu::");
-  if (!is_known || name == "poptorch_emu::print_tensor") return true;
-  if (instruction.control == Control::kHostCall) return true;
-  return std::any_of(instruction.bodies.begin(), instruction.bodies.end(), [](const Body& body) {
-    return std::any_of(body.instructions.begin(), body.instructions.end(), is_seen_outside);
-  });
-}
-
 }  // namespace
 
 Control control_of(const c10::OperatorHandle& op) {
@@ -41,6 +29,8 @@ Control control_of(const c10::OperatorHandle& op) {
 AccumulatorId sum_of(const Instruction& instruction) {
   return {instruction.arguments.back().toInt()};
 }
+
+bool Segment::has_host_calls() const { return calls_host(instructions); }
 
 Segment& Program::at(SegmentId id) { return segments.at(id.value); }
 const Segment& Program::at(SegmentId id) const { return segments.at(id.value); }
@@ -59,32 +49,22 @@ void Program::find_last_uses() {
   }
 }
 
-void Program::find_collectives() {
-  for (Segment& segment : segments) {
-    for (const Store& store : segment.stores) {
-      const auto* target = std::get_if<Accumulate>(&store.target);
-      if (target != nullptr && accumulators.at(target->accumulator.value).is_sharded) {
-        segment.is_collective = true;
-      }
-    }
-  }
+bool Program::is_collective(const Segment& segment) const {
+  return std::any_of(segment.stores.begin(), segment.stores.end(), [this](const Store& store) {
+    const auto* target = std::get_if<Accumulate>(&store.target);
+    return target != nullptr && accumulators.at(target->accumulator.value).is_sharded;
+  });
 }
 
-void Program::find_overlaps() {
-  for (Segment& segment : segments) {
-    const bool writes_variable = std::any_of(
-        segment.stores.begin(), segment.stores.end(),
-        [](const Store& store) { return std::holds_alternative<StoreVariable>(store.target); });
-    segment.is_seen_outside =
-        std::any_of(segment.instructions.begin(), segment.instructions.end(), is_seen_outside);
-    segment.may_overlap = segment.kind == SegmentKind::kMicroBatch && !segment.is_collective &&
-                          !writes_variable && !segment.is_seen_outside;
-  }
+bool Program::adds_in_any_order(AccumulatorId id) const {
+  const Accumulator& accumulator = accumulators[id.value];
+  return accumulator.dtype == at::kFloat && !accumulator.is_sharded && !accumulator.is_remote &&
+         !numerics.checks_floating_point;
 }
 
 bool Program::has_host_calls() const {
   return std::any_of(segments.begin(), segments.end(),
-                     [](const Segment& segment) { return calls_host(segment.instructions); });
+                     [](const Segment& segment) { return segment.has_host_calls(); });
 }
 
 }  // namespace poptorch_emu

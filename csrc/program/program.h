@@ -179,13 +179,8 @@ struct Segment {
   std::vector<AccumulatorId> scatters = {};
   std::vector<AccumulatorId> gathered_sums = {};
   std::vector<VariableId> gathers = {};
-  // A micro-batch segment that adds to a sharded accumulator begins like a window segment.
-  bool is_collective = false;
-  // Whether it calls code of the user's or the host, or prints: the order of its runs shows.
+  // Whether it calls code of the user's or the host, or prints: then the order of its runs shows.
   bool is_seen_outside = false;
-  // Whether two micro-batches may be in it at once, or in it and in another such segment of the
-  // IPU: it writes no variable, and nobody sees it outside.
-  bool may_overlap = false;
   int64_t num_registers = 0;
   std::vector<Load> loads;
   std::vector<Instruction> instructions;
@@ -193,6 +188,7 @@ struct Segment {
   std::vector<LinkId> incoming;
   std::vector<LinkId> outgoing;
 
+  bool has_host_calls() const;
   bool has_exchanges() const {
     return !exchanges.empty() || !scatters.empty() || !gathered_sums.empty() || !gathers.empty();
   }
@@ -292,11 +288,13 @@ struct Program {
   // Notes in each store whether it is the last to read its register. Call when all is built.
   void find_last_uses();
 
-  // Notes which micro-batch segments add to sharded accumulators. Call when the program is valid.
-  void find_collectives();
+  // Whether a segment adds to a sharded accumulator, which all replicas do together: it begins when
+  // every replica of its IPU has done what comes before, like a window segment.
+  bool is_collective(const Segment& segment) const;
 
-  // Notes which segments may overlap, and which are seen outside. Call when all is built.
-  void find_overlaps();
+  // Whether micro-batches may add to a sum in any order, and at once: then the sum sees to the
+  // order. One that is checked may not, since an error names the micro-batch that spoils it.
+  bool adds_in_any_order(AccumulatorId id) const;
 
   // Throws `Error` that names the first fault; a program that passes cannot fail for its form.
   void validate() const;

@@ -72,18 +72,18 @@ void RegisterChecker::check(const Instruction& instruction) {
   }
 }
 
-void RegisterChecker::read(RegisterId id, const std::string& who) const {
-  check_range(id, who);
+void RegisterChecker::read(RegisterId id, const std::string& user) const {
+  check_range(id, user);
   if (!written_[id.value]) {
-    throw Error("'" + who + "' in " + where_ + " reads register " + std::to_string(id.value) +
+    throw Error("'" + user + "' in " + where_ + " reads register " + std::to_string(id.value) +
                 ", which holds nothing there");
   }
 }
 
-void RegisterChecker::write(RegisterId id, const std::string& who) {
-  check_range(id, who);
+void RegisterChecker::write(RegisterId id, const std::string& user) {
+  check_range(id, user);
   if (written_[id.value]) {
-    throw Error("'" + who + "' in " + where_ + " writes register " + std::to_string(id.value) +
+    throw Error("'" + user + "' in " + where_ + " writes register " + std::to_string(id.value) +
                 " again");
   }
   written_[id.value] = true;
@@ -127,9 +127,9 @@ void RegisterChecker::check_bodies(const Instruction& instruction) const {
   }
 }
 
-void RegisterChecker::check_range(RegisterId id, const std::string& who) const {
+void RegisterChecker::check_range(RegisterId id, const std::string& user) const {
   if (id.value < 0 || id.value >= static_cast<int64_t>(written_.size())) {
-    throw Error("'" + who + "' in " + where_ + " names register " + std::to_string(id.value) +
+    throw Error("'" + user + "' in " + where_ + " names register " + std::to_string(id.value) +
                 " of " + std::to_string(written_.size()));
   }
 }

@@ -19,13 +19,13 @@ class RegisterChecker {
 
   // Each throws `Error` that names the first fault.
   void check(const Instruction& instruction);
-  void read(RegisterId id, const std::string& who) const;
-  void write(RegisterId id, const std::string& who);
+  void read(RegisterId id, const std::string& user) const;
+  void write(RegisterId id, const std::string& user);
 
  private:
   void check_num_outputs(const Instruction& instruction) const;
   void check_bodies(const Instruction& instruction) const;
-  void check_range(RegisterId id, const std::string& who) const;
+  void check_range(RegisterId id, const std::string& user) const;
 
   std::string where_;
   std::vector<bool> written_;

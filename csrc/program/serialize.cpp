@@ -151,11 +151,10 @@ void fields(Archive& archive, Body& body) {
 template <typename Archive>
 void fields(Archive& archive, Segment& segment) {
   auto& [name, ipu, kind, lifetime, runners, reductions, exchanges, scatters, gathered_sums,
-         gathers, is_collective, is_seen_outside, may_overlap, num_registers, loads, instructions,
-         stores, incoming, outgoing] = segment;
-  // Links know their ends; `find_collectives` and `find_overlaps` find the others again.
+         gathers, is_seen_outside, num_registers, loads, instructions, stores, incoming, outgoing] =
+      segment;  // Links know their ends.
   archive(name, ipu, kind, lifetime, runners, reductions, exchanges, scatters, gathered_sums,
-          gathers);
+          gathers, is_seen_outside);
   registers(archive, num_registers);
   archive(loads, instructions, stores);
 }
@@ -228,7 +227,7 @@ namespace {
 
 // "IPUPROG" and the version of the format. Change it with any change of what is written, and where
 // programs that were stored must not run any more.
-constexpr std::string_view kMagic("IPUPROG\x0d", 8);
+constexpr std::string_view kMagic("IPUPROG\x0e", 8);
 
 Instruction read_instruction(Reader& reader) {
   std::string name;
@@ -374,8 +373,6 @@ Program deserialize(std::string_view bytes) try {
   connect(program);
   program.find_last_uses();
   program.validate();
-  program.find_collectives();
-  program.find_overlaps();
   return program;
 } catch (const Error&) {
   throw;

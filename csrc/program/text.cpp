@@ -134,6 +134,7 @@ void write_segment(std::ostream& out, const Segment& segment, const Program& pro
     out << (segment.lifetime == Lifetime::kCall ? ", before a call when what it loads was written"
                                                 : ", again when its variable has changed");
   }
+  if (segment.is_seen_outside) out << ", seen outside";
   out << "\n";
   for (AccumulatorId id : segment.exchanges) {
     out << "  exchange " << program.accumulators[id.value].name << "\n";

@@ -35,6 +35,10 @@ class SegmentChecker {
     if (segment_.kind == SegmentKind::kWindow && segment_.runners.empty()) {
       throw Error("Segment '" + segment_.name + "' is to be run by no replica");
     }
+    if (segment_.has_host_calls() && !segment_.is_seen_outside) {
+      throw Error("Segment '" + segment_.name +
+                  "' calls a function of the host, but is not marked as seen outside");
+    }
     for (AccumulatorId id : segment_.reductions) check_reduction(id);
     for (const Load& load : segment_.loads) {
       check_source(load.source);

@@ -338,6 +338,8 @@ class Lowering:
         self, segment: Segment, ipu: int, kind: _C.SegmentKind, part: Part | None = None
     ) -> int:
         index = self.program.add_segment(segment.name, ipu, kind)
+        if segment.is_seen_outside:
+            self.program.set_seen_outside(index)
         self.segment_names.append(segment.name)
         emit_cut_load = self._emit_load
         if part is not None and part.is_sharded:

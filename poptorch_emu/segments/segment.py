@@ -16,6 +16,7 @@ from torch import fx
 
 from poptorch_emu.ir.control import region_names
 from poptorch_emu.ir.graph import Graph, Sink, Source, SourceKind, record_of, source_of
+from poptorch_emu.ir.operator_traits import traits_of
 from poptorch_emu.ir.record import NodeRecord
 
 
@@ -89,6 +90,15 @@ class Segment:
     instructions: list[Instruction] = field(default_factory=list)
     inlined: list[dict[fx.Node, int]] = field(default_factory=list)
     num_registers: int = 0
+
+    @property
+    def is_seen_outside(self) -> bool:
+        """Whether somebody outside sees when the code runs: it prints, or calls code of others."""
+        return any(
+            traits_of(instruction.target).is_seen_outside
+            or any(body.code.is_seen_outside for body in instruction.bodies)
+            for instruction in self.instructions
+        )
 
     def new_register(self) -> int:
         """Returns a register that nobody uses yet."""

@@ -61,8 +61,10 @@ Executor::Executor(std::shared_ptr<const Program> program, ExecutorOptions optio
       peak_accumulator_bytes_(options_.num_replicas, 0),
       desk_([this] { scheduler_.wake(); }),
       loops_([this] { scheduler_.wake_sleepers(); }),
-      scheduler_(*program_, options_.num_replicas, options_.num_workers, options_.follows_lists,
-                 choice_of(options_), desk_, stream_, loops_),
+      scheduler_(*program_,
+                 options_.follows_lists ? MicroBatchOrder{} : micro_batch_order(*program_),
+                 {options_.num_replicas, options_.num_workers, choice_of(options_)}, desk_, stream_,
+                 loops_),
       interpreter_(
           *program_, options_, state_,
           {[this](const std::string& name, std::vector<at::Tensor> tensors) {

@@ -48,10 +48,11 @@ Interpreter::Interpreter(const Program& program, const ExecutorOptions& options,
       callbacks_(std::move(callbacks)),
       is_window_output_(window_outputs(program)),
       exchange_number_(exchange_numbers(program)),
-      loader_(program, options, state, callbacks_.call_host, times_) {
-  for (const Segment& segment : program.segments) {
-    auto& of_replica = frames_.emplace_back(options.num_replicas);
-    for (auto& of_lane : of_replica) of_lane.resize(segment.may_overlap ? options.num_workers : 1);
+      loader_(program, options, state, callbacks_.call_host, times_),
+      frames_(program.segments.size()) {
+  for (auto& of_replica : frames_) {
+    of_replica.resize(options.num_replicas);
+    for (auto& of_lane : of_replica) of_lane.resize(options.num_workers);
   }
 }
 
@@ -164,11 +165,10 @@ void Interpreter::forget_replaced() {
 
 bool Interpreter::run(Task& task, const std::function<bool()>& may_store) {
   const Segment& segment = program_.at(task.action.segment);
-  // A segment that cannot overlap has one frame for all lanes.
-  const int64_t lane = segment.may_overlap ? task.lane : 0;
-  Frame& frame = frame_of(task.action.segment, task.replica, lane);
+  Frame& frame = frame_of(task.action.segment, task.replica, task.lane);
   try {
-    const auto scope = state_.tensors.open(task.action.segment, task.replica, lane, task.worker);
+    const auto scope =
+        state_.tensors.open(task.action.segment, task.replica, task.lane, task.worker);
     for (AccumulatorId id : segment.reductions) state_.accumulators.reduce(id, task.replica);
     if (segment.has_exchanges()) exchange(segment, exchange_number_[task.action.segment.value]);
     unpack_inputs(task, frame);

@@ -92,13 +92,6 @@ const std::vector<int64_t>& Accumulators::members(AccumulatorId id, int64_t repl
   return members_[id.value][replica];
 }
 
-// A sum that is checked says which micro-batch's it is that spoils it.
-bool Accumulators::take_any_order(const Program& program, AccumulatorId id) {
-  const Accumulator& accumulator = program.accumulators[id.value];
-  return accumulator.dtype == at::kFloat && !accumulator.is_sharded && !accumulator.is_remote &&
-         !program.numerics.checks_floating_point;
-}
-
 bool Accumulators::add(AccumulatorId id, int64_t replica, at::Tensor& value, int64_t index,
                        const at::Tensor& rng) {
   State& state = *states_[id.value];
@@ -110,11 +103,11 @@ bool Accumulators::add(AccumulatorId id, int64_t replica, at::Tensor& value, int
   if (!is_alone(id, replica) && !value.is_contiguous()) value = value.contiguous();
   // In each run alike, as the plan of memory wants it, whoever adds it later. Adding float16
   // numbers takes no memory; PyTorch's copy of them overlooks that they are to be negated.
-  const bool is_half = take_any_order(program_, id) && value.scalar_type() == at::kHalf &&
+  const bool is_half = program_.adds_in_any_order(id) && value.scalar_type() == at::kHalf &&
                        !program_.accumulators[id.value].is_running_mean;
   if (is_half) {
     value = value.resolve_neg().contiguous();
-  } else if (take_any_order(program_, id)) {
+  } else if (program_.adds_in_any_order(id)) {
     value = value.to(program_.accumulators[id.value].dtype);
   }
   // What was kept is never the first.
@@ -125,7 +118,7 @@ bool Accumulators::add(AccumulatorId id, int64_t replica, at::Tensor& value, int
     }
     add_to(state.of_replica[replica], id, number == 0 ? std::move(summand) : summand, number, rng);
   };
-  return state.order[replica].add(index, value, {}, take_any_order(program_, id), add_next);
+  return state.order[replica].add(index, value, {}, program_.adds_in_any_order(id), add_next);
 }
 
 // Whether no other replica, of this process or another, adds to the same sum.
@@ -145,7 +138,7 @@ bool Accumulators::add_rows(const AccumulateRows& store, int64_t replica, at::Te
     add_rows_now(store, replica, summand, places, number);
   };
   rows = RowSum::readable_rows(rows);
-  const bool takes_any_order = take_any_order(program_, store.accumulator);
+  const bool takes_any_order = program_.adds_in_any_order(store.accumulator);
   if (takes_any_order && keeps_rows(store.accumulator, replica) &&
       RowSum::fit(program_.micro_batches_per_window, rows, indices)) {
     states_[store.accumulator.value]->rows_of_replica[replica].add_any(
@@ -210,7 +203,7 @@ bool Accumulators::add_product(AccumulatorId id, int64_t replica, int64_t lane,
     add_product_now(id, replica, lane, {a, b, number == index ? product.row_sums : nullptr},
                     number);
   };
-  const bool may_keep = take_any_order(program_, id) && is_small(product);
+  const bool may_keep = program_.adds_in_any_order(id) && is_small(product);
   if (!states_[id.value]->order[replica].add(index, left, product.right, may_keep, add_next)) {
     return false;
   }

@@ -18,19 +18,15 @@ namespace poptorch_emu {
 
 // The gradients of one window: first a sum for each replica, then one for each group of replicas.
 //
-// Several threads may add to an entry of a replica at once (`take_any_order`). For the rest it is
-// not synchronised but where it is said: the executor lets only one thread at a time touch an entry
-// of a replica, and runs a reduction when all replicas have added.
+// Several threads may add to an entry of a replica at once (`Program::adds_in_any_order`). For the
+// rest it is not synchronised but where it is said: the executor lets only one thread at a time
+// touch an entry of a replica, and runs a reduction when all replicas have added.
 class Accumulators {
  public:
   // `remote` carries what lives in streaming memory; `ring` reaches the replicas of other
   // processes, and is null where there are none.
   Accumulators(const Program& program, const Replicas& replicas, int64_t num_lanes,
                RemoteTraffic& remote, Ring* ring);
-
-  // Whether micro-batches may call `add` for a sum in any order, and at once: what comes before its
-  // turn is kept, or told to wait. Calls for other sums must come in the order of micro-batches.
-  static bool take_any_order(const Program& program, AccumulatorId id);
 
   // Adds one micro-batch's contribution, the `index`-th of this window; false if the turn of that
   // is still to be waited for, and the value was left. The first is moved in when nobody else holds

@@ -219,16 +219,20 @@ void install_engine_allocator() {
 }
 
 EngineMemory::EngineMemory(const Program& program, int64_t num_replicas, int64_t num_workers)
-    : arenas_(num_workers) {
+    : segments_(program.segments.size()), arenas_(num_workers) {
   install_engine_allocator();
-  for (const Segment& segment : program.segments) {
-    const auto& plan = plans_.emplace_back(std::make_shared<CommonPlan>());
-    for (auto& of_lane : segments_.emplace_back(num_replicas)) {
-      for (int64_t lane = 0; lane < (segment.may_overlap ? num_workers : 1); ++lane) {
-        of_lane.push_back(std::make_unique<SegmentMemory>(pool_, plan));
-      }
-    }
+  for (auto& of_replica : segments_) {
+    plans_.push_back(std::make_shared<CommonPlan>());
+    of_replica.resize(num_replicas);
+    for (auto& of_lane : of_replica) of_lane.resize(num_workers);
   }
+}
+
+SegmentMemory::Scope EngineMemory::open(SegmentId segment, int64_t replica, int64_t lane,
+                                        int64_t worker) {
+  std::unique_ptr<SegmentMemory>& memory = segments_[segment.value][replica][lane];
+  if (!memory) memory = std::make_unique<SegmentMemory>(pool_, plans_[segment.value]);
+  return {*memory, arenas_[worker]};
 }
 
 int64_t EngineMemory::arena_bytes() const {

@@ -113,15 +113,13 @@ class SegmentMemory {
 // lane of a segment by one worker at a time.
 class EngineMemory {
  public:
-  // A segment that may overlap with itself has a lane for each worker.
+  // A segment has as many lanes as there are workers; actions of one lane do not overlap.
   EngineMemory(const Program& program, int64_t num_replicas, int64_t num_workers);
   ~EngineMemory() { pool_->close(); }
   EngineMemory(const EngineMemory&) = delete;
   EngineMemory& operator=(const EngineMemory&) = delete;
 
-  SegmentMemory::Scope open(SegmentId segment, int64_t replica, int64_t lane, int64_t worker) {
-    return {*segments_[segment.value][replica][lane], arenas_[worker]};
-  }
+  SegmentMemory::Scope open(SegmentId segment, int64_t replica, int64_t lane, int64_t worker);
 
   int64_t arena_bytes() const;
   int64_t pool_bytes() const { return pool_->num_bytes(); }
@@ -133,7 +131,7 @@ class EngineMemory {
  private:
   const std::shared_ptr<BlockPool> pool_ = std::make_shared<BlockPool>();
   std::vector<std::shared_ptr<CommonPlan>> plans_;  // by segment
-  // By segment, replica and lane.
+  // By segment, replica and lane; null before the first use.
   std::vector<std::vector<std::vector<std::unique_ptr<SegmentMemory>>>> segments_;
   std::vector<Arena> arenas_;  // by worker
 };

@@ -22,9 +22,9 @@ struct Item {
   int64_t num_bytes() const;
 };
 
-// The items of one link on all replicas. Replicas do not see each other's, unless the link is
-// sharded: there each item is put together from the parts of all replicas, and the parts stay until
-// all have done so. Not synchronised.
+// The items of one link on all replicas. A replica sees its own items only, unless the link is
+// sharded: then each item is put together from the parts of all replicas, and the parts stay until
+// all replicas have done so. Not synchronised.
 class LinkQueue {
  public:
   LinkQueue(const Link& link, int64_t num_replicas);
@@ -52,8 +52,8 @@ class LinkQueue {
   int64_t peak_bytes_ = 0;
 };
 
-// The two ends of a link on one virtual IPU; both may copy, so they are not for a time in which a
-// lock is held.
+// The two ends of a link on one virtual IPU. Both may copy tensors, so that neither is called with
+// a lock.
 Item packed(const Link& link, Frame& frame, int64_t replica, int64_t num_replicas,
             RemoteTraffic& remote);
 void unpack(const Link& link, std::vector<Item> items, int64_t replica, Frame& frame,

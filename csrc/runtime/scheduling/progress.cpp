@@ -4,9 +4,9 @@
 
 namespace poptorch_emu {
 
-void Progress::sleep(Lock& lock, bool looks_up) {
+void Progress::sleep(Lock& lock, bool wakes_regularly) {
   ++num_sleeping_;
-  if (looks_up) {
+  if (wakes_regularly) {
     changed_.wait_for(lock, std::chrono::milliseconds(100));
   } else {
     changed_.wait(lock);

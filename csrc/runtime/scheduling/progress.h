@@ -11,17 +11,17 @@
 
 namespace poptorch_emu {
 
-// How workers wait for each other: each looks for a while whether something has come, since going
-// to sleep and being woken takes some 10 us and often the next change comes sooner; then it sleeps.
+// How workers wait for each other. Going to sleep and being woken takes some 10 us, and often the
+// next change comes sooner; so a worker first looks for a while whether something has changed.
 //
-// Owns the lock behind which what they wait for changes. What is changed without it, and looked at
-// by `wait_until`, is said by `note`.
+// Owns the lock behind which changes are made. What changes without it, and `wait_until` looks at,
+// is told by `note`.
 class Progress {
  public:
   using Lock = std::unique_lock<SpinningMutex>;
 
-  // Each looks for `spin_ns` before it sleeps. With more workers than cores nobody looks; the
-  // others need the core.
+  // Each worker looks for `spin_ns` before it sleeps. With more workers than cores none looks,
+  // since the others need its core.
   Progress(int64_t num_workers, int64_t spin_ns)
       : spin_ns_(num_workers <= static_cast<int64_t>(std::thread::hardware_concurrency()) ? spin_ns
                                                                                           : 0) {}
@@ -33,22 +33,23 @@ class Progress {
     ++num_changes_;
     if (num_sleeping_ > 0) changed_.notify_all();
   }
-  // With the lock, which is let go of meanwhile: waits until something is announced, or perhaps not
-  // as long. Who looks up does so ten times a second. Meanwhile, and without the lock, asks again
-  // and again whether there is something to `help` with; who has helped waits no longer.
+  // With the lock, which is let go of meanwhile: waits until something is announced, or shorter; a
+  // worker that `wakes_regularly` sleeps a tenth of a second at most. Meanwhile, and without the
+  // lock, calls `help` again and again, which does some other work if there is any; a worker that
+  // did some waits no longer.
   template <class Help>
-  void wait_for_change(Lock& lock, bool looks_up, const Help& help) {
+  void wait_for_change(Lock& lock, bool wakes_regularly, const Help& help) {
     const uint64_t seen = num_changes_;
     lock.unlock();
     const bool is_to_look = spin_until([&] { return num_changes_ != seen || help(); });
     lock.lock();
-    if (!is_to_look && num_changes_ == seen) sleep(lock, looks_up);
+    if (!is_to_look && num_changes_ == seen) sleep(lock, wakes_regularly);
   }
   void wait_for_change(Lock& lock) {
-    wait_for_change(lock, /*looks_up=*/false, [] { return false; });
+    wait_for_change(lock, /*wakes_regularly=*/false, [] { return false; });
   }
 
-  // Has those look again that sleep.
+  // Has sleeping workers look again.
   void wake_sleepers() {
     const Lock own = lock();
     if (num_sleeping_ > 0) announce();
@@ -58,10 +59,10 @@ class Progress {
   template <class Holds>
   void wait_until(const Holds& holds) {
     if (spin_until(holds)) return;
-    // Before it looks again: whoever changes something afterwards sees that it is looked for.
+    // Counted before it looks again, so that a worker that changes something later sees the count.
     ++num_observers_;
     Lock own = lock();
-    while (!holds()) sleep(own, /*looks_up=*/false);
+    while (!holds()) sleep(own, /*wakes_regularly=*/false);
     --num_observers_;
   }
   // Without the lock, after such a change.
@@ -72,7 +73,7 @@ class Progress {
   }
 
  private:
-  void sleep(Lock& lock, bool looks_up);
+  void sleep(Lock& lock, bool wakes_regularly);
 
   // Looks for a while whether something holds; returns whether it does.
   template <class Holds>
@@ -94,7 +95,8 @@ class Progress {
   std::atomic<uint64_t> num_changes_ = 0;
   int64_t num_sleeping_ = 0;
   const int64_t spin_ns_;
-  // Read after each step of a walk, and seldom written: on a line of the cache of its own.
+  // Read after each action of a micro-batch in flight and seldom written: on a line of the cache of
+  // its own.
   alignas(64) std::atomic<int64_t> num_observers_ = 0;
 };
 

@@ -1,7 +1,6 @@
 #include "runtime/scheduling/scheduler.h"
 
 #include <algorithm>
-#include <sstream>
 #include <utility>
 
 #include "common/clock.h"
@@ -10,28 +9,31 @@
 namespace poptorch_emu {
 namespace {
 
-// Most actions that a worker waits for are over sooner.
+// Most actions that a worker waits for are over sooner (assumed).
 constexpr int64_t kSpinNs = 50'000;
+
+int64_t micro_batch_actions_of(const Program& program, int64_t num_replicas) {
+  const int64_t num_segments = std::count_if(
+      program.segments.begin(), program.segments.end(),
+      [](const Segment& segment) { return segment.kind == SegmentKind::kMicroBatch; });
+  return num_segments * program.micro_batches_per_window * num_replicas;
+}
 
 }  // namespace
 
-Scheduler::Scheduler(const Program& program, int64_t num_replicas, int64_t num_workers,
-                     bool follows_lists, WorkerChoice::Among choice, const HostDesk& desk,
+Scheduler::Scheduler(const Program& program, const MicroBatchOrder& order,
+                     const SchedulerOptions& options, const HostDesk& desk,
                      const ResultStream& stream, SharedLoops& loops)
     : program_(program),
       desk_(desk),
       stream_(stream),
       loops_(loops),
-      progress_(num_workers, kSpinNs),
-      choice_(choice) {
-  if (!follows_lists && Walks::are_possible(program)) {
-    walks_.emplace(program, num_replicas, num_workers);
-  }
-  for (const Link& link : program.links) queues_.emplace_back(link, num_replicas);
-  for (int64_t replica = 0; replica < num_replicas; ++replica) {
-    for (size_t number = 0; number < program.schedule.size(); ++number) {
-      ipus_.push_back({{replica, static_cast<int64_t>(number)}});
-    }
+      progress_(options.num_workers, kSpinNs),
+      choice_(options.choice),
+      lists_(program, options.num_replicas, /*has_micro_batches=*/order.path.empty()),
+      num_micro_batch_actions_(micro_batch_actions_of(program, options.num_replicas)) {
+  if (!order.path.empty()) {
+    runner_.emplace(program, order, options.num_replicas, options.num_workers);
   }
 }
 
@@ -47,12 +49,8 @@ std::exception_ptr Scheduler::end_call() {
   const Progress::Lock lock = progress_.lock();
   interruption_ = nullptr;
   if (!error_) return nullptr;
-  for (LinkQueue& queue : queues_) queue.clear();
-  for (VirtualIpu& ipu : ipus_) {
-    ipu.is_at_work = false;
-    ipu.task.clear();
-  }
-  if (walks_) walks_->clear();
+  lists_.clear();
+  if (runner_) runner_->clear();
   num_running_ = 0;
   return std::exchange(error_, nullptr);
 }
@@ -69,22 +67,24 @@ Task* Scheduler::take(int64_t worker) {
       end_of_rest_.wait(lock);
       continue;
     }
-    // Asked once: a result may be taken meanwhile, and then nobody is to blame.
+    // Asked once: if a result is taken meanwhile, that nothing could begin is no deadlock.
     const bool is_paused = stream_.is_full();
     if (Task* const task = is_paused ? nullptr : begin_next(worker)) {
       ++num_running_;
       return task;
     }
-    if (num_running_ == 0 && !is_paused && !are_micro_batches_left()) {
-      end_with(deadlock());
+    const bool may_some_begin = runner_ && !are_micro_batches_done();
+    if (num_running_ == 0 && !is_paused && !may_some_begin) {
+      end_with(std::make_exception_ptr(
+          Error("The schedule cannot go on: no virtual IPU is ready." + lists_.text())));
       break;
     }
-    if (!is_paused && is_walking(worker)) {
+    if (!is_paused && has_micro_batch(worker)) {
       lock.unlock();
-      wait_until([&] { return walks_->is_ready(worker) || is_wanted_at_desk(worker); });
+      wait_until([&] { return runner_->is_ready(worker) || is_wanted_at_desk(worker); });
       lock.lock();
     } else {
-      progress_.wait_for_change(lock, worker == 0 && desk_.looks(),
+      progress_.wait_for_change(lock, /*wakes_regularly=*/worker == 0 && desk_.looks(),
                                 [this] { return loops_.help(); });
     }
   }
@@ -92,8 +92,8 @@ Task* Scheduler::take(int64_t worker) {
 }
 
 bool Scheduler::wait_for_turn(const Task& task) {
-  if (!is_of_walk(task)) return !is_over_;
-  return walks_->has_turn(task) || wait_until([&] { return walks_->has_turn(task); });
+  if (!is_in_flight(task)) return !is_over_;
+  return runner_->has_turn(task) || wait_until([&] { return runner_->has_turn(task); });
 }
 
 bool Scheduler::wait_until(const std::function<bool()>& holds) {
@@ -102,16 +102,18 @@ bool Scheduler::wait_until(const std::function<bool()>& holds) {
 }
 
 Scheduler::Next Scheduler::finish(Task*& task, int64_t worker) {
-  const bool is_step = is_of_walk(*task);
-  if (is_step && take_step(*task)) return Next::kGoOn;
+  const bool was_in_flight = is_in_flight(*task);
+  if (was_in_flight && go_on_in_flight(*task)) return Next::kGoOn;
   const Progress::Lock lock = progress_.lock();
-  is_step ? note_walk(worker) : leave(*task);
-  if (micro_batch_actions_left_ == 0 && ipus_at_end_ == static_cast<int64_t>(ipus_.size())) {
-    return Next::kEndWindow;
-  }
+  if (!was_in_flight) lists_.finish(*task);
+  note_done(*task);
+  if (are_micro_batches_done() && lists_.are_done()) return Next::kEndWindow;
   progress_.announce();
   if (!is_over_ && !is_wanted_at_desk(worker) && !stream_.is_full()) {
-    if (Task* const next = is_step ? begin_next(worker) : begin_on(ipu_of(*task), worker)) {
+    Task* const next = was_in_flight
+                           ? begin_next(worker)
+                           : prepared(lists_.begin_next(*task, are_micro_batches_done()), worker);
+    if (next != nullptr) {
       task = next;
       return Next::kGoOn;
     }
@@ -141,7 +143,7 @@ void Scheduler::fail(std::exception_ptr error) {
 
 bool Scheduler::interrupt(std::exception_ptr error) {
   const Progress::Lock lock = progress_.lock();
-  if (micro_batch_actions_left_ == 0 && !is_over_) {
+  if (are_micro_batches_done() && !is_over_) {
     interruption_ = std::move(error);
     return false;
   }
@@ -156,166 +158,71 @@ void Scheduler::wake() {
 
 std::vector<int64_t> Scheduler::peak_link_items() const {
   const Progress::Lock lock = progress_.lock();
-  std::vector<int64_t> peaks;
-  for (const LinkQueue& queue : queues_) peaks.push_back(queue.peak());
-  return peaks;
+  return lists_.peak_items();
 }
 
 std::vector<int64_t> Scheduler::peak_link_bytes() const {
   const Progress::Lock lock = progress_.lock();
-  std::vector<int64_t> peaks;
-  for (const LinkQueue& queue : queues_) peaks.push_back(queue.peak_bytes());
-  return peaks;
+  return lists_.peak_bytes();
 }
 
-Scheduler::VirtualIpu& Scheduler::ipu_of(const Task& task) {
-  return ipus_[task.replica * static_cast<int64_t>(program_.schedule.size()) + task.ipu];
-}
-
-const Action& Scheduler::next_action(const VirtualIpu& ipu) const {
-  return program_.schedule[ipu.task.ipu][ipu.position];
-}
-
-// The steps of a walk need no lock: they are its worker's own, and who waits for his turn looks at
-// that himself. False if the worker does not go on at once; the task is done all the same.
-bool Scheduler::take_step(Task& task) {
+// Actions of a micro-batch in flight need no lock: they belong to their worker, and another worker
+// that waits for its turn looks at the count by itself. Replaces the task by the next one; false if
+// the worker does not go on at once, though the task is done.
+bool Scheduler::go_on_in_flight(Task& task) {
   const int64_t worker = task.worker;
-  walks_->finish(task);
+  runner_->finish_action(task);
   progress_.note();
   if (is_over_ || is_wanted_at_desk(worker) || stream_.is_full()) return false;
-  if (!walks_->is_walking(worker) || !walks_->is_ready(worker)) return false;
-  begin(walks_->begin(worker), worker);
+  if (!runner_->has_micro_batch(worker) || !runner_->is_ready(worker)) return false;
+  prepared(&runner_->begin_action(worker), worker);
   return true;
 }
 
-// Counts the worker's walk, if it has come to its end.
-void Scheduler::note_walk(int64_t worker) {
-  if (walks_->is_walking(worker)) return;
-  micro_batch_actions_left_ -= walks_->num_steps();
-  num_done_ += walks_->num_steps();
-  busy_ns_ += now_ns() - walks_->begun_ns(worker);
-}
-
-// Has the IPU of the task be through with it.
-void Scheduler::leave(Task& task) {
-  give_outputs(task);
-  ++num_done_;
-  busy_ns_ += now_ns() - task.begun_ns;
-  if (program_.at(task.action.segment).kind == SegmentKind::kMicroBatch) {
-    --micro_batch_actions_left_;
+// Counts an action of the lists, or all of a micro-batch that has come to its end.
+void Scheduler::note_done(const Task& task) {
+  int64_t num_actions = 1, begun_ns = task.begun_ns;
+  if (is_in_flight(task)) {
+    if (runner_->has_micro_batch(task.worker)) return;
+    num_actions = runner_->num_actions();
+    begun_ns = runner_->begun_ns(task.worker);
   }
-  VirtualIpu& ipu = ipu_of(task);
-  ipu.is_at_work = false;
-  move_to(ipu, ipu.position + 1);
+  num_done_ += num_actions;
+  busy_ns_ += now_ns() - begun_ns;
+  if (program_.at(task.action.segment).kind == SegmentKind::kMicroBatch) {
+    num_micro_batch_actions_left_ -= num_actions;
+  }
 }
 
 // A worker stays with its micro-batch, also while that waits for its turn.
 Task* Scheduler::begin_next(int64_t worker) {
-  if (walks_ && !walks_->is_walking(worker) && walks_->are_left()) walks_->begin_walk(worker);
-  if (is_walking(worker)) {
-    return walks_->is_ready(worker) ? &begin(walks_->begin(worker), worker) : nullptr;
+  if (runner_ && !runner_->has_micro_batch(worker) && runner_->are_left()) {
+    runner_->begin_micro_batch(worker);
   }
-  VirtualIpu* const ipu = find_ready();
-  return ipu == nullptr ? nullptr : begin_on(*ipu, worker);
-}
-
-Scheduler::VirtualIpu* Scheduler::find_ready() {
-  const auto found = std::find_if(ipus_.begin(), ipus_.end(),
-                                  [this](const VirtualIpu& ipu) { return is_ready(ipu); });
-  return found == ipus_.end() ? nullptr : &*found;
-}
-
-bool Scheduler::is_ready(const VirtualIpu& ipu) const {
-  if (ipu.is_at_work || is_at_end(ipu)) return false;
-  const SegmentId id = next_action(ipu).segment;
-  const Segment& segment = program_.at(id);
-  const bool is_of_window = segment.kind == SegmentKind::kWindow;
-  // Nothing of this window may read these weights or add to their gradients any more.
-  if (is_of_window && micro_batch_actions_left_ > 0) return false;
-  if ((is_of_window || segment.is_collective) && !have_peers_arrived(ipu)) return false;
-  return have_links(ipu.task.replica, id);
-}
-
-// Whether every replica of this IPU is through with what comes before the next action.
-bool Scheduler::have_peers_arrived(const VirtualIpu& ipu) const {
-  return std::all_of(ipus_.begin(), ipus_.end(), [&ipu](const VirtualIpu& other) {
-    return other.task.ipu != ipu.task.ipu || other.position >= ipu.position;
-  });
-}
-
-bool Scheduler::have_links(int64_t replica, SegmentId id) const {
-  const auto has_item = [&](LinkId link) { return queues_[link.value].has_item(replica); };
-  const auto has_room = [&](LinkId link) { return queues_[link.value].has_room(replica); };
-  const Segment& segment = program_.at(id);
-  return std::all_of(segment.incoming.begin(), segment.incoming.end(), has_item) &&
-         std::all_of(segment.outgoing.begin(), segment.outgoing.end(), has_room);
-}
-
-// Whether this replica runs the next action by its list; a window segment may be run by others.
-bool Scheduler::takes_part(const VirtualIpu& ipu) const {
-  const Segment& segment = program_.at(next_action(ipu).segment);
-  if (segment.kind == SegmentKind::kMicroBatch) return !walks_;
-  return std::find(segment.runners.begin(), segment.runners.end(), ipu.task.replica) !=
-         segment.runners.end();
-}
-
-// Begins the next action of the IPU, if it can.
-Task* Scheduler::begin_on(VirtualIpu& ipu, int64_t worker) {
-  if (!is_ready(ipu)) return nullptr;
-  Task& task = ipu.task;
-  task.action = next_action(ipu);
-  task.begun_ns = now_ns();
-  for (LinkId id : program_.at(task.action.segment).incoming) {
-    task.taken.push_back(queues_[id.value].pop(task.replica));
+  if (has_micro_batch(worker)) {
+    return runner_->is_ready(worker) ? prepared(&runner_->begin_action(worker), worker) : nullptr;
   }
-  ipu.is_at_work = true;
-  return &begin(task, worker);
+  return prepared(lists_.begin_any(are_micro_batches_done()), worker);
 }
 
-Task& Scheduler::begin(Task& task, int64_t worker) const {
-  task.worker = worker;
-  task.is_alone = choice_.is_alone();
-  task.window = window_;
-  task.micro_batch_of_call = window_ * program_.micro_batches_per_window + task.action.micro_batch;
+// Notes in a task its worker and its micro-batch of the call.
+Task* Scheduler::prepared(Task* task, int64_t worker) const {
+  if (task == nullptr) return nullptr;
+  task->worker = worker;
+  task->is_alone = choice_.is_alone();
+  task->window = window_;
+  task->micro_batch_of_call =
+      window_ * program_.micro_batches_per_window + task->action.micro_batch;
   return task;
-}
-
-void Scheduler::give_outputs(Task& task) {
-  const std::vector<LinkId>& outgoing = program_.at(task.action.segment).outgoing;
-  for (size_t i = 0; i < outgoing.size(); ++i) {
-    const Link& link = program_.links[outgoing[i].value];
-    LinkQueue& queue = queues_[outgoing[i].value];
-    const Segment& producer = program_.at(link.producer);
-    // What a single runner sends reaches every runner of the consumer.
-    if (producer.kind == SegmentKind::kWindow && producer.runners.size() == 1) {
-      for (int64_t receiver : program_.at(link.consumer).runners) {
-        queue.push(receiver, task.given[i]);
-      }
-    } else {
-      queue.push(task.replica, std::move(task.given[i]));
-    }
-  }
-  task.given.clear();
-}
-
-void Scheduler::move_to(VirtualIpu& ipu, size_t position) {
-  ipu.position = position;
-  while (!is_at_end(ipu) && !takes_part(ipu)) ++ipu.position;
-  if (is_at_end(ipu)) ++ipus_at_end_;
 }
 
 void Scheduler::begin_window() {
   window_begun_ns_ = now_ns();
   num_done_ = busy_ns_ = 0;
+  num_micro_batch_actions_left_ = num_micro_batch_actions_;
   if (!choice_.is_alone()) end_of_rest_.notify_all();
-  ipus_at_end_ = micro_batch_actions_left_ = 0;
-  if (walks_) walks_->begin_window();
-  for (VirtualIpu& ipu : ipus_) {
-    move_to(ipu, 0);
-    for (const Action& action : program_.schedule[ipu.task.ipu]) {
-      if (program_.at(action.segment).kind == SegmentKind::kMicroBatch) ++micro_batch_actions_left_;
-    }
-  }
+  if (runner_) runner_->begin_window();
+  lists_.begin_window();
 }
 
 // The call is over, with the first error, if there is one.
@@ -324,22 +231,6 @@ void Scheduler::end_with(std::exception_ptr error) {
   is_over_ = true;
   progress_.announce();
   end_of_rest_.notify_all();
-}
-
-std::exception_ptr Scheduler::deadlock() const {
-  std::ostringstream out;
-  out << "The schedule cannot go on: no virtual IPU is ready.";
-  for (const VirtualIpu& ipu : ipus_) {
-    out << " Replica " << ipu.task.replica << ", IPU " << ipu.task.ipu << ": ";
-    if (is_at_end(ipu)) {
-      out << "at the end.";
-    } else {
-      const Action& action = next_action(ipu);
-      out << "waits to run '" << program_.at(action.segment).name << "' for micro-batch "
-          << action.micro_batch << ".";
-    }
-  }
-  return std::make_exception_ptr(Error(out.str()));
 }
 
 }  // namespace poptorch_emu

@@ -9,15 +9,15 @@
 namespace poptorch_emu {
 
 // One action on one IPU of one replica, with what its links gave and will get. It belongs to the
-// worker that the scheduler gave it to, until that hands it back.
+// worker that the scheduler gave it to, until that worker hands it back.
 struct Task {
   int64_t replica = 0;
   int64_t ipu = 0;
-  int64_t lane = 0;  // which of the frames of its segment runs it
+  int64_t lane = 0;  // which frame of its segment runs it
   int64_t worker = 0;
   int64_t begun_ns = 0;
   Action action = {};
-  bool is_alone = false;  // its window runs on one core
+  bool is_alone = false;  // one worker alone runs its window
   int64_t window = 0;
   int64_t micro_batch_of_call = 0;            // the action's micro-batch, counted over all windows
   std::vector<std::vector<Item>> taken = {};  // by incoming link

@@ -15,15 +15,15 @@ namespace poptorch_emu {
 
 namespace {
 
-// In a loop that only calls the model, Python takes 150 to 200 us between two calls of the engine.
+// In a loop that only calls the model, Python takes less time between two calls of the engine.
 constexpr int64_t kSpinBetweenCallsNs = 250'000;
 
 }  // namespace
 
 // The threads of one process, and what wakes them.
-class ThreadPool::Crew {
+class ThreadPool::Threads {
  public:
-  Crew(int64_t num_threads, const std::function<void(int64_t)>& work)
+  Threads(int64_t num_threads, const std::function<void(int64_t)>& work)
       : work_(work), progress_(num_threads + 1, kSpinBetweenCallsNs) {
     try {
       for (int64_t worker = 1; worker <= num_threads; ++worker) {
@@ -37,10 +37,10 @@ class ThreadPool::Crew {
     }
   }
 
-  ~Crew() { close(); }
+  ~Threads() { close(); }
 
-  Crew(const Crew&) = delete;
-  Crew& operator=(const Crew&) = delete;
+  Threads(const Threads&) = delete;
+  Threads& operator=(const Threads&) = delete;
 
   void begin() {
     const Progress::Lock lock = progress_.lock();
@@ -90,30 +90,31 @@ class ThreadPool::Crew {
 ThreadPool::ThreadPool(int64_t num_workers, std::function<void(int64_t)> work)
     : num_workers_(num_workers), work_(std::move(work)) {}
 
-ThreadPool::~ThreadPool() { leave_crew_of_another_process(); }
+ThreadPool::~ThreadPool() { leave_threads_of_another_process(); }
 
 void ThreadPool::run(bool is_alone) {
   has_called_ = false;
   if (!is_alone) call_others();
   work_(0);
-  if (has_called_) crew_->await();
+  if (has_called_) others_->await();
 }
 
 void ThreadPool::call_others() {
   if (has_called_ || num_workers_ == 1) return;
-  leave_crew_of_another_process();
-  if (!crew_) {
-    crew_ = std::make_unique<Crew>(num_workers_ - 1, work_);
+  leave_threads_of_another_process();
+  if (!others_) {
+    others_ = std::make_unique<Threads>(num_workers_ - 1, work_);
     process_ = getpid();
   }
-  crew_->begin();
+  others_->begin();
   has_called_ = true;
 }
 
-// A forked child has the crew's memory and none of its threads: who joins them, or destroys what
-// they slept on, waits for ever. A loader's worker does so when it collects a model as garbage.
-void ThreadPool::leave_crew_of_another_process() {
-  if (crew_ && process_ != getpid()) static_cast<void>(crew_.release());
+// A forked child has the memory of these objects and none of their threads. A thread that joins
+// them, or destroys what they slept on, waits for ever: a data loader's worker would, when it
+// collects a model as garbage.
+void ThreadPool::leave_threads_of_another_process() {
+  if (others_ && process_ != getpid()) static_cast<void>(others_.release());
 }
 
 }  // namespace poptorch_emu

@@ -8,9 +8,9 @@
 
 namespace poptorch_emu {
 
-// Threads that work together once a run; in between they look for a while and sleep then. Worker 0
-// is the thread that calls `run`; the others start when they are first called, in a forked child
-// when they are called there.
+// Threads that work together in runs; between two runs they look for the next one for a while, then
+// they sleep. Worker 0 is the thread that calls `run`; the others start when they are first called,
+// in a forked child when they are called there.
 class ThreadPool {
  public:
   // `work` is called with a worker's number. It must not throw.
@@ -26,14 +26,14 @@ class ThreadPool {
   void call_others();
 
  private:
-  class Crew;
+  class Threads;
 
-  void leave_crew_of_another_process();
+  void leave_threads_of_another_process();
 
   const int64_t num_workers_;
   const std::function<void(int64_t)> work_;
-  std::unique_ptr<Crew> crew_;
-  pid_t process_ = 0;        // where the crew was started
+  std::unique_ptr<Threads> others_;
+  pid_t process_ = 0;        // where they were started
   bool has_called_ = false;  // the others, in this run
 };
 

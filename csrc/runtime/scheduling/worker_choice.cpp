@@ -5,23 +5,23 @@
 namespace poptorch_emu {
 namespace {
 
-// Actions of 60 us gained or lost a tenth by a second worker; those of 400 us gained.
+// Longer actions gain by a second worker in any case.
 constexpr int64_t kLongActionNs = 150'000;
-// A trial has windows for so long, but a few at least and not many; it is given up when windows
-// that take half as long again as the other way's have cost so much.
+// A trial has as many windows as take this time, but a few at least and not many. It is given up
+// when windows that take half as long again as the other way's have cost this time.
 constexpr int64_t kTrialNs = 3'000'000;
 constexpr int64_t kFewestTried = 3;
 constexpr int64_t kMostTried = 8;
-// A core that slept may be slow for some 40 ms, until a virtual machine's host has found a free one
-// for it. So all are tried for a part of the windows between two trials.
+// A core that has slept may be slow for a while, until a virtual machine's host has found a free
+// one for it. So all workers are tried for this part of the windows between two trials.
 constexpr int64_t kShareTried = 16;
-// Before the first trial; the first windows of all take longer.
+// Before the first trial, since the first windows of all take longer.
 constexpr int64_t kFirstWindows = 16;
 constexpr int64_t kFewBetween = 16;
 constexpr int64_t kMostBetween = 4096;
-// What others do on this computer changes sooner than that.
+// Other work on the computer comes and goes sooner.
 constexpr int64_t kMostBetweenNs = 2'000'000'000;
-// A window differs from the one before by some hundredths where nothing else runs.
+// Windows differ by less than this part where nothing else runs.
 constexpr int64_t kMargin = 8;
 constexpr int64_t kFewest = 4;
 
@@ -50,14 +50,14 @@ void WorkerChoice::note(int64_t window_ns, int64_t action_ns) {
   }
 }
 
-// The first half pays for the change. The longer ones of the others count, since beside another
-// process a window may be short by luck; but not the longest of many.
+// The first half of the windows pays for the change and does not count. Of the others the middle
+// one counts: beside another process one may be short by luck, or long.
 void WorkerChoice::note_trial(int64_t window_ns) {
   if (num_noted_ > num_meant_ / 2) trial_ns_.push_back(window_ns);
   trial_so_far_ns_ += window_ns;
   const int64_t other_ns = typical_ns(!is_alone_);
-  if (window_ns > other_ns + other_ns / 2) hopeless_ns_ += window_ns;
-  const bool is_hopeless = hopeless_ns_ > kTrialNs + trial_so_far_ns_ / 4;
+  if (window_ns > other_ns + other_ns / 2) much_longer_ns_ += window_ns;
+  const bool is_hopeless = much_longer_ns_ > kTrialNs + trial_so_far_ns_ / 4;
   if (num_noted_ < num_meant_ && !is_hopeless) return;
   if (trial_ns_.empty()) trial_ns_.push_back(window_ns);
   const auto middle = trial_ns_.begin() + static_cast<int64_t>(trial_ns_.size() / 2);
@@ -90,7 +90,7 @@ void WorkerChoice::begin_phase(bool is_trial, bool is_alone, int64_t num_windows
   is_alone_ = is_alone;
   num_noted_ = 0;
   trial_ns_.clear();
-  hopeless_ns_ = 0;
+  much_longer_ns_ = 0;
   trial_so_far_ns_ = 0;
   num_meant_ = num_windows;
 }

@@ -7,11 +7,11 @@ import pytest
 def pytest_generate_tests(metafunc):
     """Runs the tests of a module with `IN_EACH_ORDER = True` twice."""
     if getattr(metafunc.module, "IN_EACH_ORDER", False):
-        metafunc.parametrize("order", ["lists", "walks"], indirect=True)
+        metafunc.parametrize("order", ["lists", "micro-batches"], indirect=True)
 
 
 @pytest.fixture(autouse=True)
 def order(request, monkeypatch):
     """Sets in which order executors of hand-built programs run."""
-    follows_lists = getattr(request, "param", "walks") == "lists"
+    follows_lists = getattr(request, "param", "micro-batches") == "lists"
     monkeypatch.setattr(hand_built, "FOLLOWS_LISTS", follows_lists)

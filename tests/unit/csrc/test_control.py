@@ -108,6 +108,7 @@ def host_program():
         segment, "poptorch_emu::host_call", "", ["f", [Reg(0)], ["float32[]"]], {}, [1], [],
         _C.Debug("call"),
     )  # fmt: skip
+    program.set_seen_outside(segment)
     program.store_output(segment, 1, ALL, 1)
     return program
 
@@ -120,6 +121,15 @@ def test_program_when_asked_then_knows_its_host_calls() -> None:
         "poptorch_emu::host_call", "", ["f", [Reg(1)], []], {}, [], [], _C.Debug("call"), []
     )
     assert loop_program(inner).has_host_calls()
+
+
+def test_validate_when_a_host_call_is_not_marked_then_error() -> None:
+    inner = body()
+    inner.add_instruction(
+        "poptorch_emu::host_call", "", ["f", [Reg(1)], []], {}, [], [], _C.Debug("call"), []
+    )
+    with pytest.raises(poptorch.Error, match="'only' calls a function of the host, but is not mar"):
+        loop_program(inner).validate()
 
 
 def test_host_call_when_no_function_is_known_then_error() -> None:
@@ -153,6 +163,7 @@ def test_host_function_that_works_in_place_then_no_variable_changes(workers) -> 
         segment, "poptorch_emu::host_call", "", ["f", [Reg(0), Reg(1)], ["float32[]"]], {}, [2],
         [], _C.Debug("call"),
     )  # fmt: skip
+    program.set_seen_outside(segment)
     program.store_output(segment, 2, ALL, 1)
     ready = executor(program, replicas=2, workers=workers)
     ready.write_variable(weight, 0, torch.tensor(3.0))
@@ -172,6 +183,7 @@ def test_host_function_that_returns_its_own_tensor_then_earlier_results_stay() -
             [], _C.Debug("call"),
         )  # fmt: skip
         program.store_output(segment, result, ALL, 1)
+    program.set_seen_outside(segment)
     ready = executor(program)
     count = torch.zeros(())
     ready.set_host_function("f", lambda inputs: [count.add_(inputs[0])])

@@ -46,6 +46,7 @@ def test_spans_when_asked_for_in_a_call_then_are_those_of_the_call_before():
     program.add_instruction(
         0, "poptorch_emu::host_call", "", ["look", [Reg(0)], []], {}, [], [], debug
     )
+    program.set_seen_outside(0)
     engine = executor(program, follows_lists=True)
     seen = []
 

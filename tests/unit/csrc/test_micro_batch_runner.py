@@ -66,7 +66,7 @@ def run(program, x, windows=3, **how):
 
 
 @pytest.mark.parametrize(
-    ("settings_", "is_walk"),
+    ("settings_", "is_independent"),
     [
         ({}, True),
         ({"writes": 1}, True),
@@ -76,20 +76,20 @@ def run(program, x, windows=3, **how):
     ],
     ids=["plain", "one-writes", "two-write", "one-micro-batch", "sharded-link"],
 )
-def test_program_then_its_micro_batches_are_independent_or_not(settings_, is_walk):
+def test_program_then_its_micro_batches_are_independent_or_not(settings_, is_independent):
     program = two_stages(**settings_)
     program.validate()
     count = settings_.get("num_micro_batches", N)
-    assert program.num_independent_micro_batches() == (count if is_walk else 1)
+    assert program.num_independent_micro_batches() == (count if is_independent else 1)
 
 
-def test_program_when_a_segment_prints_then_keeps_the_order_of_the_lists():
+def test_program_when_a_segment_is_seen_outside_then_keeps_the_order_of_the_lists():
     program = two_stages()
-    args = [Reg(3), "here", 1000, 3, 80, 8, 0, ",", "(", ")"]
-    debug = _C.Debug("print")
-    program.add_instruction(1, "poptorch_emu::print_tensor", "", args, {}, [4], [], debug)
+    program.set_seen_outside(1)
     program.validate()
-    assert program.num_independent_micro_batches() == 1
+    assert "seen outside" in program.text()
+    for each in (program, _C.Program.deserialize(program.serialize())):
+        assert each.num_independent_micro_batches() == 1
 
 
 def test_program_when_links_make_a_circle_then_the_call_says_where_it_stands():
@@ -101,7 +101,7 @@ def test_program_when_links_make_a_circle_then_the_call_says_where_it_stands():
         engine.run([torch.randn(N, 3)], 1)
 
 
-def test_program_without_segments_of_micro_batches_then_has_no_walks():
+def test_program_without_segments_of_micro_batches_then_has_none_in_flight():
     program = _C.Program()
     weight = program.add_variable("weight", [2], torch.float32, False)
     update = program.add_segment("update", 0, WINDOW)
@@ -117,7 +117,7 @@ def test_program_without_segments_of_micro_batches_then_has_no_walks():
 @pytest.mark.parametrize("writes", [0, 1])
 @pytest.mark.parametrize("workers", [1, 2, 3, 7])
 @pytest.mark.parametrize("replicas", [1, 2])
-def test_walks_then_have_the_bits_of_the_lists(writes, workers, replicas):
+def test_micro_batches_in_flight_then_have_the_bits_of_the_lists(writes, workers, replicas):
     program = two_stages(writes=writes)
     if replicas > 1:
         program.set_runners(3, [0])
@@ -132,7 +132,7 @@ def test_walks_then_have_the_bits_of_the_lists(writes, workers, replicas):
     assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
 
 
-def test_walks_by_one_worker_then_each_micro_batch_passes_all_segments_before_the_next():
+def test_micro_batch_of_one_worker_then_passes_all_segments_before_the_next():
     engine = executor(two_stages())
     engine.set_tracing(True)
     engine.run([torch.randn(N, 3)], 1)
@@ -145,7 +145,7 @@ def test_walks_by_one_worker_then_each_micro_batch_passes_all_segments_before_th
 
 
 @pytest.mark.parametrize("workers", [2, 4])
-def test_walks_when_a_segment_writes_then_it_runs_one_micro_batch_at_a_time(workers):
+def test_segment_that_writes_then_runs_one_micro_batch_at_a_time(workers):
     engine = executor(two_stages(writes=1), workers=workers)
     engine.set_tracing(True)
     for _ in range(20):
@@ -157,9 +157,9 @@ def test_walks_when_a_segment_writes_then_it_runs_one_micro_batch_at_a_time(work
 
 @pytest.mark.parametrize("workers", [1, 2, 5])
 @pytest.mark.parametrize("wrong", range(N))
-def test_call_when_a_walk_fails_then_the_variables_are_those_of_before(workers, wrong):
+def test_call_when_a_micro_batch_fails_then_the_variables_are_those_of_before(workers, wrong):
     program = two_stages()
-    # The last segment of the walk: it fails after others have added to the sum.
+    # The last segment of a micro-batch: it fails after others have added to the sum.
     add(program, 2, "linalg_cholesky", [Reg(5)], [6])
     program.load_input(2, 5, program.add_input("matrix", True))
     engine = executor(program, workers=workers)
@@ -180,7 +180,7 @@ def test_call_when_a_walk_fails_then_the_variables_are_those_of_before(workers, 
 
 
 @pytest.mark.parametrize("workers", [1, 3])
-def test_walks_when_streamed_then_pause_and_give_the_rows_in_order(workers):
+def test_stream_then_pauses_and_gives_the_rows_in_order(workers):
     engine = executor(two_stages(), workers=workers)
     engine.write_variable(0, 0, torch.tensor([0.3, -0.2, 0.9]))
     x = torch.randn(8 * N, 3)
@@ -201,7 +201,9 @@ def test_walks_when_streamed_then_pause_and_give_the_rows_in_order(workers):
 @given(
     st.integers(2, 9), st.integers(1, 5), st.integers(0, 1), st.integers(1, 4), st.integers(0, 99)
 )
-def test_walks_of_any_number_then_have_the_bits_of_the_lists(count, workers, writes, windows, seed):
+def test_any_number_of_micro_batches_then_has_the_bits_of_the_lists(
+    count, workers, writes, windows, seed
+):
     program = two_stages(writes=writes, num_micro_batches=count)
     x = torch.randn(windows * count, 3, generator=torch.Generator().manual_seed(seed))
     expected = run(program, x, windows, follows_lists=True)
