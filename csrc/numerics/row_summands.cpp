@@ -15,7 +15,8 @@ namespace {
 constexpr int kPartBits = 4;
 static_assert(RowSummands::kNumParts == 1 << kPartBits);
 
-// Whose first bits say to which part a row belongs, and the next ones where its sum is looked for.
+// The first bits of a hash say to which part a row belongs, the next ones where its sum is looked
+// for.
 uint64_t hash_of(int64_t row) { return static_cast<uint64_t>(row) * 0x9E3779B97F4A7C15U; }
 int64_t part_of(int64_t row) { return static_cast<int64_t>(hash_of(row) >> (64 - kPartBits)); }
 
@@ -44,7 +45,7 @@ POPTORCH_EMU_FOR_EACH_CPU void add_half_row(float* __restrict target, const floa
   for (int64_t i = 0; i < width; ++i) target[i] = c10::Half(target[i] + row[i]);
 }
 
-// As if it were added to zeros: -0 becomes 0.
+// The bits are those of an addition to zeros: -0 becomes 0.
 POPTORCH_EMU_FOR_EACH_CPU void begin_row(float* __restrict target, const float* __restrict row,
                                          int64_t width) {
   for (int64_t i = 0; i < width; ++i) target[i] = 0.0F + row[i];

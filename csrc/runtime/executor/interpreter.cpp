@@ -62,7 +62,7 @@ template <class Add>
 void Interpreter::add_in_turn(AccumulatorId id, int64_t replica, int64_t micro_batch,
                               const Add& add) {
   if (!add()) {
-    const auto has_turn = [&] { return state_.accumulators.has_turn(id, replica, micro_batch); };
+    const auto has_turn = [&] { return state_.accumulators[id].of(replica).has_turn(micro_batch); };
     if (!callbacks_.wait_until(has_turn)) throw Abandoned();
     const bool is_added = add();
     TORCH_INTERNAL_ASSERT(is_added);
@@ -76,11 +76,11 @@ std::unique_ptr<Frame> Interpreter::make_frame(const Segment& segment, int64_t r
   sums.add_product = [this, replica, lane](AccumulatorId id, int64_t micro_batch,
                                            const Product& product) {
     add_in_turn(id, replica, micro_batch, [&] {
-      return state_.accumulators.add_product(id, replica, lane, product, micro_batch);
+      return state_.accumulators[id].of(replica).add_product(product, micro_batch, lane);
     });
   };
   sums.summands = [this, replica](AccumulatorId id) -> const RowSummands& {
-    return state_.accumulators.row_summands(id, replica);
+    return state_.accumulators[id].of(replica).rows().summands();
   };
   return std::make_unique<Frame>(segment, lane, program_.numerics.checks_floating_point,
                                  callbacks_.call_host, std::move(sums));
@@ -169,7 +169,7 @@ bool Interpreter::run(Task& task, const std::function<bool()>& may_store) {
   try {
     const auto scope =
         state_.tensors.open(task.action.segment, task.replica, task.lane, task.worker);
-    for (AccumulatorId id : segment.reductions) state_.accumulators.reduce(id, task.replica);
+    for (AccumulatorId id : segment.reductions) state_.accumulators[id].reduce(task.replica);
     if (segment.has_exchanges()) exchange(segment, exchange_number_[task.action.segment.value]);
     unpack_inputs(task, frame);
     loader_.load(task, frame);
@@ -267,7 +267,7 @@ void Interpreter::store(const Accumulate& target, Frame& frame, const Store& sto
   const at::Tensor rng = is_random ? loader_.random_state().of(task) : at::Tensor();
   const int64_t number = task.action.micro_batch;
   add_in_turn(target.accumulator, task.replica, number, [&] {
-    return state_.accumulators.add(target.accumulator, task.replica, summand, number, rng);
+    return state_.accumulators[target.accumulator].add(task.replica, summand, number, rng);
   });
 }
 
@@ -275,15 +275,16 @@ void Interpreter::store(const AccumulateRows& target, Frame& frame, const Store&
                         const Task& task) {
   const int64_t number = task.action.micro_batch;
   add_in_turn(target.accumulator, task.replica, number, [&] {
-    return state_.accumulators.add_rows(target, task.replica, frame[store.source],
-                                        frame[target.indices], number);
+    return state_.accumulators[target.accumulator]
+        .of(task.replica)
+        .add_rows(target, frame[store.source], frame[target.indices], number);
   });
 }
 
 void Interpreter::store(const StoreVariableRows& target, Frame& frame, const Store& store,
                         const Task& task) {
   state_.memory.assign_rows(target.variable, task.replica,
-                            state_.accumulators.touched_rows(target.accumulator, task.replica),
+                            state_.accumulators[target.accumulator].touched_rows(task.replica),
                             frame[store.source]);
 }
 

@@ -76,22 +76,21 @@ at::Tensor Loader::value(const LoadScalar& source, const Task& /*task*/, const T
 at::Tensor Loader::value(const LoadAccumulator& source, const Task& task,
                          const Target& /*target*/) {
   const Accumulator& accumulator = program_.accumulators[source.accumulator.value];
-  const Accumulators& sums = state_.accumulators;
-  at::Tensor value = source.is_shard ? sums.total_shard(source.accumulator, task.replica)
-                                     : sums.total(source.accumulator, task.replica);
+  GradientSum& sum = state_.accumulators[source.accumulator];
+  at::Tensor value = source.is_shard ? sum.total_shard(task.replica) : sum.total(task.replica);
   if (!accumulator.is_remote) return value;
   return from_remote(value, accumulator.is_sharded && !source.is_shard);
 }
 
 at::Tensor Loader::value(const LoadVariableRows& source, const Task& task,
                          const Target& /*target*/) {
-  const at::Tensor rows = state_.accumulators.touched_rows(source.accumulator, task.replica);
+  const at::Tensor rows = state_.accumulators[source.accumulator].touched_rows(task.replica);
   return gather_rows(state_.memory.variable(source.variable, task.replica).contiguous(), rows);
 }
 
 at::Tensor Loader::value(const LoadAccumulatorRows& source, const Task& task,
                          const Target& /*target*/) {
-  return state_.accumulators.sums_of_touched_rows(source.accumulator, task.replica);
+  return state_.accumulators[source.accumulator].sums_of_touched_rows(task.replica);
 }
 
 at::Tensor Loader::value(const LoadRng& /*source*/, const Task& task, const Target& /*target*/) {

@@ -16,7 +16,7 @@
 namespace poptorch_emu {
 namespace {
 
-// Summands of less memory are kept until the window ends, however many a row has.
+// Summands that take less memory in all are kept until the window ends, however many a row has.
 constexpr int64_t kFewBytes = int64_t{1} << 23;
 
 // Throws `Error` if such rows cannot be added to those that places name.

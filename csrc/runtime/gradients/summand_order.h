@@ -8,16 +8,16 @@
 
 namespace poptorch_emu {
 
-// Has the summands of one sum be added in the order of their numbers, whichever thread brings one
-// first. A small one whose turn has not come is copied, and added by who adds the one before; so a
-// slower thread holds nobody up. Each number comes once.
+// Adds the summands of one sum in the order of their numbers, whichever thread brings one first. A
+// small summand whose turn has not come is copied, and the thread that adds the one before adds it,
+// too; so a slower thread delays no other. Each number comes once.
 //
 // A summand is one or two tensors, or what is made of them.
 class SummandOrder {
  public:
-  // Adds summand `index`, or keeps it if that is allowed and it is small; false if neither: its
-  // turn is to be waited for. `add(first, second, number)` adds this one, or one that was kept; it
-  // is called by one thread at a time, in the order of the numbers.
+  // Adds summand `index`, or keeps it if that is allowed and it is small. Returns false if neither:
+  // then the caller waits for its turn. `add(first, second, number)` adds this summand, or one that
+  // was kept; one thread at a time calls it, in the order of the numbers.
   template <class Add>
   bool add(int64_t index, at::Tensor& first, const at::Tensor& second, bool may_keep,
            const Add& add) {
@@ -27,7 +27,8 @@ class SummandOrder {
     } else if (!may_keep || !keep(index, first, second)) {
       return false;
     }
-    // Who keeps one looks for its turn afterwards, who adds one for the next: one of them sees it.
+    // After a thread has kept a summand it looks whether its turn has come, and after a thread has
+    // added one it looks for the next: one of the two sees a summand whose turn comes meanwhile.
     int64_t number = next_;
     for (Kept* kept = take(number); kept != nullptr; kept = take(number)) {
       add(kept->first, kept->second, number);
@@ -47,13 +48,13 @@ class SummandOrder {
   };
 
   bool keep(int64_t index, const at::Tensor& first, const at::Tensor& second);
-  // Returns a place that has this number, or kFree, and has kTaken from now on; null if there is
-  // none. Only one thread gets it.
+  // Returns a place with this number, or a free one for kFree, and marks it as taken; null if there
+  // is none. Only one thread gets it.
   Kept* take(int64_t number);
   std::atomic<int64_t>& number_of(const Kept& kept) { return numbers_[&kept - kept_.data()]; }
   void free(const Kept& kept) { number_of(kept) = kFree; }
 
-  // A thread is seldom further ahead.
+  // A thread is seldom further ahead (assumed).
   static constexpr int64_t kMostKept = 4;
   static constexpr int64_t kFree = -1, kTaken = -2;
 
