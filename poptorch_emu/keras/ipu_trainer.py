@@ -11,6 +11,7 @@ import torch
 from poptorch_emu.keras.batches import Batch, form_of, in_runs, num_rows, unpacked
 from poptorch_emu.keras.capture import CapturedModel, Use
 from poptorch_emu.keras.epoch_check import check_epoch, shorter_execution, smaller_batch
+from poptorch_emu.keras.executions import check_steps, drawn_by_executions
 from poptorch_emu.keras.host_metrics import needs_outputs, update_metrics
 from poptorch_emu.keras.keras_program import KerasProgram
 from poptorch_emu.keras.run_settings import (
@@ -45,10 +46,37 @@ class IpuTrainer:
         self._iterator: Any = None
         self.settings = ModelSettings()
 
+    def compile(self, *args: Any, **kwargs: Any) -> None:
+        """Does what Keras does, and checks how many batches an execution is to have.
+
+        Raises:
+            ValueError: `steps_per_execution` is no positive integer.
+        """
+        type(self._model).compile(self._model, *args, **kwargs)
+        check_steps(self._model.steps_per_execution)
+
+    def fit(self, *args: Any, **kwargs: Any) -> Any:
+        """Does what Keras does, on IPUs; `evaluate` and `predict` likewise."""
+        return self._called("fit", args, kwargs)
+
+    def evaluate(self, *args: Any, **kwargs: Any) -> Any:
+        """Does what Keras does, on IPUs."""
+        return self._called("evaluate", args, kwargs)
+
+    def predict(self, *args: Any, **kwargs: Any) -> Any:
+        """Does what Keras does, on IPUs."""
+        return self._called("predict", args, kwargs)
+
+    def _called(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        check_steps(self._model.steps_per_execution)
+        with drawn_by_executions():
+            return getattr(type(self._model), name)(self._model, *args, **kwargs)
+
     def symbolic_build(self, iterator: Any = None, data_batch: Any = None) -> None:
         """Builds the model as Keras does, and remembers what `fit` is about to iterate over."""
         self._iterator = iterator
-        type(self._model)._symbolic_build(self._model, iterator=iterator, data_batch=data_batch)
+        shapes = None if iterator is None else iterator.shapes()
+        type(self._model)._symbolic_build(self._model, iterator=shapes, data_batch=data_batch)
 
     def make_train_function(self, force: bool = False) -> Any:
         """Prepares `fit` after each `compile` of Keras; `force` does it anew.

@@ -35,6 +35,8 @@ class IpuModelMethods:
         """Makes the public methods the model's."""
         attributes = vars(self._model)
         trainer = self._trainer
+        for name in ("compile", "fit", "evaluate", "predict"):
+            attributes[name] = getattr(trainer, name)
         attributes["_symbolic_build"] = trainer.symbolic_build
         attributes["make_train_function"] = trainer.make_train_function
         attributes["make_test_function"] = trainer.make_test_function
