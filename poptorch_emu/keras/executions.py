@@ -1,8 +1,8 @@
 """The batches of each execution: no batch that Keras is given is lost, and none comes twice.
 
-Keras draws a whole execution to learn the shapes of an unbuilt model, then begins the data anew, and
-its last execution of an epoch may draw more batches than the epoch has. Nearly nothing of it shows
-with one batch an execution, which is all that Keras itself allows with PyTorch.
+Keras draws a whole execution to learn the shapes of an unbuilt model, and begins the data anew
+afterwards. Its last execution of an epoch may draw more batches than the epoch has. Little of that
+shows with one batch an execution, which is all that Keras itself allows with PyTorch.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ def check_steps(steps_per_execution: Any) -> None:
     if not isinstance(steps, Integral) or isinstance(steps, bool) or steps < 1:
         raise ValueError(
             f"steps_per_execution is {steps!r}, but must be a positive integer: how many batches "
-            "one execution on the IPUs takes. Call compile(steps_per_execution=1), or give a larger "
+            "an execution on the IPUs takes. Call compile(steps_per_execution=1), or give a larger "
             "number for fewer and longer executions."
         )
 
 
-class Executions(_OF_KERAS):  # type: ignore[misc]
+class Executions(_OF_KERAS):  # type: ignore[misc, valid-type]
     """Yields (first step, last step, batches) of each execution of an epoch."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -82,16 +82,16 @@ class Executions(_OF_KERAS):  # type: ignore[misc]
             StopIteration: the epoch is over.
         """
         first, _, iterator = next(self._epoch_iterator)
-        steps = self.steps_per_execution
-        before = self._steps_seen - steps
+        steps: int = self.steps_per_execution
+        seen: int = self._steps_seen - steps  # Of the data; Keras has counted this execution.
         limits = [steps]
-        if self.steps_per_epoch or self._num_batches:
-            limits.append((self.steps_per_epoch or self._num_batches) - first)
+        if self.steps_per_epoch:
+            limits.append(self.steps_per_epoch - first)
         if self._num_batches:
-            limits.append(self._num_batches - before)
-        wanted = min(limits)
+            limits.append(self._num_batches - seen)
+        wanted = max(min(limits), 0)
         batches = list(itertools.islice(iterator, wanted))
-        self._steps_seen = before + len(batches)
+        self._steps_seen: int = seen + len(batches)
         if len(batches) < wanted:
             self._end_data()
         if not batches:

@@ -275,7 +275,7 @@ def test_validation_then_takes_so_many_steps_and_goes_on_with_the_next(make, ste
 @pytest.mark.parametrize("make", [built, unbuilt, Recorder])
 def test_predict_then_each_batch_is_predicted_once_in_order(make, steps: int) -> None:
     model = model_of(make, steps=steps)
-    model.build((ROWS, NUM_BATCHES))
+    model(np.zeros((1, NUM_BATCHES), "float32"))
     weights = np.arange(NUM_BATCHES, dtype="float32")[:, None]
     model.set_weights([weights])
     wanted = np.repeat(np.arange(10), ROWS)

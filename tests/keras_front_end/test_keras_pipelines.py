@@ -45,10 +45,8 @@ def test_two_stages_and_accumulation_then_equal_one_batch(schedule) -> None:
     x, labels = models.data()
     for rows in (4, 3):  # The last batch of 3 rows has 2.
         wanted = eager.evaluate(x, labels, batch_size=rows, verbose=0)
-        with pytest.warns(UserWarning, match="ran out of data") if rows == 3 else nullcontext():
-            np.testing.assert_allclose(
-                model.evaluate(x, labels, batch_size=rows, verbose=0), wanted, atol=NEAR
-            )
+        losses = model.evaluate(x, labels, batch_size=rows, verbose=0)
+        np.testing.assert_allclose(losses, wanted, atol=NEAR)
 
 
 @pytest.mark.parametrize(
