@@ -1,15 +1,17 @@
-"""Imports only go down, in no circle; in C++ likewise. Files and functions stay short."""
+"""Imports only go down, in no circle; in C++ likewise. Files and functions stay short.
+
+Each test looks at all files and tells of each that breaks its rule.
+"""
 
 from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from functools import cache
 from itertools import combinations
 from pathlib import Path
-
-import pytest
+from typing import Any
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "poptorch_emu"
@@ -89,6 +91,7 @@ def floor_of(module: str) -> int:
     return FLOORS.get(room_of(module) or module, TOP)
 
 
+@cache
 def imports_of(path: Path) -> set[str]:
     """Returns the names below `poptorch_emu.` that a file imports, as `folder.module` paths."""
     found = set()
@@ -114,11 +117,18 @@ def name_of(path: Path) -> str:
     )
 
 
-@pytest.mark.parametrize("path", files(), ids=name_of)
-def test_module_when_read_then_imports_only_its_floor_or_lower(path: Path) -> None:
-    own = floor_of(name_of(path)) if path.name != "__init__.py" or path.parent != PACKAGE else TOP
-    climbs = [name for name in imports_of(path) if name != "_C" and floor_of(name) > own]
-    assert not climbs, f"{name_of(path)} is on floor {own} and imports {climbs}"
+def faults(find: Callable[[Path], Collection[Any]], paths: Iterable[Path]) -> dict[str, Any]:
+    """Returns what `find` finds in each file, without files in which it finds nothing."""
+    found = {str(path.relative_to(ROOT)): find(path) for path in paths}
+    return {path: fault for path, fault in found.items() if fault}
+
+
+def test_modules_when_read_then_import_only_their_floor_or_lower() -> None:
+    def climbs(path: Path) -> list[str]:
+        own = TOP if path == PACKAGE / "__init__.py" else floor_of(name_of(path))
+        return [name for name in imports_of(path) if name != "_C" and floor_of(name) > own]
+
+    assert faults(climbs, files()) == {}
 
 
 def circle(graph: Mapping[str, Iterable[str]]) -> str:
@@ -197,55 +207,68 @@ def is_private(name: str) -> bool:
     return name.startswith("_") and not name.startswith("__")
 
 
-@pytest.mark.parametrize("path", files(), ids=name_of)
-def test_file_when_it_imports_then_no_private_names_of_other_files(path: Path) -> None:
-    names = [
-        alias.name
-        for node in ast.walk(tree_of(path))
-        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("poptorch_emu")
-        for alias in node.names
-    ]
-    assert set(filter(is_private, names)) <= POPTORCHS_NAMES | {ENGINE}
+def test_files_when_they_import_then_no_private_names_of_other_files() -> None:
+    def private_names(path: Path) -> set[str]:
+        names = {
+            alias.name
+            for node in ast.walk(tree_of(path))
+            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("poptorch_emu")
+            for alias in node.names
+        }
+        return set(filter(is_private, names)) - POPTORCHS_NAMES - {ENGINE}
+
+    assert faults(private_names, files()) == {}
 
 
-@pytest.mark.parametrize("path", files(), ids=name_of)
-def test_file_when_it_asks_by_name_then_for_no_private_attribute(path: Path) -> None:
-    asked = [
-        node.args[1].value
-        for node in ast.walk(tree_of(path))
-        if isinstance(node, ast.Call)
-        and isinstance(node.func, ast.Name)
-        and node.func.id in ("getattr", "setattr", "hasattr", "delattr")
-        and isinstance(node.args[1], ast.Constant)
-    ]
-    assert set(filter(is_private, asked)) <= FOREIGN_ATTRIBUTES
+def test_files_when_they_ask_by_name_then_for_no_private_attribute() -> None:
+    def private_attributes(path: Path) -> set[str]:
+        asked = {
+            node.args[1].value
+            for node in ast.walk(tree_of(path))
+            if isinstance(node, ast.Call)
+            and isinstance(node.func, ast.Name)
+            and node.func.id in ("getattr", "setattr", "hasattr", "delattr")
+            and isinstance(node.args[1], ast.Constant)
+        }
+        return set(filter(is_private, asked)) - FOREIGN_ATTRIBUTES
+
+    assert faults(private_attributes, files()) == {}
 
 
-@pytest.mark.parametrize("path", files(), ids=name_of)
-def test_engine_when_imported_then_by_few(path: Path) -> None:
-    if "_C" in imports_of(path):
-        assert str(path.relative_to(PACKAGE).with_suffix("")) in ENGINE_USERS
+def test_engine_when_imported_then_by_few() -> None:
+    users = {path for path in files() if "_C" in imports_of(path)}
+    assert {str(path.relative_to(PACKAGE).with_suffix("")) for path in users} <= ENGINE_USERS
 
 
-@pytest.mark.parametrize("path", files(), ids=name_of)
-def test_functions_when_read_then_import_nothing_inside(path: Path) -> None:
-    for function in ast.walk(tree_of(path)):
-        if isinstance(function, (ast.FunctionDef, ast.AsyncFunctionDef)):
-            inner = [n for n in ast.walk(function) if isinstance(n, (ast.Import, ast.ImportFrom))]
-            assert not inner, f"{name_of(path)}.{function.name} imports inside itself"
+def test_functions_when_read_then_import_nothing_inside() -> None:
+    def importing_functions(path: Path) -> list[str]:
+        return [
+            function.name
+            for function in ast.walk(tree_of(path))
+            if isinstance(function, (ast.FunctionDef, ast.AsyncFunctionDef))
+            and any(isinstance(n, (ast.Import, ast.ImportFrom)) for n in ast.walk(function))
+        ]
+
+    assert faults(importing_functions, files()) == {}
 
 
-@pytest.mark.parametrize("path", CPP_FILES, ids=lambda path: str(path.relative_to(ROOT)))
-def test_cpp_when_read_then_includes_only_its_floor_or_lower(path: Path) -> None:
-    folder = path.relative_to(ROOT / "csrc").parts[0] if path.parent.name != "csrc" else ""
-    for include in re.findall(r'#include "([^"]+)"', path.read_text()):
-        assert CPP_FLOORS[include.split("/")[0] if "/" in include else ""] <= CPP_FLOORS[folder], (
-            include
-        )
-    is_bindings = path.stem.startswith("bindings")
-    assert is_bindings or not re.search(
-        r"#include <(Python\.h|torch/extension\.h)>", path.read_text()
-    )
+def test_cpp_when_read_then_includes_only_its_floor_or_lower() -> None:
+    def climbs(path: Path) -> list[str]:
+        folder = path.relative_to(ROOT / "csrc").parts[0] if path.parent.name != "csrc" else ""
+        includes = re.findall(r'#include "([^"]+)"', path.read_text())
+        floors = {name: CPP_FLOORS[name.split("/")[0] if "/" in name else ""] for name in includes}
+        return [name for name, floor in floors.items() if floor > CPP_FLOORS[folder]]
+
+    assert faults(climbs, CPP_FILES) == {}
+
+
+def test_cpp_when_read_then_only_bindings_know_python() -> None:
+    def headers_of_python(path: Path) -> list[str]:
+        is_bindings = path.stem.startswith("bindings")
+        found = re.findall(r"#include <(Python\.h|torch/extension\.h)>", path.read_text())
+        return [] if is_bindings else found
+
+    assert faults(headers_of_python, CPP_FILES) == {}
 
 
 def python_functions(tree: ast.Module) -> Iterator[tuple[str, int]]:
@@ -290,15 +313,20 @@ def test_functions_when_there_are_some_then_are_counted() -> None:
     assert [length for _, length in cpp_functions('void f() {\n  g("{");  // {\n}\n')] == [3]
 
 
-@pytest.mark.parametrize("path", files(), ids=name_of)
-def test_file_when_counted_then_is_not_too_long(path: Path) -> None:
-    assert len(path.read_text().splitlines()) <= MAX_FILE_LINES
-    long = {name: n for name, n in python_functions(tree_of(path)) if n > MAX_FUNCTION_LINES}
-    assert not long
+def test_files_when_counted_then_are_not_too_long() -> None:
+    def num_lines(path: Path) -> list[int]:
+        count = len(path.read_text().splitlines())
+        return [count] if count > MAX_FILE_LINES else []
+
+    assert faults(num_lines, [*files(), *CPP_FILES]) == {}
 
 
-@pytest.mark.parametrize("path", CPP_FILES, ids=lambda path: str(path.relative_to(ROOT)))
-def test_cpp_when_counted_then_is_not_too_long(path: Path) -> None:
-    assert len(path.read_text().splitlines()) <= MAX_FILE_LINES
-    long = {name: n for name, n in cpp_functions(path.read_text()) if n > MAX_FUNCTION_LINES}
-    assert not long
+def test_functions_when_counted_then_are_not_too_long() -> None:
+    def long_functions(path: Path) -> dict[str, int]:
+        if path in CPP_FILES:
+            functions = cpp_functions(path.read_text())
+        else:
+            functions = python_functions(tree_of(path))
+        return {name: count for name, count in functions if count > MAX_FUNCTION_LINES}
+
+    assert faults(long_functions, [*files(), *CPP_FILES]) == {}
