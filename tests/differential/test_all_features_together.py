@@ -50,7 +50,14 @@ STRATEGIES = {
     "parallel phases": parallel,
 }
 KINDS = ("Activation", "Weight", "Optimizer", "Accumulator")
-CASES = list(itertools.product(STRATEGIES, [1, 2, 4], [0, 4], [False, True], [False, True]))
+# Replicas, and whether tensors are cut over them; a single one has nothing to cut.
+REPLICAS = [(1, False), (2, False), (2, True), (4, True)]
+CASES = [
+    (strategy, *replicas, recompute, off_chip)
+    for strategy, replicas, recompute, off_chip in itertools.product(
+        STRATEGIES, REPLICAS, [0, 4], [False, True]
+    )
+]
 
 
 def options_of(setting: Setting, strategy: str, recompute: int, off_chip: bool, cut: bool):
@@ -69,15 +76,15 @@ def options_of(setting: Setting, strategy: str, recompute: int, off_chip: bool, 
 
 
 @pytest.mark.parametrize(
-    ("strategy", "replicas", "recompute", "off_chip", "cut"),
+    ("strategy", "replicas", "cut", "recompute", "off_chip"),
     CASES,
     ids=[
         f"{strategy}-r{replicas}-recompute{mode}-{'off' if off else 'on'}_chip-{'cut' * cut}"
-        for strategy, replicas, mode, off, cut in CASES
+        for strategy, replicas, cut, mode, off in CASES
     ],
 )
 def test_training_when_all_is_combined_then_equals_the_plain_loop(
-    strategy: str, replicas: int, recompute: int, off_chip: bool, cut: bool
+    strategy: str, replicas: int, cut: bool, recompute: int, off_chip: bool
 ) -> None:
     setting = Setting("sharded", accumulation=4, replicas=replicas)
     torch.manual_seed(5)
