@@ -83,29 +83,6 @@ def test_script_when_run_then_learns_digits(strategy: str) -> None:
     assert all(line.isprintable() for line in lines), "A log has no control characters."
 
 
-def test_script_on_a_terminal_then_draws_bars() -> None:
-    drawn = run_on_terminal("--epochs", "2").stderr
-    assert drawn.count("\rGraph compilation: 100%|") >= 2
-    # 1,438 images; 128 a call.
-    for epoch in (1, 2):
-        assert re.search(rf"Epoch {epoch}: 100%.* 11/11 .*step/s, accuracy=.*, loss=", drawn)
-    assert re.search(r"Test: 100%.* 11/11 ", drawn)
-
-
-def test_script_when_profiled_and_offloaded_then_runs(tmp_path: Path) -> None:
-    options = ("--epochs", "1", "--offload-optimiser", "--profile", "--profile-dir", "p", "--debug")
-    done = run_script(*options, cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    folder = tmp_path / "p" / "mnist_training"
-    assert "poptorch-emu view p/mnist_training/profile.pop" in done.stdout
-    assert "bottleneck: " in done.stdout and (folder / "profile.pop").is_file()
-    assert "3F0|3B0" in (folder / "schedule.txt").read_text()
-    assert "aten.convolution" in (folder / "graph.txt").read_text()
-    events = json.loads((folder / "trace.json").read_text())["traceEvents"]
-    # 4 IPUs; in each of 2 windows of each of 11 calls: 8 forwards, 8 backwards, 1 update.
-    assert len(events) == 4 * 2 * 11 * 17
-
-
 def write_idx(path: Path, values: np.ndarray, magic: int) -> None:
     header = struct.pack(f">{1 + values.ndim}I", magic, *values.shape)
     opener = gzip.open if path.suffix == ".gz" else open
@@ -150,11 +127,16 @@ def test_script_when_given_all_its_options_then_each_takes_effect(
     for bar in (r"Epoch 1: 100%.* 2/2 ", r"Epoch 2: 100%.* 2/2 ", r"Test: 100%.* 2/2 "):
         assert re.search(bar, done.stderr), done.stderr
     assert "Epoch 3" not in done.stderr and "[debug]" in done.stderr
+    assert done.stderr.count("\rGraph compilation: 100%|") >= 2
+    assert re.search(r"Epoch 1: 100%.* 2/2 .*step/s, accuracy=.*, loss=", done.stderr)
     # Without a learning rate each epoch sees the same loss.
     losses = re.findall(r"Epoch \d: loss ([\d.]+), accuracy", done.stdout)
     assert len(losses) == 2 and losses[0] == losses[1]
     profile = tmp_path / "elsewhere" / "mnist_training"
-    assert "input_0: float32[2, 1, 28, 28]" in (profile / "graph.txt").read_text()
+    assert "poptorch-emu view elsewhere/mnist_training/profile.pop" in done.stdout
+    assert "bottleneck: " in done.stdout and (profile / "profile.pop").is_file()
+    graph = (profile / "graph.txt").read_text()
+    assert "input_0: float32[2, 1, 28, 28]" in graph and "aten.convolution" in graph
     present, absent = SCHEDULES[strategy]
     schedule = (profile / "schedule.txt").read_text()
     assert present in schedule and absent not in schedule
