@@ -12,7 +12,6 @@ from support.processes import finish, results_of, start
 
 feature = pytest.mark.feature("popdist.poptorch.Options", fidelity="exact")
 SCRIPT = process_training.__file__
-NUM_LOCAL = (1, 2, 4)
 # By the number of all replicas. Most are trained with as many as two and four processes share.
 FEW = ("sgd2", "clipped2", "lamb2", "dropout", "loss scale", "sharded2", "sharded lamb2")
 CASES = {2: FEW, 4: tuple(process_training.CASES), 8: FEW, 16: FEW}
@@ -35,45 +34,46 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> Any:
     return train(tmp_path_factory.mktemp("alone"), 1, tuple(CASES))[0]
 
 
-@pytest.fixture(scope="module", params=[(2, 1), (2, 4), (4, 2)], ids=["2", "2-workers", "4"])
-def together(request: Any, tmp_path_factory: pytest.TempPathFactory) -> list[Any]:
-    """What several processes get."""
-    num_processes, workers = request.param
-    return train(tmp_path_factory.mktemp("together"), num_processes, NUM_LOCAL, workers)
+# Processes, workers of each, and how many replicas each has, one number after the other.
+GROUPS = {"2": (2, 1, (1, 4)), "2-workers": (2, 4, (2,)), "4": (4, 2, (1, 4))}
+
+
+@pytest.fixture(scope="module", params=GROUPS.values(), ids=list(GROUPS))
+def together(request: Any, tmp_path_factory: pytest.TempPathFactory) -> list[tuple[Any, ...]]:
+    """What several processes get: for each training its case, and the results of each process."""
+    num_processes, workers, num_local = request.param
+    results = train(tmp_path_factory.mktemp("together"), num_processes, num_local, workers)
+    return [
+        (f"{case}@{num_processes * local}", [result[f"{case}@{local}"] for result in results])
+        for local in num_local
+        for case in CASES[num_processes * local]
+    ]
 
 
 @feature
-@pytest.mark.parametrize("num_local", NUM_LOCAL)
-def test_processes_then_weights_have_the_bits_of_one_process(alone, together, num_local):
-    num_replicas = len(together) * num_local
-    for case in CASES[num_replicas]:
-        for result in together:
-            for name, expected in alone[f"{case}@{num_replicas}"]["weights"].items():
-                found = result[f"{case}@{num_local}"]["weights"][name]
-                assert torch.equal(found, expected), (case, name)
+def test_processes_then_weights_have_the_bits_of_one_process(alone, together):
+    for case, results in together:
+        for result in results:
+            for name, expected in alone[case]["weights"].items():
+                assert torch.equal(result["weights"][name], expected), (case, name)
 
 
 @feature
-@pytest.mark.parametrize("num_local", NUM_LOCAL)
-def test_processes_then_each_has_the_optimizer_states_of_one_process(alone, together, num_local):
-    num_replicas = len(together) * num_local
-    for case in CASES[num_replicas]:
-        expected = alone[f"{case}@{num_replicas}"]["states"]
+def test_processes_then_each_has_the_optimizer_states_of_one_process(alone, together):
+    for case, results in together:
+        expected = alone[case]["states"]
         assert expected, case
-        for result in together:
-            found = result[f"{case}@{num_local}"]["states"]
-            assert found.keys() == expected.keys()
+        for result in results:
+            assert result["states"].keys() == expected.keys()
             for name, value in expected.items():
-                assert torch.equal(found[name], value), (case, name)
+                assert torch.equal(result["states"][name], value), (case, name)
 
 
 @feature
-@pytest.mark.parametrize("num_local", NUM_LOCAL)
-def test_processes_then_losses_are_those_of_their_replicas(alone, together, num_local):
-    num_replicas = len(together) * num_local
-    for case in CASES[num_replicas]:
-        joined = torch.cat([each[f"{case}@{num_local}"]["losses"] for each in together], dim=-1)
-        assert torch.equal(joined, alone[f"{case}@{num_replicas}"]["losses"]), case
+def test_processes_then_losses_are_those_of_their_replicas(alone, together):
+    for case, results in together:
+        joined = torch.cat([result["losses"] for result in results], dim=-1)
+        assert torch.equal(joined, alone[case]["losses"]), case
 
 
 @feature
