@@ -20,6 +20,7 @@ from support.exported_models import (
     train_on_emulator,
 )
 from support.product_sums import assert_alike
+from torch.testing._internal.distributed.fake_pg import FakeStore
 
 import poptorch_emu as poptorch
 from poptorch_emu import emulator
@@ -176,6 +177,10 @@ def bad_inputs() -> dict[str, str]:
         "rows": lambda: pipeline.step(schedule, *(value[:-1] for value in batch)),
         "too few": lambda: pipeline.step(schedule, batch[0]),
     }
+    inference = exported_inference()
+    attempts["two stages that infer"] = lambda: inference.schedule(
+        [inference.stage(index, "cpu", alone) for index in range(2)]
+    )
     said = {}
     for name, attempt in attempts.items():
         try:
@@ -183,57 +188,6 @@ def bad_inputs() -> dict[str, str]:
         except (ValueError, RuntimeError) as failure:
             said[name] = str(failure)
     return said
-
-
-def three_processes() -> str:
-    """Returns what is said of three processes for two stages."""
-    family = FAMILIES["mlp"]
-    executor = family.executor(4)
-    executor.compile(*family.batches()[0])
-    try:
-        emulator.export_pipeline(executor).stage(0, "cpu")
-    except ValueError as failure:
-        return str(failure)
-    return ""
-
-
-@pytest.mark.slow
-def test_pipeline_when_run_then_only_activations_and_their_gradients_are_sent(
-    tmp_path: Path,
-) -> None:
-    first, second = run_in_processes(2, sent_shapes, (), tmp_path)
-    activation = (torch.Size([2, 4, 8]), torch.float32)
-    start_up = {(torch.Size([1]), torch.float32), (torch.Size([]), torch.float32)}
-    assert set(first) - start_up == {activation} == set(second) - start_up
-
-
-@pytest.mark.slow
-def test_pipeline_when_used_wrongly_then_says_what_was_expected(tmp_path: Path) -> None:
-    said = run_in_processes(2, bad_inputs, (), tmp_path)[1]
-    assert "belongs to rank 0 of 2, but this is rank 1" in said["another rank's"]
-    assert "Unknown kind of schedule: 'zigzag'" in said["unknown kind"]
-    assert "runs the stages [0, 1], but was given [0]" in said["missing stage"]
-    assert "Choose 'interleaved' or 'sequential'" in said["two stages"]
-    assert "Input 0 has the shape (15, 8), but (16, 8) was expected" in said["rows"]
-    assert "takes 2 input tensors, but 1 were given" in said["too few"]
-
-
-@pytest.mark.slow
-def test_pipeline_when_processes_do_not_divide_stages_then_is_refused(tmp_path: Path) -> None:
-    said = run_in_processes(3, three_processes, (), tmp_path)
-    assert "4 stages cannot be shared by 3 processes" in said[0]
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-def test_pipeline_when_stages_are_on_one_gpu_then_trains_nearly_as_the_emulator(
-    tmp_path: Path,
-) -> None:
-    (result,) = run_in_processes(1, train_exported, (CASE, "cuda"), tmp_path)
-    losses, state = train_on_emulator(CASE)
-    assert result["losses"] == pytest.approx(losses, rel=1e-4)
-    for name, value in result["weights"].items():
-        torch.testing.assert_close(value, state[name], rtol=1e-4, atol=1e-5)
 
 
 class Inferred(torch.nn.Module):
@@ -249,43 +203,88 @@ class Inferred(torch.nn.Module):
         return self.second(value), value
 
 
+ROWS = torch.arange(32.0).reshape(8, 4)
+
+
 def inference_executor() -> Any:
     torch.manual_seed(3)
     options = poptorch.Options().deviceIterations(4).showCompilationProgressBar(False)
     return poptorch.inferenceModel(Inferred(), options)
 
 
+def exported_inference() -> Any:
+    executor = inference_executor()
+    executor.compile(ROWS)
+    return emulator.export_pipeline(executor)
+
+
 def infer() -> Any:
-    """Returns the outputs of this process's stages."""
-    executor, rows = inference_executor(), torch.arange(32.0).reshape(8, 4)
-    executor.compile(rows)
-    pipeline = emulator.export_pipeline(executor)
-    own = range(dist.get_rank(), pipeline.num_stages, dist.get_world_size())
-    schedule = pipeline.schedule([pipeline.stage(index, "cpu") for index in own])
-    return pipeline.step(schedule, rows)
+    """Returns the outputs of this process's stage."""
+    pipeline = exported_inference()
+    return pipeline.step(pipeline.schedule([pipeline.stage(dist.get_rank(), "cpu")]), ROWS)
+
+
+def in_a_pair() -> dict[str, Any]:
+    return {"sent": sent_shapes(), "said": bad_inputs(), "inferred": infer()}
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """What two processes did, one thing after the other."""
+    return run_in_processes(2, in_a_pair, (), tmp_path_factory.mktemp("pair"))
 
 
 @pytest.mark.slow
-def test_pipeline_when_model_infers_then_the_last_rank_has_the_outputs(tmp_path: Path) -> None:
-    first, second = run_in_processes(2, infer, (), tmp_path)
-    expected = inference_executor()(torch.arange(32.0).reshape(8, 4))
+def test_pipeline_when_run_then_only_activations_and_their_gradients_are_sent(pair: Any) -> None:
+    activation = (torch.Size([2, 4, 8]), torch.float32)
+    start_up = {(torch.Size([1]), torch.float32), (torch.Size([]), torch.float32)}
+    for process in pair:
+        assert set(process["sent"]) - start_up == {activation}
+
+
+@pytest.mark.slow
+def test_pipeline_when_used_wrongly_then_says_what_was_expected(pair: Any) -> None:
+    said = pair[1]["said"]
+    assert "belongs to rank 0 of 2, but this is rank 1" in said["another rank's"]
+    assert "Unknown kind of schedule: 'zigzag'" in said["unknown kind"]
+    assert "runs the stages [0, 1], but was given [0]" in said["missing stage"]
+    assert "Choose 'interleaved' or 'sequential'" in said["two stages"]
+    assert "Input 0 has the shape (15, 8), but (16, 8) was expected" in said["rows"]
+    assert "takes 2 input tensors, but 1 were given" in said["too few"]
+    expected = "one stage in each process, but this one has 2. Start 2 processes"
+    assert expected in said["two stages that infer"]
+
+
+@pytest.mark.slow
+def test_pipeline_when_model_infers_then_the_last_rank_has_the_outputs(pair: Any) -> None:
+    first, second = (process["inferred"] for process in pair)
     assert first is None
-    for found, value in zip(second, expected, strict=True):
+    for found, value in zip(second, inference_executor()(ROWS), strict=True):
         # The engine adds up small layers in another order than PyTorch's library.
         torch.testing.assert_close(found, value, rtol=1e-6, atol=1e-6)
 
 
-def infer_alone() -> str:
+@pytest.mark.slow
+def test_pipeline_when_processes_do_not_divide_stages_then_is_refused() -> None:
+    family = FAMILIES["mlp"]
+    executor = family.executor(4)
+    executor.compile(*family.batches()[0])
+    pipeline = emulator.export_pipeline(executor)
+    dist.init_process_group("fake", rank=0, world_size=3, store=FakeStore())
     try:
-        infer()
-    except ValueError as failure:
-        return str(failure)
-    return ""
+        with pytest.raises(ValueError, match="4 stages cannot be shared by 3 processes"):
+            pipeline.stage(0, "cpu")
+    finally:
+        dist.destroy_process_group()
 
 
 @pytest.mark.slow
-def test_pipeline_when_model_infers_with_two_stages_in_a_process_then_is_refused(
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_pipeline_when_stages_are_on_one_gpu_then_trains_nearly_as_the_emulator(
     tmp_path: Path,
 ) -> None:
-    (said,) = run_in_processes(1, infer_alone, (), tmp_path)
-    assert "one stage in each process, but this one has 2. Start 2 processes" in said
+    (result,) = run_in_processes(1, train_exported, (CASE, "cuda"), tmp_path)
+    losses, state = train_on_emulator(CASE)
+    assert result["losses"] == pytest.approx(losses, rel=1e-4)
+    for name, value in result["weights"].items():
+        torch.testing.assert_close(value, state[name], rtol=1e-4, atol=1e-5)
