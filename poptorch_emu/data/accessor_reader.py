@@ -287,7 +287,7 @@ def _start_worker(
         except (AttributeError, TypeError, pickle.PicklingError) as cause:
             link.close()
             raise make_error(
-                f"The dataset cannot be sent to the worker process, which {strategy} starts: "
+                f"The dataset cannot be sent to the worker process that {strategy.name} starts: "
                 f"{cause}. Define its functions and classes at the top of a module, or choose "
                 f"poptorch.SharingStrategy.Fork, which sends nothing; {Topic.UNSENDABLE_DATASET}"
             ) from cause

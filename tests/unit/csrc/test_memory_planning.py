@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import resource
-import subprocess
-import sys
 
 import pytest
 import torch
@@ -19,6 +17,7 @@ from hand_built import (
 )
 from hypothesis import given
 from hypothesis import strategies as st
+from support.forked_programs import run_forked
 
 import poptorch_emu as poptorch
 from poptorch_emu import _C
@@ -292,7 +291,6 @@ assert torch.equal(model[0].weight, weight)
 )
 @pytest.mark.parametrize("packer", ["oneDNN", "MKL", "panels"])
 def test_device_when_weights_are_packed_then_holds_one_copy_more(packer: str) -> None:
-    command = [sys.executable, "-c", PACKED, packer]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+    done = run_forked(["-c", PACKED, packer])
     assert done.returncode == 0, done.stderr
     assert 1.9 < float(done.stdout.splitlines()[-1]) < 2.4
