@@ -147,7 +147,6 @@ def test_poprun_when_asked_for_one_instance_then_shows_that_one():
     [
         ("kill", 128 + signal.SIGKILL, "it was ended by SIGKILL"),
         ("exception", 1, "RuntimeError: the disk is full"),
-        ("status", 7, "it ended with status 7"),
     ],
 )
 def test_poprun_when_one_fails_then_reports_the_cause_and_leaves_none(way, status, cause, tmp_path):
@@ -161,6 +160,15 @@ def test_poprun_when_one_fails_then_reports_the_cause_and_leaves_none(way, statu
         return max(each["seconds"] for each in saw)
 
     assert in_time(attempt, 2.0, tmp_path)
+
+
+@launcher_feature
+def test_poprun_when_one_ends_with_a_status_then_that_is_its_own():
+    code = "import os, sys; sys.exit(7 * (os.environ['POPDIST_REPLICA_INDEX_OFFSET'] == '2'))"
+    result = poprun("--num-instances", "3", sys.executable, "-c", code)
+    assert result.returncode == 7, result.stdout + result.stderr
+    said = f"poprun: Process 2 on {socket.gethostname()} failed: it ended with status 7"
+    assert said in result.stderr
 
 
 def children_that_run(mark: str) -> list[str]:

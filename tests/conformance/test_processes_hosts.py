@@ -137,11 +137,11 @@ def test_torchrun_then_programs_join_as_under_poprun(tmp_path):
     together.mkdir()
     alone.mkdir()
     run(
-        ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "4",
+        ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2",
          SCRIPT, str(together), "sgd"]
     )  # fmt: skip
-    run([SCRIPT, str(alone), "sgd"], POPDIST_NUM_TOTAL_REPLICAS="4")
-    assert have_same_bits(results_of(together, 4), results_of(alone, 1)[0])
+    run([SCRIPT, str(alone), "sgd"], POPDIST_NUM_TOTAL_REPLICAS="2")
+    assert have_same_bits(results_of(together, 2), results_of(alone, 1)[0])
 
 
 # `mpirun` merges the outputs of its processes in the midst of lines, so each writes a file.

@@ -62,6 +62,6 @@ def test_processes_when_the_port_is_in_use_then_process_0_says_so(tmp_path):
         other.bind(("127.0.0.1", 0))
         other.listen()
         port = str(other.getsockname()[1])
-        first, second = messages("replicas", tmp_path, MASTER_PORT=port, POPTORCH_EMU_TIMEOUT="5")
+        first, second = messages("replicas", tmp_path, MASTER_PORT=port, POPTORCH_EMU_TIMEOUT="2")
     assert f"at 127.0.0.1:{port}: another program uses this port. Set MASTER_PORT" in first
     assert "Process 1 did not meet the 1 others" in second

@@ -52,8 +52,6 @@ def go_wrong(way: str, fault: Path) -> None:
         raise RuntimeError("the disk is full\nand more")
     if way == "end":
         sys.exit(0)
-    if way == "status":
-        os._exit(7)
     return None
 
 
