@@ -165,7 +165,7 @@ void bind_executor(py::module_& m) {
            [](Executor& e, std::string name, py::function function) {
              e.set_host_function(std::move(name), call_python(std::move(function)));
            })
-      .def("look_for_signals", [](Executor& e) { e.set_look(handle_signals); })
+      .def("look_for_signals", [](Executor& e) { e.set_interrupt_check(handle_signals); })
       .def("run", &Executor::run, py::call_guard<py::gil_scoped_release>())
       .def("begin_stream", &Executor::begin_stream, py::arg("max_unread"),
            py::arg("micro_batches_per_step"), py::arg("num_outputs"))

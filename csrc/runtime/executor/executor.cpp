@@ -59,16 +59,16 @@ Executor::Executor(std::shared_ptr<const Program> program, ExecutorOptions optio
       options_(std::move(options)),
       state_(*program_, options_),
       peak_accumulator_bytes_(options_.num_replicas, 0),
-      desk_([this] { scheduler_.wake(); }),
+      host_calls_([this] { scheduler_.wake(); }),
       loops_([this] { scheduler_.wake_sleepers(); }),
       scheduler_(*program_,
                  options_.follows_lists ? MicroBatchOrder{} : micro_batch_order(*program_),
-                 {options_.num_replicas, options_.num_workers, choice_of(options_)}, desk_, stream_,
-                 loops_),
+                 {options_.num_replicas, options_.num_workers, choice_of(options_)}, host_calls_,
+                 stream_, loops_),
       interpreter_(
           *program_, options_, state_,
           {[this](const std::string& name, std::vector<at::Tensor> tensors) {
-             return desk_.call(name, std::move(tensors));
+             return host_calls_.call(name, std::move(tensors));
            },
            [this](const std::function<bool()>& holds) { return scheduler_.wait_until(holds); },
            [this] { scheduler_.note(); }}),
@@ -96,7 +96,7 @@ void Executor::set_rng_state(int64_t seed, int64_t counter) {
 }
 
 void Executor::set_host_function(std::string name, HostFunction function) {
-  desk_.add_function(std::move(name), std::move(function));
+  host_calls_.add_function(std::move(name), std::move(function));
 }
 
 void Executor::begin_stream(int64_t max_unread, int64_t micro_batches_per_step,
@@ -154,7 +154,7 @@ std::vector<at::Tensor> Executor::run(const std::vector<at::Tensor>& inputs, int
     give_up(std::current_exception());
   }
   std::vector<at::Tensor> results = interpreter_.end_call();
-  desk_.end_call();
+  host_calls_.end_call();
   // The numbers of complete windows count, even if a later window failed.
   const auto [seed, counter] = interpreter_.rng_state();
   interpreter_.set_rng_state(
@@ -176,7 +176,7 @@ void Executor::prepare(const std::vector<at::Tensor>& inputs, int64_t num_window
   stream_.begin_call(num_windows * program_->micro_batches_per_window, options_.num_replicas);
   interpreter_.begin_call(inputs, num_windows);
   events_.begin_call();
-  desk_.begin_call();
+  host_calls_.begin_call();
   scheduler_.begin_call(num_windows);
 }
 
@@ -200,9 +200,9 @@ void Executor::work(int64_t worker) {
 // Returns whether there was a request.
 bool Executor::serve() {
   try {
-    return desk_.serve();
+    return host_calls_.serve();
   } catch (...) {
-    if (scheduler_.interrupt(std::current_exception())) desk_.give_up();
+    if (scheduler_.interrupt(std::current_exception())) host_calls_.cancel();
     return true;
   }
 }
@@ -226,7 +226,7 @@ void Executor::run_tasks(Task* task, int64_t worker) {
 void Executor::give_up(std::exception_ptr error) {
   scheduler_.fail(std::move(error));
   if (options_.ring != nullptr) options_.ring->peers().cancel("The model failed in this process");
-  desk_.give_up();
+  host_calls_.cancel();
 }
 
 // Replaces the task by the next one if the worker goes on with its micro-batch or its IPU.

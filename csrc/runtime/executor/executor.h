@@ -15,7 +15,7 @@
 #include "runtime/executor/device_state.h"
 #include "runtime/executor/event_log.h"
 #include "runtime/executor/executor_options.h"
-#include "runtime/executor/host_desk.h"
+#include "runtime/executor/host_calls.h"
 #include "runtime/executor/interpreter.h"
 #include "runtime/executor/result_stream.h"
 #include "runtime/scheduling/scheduler.h"
@@ -50,9 +50,11 @@ class Executor {
   // it, with the state that the thread has then.
   void set_host_function(std::string name, HostFunction function);
 
-  // `look` is called ten times a second while a call runs, by the thread that runs it. What it
+  // `check` is called ten times a second while a call runs, by the thread that runs it. What it
   // throws ends the call like any error.
-  void set_look(std::function<void()> look) { desk_.set_look(std::move(look)); }
+  void set_interrupt_check(std::function<void()> check) {
+    host_calls_.set_interrupt_check(std::move(check));
+  }
 
   // Runs `num_windows` windows on whole batches and returns the outputs. After an error the
   // variables are those of the last complete window, and another call can run.
@@ -105,7 +107,7 @@ class Executor {
   std::vector<int64_t> peak_accumulator_bytes_;
   EventLog events_;
   ResultStream stream_;
-  HostDesk desk_;
+  HostCalls host_calls_;
   SharedLoops loops_;
   Scheduler scheduler_;
   Interpreter interpreter_;

@@ -22,10 +22,10 @@ int64_t micro_batch_actions_of(const Program& program, int64_t num_replicas) {
 }  // namespace
 
 Scheduler::Scheduler(const Program& program, const MicroBatchOrder& order,
-                     const SchedulerOptions& options, const HostDesk& desk,
+                     const SchedulerOptions& options, const HostCalls& host_calls,
                      const ResultStream& stream, SharedLoops& loops)
     : program_(program),
-      desk_(desk),
+      host_calls_(host_calls),
       stream_(stream),
       loops_(loops),
       progress_(options.num_workers, kSpinNs),
@@ -62,7 +62,7 @@ bool Scheduler::is_alone() const {
 
 Task* Scheduler::take(int64_t worker) {
   Progress::Lock lock = progress_.lock();
-  while (!is_over_ && !is_wanted_at_desk(worker)) {
+  while (!is_over_ && !is_to_serve_host(worker)) {
     if (is_to_rest(worker)) {
       end_of_rest_.wait(lock);
       continue;
@@ -81,10 +81,11 @@ Task* Scheduler::take(int64_t worker) {
     }
     if (!is_paused && has_micro_batch(worker)) {
       lock.unlock();
-      wait_until([&] { return runner_->is_ready(worker) || is_wanted_at_desk(worker); });
+      wait_until([&] { return runner_->is_ready(worker) || is_to_serve_host(worker); });
       lock.lock();
     } else {
-      progress_.wait_for_change(lock, /*wakes_regularly=*/worker == 0 && desk_.looks(),
+      progress_.wait_for_change(lock,
+                                /*wakes_regularly=*/worker == 0 && host_calls_.checks_interrupts(),
                                 [this] { return loops_.help(); });
     }
   }
@@ -109,7 +110,7 @@ Scheduler::Next Scheduler::finish(Task*& task, int64_t worker) {
   note_done(*task);
   if (are_micro_batches_done() && lists_.are_done()) return Next::kEndWindow;
   progress_.announce();
-  if (!is_over_ && !is_wanted_at_desk(worker) && !stream_.is_full()) {
+  if (!is_over_ && !is_to_serve_host(worker) && !stream_.is_full()) {
     Task* const next = was_in_flight
                            ? begin_next(worker)
                            : prepared(lists_.begin_next(*task, are_micro_batches_done()), worker);
@@ -173,7 +174,7 @@ bool Scheduler::go_on_in_flight(Task& task) {
   const int64_t worker = task.worker;
   runner_->finish_action(task);
   progress_.note();
-  if (is_over_ || is_wanted_at_desk(worker) || stream_.is_full()) return false;
+  if (is_over_ || is_to_serve_host(worker) || stream_.is_full()) return false;
   if (!runner_->has_micro_batch(worker) || !runner_->is_ready(worker)) return false;
   prepared(&runner_->begin_action(worker), worker);
   return true;

@@ -10,7 +10,7 @@
 
 #include "common/shared_loops.h"
 #include "program/program.h"
-#include "runtime/executor/host_desk.h"
+#include "runtime/executor/host_calls.h"
 #include "runtime/executor/result_stream.h"
 #include "runtime/scheduling/action_lists.h"
 #include "runtime/scheduling/micro_batch_order.h"
@@ -35,7 +35,7 @@ struct SchedulerOptions {
 // alone runs a window, as `WorkerChoice` may decide, the others rest.
 //
 // Owns the lists, the micro-batches in flight and the error of the call, all behind one lock that
-// no other class sees. It reads the desk and the stream, whose own locks come after this one.
+// no other class sees. It asks the host calls and the stream, whose own locks come after this one.
 class Scheduler {
  public:
   // What a worker does after a task.
@@ -45,10 +45,10 @@ class Scheduler {
     kEndWindow,  // what belongs to the end of a window, then `begin_next_window`
   };
 
-  // Worker 0 leaves its tasks for requests at `desk`. Nothing begins while `stream` is full. A
-  // worker that waits for a task runs parts of the `loops` of others.
+  // Worker 0 leaves its tasks for the requests of `host_calls`. Nothing begins while `stream` is
+  // full. A worker that waits for a task runs parts of the `loops` of others.
   Scheduler(const Program& program, const MicroBatchOrder& order, const SchedulerOptions& options,
-            const HostDesk& desk, const ResultStream& stream, SharedLoops& loops);
+            const HostCalls& host_calls, const ResultStream& stream, SharedLoops& loops);
 
   // By the thread that runs the call, when no worker is at work. The second returns the error of
   // the call, if there was one, and drops what is in the links then.
@@ -61,7 +61,7 @@ class Scheduler {
   int64_t num_complete_windows() const { return window_; }
 
   // The following are for workers. Waits until there is a task, and returns it; returns nothing
-  // when the call is over, or when worker 0 is wanted at the desk.
+  // when the call is over, or when worker 0 is to serve the host.
   Task* take(int64_t worker);
   bool is_over() const { return is_over_; }
   // Waits until the micro-batches before have left the task's segment, where they must; false if
@@ -81,7 +81,7 @@ class Scheduler {
   // changed weights in their place already, when the update is complete. True if at once.
   bool interrupt(std::exception_ptr error);
 
-  // By any thread: has waiting workers look again, after the desk or the stream has changed.
+  // By any thread: has waiting workers look again, after the host calls or the stream have changed.
   void wake();
   // The same for workers that sleep, since the others wait for nothing but tasks.
   void wake_sleepers() { progress_.wake_sleepers(); }
@@ -92,7 +92,7 @@ class Scheduler {
 
  private:
   // All of these are called with the lock held.
-  bool is_wanted_at_desk(int64_t worker) const { return worker == 0 && desk_.has_requests(); }
+  bool is_to_serve_host(int64_t worker) const { return worker == 0 && host_calls_.has_requests(); }
   bool is_to_rest(int64_t worker) const { return worker != 0 && choice_.is_alone(); }
   bool has_micro_batch(int64_t worker) const { return runner_ && runner_->has_micro_batch(worker); }
   bool are_micro_batches_done() const { return num_micro_batch_actions_left_ == 0; }
@@ -110,7 +110,7 @@ class Scheduler {
   bool go_on_in_flight(Task& task);
 
   const Program& program_;
-  const HostDesk& desk_;
+  const HostCalls& host_calls_;
   const ResultStream& stream_;
   SharedLoops& loops_;
 

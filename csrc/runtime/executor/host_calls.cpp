@@ -1,4 +1,4 @@
-#include "runtime/executor/host_desk.h"
+#include "runtime/executor/host_calls.h"
 
 #include <utility>
 
@@ -9,9 +9,9 @@
 namespace poptorch_emu {
 namespace {
 
-constexpr int64_t kNsBetweenLooks = 100'000'000;
+constexpr int64_t kNsBetweenChecks = 100'000'000;
 
-// The host may change its tensors in place, now or later: those of the engine are never the same.
+// The host may change its tensors in place at any time, so it never shares any with the engine.
 std::vector<at::Tensor> copies(const std::vector<at::Tensor>& tensors) {
   std::vector<at::Tensor> result;
   for (const at::Tensor& tensor : tensors) result.push_back(tensor.clone());
@@ -20,20 +20,20 @@ std::vector<at::Tensor> copies(const std::vector<at::Tensor>& tensors) {
 
 }  // namespace
 
-void HostDesk::add_function(std::string name, HostFunction function) {
+void HostCalls::add_function(std::string name, HostFunction function) {
   functions_[std::move(name)] = std::move(function);
 }
 
-void HostDesk::begin_call() {
+void HostCalls::begin_call() {
   caller_ = std::this_thread::get_id();
   caller_state_.emplace();
-  is_given_up_ = false;
-  last_look_ns_ = now_ns();
+  is_cancelled_ = false;
+  last_check_ns_ = now_ns();
 }
 
-void HostDesk::end_call() { caller_state_.reset(); }
+void HostCalls::end_call() { caller_state_.reset(); }
 
-std::vector<at::Tensor> HostDesk::call(const std::string& name, std::vector<at::Tensor> inputs) {
+std::vector<at::Tensor> HostCalls::call(const std::string& name, std::vector<at::Tensor> inputs) {
   if (std::this_thread::get_id() == caller_) return call_here(name, inputs);
   Request request{name, std::move(inputs)};
   {
@@ -44,7 +44,7 @@ std::vector<at::Tensor> HostDesk::call(const std::string& name, std::vector<at::
   wake_caller_();
   std::unique_lock lock(mutex_);
   progress_.wait(lock, [&] {
-    return request.state == Request::kDone || (is_given_up_ && request.state == Request::kWaiting);
+    return request.state == Request::kDone || (is_cancelled_ && request.state == Request::kWaiting);
   });
   if (request.state == Request::kWaiting) {
     std::erase(requests_, &request);
@@ -55,23 +55,23 @@ std::vector<at::Tensor> HostDesk::call(const std::string& name, std::vector<at::
   return std::move(request.tensors);
 }
 
-bool HostDesk::has_requests() const { return num_requests_ > 0 || is_time_to_look(); }
+bool HostCalls::has_requests() const { return num_requests_ > 0 || is_check_due(); }
 
-bool HostDesk::is_time_to_look() const {
-  return looks() && now_ns() - last_look_ns_ >= kNsBetweenLooks;
+bool HostCalls::is_check_due() const {
+  return checks_interrupts() && now_ns() - last_check_ns_ >= kNsBetweenChecks;
 }
 
-void HostDesk::give_up() {
+void HostCalls::cancel() {
   const std::lock_guard lock(mutex_);
-  is_given_up_ = true;
+  is_cancelled_ = true;
   progress_.notify_all();
 }
 
-bool HostDesk::serve() {
-  if (is_time_to_look()) {
-    last_look_ns_ = now_ns();
+bool HostCalls::serve() {
+  if (is_check_due()) {
+    last_check_ns_ = now_ns();
     const SegmentMemory::Suspension as_outside;
-    look_();
+    check_interrupt_();
   }
   std::unique_lock lock(mutex_);
   if (requests_.empty()) return false;
@@ -91,8 +91,8 @@ bool HostDesk::serve() {
   return true;
 }
 
-std::vector<at::Tensor> HostDesk::call_here(const std::string& name,
-                                            const std::vector<at::Tensor>& inputs) const {
+std::vector<at::Tensor> HostCalls::call_here(const std::string& name,
+                                             const std::vector<at::Tensor>& inputs) const {
   const auto found = functions_.find(name);
   if (found == functions_.end()) {
     throw Error("The program calls host function '" + name +
