@@ -4,7 +4,7 @@
 
 namespace poptorch_emu {
 
-// Adds `Program` and what its code is written in: registers, bodies, debug records, enumerations.
+// Adds `Program`, what its code is written in, and its enumerations.
 void bind_program(pybind11::module_& m);
 // Adds looks at many tensors, or objects in dicts, at once.
 void bind_guards(pybind11::module_& m);
