@@ -10,6 +10,7 @@ import torch
 
 from poptorch_emu.errors import make_error
 from poptorch_emu.module_loading import LateModule
+from poptorch_emu.optim.torch_state import entries_of
 from poptorch_emu.update.formulas.optimizer_config import (
     GroupConfig,
     OptimizerConfig,
@@ -20,19 +21,6 @@ if TYPE_CHECKING:
     from poptorch_emu.export import pipeline_runner
 else:  # It loads PyTorch's pipelining, which takes some seconds.
     pipeline_runner = LateModule("poptorch_emu.export.pipeline_runner")
-
-# By PopART's prefix of a state its name in torch.optim.
-_STATE_NAMES = {
-    OptimizerKind.SGD1: {"Accl": "momentum_buffer"},
-    OptimizerKind.SGD2: {"Accl1": "momentum_buffer"},
-    OptimizerKind.RMSPROP: {"Accl1": "square_avg", "Accl3": "momentum_buffer"},
-    OptimizerKind.RMSPROP_CENTERED: {
-        "Accl1": "square_avg",
-        "Accl2": "grad_avg",
-        "Accl3": "momentum_buffer",
-    },
-}
-_ADAM_STATE_NAMES = {"Accl1": "exp_avg", "Accl2": "exp_avg_sq", "Step": "step"}
 
 # Names of classes in torch.optim.
 _CLASSES = {
@@ -170,10 +158,9 @@ def _hypers(kind: OptimizerKind, group: GroupConfig) -> dict[str, Any]:
 def _state(
     config: OptimizerConfig, name: str, states: Mapping[str, torch.Tensor]
 ) -> dict[str, torch.Tensor]:
-    names = _STATE_NAMES.get(config.kind, _ADAM_STATE_NAMES)
     found = {
         torch_name: states[f"{prefix}___{name}"].detach().clone()
-        for prefix, torch_name in names.items()
+        for prefix, torch_name in entries_of(config.kind).items()
         if f"{prefix}___{name}" in states
     }
     if "step" in found:

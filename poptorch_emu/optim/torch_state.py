@@ -99,6 +99,16 @@ for _name in (
     setattr(SyncedState, _name, _synced(_name))
 
 
+def entries_of(kind: OptimizerKind) -> Mapping[str, str]:
+    """Returns the keys of PyTorch by PopART's prefixes of the same tensors.
+
+    RMSprop has one more, `step`, which its rule does not need.
+    """
+    if kind.is_sgd:
+        return _SGD
+    return _RMSPROP if kind.is_rmsprop else _ADAM
+
+
 def to_torch(
     optimizer: torch.optim.Optimizer,
     kind: OptimizerKind,
@@ -117,7 +127,7 @@ def to_torch(
     for name, key in _keys(optimizer, parameters):
         entries = {
             entry: states[full].reshape(-1)[0].clone() if entry == _STEP else states[full]
-            for prefix, entry in _entries(kind).items()
+            for prefix, entry in entries_of(kind).items()
             if (full := f"{prefix}___{name}") in states
         }
         if entries:
@@ -142,21 +152,15 @@ def from_torch(
     Raises:
         ValueError: the state of a parameter has another shape.
     """
-    entries_of = dict(optimizer.state.items())
+    given = dict(optimizer.state.items())
     values = {}
     for name, key in _keys(optimizer, parameters):
-        for prefix, entry in _entries(kind).items():
+        for prefix, entry in entries_of(kind).items():
             like = states.get(f"{prefix}___{name}")
             if like is not None:
-                value = entries_of.get(key, {}).get(entry)
+                value = given.get(key, {}).get(entry)
                 values[f"{prefix}___{name}"] = _fitting(value, like, entry, name)
     return values
-
-
-def _entries(kind: OptimizerKind) -> Mapping[str, str]:
-    if kind.is_sgd:
-        return _SGD
-    return _RMSPROP if kind.is_rmsprop else _ADAM
 
 
 def _keys(optimizer: torch.optim.Optimizer, parameters: Parameters) -> Iterator[tuple[str, Any]]:

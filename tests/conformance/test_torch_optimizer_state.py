@@ -144,6 +144,35 @@ def test_state_when_loaded_while_attached_then_next_call_uses_it(make) -> None:
     training.destroy()
 
 
+def test_values_when_loaded_with_a_state_then_next_call_uses_them_too() -> None:
+    model, data = Regression(), batches(6)
+    plain = copy.deepcopy(model)
+    optimizer, reference = (_OPTIMIZERS["sgd momentum"](m.parameters()) for m in (model, plain))
+    training = train(model, optimizer, data[:3])
+    train_plain(plain, reference, data[:3])
+    for each in (optimizer, reference):
+        state = copy.deepcopy(each.state_dict())
+        state["param_groups"][0].update(lr=0.2, momentum=0.5)
+        each.load_state_dict(state)
+    for batch in data[3:]:
+        training(*batch)
+    training.destroy()
+    train_plain(plain, reference, data[3:])
+    assert_same_parameters(model, plain)
+
+
+def test_state_of_half_parameters_then_is_kept_in_float_and_loaded_rounded() -> None:
+    model, data = Regression().half(), [tuple(t.half() for t in pair) for pair in batches(4)]
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+    training = train(model, optimizer, data[:2])
+    state = copy.deepcopy(optimizer.state_dict())
+    assert {each["momentum_buffer"].dtype for each in state["state"].values()} == {torch.float32}
+    optimizer.load_state_dict(state)  # PyTorch rounds to the type of the parameter.
+    losses = [training(*batch) for batch in data[2:]]
+    training.destroy()
+    assert all(loss.isfinite() for loss in losses)
+
+
 @pytest.mark.parametrize("way", ["setOptimizer", "detach", "weights"])
 def test_state_when_loaded_and_sent_in_another_way_then_is_used(make, way: str) -> None:
     model, data = Regression(), batches(6)
