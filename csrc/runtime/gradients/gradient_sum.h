@@ -18,8 +18,8 @@ namespace poptorch_emu {
 // One accumulator of a program: first a sum for each replica, then one for each group of replicas.
 // Of a sharded accumulator each replica has a part of the sum over all.
 //
-// Not synchronised but where it is said: the executor runs a reduction when all replicas have
-// added.
+// Several threads may add to a sharded accumulator, or ask for rows. The scheduler begins a
+// reduction when all replicas have added.
 class GradientSum {
  public:
   // `ring` reaches the replicas of other processes, and is null where there are none.
@@ -30,9 +30,9 @@ class GradientSum {
   ReplicaSum& of(int64_t replica) { return sums_[replica]; }
   const ReplicaSum& of(int64_t replica) const { return sums_[replica]; }
 
-  // The same as `of(replica).add`, but that a sharded accumulator is reduced at once, by the
-  // replica that comes last; no replica may add again before. All processes add to sharded
-  // accumulators in one order.
+  // Adds to the replica's sum by its `add`. Contributions to a sharded accumulator are summed up
+  // over the replicas at once, by the replica that comes last; no replica may add again before. All
+  // processes add to sharded accumulators in one order.
   bool add(int64_t replica, at::Tensor& value, int64_t index, const at::Tensor& rng);
 
   // Does the replica's part of a ring all-reduce over its group. Of S members the k-th adds up the
@@ -82,8 +82,8 @@ class GradientSum {
 
   std::deque<ReplicaSum> sums_;  // by replica
   std::vector<Member> members_;  // likewise
-  std::mutex
-      mutex_;  // of what follows, and of sums of rows that several parts of an update ask for
+  // Of what follows, and of sums of rows, for which several parts of an update may ask at once.
+  std::mutex mutex_;
   int64_t num_arrived_ = 0;
   std::vector<int64_t> sizes_;  // of a sharded sum
   at::Tensor whole_;            // of a sharded sum, where other processes have parts of it
