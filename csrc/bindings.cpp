@@ -14,11 +14,11 @@
 
 #include "common/autograd_listing.h"
 #include "common/errors.h"
+#include "common/product_kernel.h"
 #include "common/shared_loops.h"
 #include "common/sharing.h"
 #include "common/vectors.h"
 #include "metadata/rules.h"
-#include "numerics/gemm/panel_product.h"
 #include "numerics/stack_into.h"
 #include "runtime/executor/executor.h"
 #include "runtime/scheduling/worker_choice.h"
@@ -192,11 +192,18 @@ void bind_executor(py::module_& m) {
            [](const Executor& e) { return as_pairs(e.transfer_times().last()->outputs); });
 }
 
+// What the choice of kernels depends on, and the kernels of ours.
+void bind_kernels(py::module_& m) {
+  m.def("vector_width", &vectors::width);
+  py::enum_<ProductKernel>(m, "ProductKernel")
+      .value("LIBRARY", ProductKernel::kLibrary)
+      .value("SMALL", ProductKernel::kSmall)
+      .value("PANELS", ProductKernel::kPanels);
+}
+
 // Reached by tests, which have costs of their own and choose for themselves.
 void bind_worker_choice(py::module_& m) {
   m.def("set_shares_work", &set_shares_work);
-  m.def("set_multiplies_by_panels", &panels::use);
-  m.def("vector_width", &vectors::width);
   using Among = WorkerChoice::Among;
   py::enum_<Among>(m, "ChoiceAmong")
       .value("NOTHING", Among::kNothing)
@@ -269,6 +276,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   poptorch_emu::bind_executor(m);
   poptorch_emu::bind_shared_loops(m);
   poptorch_emu::bind_autograd(m);
+  poptorch_emu::bind_kernels(m);
   poptorch_emu::bind_worker_choice(m);
   poptorch_emu::bind_metadata_rules(m);
   poptorch_emu::bind_loader(m);

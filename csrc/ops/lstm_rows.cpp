@@ -1,6 +1,6 @@
 // The products with a step's rows are made here, from weights that are packed once a sequence and
 // stay in a core's cache; those with many inputs, and the gradient of the input, are PyTorch's. The
-// gradients of weights, which are sums over all steps, come from `numerics/gemm/column_product.h`.
+// gradients of weights, which are sums over all steps, come from `numerics/gemm/product.h`.
 
 #include "ops/lstm_rows.h"
 
@@ -18,7 +18,7 @@
 
 #include "common/sharing.h"
 #include "common/teams.h"
-#include "numerics/gemm/column_product.h"
+#include "numerics/gemm/product.h"
 #include "numerics/permuted_copy.h"
 #include "ops/lstm_kernels.h"
 
@@ -223,21 +223,22 @@ Tensor input_gradient(const Layer& layer, const Tensor& deltas) {
 // The gradients of w_ih, w_hh and, where there are biases, of these.
 std::vector<Tensor> weight_gradients(const Layer& layer, const Tensor& output,
                                      const Tensor& deltas) {
+  constexpr ProductKernel kKernel = ProductKernel::kPanels;
   const int64_t num_steps = layer.num_steps(), gates_size = deltas.size(2);
   const auto transposed = [](const Tensor& steps) { return steps.flatten(0, 1).t(); };
   Tensor of_inputs = at::empty({gates_size, layer.input.size(2)}, deltas.options());
   const Tensor all_deltas = transposed(deltas), all_inputs = layer.input.flatten(0, 1);
   Tensor of_biases;
-  multiply_columns({all_deltas, all_inputs, layer.has_biases() ? &of_biases : nullptr},
-                   /*adds=*/false, of_inputs);
+  multiply({all_deltas, all_inputs, kKernel, layer.has_biases() ? &of_biases : nullptr},
+           /*adds=*/false, of_inputs);
   // Before the first step that is taken, the state is the initial one.
   Tensor of_states = at::empty({gates_size, layer.hidden_size()}, deltas.options());
-  multiply_columns({deltas[layer.row(0)].t(), layer.h0()}, /*adds=*/false, of_states);
+  multiply({deltas[layer.row(0)].t(), layer.h0(), kKernel}, /*adds=*/false, of_states);
   if (num_steps > 1) {
     const int64_t from = layer.is_reverse ? 1 : 0, behind = 1 - from;
     const Tensor before = output.narrow(0, from, num_steps - 1).flatten(0, 1);
-    multiply_columns({transposed(deltas.narrow(0, behind, num_steps - 1)), before}, /*adds=*/true,
-                     of_states);
+    multiply({transposed(deltas.narrow(0, behind, num_steps - 1)), before, kKernel},
+             /*adds=*/true, of_states);
   }
   if (!layer.has_biases()) return {of_inputs, of_states};
   return {of_inputs, of_states, of_biases, of_biases.clone()};

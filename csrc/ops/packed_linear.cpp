@@ -4,29 +4,40 @@
 
 #include <torch/library.h>
 
+namespace poptorch_emu {
 namespace {
 
-// Writes in `out`, which was packed before for as many rows; returns a new tensor without it.
-at::Tensor pack_weight_out(const at::Tensor& weight, int64_t rows,
-                           const std::optional<at::Tensor>& out) {
-  if (!out.has_value() || !out->defined()) return poptorch_emu::pack_weight(weight, rows);
+at::Tensor pack(const at::Tensor& weight, int64_t kernel, int64_t rows) {
+  return pack_weight(weight, product_kernel(kernel), rows);
+}
+
+// Writes in `out`, which was packed before in the same way; returns a new tensor without it.
+at::Tensor pack_out(const at::Tensor& weight, int64_t kernel, int64_t rows,
+                    const std::optional<at::Tensor>& out) {
+  if (!out.has_value() || !out->defined()) return pack(weight, kernel, rows);
   at::Tensor packed = *out;
-  poptorch_emu::pack_weight_again(weight, rows, packed);
+  pack_weight_again(weight, product_kernel(kernel), rows, packed);
   return packed;
 }
 
+at::Tensor linear(const at::Tensor& x, const at::Tensor& packed,
+                  const std::optional<at::Tensor>& bias, int64_t num_outputs, int64_t kernel) {
+  return packed_linear(x, packed, bias, num_outputs, product_kernel(kernel));
+}
+
 }  // namespace
+}  // namespace poptorch_emu
 
 TORCH_LIBRARY_FRAGMENT(poptorch_emu, m) {
-  m.def("pack_weight(Tensor weight, int rows) -> Tensor");
-  m.def("pack_weight.out(Tensor weight, int rows, *, Tensor(a!)? out) -> Tensor(a!)");
-  m.def("packed_linear(Tensor x, Tensor packed, Tensor? bias, int num_outputs) -> Tensor");
-  m.def("is_small_layer(int rows, int num_inputs, int num_outputs) -> bool",
-        &poptorch_emu::is_small_layer);
+  m.def("pack_weight(Tensor weight, int kernel, int rows) -> Tensor");
+  m.def("pack_weight.out(Tensor weight, int kernel, int rows, *, Tensor(a!)? out) -> Tensor(a!)");
+  m.def(
+      "packed_linear(Tensor x, Tensor packed, Tensor? bias, int num_outputs, int kernel) "
+      "-> Tensor");
 }
 
 TORCH_LIBRARY_IMPL(poptorch_emu, CPU, m) {
-  m.impl("pack_weight", &poptorch_emu::pack_weight);
-  m.impl("pack_weight.out", &pack_weight_out);
-  m.impl("packed_linear", &poptorch_emu::packed_linear);
+  m.impl("pack_weight", &poptorch_emu::pack);
+  m.impl("pack_weight.out", &poptorch_emu::pack_out);
+  m.impl("packed_linear", &poptorch_emu::linear);
 }

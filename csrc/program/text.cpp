@@ -3,6 +3,7 @@
 #include <map>
 #include <sstream>
 
+#include "common/product_kernel.h"
 #include "program/program.h"
 
 namespace poptorch_emu {
@@ -28,15 +29,20 @@ std::string text_of(const std::vector<RegisterId>& ids) {
   return text;
 }
 
-// "aten::mul.Tensor( %0 [ %1 - ] )": the arguments that are registers, in their order.
+// "aten::mul.Tensor( %0 [ %1 - ] )": the arguments that are registers, in their order, and the name
+// of the kernel of a product.
 void write_call(std::ostream& out, const Instruction& instruction) {
-  out << instruction.op.schema().operator_name() << "(";
+  const c10::FunctionSchema& schema = instruction.op.schema();
+  out << schema.operator_name() << "(";
   for (int64_t i = 0; i < static_cast<int64_t>(instruction.arguments.size()); ++i) {
     for (const Slot& slot : instruction.slots) {
       if (slot.argument == i) out << " " << text_of(slot.source);
     }
     for (const ListSlot& slot : instruction.list_slots) {
       if (slot.argument == i) out << " [" << text_of(slot.sources) << " ]";
+    }
+    if (schema.arguments()[i].name() == "kernel") {
+      out << " " << name_of(static_cast<ProductKernel>(instruction.arguments[i].toInt()));
     }
   }
   out << " )";

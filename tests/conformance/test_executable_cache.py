@@ -9,6 +9,7 @@ import pytest
 import torch
 from support.forked_programs import ForkedProgram, end
 from support.models import FAMILIES
+from support.processors import AMD_AVX2, INTEL_AVX512, compiling_for
 from torch import nn
 
 import poptorch_emu as poptorch
@@ -171,6 +172,13 @@ def test_what_the_program_depends_on_when_changed_then_miss(
     train(tmp_path)
     made = {k: value() if k in ("model", "data") else value for k, value in settings.items()}
     train(tmp_path, **made)
+    assert len(lowered) == 2
+
+
+def test_processor_when_it_is_another_then_miss(tmp_path: Path, lowered: list[object]) -> None:
+    for processor in (AMD_AVX2, INTEL_AVX512, AMD_AVX2):
+        with compiling_for(*processor):
+            train(tmp_path)
     assert len(lowered) == 2
 
 

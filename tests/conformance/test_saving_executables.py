@@ -10,6 +10,7 @@ import pytest
 import torch
 from support.forked_programs import run_forked
 from support.models import FAMILIES
+from support.processors import compiling_for
 from torch import nn
 
 import poptorch_emu as poptorch
@@ -79,6 +80,16 @@ def test_inference_when_saved_and_loaded_then_gives_the_same(tmp_path: Path) -> 
     inference = poptorch.inferenceModel(noisy().eval(), options(iterations=2))
     expected = inference(*batch(8))
     inference.save(tmp_path / "model.poptorch")
+    assert_same(poptorch.load(str(tmp_path / "model.poptorch"))(*batch(8)), expected)
+
+
+def test_file_of_another_processor_when_its_kernels_run_here_then_gives_the_same(
+    tmp_path: Path,
+) -> None:
+    with compiling_for("of nobody", 0):
+        inference = poptorch.inferenceModel(noisy().eval(), options(iterations=2))
+        expected = inference(*batch(8))
+        inference.save(tmp_path / "model.poptorch")
     assert_same(poptorch.load(str(tmp_path / "model.poptorch"))(*batch(8)), expected)
 
 

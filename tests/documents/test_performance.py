@@ -17,6 +17,7 @@ FIGURE = re.compile(r"-?\d+(\.\d+)?( to -?\d+(\.\d+)?)?")
 WORDS = {
     *("date", "machine", "commit", "torch", "dtype", "workload", "model", "note", "kept", "area"),
     *("lever", "where", "subject", "quantity", "unit", "role", "kernel", "processor", "packing"),
+    "against",
 }
 
 

@@ -8,13 +8,11 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.processors import choosing, needs_onednn, needs_vectors
 from torch import nn
 
 import poptorch_emu as poptorch
-from poptorch_emu import _C
-from poptorch_emu.engine import onednn
-from poptorch_emu.engine.rewrites import packed_linear
-from poptorch_emu.engine.rewrites.linear_layer import LinearLayer
+from poptorch_emu.engine.product_kernels import Kernel, Role
 
 
 class Model(nn.Module):
@@ -110,16 +108,16 @@ ACTIONS = st.one_of(
 )
 
 
-@pytest.mark.parametrize("layer", ["mkldnn::_linear_pointwise(", "poptorch_emu::packed_linear("])
+@pytest.mark.parametrize(
+    ("kernel", "layer"),
+    [
+        pytest.param(Kernel.ONEDNN, "mkldnn::_linear_pointwise(", marks=needs_onednn),
+        pytest.param(Kernel.SMALL, "poptorch_emu::packed_linear(", marks=needs_vectors),
+    ],
+)
 @pytest.mark.parametrize("workers", [1, 2])
-def test_inference_then_follows_its_weights(workers, layer, monkeypatch):
-    if "mkldnn" in layer:
-        monkeypatch.setattr(packed_linear, "is_onednn_faster", lambda: True)
-        monkeypatch.setattr(packed_linear, "_FEWEST_MULTIPLICATIONS_OF_ONEDNN", 0)
-        monkeypatch.setattr(LinearLayer, "is_small", False)
+def test_inference_then_follows_its_weights(workers, kernel, layer, monkeypatch):
     monkeypatch.setenv("POPTORCH_EMU_WORKERS", str(workers))
-
-    can_be_packed = onednn.IS_AVAILABLE if "mkldnn" in layer else _C.vector_width() > 0
 
     @settings(max_examples=25)
     @given(st.lists(ACTIONS, min_size=2, max_size=10))
@@ -129,10 +127,11 @@ def test_inference_then_follows_its_weights(workers, layer, monkeypatch):
             for name, *arguments in [("infer", 0), *actions, ("infer", 0), ("infer", 1)]:
                 getattr(pair, name)(*arguments)
             program = pair.observers[0]._executable.program.text()
-            assert program.count(layer) == (2 if can_be_packed else 0)
+            assert program.count(layer) == 2
         finally:
             # A failure is kept with its models, which would hold their IPUs.
             for executor in (pair.trainer, *pair.observers):
                 executor.destroy()
 
-    follow()
+    with choosing(Role.FIXED_LAYER, kernel, is_packed=True):
+        follow()

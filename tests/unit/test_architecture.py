@@ -43,10 +43,11 @@ CPP_FLOORS = {
     "": 4,
 }
 # `stored/key` lists autograd's graph, `stored/executable_file` turns programs into bytes,
-# `data/slot_collate` stacks samples.
+# `data/slot_collate` stacks samples, `engine/product_kernels` asks for vectors.
 ENGINE_USERS = {
     "engine/lower",
     "engine/instruction",
+    "engine/product_kernels",
     "compile/executable",
     "compile/stored/executable_file",
     "compile/stored/key",

@@ -1,14 +1,12 @@
 #include "numerics/gemm/packed_weight.h"
 
 #include <ATen/ops/empty.h>
-#include <ATen/ops/linear.h>
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>
 #include <limits>
 
 #include "common/floating_point_modes.h"
-#include "common/vectors.h"
 #include "numerics/gemm/panel_product.h"
 #include "numerics/gemm/small_product.h"
 #include "numerics/permuted_copy.h"
@@ -34,23 +32,8 @@ namespace {
 // Numbers that the interface of BLAS has for its choices.
 constexpr int kRowMajor = 101, kAsIs = 111, kTransposed = 112, kPacked = 151, kRight = 162;
 
-// On AMD's processors the library writes a weight's transpose somewhere into a buffer that has up
-// to 6 MB more (with AVX2), and multiplies by that as it does without packing. The transpose alone
-// has 0.95 to 1.2 of the speed of that, with the same bits; over the weight as it is, 16 rows x
-// 1024 x 1024 1.2, 64 x 5000 x 512 1.08, 512 x 1024 x 256 1.02.
-bool can_pack() {
-  static const bool is_amd = POPTORCH_EMU_IS_AMD;
-  return !is_amd && cblas_sgemm_pack_get_size != nullptr && cblas_sgemm_pack != nullptr &&
-         cblas_sgemm_compute != nullptr;
-}
-
-// What the library has packed is a row of numbers, and what our kernel reads are panels.
-bool is_of_library(const at::Tensor& packed) { return packed.dim() == 1; }
-bool has_panels(const at::Tensor& packed) { return packed.dim() == 3; }
-
-// Of a small layer the packed weight is (inputs, whole lines of outputs). What fills the lines up
-// stays what it is. Two views and a copy by PyTorch take 3 us longer for 8 outputs of 64 inputs.
-void pack_transposed(const at::Tensor& weight, at::Tensor& packed) {
+// Two views and a copy by PyTorch take longer for a few outputs that fill no line.
+void pack_lines(const at::Tensor& weight, at::Tensor& packed) {
   auto* to = packed.mutable_data_ptr<float>();
   const bool is_whole = packed.size(1) == weight.size(0);
   if (is_whole && copy_by_tiles(weight.t(), to)) return;
@@ -63,41 +46,8 @@ void pack_transposed(const at::Tensor& weight, at::Tensor& packed) {
   }
 }
 
-bool is_weight(const at::Tensor& weight) {
-  const bool is_float = weight.scalar_type() == at::kFloat || weight.scalar_type() == at::kHalf;
-  return weight.dim() == 2 && is_float;
-}
-
-void check_bias(const std::optional<at::Tensor>& bias, int64_t num_outputs) {
-  TORCH_CHECK_VALUE(!bias.has_value() || bias->sizes() == at::IntArrayRef({num_outputs}),
-                    "packed_linear got a bias of shape ", bias->sizes(), "; expected [",
-                    num_outputs, "].");
-}
-
-at::Tensor small_linear(const at::Tensor& x, const at::Tensor& packed,
-                        const std::optional<at::Tensor>& bias, int64_t num_outputs) {
-  TORCH_CHECK_VALUE(packed.sizes() == at::IntArrayRef({x.size(1), whole_lines(num_outputs)}),
-                    "packed_linear got a weight of shape ", packed.sizes(), "; that of ",
-                    num_outputs, " outputs for ", x.size(0), " rows of ", x.size(1),
-                    " numbers is made by pack_weight.");
-  at::Tensor result = at::empty({x.size(0), num_outputs}, x.options());
-  check_bias(bias, num_outputs);
-  if (bias.has_value()) {
-    const at::Tensor row = bias->resolve_neg().contiguous();
-    float* to = result.mutable_data_ptr<float>();
-    for (int64_t i = 0; i < x.size(0); ++i)
-      to = std::copy_n(row.const_data_ptr<float>(), num_outputs, to);
-  }
-  multiply_small(x, packed, /*adds=*/bias.has_value(), result);
-  return result;
-}
-
-// What fills the panels up stays what it is.
 void pack_panels(const at::Tensor& weight, at::Tensor& packed) {
   const packing::Panels panels = panels::panels_of(weight.size(0));
-  TORCH_INTERNAL_ASSERT(packed.is_contiguous() &&
-                        packed.sizes() ==
-                            at::IntArrayRef({panels.count(), weight.size(1), panels.width}));
   const int64_t num_whole = std::max<int64_t>(panels.count() - 2, 0);
   const at::Tensor whole = weight.narrow(0, 0, num_whole * panels.width)
                                .unflatten(0, {num_whole, panels.width})
@@ -109,39 +59,14 @@ void pack_panels(const at::Tensor& weight, at::Tensor& packed) {
   }
 }
 
-at::Tensor linear_of_panels(const at::Tensor& x, const at::Tensor& packed,
-                            const std::optional<at::Tensor>& bias, int64_t num_outputs) {
-  const packing::Panels panels = panels::panels_of(num_outputs);
-  TORCH_CHECK_VALUE(vectors::width() > 0,
-                    "packed_linear got a weight in panels; this processor has no AVX2 to multiply "
-                    "by it. Pack the weight here, by pack_weight.");
-  TORCH_CHECK_VALUE(
-      packed.is_contiguous() &&
-          packed.sizes() == at::IntArrayRef({panels.count(), x.size(1), panels.width}),
-      "packed_linear got a weight of shape ", packed.sizes(), "; that of ", num_outputs,
-      " outputs for rows of ", x.size(1), " numbers is made by pack_weight.");
-  check_bias(bias, num_outputs);
-  const at::Tensor rows = with_dense_rows(x);
-  const at::Tensor start = bias.has_value() ? bias->resolve_neg().contiguous() : at::Tensor();
-  at::Tensor result = at::empty({x.size(0), num_outputs}, x.options());
-  panels::multiply({rows.const_data_ptr<float>(), rows.stride(0), /*is_transposed=*/false},
-                   x.size(0), {packed.const_data_ptr<float>(), 0, /*is_packed=*/true}, num_outputs,
-                   x.size(1),
-                   {result.mutable_data_ptr<float>(), num_outputs,
-                    start.defined() ? start.const_data_ptr<float>() : nullptr, 0},
-                   nullptr);
-  return result;
-}
-
-constexpr int64_t kMostRows = std::numeric_limits<int>::max();
-
 int narrow(int64_t size) {
-  TORCH_CHECK_VALUE(size <= kMostRows, "A packed weight is for matrices of at most ", kMostRows,
+  constexpr int64_t kMost = std::numeric_limits<int>::max();
+  TORCH_CHECK_VALUE(size <= kMost, "A weight that MKL packs is for matrices of at most ", kMost,
                     " rows and columns, but got ", size, ".");
   return static_cast<int>(size);
 }
 
-// A row-major matrix as the library takes it, whose rows do not overlap.
+// A row-major matrix as MKL takes it, whose rows do not overlap.
 class Matrix {
  public:
   explicit Matrix(const at::Tensor& matrix) : dense_(with_dense_rows(matrix)) {
@@ -158,78 +83,133 @@ class Matrix {
   at::Tensor dense_;
 };
 
-}  // namespace
-
-bool is_small_layer(int64_t rows, int64_t num_inputs, int64_t num_outputs) {
-  return !panels::is_faster(rows, num_inputs, num_outputs) &&
-         is_small_product(rows, num_inputs, whole_lines(num_outputs));
+void check_library() {
+  TORCH_CHECK_VALUE(cblas_sgemm_pack_get_size != nullptr && cblas_sgemm_pack != nullptr &&
+                        cblas_sgemm_compute != nullptr,
+                    "This PyTorch has no MKL, which packs the weight for the kernel 'library'. ",
+                    "Compile the model here.");
 }
 
-at::Tensor pack_weight(const at::Tensor& given, int64_t rows) {
-  TORCH_CHECK_VALUE(is_weight(given), "pack_weight got a weight of shape ", given.sizes(),
-                    " and type ", given.scalar_type(),
-                    "; expected float32 or float16 (outputs, inputs).");
-  const at::Tensor weight = given.to(at::kFloat);
-  TORCH_CHECK_VALUE(0 < rows && rows <= kMostRows, "pack_weight packs for 1 to ", kMostRows,
-                    " rows, but got ", rows, ".");
-  if (is_small_layer(rows, weight.size(1), weight.size(0))) {
-    at::Tensor packed = at::zeros({weight.size(1), whole_lines(weight.size(0))}, weight.options());
-    pack_transposed(weight, packed);
-    return packed;
-  }
-  if (panels::is_faster(rows, weight.size(1), weight.size(0))) {
-    const packing::Panels panels = panels::panels_of(weight.size(0));
-    at::Tensor packed = at::zeros({panels.count(), weight.size(1), panels.width}, weight.options());
-    pack_panels(weight, packed);
-    return packed;
-  }
-  if (!can_pack() || weight.numel() == 0) return weight.t().clone(at::MemoryFormat::Contiguous);
-  const size_t num_bytes = cblas_sgemm_pack_get_size(kRight, narrow(rows), narrow(weight.size(0)),
-                                                     narrow(weight.size(1)));
-  at::Tensor packed =
-      at::empty({static_cast<int64_t>(num_bytes / sizeof(float) + 1)}, weight.options());
-  pack_weight_again(weight, rows, packed);
-  return packed;
-}
-
-void pack_weight_again(const at::Tensor& given, int64_t rows, at::Tensor& packed) {
-  const at::Tensor weight = given.to(at::kFloat);
-  if (is_small_layer(rows, weight.size(1), weight.size(0))) {
-    pack_transposed(weight, packed);
-    return;
-  }
-  if (has_panels(packed)) {
-    pack_panels(weight, packed);
-    return;
-  }
-  if (!is_of_library(packed)) {
-    packed.copy_(weight.t());
-    return;
-  }
+void pack_for_library(const at::Tensor& weight, int64_t rows, at::Tensor& packed) {
   const Matrix matrix(weight);
-  // The library multiplies by the factor; denormal numbers stay what they are all the same.
+  // MKL multiplies by the factor; denormal numbers stay what they are all the same.
   const FloatingPointModes exact(default_floating_point_modes());
   cblas_sgemm_pack(kRowMajor, kRight, kTransposed, narrow(rows), matrix.rows(), matrix.columns(),
                    /*factor=*/1.0f, matrix.values(), matrix.stride(),
                    packed.mutable_data_ptr<float>());
 }
 
+// The sizes of a packed weight.
+at::DimVector packed_sizes(int64_t num_outputs, int64_t num_inputs, ProductKernel kernel,
+                           int64_t rows) {
+  switch (kernel) {
+    case ProductKernel::kSmall:
+      return {num_inputs, whole_lines(num_outputs)};
+    case ProductKernel::kPanels: {
+      const packing::Panels panels = panels::panels_of(num_outputs);
+      return {panels.count(), num_inputs, panels.width};
+    }
+    case ProductKernel::kLibrary:
+      break;
+  }
+  check_library();
+  const size_t num_bytes =
+      cblas_sgemm_pack_get_size(kRight, narrow(rows), narrow(num_outputs), narrow(num_inputs));
+  return {static_cast<int64_t>(num_bytes / sizeof(float) + 1)};
+}
+
+at::Tensor linear_of_lines(const at::Tensor& x, const at::Tensor& packed, const at::Tensor& bias,
+                           at::Tensor result) {
+  if (bias.defined()) {
+    float* to = result.mutable_data_ptr<float>();
+    for (int64_t row = 0; row < x.size(0); ++row)
+      to = std::copy_n(bias.const_data_ptr<float>(), bias.size(0), to);
+  }
+  multiply_small(x, packed, /*adds=*/bias.defined(), result);
+  return result;
+}
+
+at::Tensor linear_of_panels(const at::Tensor& x, const at::Tensor& packed, const at::Tensor& bias,
+                            at::Tensor result) {
+  const at::Tensor rows = with_dense_rows(x);
+  const float* const start = bias.defined() ? bias.const_data_ptr<float>() : nullptr;
+  panels::multiply({rows.const_data_ptr<float>(), rows.stride(0), /*is_transposed=*/false},
+                   x.size(0), {packed.const_data_ptr<float>(), 0, /*is_packed=*/true},
+                   result.size(1), x.size(1),
+                   {result.mutable_data_ptr<float>(), result.size(1), start, 0}, nullptr);
+  return result;
+}
+
+at::Tensor linear_of_library(const at::Tensor& x, const at::Tensor& packed, const at::Tensor& bias,
+                             at::Tensor result) {
+  check_library();
+  const Matrix rows(x);
+  const int num_outputs = narrow(result.size(1));
+  if (bias.defined()) result.copy_(bias);
+  cblas_sgemm_compute(kRowMajor, kAsIs, kPacked, rows.rows(), num_outputs, rows.columns(),
+                      rows.values(), rows.stride(), packed.const_data_ptr<float>(), rows.columns(),
+                      bias.defined() ? 1.0f : 0.0f, result.mutable_data_ptr<float>(), num_outputs);
+  return result;
+}
+
+}  // namespace
+
+at::Tensor pack_weight(const at::Tensor& weight, ProductKernel kernel, int64_t rows) {
+  const bool is_float = weight.scalar_type() == at::kFloat || weight.scalar_type() == at::kHalf;
+  TORCH_CHECK_VALUE(weight.dim() == 2 && is_float && weight.numel() > 0 && rows > 0,
+                    "pack_weight got a weight of shape ", weight.sizes(), " and type ",
+                    weight.scalar_type(), " for ", rows,
+                    " rows; expected numbers of float32 or float16 (outputs, inputs).");
+  const at::DimVector sizes = packed_sizes(weight.size(0), weight.size(1), kernel, rows);
+  const auto options = weight.options().dtype(at::kFloat);
+  at::Tensor packed =
+      kernel == ProductKernel::kLibrary ? at::empty(sizes, options) : at::zeros(sizes, options);
+  pack_weight_again(weight, kernel, rows, packed);
+  return packed;
+}
+
+void pack_weight_again(const at::Tensor& given, ProductKernel kernel, int64_t rows,
+                       at::Tensor& packed) {
+  const at::Tensor weight = given.to(at::kFloat);
+  TORCH_INTERNAL_ASSERT(packed.is_contiguous() &&
+                        packed.sizes() ==
+                            packed_sizes(weight.size(0), weight.size(1), kernel, rows));
+  switch (kernel) {
+    case ProductKernel::kSmall:
+      return pack_lines(weight, packed);
+    case ProductKernel::kPanels:
+      return pack_panels(weight, packed);
+    case ProductKernel::kLibrary:
+      return pack_for_library(weight, rows, packed);
+  }
+}
+
 at::Tensor packed_linear(const at::Tensor& x, const at::Tensor& packed,
-                         const std::optional<at::Tensor>& bias, int64_t num_outputs) {
+                         const std::optional<at::Tensor>& bias, int64_t num_outputs,
+                         ProductKernel kernel) {
   TORCH_CHECK_VALUE(x.dim() == 2 && x.scalar_type() == at::kFloat, "packed_linear got x of shape ",
                     x.sizes(), " and type ", x.scalar_type(), "; expected float32 (rows, inputs).");
-  if (is_small_layer(x.size(0), x.size(1), num_outputs))
-    return small_linear(x, packed, bias, num_outputs);
-  if (has_panels(packed)) return linear_of_panels(x, packed, bias, num_outputs);
-  if (!is_of_library(packed)) return at::linear(x, packed.t(), bias);
-  const Matrix rows(x);
+  const bool is_for_library = kernel == ProductKernel::kLibrary;
+  TORCH_CHECK_VALUE(is_for_library
+                        ? packed.dim() == 1
+                        : packed.sizes() == packed_sizes(num_outputs, x.size(1), kernel, 1),
+                    "packed_linear got a weight of shape ", packed.sizes(), "; that of ",
+                    num_outputs, " outputs for rows of ", x.size(1),
+                    " numbers is made by pack_weight for the kernel '", name_of(kernel), "'.");
+  TORCH_CHECK_VALUE(!bias.has_value() || bias->sizes() == at::IntArrayRef({num_outputs}),
+                    "packed_linear got a bias of shape ", bias->sizes(), "; expected [",
+                    num_outputs, "].");
+  const at::Tensor row = bias.has_value() ? bias->resolve_neg().contiguous() : at::Tensor();
   at::Tensor result = at::empty({x.size(0), num_outputs}, x.options());
-  if (bias.has_value()) result.copy_(*bias);
-  cblas_sgemm_compute(kRowMajor, kAsIs, kPacked, rows.rows(), narrow(num_outputs), rows.columns(),
-                      rows.values(), rows.stride(), packed.const_data_ptr<float>(), rows.columns(),
-                      bias.has_value() ? 1.0f : 0.0f, result.mutable_data_ptr<float>(),
-                      narrow(num_outputs));
-  return result;
+  switch (kernel) {
+    case ProductKernel::kSmall:
+      return linear_of_lines(x, packed, row, std::move(result));
+    case ProductKernel::kPanels:
+      return linear_of_panels(x, packed, row, std::move(result));
+    case ProductKernel::kLibrary:
+      break;
+  }
+  return linear_of_library(x, packed, row, std::move(result));
 }
 
 }  // namespace poptorch_emu

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <atomic>
 
 #include "common/sharing.h"
 #include "common/vectors.h"
@@ -329,11 +328,6 @@ class Product {
   }
 };
 
-std::atomic<bool>& used() {
-  static std::atomic<bool> used = POPTORCH_EMU_IS_AMD && vectors::width() == 256;
-  return used;
-}
-
 }  // namespace
 
 Panels panels_of(int64_t n) {
@@ -349,17 +343,6 @@ void multiply(const Left& left, int64_t m, const Right& right, int64_t n, int64_
                                                 : &Product<vectors::Avx2>::multiply;
   multiply(left, m, right, n, depth, result, left_sums);
 }
-
-bool is_faster(int64_t m, int64_t depth, int64_t n) {
-  constexpr int64_t kFewestRows = 16, kFewestColumns = 64, kLeastDepth = 16;
-  constexpr int64_t kFewestMultiplications = int64_t{1} << 20;
-  return is_used() && m >= kFewestRows && n >= kFewestColumns && depth >= kLeastDepth &&
-         m * depth * n > kFewestMultiplications;
-}
-
-bool is_used() { return used(); }
-
-bool use(bool is_asked) { return used().exchange(is_asked && vectors::width() > 0); }
 
 }  // namespace poptorch_emu::panels
 

@@ -44,13 +44,4 @@ packing::Panels panels_of(int64_t n);
 void multiply(const Left& left, int64_t m, const Right& right, int64_t n, int64_t depth,
               const Result& result, float* left_sums);
 
-// Whether a product of (m, depth) and (depth, n) is made so in place of by PyTorch's library: large
-// ones on the processors on which they are faster.
-bool is_faster(int64_t m, int64_t depth, int64_t n);
-
-// Whether it is this processor that does so.
-bool is_used();
-// Has any processor with vectors do so, or none; returns what was before. For tests.
-bool use(bool is_asked);
-
 }  // namespace poptorch_emu::panels

@@ -173,8 +173,9 @@ void Frame::run_add_product(const Instruction& instruction, torch::jit::Stack& s
   const at::Tensor left = std::move(stack[0]).toTensor(), right = std::move(stack[1]).toTensor();
   at::Tensor row_sums;
   const bool has_results = !instruction.op.schema().returns().empty();
+  const ProductKernel kernel = product_kernel(stack[2].toInt());
   sums_.add_product(sum_of(instruction), micro_batch_,
-                    {left, right, has_results ? &row_sums : nullptr});
+                    {left, right, kernel, has_results ? &row_sums : nullptr});
   stack.clear();
   if (has_results) stack.emplace_back(std::move(row_sums));
 }

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "numerics/gemm/column_product.h"
+#include "numerics/gemm/product.h"
 #include "numerics/row_summands.h"
 #include "program/program.h"
 

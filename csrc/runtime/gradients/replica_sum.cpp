@@ -6,7 +6,7 @@
 
 #include <utility>
 
-#include "numerics/gemm/small_product.h"
+#include "numerics/gemm/column_sums.h"
 #include "runtime/executor/floating_point.h"
 #include "runtime/gradients/half_sum.h"
 #include "runtime/memory/engine_memory.h"
@@ -27,11 +27,9 @@ void add_few(float* sum, const float* value, int64_t count) {
   for (int64_t i = 0; i < count; ++i) sum[i] += value[i];
 }
 
-// Whether the bits do not depend on where the operands lie, and adding takes no memory.
-bool is_small(const Product& product) {
-  const auto& [left, right, row_sums] = product;
-  return left.scalar_type() == at::kFloat && right.scalar_type() == at::kFloat &&
-         right.stride(1) == 1 && is_small_product(left.size(0), right.size(0), right.size(1));
+// Whether a product may be kept and added later: adding takes no memory then.
+bool may_be_kept(const Product& product) {
+  return product.kernel == ProductKernel::kSmall && product.right.stride(1) == 1;
 }
 
 bool is_unshared(const at::Tensor& tensor) {
@@ -112,13 +110,14 @@ void ReplicaSum::add_next_rows(const AccumulateRows& store, const at::Tensor& ro
 bool ReplicaSum::add_product(const Product& product, int64_t index, int64_t lane) {
   at::Tensor left = product.left;
   const auto add_it = [&](const at::Tensor& a, const at::Tensor& b, int64_t number) {
-    add_next_product({a, b, number == index ? product.row_sums : nullptr}, number, lane);
+    at::Tensor* const row_sums = number == index ? product.row_sums : nullptr;
+    add_next_product({a, b, product.kernel, row_sums}, number, lane);
   };
-  const bool may_keep = takes_any_order_ && is_small(product);
+  const bool may_keep = takes_any_order_ && may_be_kept(product);
   if (!order_.add(index, left, product.right, may_keep, add_it)) return false;
   // A product that was kept is added later, and its sums are needed now.
   if (product.row_sums != nullptr && !product.row_sums->defined()) {
-    *product.row_sums = sums_beside_product(left.t(), product.right.size(1));
+    *product.row_sums = sum_columns(left.t());
   }
   return true;
 }
@@ -126,11 +125,11 @@ bool ReplicaSum::add_product(const Product& product, int64_t index, int64_t lane
 void ReplicaSum::add_next_product(const Product& product, int64_t index, int64_t lane) {
   if (accumulator_.is_remote) {
     at::Tensor fetched = index == 0 ? product.empty_sum() : remote_.load(sum_);
-    multiply_by_faster_kernel(product, /*adds=*/index > 0, fetched);
+    multiply(product, /*adds=*/index > 0, fetched);
     sum_ = remote_.store(fetched);
   } else {
     if (index == 0) begin_in_kept_memory({product.left.size(0), product.right.size(1)});
-    multiply_by_faster_kernel(product, /*adds=*/index > 0, view_for(lane));
+    multiply(product, /*adds=*/index > 0, view_for(lane));
   }
 }
 

@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "numerics/gemm/column_product.h"
+#include "numerics/gemm/product.h"
 #include "program/program.h"
 #include "runtime/gradients/row_sum.h"
 #include "runtime/gradients/summand_order.h"

@@ -20,6 +20,7 @@ from torch import fx
 
 from poptorch_emu import _C
 from poptorch_emu.config import CompileConfig
+from poptorch_emu.engine import product_kernels
 from poptorch_emu.ir.graph import Graph, SourceKind, record_of, source_of
 from poptorch_emu.ir.record import NodeRecord
 from poptorch_emu.ir.text import type_text
@@ -43,9 +44,10 @@ _HOST_OPTIONS = {
     "cast_rules",  # What they did stands in the operations.
 }
 
-# Where the user's files lie and which line a call is in: of the key of the cache, so that messages
-# name the right line, but no reason to refuse an exported file.
-_PLACES = "places in the code"
+# Of the key of the cache, but no reason to refuse an exported file: where the user's files lie and
+# which line a call is in, so that messages name the right line; and the processor, for which other
+# kernels may be faster. A kernel that cannot run says so.
+_PLACES, _PROCESSOR = "places in the code", "processor"
 
 _NOT_COMPILED_IN = ("source", "attributes")
 _RECORD_FIELDS = [item.name for item in fields(NodeRecord) if item.name not in _NOT_COMPILED_IN]
@@ -71,7 +73,7 @@ class Key:
     def difference(self, other: Key) -> str:
         """Returns the first difference that makes another program, for people; "" for none."""
         for part, lines in self.parts.items():
-            if part == _PLACES:
+            if part in (_PLACES, _PROCESSOR):
                 continue
             for mine, yours in zip_longest(lines, other.parts.get(part, ()), fillvalue="nothing"):
                 if mine != yours:
@@ -113,6 +115,7 @@ def key_of(
     return Key(
         {
             "versions": (f"poptorch_emu {__version__}", f"torch {torch.__version__}"),
+            _PROCESSOR: (repr(product_kernels.this_processor()),),
             "options": tuple(_option_lines(config)),
             "inputs": tuple(type_text(tensor) for tensor in tensors),
             "parameters and buffers": tuple(_source_lines(graph, forward)),

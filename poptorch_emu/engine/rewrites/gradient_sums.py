@@ -5,8 +5,8 @@ over the window, the product is added to the sum inside the kernel, so that no g
 to memory and read again. Up to 256 rows the kernel adds up a whole element before it adds that to
 the sum, and the bits are those of a product and an addition.
 
-The gradient of the bias is made of the columns that the product reads. The same kernel makes it by
-the way; alone, it has the same bits (`csrc/numerics/gemm/column_product.h`).
+The gradient of the bias is made of the columns that the product reads. A kernel that copies them
+anyway makes it by the way; alone, it has the same bits (`csrc/numerics/gemm/column_sums.h`).
 """
 
 from __future__ import annotations
@@ -14,28 +14,25 @@ from __future__ import annotations
 import torch
 from torch import fx
 
-from poptorch_emu.engine.engine_graph import VIEWS, EngineGraph
+from poptorch_emu.engine.engine_graph import VIEWS, EngineGraph, is_single
+from poptorch_emu.engine.product_kernels import Kernel, Role, choose
+from poptorch_emu.engine.rewrites.linear import PRODUCT, use_kernel
 from poptorch_emu.ir.arguments import arguments_of
 from poptorch_emu.ir.graph import SinkKind
 
 aten = torch.ops.aten
 
-# The product of two matrices, of which the left one lies transposed in memory.
-torch.library.define("poptorch_emu::gradient_product", "(Tensor left, Tensor right) -> Tensor")
-
-# What the columns of a matrix add up to, beside their product with so many others: where our kernel
-# makes that, the sums are ours, too.
-torch.library.define("poptorch_emu::column_sums", "(Tensor columns, int num_others) -> Tensor")
-
 # Only the engine runs these: they change a sum of the window, which no value of the code stands
 # for. In a graph, `sum` is the name of the weight. The second one returns what the rows of `left`
 # add up to.
-torch.library.define("poptorch_emu::add_product", "(Tensor left, Tensor right, int sum) -> ()")
 torch.library.define(
-    "poptorch_emu::add_product.with_sums", "(Tensor left, Tensor right, int sum) -> Tensor"
+    "poptorch_emu::add_product", "(Tensor left, Tensor right, int kernel, int sum) -> ()"
+)
+torch.library.define(
+    "poptorch_emu::add_product.with_sums",
+    "(Tensor left, Tensor right, int kernel, int sum) -> Tensor",
 )
 
-GRADIENT_PRODUCT: torch._ops.OpOverload = torch.ops.poptorch_emu.gradient_product.default
 COLUMN_SUMS: torch._ops.OpOverload = torch.ops.poptorch_emu.column_sums.default
 _ADD_PRODUCT: torch._ops.OpOverload = torch.ops.poptorch_emu.add_product.default
 _ADD_PRODUCT_WITH_SUMS: torch._ops.OpOverload = torch.ops.poptorch_emu.add_product.with_sums
@@ -61,33 +58,31 @@ def lone_gradients(code: EngineGraph) -> list[tuple[str, fx.Node]]:
     ]
 
 
-def use_gradient_products(code: EngineGraph) -> int:
-    """Changes those gradients that are products; returns how many."""
+def choose_gradient_kernels(code: EngineGraph) -> int:
+    """Names the kernels of those gradients that are products; returns how many."""
     products = {
         node
         for sink, node in code.graph.results
-        if sink.kind is SinkKind.GRADIENT and _is_product(node)
+        if sink.kind is SinkKind.GRADIENT and node.target is aten.mm.default and is_single(node)
     }
-    for product in products:
-        product.target = GRADIENT_PRODUCT
-    return len(products)
+    return sum(_choose_kernel(product) for product in products)
 
 
-def _is_product(node: fx.Node) -> bool:
-    """Returns whether `node` is a float32 product over several rows.
-
-    That of a single row is an outer product, which another kernel adds with other roundings.
-    """
-    if node.target is not aten.mm.default or node.meta["val"].dtype != torch.float32:
+def _choose_kernel(product: fx.Node) -> bool:
+    """Names the kernel, unless it would add with other roundings than a product and an addition."""
+    left: fx.Node = arguments_of(product).self
+    (rows, depth), outputs = left.meta["val"].shape, product.meta["val"].shape[1]
+    row = choose(Role.WEIGHT_GRADIENT, rows, depth, outputs)
+    if row is None and depth == 1:
         return False
-    left: fx.Node = arguments_of(node).self
-    return bool(left.meta["val"].shape[1] > 1)
+    use_kernel(product, Kernel.LIBRARY if row is None else row.kernel)
+    return True
 
 
 def use_column_sums(code: EngineGraph) -> int:
     """Changes the sums of the columns that products of gradients read; returns how many."""
     num_changes = 0
-    for product in code.graph.fx.find_nodes(op="call_function", target=GRADIENT_PRODUCT):
+    for product in code.graph.fx.find_nodes(op="call_function", target=PRODUCT):
         columns = _columns_of(product)
         for node in [] if columns is None else _sums_of(columns):
             num_changes += _use_column_sums(node, product, columns, code)
@@ -122,15 +117,14 @@ def _use_column_sums(
     node: fx.Node, product: fx.Node, columns: fx.Node | None, code: EngineGraph
 ) -> bool:
     """Puts the sums behind the product, unless somebody reads them before."""
-    num_columns, num_others = product.meta["val"].shape
     # Mostly a view takes dimensions of length 1 away.
     same = [node] if node.meta["val"].dim() == 1 else []
     same += [user for user in node.users if user.target in VIEWS and _is_row(user)]
     readers = {user for each in (node, *same) for user in each.users if user not in same}
     if not readers or any(reader < product for reader in readers):
         return False
-    value = torch.empty(num_columns, dtype=torch.float32, device="meta")
-    sums = code.insert(product, COLUMN_SUMS, (columns, num_others), value)
+    value = torch.empty(product.meta["val"].shape[0], dtype=torch.float32, device="meta")
+    sums = code.insert(product, COLUMN_SUMS, (columns,), value)
     product.append(sums)
     code.placed.port_of[sums] = code.placed.port_of[node]
     for each in same:
@@ -149,7 +143,7 @@ def _is_row(node: fx.Node) -> bool:
 
 def add_products_to_sums(code: EngineGraph) -> int:
     """Changes products that only their sums read, so that they add to these; returns how many."""
-    products = [pair for pair in lone_gradients(code) if pair[1].target is GRADIENT_PRODUCT]
+    products = [pair for pair in lone_gradients(code) if pair[1].target is PRODUCT]
     for weight, product in products:
         product.args = (*product.args, weight)
         sums = _sums_beside(product, code)
@@ -163,9 +157,9 @@ def add_products_to_sums(code: EngineGraph) -> int:
 
 def _sums_beside(product: fx.Node, code: EngineGraph) -> fx.Node | None:
     """Returns the sums of the columns that a product reads, if its segment makes them behind it."""
-    columns, num_others = _columns_of(product), product.meta["val"].shape[1]
+    columns = _columns_of(product)
     for user in () if columns is None else columns.users:
-        is_alike = user.target is COLUMN_SUMS and arguments_of(user).num_others == num_others
-        if is_alike and code.placed.port_of[user] == code.placed.port_of[product]:
+        is_here = code.placed.port_of[user] == code.placed.port_of[product]
+        if user.target is COLUMN_SUMS and is_here:
             return user
     return None

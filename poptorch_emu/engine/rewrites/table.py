@@ -24,14 +24,11 @@ from poptorch_emu.engine.rewrites.embedding import (
 )
 from poptorch_emu.engine.rewrites.gradient_sums import (
     add_products_to_sums,
+    choose_gradient_kernels,
     use_column_sums,
-    use_gradient_products,
 )
 from poptorch_emu.engine.rewrites.half_precision import widen_half_kernels
-from poptorch_emu.engine.rewrites.large_products import move_large_products
-from poptorch_emu.engine.rewrites.matrix_products import use_our_products
-from poptorch_emu.engine.rewrites.packed_linear import pack_layers
-from poptorch_emu.engine.rewrites.packed_weights import pack_weights
+from poptorch_emu.engine.rewrites.linear import choose_layer_kernels, choose_product_kernels
 from poptorch_emu.engine.rewrites.recurrent import take_last_steps
 from poptorch_emu.passes.simplify import remove_dead
 
@@ -83,12 +80,6 @@ REWRITES = (
         after=(fold_norms,),
         why="it packs the weights that a folded norm has scaled",
     ),
-    Rewrite(
-        pack_layers,
-        When.INFERENCE,
-        after=(widen_half_kernels,),
-        why="a layer of float16 is a product of float32 by now",
-    ),
     Rewrite(compute_losses_by_rows, When.TRAINING),
     Rewrite(take_last_steps, When.TRAINING),
     Rewrite(
@@ -98,7 +89,7 @@ REWRITES = (
         why="it finds losses that go by rows",
     ),
     Rewrite(
-        use_gradient_products,
+        choose_gradient_kernels,
         When.TRAINING,
         after=(widen_half_kernels,),
         why="it finds products of float32",
@@ -106,25 +97,18 @@ REWRITES = (
     Rewrite(
         use_column_sums,
         When.TRAINING,
-        after=(use_gradient_products,),
+        after=(choose_gradient_kernels,),
         why="it finds what products of gradients read",
     ),
     Rewrite(
-        move_large_products,
-        When.TRAINING,
-        after=(use_gradient_products,),
-        why="gradients of weights stay with the kernels that add them to their sums",
+        choose_layer_kernels,
+        after=(widen_half_kernels,),
+        why="a layer of float16 is a product of float32 by now",
     ),
     Rewrite(
-        pack_weights,
+        choose_product_kernels,
         When.TRAINING,
-        after=(move_large_products,),
-        why="it takes the layers that are left",
-    ),
-    Rewrite(
-        use_our_products,
-        When.TRAINING,
-        after=(pack_weights,),
+        after=(choose_gradient_kernels, choose_layer_kernels),
         why="it takes the products that are left",
     ),
     Rewrite(leave_out_attention_copies),

@@ -18,6 +18,7 @@ from hand_built import (
 from hypothesis import given
 from hypothesis import strategies as st
 from support.forked_programs import run_forked
+from support.processors import needs_mkl, needs_onednn, needs_vectors
 
 import poptorch_emu as poptorch
 from poptorch_emu import _C
@@ -254,12 +255,12 @@ PACKED = """
 import sys
 import torch
 import poptorch_emu as poptorch
-from poptorch_emu import _C
-from poptorch_emu.engine.rewrites import packed_linear
+from poptorch_emu.engine import product_kernels
+from poptorch_emu.engine.product_kernels import Kernel, Limits, Role, Row
 
-uses_onednn = sys.argv[1] == "oneDNN"
-_C.set_multiplies_by_panels(sys.argv[1] == "panels")
-packed_linear.is_onednn_faster = lambda: uses_onednn
+kernel = Kernel[sys.argv[1]]
+row = Row(Role.FIXED_LAYER, kernel, Limits(), gives="", is_packed=True)
+product_kernels.TABLE = (row,)
 
 def resident_mib():
     with open("/proc/self/status") as file:
@@ -274,8 +275,7 @@ inference = poptorch.inferenceModel(model.eval())
 result = inference(torch.ones(rows, width))
 print((resident_mib() - before) / (width * width * 4 / 2**20))
 text = inference._executable.program.text()
-is_packed = "mkldnn::_reorder" in text, "poptorch_emu::pack_weight(" in text
-assert is_packed == (uses_onednn, not uses_onednn)
+assert ("mkldnn::_reorder" in text) is (kernel is Kernel.ONEDNN)
 weight = model[0].weight.detach().clone()
 with torch.no_grad():
     torch.testing.assert_close(result, model(torch.ones(rows, width)))
@@ -285,12 +285,15 @@ assert torch.equal(model[0].weight, weight)
 """
 
 
-@pytest.mark.skipif(
-    not (torch.backends.mkldnn.is_available() and torch.backends.mkl.is_available()),
-    reason="this PyTorch has not both libraries",
+@pytest.mark.parametrize(
+    "kernel",
+    [
+        pytest.param("ONEDNN", marks=needs_onednn),
+        pytest.param("LIBRARY", marks=needs_mkl),
+        pytest.param("PANELS", marks=needs_vectors),
+    ],
 )
-@pytest.mark.parametrize("packer", ["oneDNN", "MKL", "panels"])
-def test_device_when_weights_are_packed_then_holds_one_copy_more(packer: str) -> None:
-    done = run_forked(["-c", PACKED, packer])
+def test_device_when_weights_are_packed_then_holds_one_copy_more(kernel: str) -> None:
+    done = run_forked(["-c", PACKED, kernel])
     assert done.returncode == 0, done.stderr
     assert 1.9 < float(done.stdout.splitlines()[-1]) < 2.4

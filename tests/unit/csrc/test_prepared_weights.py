@@ -3,6 +3,7 @@
 import pytest
 import torch
 from hand_built import ALL, MICRO_BATCH, WINDOW, Reg, add, executor
+from support.processors import ANY
 
 from poptorch_emu import _C
 from poptorch_emu.errors import Error
@@ -76,14 +77,14 @@ def program_of(form, *, trains=False, in_place=False, dtype=torch.float32):
         preparation = add_preparation(program, weight, "poptorch_emu::channels_last")
     else:
         rows = SHAPES[form][1]
-        preparation = add_preparation(program, weight, "poptorch_emu::pack_weight", rows)
+        preparation = add_preparation(program, weight, "poptorch_emu::pack_weight", ANY, rows)
     segment = program.add_segment("forward", 0, MICRO_BATCH)
     program.load_input(segment, 2, program.add_input("x", True))
     program.load_prepared(segment, 0, preparation, 1)
     if form == IMAGES:
         add(program, segment, "mul.Tensor", [Reg(0), Reg(2)], [1])
     else:
-        args = [Reg(2), Reg(0), None, SHAPES[form][0]]
+        args = [Reg(2), Reg(0), None, SHAPES[form][0], ANY]
         operator = "poptorch_emu::packed_linear"
         program.add_instruction(segment, operator, "", args, {}, [1], [], _C.Debug("linear"))
     program.store_output(segment, 1, ALL, 1)
@@ -266,5 +267,6 @@ def test_text_when_a_weight_is_prepared_then_says_so():
         "prepare weight on IPU 0: 2 registers, 1 loads, 0 stores, again when its variable has "
         "changed"
     ) in lines
-    assert "  %1 = poptorch_emu::pack_weight.out( %0 %1 )  # convert " in lines
+    kernel = _C.ProductKernel(ANY).name.lower()
+    assert f"  %1 = poptorch_emu::pack_weight.out( %0 {kernel} %1 )  # convert " in lines
     assert "  %0 = %1 of prepare weight" in lines

@@ -3,6 +3,7 @@
 import pytest
 import torch
 from hand_built import ALL, MICRO_BATCH, WINDOW, Reg, add, executor
+from support.processors import LIBRARY, PANELS, SMALL, needs_vectors
 
 from poptorch_emu import _C
 from poptorch_emu.errors import Error
@@ -13,14 +14,29 @@ ROWS, OUT, IN = 24, 160, 192
 N, WINDOWS = 6, 3
 
 
-def add_product(program, segment, left, right, accumulator):
+def add_product(program, segment, left, right, accumulator, kernel=LIBRARY):
     """Adds the product of two registers to a sum."""
-    args = [Reg(left), Reg(right), accumulator]
+    args = [Reg(left), Reg(right), kernel, accumulator]
     debug = _C.Debug("product")
     program.add_instruction(segment, "poptorch_emu::add_product", "", args, {}, [], [], debug)
 
 
-def summing(*, is_remote=False, replicas=1, num_products=1, fails=False, is_negated=False):
+KERNELS = [
+    pytest.param(LIBRARY, id="library"),
+    pytest.param(SMALL, id="small", marks=needs_vectors),
+    pytest.param(PANELS, id="panels", marks=needs_vectors),
+]
+
+
+def summing(
+    *,
+    kernel=LIBRARY,
+    is_remote=False,
+    replicas=1,
+    num_products=1,
+    fails=False,
+    is_negated=False,
+):
     """Returns a program that adds up dy.t() @ x of N micro-batches and gives each window's sum."""
     program = _C.Program()
     segment = program.add_segment("backward", 0, MICRO_BATCH)
@@ -36,7 +52,7 @@ def summing(*, is_remote=False, replicas=1, num_products=1, fails=False, is_nega
         accumulator = program.add_accumulator(f"g{number}", torch.float32, False)
         if is_remote:
             program.set_remote_accumulator(accumulator)
-        add_product(program, segment, 2, 3 if is_negated else 1, accumulator)
+        add_product(program, segment, 2, 3 if is_negated else 1, accumulator, kernel)
         if reduction is not None:
             program.reduce(reduction, accumulator)
         program.load_accumulator(update, number, accumulator)
@@ -67,43 +83,48 @@ def by_hand(dy, x, replicas=1, rows=ROWS):
     return torch.cat([each for each in sums for _ in range(replicas)])
 
 
-# The larger ones have a kernel of ours on some processors, which adds up blocks of 256 rows.
-@pytest.mark.parametrize("rows", [ROWS, 48, 300])
+@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("rows", [ROWS, 300])
 @pytest.mark.parametrize("is_remote", [False, True], ids=["on chip", "remote"])
 @pytest.mark.parametrize("replicas", [1, 2])
-def test_sum_when_products_are_added_then_is_that_of_all(replicas, is_remote, rows):
+def test_sum_when_products_are_added_then_is_that_of_all(replicas, is_remote, rows, kernel):
     dy, x = operands(replicas, rows)
-    engine = executor(summing(is_remote=is_remote, replicas=replicas), replicas=replicas)
+    program = summing(kernel=kernel, is_remote=is_remote, replicas=replicas)
+    engine = executor(program, replicas=replicas)
     first, again = (engine.run([dy, x], WINDOWS)[0] for _ in range(2))
     torch.testing.assert_close(first, by_hand(dy, x, replicas, rows), rtol=1e-5, atol=1e-4)
     assert torch.equal(first, again)
 
 
-@pytest.mark.parametrize("rows", [ROWS, 48])
-def test_sum_when_an_operand_is_a_negated_view_then_is_that_of_its_values(rows):
-    inputs = operands(rows=rows)
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_sum_when_an_operand_is_a_negated_view_then_is_that_of_its_values(kernel):
+    inputs = operands()
     expected, negated = (
-        executor(summing(is_negated=is_negated)).run(inputs, WINDOWS)[0] for is_negated in (0, 1)
+        executor(summing(kernel=kernel, is_negated=is_negated)).run(inputs, WINDOWS)[0]
+        for is_negated in (False, True)
     )
     assert torch.equal(negated, -expected)
 
 
-@pytest.mark.parametrize("rows", [ROWS, 48, 300])
-def test_sum_when_it_lives_in_streaming_memory_then_has_the_same_bits(rows):
+@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("rows", [ROWS, 300])
+def test_sum_when_it_lives_in_streaming_memory_then_has_the_same_bits(rows, kernel):
     inputs = operands(rows=rows)
     on_chip, remote = (
-        executor(summing(is_remote=is_remote)).run(inputs, WINDOWS)[0] for is_remote in (0, 1)
+        executor(summing(kernel=kernel, is_remote=is_remote)).run(inputs, WINDOWS)[0]
+        for is_remote in (False, True)
     )
     assert torch.equal(on_chip, remote)
 
 
-@pytest.mark.parametrize("workers", [2, 3, 5])
-def test_sums_when_micro_batches_overlap_then_have_the_bits_of_one_worker(workers):
+@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("workers", [2, 3])
+def test_sums_when_micro_batches_overlap_then_have_the_bits_of_one_worker(workers, kernel):
     # Long enough for the engine to run several micro-batches at once.
     count = N * WINDOWS * 384
     inputs = [torch.randn(count, OUT), torch.randn(count, IN)]
-    expected = executor(summing(num_products=4)).run(inputs, WINDOWS)
-    engine = executor(summing(num_products=4), workers=workers, follows_lists=False)
+    expected = executor(summing(kernel=kernel, num_products=4)).run(inputs, WINDOWS)
+    engine = executor(summing(kernel=kernel, num_products=4), workers=workers, follows_lists=False)
     engine.set_tracing(True)
     for _ in range(10):
         sums = engine.run(inputs, WINDOWS)
@@ -186,7 +207,7 @@ def test_program_when_a_product_has_no_sum_to_go_to_then_is_refused(spoil, messa
 def test_program_when_a_loop_adds_a_product_then_is_refused():
     program = summing()
     body = _C.Body("body", 2, [0, 1], -1, [])
-    args = [Reg(0), Reg(1), 0]
+    args = [Reg(0), Reg(1), LIBRARY, 0]
     debug = _C.Debug("inner")
     body.add_instruction("poptorch_emu::add_product", "", args, {}, [], [], debug, [])
     program.add_instruction(
@@ -198,4 +219,4 @@ def test_program_when_a_loop_adds_a_product_then_is_refused():
 
 
 def test_text_when_a_product_is_added_then_names_its_sum():
-    assert "accumulator g0 += poptorch_emu::add_product( %2 %1 )" in summing().text()
+    assert "accumulator g0 += poptorch_emu::add_product( %2 %1 library )" in summing().text()

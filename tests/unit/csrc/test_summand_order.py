@@ -8,6 +8,7 @@ from itertools import product
 import pytest
 import torch
 from hand_built import ALL, MICRO_BATCH, WINDOW, Reg, add, executor
+from support import processors
 
 from poptorch_emu import _C
 
@@ -46,13 +47,13 @@ def program_of(*kinds, width=SMALL, dtype=torch.float32):
     for number, kind in enumerate(kinds):
         accumulator = program.add_accumulator(kind, dtype, False)
         if kind == "product":
-            args = [Reg(3), Reg(2), accumulator]
+            args = [Reg(3), Reg(2), processors.ANY, accumulator]
             debug = _C.Debug("product")
             program.add_instruction(
                 segment, "poptorch_emu::add_product", "", args, {}, [], [], debug
             )
         elif kind == "product and sums":
-            args = [Reg(3), Reg(2), accumulator]
+            args = [Reg(3), Reg(2), processors.ANY, accumulator]
             program.add_instruction(
                 segment, "poptorch_emu::add_product", "with_sums", args, {}, [5], [], debug
             )

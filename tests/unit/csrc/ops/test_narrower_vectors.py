@@ -17,9 +17,9 @@ HERE = Path(__file__).parent
 # Tests of operations that have such kernels: poolings, products, LSTMs.
 NAMES = (
     "test_image_max_pool.py",
-    "test_gradient_product.py",
+    "test_product.py",
     "test_panel_product.py",
-    "test_small_product.py",
+    "test_packed_product.py",
     "test_rnn.py",
 )
 

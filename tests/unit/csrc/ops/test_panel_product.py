@@ -1,4 +1,4 @@
-"""Large products by panels, which have a kernel of the engine's on some processors, on any here."""
+"""Products by panels: how the kernel adds up, at the edges of its tiles, panels and blocks."""
 
 from __future__ import annotations
 
@@ -10,34 +10,66 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.panels import panels
-from test_gradient_product import assert_is_product, operands
+from support.processors import PANELS, needs_vectors
+from test_product import assert_is_product, operands
 
 from poptorch_emu import _C
-from poptorch_emu.engine.rewrites.gradient_sums import COLUMN_SUMS, GRADIENT_PRODUCT
 
-pytestmark = pytest.mark.skipif(_C.vector_width() == 0, reason="our kernel is for wide vectors")
+pytestmark = needs_vectors
 
-product = torch.ops.poptorch_emu.product
-pack_weight = torch.ops.poptorch_emu.pack_weight
-packed_linear = torch.ops.poptorch_emu.packed_linear
+column_sums = torch.ops.poptorch_emu.column_sums
+
+
+def product(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
+    return torch.ops.poptorch_emu.product(left, right, PANELS)
+
+
+def pack_weight(weight: torch.Tensor) -> torch.Tensor:
+    return torch.ops.poptorch_emu.pack_weight(weight, PANELS, 1)
+
+
+def packed_linear(
+    x: torch.Tensor, packed: torch.Tensor, bias: torch.Tensor | None, num_outputs: int
+) -> torch.Tensor:
+    return torch.ops.poptorch_emu.packed_linear(x, packed, bias, num_outputs, PANELS)
+
 
 # Around the edges of tiles (4 rows or 6, 24 columns or 64, vectors of 8 or 16), of blocks of the
-# depth (256), of rows (256 or 144) and of columns (1,008 or 1,024). Smaller products are made
-# otherwise.
-ROWS = st.sampled_from([64, 65, 66, 67, 143, 145, 255, 256, 257, 258, 515, 520])
+# depth (256), of rows (256 or 144) and of columns (1,008 or 1,024).
+ROWS = st.sampled_from([1, 3, 5, 64, 65, 66, 67, 143, 145, 255, 256, 257, 258, 515, 520])
 COLUMNS = st.sampled_from(
-    [71, 72, 73, 79, 80, 81, 88, 95, 104, 127, 129, 1007, 1009, 1016, 1023, 1025, 1040, 1090]
+    [
+        1,
+        7,
+        9,
+        71,
+        72,
+        73,
+        79,
+        80,
+        81,
+        88,
+        95,
+        104,
+        127,
+        129,
+        1007,
+        1009,
+        1016,
+        1023,
+        1025,
+        1040,
+        1090,
+    ]
 )
-DEPTHS = st.sampled_from([255, 256, 257, 300, 512, 600])
+DEPTHS = st.sampled_from([1, 17, 255, 256, 257, 300, 512, 600])
 
 
 @pytest.fixture(autouse=True)
-def by_panels() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    with panels(True):
-        yield
-    torch.set_num_threads(threads)
+def threads() -> Iterator[None]:
+    before = torch.get_num_threads()
+    yield
+    torch.set_num_threads(before)
 
 
 def made(rows: int, columns: int, seed: int) -> torch.Tensor:
@@ -83,8 +115,7 @@ def test_layer_of_any_size_then_is_that_of_pytorch(
     x, weight = made(rows, inputs, 1), made(outputs, inputs, 2)
     bias = made(1, outputs, 3)[0] if has_bias else None
     lying = weight.t().contiguous().t() if is_weight_transposed else weight
-    packed = pack_weight(lying, rows)
-    assert packed.dim() == 3
+    packed = pack_weight(lying)
     found = packed_linear(x, packed, bias, outputs)
     exact = torch.nn.functional.linear(
         x.double(), weight.double(), None if bias is None else bias.double()
@@ -92,16 +123,6 @@ def test_layer_of_any_size_then_is_that_of_pytorch(
     magnitude = x.double().abs() @ weight.t().double().abs() + (0.0 if bias is None else bias.abs())
     bound = magnitude * torch.finfo(torch.float32).eps * (2 + inputs**0.5)
     assert ((found.double() - exact).abs() <= bound).all()
-
-
-@settings(max_examples=60)
-@given(DEPTHS, ROWS, COLUMNS)
-def test_gradient_of_any_size_then_is_that_of_pytorch(depth: int, rows: int, columns: int) -> None:
-    left, right = operands(depth, rows, columns)
-    assert_is_product(GRADIENT_PRODUCT(left, right), left, right)
-    sums, exact = COLUMN_SUMS(left.t(), columns), left.double().sum(1)
-    bound = left.double().abs().sum(1) * torch.finfo(torch.float32).eps * (2 + depth**0.5)
-    assert ((sums.double() - exact).abs() <= bound).all()
 
 
 @pytest.mark.parametrize("size", [(70, 300, 80), (260, 700, 1016)], ids=str)
@@ -128,9 +149,8 @@ def test_all_products_of_the_same_numbers_then_have_the_same_bits(size) -> None:
         product(left.t().contiguous().t(), right),
         product(left, elsewhere),
         product(negated, right),
-        GRADIENT_PRODUCT(left.t().contiguous().t(), right),
-        packed_linear(left, pack_weight(right.t(), rows), None, columns),
-        packed_linear(left, pack_weight(right.t().contiguous(), rows), None, columns),
+        packed_linear(left, pack_weight(right.t()), None, columns),
+        packed_linear(left, pack_weight(right.t().contiguous()), None, columns),
     ):
         assert torch.equal(bits(found), bits(expected))
 
@@ -138,7 +158,7 @@ def test_all_products_of_the_same_numbers_then_have_the_same_bits(size) -> None:
 def test_zeros_then_have_the_same_sign_in_all_columns() -> None:
     # Their products are too small for float32, and negative.
     left, right = torch.full((300, 16), -1e-30), torch.full((16, 1009), 1e-30)
-    layer = packed_linear(left, pack_weight(right.t(), 300), None, 1009)
+    layer = packed_linear(left, pack_weight(right.t()), None, 1009)
     for found in (product(left, right), layer):
         assert found.count_nonzero() == 0 and found.signbit().all()
 
@@ -148,15 +168,14 @@ def test_zeros_then_have_the_same_sign_in_all_columns() -> None:
 def test_first_product_of_a_thread_then_is_that_of_pytorch(size: tuple[int, int, int]) -> None:
     rows, depth, columns = size
     left, right = operands(depth, rows, columns)
-    assert torch.ops.poptorch_emu.is_by_panels(rows, depth, columns)
-    for one in (product, GRADIENT_PRODUCT):
+    for one in (left, left.contiguous()):
         with ThreadPoolExecutor(1) as thread:
-            assert_is_product(thread.submit(one, left, right).result(), left, right)
+            assert_is_product(thread.submit(product, one, right).result(), left, right)
 
 
 @pytest.mark.parametrize("is_shared", [False, True])
 def test_layer_of_no_rows_then_gives_none(is_shared: bool) -> None:
-    packed = pack_weight(torch.randn(96, 300), 64)
+    packed = pack_weight(torch.randn(96, 300))
     _C.set_shares_work(is_shared)
     try:
         assert packed_linear(torch.randn(0, 300), packed, None, 96).shape == (0, 96)
@@ -168,14 +187,14 @@ def test_layer_of_no_rows_then_gives_none(is_shared: bool) -> None:
 def test_product_then_has_the_same_bits_on_any_number_of_threads(size) -> None:
     rows, depth, columns = size
     left, right, bias = made(rows, depth, 8), made(depth, columns, 9), torch.randn(columns)
-    packed = pack_weight(right.t(), rows)
+    packed = pack_weight(right.t())
     torch.set_num_threads(1)
 
     def results() -> list[torch.Tensor]:
         columns_of_left = left.t().contiguous()
         layer = packed_linear(left, packed, bias, columns)
-        sums = COLUMN_SUMS(columns_of_left, columns)
-        return [product(left, right), GRADIENT_PRODUCT(columns_of_left.t(), right), layer, sums]
+        sums = column_sums(columns_of_left)
+        return [product(left, right), product(columns_of_left.t(), right), layer, sums]
 
     expected = results()
     try:
@@ -188,36 +207,13 @@ def test_product_then_has_the_same_bits_on_any_number_of_threads(size) -> None:
         _C.set_shares_work(True)
 
 
-@pytest.mark.parametrize("value", [float("nan"), float("inf")])
-def test_product_when_an_operand_is_not_finite_then_its_row_and_column_are_not(value) -> None:
-    left, right = made(127, 300, 10), made(300, 255, 11)
-    left[5, 280], right[3, 9] = value, value
-    wrong = torch.zeros(127, 255, dtype=torch.bool)
-    wrong[5], wrong[:, 9] = True, True
-    packed = pack_weight(right.t(), 127)
-    for found in (product(left, right), packed_linear(left, packed, None, 255)):
-        assert torch.equal(~found.isfinite(), wrong)
-
-
 def test_rows_that_are_one_then_are_multiplied_as_others() -> None:
     left, right = torch.randn(1, 300).expand(128, 300), torch.randn(1, 96).expand(300, 96)
     assert torch.equal(product(left, right), product(left.contiguous(), right.contiguous()))
 
 
-def test_products_of_others_then_are_those_of_pytorch() -> None:
-    left, right = torch.randn(128, 300), torch.randn(300, 96)
-    for dtype in (torch.float64, torch.bfloat16):
-        assert torch.equal(
-            product(left.to(dtype), right.to(dtype)), left.to(dtype) @ right.to(dtype)
-        )
-    lies_by_columns = right.t().contiguous().t()
-    assert torch.equal(product(left, lies_by_columns), left @ lies_by_columns)
-    with pytest.raises(RuntimeError, match="cannot be multiplied"):
-        product(left, torch.randn(301, 96))
-
-
 def test_layer_when_weight_or_bias_do_not_fit_then_says_so() -> None:
-    x, packed = torch.randn(64, 300), pack_weight(torch.randn(96, 300), 64)
+    x, packed = torch.randn(64, 300), pack_weight(torch.randn(96, 300))
     shape = re.escape(str(list(packed.shape)))
     with pytest.raises(ValueError, match=rf"of shape {shape}; that of 200 outputs for rows"):
         packed_linear(x, packed, None, 200)

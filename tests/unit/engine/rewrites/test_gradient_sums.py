@@ -5,6 +5,7 @@ import torch
 from torch import nn
 
 import poptorch_emu as poptorch
+from poptorch_emu import _C
 
 WIDTH, ROWS, ACCUMULATION, ITERATIONS = 16, 8, 4, 5
 
@@ -79,9 +80,11 @@ def test_gradient_when_a_weight_is_used_twice_then_is_no_product():
     assert products_of(train(Model(twice=True))[1]) == {"first.weight"}
 
 
-def test_gradient_when_there_is_a_single_row_then_is_no_product():
+def test_gradient_of_a_single_row_then_is_added_by_kernels_of_ours_alone():
     weights, text = train(Model(), rows=1)
-    assert products_of(text) == set()
+    # The library's kernel for a single row has other roundings than a product and an addition.
+    has_vectors = _C.vector_width() > 0
+    assert products_of(text) == ({"first.weight", "second.weight"} if has_vectors else set())
     torch.testing.assert_close(weights, plain(Model(), 1), rtol=1e-5, atol=1e-6)
 
 
@@ -146,9 +149,9 @@ def test_gradient_when_it_is_large_and_somebody_reads_it_then_has_the_same_bits(
     # With this rate weights move by some hundredths, so that last bits of gradients show.
     weights, text = train(Model(width=WIDE), rows=64, lr=1.0)
     assert products_of(text) == {"first.weight", "second.weight"}
-    assert "gradient_product" not in text
+    assert "-> accumulator second.weight" not in text
     anchored, text = train(Model(width=WIDE), rows=64, lr=1.0, prepare=anchor_second)
-    assert products_of(text) == {"first.weight"} and text.count("gradient_product(") == 1
+    assert products_of(text) == {"first.weight"} and "-> accumulator second.weight" in text
     assert all(torch.equal(a, b) for a, b in zip(weights, anchored, strict=True))
     second, before = weights[2], Model(width=WIDE).second.weight.detach()
     assert (second - before).norm() > 1e-2 * before.norm()
@@ -158,7 +161,7 @@ def test_gradient_when_it_is_large_and_somebody_reads_it_then_has_the_same_bits(
 def test_training_when_sums_are_shared_out_then_has_close_weights():
     whole, _ = train(Model(width=WIDE), rows=64, replicas=2, lr=1.0)
     weights, text = train(Model(width=WIDE), rows=64, replicas=2, lr=1.0, prepare=sharded)
-    assert products_of(text) == set() and text.count("gradient_product(") == 2
+    assert products_of(text) == set()
     torch.testing.assert_close(weights, whole, rtol=1e-3, atol=1e-5)
 
 

@@ -1,43 +1,43 @@
-"""Linear layers with packed weights: plain PyTorch's numbers, whoever runs them and wherever."""
+"""Linear layers of inference, packed for each kernel: plain PyTorch's numbers everywhere."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterator
 
 import pytest
 import torch
+from support.processors import (
+    AMD_AVX2,
+    choosing,
+    compiling_for,
+    needs_mkl,
+    needs_onednn,
+    needs_vectors,
+)
 from torch import nn
 
 import poptorch_emu as poptorch
-from poptorch_emu.engine import onednn
-from poptorch_emu.engine.rewrites import packed_linear
-from poptorch_emu.engine.rewrites.linear_layer import LinearLayer
-from poptorch_emu.engine.rewrites.packed_weights import has_library
+from poptorch_emu.engine.product_kernels import Kernel, Role
 
-LAYER = "mkldnn::_linear_pointwise"
+ONEDNN_LAYER = "mkldnn::_linear_pointwise("
 OUR_LAYER = "poptorch_emu::packed_linear("
-PACK = "mkldnn::_reorder_linear_weight"
-OUR_PACK = "poptorch_emu::pack_weight("
 BATCH = 8
 
-pytestmark = pytest.mark.skipif(not onednn.IS_AVAILABLE, reason="this PyTorch has no oneDNN")
-needs_library = pytest.mark.skipif(not has_library(), reason="this PyTorch has no MKL")
 
-
-@pytest.fixture
-def always(monkeypatch):
-    """Has oneDNN pack layers of any size."""
-    monkeypatch.setattr(packed_linear, "is_onednn_faster", lambda: True)
-    monkeypatch.setattr(packed_linear, "_FEWEST_MULTIPLICATIONS_OF_ONEDNN", 0)
-    monkeypatch.setattr(LinearLayer, "is_small", False)
-
-
-@pytest.fixture
-def always_by_library(monkeypatch):
-    """Has the library pack layers of any size but those for which the engine has a kernel."""
-    monkeypatch.setattr(packed_linear, "is_onednn_faster", lambda: False)
-    monkeypatch.setattr(packed_linear, "_FEWEST_ROWS_OF_LIBRARY", 0)
-    monkeypatch.setattr(packed_linear, "_FEWEST_MULTIPLICATIONS_OF_LIBRARY", 0)
+@pytest.fixture(
+    params=[
+        pytest.param(Kernel.ONEDNN, marks=needs_onednn),
+        pytest.param(Kernel.LIBRARY, marks=needs_mkl),
+        pytest.param(Kernel.SMALL, marks=needs_vectors),
+        pytest.param(Kernel.PANELS, marks=needs_vectors),
+    ],
+    ids=lambda kernel: kernel.name,
+)
+def kernel(request: pytest.FixtureRequest) -> Iterator[Kernel]:
+    """Has layers of any size packed for one kernel."""
+    with choosing(Role.FIXED_LAYER, request.param, is_packed=True):
+        yield request.param
 
 
 class Twice(nn.Module):
@@ -161,43 +161,37 @@ def wrapped(model: nn.Module, **settings: object) -> poptorch.PoplarExecutor:
     return poptorch.inferenceModel(model, options)
 
 
+def num_layers(text: str, kernel: Kernel) -> int:
+    """Counts the layers of a program that a kernel makes."""
+    if kernel is Kernel.ONEDNN:
+        return text.count(ONEDNN_LAYER)
+    return len(re.findall(rf"packed_linear\([^)]* {kernel.name.lower()} \)", text))
+
+
 def text_of(executor: poptorch.PoplarExecutor) -> str:
     return executor._executable.program.text()
 
 
-@pytest.mark.usefixtures("always")
 @pytest.mark.parametrize("name", BODIES)
-def test_packed_layers_equal_plain_pytorch(name):
+def test_packed_layers_equal_plain_pytorch(name, kernel):
     model, x = made(name), torch.randn(BATCH, 6)
     expected = model(x)
     inference = wrapped(made(name))
     for _ in range(2):
         torch.testing.assert_close(inference(x), expected)
-    text = text_of(inference)
-    assert text.count(LAYER) == NUM_LAYERS[name]
-    assert text.count(PACK) <= NUM_LAYERS[name]
+    assert num_layers(text_of(inference), kernel) == NUM_LAYERS[name]
 
 
-@pytest.mark.usefixtures("always")
-def test_a_nan_when_a_relu_follows_then_is_there_as_in_plain_pytorch():
+def test_a_nan_when_a_relu_follows_then_is_there_as_in_plain_pytorch(kernel):
     model, x = made("relu"), torch.randn(BATCH, 6)
     x[2, 3] = torch.nan
     inference = wrapped(model)
     torch.testing.assert_close(inference(x), model(x), equal_nan=True)
     assert model(x).isnan().sum() == 3
-    assert text_of(inference).count(LAYER) == 2
+    assert num_layers(text_of(inference), kernel) == 2
 
 
-@pytest.mark.usefixtures("always")
-def test_bias_of_attention_then_is_part_of_its_projection():
-    inference = wrapped(made("attention"))
-    inference(torch.randn(BATCH, 6))
-    # The two sums around the layer's halves.
-    assert text_of(inference).count("aten::add.Tensor") == 2
-
-
-@pytest.mark.usefixtures("always")
-def test_weight_that_calls_change_then_is_not_packed():
+def test_weight_that_calls_change_then_is_not_packed(kernel):
     torch.manual_seed(0)
     plain, emulated = Written(), Written()
     emulated.load_state_dict(plain.state_dict())
@@ -205,34 +199,10 @@ def test_weight_that_calls_change_then_is_not_packed():
     inference = wrapped(emulated)
     for _ in range(3):
         torch.testing.assert_close(inference(x), plain(x))
-    assert PACK not in text_of(inference)
+    assert num_layers(text_of(inference), kernel) == 0
 
 
-@pytest.mark.parametrize(
-    ("rows", "size", "onednn_is_faster", "packs"),
-    [
-        (128, 256, True, PACK),
-        (127, 256, True, None),
-        (127, 256, False, OUR_PACK),
-        (16, 256, False, OUR_PACK),
-        (15, 260, False, None),
-        (15, 1024, False, PACK),
-    ],
-)
-@needs_library
-@pytest.mark.usefixtures("without_panels")
-def test_layer_then_is_packed_from_a_size_on_by_who_is_faster(
-    rows, size, onednn_is_faster, packs, monkeypatch
-):
-    monkeypatch.setattr(packed_linear, "is_onednn_faster", lambda: onednn_is_faster)
-    monkeypatch.setattr(LinearLayer, "is_small", False)
-    inference = wrapped(nn.Linear(size, size))
-    inference.compile(torch.randn(rows, size))
-    text = text_of(inference)
-    assert [each for each in (PACK, OUR_PACK) if each in text] == ([packs] if packs else [])
-
-
-@pytest.mark.usefixtures("always")
+@pytest.mark.usefixtures("kernel")
 @pytest.mark.parametrize(
     "change",
     [
@@ -254,8 +224,9 @@ def test_layers_then_are_left_alone_where_weights_or_operations_are_watched(chan
     else:
         executor = poptorch.inferenceModel(model, options)
     executor.compile(torch.randn(BATCH, 6))
-    assert LAYER not in text_of(executor)
-    assert "prepare forward" not in text_of(executor)
+    text = text_of(executor)
+    assert ONEDNN_LAYER not in text and OUR_LAYER not in text
+    assert "prepare forward" not in text
 
 
 class _Loss(nn.Module):
@@ -263,14 +234,61 @@ class _Loss(nn.Module):
         return poptorch.identity_loss(values[0] + values[1], "mean")
 
 
-@pytest.mark.usefixtures("always")
-def test_without_onednn_then_layers_stay_as_they_are(monkeypatch):
-    monkeypatch.setattr(onednn, "IS_AVAILABLE", False)
-    model, x = made("relu"), torch.randn(BATCH, 6)
-    inference = wrapped(model)
+@needs_vectors
+def test_weight_that_two_kernels_read_then_serves_both():
+    torch.manual_seed(0)
+    model, x, y = TwoKernels(), torch.randn(16, 256), torch.randn(256, 256)
+    with compiling_for(*AMD_AVX2):
+        inference = poptorch.inferenceModel(model)
+        for _ in range(2):
+            torch.testing.assert_close(inference(x, y), model(x, y))
+    text = text_of(inference)
+    assert num_layers(text, Kernel.SMALL) == num_layers(text, Kernel.PANELS) == 1
+
+
+class TwoKernels(nn.Module):
+    """One weight, read for a small product and for a large one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(256, 256)
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return self.layer(x), self.layer(y)
+
+
+class SharedSizes(nn.Module):
+    """Layers with one weight and inputs of several sizes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(6, 6)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.layer(x)
+        pairs = self.layer(y.view(-1, 2, 6).sum(1)).repeat_interleave(2, 0)
+        return self.layer(y) + pairs
+
+
+def test_layers_with_one_weight_then_have_the_numbers_of_pytorch(kernel):
+    torch.manual_seed(0)
+    model, x = SharedSizes(), torch.randn(BATCH, 6)
+    inference = poptorch.inferenceModel(model)
     torch.testing.assert_close(inference(x), model(x))
-    assert LAYER not in text_of(inference)
-    assert "prepare forward" in text_of(inference)
+    assert num_layers(text_of(inference), kernel) == 3
+
+
+def test_layers_when_the_user_changes_weights_then_are_packed_again(kernel):
+    torch.manual_seed(0)
+    model, x = Staged(()), torch.randn(BATCH, 6)
+    inference = poptorch.inferenceModel(model)
+    torch.testing.assert_close(inference(x), model(x))
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(2)
+    inference.copyWeightsToDevice()
+    torch.testing.assert_close(inference(x), model(x))
+    assert num_layers(text_of(inference), kernel) == 3
 
 
 class Staged(nn.Module):
@@ -326,14 +344,9 @@ WAYS: dict[str, tuple[tuple[int, ...], Callable[[poptorch.Options], object]]] = 
 }
 
 
-@pytest.mark.parametrize("layer", [LAYER, OUR_LAYER])
 @pytest.mark.parametrize("workers", [1, 3])
 @pytest.mark.parametrize("way", WAYS)
-def test_bits_do_not_depend_on_stages_places_replicas_or_workers(
-    way, workers, layer, monkeypatch, request
-):
-    if layer == LAYER:
-        request.getfixturevalue("always")
+def test_bits_do_not_depend_on_stages_places_replicas_or_workers(way, workers, kernel, monkeypatch):
     cuts, change = WAYS[way]
     x = torch.randn(8 * BATCH, 6, generator=torch.Generator().manual_seed(1))
     monkeypatch.setenv("POPTORCH_EMU_WORKERS", str(workers))
@@ -345,13 +358,12 @@ def test_bits_do_not_depend_on_stages_places_replicas_or_workers(
         model_change(options)
         inference = poptorch.inferenceModel(Staged(model_cuts).eval(), options)
         results.append(inference(x))
-        assert text_of(inference).count(layer) == 3
+        assert num_layers(text_of(inference), kernel) == 3
     assert torch.equal(*results)
     torch.testing.assert_close(results[0], Staged(())(x))
 
 
-@pytest.mark.usefixtures("always")
-def test_executable_when_saved_and_loaded_then_packs_the_weights_it_is_given(tmp_path):
+def test_executable_when_saved_and_loaded_then_packs_the_weights_it_is_given(tmp_path, kernel):
     x = torch.randn(BATCH, 6)
     first = wrapped(made("relu"))
     first.compileAndExport(tmp_path / "file", x, export_model=False)
@@ -362,7 +374,7 @@ def test_executable_when_saved_and_loaded_then_packs_the_weights_it_is_given(tmp
     second = wrapped(model)
     second.loadExecutable(tmp_path / "file")
     torch.testing.assert_close(second(x), model(x))
-    assert PACK in text_of(second)
+    assert num_layers(text_of(second), kernel) == 2
 
 
 class Chain(nn.Module):
@@ -378,10 +390,56 @@ class Chain(nn.Module):
         return self.layer(x @ self.weight.t() + self.bias)
 
 
-@pytest.mark.usefixtures("always")
-def test_layers_that_follow_each_other_then_have_the_numbers_of_pytorch():
+def test_layers_that_follow_each_other_then_have_the_numbers_of_pytorch(kernel):
     torch.manual_seed(0)
     model, x = Chain().eval(), torch.randn(8, 12)
     inference = poptorch.inferenceModel(model)
     torch.testing.assert_close(inference(x), model(x).detach(), rtol=1e-5, atol=1e-5)
-    assert inference._executable.program.text().count("mkldnn::_linear_pointwise(") == 2
+    assert num_layers(text_of(inference), kernel) == 2
+
+
+# More than a tile, a panel or a block of each kernel in every way.
+INPUTS, OUTPUTS, ROWS = 300, 310, 24
+
+
+def wide() -> nn.Module:
+    """Returns layers with and without a bias, the last of which is a small one."""
+    torch.manual_seed(0)
+    layers = (
+        nn.Linear(INPUTS, OUTPUTS),
+        nn.ReLU(),
+        nn.Linear(OUTPUTS, 7, bias=False),
+        nn.Linear(7, 5),
+    )
+    return nn.Sequential(*layers).eval()
+
+
+@pytest.mark.parametrize(("workers", "replicas"), [(1, 1), (3, 1), (3, 2)])
+@pytest.mark.parametrize(
+    ("dtype", "tolerance"), [(torch.float32, {}), (torch.float16, {"rtol": 4e-3, "atol": 4e-3})]
+)
+def test_wide_layers_then_have_the_numbers_of_pytorch(
+    workers, replicas, dtype, tolerance, kernel, monkeypatch
+):
+    monkeypatch.setenv("POPTORCH_EMU_WORKERS", str(workers))
+    model, x = wide().to(dtype), torch.randn(8 * ROWS, INPUTS).to(dtype)
+    inference = wrapped(
+        wide().to(dtype), deviceIterations=8 // replicas, replicationFactor=replicas
+    )
+    for _ in range(2):
+        torch.testing.assert_close(inference(x), model(x), **tolerance)
+    assert num_layers(text_of(inference), kernel) == 3
+
+
+@pytest.mark.usefixtures("kernel")
+def test_weights_when_they_are_written_then_the_next_call_has_them():
+    model, x = wide(), torch.randn(ROWS, INPUTS)
+    inference = wrapped(model)
+    inference.compile(x)
+    for factor in (1.0, 2.0, -0.5):
+        with torch.no_grad():
+            model[0].weight.mul_(factor)
+        inference.copyWeightsToDevice()
+        plain = wide()
+        plain.load_state_dict(model.state_dict())
+        torch.testing.assert_close(inference(x), plain(x))

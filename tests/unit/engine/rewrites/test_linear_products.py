@@ -1,27 +1,29 @@
-"""Large products of training go to oneDNN where the processor runs it faster: the same numbers."""
+"""Products of training by each kernel: plain PyTorch's numbers, whatever the stages are."""
 
 from __future__ import annotations
 
 import copy
+import re
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.processors import (
+    AMD_AVX2,
+    AMD_AVX512,
+    INTEL_AVX512,
+    choosing,
+    compiling_for,
+    needs_onednn,
+    needs_vectors,
+)
 from torch import nn
 
 import poptorch_emu as poptorch
-from poptorch_emu.engine import onednn
-from poptorch_emu.engine.rewrites import large_products
+from poptorch_emu.engine.product_kernels import Kernel, Role
 
 ACCUMULATION = 3
-
-pytestmark = pytest.mark.skipif(not onednn.IS_AVAILABLE, reason="PyTorch was built without oneDNN")
-
-
-@pytest.fixture(autouse=True)
-def onednn_is_faster(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(large_products, "is_onednn_faster", lambda: True)
 
 
 class Layers(nn.Module):
@@ -85,98 +87,68 @@ def made(rows: int, inputs: int, hidden: int, seed: int = 0) -> tuple[Layers, to
     return Layers(inputs, hidden), torch.randn(ACCUMULATION * rows, inputs) / inputs
 
 
-def test_layers_when_large_then_go_to_onednn_with_the_numbers_of_pytorch() -> None:
+# How many products of a program have which text, of the three forward and as many for gradients of
+# values that are not scaled and added to a matrix.
+PRODUCTS = {
+    AMD_AVX2: r"poptorch_emu::product\( %\d+ %\d+ panels \)",
+    AMD_AVX512: r"mkldnn::_linear_pointwise\(",
+    INTEL_AVX512: r"aten::mm\(",
+}
+
+
+@pytest.mark.parametrize(
+    "processor",
+    [
+        pytest.param(AMD_AVX2, marks=needs_vectors),
+        pytest.param(AMD_AVX512, marks=needs_onednn),
+        INTEL_AVX512,
+    ],
+    ids=str,
+)
+def test_products_when_large_then_have_the_numbers_of_pytorch(processor) -> None:
     model, x = made(256, 256, 512)
     expected = by_hand(copy.deepcopy(model), x)
-    found, text = trained(model, x)
+    with compiling_for(*processor):
+        found, text = trained(model, x)
     assert_close(found, expected)
-    assert text.count("mkldnn::_linear_pointwise(") >= 4
+    assert len(re.findall(PRODUCTS[processor], text)) >= 2
     # The gradients of weights are still added inside their products.
     assert "::add_product(" in text
 
 
+@needs_onednn
 def test_layers_when_on_several_stages_then_have_the_same_bits() -> None:
     model, x = made(256, 256, 512)
     split = copy.deepcopy(model)
     split.is_split = True
-    for one, other in zip(trained(model, x)[0], trained(split, x)[0], strict=True):
-        assert torch.equal(one, other)
-
-
-def test_layers_when_small_then_stay_as_they_are() -> None:
-    _, text = trained(*made(8, 16, 24))
-    assert "mkldnn" not in text
-
-
-@settings(max_examples=25)
-@given(st.integers(1, 9), st.integers(1, 9), st.integers(1, 9), st.integers(0, 999))
-def test_layers_of_any_size_then_have_the_numbers_of_pytorch(
-    rows: int, inputs: int, hidden: int, seed: int
-) -> None:
-    model, x = made(rows, inputs, hidden, seed)
-    expected = by_hand(copy.deepcopy(model), x)
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(large_products, "_FEWEST_MULTIPLICATIONS", 1)
-        found, text = trained(model, x)
-    assert_close(found, expected)
-    assert "mkldnn::_linear_pointwise(" in text
-    # What is added to it is a matrix: oneDNN's operator has no place for it.
-    assert "aten::addmm(" in text or rows == 1
-
-
-class Projection(nn.Module):
-    """Attention, which adds a bias to a view of a product; the product may be read, too."""
-
-    def __init__(self, *, is_read: bool = False) -> None:
-        super().__init__()
-        torch.manual_seed(0)
-        self.attention = nn.MultiheadAttention(256, 4, batch_first=True)
-        self.weight = nn.Parameter(torch.randn(512, 256) / 16)
-        self.bias = nn.Parameter(torch.randn(512))
-        self.is_read = is_read
-
-    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        x, _ = self.attention(x, x, x, need_weights=False)
-        product = x @ self.weight.t()
-        result = product + self.bias
-        if self.is_read:
-            result = result + product.square()
-        return result, poptorch.identity_loss(result.square().mean(), "none")
-
-
-@pytest.mark.parametrize("is_read", [False, True])
-def test_bias_of_a_view_then_goes_with_the_product(is_read: bool) -> None:
-    x = torch.randn(4 * ACCUMULATION, 64, 256, generator=torch.Generator().manual_seed(1))
-    model = Projection(is_read=is_read)
-    exact = copy.deepcopy(model).double()
-    optimizer = torch.optim.SGD(exact.parameters(), lr=0.1)
-    results = []
-    for micro_batch in x.double().chunk(ACCUMULATION):
-        result, loss = exact(micro_batch)
-        (loss / ACCUMULATION).backward()
-        results.append(result.detach())
-    optimizer.step()
-    (found, _, *weights), text = trained(model, x)
-    expected = [weight.detach() for weight in exact.state_dict().values()]
-    assert_close([found, *weights], [torch.cat(results), *expected])
-    forward = text[text.index("forward 0") : text.index("backward 0")]
-    assert forward.count("aten::add.Tensor(") == 2 * is_read
-    assert forward.count("mkldnn::_linear_pointwise(") == 3
+    with compiling_for(*AMD_AVX512):
+        for one, other in zip(trained(model, x)[0], trained(split, x)[0], strict=True):
+            assert torch.equal(one, other)
 
 
 @pytest.mark.parametrize(
-    ("vendor", "capability", "is_faster"),
+    "kernel",
     [
-        ("AuthenticAMD", "AVX512", True),
-        ("AuthenticAMD", "AVX2", False),
-        ("GenuineIntel", "AVX512", False),
-        (None, "AVX512", False),
+        pytest.param(Kernel.ONEDNN, marks=needs_onednn),
+        pytest.param(Kernel.SMALL, marks=needs_vectors),
+        pytest.param(Kernel.PANELS, marks=needs_vectors),
     ],
+    ids=lambda kernel: kernel.name,
 )
-def test_onednn_is_faster_on_the_processors_where_it_was_measured(
-    monkeypatch: pytest.MonkeyPatch, vendor: str | None, capability: str, is_faster: bool
+@settings(max_examples=25)
+@given(st.integers(1, 9), st.integers(1, 9), st.integers(1, 9), st.integers(0, 999))
+def test_products_of_any_size_then_have_the_numbers_of_pytorch(
+    kernel: Kernel, rows: int, inputs: int, hidden: int, seed: int
 ) -> None:
-    monkeypatch.undo()
-    monkeypatch.setattr(large_products, "processor", {"vendor_id": vendor}.get)
-    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: capability)
-    assert large_products.is_onednn_faster() is is_faster
+    # The kernel for small products reads whole lines of a cache.
+    unit = 16 if kernel is Kernel.SMALL else 1
+    rows, inputs, hidden = unit * rows, unit * inputs, unit * hidden
+    model, x = made(rows, inputs, hidden, seed)
+    expected = by_hand(copy.deepcopy(model), x)
+    with choosing(Role.PRODUCT, kernel):
+        found, text = trained(model, x)
+    assert_close(found, expected)
+    name = "mkldnn::_linear_pointwise(" if kernel is Kernel.ONEDNN else "poptorch_emu::product("
+    assert name in text
+    # What is added to it is a matrix: no other operator has a place for it.
+    assert "aten::addmm(" in text or rows == 1

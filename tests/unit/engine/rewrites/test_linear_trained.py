@@ -4,16 +4,25 @@ from __future__ import annotations
 
 import copy
 import re
+from collections.abc import Iterator
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.processors import (
+    AMD_AVX2,
+    INTEL_AVX512,
+    choosing,
+    compiling_for,
+    needs_mkl,
+    needs_vectors,
+)
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 import poptorch_emu as poptorch
-from poptorch_emu.engine.rewrites import large_products, packed_weights
+from poptorch_emu.engine.product_kernels import Kernel, Role
 
 ACCUMULATION = 4
 NUM_UPDATES = 3
@@ -21,9 +30,13 @@ ONCE_A_WINDOW = ", again when its variable has changed\n"
 LEARNING_RATE = 0.01  # With ten times as much some of the small ones get out of hand.
 
 
+pytestmark = [needs_mkl, needs_vectors]
+
+
 @pytest.fixture(autouse=True)
-def packing_is_faster(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(packed_weights, "is_packing_faster", lambda: True)
+def packing_is_faster() -> Iterator[None]:
+    with compiling_for(*INTEL_AVX512):
+        yield
 
 
 class Layers(nn.Module):
@@ -100,7 +113,7 @@ def test_layers_when_large_then_are_packed_once_a_window() -> None:
     found, text = trained(model, x)
     assert_close(found, expected)
     assert text.count("poptorch_emu::pack_weight.out(") == text.count(ONCE_A_WINDOW) == 2
-    assert text.count("poptorch_emu::packed_linear(") == 2
+    assert len(re.findall(r"packed_linear\([^)]* library \)", text)) == 2
     assert "pack_weight(" not in text
 
 
@@ -132,7 +145,6 @@ def test_layers_whatever_runs_them_then_have_the_same_bits(
     [(3, 16, 4), (8, 1024, 4), (1024, 256, 4), (8, 16, 3), (256, 256, 3), (8, 256, 4)],
     ids=["few", "few of large", "many", "few small", "few large", "small with large weights"],
 )
-@pytest.mark.usefixtures("without_panels")
 def test_layers_when_packing_gives_nothing_then_stay_as_they_are(
     rows: int, hidden: int, accumulation: int
 ) -> None:
@@ -161,13 +173,10 @@ class Biased(nn.Module):
 
 
 # The first has more rows and columns of gradients than are packed at once.
-@pytest.mark.usefixtures("with_panels")
 @pytest.mark.parametrize("size", [(300, 1030, 520), (64, 257, 65)], ids=str)
 def test_layers_by_panels_then_have_the_numbers_of_pytorch_and_the_same_bits_by_all_workers(
     size: tuple[int, int, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(packed_weights, "is_packing_faster", lambda: False)
-    monkeypatch.setattr(large_products, "is_onednn_faster", lambda: False)
     torch.manual_seed(0)
     rows, inputs, hidden = size
     model, x = Biased(inputs, hidden), torch.randn(ACCUMULATION * rows, inputs)
@@ -175,7 +184,8 @@ def test_layers_by_panels_then_have_the_numbers_of_pytorch_and_the_same_bits_by_
     found = []
     for workers in (1, 2, 3):
         monkeypatch.setenv("POPTORCH_EMU_WORKERS", str(workers))
-        results, text = trained(copy.deepcopy(model), x)
+        with compiling_for(*AMD_AVX2):
+            results, text = trained(copy.deepcopy(model), x)
         found.append(results)
         assert text.count("poptorch_emu::packed_linear(") == 2
         assert text.count("poptorch_emu::add_product.with_sums(") == 2
@@ -186,15 +196,6 @@ def test_layers_by_panels_then_have_the_numbers_of_pytorch_and_the_same_bits_by_
         assert changes.median() > 1e-5
     for others in found[1:]:
         assert all(map(torch.equal, found[0], others))
-
-
-@pytest.mark.usefixtures("without_panels")
-def test_large_products_without_our_kernel_then_are_made_by_the_library(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(large_products, "is_onednn_faster", lambda: False)
-    _, text = trained(*made(300, 1030, 520))
-    assert text.count("aten::mm(") == 2 and "poptorch_emu::product(" not in text
 
 
 class Shared(nn.Module):
@@ -211,37 +212,13 @@ class Shared(nn.Module):
         return result, poptorch.identity_loss(result.square().mean(), "none")
 
 
-def test_weight_of_products_of_two_sizes_then_is_packed_for_one() -> None:
+def test_weight_of_products_of_two_sizes_then_is_packed_for_each() -> None:
     torch.manual_seed(0)
-    model, x = Shared(), torch.randn(ACCUMULATION * 256, 128)
+    model, x = Shared(), torch.randn(ACCUMULATION * 512, 128)
     expected = by_hand(copy.deepcopy(model), x)
     found, text = trained(model, x)
     assert_close(found, expected)
-    assert text.count("poptorch_emu::pack_weight") == 1
-    assert text.count("poptorch_emu::packed_linear(") == 2
-
-
-class Projection(nn.Module):
-    """Attention, which adds a bias to a view of a product."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.attention = nn.MultiheadAttention(128, 4, batch_first=True)
-
-    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        result, _ = self.attention(x, x, x, need_weights=False)
-        return result, poptorch.identity_loss(result.square().mean(), "none")
-
-
-def test_bias_of_a_view_then_goes_with_the_product() -> None:
-    torch.manual_seed(0)
-    model, x = Projection(), torch.randn(ACCUMULATION * 4, 48, 128)
-    expected = by_hand(copy.deepcopy(model), x)
-    found, text = trained(model, x)
-    assert_close(found, expected)
-    forward = text[text.index("forward 0") : text.index("backward 0")]
-    assert "aten::add.Tensor(" not in forward
-    assert forward.count("poptorch_emu::packed_linear(") == 2
+    assert text.count("poptorch_emu::packed_linear(") == 3
 
 
 class Tied(nn.Module):
@@ -354,39 +331,18 @@ def test_weights_when_the_user_changes_them_then_are_packed_again(
     training.destroy()
 
 
-# Up to 256 inputs the products are small.
 SIZES = st.integers(1, 9) | st.integers(257, 262)
 
 
-@settings(max_examples=40)
+@pytest.mark.parametrize("kernel", [Kernel.LIBRARY, Kernel.SMALL, Kernel.PANELS])
+@settings(max_examples=20)
 @given(st.integers(1, 9), SIZES, SIZES, st.integers(0, 999))
 def test_layers_of_any_size_then_have_the_numbers_of_pytorch(
-    rows: int, inputs: int, hidden: int, seed: int
+    kernel: Kernel, rows: int, inputs: int, hidden: int, seed: int
 ) -> None:
     model, x = made(rows, inputs, hidden, seed)
     expected = by_hand(copy.deepcopy(model), x)
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(packed_weights, "_FEWEST_MULTIPLICATIONS", 1)
-        patched.setattr(packed_weights, "_FEWEST_ROWS", 1)
-        patched.setattr(packed_weights, "_FEWEST_ROWS_OF_SMALL", 1)
+    with choosing(Role.LAYER, kernel, is_packed=True):
         found, text = trained(model, x)
     assert_close(found, expected)
     assert text.count("poptorch_emu::packed_linear(") == 2
-
-
-@pytest.mark.parametrize(
-    ("vendor", "capability", "is_faster"),
-    [
-        ("GenuineIntel", "AVX512", torch.backends.mkl.is_available()),
-        ("GenuineIntel", "AVX2", False),
-        ("AuthenticAMD", "AVX512", False),
-        (None, "AVX512", False),
-    ],
-)
-def test_packing_is_faster_on_the_processors_where_it_was_measured(
-    monkeypatch: pytest.MonkeyPatch, vendor: str | None, capability: str, is_faster: bool
-) -> None:
-    monkeypatch.undo()
-    monkeypatch.setattr(packed_weights, "processor", {"vendor_id": vendor}.get)
-    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: capability)
-    assert packed_weights.is_packing_faster() is is_faster

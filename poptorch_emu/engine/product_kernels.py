@@ -1,0 +1,320 @@
+"""Which kernel makes a product of matrices: one table, by what it is for, sizes and processor.
+
+A kernel, the packing of the weight that it reads, the sizes and the processors for which it is
+faster than PyTorch's own product are chosen together. The graph and the processor decide, whatever
+the stages are, so that no bit depends on them; the engine runs what was chosen, or says why it
+cannot. Limits rest on `benchmarks/results/product_kernels.csv` (`benchmarks/product_kernels.py`
+measures such lines), and what a row gives to a workload stands in `benchmarks/results/levers.csv`.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+from dataclasses import dataclass, replace
+from enum import Enum
+
+import torch
+
+from poptorch_emu import _C
+from poptorch_emu.engine import onednn
+from poptorch_emu.environment import processor
+
+
+class Role(Enum):
+    """What a product is for."""
+
+    FIXED_LAYER = "a linear layer of inference, whose weight is packed once"
+    LAYER = "a linear layer of training, whose weight is packed once a window"
+    PRODUCT = "another product of training, such as the gradient of a layer's input"
+    WEIGHT_GRADIENT = "the gradient of a layer's weight, which is added to its sum"
+
+
+class Kernel(Enum):
+    """What makes a product; the engine has the first three."""
+
+    LIBRARY = "PyTorch's product, or MKL's where the weight is packed"
+    SMALL = "csrc/numerics/gemm/small_product.h"
+    PANELS = "csrc/numerics/gemm/panel_product.h"
+    ONEDNN = "PyTorch's operators that call oneDNN"
+
+    @property
+    def number(self) -> int:
+        """By which the engine's operators know it."""
+        return int(getattr(_C.ProductKernel, self.name))
+
+
+@dataclass(frozen=True)
+class Processor:
+    """What the choice depends on.
+
+    Attributes:
+        vendor: as Linux names it; `None` where the host does not say.
+        vector_bits: of the vectors that libraries use.
+        own_vector_bits: of those that the engine's kernels were compiled for; 0 for none.
+        has_mkl: whether PyTorch was built with it.
+        has_onednn: the same.
+    """
+
+    vendor: str | None
+    vector_bits: int
+    own_vector_bits: int
+    has_mkl: bool
+    has_onednn: bool
+
+    def runs(self, kernel: Kernel, is_packed: bool) -> bool:
+        """Returns whether a kernel can run here."""
+        if kernel is Kernel.ONEDNN:
+            return self.has_onednn
+        if kernel is Kernel.LIBRARY:
+            return self.has_mkl or not is_packed
+        return self.own_vector_bits > 0
+
+
+@functools.cache
+def this_processor() -> Processor:
+    """Returns the processor that compiles, which is the one that runs the program."""
+    bits = {"AVX2": 256, "AVX512": 512}
+    return Processor(
+        vendor=processor("vendor_id"),
+        vector_bits=bits.get(torch.backends.cpu.get_cpu_capability(), 0),
+        own_vector_bits=_C.vector_width(),
+        has_mkl=torch.backends.mkl.is_available(),  # type: ignore[no-untyped-call]
+        has_onednn=onednn.IS_AVAILABLE,
+    )
+
+
+def _from(fewest: int) -> range:
+    return range(fewest, sys.maxsize)
+
+
+@dataclass(frozen=True)
+class Limits:
+    """For which products (rows, inputs) @ (inputs, outputs) a kernel is chosen.
+
+    Attributes:
+        rows: how many there may be; so for `inputs`, `outputs` and `multiplications` of numbers.
+        most_numbers: that each of the three matrices has.
+        line: outputs are a multiple of it; those of a packed weight are filled up.
+        tile: of the kernel, whose last ones may be empty by a sixteenth of the product.
+    """
+
+    rows: range = _from(1)
+    inputs: range = _from(1)
+    outputs: range = _from(1)
+    multiplications: range = _from(1)
+    most_numbers: int = sys.maxsize
+    line: int = 1
+    tile: tuple[int, int] = (1, 1)
+
+    def hold_for(self, rows: int, inputs: int, outputs: int) -> bool:
+        """Returns whether the sizes are within the limits."""
+        padded = _filled_up(rows, self.tile[0]) * _filled_up(outputs, self.tile[1])
+        return (
+            rows in self.rows
+            and inputs in self.inputs
+            and outputs in self.outputs
+            and rows * inputs * outputs in self.multiplications
+            and max(rows * inputs, inputs * outputs, rows * outputs) <= self.most_numbers
+            and outputs % self.line == 0
+            and 16 * (padded - rows * outputs) <= rows * outputs
+        )
+
+
+def _filled_up(size: int, tile: int) -> int:
+    return -(-size // tile) * tile
+
+
+@dataclass(frozen=True)
+class Row:
+    """One choice of the table.
+
+    Attributes:
+        gives: the speed of a workload with it over that without it.
+        vendor: of the processor; `None` for any.
+        vector_bits: of the processor; 0 for any.
+        is_packed: whether the weight is brought into the kernel's order ahead.
+        fewest_products: in a window, for which packing pays.
+        numbers_by_product: how many numbers a weight may have for each product of a window.
+    """
+
+    role: Role
+    kernel: Kernel
+    limits: Limits
+    gives: str
+    vendor: str | None = None
+    vector_bits: int = 0
+    is_packed: bool = False
+    fewest_products: int = 1
+    numbers_by_product: int = sys.maxsize
+
+    def takes(self, role: Role, sizes: tuple[int, int, int], processor: Processor) -> bool:
+        """Returns whether it is for such a product."""
+        rows, inputs, outputs = sizes
+        if self.is_packed:
+            outputs = _filled_up(outputs, self.limits.line)
+        return (
+            self.role is role
+            and self.vendor in (None, processor.vendor)
+            and self.vector_bits in (0, processor.vector_bits)
+            and processor.runs(self.kernel, self.is_packed)
+            and self.limits.hold_for(rows, inputs, outputs)
+        )
+
+    def pays(self, num_numbers: int, num_products: int) -> bool:
+        """Returns whether so many products of a window are worth packing their weight."""
+        is_soon_packed = num_numbers <= num_products * self.numbers_by_product
+        return num_products >= self.fewest_products and is_soon_packed
+
+
+_AMD, _INTEL = "AuthenticAMD", "GenuineIntel"
+
+# What lies in a core's cache is multiplied where it is, a depth of one block at most.
+_SMALL = Limits(
+    rows=_from(2),
+    inputs=range(1, 257),
+    multiplications=range(1, 2**21 + 1),
+    most_numbers=2**16,
+    line=16,
+)
+# Tiles of 4 x 24 sums.
+_AVX2 = Limits(
+    rows=_from(16), inputs=_from(16), outputs=_from(64), multiplications=_from(2**20 + 1)
+)
+# Tiles of 6 x 64 sums, for which padding is computed, too.
+_AVX512 = Limits(inputs=_from(16), multiplications=_from(2**20), tile=(6, 64))
+
+# Of several rows that take a product the first one is chosen.
+TABLE = (
+    Row(
+        Role.FIXED_LAYER,
+        Kernel.PANELS,
+        _AVX2,
+        vendor=_AMD,
+        vector_bits=256,
+        is_packed=True,
+        gives="1.08 encoder 4x256 inference",
+    ),
+    Row(
+        Role.FIXED_LAYER,
+        Kernel.SMALL,
+        _SMALL,
+        is_packed=True,
+        gives="1.95 mlp in inference",
+    ),
+    Row(
+        Role.FIXED_LAYER,
+        Kernel.LIBRARY,
+        Limits(rows=_from(16), multiplications=_from(2**20)),
+        vendor=_INTEL,
+        is_packed=True,
+        gives="1.02 encoder 4x256 inference",
+    ),
+    Row(
+        Role.FIXED_LAYER,
+        Kernel.ONEDNN,
+        Limits(multiplications=_from(2**23)),
+        is_packed=True,
+        gives="1.07 encoder 4x256 inference",
+    ),
+    Row(
+        Role.LAYER,
+        Kernel.PANELS,
+        _AVX2,
+        vendor=_AMD,
+        vector_bits=256,
+        is_packed=True,
+        fewest_products=4,
+        gives="1.14 encoder 4x512, 1.08 lstm, with the other products of training",
+    ),
+    Row(
+        Role.LAYER,
+        Kernel.SMALL,
+        replace(_SMALL, rows=_from(4)),
+        is_packed=True,
+        fewest_products=4,
+        numbers_by_product=1024,
+        gives="1.53 mlp, 1.16 embedding, with the other products of training",
+    ),
+    Row(
+        Role.LAYER,
+        Kernel.LIBRARY,
+        Limits(rows=range(16, 513), multiplications=_from(2**20)),
+        vendor=_INTEL,
+        vector_bits=512,
+        is_packed=True,
+        fewest_products=4,
+        gives="1.06 encoder 4x512, with gradients of weights by panels",
+    ),
+    Row(
+        Role.PRODUCT,
+        Kernel.ONEDNN,
+        Limits(multiplications=_from(2**24)),
+        vendor=_AMD,
+        vector_bits=512,
+        gives="1.08 encoder 4x512",
+    ),
+    Row(
+        Role.PRODUCT,
+        Kernel.PANELS,
+        _AVX2,
+        vendor=_AMD,
+        vector_bits=256,
+        gives="1.14 encoder 4x512, with layers and gradients of weights",
+    ),
+    Row(
+        Role.PRODUCT,
+        Kernel.SMALL,
+        _SMALL,
+        gives="1.53 mlp, 1.16 embedding, with layers and gradients of weights",
+    ),
+    Row(
+        Role.WEIGHT_GRADIENT,
+        Kernel.PANELS,
+        _AVX2,
+        vendor=_AMD,
+        vector_bits=256,
+        gives="1.14 encoder 4x512, with layers and gradients of inputs",
+    ),
+    Row(
+        Role.WEIGHT_GRADIENT,
+        Kernel.SMALL,
+        _SMALL,
+        gives="1.08 mlp, 1.06 embedding",
+    ),
+    Row(
+        Role.WEIGHT_GRADIENT,
+        Kernel.PANELS,
+        _AVX512,
+        vendor=_AMD,
+        vector_bits=512,
+        gives="1.03 encoder 4x512",
+    ),
+    Row(
+        Role.WEIGHT_GRADIENT,
+        Kernel.PANELS,
+        replace(_AVX512, multiplications=_from(2**25)),
+        vector_bits=512,
+        gives="1.06 encoder 4x512, with layers by packed weights",
+    ),
+)
+
+
+def choose(
+    role: Role, rows: int, inputs: int, outputs: int, *, num_products: int = 1
+) -> Row | None:
+    """Returns what makes a float32 product (rows, inputs) @ (inputs, outputs) on this processor.
+
+    Args:
+        role: what it is for.
+        rows: of the left matrix.
+        inputs: the depth of the product.
+        outputs: columns of the right matrix.
+        num_products: how often the product is made in a window.
+
+    Returns:
+        a row of the table; `None` where PyTorch's own product stays.
+    """
+    sizes, here = (rows, inputs, outputs), this_processor()
+    found = next((row for row in TABLE if row.takes(role, sizes, here)), None)
+    return found if found is not None and found.pays(inputs * outputs, num_products) else None
