@@ -20,26 +20,29 @@ namespace {
 constexpr int64_t kLine = 16;  // Numbers in a line of a cache.
 constexpr int64_t kColumnsAtOnce = 128;
 
-// Adds a group to the sums of its block, and fetches the next one.
-void add_and_fetch(const float* rows, int64_t stride, int64_t num_rows, int64_t num_columns,
-                   int64_t ahead, float* sums) {
-  for (int64_t row = 0; row < num_rows; ++row) {
+void fetch(const float* rows, int64_t stride, int64_t num_rows, int64_t num_columns) {
+  for (int64_t row = 0; row < num_rows; ++row, rows += stride) {
     for (int64_t column = 0; column < num_columns; column += kLine)
-      __builtin_prefetch(rows + column + row * stride + ahead);
+      __builtin_prefetch(rows + column);
   }
-  add_wide_group(rows, stride, num_rows, num_columns, sums);
+}
+
+// Adds up a block, and fetches a group of rows while it adds the one before.
+void add_block(const float* rows, int64_t stride, int64_t depth, int64_t num_columns, float* sums) {
+  for (int64_t row = 0; row < depth; row += kSumGroup, rows += kSumGroup * stride) {
+    if (row + 2 * kSumGroup <= depth)
+      fetch(rows + kSumGroup * stride, stride, kSumGroup, num_columns);
+    add_wide_group(rows, stride, std::min(kSumGroup, depth - row), num_columns, sums);
+  }
 }
 
 void sum_part(const float* rows, int64_t stride, int64_t depth, int64_t num_columns, float* sums) {
   std::fill_n(sums, num_columns, 0.0f);
-  for (int64_t first = 0; first < depth; first += kSumBlock) {
-    const int64_t last = std::min(first + kSumBlock, depth);
+  add_block(rows, stride, std::min(kSumBlock, depth), num_columns, sums);
+  for (int64_t first = kSumBlock; first < depth; first += kSumBlock) {
     std::array<float, kColumnsAtOnce> block = {};
-    for (int64_t row = first; row < last; row += kSumGroup) {
-      const int64_t count = std::min(kSumGroup, last - row);
-      const int64_t ahead = row + 2 * kSumGroup <= depth ? kSumGroup * stride : 0;
-      add_and_fetch(rows + row * stride, stride, count, num_columns, ahead, block.data());
-    }
+    add_block(rows + first * stride, stride, std::min(kSumBlock, depth - first), num_columns,
+              block.data());
     for (int64_t column = 0; column < num_columns; ++column) sums[column] += block[column];
   }
 }

@@ -99,15 +99,33 @@ void pack_for_library(const at::Tensor& weight, int64_t rows, at::Tensor& packed
                    packed.mutable_data_ptr<float>());
 }
 
-// The sizes of a packed weight.
-at::DimVector packed_sizes(int64_t num_outputs, int64_t num_inputs, ProductKernel kernel,
-                           int64_t rows) {
+// Whether a weight of such sizes has been packed for a kernel, as its shape tells.
+bool is_packed(const at::Tensor& packed, int64_t num_outputs, int64_t num_inputs,
+               ProductKernel kernel) {
   switch (kernel) {
     case ProductKernel::kSmall:
-      return {num_inputs, whole_lines(num_outputs)};
+      return packed.dim() == 2 && packed.size(0) == num_inputs &&
+             packed.size(1) == whole_lines(num_outputs);
     case ProductKernel::kPanels: {
       const packing::Panels panels = panels::panels_of(num_outputs);
-      return {panels.count(), num_inputs, panels.width};
+      return packed.sizes() == at::IntArrayRef({panels.count(), num_inputs, panels.width});
+    }
+    case ProductKernel::kLibrary:
+      return packed.dim() == 1;
+  }
+  return false;
+}
+
+// Returns memory for a packed weight; MKL leaves some of it as it is.
+at::Tensor empty_packed(const at::Tensor& weight, ProductKernel kernel, int64_t rows) {
+  const int64_t num_outputs = weight.size(0), num_inputs = weight.size(1);
+  const auto options = weight.options().dtype(at::kFloat);
+  switch (kernel) {
+    case ProductKernel::kSmall:
+      return at::zeros({num_inputs, whole_lines(num_outputs)}, options);
+    case ProductKernel::kPanels: {
+      const packing::Panels panels = panels::panels_of(num_outputs);
+      return at::zeros({panels.count(), num_inputs, panels.width}, options);
     }
     case ProductKernel::kLibrary:
       break;
@@ -115,33 +133,31 @@ at::DimVector packed_sizes(int64_t num_outputs, int64_t num_inputs, ProductKerne
   check_library();
   const size_t num_bytes =
       cblas_sgemm_pack_get_size(kRight, narrow(rows), narrow(num_outputs), narrow(num_inputs));
-  return {static_cast<int64_t>(num_bytes / sizeof(float) + 1)};
+  return at::empty({static_cast<int64_t>(num_bytes / sizeof(float) + 1)}, options);
 }
 
-at::Tensor linear_of_lines(const at::Tensor& x, const at::Tensor& packed, const at::Tensor& bias,
-                           at::Tensor result) {
+void multiply_lines(const at::Tensor& x, const at::Tensor& packed, const at::Tensor& bias,
+                    at::Tensor& result) {
   if (bias.defined()) {
     float* to = result.mutable_data_ptr<float>();
     for (int64_t row = 0; row < x.size(0); ++row)
       to = std::copy_n(bias.const_data_ptr<float>(), bias.size(0), to);
   }
   multiply_small(x, packed, /*adds=*/bias.defined(), result);
-  return result;
 }
 
-at::Tensor linear_of_panels(const at::Tensor& x, const at::Tensor& packed, const at::Tensor& bias,
-                            at::Tensor result) {
+void multiply_panels(const at::Tensor& x, const at::Tensor& packed, const at::Tensor& bias,
+                     at::Tensor& result) {
   const at::Tensor rows = with_dense_rows(x);
   const float* const start = bias.defined() ? bias.const_data_ptr<float>() : nullptr;
   panels::multiply({rows.const_data_ptr<float>(), rows.stride(0), /*is_transposed=*/false},
                    x.size(0), {packed.const_data_ptr<float>(), 0, /*is_packed=*/true},
                    result.size(1), x.size(1),
                    {result.mutable_data_ptr<float>(), result.size(1), start, 0}, nullptr);
-  return result;
 }
 
-at::Tensor linear_of_library(const at::Tensor& x, const at::Tensor& packed, const at::Tensor& bias,
-                             at::Tensor result) {
+void multiply_by_library(const at::Tensor& x, const at::Tensor& packed, const at::Tensor& bias,
+                         at::Tensor& result) {
   check_library();
   const Matrix rows(x);
   const int num_outputs = narrow(result.size(1));
@@ -149,7 +165,6 @@ at::Tensor linear_of_library(const at::Tensor& x, const at::Tensor& packed, cons
   cblas_sgemm_compute(kRowMajor, kAsIs, kPacked, rows.rows(), num_outputs, rows.columns(),
                       rows.values(), rows.stride(), packed.const_data_ptr<float>(), rows.columns(),
                       bias.defined() ? 1.0f : 0.0f, result.mutable_data_ptr<float>(), num_outputs);
-  return result;
 }
 
 }  // namespace
@@ -160,10 +175,7 @@ at::Tensor pack_weight(const at::Tensor& weight, ProductKernel kernel, int64_t r
                     "pack_weight got a weight of shape ", weight.sizes(), " and type ",
                     weight.scalar_type(), " for ", rows,
                     " rows; expected numbers of float32 or float16 (outputs, inputs).");
-  const at::DimVector sizes = packed_sizes(weight.size(0), weight.size(1), kernel, rows);
-  const auto options = weight.options().dtype(at::kFloat);
-  at::Tensor packed =
-      kernel == ProductKernel::kLibrary ? at::empty(sizes, options) : at::zeros(sizes, options);
+  at::Tensor packed = empty_packed(weight, kernel, rows);
   pack_weight_again(weight, kernel, rows, packed);
   return packed;
 }
@@ -172,8 +184,7 @@ void pack_weight_again(const at::Tensor& given, ProductKernel kernel, int64_t ro
                        at::Tensor& packed) {
   const at::Tensor weight = given.to(at::kFloat);
   TORCH_INTERNAL_ASSERT(packed.is_contiguous() &&
-                        packed.sizes() ==
-                            packed_sizes(weight.size(0), weight.size(1), kernel, rows));
+                        is_packed(packed, weight.size(0), weight.size(1), kernel));
   switch (kernel) {
     case ProductKernel::kSmall:
       return pack_lines(weight, packed);
@@ -189,10 +200,7 @@ at::Tensor packed_linear(const at::Tensor& x, const at::Tensor& packed,
                          ProductKernel kernel) {
   TORCH_CHECK_VALUE(x.dim() == 2 && x.scalar_type() == at::kFloat, "packed_linear got x of shape ",
                     x.sizes(), " and type ", x.scalar_type(), "; expected float32 (rows, inputs).");
-  const bool is_for_library = kernel == ProductKernel::kLibrary;
-  TORCH_CHECK_VALUE(is_for_library
-                        ? packed.dim() == 1
-                        : packed.sizes() == packed_sizes(num_outputs, x.size(1), kernel, 1),
+  TORCH_CHECK_VALUE(is_packed(packed, num_outputs, x.size(1), kernel),
                     "packed_linear got a weight of shape ", packed.sizes(), "; that of ",
                     num_outputs, " outputs for rows of ", x.size(1),
                     " numbers is made by pack_weight for the kernel '", name_of(kernel), "'.");
@@ -203,13 +211,16 @@ at::Tensor packed_linear(const at::Tensor& x, const at::Tensor& packed,
   at::Tensor result = at::empty({x.size(0), num_outputs}, x.options());
   switch (kernel) {
     case ProductKernel::kSmall:
-      return linear_of_lines(x, packed, row, std::move(result));
+      multiply_lines(x, packed, row, result);
+      break;
     case ProductKernel::kPanels:
-      return linear_of_panels(x, packed, row, std::move(result));
+      multiply_panels(x, packed, row, result);
+      break;
     case ProductKernel::kLibrary:
+      multiply_by_library(x, packed, row, result);
       break;
   }
-  return linear_of_library(x, packed, row, std::move(result));
+  return result;
 }
 
 }  // namespace poptorch_emu
