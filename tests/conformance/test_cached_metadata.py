@@ -119,8 +119,8 @@ DAMAGES: dict[str, Callable[[bytes], bytes]] = {
     "empty": lambda data: b"",
     "a changed byte": lambda data: data[:-9] + b"7" + data[-8:],
     "of an executable": lambda data: pack({"program": b""}),
-    "of something else": lambda data: pack({"metadata": b'{"aten.relu.default": [3]}'}),
-    "no text": lambda data: pack({"metadata": b"\xff\xfe"}),
+    "of something else": lambda data: pack({"results": b'{"aten.relu.default": [3]}'}),
+    "no text": lambda data: pack({"results": b"\xff\xfe"}),
 }
 
 
@@ -134,7 +134,7 @@ def test_damaged_file_then_warning_the_same_program_and_a_new_file(
     file.write_bytes(DAMAGES[damage](whole))
     assert same_program(compiled(tmp_path), first)
     assert f"{file} cannot be used and will be replaced" in logged.text
-    assert unpack(file.read_bytes(), "f").sections.keys() == {"metadata"}
+    assert unpack(file.read_bytes(), "f").sections.keys() == {"results"}
     logged.clear()
     assert same_program(compiled(tmp_path), first)
     assert "cannot be used" not in logged.text

@@ -112,10 +112,10 @@ def test_metadata_of_a_result_when_forged_then_worked_out_anew(tmp_path, change)
     model, batch = FAMILIES["mlp"].make(1), FAMILIES["mlp"].batch(4)
     expected = poptorch.inferenceModel(model, options(tmp_path))(*batch)
     (path,) = tmp_path.glob("*.metadata")
-    metadata = json.loads(unpack(path.read_bytes(), "metadata").sections["metadata"])
+    metadata = json.loads(unpack(path.read_bytes(), "metadata").sections["results"])
     (loss,) = (text for text in metadata if "nll_loss_forward" in text)
     metadata[loss] = change(metadata[loss])
-    path.write_bytes(pack({"metadata": json.dumps(metadata).encode()}))
+    path.write_bytes(pack({"results": json.dumps(metadata).encode()}))
     for executable in tmp_path.glob("*.executable"):
         executable.unlink()
     for actual, value in zip(
