@@ -72,14 +72,13 @@ def optimise(graph: Graph, config: CompileConfig) -> Graph:
 
 def place(graph: Graph, config: CompileConfig) -> Partition:
     """Returns which stage runs what, after all checks of it."""
-    is_pipelined = config.strategy.kind is StrategyKind.PIPELINED
-    placed = partition(graph, is_pipelined)
+    placed = partition(graph, config.strategy)
     check_num_ipus(placed, config)
     check_written_variables(graph, placed)
     check_trained_and_written(graph, config)
     check_broadcast_buffers(graph, config)
     check_phases(placed, config)
-    if is_pipelined:
+    if config.strategy.kind is StrategyKind.PIPELINED:
         check_schedule(placed, config)
         check_pipelined_outputs(placed, config)
     return placed

@@ -2,7 +2,8 @@
 
 A new stage begins wherever the IPU or the phase changes along the forward operations, starting on
 IPU 0; stages on one IPU that follow each other in one phase are one. Backward runs on the stage of
-its forward operation.
+its forward operation. A pipeline goes through the user's stages in the order of their numbers,
+whatever the order of the lines: a stage may be entered again with values of the stages before it.
 """
 
 from __future__ import annotations
@@ -12,9 +13,19 @@ from dataclasses import dataclass
 
 from torch import fx
 
-from poptorch_emu.errors import compiler_error
-from poptorch_emu.ir.graph import Graph, SinkKind, SourceKind, record_of, source_of
-from poptorch_emu.ir.record import BlockPlace, Phase
+from poptorch_emu.config import StrategyConfig, StrategyKind
+from poptorch_emu.enums import AutoStage
+from poptorch_emu.errors import Error, compiler_error
+from poptorch_emu.ir.graph import (
+    Graph,
+    SinkKind,
+    SourceKind,
+    operation_of,
+    record_of,
+    source_of,
+)
+from poptorch_emu.ir.record import BlockPlace, NodeRecord, Phase
+from poptorch_emu.passes.anchors import tensor_names
 from poptorch_emu.schedule.actions import Kind
 from poptorch_emu.schedule.schedule import Port
 from poptorch_emu.troubleshooting import Topic
@@ -60,27 +71,31 @@ def port_at(position: int, num_stages: int) -> Port:
     return Kind.BACKWARD, 2 * num_stages - 1 - position
 
 
-def partition(graph: Graph, is_pipelined: bool) -> Partition:
+def partition(graph: Graph, strategy: StrategyConfig) -> Partition:
     """Assigns every operation of `graph` to a stage.
 
     Args:
         graph: forward and backward operations, without mutation.
-        is_pipelined: whether stages run at the same time, so that none may be entered again.
+        strategy: whether stages run at the same time, and how blocks got theirs.
 
     Raises:
-        Error: stages of a pipeline go backwards.
+        Error: a value goes back to an earlier stage of a pipeline.
     """
-    places, stage_of = _forward_stages(graph, is_pipelined)
+    places, stage_of = _forward_stages(graph, strategy.kind is StrategyKind.PIPELINED)
     num_stages = len(places)
     ranks: dict[fx.Node, int] = {}
     for node in graph.fx.nodes:
         if node.op != "call_function":
             continue
-        inputs = [ranks[producer] for producer in node.all_input_nodes if producer in ranks]
+        inputs = {value: ranks[value] for value in node.all_input_nodes if value in ranks}
+        latest = max(inputs.values(), default=0)
         if node.target is operator.getitem:
-            ranks[node] = inputs[0]
-        else:
-            ranks[node] = max([_own_rank(node, stage_of, num_stages), *inputs])
+            ranks[node] = latest
+            continue
+        own = _own_rank(node, stage_of, num_stages)
+        if own < latest < num_stages:
+            raise _goes_backwards(graph, max(inputs, key=inputs.__getitem__), node, strategy)
+        ranks[node] = max(own, latest)
     _place_written_sources(graph, ranks)
     ids = sorted({place.ipu for place in places})
     return Partition(
@@ -97,25 +112,46 @@ def _forward_stages(
     """Returns the first block of each stage, and the last stage of each block."""
     places = [BlockPlace("", stage=0, ipu=0)]
     stage_of: dict[BlockPlace | None, int] = {}
-    highest = 0
-    for node in graph.operations:
-        record = record_of(node)
-        if record.phase is not Phase.FORWARD:
-            continue
-        place = record.place
-        if is_pipelined and place.stage < highest:
-            raise compiler_error(
-                f"Block '{place.block_id}' at {record.source} is in stage {place.stage}, but stage "
-                f"{highest} has begun: the stages of a pipeline cannot go backwards. Use "
-                "poptorch.AutoStage.AutoIncrement, or give the block a stage of its own; "
-                f"{Topic.STAGE_ORDER}"
-            )
-        highest = max(highest, place.stage)
+    operations = [node for node in graph.operations if record_of(node).phase is Phase.FORWARD]
+    if is_pipelined:
+        operations.sort(key=lambda node: record_of(node).place.stage)
+    for node in operations:
+        place = record_of(node).place
         if (place.ipu, place.phase) != (places[-1].ipu, places[-1].phase):
             places.append(place)
         stage_of[place] = len(places) - 1
         node.meta["forward_stage"] = len(places) - 1
     return places, stage_of
+
+
+def _goes_backwards(graph: Graph, value: fx.Node, user: fx.Node, strategy: StrategyConfig) -> Error:
+    """Returns the error for a `value` that an operation of an earlier stage uses."""
+    made, used = record_of(operation_of(value)), record_of(user)
+    names = {node: name for name, node in tensor_names(graph).items()}
+    return compiler_error(
+        f"'{names.get(value, value.name)}' is made at {_where(made)} and used at {_where(used)}: "
+        "a value of a pipeline cannot go backwards, to a stage before its own. Move the line that "
+        f"uses it into a block of stage {made.place.stage} or later; or "
+        f"{_way_out(graph, made.place, used.place, strategy)}; {Topic.STAGE_ORDER}"
+    )
+
+
+def _where(record: NodeRecord) -> str:
+    place = record.place
+    return f"{record.source} in block '{place.block_id}' (stage {place.stage}, IPU {place.ipu})"
+
+
+def _way_out(graph: Graph, made: BlockPlace, used: BlockPlace, strategy: StrategyConfig) -> str:
+    """Returns how the user of a value gets a stage after that of the value."""
+    begun = list(dict.fromkeys(record_of(node).place.block_id for node in graph.operations))
+    steps = []
+    if begun.index(used.block_id) < begun.index(made.block_id):
+        steps.append("open a block with an id of its own there")
+    if strategy.auto_stage is AutoStage.SameAsIpu:
+        steps.append("use poptorch.AutoStage.AutoIncrement, which gives each block its own stage")
+    elif not strategy.is_automatic:
+        steps.append(f"list its block in a stage after that of '{made.block_id}'")
+    return ", and ".join(steps)
 
 
 def _own_rank(node: fx.Node, stage_of: dict[BlockPlace | None, int], num_stages: int) -> int:

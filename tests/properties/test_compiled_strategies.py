@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 
+import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -77,6 +78,47 @@ def test_training_when_cut_into_phases_at_random_then_is_legal_and_equals_plain_
     options.setExecutionStrategy(strategy.useSeparateBackwardPhase(is_separate))
     options._Popart.set("autoRecomputation", recomputation)
     assert_trains_as_plain(ipus, setting, options)
+
+
+class Web(torch.nn.Module):
+    """Layers in a random order of IPUs, each of which adds up some values made before it."""
+
+    def __init__(self, ipus: list[int], inputs: list[set[int]]) -> None:
+        super().__init__()
+        self.layers = torch.nn.ModuleList([torch.nn.Linear(WIDTH, WIDTH) for _ in ipus])
+        self.ipus, self.inputs = ipus, inputs
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        values: list[torch.Tensor] = []
+        for index, layer in enumerate(self.layers):
+            with poptorch.Block(f"part{index}", ipu_id=self.ipus[index]):
+                used = sum((values[other] for other in sorted(self.inputs[index])), x)
+                values.append(torch.tanh(layer(used)))
+        return tuple(values)
+
+
+@settings(max_examples=20)
+@given(data=st.data())
+def test_stages_when_entered_in_any_order_then_refused_only_if_a_value_goes_backwards(
+    data: st.DataObject,
+) -> None:
+    ipus = data.draw(st.lists(st.integers(0, 2), min_size=2, max_size=6))
+    edges = [(a, b) for b in range(len(ipus)) for a in range(b)]
+    is_careful = data.draw(st.booleans())
+    allowed = [(a, b) for a, b in edges if ipus[a] <= ipus[b] or not is_careful]
+    chosen = data.draw(st.sets(st.sampled_from(allowed)) if allowed else st.just(set()))
+    model = Web(ipus, [{a for a, b in chosen if b == index} for index in range(len(ipus))])
+    options = Setting(iterations=4).options().autoRoundNumIPUs(True)
+    inference = poptorch.inferenceModel(model, options)
+    x = torch.randn(8, WIDTH)
+    if any(ipus[a] > ipus[b] for a, b in chosen):
+        with pytest.raises(poptorch.Error, match="cannot go backwards"):
+            inference(x)
+        return
+    torch.testing.assert_close(inference(x), model(x))
+    grid = emulator.schedule(inference).grid
+    check(grid)
+    assert grid.num_stages == len({0, *ipus})
 
 
 def assert_trains_as_plain(ipus: list[int], setting: Setting, options: poptorch.Options) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from support.hand_graphs import HandGraph
 
+from poptorch_emu.config import StrategyConfig, StrategyKind
 from poptorch_emu.ir.graph import Graph, SourceKind
 from poptorch_emu.ir.record import BlockPlace, NodeRecord, Phase
 from poptorch_emu.schedule.partition import Partition, partition, rank
@@ -53,7 +54,7 @@ def layers(ipus: list[int], is_training: bool = True) -> Graph:
 
 
 def placed(graph: Graph) -> Partition:
-    return partition(graph, is_pipelined=False)
+    return partition(graph, StrategyConfig(StrategyKind.SHARDED))
 
 
 def values_for(graph: Graph, seed: int = 0) -> dict[str, torch.Tensor]:
