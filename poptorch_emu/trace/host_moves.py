@@ -67,13 +67,6 @@ def with_constants(
     Raises:
         Error: one would be changed or trained, or has no value while the model is traced.
     """
-
-    named = dict(zip((p.name for p in func._schema.arguments), args, strict=False)) | dict(kwargs)
-    for parameter in func._schema.arguments:
-        value = named.get(parameter.name)
-        is_written = parameter.alias_info is not None and parameter.alias_info.is_write
-        if is_written and isinstance(value, torch.Tensor) and value.device.type != "ipu":
-            raise refusal.foreign_tensor(value)
     new_args, new_kwargs = pytree.tree_map_only(
         torch.Tensor, lambda value: uploaded(value, upload), (args, dict(kwargs))
     )

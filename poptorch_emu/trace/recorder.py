@@ -29,6 +29,7 @@ from poptorch_emu.ir.record import NodeRecord
 from poptorch_emu.trace import refusal, result_types
 from poptorch_emu.trace.host_backed import HostBacked, check_not_written
 from poptorch_emu.trace.host_moves import staying, with_constants
+from poptorch_emu.trace.host_writes import HostWrites, check_arguments
 from poptorch_emu.trace.index_types import widened
 from poptorch_emu.trace.known_values import known_value, read_counters
 from poptorch_emu.trace.recorded_scope import Scope
@@ -103,6 +104,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._scopes = [Scope(graph)]
         self._memo = memo or ResultMemo(IPU)
         self._check_constant = check_constant
+        self._host_writes = HostWrites()
         # The user's line for each counter of batches whose value a trace looked at.
         self.lines_that_read: dict[str, str] = {}
         # A tensor on the host becomes another constant when it has been changed since.
@@ -195,7 +197,10 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _run(self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         if _is_host_only(args, kwargs):
             with _disable_current_modes():
-                return func(*args, **kwargs)
+                result = func(*args, **kwargs)
+            self._host_writes.note(func, args, kwargs, result)
+            return result
+        check_arguments(_recorded_as(func, args), args, kwargs)
         if func in _INDEXING:
             args = pytree.tree_map_only(torch.Tensor, self._index_on_ipu, args)
         if func in refusal.READS_A_VALUE or func in _OF_DYNAMIC_SHAPE:
@@ -276,6 +281,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     ) -> fx.Node:
         """Makes `fake` a constant of the outermost graph; a region captures it when it reads it."""
         self._check_constant(value)
+        self._host_writes.check_constant(value)
         outermost = self._scopes[0]
         name = str(len(outermost.graph.constants))
         # A copy: the user's code may go on to change the tensor while it is traced.

@@ -15,7 +15,7 @@ import torch.nn.functional as F  # noqa: N812
 from torch._subclasses.fake_tensor import FakeTensor
 
 from poptorch_emu.errors import compiler_error
-from poptorch_emu.trace import dynamic_slices, host_moves, refusal
+from poptorch_emu.trace import dynamic_slices, host_moves, host_writes, refusal
 from poptorch_emu.trace.source_line import user_source
 from poptorch_emu.troubleshooting import Topic
 
@@ -207,6 +207,8 @@ def _set_data(tensor: torch.Tensor, value: torch.Tensor) -> None:
             f"`tensor.data = value` at {user_source()} cannot be captured. Change the values in "
             "place instead: tensor.data.copy_(value)."
         )
+    if isinstance(value, FakeTensor):
+        raise host_writes.refusal(tensor)
     tensor.data = value
 
 

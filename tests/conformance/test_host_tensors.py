@@ -158,3 +158,84 @@ def test_cpu_tensor_when_strict_then_error(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setenv("POPTORCH_EMU_STRICT", "error")
     with pytest.raises(poptorch.Error, match=r"Expected an IPU tensor but got tensor\(device=cpu"):
         poptorch.inferenceModel(Function(lambda x: x + _HOST), options())(X)
+
+
+class Writing(nn.Module):
+    """Writes into a tensor that is no buffer, and computes with it."""
+
+    def __init__(self, write: Callable) -> None:
+        super().__init__()
+        self.write = write
+        self.kept = torch.arange(4.0)
+        self.places = torch.zeros(4, dtype=torch.long)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.write(self, x[0])
+        return self.kept * 2 + x
+
+
+def write_places(model: Writing, places: object, value: object) -> None:
+    model.kept[places] = value
+
+
+def write_data(model: Writing, value: torch.Tensor) -> None:
+    model.kept.data = value
+
+
+_WRITES: dict[str, Callable] = {
+    "copy": lambda model, x: model.kept.copy_(x),
+    "all": lambda model, x: write_places(model, slice(None), x),
+    "one": lambda model, x: write_places(model, 1, x[0]),
+    "mask": lambda model, x: write_places(model, x > 1, 7.0),
+    "places": lambda model, x: write_places(model, torch.tensor([0, 1]), x[:2]),
+    "number at places": lambda model, x: write_places(model, torch.tensor([0, 1]), 5.0),
+    "data": lambda model, x: model.kept.data.add_(x),
+    "assigned data": write_data,
+    "view": lambda model, x: model.kept.view(2, 2)[0].mul_(x[:2]),
+    "out": lambda model, x: torch.mul(x, 2, out=model.kept),
+    "second out": lambda model, x: torch.sort(x, out=(model.kept, model.places)),
+    "list": lambda model, x: torch._foreach_add_([model.kept], [x]),
+    "filled": lambda model, x: model.kept.fill_(x.sum()),
+    "statistics": lambda model, x: F.batch_norm(
+        x.expand(2, 4), model.kept, model.kept, training=True
+    ),
+    "loop": lambda model, x: poptorch.for_loop(2, lambda y: model.kept.copy_(y) + y, [x]),
+    "count": lambda model, x: model.kept.add_(1),
+    "count of a count": lambda model, x: model.kept.copy_(model.places.add_(1)),
+    "random": lambda model, x: model.kept.normal_(),
+    "after use": lambda model, x: (x + model.kept, model.kept.fill_(2.0)),
+}
+
+
+@constants
+@pytest.mark.parametrize("name", _WRITES)
+def test_cpu_tensor_when_written_in_forward_then_error_names_line_and_buffers(name: str) -> None:
+    inference = poptorch.inferenceModel(Writing(_WRITES[name]), options())
+    with pytest.raises(poptorch.Error, match="Expected an IPU tensor.*Register it as a buff") as e:
+        inference(X)
+    assert "test_host_tensors.py:" in str(e.value)
+
+
+_SAME_IN_EACH_CALL: dict[str, Callable] = {
+    "filled": lambda x: _written_here(_HOST, _HOST.clone().fill_(2.0)) * x,
+    "copied": lambda x: _written_here(_HOST.clone(), _HOST) * x,
+    "new": lambda x: torch.zeros(4, device="cpu").add_(1) * x,
+    "new copy": lambda x: _HOST.clone().add_(1) * x,
+    "from NumPy": lambda x: torch.from_numpy(_HOST.numpy().copy()).add_(1) * x,
+    "statistics that are read": lambda x: F.batch_norm(x, _HOST, _HOST.abs()),
+}
+
+
+def _written_here(target: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+    return target.copy_(value)
+
+
+@constants
+@pytest.mark.parametrize("name", _SAME_IN_EACH_CALL)
+def test_cpu_tensor_when_each_call_writes_the_same_then_equals_pytorch(name: str) -> None:
+    kept = _HOST.clone()
+    try:
+        expected = _SAME_IN_EACH_CALL[name](X)
+        torch.testing.assert_close(run(_SAME_IN_EACH_CALL[name], X), expected)
+    finally:
+        _HOST.copy_(kept)
