@@ -175,8 +175,8 @@ class Lowering:
                 index = self.variables[sink.name].index
                 self.program.store_variable(*self._place(port, node), index)
         for sink, port, node in self._cut.results:
-            if sink.kind is SinkKind.INPUT:
-                self.program.store_output(*self._place(port, node), mode, period)
+            if sink.kind is SinkKind.INPUT:  # The rows of all micro-batches have a place.
+                self.program.store_output(*self._place(port, node), _C.OutputMode.ALL, 1)
                 self.written_inputs.append(int(sink.name))
         of_name = {anchor.short_name: anchor for anchor in self._config.anchors}
         for sink, port, node in self._cut.results:

@@ -106,7 +106,9 @@ class Graph:
         name = f"{source.kind.value}_{source.name}".rstrip("_").replace(".", "_")
         with self._after_sources():
             node = self.fx.placeholder(name)
-        node.meta.update(val=value, record=record, source=source)
+        # An operation in place may give `value` another shape later on; not so the source.
+        layout = tuple(value.size()), value.stride()
+        node.meta.update(val=value, record=record, source=source, layout=layout)
         return node
 
     def _after_sources(self) -> AbstractContextManager[None]:

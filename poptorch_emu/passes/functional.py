@@ -45,16 +45,20 @@ def run(graph: Graph, fake_mode: FakeTensorMode, memo: ResultMemo) -> Graph:
     recorder = Recorder(functional, lambda: current[0], memo=memo)
     fakes, values = FakeMaker(IPU), []
     for source in graph.sources:
-        old = source.meta["val"]
-        value = fakes.empty(fake_mode, old.size(), old.dtype, old.stride())
+        size, stride = source.meta["layout"]
+        value = fakes.empty(fake_mode, size, source.meta["val"].dtype, stride)
         recorder.add_source(source_of(source), value, record_of(source))
         values.append(value)
 
     def set_record(node: fx.Node) -> None:
         current[0] = record_of(node)
 
+    reshapes = any(torch.Tag.inplace_view in _tags(node) for node in graph.operations)
+
     def replay_all(*inputs: torch.Tensor) -> list[Any]:
-        return replay(graph, inputs, before=set_record)
+        # A source keeps its shape where forward squeezes or transposes it in place.
+        values = [aten.alias.default(value) for value in inputs] if reshapes else inputs
+        return replay(graph, values, before=set_record)
 
     # PyTorch's check loads SymPy, and what is replayed has run once.
     unchecked = patched(torch._meta_registrations, check_inplace_broadcast=lambda *_: None)
@@ -69,6 +73,10 @@ def run(graph: Graph, fake_mode: FakeTensorMode, memo: ResultMemo) -> Graph:
     ]
     functional.set_results([*ends, *_write_backs(functional)])
     return functional
+
+
+def _tags(node: fx.Node) -> list[torch.Tag]:
+    return getattr(node.target, "tags", [])
 
 
 def _not_functional(record: NodeRecord, cause: RuntimeError) -> Error:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from poptorch_emu import _C
 from poptorch_emu.compile.executable import Executable
-from poptorch_emu.config import SyntheticData, group_of_replica
+from poptorch_emu.config import CompileConfig, SyntheticData, group_of_replica
 from poptorch_emu.errors import make_error
 from poptorch_emu.runtime.host_calls import HostCalls
 from poptorch_emu.runtime.outputs import without_backward
@@ -63,9 +63,7 @@ class Session:
             config.replication_factor,
             workers,
             intra_op_threads,
-            group_of_replica(
-                config.input_group_type, config.input_group_size, config.replication_factor
-            ),
+            _input_groups(config),
             config.process_id * config.replication_factor,
             None if self._peers is None else self._peers.ring,
             follows_lists,
@@ -235,9 +233,24 @@ class Session:
         if executable.written_inputs and self._synthetic is None:
             changed = results[executable.num_outputs : num_own]
             for number, value in zip(executable.written_inputs, changed, strict=True):
-                with torch.no_grad():
-                    inputs[number].copy_(value)
+                self._write_back(value, inputs[number])
         return results
+
+    def _write_back(self, value: torch.Tensor, tensor: torch.Tensor) -> None:
+        """Copies the rows that micro-batches and replicas changed to their places in an input.
+
+        Of replicas that read the same rows, the first one's are taken.
+        """
+        config = self.executable.config
+        if config.input_group_size > 1:
+            groups = _input_groups(config)
+            first = [groups.index(group) for group in range(config.num_input_groups)]
+            num_micro_batches = config.batch_factor // config.num_input_groups
+            num_values = tensor.numel() // config.batch_factor
+            pieces = value.reshape(num_micro_batches, config.replication_factor, num_values)
+            value = pieces[:, first].reshape(tensor.shape)
+        with torch.no_grad():
+            tensor.copy_(value)
 
     def _device_inputs(self, inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         kind = self.executable.config.synthetic_data
@@ -299,6 +312,13 @@ class Session:
     def peak_accumulator_bytes(self, replica: int) -> int:
         """Returns how many bytes of gradients one replica held at most at the end of a window."""
         return self._executor.peak_accumulator_bytes(replica)
+
+
+def _input_groups(config: CompileConfig) -> tuple[int, ...]:
+    """Returns for each replica which rows of a micro-batch it reads."""
+    return group_of_replica(
+        config.input_group_type, config.input_group_size, config.replication_factor
+    )
 
 
 def _prepared(tensor: torch.Tensor) -> torch.Tensor:

@@ -43,28 +43,96 @@ def test_input_when_one_micro_batch_then_every_mode_writes_it_back(mode: OutputM
         assert torch.equal(result, x + 1)
 
 
-def test_input_when_several_micro_batches_and_all_then_each_is_written_to_its_rows() -> None:
+@pytest.mark.parametrize("mode", OutputMode)
+def test_input_when_several_micro_batches_then_every_mode_writes_each_to_its_rows(
+    mode: OutputMode,
+) -> None:
     x = torch.arange(6.0)[:, None]
-    _model(Doubles(), OutputMode.All, iterations=3)(x)
+    _model(Doubles(), mode, iterations=3, period=3)(x)
     assert x.flatten().tolist() == [0.0, 2.0, 4.0, 6.0, 8.0, 10.0]
 
 
-@pytest.mark.parametrize(
-    ("mode", "period", "value"),
-    [(OutputMode.Final, 1, 6.0), (OutputMode.EveryN, 3, 6.0), (OutputMode.Sum, 1, 12.0)],
-)
-def test_input_when_several_micro_batches_of_one_row_then_the_modes_value_is_broadcast(
-    mode: OutputMode, period: int, value: float
+@pytest.mark.parametrize("accumulation", [1, 3])
+def test_target_when_scaled_in_place_in_training_then_all_its_rows_are(accumulation: int) -> None:
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = nn.Linear(4, 4)
+
+        def forward(self, x, y):
+            y.mul_(2.0)
+            return nn.functional.mse_loss(self.linear(x), y)
+
+    model = Model()
+    options = poptorch.Options().showCompilationProgressBar(False).deviceIterations(2)
+    options.Training.gradientAccumulation(accumulation)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    training = poptorch.trainingModel(model, options, optimizer)
+    y = torch.randn(2 * accumulation * 2, 4)
+    expected = y * 2
+    training(torch.ones_like(y), y)
+    assert torch.equal(y, expected)
+
+
+@pytest.mark.parametrize("kind", ["Consecutive", "Orthogonal"])
+def test_input_when_replicas_share_rows_then_they_are_written_once(kind: str) -> None:
+    options = poptorch.Options().deviceIterations(2).replicationFactor(4)
+    options.inputReplicaGrouping(2, poptorch.CommGroupType[kind])
+    model = poptorch.inferenceModel(Doubles(), options.showCompilationProgressBar(False))
+    x = torch.arange(16.0).reshape(8, 2)
+    expected = x * 2
+    model(x)
+    assert torch.equal(x, expected)
+
+
+def test_input_when_a_number_that_replicas_share_then_written() -> None:
+    options = poptorch.Options().replicationFactor(2)
+    options.inputReplicaGrouping(2, poptorch.CommGroupType.Consecutive)
+    x = torch.tensor(3.0)
+    poptorch.inferenceModel(Doubles(), options.showCompilationProgressBar(False))(x)
+    assert x.item() == 6.0
+
+
+RESHAPED = {
+    "squeeze_": (lambda x: x.squeeze_(-1).mul_(3), (8, 2, 1)),
+    "unsqueeze_": (lambda x: x.unsqueeze_(0).mul_(3), (8, 2)),
+    "t_": (lambda x: x.t_().mul_(3) @ torch.ones(x.size(1), 1, device=x.device), (8, 2)),
+    "transpose_": (lambda x: x.transpose_(0, 1)[0].mul_(3), (8, 2, 2)),
+    "squeeze_ alone": (lambda x: x.squeeze_(-1).add(1), (8, 2, 1)),
+}
+
+
+@pytest.mark.parametrize(("function", "shape"), RESHAPED.values(), ids=RESHAPED)
+def test_input_when_reshaped_in_place_then_has_the_values_of_plain_pytorch_in_its_own_shape(
+    function, shape
 ) -> None:
-    x = torch.tensor([[1.0], [2.0], [3.0]])
-    _model(Doubles(), mode, iterations=3, period=period)(x)
-    assert x.flatten().tolist() == [value] * 3
+    class Model(nn.Module):
+        def forward(self, x):
+            return function(x).sum(-1)
+
+    x = torch.randn(shape)
+    plain = x.clone()
+    expected = [function(rows).sum(-1) for rows in plain.chunk(2)]  # Chunks share memory with it.
+    result = _model(Model(), OutputMode.All, iterations=2)(x)
+    torch.testing.assert_close(result, torch.cat(expected))
+    assert torch.equal(x, plain)
 
 
-@pytest.mark.parametrize("mode", [OutputMode.Final, OutputMode.Sum])
-def test_input_when_the_modes_value_does_not_fit_then_shape_error(mode: OutputMode) -> None:
-    with pytest.raises(RuntimeError, match="must match the size"):
-        _model(Doubles(), mode, iterations=3)(torch.ones(6, 1))
+def test_input_when_changed_by_both_stages_of_a_pipeline_then_each_row_has_the_last_value() -> None:
+    class Model(nn.Module):
+        def forward(self, x):
+            with poptorch.Block("first", ipu_id=0):
+                x.add_(1)
+                y = x * 2
+            with poptorch.Block("second", ipu_id=1):
+                x.mul_(y)
+                return x + y
+
+    x = torch.randn(8, 3)
+    plain = x.clone()
+    expected = Model()(plain)
+    torch.testing.assert_close(_model(Model(), OutputMode.All, iterations=4)(x), expected)
+    torch.testing.assert_close(x, plain)
 
 
 def test_inputs_when_nested_then_all_that_changed_are_written_back() -> None:

@@ -296,12 +296,14 @@ class Durations:
                 )
                 if not inventory.config.machine.is_prefetched:
                     seconds += self.numbers.stream_begin_cycles / self.system.chip.clock_hz
+        returned = {SinkKind.INPUT}  # Rows that were changed in place, in any mode.
         if inventory.config.output_mode is OutputMode.All:
-            for sink, home, node in inventory.cut.results:
-                if home != port or sink.kind is not SinkKind.OUTPUT:
-                    continue
-                if (sink in inventory.overlapped) == is_overlapped:
-                    seconds += output_seconds(machine_bytes(node), self.numbers)
+            returned.add(SinkKind.OUTPUT)
+        for sink, home, node in inventory.cut.results:
+            if home != port or sink.kind not in returned:
+                continue
+            if (sink in inventory.overlapped) == is_overlapped:
+                seconds += output_seconds(machine_bytes(node), self.numbers)
         return seconds
 
 
