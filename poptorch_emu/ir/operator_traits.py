@@ -33,6 +33,7 @@ class Traits:
         adds_to_sum: whether it adds to the sum of a weight's gradients, which its last argument
             names, and for which no value stands.
         reads_sum: whether it reads such a sum, which its last argument names.
+        is_preparation: whether its result, made of a weight, is kept while the weight stays.
         is_left_to_sum: whether no segment computes it, since a sum takes its arguments.
     """
 
@@ -44,6 +45,7 @@ class Traits:
     runs_bodies: bool = False
     adds_to_sum: bool = False
     reads_sum: bool = False
+    is_preparation: bool = False
     is_left_to_sum: bool = False
 
 
@@ -56,6 +58,7 @@ _TABLE = {
     "elementwise_rows": Traits(is_pure=False, reads_sum=True),
     "for_loop": Traits(is_pure=False, runs_bodies=True),
     "host_call": Traits(is_pure=False, is_foreign=True, is_seen_outside=True),
+    "pack_weight": Traits(is_preparation=True),
     "row_gradient": Traits(is_left_to_sum=True),
     "print_tensor": Traits(is_pure=False, is_seen_outside=True),
 }

@@ -35,9 +35,6 @@ _NORMS = frozenset(
     }
 )
 
-# What makes a copy of a weight for products; the engine keeps it while the weight stays the same.
-_PACKING = "poptorch_emu::pack_weight"
-
 
 def recomputation_of(config: CompileConfig, placed: Partition) -> Recomputation:
     """Returns what is recomputed: what the user asks for, else pipelines recompute.
@@ -151,12 +148,13 @@ def _is_outside(user: fx.Node, call: int) -> bool:
 
 
 def _is_view_of_weight(node: fx.Node, placed: Partition) -> bool:
-    """Returns whether a value is a variable that the graph only reads, in its memory or packed."""
+    """Returns whether a value is a variable that is only read, in its memory or prepared."""
     while node.op == "call_function":
         target = node.target
         if not isinstance(target, torch._ops.OpOverload):
             return False
-        if not traits_of(target).is_view and target._schema.name != _PACKING:
+        traits = traits_of(target)
+        if not (traits.is_view or traits.is_preparation):
             return False
         node = node.all_input_nodes[0]
     is_written = node in placed.port_of

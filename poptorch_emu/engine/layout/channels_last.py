@@ -19,6 +19,7 @@ import torch
 from torch import fx
 
 from poptorch_emu.engine import onednn
+from poptorch_emu.ir.arguments import arguments_of
 from poptorch_emu.ir.graph import Graph, SinkKind
 from poptorch_emu.ir.operator_traits import traits_of
 from poptorch_emu.segments.segment import Instruction, Register, Segment
@@ -26,11 +27,11 @@ from poptorch_emu.segments.segmented_graph import SegmentedGraph, read_at_end
 
 aten = torch.ops.aten
 
-# With the place of the weight among the arguments.
+# With the name of the weight among the arguments.
 _CONVOLUTIONS = {
-    aten.convolution.default: 1,
-    aten.convolution_backward.default: 2,
-    onednn.CONVOLUTION: 1,
+    aten.convolution.default: "weight",
+    aten.convolution_backward.default: "weight",
+    onednn.CONVOLUTION: "W",
 }
 _POOLINGS = {
     aten.max_pool2d_with_indices.default,
@@ -47,19 +48,17 @@ _FOLLOWERS = {
     aten.cat.default,
     aten._to_copy.default,
 }
-# In training, these stand for batch norms, with the place of the argument that says so.
+# In training, these stand for batch norms, with the argument that says so.
 _BATCH_NORMS = {
     aten._native_batch_norm_legit_functional.default: (
         torch.ops.poptorch_emu.image_batch_norm.default,
-        5,
+        "training",
     ),
     aten.native_batch_norm_backward.default: (
         torch.ops.poptorch_emu.image_batch_norm_backward.default,
-        7,
+        "train",
     ),
 }
-# The place of an argument of a convolution's gradients.
-_STRIDE = 4
 _OUR_CONVOLUTION = torch.ops.poptorch_emu.image_convolution_backward.default
 _MAX_POOL = aten.max_pool2d_with_indices.default
 _OUR_MAX_POOL = torch.ops.poptorch_emu.image_max_pool.default
@@ -68,8 +67,6 @@ _UNUSED = -1  # in place of the register of a result
 _TO_CHANNELS_LAST = torch.ops.poptorch_emu.channels_last.default
 _TO_CONTIGUOUS = aten.contiguous.default
 _NUM_DIMS = 4
-# The place of an argument of a batch norm.
-_IS_TRAINING = 5
 
 
 def use_channels_last(graph: Graph, cut: SegmentedGraph) -> SegmentedGraph:
@@ -111,8 +108,8 @@ def _pays(images: Set[fx.Node]) -> bool:
 
 
 def _weight_of(node: fx.Node) -> fx.Node | None:
-    place = _CONVOLUTIONS.get(node.target)
-    weight = None if place is None else node.args[place]
+    name = _CONVOLUTIONS.get(node.target)
+    weight = None if name is None else getattr(arguments_of(node), name)
     assert weight is None or isinstance(weight, fx.Node)
     return weight
 
@@ -130,7 +127,7 @@ def _is_image(node: fx.Node, found: Set[fx.Node]) -> bool:
         return node.args[0] in found and _has_four_dims(node)
     if found.isdisjoint(node.all_input_nodes):
         return False
-    if node.target is aten.native_batch_norm.default and node.args[_IS_TRAINING]:
+    if node.target is aten.native_batch_norm.default and arguments_of(node).training:
         return False
     if node.target in _BATCH_NORMS:
         return _is_single_batch_norm(node)
@@ -145,7 +142,7 @@ def _is_single_batch_norm(node: fx.Node) -> bool:
     """Returns whether `node` is a batch norm in training, or its gradient, in float32."""
     _, is_training = _BATCH_NORMS[node.target]  # type: ignore[index]
     single = all(each.meta["val"].dtype == torch.float32 for each in node.all_input_nodes)
-    return bool(node.args[is_training]) and single
+    return bool(getattr(arguments_of(node), is_training)) and single
 
 
 def _is_elementwise(node: fx.Node) -> bool:
@@ -192,7 +189,7 @@ def _safe(instruction: Instruction) -> Instruction:
     weight = _weight_of(instruction.node)
     assert weight is not None
     is_of_pixels = weight.meta["val"].shape[2:].numel() == 1
-    skips = max(instruction.args[_STRIDE]) > 1
+    skips = max(arguments_of(instruction).stride) > 1
     return replace(instruction, target=_OUR_CONVOLUTION) if is_of_pixels and skips else instruction
 
 
