@@ -65,6 +65,15 @@ bool ResultStream::is_full() const {
   return is_open_ && static_cast<int64_t>(unread_.size()) >= max_unread_;
 }
 
+bool ResultStream::is_too_early(int64_t micro_batch, int64_t num_workers) const {
+  if (!is_open_) return false;
+  const std::lock_guard lock(mutex_);
+  if (!is_open_) return false;
+  const int64_t num_taken = num_steps_made_ - static_cast<int64_t>(unread_.size());
+  // Each worker may have a step in hand while the others wait to be read.
+  return micro_batch / micro_batches_per_step_ >= num_taken + max_unread_ + num_workers - 1;
+}
+
 std::vector<at::Tensor> ResultStream::take() {
   std::unique_lock lock(mutex_);
   progress_.wait(lock, [this] { return !is_open_ || is_call_over_ || !unread_.empty(); });

@@ -35,6 +35,9 @@ class ResultStream {
                   const std::vector<OutputCollector>& outputs);
   // Whether as many results wait as may. False if the stream is not open.
   bool is_full() const;
+  // Whether a micro-batch of the call is to wait, though the results before it are not yet made:
+  // while some worker is slow with an early one, the others would make any number of later ones.
+  bool is_too_early(int64_t micro_batch, int64_t num_workers) const;
 
   // By any other thread. Waits for the next result. Returns nothing after the last one of the call,
   // after the call has failed, or if the stream is not open.

@@ -26,7 +26,7 @@ void MicroBatchRunner::begin_window() {
 
 // Replicas take turns, so that none is far behind.
 void MicroBatchRunner::begin_micro_batch(int64_t worker) {
-  workers_[worker]->flight = Flight{num_begun_ % num_replicas_, num_begun_ / num_replicas_};
+  workers_[worker]->flight = Flight{num_begun_ % num_replicas_, next_micro_batch()};
   workers_[worker]->begun_ns = now_ns();
   ++num_begun_;
 }

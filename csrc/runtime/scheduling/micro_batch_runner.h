@@ -28,7 +28,9 @@ class MicroBatchRunner {
   void begin_window();
   // Whether some micro-batch of the window has not begun.
   bool are_left() const { return num_begun_ < num_replicas_ * program_.micro_batches_per_window; }
-  // Gives the next one to a worker that has none.
+  // The next one to begin.
+  int64_t next_micro_batch() const { return num_begun_ / num_replicas_; }
+  // Gives it to a worker that has none.
   void begin_micro_batch(int64_t worker);
   // Forgets what is in flight, after an error.
   void clear();

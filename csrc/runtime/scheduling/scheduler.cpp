@@ -28,6 +28,7 @@ Scheduler::Scheduler(const Program& program, const MicroBatchOrder& order,
       host_calls_(host_calls),
       stream_(stream),
       loops_(loops),
+      num_workers_(options.num_workers),
       progress_(options.num_workers, kSpinNs),
       choice_(options.choice),
       lists_(program, options.num_replicas, /*has_micro_batches=*/order.path.empty()),
@@ -197,7 +198,8 @@ void Scheduler::note_done(const Task& task) {
 
 // A worker stays with its micro-batch, also while that waits for its turn.
 Task* Scheduler::begin_next(int64_t worker) {
-  if (runner_ && !runner_->has_micro_batch(worker) && runner_->are_left()) {
+  if (runner_ && !runner_->has_micro_batch(worker) && runner_->are_left() &&
+      !stream_.is_too_early(micro_batch_of_call(runner_->next_micro_batch()), num_workers_)) {
     runner_->begin_micro_batch(worker);
   }
   if (has_micro_batch(worker)) {
@@ -212,8 +214,7 @@ Task* Scheduler::prepared(Task* task, int64_t worker) const {
   task->worker = worker;
   task->is_alone = choice_.is_alone();
   task->window = window_;
-  task->micro_batch_of_call =
-      window_ * program_.micro_batches_per_window + task->action.micro_batch;
+  task->micro_batch_of_call = micro_batch_of_call(task->action.micro_batch);
   return task;
 }
 

@@ -95,6 +95,9 @@ class Scheduler {
   bool is_to_serve_host(int64_t worker) const { return worker == 0 && host_calls_.has_requests(); }
   bool is_to_rest(int64_t worker) const { return worker != 0 && choice_.is_alone(); }
   bool has_micro_batch(int64_t worker) const { return runner_ && runner_->has_micro_batch(worker); }
+  int64_t micro_batch_of_call(int64_t micro_batch) const {
+    return window_ * program_.micro_batches_per_window + micro_batch;
+  }
   bool are_micro_batches_done() const { return num_micro_batch_actions_left_ == 0; }
   Task* begin_next(int64_t worker);
   Task* prepared(Task* task, int64_t worker) const;
@@ -113,6 +116,7 @@ class Scheduler {
   const HostCalls& host_calls_;
   const ResultStream& stream_;
   SharedLoops& loops_;
+  const int64_t num_workers_;
 
   Progress progress_;
   std::condition_variable_any end_of_rest_;

@@ -59,6 +59,19 @@ def test_micro_batches_wait_for_a_slow_one_only_where_their_order_shows(mode, aw
     assert sorted(GATES[-1].calls) == sorted([*range(N), *range(N)])
 
 
+def test_a_stream_pauses_the_others_when_a_worker_is_slow():
+    x = torch.arange(float(N))
+    GATES.append(Gate(2))
+    engine = executor(calling_stages("test_gate", ALL, N), workers=2, follows_lists=False)
+    engine.begin_stream(max_unread=1, micro_batches_per_step=1, num_outputs=1)
+    thread = threading.Thread(target=engine.run, args=([x], 1))
+    thread.start()
+    assert [int(engine.take_result()[0]) for _ in range(N)] == list(range(N))
+    thread.join()
+    assert not GATES[-1].was_open
+    engine.end_stream()
+
+
 def test_a_stream_hands_out_steps_in_their_order_when_they_end_in_another():
     x = torch.arange(float(N))
     GATES.append(Gate(N - 2))
