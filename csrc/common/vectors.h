@@ -36,7 +36,11 @@ struct Avx2 {
   using Vector = float __attribute__((vector_size(32), aligned(4), may_alias));
 };
 
-// Calls `run`, which is to be inlined, in code that is compiled for vectors of such a width.
+#pragma GCC push_options
+#pragma GCC optimize("O3")
+
+// Calls `run`, which is to be inlined, in code that is compiled for vectors of such a width. What
+// is inlined is optimised as this is, however the file that it comes from is.
 template <class Run>
 POPTORCH_EMU_AVX512 void run_for(Avx512, const Run& run) {
   run();
@@ -45,6 +49,8 @@ template <class Run>
 POPTORCH_EMU_AVX2 void run_for(Avx2, const Run& run) {
   run();
 }
+
+#pragma GCC pop_options
 
 // How a kernel that is compiled for either has its numbers.
 template <class Width>
