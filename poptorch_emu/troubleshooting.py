@@ -23,6 +23,7 @@ class Topic(Enum):
     PYTHON_CONTROL_FLOW = "python-control-flow"
     DATA_DEPENDENT_SHAPE = "data-dependent-shape"
     MOVED_TO_CPU = "moved-to-cpu"
+    OTHER_DEVICE = "other-device"
     HOST_TENSOR = "host-tensor"
     HOST_PARAMETER = "host-parameter"
     REASSIGNED_STATE = "reassigned-state"

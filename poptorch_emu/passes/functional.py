@@ -66,7 +66,7 @@ def run(graph: Graph, fake_mode: FakeTensorMode, memo: ResultMemo) -> Graph:
         try:
             results = torch.func.functionalize(replay_all, remove="mutations")(*values)
         except RuntimeError as cause:
-            raise _not_functional(current[0], cause) from cause
+            raise _not_functional(current[0], cause) from None
     ends = [
         (sink, _node_of(recorder, result))
         for (sink, _), result in zip(graph.results, results, strict=True)

@@ -38,6 +38,7 @@ from poptorch_emu.trace.source_line import user_source
 
 aten = torch.ops.aten
 IPU = torch.device("ipu:0")
+_DEVICES = {"cpu", "ipu", "meta"}  # The last one has tensors of which nothing runs.
 
 # Operations that say something about a tensor and leave nothing to run.
 _DEVICE = torch.ops.prim.device.default
@@ -162,7 +163,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """Runs `func` on the fakes and appends it to the graph."""
         if func is _DEVICE and isinstance(args[0], FakeTensor):
             return args[0].fake_device  # Asked several times for each operation.
-        kwargs = _with_device_index(kwargs or {})
+        kwargs = _on_known_device(kwargs or {})
         if func in _QUERIES:
             return func(*args, **kwargs)
         # What kernels in Python call is not the user's; backward runs them within a function mode.
@@ -229,20 +230,22 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """
         try:
             return self._memo.run(func, args, kwargs)
-        except DataDependentOutputException as cause:
-            raise refusal.reads_value(func) from cause
-        except DynamicOutputShapeException as cause:
-            raise refusal.data_dependent(func) from cause
+        except DataDependentOutputException:
+            raise refusal.reads_value(func) from None
+        except DynamicOutputShapeException:
+            raise refusal.data_dependent(func) from None
         except TypeError:
             if not _has_empty((args, kwargs)):
                 raise
             # PyTorch's rules for the sizes of empty tensors fail in their own checks.
             return result_types.infer(func, args, kwargs, IPU)
-        except (NotImplementedError, UnsupportedOperatorException) as cause:
+        except RuntimeError as failure:
+            if not _has_no_fake_kernel(failure):
+                raise
             try:
                 return result_types.infer(func, args, kwargs, IPU)
             except (NotImplementedError, RuntimeError):
-                raise refusal.no_type(func) from cause
+                raise refusal.no_type(func) from None
 
     def _known_arguments(self, args: tuple[Any, ...]) -> tuple[Any, ...] | None:
         """Returns `args` with the value of each tensor, or `None` if one is not known yet."""
@@ -345,6 +348,12 @@ def _concerns_device(value: Any) -> bool:
     return isinstance(value, torch.device) and value.type == "ipu"
 
 
+def _has_no_fake_kernel(failure: RuntimeError) -> bool:
+    """Returns whether an operation failed because nobody has said what it makes of fakes."""
+    is_missing = isinstance(failure, (NotImplementedError, UnsupportedOperatorException))
+    return is_missing or str(failure).startswith("There was no fake impl registered")
+
+
 def _host_value(tensor: torch.Tensor) -> torch.Tensor | None:
     """Returns the value of a tensor that has one already, or `None`."""
     return tensor.constant if isinstance(tensor, FakeTensor) else tensor
@@ -356,12 +365,18 @@ def _version(tensor: torch.Tensor) -> int | None:
     return tensor._version if is_on_host else None
 
 
-def _with_device_index(kwargs: Mapping[str, Any]) -> dict[str, Any]:
-    """`ipu` and `ipu:0` do not compare equal in PyTorch; only the second is used."""
+def _on_known_device(kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the arguments with `ipu:0` for `ipu`, which do not compare equal in PyTorch.
+
+    Raises:
+        Error: they name a device that a model has not.
+    """
     device = kwargs.get("device")
-    if isinstance(device, torch.device) and device.type == "ipu" and device.index is None:
-        return {**kwargs, "device": IPU}
-    return dict(kwargs)
+    if not isinstance(device, torch.device):
+        return dict(kwargs)
+    if device.type not in _DEVICES:
+        raise refusal.other_device(f"device {str(device)!r}", user_source())
+    return {**kwargs, "device": IPU} if device.type == "ipu" else dict(kwargs)
 
 
 def _has_empty(values: Any) -> bool:

@@ -54,6 +54,24 @@ def moves_to_cpu(tensor: torch.Tensor) -> Error:
     )
 
 
+def other_device(found: str, line: str) -> Error:
+    """Returns the error for a device that is neither the IPU nor the CPU."""
+    return compiler_error(
+        f"Another device is used in forward at {line}: {found}. A compiled model runs on the IPU "
+        'alone: take the move out, name device="ipu" or the device of an input (x.device) where a '
+        f"tensor is made, or decide by poptorch.isRunningOnIpu(); {Topic.OTHER_DEVICE}"
+    )
+
+
+def without_values(found: str, line: str) -> Error:
+    """Returns the error for what PyTorch cannot do with tensors that have no values yet."""
+    return compiler_error(
+        f"What happens at {line} cannot be captured: while forward is captured, tensors have types "
+        "and shapes, but neither values nor memory. Use operations of torch, or run that part on "
+        f"the host with poptorch.CPU. PyTorch says: {found}; {Topic.UNSUPPORTED_OPERATOR}"
+    )
+
+
 def no_type(func: Any) -> Error:
     """Returns the error for an operation of whose result nothing is known before it runs."""
     return compiler_error(

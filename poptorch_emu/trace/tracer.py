@@ -36,6 +36,7 @@ from poptorch_emu.trace import (
 from poptorch_emu.trace.autocast import Autocast
 from poptorch_emu.trace.casting import casts_mixed_types
 from poptorch_emu.trace.differentiation import differentiate
+from poptorch_emu.trace.failure_text import in_users_terms
 from poptorch_emu.trace.fake_mode import FakeMode
 from poptorch_emu.trace.fakes import FakeMaker
 from poptorch_emu.trace.functions import FunctionMode
@@ -242,6 +243,7 @@ class _Tracer:
     def active(self) -> Iterator[None]:
         """Everything that must surround a trace."""
         with ExitStack() as stack:
+            stack.enter_context(in_users_terms())
             stack.enter_context(blocks.tracing(self.stages))
             stack.enter_context(regions.recording(self.regions))
             stack.enter_context(scopes.closing())

@@ -287,6 +287,7 @@ MISTAKES: dict[str, Mistake] = {
     "explicit-backward": lambda _: training()(X).backward(),
     "python-control-flow": lambda _: inference(lambda _, x: x if x.sum() > 0 else -x)(X),
     "data-dependent-shape": lambda _: inference(lambda _, x: x[x > 0])(X),
+    "other-device": lambda _: inference(lambda _, x: x + torch.ones(2, device="cuda"))(X),
     "moved-to-cpu": lambda _: inference(lambda _, x: x.cpu() + 1)(X),
     "host-tensor": lambda _: inference(lambda _, x: x + X)(X),
     "host-parameter": host_parameter,

@@ -1,0 +1,101 @@
+"""Says in the user's terms what PyTorch says of the tensors of a trace.
+
+While a model is captured, its tensors have types and shapes, and neither values nor memory. Where
+PyTorch fails on them, it speaks of their class or of how it dispatches, which a user cannot know.
+"""
+
+from __future__ import annotations
+
+import opcode
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import TracebackType
+
+from poptorch_emu.errors import Error
+from poptorch_emu.trace import refusal
+from poptorch_emu.trace.source_line import is_users_file
+
+_RAISE = opcode.opmap["RAISE_VARARGS"]
+_TENSOR_CLASS = re.compile(r"torch\._subclasses\.fake_tensor\.FakeTensor|\bFakeTensor\b")
+_DISPATCH = re.compile(
+    r"FakeTensor|\bfake\b|\bMeta\b|'meta'|\bNYI\b|DispatchKey|dispatch key|Proxy|SymInt|"
+    r"'\w+' backend|aten::|\baten\.|tensor subclass|TensorOptions|vmap over|on CPU\b"
+)
+_OTHER_DEVICE = re.compile(
+    r"not linked with support for \w+ devices|(not|without) (compiled with )?CUDA|ATen_cuda|"
+    r"(requires|only supported on) CUDA|dummy base class|accelerator device"
+)
+
+
+@contextmanager
+def in_users_terms() -> Iterator[None]:
+    """Puts a sentence of ours before what PyTorch says, in a traceback that ends with the user.
+
+    Raises:
+        Error: an operation of PyTorch failed because tensors have no values yet, or are on the IPU.
+        TypeError, AttributeError: as PyTorch raises them for any tensor.
+    """
+    try:
+        yield
+    except Error:
+        raise
+    except Exception as failure:
+        trace = _users_part(failure.__traceback__)
+        told = failure if _is_raised_by_user(failure.__traceback__) else _told(failure, trace)
+        if told is failure:
+            raise
+        raise told.with_traceback(trace) from None
+
+
+def _told(failure: Exception, trace: TracebackType | None) -> Exception:
+    text = str(failure)
+    line = _last_line(trace)
+    if _OTHER_DEVICE.search(text):
+        return refusal.other_device(_shortened(text), line)
+    if not _DISPATCH.search(f"{type(failure).__name__}: {text}"):
+        return failure
+    text = _TENSOR_CLASS.sub("Tensor", text)
+    for kind in (AttributeError, TypeError):
+        if isinstance(failure, kind):
+            return kind(f"{text}\nat {line}, where tensors have types and shapes, but no values")
+    return refusal.without_values(f"{type(failure).__name__}: {_shortened(text)}", line)
+
+
+def _shortened(text: str) -> str:
+    """Returns the first sentence; those after it give advice about PyTorch's own parts."""
+    return text.strip().splitlines()[0].split(". ")[0].rstrip(".") if text.strip() else ""
+
+
+def _users_part(trace: TracebackType | None) -> TracebackType | None:
+    """Returns a traceback up to the last frame of the user's; all of it if there is none."""
+    frames = []
+    each = trace
+    while each is not None:
+        frames.append(each)
+        each = each.tb_next
+    while frames and not is_users_file(frames[-1].tb_frame.f_code.co_filename):
+        frames.pop()
+    part = None
+    for frame in reversed(frames):
+        part = TracebackType(part, frame.tb_frame, frame.tb_lasti, frame.tb_lineno)
+    return part or trace
+
+
+def _is_raised_by_user(trace: TracebackType | None) -> bool:
+    """Returns whether the innermost instruction is a `raise` or `assert` of the user's."""
+    last = _last(trace)
+    code = last.tb_frame.f_code
+    return is_users_file(code.co_filename) and code.co_code[last.tb_lasti] == _RAISE
+
+
+def _last_line(trace: TracebackType | None) -> str:
+    last = _last(trace)
+    return f"{last.tb_frame.f_code.co_filename}:{last.tb_lineno}"
+
+
+def _last(trace: TracebackType | None) -> TracebackType:
+    assert trace is not None, "a raised exception has a traceback"
+    while trace.tb_next is not None:
+        trace = trace.tb_next
+    return trace
