@@ -18,7 +18,6 @@ from torch._subclasses.fake_tensor import (
     DynamicOutputShapeException,
     FakeTensor,
     FakeTensorDeviceMismatchError,
-    UnsupportedOperatorException,
 )
 from torch.fx.node import map_aggregate
 from torch.utils import _pytree as pytree
@@ -240,7 +239,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             # PyTorch's rules for the sizes of empty tensors fail in their own checks.
             return result_types.infer(func, args, kwargs, IPU)
         except RuntimeError as failure:
-            if not _has_no_fake_kernel(failure):
+            if not result_types.is_unknown(failure):
                 raise
             try:
                 return result_types.infer(func, args, kwargs, IPU)
@@ -346,12 +345,6 @@ def _concerns_device(value: Any) -> bool:
     if isinstance(value, torch.Tensor):
         return value.device.type != "cpu"
     return isinstance(value, torch.device) and value.type == "ipu"
-
-
-def _has_no_fake_kernel(failure: RuntimeError) -> bool:
-    """Returns whether an operation failed because nobody has said what it makes of fakes."""
-    is_missing = isinstance(failure, (NotImplementedError, UnsupportedOperatorException))
-    return is_missing or str(failure).startswith("There was no fake impl registered")
 
 
 def _host_value(tensor: torch.Tensor) -> torch.Tensor | None:

@@ -8,10 +8,17 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
+from torch._subclasses.fake_tensor import UnsupportedOperatorException
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import _disable_current_modes
 
 from poptorch_emu.ir.evaluate import run_on_host
+
+
+def is_unknown(failure: RuntimeError) -> bool:
+    """Returns whether an operation failed because nobody has said what it makes of fakes."""
+    is_missing = isinstance(failure, (NotImplementedError, UnsupportedOperatorException))
+    return is_missing or str(failure).startswith("There was no fake impl registered")
 
 
 def infer(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], device: torch.device) -> Any:
