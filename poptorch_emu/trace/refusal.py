@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
 from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
 from poptorch_emu.errors import Error, compiler_error
-from poptorch_emu.structure import find_parser, flatten_tensors
 from poptorch_emu.trace.source_line import user_source
 from poptorch_emu.troubleshooting import Topic
 
@@ -87,28 +85,6 @@ def check_gradient(parameter: str, gradient: torch.Tensor) -> None:
         raise compiler_error(
             f"Unsupported aten::embedding operation: the gradient of {parameter!r} is sparse, but "
             "a compiled graph has dense tensors only. Make the layer with sparse=False."
-        )
-
-
-def check_hidden_tensors(outputs: Any) -> None:
-    """Raises if a value of another type, among what `forward` returned, holds tensors of the graph.
-
-    They are stand-ins that nobody would replace.
-    """
-    if isinstance(outputs, dict):
-        outputs = list(outputs.values())
-    if isinstance(outputs, (list, tuple)):
-        for value in outputs:
-            check_hidden_tensors(value)
-        return
-    if find_parser(outputs) is not None or isinstance(outputs, (torch.Tensor, torch.nn.Module)):
-        return
-    held = flatten_tensors(dict(getattr(outputs, "__dict__", {})))
-    if isinstance(outputs, Iterator) or any(isinstance(each, FakeTensor) for each in held):
-        raise compiler_error(
-            f"forward returns a value of type {type(outputs).__name__}, whose tensors are not "
-            "looked for. Return tensors in lists, tuples, named tuples or dicts, or make the type "
-            "known with poptorch.registerCustomArgParser."
         )
 
 

@@ -27,6 +27,7 @@ from poptorch_emu.trace import (
     blocks,
     checkpoints,
     dynamic_slices,
+    hidden_outputs,
     leniency,
     loss,
     refusal,
@@ -319,7 +320,7 @@ class _Tracer:
         self, outputs: Any
     ) -> tuple[list[tuple[Sink, fx.Node]], dict[int, torch.Tensor]]:
         """Returns the nodes of the outputs, and those outputs that never were on the device."""
-        refusal.check_hidden_tensors(outputs)
+        hidden_outputs.check(outputs)
         results, host_outputs = [], {}
         for index, value in enumerate(flatten_tensors(outputs)):
             node = self.recorder.node_of_output(value)
