@@ -109,6 +109,7 @@ class DeviceModel:
         tensors, session = self._ready(call)
         self.weights.note_run()  # Before it: one that fails later on may have trained already.
         outputs = session.run(tensors)
+        self.weights.note_end()
         self.anchored = session.anchored
         return outputs
 

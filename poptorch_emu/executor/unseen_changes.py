@@ -98,7 +98,7 @@ class CompiledFlags:
 
     def __init__(self, model: torch.nn.Module) -> None:
         modules, parameters = dict(model.named_modules()), dict(model.named_parameters())
-        self._modes = [(name, each, bool(each.training)) for name, each in modules.items()]
+        self._modes = [(name, each, _is_training(each)) for name, each in modules.items()]
         self._gradients = [(name, each, _requires_grad(each)) for name, each in parameters.items()]
         self._places = list(_places(model))
         # The same by columns, for the guards.
@@ -120,13 +120,13 @@ class CompiledFlags:
         if self._are_as_they_were():
             return ""
         for name, module, was_training in self._modes:
-            if bool(module.training) is not was_training:
+            if _is_training(module) is not was_training:
                 before, now = ("train", "eval") if was_training else ("eval", "train")
                 return f"{name or 'the model'} was compiled after {before}() and is in {now}() now"
         for name, was_trained in self._other_gradients():
             return f"requires_grad of {name} was {was_trained} when it was compiled"
         for name, holder, key, value in self._places:
-            if holder.get(key) is not value:
+            if key not in holder or holder[key] is not value:
                 return f"{name} is another object than when the model was compiled"
         for constant in self._constants:
             if constant.is_changed:
@@ -175,9 +175,16 @@ def _places(
 ) -> Iterator[tuple[str, Mapping[str, object], str, object]]:
     """Yields each parameter, buffer and module: its name, who holds it, and under which key."""
     for path, module in model.named_modules():
+        if isinstance(module, torch.jit.ScriptModule):
+            continue  # Its members are fixed.
         for kind in ("_parameters", "_buffers", "_modules"):
             held = vars(module)[kind]
             yield from ((f"{path}.{k}" if path else k, held, k, v) for k, v in held.items())
+
+
+def _is_training(module: torch.nn.Module) -> bool:
+    """Returns the mode of a module; a frozen one of TorchScript has none."""
+    return bool(getattr(module, "training", False))
 
 
 def _state(tensor: torch.Tensor) -> tuple[int, int]:

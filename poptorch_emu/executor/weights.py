@@ -47,6 +47,7 @@ class Weights:
         self._model = model
         self._device = device
         self._is_training = is_training
+        self._has_scripts = any(isinstance(m, torch.jit.ScriptModule) for m in model.modules())
         self.link = Link(trainer, self)
         self.device_lock = DeviceLock()
         self._partners: weakref.WeakSet[Weights] = weakref.WeakSet()
@@ -113,6 +114,11 @@ class Weights:
         logger.debug("Implicit copyWeightsToHost()")
         self.download()
         return True
+
+    def note_end(self) -> None:
+        """Copies what was learnt to the host where TorchScript reads weights, unseen by Python."""
+        if self._has_scripts:
+            self.bring_home()
 
     def give_up(self) -> None:
         """Gives up what the device has learnt since the last download: the host is right."""

@@ -156,12 +156,14 @@ def BeginBlock(
         ipu_id: as for `Block`.
 
     Returns:
-        the same module, or a `LegacyBeginBlockFn` that calls the function.
+        the same module, or a `LegacyBeginBlockFn` that calls the function or the module of
+        TorchScript, which takes no hooks.
 
     Raises:
         Error: `layer_to_call` is neither, or begins a block already.
     """
-    if not isinstance(layer_to_call, torch.nn.Module):
+    is_script = isinstance(layer_to_call, torch.jit.ScriptModule)
+    if is_script or not isinstance(layer_to_call, torch.nn.Module):
         if not callable(layer_to_call):
             raise make_error(
                 "module is not an instance of torch.nn.Module or function. "

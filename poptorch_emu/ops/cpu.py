@@ -46,7 +46,8 @@ class CPU:
         self._layer_to_call = layer_to_call
         self._ID = ID
         if isinstance(layer_to_call, torch.nn.Module):
-            layer_to_call.requires_grad_(False)
+            for parameter in layer_to_call.parameters():
+                parameter.requires_grad_(False)
 
     def __call__(self, *inputs: torch.Tensor) -> Any:
         """Calls the layer, or records that the model does.

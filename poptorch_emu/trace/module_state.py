@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -170,6 +170,9 @@ def on_ipu(
         value = getattr(module, kind)[key]
         original.append((name, module, kind, key, value))
         getattr(module, kind)[key] = fakes[name_of[id(value)]]
+    lists = list(_scripted_lists(model))
+    for module, values in lists:
+        module._flat_weights = [fakes[name_of[id(value)]] for value in values]
     try:
         yield fakes
         faults = [
@@ -182,6 +185,8 @@ def on_ipu(
         for _, module, kind, key, value in original:
             getattr(module, kind)[key] = value
             module.__dict__.pop(key, None)
+        for module, values in lists:
+            module._flat_weights = values
     if faults:
         raise make_error(faults[0])
 
@@ -255,6 +260,16 @@ def _slots(model: torch.nn.Module) -> Iterator[tuple[str, torch.nn.Module, str, 
             for key, value in getattr(module, kind).items():
                 if value is not None:
                     yield f"{prefix}.{key}" if prefix else key, module, kind, key
+
+
+def _scripted_lists(
+    model: torch.nn.Module,
+) -> Iterator[tuple[torch.jit.ScriptModule, list[torch.Tensor]]]:
+    """Yields the recurrent layers of TorchScript with the list that holds their weights again."""
+    for module in model.modules():
+        if isinstance(module, torch.jit.ScriptModule):
+            with suppress(AttributeError):
+                yield module, module._flat_weights
 
 
 def _fault(name: str, module: torch.nn.Module, kind: str, key: str, fake: torch.Tensor) -> str:

@@ -7,6 +7,7 @@ does not decide where an operation belongs: `origin` tells it.
 from __future__ import annotations
 
 import operator
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -26,6 +27,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_mod
 from poptorch_emu.ir.graph import Graph, Source, SourceKind
 from poptorch_emu.ir.record import NodeRecord
 from poptorch_emu.trace import refusal, result_types
+from poptorch_emu.trace.argument_devices import is_host_only, is_on_ipu
 from poptorch_emu.trace.host_backed import HostBacked, check_not_written
 from poptorch_emu.trace.host_moves import staying, with_constants
 from poptorch_emu.trace.host_writes import HostWrites, check_arguments
@@ -107,6 +109,9 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._host_writes = HostWrites()
         # The user's line for each counter of batches whose value a trace looked at.
         self.lines_that_read: dict[str, str] = {}
+        # What an operation failed with, which TorchScript's interpreter does not pass on.
+        self.failure: Exception | None = None
+        self._thread = threading.get_ident()
         # A tensor on the host becomes another constant when it has been changed since.
         self._version_of: dict[int, int | None] = {}
 
@@ -172,7 +177,13 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 args, kwargs = pytree.tree_map_only(
                     HostBacked, self._upload_constant, (args, kwargs)
                 )
-            return self._run(func, args, kwargs)
+            try:
+                if threading.get_ident() != self._thread:
+                    raise refusal.other_thread(func)
+                return self._run(func, args, kwargs)
+            except Exception as failure:
+                self.failure = failure
+                raise
 
     def _cast(self, value: torch.Tensor, dtype: torch.dtype) -> Any:
         return self._run(aten._to_copy.default, (value,), {"dtype": dtype})
@@ -195,7 +206,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return self._run(aten._to_copy.default, (constant,), {"device": IPU})
 
     def _run(self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-        if _is_host_only(args, kwargs):
+        if is_host_only(args, kwargs):
             with _disable_current_modes():
                 result = func(*args, **kwargs)
             self._host_writes.note(func, args, kwargs, result)
@@ -217,7 +228,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self._check_constants((args, kwargs))
             args, kwargs = with_constants(func, args, kwargs, self._upload)
             result = self._result_type(func, args, kwargs)
-        if _is_on_ipu(result) or _is_on_ipu(args):
+        if is_on_ipu(result) or is_on_ipu(args):
             self._append(_recorded_as(func, args), args, kwargs, result)
         return result
 
@@ -328,25 +339,6 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return self._add_constant_source(value, tensor, record)
 
 
-def _is_host_only(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
-    """Returns whether an operation concerns the CPU alone: it runs while the model is traced."""
-    device = kwargs.get("device")
-    if device is not None and torch.device(device).type == "ipu":
-        return False
-    return not _concerns_device(args) and not _concerns_device(tuple(kwargs.values()))
-
-
-def _concerns_device(value: Any) -> bool:
-    """Returns whether a tensor or device among the arguments is not the CPU's."""
-    if isinstance(value, FakeTensor):
-        return True
-    if isinstance(value, (tuple, list)):
-        return any(map(_concerns_device, value))
-    if isinstance(value, torch.Tensor):
-        return value.device.type != "cpu"
-    return isinstance(value, torch.device) and value.type == "ipu"
-
-
 def _host_value(tensor: torch.Tensor) -> torch.Tensor | None:
     """Returns the value of a tensor that has one already, or `None`."""
     return tensor.constant if isinstance(tensor, FakeTensor) else tensor
@@ -376,17 +368,6 @@ def _has_empty(values: Any) -> bool:
     """Returns whether a tensor among the arguments has no element."""
     leaves = pytree.tree_leaves(values)
     return any(isinstance(value, torch.Tensor) and value.numel() == 0 for value in leaves)
-
-
-def _is_on_ipu(values: Any) -> bool:
-    if isinstance(values, torch.Tensor):
-        return _device_of(values).type == "ipu"
-    return isinstance(values, (tuple, list)) and any(map(_is_on_ipu, values))
-
-
-def _device_of(tensor: torch.Tensor) -> torch.device:
-    """Returns the device, of a fake without the dispatch that `tensor.device` would be."""
-    return tensor.fake_device if isinstance(tensor, FakeTensor) else tensor.device
 
 
 def _recorded_as(func: Any, args: tuple[Any, ...]) -> Any:

@@ -70,6 +70,15 @@ def without_values(found: str, line: str) -> Error:
     )
 
 
+def other_thread(func: Any) -> Error:
+    """Returns the error for an operation in a thread that TorchScript has started."""
+    return compiler_error(
+        f"{func} runs in a thread of its own (torch.jit.fork), but operations are captured in "
+        "order. Call the function itself in place of fork and wait: stages and micro-batches are "
+        "what runs side by side."
+    )
+
+
 def no_type(func: Any) -> Error:
     """Returns the error for an operation of whose result nothing is known before it runs."""
     return compiler_error(

@@ -307,8 +307,13 @@ class _Tracer:
     ) -> Any:
         """Runs the user's forward; every operation is recorded."""
         autocast = Autocast(self.config.cast_rules, model, self.origins.modules)
-        with FunctionMode(autocast), self.fake_mode, self.recorder:
-            return model(*args, **kwargs)
+        try:
+            with FunctionMode(autocast), self.fake_mode, self.recorder:
+                return model(*args, **kwargs)
+        except RuntimeError as failure:
+            if self.recorder.failure is None or "TorchScript interpreter" not in str(failure):
+                raise
+            raise self.recorder.failure.with_traceback(failure.__traceback__) from None
 
     def write_back(self, assigned: Mapping[str, tuple[torch.Tensor, torch.Tensor]]) -> None:
         """Records that buffers take the values that `forward` assigned to their attributes."""
