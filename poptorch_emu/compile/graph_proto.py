@@ -21,6 +21,7 @@ from poptorch_emu.errors import compiler_error
 from poptorch_emu.ir.graph import Graph, operation_of, record_of, source_of
 from poptorch_emu.log import logger
 from poptorch_emu.schedule.partition import Partition
+from poptorch_emu.torch_versions import OpOverload
 from poptorch_emu.version import __version__
 
 _FILE = "POPTORCH_EXPORT_PROTO_FILE"
@@ -97,7 +98,7 @@ class _Protos:
         return self._onnx.helper.make_tensor_value_info(name, kind, list(value.shape), text)
 
     def _node(self, node: fx.Node, graph: Graph) -> Any:
-        assert isinstance(node.target, torch._ops.OpOverload), "operations are ATen's and ours"
+        assert isinstance(node.target, OpOverload), "operations are ATen's and ours"
         domain, _, name = node.target._schema.name.partition("::")
         self._domains.add(domain)
         record = record_of(node)

@@ -13,10 +13,10 @@ from typing import Any
 
 from torch.utils.data import DataLoader as TorchDataLoader
 from torch.utils.data import IterableDataset, default_collate
-from torch.utils.data.dataloader import _SingleProcessDataLoaderIter as _TorchIterator
 
 from poptorch_emu.data.batch_source import BatchSource, batch_source, num_elements
 from poptorch_emu.data.slot_collate import NextSlot, SlotCollate
+from poptorch_emu.torch_versions import SingleProcessDataLoaderIter
 
 
 class LoaderSource:
@@ -51,7 +51,11 @@ class LoaderSource:
         batches = iter(self._loader)
         # PyTorch counts the elements of an iterable dataset beside the mark.
         is_counted = isinstance(self._loader.dataset, IterableDataset)
-        if is_counted or not self._hands_on_at_once or type(batches) is not _TorchIterator:
+        if (
+            is_counted
+            or not self._hands_on_at_once
+            or type(batches) is not SingleProcessDataLoaderIter
+        ):
             return batches
         return _results_of(batches._next_data)
 

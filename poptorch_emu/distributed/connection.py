@@ -20,12 +20,11 @@ from types import TracebackType
 from typing import Any, Protocol, TypeVar
 
 import torch.distributed as dist
-from torch._C._distributed_c10d import PrefixStore, Store
-from torch.distributed.distributed_c10d import _get_default_store
 
 from poptorch_emu.distributed.failed_process import Failure, Watcher, find, record, wait_until_seen
 from poptorch_emu.distributed.rendezvous import TIMEOUT, join_default_group, timeout_seconds
 from poptorch_emu.errors import Error, make_error
+from poptorch_emu.torch_versions import PrefixStore, Store, default_store
 
 # After a connection is lost, so long may the cause take to appear in the store.
 _CAUSE_SECONDS = 1.0
@@ -75,13 +74,11 @@ class Connection:
         self._num_models = 0
         self._num_meetings = 0
         self._exchanges: weakref.WeakSet[Any] = weakref.WeakSet()
-        self._store = own_store(_get_default_store())
+        self._store = own_store(default_store())
         self._is_store_silent = False
         self._store.set(f"host/{process}", self.host)
         self._hosts = [self.read(f"host/{other}") for other in range(num_processes)]
-        self._watcher = Watcher(
-            own_store(_get_default_store()), process, self._hosts[0], self._note
-        )
+        self._watcher = Watcher(own_store(default_store()), process, self._hosts[0], self._note)
         self._watch_errors()
         atexit.register(self._end)
 

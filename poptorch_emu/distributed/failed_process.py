@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 
-from torch._C._distributed_c10d import Store
+from poptorch_emu.torch_versions import Store
 
 KEY = "failure"
 _PERIOD_SECONDS = 0.1

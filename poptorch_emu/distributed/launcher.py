@@ -16,13 +16,12 @@ from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
 
-from torch._C._distributed_c10d import TCPStore
-
 from poptorch_emu.distributed.connection import own_store
 from poptorch_emu.distributed.failed_process import Failure, find, record
 from poptorch_emu.distributed.instances import Instance
 from poptorch_emu.distributed.rendezvous import ADDRESS, PORT
 from poptorch_emu.errors import make_error
+from poptorch_emu.torch_versions import TCPStore
 
 # Processes whose peer has failed get so long to say so, and then so long to end.
 _GRACE_SECONDS, _TERMINATION_SECONDS = 5.0, 3.0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 from poptorch_emu.compile.executable import Executable
+from poptorch_emu.torch_versions import DisableTorchFunctionSubclass
 
 
 def count_batches(model: torch.nn.Module, executable: Executable, num_calls: int) -> None:
@@ -18,5 +19,5 @@ def count_batches(model: torch.nn.Module, executable: Executable, num_calls: int
     buffers = dict(model.named_buffers())
     for name, added in executable.batch_counts.items():
         if added:
-            with torch._C.DisableTorchFunctionSubclass(), torch.no_grad():
+            with DisableTorchFunctionSubclass(), torch.no_grad():
                 buffers[name].add_(num_batches * added)

@@ -14,6 +14,8 @@ from typing import Any, Protocol
 
 import torch
 
+from poptorch_emu.torch_versions import DisableTorchFunctionSubclass, pytree
+
 _OWNERS = "_poptorch_owners"
 _OUR_NAMES = frozenset({_OWNERS, "__class__", "__dict__"})
 # What belongs to an executor and not to the tensor.
@@ -110,10 +112,10 @@ class Synced:
         cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         """Syncs, then runs `func` as if its arguments were plain tensors."""
-        for value in torch.utils._pytree.tree_iter((args, kwargs)):
+        for value in pytree.tree_iter((args, kwargs)):
             if isinstance(value, Synced):
                 sync(value)
-        with torch._C.DisableTorchFunctionSubclass():
+        with DisableTorchFunctionSubclass():
             if func == _READ_DATA:
                 # Unlike PyTorch's `data`, it shares the counter of versions: changes are noticed.
                 return args[0].detach().as_subclass(torch.Tensor)
@@ -213,7 +215,7 @@ def own_class(tensor: torch.Tensor) -> type[torch.Tensor]:
 
 def plain(value: torch.Tensor) -> torch.Tensor:
     """Returns the tensor behind `value` in a plain class, sharing its storage."""
-    with torch._C.DisableTorchFunctionSubclass():
+    with DisableTorchFunctionSubclass():
         data = value.detach().as_subclass(torch.Tensor)
         if isinstance(value, torch.nn.Parameter):
             return torch.nn.Parameter(data, requires_grad=value.requires_grad)
@@ -222,7 +224,7 @@ def plain(value: torch.Tensor) -> torch.Tensor:
 
 def memory_of(tensor: torch.Tensor) -> int:
     """Returns where the memory of a tensor begins; shallow copies of one share it."""
-    with torch._C.DisableTorchFunctionSubclass():
+    with DisableTorchFunctionSubclass():
         return torch.Tensor.untyped_storage(tensor).data_ptr()
 
 
@@ -231,7 +233,7 @@ def _without_sync(value: Any) -> torch.Tensor:
     sync(value)
     tensor = plain(value)
     tensor.__class__ = own_class(value)
-    with torch._C.DisableTorchFunctionSubclass():
+    with DisableTorchFunctionSubclass():
         tensor.requires_grad_(value.requires_grad)
     vars(tensor).update((k, v) for k, v in vars(value).items() if k not in _OUR_ATTRIBUTES)
     return tensor

@@ -12,6 +12,7 @@ import torch
 
 from poptorch_emu.log import logger
 from poptorch_emu.runtime import guards
+from poptorch_emu.torch_versions import DisableTorchFunctionSubclass, version_of
 from poptorch_emu.trace.batch_counters import COUNTER
 from poptorch_emu.troubleshooting import Topic
 
@@ -188,22 +189,22 @@ def _is_training(module: torch.nn.Module) -> bool:
 
 
 def _state(tensor: torch.Tensor) -> tuple[int, int]:
-    with torch._C.DisableTorchFunctionSubclass():
+    with DisableTorchFunctionSubclass():
         return _number(tensor), torch.Tensor.data_ptr(tensor)
 
 
 def _copy(tensor: torch.Tensor) -> torch.Tensor:
-    with torch._C.DisableTorchFunctionSubclass():
+    with DisableTorchFunctionSubclass():
         return tensor.detach().as_subclass(torch.Tensor).clone()
 
 
 def _is_floating(tensor: torch.Tensor) -> bool:
-    with torch._C.DisableTorchFunctionSubclass():
+    with DisableTorchFunctionSubclass():
         return torch.Tensor.is_floating_point(tensor)
 
 
 # Of tensors that are wrapped for training, every ordinary look would bring the weights home first.
-_VERSION = torch.Tensor._version.__get__  # type: ignore[attr-defined]
+_VERSION = version_of
 _REQUIRES_GRAD = torch.Tensor.requires_grad.__get__  # type: ignore[attr-defined]
 
 
@@ -212,11 +213,11 @@ def _number(tensor: torch.Tensor) -> int:
 
 
 def _version(tensor: torch.Tensor) -> int:
-    with torch._C.DisableTorchFunctionSubclass():
+    with DisableTorchFunctionSubclass():
         return _number(tensor)
 
 
 def _requires_grad(tensor: torch.Tensor) -> bool:
-    with torch._C.DisableTorchFunctionSubclass():
+    with DisableTorchFunctionSubclass():
         is_trained: bool = _REQUIRES_GRAD(tensor)
         return is_trained

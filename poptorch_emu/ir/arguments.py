@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from types import SimpleNamespace
 from typing import Any, Protocol
 
-import torch
+from poptorch_emu.torch_versions import OpOverload
 
 
 class Call(Protocol):
@@ -43,7 +43,7 @@ def with_arguments(call: Call, **changes: Any) -> tuple[Any, ...]:
 
 
 def _named(call: Call) -> dict[str, Any]:
-    target: torch._ops.OpOverload = call.target
+    target: OpOverload = call.target
     given = dict(zip(_names_of(target), call.args, strict=False)) | dict(call.kwargs)
     return {
         argument.name: given.get(argument.name, argument.default_value)
@@ -51,5 +51,5 @@ def _named(call: Call) -> dict[str, Any]:
     }
 
 
-def _names_of(target: torch._ops.OpOverload) -> list[str]:
+def _names_of(target: OpOverload) -> list[str]:
     return [argument.name for argument in target._schema.arguments]

@@ -18,6 +18,7 @@ import torch
 from torch import fx
 
 from poptorch_emu.ir.text import type_text
+from poptorch_emu.torch_versions import OpOverload
 
 # The results of a loop are the carried tensors after the last iteration, then for each further
 # result of its body all iterations' values, stacked. A scanned tensor is given to the body one row
@@ -36,9 +37,9 @@ torch.library.define(
     "poptorch_emu::host_call", "(str callback, Tensor[] inputs, str[] results) -> Tensor[]"
 )
 
-FOR_LOOP: torch._ops.OpOverload = torch.ops.poptorch_emu.for_loop.default
-COND: torch._ops.OpOverload = torch.ops.poptorch_emu.cond.default
-HOST_CALL: torch._ops.OpOverload = torch.ops.poptorch_emu.host_call.default
+FOR_LOOP: OpOverload = torch.ops.poptorch_emu.for_loop.default
+COND: OpOverload = torch.ops.poptorch_emu.cond.default
+HOST_CALL: OpOverload = torch.ops.poptorch_emu.host_call.default
 
 _IPU = torch.device("ipu:0")
 _TYPE = re.compile(r"(?P<dtype>\w+)\[(?P<shape>[\d, ]*)\]")

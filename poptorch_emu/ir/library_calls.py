@@ -14,20 +14,27 @@ from functools import cache
 from typing import Any
 
 import torch
-from torch.utils import _pytree as pytree
 
 from poptorch_emu.errors import compiler_error
 from poptorch_emu.ir.control import empty
 from poptorch_emu.ir.text import type_text
 from poptorch_emu.structure import as_list
+from poptorch_emu.torch_versions import (
+    DispatchKey,
+    ForceDispatchKeyGuard,
+    OpOverload,
+    dispatch_tls_local_exclude_set,
+    dispatch_tls_local_include_set,
+    pytree,
+)
 from poptorch_emu.troubleshooting import Topic
 
 _NAMESPACE = "poptorch_emu_library"
 _AUTOGRAD = (
-    torch._C.DispatchKey.AutogradCPU,
-    torch._C.DispatchKey.AutogradOther,
-    torch._C.DispatchKey.AutogradFunctionality,
-    torch._C.DispatchKey.ADInplaceOrView,
+    DispatchKey.AutogradCPU,
+    DispatchKey.AutogradOther,
+    DispatchKey.AutogradFunctionality,
+    DispatchKey.ADInplaceOrView,
 )
 _library = torch.library.Library(_NAMESPACE, "DEF")  # type: ignore[no-untyped-call]
 
@@ -42,12 +49,12 @@ class LibraryCall:
             types, and which of the tensors among the arguments the gradients are wanted of.
     """
 
-    forward: torch._ops.OpOverload
-    gradient: torch._ops.OpOverload
+    forward: OpOverload
+    gradient: OpOverload
 
 
 @cache
-def library_call(operator: torch._ops.OpOverload) -> LibraryCall:
+def library_call(operator: OpOverload) -> LibraryCall:
     """Returns the nodes for `operator`."""
     schema = operator._schema
     name = "__".join(filter(None, (*schema.name.split("::"), schema.overload_name)))
@@ -64,18 +71,18 @@ def library_call(operator: torch._ops.OpOverload) -> LibraryCall:
     return LibraryCall(forward, gradient)
 
 
-def _define(name: str, schema: str, kernel: Callable[..., Any]) -> torch._ops.OpOverload:
+def _define(name: str, schema: str, kernel: Callable[..., Any]) -> OpOverload:
     def forms(*args: Any, results: Sequence[str], **kwargs: Any) -> list[torch.Tensor]:
         return [empty(text) for text in results]
 
     _library.define(name + schema)  # type: ignore[no-untyped-call]
     _library.impl(name, kernel, "CPU")  # type: ignore[no-untyped-call]
     torch.library.register_fake(f"{_NAMESPACE}::{name}", forms, lib=_library)
-    operator: torch._ops.OpOverload = getattr(getattr(torch.ops, _NAMESPACE), name).default
+    operator: OpOverload = getattr(getattr(torch.ops, _NAMESPACE), name).default
     return operator
 
 
-def _forward_of(operator: torch._ops.OpOverload) -> Callable[..., list[torch.Tensor]]:
+def _forward_of(operator: OpOverload) -> Callable[..., list[torch.Tensor]]:
     def forward(*args: Any, results: Sequence[str], **kwargs: Any) -> list[torch.Tensor]:
         values = as_list(operator(*args, **kwargs))
         _check(operator, values, results)
@@ -84,7 +91,7 @@ def _forward_of(operator: torch._ops.OpOverload) -> Callable[..., list[torch.Ten
     return forward
 
 
-def _gradient_of(operator: torch._ops.OpOverload) -> Callable[..., list[torch.Tensor]]:
+def _gradient_of(operator: OpOverload) -> Callable[..., list[torch.Tensor]]:
     def gradient(
         gradients: Sequence[torch.Tensor],
         *args: Any,
@@ -121,9 +128,7 @@ def with_leaves(
     return args, dict(kwargs), leaves
 
 
-def _check(
-    operator: torch._ops.OpOverload, values: Sequence[torch.Tensor], results: Sequence[str]
-) -> None:
+def _check(operator: OpOverload, values: Sequence[torch.Tensor], results: Sequence[str]) -> None:
     """Raises if results are not of the types that the graph was made for."""
     found = [type_text(value) for value in values]
     if found != list(results):
@@ -138,12 +143,12 @@ def _check(
 @contextmanager
 def _with_autograd() -> Iterator[None]:
     """Turns on autograd within the engine, which runs below it."""
-    included = torch._C._dispatch_tls_local_include_set()
-    excluded = torch._C._dispatch_tls_local_exclude_set()
+    included = dispatch_tls_local_include_set()
+    excluded = dispatch_tls_local_exclude_set()
     for key in _AUTOGRAD:
         excluded = excluded.remove(key)
     with (
-        torch._C._ForceDispatchKeyGuard(included, excluded),
+        ForceDispatchKeyGuard(included, excluded),
         torch.inference_mode(False),
         torch.enable_grad(),
     ):

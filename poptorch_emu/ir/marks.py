@@ -7,14 +7,16 @@ from __future__ import annotations
 
 import torch
 
+from poptorch_emu.torch_versions import OpOverload
+
 torch.library.define("poptorch_emu::set_overlap_for_input", "(Tensor tensor, str mode) -> Tensor")
 torch.library.define("poptorch_emu::set_overlap_for_output", "(Tensor tensor, str mode) -> Tensor")
 
 # Of an operation that runs in float32 here and in float16 on an IPU, and of the casts around it.
 IS_WIDENED, IS_WIDENING = "is_widened", "is_widening"
 
-OVERLAP_INPUT: torch._ops.OpOverload = torch.ops.poptorch_emu.set_overlap_for_input.default
-OVERLAP_OUTPUT: torch._ops.OpOverload = torch.ops.poptorch_emu.set_overlap_for_output.default
+OVERLAP_INPUT: OpOverload = torch.ops.poptorch_emu.set_overlap_for_input.default
+OVERLAP_OUTPUT: OpOverload = torch.ops.poptorch_emu.set_overlap_for_output.default
 
 
 @torch.library.register_fake("poptorch_emu::set_overlap_for_input")  # type: ignore[untyped-decorator]

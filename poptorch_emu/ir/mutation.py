@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from torch import fx
-from torch._ops import OpOverload
+
+from poptorch_emu.torch_versions import OpOverload
 
 
 def is_mutating(node: fx.Node) -> bool:

@@ -11,6 +11,8 @@ from functools import cache
 
 import torch
 
+from poptorch_emu.torch_versions import OpOverload
+
 aten = torch.ops.aten
 
 _NAMESPACES_OF_PYTORCH = ("aten", "mkldnn", "prims")
@@ -67,7 +69,7 @@ _UNDECLARED_VIEWS = (aten._unsafe_view.default,)
 
 
 @cache
-def traits_of(target: torch._ops.OpOverload) -> Traits:
+def traits_of(target: OpOverload) -> Traits:
     """Returns what is known of an operator."""
     namespace, _, name = target._schema.name.partition("::")
     is_view = _is_declared_view(target) or target in _UNDECLARED_VIEWS
@@ -81,7 +83,7 @@ def traits_of(target: torch._ops.OpOverload) -> Traits:
     return Traits(is_pure=is_pure, is_view=is_view, is_pointwise=is_pointwise)
 
 
-def _is_declared_view(target: torch._ops.OpOverload) -> bool:
+def _is_declared_view(target: OpOverload) -> bool:
     results = target._schema.returns
     alias = results[0].alias_info if results else None
     return alias is not None and not alias.is_write

@@ -5,13 +5,13 @@ from __future__ import annotations
 import operator
 from collections.abc import Mapping
 
-import torch
 from torch import fx
 
 from poptorch_emu.ir.control import region_names
 from poptorch_emu.ir.graph import Graph, Source, SourceKind
 from poptorch_emu.ir.mutation import is_mutating
 from poptorch_emu.ir.record import NodeRecord
+from poptorch_emu.torch_versions import OpOverload
 
 
 class IllegalGraphError(AssertionError):
@@ -74,7 +74,7 @@ def _source_fault(node: fx.Node, graph: Graph) -> str:
 def _operation_fault(node: fx.Node) -> str:
     if node.target is operator.getitem:
         return ""
-    if not isinstance(node.target, torch._ops.OpOverload):
+    if not isinstance(node.target, OpOverload):
         return "it is not an operator of PyTorch's dispatcher"
     if is_mutating(node):
         return "it changes one of its arguments"

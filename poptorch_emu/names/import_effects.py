@@ -10,13 +10,13 @@ import sys
 from typing import Any
 
 import torch
-import torch._tensor_str
 from tqdm import tqdm
 
 from poptorch_emu.executor.args_parser import registerGeometricCustomArgParsers
 from poptorch_emu.log import install_excepthook, logger
+from poptorch_emu.torch_versions import tensor_str
 
-_print_any = torch._tensor_str._str_intern
+_print_any = tensor_str._str_intern
 
 
 def apply() -> None:
@@ -24,7 +24,7 @@ def apply() -> None:
     os.environ.setdefault("RDMAV_FORK_SAFE", "1")
     _show_stacks_of_crashes()
     install_excepthook()
-    torch._tensor_str._str_intern = _print_tensor
+    tensor_str._str_intern = _print_tensor
     # A lock held by another thread during a fork would never be released in the child.
     tqdm.get_lock().locks = []
     _know_geometric_types()

@@ -18,6 +18,7 @@ from poptorch_emu.executor.saving import importPoptorchMetadataFromFile
 from poptorch_emu.log import set_log_level, set_popart_log_level
 from poptorch_emu.options.popart import validate_options
 from poptorch_emu.runtime.devices import hardware_version
+from poptorch_emu.torch_versions import propagate_shapes_on_graph
 from poptorch_emu.trace.blocks import is_tracing
 
 __all__ = [
@@ -191,7 +192,7 @@ def propagateInputShapes(graph: torch.Graph, inputs: Sequence[torch.Tensor]) -> 
         )
     for value, tensor in zip(values, inputs, strict=True):
         value.inferTypeFrom(tensor)
-    torch._C._jit_pass_propagate_shapes_on_graph(graph)
+    propagate_shapes_on_graph(graph)
 
 
 def poptorchAtExit() -> None:

@@ -6,12 +6,12 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import _disable_current_modes
 
 from poptorch_emu.errors import compiler_error
 from poptorch_emu.ir.control import HOST_CALL
 from poptorch_emu.ir.text import type_text
 from poptorch_emu.structure import as_list
+from poptorch_emu.torch_versions import DisableTorchFunction, disable_current_modes
 from poptorch_emu.trace import blocks, regions
 from poptorch_emu.trace.module_state import on_host
 
@@ -90,8 +90,8 @@ class CPU:
     def _example(self, inputs: tuple[torch.Tensor, ...]) -> Any:
         """Calls the layer on zeros, as if no model were traced."""
         with (
-            _disable_current_modes(),
-            torch._C.DisableTorchFunction(),
+            disable_current_modes(),
+            DisableTorchFunction(),
             blocks.paused(),
             on_host(self._module()),
         ):

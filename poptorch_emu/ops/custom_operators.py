@@ -10,6 +10,7 @@ import torch
 
 from poptorch_emu.errors import compiler_error
 from poptorch_emu.ops.popart_operators import popart_operator
+from poptorch_emu.torch_versions import OpOverload, has_kernel_for_dispatch_key
 
 Function = Callable[..., Any]
 
@@ -107,16 +108,16 @@ def _missing_gradient(name: str, domain: str) -> Function:
     return refuse
 
 
-def _library_operator(name: str, domain: str) -> torch._ops.OpOverload | None:
+def _library_operator(name: str, domain: str) -> OpOverload | None:
     packet = getattr(getattr(torch.ops, _namespace(domain)), name, None)
     if packet is None:
         return None
-    operator: torch._ops.OpOverload = packet.default
+    operator: OpOverload = packet.default
     return operator
 
 
-def _has_autograd(operator: torch._ops.OpOverload) -> bool:
-    has = torch._C._dispatch_has_kernel_for_dispatch_key
+def _has_autograd(operator: OpOverload) -> bool:
+    has = has_kernel_for_dispatch_key
     name = operator._schema.name
     return any(has(name, key) for key in ("Autograd", "CompositeImplicitAutograd"))
 

@@ -17,6 +17,7 @@ import torch.nn.functional as F  # noqa: N812
 
 from poptorch_emu.errors import compiler_error
 from poptorch_emu.structure import as_list
+from poptorch_emu.torch_versions import nll_loss_nd
 from poptorch_emu.trace import blocks, regions
 from poptorch_emu.trace.scatter_operators import SCATTER_OPERATORS
 
@@ -96,7 +97,7 @@ def _nll_loss(inputs: Sequence[torch.Tensor], given: Attributes) -> torch.Tensor
     """Not PyTorch's function of that name: only `identity_loss` makes this a loss."""
     probabilities, labels = inputs
     log_p = probabilities if given["inputIsLogProbability"] else probabilities.log()
-    loss: Callable[..., torch.Tensor] = torch._C._nn.nll_loss_nd
+    loss: Callable[..., torch.Tensor] = nll_loss_nd
     reduction, ignored = _reduction(given["reduction"]), given["ignoreIndex"]
     return loss(log_p, labels.long(), None, reduction, ignored)
 

@@ -18,6 +18,7 @@ from torch import fx
 from poptorch_emu.config import AnchorConfig
 from poptorch_emu.ir.graph import Graph, Sink, SinkKind, SourceKind, record_of, source_of
 from poptorch_emu.ir.record import Phase
+from poptorch_emu.torch_versions import OpOverload
 from poptorch_emu.update.formulas.loss_scale import FACTOR
 
 # Source: the types of ONNX, which PopTorch's names end with; others are called as in ATen.
@@ -93,7 +94,7 @@ def _name_of(node: fx.Node, names_modules: bool) -> str | None:
 def _operation_name(node: object, names_modules: bool) -> str:
     assert isinstance(node, fx.Node), "a selection takes from an operation"
     target, record = node.target, record_of(node)
-    assert isinstance(target, torch._ops.OpOverload), "operations are those of ATen and ours"
+    assert isinstance(target, OpOverload), "operations are those of ATen and ours"
     plain = target._schema.name.rpartition("::")[2]
     title = "".join(word.capitalize() for word in plain.strip("_").split("_"))
     parts = [record.scope] if record.scope else []

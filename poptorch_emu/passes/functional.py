@@ -12,12 +12,12 @@ from typing import Any
 
 import torch
 from torch import fx
-from torch._subclasses.fake_tensor import FakeTensorMode
 
 from poptorch_emu.errors import Error, compiler_error
 from poptorch_emu.ir.graph import Graph, Sink, SinkKind, SourceKind, record_of, replay, source_of
 from poptorch_emu.ir.mutation import is_mutating
 from poptorch_emu.ir.record import NodeRecord
+from poptorch_emu.torch_versions import FakeTensorMode, meta_registrations
 from poptorch_emu.trace.fakes import FakeMaker
 from poptorch_emu.trace.patches import patched
 from poptorch_emu.trace.recorder import IPU, Recorder
@@ -61,7 +61,7 @@ def run(graph: Graph, fake_mode: FakeTensorMode, memo: ResultMemo) -> Graph:
         return replay(graph, values, before=set_record)
 
     # PyTorch's check loads SymPy, and what is replayed has run once.
-    unchecked = patched(torch._meta_registrations, check_inplace_broadcast=lambda *_: None)
+    unchecked = patched(meta_registrations, check_inplace_broadcast=lambda *_: None)
     with torch.no_grad(), fake_mode, recorder, unchecked:
         try:
             results = torch.func.functionalize(replay_all, remove="mutations")(*values)

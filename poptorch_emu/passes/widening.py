@@ -11,10 +11,10 @@ from typing import Any
 
 import torch
 from torch import fx
-from torch.utils import _pytree as pytree
 
 from poptorch_emu.ir.graph import Graph, record_of
 from poptorch_emu.ir.marks import IS_WIDENED, IS_WIDENING
+from poptorch_emu.torch_versions import pytree
 from poptorch_emu.trace.fakes import fake_like
 
 aten = torch.ops.aten

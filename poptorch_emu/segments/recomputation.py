@@ -20,6 +20,7 @@ from poptorch_emu.ir.record import Phase
 from poptorch_emu.schedule.actions import Kind
 from poptorch_emu.schedule.partition import Partition
 from poptorch_emu.segments.standard_recomputation import standard_recomputation
+from poptorch_emu.torch_versions import OpOverload
 
 aten = torch.ops.aten
 
@@ -151,7 +152,7 @@ def _is_view_of_weight(node: fx.Node, placed: Partition) -> bool:
     """Returns whether a value is a variable that is only read, in its memory or prepared."""
     while node.op == "call_function":
         target = node.target
-        if not isinstance(target, torch._ops.OpOverload):
+        if not isinstance(target, OpOverload):
             return False
         traits = traits_of(target)
         if not (traits.is_view or traits.is_preparation):

@@ -18,6 +18,7 @@ from poptorch_emu.ir.control import region_names
 from poptorch_emu.ir.graph import Graph, Sink, Source, SourceKind, record_of, source_of
 from poptorch_emu.ir.operator_traits import traits_of
 from poptorch_emu.ir.record import NodeRecord
+from poptorch_emu.torch_versions import OpOverload
 
 
 @dataclass(frozen=True)
@@ -38,7 +39,7 @@ class Instruction:
         bodies: the code that a loop runs, or a branch's two.
     """
 
-    target: torch._ops.OpOverload
+    target: OpOverload
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     outputs: list[int]

@@ -6,7 +6,6 @@ import operator
 from collections.abc import Set
 from dataclasses import dataclass, field
 
-import torch
 from torch import fx
 
 from poptorch_emu.ir.graph import Graph, Sink, SinkKind, operation_of, source_of
@@ -15,6 +14,7 @@ from poptorch_emu.schedule.actions import Kind
 from poptorch_emu.schedule.partition import Partition, port_at
 from poptorch_emu.schedule.schedule import Port
 from poptorch_emu.segments.segment import Segment
+from poptorch_emu.torch_versions import OpOverload
 
 
 @dataclass
@@ -74,7 +74,7 @@ def cut(
 def is_left_to_sum(result: fx.Node) -> bool:
     """Returns whether no segment computes a result, since the sum takes what it is made of."""
     target = result.target
-    return isinstance(target, torch._ops.OpOverload) and traits_of(target).is_left_to_sum
+    return isinstance(target, OpOverload) and traits_of(target).is_left_to_sum
 
 
 def read_at_end(sink: Sink, result: fx.Node) -> tuple[fx.Node, ...]:
@@ -90,7 +90,7 @@ def is_added_already(sink: Sink, result: fx.Node) -> bool:
     Something else that it returns may be the gradient of another weight.
     """
     target = result.target
-    adds = isinstance(target, torch._ops.OpOverload) and traits_of(target).adds_to_sum
+    adds = isinstance(target, OpOverload) and traits_of(target).adds_to_sum
     return adds and sink.kind is SinkKind.GRADIENT and result.args[-1] == sink.name
 
 

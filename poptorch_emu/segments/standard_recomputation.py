@@ -19,6 +19,7 @@ from poptorch_emu.ir.graph import record_of
 from poptorch_emu.ir.operator_traits import traits_of
 from poptorch_emu.ir.record import Phase
 from poptorch_emu.segments.storage import num_bytes
+from poptorch_emu.torch_versions import OpOverload
 
 
 def standard_recomputation(operations: Sequence[fx.Node]) -> list[fx.Node]:
@@ -70,7 +71,7 @@ def _bytes_of(operations: Iterable[fx.Node]) -> int:
 
 def _root(node: fx.Node) -> fx.Node:
     """Returns the operation or source whose memory a result lies in."""
-    while isinstance(node.target, torch._ops.OpOverload) and traits_of(node.target).is_view:
+    while isinstance(node.target, OpOverload) and traits_of(node.target).is_view:
         node = node.all_input_nodes[0]
     return node
 

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensor
+
+from poptorch_emu.torch_versions import FakeTensor
 
 
 def is_host_only(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:

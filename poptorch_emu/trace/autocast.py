@@ -11,9 +11,9 @@ from contextvars import ContextVar
 from typing import Any
 
 import torch
-from torch.utils import _pytree as pytree
 
 from poptorch_emu.config import CastRule
+from poptorch_emu.torch_versions import pytree
 
 is_open: ContextVar[bool] = ContextVar("autocast", default=False)
 

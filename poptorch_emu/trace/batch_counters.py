@@ -14,11 +14,12 @@ from typing import Any
 import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import fx
-from torch.nn.modules.batchnorm import SyncBatchNorm, _BatchNorm
+from torch.nn.modules.batchnorm import SyncBatchNorm
 
 from poptorch_emu.errors import compiler_error
 from poptorch_emu.ir.graph import Graph, Source, SourceKind, source_of
 from poptorch_emu.ir.mutation import is_mutating, written_memory
+from poptorch_emu.torch_versions import BatchNorm
 from poptorch_emu.trace.patches import patched
 from poptorch_emu.troubleshooting import Topic
 
@@ -73,14 +74,14 @@ def cumulative_averages() -> Iterator[None]:
     PyTorch reads its value: it is the number of the average's terms.
     """
     with (
-        patched(_BatchNorm, forward=_averaging(_BatchNorm.forward)),
+        patched(BatchNorm, forward=_averaging(BatchNorm.forward)),
         patched(SyncBatchNorm, forward=_averaging(SyncBatchNorm.forward)),
     ):
         yield
 
 
 def _averaging(forward: Any) -> Any:
-    def averaged(norm: _BatchNorm, input: torch.Tensor) -> Any:
+    def averaged(norm: BatchNorm, input: torch.Tensor) -> Any:
         is_averaged = norm.training and norm.track_running_stats and norm.momentum is None
         if not is_averaged or norm.num_batches_tracked is None:
             return forward(norm, input)

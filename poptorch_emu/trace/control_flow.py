@@ -13,13 +13,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
-from torch.utils import _pytree as pytree
+from torch.overrides import TorchFunctionMode
 
 from poptorch_emu.errors import compiler_error
 from poptorch_emu.ir.control import COND, FOR_LOOP
 from poptorch_emu.ir.text import type_text
 from poptorch_emu.structure import as_list
+from poptorch_emu.torch_versions import get_current_function_mode_stack, pytree
 from poptorch_emu.trace.regions import Region, Tensors, current, record_region
 from poptorch_emu.trace.source_line import user_source
 
@@ -228,7 +228,7 @@ class _Substitution(TorchFunctionMode):
 
     def __init__(self, replacements: Mapping[int, torch.Tensor]) -> None:
         super().__init__()
-        modes = _get_current_function_mode_stack()  # type: ignore[no-untyped-call]
+        modes = get_current_function_mode_stack()  # type: ignore[no-untyped-call]
         self._outer = [mode for mode in modes if isinstance(mode, _Substitution)][-1:]
         self._replacements = replacements
 

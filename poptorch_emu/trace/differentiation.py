@@ -6,6 +6,8 @@ from collections.abc import Sequence
 
 import torch
 
+from poptorch_emu.torch_versions import engine_run_backward
+
 
 def differentiate(
     value: torch.Tensor, first_gradient: torch.Tensor, leaves: Sequence[torch.Tensor]
@@ -20,7 +22,7 @@ def differentiate(
         leaves: that require a gradient.
     """
     keeps_graph = records_graph = False
-    gradients: tuple[torch.Tensor | None, ...] = torch.autograd.graph._engine_run_backward(
+    gradients: tuple[torch.Tensor | None, ...] = engine_run_backward(
         (value,),
         (first_gradient,),
         keeps_graph,

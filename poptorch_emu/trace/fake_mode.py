@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import torch
-from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.utils._python_dispatch import TorchDispatchMode
+from poptorch_emu.torch_versions import FakeTensorMode, TorchDispatchMode, TorchDispatchModeKey
 
 
 class FakeMode(FakeTensorMode):
@@ -25,7 +23,7 @@ class FakeMode(FakeTensorMode):
     def __init__(self) -> None:
         """Sets what entering the mode and making fake tensors in it reads, as PyTorch would."""
         TorchDispatchMode.__init__(self)  # type: ignore[no-untyped-call]
-        self._mode_key = torch._C._TorchDispatchModeKey.FAKE
+        self._mode_key = TorchDispatchModeKey.FAKE
         self.enter_stack = []
         self.in_kernel_invocation = False
         self.allow_meta = False

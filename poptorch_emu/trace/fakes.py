@@ -6,12 +6,15 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
-from torch.utils._mode_utils import no_dispatch
 
+from poptorch_emu.torch_versions import (
+    FakeTensor,
+    FakeTensorMode,
+    make_subclass,
+    no_dispatch,
+    set_throw_on_mutable_data_ptr,
+)
 from poptorch_emu.trace import metadata_rules
-
-_make_subclass = torch.Tensor._make_subclass  # Without what a trace puts in its place.
 
 
 class FakeMaker:
@@ -44,14 +47,14 @@ class FakeMaker:
             with no_dispatch():
                 first = FakeTensor(mode, torch.empty(0, device="meta"), self.device)
             self._mode, self._state = mode, dict(first.__dict__)
-        fake: FakeTensor = _make_subclass(
+        fake: FakeTensor = make_subclass(
             FakeTensor,
             like,
             like.requires_grad,
             dispatch_device=True,
             device_for_backend_keys=self.device,
         )
-        torch._C._set_throw_on_mutable_data_ptr(fake)
+        set_throw_on_mutable_data_ptr(fake)
         fake.__dict__.update(self._state)
         return fake
 

@@ -10,12 +10,10 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensor
 from torch.overrides import TorchFunctionMode
-from torch.utils import _pytree as pytree
-from torch.utils._python_dispatch import _disable_current_modes
 
 from poptorch_emu.log import logger
+from poptorch_emu.torch_versions import FakeTensor, disable_current_modes, pytree
 from poptorch_emu.trace import library_operators
 from poptorch_emu.trace.autocast import Autocast
 from poptorch_emu.trace.loss_functions import LOSS_FUNCTIONS, call_loss
@@ -110,6 +108,6 @@ def _constant(data: Any, **kwargs: Any) -> torch.Tensor:
         return data.detach().clone().to(kwargs.get("dtype", data.dtype))
     # Numbers on the device are read as far as they are known.
     data = pytree.tree_map_only(FakeTensor, torch.Tensor.item, data)
-    with _disable_current_modes():
+    with disable_current_modes():
         value = torch.tensor(data, **{key: v for key, v in kwargs.items() if key != "device"})
     return value.to(IPU)

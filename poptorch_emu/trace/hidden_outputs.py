@@ -14,10 +14,10 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch._subclasses.fake_tensor import FakeTensor
 
 from poptorch_emu.errors import Error, compiler_error
 from poptorch_emu.structure import find_parser, flatten_tensors, rebuild
+from poptorch_emu.torch_versions import FakeTensor
 from poptorch_emu.trace.host_backed import HostBacked
 
 # A module's tensors are put back after the trace; the others hold no values of one call.

@@ -9,9 +9,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
-from torch.utils import _pytree as pytree
 
 from poptorch_emu.errors import compiler_error
+from poptorch_emu.torch_versions import disabled_torch_function_impl, make_wrapper_subclass, pytree
 from poptorch_emu.trace.narrowing import refuse
 
 aten = torch.ops.aten
@@ -33,13 +33,13 @@ class HostBacked(torch.Tensor):
     """
 
     host: torch.Tensor
-    __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
+    __torch_function__ = disabled_torch_function_impl  # type: ignore[assignment]
 
     @staticmethod
     def __new__(cls, values: torch.Tensor) -> HostBacked:
         """Makes the tensor that stands for `values`."""
         refuse(values.dtype)
-        new: HostBacked = torch.Tensor._make_wrapper_subclass(
+        new: HostBacked = make_wrapper_subclass(
             cls,
             values.size(),
             strides=values.stride(),

@@ -10,9 +10,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensor
-from torch.utils import _pytree as pytree
 
+from poptorch_emu.torch_versions import FakeTensor, pytree
 from poptorch_emu.trace import refusal
 from poptorch_emu.trace.leniency import tolerate
 

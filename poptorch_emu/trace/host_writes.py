@@ -11,10 +11,9 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensor
-from torch.utils import _pytree as pytree
 
 from poptorch_emu.errors import Error, compiler_error
+from poptorch_emu.torch_versions import FakeTensor, pytree
 from poptorch_emu.trace.source_line import user_source
 from poptorch_emu.troubleshooting import Topic
 

@@ -12,6 +12,8 @@ from typing import Any
 
 import torch
 
+from poptorch_emu.torch_versions import OpOverload
+
 aten = torch.ops.aten
 
 # Which arguments are indices, by the operators that have them; their variants that work in place or
@@ -74,7 +76,7 @@ def widened(
 @cache
 def _index_arguments(func: Any) -> frozenset[int | str]:
     """Returns the positions and names of the arguments of `func` that are indices."""
-    if not isinstance(func, torch._ops.OpOverload) or func.namespace != "aten":
+    if not isinstance(func, OpOverload) or func.namespace != "aten":
         return frozenset()
     operator = func._schema.name.partition("::")[2]
     names = {

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensorMode
 
 from poptorch_emu.ir.graph import Source, SourceKind
 from poptorch_emu.ir.record import NodeRecord
+from poptorch_emu.torch_versions import FakeTensorMode
 from poptorch_emu.trace.fakes import FakeMaker
 from poptorch_emu.trace.recorder import IPU, Recorder
 from poptorch_emu.update.formulas.loss_scale import FACTOR

@@ -11,11 +11,11 @@ from typing import Any
 
 import torch
 from torch import fx
-from torch.utils._python_dispatch import _disable_current_modes
 
 from poptorch_emu.ir.evaluate import evaluate
 from poptorch_emu.ir.graph import Graph, SourceKind, source_of
 from poptorch_emu.ir.mutation import is_mutating, memory_of, written_memory
+from poptorch_emu.torch_versions import disable_current_modes
 from poptorch_emu.trace.batch_counters import is_counter
 
 aten = torch.ops.aten
@@ -39,7 +39,7 @@ def known_value(graph: Graph, node: fx.Node) -> torch.Tensor | None:
     if any(_is_unknown(each) or _is_counting(each) for each in needed):
         return None
     values: dict[fx.Node, Any] = {}
-    with _disable_current_modes(), torch.no_grad():
+    with disable_current_modes(), torch.no_grad():
         for each in graph.fx.nodes:
             if each not in needed:
                 continue

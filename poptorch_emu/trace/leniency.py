@@ -5,10 +5,9 @@ In strict mode ("error") it is the error of PopTorch after all.
 
 from __future__ import annotations
 
-import torch
-
 from poptorch_emu.errors import Error
 from poptorch_emu.log import logger
+from poptorch_emu.torch_versions import current_autograd_node
 from poptorch_emu.trace import strict
 from poptorch_emu.trace.source_line import user_source
 from poptorch_emu.troubleshooting import before_hint
@@ -34,7 +33,7 @@ def tolerate(kind: str, error: Error, instead: str) -> None:
     """
     if strict.raises_errors():
         raise error
-    is_backward = torch._C._current_autograd_node() is not None  # Forward was warned already.
+    is_backward = current_autograd_node() is not None  # Forward was warned already.
     place = (kind, user_source())
     if place not in _told and not is_backward:
         _told.add(place)

@@ -13,13 +13,20 @@ from functools import cache
 from typing import Any
 
 import torch
-from torch.utils import _pytree as pytree
-from torch.utils._python_dispatch import _disable_current_modes
 
 from poptorch_emu.errors import Error, compiler_error
 from poptorch_emu.ir.library_calls import library_call, with_leaves
 from poptorch_emu.ir.text import type_text
 from poptorch_emu.structure import as_list
+from poptorch_emu.torch_versions import (
+    DisableTorchFunction,
+    OpOverload,
+    OpOverloadPacket,
+    disable_current_modes,
+    has_kernel_for_dispatch_key,
+    pytree,
+    resolve_packet,
+)
 from poptorch_emu.trace import regions
 from poptorch_emu.trace.host_moves import uploaded
 from poptorch_emu.trace.known_values import known_value
@@ -32,7 +39,7 @@ _OWN = frozenset({"aten", "prim", "prims", "poptorch", "poptorch_emu", "poptorch
 
 def takes(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
     """Returns whether `func` is an operator of another library that is called with IPU tensors."""
-    if not isinstance(func, (torch._ops.OpOverload, torch._ops.OpOverloadPacket)):
+    if not isinstance(func, (OpOverload, OpOverloadPacket)):
         return False
     tensors = [v for v in pytree.tree_leaves((args, dict(kwargs))) if isinstance(v, torch.Tensor)]
     if not any(value.device.type == "ipu" for value in tensors):
@@ -60,7 +67,7 @@ class _Call(torch.autograd.Function):
     """One operator, whose derivative is what its library says."""
 
     @staticmethod
-    def forward(ctx: Any, operator: torch._ops.OpOverload, spec: Any, *values: Any) -> Any:
+    def forward(ctx: Any, operator: OpOverload, spec: Any, *values: Any) -> Any:
         args, kwargs = pytree.tree_unflatten(list(values), spec)
         places = [place for place, v in enumerate(values) if isinstance(v, torch.Tensor)]
         ctx.operator, ctx.spec, ctx.places = operator, spec, places
@@ -92,7 +99,7 @@ class _Call(torch.autograd.Function):
 
 
 def _examples(
-    operator: torch._ops.OpOverload,
+    operator: OpOverload,
     args: tuple[Any, ...],
     kwargs: Mapping[str, Any],
     wanted: Sequence[int],
@@ -110,7 +117,7 @@ def _examples(
         return torch.zeros(value.shape, dtype=value.dtype) if known is None else known.clone()
 
     args, kwargs = pytree.tree_map_only(torch.Tensor, example, (args, dict(kwargs)))
-    with _disable_current_modes(), torch._C.DisableTorchFunction(), torch.enable_grad():
+    with disable_current_modes(), DisableTorchFunction(), torch.enable_grad():
         args, kwargs, _ = with_leaves(args, kwargs, wanted)
         try:
             result = operator(*args, **kwargs)
@@ -126,7 +133,7 @@ def _examples(
     return results, None if isinstance(result, torch.Tensor) else type(result)
 
 
-def _failed(operator: torch._ops.OpOverload, cause: RuntimeError) -> Error:
+def _failed(operator: OpOverload, cause: RuntimeError) -> Error:
     first = str(cause).splitlines()[0]
     return compiler_error(
         f"{operator} at {user_source()} was asked for the shape of its result by running it on "
@@ -134,9 +141,7 @@ def _failed(operator: torch._ops.OpOverload, cause: RuntimeError) -> Error:
     )
 
 
-def _check_new(
-    operator: torch._ops.OpOverload, results: Sequence[torch.Tensor], arguments: Any
-) -> None:
+def _check_new(operator: OpOverload, results: Sequence[torch.Tensor], arguments: Any) -> None:
     """Raises if a result has the memory of an argument: the operator writes there."""
     given = {
         value.untyped_storage()._cdata
@@ -151,24 +156,24 @@ def _check_new(
         )
 
 
-def _overload(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> torch._ops.OpOverload:
-    if isinstance(func, torch._ops.OpOverload):
+def _overload(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> OpOverload:
+    if isinstance(func, OpOverload):
         return func
     overloads = func.overloads()
     name = overloads[0]
     if len(overloads) > 1:
-        name = torch._C._jit_resolve_packet(func._qualified_op_name, *args, **kwargs)
-    operator: torch._ops.OpOverload = getattr(func, name)
+        name = resolve_packet(func._qualified_op_name, *args, **kwargs)
+    operator: OpOverload = getattr(func, name)
     return operator
 
 
 @cache
-def _runs_on_cpu_only(operator: torch._ops.OpOverload) -> bool:
+def _runs_on_cpu_only(operator: OpOverload) -> bool:
     """Returns whether an operator has one kernel for everything, or autograd for the CPU alone."""
     if operator.namespace in _OWN:
         return False
     name = operator.name()  # type: ignore[no-untyped-call]
-    has = torch._C._dispatch_has_kernel_for_dispatch_key
+    has = has_kernel_for_dispatch_key
     if has(name, "CompositeImplicitAutograd"):
         return True
     return has(name, "AutogradCPU") and not has(name, "Autograd")

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from poptorch_emu import _C
+from poptorch_emu.torch_versions import has_kernel_for_dispatch_key, registered_operator
 
 # What a rule raises for arguments that it does not take; PyTorch's own rule decides then.
 NOT_TAKEN = (IndexError, RuntimeError, TypeError, ValueError)
@@ -49,6 +50,6 @@ def _names() -> set[str]:
 
 def _has_kernel_in_cpp(func: Any) -> bool:
     """Returns whether an operation of ours has a kernel for meta tensors, and not in Python."""
-    entry = torch._library.simple_registry.singleton.find(func._schema.name)
-    has_kernel: bool = torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "Meta")
+    entry = registered_operator(func._schema.name)
+    has_kernel: bool = has_kernel_for_dispatch_key(func.name(), "Meta")
     return has_kernel and entry.fake_impl.kernel is None

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch.nn.modules.batchnorm import _BatchNorm
 
 from poptorch_emu.errors import make_error
 from poptorch_emu.log import logger
+from poptorch_emu.torch_versions import BatchNorm
 from poptorch_emu.trace.host_backed import HostBacked
 from poptorch_emu.troubleshooting import Topic
 
@@ -203,7 +203,7 @@ def reassigned_buffers(
     buffers = (
         (name, module._buffers[key])
         for name, module, kind, key in _slots(model)
-        if kind == "_buffers" and name in fakes and isinstance(module, _BatchNorm)
+        if kind == "_buffers" and name in fakes and isinstance(module, BatchNorm)
     )
     return {
         name: (fakes[name], value)
@@ -282,7 +282,7 @@ def _fault(name: str, module: torch.nn.Module, kind: str, key: str, fake: torch.
     value = getattr(module, kind)[key]
     is_written_back = (
         what == "Buffer"
-        and isinstance(module, _BatchNorm)
+        and isinstance(module, BatchNorm)
         and value is not None
         and value.shape == fake.shape
     )

@@ -11,12 +11,11 @@ from collections.abc import Container, Mapping
 from typing import Any
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensor
-from torch.utils._python_dispatch import _disable_current_modes
 
 from poptorch_emu.errors import compiler_error
 from poptorch_emu.ir.graph import Graph, Source, source_of
 from poptorch_emu.log import compiler_logger, warn_repeatable
+from poptorch_emu.torch_versions import FakeTensor, disable_current_modes
 from poptorch_emu.trace.source_line import user_source
 from poptorch_emu.troubleshooting import Topic
 
@@ -69,7 +68,7 @@ class Narrowing:
             refuse(asked)
         value = _uploaded(args[0], kwargs) if func is torch.ops.aten._to_copy.default else None
         if value is not None:
-            with _disable_current_modes():
+            with disable_current_modes():
                 args = (narrowed_constant(value), *args[1:])
             dtype = dtype or value.dtype
             refuse(dtype)

@@ -10,9 +10,12 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-import torch
-
 from poptorch_emu.ir.record import BlockPlace, NodeRecord, Phase
+from poptorch_emu.torch_versions import (
+    current_autograd_node,
+    get_sequence_nr,
+    top_saved_tensors_default_hooks,
+)
 from poptorch_emu.trace import blocks, checkpoints, scopes
 from poptorch_emu.trace.source_line import user_source
 
@@ -40,7 +43,7 @@ class Origins:
         if self.phase is Phase.BACKWARD:
             return self._backward_origin()
         place = blocks.current_block()
-        if torch._C._autograd._top_saved_tensors_default_hooks(True) is not None:
+        if top_saved_tensors_default_hooks(True) is not None:
             self.has_saved_tensor_hooks = True
         record = self._record(
             place,
@@ -50,7 +53,7 @@ class Origins:
             scopes.current_attributes(),
             checkpoints.open_call(),
         )
-        self._forward_records.setdefault(torch._C._autograd._get_sequence_nr() - 1, record)
+        self._forward_records.setdefault(get_sequence_nr() - 1, record)
         return record
 
     def _record(
@@ -78,7 +81,7 @@ class Origins:
         return self._last_record
 
     def _backward_origin(self) -> NodeRecord:
-        node = torch._C._current_autograd_node()
+        node = current_autograd_node()
         forward = self._forward_records.get(node._sequence_nr()) if node is not None else None
         if forward is None:
             return NodeRecord(BlockPlace("", 0, 0), Phase.BACKWARD, is_anonymous=True)

@@ -17,7 +17,7 @@ from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
 from typing import Any
 
-import torch
+from poptorch_emu.torch_versions import DisableTorchDispatch, DisableTorchFunction
 
 _INHERITED = object()
 
@@ -87,7 +87,7 @@ def _as_it_was() -> Iterator[None]:
     for patch in reversed(patches):
         patch.undo()
     try:
-        with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch():
+        with DisableTorchFunction(), DisableTorchDispatch():
             yield
     finally:
         for patch in patches:

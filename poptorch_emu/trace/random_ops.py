@@ -13,9 +13,9 @@ from typing import Any
 
 import torch
 from torch import fx
-from torch._ops import OpOverload
 
 from poptorch_emu.errors import compiler_error
+from poptorch_emu.torch_versions import OpOverload
 
 aten = torch.ops.aten
 

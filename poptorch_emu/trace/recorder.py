@@ -14,18 +14,20 @@ from typing import Any
 
 import torch
 from torch import fx
-from torch._subclasses.fake_tensor import (
-    DataDependentOutputException,
-    DynamicOutputShapeException,
-    FakeTensor,
-    FakeTensorDeviceMismatchError,
-)
 from torch.fx.node import map_aggregate
-from torch.utils import _pytree as pytree
-from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
 from poptorch_emu.ir.graph import Graph, Source, SourceKind
 from poptorch_emu.ir.record import NodeRecord
+from poptorch_emu.torch_versions import (
+    DataDependentOutputException,
+    DisableTorchFunction,
+    DynamicOutputShapeException,
+    FakeTensor,
+    FakeTensorDeviceMismatchError,
+    TorchDispatchMode,
+    disable_current_modes,
+    pytree,
+)
 from poptorch_emu.trace import refusal, result_types
 from poptorch_emu.trace.argument_devices import is_host_only, is_on_ipu
 from poptorch_emu.trace.host_backed import HostBacked, check_not_written
@@ -171,7 +173,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if func in _QUERIES:
             return func(*args, **kwargs)
         # What kernels in Python call is not the user's; backward runs them within a function mode.
-        with torch._C.DisableTorchFunction():
+        with DisableTorchFunction():
             if HostBacked in types:
                 check_not_written(func, args, kwargs)
                 args, kwargs = pytree.tree_map_only(
@@ -201,13 +203,13 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _upload(self, constant: torch.Tensor) -> Any:
         if type(constant) is not torch.Tensor:
-            with _disable_current_modes():
+            with disable_current_modes():
                 constant = constant.as_subclass(torch.Tensor)
         return self._run(aten._to_copy.default, (constant,), {"device": IPU})
 
     def _run(self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         if is_host_only(args, kwargs):
-            with _disable_current_modes():
+            with disable_current_modes():
                 result = func(*args, **kwargs)
             self._host_writes.note(func, args, kwargs, result)
             return result
@@ -273,7 +275,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _computed_now(self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """Runs `func` on known values; tensors that it returns become constants."""
-        with _disable_current_modes():
+        with disable_current_modes():
             result = func(*args, **kwargs)
         return pytree.tree_map_only(torch.Tensor, self._add_constant, result)
 
@@ -298,7 +300,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         outermost = self._scopes[0]
         name = str(len(outermost.graph.constants))
         # A copy: the user's code may go on to change the tensor while it is traced.
-        with _disable_current_modes():
+        with disable_current_modes():
             outermost.graph.constants[name] = value.detach().clone()
         return outermost.add_source(Source(SourceKind.CONSTANT, name), fake, record)
 

@@ -6,9 +6,9 @@ import warnings
 from typing import Any
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensor
 
 from poptorch_emu.errors import Error, compiler_error
+from poptorch_emu.torch_versions import FakeTensor
 from poptorch_emu.trace.source_line import user_source
 from poptorch_emu.troubleshooting import Topic
 

@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 
 import torch
 from torch import fx
-from torch._subclasses.fake_tensor import FakeTensorMode
 
 from poptorch_emu.ir.graph import Graph, Sink, SinkKind, Source, SourceKind, source_of
 from poptorch_emu.ir.record import NodeRecord
+from poptorch_emu.torch_versions import FakeTensorMode
 from poptorch_emu.trace.fakes import FakeMaker
 from poptorch_emu.trace.recorder import IPU, Recorder
 

@@ -13,19 +13,28 @@ from functools import cache
 from typing import Any
 
 import torch
-from torch._C import _DisableTorchDispatch, _PreserveDispatchKeyGuard
-from torch._subclasses.fake_impls import op_implementations_checks
-from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
+from poptorch_emu.torch_versions import (
+    DisableTorchDispatch,
+    FakeTensor,
+    FakeTensorMode,
+    OpOverload,
+    PreserveDispatchKeyGuard,
+    TorchDispatchModeKey,
+    get_dispatch_mode,
+    has_kernel_for_dispatch_key,
+    make_subclass,
+    op_implementations_checks,
+    set_meta_in_tls_dispatch_include,
+)
 from poptorch_emu.trace import metadata_rules
 from poptorch_emu.trace.fakes import FakeMaker
 from poptorch_emu.trace.result_metadata import ResultMetadata, TensorMetadata, Written, settings
 
 aten = torch.ops.aten
 
-_make_subclass = torch.Tensor._make_subclass  # Without what a trace puts in its place.
-_get_dispatch_mode = torch._C._get_dispatch_mode
-_FAKE = torch._C._TorchDispatchModeKey.FAKE
+_get_dispatch_mode = get_dispatch_mode
+_FAKE = TorchDispatchModeKey.FAKE
 
 # Views that PyTorch's own kernel for meta tensors makes, without rules in Python in between.
 _VIEWS = frozenset(
@@ -159,9 +168,9 @@ class ResultMemo:
         C++ are given the meta tensor that it is: at a call with a subclass of `Tensor` PyTorch
         loads its distributed tensors, to see whether it is one.
         """
-        with _DisableTorchDispatch(), _PreserveDispatchKeyGuard():
+        with DisableTorchDispatch(), PreserveDispatchKeyGuard():
             mode.in_kernel_invocation = True
-            torch._C._set_meta_in_tls_dispatch_include(True)
+            set_meta_in_tls_dispatch_include(True)
             try:
                 if is_in_cpp:
                     named = {name: _plain(value) for name, value in kwargs.items()}
@@ -273,7 +282,7 @@ def _fits(func: Any, metadata: ResultMetadata) -> bool:
 def _is_predictable(func: Any) -> bool:
     """Returns whether nothing but the metadata of the arguments decides on that of the results."""
     return (
-        isinstance(func, torch._ops.OpOverload)
+        isinstance(func, OpOverload)
         and (func.namespace == "aten" or metadata_rules.is_ours(func))
         and not func.is_view
         and not any(tag in func.tags for tag in _UNPREDICTABLE)
@@ -300,7 +309,7 @@ def _writes_first_only(func: Any) -> bool:
 @cache
 def _is_plain(func: Any) -> bool:
     """Returns whether PyTorch asks the kernel for meta tensors about fakes, and nothing else."""
-    has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "Meta")
+    has_kernel = has_kernel_for_dispatch_key(func.name(), "Meta")
     has_rule = any(is_special(func) for is_special, _ in op_implementations_checks)
     return has_kernel and (not has_rule or func in _LIKE_THEIR_KERNEL)
 
@@ -314,7 +323,7 @@ def _shares_memory(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
 def _plain(value: Any) -> Any:
     """Returns arguments with the meta tensor that each fake is."""
     if isinstance(value, FakeTensor):
-        return _make_subclass(torch.Tensor, value)
+        return make_subclass(torch.Tensor, value)
     if isinstance(value, (tuple, list)):
         return [_plain(item) for item in value]
     return value

@@ -42,7 +42,7 @@ def settings() -> tuple[Any, ...]:
         torch.get_default_dtype(),
         torch.is_inference_mode_enabled(),
         torch.are_deterministic_algorithms_enabled(),
-        torch._C._get_mkldnn_enabled(),
+        torch.backends.mkldnn.enabled,
     )
 
 

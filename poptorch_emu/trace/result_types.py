@@ -8,11 +8,9 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch._subclasses.fake_tensor import UnsupportedOperatorException
-from torch.utils import _pytree as pytree
-from torch.utils._python_dispatch import _disable_current_modes
 
 from poptorch_emu.ir.evaluate import run_on_host
+from poptorch_emu.torch_versions import UnsupportedOperatorException, disable_current_modes, pytree
 
 
 def is_unknown(failure: RuntimeError) -> bool:
@@ -29,7 +27,7 @@ def infer(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], device: t
     Raises:
         NotImplementedError: there is no CPU kernel either, or a result is not a dense tensor.
     """
-    with _disable_current_modes():
+    with disable_current_modes():
         zeros = pytree.tree_map_only(
             torch.Tensor, lambda value: torch.zeros(value.shape, dtype=value.dtype), (args, kwargs)
         )

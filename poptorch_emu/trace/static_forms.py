@@ -12,9 +12,14 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F  # noqa: N812
-from torch._subclasses.fake_tensor import FakeTensor
 
 from poptorch_emu.errors import compiler_error
+from poptorch_emu.torch_versions import (
+    FakeTensor,
+    grouped_mm,
+    pack_padded_sequence,
+    pad_packed_sequence,
+)
 from poptorch_emu.trace import dynamic_slices, host_moves, host_writes, refusal
 from poptorch_emu.trace.source_line import user_source
 from poptorch_emu.troubleshooting import Topic
@@ -251,7 +256,7 @@ STATIC_FORMS: dict[Any, Callable[..., Any]] = {
     F.one_hot: _one_hot,
     torch.histc: _histc,
     torch.Tensor.histc: _histc,
-    torch._grouped_mm: _grouped_mm,
+    grouped_mm: _grouped_mm,
     torch.take_along_dim: _take_along_dim,
     torch.Tensor.take_along_dim: _take_along_dim,
     torch.linalg.matrix_rank: _matrix_rank,
@@ -271,8 +276,8 @@ STATIC_FORMS: dict[Any, Callable[..., Any]] = {
     torch.roll: _roll,
     torch.Tensor.__format__: _format,
     torch.Tensor.polygamma_: _polygamma_,
-    torch._VF._pack_padded_sequence: _packed,
-    torch._VF._pad_packed_sequence: _packed,
+    pack_padded_sequence: _packed,
+    pad_packed_sequence: _packed,
     torch.tensor_split: _tensor_split,
     torch.Tensor.tensor_split: _tensor_split,
 }

@@ -10,6 +10,7 @@ import torch
 from torch.nn.modules import transformer
 from torch.overrides import handle_torch_function
 
+from poptorch_emu.torch_versions import is_torch_function_mode_enabled, validates_distributions
 from poptorch_emu.trace.patches import once_imported, patched
 
 
@@ -27,7 +28,7 @@ def static_settings() -> Iterator[None]:
 @contextmanager
 def _unchecked_distributions() -> Iterator[None]:
     """Takes the parameters and samples of `torch.distributions` as they are."""
-    was_checked = torch.distributions.Distribution._validate_args
+    was_checked = validates_distributions()
     torch.distributions.Distribution.set_default_validate_args(False)
     try:
         yield
@@ -68,7 +69,7 @@ def _visible_range() -> Iterator[None]:
     original = torch.range
 
     def visible_range(*args: Any, **kwargs: Any) -> torch.Tensor:
-        if not torch._C._is_torch_function_mode_enabled():
+        if not is_torch_function_mode_enabled():
             return original(*args, **kwargs)
         result: torch.Tensor = handle_torch_function(original, (), *args, **kwargs)
         return result

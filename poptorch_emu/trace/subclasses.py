@@ -11,14 +11,17 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensor
 from torch.overrides import get_default_nowrap_functions
-from torch.utils import _pytree as pytree
-from torch.utils._python_dispatch import _disable_current_modes
 
+from poptorch_emu.torch_versions import (
+    DisableTorchFunctionSubclass,
+    FakeTensor,
+    disable_current_modes,
+    make_subclass,
+    pytree,
+)
 from poptorch_emu.trace.patches import patched
 
-_make_subclass = torch.Tensor._make_subclass
 _as_subclass = torch.Tensor.as_subclass
 _classes: dict[type, type] = {}
 _new: Callable[..., Any] = torch.Tensor.__new__
@@ -43,7 +46,7 @@ class _KeepsClass:
     def __torch_function__(
         cls, func: Any, types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        with torch._C.DisableTorchFunctionSubclass():
+        with DisableTorchFunctionSubclass():
             result = func(*args, **(kwargs or {}))
         if func in get_default_nowrap_functions():
             return result
@@ -73,14 +76,14 @@ def _made_new(cls: type, *args: Any, **kwargs: Any) -> Any:
         return _new(cls, *args, **kwargs)
     if args and isinstance(args[0], FakeTensor):
         return _with_class(args[0].view_as(args[0]), _joined(cls))
-    with _disable_current_modes():
+    with disable_current_modes():
         return _new(cls, *args, **kwargs)
 
 
 def _made_of(cls: type, data: Any, require_grad: bool = False, **kwargs: Any) -> Any:
-    """Stands for `torch.Tensor._make_subclass`."""
+    """Stands for `make_subclass`."""
     if not _is_made_of_stand_in(cls, data):
-        return _make_subclass(cls, data, require_grad, **kwargs)
+        return make_subclass(cls, data, require_grad, **kwargs)
     return _with_class(data.detach().requires_grad_(require_grad), _joined(cls))
 
 

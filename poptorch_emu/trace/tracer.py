@@ -15,13 +15,18 @@ from typing import Any
 
 import torch
 from torch import fx
-from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 from poptorch_emu.config import CompileConfig
 from poptorch_emu.ir.graph import Graph, Sink, SinkKind, Source, SourceKind
 from poptorch_emu.ir.record import NodeRecord, Phase
 from poptorch_emu.log import logger
 from poptorch_emu.structure import flatten_tensors
+from poptorch_emu.torch_versions import (
+    DisableTorchFunctionSubclass,
+    FakeTensor,
+    FakeTensorMode,
+    get_sequence_nr,
+)
 from poptorch_emu.trace import (
     batch_counters,
     blocks,
@@ -238,7 +243,7 @@ class _Tracer:
         self.stages = StageResolver(config.strategy)
         self._num_inputs = 0
         self.downgraded: set[Source] = set()
-        self.first_sequence = torch._C._autograd._get_sequence_nr()
+        self.first_sequence = get_sequence_nr()
 
     @contextmanager
     def active(self) -> Iterator[None]:
@@ -267,7 +272,7 @@ class _Tracer:
 
     def to_fake(self, tensor: HostTensor) -> torch.Tensor:
         """Returns the stand-in on the IPU of a parameter or buffer."""
-        with torch._C.DisableTorchFunctionSubclass():
+        with DisableTorchFunctionSubclass():
             value = tensor.value.detach()
         if any(groups.name == tensor.name for groups in self.config.weight_groups):
             value = value[0]

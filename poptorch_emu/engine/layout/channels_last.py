@@ -24,6 +24,7 @@ from poptorch_emu.ir.graph import Graph, SinkKind
 from poptorch_emu.ir.operator_traits import traits_of
 from poptorch_emu.segments.segment import Instruction, Register, Segment
 from poptorch_emu.segments.segmented_graph import SegmentedGraph, read_at_end
+from poptorch_emu.torch_versions import OpOverload
 
 aten = torch.ops.aten
 
@@ -93,7 +94,7 @@ def images_of(graph: Graph) -> set[fx.Node]:
 
 def _pays(images: Set[fx.Node]) -> bool:
     """Returns whether as many operations are faster as there are images to convert."""
-    operations = {node for node in images if isinstance(node.target, torch._ops.OpOverload)}
+    operations = {node for node in images if isinstance(node.target, OpOverload)}
     faster = [
         node for node in operations if node.target in _CONVOLUTIONS or node.target in _POOLINGS
     ]
@@ -123,7 +124,7 @@ def _is_image(node: fx.Node, found: Set[fx.Node]) -> bool:
     value = node.meta["val"]
     if node.target in _CONVOLUTIONS:
         return _has_four_dims(node.all_input_nodes[0])
-    if not isinstance(node.target, torch._ops.OpOverload):  # One of several results.
+    if not isinstance(node.target, OpOverload):  # One of several results.
         return node.args[0] in found and _has_four_dims(node)
     if found.isdisjoint(node.all_input_nodes):
         return False
@@ -228,19 +229,19 @@ class _Converter:
     def __init__(self, code: Segment) -> None:
         self.instructions: list[Instruction] = []
         self._code = replace(code, registers=dict(code.registers), loads=dict(code.loads))
-        self._known: dict[tuple[int, torch._ops.OpOverload], int] = {}
+        self._known: dict[tuple[int, OpOverload], int] = {}
 
     def add(
         self,
         instruction: Instruction,
         registers: Iterator[int] | Set[int],
-        to: torch._ops.OpOverload,
+        to: OpOverload,
     ) -> None:
         """Adds an operation that reads some registers converted."""
         new = {register: self.converted(register, to, instruction) for register in registers}
         self.instructions.append(instruction.reading(new))
 
-    def converted(self, register: int, to: torch._ops.OpOverload, like: Instruction) -> int:
+    def converted(self, register: int, to: OpOverload, like: Instruction) -> int:
         """Returns the register of the converted value; `like` says for whom it is made."""
         if (register, to) not in self._known:
             self._known[register, to] = result = self._code.new_register()

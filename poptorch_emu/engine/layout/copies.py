@@ -20,6 +20,7 @@ import torch
 from poptorch_emu.engine.layout.arrangement import PERMUTATIONS, Arrangement, order_of, sizes
 from poptorch_emu.segments.segment import Instruction, Register, Segment
 from poptorch_emu.segments.segmented_graph import SegmentedGraph
+from poptorch_emu.torch_versions import OpOverload
 
 aten = torch.ops.aten
 
@@ -362,7 +363,7 @@ def _part_of(instruction: Instruction) -> _Sum | None:
     return _Sum(shape, dim, (part,), instruction.node.meta["val"].dtype)
 
 
-def _range(target: torch._ops.OpOverload, place: Sequence[int], size: int) -> tuple[int, int]:
+def _range(target: OpOverload, place: Sequence[int], size: int) -> tuple[int, int]:
     """Returns the first index and the end of a part; an empty range where it has gaps."""
     if target is _SELECTED:
         return place[0] % size, place[0] % size + 1

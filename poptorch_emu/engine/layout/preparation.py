@@ -26,6 +26,7 @@ from poptorch_emu.ir.operator_traits import traits_of
 from poptorch_emu.plan.inventory import Inventory
 from poptorch_emu.segments.segment import Instruction, Register, Segment
 from poptorch_emu.segments.variables import VariableInfo
+from poptorch_emu.torch_versions import OpOverload
 
 # Operators that convert a weight, with those that write into the memory of the last result.
 _CONVERSIONS = {
@@ -46,7 +47,7 @@ class Conversion:
     """
 
     weight: str
-    target: torch._ops.OpOverload
+    target: OpOverload
     args: tuple[Any, ...]
     code: Segment = field(compare=False)
 

@@ -15,6 +15,7 @@ from torch import fx
 from poptorch_emu.engine.engine_graph import EngineGraph
 from poptorch_emu.engine.layout.arrangement import Arrangement, order_of, sizes
 from poptorch_emu.ir.arguments import arguments_of
+from poptorch_emu.torch_versions import OpOverload
 
 aten = torch.ops.aten
 
@@ -99,7 +100,7 @@ class _Part:
         end.replace_all_uses_with(node)
 
     def _moved(
-        self, node: fx.Node, target: torch._ops.OpOverload, how: Sequence[int], code: EngineGraph
+        self, node: fx.Node, target: OpOverload, how: Sequence[int], code: EngineGraph
     ) -> fx.Node:
         value = target(node.meta["val"], list(how))
         return code.insert(self._select, target, (node, list(how)), value)

@@ -20,6 +20,7 @@ from torch import fx
 from poptorch_emu.engine.engine_graph import EngineGraph
 from poptorch_emu.engine.rewrites.gradient_sums import lone_gradients
 from poptorch_emu.ir.arguments import arguments_of
+from poptorch_emu.torch_versions import OpOverload
 
 aten = torch.ops.aten
 
@@ -30,7 +31,7 @@ torch.library.define(
     "(Tensor rows, Tensor indices, int num_rows, int padding_index) -> Tensor",
 )
 
-ROW_GRADIENT: torch._ops.OpOverload = torch.ops.poptorch_emu.row_gradient.default
+ROW_GRADIENT: OpOverload = torch.ops.poptorch_emu.row_gradient.default
 
 _BACKWARD = aten.embedding_dense_backward.default
 _LOOKUP = aten.embedding.default

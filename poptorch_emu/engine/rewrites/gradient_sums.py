@@ -19,6 +19,7 @@ from poptorch_emu.engine.product_kernels import Kernel, Role, choose
 from poptorch_emu.engine.rewrites.linear import PRODUCT, use_kernel
 from poptorch_emu.ir.arguments import arguments_of
 from poptorch_emu.ir.graph import SinkKind
+from poptorch_emu.torch_versions import OpOverload
 
 aten = torch.ops.aten
 
@@ -33,9 +34,9 @@ torch.library.define(
     "(Tensor left, Tensor right, int kernel, int sum) -> Tensor",
 )
 
-COLUMN_SUMS: torch._ops.OpOverload = torch.ops.poptorch_emu.column_sums.default
-_ADD_PRODUCT: torch._ops.OpOverload = torch.ops.poptorch_emu.add_product.default
-_ADD_PRODUCT_WITH_SUMS: torch._ops.OpOverload = torch.ops.poptorch_emu.add_product.with_sums
+COLUMN_SUMS: OpOverload = torch.ops.poptorch_emu.column_sums.default
+_ADD_PRODUCT: OpOverload = torch.ops.poptorch_emu.add_product.default
+_ADD_PRODUCT_WITH_SUMS: OpOverload = torch.ops.poptorch_emu.add_product.with_sums
 _SUM = aten.sum.dim_IntList
 
 

@@ -22,10 +22,11 @@ from poptorch_emu.engine.product_kernels import Kernel, Role, Row, choose
 from poptorch_emu.ir.arguments import arguments_of
 from poptorch_emu.ir.graph import SourceKind, record_of, source_of
 from poptorch_emu.passes.widening import is_half
+from poptorch_emu.torch_versions import OpOverload
 
 aten = torch.ops.aten
 
-PRODUCT: torch._ops.OpOverload = torch.ops.poptorch_emu.product.default
+PRODUCT: OpOverload = torch.ops.poptorch_emu.product.default
 _PACK = torch.ops.poptorch_emu.pack_weight.default
 _PACKED_LINEAR = torch.ops.poptorch_emu.packed_linear.default
 

@@ -12,6 +12,7 @@ from torch import fx
 from poptorch_emu.ir.marks import IS_WIDENED, IS_WIDENING
 from poptorch_emu.ir.operator_traits import traits_of
 from poptorch_emu.machine.costs.code import Family, OperationCode, used_fraction
+from poptorch_emu.torch_versions import OpOverload
 
 # Operators whose arguments `operation_products.py` knows, by name without overload.
 _FAMILY_OF_NAME = {
@@ -86,7 +87,7 @@ def family_of(node: fx.Node) -> Family:
 
 
 @cache
-def _family_of_target(target: torch._ops.OpOverload) -> Family | None:
+def _family_of_target(target: OpOverload) -> Family | None:
     """Returns the family of an operator, `None` where the operands' shapes decide."""
     if traits_of(target).is_view:
         return Family.VIEW
@@ -108,7 +109,7 @@ def bare_name(node: fx.Node) -> str:
 
 
 @cache
-def _bare_name(target: torch._ops.OpOverload) -> str:
+def _bare_name(target: OpOverload) -> str:
     return str(target._schema.name).rpartition("::")[2]
 
 
@@ -157,7 +158,7 @@ def query_and_key(node: fx.Node) -> tuple[torch.Tensor, torch.Tensor]:
     return query, key
 
 
-def _draws(target: torch._ops.OpOverload) -> bool:
+def _draws(target: OpOverload) -> bool:
     arguments = target._schema.arguments
     return bool(arguments) and arguments[0].name == "rng"
 
