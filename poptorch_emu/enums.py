@@ -8,7 +8,17 @@ from __future__ import annotations
 from enum import Enum, IntEnum
 
 
-class MeanReductionStrategy(IntEnum):
+class NamedNumber(IntEnum):
+    """An integer that texts show by its name; which they would, depends on Python's version."""
+
+    def __str__(self) -> str:
+        return f"{type(self).__name__}.{self.name}"
+
+    def __format__(self, spec: str) -> str:
+        return format(int(self), spec) if spec else str(self)
+
+
+class MeanReductionStrategy(NamedNumber):
     """When a mean over accumulated gradients is divided (exact); see `Options.Training`."""
 
     Running = 0
@@ -19,7 +29,7 @@ class MeanReductionStrategy(IntEnum):
     """Deprecated; refused when the options are validated."""
 
 
-class DataLoaderMode(IntEnum):
+class DataLoaderMode(NamedNumber):
     """How a `DataLoader` fetches batches (exact)."""
 
     Sync = 0
@@ -30,7 +40,7 @@ class DataLoaderMode(IntEnum):
     """As `Async`, in smaller batches that are joined afterwards, which loses fewer samples."""
 
 
-class SharingStrategy(IntEnum):
+class SharingStrategy(NamedNumber):
     """How the worker of an asynchronous `DataLoader` hands tensors over (exact)."""
 
     SharedMemory = 0
@@ -43,7 +53,7 @@ class SharingStrategy(IntEnum):
     """Through memory shared with a worker forked from a server."""
 
 
-class OutputMode(IntEnum):
+class OutputMode(NamedNumber):
     """Which outputs of the micro-batches of one step reach the host (exact)."""
 
     Final = 0
@@ -58,7 +68,7 @@ class OutputMode(IntEnum):
     """`All` for inference, `Final` for training."""
 
 
-class ConnectionType(IntEnum):
+class ConnectionType(NamedNumber):
     """When to attach to a device (accepted: a virtual device is always free)."""
 
     Always = 0
@@ -69,7 +79,7 @@ class ConnectionType(IntEnum):
     """Not at all: compile only."""
 
 
-class HalfFloatCastingBehavior(IntEnum):
+class HalfFloatCastingBehavior(NamedNumber):
     """Names how mixed precision once was handled (accepted, deprecated)."""
 
     FloatDowncastToHalf = 0
@@ -80,7 +90,7 @@ class HalfFloatCastingBehavior(IntEnum):
     """Leave the choice to the framework."""
 
 
-class ReductionType(IntEnum):
+class ReductionType(NamedNumber):
     """How values over micro-batches and replicas become one (exact)."""
 
     Sum = 0
@@ -91,7 +101,7 @@ class ReductionType(IntEnum):
     """Leave them apart."""
 
 
-class SyncPattern(IntEnum):
+class SyncPattern(NamedNumber):
     """Which IPUs wait for each other at an external synchronisation (accepted)."""
 
     Full = 0
@@ -115,7 +125,7 @@ class MatMulSerializationMode(Enum):
     """Do not cut."""
 
 
-class Liveness(IntEnum):
+class Liveness(NamedNumber):
     """When tensors of a phased model leave the chip (accepted)."""
 
     AlwaysLive = 0
@@ -139,7 +149,7 @@ class OverlapMode(Enum):
     """With the compute of the loop over device iterations."""
 
 
-class AutoStage(IntEnum):
+class AutoStage(NamedNumber):
     """How blocks become stages when the strategy names none (exact)."""
 
     SameAsIpu = 0
@@ -148,7 +158,7 @@ class AutoStage(IntEnum):
     """Stages are numbered from 1 as blocks are met; 0 holds what comes before the first."""
 
 
-class MultiConvPlanType(IntEnum):
+class MultiConvPlanType(NamedNumber):
     """How the convolutions of a `MultiConv` share the chip (accepted)."""
 
     Parallel = 0
@@ -157,7 +167,7 @@ class MultiConvPlanType(IntEnum):
     """One after the other."""
 
 
-class CommGroupType(IntEnum):
+class CommGroupType(NamedNumber):
     """Which replicas form a group (exact)."""
 
     All = 0
@@ -170,7 +180,7 @@ class CommGroupType(IntEnum):
     """Each replica is its own group."""
 
 
-class VariableRetrievalMode(IntEnum):
+class VariableRetrievalMode(NamedNumber):
     """Which copies of a variable that differs between groups the host reads (exact)."""
 
     OnePerGroup = 0

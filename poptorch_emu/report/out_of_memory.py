@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -33,7 +34,8 @@ _ADVICE = (
 def check_memory(executable: Executable, profile_folder: Path | None) -> None:
     """Reports a model that the tiles of the machine could not hold (modelled).
 
-    By default that is one warning, with the table of what takes the space, and the model runs.
+    By default that is one warning, and the table of what takes the space at level info, both of
+    them once, and the model runs.
     The IPU Model has no such limit.
 
     Args:
@@ -52,31 +54,36 @@ def check_memory(executable: Executable, profile_folder: Path | None) -> None:
     is_limited = executable.config.target is not TargetKind.IPU_MODEL
     if mode == _OFF or not is_limited or not executable.shortages:
         return
-    lines = [f"Memory allocation error : {executable.shortages[0]}."]
-    lines += [f"{shortage}." for shortage in executable.shortages[1:]]
+    found = [f"{shortage}." for shortage in executable.shortages]
+    found[0] = f"Memory allocation error : {found[0]}"
+    table = str(tile_report.TileReport.of(executable.tiles))
     if mode == _ERROR:
         if profile_folder is not None:
             profile.write_profile(profile_folder, executable, (), ())
-            lines.append(
+            found.append(
                 "Out of memory: Cannot fit all variable data onto one or more tiles. Profile saved "
                 f"to: {profile_folder}"
             )
             compiler_logger.error(
                 "Out of memory, the graph profile is available here: %s", profile_folder
             )
-        text = "\n".join(
-            [
-                *lines,
-                f"{_ADVICE.removesuffix('.')}; {Topic.OUT_OF_MEMORY}",
-                str(tile_report.TileReport.of(executable.tiles)),
-            ]
-        )
-        raise compiler_error(text, type=_ERROR_TYPE)
-    lines.append(
-        "By the memory model this would not fit on the machine; it runs here all the same. "
-        f"{_ADVICE} {_VARIABLE}=error makes this an error, {_VARIABLE}=off says nothing; "
-        f"{Topic.OUT_OF_MEMORY}"
-    )
+        advice = f"{_ADVICE.removesuffix('.')}; {Topic.OUT_OF_MEMORY}"
+        raise compiler_error("\n".join([*found, advice, table]), type=_ERROR_TYPE)
+    if len(found) > 1:
+        found[0] += f" {len(found)} IPUs would hold too much."
+    _warn(found[0], table)
+
+
+@cache
+def _warn(found: str, table: str) -> None:
+    """Warns of one model once; who asks for more gets the table."""
     compiler_logger.warning(
-        "%s", "\n".join([*lines, str(tile_report.TileReport.of(executable.tiles))])
+        "%s By the memory model this would not fit on the machine; it runs here all the same. %s "
+        "%s=error makes this an error, %s=off says nothing; %s",
+        found,
+        _ADVICE,
+        _VARIABLE,
+        _VARIABLE,
+        Topic.OUT_OF_MEMORY,
     )
+    compiler_logger.info("%s", table)

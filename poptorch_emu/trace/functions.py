@@ -1,6 +1,6 @@
 """What is done about a function of `torch` before it becomes ATen operations.
 
-Factories (`torch.zeros`, ...) that name no device make tensors on the IPU, with a warning, and
+Factories (`torch.zeros`, ...) that name no device make tensors on the IPU, which is said once, and
 calls of loss functions are marked. In a region of `autocast` arguments are cast first.
 """
 
@@ -55,6 +55,7 @@ class FunctionMode(TorchFunctionMode):
     def __init__(self, autocast: Autocast | None = None) -> None:
         super().__init__()
         self._autocast = autocast
+        self._has_told_of_device = False
 
     def __torch_function__(
         self,
@@ -68,15 +69,23 @@ class FunctionMode(TorchFunctionMode):
         if self._autocast is not None:
             args, kwargs = self._autocast.cast(func, args, kwargs)
         if _makes_tensor(func, args, kwargs) and kwargs.get("device") is None:
-            logger.warning("No device set in torch.%s(): forcing to IPU", func.__name__)
-            kwargs["device"] = IPU
-        if func is torch.tensor and _is_for_ipu(kwargs.get("device")):
+            kwargs["device"] = self._ipu_for(func.__name__)
+        if func is torch.tensor and _is_ipu(kwargs.get("device") or self._ipu_for("tensor")):
             return _constant(*args, **kwargs)
         if func in LOSS_FUNCTIONS:
             return call_loss(func, args, kwargs)
         if library_operators.takes(func, args, kwargs):
             return library_operators.call(func, args, kwargs)
         return STATIC_FORMS.get(func, func)(*args, **kwargs)
+
+    def _ipu_for(self, name: str) -> torch.device:
+        """Returns the device of factories that are told none; says so of the first one."""
+        if not self._has_told_of_device:
+            logger.info(
+                "No device set in torch.%s(): forcing to IPU, as in what else makes tensors.", name
+            )
+        self._has_told_of_device = True
+        return IPU
 
 
 def _makes_tensor(
@@ -96,11 +105,8 @@ def _makes_tensor(
     return func in _FACTORIES
 
 
-def _is_for_ipu(device: Any) -> bool:
-    """Returns whether `torch.tensor` is to make a tensor on the IPU, which it is by default."""
-    if device is None:
-        logger.warning("No device set in torch.tensor(): forcing to IPU")
-    return device is None or torch.device(device).type == IPU.type
+def _is_ipu(device: Any) -> bool:
+    return torch.device(device).type == IPU.type
 
 
 def _constant(data: Any, **kwargs: Any) -> torch.Tensor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import logging
 import re
 
 import pytest
@@ -59,17 +60,20 @@ def test_values_of_cpu_tensors_in_forward_then_can_be_read() -> None:
         lambda: torch.full_like(torch.ones(2, device="cpu"), 3.0),
     ],
 )
-def test_factory_without_a_device_then_forced_to_the_ipu_with_a_warning(make, caplog) -> None:
+def test_factory_without_a_device_then_forced_to_the_ipu_which_is_said_once(make, caplog) -> None:
     devices = []
+    caplog.set_level(logging.INFO, "poptorch::python")
 
     def forward(self, x):
-        value = make()
+        value = make() + make()
         devices.append(value.device.type)
         return x + value
 
     run(forward, X)
     assert devices == ["ipu"]
-    assert re.search(r"No device set in torch\.\w+\(\): forcing to IPU", caplog.text)
+    told = [r for r in caplog.records if "forcing to IPU" in r.getMessage()]
+    assert [record.levelname for record in told] == ["INFO"]
+    assert re.match(r"No device set in torch\.\w+\(\): forcing to IPU", told[0].getMessage())
 
 
 def reassign_buffer(self, x):

@@ -10,6 +10,7 @@ import torch
 
 import poptorch_emu as poptorch
 from poptorch_emu import emulator
+from poptorch_emu.report import out_of_memory
 
 pytestmark = pytest.mark.feature("POPTORCH_EMU_OOM", fidelity="modelled")
 
@@ -21,6 +22,7 @@ WORDS = r"Out of memory on tile 0: \d+ bytes used but tiles only have 638976 byt
 def _default(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("POPTORCH_EMU_OOM", "POPTORCH_EMU_SYSTEM", "POPTORCH_IPU_MODEL"):
         monkeypatch.delenv(name, raising=False)
+    out_of_memory._warn.cache_clear()
 
 
 class Square(torch.nn.Module):
@@ -44,16 +46,47 @@ def messages(caplog: pytest.LogCaptureFixture, level: int) -> list[str]:
     return [r.getMessage() for r in caplog.records if r.levelno == level]
 
 
-def test_model_when_it_would_not_fit_then_one_warning_with_the_table(
+def test_model_when_it_would_not_fit_then_one_line_of_warning(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     model = compiled()
     (text,) = messages(caplog, logging.WARNING)
     assert text.startswith("Memory allocation error : Out of memory on tile 0: ")
-    assert str(emulator.tile_memory(model)) in text
+    assert len(text.splitlines()) == 1
     assert "it runs here all the same" in text
     assert "POPTORCH_EMU_OOM=error" in text
     assert not emulator.tile_memory(model).fits
+
+
+def test_model_when_more_is_wanted_then_the_table_at_level_info(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with caplog.at_level(logging.INFO, "poptorch:cpp"):
+        model = compiled()
+    assert str(emulator.tile_memory(model)) in messages(caplog, logging.INFO)
+
+
+def test_model_when_compiled_again_then_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
+    for _ in range(3):
+        compiled()
+    assert len(messages(caplog, logging.WARNING)) == 1
+
+
+def test_pipeline_when_several_ipus_do_not_fit_then_one_line(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    class Stages(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            for ipu in range(2):
+                poptorch.Block.start(f"{ipu}", ipu_id=ipu)
+                x = x + (x[:, None] * x[None, :]).sum(1)
+            return x
+
+    opts = options().setExecutionStrategy(poptorch.ShardedExecution())
+    model = poptorch.inferenceModel(Stages(), opts)
+    model.compile(torch.zeros(SIDE))
+    (text,) = messages(caplog, logging.WARNING)
+    assert "2 IPUs would hold too much." in text
 
 
 def test_model_when_it_fits_then_nothing_is_said(caplog: pytest.LogCaptureFixture) -> None:
@@ -109,8 +142,9 @@ def test_model_when_profiled_then_what_is_known_is_kept(
 def test_cached_model_then_is_judged_again(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, tmp_path: Path
 ) -> None:
-    compiled(opts=options().enableExecutableCaching(str(tmp_path)))
-    compiled(opts=options().enableExecutableCaching(str(tmp_path)))
+    for _ in range(2):
+        out_of_memory._warn.cache_clear()
+        compiled(opts=options().enableExecutableCaching(str(tmp_path)))
     assert len(list(tmp_path.glob("*.executable"))) == 1
     first, second = messages(caplog, logging.WARNING)
     assert first == second

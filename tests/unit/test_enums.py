@@ -1,5 +1,7 @@
 """The values of the public enumerations, which files and integrations depend on."""
 
+import json
+import pickle
 from enum import Enum, IntEnum
 
 import pytest
@@ -65,4 +67,17 @@ def test_module_then_defines_no_other_enum():
         for name, value in vars(enums).items()
         if isinstance(value, type) and value.__module__ == enums.__name__
     }
-    assert defined == {*DENSE, *PLAIN, "VariableRetrievalMode"}
+    assert defined == {*DENSE, *PLAIN, "VariableRetrievalMode", "NamedNumber"}
+
+
+@pytest.mark.parametrize("name", [*DENSE, *PLAIN, "VariableRetrievalMode"])
+def test_member_in_a_text_then_shown_by_its_name(name):
+    for key, member in getattr(enums, name).__members__.items():
+        assert f"{member}" == str(member) == f"{name}.{key}"
+
+
+def test_member_in_a_text_as_a_number_then_is_its_number():
+    member = enums.OutputMode.All
+    assert f"{member:02d}" == "02"
+    assert json.dumps([member]) == "[2]"
+    assert pickle.loads(pickle.dumps(member)) is member
