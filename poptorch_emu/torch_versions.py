@@ -7,7 +7,6 @@ stands what breaks if it moves. What differs by version is made here, too.
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import Any
 
 import torch
@@ -107,11 +106,6 @@ def validates_distributions() -> bool:
     return torch.distributions.Distribution._validate_args
 
 
-def replicated_input() -> Any:
-    """Returns the mark of an input of PyTorch's pipelines that each micro-batch gets as it is."""
-    return import_module("torch.distributed.pipelining.microbatch")._Replicate()
-
-
 # Private attributes of PyTorch's objects, with what breaks if one goes.
 ATTRIBUTES = {
     "_backward_hooks": "hooks of parameters, which are refused",
@@ -119,6 +113,7 @@ ATTRIBUTES = {
     "_buffers": "buffers are found, and put back after a trace",
     "_cdata": "operators and tensors are told apart by their place in memory",
     "_check_input_dim": "batch norms that average their statistics",
+    "_flat_weights": "parameters of recurrent layers are put back after a trace",
     "_forward_pre_hooks": "block annotations, and the text of a model",
     "_get_name": "the text of a model",
     "_is_param": "which tensors a trace takes for parameters",

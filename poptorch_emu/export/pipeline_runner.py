@@ -22,10 +22,8 @@ from torch.distributed.pipelining import (
     ScheduleGPipe,
     ScheduleInterleaved1F1B,
 )
-from torch.distributed.pipelining.microbatch import TensorChunkSpec
+from torch.distributed.pipelining.microbatch import TensorChunkSpec, _Replicate
 from torch.export.passes import move_to_device_pass
-
-from poptorch_emu.torch_versions import replicated_input
 
 # How an input is cut into micro-batches: along its first dimension.
 _CHUNKS = TensorChunkSpec(0)  # type: ignore[no-untyped-call]
@@ -214,7 +212,7 @@ def _pipelined(
     if kind == "1f1b" and num_micro_batches < stages[0].num_stages:
         kind = "gpipe"  # PyTorch's 1F1B wants as many micro-batches as stages; values are equal.
     specs = {
-        _name(number): _CHUNKS if spec.inputs[number].shape else replicated_input()
+        _name(number): _CHUNKS if spec.inputs[number].shape else _Replicate()
         for number in _read_by(stages, spec)
     }
     arguments: dict[str, Any] = {

@@ -81,7 +81,7 @@ def _made_new(cls: type, *args: Any, **kwargs: Any) -> Any:
 
 
 def _made_of(cls: type, data: Any, require_grad: bool = False, **kwargs: Any) -> Any:
-    """Stands for `make_subclass`."""
+    """Stands for `torch.Tensor._make_subclass`."""
     if not _is_made_of_stand_in(cls, data):
         return make_subclass(cls, data, require_grad, **kwargs)
     return _with_class(data.detach().requires_grad_(require_grad), _joined(cls))
