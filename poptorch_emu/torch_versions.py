@@ -128,6 +128,7 @@ ATTRIBUTES = {
     "_schema": "the arguments of operators by name, and what they alias",
     "_sequence_nr": "which operation of forward one of backward belongs to",
     "_str_intern": "how tensors of a device are printed",
+    "_use_count": "whether forward left a tensor somewhere",
 }
 # Operators of PyTorch's whose names are private, with what is recognised no more if one goes.
 OPERATORS = {

@@ -27,6 +27,7 @@ class Topic(Enum):
     HOST_TENSOR = "host-tensor"
     HOST_PARAMETER = "host-parameter"
     REASSIGNED_STATE = "reassigned-state"
+    LEFT_TENSORS = "left-tensors"
     FROZEN_BATCH_NORM = "frozen-batch-norm"
     UNSUPPORTED_OPERATOR = "unsupported-operator"
     STRICT_MODE = "strict-mode"

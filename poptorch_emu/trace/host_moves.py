@@ -13,6 +13,7 @@ import torch
 
 from poptorch_emu.torch_versions import FakeTensor, pytree
 from poptorch_emu.trace import refusal
+from poptorch_emu.trace.left_tensors import is_left_by_trace
 from poptorch_emu.trace.leniency import tolerate
 
 aten = torch.ops.aten
@@ -86,7 +87,8 @@ def uploaded(
     error = refusal.foreign_tensor(value)
     if isinstance(value, FakeTensor) or value.requires_grad:
         raise error
-    tolerate("constant", error, _CONSTANT)
+    if not is_left_by_trace(value):
+        tolerate("constant", error, _CONSTANT)
     return upload(value)
 
 

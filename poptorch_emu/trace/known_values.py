@@ -7,6 +7,8 @@ an input only the shape counts where nothing else is read (`zeros_like`).
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -15,10 +17,12 @@ from torch import fx
 from poptorch_emu.ir.evaluate import evaluate
 from poptorch_emu.ir.graph import Graph, SourceKind, source_of
 from poptorch_emu.ir.mutation import is_mutating, memory_of, written_memory
-from poptorch_emu.torch_versions import disable_current_modes
+from poptorch_emu.ir.operator_traits import traits_of
+from poptorch_emu.torch_versions import OpOverload, disable_current_modes
 from poptorch_emu.trace.batch_counters import is_counter
 
 aten = torch.ops.aten
+_NO_VARIABLES: Mapping[str, torch.Tensor] = MappingProxyType({})
 
 # What reads the shape of a tensor, and no value.
 _OF_A_SHAPE = frozenset(
@@ -33,10 +37,18 @@ _OF_A_SHAPE = frozenset(
 )
 
 
-def known_value(graph: Graph, node: fx.Node) -> torch.Tensor | None:
-    """Returns the value of `node` in the graph as recorded so far, or `None` if it is not known."""
+def known_value(
+    graph: Graph, node: fx.Node, variables: Mapping[str, torch.Tensor] = _NO_VARIABLES
+) -> torch.Tensor | None:
+    """Returns the value of `node` in the graph as recorded so far, or `None` if it is not known.
+
+    Args:
+        graph: what was recorded.
+        node: an operation or source of it.
+        variables: the values that parameters and buffers begin with, as far as they may be used.
+    """
     needed = _sources_of_value(graph, node)
-    if any(_is_unknown(each) or _is_counting(each) for each in needed):
+    if any(_is_unknown(each, variables) or _is_counting(each) for each in needed):
         return None
     values: dict[fx.Node, Any] = {}
     with disable_current_modes(), torch.no_grad():
@@ -44,7 +56,9 @@ def known_value(graph: Graph, node: fx.Node) -> torch.Tensor | None:
             if each not in needed:
                 continue
             if each.op == "placeholder":  # A copy: it may be changed in place.
-                values[each] = graph.constants[source_of(each).name].clone()
+                name = source_of(each).name
+                is_constant = source_of(each).kind is SourceKind.CONSTANT
+                values[each] = (graph.constants if is_constant else variables)[name].clone()
                 continue
             if each.target in _OF_A_SHAPE:
                 like = each.all_input_nodes[0]
@@ -103,7 +117,13 @@ def _is_counting(node: fx.Node) -> bool:
     return is_mutating(node) and any(map(is_counter, written_memory(node)))
 
 
-def _is_unknown(node: fx.Node) -> bool:
+def _is_unknown(node: fx.Node, variables: Mapping[str, torch.Tensor]) -> bool:
     if node.op == "placeholder":
-        return source_of(node).kind is not SourceKind.CONSTANT
-    return torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ())
+        source = source_of(node)
+        is_variable = source.kind is SourceKind.VARIABLE and source.name in variables
+        return source.kind is not SourceKind.CONSTANT and not is_variable
+    if not isinstance(node.target, OpOverload):
+        return False
+    traits = traits_of(node.target)
+    is_random = torch.Tag.nondeterministic_seeded in node.target.tags
+    return is_random or traits.runs_bodies or traits.is_foreign

@@ -27,6 +27,11 @@ class Scope:
     captured: list[torch.Tensor] = field(default_factory=list)
     nodes: dict[int, tuple[torch.Tensor, fx.Node]] = field(default_factory=dict)
 
+    @property
+    def tensors(self) -> list[torch.Tensor]:
+        """What has a node here."""
+        return [value for value, _ in self.nodes.values()]
+
     def find(self, value: torch.Tensor) -> fx.Node | None:
         """Returns the node that made `value` here, or `None`."""
         entry = self.nodes.get(id(value))

@@ -126,6 +126,11 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """Makes `value` a placeholder of the present graph."""
         return self._scopes[-1].add_source(source, value, record)
 
+    @property
+    def tensors(self) -> list[torch.Tensor]:
+        """What has a node in the outermost graph."""
+        return self._scopes[0].tensors
+
     def find(self, value: torch.Tensor) -> fx.Node | None:
         """Returns the node that made `value`, or `None` for a tensor this recorder never saw."""
         return self._scopes[-1].find(value)

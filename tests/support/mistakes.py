@@ -92,6 +92,11 @@ def reassigned(model: Calls, x: torch.Tensor) -> torch.Tensor:
     return x + model.seen
 
 
+def left_tensor(model: Calls, x: torch.Tensor) -> torch.Tensor:
+    model.last = x
+    return x + 1
+
+
 def host_parameter(_: Place) -> None:
     kept: list[torch.Tensor] = []
     executor = training(lambda m, x: poptorch.identity_loss(x * kept[0], "sum"))
@@ -292,6 +297,7 @@ MISTAKES: dict[str, Mistake] = {
     "host-tensor": lambda _: inference(lambda _, x: x + X)(X),
     "host-parameter": host_parameter,
     "reassigned-state": lambda _: inference(reassigned)(X),
+    "left-tensors": lambda _: inference(left_tensor)(X),
     "frozen-batch-norm": frozen_batch_norm,
     "unsupported-operator": lambda _: inference(lambda _, x: x.to_sparse())(X),
     "strict-mode": strict_mode,

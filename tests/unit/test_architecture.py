@@ -42,7 +42,7 @@ CPP_FLOORS = {
     "runtime": 3,
     "": 4,
 }
-# `stored/key` lists autograd's graph, `stored/executable_file` turns programs into bytes,
+# `trace/tracer` lists autograd's graph, `stored/executable_file` turns programs into bytes,
 # `data/slot_collate` stacks samples, `engine/product_kernels` asks for vectors.
 ENGINE_USERS = {
     "engine/lower",
@@ -50,7 +50,7 @@ ENGINE_USERS = {
     "engine/product_kernels",
     "compile/executable",
     "compile/stored/executable_file",
-    "compile/stored/key",
+    "trace/tracer",
     "runtime/peer_processes",
     "runtime/guards",
     "runtime/session",

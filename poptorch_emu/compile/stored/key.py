@@ -18,7 +18,6 @@ from typing import Any
 import torch
 from torch import fx
 
-from poptorch_emu import _C
 from poptorch_emu.config import CompileConfig
 from poptorch_emu.engine import product_kernels
 from poptorch_emu.ir.graph import Graph, SourceKind, record_of, source_of
@@ -107,7 +106,7 @@ def key_of(
         optimizer: in training.
         parameters: their names in the order the optimiser knows them.
     """
-    differentiated = _autograd_lines(forward) if config.is_training else ()
+    differentiated = forward.backward_lines
     graph = forward.graph
     numbers = {node: f"%{index}" for index, node in enumerate(graph.fx.nodes)}
     outputs = [f"{sink} <- {numbers[node]}" for sink, node in forward.results]
@@ -128,15 +127,6 @@ def key_of(
             ),
         }
     )
-
-
-def _autograd_lines(forward: Forward) -> tuple[str, ...]:
-    lines, is_opaque = _C.list_autograd(
-        forward.loss, list(forward.parameters.values()), forward.first_sequence
-    )
-    if is_opaque or forward.has_saved_tensor_hooks:
-        return tuple(f"{sink}" for sink, _ in forward.complete.graph.results)
-    return tuple(lines)
 
 
 def _option_lines(config: CompileConfig) -> Iterator[str]:

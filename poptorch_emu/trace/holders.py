@@ -1,0 +1,185 @@
+"""Objects that hold others: what is reachable from a model's code, and how it is replaced there.
+
+Modules, containers, instances, classes, closures and caches are looked into; libraries are not,
+unless they took part.
+"""
+
+from __future__ import annotations
+
+import functools
+import gc
+import sys
+from collections import OrderedDict, deque
+from collections.abc import Callable, Collection, Iterable, Iterator
+from dataclasses import dataclass
+from types import CellType, FunctionType, MethodType, ModuleType
+from typing import Any
+
+import torch
+
+from poptorch_emu.trace.source_line import is_users_file
+
+_Cached = type(functools.cache(len))
+_IMMUTABLE = (tuple, frozenset)
+_CONTAINERS = (dict, list, set, deque, *_IMMUTABLE)
+_WRAPPERS = (MethodType, functools.partial, functools.cached_property, property, staticmethod)
+_OTHERS = (*_CONTAINERS, CellType, FunctionType, _Cached, *_WRAPPERS, classmethod, torch.nn.Module)
+# Python's own classes whose instances keep what they are given as attributes.
+_KEEPERS = frozenset({"argparse", "collections", "threading", "types", "weakref"})
+# The name of an object, or the chain that leads to it: from what, by which holder, under what key.
+_Link = Any
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a value is held.
+
+    Attributes:
+        key: of a mapping, index in a sequence, or name of an attribute.
+        path: how a user would name it.
+    """
+
+    holder: Any
+    key: Any
+    value: Any
+    path: str
+
+    def put(self, value: Any) -> None:
+        """Holds another value there."""
+        if isinstance(self.holder, dict):
+            dict.__setitem__(self.holder, self.key, value)
+        elif isinstance(self.holder, (list, deque)):
+            self.holder[self.key] = value
+        elif isinstance(self.holder, set):
+            self.holder.discard(self.key)
+            self.holder.add(value)
+        elif isinstance(self.holder, CellType):
+            self.holder.cell_contents = value
+        elif isinstance(self.holder, _Cached):
+            self.holder.cache_clear()
+        elif isinstance(self.holder, type):
+            setattr(self.holder, self.key, value)
+        elif not isinstance(self.holder, (FunctionType, *_WRAPPERS)):
+            object.__setattr__(self.holder, self.key, value)
+
+    def take(self) -> None:
+        """Holds nothing there; of what was there before, nothing is known."""
+        if isinstance(self.holder, OrderedDict):
+            OrderedDict.__delitem__(self.holder, self.key)
+        elif isinstance(self.holder, (dict, list, deque)):
+            del self.holder[self.key]
+        elif isinstance(self.holder, set):
+            self.holder.discard(self.key)
+        else:
+            self.put(None)
+
+
+class Search:
+    """A search for values that are held somewhere."""
+
+    def __init__(self, is_wanted: Callable[[Any], bool], files: Collection[str]) -> None:
+        """Looks for values for which `is_wanted` holds.
+
+        Args:
+            is_wanted: asked of whatever is no container.
+            files: of libraries that are looked into.
+        """
+        self._is_wanted = is_wanted
+        self._files = files
+        self._seen: dict[int, Any] = {}
+        self._pending = deque[tuple[_Link, Any]]()
+
+    def run(self, roots: Iterable[tuple[str, Any]]) -> Iterator[Place]:
+        """Yields where the wanted values are held; those in tuples by what holds the tuple.
+
+        Args:
+            roots: objects by their names.
+        """
+        for name, root in roots:
+            self._add(name, root)
+        while self._pending:
+            link, holder = self._pending.popleft()
+            for key, value in contents_of(holder):
+                if not (gc.is_tracked(value) or self._is_wanted(value)):
+                    continue
+                if not isinstance(holder, _IMMUTABLE) and self.has_wanted(value):
+                    yield Place(holder, key, value, _path((link, holder, key)))
+                if self._is_followed(value):
+                    self._add((link, holder, key), value)
+
+    def has_wanted(self, value: Any) -> bool:
+        """Returns whether a value is wanted, or holds one that is and cannot be changed."""
+        if isinstance(value, _IMMUTABLE):
+            return any(map(self.has_wanted, value))
+        return self._is_wanted(value)
+
+    def _add(self, link: _Link, value: Any) -> None:
+        if id(value) not in self._seen:
+            self._seen[id(value)] = value
+            self._pending.append((link, value))
+            if isinstance(value, FunctionType) and self._is_of_user(value.__module__):
+                self._add(value.__module__, value.__globals__)
+
+    def _is_followed(self, value: Any) -> bool:
+        kind = type(value)  # Not `isinstance`, for which a lazy object would load what it is for.
+        if issubclass(kind, _OTHERS):
+            return True
+        if issubclass(kind, (ModuleType, torch.Tensor)):
+            return False
+        cls = value if issubclass(kind, type) else kind
+        return cls.__module__ in _KEEPERS or self._is_of_user(cls.__module__)
+
+    def _is_of_user(self, module: str | None) -> bool:
+        """Returns whether code is the user's, or of a library that took part."""
+        file = getattr(sys.modules.get(module or ""), "__file__", None)
+        if file is None:
+            return module == "__main__"
+        return is_users_file(file) and ("site-packages" not in file or file in self._files)
+
+
+def contents_of(holder: Any) -> Iterator[tuple[Any, Any]]:
+    """Yields what an object holds, with the keys."""
+    if isinstance(holder, dict):
+        yield from list(dict.items(holder))
+    elif isinstance(holder, (list, tuple, deque)):
+        yield from enumerate(list(holder))
+    elif isinstance(holder, (set, frozenset)):
+        yield from [(value, value) for value in holder]
+    elif isinstance(holder, FunctionType):
+        yield from zip(holder.__code__.co_freevars, holder.__closure__ or (), strict=True)
+        yield from (("__defaults__", holder.__defaults__), ("__dict__", vars(holder)))
+        yield ("__kwdefaults__", holder.__kwdefaults__)
+    elif isinstance(holder, (CellType, _Cached, *_WRAPPERS, classmethod)):
+        yield from enumerate(gc.get_referents(holder))
+    else:
+        yield from _attributes(holder).items()
+
+
+def _attributes(holder: Any) -> dict[str, Any]:
+    """Returns the attributes of an instance or class itself, those in slots too."""
+    if isinstance(holder, type):
+        return dict(vars(holder))
+    found = dict(getattr(holder, "__dict__", {}))
+    for cls in type(holder).__mro__:
+        names = vars(cls).get("__slots__", ())
+        for name in (names,) if isinstance(names, str) else names:
+            if name not in ("__dict__", "__weakref__") and hasattr(holder, name):
+                found[name] = getattr(holder, name)
+    return found
+
+
+def _path(link: _Link) -> str:
+    """Returns how a user would name what is held at the end of a chain."""
+    if isinstance(link, str):
+        return link
+    before, holder, key = link
+    path = _path(before)
+    if isinstance(holder, (CellType, _Cached, *_WRAPPERS, classmethod)):
+        return path
+    if isinstance(holder, _CONTAINERS) and not isinstance(holder, dict):
+        return f"{path}[{key}]" if isinstance(key, int) else path
+    if isinstance(holder, dict) and not isinstance(key, str):
+        return f"{path}[...]"
+    if isinstance(holder, dict) and not path.endswith("__dict__") and path not in sys.modules:
+        return f"{path}[{key!r}]"
+    return f"{path}.{key}" if path else key

@@ -1,0 +1,202 @@
+"""What `forward` leaves outside: tensors in attributes, caches and globals, now stand-ins.
+
+A plain call leaves values there, and the next call takes them. So after a trace each stand-in gives
+way to its value, if that is known (a table, a mask, a parameter), or else to what was there before.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter, deque
+from collections.abc import Callable, Iterator, Sequence
+from itertools import chain
+from typing import Any
+
+import torch
+from torch.utils.weak import WeakIdKeyDictionary
+
+from poptorch_emu.ir.graph import Graph
+from poptorch_emu.ir.record import NodeRecord
+from poptorch_emu.log import logger
+from poptorch_emu.torch_versions import FakeTensor
+from poptorch_emu.trace.holders import Place, Search, contents_of
+from poptorch_emu.troubleshooting import Topic
+
+_UNKNOWN = object()
+_HOST = torch.device("cpu")
+_MAX_NAMED = 8
+# The values that took the place of stand-ins; the next trace takes them for constants.
+_values = WeakIdKeyDictionary()
+_OF_TORCH = frozenset(vars(torch.nn.Module()))  # What each module has for itself.
+
+ValueOf = Callable[[torch.Tensor], torch.Tensor | None]
+
+
+def is_left_by_trace(tensor: torch.Tensor) -> bool:
+    """Returns whether a tensor of the host took the place of a stand-in."""
+    return tensor in _values or tensor._base in _values
+
+
+class LeftTensors:
+    """Knows what a model and its code held before a trace."""
+
+    def __init__(self, model: torch.nn.Module) -> None:
+        self._model = model
+        self._before: dict[int, tuple[Any, dict[Any, Any]]] = {}
+        for holder in (*_namespaces(model), *model.modules()):
+            self._keep(holder)
+
+    def replace(
+        self, value_of: ValueOf, graph: Graph, arguments: Any, ours: Sequence[torch.Tensor]
+    ) -> None:
+        """Puts values, or what was there before, in the place of all stand-ins that are left.
+
+        Args:
+            value_of: tells the value of a stand-in, `None` if it is not known.
+            graph: what was recorded.
+            arguments: those of the call.
+            ours: what the trace itself holds beside the graph, as often as it does.
+        """
+        if not (self._has_new_device() or _are_held_elsewhere(graph, ours)):
+            return
+        names = {id(module): name for name, module in self._model.named_modules()}
+        roots = [(names[id(module)], module) for module in self._model.modules()]
+        files = _files_of(graph)
+        namespaces = [*_namespaces(self._model), *_namespaces_of_files(files)]
+        roots += [(_name(each), each) for each in namespaces]
+        search = Search(_is_of_trace, files)
+        found = list(search.run([*roots, ("arguments", arguments)]))
+        unknown = []
+        for place in reversed(found):  # What is taken out of a list comes before what is left.
+            value = _converted(place.value, value_of)
+            if value == _HOST:
+                self._replace_device(place)
+            elif value is _UNKNOWN:
+                unknown.append(place.path)
+                self._restore(place)
+            else:
+                place.put(value)
+        if unknown:
+            _warn(sorted(set(unknown)))
+
+    def _keep(self, holder: Any) -> None:
+        """Remembers what a holder has, and the containers in it."""
+        if id(holder) in self._before:
+            return
+        held = dict(contents_of(holder))
+        self._before[id(holder)] = holder, held
+        is_namespace = isinstance(holder, type) or "__builtins__" in held
+        for key, value in held.items() if not is_namespace else ():
+            if isinstance(value, (dict, list, deque)) and key not in _OF_TORCH:
+                self._keep(value)
+
+    def _has_new_device(self) -> bool:
+        return any(
+            _is_device(value) and held.get(key) != value
+            for holder, held in self._before.values()
+            for key, value in contents_of(holder)
+        )
+
+    def _replace_device(self, place: Place) -> None:
+        """Makes a device that `forward` asked an input for the host's, as of a plain call."""
+        _, held = self._before.get(id(place.holder), (None, {place.key: place.value}))
+        if held.get(place.key) != place.value:
+            place.put(_HOST)
+
+    def _restore(self, place: Place) -> None:
+        """Brings back what was there before the trace."""
+        _, held = self._before.get(id(place.holder), (None, {}))
+        is_sequence = isinstance(place.holder, (list, deque))
+        if place.key in held and (not is_sequence or len(held) == len(place.holder)):
+            place.put(held[place.key])
+        elif id(place.holder) in self._before and not isinstance(place.holder, (dict, list, deque)):
+            delattr(place.holder, place.key)
+        else:
+            place.take()
+
+
+def _is_of_trace(value: Any) -> bool:
+    return issubclass(type(value), FakeTensor) or _is_device(value)
+
+
+def _is_device(value: Any) -> bool:
+    return type(value) is torch.device and value.type == "ipu"
+
+
+def _are_held_elsewhere(graph: Graph, ours: Sequence[torch.Tensor]) -> bool:
+    """Returns whether somebody else may hold a stand-in: a search of all objects takes time."""
+    stand_ins: list[Any] = list(_stand_ins(graph))
+    # The nodes of the graph hold them, and so does each list of this function.
+    known = Counter(map(id, chain(stand_ins, stand_ins, ours, ours)))
+    # Beside those: the loop, the function that is asked, and C++ where it has more.
+    return any(
+        sys.getrefcount(each) - 2 - (each._use_count() > 1) > known[id(each)] for each in stand_ins
+    )
+
+
+def _stand_ins(graph: Graph) -> Iterator[FakeTensor]:
+    """Yields the results in a graph and its regions, as often as nodes hold them."""
+    for each in (graph, *graph.regions.values()):
+        for node in each.fx.nodes:
+            value = node.meta.get("val")
+            for leaf in value if isinstance(value, (tuple, list)) else (value,):
+                if isinstance(leaf, FakeTensor):
+                    yield leaf
+
+
+def _converted(value: Any, value_of: ValueOf) -> Any:
+    """Returns what takes the place of a stand-in, or of a tuple with stand-ins in it."""
+    if type(value) is torch.device:
+        return _HOST
+    if issubclass(type(value), FakeTensor):
+        known = value_of(value)
+        if known is None:
+            return _UNKNOWN
+        _values[known] = True
+        return known
+    if not isinstance(value, (tuple, frozenset)):
+        return value
+    parts = [_converted(each, value_of) for each in value]
+    if any(part is _UNKNOWN for part in parts):
+        return _UNKNOWN
+    return type(value)(*parts) if hasattr(value, "_fields") else type(value)(parts)
+
+
+def _namespaces(model: torch.nn.Module) -> Iterator[Any]:
+    """Yields the classes of a model's modules, but for PyTorch's, and the globals around them."""
+    for cls in {cls: None for module in model.modules() for cls in type(module).__mro__}:
+        if cls is not object and cls.__module__.partition(".")[0] not in ("torch", "poptorch_emu"):
+            yield cls
+            if cls.__module__ in sys.modules:
+                yield vars(sys.modules[cls.__module__])
+
+
+def _files_of(graph: Graph) -> set[str]:
+    """Returns the files of the user's code that computed something."""
+    records = [node.meta.get("record", NodeRecord()) for node in graph.fx.nodes]
+    return {source.rpartition(":")[0] for source in {record.source for record in records}}
+
+
+def _namespaces_of_files(files: set[str]) -> Iterator[Any]:
+    for module in list(sys.modules.values()):
+        if getattr(module, "__file__", None) in files:
+            yield vars(module)
+
+
+def _name(namespace: Any) -> str:
+    if isinstance(namespace, type):
+        return namespace.__qualname__
+    return str(namespace["__name__"])
+
+
+def _warn(names: list[str]) -> None:
+    rest = len(names) - _MAX_NAMED
+    logger.warning(
+        "forward leaves tensors in %s%s, of which the values only exist when the model runs: what "
+        "was there before the model was traced is there again, and no call changes it. Return such "
+        "tensors from forward, or keep them in a buffer (register_buffer in __init__, copy_ in "
+        "forward); %s",
+        ", ".join(names[:_MAX_NAMED]),
+        f" and {rest} more places" if rest > 0 else "",
+        Topic.LEFT_TENSORS,
+    )

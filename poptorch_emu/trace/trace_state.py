@@ -1,0 +1,214 @@
+"""The state of one trace: stand-ins for what a model computes with, and what was recorded of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import torch
+from torch import fx
+
+from poptorch_emu.config import CompileConfig
+from poptorch_emu.ir.graph import Graph, Sink, SinkKind, Source, SourceKind, source_of
+from poptorch_emu.ir.record import NodeRecord, Phase
+from poptorch_emu.log import logger
+from poptorch_emu.structure import flatten_tensors
+from poptorch_emu.torch_versions import DisableTorchFunctionSubclass, FakeTensor, get_sequence_nr
+from poptorch_emu.trace import (
+    batch_counters,
+    blocks,
+    checkpoints,
+    hidden_outputs,
+    leniency,
+    loss,
+    refusal,
+    regions,
+    scopes,
+)
+from poptorch_emu.trace.autocast import Autocast
+from poptorch_emu.trace.casting import casts_mixed_types
+from poptorch_emu.trace.differentiation import differentiate
+from poptorch_emu.trace.failure_text import in_users_terms
+from poptorch_emu.trace.fake_mode import FakeMode
+from poptorch_emu.trace.fakes import FakeMaker
+from poptorch_emu.trace.functions import FunctionMode
+from poptorch_emu.trace.initial_gradient import InitialGradient, first_gradient
+from poptorch_emu.trace.known_values import known_value
+from poptorch_emu.trace.module_state import HostTensor, keep_hooks
+from poptorch_emu.trace.narrowing import Narrowing, narrowed_constant, type_on_ipu
+from poptorch_emu.trace.origins import Origins
+from poptorch_emu.trace.recorder import IPU, Recorder
+from poptorch_emu.trace.result_memo import ResultMemo
+from poptorch_emu.trace.result_metadata import ResultMetadata
+from poptorch_emu.trace.result_types import without_log_of_failures
+from poptorch_emu.trace.stages import StageResolver
+from poptorch_emu.trace.static_settings import static_settings
+from poptorch_emu.trace.subclasses import made_in_forward
+from poptorch_emu.trace.trained_tensors import TrainedTensors
+
+
+class TraceState:
+    """What one trace knows, and its steps."""
+
+    def __init__(self, config: CompileConfig, metadata: Mapping[str, ResultMetadata]) -> None:
+        self.config = config
+        self.graph = Graph()
+        self.fake_mode = FakeMode()
+        self.memo = ResultMemo(IPU, metadata)
+        self._trained = TrainedTensors()
+        self.origins = Origins()
+        self.recorder = Recorder(
+            self.graph, self.origins, Narrowing(), self.memo, self._trained.check
+        )
+        self._fakes = FakeMaker(IPU)
+        self.regions = regions.Recording(
+            self.recorder, self.fake_mode, config.is_training, config.replication_factor
+        )
+        self.stages = StageResolver(config.strategy)
+        self._num_inputs = 0
+        self._host_tensors: dict[str, torch.Tensor] = {}
+        self.downgraded: set[Source] = set()
+        self.first_sequence = get_sequence_nr()
+
+    @contextmanager
+    def active(self) -> Iterator[None]:
+        """Everything that must surround a trace."""
+        with ExitStack() as stack:
+            stack.enter_context(in_users_terms())
+            stack.enter_context(blocks.tracing(self.stages))
+            stack.enter_context(regions.recording(self.regions))
+            stack.enter_context(scopes.closing())
+            # In this order: leaving inference mode allows autograd threads of its own again.
+            stack.enter_context(torch.inference_mode(False))
+            stack.enter_context(torch.autograd.set_multithreading_enabled(False))
+            stack.enter_context(torch.enable_grad())
+            stack.enter_context(casts_mixed_types())
+            stack.enter_context(static_settings())
+            stack.enter_context(batch_counters.cumulative_averages())
+            stack.enter_context(made_in_forward())
+            stack.enter_context(checkpoints.marks_checkpointed_calls())
+            stack.enter_context(without_log_of_failures())
+            leniency.start()
+            loss.start_marks()
+            stack.callback(loss.take_marks)
+            checkpoints.start_marks()
+            stack.callback(checkpoints.take_marks)
+            yield
+
+    def to_fake(self, tensor: HostTensor) -> torch.Tensor:
+        """Returns the stand-in on the IPU of a parameter or buffer."""
+        with DisableTorchFunctionSubclass():
+            value = tensor.value.detach()
+        if any(groups.name == tensor.name for groups in self.config.weight_groups):
+            value = value[0]
+        fake = self._fake_like(value)
+        source = Source(SourceKind.VARIABLE, tensor.name)
+        if not value.is_floating_point():
+            source = Source(SourceKind.CONSTANT, tensor.name)
+            self.downgraded.add(source)
+            self.graph.constants[tensor.name] = narrowed_constant(value.clone())
+        if tensor.is_parameter:  # As `torch.nn.Parameter` has it, without the copy that it makes.
+            fake.requires_grad_(tensor.value.requires_grad)
+            fake._is_param = True
+            if self.config.is_training:
+                keep_hooks(tensor, fake)
+                self._trained.add(tensor)
+        self._host_tensors[tensor.name] = tensor.value
+        self.recorder.add_source(source, fake, NodeRecord())
+        return fake
+
+    def input_to_fake(self, value: torch.Tensor) -> torch.Tensor:
+        """Returns the stand-in of one micro-batch of an input."""
+        if value.requires_grad:
+            logger.warning(
+                "Input tensor has requires_grad=True set. This tensor will be detached because "
+                "gradients do not flow back through inputs."
+            )
+        rows = value.detach()
+        if rows.dim() > 0:
+            rows = rows.narrow(0, 0, rows.size(0) // self.config.batch_factor)
+        fake = self._fake_like(rows)
+        source = Source(SourceKind.INPUT, str(self._num_inputs))
+        self._num_inputs += 1
+        self.recorder.add_source(source, fake, NodeRecord())
+        return fake
+
+    def run_forward(
+        self, model: torch.nn.Module, args: Sequence[Any], kwargs: dict[str, Any]
+    ) -> Any:
+        """Runs the user's forward; every operation is recorded."""
+        autocast = Autocast(self.config.cast_rules, model, self.origins.modules)
+        try:
+            with FunctionMode(autocast), self.fake_mode, self.recorder:
+                return model(*args, **kwargs)
+        except RuntimeError as failure:
+            if self.recorder.failure is None or "TorchScript interpreter" not in str(failure):
+                raise
+            raise self.recorder.failure.with_traceback(failure.__traceback__) from None
+
+    def write_back(self, assigned: Mapping[str, tuple[torch.Tensor, torch.Tensor]]) -> None:
+        """Records that buffers take the values that `forward` assigned to their attributes."""
+        with FunctionMode(), self.fake_mode, self.recorder, torch.no_grad():
+            for buffer, value in assigned.values():
+                buffer.copy_(value)
+
+    def value_of(self, stand_in: torch.Tensor) -> torch.Tensor | None:
+        """Returns the value of a stand-in after the trace, `None` if only a run would tell it."""
+        node = self.recorder.find(stand_in)
+        if node is None:
+            return None
+        if node.op == "placeholder" and source_of(node).name in self._host_tensors:
+            return self._host_tensors[source_of(node).name]
+        grouped = {groups.name for groups in self.config.weight_groups}
+        variables = {
+            name: value.detach()
+            for name, value in self._host_tensors.items()
+            if not value.is_meta and name not in grouped
+        }
+        return known_value(self.graph, node, variables)
+
+    def find_outputs(
+        self, outputs: Any
+    ) -> tuple[list[tuple[Sink, fx.Node]], dict[int, torch.Tensor]]:
+        """Returns the nodes of the outputs, and those outputs that never were on the device."""
+        hidden_outputs.check(outputs)
+        results, host_outputs = [], {}
+        for index, value in enumerate(flatten_tensors(outputs)):
+            node = self.recorder.node_of_output(value)
+            if node is not None:
+                results.append((Sink(SinkKind.OUTPUT, str(index)), node))
+            elif isinstance(value, FakeTensor) and value.device.type == "ipu":
+                raise refusal.foreign_tensor(value)
+            else:
+                refusal.warn_of_host_output(value)
+                host_outputs[index] = value
+        return results, host_outputs
+
+    def find_losses(self) -> list[tuple[torch.Tensor, fx.Node]]:
+        """Returns the marked losses that were recorded."""
+        return loss.take_losses(self.recorder.find)
+
+    def run_backward(
+        self, value: torch.Tensor, trainable: dict[str, torch.Tensor], initial: InitialGradient
+    ) -> list[tuple[Sink, fx.Node]]:
+        """Differentiates the loss `value` and returns the gradient of each parameter."""
+        if not value.requires_grad or not trainable:
+            return []
+        self.origins.phase = Phase.BACKWARD
+        scales = initial.scales(self.recorder, self.fake_mode)
+        with FunctionMode(), self.fake_mode, self.recorder:
+            gradients = differentiate(
+                value, first_gradient(value, scales), tuple(trainable.values())
+            )
+        results = []
+        for name, gradient in zip(trainable, gradients, strict=True):
+            if gradient is not None:
+                refusal.check_gradient(name, gradient)
+                node = self.recorder.find(gradient)
+                assert node is not None, f"the gradient of {name} was not recorded"
+                results.append((Sink(SinkKind.GRADIENT, name), node))
+        return results
+
+    def _fake_like(self, value: torch.Tensor) -> torch.Tensor:
+        return self._fakes.empty(self.fake_mode, value.shape, type_on_ipu(value.dtype))
