@@ -1,8 +1,7 @@
 """The exceptions that users see, and the helpers that build them.
 
 Two layers raise `Error`: the Python front end (`make_error`) and everything from capture to the
-engine, which PopTorch wrote in C++ (`compiler_error`); the layout of their texts differs. This
-module knows nothing of the rest of the package.
+engine, which PopTorch wrote in C++ (`compiler_error`); the layout of their texts differs.
 """
 
 from __future__ import annotations
@@ -10,6 +9,8 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 from types import FrameType
+
+from poptorch_emu.untrusted.files import write_whole
 
 MAX_TEXT_LINES = 80
 LOG_FILE_NAME = "poptorch_error.log"
@@ -112,7 +113,7 @@ def _shorten(text: str) -> str:
     if len(lines) <= MAX_TEXT_LINES:
         return text
     try:
-        Path(LOG_FILE_NAME).write_text(text + "\n", encoding="utf-8")
+        write_whole(Path(LOG_FILE_NAME), f"{text}\n".encode(errors="backslashreplace"))
     except OSError:
         return text  # Nowhere to keep the rest: show all of it.
     kept = lines[: MAX_TEXT_LINES - 1]

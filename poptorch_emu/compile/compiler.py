@@ -82,7 +82,7 @@ def compile_model(
     """Returns the executable of `request.model`, from the cache if it is there.
 
     Raises:
-        AssertionError: the folder of the cache cannot be written to.
+        AssertionError: of several processes, this one cannot write to the folder of the cache.
         Error: the model cannot be captured or does not fit the options.
     """
     config = request.config
@@ -90,7 +90,7 @@ def compile_model(
     check_return_periods(config)
     if request.optimizer is not None:
         check_clipped_groups(request.optimizer, config)
-    cache.check_folder(config.cache_dir)
+    cache.make_folder(config.cache_dir)
     metadata_path = metadata_file.path_of(config, request.model, request.tensors)
     forward, key = _capture_with(metadata_file.find(metadata_path), request, on_step)
     metadata_file.keep(metadata_path, forward)

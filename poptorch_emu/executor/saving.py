@@ -17,13 +17,14 @@ import torch
 
 from poptorch_emu.compile.compiler import MakeExecutable, load_model
 from poptorch_emu.compile.executable import Executable
-from poptorch_emu.compile.stored.container import Container, pack, unpack, write_whole
+from poptorch_emu.compile.stored.container import Container, pack, unpack
 from poptorch_emu.compile.stored.executable_file import to_sections
 from poptorch_emu.errors import Error, make_error, require
 from poptorch_emu.log import logger
 from poptorch_emu.options import Options
 from poptorch_emu.runtime.arguments import Arguments
 from poptorch_emu.troubleshooting import Topic
+from poptorch_emu.untrusted.files import open_regular, write_whole
 from poptorch_emu.version import __version__
 
 _METADATA = "metadata"
@@ -126,8 +127,10 @@ def read(filename: str | Path) -> Container:
 
     Raises:
         Error: it is no executable, cut short or damaged.
+        OSError: it is no regular file, or cannot be read.
     """
-    return unpack(Path(filename).read_bytes(), str(filename))
+    with open_regular(Path(filename)) as file:
+        return unpack(file.read(), str(filename))
 
 
 def version_fault(container: Container, filename: str | Path) -> str:

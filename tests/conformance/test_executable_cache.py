@@ -342,14 +342,6 @@ def test_environment_then_sets_the_folder(
     assert len(lowered) == 1 and len(executables(tmp_path / "made")) == 1
 
 
-def test_folder_that_takes_no_files_then_assertion(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    with pytest.raises(AssertionError, match=f"Cache folder {tmp_path}/file is not writable"):
-        train(tmp_path / "file")
-    with pytest.raises(AssertionError, match="is not writable"):
-        train(tmp_path / "file" / "below")
-
-
 @pytest.mark.parametrize("variable", ["", "POPTORCH_IPU_MODEL", "POPTORCH_SMALL_IPU_MODEL"])
 def test_ipu_model_then_warning_and_no_cache(
     variable: str, tmp_path: Path, logged, monkeypatch: pytest.MonkeyPatch

@@ -8,12 +8,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
-import secrets
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -114,20 +111,6 @@ def _container(described: Any, body: memoryview) -> Container:
         sections[section] = bytes(body[start_of : start_of + size])
         start_of += size
     return Container(described["version"], described["torch"], sections)
-
-
-def write_whole(path: Path, data: bytes) -> None:
-    """Writes a file so that others see all of it or what was there before, whoever else writes.
-
-    Raises:
-        OSError: the folder cannot be written to.
-    """
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
-    try:
-        temporary.write_bytes(data)
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 def _digest(*parts: bytes | memoryview) -> bytes:

@@ -14,11 +14,10 @@ from pathlib import Path
 
 import torch
 
-from poptorch_emu.compile.stored.container import pack, unpack, write_whole
+from poptorch_emu.compile.stored import folder
 from poptorch_emu.config import CompileConfig
 from poptorch_emu.errors import Error
 from poptorch_emu.ir.text import type_text
-from poptorch_emu.log import logger
 from poptorch_emu.trace.module_state import host_tensors
 from poptorch_emu.trace.result_metadata import ResultMetadata, from_json, to_json
 from poptorch_emu.trace.tracer import Forward
@@ -54,25 +53,17 @@ def path_of(
 
 def find(path: Path | None) -> dict[str, ResultMetadata]:
     """Returns the metadata in a file; none, if the file cannot be used."""
-    if path is None:
+    sections = {} if path is None else folder.read(path)
+    if path is None or not sections:
         return {}
     try:
-        container = unpack(path.read_bytes(), str(path))
-        if container.is_of_this_version:
-            return from_json(container.sections.get(_SECTION, b""), str(path))
-    except FileNotFoundError:
-        pass
-    except (Error, OSError) as fault:
-        logger.warning("Executable cache: %s cannot be used and will be replaced. %s", path, fault)
+        return from_json(sections.get(_SECTION, b""), str(path))
+    except Error as fault:
+        folder.warn_of_file(path, fault)
     return {}
 
 
 def keep(path: Path | None, forward: Forward) -> None:
     """Writes what was found out; where that fails, a warning says so."""
-    metadata = {} if path is None else forward.new_metadata
-    if path is None or not metadata:
-        return
-    try:
-        write_whole(path, pack({_SECTION: to_json(metadata)}))
-    except OSError as fault:
-        logger.warning("Executable cache: the metadata of results is not kept. %s", fault)
+    if path is not None and forward.new_metadata:
+        folder.write(path, {_SECTION: to_json(forward.new_metadata)})

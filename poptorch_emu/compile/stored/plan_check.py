@@ -15,9 +15,9 @@ from poptorch_emu.ir.graph import SinkKind
 from poptorch_emu.segments.variables import VariableInfo
 from poptorch_emu.trace.tracer import Forward
 from poptorch_emu.troubleshooting import Topic
+from poptorch_emu.untrusted.json_types import type_fault
 
-# Types of the plan's entries as JSON has them: [x] is a list of any number of x, [x, y] one of just
-# these two, (x, y) either.
+# Types of the plan's entries, as `type_fault` has them.
 _TYPES: dict[str, Any] = {
     "schedule": {
         "ipu_of_stage": [int],
@@ -58,7 +58,7 @@ def check_types(plan: Any) -> None:
     Raises:
         Error: one is missing, or of another type; the text names it.
     """
-    fault = _fault(plan, _TYPES, "plan")
+    fault = type_fault(plan, _TYPES, "plan")
     if fault:
         raise make_error(
             f"Invalid executable: {fault}. Compile the model again; {Topic.INVALID_FILE}"
@@ -92,25 +92,6 @@ def check_agreement(executable: Executable, forward: Forward) -> None:
                 f"Invalid executable: {claim} cannot be what the file says. Compile the model "
                 f"again; {Topic.INVALID_FILE}"
             )
-
-
-def _fault(value: Any, expected: Any, path: str) -> str:
-    """Returns what is wrong with `value`, or ""."""
-    if isinstance(expected, tuple):
-        kinds = tuple(type(None) if kind is None else kind for kind in expected)
-        return "" if type(value) in kinds else f"{path} is {value!r}"
-    if isinstance(expected, type):
-        return "" if type(value) is expected else f"{path} is {value!r}, not {expected.__name__}"
-    if isinstance(expected, dict):
-        if not isinstance(value, dict) or value.keys() != expected.keys():
-            return f"{path} has not the entries {', '.join(expected)}"
-        faults = (_fault(value[key], kind, f"{path}.{key}") for key, kind in expected.items())
-        return next(filter(None, faults), "")
-    if not isinstance(value, list) or (len(expected) > 1 and len(value) != len(expected)):
-        return f"{path} is {value!r}, not a list"
-    kinds = expected if len(expected) > 1 else expected * len(value)
-    pairs = enumerate(zip(value, kinds, strict=True))
-    return next(filter(None, (_fault(v, kind, f"{path}[{i}]") for i, (v, kind) in pairs)), "")
 
 
 def _is_numbered(indices: Iterable[int]) -> bool:

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import json
 import struct
-from pathlib import Path
-from threading import Thread
 
 import pytest
 
 import poptorch_emu as poptorch
 from poptorch_emu.compile.stored import container
-from poptorch_emu.compile.stored.container import pack, unpack, write_whole
+from poptorch_emu.compile.stored.container import pack, unpack
 
 SECTIONS = {"first": b"abc" * 20, "empty": b"", "last": bytes(range(40))}
 
@@ -73,28 +71,3 @@ def test_header_then_is_json_that_lists_the_sections() -> None:
     start = data.index(b"{")
     header, _ = json.JSONDecoder().raw_decode(data[start:].decode("latin1"))
     assert header["sections"] == [["first", 60], ["empty", 0], ["last", 40]]
-
-
-def test_file_when_several_write_it_then_is_whole_at_every_look(tmp_path: Path) -> None:
-    path = tmp_path / "shared"
-    contents = [bytes([letter]) * 300_000 for letter in b"abc"]
-    write_whole(path, pack({"content": contents[0]}))
-    files = [pack({"content": content}) for content in contents]
-    writers = [
-        Thread(target=lambda file=file: [write_whole(path, file) for _ in range(40)])
-        for file in files
-    ]
-    for writer in writers:
-        writer.start()
-    while any(writer.is_alive() for writer in writers):
-        assert unpack(path.read_bytes(), "shared").sections["content"] in contents
-    for writer in writers:
-        writer.join()
-    assert [file.name for file in tmp_path.iterdir()] == ["shared"]
-
-
-def test_write_when_it_fails_then_leaves_nothing_behind(tmp_path: Path) -> None:
-    (tmp_path / "taken").mkdir()
-    with pytest.raises(OSError):
-        write_whole(tmp_path / "taken", b"data")
-    assert [file.name for file in tmp_path.iterdir()] == ["taken"]

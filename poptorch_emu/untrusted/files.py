@@ -1,0 +1,101 @@
+"""Files at places where somebody else may have put something: only regular ones are opened.
+
+A FIFO blocks whoever opens it, a device gives bytes without end, and a link leads to another file.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import secrets
+import stat
+from pathlib import Path
+from typing import BinaryIO
+
+_KINDS = {
+    stat.S_IFDIR: "a directory",
+    stat.S_IFIFO: "a FIFO",
+    stat.S_IFSOCK: "a socket",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+}
+# A FIFO opens at once, and a terminal does not become that of the process.
+_CAREFUL = os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
+
+
+class NotRegularError(OSError):
+    """Something else is in the place of a regular file of the user."""
+
+
+def read_own(path: Path) -> bytes:
+    """Returns the content of a regular file that belongs to the user of this process.
+
+    Raises:
+        OSError: there is none, or something else has its name.
+    """
+    with _opened(path, os.O_RDONLY | os.O_NOFOLLOW, "rb", must_be_own=True) as file:
+        return file.read()
+
+
+def open_regular(path: Path) -> BinaryIO:
+    """Returns a regular file that the user has named, opened for reading; links are followed.
+
+    Raises:
+        OSError: there is none, or something else has its name.
+    """
+    return _opened(path, os.O_RDONLY, "rb", must_be_own=False)
+
+
+def open_lock(path: Path) -> BinaryIO:
+    """Returns a file of the user to be locked, which is made if there is none; nothing is written.
+
+    Raises:
+        OSError: it cannot be made, or something else has its name.
+    """
+    flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW
+    return _opened(path, flags, "r+b", must_be_own=True)
+
+
+def write_whole(path: Path, data: bytes) -> None:
+    """Writes a file so that others see all of it or what was there before, whoever else writes.
+
+    What was there is replaced, whatever it was, and never written to.
+
+    Raises:
+        OSError: the folder cannot be written to.
+    """
+    temporary = path.with_name(f".{secrets.token_hex(12)}.unfinished")
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    try:
+        with os.fdopen(os.open(temporary, flags, 0o666), "wb") as file:
+            file.write(data)
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def _opened(path: Path, flags: int, mode: str, *, must_be_own: bool) -> BinaryIO:
+    try:
+        # Nobody else may open a lock, since to open it is enough to hold it.
+        descriptor = os.open(path, flags | _CAREFUL, 0o600)
+    except OSError as error:
+        if error.errno == errno.ELOOP and flags & os.O_NOFOLLOW and path.is_symlink():
+            raise _refusal(path, "a link") from None
+        if error.errno == errno.ENXIO:
+            raise _refusal(path, "a socket") from None
+        raise
+    try:
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode):
+            raise _refusal(path, _KINDS[stat.S_IFMT(status.st_mode)])
+        if must_be_own and status.st_uid != os.geteuid():
+            raise _refusal(path, f"a file of user {status.st_uid}")
+        return os.fdopen(descriptor, mode)  # type: ignore[return-value]
+    except BaseException:
+        os.close(descriptor)
+        raise
+
+
+def _refusal(path: Path, found: str) -> NotRegularError:
+    text = f"{path} is {found}, where a regular file of yours should be. Remove it."
+    return NotRegularError(text)
