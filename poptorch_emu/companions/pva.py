@@ -15,8 +15,8 @@ from typing import Any, overload
 from poptorch_emu.companions.bytes_of_tiles import bytes_of_categories, bytes_of_tiles
 from poptorch_emu.companions.fullest_moments import fullest_moments
 from poptorch_emu.companions.nested_events import Event, nested
-from poptorch_emu.report.profile_file import read_profile_file
-from poptorch_emu.report.profile_writer import read_calls, read_run
+from poptorch_emu.report.profile_reader import read_calls, read_profile_file, read_run
+from poptorch_emu.report.report_check import refuses_damage
 
 __all__ = [
     "IPU",
@@ -160,13 +160,17 @@ def openReport(path: str | Path, debug_cbor: str | Path | None = None) -> Sectio
         OSError: the file cannot be read.
         ValueError: it is no such file, is damaged, or is of another version.
     """
-    view = read_profile_file(Path(path))
+    with refuses_damage(Path(path)):
+        return _report(Path(path), read_profile_file(Path(path)))
+
+
+def _report(path: Path, view: Mapping[str, Any]) -> Section:
     seconds, clock_hz = view["speed"]["predicted_step_seconds"], view["machine"]["clock_hz"]
     cycles = None if seconds is None or clock_hz is None else round(seconds * clock_hz)
     execution = {
         "totalCycles": _section("execution.totalCycles", total=cycles),
         "steps": list(_execution_steps(view)) or None,
-        "runs": list(_runs(Path(path))) or None,
+        "runs": list(_runs(path)) or None,
     }
     compilation = {
         "target": _target(view["machine"]),
@@ -360,11 +364,16 @@ def openTrace(path: str | Path) -> Section:
         OSError: the file cannot be read.
         ValueError: it is no such file, is damaged, or is of another version.
     """
-    read_profile_file(Path(path))  # Which says what is wrong with a file.
+    with refuses_damage(Path(path)):
+        read_profile_file(Path(path))  # Which says what is wrong with a file.
+        return _trace(Path(path))
+
+
+def _trace(path: Path) -> Section:
     spans: dict[str, list[tuple[str, int, int]]] = {}
-    for number, start_ns, end_ns in read_calls(Path(path)):
+    for number, start_ns, end_ns in read_calls(path):
         spans.setdefault("calls", []).append((f"call {number}", start_ns, end_ns))
-    for channel, name, start_ns, end_ns in read_run(Path(path)).tracepoints:
+    for channel, name, start_ns, end_ns in read_run(path).tracepoints:
         spans.setdefault(channel, []).append((name, start_ns, end_ns))
     first_ns = min((span[1] for found in spans.values() for span in found), default=0)
     threads = [

@@ -13,6 +13,7 @@ from poptorch_emu.report.page.profile_view import profile_view
 from poptorch_emu.report.page.view_model import view_model
 from poptorch_emu.report.profile_file import FILE_NAME, write_profile_file
 from poptorch_emu.report.trace_file import to_trace
+from poptorch_emu.untrusted.texts import file_name
 
 
 def summary(model: PoplarExecutor, *inputs: Any, **keywords: Any) -> ModelReport:
@@ -51,9 +52,7 @@ def report(
         OSError: the file cannot be written.
     """
     view = summary(model, *inputs, **keywords).view
-    # The name is one part of the path, whatever the user put in it.
-    name = str(view["name"]).replace("/", "_").replace("\\", "_").strip(".") or view["mode"]
-    path = Path(directory or ".") / name / FILE_NAME
+    path = Path(directory or ".") / file_name(view["name"], view["mode"]) / FILE_NAME
     write_profile_file(path, view)
     return path
 

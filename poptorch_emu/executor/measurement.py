@@ -25,16 +25,15 @@ from poptorch_emu.report.latency import (
 )
 from poptorch_emu.runtime import tracepoints
 from poptorch_emu.runtime.session import Session
+from poptorch_emu.untrusted.texts import file_name
 
 if TYPE_CHECKING:
-    import sqlite3
-
-    from poptorch_emu.report import profile, profile_file, profile_writer
+    from poptorch_emu.report import profile, profile_file, profile_reader, profile_writer
     from poptorch_emu.report.page import page_content, view_model
 else:
-    sqlite3 = LateModule("sqlite3")
     profile = LateModule("poptorch_emu.report.profile")
     profile_file = LateModule("poptorch_emu.report.profile_file")
+    profile_reader = LateModule("poptorch_emu.report.profile_reader")
     profile_writer = LateModule("poptorch_emu.report.profile_writer")
     page_content = LateModule("poptorch_emu.report.page.page_content")
     view_model = LateModule("poptorch_emu.report.page.view_model")
@@ -127,8 +126,8 @@ def profile_folder(config: CompileConfig) -> Path | None:
     """Returns where `enableProfiling` wants its files, `None` if it did not ask."""
     if config.profile_dir is None:
         return None
-    name = config.model_name or ("training" if config.is_training else "inference")
-    return Path(config.profile_dir) / name
+    default = "training" if config.is_training else "inference"
+    return Path(config.profile_dir) / file_name(config.model_name or default, default)
 
 
 def _spans_of(session: Session) -> tuple[Spans, Spans]:
@@ -167,9 +166,9 @@ def _end_profile_of(session: Session, folder: Path, writer: profile_writer.Profi
     writer.close()
     executable = session.executable
     try:
-        run = profile_writer.read_run(writer.path)
+        run = profile_reader.read_run(writer.path)
         names = executable.segment_names
         profile.write_profile(folder, executable, names, run.events, run.num_left_out)
-    except (sqlite3.Error, OSError) as error:
+    except (ValueError, OSError) as error:
         if not writer.has_failed:  # One warning is enough.
             logger.warning("The profile in %s is not complete: %s", folder, error)

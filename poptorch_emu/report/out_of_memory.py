@@ -59,14 +59,7 @@ def check_memory(executable: Executable, profile_folder: Path | None) -> None:
     table = str(tile_report.TileReport.of(executable.tiles))
     if mode == _ERROR:
         if profile_folder is not None:
-            profile.write_profile(profile_folder, executable, (), ())
-            found.append(
-                "Out of memory: Cannot fit all variable data onto one or more tiles. Profile saved "
-                f"to: {profile_folder}"
-            )
-            compiler_logger.error(
-                "Out of memory, the graph profile is available here: %s", profile_folder
-            )
+            found += _profile_lines(profile_folder, executable)
         advice = f"{_ADVICE.removesuffix('.')}; {Topic.OUT_OF_MEMORY}"
         raise compiler_error("\n".join([*found, advice, table]), type=_ERROR_TYPE)
     if len(found) > 1:
@@ -87,3 +80,17 @@ def _warn(found: str, table: str) -> None:
         Topic.OUT_OF_MEMORY,
     )
     compiler_logger.info("%s", table)
+
+
+def _profile_lines(folder: Path, executable: Executable) -> list[str]:
+    """Writes what is known of a model that is refused; returns where, if it could be written."""
+    try:
+        profile.write_profile(folder, executable, (), ())
+    except OSError as fault:
+        compiler_logger.warning("The profile of the refused model is not written: %s", fault)
+        return []
+    compiler_logger.error("Out of memory, the graph profile is available here: %s", folder)
+    return [
+        "Out of memory: Cannot fit all variable data onto one or more tiles. Profile saved to: "
+        f"{folder}"
+    ]

@@ -14,6 +14,7 @@ from poptorch_emu.compile.executable import Executable
 from poptorch_emu.ir.text import to_text
 from poptorch_emu.report.schedule_grid import to_grid
 from poptorch_emu.report.tile_report import TileReport
+from poptorch_emu.untrusted.files import write_whole
 
 _NS_PER_US = 1000.0
 
@@ -56,14 +57,20 @@ def write_profile(
         num_dropped_events: how many actions between those are left out; stands in `otherData`.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "graph.txt").write_text(to_text(executable.graph) + "\n")
-    (folder / "schedule.txt").write_text(to_grid(executable.schedule) + "\n")
-    (folder / "memory.txt").write_text(f"{TileReport.of(executable.tiles)}\n")
+    graph, schedule = to_text(executable.graph), to_grid(executable.schedule)
+    memory = str(TileReport.of(executable.tiles))
     trace = {
         "traceEvents": [_trace_event(event, segments) for event in events],
         "otherData": {"dropped_events": num_dropped_events},
     }
-    (folder / "trace.json").write_text(json.dumps(trace))
+    texts = {
+        "graph.txt": f"{graph}\n",
+        "schedule.txt": f"{schedule}\n",
+        "memory.txt": f"{memory}\n",
+        "trace.json": json.dumps(trace),
+    }
+    for name, text in texts.items():
+        write_whole(folder / name, text.encode(errors="backslashreplace"))
 
 
 def _trace_event(event: RunEvent, segments: Sequence[str]) -> dict[str, Any]:

@@ -7,21 +7,22 @@ under another name first, so a process that is killed leaves the file that was t
 from __future__ import annotations
 
 import json
-import os
+import secrets
 import sqlite3
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 FILE_NAME = "profile.pop"
 SCHEMA_VERSION = 1
-_MAGIC = b"SQLite format 3\0"
+# Of the files that SQLite makes beside one that is written to, and reads with it.
+SIDE_SUFFIXES = ("-wal", "-shm", "-journal")
 # Calls of a profile are blobs of some 30 KiB; pages of 4 KiB take half as much time again.
 _PAGE_BYTES = 16384
 # These have tables of their own, with one row for each operation or event.
-_EVENT_COLUMNS = ("lane", "start", "duration", "kind", "label", "micro_batch", "bytes")
-_OPERATION_COLUMNS = (
+EVENT_COLUMNS = ("lane", "start", "duration", "kind", "label", "micro_batch", "bytes")
+OPERATION_COLUMNS = (
     "name",
     "operator",
     "segment",
@@ -35,11 +36,33 @@ _OPERATION_COLUMNS = (
     "is_recomputed",
     "source",
 )
-_SCHEMA = f"""
-create table section (name text primary key, value text not null);
-create table operation (number integer primary key, {", ".join(_OPERATION_COLUMNS)});
-create table event (timeline text not null, number integer, {", ".join(_EVENT_COLUMNS)});
-"""
+TABLES = (
+    "section (name text primary key, value text not null)",
+    f"operation (number integer primary key, {', '.join(OPERATION_COLUMNS)})",
+    f"event (timeline text not null, number integer, {', '.join(EVENT_COLUMNS)})",
+)
+# They come with the first call of a model that runs.
+APPENDED_TABLES = (
+    "segment (number integer primary key, name text not null)",
+    "call (number integer primary key, num_events integer not null, events blob not null)",
+    "left_out (segment integer primary key, num_events integer not null, "
+    "total_ns integer not null)",
+    "tracepoint (channel text not null, name text not null, start_ns integer not null, "
+    "end_ns integer not null)",
+)
+
+
+class EventRow(NamedTuple):
+    """One action that ran, as the events of a call have it; times are of the steady clock."""
+
+    replica: int
+    ipu: int
+    segment: int
+    window: int
+    micro_batch: int
+    worker: int
+    start_ns: int
+    end_ns: int
 
 
 def write_profile_file(path: Path, report: Mapping[str, Any]) -> None:
@@ -52,11 +75,13 @@ def write_profile_file(path: Path, report: Mapping[str, Any]) -> None:
         OSError: the file cannot be written; what stood there before is still there.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = path.with_name(f"{path.name}.{os.getpid()}.unfinished")
-    unfinished.unlink(missing_ok=True)
+    unfinished = path.with_name(f".{path.name}.{secrets.token_hex(12)}.unfinished")
     try:
         with closing(sqlite3.connect(unfinished)) as file:
             _fill(file, report)
+        # SQLite would add to the new file what a process that was killed has left beside the old.
+        for suffix in SIDE_SUFFIXES:
+            path.with_name(f"{path.name}{suffix}").unlink(missing_ok=True)
         unfinished.replace(path)
     except sqlite3.Error as error:
         raise OSError(
@@ -67,45 +92,10 @@ def write_profile_file(path: Path, report: Mapping[str, Any]) -> None:
         unfinished.unlink(missing_ok=True)
 
 
-def is_profile_file(path: Path) -> bool:
-    """Returns whether `path` is a file of a database.
-
-    Raises:
-        OSError: it cannot be read.
-    """
-    with path.open("rb") as file:
-        return file.read(len(_MAGIC)) == _MAGIC
-
-
-def read_profile_file(path: Path) -> dict[str, Any]:
-    """Returns the report that `write_profile_file` wrote to `path`.
-
-    Raises:
-        OSError: the file cannot be read.
-        ValueError: it is no such file, is damaged, or is of another version.
-    """
-    if not is_profile_file(path):
-        raise ValueError(
-            f"{path} is no profile file: it is no SQLite database. Give a {FILE_NAME} that "
-            "emulator.report or Options.enableProfiling has written."
-        )
-    try:
-        with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)) as file:
-            (version,) = file.execute("pragma user_version").fetchone()
-            if version != SCHEMA_VERSION:
-                raise ValueError(
-                    f"{path} has version {version} of the profile file, but this package reads "
-                    f"version {SCHEMA_VERSION}. Write it anew with emulator.report."
-                )
-            return _read(file)
-    except sqlite3.Error as error:
-        raise ValueError(f"{path} is no profile file or is damaged: {error}.") from error
-
-
 def _fill(file: sqlite3.Connection, report: Mapping[str, Any]) -> None:
     file.execute(f"pragma page_size={_PAGE_BYTES}")
     file.execute("pragma journal_mode=memory")
-    file.executescript(_SCHEMA)
+    make_tables(file, TABLES)
     timelines = report["timelines"]
     sections = {name: value for name, value in report.items() if name != "operations"}
     sections["timelines"] = [
@@ -117,15 +107,21 @@ def _fill(file: sqlite3.Connection, report: Mapping[str, Any]) -> None:
     _insert(
         file,
         "operation",
-        len(_OPERATION_COLUMNS) + 1,
-        _rows(report["operations"], _OPERATION_COLUMNS),
+        len(OPERATION_COLUMNS) + 1,
+        _rows(report["operations"], OPERATION_COLUMNS),
     )
     for timeline in timelines:
-        rows = ((timeline["key"], *row) for row in _rows(timeline["columns"], _EVENT_COLUMNS))
-        _insert(file, "event", len(_EVENT_COLUMNS) + 2, rows)
+        rows = ((timeline["key"], *row) for row in _rows(timeline["columns"], EVENT_COLUMNS))
+        _insert(file, "event", len(EVENT_COLUMNS) + 2, rows)
     # A pragma takes no parameters.
     file.execute(f"pragma user_version={SCHEMA_VERSION}")
     file.commit()
+
+
+def make_tables(file: sqlite3.Connection, tables: Iterable[str]) -> None:
+    """Makes those of some tables that are not there."""
+    for table in tables:
+        file.execute(f"create table if not exists {table}")
 
 
 def _insert(
@@ -139,24 +135,9 @@ def _rows(columns: Mapping[str, list[Any]], names: tuple[str, ...]) -> Iterator[
     if not columns:
         return
     values = zip(*(columns[name] for name in names), strict=True)
-    yield from ((number, *row) for number, row in enumerate(values))
+    yield from ((number, *map(_storable, row)) for number, row in enumerate(values))
 
 
-def _read(file: sqlite3.Connection) -> dict[str, Any]:
-    report = {name: json.loads(text) for name, text in file.execute("select * from section")}
-    for timeline in report["timelines"]:
-        query = f"select {', '.join(_EVENT_COLUMNS)} from event where timeline = ? order by number"
-        timeline["columns"] = _columns(_EVENT_COLUMNS, file.execute(query, (timeline["key"],)))
-    query = f"select {', '.join(_OPERATION_COLUMNS)} from operation order by number"
-    operations = _columns(_OPERATION_COLUMNS, file.execute(query))
-    operations["is_recomputed"] = [bool(value) for value in operations["is_recomputed"]]
-    report["operations"] = operations if operations["name"] else {}
-    return report
-
-
-def _columns(names: tuple[str, ...], rows: sqlite3.Cursor) -> dict[str, list[Any]]:
-    columns: dict[str, list[Any]] = {name: [] for name in names}
-    for row in rows:
-        for name, value in zip(names, row, strict=True):
-            columns[name].append(value)
-    return columns
+def _storable(value: Any) -> Any:
+    """Returns a value that SQLite takes: names of files that are no text have half characters."""
+    return value.encode(errors="backslashreplace").decode() if isinstance(value, str) else value

@@ -7,49 +7,26 @@ would cost more time than small models take.
 from __future__ import annotations
 
 import sqlite3
-import statistics
 import threading
 from collections import deque
 from collections.abc import Sequence
-from contextlib import closing
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from poptorch_emu.log import logger
 from poptorch_emu.report.page.page_content import EngineRun
+from poptorch_emu.report.profile_file import APPENDED_TABLES, EventRow, make_tables
+from poptorch_emu.report.profile_reader import read_run
 
 # How many calls are kept whole, at the beginning and at the end of a run.
 KEPT_CALLS = 50
 # Events that wait for the writer; beyond them calls are counted and not kept.
 _MOST_WAITING = 200_000
 _SECONDS_BETWEEN = 1.0
-_NS_PER_SECOND = 1e9
-_TABLES = (
-    "segment (number integer primary key, name text not null)",
-    "call (number integer primary key, num_events integer not null, events blob not null)",
-    "left_out (segment integer primary key, num_events integer not null, "
-    "total_ns integer not null)",
-    "tracepoint (channel text not null, name text not null, start_ns integer not null, "
-    "end_ns integer not null)",
-)
 
 Table = NDArray[np.int64]
-
-
-class EventRow(NamedTuple):
-    """One action that ran; times are of the steady clock."""
-
-    replica: int
-    ipu: int
-    segment: int
-    window: int
-    micro_batch: int
-    worker: int
-    start_ns: int
-    end_ns: int
 
 
 class ProfileWriter:
@@ -136,7 +113,7 @@ class ProfileWriter:
                         database.executemany(
                             "insert into tracepoint values (?, ?, ?, ?)", tracepoints
                         )
-            except (sqlite3.Error, OSError) as error:
+            except (sqlite3.Error, OSError, ValueError) as error:  # A name may be no text.
                 self._fail(error)
             with self._changed:
                 self._is_wanted_now = False
@@ -166,8 +143,7 @@ class ProfileWriter:
         database.execute("pragma synchronous=normal")
         with database:  # All tables or none, if the disk is full.
             database.execute("begin")
-            for table in _TABLES:
-                database.execute(f"create table if not exists {table}")
+            make_tables(database, APPENDED_TABLES)
             database.executemany("insert into segment values (?, ?)", enumerate(self._segments))
         return database
 
@@ -176,7 +152,8 @@ class ProfileWriter:
         later = [call for call in calls if call[0] >= KEPT_CALLS]
         kept = [call for call in calls if call[0] < KEPT_CALLS] + later[-KEPT_CALLS:]
         left_out = [table for _, table in later[:-KEPT_CALLS]]
-        sums = self._sums(np.concatenate(left_out)) if left_out else self._sums(_table(b""))
+        no_events: Table = np.empty((0, len(EventRow._fields)), np.int64)
+        sums = self._sums(np.concatenate([no_events, *left_out]))
         self._last += ((number, self._sums(table)) for number, table in later[-KEPT_CALLS:])
         dropped = [self._last.popleft() for _ in range(len(self._last) - KEPT_CALLS)]
         database.executemany("delete from call where number = ?", [(call[0],) for call in dropped])
@@ -199,49 +176,3 @@ class ProfileWriter:
         # As floating-point numbers they are exact for a hundred days.
         total = np.bincount(segments, ends - starts, minlength=len(self._segments))
         return np.stack([counts, total.astype(np.int64)])
-
-
-def read_run(path: Path, step_seconds: float | None = None) -> EngineRun:
-    """Returns what ran, by a profile file; it may be written to at the same time.
-
-    Args:
-        path: of the file.
-        step_seconds: how long a call took; by default the median of the calls in the file, from the
-            first action to the last.
-
-    Raises:
-        sqlite3.Error: the file cannot be read.
-    """
-    with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)) as database:
-        query = "select count(*) from sqlite_master where type = 'table' and name = 'call'"
-        if database.execute(query).fetchone() == (0,):
-            return EngineRun((), (), step_seconds=step_seconds)
-        names = [row[0] for row in database.execute("select name from segment order by number")]
-        query = "select events from call order by number"
-        tables = [_table(data) for (data,) in database.execute(query)]
-        tracepoints = database.execute("select * from tracepoint order by start_ns").fetchall()
-        (left_out,) = database.execute("select total(num_events) from left_out").fetchone()
-    if step_seconds is None:
-        spans = [int(table[:, -1].max() - table[:, -2].min()) for table in tables if len(table)]
-        step_seconds = statistics.median(spans) / _NS_PER_SECOND if spans else None
-    events = [EventRow(*row) for table in tables for row in table.tolist()]
-    return EngineRun(names, events, int(left_out), step_seconds, tracepoints)
-
-
-def read_calls(path: Path) -> list[tuple[int, int, int]]:
-    """Returns number, begin and end, in nanoseconds, of each call that a profile file keeps.
-
-    Raises:
-        sqlite3.Error: the file cannot be read.
-    """
-    with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)) as database:
-        query = "select count(*) from sqlite_master where type = 'table' and name = 'call'"
-        if database.execute(query).fetchone() == (0,):
-            return []
-        rows = database.execute("select number, events from call order by number").fetchall()
-    tables = [(number, _table(data)) for number, data in rows]
-    return [(n, int(t[:, -2].min()), int(t[:, -1].max())) for n, t in tables if len(t)]
-
-
-def _table(data: bytes) -> Table:
-    return np.frombuffer(data, "<i8").astype(np.int64).reshape(-1, len(EventRow._fields))

@@ -7,7 +7,8 @@ import shutil
 import textwrap
 from collections.abc import Iterator, Sequence
 
-from poptorch_emu.report.text_table import to_table
+from poptorch_emu.report.text_table import printable_rows, to_table
+from poptorch_emu.untrusted.texts import printable
 
 # Without a terminal, and for one whose width nobody could use.
 _USUAL, _LEAST, _MOST = 80, 60, 160
@@ -20,7 +21,8 @@ def terminal_width() -> int:
 
 def wrapped(text: str, columns: int) -> list[str]:
     """Returns the lines of `text`, of at most so many columns; later ones are indented."""
-    return textwrap.wrap(text, columns, subsequent_indent="  ")
+    lines = textwrap.wrap(text, columns, subsequent_indent="  ")
+    return [printable(line) for line in lines]
 
 
 def shortened(text: str, columns: int) -> str:
@@ -39,6 +41,7 @@ def fitted_table(rows: Sequence[Sequence[str]], num_left: int, columns: int) -> 
         num_left: how many columns begin at the left.
         columns: of the terminal.
     """
+    rows = printable_rows(rows)
     lines: list[str] = []
     for chosen in _fitting(rows, columns):
         lines += ["", *to_table(_chosen(rows, chosen), num_left)]

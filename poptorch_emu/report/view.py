@@ -15,7 +15,8 @@ from typing import Any
 
 from poptorch_emu.report.page.page_file import read_reports, to_html
 from poptorch_emu.report.page.profile_view import profile_view
-from poptorch_emu.report.profile_file import FILE_NAME, is_profile_file
+from poptorch_emu.report.profile_file import FILE_NAME
+from poptorch_emu.report.profile_reader import is_profile_file
 
 
 def main(
@@ -36,10 +37,10 @@ def main(
         reports = [_read(path) for path in paths]
         given.output.write_text(to_html(reports), encoding="utf-8")
     except OSError as error:
+        fault = f"{error.filename}: {error.strerror}." if error.filename else str(error)
         parser.error(
-            f"{error.filename}: {error.strerror}. Give a {FILE_NAME} that emulator.report or "
-            "Options.enableProfiling has written, the folder in which it is, or a page of "
-            "emulator.page."
+            f"{fault} Give a {FILE_NAME} that emulator.report or Options.enableProfiling has "
+            "written, the folder in which it is, or a page of emulator.page."
         )
     except ValueError as error:
         parser.error(str(error))

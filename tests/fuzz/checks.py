@@ -8,6 +8,7 @@ from collections.abc import Callable
 from fuzz.files import check_files, check_kill
 from fuzz.others import check_groups, check_inference, check_wrappers
 from fuzz.parts import register_operators
+from fuzz.reports import check_reports
 from fuzz.training import check_noise, check_training
 
 import poptorch_emu as poptorch
@@ -19,6 +20,7 @@ CHECKS: dict[str, Callable[[int], str]] = {
     "wrappers": check_wrappers,
     "groups": check_groups,
     "files": check_files,
+    "reports": check_reports,
     "kill": check_kill,
 }
 # What a random model may run into by the rules of PopTorch.

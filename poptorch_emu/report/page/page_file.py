@@ -1,7 +1,8 @@
 """Puts styles, scripts, the charting library and the data of reports into one HTML file.
 
-Nothing here knows what a report holds; `view_model.py` does. What comes from the user is data: it
-is written as JSON in which no `<` stands, and the page's scripts make text of it, never markup.
+Nothing here knows what a report holds; `view_model.py` and `report_check.py` do. What comes from
+the user is data: it is written as JSON in which no `<` stands, and the page's scripts make text of
+it, never markup.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from poptorch_emu.report.report_check import ReportError, check_report, damaged, refuses_damage
+from poptorch_emu.untrusted.files import open_regular
 from poptorch_emu.version import __version__
 
 _FOLDER = Path(__file__).parent
@@ -55,7 +58,7 @@ def to_html(reports: Sequence[Mapping[str, Any]]) -> str:
     names = " and ".join(str(report["name"]) for report in reports)
     parts = {
         "policy": _policy(script, library),
-        "title": html.escape(f"{names} · report"),
+        "title": _writable(html.escape(f"{names} · report")),
         "style": (_FOLDER / "page.css").read_text(encoding="utf-8"),
         "data": to_script_json({"reports": list(reports), "foot": _foot()}),
         "library": library,
@@ -74,17 +77,23 @@ def read_reports(path: Path) -> list[dict[str, Any]]:
     """Returns the reports of a page that `to_html` made.
 
     Raises:
-        OSError: the file cannot be read.
-        ValueError: it is no such page.
+        OSError: the file cannot be read, or is no regular file.
+        ReportError: it is no such page, or its data are damaged.
     """
-    _, begin, rest = path.read_text(encoding="utf-8", errors="replace").partition(_DATA_BEGIN)
+    with open_regular(path) as file:
+        _, begin, rest = file.read().decode(errors="replace").partition(_DATA_BEGIN)
     if not begin:
-        raise ValueError(
+        raise ReportError(
             f"{path} is no page of a report: it holds no data of one. Give a file that "
             "emulator.page, emulator.report or Options.enableProfiling has written."
         )
-    reports: list[dict[str, Any]] = json.loads(rest.partition("</script>")[0])["reports"]
-    return reports
+    with refuses_damage(path):
+        reports: list[dict[str, Any]] = json.loads(rest.partition("</script>")[0])["reports"]
+        if not reports:
+            raise damaged(path, "it has no reports")
+        for report in reports:
+            check_report(report, path)
+        return reports
 
 
 def to_script_json(value: object) -> str:
@@ -96,7 +105,13 @@ def to_script_json(value: object) -> str:
         ValueError: a number is not finite; what is not known is None.
     """
     text = json.dumps(value, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+    text = _writable(text)  # In which a half of a character is an escape, as JSON has it.
     return text.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
+
+
+def _writable(text: str) -> str:
+    """Returns text that UTF-8 can hold: names of files that are none have halves of characters."""
+    return text.encode(errors="backslashreplace").decode()
 
 
 def _policy(*scripts: str) -> str:

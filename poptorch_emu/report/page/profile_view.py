@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from poptorch_emu.report.page.view_timeline import engine_timeline
-from poptorch_emu.report.profile_file import read_profile_file
-from poptorch_emu.report.profile_writer import read_run
+from poptorch_emu.report.profile_reader import read_profile_file, read_run
+from poptorch_emu.report.report_check import refuses_damage
 
 
 def profile_view(path: Path) -> dict[str, Any]:
@@ -17,13 +17,14 @@ def profile_view(path: Path) -> dict[str, Any]:
         OSError: the file cannot be read.
         ValueError: it is no such file, is damaged, or is of another version.
     """
-    view, run = read_profile_file(path), read_run(path)
-    if run.events:
-        view["timelines"] = [*view["timelines"], engine_timeline(run)]
-    if run.step_seconds:
-        rows = view["speed"]["rows_per_step"]
-        view["speed"] |= {
-            "measured_step_seconds": run.step_seconds,
-            "measured_rows_per_second": rows / run.step_seconds if rows else None,
-        }
-    return view
+    with refuses_damage(path):
+        view, run = read_profile_file(path), read_run(path)
+        if run.events:
+            view["timelines"] = [*view["timelines"], engine_timeline(run)]
+        if run.step_seconds:
+            rows = view["speed"]["rows_per_step"]
+            view["speed"] |= {
+                "measured_step_seconds": run.step_seconds,
+                "measured_rows_per_second": rows / run.step_seconds if rows else None,
+            }
+        return view

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import sqlite3
 from contextlib import closing
@@ -18,9 +19,9 @@ from poptorch_emu import emulator
 from poptorch_emu.companions import pva
 from poptorch_emu.executor import measurement
 from poptorch_emu.options.auto_report import report_directory
-from poptorch_emu.report import profile_writer
+from poptorch_emu.report import profile_reader, profile_writer
 from poptorch_emu.report.page.page_file import read_reports
-from poptorch_emu.report.profile_file import write_profile_file
+from poptorch_emu.report.profile_file import EVENT_COLUMNS, write_profile_file
 from poptorch_emu.report.view import main
 from poptorch_emu.runtime import tracepoints
 
@@ -140,7 +141,7 @@ def test_profiling_of_a_long_run_then_calls_in_the_middle_are_summed_up(tmp_path
             "select sum(num_events), sum(total_ns) from left_out"
         ).fetchone()
     assert count == 5 * of_a_call and total_ns > 0
-    assert profile_writer.read_run(path).num_left_out == count
+    assert profile_reader.read_run(path).num_left_out == count
     trace = json.loads((tmp_path / "model" / "trace.json").read_text())
     assert trace["otherData"] == {"dropped_events": count}
 
@@ -216,6 +217,57 @@ def test_read_of_other_files_then_says_what_they_are(model, tmp_path):
         emulator.read_report(half)
 
 
+def test_read_of_what_is_no_file_then_refuses_at_once(tmp_path, capsys):
+    path = tmp_path / "profile.pop"
+    os.mkfifo(path)
+    for read in (emulator.read_report, pva.openReport, pva.openTrace, read_reports):
+        with pytest.raises(OSError, match="is a FIFO"):
+            read(path)
+    with pytest.raises(SystemExit):
+        main([str(path)])
+    assert "is a FIFO" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("suffix", ["-journal", "-wal", "-shm"])
+def test_read_when_a_fifo_is_beside_the_file_then_refuses_at_once(model, tmp_path, suffix):
+    path = emulator.report(model, tmp_path)
+    os.mkfifo(f"{path}{suffix}")
+    with pytest.raises(OSError, match=f"{suffix} is a FIFO"):
+        emulator.read_report(path)
+    # What is written anew begins without it.
+    assert emulator.read_report(emulator.report(model, tmp_path)).view["mode"] == "training"
+
+
+def test_read_of_a_forged_view_that_never_ends_then_refuses(model, tmp_path):
+    path = emulator.report(model, tmp_path)
+    with closing(sqlite3.connect(path)) as file:
+        file.execute("drop table event")
+        columns = ", ".join(f"i as {name}" for name in ("timeline", "number", *EVENT_COLUMNS))
+        file.execute(
+            "create view event as with recursive n(i) as (select 1 union all select i from n) "
+            f"select {columns} from n"
+        )
+        file.commit()
+    with pytest.raises(ValueError, match=f"{path} is no report of this version, or is damaged"):
+        emulator.read_report(path)
+
+
+@pytest.mark.parametrize("section", ["machine", "timelines", "memory", "ipus", "operations"])
+def test_read_of_an_old_report_then_says_what_it_lacks(model, tmp_path, section, capsys):
+    path = emulator.report(model, tmp_path)
+    with closing(sqlite3.connect(path)) as file:
+        if section == "operations":
+            file.execute("alter table operation drop column utilisation")
+        file.execute("delete from section where name = ?", (section,))
+        file.commit()
+    for read in (emulator.read_report, pva.openReport, pva.openTrace):
+        with pytest.raises(ValueError, match=f"{path} is .* damaged: .*{section[:-1]}.* Write it"):
+            read(path)
+    with pytest.raises(SystemExit):
+        main([str(path)])
+    assert "Write it anew" in capsys.readouterr().err
+
+
 def test_trace_then_each_slice_has_a_track_and_each_arrow_two_ends(model, tmp_path):
     events = json.loads(emulator.trace(model, tmp_path / "trace.json").read_text())["traceEvents"]
     processes = {e["pid"]: e["args"]["name"] for e in events if e["name"] == "process_name"}
@@ -271,7 +323,7 @@ def test_report_directory_then_the_environment_wins(
 
 def test_report_directory_of_a_broken_variable_then_says_what_to_give(monkeypatch):
     monkeypatch.setenv("POPLAR_ENGINE_OPTIONS", "{autoReport.all: true}")
-    with pytest.raises(poptorch.Error, match="no JSON object"):
+    with pytest.raises(poptorch.Error, match="POPLAR_ENGINE_OPTIONS must be a JSON object"):
         report_directory({})
 
 
@@ -285,5 +337,38 @@ os.kill(os.getpid(), signal.SIGKILL)
 """
     done = run_forked(["-c", program, str(tmp_path)])
     assert done.returncode == -signal.SIGKILL
-    view = emulator.read_report(tmp_path / "inference" / "profile.pop").view
+    path = tmp_path / "inference" / "profile.pop"
+    view = emulator.read_report(path).view
     assert view["mode"] == "inference" and view["fits"] is True
+    # What is written later has nothing of it.
+    assert emulator.report(trained(name="inference"), tmp_path) == path
+    assert emulator.read_report(path).view["mode"] == "training" and engine_kinds(path) == []
+
+
+def test_report_of_paths_that_are_no_text_then_has_them_as_escapes(model, tmp_path):
+    view = json.loads(json.dumps(emulator.summary(model).view))
+    view["name"] = view["operations"]["source"][0] = "\udcff.py"
+    path, page = tmp_path / "profile.pop", tmp_path / "page.html"
+    write_profile_file(path, view)
+    main([str(path), "-o", str(page)])
+    assert read_reports(page)[0]["operations"]["source"][0] == r"\udcff.py"
+    assert r"\udcff.py" in str(emulator.read_report(path))
+
+
+@pytest.mark.parametrize("name", ["../../x", "/x", "..", "a/../../../x", "x" * 999, "\0"])
+def test_profile_of_any_name_then_is_in_its_folder(name, tmp_path):
+    trained(tmp_path / "in" / "profiles", name).destroy()
+    found = [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert len(found) == 5  # The profile, and four texts.
+    assert {path.parent.parent for path in found} == {tmp_path / "in" / "profiles"}
+
+
+@pytest.mark.parametrize("name", ["graph.txt", "memory.txt", "schedule.txt", "trace.json"])
+def test_profile_when_other_things_are_in_place_of_its_files_then_replaces_them(name, tmp_path):
+    folder = tmp_path / "model"
+    folder.mkdir()
+    os.mkfifo(folder / name)
+    (folder / "profile.pop").symlink_to("/dev/null")
+    trained(tmp_path).destroy()
+    assert (folder / name).is_file() and not (folder / "profile.pop").is_symlink()
+    assert engine_kinds(folder / "profile.pop").count("forward") == 2 * ACCUMULATION

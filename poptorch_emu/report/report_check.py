@@ -1,0 +1,228 @@
+"""What the values of a report must be for what reads them: pages, summaries, `pva`.
+
+A report is a file that anybody may have made. `view_model.py` makes the values, and each entry
+that it adds for a reader has its type here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from poptorch_emu.untrusted.json_types import AMOUNT, COUNT, NUMBER, Kind, type_fault
+
+_SOME_TEXT = (str, None)
+_UNIT = Kind("'cycles' or 'seconds'", lambda value: value in ("cycles", "seconds"))
+_LABEL = {"name": str, "operator": _SOME_TEXT, "source": _SOME_TEXT}
+_TIMELINE: dict[str, Any] = {
+    "key": _UNIT,
+    "title": str,
+    "note": str,
+    "unit": _UNIT,
+    "lanes": [str],
+    "kinds": [str],
+    "labels": [_LABEL],
+    "columns": {
+        "lane": [COUNT],
+        "start": [AMOUNT],
+        "duration": [AMOUNT],
+        "kind": [COUNT],
+        "label": [COUNT],
+        "micro_batch": [(NUMBER, None)],
+        "bytes": [(COUNT, None)],
+    },
+    "spans": [{"name": str, "start": NUMBER, "end": NUMBER}],
+    "num_left_out": COUNT,
+}
+_OPERATIONS = {
+    "name": [str],
+    "operator": [str],
+    "segment": [_SOME_TEXT],
+    "block": [_SOME_TEXT],
+    "module": [_SOME_TEXT],
+    "family": [_SOME_TEXT],
+    "ipu": [(COUNT, None)],
+    "cycles": [(AMOUNT, None)],
+    "bytes": [(COUNT, None)],
+    "utilisation": [(AMOUNT, None)],
+    "is_recomputed": [bool],
+    "source": [_SOME_TEXT],
+}
+_MEMORY_OF_IPU: dict[str, Any] = {
+    "ipu": COUNT,
+    "limit_bytes": COUNT,
+    "fullest_tile_bytes": COUNT,
+    "steps": ({"names": [str], "always": [NUMBER], "live": [NUMBER]}, None),
+    "peak": {"name": _SOME_TEXT, "tensors": [{"name": str, "bytes": NUMBER}]},
+    "tiles": ({str: [[COUNT, COUNT]]}, None),
+    "categories": [{"name": str, "bytes": NUMBER, "live": str}],
+}
+_WAY_OUT = {
+    "name": str,
+    "saves_bytes": NUMBER,
+    "then_bytes": NUMBER,
+    "slower": (NUMBER, None),
+    "text": _SOME_TEXT,
+}
+_STAGE = {
+    "name": str,
+    "direction": str,
+    "stage": COUNT,
+    "ipu": COUNT,
+    "blocks": [str],
+    "cycles": (AMOUNT, None),
+    "num_operations": COUNT,
+    "weight_bytes": (COUNT, None),
+}
+_EDGE = {
+    "from": str,
+    "to": str,
+    "bytes": COUNT,
+    "tensors": [{"name": str, "shape": str, "bytes": COUNT}],
+}
+_REPORT: dict[str, Any] = {
+    "name": str,
+    "mode": str,
+    "written": _SOME_TEXT,
+    "versions": [[str, str]],
+    "machine": {
+        "system": _SOME_TEXT,
+        "chip": _SOME_TEXT,
+        "num_ipus": (COUNT, None),
+        "num_replicas": COUNT,
+        "num_tiles": (COUNT, None),
+        "num_compute_tiles": (COUNT, None),
+        "clock_hz": (AMOUNT, None),
+        "tile_bytes": (COUNT, None),
+    },
+    "facts": [[str, str]],
+    "fits": (bool, None),
+    "speed": {
+        "predicted_rows_per_second": (AMOUNT, None),
+        "predicted_step_seconds": (AMOUNT, None),
+        "measured_rows_per_second": (AMOUNT, None),
+        "measured_step_seconds": (AMOUNT, None),
+        "rows_per_step": (COUNT, None),
+    },
+    "bottleneck": _SOME_TEXT,
+    "ipus": [
+        {
+            "ipu": COUNT,
+            "fullest_tile_bytes": (COUNT, None),
+            "mean_tile_bytes": (COUNT, None),
+            "limit_bytes": (COUNT, None),
+            "parts": ({str: AMOUNT}, None),
+        }
+    ],
+    "timelines": [_TIMELINE],
+    "memory": {
+        "ipus": [_MEMORY_OF_IPU],
+        "steps_note": str,
+        "tiles_note": str,
+        "ways_out": [_WAY_OUT],
+    },
+    "operations": {str: list},
+    "graph": {"stages": [_STAGE], "edges": [_EDGE]},
+    "options": [[str, _SOME_TEXT, _SOME_TEXT]],
+    "log": ([{"time": str, "level": str, "text": str}], None),
+    "insights": [{"kind": str, "text": str}],
+}
+# More than any system has: `pva` makes lists of both.
+_MOST_LANES, _MOST_TILES = 2**12, 2**14
+
+
+class ReportError(ValueError):
+    """A file is no report, is damaged, or is of another version."""
+
+
+@contextmanager
+def refuses_damage(path: Path) -> Iterator[None]:
+    """Makes one error of whatever a file does to its readers.
+
+    Raises:
+        ReportError: a reader failed; the text names the file.
+    """
+    try:
+        yield
+    except (OSError, ReportError):
+        raise
+    except Exception as error:
+        raise damaged(path, f"{type(error).__name__}: {error}") from error
+
+
+def damaged(path: Path, fault: str) -> ReportError:
+    """Returns the error for a file that is no report or is damaged; the caller raises it."""
+    return ReportError(
+        f"{path} is no report of this version, or is damaged: {fault}. Write it anew with "
+        "emulator.report, emulator.page or Options.enableProfiling."
+    )
+
+
+def check_report(report: Any, path: Path) -> None:
+    """Checks the values of a report.
+
+    Args:
+        report: as it was read.
+        path: of its file, for the message.
+
+    Raises:
+        ReportError: something in it cannot be.
+    """
+    fault = _fault(report)
+    if fault:
+        raise damaged(path, fault)
+
+
+def _fault(report: Any) -> str:
+    fault = type_fault(report, _REPORT, "report")
+    if fault:
+        return fault
+    operations = report["operations"]
+    if operations:  # Else none is known.
+        fault = type_fault(operations, _OPERATIONS, "report.operations")
+        if fault or _are_uneven(operations):
+            return fault or "the columns of operations are not of one length"
+    checks: tuple[tuple[str, Callable[[Any], Iterator[str]]], ...] = (
+        ("timelines", _timeline_faults),
+        ("ipus", _ipu_faults),
+    )
+    found = (text for section, check in checks for each in report[section] for text in check(each))
+    of_memory = (text for each in report["memory"]["ipus"] for text in _memory_faults(each))
+    return next(found, "") or next(of_memory, "") or _parts_fault(report["ipus"])
+
+
+def _are_uneven(columns: Mapping[str, list[Any]]) -> bool:
+    return len({len(column) for column in columns.values()}) > 1
+
+
+def _timeline_faults(timeline: Mapping[str, Any]) -> Iterator[str]:
+    columns, name = timeline["columns"], f"timeline {timeline['key']}"
+    if _are_uneven(columns):
+        yield f"the columns of {name} are not of one length"
+    if len(timeline["lanes"]) > _MOST_LANES:
+        yield f"{name} has {len(timeline['lanes'])} lanes"
+    for column, names in (("lane", "lanes"), ("kind", "kinds"), ("label", "labels")):
+        if max(columns[column], default=-1) >= len(timeline[names]):
+            yield f"{name} names a {column} that it does not have"
+
+
+def _ipu_faults(ipu: Mapping[str, Any]) -> Iterator[str]:
+    known = [ipu[name] is None for name in ("fullest_tile_bytes", "limit_bytes")]
+    if len(set(known)) > 1:
+        yield f"of IPU {ipu['ipu']} only a part of the memory is known"
+
+
+def _parts_fault(ipus: list[Mapping[str, Any]]) -> str:
+    names = {tuple(ipu["parts"]) for ipu in ipus if ipu["parts"]}
+    return "IPUs spend their time in different ways" if len(names) > 1 else ""
+
+
+def _memory_faults(memory: Mapping[str, Any]) -> Iterator[str]:
+    name = f"the memory of IPU {memory['ipu']}"
+    if memory["steps"] is not None and _are_uneven(memory["steps"]):
+        yield f"the columns of {name} are not of one length"
+    counts = {sum(count for _, count in runs) for runs in (memory["tiles"] or {}).values()}
+    if len(counts) > 1 or max(counts, default=0) > _MOST_TILES:
+        yield f"{name} has {', '.join(map(str, sorted(counts)))} tiles"
