@@ -1,34 +1,41 @@
-"""Reads numbers and choices from environment variables, and asks the host what it has."""
+"""Reads numbers, choices and objects from environment variables, and asks the host what it has."""
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import json
 import os
 from enum import Enum
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
-from poptorch_emu.errors import compiler_error
+from poptorch_emu.errors import Error, compiler_error
+from poptorch_emu.untrusted.texts import printable
 
 _Choice = TypeVar("_Choice", bound=Enum)
 
 
-def integer_of(variable: str, default: int = 0) -> int:
+def integer_of(variable: str, default: int = 0, at_least: int | None = None) -> int:
     """Returns the value of an environment variable, or `default` where it is not set.
 
+    Args:
+        variable: its name.
+        default: the value where it is not set.
+        at_least: the least value that means something.
+
     Raises:
-        Error: it is not an integer.
+        Error: it is not an integer, or too small.
     """
     text = os.environ.get(variable)
     if text is None:
         return default
-    try:
-        return int(text)
-    except ValueError:
-        raise compiler_error(
-            f"The environment variable {variable} must be an integer, not '{text}'.",
-            type="std::invalid_argument",
-        ) from None
+    with contextlib.suppress(ValueError):
+        value = int(text)
+        if at_least is None or value >= at_least:
+            return value
+    limit = "" if at_least is None else f" from {at_least} on"
+    raise _error(variable, f"an integer{limit}", text)
 
 
 def choice_of(variable: str, choices: type[_Choice], default: _Choice) -> _Choice:
@@ -38,15 +45,39 @@ def choice_of(variable: str, choices: type[_Choice], default: _Choice) -> _Choic
         Error: it names none of them.
     """
     text = os.environ.get(variable)
-    if text is None:
+    if not text:
         return default
     known = [choice.value for choice in choices]
     if text not in known:
-        raise compiler_error(
-            f"The environment variable {variable} must be one of {known}, not '{text}'.",
-            type="std::invalid_argument",
-        )
+        raise _error(variable, f"one of {known}", text)
     return choices(text)
+
+
+def object_of(variable: str, example: str) -> dict[str, Any]:
+    """Returns the JSON object in an environment variable, an empty one where it is not set.
+
+    Args:
+        variable: its name.
+        example: a value of it, for the message.
+
+    Raises:
+        Error: it is no JSON object.
+    """
+    text = os.environ.get(variable)
+    if not text:
+        return {}
+    with contextlib.suppress(ValueError, RecursionError):
+        value = json.loads(text)
+        if isinstance(value, dict):
+            return value
+    raise _error(variable, f"a JSON object such as {example}", text)
+
+
+def _error(variable: str, expected: str, text: str) -> Error:
+    return compiler_error(
+        f"The environment variable {variable} must be {expected}, not '{printable(text)}'.",
+        type="std::invalid_argument",
+    )
 
 
 def free_memory_bytes() -> int | None:

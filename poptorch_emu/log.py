@@ -110,6 +110,25 @@ class _StreamHandler(logging.StreamHandler):  # type: ignore[type-arg]
             super().emit(record)
 
 
+class _DestinationFile(logging.FileHandler):
+    """Writes to a file, or to stderr after one warning, where the file cannot be opened."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__(path, delay=True)
+        self._stderr: _StreamHandler | None = None
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if self._stderr is None:
+            try:
+                super().emit(record)
+                return
+            except OSError as error:
+                self._stderr = _StreamHandler("stderr")
+                self._stderr.setFormatter(self.formatter)
+                logger.warning("POPTORCH_LOG_DEST is no file that can be written: %s", error)
+        self._stderr.emit(record)
+
+
 def install_excepthook() -> None:
     """Makes uncaught exceptions go to the logger, at level CRITICAL (exact)."""
     sys.excepthook = log_uncaught
@@ -190,7 +209,7 @@ def _destination_handler() -> logging.Handler:
     destination = os.environ.get("POPTORCH_LOG_DEST") or "stderr"
     if destination in ("stderr", "stdout"):
         return _StreamHandler(destination)
-    return logging.FileHandler(destination, delay=True)
+    return _DestinationFile(destination)
 
 
 def _set_up() -> None:
@@ -204,7 +223,10 @@ def _set_up() -> None:
     compiler_logger.addFilter(_repeat_limit)
     for each in (logger, compiler_logger):
         each.addFilter(_recent)
-    set_log_level(os.environ.get("POPTORCH_LOG_LEVEL", "WARN"))
+    try:
+        set_log_level(os.environ.get("POPTORCH_LOG_LEVEL") or "WARN")
+    except ValueError as error:
+        raise ValueError(f"POPTORCH_LOG_LEVEL: {error}") from None
 
 
 _set_up()

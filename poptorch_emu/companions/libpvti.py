@@ -8,13 +8,14 @@ graph is logged at level debug.
 from __future__ import annotations
 
 import functools
-import json
 import os
 import time
 from collections.abc import Callable, Iterable
 from types import TracebackType
 from typing import Any
 
+from poptorch_emu.environment import object_of
+from poptorch_emu.errors import Error
 from poptorch_emu.log import logger
 from poptorch_emu.runtime.tracepoints import tell
 
@@ -50,11 +51,18 @@ def createTraceChannel(name: str) -> TraceChannel:
 
 def checkTracingEnabled() -> bool:
     """Returns whether `PVTI_OPTIONS` has `"enable": "true"` (exact)."""
+    options = _options_of(os.environ.get("PVTI_OPTIONS", ""))
+    return str(options.get("enable", "")).lower() in ("true", "1")
+
+
+@functools.cache
+def _options_of(text: str) -> dict[str, Any]:
+    """Returns the options of this text, which is the variable's: each text is warned of once."""
     try:
-        options = json.loads(os.environ.get("PVTI_OPTIONS", "{}"))
-    except json.JSONDecodeError:
-        return False
-    return isinstance(options, dict) and str(options.get("enable", "")).lower() in ("true", "1")
+        return object_of("PVTI_OPTIONS", '{"enable": "true"}')
+    except Error as error:
+        logger.warning("%s Nothing is traced.", error.message)
+        return {}
 
 
 class Tracepoint:

@@ -6,7 +6,7 @@ import re
 
 try:
     import keras
-except ImportError as error:
+except (ImportError, ValueError) as error:  # A backend that Keras does not know.
     raise ImportError(
         f"poptorch_emu.keras needs Keras 3.15 or newer on its torch backend, but importing it "
         f"failed: {error}. Run pip install 'poptorch_emu[keras]', and set the environment variable "

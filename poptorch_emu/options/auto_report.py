@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Mapping
 
+from poptorch_emu.environment import object_of
 from poptorch_emu.errors import make_error
 
 _VARIABLE = "POPLAR_ENGINE_OPTIONS"
@@ -15,6 +15,8 @@ _SWITCHES = (
     "autoReport.outputGraphProfile",
     "autoReport.outputExecutionProfile",
 )
+_DIRECTORY = "autoReport.directory"
+_EXAMPLE = '{"autoReport.all": "true", "autoReport.directory": "./report"}'
 
 
 def report_directory(engine_options: Mapping[str, str]) -> str | None:
@@ -24,14 +26,14 @@ def report_directory(engine_options: Mapping[str, str]) -> str | None:
         engine_options: of the user's `Options`; the environment wins over them.
 
     Raises:
-        Error: the environment's options are no JSON object.
+        Error: the environment's options are no JSON object, or one of them has no such value.
     """
     environment = _environment_options()
     asked = {**engine_options, **environment}
     is_parted = any(_is_true(environment.get(name)) for name in _SWITCHES)
     if not is_parted and not _is_true(asked.get("autoReport.all")):
         return None
-    return str(asked.get("autoReport.directory", "."))
+    return str(asked.get(_DIRECTORY, "."))
 
 
 def _is_true(value: object) -> bool:
@@ -39,16 +41,15 @@ def _is_true(value: object) -> bool:
 
 
 def _environment_options() -> dict[str, object]:
-    text = os.environ.get(_VARIABLE, "")
-    if "autoReport" not in text:
-        return {}  # None of the other options means anything here.
-    try:
-        options = json.loads(text)
-    except json.JSONDecodeError:
-        options = None
-    if not isinstance(options, dict):
-        raise make_error(
-            f"{_VARIABLE} is '{text}', which is no JSON object. Give one such as "
-            '{"autoReport.all": "true", "autoReport.directory": "./report"}.'
-        )
+    # None of the other options means anything here.
+    if "autoReport" not in os.environ.get(_VARIABLE, ""):
+        return {}
+    options = object_of(_VARIABLE, _EXAMPLE)
+    for name in (*_SWITCHES, _DIRECTORY):
+        value = options.get(name, "true")
+        is_known = name == _DIRECTORY or str(value).lower() in ("true", "false")
+        if not is_known or not isinstance(value, (str, bool)):
+            raise make_error(
+                f"{_VARIABLE} gives {name} the value {value!r}. Give a value as in {_EXAMPLE}."
+            )
     return options

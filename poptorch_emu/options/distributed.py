@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import os
-
+from poptorch_emu.environment import integer_of
 from poptorch_emu.options.base import OptionsDict
 
 
@@ -24,9 +23,13 @@ class _DistributedOptions(OptionsDict):
         return self.configureProcessId(0, 1)
 
     def setEnvVarNames(self, var_num_processes: str, var_process_id: str) -> _DistributedOptions:
-        """Reads count and id from environment variables, 1 and 0 where they are not set (exact)."""
+        """Reads count and id from environment variables, 1 and 0 where they are not set (exact).
+
+        Raises:
+            Error: a variable is no such number.
+        """
         return self.configureProcessId(
-            int(os.environ.get(var_process_id, "0")), int(os.environ.get(var_num_processes, "1"))
+            integer_of(var_process_id, 0, at_least=0), integer_of(var_num_processes, 1, at_least=1)
         )
 
     def configureProcessId(self, process_id: int, num_processes: int) -> _DistributedOptions:

@@ -32,7 +32,7 @@ from poptorch_emu.options.precision import _PrecisionOptions
 from poptorch_emu.options.reporting import ReportingOptions
 from poptorch_emu.options.strategies import PipelinedExecution, _IExecutionStrategy
 from poptorch_emu.options.tensor_locations import _TensorLocationOptions
-from poptorch_emu.options.text import apply_file, apply_json
+from poptorch_emu.options.text import apply_defaults, apply_file, apply_json
 from poptorch_emu.options.training import _JitOptions, _TrainingOptions
 
 _IPU_PREFIX = "IPU"
@@ -91,8 +91,7 @@ class Options(ReportingOptions):
         if cache_dir := os.environ.get("POPTORCH_CACHE_DIR"):
             logger.info("POPTORCH_CACHE_DIR is set: setting cache path to %s", cache_dir)
             self.enableExecutableCaching(cache_dir)
-        if defaults := os.environ.get("POPTORCH_DEFAULT_OPTIONS"):
-            self.from_json(defaults)
+        apply_defaults(self)
 
     @property
     def Training(self) -> _TrainingOptions:

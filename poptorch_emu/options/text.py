@@ -1,15 +1,19 @@
-"""Options from text: a file of setter calls, or a JSON object."""
+"""Options from text: a file of setter calls, a JSON object, or one in the environment."""
 
 from __future__ import annotations
 
 import json
+import os
 import sys
 from enum import EnumMeta
 from pathlib import Path
 from typing import Any
 
 from poptorch_emu import enums
-from poptorch_emu.errors import ConfigFileError
+from poptorch_emu.errors import ConfigFileError, make_error
+from poptorch_emu.untrusted.texts import printable
+
+_DEFAULTS = "POPTORCH_DEFAULT_OPTIONS"
 
 
 def apply_file(options: Any, path: str | Path) -> None:
@@ -39,8 +43,16 @@ def apply_json(options: Any, text: str) -> None:
 
     A key is a dotted path from `options`; a list is unpacked; a string "A.B" that names a member of
     a public enumeration becomes it.
+
+    Raises:
+        ValueError: the text is no JSON object.
     """
-    for path, argument in json.loads(text).items():
+    values = json.loads(text)
+    if not isinstance(values, dict):
+        raise ValueError(
+            f'Options in JSON are an object such as {{"deviceIterations": 4}}, not {text!r}.'
+        )
+    for path, argument in values.items():
         setter = options
         for name in path.split("."):
             setter = getattr(setter, name)
@@ -48,6 +60,25 @@ def apply_json(options: Any, text: str) -> None:
             setter(*argument)
         else:
             setter(_enum_member_or_same(argument))
+
+
+def apply_defaults(options: Any) -> None:
+    """Calls the setters that the environment names.
+
+    Raises:
+        Error: the variable's value is no JSON object, or names no setter or no value of one.
+    """
+    text = os.environ.get(_DEFAULTS)
+    if not text:
+        return
+    try:
+        apply_json(options, text)
+    except Exception as error:  # Any setter may be named, with any value.
+        raise make_error(
+            f"{_DEFAULTS} is '{printable(text)}', which cannot be applied "
+            f"({type(error).__name__}: {error}). Give a JSON object of setters of Options, such as "
+            '{"deviceIterations": 4}.'
+        ) from error
 
 
 def _enum_member_or_same(argument: Any) -> Any:

@@ -11,7 +11,7 @@ from enum import Enum
 import torch
 
 from poptorch_emu.config import CompileConfig
-from poptorch_emu.environment import choice_of
+from poptorch_emu.environment import choice_of, integer_of
 
 # Environment: how many threads run virtual IPUs; results never depend on it.
 _WORKERS = "POPTORCH_EMU_WORKERS"
@@ -54,10 +54,12 @@ def thread_counts(
         num_virtual_ipus: IPUs of all replicas.
         num_independent: micro-batches of a window, of all replicas, that may be under way at once.
         has_network: whether there are other processes.
+
+    Raises:
+        Error: the number of workers that the environment asks for is none.
     """
     cores = len(os.sched_getaffinity(0))
-    asked = os.environ.get(_WORKERS)
+    asked = integer_of(_WORKERS, cores, at_least=1) if os.environ.get(_WORKERS) else cores
     if num_virtual_ipus == 1 and num_independent < cores and not has_network:
         return 1, torch.get_num_threads()
-    workers = int(asked) if asked else cores
-    return max(1, min(workers, max(num_virtual_ipus, num_independent))) + has_network, 1
+    return min(asked, max(num_virtual_ipus, num_independent)) + has_network, 1
