@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import shlex
 import sys
 from collections.abc import Sequence
@@ -18,6 +19,7 @@ from poptorch_emu.errors import Error, make_error
 from poptorch_emu.log import logger
 from poptorch_emu.version import __version__
 
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 # What a launcher of real machines needs; accepted and logged.
 _WITHOUT_EFFECT = (
     "--vipu-server-host", "--vipu-server-port", "--vipu-server-timeout", "--vipu-partition",
@@ -53,7 +55,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             with_runner(given.command),
             instances,
             environment=_environment(given),
-            start_command=shlex.split(given.start_command),
+            start_command=_words("--start-command", given.start_command),
             only_output_from=given.only_output_from_instance,
             is_numa_aware=given.numa_aware == "yes",
             is_verbose=given.verbose > 0,
@@ -98,15 +100,27 @@ def _environment(given: argparse.Namespace) -> dict[str, str]:
     found = {}
     if given.executable_cache_path:
         found["POPTORCH_CACHE_DIR"] = os.path.abspath(given.executable_cache_path)
-    words = shlex.split(given.mpi_local_args or "")
+    words = _words("--mpi-local-args", given.mpi_local_args or "")
     for option, value in zip(words, words[1:], strict=False):
         if option == "-x":
             name, has_value, text = value.partition("=")
+            if not _NAME.fullmatch(name):
+                raise make_error(
+                    f"--mpi-local-args: -x takes NAME or NAME=VALUE, and '{name}' is no name of a "
+                    "variable."
+                )
             found[name] = text if has_value else os.environ.get(name, "")
     others = [word for index, word in enumerate(words) if word != "-x" and words[index - 1] != "-x"]
     if others:
         logger.warning("poprun: of --mpi-local-args only -x is used, not %s.", " ".join(others))
     return found
+
+
+def _words(option: str, text: str) -> list[str]:
+    try:
+        return shlex.split(text)
+    except ValueError as error:
+        raise make_error(f"{option} is '{text}', which no shell can read: {error}.") from None
 
 
 def _log_unused(given: argparse.Namespace) -> None:

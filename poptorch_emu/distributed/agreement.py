@@ -6,11 +6,14 @@ import hashlib
 import json
 import os
 from collections.abc import Mapping
+from typing import Any
 
 import torch
 
 from poptorch_emu.distributed.connection import Connection
 from poptorch_emu.errors import make_error
+from poptorch_emu.untrusted.json_types import COUNT, type_fault
+from poptorch_emu.untrusted.texts import printable
 
 
 def common_seed(connection: Connection, model: int) -> int:
@@ -18,7 +21,7 @@ def common_seed(connection: Connection, model: int) -> int:
     key = f"seed/{model}"
     if connection.process == 0:
         connection.write(key, str(int.from_bytes(os.urandom(7), "little")))
-    return int(connection.read(key))
+    return int(_parsed(connection.read(key), COUNT, key))
 
 
 def compare(connection: Connection, model: int, facts: Mapping[str, str]) -> None:
@@ -35,7 +38,8 @@ def compare(connection: Connection, model: int, facts: Mapping[str, str]) -> Non
     connection.write(f"facts/{model}/{connection.process}", json.dumps(dict(facts)))
     peers = range(1, connection.num_processes) if connection.process == 0 else (0,)
     for peer in peers:
-        theirs = json.loads(connection.read(f"facts/{model}/{peer}"))
+        key = f"facts/{model}/{peer}"
+        theirs = _parsed(connection.read(key), {str: str}, key)
         difference = _difference(facts, theirs, peer, connection.process)
         if difference:
             text = (
@@ -47,11 +51,27 @@ def compare(connection: Connection, model: int, facts: Mapping[str, str]) -> Non
             raise make_error(text)
 
 
+def _parsed(message: str, expected: Any, key: str) -> Any:
+    """Returns the value of JSON that a process of this package writes under a key."""
+    try:
+        value = json.loads(message)
+        fault = type_fault(value, expected, "it")
+    except (ValueError, RecursionError) as error:
+        fault = str(error)
+    if fault:
+        raise make_error(
+            f"What another process says as '{key}' cannot be used: {printable(fault)}. Give all "
+            "processes the same version of poptorch_emu."
+        )
+    return value
+
+
 def _difference(ours: Mapping[str, str], theirs: Mapping[str, str], peer: int, process: int) -> str:
     for name in [*ours, *theirs]:
         mine, other = ours.get(name, "nothing"), theirs.get(name, "nothing")
         if mine != other:
-            return f"{name} is {other} in process {peer} and {mine} in process {process}"
+            text = f"{name} is {other} in process {peer} and {mine} in process {process}"
+            return printable(text)
     return ""
 
 

@@ -22,9 +22,10 @@ from typing import Any, Protocol, TypeVar
 import torch.distributed as dist
 
 from poptorch_emu.distributed.failed_process import Failure, Watcher, find, record, wait_until_seen
+from poptorch_emu.distributed.message_store import MessageStore
 from poptorch_emu.distributed.rendezvous import TIMEOUT, join_default_group, timeout_seconds
 from poptorch_emu.errors import Error, make_error
-from poptorch_emu.torch_versions import PrefixStore, Store, default_store
+from poptorch_emu.torch_versions import default_store
 
 # After a connection is lost, so long may the cause take to appear in the store.
 _CAUSE_SECONDS = 1.0
@@ -74,11 +75,13 @@ class Connection:
         self._num_models = 0
         self._num_meetings = 0
         self._exchanges: weakref.WeakSet[Any] = weakref.WeakSet()
-        self._store = own_store(default_store())
+        self._store = MessageStore(default_store())
         self._is_store_silent = False
-        self._store.set(f"host/{process}", self.host)
+        self._store.write(f"host/{process}", self.host)
         self._hosts = [self.read(f"host/{other}") for other in range(num_processes)]
-        self._watcher = Watcher(own_store(default_store()), process, self._hosts[0], self._note)
+        self._watcher = Watcher(
+            self._store.for_another_thread(), process, self._hosts[0], self._note
+        )
         self._watch_errors()
         atexit.register(self._end)
 
@@ -152,8 +155,9 @@ class Connection:
         pause = 0.001
         while True:
             try:
-                if self._store.check([key]):
-                    return str(self._store.get(key).decode())
+                message = self._store.read(key)
+                if message is not None:
+                    return message
                 self.failure = self.failure or find(self._store)
             except (RuntimeError, ValueError) as error:
                 raise make_error(f"The store of the launcher is gone: {error}") from error
@@ -169,7 +173,7 @@ class Connection:
     def write(self, key: str, value: str) -> None:
         """Puts a value there for others to read."""
         self.check()
-        self._store.set(key, value)
+        self._store.write(key, value)
 
     def synchronize(self) -> None:
         """Waits until all processes have called this as often.
@@ -207,8 +211,7 @@ class Connection:
         """Returns what a process said at its end, if it came to one."""
 
         def calls() -> str:
-            key = f"ended/{process}"
-            return self._store.get(key).decode() if self._store.check([key]) else ""
+            return self._store.read(f"ended/{process}") or ""
 
         count = self._answer(calls)
         if not count:
@@ -237,23 +240,12 @@ class Connection:
         if os.getpid() != self._pid or self._is_store_silent:
             return
         with contextlib.suppress(RuntimeError, ValueError):
-            self._store.set(f"ended/{self.process}", str(self.num_calls))
+            self._store.write(f"ended/{self.process}", str(self.num_calls))
             if self.failure is not None and self.process == 0:
                 failed = self.failure.process
                 others = [p for p in range(1, self.num_processes) if p != failed]
                 wait_until_seen(self._store, others, 1.5)
         self._watcher.stop()
-
-
-def own_store(store: Store) -> Store:
-    """Returns a new connection to a store, with names of our own, for one thread.
-
-    The launcher's own has the same names: those of torch.distributed are left out.
-    """
-    while isinstance(store, PrefixStore):
-        store = store.underlying_store
-    attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
-    return PrefixStore(f"poptorch_emu/{attempt}", store.clone())  # type: ignore[attr-defined]
 
 
 _connection: Connection | None = None

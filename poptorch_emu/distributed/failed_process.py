@@ -8,9 +8,12 @@ import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 
-from poptorch_emu.torch_versions import Store
+from poptorch_emu.distributed.message_store import MessageStore
+from poptorch_emu.untrusted.json_types import COUNT, type_fault
+from poptorch_emu.untrusted.texts import printable
 
-KEY = "failure"
+_KEY = "failure"
+_TYPES = {"process": COUNT, "host": str, "line": str}
 _PERIOD_SECONDS = 0.1
 # An exchange that is nearly done is not disturbed when the holder of the store has left.
 _GRACE_SECONDS = 1.0
@@ -25,25 +28,37 @@ class Failure:
     line: str
 
     def __str__(self) -> str:
-        return f"Process {self.process} on {self.host} failed: {self.line}"
+        where = f"Process {self.process} on {printable(self.host)}"
+        return f"{where} failed: {printable(self.line)}"
 
 
-def record(store: Store, failure: Failure) -> Failure:
+def record(store: MessageStore, failure: Failure) -> Failure:
     """Puts a failure into the store, unless there is one; returns the first one."""
-    kept = store.compare_set(KEY, "", json.dumps(asdict(failure)))
-    return Failure(**json.loads(kept))
+    return _failure(store.write_first(_KEY, json.dumps(asdict(failure)))) or failure
 
 
-def find(store: Store) -> Failure | None:
+def find(store: MessageStore) -> Failure | None:
     """Returns what the store has."""
-    return Failure(**json.loads(store.get(KEY))) if store.check([KEY]) else None
+    message = store.read(_KEY)
+    return None if message is None else _failure(message)
+
+
+def _failure(message: str) -> Failure | None:
+    """Returns the failure that a message tells of, `None` if it tells of none."""
+    try:
+        told = json.loads(message)
+    except (ValueError, RecursionError):
+        return None
+    if type_fault(told, _TYPES, "failure"):
+        return None
+    return Failure(told["process"], told["host"], told["line"])
 
 
 class Watcher:
     """Looks for a failure until there is one, in a thread of its own."""
 
     def __init__(
-        self, store: Store, process: int, holder: str, on_failure: Callable[[Failure], None]
+        self, store: MessageStore, process: int, holder: str, on_failure: Callable[[Failure], None]
     ) -> None:
         """Begins to look.
 
@@ -72,7 +87,7 @@ class Watcher:
             try:
                 failure = find(self._store)
                 if failure is not None:
-                    self._store.set(f"seen/{self._process}", "")
+                    self._store.write(f"seen/{self._process}", "")
             except (RuntimeError, ValueError):
                 if self._is_over.wait(_GRACE_SECONDS):
                     return
@@ -82,9 +97,10 @@ class Watcher:
                 return
 
 
-def wait_until_seen(store: Store, processes: list[int], seconds: float) -> None:
+def wait_until_seen(store: MessageStore, processes: list[int], seconds: float) -> None:
     """Waits until these processes know of a failure, so that the store's holder may end."""
     deadline = time.monotonic() + seconds
-    keys = [f"seen/{process}" for process in processes]
-    while not store.check(keys) and time.monotonic() < deadline:
-        time.sleep(_PERIOD_SECONDS)
+    left = set(processes)
+    while left and time.monotonic() < deadline:
+        left = {process for process in left if store.read(f"seen/{process}") is None}
+        time.sleep(_PERIOD_SECONDS if left else 0.0)

@@ -20,6 +20,9 @@ WORLD_SIZE, RANK, LOCAL_RANK, LOCAL_WORLD_SIZE = (
     "LOCAL_RANK",
     "LOCAL_WORLD_SIZE",
 )
+SECRET = "POPTORCH_EMU_SECRET"
+_LEAST_SECRET = 16
+_OPTIONS = "Options.Distributed, which OMPI_COMM_WORLD_RANK and OMPI_COMM_WORLD_SIZE set"
 
 
 @dataclass(frozen=True)
@@ -38,6 +41,22 @@ class Launch:
     num_local_replicas: int = 1
     num_ipus_per_replica: int = 1
     num_on_host: int = 1
+
+
+def launch_secret() -> str:
+    """Returns what the processes of this launch share and nobody else knows; "" if nothing is.
+
+    Raises:
+        Error: it is short enough to be guessed.
+    """
+    secret = os.environ.get(SECRET, "")
+    if secret and len(secret) < _LEAST_SECRET:
+        raise make_error(
+            f"{SECRET} has {len(secret)} characters, and must have {_LEAST_SECRET} or more, which "
+            "nobody can guess. poprun makes one; under torchrun and mpirun leave it unset, or give "
+            "all processes the same."
+        )
+    return secret
 
 
 def has_popdist_variables() -> bool:
@@ -65,43 +84,52 @@ def read_launch() -> Launch:
         return _of_popdist()
     if not has_torchrun_variables():
         return Launch()
-    index, count = integer_of(RANK), integer_of(WORLD_SIZE)
-    check_index(index, count)
+    index, count = integer_of(RANK, at_least=0), integer_of(WORLD_SIZE, at_least=1)
+    check_index(index, count, f"{RANK} and {WORLD_SIZE}")
     return Launch(
-        index, count, integer_of(LOCAL_RANK), num_on_host=integer_of(LOCAL_WORLD_SIZE, count)
+        index,
+        count,
+        integer_of(LOCAL_RANK, at_least=0),
+        num_on_host=integer_of(LOCAL_WORLD_SIZE, count, at_least=1),
     )
 
 
 def _of_popdist() -> Launch:
-    total, local = integer_of(TOTAL, 1), integer_of(LOCAL, integer_of(TOTAL, 1))
-    if integer_of(UNIFORM, 1) != 1:
+    total = integer_of(TOTAL, 1, at_least=1)
+    local = integer_of(LOCAL, total, at_least=1)
+    if (uniform := integer_of(UNIFORM, 1)) != 1:
         raise make_error(
-            f"{UNIFORM} is 0: instances with different numbers of replicas are not supported. Give "
-            "each instance the same number."
+            f"{UNIFORM} is {uniform}: instances with different numbers of replicas are not "
+            "supported. Give each instance the same number."
         )
-    if local < 1 or total < 1 or total % local:
+    if total % local:
         raise make_error(
             f"{total} replicas cannot be divided among instances of {local} ({TOTAL}, {LOCAL}): "
             "the total must be a multiple of the number of each instance."
         )
-    offset = integer_of(OFFSET)
+    offset = integer_of(OFFSET, at_least=0)
     if offset % local:
         raise make_error(
             f"{OFFSET} is {offset}, but must be a multiple of the {local} replicas of an instance."
         )
-    check_index(offset // local, total // local)
+    check_index(offset // local, total // local, f"{OFFSET} and {TOTAL}")
     return Launch(
         offset // local,
         total // local,
-        integer_of(LOCAL_INDEX),
+        integer_of(LOCAL_INDEX, at_least=0),
         local,
-        integer_of(IPUS, 1),
-        integer_of(LOCAL_WORLD_SIZE, total // local),
+        integer_of(IPUS, 1, at_least=1),
+        integer_of(LOCAL_WORLD_SIZE, total // local, at_least=1),
     )
 
 
-def check_index(index: int, count: int) -> None:
+def check_index(index: int, count: int, source: str = _OPTIONS) -> None:
     """Refuses a process that cannot be one of `count`.
+
+    Args:
+        index: its number.
+        count: how many there are.
+        source: of both, for people.
 
     Raises:
         Error: it is not in [0, count).
@@ -109,5 +137,5 @@ def check_index(index: int, count: int) -> None:
     if not 0 <= index < count:
         raise make_error(
             f"This is process {index} of {count}, but processes are numbered from 0 to "
-            f"{count - 1}. Correct Options.Distributed or the launcher's variables."
+            f"{count - 1}. Correct {source}."
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
+import secrets
 import shlex
 import signal
 import socket
@@ -13,22 +14,26 @@ import sys
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from datetime import timedelta
 from pathlib import Path
 
-from poptorch_emu.distributed.connection import own_store
 from poptorch_emu.distributed.failed_process import Failure, find, record
 from poptorch_emu.distributed.instances import Instance
-from poptorch_emu.distributed.rendezvous import ADDRESS, PORT
+from poptorch_emu.distributed.launch_environment import SECRET
+from poptorch_emu.distributed.launch_store import make_store
+from poptorch_emu.distributed.message_store import MessageStore
+from poptorch_emu.distributed.rendezvous import ADDRESS, AGENT_STORE, PORT
 from poptorch_emu.errors import make_error
-from poptorch_emu.torch_versions import TCPStore
 
 # Processes whose peer has failed get so long to say so, and then so long to end.
 _GRACE_SECONDS, _TERMINATION_SECONDS = 5.0, 3.0
 _PERIOD_SECONDS = 0.05
 _PR_SET_PDEATHSIG = 1  # Linux: which signal a process gets when its parent dies.
-# By which torch.distributed learns that the launcher holds the store.
-_AGENT_STORE = "TORCHELASTIC_USE_AGENT_STORE"
+# Runs what comes by standard input: others see the words of a command, and not what it reads.
+_SHELL = (
+    "sh",
+    "-c",
+    'eval "$(cat)"; echo "poprun: --start-command passes on no standard input" >&2; exit 125',
+)
 _NODES = Path("/sys/devices/system/node")  # Linux: the machine's NUMA nodes.
 
 
@@ -58,7 +63,7 @@ class Launcher:
             is_verbose: whether to say what is started.
 
         Raises:
-            Error: a host is not known.
+            Error: a host is not known, or it is not known where to listen.
         """
         self._command = list(command)
         self._instances = instances
@@ -70,15 +75,17 @@ class Launcher:
         self._readers: list[threading.Thread] = []
         self._lock = threading.Lock()
         self._check_hosts()
-        self._tcp_store = TCPStore(
-            "0.0.0.0", 0, is_master=True, wait_for_workers=False, timeout=timedelta(seconds=30)
-        )
-        self._store = own_store(self._tcp_store)
+        others = [i.host.rpartition("@")[2] for i in self._instances if not i.is_here]
+        self._tcp_store, address = make_store(others)
+        # Whoever does not know it may write to the store, and none of it is believed.
+        secret = secrets.token_hex(32)
+        self._store = MessageStore(self._tcp_store, secret)
         self._environment = {
             **environment,
-            ADDRESS: self._address(),
+            ADDRESS: address,
             PORT: str(self._tcp_store.port),
-            _AGENT_STORE: "True",
+            SECRET: secret,
+            AGENT_STORE: str(True),
         }
 
     def run(self) -> int:
@@ -103,14 +110,13 @@ class Launcher:
 
     def _start(self, instance: Instance) -> None:
         variables = {**self._environment, **instance.variables}
-        if instance.is_here:
-            command, environment = self._command, {**os.environ, **variables}
-        else:
-            command, environment = self._remote(instance, variables), dict(os.environ)
+        command, environment, script = self._command, {**os.environ, **variables}, b""
+        if not instance.is_here:
+            command, environment = self._shell(instance), dict(os.environ)
+            script = shell_script(self._command, variables)
         if self._is_verbose:
-            self._show(
-                f"poprun: instance {instance.index} on {instance.host}: {shlex.join(command)}\n"
-            )
+            text = shlex.join([*command, *([] if instance.is_here else self._command)])
+            self._show(f"poprun: instance {instance.index} on {instance.host}: {text}\n")
         cores = numa_cores(instance.local_index) if self._is_numa_aware else None
         launcher = os.getpid()
 
@@ -125,7 +131,7 @@ class Launcher:
             process = subprocess.Popen(
                 command,
                 env=environment,
-                stdin=subprocess.DEVNULL,
+                stdin=subprocess.PIPE if script else subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
@@ -134,18 +140,18 @@ class Launcher:
         except OSError as error:
             raise make_error(f"'{command[0]}' cannot be started: {error}.") from None
         self._processes.append(process)
+        if process.stdin is not None:
+            with contextlib.suppress(BrokenPipeError), process.stdin:  # It may have ended.
+                process.stdin.write(script)
         reader = threading.Thread(target=self._pass_on, args=(instance, process), daemon=True)
         reader.start()
         self._readers.append(reader)
 
-    def _remote(self, instance: Instance, variables: Mapping[str, str]) -> list[str]:
-        """Returns the command that starts the program on another host, in the same folder."""
+    def _shell(self, instance: Instance) -> list[str]:
+        """Returns what starts a shell on another host, which reads what it does."""
         start = [word.replace("{host}", instance.host) for word in self._start_command]
-        kept = {"PYTHONPATH": os.environ["PYTHONPATH"]} if "PYTHONPATH" in os.environ else {}
-        settings = [f"{name}={value}" for name, value in {**kept, **variables}.items()]
-        inner = ["env", "-C", os.getcwd(), *settings, *self._command]
-        # A shell at the other end takes it apart again.
-        return [*start, shlex.join(inner)] if _is_ssh(start) else [*start, *inner]
+        # A shell at the other end of ssh takes the words apart again.
+        return [*start, shlex.join(_SHELL)] if _is_ssh(start) else [*start, *_SHELL]
 
     def _pass_on(self, instance: Instance, process: subprocess.Popen[bytes]) -> None:
         assert process.stdout is not None
@@ -208,7 +214,9 @@ class Launcher:
 
     def _report(self, failed: int) -> int:
         """Says which process failed first, and returns the status to end with."""
-        failure = find(self._store)
+        failure = None
+        with contextlib.suppress(RuntimeError, ValueError):  # Somebody may have ended the store.
+            failure = find(self._store)
         if failure is not None and 0 <= failure.process < len(self._processes):
             cause, text = failure.process, str(failure)
         else:
@@ -223,23 +231,27 @@ class Launcher:
         for host in {i.host for i in self._instances if not i.is_here}:
             try:
                 socket.getaddrinfo(host.rpartition("@")[2], 22)
-            except OSError as error:
+            except (OSError, UnicodeError) as error:
                 raise make_error(
                     f"The host '{host}' (--host) is not known here: {error}."
                 ) from None
 
-    def _address(self) -> str:
-        """Returns where all instances find the store: this host, as the first other one sees it."""
-        others = [i.host.rpartition("@")[2] for i in self._instances if not i.is_here]
-        given = os.environ.get("POPTORCH_EMU_LAUNCHER_ADDR")
-        if given or not others:
-            return given or "127.0.0.1"
-        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-            try:
-                probe.connect((others[0], 22))  # Sends nothing: a route is looked up.
-            except OSError:
-                return socket.gethostname()
-            return str(probe.getsockname()[0])
+
+def shell_script(command: Sequence[str], variables: Mapping[str, str]) -> bytes:
+    """Returns what a shell of another host runs: the program, in the same folder.
+
+    Args:
+        command: the program and its arguments.
+        variables: that the program gets.
+    """
+    kept = {"PYTHONPATH": os.environ["PYTHONPATH"]} if "PYTHONPATH" in os.environ else {}
+    settings = {**kept, **variables}.items()
+    lines = [
+        f"cd {shlex.quote(os.getcwd())} || exit 125",
+        *(f"export {name}={shlex.quote(value)}" for name, value in settings),
+        f"exec {shlex.join(command)} </dev/null",
+    ]
+    return os.fsencode("\n".join(lines))
 
 
 def _is_ssh(start_command: Sequence[str]) -> bool:

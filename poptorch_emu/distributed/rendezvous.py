@@ -3,26 +3,35 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
+import errno
 import os
-import socket
-import struct
 import threading
 from datetime import timedelta
 
 import torch.distributed as dist
 
+from poptorch_emu.distributed.interfaces import (
+    INTERFACE,
+    LOOPBACK,
+    interface_towards,
+    is_this_host,
+    listening_socket,
+    named_interface,
+    resolved,
+)
 from poptorch_emu.distributed.launch_environment import check_index
+from poptorch_emu.environment import integer_of
 from poptorch_emu.errors import make_error
+from poptorch_emu.torch_versions import TCPStore
 
 ADDRESS, PORT = "MASTER_ADDR", "MASTER_PORT"
-# Gloo takes the interface of the host's name unless this says another.
-INTERFACE = "GLOO_SOCKET_IFNAME"
+# By which torch.distributed learns that the launcher holds the store.
+AGENT_STORE = "TORCHELASTIC_USE_AGENT_STORE"
 TIMEOUT = "POPTORCH_EMU_TIMEOUT"
 _DEFAULT_TIMEOUT_SECONDS = 300.0
+_MOST_SECONDS = 1e9  # As nanoseconds it is a number of 64 bits.
 # So much longer than its own timeout torch.distributed may take.
 _ANSWER_SECONDS = 2.0
-_SIOCGIFADDR = 0x8915  # Linux: asks for an interface's address.
 
 
 def timeout_seconds() -> float:
@@ -33,9 +42,11 @@ def timeout_seconds() -> float:
     """
     text = os.environ.get(TIMEOUT, str(_DEFAULT_TIMEOUT_SECONDS))
     with contextlib.suppress(ValueError):
-        if (seconds := float(text)) > 0:
+        if 0 < (seconds := float(text)) <= _MOST_SECONDS:
             return seconds
-    raise make_error(f"{TIMEOUT} must be a positive number of seconds, not '{text}'.")
+    raise make_error(
+        f"{TIMEOUT} must be a positive number of seconds, at most {_MOST_SECONDS:g}, not '{text}'."
+    )
 
 
 def join_default_group(process: int, num_processes: int) -> None:
@@ -60,20 +71,15 @@ def join_default_group(process: int, num_processes: int) -> None:
 
 def _make_group(process: int, num_processes: int) -> None:
     address, port = _master()
-    try:
-        socket.getaddrinfo(address, port)
-    except OSError as error:
-        raise make_error(
-            f"The host '{address}' of process 0 ({ADDRESS}) is not known here: {error}."
-        ) from None
-    if INTERFACE not in os.environ:
+    resolved(address, port, ADDRESS)
+    if named_interface() is None:
         os.environ[INTERFACE] = interface_towards(address, port)
     seconds = timeout_seconds()
     try:
         _join_group(process, num_processes, seconds)
-    except (RuntimeError, ValueError, TimeoutError) as error:
+    except (RuntimeError, ValueError, OSError) as error:
         line = str(error).splitlines()[0]
-        if "EADDRINUSE" in line:
+        if "EADDRINUSE" in line or getattr(error, "errno", None) == errno.EADDRINUSE:
             raise make_error(
                 f"Process 0 cannot meet the others at {address}:{port}: another program uses this "
                 f"port. Set {PORT} to a free one in all processes, or start them with poprun, "
@@ -91,7 +97,7 @@ def _join_group(process: int, num_processes: int, seconds: float) -> None:
 
     Raises:
         RuntimeError, ValueError: what torch.distributed says.
-        TimeoutError: it says nothing.
+        OSError: the port is taken, or, as TimeoutError, torch.distributed says nothing.
     """
     errors: list[BaseException] = []
     has_ended = threading.Event()
@@ -100,6 +106,7 @@ def _join_group(process: int, num_processes: int, seconds: float) -> None:
         try:
             dist.init_process_group(
                 "gloo",
+                store=_local_store(process, num_processes, seconds),
                 rank=process,
                 world_size=num_processes,
                 timeout=timedelta(seconds=seconds),
@@ -115,13 +122,31 @@ def _join_group(process: int, num_processes: int, seconds: float) -> None:
         raise errors[0]
 
 
+def _local_store(process: int, num_processes: int, seconds: float) -> TCPStore | None:
+    """Returns the store of processes that are all on this host and have no launcher, else `None`.
+
+    The one that torch.distributed makes by itself listens on all interfaces.
+    """
+    address, port = _master()
+    if os.environ.get(AGENT_STORE) == str(True) or not is_this_host(address):
+        return None
+    listener = listening_socket(LOOPBACK, port).detach() if process == 0 else None
+    return TCPStore(
+        LOOPBACK,
+        port,
+        num_processes,
+        is_master=process == 0,
+        timeout=timedelta(seconds=seconds),
+        master_listen_fd=listener,
+    )
+
+
 def _master() -> tuple[str, int]:
     address, port = os.environ.get(ADDRESS), os.environ.get(PORT)
-    is_one_host = os.environ.get("OMPI_COMM_WORLD_LOCAL_SIZE") == os.environ.get(
-        "OMPI_COMM_WORLD_SIZE", ""
-    )
+    count = integer_of("OMPI_COMM_WORLD_SIZE", 0)
+    is_one_host = count > 0 and integer_of("OMPI_COMM_WORLD_LOCAL_SIZE", 0) == count
     if address is None and is_one_host:
-        os.environ[ADDRESS] = address = "127.0.0.1"
+        os.environ[ADDRESS] = address = LOOPBACK
     if port is None:
         os.environ[PORT] = port = "29500"
     if address is None:
@@ -132,35 +157,3 @@ def _master() -> tuple[str, int]:
     if not port.isdecimal() or not 0 < int(port) < 1 << 16:
         raise make_error(f"{PORT} must be a port from 1 to 65535, not '{port}'.")
     return address, int(port)
-
-
-def interface_towards(address: str, port: int) -> str:
-    """Returns the name of the network interface by which `address` is reached.
-
-    Raises:
-        Error: none leads there.
-    """
-    family, _, _, _, target = socket.getaddrinfo(address, port, socket.AF_INET)[0]
-    try:
-        with socket.socket(family, socket.SOCK_DGRAM) as probe:
-            probe.connect(target)  # Sends nothing: a route is looked up.
-            own = probe.getsockname()[0]
-    except OSError as error:
-        raise make_error(
-            f"No network interface leads to {address}, where the processes meet: {error}."
-        ) from None
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        for _, name in socket.if_nameindex():
-            request = struct.pack("256s", name[:15].encode())
-            with contextlib.suppress(OSError):
-                answer = fcntl.ioctl(probe.fileno(), _SIOCGIFADDR, request)
-                if socket.inet_ntoa(answer[20:24]) == own:
-                    return name
-    return "lo" if own.startswith("127.") else _no_interface(address, own)
-
-
-def _no_interface(address: str, own: str) -> str:
-    raise make_error(
-        f"{address} is reached from {own}, but no network interface here has that address. Name "
-        f"the one that all hosts share in {INTERFACE}."
-    )

@@ -83,13 +83,13 @@ def test_launch_when_only_torchrun_speaks_then_each_has_one_replica(monkeypatch)
                 LOCAL: "2",
                 OFFSET: "4",
             },
-            "process 2 of 2.*from 0 to 1",
+            "process 2 of 2.*from 0 to 1. Correct POPDIST_REPLICA_INDEX_OFFSET and",
         ),
         (
             {TOTAL: "4", UNIFORM: "0"},
             "different numbers of replicas",
         ),
-        ({WORLD_SIZE: "2", RANK: "-1"}, "process -1 of 2"),
+        ({WORLD_SIZE: "2", RANK: "2"}, "process 2 of 2.*Correct RANK and WORLD_SIZE"),
     ],
 )
 def test_launch_when_variables_contradict_each_other_then_refuses(variables, text, monkeypatch):

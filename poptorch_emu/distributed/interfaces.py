@@ -1,0 +1,147 @@
+"""Network interfaces of this host: their addresses, and which of them leads to another host."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import socket
+import struct
+
+from poptorch_emu.errors import Error, make_error
+from poptorch_emu.untrusted.texts import printable
+
+# Gloo takes the interface of the host's name unless this says another.
+INTERFACE = "GLOO_SOCKET_IFNAME"
+LOOPBACK = "127.0.0.1"
+# Names of this host on each host.
+_THIS_HOST = (LOOPBACK, "localhost")
+_SIOCGIFADDR = 0x8915  # Linux: asks for an interface's address.
+
+
+def is_this_host(address: str) -> bool:
+    """Returns whether an address means, on each host, the host itself."""
+    return address in _THIS_HOST
+
+
+def named_interface() -> str | None:
+    """Returns the interface that the environment names, the first of several.
+
+    Raises:
+        Error: there is no such interface here.
+    """
+    name = os.environ.get(INTERFACE, "").partition(",")[0]
+    known = [each for _, each in socket.if_nameindex()]
+    if name and name not in known:
+        raise make_error(
+            f"{INTERFACE} is '{printable(name)}', which is no network interface here. There are "
+            f"{', '.join(known)}."
+        )
+    return name or None
+
+
+def address_of(interface: str) -> str:
+    """Returns the address of an interface that the environment names.
+
+    Raises:
+        Error: it has none.
+    """
+    found = _addresses()
+    if interface not in found:
+        raise make_error(
+            f"{INTERFACE} is '{interface}', which has no address. These have one: "
+            f"{', '.join(found)}."
+        )
+    return found[interface]
+
+
+def resolved(address: str, port: int, variable: str) -> str:
+    """Returns the number of an address.
+
+    Args:
+        address: a name or a number.
+        port: that is meant there.
+        variable: that names the address, for the message.
+
+    Raises:
+        Error: the name is not known.
+    """
+    try:
+        found = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError) as error:  # The latter of a name that is too long.
+        raise make_error(
+            f"The host '{printable(address)}' ({variable}) is not known here: {error}."
+        ) from None
+    found.sort(key=lambda each: each[0] is not socket.AF_INET)
+    return str(found[0][4][0])
+
+
+def own_address_towards(address: str, port: int) -> str:
+    """Returns the address of this host that another one sees.
+
+    Raises:
+        OSError: the other one is not known, or no interface leads there.
+    """
+    family, _, _, _, target = socket.getaddrinfo(address, port, socket.AF_INET)[0]
+    with socket.socket(family, socket.SOCK_DGRAM) as probe:
+        probe.connect(target)  # Sends nothing: a route is looked up.
+        return str(probe.getsockname()[0])
+
+
+def interface_towards(address: str, port: int) -> str:
+    """Returns the name of the network interface by which `address` is reached.
+
+    Raises:
+        Error: none leads there.
+    """
+    try:
+        own = own_address_towards(address, port)
+    except OSError as error:
+        raise make_error(
+            f"No network interface leads to {address}, where the processes meet: {error}."
+        ) from None
+    found = [name for name, number in _addresses().items() if number == own]
+    if found or own.startswith("127."):
+        return found[0] if found else "lo"
+    raise _no_interface(address, own)
+
+
+def listening_socket(address: str, port: int = 0) -> socket.socket:
+    """Returns a socket that listens at one address of this host.
+
+    Args:
+        address: as a number.
+        port: 0 for a free one.
+
+    Raises:
+        OSError: the address is not of this host, or the port is taken.
+    """
+    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    try:
+        # A port whose connections were closed just now is free.
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((address, port))
+        listener.listen(socket.SOMAXCONN)
+        return listener
+    except BaseException:
+        listener.close()
+        raise
+
+
+def _addresses() -> dict[str, str]:
+    """Returns the addresses of all interfaces that have one, by their names."""
+    found = {}
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        for _, name in socket.if_nameindex():
+            request = struct.pack("256s", name[:15].encode())
+            with contextlib.suppress(OSError):
+                answer = fcntl.ioctl(probe.fileno(), _SIOCGIFADDR, request)
+                found[name] = socket.inet_ntoa(answer[20:24])
+    return found
+
+
+def _no_interface(address: str, own: str) -> Error:
+    return make_error(
+        f"{address} is reached from {own}, but no network interface here has that address. Name "
+        f"the one that all hosts share in {INTERFACE}."
+    )
