@@ -17,11 +17,11 @@ pytestmark = pytest.mark.feature("poprun", fidelity="exact")
 
 SCRIPT = store_attack.__file__
 FAILURE = json.dumps({"process": 0, "host": "here", "line": "it is over"})
-# By key; what each did without signatures stands behind it.
+# Values by their keys.
 ATTACKS = {
-    "forged failure": {"failure": FAILURE},  # Ended the job.
-    "other JSON": {"failure": '{"a": 1}'},  # Ended the watchers; the status was 0.
-    "no JSON": {"failure": "\x1b[2Jno JSON"},  # Ended the launcher with a traceback.
+    "forged failure": {"failure": FAILURE},
+    "other JSON": {"failure": '{"a": 1}'},
+    "no JSON": {"failure": "\x1b[2Jno JSON"},
     "wrong signature": {"failure": f"{'0' * 64} {FAILURE}", "ended/1": f"{'0' * 64} 7"},
     "replay": {"failure": "=host/0", "ended/0": "=host/0", "seen/1": "=host/1"},
 }
@@ -51,6 +51,29 @@ def test_messages_when_forged_then_the_true_failure_is_reported(forgeries) -> No
     told = [line for line in done.stderr.splitlines() if line.startswith("poprun: Process ")]
     assert re.search(r"Process 1 on .* failed: RuntimeError: \\x1b\[31mthe disk is full", told[0])
     assert told[0].isprintable()
+
+
+SENDS_CODE = """
+import os, pickle, sys, popdist, torch, horovod.torch as hvd
+popdist.init()
+index = popdist.getInstanceIndex()
+
+class Code:
+    def __reduce__(self):
+        return os.mkdir, (sys.argv[1],)
+
+print("ROWS", hvd.allgather(torch.arange(index + 1) > 0).tolist())
+if index == 1:
+    torch.save = lambda _, file: file.write(pickle.dumps(Code()))
+hvd.allgather(torch.ones(1))
+"""
+
+
+def test_gathered_tensors_when_one_is_code_then_it_is_not_run(tmp_path: Path) -> None:
+    done = poprun(sys.executable, "-c", SENDS_CODE, str(tmp_path / "made"))
+    assert done.stdout.count("ROWS [False, False, True]") == 2
+    assert done.returncode == 1 and "UnpicklingError" in done.stdout + done.stderr
+    assert not (tmp_path / "made").exists()
 
 
 LISTENERS = """
@@ -135,6 +158,7 @@ def test_poprun_when_the_start_command_passes_nothing_on_then_says_so() -> None:
     [
         ({"POPTORCH_EMU_LAUNCHER_ADDR": "no.such.host.invalid"}, "POPTORCH_EMU_LAUNCHER_ADDR"),
         ({"POPTORCH_EMU_LAUNCHER_ADDR": "x" * 300}, "POPTORCH_EMU_LAUNCHER_ADDR"),
+        ({"POPTORCH_EMU_LAUNCHER_ADDR": "0.0.0.0"}, "POPTORCH_EMU_LAUNCHER_ADDR"),
         ({"GLOO_SOCKET_IFNAME": "none0"}, "GLOO_SOCKET_IFNAME is 'none0'.* There are .*lo"),
     ],
 )

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Iterable, Mapping
 from enum import IntEnum
 from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.nn.functional import pad
 
 from poptorch_emu.distributed.connection import connect, connection
 from poptorch_emu.distributed.launch_environment import read_launch
@@ -127,9 +129,17 @@ def allgather(tensor: torch.Tensor, *_: Any, **__: Any) -> torch.Tensor:
     group = _group()
     if group is None:
         return tensor.clone()
-    parts: list[Any] = [None] * size()
-    dist.all_gather_object(parts, tensor.detach().cpu(), group=group)
-    return torch.cat(parts)
+    content = io.BytesIO()
+    torch.save(tensor.detach().cpu().clone(), content)
+    sent = torch.frombuffer(content.getbuffer(), dtype=torch.uint8)
+    lengths = [torch.zeros(1, dtype=torch.int64) for _ in range(size())]
+    dist.all_gather(lengths, torch.tensor([len(sent)]), group=group)
+    longest = int(max(lengths))
+    parts = [torch.empty(longest, dtype=torch.uint8) for _ in lengths]
+    dist.all_gather(parts, pad(sent, (0, longest - len(sent))), group=group)
+    files = [part[:length].numpy().tobytes() for part, length in zip(parts, lengths, strict=True)]
+    # Whoever reaches the network may have sent other objects, which would run code.
+    return torch.cat([torch.load(io.BytesIO(file), weights_only=True) for file in files])
 
 
 def broadcast(tensor: torch.Tensor, root_rank: int, *_: Any, **__: Any) -> torch.Tensor:
