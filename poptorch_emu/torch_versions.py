@@ -7,6 +7,7 @@ stands what breaks if it moves. What differs by version is made here, too.
 
 from __future__ import annotations
 
+from types import FunctionType
 from typing import Any
 
 import torch
@@ -94,6 +95,30 @@ Store = c10d.Store
 PrefixStore = c10d.PrefixStore
 TCPStore = c10d.TCPStore
 default_store = torch.distributed.distributed_c10d._get_default_store
+
+
+def leave_uncompiled(function: FunctionType) -> None:
+    """Keeps `torch.compile` from following a function, and what it calls, without its import."""
+    vars(function)["_torchdynamo_disable"] = True
+    skip = torch._C._dynamo.eval_frame._FrameAction.SKIP
+    strategy = torch._C._dynamo.eval_frame._FrameExecStrategy(skip, skip)
+    torch._C._dynamo.eval_frame.set_code_exec_strategy(function.__code__, strategy)
+
+
+def is_jit_tracing() -> bool:
+    """Returns whether `torch.jit.trace` runs a function."""
+    return torch._C._is_tracing()
+
+
+def has_functorch_transform() -> bool:
+    """Returns whether a function runs under `torch.func`, whose tensors have no memory."""
+    return torch._C._functorch.peek_interpreter_stack() is not None
+
+
+def has_capturing_mode() -> bool:
+    """Returns whether operations are taken down, by a trace of ours or by PyTorch's."""
+    keys = (torch._C._TorchDispatchModeKey.FAKE, torch._C._TorchDispatchModeKey.PROXY)
+    return any(torch._C._get_dispatch_mode(key) is not None for key in keys)
 
 
 def registered_operator(name: str) -> Any:

@@ -13,6 +13,7 @@ from poptorch_emu.enums import ConnectionType
 from poptorch_emu.errors import make_error, require
 from poptorch_emu.executor.args_parser import Call
 from poptorch_emu.executor.attached_device import AttachedDevice
+from poptorch_emu.executor.captures import check_not_captured
 from poptorch_emu.executor.compilation import Compilation
 from poptorch_emu.executor.device_lock import one_at_a_time
 from poptorch_emu.executor.measurement import Measurement
@@ -124,6 +125,7 @@ class DeviceModel:
     @one_at_a_time
     def compile(self, call: Call) -> None:
         """Compiles and attaches, unless that has been done."""
+        check_not_captured()
         arguments = self._bound(call)
         if self.compilation.executable is not None:
             logger.warning("Call to compile() ignored: the executable is already compiled")
@@ -285,6 +287,7 @@ class DeviceModel:
 
     def _ready(self, call: Call) -> tuple[Sequence[torch.Tensor], Session]:
         """Does everything that comes before a run of the engine; returns the tensors of a call."""
+        check_not_captured()
         assert self.device.session or not self._is_offline, (
             "Trying to run a model on an offline device (ConnectionType.Never): only "
             "`model.compile(inputs)` is possible. Choose another connection type to run."

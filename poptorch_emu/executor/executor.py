@@ -18,6 +18,7 @@ from poptorch_emu.compile.executable import Executable
 from poptorch_emu.enums import OutputMode
 from poptorch_emu.errors import make_error, require
 from poptorch_emu.executor.args_parser import ArgsParser, Call
+from poptorch_emu.executor.captures import uncompiled_methods
 from poptorch_emu.executor.device_model import DeviceModel
 from poptorch_emu.executor.hooks import (
     _OverwriteContextManager as _OverwriteContextManager,  # Programs reach for it here.
@@ -40,6 +41,7 @@ _NO_PICKLE = (
 )
 
 
+@uncompiled_methods
 class PoplarExecutor:
     """A model that runs on virtual IPUs (exact).
 

@@ -8,12 +8,14 @@ import torch
 
 from poptorch_emu.errors import make_error
 from poptorch_emu.executor import wrapping
+from poptorch_emu.executor.captures import uncompiled
 from poptorch_emu.executor.executor import PoplarExecutor
 from poptorch_emu.optim import SGD
 from poptorch_emu.options import Options, PipelinedExecution, ShardedExecution
 from poptorch_emu.troubleshooting import Topic
 
 
+@uncompiled
 def trainingModel(
     model: torch.nn.Module | PoplarExecutor,
     options: Options | None = None,
@@ -59,6 +61,7 @@ def trainingModel(
     return PoplarExecutor(copy.copy(model), options, True, optimizer, user_model=model)
 
 
+@uncompiled
 def inferenceModel(
     model: torch.nn.Module | PoplarExecutor, options: Options | None = None
 ) -> PoplarExecutor:

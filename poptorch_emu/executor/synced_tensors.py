@@ -14,6 +14,7 @@ from typing import Any, Protocol
 
 import torch
 
+from poptorch_emu.executor.captures import uncompiled
 from poptorch_emu.torch_versions import DisableTorchFunctionSubclass, pytree
 
 _OWNERS = "_poptorch_owners"
@@ -102,6 +103,7 @@ class _Owners:
 class Synced:
     """Mixed into parameters and buffers: every read brings the weights back first."""
 
+    @uncompiled
     def __getattribute__(self, name: str) -> Any:
         if name not in _OUR_NAMES:
             sync(self)

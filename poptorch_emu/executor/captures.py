@@ -1,0 +1,58 @@
+"""Keeps wrapped models out of programs that PyTorch captures: a call runs, and is no operation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import FunctionType
+from typing import Any, TypeVar
+
+from poptorch_emu.errors import make_error
+from poptorch_emu.torch_versions import (
+    has_capturing_mode,
+    has_functorch_transform,
+    is_jit_tracing,
+    leave_uncompiled,
+)
+from poptorch_emu.trace.blocks import is_tracing
+from poptorch_emu.trace.source_line import user_source
+
+T = TypeVar("T")
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+def uncompiled(function: Function) -> Function:
+    """Makes `torch.compile` call a function as it is, between what it compiles."""
+    assert isinstance(function, FunctionType), f"{function} has no code of its own"
+    leave_uncompiled(function)
+    return function
+
+
+def uncompiled_methods(own_class: type[T]) -> type[T]:
+    """Does so with the methods that a class defines."""
+    for member in vars(own_class).values():
+        if isinstance(member, FunctionType):
+            uncompiled(member)
+    return own_class
+
+
+def check_not_captured() -> None:
+    """Checks that nobody takes down as operations what a wrapped model does in a call.
+
+    Raises:
+        Error: the call would be no part of what is captured, or its tensors have no values.
+    """
+    doing = None
+    if is_tracing():
+        doing = "another one is captured"
+    elif is_jit_tracing():
+        doing = "torch.jit.trace takes down a program"
+    elif has_functorch_transform():
+        doing = "torch.func transforms a function"
+    elif has_capturing_mode():
+        doing = "torch.export or make_fx takes down a program"
+    if doing is not None:
+        raise make_error(
+            f"A wrapped model was called at {user_source()} while {doing}: what it "
+            "does is no operation. Use the user's module there (the attribute `model` of the "
+            "wrapper), or call the wrapper outside."
+        )
