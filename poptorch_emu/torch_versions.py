@@ -7,10 +7,12 @@ stands what breaks if it moves. What differs by version is made here, too.
 
 from __future__ import annotations
 
+import sys
 from types import FunctionType
 from typing import Any
 
 import torch
+import torch._higher_order_ops
 import torch._library.simple_registry
 import torch._meta_registrations
 import torch._tensor_str
@@ -20,12 +22,28 @@ import torch.utils._pytree
 from torch._C import _distributed_c10d as c10d
 from torch._subclasses import fake_impls, fake_tensor
 from torch.autograd import graph
+from torch.fx.experimental import proxy_tensor
 from torch.nn.modules import batchnorm
 from torch.utils.data import dataloader
+
+# Functions of the package have the names of its modules.
+cond, map_rows, scan, while_loop = (
+    sys.modules[f"torch._higher_order_ops.{name}"] for name in ("cond", "map", "scan", "while_loop")
+)
 
 # Operators, of which all graphs consist: nothing is recorded, rewritten or lowered.
 OpOverload = torch._ops.OpOverload
 OpOverloadPacket = torch._ops.OpOverloadPacket
+
+# Operators that take functions: branches and loops of PyTorch's own would be refused.
+HigherOrderOperator = torch._ops.HigherOrderOperator
+cond_module = cond
+cond_op = cond.cond_op
+map_impl = map_rows.map_impl
+scan_op = scan.scan_op
+while_loop_op = while_loop.while_loop_op
+# A graph in the graph would keep values of stand-ins, silently.
+MakefxTracer = proxy_tensor._MakefxTracer
 
 # Tensors without elements, with which forward is recorded, and how they refuse.
 FakeTensor = fake_tensor.FakeTensor
@@ -157,6 +175,7 @@ ATTRIBUTES = {
 }
 # Operators of PyTorch's whose names are private, with what is recognised no more if one goes.
 OPERATORS = {
+    "_efficientzerotensor": "zeros of derivatives in forward mode, whose values are asked for",
     "_index_put_impl_": "assignments by masks",
     "_local_scalar_dense": "numbers that are read from tensors, which is refused",
     "_log_softmax": "losses that are computed in one pass",

@@ -13,8 +13,13 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from poptorch_emu.log import logger
-from poptorch_emu.torch_versions import FakeTensor, disable_current_modes, pytree
-from poptorch_emu.trace import library_operators
+from poptorch_emu.torch_versions import (
+    FakeTensor,
+    HigherOrderOperator,
+    disable_current_modes,
+    pytree,
+)
+from poptorch_emu.trace import higher_order, library_operators
 from poptorch_emu.trace.autocast import Autocast
 from poptorch_emu.trace.loss_functions import LOSS_FUNCTIONS, call_loss
 from poptorch_emu.trace.recorder import IPU
@@ -76,6 +81,9 @@ class FunctionMode(TorchFunctionMode):
             return call_loss(func, args, kwargs)
         if library_operators.takes(func, args, kwargs):
             return library_operators.call(func, args, kwargs)
+        if isinstance(func, HigherOrderOperator):
+            with self:  # What it calls is the user's.
+                return higher_order.call(func, args, kwargs)
         return STATIC_FORMS.get(func, func)(*args, **kwargs)
 
     def _ipu_for(self, name: str) -> torch.device:

@@ -65,6 +65,9 @@ _OF_DYNAMIC_SHAPE = {
     aten.bincount.default,
 }
 
+# Zeros that PyTorch knows to be zero (for derivatives in forward mode), and asks for their values.
+_PLAIN_TWINS = {aten._efficientzerotensor.default: aten.zeros.default}
+
 # Operations whose schema does not say that they change an argument, and their twins that do.
 _HONEST_TWINS = {aten.native_batch_norm.default: aten._native_batch_norm_legit.default}
 
@@ -213,6 +216,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return self._run(aten._to_copy.default, (constant,), {"device": IPU})
 
     def _run(self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        func = _PLAIN_TWINS.get(func, func)
         if is_host_only(args, kwargs):
             with disable_current_modes():
                 result = func(*args, **kwargs)

@@ -4,14 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch.nn.modules import transformer
 from torch.overrides import handle_torch_function
 
-from poptorch_emu.torch_versions import is_torch_function_mode_enabled, validates_distributions
+from poptorch_emu.errors import compiler_error
+from poptorch_emu.torch_versions import (
+    MakefxTracer,
+    cond_module,
+    is_torch_function_mode_enabled,
+    validates_distributions,
+)
 from poptorch_emu.trace.patches import once_imported, patched
+from poptorch_emu.trace.source_line import user_source
+from poptorch_emu.troubleshooting import Topic
 
 
 @contextmanager
@@ -22,7 +30,22 @@ def static_settings() -> Iterator[None]:
         stack.enter_context(_unchecked_masks())
         stack.enter_context(_uncompiled())
         stack.enter_context(_visible_range())
+        stack.enter_context(_branches_of_trees())
+        stack.enter_context(patched(MakefxTracer, trace=_refuse_graph))
         yield
+
+
+def _refuse_graph(*_: Any) -> NoReturn:
+    """Refuses to capture a graph within the graph, which would keep values that do not exist.
+
+    Raises:
+        Error: always.
+    """
+    raise compiler_error(
+        f"A graph is made at {user_source()} (make_fx, torch.func.linearize, torch.export) of "
+        "tensors that have no values while forward is captured. Call the function itself; in "
+        f"place of linearize use torch.func.jvp; {Topic.UNSUPPORTED_OPERATOR}"
+    )
 
 
 @contextmanager
@@ -48,6 +71,13 @@ def _is_causal(
 ) -> bool:
     """Takes the user's word: whether a mask is causal would only choose a faster kernel."""
     return is_causal is True
+
+
+@contextmanager
+def _branches_of_trees() -> Iterator[None]:
+    """Lets `torch.cond` take nested operands, which Dynamo flattens where it runs."""
+    with patched(cond_module, validate_subgraph_args_types=lambda *_: None):
+        yield
 
 
 @contextmanager
