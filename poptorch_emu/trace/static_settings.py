@@ -11,6 +11,7 @@ from torch.nn.modules import transformer
 from torch.overrides import handle_torch_function
 
 from poptorch_emu.errors import compiler_error
+from poptorch_emu.log import logger
 from poptorch_emu.torch_versions import (
     MakefxTracer,
     cond_module,
@@ -31,6 +32,7 @@ def static_settings() -> Iterator[None]:
         stack.enter_context(_uncompiled())
         stack.enter_context(_visible_range())
         stack.enter_context(_branches_of_trees())
+        stack.enter_context(_unchecked_gradients())
         stack.enter_context(patched(MakefxTracer, trace=_refuse_graph))
         yield
 
@@ -78,6 +80,39 @@ def _branches_of_trees() -> Iterator[None]:
     """Lets `torch.cond` take nested operands, which Dynamo flattens where it runs."""
     with patched(cond_module, validate_subgraph_args_types=lambda *_: None):
         yield
+
+
+@contextmanager
+def _unchecked_gradients() -> Iterator[None]:
+    """Keeps autograd's anomaly mode, but for its look at values; `forward` may set it, too."""
+    checks_nan = torch.is_anomaly_check_nan_enabled()
+    set_anomaly_enabled = torch.set_anomaly_enabled
+
+    def set_unchecked(enabled: bool, check_nan: bool = True) -> None:
+        nonlocal checks_nan
+        checks_nan = check_nan
+        set_anomaly_enabled(enabled, False)
+
+    set_anomaly_enabled(torch.is_anomaly_enabled(), False)
+    try:
+        with patched(
+            torch,
+            set_anomaly_enabled=set_unchecked,
+            is_anomaly_check_nan_enabled=lambda: checks_nan,
+        ):
+            yield
+    finally:
+        set_anomaly_enabled(torch.is_anomaly_enabled(), checks_nan)
+
+
+def warn_of_anomaly_mode() -> None:
+    """Says how the device finds what autograd would look for on the host."""
+    if torch.is_anomaly_enabled() and torch.is_anomaly_check_nan_enabled():
+        logger.warning(
+            "torch.autograd's anomaly mode is on, but gradients are computed on the device, where "
+            "it does not look for NaN. options.Precision.enableFloatingPointExceptions(True) does, "
+            "and names the operation."
+        )
 
 
 @contextmanager
