@@ -93,10 +93,10 @@ class Forward:
         model: torch.nn.Module,
     ) -> None:
         self.graph = tracer.graph
-        self.outputs = rebuild(outputs, map(_without_values, flatten_tensors(outputs)))
         self.first_sequence = tracer.first_sequence
         self.has_saved_tensor_hooks = tracer.origins.has_saved_tensor_hooks
         self.results, self.host_outputs = tracer.find_outputs(outputs)
+        self.outputs = rebuild(outputs, map(_without_values, flatten_tensors(outputs)))
         self.losses = tracer.find_losses()
         self.parameters = {name: fake for name, fake in fakes.items() if fake.requires_grad}
         self._tracer = tracer
