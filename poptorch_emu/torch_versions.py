@@ -91,6 +91,7 @@ top_saved_tensors_default_hooks = torch._C._autograd._top_saved_tensors_default_
 
 # Gradients: `torch.autograd.grad` does not take stand-ins.
 engine_run_backward = graph._engine_run_backward
+current_graph_task_id = torch._C._current_graph_task_id
 
 # Functions that are recorded in a form of ours, or patched while something is recorded.
 grouped_mm = torch._grouped_mm

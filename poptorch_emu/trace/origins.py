@@ -41,7 +41,10 @@ class Origins:
     def __call__(self) -> NodeRecord:
         """Returns where the operation that is being recorded belongs."""
         if self.phase is Phase.BACKWARD:
-            return self._backward_origin()
+            record = self._backward_origin()
+            if not record.is_anonymous:  # What is computed again may be differentiated again.
+                self._forward_records.setdefault(get_sequence_nr() - 1, record)
+            return record
         place = blocks.current_block()
         if top_saved_tensors_default_hooks(True) is not None:
             self.has_saved_tensor_hooks = True

@@ -118,6 +118,15 @@ def _check_batch_norm(args: tuple[Any, ...]) -> None:
         )
 
 
+def gradient_of_body(parameter: str) -> Error:
+    """Returns the error for `.grad` of a parameter that a body of a loop or branch has changed."""
+    return compiler_error(
+        f"Code in a body of poptorch.for_loop or poptorch.cond adds to .grad of {parameter!r}, as "
+        "backward() does there: what is made in a body only leaves it as its result. Call "
+        "backward() outside of bodies, or let the loss of the model differentiate the body."
+    )
+
+
 def data_dependent(func: Any) -> Error:
     """Returns the error for an operation whose result's shape depends on data."""
     return compiler_error(

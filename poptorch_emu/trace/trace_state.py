@@ -16,6 +16,7 @@ from poptorch_emu.log import logger
 from poptorch_emu.structure import flatten_tensors
 from poptorch_emu.torch_versions import DisableTorchFunctionSubclass, FakeTensor, get_sequence_nr
 from poptorch_emu.trace import (
+    added_gradients,
     batch_counters,
     blocks,
     checkpoints,
@@ -197,16 +198,21 @@ class TraceState:
             return []
         self.origins.phase = Phase.BACKWARD
         scales = initial.scales(self.recorder, self.fake_mode)
+        leaves = tuple(trainable.values())
         with FunctionMode(), self.fake_mode, self.recorder:
-            gradients = differentiate(
-                value, first_gradient(value, scales), tuple(trainable.values())
-            )
+            added_gradients.scale(leaves, scales)
+            added = added_gradients.AddedGradients(value, leaves)
+            with added:
+                gradients = differentiate(value, first_gradient(value, scales), leaves)
+            totals = map(added.total, leaves, gradients)
+            found = {name: each for name, each in zip(trainable, totals, strict=True)}
         results = []
-        for name, gradient in zip(trainable, gradients, strict=True):
+        for name, gradient in found.items():
             if gradient is not None:
                 refusal.check_gradient(name, gradient)
                 node = self.recorder.find(gradient)
-                assert node is not None, f"the gradient of {name} was not recorded"
+                if node is None:
+                    raise refusal.gradient_of_body(name)
                 results.append((Sink(SinkKind.GRADIENT, name), node))
         return results
 

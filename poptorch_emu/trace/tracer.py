@@ -132,6 +132,7 @@ class Forward:
             return ()
         parameters = list(self.parameters.values())
         lines, is_opaque = _C.list_autograd(self.loss, parameters, self.first_sequence)
+        is_opaque |= any(parameter.grad is not None for parameter in parameters)
         if is_opaque or self.has_saved_tensor_hooks:
             return tuple(f"{sink}" for sink, _ in self.complete.graph.results)
         return tuple(lines)
