@@ -340,6 +340,7 @@ class DeviceModel:
             )
         self._follow_optimizer()
         self.compilation.run(arguments, self._options, make)
+        self.weights.wrap()  # Forward may have made buffers.
         self._flags = CompiledFlags(self._user_model)
         if not self._is_offline:
             try:

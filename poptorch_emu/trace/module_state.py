@@ -135,6 +135,11 @@ def _is_trained(tensor: HostTensor) -> bool:
 _host_values: dict[int, torch.Tensor] = {}
 
 
+def note_stand_in(fake: torch.Tensor, value: torch.Tensor) -> None:
+    """Within a trace, says of which tensor of the host a new stand-in is."""
+    _host_values[id(fake)] = value
+
+
 @contextmanager
 def on_host(module: object) -> Iterator[None]:
     """Within a trace, gives `module` its own tensors back for a while."""
@@ -173,6 +178,7 @@ def on_ipu(
     lists = list(_scripted_lists(model))
     for module, values in lists:
         module._flat_weights = [fakes[name_of[id(value)]] for value in values]
+    attributes = [(module, dict(vars(module))) for module in model.modules()]
     try:
         yield fakes
         faults = [
@@ -180,6 +186,12 @@ def on_ipu(
             for name, module, kind, key, value in original
             if (fault := _fault(name, module, kind, key, fakes[name_of[id(value)]]))
         ]
+    except BaseException:
+        # What was refused may have taken the place of an attribute.
+        for module, held in attributes:
+            for key in held.keys() - vars(module).keys() - module._buffers.keys():
+                vars(module)[key] = held[key]
+        raise
     finally:
         _host_values.clear()
         for _, module, kind, key, value in original:

@@ -20,7 +20,14 @@ from poptorch_emu.config import CompileConfig
 from poptorch_emu.ir.graph import Graph, Source, SourceKind
 from poptorch_emu.structure import flatten_tensors, rebuild
 from poptorch_emu.torch_versions import FakeTensor, FakeTensorMode
-from poptorch_emu.trace import batch_counters, checkpoints, dynamic_slices, loss, regions
+from poptorch_emu.trace import (
+    batch_counters,
+    checkpoints,
+    dynamic_slices,
+    loss,
+    new_state,
+    regions,
+)
 from poptorch_emu.trace.initial_gradient import InitialGradient
 from poptorch_emu.trace.left_tensors import LeftTensors
 from poptorch_emu.trace.module_state import (
@@ -220,7 +227,11 @@ def _record(
     """Records `forward`."""
     with session.active(), ExitStack() as cleanup:
         cleanup.callback(hooks[1])
-        with on_ipu(model, session.to_fake) as fakes, named_modules(model, session.origins.modules):
+        with (
+            on_ipu(model, session.to_fake) as fakes,
+            new_state.adopted(model, fakes, session.value_of, session.to_fake),
+            named_modules(model, session.origins.modules),
+        ):
             fake_args, fake_kwargs = arguments(session.input_to_fake)
             hooks[0]()
             outputs = session.run_forward(model, fake_args, fake_kwargs)

@@ -1,0 +1,135 @@
+"""Parameters, buffers and modules that `forward` is the first to give to a model.
+
+A buffer of which the value is known becomes one of the model, as a plain call would make it. A
+parameter that the optimiser has never seen cannot be trained, so that is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch.nn.modules import module as registration
+
+from poptorch_emu.errors import Error, compiler_error
+from poptorch_emu.torch_versions import FakeTensor, disable_current_modes
+from poptorch_emu.trace.module_state import HostTensor, note_stand_in
+from poptorch_emu.trace.source_line import user_source
+from poptorch_emu.troubleshooting import Topic
+
+ValueOf = Callable[[torch.Tensor], torch.Tensor | None]
+ToFake = Callable[[HostTensor], torch.Tensor]
+
+
+@contextmanager
+def adopted(
+    model: torch.nn.Module, fakes: dict[str, torch.Tensor], value_of: ValueOf, to_fake: ToFake
+) -> Iterator[None]:
+    """Makes what `forward` registers in the context a part of the model, or refuses it.
+
+    Args:
+        model: whose parameters and buffers are stand-ins.
+        fakes: these by name; those of new buffers are added.
+        value_of: tells the value of a stand-in, `None` if it is not known.
+        to_fake: makes the stand-in of a parameter or buffer.
+    """
+    state = _State(model, fakes, value_of, to_fake)
+    handles = (
+        registration.register_module_buffer_registration_hook(state.take_buffer),
+        registration.register_module_parameter_registration_hook(state.take_parameter),
+        registration.register_module_module_registration_hook(state.take_module),
+    )
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+        state.give_back()
+
+
+class _State:
+    def __init__(
+        self,
+        model: torch.nn.Module,
+        fakes: dict[str, torch.Tensor],
+        value_of: ValueOf,
+        to_fake: ToFake,
+    ) -> None:
+        self._fakes, self._value_of, self._to_fake = fakes, value_of, to_fake
+        self._names = {id(module): name for name, module in model.named_modules()}
+        self._new: list[tuple[torch.nn.Module, str, str, torch.Tensor]] = []
+
+    def take_buffer(self, module: torch.nn.Module, key: str, value: Any) -> Any:
+        """Returns the stand-in of a new buffer; for all else, nothing."""
+        is_new = module._buffers.get(key) is None and isinstance(value, torch.Tensor)
+        if id(module) not in self._names or not is_new or self._is_known(value):
+            return None
+        name = self._name(module, key)
+        is_stand_in = isinstance(value, FakeTensor)
+        host = self._value_of(value) if is_stand_in else value
+        if host is None:
+            raise _refused(
+                f"Buffer {name}",
+                "from values that only exist when the model runs. Register it in __init__, and "
+                "write into it in forward with copy_",
+            )
+        buffer = HostTensor(name, host, is_parameter=False)
+        with disable_current_modes():
+            self._fakes[name] = fake = self._to_fake(buffer)
+        note_stand_in(fake, host)
+        self._new.append((module, "_buffers", key, host))
+        return fake
+
+    def take_parameter(self, module: torch.nn.Module, key: str, value: Any) -> None:
+        """Refuses a new parameter; one that the model has already may get another name."""
+        is_new = module._parameters.get(key) is None and isinstance(value, torch.Tensor)
+        if id(module) not in self._names or not is_new:
+            return
+        if not self._is_known(value):
+            raise _refused(f"Parameter {self._name(module, key)}", _NOT_TRAINED)
+        host = self._value_of(value)
+        assert host is not None, "parameters have values on the host"
+        self._new.append((module, "_parameters", key, host))
+
+    def take_module(self, module: torch.nn.Module, key: str, child: Any) -> None:
+        """Makes a new module, and what is in it, a part of the model."""
+        if id(module) not in self._names or not isinstance(child, torch.nn.Module):
+            return
+        for path, inner in child.named_modules():
+            if id(inner) in self._names:
+                continue
+            self._names[id(inner)] = self._name(module, f"{key}.{path}" if path else key)
+            for name, parameter in inner._parameters.items():
+                if parameter is not None and not self._is_known(parameter):
+                    what = f"Module {self._name(module, key)}, with parameter {name},"
+                    raise _refused(what, _NOT_TRAINED)
+            for name, buffer in list(inner._buffers.items()):
+                inner._buffers[name] = None
+                fake = self.take_buffer(inner, name, buffer)
+                inner._buffers[name] = buffer if fake is None else fake
+
+    def give_back(self) -> None:
+        """Puts the host's tensors in the places of the new stand-ins."""
+        for module, kind, key, host in self._new:
+            if key in getattr(module, kind):
+                getattr(module, kind)[key] = host
+
+    def _is_known(self, value: torch.Tensor) -> bool:
+        return any(value is fake for fake in self._fakes.values())
+
+    def _name(self, module: torch.nn.Module, key: str) -> str:
+        return ".".join(filter(None, (self._names[id(module)], key)))
+
+
+_NOT_TRAINED = (
+    "where no optimizer knows it, and each micro-batch would begin with another one. Make it in "
+    "__init__ (or call the model once on the CPU before it is wrapped)"
+)
+
+
+def _refused(what: str, why: str) -> Error:
+    return compiler_error(
+        f"{what} is first made in forward, at {user_source()}, {why}; {Topic.REASSIGNED_STATE}"
+    )
