@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from poptorch_emu.compile.executable import Executable
+from poptorch_emu.compile.graph_json import to_plain
 from poptorch_emu.enums import OutputMode
 from poptorch_emu.errors import make_error, require
 from poptorch_emu.executor.args_parser import ArgsParser, Call
@@ -26,7 +27,6 @@ from poptorch_emu.executor.hooks import (
 from poptorch_emu.executor.measurement import Latency
 from poptorch_emu.executor.module_repr import module_repr
 from poptorch_emu.executor.replica_grouping import Triple
-from poptorch_emu.ir.dump import to_plain
 from poptorch_emu.optim.device_link import OptimizerLink
 from poptorch_emu.options import Options
 from poptorch_emu.options.optimizer_settings import optimizer_settings
@@ -384,8 +384,12 @@ class PoplarExecutor:
         return self._on_device.compilation.checked()
 
     def _debugGetPopartIR(self) -> str:
-        """Returns the compiled graph as JSON; its form is ours."""
-        return json.dumps(to_plain(self._compiled().graph), indent=1)
+        """Returns the operations of each graph as JSON: names and types as in PopTorch (modelled).
+
+        A name of a graph stands before the list of its operations: "maingraph" is the model, and
+        each body of a loop or branch has another one.
+        """
+        return json.dumps(to_plain(self._compiled()), indent=1)
 
     def _stream(self, args: Any, kwargs: Any, max_unread: int) -> ResultStream:
         """Begins a call whose results are read while it runs."""

@@ -87,11 +87,12 @@ def _name_of(node: fx.Node, names_modules: bool) -> str | None:
     if node.op != "call_function" or not isinstance(node.meta["val"], torch.Tensor):
         return None
     if node.target is operator.getitem:
-        return f"{_operation_name(node.args[0], names_modules)}:{node.args[1]}"
-    return f"{_operation_name(node, names_modules)}:0"
+        return f"{operation_name(node.args[0], names_modules)}:{node.args[1]}"
+    return f"{operation_name(node, names_modules)}:0"
 
 
-def _operation_name(node: object, names_modules: bool) -> str:
+def operation_name(node: object, names_modules: bool = True) -> str:
+    """Returns what an operation is called: the path of its module, and its type."""
     assert isinstance(node, fx.Node), "a selection takes from an operation"
     target, record = node.target, record_of(node)
     assert isinstance(target, OpOverload), "operations are those of ATen and ours"

@@ -33,7 +33,7 @@ def places(forward, strategy=None) -> list[tuple[str, int, int]]:
     """Returns block, stage and IPU of each operation of a compiled `forward`."""
     executor = wrapped(forward, strategy)
     executor.compile(X)
-    operations = json.loads(executor._debugGetPopartIR())["operations"]
+    operations = json.loads(executor._debugGetPopartIR())["maingraph"]
     return [(each["block"], each["stage"], each["ipu"]) for each in operations]
 
 
@@ -212,7 +212,7 @@ def test_block_start_and_begin_block_then_last_until_the_next() -> None:
     executor = wrapped(forward, SHARDED())
     assert poptorch.BeginBlock(executor.model.second, "b", ipu_id=2) is executor.model.second
     executor.compile(X)
-    operations = json.loads(executor._debugGetPopartIR())["operations"]
+    operations = json.loads(executor._debugGetPopartIR())["maingraph"]
     assert [each["block"] for each in operations] == ["a", "a", "b"]
     assert "BeginBlock(user_id=b, ipu_id=2)" in repr(executor)
     poptorch.removeBlocks(executor.model)

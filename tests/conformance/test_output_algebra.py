@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 import torch
 from torch import nn
@@ -314,20 +312,6 @@ def test_tensor_names_then_are_sorted_unique_and_cover_the_documented_kinds(is_s
     assert {"input", "input/1"} <= set(names)
     gemms = {"first/Gemm:0", "second/Gemm:0"} if is_scoped else {"Gemm:0", "Gemm:0/1"}
     assert gemms <= set(names)
-
-
-@pytest.mark.feature("PoplarExecutor._debugGetPopartIR", fidelity="exact")
-def test_debug_ir_then_is_json_with_each_operation_and_its_place() -> None:
-    executor = poptorch.inferenceModel(Net(), options())
-    executor.compile(torch.ones(2, 3), torch.ones(2, 2))
-    dump = json.loads(executor._debugGetPopartIR())
-    types = [operation["type"] for operation in dump["operations"]]
-    assert "aten.relu.default" in types
-    relu = dump["operations"][types.index("aten.relu.default")]
-    assert relu["output"] == "float32[2, 4]" and relu["phase"] == "forward"
-    assert relu["source"].startswith("test_output_algebra.py") or "test_output" in relu["source"]
-    assert {"name", "source", "type"} == set(dump["sources"][0])
-    assert len(dump["results"]) == 2
 
 
 def test_tensor_names_when_forward_catches_an_error_of_a_module_then_name_the_right_one() -> None:
