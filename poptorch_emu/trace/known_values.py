@@ -7,8 +7,7 @@ an input only the shape counts where nothing else is read (`zeros_like`).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from types import MappingProxyType
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -22,7 +21,7 @@ from poptorch_emu.torch_versions import OpOverload, disable_current_modes
 from poptorch_emu.trace.batch_counters import is_counter
 
 aten = torch.ops.aten
-_NO_VARIABLES: Mapping[str, torch.Tensor] = MappingProxyType({})
+ValueOfSource = Callable[[fx.Node], torch.Tensor | None]
 
 # What reads the shape of a tensor, and no value.
 _OF_A_SHAPE = frozenset(
@@ -38,27 +37,28 @@ _OF_A_SHAPE = frozenset(
 
 
 def known_value(
-    graph: Graph, node: fx.Node, variables: Mapping[str, torch.Tensor] = _NO_VARIABLES
+    graph: Graph, node: fx.Node, value_of: ValueOfSource = lambda _: None
 ) -> torch.Tensor | None:
     """Returns the value of `node` in the graph as recorded so far, or `None` if it is not known.
 
     Args:
         graph: what was recorded.
         node: an operation or source of it.
-        variables: the values that parameters and buffers begin with, as far as they may be used.
+        value_of: tells the values of sources that are no constants, as far as they may be used.
     """
     needed = _sources_of_value(graph, node)
-    if any(_is_unknown(each, variables) or _is_counting(each) for each in needed):
+    if any(_is_unknown(each) or _is_counting(each) for each in needed):
+        return None
+    sources = {each: _value_of_source(graph, each, value_of) for each in needed if _is_source(each)}
+    if any(value is None for value in sources.values()):
         return None
     values: dict[fx.Node, Any] = {}
     with disable_current_modes(), torch.no_grad():
         for each in graph.fx.nodes:
             if each not in needed:
                 continue
-            if each.op == "placeholder":  # A copy: it may be changed in place.
-                name = source_of(each).name
-                is_constant = source_of(each).kind is SourceKind.CONSTANT
-                values[each] = (graph.constants if is_constant else variables)[name].clone()
+            if _is_source(each):  # A copy: it may be changed in place.
+                values[each] = sources[each].clone()
                 continue
             if each.target in _OF_A_SHAPE:
                 like = each.all_input_nodes[0]
@@ -117,11 +117,17 @@ def _is_counting(node: fx.Node) -> bool:
     return is_mutating(node) and any(map(is_counter, written_memory(node)))
 
 
-def _is_unknown(node: fx.Node, variables: Mapping[str, torch.Tensor]) -> bool:
-    if node.op == "placeholder":
-        source = source_of(node)
-        is_variable = source.kind is SourceKind.VARIABLE and source.name in variables
-        return source.kind is not SourceKind.CONSTANT and not is_variable
+def _is_source(node: fx.Node) -> bool:
+    return node.op == "placeholder"
+
+
+def _value_of_source(graph: Graph, node: fx.Node, value_of: ValueOfSource) -> Any:
+    if source_of(node).kind is SourceKind.CONSTANT:
+        return graph.constants[source_of(node).name]
+    return value_of(node)
+
+
+def _is_unknown(node: fx.Node) -> bool:
     if not isinstance(node.target, OpOverload):
         return False
     traits = traits_of(node.target)

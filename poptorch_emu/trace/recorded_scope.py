@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import fx
 
-from poptorch_emu.ir.graph import Graph, Source, SourceKind
+from poptorch_emu.ir.graph import Graph, Source, SourceKind, source_of
 from poptorch_emu.ir.record import NodeRecord
 
 
@@ -31,6 +31,11 @@ class Scope:
     def tensors(self) -> list[torch.Tensor]:
         """What has a node here."""
         return [value for value, _ in self.nodes.values()]
+
+    def captured_by(self, node: fx.Node) -> torch.Tensor | None:
+        """Returns the tensor of outer scopes that a source stands for, if it does."""
+        number = int(source_of(node).name) - self.num_parameters
+        return self.captured[number] if number >= 0 else None
 
     def find(self, value: torch.Tensor) -> fx.Node | None:
         """Returns the node that made `value` here, or `None`."""

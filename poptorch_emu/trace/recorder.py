@@ -34,7 +34,7 @@ from poptorch_emu.trace.host_backed import HostBacked, check_not_written
 from poptorch_emu.trace.host_moves import staying, with_constants
 from poptorch_emu.trace.host_writes import HostWrites, check_arguments
 from poptorch_emu.trace.index_types import widened
-from poptorch_emu.trace.known_values import known_value, read_counters
+from poptorch_emu.trace.known_tensors import KnownTensors, host_value
 from poptorch_emu.trace.recorded_scope import Scope
 from poptorch_emu.trace.result_memo import ResultMemo
 from poptorch_emu.trace.source_line import user_source
@@ -63,6 +63,7 @@ _OF_DYNAMIC_SHAPE = {
     aten.unique_consecutive.default,
     aten.masked_select.default,
     aten.bincount.default,
+    aten.repeat_interleave.Tensor,
 }
 
 # Zeros that PyTorch knows to be zero (for derivatives in forward mode), and asks for their values.
@@ -81,7 +82,11 @@ def as_given(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Arg
 
 
 class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Writes what runs into a graph; to be entered inside a `FakeTensorMode`."""
+    """Writes what runs into a graph; to be entered inside a `FakeTensorMode`.
+
+    Attributes:
+        known: the values of tensors that it tells.
+    """
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -112,8 +117,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._memo = memo or ResultMemo(IPU)
         self._check_constant = check_constant
         self._host_writes = HostWrites()
-        # The user's line for each counter of batches whose value a trace looked at.
-        self.lines_that_read: dict[str, str] = {}
+        self.known = KnownTensors(self._scopes, check_constant)
         # What an operation failed with, which TorchScript's interpreter does not pass on.
         self.failure: Exception | None = None
         self._thread = threading.get_ident()
@@ -225,8 +229,10 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         check_arguments(_recorded_as(func, args), args, kwargs)
         if func in _INDEXING:
             args = pytree.tree_map_only(torch.Tensor, self._index_on_ipu, args)
+            if func is aten.index.Tensor:
+                args = (args[0], self.known.places(args[1], self._add_constant))
         if func in refusal.READS_A_VALUE or func in _OF_DYNAMIC_SHAPE:
-            known = self._known_arguments(args)
+            known = self.known.values(args)
             if known is not None:
                 return self._computed_now(func, known, kwargs)
         refusal.check(func, args)
@@ -235,7 +241,10 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         args, kwargs = self._narrow(func, args, kwargs)
         try:
             result = self._result_type(func, args, kwargs)
-        except (FakeTensorDeviceMismatchError, TypeError):  # The second one of subclasses.
+        except (FakeTensorDeviceMismatchError, TypeError, RuntimeError) as failure:
+            # The second one is of subclasses; the third one of rules that look at devices, too.
+            if isinstance(failure, RuntimeError) and "same device" not in str(failure):
+                raise
             self._check_constants((args, kwargs))
             args, kwargs = with_constants(func, args, kwargs, self._upload)
             result = self._result_type(func, args, kwargs)
@@ -268,20 +277,6 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             except (NotImplementedError, RuntimeError):
                 raise refusal.no_type(func) from None
 
-    def _known_arguments(self, args: tuple[Any, ...]) -> tuple[Any, ...] | None:
-        """Returns `args` with the value of each tensor, or `None` if one is not known yet."""
-        leaves, spec = pytree.tree_flatten(args)
-        for index, leaf in enumerate(leaves):
-            if isinstance(leaf, torch.Tensor):
-                node = self.node_of(leaf)
-                leaves[index] = known_value(self.graph, node)
-                if leaves[index] is None:
-                    return None
-                for name in read_counters(self.graph, node):
-                    self.lines_that_read.setdefault(name, user_source())
-        values: tuple[Any, ...] = pytree.tree_unflatten(leaves, spec)
-        return values
-
     def _computed_now(self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """Runs `func` on known values; tensors that it returns become constants."""
         with disable_current_modes():
@@ -290,7 +285,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _index_on_ipu(self, index: torch.Tensor) -> torch.Tensor:
         """Returns the constant on the IPU that stands for an index tensor on the CPU."""
-        value = _host_value(index)
+        value = host_value(index)
         return index if index.device.type == "ipu" or value is None else self._add_constant(value)
 
     def _add_constant(self, value: torch.Tensor) -> torch.Tensor:
@@ -343,16 +338,11 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if depth > 0:
             self._node_at(depth - 1, tensor, record)
             return scope.capture(tensor, record)
-        value = _host_value(tensor)
+        value = host_value(tensor)
         if value is None:
             raise refusal.foreign_tensor(tensor)
         self._version_of[id(tensor)] = _version(tensor)
         return self._add_constant_source(value, tensor, record)
-
-
-def _host_value(tensor: torch.Tensor) -> torch.Tensor | None:
-    """Returns the value of a tensor that has one already, or `None`."""
-    return tensor.constant if isinstance(tensor, FakeTensor) else tensor
 
 
 def _version(tensor: torch.Tensor) -> int | None:

@@ -21,6 +21,8 @@ from poptorch_emu.torch_versions import (
     pad_packed_sequence,
 )
 from poptorch_emu.trace import dynamic_slices, host_moves, host_writes, refusal
+from poptorch_emu.trace.host_backed import HostBacked
+from poptorch_emu.trace.regions import current
 from poptorch_emu.trace.source_line import user_source
 from poptorch_emu.troubleshooting import Topic
 
@@ -52,6 +54,9 @@ def _bincount(
     input: torch.Tensor, weights: torch.Tensor | None = None, minlength: int = 0
 ) -> torch.Tensor:
     """Counts into `minlength` bins exactly; larger values are not counted."""
+    if minlength <= 0 and input.device.type == "ipu" and weights is None:
+        known = current().recorder.known.value(input)
+        minlength = 0 if known is None else int(known.max()) + 1
     if minlength <= 0:
         raise compiler_error(
             f"Bincount `minlength` must be specified and must be a constant, but at "
@@ -69,12 +74,16 @@ def _bincount(
 def _tensor_split(
     input: torch.Tensor, indices_or_sections: Any, dim: int = 0
 ) -> tuple[torch.Tensor, ...]:
-    """Refuses sections that are a tensor on the device."""
+    """Takes sections that are a tensor on the device, if their values are known."""
     if isinstance(indices_or_sections, torch.Tensor) and indices_or_sections.device.type == "ipu":
-        raise compiler_error(
-            f"tensor_split at {user_source()} makes tensors whose shape depends on data: its "
-            f"indices or sections are a tensor. Pass Python numbers; {Topic.DATA_DEPENDENT_SHAPE}"
-        )
+        known = current().recorder.known.value(indices_or_sections)
+        if known is None:
+            raise compiler_error(
+                f"tensor_split at {user_source()} makes tensors whose shape depends on data: its "
+                "indices or sections are a tensor. Pass Python numbers; "
+                f"{Topic.DATA_DEPENDENT_SHAPE}"
+            )
+        indices_or_sections = known.tolist()
     return torch.tensor_split(input, indices_or_sections, dim)
 
 
@@ -191,18 +200,40 @@ def _matrix_rank(*args: Any, out: torch.Tensor | None = None, **kwargs: Any) -> 
     return result if out is None else out.copy_(result)
 
 
+def _on_host(tensor: torch.Tensor, reader: str) -> torch.Tensor:
+    """Returns a tensor, or its value if it is on the device.
+
+    Raises:
+        Error: that value only exists when the model runs.
+    """
+    if tensor.device.type != "ipu":
+        return tensor
+    known = current().recorder.known.value(tensor)
+    if known is None:
+        raise refusal.reads_value(reader)
+    return known
+
+
+def _masked_select(input: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+    """Indexes by the mask, of which the values may be known."""
+    both = torch.broadcast_shapes(input.shape, mask.shape)  # type: ignore[no-untyped-call]
+    return input.expand(both)[mask.expand(both)]
+
+
 def _numpy(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-    """Refuses a tensor on the device."""
-    if tensor.device.type == "ipu":
-        raise refusal.reads_value("Tensor.numpy")
-    return tensor.numpy(*args, **kwargs)
+    """Takes the value of a tensor on the device, if that is known."""
+    return _on_host(tensor, "Tensor.numpy").numpy(*args, **kwargs)
 
 
 def _array(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-    """Refuses to make an array of NumPy of a tensor on the device."""
-    if tensor.device.type == "ipu":
-        raise refusal.reads_value("numpy.asarray")
-    return tensor.__array__(*args, **kwargs)  # type: ignore[no-untyped-call]
+    """Makes an array of NumPy of a tensor on the device, if its value is known."""
+    on_host = _on_host(tensor, "numpy.asarray")
+    return on_host.__array__(*args, **kwargs)  # type: ignore[no-untyped-call]
+
+
+def _tolist(tensor: torch.Tensor) -> Any:
+    """Reads the values of constants that went to the device before the trace, too."""
+    return (tensor.host if isinstance(tensor, HostBacked) else tensor).tolist()
 
 
 def _set_data(tensor: torch.Tensor, value: torch.Tensor) -> None:
@@ -220,7 +251,7 @@ def _set_data(tensor: torch.Tensor, value: torch.Tensor) -> None:
 def _format(tensor: torch.Tensor, spec: str) -> str:
     """Refuses to format a number on the device; without a format, its place holder is shown."""
     if tensor.device.type == "ipu" and spec:
-        raise refusal.reads_value("Tensor.__format__")
+        tensor = _on_host(tensor, "Tensor.__format__")
     return format(tensor, spec)
 
 
@@ -272,6 +303,9 @@ STATIC_FORMS: dict[Any, Callable[..., Any]] = {
     torch.Tensor.to: host_moves.to,
     torch.Tensor.data.__set__: _set_data,  # type: ignore[attr-defined]
     torch.Tensor.numpy: _numpy,
+    torch.Tensor.tolist: _tolist,
+    torch.masked_select: _masked_select,
+    torch.Tensor.masked_select: _masked_select,
     torch.Tensor.roll: _roll,
     torch.roll: _roll,
     torch.Tensor.__format__: _format,

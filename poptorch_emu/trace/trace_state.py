@@ -162,12 +162,14 @@ class TraceState:
         if node.op == "placeholder" and source_of(node).name in self._host_tensors:
             return self._host_tensors[source_of(node).name]
         grouped = {groups.name for groups in self.config.weight_groups}
-        variables = {
-            name: value.detach()
-            for name, value in self._host_tensors.items()
-            if not value.is_meta and name not in grouped
-        }
-        return known_value(self.graph, node, variables)
+
+        def value_of(source: fx.Node) -> torch.Tensor | None:
+            value = self._host_tensors.get(source_of(source).name)
+            if value is None or value.is_meta or source_of(source).name in grouped:
+                return None
+            return value.detach()
+
+        return known_value(self.graph, node, value_of)
 
     def find_outputs(
         self, outputs: Any

@@ -109,7 +109,7 @@ class Forward:
         self._tracer = tracer
         self._initial_gradient, self._model, self._fakes = initial_gradient, model, fakes
         self.batch_counts = batch_counters.settle(
-            self.graph, [node for _, node in self.results], tracer.recorder.lines_that_read
+            self.graph, [node for _, node in self.results], tracer.recorder.known.lines_that_read
         )
         counted = {Source(SourceKind.CONSTANT, name) for name in self.batch_counts}
         warn_of_constants(self.graph, tracer.downgraded - counted)

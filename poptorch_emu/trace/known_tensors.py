@@ -1,0 +1,108 @@
+"""What a trace tells of its tensors' values, in the outermost graph and in bodies."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import fx
+
+from poptorch_emu.ir.mutation import is_mutating, written_memory
+from poptorch_emu.torch_versions import FakeTensor, disable_current_modes, pytree
+from poptorch_emu.trace.host_backed import HostBacked
+from poptorch_emu.trace.known_values import known_value, read_counters
+from poptorch_emu.trace.recorded_scope import Scope
+from poptorch_emu.trace.source_line import user_source
+
+
+def host_value(tensor: torch.Tensor) -> torch.Tensor | None:
+    """Returns the value of a tensor that has one already, or `None`."""
+    if isinstance(tensor, HostBacked):
+        return tensor.host
+    constant: torch.Tensor | None = tensor.constant if isinstance(tensor, FakeTensor) else tensor
+    return constant
+
+
+class KnownTensors:
+    """Tells the values that depend on constants alone.
+
+    Attributes:
+        lines_that_read: the user's line for each counter of batches that was looked at.
+    """
+
+    def __init__(
+        self, scopes: Sequence[Scope], check_constant: Callable[[torch.Tensor], None]
+    ) -> None:
+        """Knows the tensors of `scopes`.
+
+        Args:
+            scopes: the outermost graph, and those of the bodies that are open.
+            check_constant: raises for a tensor of the host that may be no constant.
+        """
+        self._scopes = scopes
+        self._check_constant = check_constant
+        self.lines_that_read: dict[str, str] = {}
+
+    def value(self, tensor: torch.Tensor) -> torch.Tensor | None:
+        """Returns the value of a tensor, or `None` if only a run would tell it."""
+        value = host_value(tensor)
+        if value is not None:
+            self._check_constant(value)
+            return value
+        return self._value_in(len(self._scopes) - 1, tensor)
+
+    def values(self, args: tuple[Any, ...]) -> tuple[Any, ...] | None:
+        """Returns arguments with the value of each tensor, or `None` if one is not known."""
+        leaves, spec = pytree.tree_flatten(args)
+        for index, leaf in enumerate(leaves):
+            if isinstance(leaf, torch.Tensor):
+                leaves[index] = self.value(leaf)
+                if leaves[index] is None:
+                    return None
+        values: tuple[Any, ...] = pytree.tree_unflatten(leaves, spec)
+        return values
+
+    def places(
+        self, indices: Sequence[Any], to_tensor: Callable[[torch.Tensor], torch.Tensor]
+    ) -> list[Any]:
+        """Returns indices with numbers for masks that are known: then the result has a shape.
+
+        Args:
+            indices: numbers, masks, or `None` for all of a dimension.
+            to_tensor: makes a tensor of the trace of a constant.
+        """
+        found: list[Any] = []
+        for index in indices:
+            is_mask = isinstance(index, torch.Tensor) and index.dtype in (torch.bool, torch.uint8)
+            mask = self.value(index) if is_mask else None
+            if mask is None:
+                found.append(index)
+                continue
+            with disable_current_modes():
+                numbers = mask.nonzero(as_tuple=True)
+            found += map(to_tensor, numbers)
+        return found
+
+    def _value_in(self, depth: int, tensor: torch.Tensor) -> torch.Tensor | None:
+        """Returns the value of a tensor of a scope or of those around it."""
+        scope = self._scopes[depth]
+        node = scope.find(tensor)
+        if node is None:
+            return self._value_in(depth - 1, tensor) if depth else None
+        for name in read_counters(scope.graph, node):
+            self.lines_that_read.setdefault(name, user_source())
+
+        def value_of(source: fx.Node) -> torch.Tensor | None:
+            captured = scope.captured_by(source) if depth else None
+            if captured is None or _is_written(scope, source):
+                return None
+            return self._value_in(depth - 1, captured)
+
+        return known_value(scope.graph, node, value_of)
+
+
+def _is_written(scope: Scope, source: fx.Node) -> bool:
+    """Returns whether a body changes what it captured, which it does as often as it runs."""
+    writers = filter(is_mutating, scope.graph.operations)
+    return any(source in written_memory(writer) for writer in writers)
