@@ -24,7 +24,7 @@ from poptorch_emu.ir.graph import SinkKind, SourceKind, source_of
 
 _HOST = torch.device("cpu")
 
-# Of the largest element; both ways use the same operations, so most gradients agree in all bits.
+# Of the largest element; both ways use nearly the same operations.
 _TOLERANCE = 1e-3
 _SHIFT = 0.01
 

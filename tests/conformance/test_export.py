@@ -1,4 +1,4 @@
-"""Exported pipelines train as the emulator does, bit for bit, on real processes."""
+"""Exported pipelines train as plain PyTorch does, bit for bit, and as the emulator by values."""
 
 from __future__ import annotations
 
@@ -6,7 +6,13 @@ from typing import Any
 
 import pytest
 import torch
-from support.exported_models import Case, run_in_processes, train_exported, train_on_emulator
+from support.exported_models import (
+    Case,
+    run_in_processes,
+    train_exported,
+    train_on_emulator,
+    train_plain,
+)
 from support.product_sums import assert_alike
 
 CASES = {
@@ -66,6 +72,28 @@ def test_exported_pipeline_when_trained_then_losses_and_weights_are_the_emulator
     for result in results:
         for name, value in result["loaded"].items():
             assert_alike(value, state[name], name)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("num_processes", "case"), ALL)
+def test_exported_pipeline_when_trained_then_all_bits_are_plain_pytorchs(
+    trained: Any, num_processes: int, case: Case, one_thread: None
+) -> None:
+    results = trained(num_processes, case)
+    losses, state = train_plain(case)
+    assert results[-1]["losses"] == losses
+    for result in results:
+        for name, value in result["weights"].items():
+            assert torch.equal(value, state[name]), name
+
+
+@pytest.fixture
+def one_thread() -> Any:
+    """As many threads as each process has: PyTorch's kernels divide sums among them."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
 
 
 def schedule_of(trained: Any, num_processes: int, case: Case) -> str:

@@ -124,14 +124,16 @@ FAMILIES = {
 }
 
 
-def make_optimizer(name: str, model: nn.Module) -> torch.optim.Optimizer:
-    """Returns an optimiser of ours, with two groups where the model has layers enough."""
+def make_optimizer(
+    name: str, model: nn.Module, module: Any = poptorch.optim
+) -> torch.optim.Optimizer:
+    """Returns an optimiser, by default of ours, with two groups."""
     arguments: dict[str, Any] = {"lr": 0.05} if name == "SGD" else {"lr": 0.01}
     if name == "SGD":
         arguments.update(momentum=0.9, weight_decay=0.01)
     first, *others = model.parameters()
     groups = [{"params": [first], "lr": 0.02}, {"params": others}]
-    kind: Any = getattr(poptorch.optim, name)
+    kind: Any = getattr(module, name)
     return kind(groups, **arguments)
 
 
@@ -156,6 +158,27 @@ def train_on_emulator(case: Case) -> tuple[list[float], dict[str, torch.Tensor]]
     state = {key: value.clone() for key, value in executor.model.state_dict().items()}
     executor.destroy()
     return losses, state
+
+
+def train_plain(case: Case) -> tuple[list[float], dict[str, torch.Tensor]]:
+    """Returns the same of a plain loop of PyTorch, whose modules ignore the annotations."""
+    family = FAMILIES[case.family]
+    torch.manual_seed(5)
+    model = family.make(case.num_stages)
+    optimizer = make_optimizer(family.optimizer, model, torch.optim)
+    losses: list[float] = []
+    for batch in family.batches():
+        optimizer.zero_grad()
+        parts = zip(*(tensor.chunk(NUM_MICRO_BATCHES) for tensor in batch), strict=True)
+        for inputs in parts:
+            result = model(*inputs)
+            loss = result[-1] if isinstance(result, tuple) else result
+            loss.backward()
+            losses.append(loss.item())
+        for parameter in model.parameters():
+            parameter.grad /= NUM_MICRO_BATCHES
+        optimizer.step()
+    return losses, model.state_dict()
 
 
 def train_exported(case: Case, device: str = "cpu") -> dict[str, Any]:
