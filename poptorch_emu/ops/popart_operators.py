@@ -102,29 +102,41 @@ def _nll_loss(inputs: Sequence[torch.Tensor], given: Attributes) -> torch.Tensor
     return loss(log_p, labels.long(), None, reduction, ignored)
 
 
-def _ctc(inputs: Sequence[torch.Tensor], given: Attributes) -> torch.Tensor:
+def _ctc(inputs: Sequence[torch.Tensor], given: Attributes) -> list[torch.Tensor]:
+    """Returns the loss, and the gradient of each row's loss, which is a result and has none."""
     log_p, targets, *lengths = inputs
+    if [value.dim() for value in inputs] != [3, 2, 1, 1]:
+        raise ValueError(
+            "log-probabilities (T, N, C), targets (N, S), and two tensors of lengths (N,) are "
+            f"needed, not shapes {[list(value.shape) for value in inputs]}"
+        )
     input_lengths, target_lengths = (length.long() for length in lengths)
-    result: torch.Tensor = torch.ctc_loss(
-        log_p,
-        targets,
-        input_lengths,
-        target_lengths,
-        given["blank"],
-        _reduction(given["reduction"]),
-        bool(given["zeroInfinity"]),
-    )
-    return result
+    blank, zero_infinity = given["blank"], bool(given["zeroInfinity"])
+    reduction = _reduction(given["reduction"])
+    arguments = (targets.long(), input_lengths, target_lengths, blank)
+    loss = torch.ctc_loss(log_p, *arguments, reduction, zero_infinity)
+    with torch.no_grad():
+        ones = torch.ones_like(log_p[0, :, 0])
+        gradient = torch.ops.poptorch_emu.ctc_loss_backward(ones, log_p, *arguments, zero_infinity)
+    return [loss, gradient]
+
+
+def _is_infinite(inputs: Sequence[torch.Tensor], given: Attributes) -> torch.Tensor:
+    (x,) = inputs
+    if not given["detect_negative"]:
+        return x.isposinf() if given["detect_positive"] else torch.zeros_like(x, dtype=torch.bool)
+    return x.isinf() if given["detect_positive"] else x.isneginf()
 
 
 def _scatter_reduce(inputs: Sequence[torch.Tensor], given: Attributes) -> Any:
     src, index, *initial = inputs
     kind = given["reduction"]
     kind = _SCATTERS[kind] if kind in range(len(_SCATTERS)) else str(kind).lower()
-    if kind not in _SCATTERS or initial:
+    if kind not in _SCATTERS or initial or given["group_size"] != 1:
         raise compiler_error(
-            f"ScatterReduce with the reduction {given['reduction']!r} and {len(inputs)} inputs is "
-            f"not supported; choose one of {list(_SCATTERS)} and give two inputs."
+            f"ScatterReduce with the reduction {given['reduction']!r}, {len(inputs)} inputs and "
+            f"group_size {given['group_size']} is not supported; choose one of {list(_SCATTERS)}, "
+            "give two inputs and leave out group_size."
         )
     form = SCATTER_OPERATORS[f"torch_scatter::scatter_{kind}"]
     return as_list(form(src, index.long(), given["axis"], None, given["axis_size"]))[0]
@@ -152,6 +164,11 @@ def _group_norm(inputs: Sequence[torch.Tensor], given: Attributes) -> Any:
 def _all_reduce(inputs: Sequence[torch.Tensor], given: Attributes) -> Any:
     """Returns the inputs, of which one replica's sums are made."""
     replicas = regions.current().num_replicas if blocks.is_tracing() else 1
+    if given["__collectiveOperator"] != 0:
+        raise compiler_error(
+            f"ReplicatedAllReduce has the operator {given['__collectiveOperator']}; only 0 (a sum) "
+            "is supported."
+        )
     if replicas > 1:
         raise compiler_error(
             f"ReplicatedAllReduce over {replicas} replicas is not supported in "
@@ -217,7 +234,15 @@ _GRAPHCORE: dict[str, PopartOperator] = {
     "BitwiseXnor": _plain(lambda x, y: ~(x ^ y)),
     "BitwiseXor": _plain(torch.bitwise_xor),
     "Bucketize": _with(lambda i, a: torch.bucketize(*i, right=bool(a["right"])), right=0),
-    "Ctc": _with(_ctc, reduction="Mean", blank=0, outDataType="UNDEFINED", zeroInfinity=0),
+    # The result has the type of the input whatever text says, and the hint is the planner's.
+    "Ctc": _with(
+        _ctc,
+        reduction="Mean",
+        blank=0,
+        outDataType="UNDEFINED",
+        zeroInfinity=0,
+        enableReducedClassesInLabel=0,
+    ),
     "Detach": _plain(lambda x: x.detach().clone()),
     "Expm1": _plain(torch.expm1),
     "Fmod": _plain(torch.fmod),
@@ -232,12 +257,21 @@ _GRAPHCORE: dict[str, PopartOperator] = {
     "Nop": _plain(torch.clone),
     "ReduceMedian": _with(_reduce_median, axes=(), keepdims=1),
     "Remainder": _plain(torch.remainder),
-    "ReplicatedAllReduce": _with(_all_reduce),
+    "ReplicatedAllReduce": _with(
+        _all_reduce, __collectiveOperator=0, __collectiveReplicaGrouping=()
+    ),
     "Reshape": _with(lambda i, a: i[0].reshape(list(a["shape"])), shape=None),
     "Reverse": _with(lambda i, a: i[0].flip(list(a["dimensions"])), dimensions=None),
     "Round": _plain(torch.round),
     "Scale": _with(lambda i, a: i[0] * a["scale"], scale=None),
-    "ScatterReduce": _with(_scatter_reduce, axis_size=None, axis=-1, reduction="sum"),
+    "ScatterReduce": _with(
+        _scatter_reduce,
+        axis_size=None,
+        axis=-1,
+        reduction="sum",
+        group_size=1,
+        enable_index_broadcast=1,
+    ),
     "Swish": _plain(F.silu),
 }
 
@@ -258,7 +292,6 @@ _ONNX: dict[str, PopartOperator] = {
             "Erf",
             "Exp",
             "Floor",
-            "IsInf",
             "IsNaN",
             "Log",
             "Neg",
@@ -294,6 +327,7 @@ _ONNX: dict[str, PopartOperator] = {
         lambda i, a: (i[0] * a["alpha"] + a["beta"]).clamp(0, 1), alpha=0.2, beta=0.5
     ),
     "Identity": _plain(torch.clone),
+    "IsInf": _with(_is_infinite, detect_negative=1, detect_positive=1),
     "LeakyRelu": _with(lambda i, a: F.leaky_relu(i[0], a["alpha"]), alpha=0.01),
     "Less": _plain(torch.lt),
     "LogSoftmax": _softmax(torch.log_softmax),

@@ -147,6 +147,80 @@ def _name(case: Case) -> str:
     return f"{case.name} {case.attributes or ''}"
 
 
+CTC = (
+    torch.randn(7, 3, 4).log_softmax(2),
+    torch.tensor([[1, 2, 0], [3, 3, 1], [2, 1, 3]], dtype=torch.int32),
+    torch.tensor([7, 6, 2], dtype=torch.int32),
+    torch.tensor([2, 0, 3], dtype=torch.int32),  # The last one does not fit into two steps.
+)
+
+
+def _ctc(*inputs: torch.Tensor, num_results: int = 2, **attributes: Any) -> list[torch.Tensor]:
+    kind = attributes.get("reduction", "Mean")
+    loss = torch.zeros(3 if kind == "NoReduction" else (), dtype=inputs[0].dtype)
+    examples = [loss, torch.zeros_like(inputs[0])][:num_results]
+    return poptorch.custom_op(list(inputs), "Ctc", "ai.graphcore", 1, examples, attributes)
+
+
+@pytest.mark.parametrize("reduction", ["Mean", "Sum", "NoReduction"])
+def test_ctc_when_run_then_returns_loss_and_gradient_of_each_row(reduction: str) -> None:
+    (log_p, *rest), name = CTC, {"NoReduction": "none"}.get(reduction, reduction.lower())
+    attributes = {"reduction": reduction, "zeroInfinity": 1, "outDataType": "UNDIFINED"}
+    loss, gradient = run(lambda *inputs: _ctc(*inputs, **attributes), *CTC)
+    expected = F.ctc_loss(log_p, *rest, reduction=name, zero_infinity=True)
+    torch.testing.assert_close(loss, expected)
+    leaf = log_p.clone().requires_grad_()
+    F.ctc_loss(leaf, *rest, reduction="none", zero_infinity=True).sum().backward()
+    torch.testing.assert_close(gradient, leaf.grad)
+    assert not gradient[:, 2].any()
+
+
+@pytest.mark.parametrize("hint", [False, True])
+@pytest.mark.parametrize("num_results", [1, 2])
+def test_ctc_when_trained_with_its_hint_then_gradient_equals_pytorchs(hint, num_results) -> None:
+    scores, rest = torch.randn(7, 3, 4), (CTC[1], CTC[2].clamp_min(5), CTC[3])
+
+    def loss(*values: torch.Tensor) -> torch.Tensor:
+        *others, weight = values
+        attributes = {"reduction": "Sum", "enableReducedClassesInLabel": hint}
+        found = _ctc(weight.log_softmax(2), *others, num_results=num_results, **attributes)
+        return poptorch.identity_loss(found[0], "none")
+
+    (after,) = trained(loss, [scores], [rest])
+    leaf = scores.clone().requires_grad_()
+    F.ctc_loss(leaf.log_softmax(2), *rest, reduction="sum").backward()
+    torch.testing.assert_close(after, scores - 0.1 * leaf.grad, rtol=1e-4, atol=1e-5)
+
+
+def test_ctc_in_half_precision_then_both_results_are() -> None:
+    half = CTC[0].half()
+    loss, gradient = run(lambda *inputs: _ctc(*inputs, zeroInfinity=1), half, *CTC[1:])
+    assert loss.dtype is gradient.dtype is torch.float16
+    expected = F.ctc_loss(half.float(), *CTC[1:], zero_infinity=True)
+    torch.testing.assert_close(loss.float(), expected, rtol=2e-3, atol=2e-3)
+
+
+def test_ctc_when_shapes_do_not_fit_then_error_names_them() -> None:
+    with pytest.raises(poptorch.Error, match=r"targets \(N, S\).*not shapes \[\[7, 3, 4\], \[9\]"):
+        run(lambda p, t, *rest: _ctc(p, t.reshape(-1), *rest), *CTC)
+
+
+@pytest.mark.parametrize("attributes", [{}, {"detect_negative": 0}, {"detect_positive": 0}])
+def test_is_inf_when_one_sign_is_left_out_then_not_found(attributes: dict[str, int]) -> None:
+    x = torch.tensor([float("inf"), -float("inf"), 1.0, float("nan")])
+    (found,) = run(
+        lambda x: poptorch.custom_op([x], "IsInf", "ai.onnx", 10, [x > 0], attributes), x
+    )
+    expected = [attributes.get("detect_positive", 1), attributes.get("detect_negative", 1), 0, 0]
+    assert found.tolist() == [bool(each) for each in expected]
+
+
+def test_all_reduce_of_one_replica_when_grouped_then_is_the_input() -> None:
+    attributes = {"__collectiveOperator": 0, "__collectiveReplicaGrouping": [1, 1, 1]}
+    case = Case("ReplicatedAllReduce", torch.clone, attributes=attributes)
+    assert torch.equal(run(lambda x: _call(case, x), X)[0], X)
+
+
 @pytest.mark.parametrize("case", CASES, ids=_name)
 def test_operator_when_run_then_equals_pytorch(case: Case) -> None:
     if case.name == "CumSum":  # Its axis is an input, which has to be known.
@@ -215,6 +289,8 @@ def _inputs(name: str, x: torch.Tensor) -> list[torch.Tensor]:
         ("Swish", {"beta": 1.0}, r"given \['beta'\]. Unknown are \['beta'\]"),
         ("Scale", {}, r"missing are \['scale'\]"),
         ("L1", {"lambda": 1.0, "reduction": "Median"}, "choose 'Sum', 'Mean' or 'NoReduction'"),
+        ("ReplicatedAllReduce", {"__collectiveOperator": 3}, "the operator 3; only 0"),
+        ("ScatterReduce", {"axis_size": 3, "group_size": 2}, "group_size 2 is not supported"),
         ("Atan2", {}, "does not take these 1 inputs"),
         ("ScatterReduce", {"axis_size": 3, "reduction": "none"}, "choose one of \\['sum', 'max'"),
         ("Resize", {}, "No custom operator 'Resize' version 1 is registered"),
