@@ -214,9 +214,11 @@ def _on_host(tensor: torch.Tensor, reader: str) -> torch.Tensor:
     return known
 
 
-def _masked_select(input: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-    """Indexes by the mask, of which the values may be known."""
-    both = torch.broadcast_shapes(input.shape, mask.shape)  # type: ignore[no-untyped-call]
+def _masked_select(input: torch.Tensor, mask: torch.Tensor, **kwargs: Any) -> torch.Tensor:
+    """Indexes by a mask that is known: then the result has a shape."""
+    if kwargs or current().recorder.known.value(mask) is None:
+        return torch.masked_select(input, mask, **kwargs)
+    both = torch.broadcast_shapes(input.shape, mask.shape, (1,))  # type: ignore[no-untyped-call]
     return input.expand(both)[mask.expand(both)]
 
 

@@ -108,7 +108,14 @@ def masked(x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
     upper = torch.ones(3, 3, dtype=torch.bool).triu(1)
     x[:, torch.tensor([True, False, True])] *= 2
     x[mask > 1] = 7.0
-    return torch.cat([x[mask > 0], (x.t() @ x)[upper], x.masked_select(mask[0] == 0)])
+    return torch.cat(
+        [
+            x[mask > 0],
+            (x.t() @ x)[upper],
+            x.masked_select(mask[0] == 0),
+            x[0, 0].masked_select(mask[0, 0] == 1),
+        ]
+    )
 
 
 def masked_by_the_host(x: torch.Tensor, _: torch.Tensor) -> torch.Tensor:
