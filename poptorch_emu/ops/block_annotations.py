@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import functools
 import operator
+import sys
 from collections.abc import Callable
-from types import TracebackType
-from typing import Any, TypeVar
+from types import MethodType, TracebackType
+from typing import Any, Generic, TypeVar
 
 import torch
 
@@ -111,16 +112,16 @@ class _BlockStart:
     """Begins a block when called; an automatic id is chosen once and kept."""
 
     def __init__(self, user_id: str | int | None, ipu_id: int | None) -> None:
-        self._user_id, self._ipu_id = _checked(user_id, ipu_id)
+        self.user_id, self.ipu_id = _checked(user_id, ipu_id)
 
     def __call__(self, *_: Any) -> None:
         if is_tracing():
-            if not _text(self._user_id):
-                self._user_id = next_auto_id()
-            begin_block(_text(self._user_id), self._ipu_id)
+            if not _text(self.user_id):
+                self.user_id = next_auto_id()
+            begin_block(_text(self.user_id), self.ipu_id)
 
     def __repr__(self) -> str:
-        return f"BeginBlock(user_id={self._user_id}, ipu_id={self._ipu_id})"
+        return f"BeginBlock(user_id={self.user_id}, ipu_id={self.ipu_id})"
 
 
 class LegacyBeginBlockFn(torch.nn.Module):
@@ -136,6 +137,15 @@ class LegacyBeginBlockFn(torch.nn.Module):
         super().__init__()
         self._layer_to_call = layer_to_call
         self._start = _BlockStart(user_id, ipu_id)
+
+    @property
+    def _user_id(self) -> str | int | None:
+        """The block's id: an automatic one once it is chosen."""
+        return self._start.user_id
+
+    @property
+    def _ipu_id(self) -> int | None:
+        return self._start.ipu_id
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Begins the block and returns what the layer returns."""
@@ -205,13 +215,40 @@ def BlockFunction(
     """
 
     _checked(user_id, ipu_id)
+    return lambda function: FunctionInBlock(function, user_id, ipu_id)
 
-    def decorate(function: Callable[..., Result]) -> Callable[..., Result]:
-        @functools.wraps(function)
-        def call_in_block(*args: Any, **kwargs: Any) -> Result:
-            with Block(user_id, ipu_id):
-                return function(*args, **kwargs)
 
-        return call_in_block
+class FunctionInBlock(Generic[Result]):
+    """A function each call of which is in a block.
 
-    return decorate
+    An object, since functions are pickled by their name alone: that of a method of one model, or of
+    a function that was put in a block elsewhere, leads to the function without the block.
+    """
+
+    __qualname__: str
+    __wrapped__: Callable[..., Result]
+
+    def __init__(
+        self, function: Callable[..., Result], user_id: str | int | None, ipu_id: int | None
+    ) -> None:
+        """Takes name, text and signature of `function`."""
+        functools.update_wrapper(self, function)
+        self._user_id, self._ipu_id = user_id, ipu_id
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Result:
+        """Runs the function in its block."""
+        with Block(self._user_id, self._ipu_id):
+            return self.__wrapped__(*args, **kwargs)
+
+    def __get__(self, instance: object, owner: type | None = None) -> Callable[..., Result]:
+        """Binds a method."""
+        return self if instance is None else MethodType(self, instance)
+
+    def __reduce__(self) -> str | tuple[Any, ...]:
+        """Pickles the name where that leads here, or else the function and its block."""
+        found: object = sys.modules.get(self.__module__)
+        for name in self.__qualname__.split("."):
+            found = getattr(found, name, None)
+        if found is self:
+            return self.__qualname__
+        return FunctionInBlock, (self.__wrapped__, self._user_id, self._ipu_id)

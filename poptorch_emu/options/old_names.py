@@ -18,6 +18,8 @@ _INSTEAD_OF_OPTION = {
     "Options.anchorMode": "Options.outputMode",
     "Options.autocastEnabled": _INSTEAD_OF_AUTOCAST,
     "Options.autocastPolicy": _INSTEAD_OF_AUTOCAST,
+    "Options.autocast_enabled": _INSTEAD_OF_AUTOCAST,
+    "Options.autocast_policy": _INSTEAD_OF_AUTOCAST,
 }
 GONE = {
     "IPUContext": "Wrap a torch.nn.Module with poptorch.inferenceModel or poptorch.trainingModel.",

@@ -23,6 +23,8 @@ class _PrecisionOptions(OptionsDict):
     _old_names = {
         "autocastEnabled": "_set_autocast_enabled",
         "autocastPolicy": "_set_autocast_policy",
+        "autocast_enabled": "_autocast_enabled",
+        "autocast_policy": "_autocast_policy",
     }
 
     def __init__(self, popart_options: _PopartOptions) -> None:

@@ -108,6 +108,15 @@ def test_old_setters_when_frozen_then_refuse():
             change()
 
 
+def test_autocast_settings_when_read_then_are_what_was_set():
+    precision, policy = poptorch.Options().Precision, poptorch.autocasting.Policy()
+    assert precision.autocast_enabled is True
+    assert precision.autocast_policy is None
+    precision.autocastEnabled(False).autocastPolicy(policy)
+    assert precision.autocast_enabled is False
+    assert precision.autocast_policy is policy
+
+
 def test_autocast_setters_when_of_the_wrong_type_then_refuse():
     precision = poptorch.Options().Precision
     with pytest.raises(AssertionError, match="autocast_enabled must be of type bool"):
