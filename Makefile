@@ -1,6 +1,8 @@
 # Thin names for the commands; each does all the set-up that a fresh machine needs.
 #   make demo   trains the pipelining tutorial on handwritten digits
 #   make test   runs the test suite
+#   make test TORCH=2.14.1  does so with another PyTorch, in an environment of its own
+#   make wheel TORCH="2.13.0 2.14.1"  builds one wheel for those versions of PyTorch
 #   make test-ops  asks PyTorch's operator databases, all of them
 #   make test-wheel  builds a wheel from the sdist, installs it in an empty environment and runs it
 #   make test-browser  draws the page of a report in a real browser, which must be installed
@@ -13,7 +15,10 @@
 #   make bench  compares speed with eager PyTorch and torch.compile, and records the figures
 
 PYTHON ?= python3
-VENV := .venv
+# The version of PyTorch; each but the first has an environment of its own.
+TORCH ?= 2.13.0
+VENV := .venv$(if $(filter-out 2.13.0,$(TORCH)),-$(TORCH))
+TESTS ?= tests
 JOBS ?= 2
 SECONDS ?= 60
 BIN := $(VENV)/bin
@@ -35,7 +40,8 @@ export ASAN_OPTIONS := detect_leaks=0:allocator_may_return_null=1
 export TSAN_OPTIONS := suppressions=$(CURDIR)/tests/tsan.supp ignore_noninstrumented_modules=1 \
 	allocator_may_return_null=1
 
-.PHONY: demo test test-ops test-wheel test-browser fuzz sanitize sanitize-asan sanitize-tsan check docs site bench clean
+.PHONY: demo test test-ops wheel wheel-of-one test-wheel test-wheel-with test-browser fuzz
+.PHONY: sanitize sanitize-asan sanitize-tsan check docs site bench clean
 # Two at once would install into one environment.
 .NOTPARALLEL:
 
@@ -45,16 +51,28 @@ demo: $(VENV)/.built $(VENV)/.has-demo
 # The tests start many processes: none compiles the package again where bytecode is kept. Some of the
 # last tests take long, so that who has none left takes some of the others.
 test: $(VENV)/.built $(VENV)/.has-test
-	env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest -n $(JOBS) --dist worksteal
+	env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest -n $(JOBS) --dist worksteal $(TESTS)
 
 test-ops: $(VENV)/.built $(VENV)/.has-test
 	PYTHONPATH=tests $(BIN)/python -m opinfo --jobs $(JOBS)
 
-test-wheel: $(VENV)/.has-build $(VENV)/.has-test
-	rm -rf build/dist
-	$(BIN)/python setup.py -q sdist --dist-dir build/dist
-	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/pip wheel -q --no-build-isolation --no-deps \
-		--wheel-dir build/dist build/dist/*.tar.gz
+# One wheel, made from the sdist, with an engine for each version of TORCH.
+wheel:
+	rm -rf build/wheel build/dist
+	for version in $(TORCH); do $(MAKE) wheel-of-one TORCH=$$version || exit 1; done
+	cp -r build/wheel/dist build/dist
+
+# Adds the engine for a version to those that were built before.
+wheel-of-one: $(VENV)/.has-build
+	test -d build/wheel || { $(BIN)/python setup.py -q sdist --dist-dir build/wheel && \
+		tar -xzf build/wheel/*.tar.gz -C build/wheel --strip-components 1; }
+	cd build/wheel && PATH="$(CURDIR)/$(BIN):$$PATH" $(CURDIR)/$(BIN)/python setup.py -q \
+		build_ext --inplace bdist_wheel
+
+test-wheel: wheel
+	for version in $(TORCH); do $(MAKE) test-wheel-with TORCH=$$version || exit 1; done
+
+test-wheel-with: $(VENV)/.has-test
 	$(BIN)/python -m pytest tests/packaging --wheel build/dist/*.whl
 
 test-browser: $(VENV)/.built $(VENV)/.has-test $(VENV)/.has-browser
@@ -79,6 +97,7 @@ check: $(VENV)/.built $(VENV)/.has-check
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+	$(BIN)/vermin --quiet --no-tips --violations --target=3.10- poptorch_emu tools setup.py
 	$(BIN)/clang-format --dry-run --Werror $(filter %.cpp %.h,$(SOURCES))
 
 # Everything there is to check: before a release, and after a change of the engine, the tracer or
@@ -105,7 +124,7 @@ $(BIN)/python:
 # The dependencies of the package and the extra of this name, of pyproject.toml.
 $(VENV)/.has-%: pyproject.toml tools/requirements.py | $(BIN)/python
 	@echo "Installing PyTorch and what '$*' needs into $(VENV), unless it is there."
-	$(BIN)/pip install $$($(BIN)/python tools/requirements.py $*)
+	$(BIN)/pip install torch==$(TORCH) $$($(BIN)/python tools/requirements.py $*)
 	@touch $@
 
 $(VENV)/.built: $(VENV)/.has-build $(SOURCES)
@@ -114,4 +133,4 @@ $(VENV)/.built: $(VENV)/.has-build $(SOURCES)
 	@touch $@
 
 clean:
-	rm -rf $(VENV) build *.egg-info poptorch_emu/_C*.so
+	rm -rf .venv* build *.egg-info poptorch_emu/_C*.so

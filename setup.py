@@ -1,4 +1,4 @@
-"""Builds the C++ engine `poptorch_emu._C` from csrc/; everything else is in pyproject.toml."""
+"""Builds the C++ engine from csrc/ for the PyTorch that is there; see pyproject.toml, too."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import sysconfig
 from itertools import groupby
 from pathlib import Path
 
+from packaging.requirements import Requirement
 from setuptools import setup
 from setuptools.errors import PlatformError
 
@@ -21,6 +22,8 @@ except ModuleNotFoundError as error:
         "first: it is the list `requires` of [build-system] in pyproject.toml."
     ) from error
 
+# Each minor version has a binary interface of its own, so the engine has its number in its name.
+VERSION = "_{}_{}".format(*torch.__version__.split("."))
 ROOT = Path(__file__).parent
 CSRC = ROOT / "csrc"
 # Relative, as setuptools wants them.
@@ -78,11 +81,11 @@ def check_machine(requirements: list[str]) -> None:
     Raises:
         PlatformError: no compiler, no headers of Python, or another PyTorch than is required.
     """
-    required = next(name for name in requirements if name.startswith("torch=="))
-    if torch.__version__.partition("+")[0] != required.removeprefix("torch=="):
+    required = next(each for each in map(Requirement, requirements) if each.name == "torch")
+    if not required.specifier.contains(torch.__version__, prereleases=True):
         raise PlatformError(
             f"The engine needs {required}, but found PyTorch {torch.__version__}. "
-            f"Install the other: pip install {required}"
+            f"Install the other: pip install '{required}'"
         )
     compiler = os.environ.get("CXX", "c++")
     if shutil.which(compiler.split()[0]) is None:
@@ -104,7 +107,7 @@ class BuildEngine(BuildExtension):
     def finalize_options(self) -> None:
         """Keeps the objects of a build in place, so that the next one compiles what changed."""
         if self.build_temp is None and (self.inplace or self.editable_mode):
-            self.build_temp = str(Path("build", "objects"))
+            self.build_temp = str(Path("build", f"objects{VERSION}"))
         super().finalize_options()
 
     def build_extensions(self) -> None:
@@ -123,7 +126,7 @@ class BuildEngine(BuildExtension):
 setup(
     ext_modules=[
         CppExtension(
-            "poptorch_emu._C",
+            f"poptorch_emu._C{VERSION}",
             [str(source) for source in SOURCES],
             depends=[str(header) for header in HEADERS],
             include_dirs=[str(CSRC.resolve())],

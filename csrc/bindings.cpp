@@ -269,6 +269,8 @@ void translate_errors() {
 
 PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   m.doc() = "The C++ engine of poptorch_emu: programs and their execution on virtual IPUs.";
+  // Its classes are of the module that stands for the engine, whichever version that has.
+  m.attr("__name__") = "poptorch_emu._C";
   poptorch_emu::translate_errors();
   poptorch_emu::bind_program(m);
   poptorch_emu::bind_event(m);

@@ -15,7 +15,7 @@ LEFT_OUT = (".ci/", ".github/", ".gitignore", ".pre-commit-config.yaml", "MANIFE
 STRAY = [
     "build/objects/units/ops.cpp",
     "docs/_build/html/index.html",
-    "poptorch_emu/_C.cpython-311-x86_64-linux-gnu.so",
+    "poptorch_emu/_C_2_13.cpython-311-x86_64-linux-gnu.so",
     "poptorch_emu/__pycache__/enums.cpython-311.pyc",
     "tests/.pytest_cache/README.md",
     "tutorials/basics/.ipynb_checkpoints/basics.ipynb",

@@ -16,11 +16,12 @@ import zipfile
 from pathlib import Path
 
 import pytest
+import torch
 
 from poptorch_emu.version import __version__
 
 ROOT = Path(__file__).parents[2]
-OBJECTS = Path("build", "objects")
+OBJECTS = Path("build", "objects_{}_{}".format(*torch.__version__.split(".")))
 pytestmark = pytest.mark.slow
 
 
@@ -87,7 +88,7 @@ def test_wheel_then_holds_the_package_its_pages_types_and_licences_alone(wheel: 
     info = f"poptorch_emu-{__version__}.dist-info"
     assert {name.split("/")[0] for name in names} == {"poptorch_emu", info}
     (engine,) = (name for name in names if name.endswith(".so"))
-    assert re.fullmatch(r"poptorch_emu/_C\.[\w-]+\.so", engine)
+    assert re.fullmatch(r"poptorch_emu/_C_2_\d+\.[\w-]+\.so", engine)
     source = ROOT / "poptorch_emu"
     ours = {
         path.relative_to(ROOT).as_posix()

@@ -28,7 +28,7 @@ CASES = {
     "another PyTorch": (
         "import torch; torch.__version__ = '2.9.1+cpu'",
         {},
-        "needs torch==2.13.0, but found PyTorch 2.9.1+cpu",
+        "needs torch<2.16,>=2.13, but found PyTorch 2.9.1+cpu",
     ),
     "no compiler": ("", {"CXX": "no-such-compiler -m64"}, "no command 'no-such-compiler -m64'"),
     "no headers of Python": (

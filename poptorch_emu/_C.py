@@ -1,0 +1,72 @@
+"""Finds the C++ engine that was built with the PyTorch that is here, and stands for it.
+
+The package has an engine for each minor version of PyTorch that it was built with, `_C_2_13` for
+2.13: PyTorch's binary interface changes from one to the next. This module puts the engine in its
+own place, so that `from poptorch_emu import _C` is the engine. `_C.pyi` tells what it has.
+"""
+
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+from importlib.machinery import EXTENSION_SUFFIXES
+from pathlib import Path
+
+import torch
+
+from poptorch_emu.log import logger
+
+# Those that the whole test suite ran with. One that follows is taken where there is an engine.
+TRIED = ((2, 13), (2, 14))
+_REPAIR = (
+    "pip install --force-reinstall --no-deps --no-build-isolation --no-binary poptorch_emu "
+    "poptorch_emu (in a checkout: pip install --no-deps --no-build-isolation -e .)"
+)
+
+
+def load(version: str, folder: Path) -> object:
+    """Returns the engine in a folder for a version of PyTorch.
+
+    Raises:
+        ImportError: there is none, or it does not fit that PyTorch.
+    """
+    minor, built = minor_version(version), built_versions(folder)
+    if minor not in built:
+        what = f"was built with PyTorch {_joined(built)}" if built else "has not been built"
+        raise ImportError(
+            f"poptorch_emu {what}, but PyTorch {version} is installed. Build it with that one: "
+            f"{_REPAIR}"
+        )
+    if minor not in TRIED:
+        logger.warning(
+            "PyTorch %s was not tried with this release, which was tested with %s. Please report "
+            "what differs from PyTorch itself.",
+            version,
+            _joined(TRIED),
+        )
+    try:
+        return import_module("poptorch_emu._C_{}_{}".format(*minor))
+    except ImportError as cause:
+        raise ImportError(
+            f"The engine of poptorch_emu that was built with PyTorch {_joined([minor])} does not "
+            f"fit PyTorch {version}, which is installed: {cause}. Build it again: {_REPAIR}"
+        ) from cause
+
+
+def built_versions(folder: Path) -> list[tuple[int, int]]:
+    """Returns the versions of PyTorch that the engines in a folder were built with, in order."""
+    suffix = EXTENSION_SUFFIXES[0]  # That of this Python; others may have engines there, too.
+    names = [path.name.removesuffix(suffix) for path in folder.glob(f"_C_*{suffix}")]
+    return sorted(minor_version(name.removeprefix("_C_").replace("_", ".")) for name in names)
+
+
+def _joined(versions: Sequence[tuple[int, int]]) -> str:
+    return " and ".join("{}.{}".format(*each) for each in versions)
+
+
+def minor_version(version: str) -> tuple[int, int]:
+    """Returns the first two numbers of a version."""
+    major, minor = version.split(".")[:2]
+    return int(major), int(minor)
+
+
+sys.modules[__name__] = load(torch.__version__, Path(__file__).parent)  # type: ignore[assignment]
