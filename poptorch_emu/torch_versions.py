@@ -19,6 +19,7 @@ import torch._tensor_str
 import torch.utils._mode_utils
 import torch.utils._python_dispatch
 import torch.utils._pytree
+import torch.utils.checkpoint
 from torch._C import _distributed_c10d as c10d
 from torch._subclasses import fake_impls, fake_tensor
 from torch.autograd import graph
@@ -101,6 +102,17 @@ pack_padded_sequence = torch._VF._pack_padded_sequence
 pad_packed_sequence = torch._VF._pad_packed_sequence
 tensor_str = torch._tensor_str
 
+# The generator around a function that is checkpointed, which 2.14 renamed: such functions would be
+# run twice by PyTorch, and not recomputed by the device.
+CHECKPOINT_GENERATOR = next(
+    name
+    for name in (
+        "_checkpoint_without_reentrant_generator_impl",
+        "_checkpoint_without_reentrant_generator",
+    )
+    if hasattr(torch.utils.checkpoint, name)
+)
+
 # Nests of tensors; how often a tensor was written to; the base of all batch norms; what a loader
 # without workers iterates with; a name of PopTorch's native core.
 pytree = torch.utils._pytree
@@ -157,10 +169,12 @@ ATTRIBUTES = {
     "_buffers": "buffers are found, and put back after a trace",
     "_cdata": "operators and tensors are told apart by their place in memory",
     "_check_input_dim": "batch norms that average their statistics",
+    "_detect_is_causal_mask": "masks of Transformers, whose values are not looked at",
     "_flat_weights": "parameters of recurrent layers are put back after a trace",
     "_forward_pre_hooks": "block annotations, and the text of a model",
     "_get_name": "the text of a model",
     "_is_param": "which tensors a trace takes for parameters",
+    "_make_subclass": "parameters that are made in forward",
     "_metadata": "the versions of modules in a state",
     "_modules": "the parts of a model are walked through",
     "_next_data": "batches that are collated into their place",

@@ -18,6 +18,7 @@ import torch.utils.checkpoint
 from torch import fx
 
 from poptorch_emu.ir.graph import operation_of, record_of
+from poptorch_emu.torch_versions import CHECKPOINT_GENERATOR
 from poptorch_emu.trace.patches import patched
 
 # The value, and what its operation's record is to say.
@@ -100,6 +101,6 @@ def marks_checkpointed_calls() -> Iterator[None]:
     with patched(
         torch.utils.checkpoint,
         CheckpointFunction=_Reentrant,
-        _checkpoint_without_reentrant_generator=_around_call,
+        **{CHECKPOINT_GENERATOR: _around_call},
     ):
         yield
