@@ -23,6 +23,13 @@ std::optional<at::Tensor> additive_mask(const std::optional<at::Tensor>& mask,
                    at::scalar_tensor(-std::numeric_limits<double>::infinity(), options));
 }
 
+at::Tensor fused_attention(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
+                           const std::optional<at::Tensor>& mask, double dropout_p, bool is_causal,
+                           std::optional<double> scale) {
+  return std::get<0>(at::_scaled_dot_product_flash_attention_for_cpu(query, key, value, dropout_p,
+                                                                     is_causal, mask, scale));
+}
+
 // Decides as eager PyTorch does on CPU tensors: its own function is asked, which reads sizes,
 // strides and types only. What is not fused falls to PyTorch's composition, whose dropout is then
 // intercepted too.
@@ -37,8 +44,15 @@ at::Tensor record_scaled_dot_product_attention(const at::Tensor& query, const at
     return at::native::scaled_dot_product_attention(query, key, value, mask, dropout_p, is_causal,
                                                     scale, enable_gqa);
   }
-  return std::get<0>(at::_scaled_dot_product_flash_attention_for_cpu(
-      query, key, value, dropout_p, is_causal, additive_mask(mask, query.scalar_type()), scale));
+  const std::optional<at::Tensor> added = additive_mask(mask, query.scalar_type());
+  if (query.dim() == 4)
+    return fused_attention(query, key, value, added, dropout_p, is_causal, scale);
+  // PyTorch 2.14 and newer choose the kernel for three dimensions, too, as for a batch of one.
+  const std::optional<at::Tensor> mask_of_batch =
+      added && added->dim() == 3 ? added->unsqueeze(0) : added;
+  return fused_attention(query.unsqueeze(0), key.unsqueeze(0), value.unsqueeze(0), mask_of_batch,
+                         dropout_p, is_causal, scale)
+      .squeeze(0);
 }
 
 }  // namespace

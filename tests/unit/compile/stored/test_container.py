@@ -6,6 +6,7 @@ import json
 import struct
 
 import pytest
+import torch
 
 import poptorch_emu as poptorch
 from poptorch_emu.compile.stored import container
@@ -59,10 +60,13 @@ def test_other_layout_then_error_says_version(monkeypatch: pytest.MonkeyPatch) -
         unpack(data, "f")
 
 
-def test_other_package_then_is_not_of_this_version(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(container, "__version__", "0.0.1")
-    data = pack(SECTIONS)
-    monkeypatch.undo()
+@pytest.mark.parametrize("versioned", [container, torch], ids=["package", "PyTorch"])
+def test_other_version_then_is_not_of_this_one(
+    versioned: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patched:
+        patched.setattr(versioned, "__version__", "0.0.1")
+        data = pack(SECTIONS)
     assert not unpack(data, "f").is_of_this_version
 
 
