@@ -13,7 +13,7 @@ from poptorch_emu.torch_versions import (
     is_jit_tracing,
     leave_uncompiled,
 )
-from poptorch_emu.trace.blocks import is_tracing
+from poptorch_emu.trace.blocks import check_not_tracing
 from poptorch_emu.trace.source_line import user_source
 
 T = TypeVar("T")
@@ -41,10 +41,9 @@ def check_not_captured() -> None:
     Raises:
         Error: the call would be no part of what is captured, or its tensors have no values.
     """
+    check_not_tracing()
     doing = None
-    if is_tracing():
-        doing = "another one is captured"
-    elif is_jit_tracing():
+    if is_jit_tracing():
         doing = "torch.jit.trace takes down a program"
     elif has_functorch_transform():
         doing = "torch.func transforms a function"

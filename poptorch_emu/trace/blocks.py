@@ -26,6 +26,7 @@ class _Trace:
     current: BlockPlace | None = BEFORE_FIRST_BLOCK
     auto_id: int = 0
     history: list[BlockPlace] = field(default_factory=list)
+    thread: int = field(default_factory=threading.get_ident)
 
 
 _active: _Trace | None = None
@@ -37,17 +38,26 @@ def tracing(resolve: Resolver) -> Iterator[None]:
     """Makes annotations count while a model is traced; `resolve` gives a block its place."""
     global _active
     with _one_at_a_time:
-        if _active is not None:
-            raise compiler_error(
-                f"A model is being traced already, and its forward calls a wrapped model at "
-                f"{user_source()}. Call the user's module instead (the attribute `model` of the "
-                "wrapper), or wrap only the outer one."
-            )
+        check_not_tracing()
         _active = _Trace(resolve)
         try:
             yield
         finally:
             _active = None
+
+
+def check_not_tracing() -> None:
+    """Checks that this thread traces no model; others wait for each other.
+
+    Raises:
+        Error: the forward that is traced calls a wrapped model.
+    """
+    if _active is not None and _active.thread == threading.get_ident():
+        raise compiler_error(
+            f"A model is being traced already, and its forward calls a wrapped model at "
+            f"{user_source()}. Call the user's module instead (the attribute `model` of the "
+            "wrapper), or wrap only the outer one."
+        )
 
 
 @contextmanager
