@@ -166,6 +166,7 @@ class AccessorReader:
         self._await_end()
         if self._process.exitcode == UNGUARDED_STATUS:
             raise make_error(GUARD)
+        _show(content)
         raise make_error(
             "AsynchronousDataAccessor worker thread failed to start (Check above for details): "
             f"{content}"
@@ -182,6 +183,7 @@ class AccessorReader:
 
     def _failed(self, reason: str) -> AssertionError:
         self._await_end()
+        _show(reason)
         self._failure = f"An error occurred in the data fetcher: {reason}"
         self.stop()
         return AssertionError(self._failure)
@@ -298,6 +300,11 @@ def _start_worker(
             link.close()
             raise
     return link, process
+
+
+def _show(reason: str) -> None:
+    """Writes what happened in the worker to the standard output, as PopTorch's worker does."""
+    print(reason, flush=True)
 
 
 def _stop_worker(process: BaseProcess, link: Link) -> None:

@@ -17,6 +17,7 @@ from poptorch_emu.data.index_share import IndexShareSampler, index_share
 from poptorch_emu.data.loader_checks import (
     check_batch_sampler,
     check_partitioning,
+    num_rows_of,
     warn_of_duplicates,
     warn_of_no_step,
     warn_of_odd_batches,
@@ -172,7 +173,9 @@ class DataLoader(TorchDataLoader[Any]):
 
     def _num_rows(self) -> int:
         rows: Any = self.dataset if isinstance(self.dataset, IterableDataset) else self.sampler
-        return len(rows)
+        if self.batch_sampler_drop_last is None:
+            return len(rows)
+        return num_rows_of(self.batch_sampler, len(rows))
 
     def _rows_at_once(self, rebatched_worker_size: int | None) -> int | None:
         if not self._is_rebatching or rebatched_worker_size is None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sized
 from typing import Any
 
-from torch.utils.data import DataLoader, Dataset, IterableDataset
+from torch.utils.data import BatchSampler, DataLoader, Dataset, IterableDataset
 
 from poptorch_emu.errors import make_error, require
 from poptorch_emu.log import logger
@@ -127,3 +127,16 @@ def warn_of_odd_batches(batch_sampler: Any, batches_per_step: int) -> None:
             batches_per_step,
             Topic.ODD_LAST_BATCH,
         )
+
+
+def num_rows_of(batch_sampler: Any, num_rows: int) -> int:
+    """Returns how many rows all batches of a sampler have, of a dataset with `num_rows` rows.
+
+    Exact for PyTorch's sampler; one of the user's may make smaller batches than it says.
+    """
+    if isinstance(batch_sampler, BatchSampler):
+        num_drawn = len(batch_sampler.sampler)  # type: ignore[arg-type]
+        left_over = num_drawn % batch_sampler.batch_size
+        return num_drawn - left_over if batch_sampler.drop_last else num_drawn
+    size = getattr(batch_sampler, "batch_size", None)
+    return num_rows if size is None else min(num_rows, len(batch_sampler) * size)

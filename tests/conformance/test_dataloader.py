@@ -272,6 +272,57 @@ def test_batch_sampler_of_one_batch_a_step_then_passes_them_on():
     assert all_ids(loader) == [[0, 1], [2, 3], [4]]
 
 
+class Batches:
+    """Batches of the given sizes, one after the other."""
+
+    def __init__(self, *sizes: int) -> None:
+        self.sizes, self.batch_size = sizes, 4
+
+    def __len__(self) -> int:
+        return len(self.sizes)
+
+    def __iter__(self):
+        begin = 0
+        for size in self.sizes:
+            yield list(range(begin, begin + size))
+            begin += size
+
+
+def torch_batches(num_rows: int, drop_last: bool):
+    return torch.utils.data.BatchSampler(range(num_rows), 4, drop_last)
+
+
+@pytest.mark.parametrize("drop_last", [True, False], ids=["drop", "keep"])
+@pytest.mark.parametrize(
+    ("sampler", "num_rows", "sizes"),
+    [
+        (Batches(4, 4, 3), 11, [8, 3]),
+        (Batches(3, 4, 2, 4), 13, [8, 5]),
+        (Batches(2, 1), 3, [3]),
+        (Batches(4, 4), 100, [8]),
+        (torch_batches(19, True), 19, [8, 8]),
+        (torch_batches(19, False), 19, [8, 8, 3]),
+        (torch_batches(8, True), 30, [8]),
+    ],
+)
+def test_batch_sampler_of_incomplete_batches_when_rebatched_then_no_row_is_lost(
+    sampler, num_rows, sizes, drop_last
+):
+    loader = poptorch.DataLoader(
+        options(iterations=2),
+        Pairs(num_rows),
+        batch_sampler=sampler,
+        drop_last=drop_last,
+        mode=DataLoaderMode.AsyncRebatched,
+        async_options=FORK,
+    )
+    found = all_ids(loader)
+    assert [len(step) for step in found] == sizes
+    assert sum(found, []) == list(range(sum(sizes)))
+    assert len(loader) == len(sizes)
+    loader.terminate()
+
+
 def test_batch_sampler_when_rebatched_then_the_remainder_is_kept():
     loader = poptorch.DataLoader(
         options(iterations=3),
