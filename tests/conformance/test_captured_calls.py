@@ -149,7 +149,9 @@ def test_wrapped_model_in_a_capture_then_refused_with_the_line(capture, has_run)
     def call(x: torch.Tensor) -> torch.Tensor:
         return model(x) + 1
 
-    with pytest.raises(poptorch.Error, match="A wrapped model was called at .*outside|calls a wrapped model at") as caught:
+    with pytest.raises(
+        poptorch.Error, match="A wrapped model was called at .*outside|calls a wrapped model at"
+    ) as caught:
         capture(call)
     line = f"{__file__}:{call.__code__.co_firstlineno + 1}"
     assert line in caught.value.message

@@ -214,3 +214,34 @@ def test_repr_of_wrapped_tensors_then_is_that_of_plain_pytorch() -> None:
     model.weight.requires_grad_(False)
     assert str(model.weight) == str(weight.requires_grad_(False))
     assert repr(list(model.parameters())) == repr([weight])
+
+
+def test_weights_shared_with_a_wrapper_and_the_host_then_copied_once_after_training(caplog) -> None:
+    shared = nn.Sequential(nn.Linear(2, 4), nn.Tanh(), nn.Linear(4, 1))
+
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layers = shared
+
+        def forward(self, x: torch.Tensor, y: torch.Tensor | None = None) -> torch.Tensor:
+            value = self.layers(x)
+            return value if y is None else nn.functional.mse_loss(value, y)
+
+    opts = poptorch.Options().showCompilationProgressBar(False)
+    trained, other, on_host = Model(), Model(), Model()
+    optimizer = torch.optim.SGD(trained.parameters(), lr=0.1)
+    training = poptorch.trainingModel(trained, opts, optimizer)
+    inference = poptorch.inferenceModel(other, opts.clone())
+    x, y = torch.randn(4, 2), torch.randn(4, 1)
+    for _ in range(2):
+        caplog.clear()
+        with caplog.at_level("DEBUG", "poptorch::python"):
+            for _ in range(3):
+                training(x, y)
+            results = [on_host(x), inference(x), on_host(x), inference(x)]
+            shared.state_dict()
+        copies = [r for r in caplog.records if r.getMessage() == "Implicit copyWeightsToHost()"]
+        assert len(copies) == 1
+        torch.testing.assert_close(results[0], results[1])
+        assert torch.equal(results[0], results[2]) and torch.equal(results[1], results[3])
