@@ -8,6 +8,7 @@ stands what breaks if it moves. What differs by version is made here, too.
 from __future__ import annotations
 
 import sys
+from functools import cache
 from types import FunctionType
 from typing import Any
 
@@ -150,6 +151,17 @@ def has_capturing_mode() -> bool:
     """Returns whether operations are taken down, by a trace of ours or by PyTorch's."""
     keys = (torch._C._TorchDispatchModeKey.FAKE, torch._C._TorchDispatchModeKey.PROXY)
     return any(torch._C._get_dispatch_mode(key) is not None for key in keys)
+
+
+@cache
+def start_autograd() -> None:
+    """Has autograd decide about its threads, once, before it meets tensors without values.
+
+    Of a build for CUDA, PyTorch 2.14 would start threads among fake tensors, and a process that is
+    forked from one with such threads cannot differentiate.
+    """
+    with torch.inference_mode(False), torch.enable_grad():
+        torch.autograd.backward(torch.ones((), requires_grad=True))
 
 
 def registered_operator(name: str) -> Any:

@@ -24,7 +24,8 @@ _DISPATCH = re.compile(
 )
 _OTHER_DEVICE = re.compile(
     r"not linked with support for \w+ devices|(not|without) (compiled with )?CUDA|ATen_cuda|"
-    r"(requires|only supported on) CUDA|dummy base class|accelerator device"
+    r"(requires|only supported on) CUDA|dummy base class|accelerator device|"
+    r"NVIDIA driver|CUDA error"
 )
 
 

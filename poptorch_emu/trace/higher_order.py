@@ -107,7 +107,12 @@ def _scan(
     return carry, _stacked(rows)
 
 
-def _map(function: Callable[..., Any], xs: Sequence[torch.Tensor], pos_args: Sequence[Any]) -> Any:
+def _map(
+    function: Callable[..., Any],
+    xs: Sequence[torch.Tensor],
+    pos_args: Sequence[Any],
+    mutated_arg_indices: str = "",  # What PyTorch 2.14 and newer say of the function.
+) -> Any:
     rows = zip(*(x.unbind(0) for x in xs), strict=True)
     return _stacked([function(*row, *pos_args) for row in rows])
 

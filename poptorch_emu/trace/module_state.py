@@ -189,7 +189,7 @@ def on_ipu(
     except BaseException:
         # What was refused may have taken the place of an attribute.
         for module, held in attributes:
-            for key in held.keys() - vars(module).keys() - module._buffers.keys():
+            for key in held.keys() - vars(module).keys() - set(module._buffers.keys()):
                 vars(module)[key] = held[key]
         raise
     finally:

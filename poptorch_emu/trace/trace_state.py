@@ -14,7 +14,12 @@ from poptorch_emu.ir.graph import Graph, Sink, SinkKind, Source, SourceKind, sou
 from poptorch_emu.ir.record import NodeRecord, Phase
 from poptorch_emu.log import logger
 from poptorch_emu.structure import flatten_tensors
-from poptorch_emu.torch_versions import DisableTorchFunctionSubclass, FakeTensor, get_sequence_nr
+from poptorch_emu.torch_versions import (
+    DisableTorchFunctionSubclass,
+    FakeTensor,
+    get_sequence_nr,
+    start_autograd,
+)
 from poptorch_emu.trace import (
     added_gradients,
     batch_counters,
@@ -75,6 +80,7 @@ class TraceState:
     @contextmanager
     def active(self) -> Iterator[None]:
         """Everything that must surround a trace."""
+        start_autograd()
         with ExitStack() as stack:
             stack.enter_context(in_users_terms())
             stack.enter_context(blocks.tracing(self.stages))

@@ -14,6 +14,7 @@ import poptorch_emu as poptorch
 pytestmark = [
     pytest.mark.feature("TorchScript sub-modules", fidelity="exact"),
     pytest.mark.filterwarnings("ignore:.*torch.jit.*:DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore:.*torch.jit.*:FutureWarning"),
     pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning"),
 ]
 
