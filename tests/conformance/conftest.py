@@ -28,11 +28,10 @@ def make() -> Iterator[Make]:
 
 
 @pytest.fixture
-def logged(caplog: pytest.LogCaptureFixture) -> Iterator[pytest.LogCaptureFixture]:
-    """Catches what both loggers of the package say, which does not go further up by itself."""
-    loggers = (log.logger, log.compiler_logger)
-    for logger in loggers:
-        logger.propagate = True
-    yield caplog
-    for logger in loggers:
-        logger.propagate = False
+def logged(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> pytest.LogCaptureFixture:
+    """Catches what both loggers of the package say, whether or not it goes further up."""
+    for logger in (log.logger, log.compiler_logger):
+        monkeypatch.setattr(logger, "propagate", True)
+    return caplog

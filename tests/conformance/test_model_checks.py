@@ -256,7 +256,12 @@ def test_forward_when_traced_then_runs_once_on_ipu_tensors() -> None:
 
 
 @pytest.mark.feature("Tracing", fidelity="exact")
-def test_distribution_in_forward_then_its_arguments_are_not_checked_while_tracing() -> None:
+def test_distribution_in_forward_then_its_arguments_are_not_checked_while_tracing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # PyTorch's compiler, once it is imported, has them unchecked in all of a process.
+    monkeypatch.setattr(torch.distributions.Distribution, "_validate_args", True)
+
     def forward(self, x):
         return torch.distributions.Normal(x, x + 1).log_prob(x * 2)
 

@@ -180,7 +180,7 @@ WITHOUT_WRONG_VALUES = {"PYTHONPATH", "RDMAV_FORK_SAFE", "TORCHELASTIC_USE_AGENT
     ids=lambda text: ascii(text[:30]),
 )
 def test_variable_when_its_value_means_nothing_then_is_named(
-    name: str, value: str, tmp_path: Path, monkeypatch, caplog
+    name: str, value: str, tmp_path: Path, monkeypatch, logged
 ) -> None:
     action, _, others = CASES[name]
     monkeypatch.chdir(tmp_path)
@@ -194,11 +194,11 @@ def test_variable_when_its_value_means_nothing_then_is_named(
     monkeypatch.setattr(folder, "_useless", set())
     said = []
     try:
-        with caplog.at_level(logging.WARNING):
+        with logged.at_level(logging.WARNING):
             action()
     except (poptorch.Error, ValueError, ImportError) as error:
         said.append(str(error))
-    said += [record.getMessage() for record in caplog.records]
+    said += [record.getMessage() for record in logged.records]
     assert any(name in text for text in said), said
 
 

@@ -6,6 +6,7 @@ objects of the last build in place, of which ninja compiles again what is older 
 
 import fcntl
 import importlib.metadata
+import json
 import os
 import re
 import shutil
@@ -21,7 +22,8 @@ import torch
 from poptorch_emu.version import __version__
 
 ROOT = Path(__file__).parents[2]
-OBJECTS = Path("build", "objects_{}_{}".format(*torch.__version__.split(".")))
+VERSION = "_{}_{}".format(*torch.__version__.split("."))
+OBJECTS = Path("build", f"objects{VERSION}")
 pytestmark = pytest.mark.slow
 
 
@@ -87,8 +89,9 @@ def test_wheel_then_holds_the_package_its_pages_types_and_licences_alone(wheel: 
         names = set(archive.namelist())
     info = f"poptorch_emu-{__version__}.dist-info"
     assert {name.split("/")[0] for name in names} == {"poptorch_emu", info}
-    (engine,) = (name for name in names if name.endswith(".so"))
-    assert re.fullmatch(r"poptorch_emu/_C_2_\d+\.[\w-]+\.so", engine)
+    engines = {name for name in names if name.endswith(".so")}
+    versions = [re.fullmatch(r"poptorch_emu/_C(_2_\d+)\.[\w-]+\.so", name) for name in engines]
+    assert VERSION in {version[1] for version in versions if version} and all(versions)
     source = ROOT / "poptorch_emu"
     ours = {
         path.relative_to(ROOT).as_posix()
@@ -96,7 +99,7 @@ def test_wheel_then_holds_the_package_its_pages_types_and_licences_alone(wheel: 
         if path.is_file() and path.suffix not in (".so", ".pyc")
     }
     assert "poptorch_emu/py.typed" in ours and "poptorch_emu/report/page/page.css" in ours
-    assert {name for name in names if not name.startswith(info)} - {engine} == ours
+    assert {name for name in names if not name.startswith(info)} - engines == ours
     licences = {name.removeprefix(f"{info}/licenses/") for name in names if "/licenses/" in name}
     charts = "poptorch_emu/report/page/echarts/"
     assert licences == {"LICENSE", f"{charts}LICENSE", f"{charts}NOTICE"}
@@ -113,6 +116,18 @@ def test_installed_wheel_then_is_what_runs_and_says_its_version(installed: Path)
     assert "usage: poptorch-emu view" in _run(
         bin_folder / "poptorch-emu", "view", "-h", cwd=installed
     )
+
+
+def test_wheel_beside_an_installed_pytorch_then_pip_would_install_nothing_else(
+    wheel: Path, tmp_path: Path
+):
+    report = tmp_path / "report.json"
+    pip = (sys.executable, "-m", "pip", "install", "--dry-run", "--no-index")
+    _run(*pip, "--ignore-installed", "--no-deps", "--report", report, wheel, cwd=tmp_path)
+    alone = [each["metadata"]["name"] for each in json.loads(report.read_text())["install"]]
+    _run(*pip, "--report", report, wheel, cwd=tmp_path)
+    found = [each["metadata"]["name"] for each in json.loads(report.read_text())["install"]]
+    assert alone == ["poptorch_emu"] and found in (alone, [])
 
 
 def test_installed_wheel_then_runs_the_first_tutorial(installed: Path):
