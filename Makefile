@@ -15,9 +15,9 @@
 #   make bench  compares speed with eager PyTorch and torch.compile, and records the figures
 
 PYTHON ?= python3
-# The version of PyTorch; each but the first has an environment of its own.
+# The version of PyTorch, or several for a wheel; each but this one has an environment of its own.
 TORCH ?= 2.13.0
-VENV := .venv$(if $(filter-out 2.13.0,$(TORCH)),-$(TORCH))
+VENV := .venv$(if $(filter-out 2.13.0,$(lastword $(TORCH))),-$(lastword $(TORCH)))
 TESTS ?= tests
 JOBS ?= 2
 SECONDS ?= 60
