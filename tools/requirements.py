@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 try:
-    import tomllib
+    import tomllib  # novm: the check of Python's version does not see the handler
 except ModuleNotFoundError:  # Python 3.10; every virtual environment has pip.
     from pip._vendor import tomli as tomllib
 
