@@ -1,12 +1,13 @@
 """The version stands in one place, and the changelog goes by it."""
 
 import re
+import runpy
 from datetime import date
 from pathlib import Path
 
-from poptorch_emu.version import __version__
-
 ROOT = Path(__file__).parents[2]
+# Read, not imported: the engine need not be built in the source tree.
+__version__ = runpy.run_path(str(ROOT / "poptorch_emu/version.py"))["__version__"]
 HEADING = re.compile(r"^## (\d+\.\d+\.\d+), (not released yet|\d{4}-\d\d-\d\d)$")
 
 
