@@ -40,7 +40,14 @@ class CapturedModel(torch.nn.Module):
     """
 
     def __init__(
-        self, model: Any, use: Use, batch: Any, plan: StagePlan | None, *, returns_outputs: bool
+        self,
+        model: Any,
+        use: Use,
+        batch: Any,
+        plan: StagePlan | None,
+        *,
+        returns_outputs: bool,
+        loss_factor: int = 1,
     ) -> None:
         """Registers the variables of a model that is built.
 
@@ -50,12 +57,14 @@ class CapturedModel(torch.nn.Module):
             batch: (x, y, sample weights), as structures of tensors or `None`.
             plan: the stages, if the model is pipelined.
             returns_outputs: whether anybody wants the outputs beside the loss.
+            loss_factor: by what the loss is multiplied where its gradient begins.
         """
         super().__init__()
         self._held = (model, plan)  # In a tuple: a Keras model is a module, too.
         self._use = use
         self._batch = keras.tree.map_structure(lambda leaf: leaf is not None, batch)
         self._returns_outputs = returns_outputs
+        self._loss_factor = loss_factor
         self._seen: dict[str, Any] = {}  # Shared by the shallow copies that executors make.
         self.variables = named_variables(model)
         for name, variable in self.variables.items():
@@ -84,7 +93,7 @@ class CapturedModel(torch.nn.Module):
                 x=x, y=y, y_pred=y_pred, sample_weight=sample_weight, training=is_training
             )
             if is_training:
-                loss = identity_loss(loss, "none")
+                identity_loss(loss * self._loss_factor, "none")
         return (loss, *outputs) if self._returns_outputs else (loss,)
 
     def packed_outputs(self, outputs: Sequence[torch.Tensor]) -> Any:

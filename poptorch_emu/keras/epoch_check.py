@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from poptorch_emu.log import logger
+
 
 def check_epoch(iterator: Any, steps: int) -> None:
     """Checks what is known of the batches beforehand; of a generator nothing is.
@@ -15,14 +17,22 @@ def check_epoch(iterator: Any, steps: int) -> None:
     Raises:
         ValueError: the last batch is smaller, or the last execution shorter.
     """
-    adapter, num_batches = iterator.data_adapter, iterator.num_batches
+    adapter, num_batches = iterator.data_adapter, iterator.num_batches  # Of each replica.
     if num_batches is None:
         return
     in_data = adapter.num_batches
     rows = _rows_of_last_batch(adapter)
-    if rows and in_data is not None and num_batches >= in_data:
+    if rows and in_data is not None and num_batches * iterator.replicas >= in_data:
         raise smaller_batch(rows)
-    if num_batches > steps and num_batches % steps:
+    if num_batches < steps:
+        logger.warning(
+            "steps_per_execution is %d, but an epoch has %d steps for each of %d replicas: an "
+            "execution has as many.",
+            steps,
+            num_batches,
+            iterator.replicas,
+        )
+    elif num_batches % steps:
         raise shorter_execution(num_batches % steps, steps)
 
 
@@ -47,7 +57,7 @@ def smaller_batch(rows: int, usual: int | None = None) -> ValueError:
 def shorter_execution(batches: int, usual: int) -> ValueError:
     """Returns the error for an execution of fewer batches than those before."""
     return ValueError(
-        f"The last execution of the epoch has {batches} batches, but a program is compiled for "
-        f"{usual}. Choose steps_per_execution so that it divides the batches of an epoch, or set "
-        "steps_per_epoch to a multiple of it."
+        f"The last execution of the epoch has {batches} steps, but a program is compiled for "
+        f"{usual}. Choose steps_per_execution so that it divides the steps of an epoch, which are "
+        "its batches divided by the replicas, or set steps_per_epoch to a multiple of that."
     )

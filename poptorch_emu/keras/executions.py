@@ -3,14 +3,20 @@
 Keras draws a whole execution to learn the shapes of an unbuilt model, and begins the data anew
 afterwards. Its last execution of an epoch may draw more batches than the epoch has. Little of that
 shows with one batch an execution, which is all that Keras itself allows with PyTorch.
+
+Steps are those of one replica: each takes a batch for every replica. What Keras's own class counts
+here are batches.
 """
 
 from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import Iterator
+import warnings
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
+from functools import cached_property
 from numbers import Integral
 from typing import Any
 
@@ -39,13 +45,61 @@ def check_steps(steps_per_execution: Any) -> None:
 
 
 class Executions(_OF_KERAS):  # type: ignore[misc, valid-type]
-    """Yields (first step, last step, batches) of each execution of an epoch."""
+    """Yields (first step, last step, batches) of each execution of an epoch.
+
+    Attributes:
+        leaves_rest_out: whether batches at the end that are not enough for all replicas are dropped
+            instead of run by one replica.
+    """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         """Takes what Keras's own class takes."""
+        self._count_replicas = _replicas.get()
+        self.leaves_rest_out = False
         super().__init__(*args, **kwargs)
         self._once: Iterator[Any] | None = None  # Of data that can be gone through only once.
         self._begun: Iterator[Any] | None = None  # What `shapes` has begun.
+
+    @cached_property
+    def replicas(self) -> int:
+        """How many there are; asked for when the model is built."""
+        return self._count_replicas()
+
+    @property
+    def steps_per_execution(self) -> int:
+        """How many batches all replicas together take; it is set to those of one."""
+        return self._steps * self.replicas
+
+    @steps_per_execution.setter
+    def steps_per_execution(self, steps: int) -> None:
+        self._steps = steps
+
+    @property
+    def num_batches(self) -> int | None:
+        """How many steps the epoch has, `None` if that is not known."""
+        batches: int | None = super().num_batches
+        if batches is None:
+            return None
+        return batches // self.replicas if self.leaves_rest_out else -(-batches // self.replicas)
+
+    def leave_rest_out(self) -> None:
+        """Drops batches that are not enough for all replicas, as training does.
+
+        Raises:
+            ValueError: there are fewer than replicas.
+        """
+        self.leaves_rest_out = True
+        batches = super().num_batches
+        if batches is None:
+            return
+        if batches < self.replicas:
+            raise ValueError(
+                f"An epoch has {batches} batches, but each of {self.replicas} replicas takes one "
+                f"at every step. Give a multiple of {self.replicas}."
+            )
+        self._warn_of_rest(batches)
+        if self.steps_per_epoch:
+            self.steps_per_epoch: int | None = self._without_rest(batches)
 
     def shapes(self) -> Iterator[tuple[int, int, list[Any]]]:
         """Yields a first execution for a build, whose one batch comes again."""
@@ -84,19 +138,33 @@ class Executions(_OF_KERAS):  # type: ignore[misc, valid-type]
         first, _, iterator = next(self._epoch_iterator)
         steps: int = self.steps_per_execution
         seen: int = self._steps_seen - steps  # Of the data; Keras has counted this execution.
-        limits = [steps]
+        limits = [steps]  # All of them batches.
         if self.steps_per_epoch:
             limits.append(self.steps_per_epoch - first)
         if self._num_batches:
             limits.append(self._num_batches - seen)
-        wanted = max(min(limits), 0)
+        wanted = self._without_rest(max(min(limits), 0))
         batches = list(itertools.islice(iterator, wanted))
         self._steps_seen: int = seen + len(batches)
-        if len(batches) < wanted:
+        if len(batches) < wanted or (self.steps_per_epoch and not wanted):
             self._end_data()
+            self._warn_of_rest(len(batches))
+            del batches[self._without_rest(len(batches)) :]
         if not batches:
             raise StopIteration
-        return first, first + len(batches) - 1, batches
+        return first // self.replicas, (first + len(batches) - 1) // self.replicas, batches
+
+    def _without_rest(self, batches: int) -> int:
+        return batches - batches % self.replicas if self.leaves_rest_out else batches
+
+    def _warn_of_rest(self, batches: int) -> None:
+        rest = batches - self._without_rest(batches)
+        if rest:
+            warnings.warn(
+                f"The batches do not divide among {self.replicas} replicas: the last {rest} of an "
+                f"epoch are left out. Give a multiple of {self.replicas}.",
+                stacklevel=2,
+            )
 
     def _end_data(self) -> None:
         """Notes how many batches the data had, as Keras does, and warns as Keras does."""
@@ -106,18 +174,25 @@ class Executions(_OF_KERAS):  # type: ignore[misc, valid-type]
 
 _lock = threading.Lock()
 _num_calls = 0
+_replicas: ContextVar[Callable[[], int]] = ContextVar("replicas", default=lambda: 1)
 
 
 @contextmanager
-def drawn_by_executions() -> Iterator[None]:
-    """Lets `fit`, `evaluate` and `predict` of Keras go through their data by `Executions`."""
+def drawn_by_executions(replicas: Callable[[], int]) -> Iterator[None]:
+    """Lets `fit`, `evaluate` and `predict` of Keras go through their data by `Executions`.
+
+    Args:
+        replicas: returns how many there are, once the model is built.
+    """
     global _num_calls
     with _lock:
         _num_calls += 1
         trainer.TorchEpochIterator = Executions
+    token = _replicas.set(replicas)
     try:
         yield
     finally:
+        _replicas.reset(token)
         with _lock:
             _num_calls -= 1
             if not _num_calls:

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import keras
+import numpy as np
 import torch
 
-from poptorch_emu.keras.batches import Batch, num_rows
+from poptorch_emu.keras.batches import Batch, joined, num_rows
+from poptorch_emu.keras.run_settings import ReplicatedMetricReductionMethod
 
 _KERAS = "keras."
+_REDUCTIONS: dict[ReplicatedMetricReductionMethod, Callable[[list[float]], Any]] = {
+    ReplicatedMetricReductionMethod.LIST: np.array,
+    ReplicatedMetricReductionMethod.SUM: sum,
+    ReplicatedMetricReductionMethod.MEAN: lambda values: sum(values) / len(values),
+}
 
 
 def needs_outputs(model: Any) -> bool:
@@ -22,31 +29,104 @@ def needs_outputs(model: Any) -> bool:
     )
 
 
-def update_metrics(
-    model: Any, batches: Sequence[Batch], whole: Batch, losses: torch.Tensor, outputs: Any
-) -> Any:
-    """Updates all metrics of a model, and returns what Keras wants to log.
+class HostMetrics:
+    """The metrics of one model.
 
-    Args:
-        model: of Keras.
-        batches: of one execution, all of one size.
-        whole: the same as one.
-        losses: of each batch.
-        outputs: of all batches as one; `None` if nobody needs them.
+    Attributes:
+        reduction: how those of replicas become one.
     """
-    rows = num_rows(batches[0])
-    model._loss_tracker.update_state(losses, sample_weight=torch.full(losses.shape, rows))
-    if outputs is None:
-        return model.get_metrics_result()
-    if _can_be_joined(model):
-        return _update(model, whole, outputs)
-    logs = None
-    for index, batch in enumerate(batches):
-        part = keras.tree.map_structure(
-            lambda tensor, index=index: tensor[index * rows : (index + 1) * rows], outputs
+
+    def __init__(self, model: Any) -> None:
+        """Takes a model of Keras."""
+        self._model = model
+        self._states: list[list[torch.Tensor]] = []  # The variables' values for each replica.
+        self.reduction = ReplicatedMetricReductionMethod.NONE
+
+    def reset(self) -> None:
+        """Does what Keras does, for all replicas."""
+        self._states = []
+        type(self._model).reset_metrics(self._model)
+
+    def result_or_logs(self, logs: Any) -> Any:
+        """Returns what Keras shows of an epoch whose last logs are these."""
+        return (
+            logs
+            if self._states
+            else type(self._model)._get_metrics_result_or_logs(self._model, logs)
         )
-        logs = _update(model, batch, part)
-    return logs
+
+    def update(
+        self,
+        batches: Sequence[Batch],
+        replicas: int,
+        whole: Batch,
+        losses: torch.Tensor,
+        outputs: Any,
+    ) -> Any:
+        """Updates the metrics with an execution, and returns what Keras wants to log.
+
+        Args:
+            batches: of one execution, all of one size.
+            replicas: among which they were divided, in turn.
+            whole: the batches as one.
+            losses: of each batch.
+            outputs: of all batches as one; `None` if nobody needs them.
+        """
+        if replicas == 1 and not self._states:
+            return self._update(batches, whole, losses, outputs)
+        if replicas > 1 and self.reduction is ReplicatedMetricReductionMethod.NONE:
+            return self._update(*_share(replicas - 1, replicas, batches, losses, outputs))
+        if not self._states:
+            variables = self._model.metrics_variables
+            self._states = [[each.value.clone() for each in variables] for _ in range(replicas)]
+        last = len(self._states) - 1
+        if replicas == 1:  # The batches at the end of an evaluation.
+            shares = {last: (batches, whole, losses, outputs)}
+        else:
+            shares = {n: _share(n, replicas, batches, losses, outputs) for n in range(replicas)}
+        logs = [self._with_state(n, shares.get(n)) for n in range(last + 1)]
+        reduced = _REDUCTIONS[self.reduction]
+        return {name: reduced([float(each[name]) for each in logs]) for name in logs[0]}
+
+    def _with_state(self, replica: int, share: Any) -> Any:
+        """Returns the logs of one replica after its share, if it has one."""
+        model, state = self._model, self._states[replica]
+        for variable, value in zip(model.metrics_variables, state, strict=True):
+            variable.assign(value)
+        logs = model.get_metrics_result() if share is None else self._update(*share)
+        state[:] = [each.value.clone() for each in model.metrics_variables]
+        return logs
+
+    def _update(
+        self, batches: Sequence[Batch], whole: Batch, losses: torch.Tensor, outputs: Any
+    ) -> Any:
+        model, rows = self._model, num_rows(batches[0])
+        model._loss_tracker.update_state(losses, sample_weight=torch.full(losses.shape, rows))
+        if outputs is None:
+            return model.get_metrics_result()
+        if _can_be_joined(model):
+            return _update(model, whole, outputs)
+        logs = None
+        for index, batch in enumerate(batches):
+            logs = _update(model, batch, _rows(outputs, rows, [index]))
+        return logs
+
+
+def _share(
+    replica: int, replicas: int, batches: Sequence[Batch], losses: torch.Tensor, outputs: Any
+) -> tuple[Sequence[Batch], Batch, torch.Tensor, Any]:
+    """Returns what one replica ran, and its results."""
+    mine = batches[replica::replicas]
+    numbers = range(replica, len(batches), replicas)
+    part = None if outputs is None else _rows(outputs, num_rows(batches[0]), numbers)
+    return mine, joined(mine), losses[replica::replicas], part
+
+
+def _rows(outputs: Any, rows: int, numbers: Sequence[int]) -> Any:
+    """Returns the outputs of some batches, which have so many rows each."""
+    return keras.tree.map_structure(
+        lambda tensor: torch.cat([tensor[n * rows : (n + 1) * rows] for n in numbers]), outputs
+    )
 
 
 def _update(model: Any, batch: Batch, outputs: Any) -> Any:

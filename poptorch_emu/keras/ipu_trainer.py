@@ -12,12 +12,13 @@ from poptorch_emu.keras.batches import Batch, form_of, in_runs, num_rows, unpack
 from poptorch_emu.keras.capture import CapturedModel, Use
 from poptorch_emu.keras.epoch_check import check_epoch, shorter_execution, smaller_batch
 from poptorch_emu.keras.executions import check_steps, drawn_by_executions
-from poptorch_emu.keras.host_metrics import needs_outputs, update_metrics
+from poptorch_emu.keras.host_metrics import HostMetrics, needs_outputs
 from poptorch_emu.keras.keras_program import KerasProgram
 from poptorch_emu.keras.run_settings import (
     ModelSettings,
     SystemSettings,
     executor_options,
+    loss_factor,
     num_replicas,
 )
 from poptorch_emu.keras.stage_assignment import StagePlan, plan_stages
@@ -30,6 +31,7 @@ class IpuTrainer:
 
     Attributes:
         settings: what was set for the model.
+        metrics: those of the model.
     """
 
     def __init__(self, model: Any, system: Callable[[], SystemSettings]) -> None:
@@ -44,7 +46,9 @@ class IpuTrainer:
         self._programs: dict[tuple[Any, ...], KerasProgram] = {}
         self._known_plan: tuple[StagePlan | None] | None = None
         self._iterator: Any = None
+        self._is_fitting = False  # And not validating.
         self.settings = ModelSettings()
+        self.metrics = HostMetrics(model)
 
     def compile(self, *args: Any, **kwargs: Any) -> None:
         """Does what Keras does, and checks how many batches an execution is to have.
@@ -69,27 +73,32 @@ class IpuTrainer:
 
     def _called(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         check_steps(self._model.steps_per_execution)
-        with drawn_by_executions():
-            return getattr(type(self._model), name)(self._model, *args, **kwargs)
+        outer, self._is_fitting = self._is_fitting, name == "fit"
+        try:
+            with drawn_by_executions(self._replicas):
+                return getattr(type(self._model), name)(self._model, *args, **kwargs)
+        finally:
+            self._is_fitting = outer
 
     def symbolic_build(self, iterator: Any = None, data_batch: Any = None) -> None:
         """Builds the model as Keras does, and remembers what `fit` is about to iterate over."""
         self._iterator = iterator
         shapes = None if iterator is None else iterator.shapes()
         type(self._model)._symbolic_build(self._model, iterator=shapes, data_batch=data_batch)
+        if self._is_fitting and iterator is not None:
+            iterator.leave_rest_out()
 
     def make_train_function(self, force: bool = False) -> Any:
         """Prepares `fit` after each `compile` of Keras; `force` does it anew.
 
         Raises:
+            RuntimeError: an execution has no whole number of updates.
             ValueError: the model's settings do not fit, or it does what the device cannot.
         """
         model = self._model
         if model.train_function is None or force:
             self._begin(Use.TRAIN)
-            per_update = self._per_update(self._plan())
-            if model.steps_per_execution % per_update:
-                raise ValueError(self._does_not_divide(model.steps_per_execution))
+            self._check_updates(model.steps_per_execution)
             model.train_function = self._train
         if self._iterator is not None:
             check_epoch(self._iterator, model.steps_per_execution)
@@ -144,13 +153,14 @@ class IpuTrainer:
         self._check_training(batches)
         program = self._program(Use.TRAIN, batches)
         whole, losses, outputs = program.run(batches)
-        return update_metrics(self._model, batches, whole, losses, outputs)
+        return self.metrics.update(batches, program.replicas, whole, losses, outputs)
 
     def _test(self, data: Sequence[Any]) -> Any:
         logs = None
         for batches in in_runs([unpacked(each) for each in data]):
-            whole, losses, outputs = self._program(Use.TEST, batches).run(batches)
-            logs = update_metrics(self._model, batches, whole, losses, outputs)
+            program = self._program(Use.TEST, batches)
+            whole, losses, outputs = program.run(batches)
+            logs = self.metrics.update(batches, program.replicas, whole, losses, outputs)
         return logs
 
     def _predict(self, data: Sequence[Any]) -> Any:
@@ -167,7 +177,8 @@ class IpuTrainer:
         """Checks that one program can train with these batches.
 
         Raises:
-            ValueError: they are of several sizes, or not as many as before or as an update takes.
+            RuntimeError: they are not as many as updates take.
+            ValueError: they are of several sizes, or not as many as before.
         """
         first = form_of(batches[0])
         known = [key for key in self._programs if key[0] is Use.TRAIN]
@@ -176,9 +187,9 @@ class IpuTrainer:
             if form_of(batch) != wanted:
                 raise smaller_batch(num_rows(batch), wanted[0][0][0])
         if known and known[0][2] != len(batches):
-            raise shorter_execution(len(batches), known[0][2])
-        if len(batches) % self._per_update(self._plan()):
-            raise ValueError(self._does_not_divide(len(batches)))
+            replicas = self._replicas()
+            raise shorter_execution(len(batches) // replicas, known[0][2] // replicas)
+        self._check_updates(len(batches) // self._replicas())
 
     def _program(self, use: Use, batches: Sequence[Batch]) -> KerasProgram:
         """Returns the program for these batches, with the model's IPUs for its own."""
@@ -194,7 +205,7 @@ class IpuTrainer:
     def _made(self, use: Use, batches: Sequence[Batch]) -> KerasProgram:
         model, plan = self._model, self._plan()
         steps, is_training = len(batches), use is Use.TRAIN
-        replicas = num_replicas(self._system(), plan)
+        replicas = self._replicas()
         if not is_training and steps % replicas:
             replicas = 1
         options = executor_options(
@@ -211,10 +222,11 @@ class IpuTrainer:
             batches[0],
             plan,
             returns_outputs=use is Use.PREDICT or needs_outputs(model),
+            loss_factor=loss_factor(self.settings, replicas),
         )
         program = KerasProgram(module, use, steps, options)
         if is_training:
-            program.train(model.optimizer, steps // self._per_update(plan))
+            program.train(model.optimizer, steps // (self.settings.accumulation * replicas))
         return program
 
     def _plan(self) -> StagePlan | None:
@@ -224,16 +236,16 @@ class IpuTrainer:
             self._known_plan = (plan,)
         return self._known_plan[0]
 
-    def _per_update(self, plan: StagePlan | None) -> int:
-        """Returns how many batches contribute to one update."""
-        return self.settings.accumulation * num_replicas(self._system(), plan)
+    def _replicas(self) -> int:
+        return num_replicas(self._system(), self._plan())
 
-    def _does_not_divide(self, steps: int) -> str:
+    def _check_updates(self, steps: int) -> None:
+        """Checks that so many steps of each replica make whole updates."""
         accumulation = self.settings.accumulation
-        per_update = self._per_update(self._plan())
-        return (
-            f"An execution has {steps} steps, but one update of the weights takes {per_update} "
-            f"batches: gradient_accumulation_steps_per_replica={accumulation} on "
-            f"{per_update // accumulation} replicas. Call compile(steps_per_execution=...) with a "
-            f"multiple of {per_update}, and give each epoch as many batches."
-        )
+        if steps % accumulation:
+            raise RuntimeError(
+                f"An execution has {steps} steps for each replica, but one update of the weights "
+                f"takes {accumulation}: gradient_accumulation_steps_per_replica={accumulation}. "
+                f"Call compile(steps_per_execution=...) with a multiple of {accumulation}, and "
+                "give each epoch as many."
+            )

@@ -19,12 +19,14 @@ class KerasProgram:
     Attributes:
         use: what for.
         steps: how many batches a call takes.
+        replicas: among which they are divided, in turn.
     """
 
     def __init__(self, module: CapturedModel, use: Use, steps: int, options: Options) -> None:
         """Takes the model for testing or predicting; `train` is for training."""
         self.use = use
         self.steps = steps
+        self.replicas = int(options.replication_factor)
         self._module = module
         self._options = options
         self._link: KerasOptimizerLink | None = None

@@ -18,6 +18,7 @@ from poptorch_emu.keras.run_settings import (
     GradientAccumulationReductionMethod,
     PipelineSchedule,
     RecomputationMode,
+    ReplicatedMetricReductionMethod,
     SystemSettings,
 )
 from poptorch_emu.keras.stage_assignment import FunctionalLayerPipelineStageAssignment
@@ -37,6 +38,8 @@ class IpuModelMethods:
         trainer = self._trainer
         for name in ("compile", "fit", "evaluate", "predict"):
             attributes[name] = getattr(trainer, name)
+        attributes["reset_metrics"] = trainer.metrics.reset
+        attributes["_get_metrics_result_or_logs"] = trainer.metrics.result_or_logs
         attributes["_symbolic_build"] = trainer.symbolic_build
         attributes["make_train_function"] = trainer.make_train_function
         attributes["make_test_function"] = trainer.make_test_function
@@ -100,9 +103,9 @@ class IpuModelMethods:
         device_mapping: Sequence[int] | None = None,
         pipeline_schedule: PipelineSchedule | None = None,
         recomputation_mode: RecomputationMode | None = None,
-        gradient_accumulation_reduction_method: GradientAccumulationReductionMethod = (
-            GradientAccumulationReductionMethod.MEAN
-        ),
+        gradient_accumulation_reduction_method: GradientAccumulationReductionMethod
+        | str
+        | None = None,
         replicated_optimizer_state_sharding: bool | None = None,
         offload_weight_update_variables: bool | None = None,
         offload_activations: bool | None = None,
@@ -118,7 +121,8 @@ class IpuModelMethods:
             pipeline_schedule: in which order the stages take turns; grouped by default.
             recomputation_mode: makes activations be computed again; by default
                 `IPUConfig.allow_recompute` decides.
-            gradient_accumulation_reduction_method: of gradients of batches and replicas.
+            gradient_accumulation_reduction_method: of the gradients of these batches; by default
+                their sum. Those of replicas are added.
             replicated_optimizer_state_sharding: lets each replica hold a part of the state.
             offload_weight_update_variables: keeps the optimiser's state in streaming memory.
             offload_activations: keeps activations there.
@@ -154,9 +158,9 @@ class IpuModelMethods:
     def set_gradient_accumulation_options(
         self,
         gradient_accumulation_steps_per_replica: int | None = None,
-        gradient_accumulation_reduction_method: GradientAccumulationReductionMethod = (
-            GradientAccumulationReductionMethod.MEAN
-        ),
+        gradient_accumulation_reduction_method: GradientAccumulationReductionMethod
+        | str
+        | None = None,
         offload_weight_update_variables: bool | None = None,
         replicated_optimizer_state_sharding: bool | None = None,
     ) -> None:
@@ -175,6 +179,26 @@ class IpuModelMethods:
             accumulation=1 if steps is None else run_settings.checked_accumulation(steps),
             reduction=_checked_reduction(gradient_accumulation_reduction_method),
             placement=placement,
+        )
+
+    def set_replication_options(
+        self,
+        replicated_metric_reduction_method: ReplicatedMetricReductionMethod | str = "NONE",
+    ) -> None:
+        """Says what is logged of the metrics of replicas (exact).
+
+        Args:
+            replicated_metric_reduction_method: `NONE` logs those of the last replica, `LIST` an
+                array of all, `SUM` and `MEAN` their sum and mean.
+
+        Raises:
+            TypeError: it is neither a member nor a name.
+            ValueError: it is no such name.
+        """
+        self._trainer.metrics.reduction = run_settings.checked_method(
+            ReplicatedMetricReductionMethod,
+            replicated_metric_reduction_method,
+            "replicated_metric_reduction_method",
         )
 
     def _change(self, **settings: Any) -> None:
@@ -202,9 +226,13 @@ def _checked(kind: Any, value: Any, name: str) -> Any:
     return run_settings.checked_member(kind, value, name)
 
 
-def _checked_reduction(value: Any) -> GradientAccumulationReductionMethod:
+def _checked_reduction(value: Any) -> GradientAccumulationReductionMethod | None:
     name = "gradient_accumulation_reduction_method"
-    return _checked(GradientAccumulationReductionMethod, value, name)  # type: ignore[no-any-return]
+    if value is None:
+        return None
+    return run_settings.checked_method(  # type: ignore[no-any-return]
+        GradientAccumulationReductionMethod, value, name
+    )
 
 
 __all__ = ["FunctionalLayerPipelineStageAssignment", "IpuModelMethods"]

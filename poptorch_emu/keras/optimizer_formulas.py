@@ -2,8 +2,9 @@
 
 Keras and PyTorch share names, not formulas. Keras's SGD multiplies by the learning rate before the
 momentum, so the velocity is made with `1 - dampening` as the learning rate. Its Adam adds epsilon
-before the second moment is corrected, and its RMSprop inside the root: the forms that TensorFlow
-has. Its weight decay is always decoupled.
+before the second moment is corrected, and its RMSprop with momentum inside the root: the forms that
+TensorFlow has. Without momentum TensorFlow had it outside of the root, and so has the IPU's front
+end, unlike Keras 3. Keras's weight decay is always decoupled.
 """
 
 from __future__ import annotations
@@ -183,7 +184,7 @@ def _rmsprop(optimizer: Any, variables: Sequence[Any], rate: float) -> Conversio
         alpha=float(optimizer.rho),
         eps=float(optimizer.epsilon),
         centered=bool(optimizer.centered),
-        use_tf_variant=True,
+        use_tf_variant=bool(optimizer.momentum),
         **momentum,
         **_shared(optimizer),
     )

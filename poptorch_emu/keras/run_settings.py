@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from functools import cache
 from typing import Any
 
 from poptorch_emu.emulator.pipeline_order import set_schedule
-from poptorch_emu.enums import OutputMode, ReductionType
+from poptorch_emu.enums import MeanReductionStrategy, OutputMode, ReductionType
 from poptorch_emu.keras.stage_assignment import StagePlan
+from poptorch_emu.log import logger
 from poptorch_emu.options import (
     Options,
     PipelinedExecution,
@@ -36,11 +38,23 @@ class RecomputationMode(Enum):
 
 
 class GradientAccumulationReductionMethod(Enum):
-    """How the gradients of micro-batches and replicas become one (exact)."""
+    """How the gradients of a replica's micro-batches become one; replicas are added (exact)."""
 
     SUM = 0
     MEAN = 1
+    RUNNING_MEAN = 2
 
+
+class ReplicatedMetricReductionMethod(Enum):
+    """What is logged of the metrics of replicas: by default those of the last one (exact)."""
+
+    NONE = 0
+    LIST = 1
+    SUM = 2
+    MEAN = 3
+
+
+Reduction = GradientAccumulationReductionMethod
 
 # The backend's numbers of ways to recompute.
 _NO_RECOMPUTATION, _STANDARD_RECOMPUTATION, _PIPELINE_RECOMPUTATION = 0, 1, 3
@@ -100,7 +114,7 @@ class ModelSettings:
     Attributes:
         stages: of the layers of a Sequential.
         accumulation: how many micro-batches one replica adds up for an update.
-        reduction: of their gradients and those of the replicas.
+        reduction: of their gradients; `None` for the default, which is their sum.
         device_mapping: the IPU of each stage.
         schedule: of the pipeline.
         recomputation: of the pipeline; `None` if the system's settings decide.
@@ -109,7 +123,7 @@ class ModelSettings:
 
     stages: tuple[int, ...] | None = None
     accumulation: int = 1
-    reduction: GradientAccumulationReductionMethod = GradientAccumulationReductionMethod.MEAN
+    reduction: GradientAccumulationReductionMethod | None = None
     device_mapping: tuple[int, ...] | None = None
     schedule: PipelineSchedule = PipelineSchedule.Grouped
     recomputation: RecomputationMode | None = None
@@ -117,19 +131,29 @@ class ModelSettings:
 
 
 def num_replicas(system: SystemSettings, plan: StagePlan | None) -> int:
-    """Returns how many copies of a model the IPUs hold.
+    """Returns how many copies of a model the IPUs hold; each takes a power of two of them.
 
     Raises:
-        ValueError: the IPUs do not divide into copies.
+        ValueError: they do not hold one.
     """
     per_replica = 1 if plan is None else plan.num_ipus
     num_ipus = per_replica if system.num_ipus is None else system.num_ipus
-    if num_ipus % per_replica:
+    if num_ipus < per_replica:
         raise ValueError(
             f"IPUConfig.auto_select_ipus is {num_ipus}, but one replica of the model takes "
-            f"{per_replica} IPUs. Select a multiple of {per_replica}."
+            f"{per_replica} IPUs. Select at least as many."
         )
-    return num_ipus // per_replica
+    return max(num_ipus >> (per_replica - 1).bit_length(), 1)
+
+
+@cache
+def note_default_reduction() -> None:
+    """Says once in a process what becomes of gradients where nothing was set."""
+    logger.warning(
+        "The gradients of the batches of an update are added up: nothing else was set, and those "
+        "of replicas always are. Divide the loss or the learning rate by their number, or set "
+        "gradient_accumulation_reduction_method='mean', which divides by the accumulation count."
+    )
 
 
 def executor_options(
@@ -154,14 +178,34 @@ def executor_options(
         in_flight = accumulation if is_training else steps // replicas
         _apply_stages(options, settings, plan, in_flight, is_training=is_training)
     if is_training:
-        reduction = ReductionType[settings.reduction.name.capitalize()]
         options.Training.gradientAccumulation(accumulation)
-        options.Training.accumulationAndReplicationReductionType(reduction)
+        _apply_reduction(options, settings, replicas)
         options._Popart.set("autoRecomputation", _recomputation(system, settings, plan))
         options._Popart.by_front_end.add("autoRecomputation")
         settings.placement.apply(options)
     _apply_system(options, system, 1 if plan is None else plan.num_ipus)
     return options
+
+
+def loss_factor(settings: ModelSettings, replicas: int) -> int:
+    """Returns by what a loss is multiplied before its gradient is taken.
+
+    The device takes means over replicas too, where it takes any.
+    """
+    return 1 if settings.reduction in (None, Reduction.SUM) else replicas
+
+
+def _apply_reduction(options: Options, settings: ModelSettings, replicas: int) -> None:
+    reduction = settings.reduction
+    if reduction is None and settings.accumulation * replicas > 1:
+        note_default_reduction()
+    is_mean = reduction in (Reduction.MEAN, Reduction.RUNNING_MEAN)
+    training = options.Training
+    training.accumulationAndReplicationReductionType(
+        ReductionType.Mean if is_mean else ReductionType.Sum
+    )
+    if reduction is Reduction.RUNNING_MEAN:
+        training.setMeanAccumulationAndReplicationReductionStrategy(MeanReductionStrategy.Running)
 
 
 def checked_member(kind: type[Enum], value: Any, name: str) -> Any:
@@ -174,6 +218,21 @@ def checked_member(kind: type[Enum], value: Any, name: str) -> Any:
         known = ", ".join(f"{kind.__name__}.{member.name}" for member in kind)
         raise TypeError(f"{name} must be one of {known}, not {value!r}.")
     return value
+
+
+def checked_method(kind: type[Enum], value: Any, name: str) -> Any:
+    """Returns a member of an enumeration, which may be given by its name in any case.
+
+    Raises:
+        TypeError: `value` is no member, and no string.
+        ValueError: it is a string, but no name.
+    """
+    if not isinstance(value, str):
+        return checked_member(kind, value, name)
+    if value.upper() not in kind.__members__:
+        known = ", ".join(repr(member.lower()) for member in kind.__members__)
+        raise ValueError(f"{name} must be one of {known}, not {value!r}.")
+    return kind[value.upper()]
 
 
 def checked_accumulation(value: Any) -> int:

@@ -62,9 +62,9 @@ def test_steps_when_an_update_does_not_divide_them_then_are_refused() -> None:
     models.use_ipus(2)
     model = on_ipus()
     model.set_gradient_accumulation_options(gradient_accumulation_steps_per_replica=2)
-    with refuses("An execution has 6 steps, but one update .* takes 4 batches: .*=2 on 2 replicas"):
-        fit(model, steps_per_execution=6)
-    with refuses("An execution has 2 steps, but one update"):
+    with refuses("An execution has 3 steps for each replica, but one .* takes 2", RuntimeError):
+        fit(model, steps_per_execution=3)
+    with refuses("An execution has 1 steps for each replica, but one .* takes 2", RuntimeError):
         fit(model, rows=8, steps_per_execution=4)
 
 
@@ -89,10 +89,10 @@ def test_last_batch_when_smaller_then_fit_is_refused() -> None:
 
 def test_last_execution_when_shorter_then_fit_is_refused() -> None:
     model = on_ipus()
-    with refuses("last execution of the epoch has 2 batches, but a program is compiled for 4"):
+    with refuses("last execution of the epoch has 2 steps, but a program is compiled for 4"):
         fit(model, rows=24, steps_per_execution=4)
     with (
-        refuses("last execution of the epoch has 2 batches, but a program is compiled for 4"),
+        refuses("last execution of the epoch has 2 steps, but a program is compiled for 4"),
         pytest.warns(UserWarning, match="ran out of data"),
     ):
         model.fit(in_pieces(24, 4), shuffle=False, verbose=0)
@@ -210,11 +210,11 @@ def test_number_of_ipus_when_wrong_then_is_refused(count) -> None:
         ipu.config.IPUConfig().auto_select_ipus = count
 
 
-def test_number_of_ipus_when_replicas_do_not_fit_then_is_refused() -> None:
-    models.use_ipus(3)
+def test_number_of_ipus_when_no_replica_fits_then_is_refused() -> None:
+    models.use_ipus(1)
     model = on_ipus()
     model.set_pipeline_stage_assignment([0, 0, 1])
-    with refuses("auto_select_ipus is 3, but one replica of the model takes 2 IPUs"):
+    with refuses("auto_select_ipus is 1, but one replica of the model takes 2 IPUs"):
         fit(model, steps_per_execution=4)
 
 

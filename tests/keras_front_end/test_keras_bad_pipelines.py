@@ -133,7 +133,12 @@ def test_pipeline_when_it_cannot_be_filled_or_has_no_graph_then_is_refused() -> 
         ({"gradient_accumulation_steps_per_replica": 0}, ValueError, "a positive integer, not 0"),
         ({"pipeline_schedule": "Grouped"}, TypeError, "one of PipelineSchedule.Grouped, "),
         ({"recomputation_mode": 1}, TypeError, "one of RecomputationMode.Auto, "),
-        ({"gradient_accumulation_reduction_method": "sum"}, TypeError, "Method.SUM, .*not 'sum'"),
+        ({"gradient_accumulation_reduction_method": 0}, TypeError, "Method.SUM, .*not 0"),
+        (
+            {"gradient_accumulation_reduction_method": "median"},
+            ValueError,
+            "one of 'sum', 'mean', 'running_mean', not 'median'",
+        ),
         ({"offload_weights": 1}, TypeError, "offload_weights must be True, False or None, not 1"),
     ],
 )

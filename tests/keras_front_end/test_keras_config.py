@@ -58,7 +58,7 @@ def test_steps_then_are_device_iterations_times_accumulation_times_replicas() ->
     assert options.replication_factor == 2
     assert options.Training.gradient_accumulation == 3
     assert options.Training.accumulation_and_replication_reduction_type is (
-        poptorch.ReductionType.Mean
+        poptorch.ReductionType.Sum
     )
 
 
@@ -103,7 +103,7 @@ def test_validation_then_takes_no_further_ipus(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setenv("POPTORCH_EMU_SYSTEM", "mk2-pod16")
     models.use_ipus(16)
     with models.SCOPE():
-        model = models.compiled(models.mlp(), steps_per_execution=16)
+        model = models.compiled(models.mlp())
     x, labels = models.data()
     logs = model.fit(
         x, labels, batch_size=2, epochs=2, verbose=0, validation_data=(x, labels)

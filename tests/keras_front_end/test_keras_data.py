@@ -219,7 +219,7 @@ def test_fit_when_a_generator_has_ended_then_a_further_epoch_trains_nothing() ->
 
 def test_fit_when_a_generator_ends_within_an_execution_then_is_refused_for_that() -> None:
     model = model_of(steps=4)
-    with pytest.raises(ValueError, match="last execution of the epoch has 2 batches"):
+    with pytest.raises(ValueError, match="last execution of the epoch has 2 steps"):
         model.fit(generator(10), verbose=0)
     assert times_trained(model) == once(range(8))
 

@@ -48,6 +48,22 @@ def test_fit_then_weights_and_logs_are_those_of_eager_keras(name: str, steps: in
         np.testing.assert_allclose(logs[key], wanted[key], atol=NEAR)
 
 
+class OriginalRMSprop(optimizers.RMSprop):
+    """With epsilon outside of the root, as before Keras 3 where there is no momentum."""
+
+    def update_step(self, gradient, variable, learning_rate):
+        index = self._get_variable_index(variable)
+        velocity = self._velocities[index]
+        velocity.assign(self.rho * velocity + (1 - self.rho) * keras.ops.square(gradient))
+        moment = velocity.value
+        if self.centered:
+            average = self._average_gradients[index]
+            average.assign(self.rho * average + (1 - self.rho) * gradient)
+            moment = moment - keras.ops.square(average)
+        step = gradient / (keras.ops.sqrt(moment) + self.epsilon)
+        variable.assign_sub(learning_rate * step)
+
+
 OPTIMIZERS = {
     "sgd": lambda: optimizers.SGD(0.1),
     "sgd-decay": lambda: optimizers.SGD(0.1, weight_decay=0.05),
@@ -59,16 +75,25 @@ OPTIMIZERS = {
     "adam-decay": lambda: optimizers.Adam(1e-3, weight_decay=0.1),
     "adam-scaled": lambda: optimizers.Adam(1e-3, loss_scale_factor=128.0),
     "adamw": lambda: optimizers.AdamW(1e-3),
-    "rmsprop": lambda: optimizers.RMSprop(1e-3),
     "rmsprop-momentum": lambda: optimizers.RMSprop(1e-3, momentum=0.9),
-    "rmsprop-centered": lambda: optimizers.RMSprop(1e-3, centered=True, epsilon=1e-3),
+    "rmsprop-both": lambda: optimizers.RMSprop(1e-3, momentum=0.9, centered=True, epsilon=1e-3),
 }
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_optimizer_when_converted_then_weights_and_its_variables_are_keras_own(name: str) -> None:
-    optimizer = OPTIMIZERS[name]
-    eager, _ = fitted(models.mlp, (12,), optimizer, is_on_ipus=False)
+    _check_same(OPTIMIZERS[name], OPTIMIZERS[name])
+
+
+@pytest.mark.parametrize("settings", [{}, {"epsilon": 1e-3}, {"centered": True, "epsilon": 1e-3}])
+def test_rmsprop_without_momentum_then_epsilon_is_outside_of_the_root(settings) -> None:
+    _check_same(
+        lambda: OriginalRMSprop(1e-3, **settings), lambda: optimizers.RMSprop(1e-3, **settings)
+    )
+
+
+def _check_same(eager_optimizer, optimizer) -> None:
+    eager, _ = fitted(models.mlp, (12,), eager_optimizer, is_on_ipus=False)
     model, _ = fitted(models.mlp, (12,), optimizer, is_on_ipus=True, steps=4)
     assert models.largest_difference(eager, model) < NEAR
     pairs = zip(eager.optimizer.variables, model.optimizer.variables, strict=True)

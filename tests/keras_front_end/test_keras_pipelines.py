@@ -1,4 +1,7 @@
-"""Stages, accumulation and replicas of Keras models: the same as one large batch."""
+"""Stages, accumulation and replicas of Keras models: the same as one large batch.
+
+Gradients of replicas are added, so that the learning rate is divided by their number.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ keras = pytest.importorskip("keras")
 
 from support import keras_models as models  # noqa: E402
 
-from poptorch_emu.keras import ipu  # noqa: E402
+from poptorch_emu.keras import ipu, run_settings  # noqa: E402
 
 pytestmark = pytest.mark.feature("Keras: pipelines and replicas", fidelity="exact")
 
@@ -33,6 +36,7 @@ def staged_mlp(num_ipus: int = 2, **options):
         model = models.mlp()
     model.set_pipeline_stage_assignment([0, 0, 1])
     options.setdefault("gradient_accumulation_steps_per_replica", 4)
+    options.setdefault("gradient_accumulation_reduction_method", Reduction.MEAN)
     model.set_pipelining_options(**options)
     return model
 
@@ -77,9 +81,10 @@ def test_two_replicas_then_equal_one_batch(accumulation: int) -> None:
         model = models.mlp()
     model.set_gradient_accumulation_options(
         gradient_accumulation_steps_per_replica=accumulation,
+        gradient_accumulation_reduction_method="mean",
         replicated_optimizer_state_sharding=True,
     )
-    trained(model, batch_size=4, steps=8)
+    trained(model, batch_size=4, steps=4, rate=0.05)
     eager = trained(models.mlp(), batch_size=8 * accumulation)
     assert models.largest_difference(eager, model) < NEAR
     x, labels = models.data()
@@ -89,14 +94,36 @@ def test_two_replicas_then_equal_one_batch(accumulation: int) -> None:
 
 
 def test_pipeline_with_replicas_then_equals_one_batch() -> None:
-    model = trained(staged_mlp(4), batch_size=4, steps=8)
+    model = trained(staged_mlp(4), batch_size=4, steps=4, rate=0.05)
     assert models.largest_difference(trained(models.mlp(), batch_size=32), model) < NEAR
 
 
-def test_sum_of_gradients_then_is_a_mean_with_a_larger_rate() -> None:
-    options = {"gradient_accumulation_reduction_method": Reduction.SUM}
-    model = trained(staged_mlp(**options), batch_size=4, steps=4, rate=0.025)
-    assert models.largest_difference(trained(models.mlp(), batch_size=16), model) < NEAR
+@pytest.mark.parametrize("replicas", [1, 2])
+@pytest.mark.parametrize("accumulation", [1, 4])
+@pytest.mark.parametrize("method", [None, "sum", Reduction.MEAN, "Running_Mean"])
+def test_gradients_then_are_reduced_over_batches_and_added_over_replicas(
+    method, accumulation: int, replicas: int
+) -> None:
+    """A sum of n gradients is their mean with n times the learning rate."""
+    models.use_ipus(replicas)
+    with models.SCOPE():
+        model = models.mlp()
+    options = {} if method is None else {"gradient_accumulation_reduction_method": method}
+    model.set_gradient_accumulation_options(accumulation, **options)
+    added = replicas * (accumulation if method in (None, "sum") else 1)
+    trained(model, batch_size=4, steps=accumulation, rate=0.1 / added)
+    eager = trained(models.mlp(), batch_size=4 * accumulation * replicas)
+    assert models.largest_difference(eager, model) < NEAR
+
+
+def test_sum_when_nothing_was_set_then_is_said_once(caplog) -> None:
+    run_settings.note_default_reduction.cache_clear()
+    models.use_ipus(2)
+    for _ in range(2):
+        with models.SCOPE():
+            trained(models.mlp(), batch_size=4)
+    said = [each.message for each in caplog.records if "are added up" in each.message]
+    assert len(said) == 1 and "divides by the accumulation count" in said[0]
 
 
 def test_batch_norm_in_a_pipeline_then_statistics_are_those_of_its_micro_batches() -> None:
@@ -139,7 +166,9 @@ def test_layer_when_called_in_two_stages_then_equals_eager_keras() -> None:
     models.use_ipus(2)
     with models.SCOPE():
         model = functional(is_staged=True)
-    model.set_pipelining_options(gradient_accumulation_steps_per_replica=4)
+    model.set_pipelining_options(
+        gradient_accumulation_steps_per_replica=4, gradient_accumulation_reduction_method="mean"
+    )
     eager = trained(functional(is_staged=False), batch_size=16)
     assert models.largest_difference(eager, trained(model, batch_size=4, steps=4)) < NEAR
     stages = [each.pipeline_stage for each in model.get_pipeline_stage_assignment()]
@@ -156,7 +185,9 @@ def test_stages_of_a_functional_model_when_set_one_by_one_then_equal_eager_keras
         each.pipeline_stage = 1 if each.layer.name == "last" else 0
     assert [layer.name for layer in assignments[-1].inbound_layers] == [assignments[2].layer.name]
     model.set_pipeline_stage_assignment(assignments)
-    model.set_pipelining_options(gradient_accumulation_steps_per_replica=4)
+    model.set_pipelining_options(
+        gradient_accumulation_steps_per_replica=4, gradient_accumulation_reduction_method="mean"
+    )
     lines: list[str] = []
     model.print_pipeline_stage_assignment_summary(line_length=60, print_fn=lines.append)
     assert [line.split()[-1] for line in lines[2:]] == ["0", "0", "0", "1"]

@@ -126,7 +126,8 @@ assert np.mean(scores.argmax(axis=1) == test[1]) == np.float32(accuracy)
 # stage, too.
 #
 # While the second IPU works on one batch, the first is busy with the next. That works only if several batches contribute to one
-# update of the weights. So we let 4 batches of 8 pictures make one update, as one batch of 32 did before.
+# update of the weights. So we let 4 batches of 8 pictures make one update, as one batch of 32 did before. Their gradients are added
+# up unless we ask for the mean.
 
 # %%
 config.auto_select_ipus = 2
@@ -135,7 +136,9 @@ config.configure_ipu_system()
 with strategy.scope():
     pipelined = make_model()
 pipelined.set_pipeline_stage_assignment([0, 0, 1, 1, 1])
-pipelined.set_pipelining_options(gradient_accumulation_steps_per_replica=4)
+pipelined.set_pipelining_options(
+    gradient_accumulation_steps_per_replica=4, gradient_accumulation_reduction_method="mean"
+)
 pipelined.print_pipeline_stage_assignment_summary(line_length=50)
 
 # %% [markdown]
@@ -151,7 +154,11 @@ assert furthest < 1e-2
 # ## Two replicas
 #
 # The same model on four IPUs: there is room for two copies of the pipeline. Each takes every other batch, and an update takes 4
-# batches of each. We give each 4 pictures at a time, so that an update still sees 32.
+# batches of each. We give each 4 pictures at a time, so that an update still sees 32. `steps_per_execution` counts the batches of
+# one replica, which has 160 in an epoch.
+#
+# The gradients of replicas are added up in any case, so we halve the loss of each. What is logged are the metrics of the last
+# replica, unless we ask for their mean.
 
 # %%
 config.auto_select_ipus = 4
@@ -160,8 +167,14 @@ config.configure_ipu_system()
 with strategy.scope():
     replicated = make_model()
 replicated.set_pipeline_stage_assignment([0, 0, 1, 1, 1])
-replicated.set_pipelining_options(gradient_accumulation_steps_per_replica=4)
-replicated_logs = compile_and_fit(replicated, batch_size=4, steps_per_execution=64)
+replicated.set_pipelining_options(
+    gradient_accumulation_steps_per_replica=4, gradient_accumulation_reduction_method="mean"
+)
+replicated.set_replication_options(replicated_metric_reduction_method="mean")
+replicated_logs = compile_and_fit(
+    replicated, batch_size=4, steps_per_execution=32, loss_weights=0.5
+)
+replicated_logs["loss"] = [2 * loss for loss in replicated_logs["loss"]]
 furthest = max(abs(a - b) for a, b in zip(plain_logs["loss"], replicated_logs["loss"]))
 print(f"The losses of an epoch are never further apart than {furthest:.1e}.")
 assert furthest < 1e-2
