@@ -40,6 +40,21 @@ class PipelineOrder(Enum):
 
 
 @dataclass(frozen=True)
+class TableConfig:
+    """A schedule of a pipeline as a table, which PopTorch has none of.
+
+    Attributes:
+        name: of those that are known, or of the user's own.
+        stages_per_ipu: of those that are known.
+        rows: the user's own table as text, one for each IPU.
+    """
+
+    name: str
+    stages_per_ipu: int = 1
+    rows: tuple[tuple[str, ...], ...] = ()
+
+
+@dataclass(frozen=True)
 class StageConfig:
     """One stage the user named: its blocks and, where given, its IPU and phase."""
 
@@ -54,6 +69,7 @@ class StrategyConfig:
 
     Attributes:
         order: of a pipeline.
+        table: of a pipeline, in place of an order.
         liveness: when the tensors of phases leave the chip.
         has_separate_backward_phase: whether the last phase does not share its number with the
             first backward phase.
@@ -63,6 +79,7 @@ class StrategyConfig:
     stages: tuple[StageConfig, ...] = ()
     auto_stage: AutoStage | None = AutoStage.SameAsIpu
     order: PipelineOrder = PipelineOrder.GROUPED
+    table: TableConfig | None = None
     liveness: Liveness = Liveness.AlwaysLive
     has_separate_backward_phase: bool = False
 

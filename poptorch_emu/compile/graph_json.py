@@ -38,7 +38,8 @@ def to_plain(executable: Executable) -> dict[str, list[Operation]]:
 def _main_graph(executable: Executable) -> Iterator[Operation]:
     graph, placed, config = executable.graph, executable.partition, executable.config
     recomputed = recomputed_operations(graph, placed, recomputation_of(config, placed))
-    segments = cut(graph, placed, config.is_training, recomputed)
+    kinds = executable.schedule.kinds
+    segments = cut(graph, placed, config.is_training, recomputed, kinds)
     stashed = _stashed(executable, segments)
     for port, segment in sorted(segments.segments.items(), key=lambda each: placed.rank(each[0])):
         for (_, consumer), values in stashed.items():
@@ -63,9 +64,10 @@ def _stashed(
             if producer[1] != consumer[1] or not is_stash(producer, consumer):
                 continue
             crossing = segments.crossings.get((producer, consumer))
-            values = [
-                inputs[source] for source in segment.loads if source.kind is SourceKind.INPUT
-            ] + (crossing.nodes if crossing is not None else [])
+            values = [] if crossing is None else crossing.nodes
+            if producer[0] is Kind.FORWARD:
+                read = [source for source in segment.loads if source.kind is SourceKind.INPUT]
+                values = [*(inputs[source] for source in read), *values]
             if values and link_depth(executable.schedule, producer, consumer) > 1:
                 found[producer, consumer] = values
     return found

@@ -5,7 +5,8 @@ Nothing here needs the engine's program, so that a plan can be made of shapes al
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 
 from poptorch_emu.compile.limits import (
@@ -17,6 +18,7 @@ from poptorch_emu.compile.limits import (
 )
 from poptorch_emu.compile.output_limits import check_pipelined_outputs
 from poptorch_emu.config import CompileConfig, PipelineOrder, StrategyConfig, StrategyKind
+from poptorch_emu.errors import compiler_error
 from poptorch_emu.ir.graph import Graph, Sink, Source
 from poptorch_emu.ir.verify import verify
 from poptorch_emu.passes import (
@@ -34,6 +36,7 @@ from poptorch_emu.schedule.levels import stage_levels
 from poptorch_emu.schedule.make import ScheduleKind, make_schedule
 from poptorch_emu.schedule.partition import Partition, partition
 from poptorch_emu.schedule.schedule import Schedule
+from poptorch_emu.schedule.tables.named import make_table, placement
 from poptorch_emu.segments.links import plan_links
 from poptorch_emu.segments.model_variables import model_variables
 from poptorch_emu.segments.phases import check_phases
@@ -72,16 +75,36 @@ def optimise(graph: Graph, config: CompileConfig) -> Graph:
 
 def place(graph: Graph, config: CompileConfig) -> Partition:
     """Returns which stage runs what, after all checks of it."""
-    placed = partition(graph, config.strategy)
+    placed = _partition(graph, config.strategy)
     check_num_ipus(placed, config)
     check_written_variables(graph, placed)
     check_trained_and_written(graph, config)
     check_broadcast_buffers(graph, config)
     check_phases(placed, config)
     if config.strategy.kind is StrategyKind.PIPELINED:
-        check_schedule(placed, config)
+        if config.strategy.table is None:
+            check_schedule(placed, config)
         check_pipelined_outputs(placed, config)
     return placed
+
+
+def _partition(graph: Graph, strategy: StrategyConfig) -> Partition:
+    """Returns which stage runs what; a table says on which IPU."""
+    placed = partition(graph, strategy)
+    if strategy.table is None:
+        return placed
+    with _in_words():
+        ipu_of_stage = placement(strategy.table, placed.num_stages)
+    return replace(placed, ipu_ids=tuple(sorted(set(ipu_of_stage))), ipu_of_stage=ipu_of_stage)
+
+
+@contextmanager
+def _in_words() -> Iterator[None]:
+    """Makes an error of the compiler of what is wrong with a table."""
+    try:
+        yield
+    except ValueError as fault:
+        raise compiler_error(f"The schedule does not fit: {fault}") from fault
 
 
 def num_micro_batches(config: CompileConfig) -> int:
@@ -98,9 +121,14 @@ def schedule_of(placed: Partition, config: CompileConfig, *, is_short: bool = Fa
         is_short: whether to lay out no more micro-batches than it takes until all cycles of a
             pipeline are alike.
     """
-    count = num_micro_batches(config)
+    count, table = num_micro_batches(config), config.strategy.table
+    if table is not None:
+        with _in_words():
+            return make_table(table, placed.num_stages, count, config.is_training)
+    kind = schedule_kind(config.strategy)
+    assert kind is not None, "what is no table has a kind"
     return make_schedule(
-        schedule_kind(config.strategy),
+        kind,
         placed.ipu_of_stage,
         min(count, enough_micro_batches(placed.num_stages)) if is_short else count,
         config.is_training,
@@ -108,8 +136,10 @@ def schedule_of(placed: Partition, config: CompileConfig, *, is_short: bool = Fa
     )
 
 
-def schedule_kind(strategy: StrategyConfig) -> ScheduleKind:
-    """Returns how the stages of a strategy take turns."""
+def schedule_kind(strategy: StrategyConfig) -> ScheduleKind | None:
+    """Returns how the stages of a strategy take turns; `None` where a table says it."""
+    if strategy.table is not None:
+        return None
     if strategy.kind is StrategyKind.PIPELINED:
         return _PIPELINES[strategy.order]
     return _SCHEDULES[strategy.kind]
@@ -126,7 +156,7 @@ def take_inventory(
 ) -> Inventory:
     """Returns the segments of a placed graph, their links and update, and what they compute on."""
     recomputed = recomputed_operations(graph, placed, recomputation_of(config, placed))
-    segments = cut(graph, placed, config.is_training, recomputed)
+    segments = cut(graph, placed, config.is_training, recomputed, schedule.kinds)
     variables = model_variables(graph, config)
     update = None
     if optimizer is not None:

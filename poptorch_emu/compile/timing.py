@@ -39,7 +39,14 @@ def time_of(
 def timed(request: Request, durations: Durations, io: HostWork | None = None) -> TimePlan:
     """Returns how long a call takes whose segments take so long."""
     config = durations.inventory.config
-    run = Run(schedule_kind(config.strategy), num_micro_batches(config), request.optimizer, io)
+    table = config.strategy.table
+    run = Run(
+        schedule_kind(config.strategy),
+        num_micro_batches(config),
+        request.optimizer,
+        io,
+        "" if table is None else table.name,
+    )
     return plan_time(durations, run)
 
 

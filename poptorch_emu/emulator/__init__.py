@@ -1,5 +1,6 @@
 """What only an emulator can offer, beyond PopTorch's own names."""
 
+from poptorch_emu.emulator import schedules
 from poptorch_emu.emulator.estimates import estimate, timeline
 from poptorch_emu.emulator.exports import export_pipeline, to_torch
 from poptorch_emu.emulator.host_recomputation import set_recomputation
@@ -31,6 +32,7 @@ __all__ = [
     "register_custom_op",
     "report",
     "schedule",
+    "schedules",
     "set_latencies",
     "set_recomputation",
     "set_schedule",

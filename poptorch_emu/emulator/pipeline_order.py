@@ -5,33 +5,49 @@ PopTorch has no option for it: its pipelines are grouped. Results are the same i
 
 from __future__ import annotations
 
-from poptorch_emu.config import PipelineOrder
+from poptorch_emu.config import PipelineOrder, TableConfig
+from poptorch_emu.emulator import schedules
 from poptorch_emu.errors import make_error
 from poptorch_emu.options import Options, PipelinedExecution, ShardedExecution
 
 
-def set_schedule(options: Options, order: str) -> None:
+def set_schedule(options: Options, order: str | TableConfig) -> None:
     """Chooses the order of the pipeline of the options' execution strategy (modelled).
 
-    Call it after `options.setExecutionStrategy`.
+    Call it after `options.setExecutionStrategy`. Results have the same bits in any order.
 
     Args:
         options: not yet frozen, with a pipelined strategy.
         order: "grouped" (PopTorch's own), "interleaved" (one forward or one backward at a time,
-            with a smaller stash) or "sequential" (one micro-batch at a time).
+            with a smaller stash) or "sequential" (one micro-batch at a time); or one of
+            `emulator.schedules`, or its name. With one of these the schedule says which IPU runs
+            each stage, whatever the blocks say; blocks only tell the stages apart.
 
     Raises:
         AttributeError: the options are frozen.
         Error: there is no such order, or the strategy is not pipelined.
+
+    Example:
+        >>> options = poptorch.Options()
+        >>> options.Training.gradientAccumulation(8)
+        >>> emulator.set_schedule(options, emulator.schedules.zero_bubble_v())
     """
     options._check_unfrozen()
     orders = [known.value for known in PipelineOrder]
-    if order not in orders:
-        raise make_error(f"Unknown order of a pipeline: {order!r}. Choose one of {orders}.")
+    if isinstance(order, str) and order in schedules.NAMED:
+        order = schedules.NAMED[order]()
+    elif not isinstance(order, TableConfig) and order not in orders:
+        raise make_error(
+            f"Unknown order of a pipeline: {order!r}. Choose one of {[*orders, *schedules.NAMED]}, "
+            "or one of emulator.schedules."
+        )
     strategy = options._execution_strategy
     if not isinstance(strategy, PipelinedExecution) or isinstance(strategy, ShardedExecution):
         raise make_error(
             f"Only a pipeline has an order, but the strategy is {type(strategy).__name__}. Call "
             "options.setExecutionStrategy(poptorch.PipelinedExecution(...)) first."
         )
-    strategy._order = PipelineOrder(order)
+    if isinstance(order, TableConfig):
+        strategy._table = order
+    else:
+        strategy._order, strategy._table = PipelineOrder(order), None

@@ -101,7 +101,7 @@ def waiting_bytes(inventory: Inventory) -> int:
 
 def _cut_again(inventory: Inventory, recomputed: Set[fx.Node]) -> Inventory:
     graph, placed, config = inventory.graph, inventory.placed, inventory.config
-    segments = cut(graph, placed, config.is_training, recomputed)
+    segments = cut(graph, placed, config.is_training, recomputed, inventory.schedule.kinds)
     equal_values = replica_equal_values(graph, config)
     links = plan_links(segments, placed, inventory.schedule, config, equal_values)
     return replace(inventory, cut=segments, links=links)

@@ -8,6 +8,7 @@ from torch import fx
 
 from poptorch_emu.log import logger
 from poptorch_emu.plan.inventory import Inventory
+from poptorch_emu.schedule.actions import Kind
 from poptorch_emu.schedule.schedule import Port, Schedule
 from poptorch_emu.segments.segment import Segment
 
@@ -45,7 +46,7 @@ class NetworkRow:
         """Takes a gradient that the segment at `port` computes."""
         if port not in self.by_port:
             self.by_port[port] = ShardedSums(
-                Segment(f"exchange of {port[0].name.lower()} {port[1]}")
+                Segment(f"exchange of {port[0].name.lower().replace('_', ' ')} {port[1]}")
             )
         self.by_port[port].add(weight, node)
 
@@ -55,11 +56,13 @@ class NetworkRow:
         Each is exchanged in the slot that computes it, so that nobody waits for a later one.
         """
         return [
-            ((action.kind, action.stage), action.micro_batch)
+            (port, schedule.turn_of[port, action.micro_batch])
             for cells in zip(*schedule.rows, strict=True)
             for cell in cells
             for action in cell
-            if (action.kind, action.stage) in self.by_port
+            if action.kind is not Kind.UPDATE
+            for port in schedule.ports_of(action)
+            if port in self.by_port
         ]
 
     def warn_of_price(self, inventory: Inventory) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any, TypeAlias
 
-from poptorch_emu.config import PipelineOrder, StageConfig, StrategyConfig, StrategyKind
+from poptorch_emu.config import PipelineOrder, StageConfig, StrategyConfig, StrategyKind, TableConfig
 from poptorch_emu.enums import AutoStage, Liveness
 from poptorch_emu.errors import require
 from poptorch_emu.log import logger
@@ -158,6 +158,7 @@ class PipelinedExecution(_IExecutionStrategy):
         """
         super().__init__()
         self._order = PipelineOrder.GROUPED
+        self._table: TableConfig | None = None
         self._auto_stage: AutoStage | None = None
         self._stages: list[Stage] = []
         if not args:
@@ -276,6 +277,7 @@ def strategy_config(strategy: _IExecutionStrategy) -> StrategyConfig:
             stages=tuple(_stage_config(stage, phase=0) for stage in strategy._stages),
             auto_stage=strategy._auto_stage,
             order=strategy._order,
+            table=strategy._table,
         )
     assert isinstance(strategy, _IPhasedExecution), "every strategy is pipelined or phased"
     return StrategyConfig(

@@ -65,6 +65,15 @@ class Inventory:
     update: UpdatePlan | None
     variables: Mapping[str, VariableInfo]
 
+    def last_to_read(self, source: Source, stage: int) -> Port | None:
+        """Returns the last segment of a stage that loads a source after its forward, if one does.
+
+        An input waits until then, whatever else reads it before.
+        """
+        ports = [(kind, stage) for kind in self.schedule.kinds[stage]]
+        reading = (port for port in reversed(ports) if source in self.cut.segments[port].loads)
+        return next(reading, None)
+
     def ipu_of(self, port: Port) -> int:
         """Returns which virtual IPU runs the segment at `port`."""
         return self.placed.ipu_of_stage[port[1]]

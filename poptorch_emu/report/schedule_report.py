@@ -41,7 +41,8 @@ class SchedulePlan:
         grid: the actions; `2F0` is the forward of stage 2 for micro-batch 0, B its backward and
             `0U0` the weight update of IPU 0.
         ipu_ids: the user's number of each virtual IPU.
-        blocks: the blocks of each stage; "" stands for what comes before the first block.
+        blocks: the blocks of each stage; "" stands for what comes before the first block. Empty
+            where the schedule belongs to no model.
         phase_of_stage: the user's phase of each stage; `None` unless execution is phased.
         phases: how the phases are numbered; `None` unless execution is phased.
         movements: what each segment moves between streaming memory and its IPU.
@@ -51,7 +52,7 @@ class SchedulePlan:
 
     grid: Schedule
     ipu_ids: tuple[int, ...]
-    blocks: tuple[tuple[str, ...], ...]
+    blocks: tuple[tuple[str, ...], ...] = ()
     phase_of_stage: tuple[int, ...] | None = None
     phases: PhaseNumbers | None = None
     movements: tuple[Movement, ...] = ()
@@ -134,8 +135,9 @@ class SchedulePlan:
         depths = stash_depths(self.grid)
         lines = [*map(_movement_text, self.movements), ""] if self.movements else []
         for stage, ipu in enumerate(self.grid.ipu_of_stage):
-            blocks = " ".join(self.blocks[stage])
-            line = f"stage {stage}: IPU {self.ipu_ids[ipu]}, blocks {blocks}"
+            line = f"stage {stage}: IPU {self.ipu_ids[ipu]}"
+            if self.blocks:
+                line += f", blocks {' '.join(self.blocks[stage])}"
             if self.grid.is_training:
                 line += f", stashes {depths[stage]}"
             lines.append(line + self._phase_text(stage))
@@ -180,10 +182,11 @@ def _recomputes(executable: Executable) -> tuple[bool, ...]:
     if not is_training:
         return ()
     mode = recomputation_of(executable.config, placed)
-    segments = cut(graph, placed, is_training, recomputed_operations(graph, placed, mode)).segments
+    recomputed, kinds = recomputed_operations(graph, placed, mode), executable.schedule.kinds
+    segments = cut(graph, placed, is_training, recomputed, kinds).segments
     return tuple(
-        any(map(_is_repeated, segments[Kind.BACKWARD, stage].instructions))
-        for stage in range(placed.num_stages)
+        any(map(_is_repeated, segments[own[0], stage].instructions))
+        for stage, own in enumerate(kinds)
     )
 
 

@@ -10,20 +10,27 @@ from dataclasses import dataclass
 from enum import Enum
 from functools import total_ordering
 
-_ACTION = re.compile(r"(0|[1-9][0-9]*)([FBU])(0|[1-9][0-9]*)")
+_ACTION = re.compile(r"(0|[1-9][0-9]*)([FRBIWU])(0|[1-9][0-9]*)")
 
 
 @total_ordering
 class Kind(Enum):
-    """What an action does; the value is its letter in text, the order is that of training."""
+    """What an action does; the value is its letter in text, the order is that of training.
+
+    The letters are those of `torch.distributed.pipelining`. A backward is one action, or is cut in
+    two: the gradients that the stage before needs, and those of weights alone.
+    """
 
     FORWARD = "F"
+    RECOMPUTE = "R"
     BACKWARD = "B"
+    BACKWARD_INPUTS = "I"
+    BACKWARD_WEIGHTS = "W"
     UPDATE = "U"
 
     def __lt__(self, other: Kind) -> bool:
         """Whether this kind comes before `other` in a training step."""
-        return "FBU".index(self.value) < "FBU".index(other.value)
+        return "FRBIWU".index(self.value) < "FRBIWU".index(other.value)
 
 
 @dataclass(frozen=True, order=True)
@@ -52,8 +59,8 @@ def parse_action(text: str) -> Action:
     match = _ACTION.fullmatch(text)
     if match is None:
         raise ValueError(
-            f"{text!r} is not an action: expected a stage, one of F, B and U, and a micro-batch, "
-            "such as '2F0'."
+            f"{text!r} is not an action: expected a stage, one of F, R, B, I, W and U, and a "
+            "micro-batch, such as '2F0'."
         )
     stage, letter, micro_batch = match.groups()
     return Action(Kind(letter), int(stage), int(micro_batch))

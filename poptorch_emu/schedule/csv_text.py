@@ -6,6 +6,8 @@ There is one row for each IPU and one column for each slot; the actions of one s
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from poptorch_emu.schedule.actions import Kind, parse_action
 from poptorch_emu.schedule.schedule import Cell, Schedule
 
@@ -33,18 +35,30 @@ def from_csv(text: str) -> Schedule:
     """
     lines = [line for line in text.splitlines() if not line.startswith("#")]
     rows = tuple(tuple(map(_parse_cell, line.split(","))) for line in lines)
+    levels = tuple(
+        int(level)
+        for line in text.splitlines()
+        if line.startswith(_LEVELS)
+        for level in line.removeprefix(_LEVELS).split()
+    )
+    return schedule_of_rows(rows, levels)
+
+
+def schedule_of_rows(
+    rows: Sequence[Sequence[Cell]], level_of_stage: tuple[int, ...] = ()
+) -> Schedule:
+    """Returns the schedule whose stages, micro-batches and mode follow from its actions.
+
+    Raises:
+        ValueError: the forwards of a stage are on two IPUs or nowhere, or the rows are not a table.
+    """
     actions = [action for row in rows for cell in row for action in cell]
     return Schedule(
         ipu_of_stage=_ipu_of_stage(rows),
         num_micro_batches=1 + max((action.micro_batch for action in actions), default=-1),
         is_training=any(action.kind is not Kind.FORWARD for action in actions),
-        rows=rows,
-        level_of_stage=tuple(
-            int(level)
-            for line in text.splitlines()
-            if line.startswith(_LEVELS)
-            for level in line.removeprefix(_LEVELS).split()
-        ),
+        rows=tuple(map(tuple, rows)),
+        level_of_stage=level_of_stage,
     )
 
 
@@ -57,7 +71,7 @@ def _parse_cell(text: str) -> Cell:
     return tuple(map(parse_action, text.split("|"))) if text else ()
 
 
-def _ipu_of_stage(rows: tuple[tuple[Cell, ...], ...]) -> tuple[int, ...]:
+def _ipu_of_stage(rows: Sequence[Sequence[Cell]]) -> tuple[int, ...]:
     ipus: dict[int, int] = {}
     for ipu, row in enumerate(rows):
         forwards = [a for cell in row for a in cell if a.kind is Kind.FORWARD]

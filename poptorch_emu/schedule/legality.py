@@ -6,91 +6,175 @@ out.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import product
 
 from poptorch_emu.schedule.actions import Action, Kind
 from poptorch_emu.schedule.csv_text import cell_text
 from poptorch_emu.schedule.deadlock import blocked_actions
-from poptorch_emu.schedule.schedule import Schedule, link_depths, links
+from poptorch_emu.schedule.needs import Needs
+from poptorch_emu.schedule.schedule import Link, Port, Schedule, link_depths
 
 # Where an action stands: slot, IPU, index in the slot.
 _Position = tuple[int, int, int]
+
+# Of a long schedule an error shows so many slots on each side of the place.
+_SLOTS_BESIDE = 6
 
 
 class ScheduleError(ValueError):
     """A schedule is illegal; the message says why and shows where."""
 
-    def __init__(self, schedule: Schedule, ipu: int, problem: str) -> None:
-        """Makes the message from `problem` and the rows, of which that of `ipu` is marked."""
-        rows = [
-            f"IPU {at}: {','.join(map(cell_text, row))}" for at, row in enumerate(schedule.rows)
-        ]
-        rows[ipu] += "  <-- ERROR HERE"
-        super().__init__("\n".join([problem, *rows]))
+    def __init__(
+        self, schedule: Schedule, ipu: int, problem: str, actions: Sequence[Action] = ()
+    ) -> None:
+        """Makes the message from `problem` and the grid.
+
+        Args:
+            schedule: that is illegal.
+            ipu: whose row is marked.
+            problem: the rule, what was found and the way out.
+            actions: that are marked.
+        """
+        super().__init__("\n".join([problem, *_grid(schedule, ipu, actions)]))
 
 
-def check(schedule: Schedule, max_stash: Sequence[int] | None = None) -> None:
+def _grid(schedule: Schedule, ipu: int, actions: Sequence[Action]) -> list[str]:
+    """Returns a line for each IPU around the place of an error."""
+    cells = [[_marked(cell, actions) for cell in row] for row in schedule.rows]
+    place = next((slot for slot, text in enumerate(cells[ipu]) if ">" in text), 0)
+    first, end = max(0, place - _SLOTS_BESIDE), place + _SLOTS_BESIDE + 1
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)][first:end]
+    lines = []
+    for at, row in enumerate(cells):
+        shown = [text.ljust(width) for text, width in zip(row[first:end], widths, strict=True)]
+        if first:
+            shown.insert(0, "...")
+        if end < schedule.num_slots:
+            shown.append("...")
+        mark = "  <-- ERROR HERE" if at == ipu else ""
+        lines.append(f"IPU {at}: {' '.join(shown)}".rstrip() + mark)
+    return lines
+
+
+def _marked(cell: Sequence[Action], actions: Sequence[Action]) -> str:
+    text = cell_text(tuple(cell)) or "."
+    return f">{text}<" if any(action in actions for action in cell) else text
+
+
+def check(
+    schedule: Schedule,
+    max_stash: Sequence[int] | None = None,
+    depths: Mapping[Link, int] | None = None,
+) -> None:
     """Proves that `schedule` is legal.
 
     Every action happens once and on its IPU; what it needs was made in an earlier slot, or before
-    it in the same slot of the same IPU; the last stage's forward and backward stand together; each
-    IPU updates last; FIFOs of the depths that the slots ask for never deadlock.
+    it in the same slot of the same IPU; each IPU updates last; links never deadlock.
 
     Args:
         schedule: what to check.
-        max_stash: for each stage, how many micro-batches may be between its forward and backward.
+        max_stash: for each stage, how many micro-batches may be between its forward and the last of
+            what it runs for them.
+        depths: of links that hold fewer micro-batches than the slots ask for.
 
     Raises:
         ScheduleError: the first rule found broken, with the row where it happens.
     """
-    _check_each_action_once(schedule)
-    positions = _positions(schedule)
-    _check_dependencies(schedule, positions)
+    check_each_action_once(schedule)
+    _check_dependencies(schedule, _positions(schedule))
     if schedule.is_training:
-        _check_last_stage(schedule, positions)
         _check_updates(schedule)
     if max_stash is not None:
         _check_stash(schedule, max_stash)
-    _check_deadlock(schedule)
+    _check_deadlock(schedule, {**link_depths(schedule), **(depths or {})})
 
 
-def _check_each_action_once(schedule: Schedule) -> None:
-    home = _homes(schedule)
-    seen: set[Action] = set()
+def check_each_action_once(schedule: Schedule) -> None:
+    """Proves that each IPU runs what belongs to it, once, and nothing else.
+
+    Raises:
+        ScheduleError: it does not.
+    """
+    missing = _all_ports(schedule)
+    updates = {Action(Kind.UPDATE, ipu, 0) for ipu in range(schedule.num_ipus)}
+    updates = updates if schedule.is_training else set()
     for ipu in range(schedule.num_ipus):
         for action in schedule.actions(ipu):
-            if action not in home:
+            _check_home(schedule, ipu, action)
+            if action.kind is Kind.UPDATE:
+                is_new = action in updates
+                updates.discard(action)
+            else:
+                ports = {(port, action.micro_batch) for port in schedule.ports_of(action)}
+                is_new = ports <= missing
+                missing -= ports
+            if not is_new:
                 raise ScheduleError(
                     schedule,
                     ipu,
-                    f"IPU {ipu} runs {action}, which is no action of {schedule.num_stages} stages "
-                    f"and {schedule.num_micro_batches} micro-batches with is_training="
-                    f"{schedule.is_training}. Remove it.",
+                    f"IPU {ipu} runs {action} twice. Every action happens once: leave one out.",
+                    [action],
                 )
-            if home[action] != ipu:
-                raise ScheduleError(
-                    schedule,
-                    ipu,
-                    f"IPU {ipu} runs {action}, which belongs to IPU {home[action]}. Move it there.",
-                )
-            if action in seen:
-                raise ScheduleError(
-                    schedule, ipu, f"IPU {ipu} runs {action} twice. Every action happens once."
-                )
-            seen.add(action)
-    for action in sorted(home.keys() - seen):
-        ipu = home[action]
+    never = [Action(*port, micro_batch) for port, micro_batch in missing]
+    for action in sorted([*never, *updates]):
+        ipu = _home(schedule, action)
         raise ScheduleError(
-            schedule, ipu, f"IPU {ipu} never runs {action}. Every action happens once."
+            schedule,
+            ipu,
+            f"IPU {ipu} never runs {action}. Every action happens once: add it to its row.",
         )
 
 
+def _check_home(schedule: Schedule, ipu: int, action: Action) -> None:
+    """Checks that an action is one of the schedule, and on its IPU."""
+    if not _is_known(schedule, action):
+        raise ScheduleError(
+            schedule,
+            ipu,
+            f"IPU {ipu} runs {action}, which is no action of {schedule.num_stages} stages "
+            f"and {schedule.num_micro_batches} micro-batches with is_training="
+            f"{schedule.is_training}. Remove it.",
+            [action],
+        )
+    home = _home(schedule, action)
+    if home != ipu:
+        raise ScheduleError(
+            schedule,
+            ipu,
+            f"IPU {ipu} runs {action}, which belongs to IPU {home}. Move it there.",
+            [action],
+        )
+
+
+def _is_known(schedule: Schedule, action: Action) -> bool:
+    if action.kind is Kind.UPDATE:
+        is_one = action.stage < schedule.num_ipus and action.micro_batch == 0
+        return schedule.is_training and is_one
+    is_one = action.stage < schedule.num_stages
+    is_one = is_one and action.micro_batch < schedule.num_micro_batches
+    return is_one and (schedule.is_training or action.kind is Kind.FORWARD)
+
+
+def _home(schedule: Schedule, action: Action) -> int:
+    is_update = action.kind is Kind.UPDATE
+    return action.stage if is_update else schedule.ipu_of_stage[action.stage]
+
+
+def _all_ports(schedule: Schedule) -> set[tuple[Port, int]]:
+    """Returns what is to run for all micro-batches."""
+    return {
+        ((kind, stage), micro_batch)
+        for stage, kinds in enumerate(schedule.kinds)
+        for kind in (Kind.FORWARD, *kinds)
+        for micro_batch in range(schedule.num_micro_batches)
+    }
+
+
 def _check_dependencies(schedule: Schedule, positions: dict[Action, _Position]) -> None:
-    for producer, consumer in links(schedule.levels, schedule.is_training):
-        for micro_batch in range(schedule.num_micro_batches):
-            source = Action(*producer, micro_batch)
-            action = Action(*consumer, micro_batch)
+    needs = Needs(schedule)
+    for action in sorted(positions, key=lambda one: (one.kind, one.stage, one.micro_batch)):
+        for source in needs.of(action):
             if not _is_before(positions[source], positions[action]):
                 raise ScheduleError(
                     schedule,
@@ -98,10 +182,17 @@ def _check_dependencies(schedule: Schedule, positions: dict[Action, _Position]) 
                     f"{action} in slot {positions[action][0]} needs {source}, which is in slot "
                     f"{positions[source][0]} of IPU {positions[source][1]}. It must come in an "
                     "earlier slot, or earlier in the same slot of the same IPU.",
+                    [action, source],
                 )
 
 
-def _check_last_stage(schedule: Schedule, positions: dict[Action, _Position]) -> None:
+def check_last_stage(schedule: Schedule) -> None:
+    """Proves what PopTorch's own pipelines do besides: the last backward follows its forward.
+
+    Raises:
+        ScheduleError: something is between them.
+    """
+    positions = _positions(schedule)
     last = [s for s, level in enumerate(schedule.levels) if level == max(schedule.levels)]
     for stage, micro_batch in product(last, range(schedule.num_micro_batches)):
         slot, ipu, index = positions[Action(Kind.FORWARD, stage, micro_batch)]
@@ -112,6 +203,7 @@ def _check_last_stage(schedule: Schedule, positions: dict[Action, _Position]) ->
                 ipu,
                 f"{backward} is in slot {positions[backward][0]}. The last stage's backward must "
                 f"follow its forward in slot {slot} at once.",
+                [backward],
             )
 
 
@@ -123,6 +215,7 @@ def _check_updates(schedule: Schedule) -> None:
                 schedule,
                 ipu,
                 f"IPU {ipu} runs {last} after its update. The update must come after all else.",
+                [last],
             )
 
 
@@ -130,9 +223,12 @@ def _check_stash(schedule: Schedule, max_stash: Sequence[int]) -> None:
     for ipu in range(schedule.num_ipus):
         held = [0] * schedule.num_stages
         for action in schedule.actions(ipu):
-            if action.kind is Kind.BACKWARD:
+            if action.kind is Kind.UPDATE or not schedule.is_training:
+                continue
+            last = schedule.kinds[action.stage][-1], action.stage
+            if last in schedule.ports_of(action):
                 held[action.stage] -= 1
-            elif action.kind is Kind.FORWARD and schedule.is_training:
+            elif action.kind is Kind.FORWARD:
                 held[action.stage] += 1
                 if held[action.stage] > max_stash[action.stage]:
                     raise ScheduleError(
@@ -140,32 +236,31 @@ def _check_stash(schedule: Schedule, max_stash: Sequence[int]) -> None:
                         ipu,
                         f"Stage {action.stage} holds {held[action.stage]} micro-batches after "
                         f"{action} but may stash {max_stash[action.stage]}. Run a backward first.",
+                        [action],
                     )
 
 
-def _check_deadlock(schedule: Schedule) -> None:
-    blocked = blocked_actions(schedule, link_depths(schedule))
+def _check_deadlock(schedule: Schedule, depths: Mapping[Link, int]) -> None:
+    blocked = blocked_actions(schedule, depths)
     if blocked:
-        waits = ", ".join(f"IPU {ipu} before {action}" for ipu, action in blocked.items())
-        raise ScheduleError(
-            schedule,
-            min(blocked),
-            f"IPUs wait for ever: {waits}. The producer and the consumer of a link must go through "
-            "the micro-batches in the same order.",
-        )
+        raise deadlock_error(schedule, blocked)
 
 
-def _homes(schedule: Schedule) -> dict[Action, int]:
-    kinds = [Kind.FORWARD, Kind.BACKWARD] if schedule.is_training else [Kind.FORWARD]
-    homes = {
-        Action(kind, stage, micro_batch): ipu
-        for kind in kinds
-        for stage, ipu in enumerate(schedule.ipu_of_stage)
-        for micro_batch in range(schedule.num_micro_batches)
-    }
-    if schedule.is_training:
-        homes |= {Action(Kind.UPDATE, ipu, 0): ipu for ipu in range(schedule.num_ipus)}
-    return homes
+def deadlock_error(schedule: Schedule, blocked: Mapping[int, Action]) -> ScheduleError:
+    """Returns the error for IPUs that wait for each other.
+
+    Args:
+        schedule: of all of them.
+        blocked: the action that each of those that wait cannot begin.
+    """
+    waits = ", ".join(f"IPU {ipu} before {action}" for ipu, action in blocked.items())
+    return ScheduleError(
+        schedule,
+        min(blocked),
+        f"IPUs wait for ever: {waits}. Each waits for what another one runs later, or for room in "
+        "a link. Move what is waited for to the front of its row, or let the links hold more.",
+        list(blocked.values()),
+    )
 
 
 def _positions(schedule: Schedule) -> dict[Action, _Position]:

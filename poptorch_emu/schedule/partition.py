@@ -1,9 +1,10 @@
 """From the blocks of a recorded graph to stages, and from stages to virtual IPUs.
 
 A new stage begins wherever the IPU or the phase changes along the forward operations, starting on
-IPU 0; stages on one IPU that follow each other in one phase are one. Backward runs on the stage of
-its forward operation. A pipeline goes through the user's stages in the order of their numbers,
-whatever the order of the lines: a stage may be entered again with values of the stages before it.
+IPU 0; stages on one IPU that follow each other in one phase are one, but for those of a table.
+Backward runs on the stage of its forward operation. A pipeline goes through the user's stages in
+the order of their numbers, whatever the order of the lines: a stage may be entered again with
+values of the stages before it.
 """
 
 from __future__ import annotations
@@ -53,9 +54,9 @@ class Partition:
         """The number of forward stages."""
         return len(self.ipu_of_stage)
 
-    def rank(self, port: Port) -> int:
-        """Returns the position of a stage in one micro-batch: forward up, then backward down."""
-        return rank(port, self.num_stages)
+    def rank(self, port: Port) -> tuple[int, Kind]:
+        """Returns what orders all that runs for one micro-batch: forward up, then backward down."""
+        return rank(port, self.num_stages), port[0]
 
 
 def rank(port: Port, num_stages: int) -> int:
@@ -81,7 +82,7 @@ def partition(graph: Graph, strategy: StrategyConfig) -> Partition:
     Raises:
         Error: a value goes back to an earlier stage of a pipeline.
     """
-    places, stage_of = _forward_stages(graph, strategy.kind is StrategyKind.PIPELINED)
+    places, stage_of = _forward_stages(graph, strategy)
     num_stages = len(places)
     ranks: dict[fx.Node, int] = {}
     for node in graph.fx.nodes:
@@ -107,21 +108,34 @@ def partition(graph: Graph, strategy: StrategyConfig) -> Partition:
 
 
 def _forward_stages(
-    graph: Graph, is_pipelined: bool
+    graph: Graph, strategy: StrategyConfig
 ) -> tuple[list[BlockPlace], dict[BlockPlace | None, int]]:
     """Returns the first block of each stage, and the last stage of each block."""
     places = [BlockPlace("", stage=0, ipu=0)]
     stage_of: dict[BlockPlace | None, int] = {}
     operations = [node for node in graph.operations if record_of(node).phase is Phase.FORWARD]
-    if is_pipelined:
+    if strategy.kind is StrategyKind.PIPELINED:
         operations.sort(key=lambda node: record_of(node).place.stage)
     for node in operations:
         place = record_of(node).place
-        if (place.ipu, place.phase) != (places[-1].ipu, places[-1].phase):
+        if _begins_stage(place, places[-1], strategy):
             places.append(place)
+        elif not places[-1].block_id and strategy.table is not None:
+            places[-1] = place
         stage_of[place] = len(places) - 1
         node.meta["forward_stage"] = len(places) - 1
     return places, stage_of
+
+
+def _begins_stage(place: BlockPlace, present: BlockPlace, strategy: StrategyConfig) -> bool:
+    """Returns whether a block is in another stage than the present one.
+
+    A table says on which IPU a stage is; so two of them may follow each other there. What comes
+    before the first block belongs to it, if it is on IPU 0.
+    """
+    if (place.ipu, place.phase) != (present.ipu, present.phase):
+        return True
+    return strategy.table is not None and bool(present.block_id) and place.stage != present.stage
 
 
 def _goes_backwards(graph: Graph, value: fx.Node, user: fx.Node, strategy: StrategyConfig) -> Error:

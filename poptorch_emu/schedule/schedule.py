@@ -7,8 +7,10 @@ update, in inference all device iterations. Strategies make schedules; nothing h
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import combinations
 from functools import cached_property
 
 from poptorch_emu.schedule.actions import Action, Kind
@@ -17,6 +19,11 @@ from poptorch_emu.schedule.actions import Action, Kind
 Port = tuple[Kind, int]
 Link = tuple[Port, Port]
 Cell = tuple[Action, ...]
+
+# What a stage runs for a micro-batch after its forward, where nothing is cut.
+WHOLE = (Kind.BACKWARD,)
+# What it runs where one of its backwards is cut; a whole one is then both, one after the other.
+HALVES = (Kind.BACKWARD_INPUTS, Kind.BACKWARD_WEIGHTS)
 
 
 @dataclass(frozen=True)
@@ -93,24 +100,87 @@ class Schedule:
             action: slot for row in self.rows for slot, cell in enumerate(row) for action in cell
         }
 
+    @cached_property
+    def kinds(self) -> tuple[tuple[Kind, ...], ...]:
+        """What each stage runs for each micro-batch after its forward, in order."""
+        if not self.is_training:
+            return ((),) * self.num_stages
+        found: list[set[Kind]] = [set() for _ in self.ipu_of_stage]
+        for action in self.slot_of:
+            if action.kind is not Kind.UPDATE and action.stage < self.num_stages:
+                found[action.stage].add(action.kind)
+        return tuple(
+            tuple(kind for kind in (Kind.RECOMPUTE,) if kind in own)
+            + (WHOLE if own.isdisjoint(HALVES) else HALVES)
+            for own in found
+        )
+
+    @cached_property
+    def links(self) -> tuple[Link, ...]:
+        """The links between the stages, as (producer, consumer)."""
+        return links(self.levels, self.is_training, self.kinds)
+
+    def ports_of(self, action: Action) -> tuple[Port, ...]:
+        """Returns what an action of a micro-batch runs, in order: one thing but for a whole
+        backward of a stage that is cut.
+        """
+        is_cut = action.kind is Kind.BACKWARD and self.kinds[action.stage][-1] in HALVES
+        kinds = HALVES if is_cut else (action.kind,)
+        return tuple((kind, action.stage) for kind in kinds)
+
+    @cached_property
+    def turn_of(self) -> dict[tuple[Port, int], int]:
+        """For each port and micro-batch, how many others have had their turn there before."""
+        num_had: Counter[Port] = Counter()
+        found = {}
+        for ipu in range(self.num_ipus):
+            for action in self.actions(ipu):
+                for port in () if action.kind is Kind.UPDATE else self.ports_of(action):
+                    found[port, action.micro_batch] = num_had[port]
+                    num_had[port] += 1
+        return found
+
+    def slots(self, port: Port) -> list[int]:
+        """Returns the slots in which the micro-batches run at `port`, ascending."""
+        return self._slots[port]
+
+    @cached_property
+    def _slots(self) -> dict[Port, list[int]]:
+        found: defaultdict[Port, list[int]] = defaultdict(list)
+        for action, slot in self.slot_of.items():
+            if action.kind is not Kind.UPDATE:
+                for port in self.ports_of(action):
+                    found[port].append(slot)
+        return {port: sorted(slots) for port, slots in found.items()}
+
     def actions(self, ipu: int) -> tuple[Action, ...]:
         """Returns everything that `ipu` runs in one window, in order."""
         return tuple(action for cell in self.rows[ipu] for action in cell)
 
 
-def links(levels: Sequence[int], is_training: bool) -> tuple[Link, ...]:
+def links(
+    levels: Sequence[int], is_training: bool, kinds: Sequence[tuple[Kind, ...]] = ()
+) -> tuple[Link, ...]:
     """Returns the links of stages of these levels, as (producer, consumer).
 
-    Activations go to the forwards of the next level and, in training, to the own backward;
-    gradients go to the backwards of the level before.
+    Activations go to the forwards of the next level and, in training, to what the own stage runs
+    later; gradients of inputs go to the backwards of the level before.
+
+    Args:
+        levels: of the stages.
+        is_training: whether they have more than forwards.
+        kinds: what each stage runs after its forward; by default a whole backward.
     """
-    forward, backward = Kind.FORWARD, Kind.BACKWARD
-    stages = range(len(levels))
+    forward, stages = Kind.FORWARD, range(len(levels))
     chain = [(s, t) for s in stages for t in stages if levels[t] == levels[s] + 1]
     result: list[Link] = [((forward, s), (forward, t)) for s, t in chain]
     if is_training:
-        result += [((forward, s), (backward, s)) for s in stages]
-        result += [((backward, t), (backward, s)) for s, t in chain]
+        kinds = kinds or (WHOLE,) * len(levels)
+        for stage in stages:
+            own = [(kind, stage) for kind in (forward, *kinds[stage])]
+            result += combinations(own, 2)
+        gives = [(next(k for k in own if k is not Kind.RECOMPUTE), s) for s, own in enumerate(kinds)]
+        result += [(gives[t], gives[s]) for s, t in chain]
     return tuple(result)
 
 
@@ -123,18 +193,11 @@ def link_depth(schedule: Schedule, producer: Port, consumer: Port) -> int:
     With these depths no execution in the order of each IPU's list can deadlock: going slot by slot
     finds every item present and room for it, and what one valid order can do, all can.
     """
-
-    def slots(port: Port) -> list[int]:
-        kind, stage = port
-        micro_batches = range(schedule.num_micro_batches)
-        return sorted(schedule.slot_of[Action(kind, stage, m)] for m in micro_batches)
-
-    removed = slots(consumer)
-    inserted = slots(producer)
+    removed = schedule.slots(consumer)
+    inserted = schedule.slots(producer)
     return max(num - bisect_left(removed, slot) for num, slot in enumerate(inserted, start=1))
 
 
 def link_depths(schedule: Schedule) -> dict[Link, int]:
     """Returns the depth of each link between the stages."""
-    chain = links(schedule.levels, schedule.is_training)
-    return {link: link_depth(schedule, *link) for link in chain}
+    return {link: link_depth(schedule, *link) for link in schedule.links}

@@ -1,4 +1,4 @@
-"""How many micro-batches a stage keeps between its forward and its backward."""
+"""How many micro-batches a stage keeps between its forward and the last of its backward."""
 
 from __future__ import annotations
 
@@ -31,6 +31,6 @@ def stash_depths(schedule: Schedule) -> tuple[int, ...]:
     if not schedule.is_training:
         return (0,) * schedule.num_stages
     return tuple(
-        link_depth(schedule, (Kind.FORWARD, stage), (Kind.BACKWARD, stage))
-        for stage in range(schedule.num_stages)
+        link_depth(schedule, (Kind.FORWARD, stage), (kinds[-1], stage))
+        for stage, kinds in enumerate(schedule.kinds)
     )

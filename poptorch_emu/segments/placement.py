@@ -25,8 +25,12 @@ def location_of(config: CompileConfig, is_state: bool) -> TensorLocation:
 
 
 def is_stash(producer: Port, consumer: Port) -> bool:
-    """Returns whether what goes from one segment to another waits from forward for backward."""
-    return (producer[0], consumer[0]) == (Kind.FORWARD, Kind.BACKWARD)
+    """Returns whether what goes from one segment to another waits from forward for backward.
+
+    So does what a part of backward hands on to a later part of its own stage.
+    """
+    is_handed_on = producer[1] == consumer[1] and producer[0] < consumer[0]
+    return consumer[0] is not Kind.FORWARD and (producer[0] is Kind.FORWARD or is_handed_on)
 
 
 def leaves_chip(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Set
+from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass, field
 
 from torch import fx
@@ -11,9 +11,10 @@ from torch import fx
 from poptorch_emu.ir.graph import Graph, Sink, SinkKind, operation_of, source_of
 from poptorch_emu.ir.operator_traits import traits_of
 from poptorch_emu.schedule.actions import Kind
-from poptorch_emu.schedule.partition import Partition, port_at
-from poptorch_emu.schedule.schedule import Port
+from poptorch_emu.schedule.partition import Partition
+from poptorch_emu.schedule.schedule import HALVES, WHOLE, Port
 from poptorch_emu.segments.segment import Segment
+from poptorch_emu.segments.weight_gradients import weight_operations
 from poptorch_emu.torch_versions import OpOverload
 
 
@@ -36,39 +37,56 @@ class SegmentedGraph:
 
 
 def cut(
-    graph: Graph, partition: Partition, is_training: bool, recomputed: Set[fx.Node] = frozenset()
+    graph: Graph,
+    partition: Partition,
+    is_training: bool,
+    recomputed: Set[fx.Node] = frozenset(),
+    kinds: Sequence[tuple[Kind, ...]] = (),
 ) -> SegmentedGraph:
     """Returns one segment for each stage and kind of action, empty ones included.
 
     Args:
         graph: forward and backward operations, without mutation.
         partition: where each of them runs.
-        is_training: whether stages have a backward segment.
-        recomputed: forward operations that the backward segment of their stage runs again when it
-            needs their results.
+        is_training: whether stages have more than a forward segment.
+        recomputed: forward operations that are run again in backward, where it needs their results,
+            or before it.
+        kinds: what each stage runs after its forward, as a schedule has it; by default a whole
+            backward.
     """
-    count = partition.num_stages * (2 if is_training else 1)
-    ports = [port_at(position, partition.num_stages) for position in range(count)]
-    segments = {port: Segment(_name(port), graph.regions) for port in ports}
+    kinds = kinds or ((WHOLE if is_training else ()),) * partition.num_stages
+    segments = {port: Segment(_name(port), graph.regions) for port in _ports(kinds)}
     result = SegmentedGraph(segments, {}, [])
-    cutter = _Cutter(graph, partition, result, recomputed)
+    homes = _Homes(graph, partition, kinds)
+    cutter = _Cutter(graph, homes, result, recomputed)
+    operations = []
     for node in graph.fx.nodes:
         if node.op == "placeholder" and node in partition.port_of:
-            cutter.load(node, partition.port_of[node])
+            cutter.load(node, homes.of(node))
         elif (
             node.op == "call_function"
             and node.target is not operator.getitem
             and not is_left_to_sum(node)
         ):
-            cutter.add(node)
+            operations.append(node)
+    # What can wait takes what the rest of its stage was given or made.
+    for node in sorted(operations, key=homes.waits):
+        cutter.add(node)
     for sink, node in graph.results:
-        port = _home(sink, node, partition)
+        port = homes.of_result(sink, node)
         for value in read_at_end(sink, node):
             cutter.fetch(value, port)
         result.results.append((sink, port, node))
     for port, segment in result.segments.items():
         segment.set_dying(_kept(result, port))
     return result
+
+
+def _ports(kinds: Sequence[tuple[Kind, ...]]) -> Iterator[Port]:
+    """Yields all ports in the order of one micro-batch: forward up, then backward down."""
+    stages = range(len(kinds))
+    yield from ((Kind.FORWARD, stage) for stage in stages)
+    yield from ((kind, stage) for stage in reversed(stages) for kind in kinds[stage])
 
 
 def is_left_to_sum(result: fx.Node) -> bool:
@@ -94,22 +112,60 @@ def is_added_already(sink: Sink, result: fx.Node) -> bool:
     return adds and sink.kind is SinkKind.GRADIENT and result.args[-1] == sink.name
 
 
+class _Homes:
+    """Where the operations of a graph run, those that can wait apart from the others."""
+
+    def __init__(
+        self, graph: Graph, partition: Partition, kinds: Sequence[tuple[Kind, ...]]
+    ) -> None:
+        self._partition = partition
+        self.kinds = kinds
+        self._are_cut = {stage for stage, own in enumerate(kinds) if own[-2:] == HALVES}
+        self._waiting = weight_operations(graph, partition, self._are_cut)
+
+    def of(self, node: fx.Node) -> Port:
+        """Returns the port of an operation, or of a source that has one."""
+        kind, stage = self._partition.port_of[node]
+        if kind is Kind.BACKWARD and stage in self._are_cut:
+            return HALVES[self.waits(node)], stage
+        return kind, stage
+
+    def waits(self, node: fx.Node) -> bool:
+        """Returns whether an operation is among those that can wait, on a stage that is cut."""
+        return node in self._waiting
+
+    def find(self, node: fx.Node) -> Port | None:
+        """Returns the same as `of`; `None` for a source that any segment loads."""
+        return self.of(node) if node in self._partition.port_of else None
+
+    def of_result(self, sink: Sink, value: fx.Node) -> Port:
+        """Returns where a result is taken from; an unchanged source is at hand anywhere.
+
+        A variable is assigned in the stage that reads it: another one may be ahead by micro-batches.
+        """
+        if value not in self._partition.port_of and sink.kind is SinkKind.VARIABLE:
+            for node in self._partition.port_of:
+                if node.op == "placeholder" and source_of(node).name == sink.name:
+                    return self.of(node)
+        return self.find(value) or (Kind.FORWARD, 0)
+
+
 class _Cutter:
     def __init__(
         self,
         graph: Graph,
-        partition: Partition,
+        homes: _Homes,
         result: SegmentedGraph,
         recomputed: Set[fx.Node],
     ) -> None:
-        self._partition = partition
+        self._homes = homes
         self._result = result
         self._recomputed = recomputed
         self._position = {node: index for index, node in enumerate(graph.fx.nodes)}
 
     def add(self, node: fx.Node) -> None:
         """Adds an operation to its segment, after fetching its inputs."""
-        port = self._partition.port_of[node]
+        port = self._homes.of(node)
         for value in node.all_input_nodes:
             self.fetch(value, port)
         self._result.segments[port].add(node)
@@ -119,40 +175,49 @@ class _Cutter:
         segment = self._result.segments[port]
         if value in segment.registers:
             return
-        home = self._partition.port_of.get(value)
+        home = self._homes.find(value)
         if home is None:
             self.load(value, port)
             return
-        if self._is_recomputed(value, port):
-            self._recompute(value, port)
-            return
-        assert home != port, f"{value.name} is used before it is computed"
-        producer = self._nearest(value, home, port)
+        producer = self._part_that_has(value, port) or home
+        if self._is_recomputed(value, port) and producer[0] is Kind.FORWARD:
+            producer = self._recompute(value, port)
+            if producer == port:
+                return
+        assert producer != port, f"{value.name} is used before it is computed"
         crossing = self._result.crossings.setdefault((producer, port), Crossing(producer, port))
         crossing.nodes.append(value)
         segment.registers[value] = segment.new_register()
 
-    def _nearest(self, value: fx.Node, home: Port, port: Port) -> Port:
-        """Returns the segment that hands `value` to the one at `port`.
+    def _part_that_has(self, value: fx.Node, port: Port) -> Port | None:
+        """Returns the last segment before that at `port`, of the same stage, that has `value`.
 
-        What the forward of a stage was given, it stashes for its own backward.
+        What a segment was given, it hands on to those of its stage that run later.
         """
-        forward = (Kind.FORWARD, port[1])
-        was_given = value in self._result.segments[forward].registers
-        return forward if port[0] is Kind.BACKWARD and was_given else home
+        kind, stage = port
+        parts = [(earlier, stage) for earlier in (Kind.FORWARD, *self._homes.kinds[stage])]
+        before = parts[: parts.index(port)]
+        having = (each for each in reversed(before) if value in self._result.segments[each].registers)
+        return next(having, None)
 
     def _is_recomputed(self, value: fx.Node, port: Port) -> bool:
-        """Returns whether the segment at `port` computes a value of its own stage again."""
+        """Returns whether what backward uses at `port` is computed by its own stage again."""
         kind, stage = port
         return (
-            kind is Kind.BACKWARD
+            kind is not Kind.FORWARD
             and operation_of(value) in self._recomputed
-            and self._partition.port_of[value] == (Kind.FORWARD, stage)
+            and self._homes.find(value) == (Kind.FORWARD, stage)
         )
 
-    def _recompute(self, value: fx.Node, port: Port) -> None:
-        """Adds the operation behind `value`, and all it needs that is not there either."""
-        registers = self._result.segments[port].registers
+    def _recompute(self, value: fx.Node, user: Port) -> Port:
+        """Adds the operation behind `value`, and all it needs that is not there either.
+
+        Returns:
+            where: at `user`, or where its stage recomputes.
+        """
+        kind, stage = user
+        has_own = Kind.RECOMPUTE in self._homes.kinds[stage]
+        port = (Kind.RECOMPUTE, stage) if has_own else user
         missing, pending = set(), [value]
         while pending:
             operation = operation_of(pending.pop())
@@ -161,29 +226,25 @@ class _Cutter:
                 pending += [
                     producer
                     for producer in operation.all_input_nodes
-                    if producer not in registers and self._is_recomputed(producer, port)
+                    if self._is_recomputed(producer, port) and not self._is_at_hand(producer, port)
                 ]
         for operation in sorted(missing, key=self._position.__getitem__):
             for producer in operation.all_input_nodes:
                 self.fetch(producer, port)
             self._result.segments[port].add(operation)
+        return port
+
+    def _is_at_hand(self, value: fx.Node, port: Port) -> bool:
+        """Returns whether a value that is recomputed is there, or in a part before but forward."""
+        if value in self._result.segments[port].registers:
+            return True
+        part = self._part_that_has(value, port)
+        return part is not None and part[0] is not Kind.FORWARD
 
     def load(self, source: fx.Node, port: Port) -> None:
         """Loads a source in the segment at `port`."""
         segment = self._result.segments[port]
         segment.registers[source] = segment.load(source_of(source))
-
-
-def _home(sink: Sink, value: fx.Node, partition: Partition) -> Port:
-    """Returns where a result is taken from; a source that nothing changes is at hand anywhere.
-
-    A variable is assigned in the stage that reads it: another one may be ahead by micro-batches.
-    """
-    if value not in partition.port_of and sink.kind is SinkKind.VARIABLE:
-        for node, port in partition.port_of.items():
-            if node.op == "placeholder" and source_of(node).name == sink.name:
-                return port
-    return partition.port_of.get(value, (Kind.FORWARD, 0))
 
 
 def _kept(result: SegmentedGraph, port: Port) -> set[int]:
@@ -206,4 +267,4 @@ def _kept(result: SegmentedGraph, port: Port) -> set[int]:
 
 def _name(port: Port) -> str:
     kind, stage = port
-    return f"{kind.name.lower()} {stage}"
+    return f"{kind.name.lower().replace('_', ' ')} {stage}"

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from poptorch_emu.schedule.actions import Kind
 from poptorch_emu.schedule.csv_text import from_csv, to_csv
-from poptorch_emu.schedule.legality import check
+from poptorch_emu.schedule.legality import check, check_last_stage
 from poptorch_emu.schedule.make import ScheduleKind, make_schedule
 from poptorch_emu.schedule.schedule import link_depth, link_depths
 from poptorch_emu.schedule.stash import stash_depths, stash_slots
@@ -40,6 +40,8 @@ schedules = schedules_of_all_kinds()
 @given(schedules)
 def test_schedule_when_made_is_legal(schedule):
     check(schedule)
+    if schedule.is_training:
+        check_last_stage(schedule)
 
 
 @given(schedules)

@@ -105,7 +105,9 @@ def _sources(inventory: Inventory) -> Iterator[Holding]:
                 yield Holding(ipu, Content.CONSTANT, source.name, size)
         elif source.kind is SourceKind.INPUT:
             for port in ports:
-                yield _input(inventory, source, port, size)
+                is_stash = port == inventory.last_to_read(source, port[1])
+                if port[0] is Kind.FORWARD or is_stash:
+                    yield _input(inventory, source, port, size)
 
 
 def _input(inventory: Inventory, source: Source, port: Port, size: int) -> Holding:

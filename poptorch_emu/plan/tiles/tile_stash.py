@@ -114,7 +114,8 @@ class Stashes:
         for port, segment in inventory.cut.segments.items():
             forward = (Kind.FORWARD, port[1])
             for source in segment.loads:
-                if source.kind is SourceKind.INPUT and port[0] is Kind.BACKWARD:
+                is_last = port == inventory.last_to_read(source, port[1])
+                if source.kind is SourceKind.INPUT and is_last:
                     depth = link_depth(inventory.schedule, forward, port)
                     size = machine_bytes(self.input_of[source])
                     yield _Stash(inventory.ipu_of(port), forward, port, size, depth, False)

@@ -39,7 +39,7 @@ def bottleneck_of(
         return Bottleneck(Limit.HOST)
     if update_seconds > _LARGE_SHARE * window_seconds:
         return Bottleneck(Limit.UPDATE, update_seconds / window_seconds)
-    ramp = window.num_ramp_slots / window.num_slots
+    ramp = window.ramp_share(lambda port: stages[port[1]].of(port[0]).cycles)
     if ramp > _LARGE_SHARE:
         return Bottleneck(Limit.RAMP, ramp)
     if not window.is_pipelined and window.num_stages > 1:
@@ -58,7 +58,7 @@ def _slowest_ipu(stages: tuple[StageTime, ...]) -> Bottleneck:
 
 
 def _largest_part(stages: list[StageTime]) -> tuple[str, float]:
-    actions: list[ActionTime] = [a for s in stages for a in (s.forward, s.backward)]
+    actions: list[ActionTime] = [a for s in stages for a in s.parts]
     sums = {name: sum(getattr(action, name) for action in actions) for name in _PARTS}
     largest = max(sums, key=lambda name: sums[name])
     return largest, sums[largest] / (sum(sums.values()) or 1.0)

@@ -100,14 +100,23 @@ class Durations:
 
     def _stage(self, stage: int) -> StageTime:
         """Returns what a stage takes; of streams beside the compute, what outlasts it."""
-        ports = (Kind.FORWARD, stage), (Kind.BACKWARD, stage)
-        forward, backward = map(self.action, ports)
-        beside = sum(self._host_seconds(port, is_overlapped=True) for port in ports)
-        waiting = beside * self.system.chip.clock_hz - forward.cycles - backward.cycles
+        kinds = Kind.FORWARD, *self.inventory.schedule.kinds[stage]
+        times = {kind: self.action((kind, stage)) for kind in kinds}
+        forward = times[Kind.FORWARD]
+        beside = sum(self._host_seconds((kind, stage), is_overlapped=True) for kind in kinds)
+        all_cycles = sum(time.cycles for time in times.values())
+        waiting = beside * self.system.chip.clock_hz - all_cycles
         if waiting > 0:
             forward = replace(forward, host_cycles=forward.host_cycles + waiting)
-        ipu = self.user_ipu((Kind.FORWARD, stage))
-        return StageTime(stage, ipu, self._blocks[stage], forward, backward)
+        return StageTime(
+            stage,
+            self.user_ipu((Kind.FORWARD, stage)),
+            self._blocks[stage],
+            forward,
+            times.get(Kind.BACKWARD) or times.get(Kind.BACKWARD_INPUTS) or ActionTime(),
+            times.get(Kind.BACKWARD_WEIGHTS, ActionTime()),
+            times.get(Kind.RECOMPUTE, ActionTime()),
+        )
 
     @cached_property
     def _blocks(self) -> tuple[tuple[str, ...], ...]:
@@ -149,7 +158,7 @@ class Durations:
             module=record.module,
             source=record.source,
             family=family_of(node).name.lower(),
-            is_recomputed=port[0] is Kind.BACKWARD and record.phase is Phase.FORWARD,
+            is_recomputed=port[0] is not Kind.FORWARD and record.phase is Phase.FORWARD,
             is_known=found.is_known,
             is_rough=found.is_rough,
             **_cycles(found),

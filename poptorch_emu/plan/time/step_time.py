@@ -41,16 +41,18 @@ class Run:
     """What of a run is no part of a replica's segments.
 
     Attributes:
-        kind: how the stages take turns.
+        kind: how the stages take turns; `None` where the inventory's schedule is a table.
         num_micro_batches: of a window.
         optimizer: in training.
         host: what the user's program does meanwhile; `None` stands for nothing.
+        name: of the table.
     """
 
-    kind: ScheduleKind
+    kind: ScheduleKind | None
     num_micro_batches: int
     optimizer: OptimizerConfig | None = None
     host: HostWork | None = None
+    name: str = ""
 
 
 def plan_time(durations: Durations, run: Run) -> TimePlan:
@@ -99,12 +101,13 @@ def plan_time(durations: Durations, run: Run) -> TimePlan:
         updates=updates,
         ipus=ipus,
         grid=Grid(
-            window.kind.value,
+            run.name if run.kind is None else run.kind.value,
             window.ipu_of_stage,
             window.level_of_stage,
             window.num_micro_batches,
             window.is_training,
             window.slot_cycles(cycles_of),
+            window.table,
         ),
         all_operations=tuple(op for ops in durations.operations.values() for op in ops),
     )
@@ -118,6 +121,7 @@ def _window(inventory: Inventory, run: Run) -> Window:
         schedule.level_of_stage,
         run.num_micro_batches,
         schedule.is_training,
+        schedule if run.kind is None else None,
     )
 
 
@@ -135,9 +139,7 @@ def _rows(inventory: Inventory) -> int:
 
 
 def _cycles_of(stages: tuple[StageTime, ...]) -> Callable[[Port], float]:
-    table = {(Kind.FORWARD, stage.stage): stage.forward.cycles for stage in stages}
-    table |= {(Kind.BACKWARD, stage.stage): stage.backward.cycles for stage in stages}
-    return table.__getitem__
+    return lambda port: stages[port[1]].of(port[0]).cycles
 
 
 def _ipus(
@@ -151,7 +153,7 @@ def _ipus(
     clock, host = durations.system.chip.clock_hz, durations.numbers.call_seconds
     found = []
     for index, ipu in enumerate(durations.inventory.placed.ipu_ids):
-        actions = [a for s in stages if s.ipu == ipu for a in (s.forward, s.backward)]
+        actions = [a for s in stages if s.ipu == ipu for a in s.parts]
         count = num_windows * window.num_micro_batches / clock
 
         def seconds(name: str, actions: list[ActionTime] = actions, count: float = count) -> float:
@@ -247,7 +249,7 @@ def _spread_weights(inventory: Inventory) -> Iterator[tuple[str, list[int]]]:
 
 def _evidence(durations: Durations, updates: tuple[UpdateTime, ...]) -> Evidence:
     """Returns the evidence of the weakest number that any part of the plan was made with."""
-    actions = [a for stage in durations.stages for a in (stage.forward, stage.backward)]
+    actions = [a for stage in durations.stages for a in stage.parts]
     used = {
         "call_seconds": True,
         "host_bytes_per_second": any(a.host_cycles for a in actions),

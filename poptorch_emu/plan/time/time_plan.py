@@ -9,6 +9,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
 
+from poptorch_emu.schedule.actions import Kind
+from poptorch_emu.schedule.schedule import Schedule
+
 
 @dataclass(frozen=True)
 class OperationTime:
@@ -103,7 +106,9 @@ class StageTime:
         stage: of forward, from 0.
         ipu: the user's number.
         blocks: of the user, that it runs.
-        backward: nothing in inference.
+        backward: without what is apart from it; nothing in inference.
+        weights: of the part of backward that can wait, where a schedule has it apart.
+        recompute: of computing activations again, likewise.
     """
 
     stage: int
@@ -111,11 +116,26 @@ class StageTime:
     blocks: tuple[str, ...]
     forward: ActionTime
     backward: ActionTime
+    weights: ActionTime = ActionTime()
+    recompute: ActionTime = ActionTime()
+
+    def of(self, kind: Kind) -> ActionTime:
+        """Returns what it takes for one kind of what a stage runs."""
+        return {
+            Kind.FORWARD: self.forward,
+            Kind.RECOMPUTE: self.recompute,
+            Kind.BACKWARD_WEIGHTS: self.weights,
+        }.get(kind, self.backward)
+
+    @property
+    def parts(self) -> tuple[ActionTime, ...]:
+        """All of it, in order."""
+        return self.forward, self.recompute, self.backward, self.weights
 
     @property
     def cycles(self) -> float:
         """Of both directions."""
-        return self.forward.cycles + self.backward.cycles
+        return sum(part.cycles for part in self.parts)
 
 
 @dataclass(frozen=True)
@@ -188,11 +208,12 @@ class Grid:
     """How the stages take turns in one window: the micro-batches of one update, or of one call.
 
     Attributes:
-        kind: the name of the schedule, such as "grouped".
+        kind: the name of the schedule, such as "grouped", or of the table.
         ipu_of_stage: the index of the virtual IPU of each stage.
         level_of_stage: as a schedule has it.
         num_micro_batches: of the window.
         slot_cycles: of a pipeline cycle; 0 where each slot lasts as long as what it holds.
+        table: where the schedule is one, in which IPUs wait for nothing but what they need.
     """
 
     kind: str
@@ -201,6 +222,7 @@ class Grid:
     num_micro_batches: int
     is_training: bool
     slot_cycles: float
+    table: Schedule | None = None
 
 
 @dataclass(frozen=True)

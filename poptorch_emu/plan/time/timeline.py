@@ -12,9 +12,19 @@ from dataclasses import replace
 from poptorch_emu.plan.time.time_plan import ActionTime, Event, TimePlan, UpdateTime
 from poptorch_emu.plan.time.window import Window, work
 from poptorch_emu.schedule.actions import Action, Kind
+from poptorch_emu.schedule.free_run import free_run
 from poptorch_emu.schedule.layout import enough_micro_batches
 from poptorch_emu.schedule.make import ScheduleKind
 from poptorch_emu.schedule.schedule import Port
+
+# What the events of each kind are called, what is done again aside.
+_NAMES = {
+    Kind.FORWARD: "forward",
+    Kind.RECOMPUTE: "recompute",
+    Kind.BACKWARD: "backward",
+    Kind.BACKWARD_INPUTS: "backward",
+    Kind.BACKWARD_WEIGHTS: "weights",
+}
 
 # A window of so many micro-batches is drawn as a whole.
 _FEW_MICRO_BATCHES = 24
@@ -35,21 +45,17 @@ class _Drawing:
         grid = plan.grid
         self._plan = plan
         self._window = Window(
-            ScheduleKind(grid.kind),
+            None if grid.table is not None else ScheduleKind(grid.kind),
             grid.ipu_of_stage,
             grid.level_of_stage,
             grid.num_micro_batches,
             grid.is_training,
+            grid.table,
         )
-        enough = 2 * enough_micro_batches(len(grid.ipu_of_stage))
-        self._schedule = self._window.schedule(max(_FEW_MICRO_BATCHES, enough))
+        self._few = max(_FEW_MICRO_BATCHES, 2 * enough_micro_batches(len(grid.ipu_of_stage)))
+        self._schedule = self._window.schedule(self._few)
         # Micro-batches that are left out in the middle.
         self._skipped = grid.num_micro_batches - self._schedule.num_micro_batches
-        self._times: dict[Port, ActionTime] = {
-            (kind, stage.stage): getattr(stage, kind.name.lower())
-            for stage in plan.stages
-            for kind in (Kind.FORWARD, Kind.BACKWARD)
-        }
         self._ipus = tuple(ipu.ipu for ipu in plan.ipus)
         self._end_cycles = self._window.cycles(self._cycles)
         short = replace(self._window, num_micro_batches=self._schedule.num_micro_batches)
@@ -57,14 +63,29 @@ class _Drawing:
         self._skipped_cycles = self._end_cycles - short.cycles(self._cycles)
 
     def events(self) -> Iterator[Event]:
-        """Yields all events, slot by slot."""
+        """Yields all events: those of a table, or slot by slot."""
+        yield from self._of_slots() if self._plan.grid.table is None else self._of_table()
+        if self._plan.grid.is_training:
+            for update in self._plan.updates:
+                yield from self._update(update)
+
+    def _of_table(self) -> Iterator[Event]:
+        """Yields the events of a table, of a long one those of the first and last micro-batches."""
+        count = self._schedule.num_micro_batches
+        half = self._few // 2 if count > self._few else count
+        for action, begin in free_run(self._schedule, self._cycles).begins.items():
+            if half <= action.micro_batch < count - half:
+                continue
+            ipu = self._ipus[self._schedule.ipu_of_stage[action.stage]]
+            yield from self._action(ipu, action, begin)
+
+    def _of_slots(self) -> Iterator[Event]:
         begins = list(self._slot_begins())
         for ipu, row in enumerate(self._schedule.rows):
             for slot, cell in enumerate(row):
                 at = begins[slot]
                 for action in cell:
                     if action.kind is Kind.UPDATE:
-                        yield from self._update(self._plan.updates[ipu])
                         continue
                     late = self._is_late(action)
                     first = at + (self._skipped_cycles if late else 0.0)
@@ -85,12 +106,13 @@ class _Drawing:
             at += max(work(row[slot], self._cycles) for row in self._schedule.rows)
 
     def _cycles(self, port: Port) -> float:
-        return self._times[port].cycles
+        return self._plan.stages[port[1]].of(port[0]).cycles
 
     def _action(self, ipu: int, action: Action, at: float) -> Iterator[Event]:
-        for kind, cycles in _parts(action.kind, self._times[action.kind, action.stage]):
-            yield self._event(ipu, action, at, cycles, kind)
-            at += cycles
+        for kind, stage in self._schedule.ports_of(action):
+            for name, cycles in _parts(kind, self._plan.stages[stage].of(kind)):
+                yield self._event(ipu, action, at, cycles, name)
+                at += cycles
 
     def _update(self, update: UpdateTime) -> Iterator[Event]:
         """Yields the parts of an update, which all IPUs begin together."""
@@ -117,7 +139,7 @@ def _parts(kind: Kind, time: ActionTime) -> Iterator[tuple[str, float]]:
         ("remote", time.remote_cycles),
         ("stash", 0.0 if is_forward else time.stash_cycles),
         ("recompute", time.recompute_cycles),
-        (kind.name.lower(), time.operation_cycles - time.recompute_cycles),
+        (_NAMES[kind], time.operation_cycles - time.recompute_cycles),
         ("stash", time.stash_cycles if is_forward else 0.0),
         ("host", 0.0 if is_forward else time.host_cycles),
     ]

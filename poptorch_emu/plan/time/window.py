@@ -2,7 +2,8 @@
 
 Source: PopART's pipeline transform for the number of pipeline cycles. Every cycle of a pipeline
 lasts as long as its slowest IPU, since all IPUs of a replica meet at its end; so do the cycles in
-which it fills and empties.
+which it fills and empties. Where a schedule is a table, an IPU waits for nothing but what it needs
+(assumed, since PopART has none).
 """
 
 from __future__ import annotations
@@ -12,13 +13,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from poptorch_emu.schedule.actions import Action, Kind
+from poptorch_emu.schedule.free_run import free_run
 from poptorch_emu.schedule.layout import enough_micro_batches, num_indices
 from poptorch_emu.schedule.make import ScheduleKind, make_schedule
-from poptorch_emu.schedule.schedule import Cell, Port, Schedule
+from poptorch_emu.schedule.schedule import WHOLE, Cell, Port, Schedule
 
 Cycles = Callable[[Port], float]
 
-_PIPELINED = (ScheduleKind.GROUPED, ScheduleKind.INTERLEAVED)
+_PIPELINED = (None, ScheduleKind.GROUPED, ScheduleKind.INTERLEAVED)
 
 
 @dataclass(frozen=True)
@@ -26,17 +28,19 @@ class Window:
     """The micro-batches of an update, or of a call in inference.
 
     Attributes:
-        kind: how the stages take turns.
+        kind: how the stages take turns; `None` where the schedule is a table.
         ipu_of_stage: the index of the virtual IPU of each.
         level_of_stage: as `Schedule` has it.
         num_micro_batches: of the window.
+        table: of all micro-batches, where the schedule is one.
     """
 
-    kind: ScheduleKind
+    kind: ScheduleKind | None
     ipu_of_stage: tuple[int, ...]
     level_of_stage: tuple[int, ...]
     num_micro_batches: int
     is_training: bool
+    table: Schedule | None = None
 
     @property
     def num_stages(self) -> int:
@@ -51,6 +55,8 @@ class Window:
     @property
     def num_slots(self) -> int:
         """Slots of the micro-batches, without that of the update."""
+        if self.table is not None:
+            return self.table.num_slots - int(self.is_training)
         levels = 1 + max(self.level_of_stage or range(self.num_stages))
         if not self.is_pipelined:
             return self.num_micro_batches * num_indices(levels, self.is_training)
@@ -58,13 +64,21 @@ class Window:
         ramp = num_indices(self.num_stages, self.is_training) - 1
         return per_batch * self.num_micro_batches + ramp
 
-    @property
-    def num_ramp_slots(self) -> int:
-        """Slots in which a pipeline fills and empties."""
-        return num_indices(self.num_stages, self.is_training) - 1 if self.is_pipelined else 0
+    def ramp_share(self, cycles_of: Cycles) -> float:
+        """Returns the share of the time in which a pipeline fills and empties, or a table waits."""
+        if self.table is not None:
+            return free_run(self.table, cycles_of).bubble
+        ramp = num_indices(self.num_stages, self.is_training) - 1 if self.is_pipelined else 0
+        return ramp / self.num_slots
 
     def schedule(self, most_micro_batches: int) -> Schedule:
-        """Returns the schedule of a window like this with at most so many micro-batches."""
+        """Returns the schedule of a window like this with at most so many micro-batches.
+
+        A table is whole: others may not be like its first part.
+        """
+        if self.table is not None:
+            return self.table
+        assert self.kind is not None, "what is no table has a kind"
         return make_schedule(
             self.kind,
             self.ipu_of_stage,
@@ -75,7 +89,7 @@ class Window:
 
     def slot_cycles(self, cycles_of: Cycles) -> float:
         """Returns how long each cycle of a pipeline lasts, and 0 for other schedules."""
-        if not self.is_pipelined:
+        if not self.is_pipelined or self.table is not None:
             return 0.0
         schedule = self.schedule(enough_micro_batches(self.num_stages))
         return max(
@@ -99,6 +113,8 @@ class Window:
         Args:
             cycles_of: what an action of a stage takes.
         """
+        if self.table is not None:
+            return free_run(self.table, cycles_of).end
         if self.is_pipelined:
             return self.num_slots * self.slot_cycles(cycles_of)
         schedule = self.schedule(1)
@@ -108,10 +124,11 @@ class Window:
 
     def busy_cycles(self, cycles_of: Cycles) -> list[float]:
         """Returns how long each virtual IPU works on all micro-batches."""
-        kinds = (Kind.FORWARD, Kind.BACKWARD) if self.is_training else (Kind.FORWARD,)
+        whole = WHOLE if self.is_training else ()
+        kinds = (whole,) * self.num_stages if self.table is None else self.table.kinds
         found: defaultdict[int, float] = defaultdict(float)
         for stage, ipu in enumerate(self.ipu_of_stage):
-            found[ipu] += sum(cycles_of((kind, stage)) for kind in kinds)
+            found[ipu] += sum(cycles_of((kind, stage)) for kind in (Kind.FORWARD, *kinds[stage]))
         return [self.num_micro_batches * found[ipu] for ipu in sorted(found)]
 
 

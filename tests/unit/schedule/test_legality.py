@@ -4,7 +4,7 @@ from poptorch_emu.schedule.actions import Kind, parse_action
 from poptorch_emu.schedule.csv_text import from_csv
 from poptorch_emu.schedule.deadlock import blocked_actions
 from poptorch_emu.schedule.grouped import grouped
-from poptorch_emu.schedule.legality import ScheduleError, check
+from poptorch_emu.schedule.legality import ScheduleError, check, check_last_stage
 from poptorch_emu.schedule.schedule import Schedule, link_depths
 
 LEGAL = """\
@@ -70,14 +70,6 @@ ILLEGAL = {
         1,
         "1F0 in slot 1 needs 0F0, which is in slot 3 of IPU 0",
     ),
-    "last-stage-apart": (
-        """\
-0F0,,,0B0,0F1,,0B1,0U0
-,1F0,1B0,,,1F1|1B1,,1U0
-""",
-        1,
-        "1B0 is in slot 2. The last stage's backward must follow its forward in slot 1",
-    ),
     "update-before-backward": (
         """\
 0F0,,0B0,0F1,,0U0,0B1
@@ -86,19 +78,50 @@ ILLEGAL = {
         0,
         "IPU 0 runs 0B1 after its update",
     ),
-    "micro-batches-overtake": (
-        """\
+}
+
+
+# The two micro-batches come back in the other order.
+OVERTAKING = """\
 0F0,0F1,,0B1,0B0,0U0
 ,,1F1|1B1,1F0|1B0,,1U0
-""",
-        0,
-        "IPUs wait for ever: IPU 0 before 0B1, IPU 1 before 1F1",
-    ),
-}
+"""
 
 
 def test_check_when_schedule_is_legal_says_nothing():
     check(from_csv(LEGAL))
+    check_last_stage(from_csv(LEGAL))
+
+
+def test_check_last_stage_when_its_actions_are_apart_raises():
+    apart = "0F0,,,0B0,0F1,,0B1,0U0\n,1F0,1B0,,,1F1|1B1,,1U0\n"
+    check(from_csv(apart))
+    with pytest.raises(ScheduleError, match="1B0 is in slot 2. .* follow its forward in slot 1"):
+        check_last_stage(from_csv(apart))
+
+
+def test_check_when_micro_batches_overtake_needs_links_that_hold_them():
+    schedule = from_csv(OVERTAKING)
+    check(schedule)
+    link = (Kind.FORWARD, 0), (Kind.FORWARD, 1)
+    check(schedule, depths={link: 2})
+    with pytest.raises(ScheduleError) as error:
+        check(schedule, depths={link: 1})
+    assert "IPUs wait for ever: IPU 0 before 0F1, IPU 1 before 1F1" in str(error.value)
+    assert "let the links hold more" in str(error.value)
+
+
+def test_error_when_the_schedule_is_long_shows_what_is_around_the_place():
+    rows = [list(row) for row in grouped((0, 1), 40, True).rows]
+    rows[1][20], rows[1][21] = rows[1][21], rows[1][20]
+    rows[0][22] = (*rows[0][22], rows[0][21][0])
+    with pytest.raises(ScheduleError) as error:
+        check(Schedule((0, 1), 40, True, tuple(map(tuple, rows))))
+    problem, first, second = str(error.value).splitlines()
+    assert problem == "IPU 0 runs 0F21 twice. Every action happens once: leave one out."
+    assert first.startswith("IPU 0: ... ") and ">0F21|0B19<" in first
+    assert first.endswith(" ...  <-- ERROR HERE") and second.endswith(" ...")
+    assert len(first) < 200
 
 
 @pytest.mark.parametrize("name", ILLEGAL)

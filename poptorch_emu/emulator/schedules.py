@@ -1,0 +1,167 @@
+"""Schedules of pipelines that PopTorch has none of, for `emulator.set_schedule`.
+
+Each knows how many stages an IPU has, and is made for a model's stages and micro-batches when the
+model is compiled. `plan` makes it for other numbers, to be looked at.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+from poptorch_emu.config import TableConfig
+from poptorch_emu.errors import make_error
+from poptorch_emu.report.schedule_report import SchedulePlan
+from poptorch_emu.schedule.tables.named import make_table
+from poptorch_emu.schedule.tables.own import read_table
+
+_OWN = "own table"
+
+
+class PipelineSchedule(TableConfig):
+    """A schedule that is not yet made for a model (exact)."""
+
+    def plan(
+        self, num_ipus: int = 0, num_micro_batches: int = 0, *, is_training: bool = True
+    ) -> SchedulePlan:
+        """Returns the table, to be printed and drawn (exact).
+
+        Args:
+            num_ipus: of a pipeline; a table of one's own has its number.
+            num_micro_batches: likewise.
+            is_training: in inference only the forwards are left.
+
+        Raises:
+            Error: the schedule has no such form.
+        """
+        num_stages = num_ipus * self.stages_per_ipu
+        if self.rows:
+            own = read_table(self.rows)
+            num_stages, num_micro_batches = own.num_stages, own.num_micro_batches
+            is_training = is_training and own.is_training
+        try:
+            grid = make_table(self, num_stages, num_micro_batches, is_training)
+        except ValueError as fault:
+            raise make_error(str(fault)) from fault
+        return SchedulePlan(grid, tuple(range(grid.num_ipus)))
+
+
+def gpipe() -> PipelineSchedule:
+    """Returns GPipe: all forwards, then all backwards (exact)."""
+    return PipelineSchedule("gpipe")
+
+
+def one_f_one_b() -> PipelineSchedule:
+    """Returns 1F1B: forwards and backwards in turn, as early as they can (exact)."""
+    return PipelineSchedule("one_f_one_b")
+
+
+def interleaved_1f1b(v: int = 2) -> PipelineSchedule:
+    """Returns 1F1B with `v` stages on each IPU, as Megatron has it (exact).
+
+    Raises:
+        ValueError: `v` is below 1.
+    """
+    return _several("interleaved_1f1b", v)
+
+
+def looped_bfs(v: int = 2) -> PipelineSchedule:
+    """Returns the breadth-first pipeline: all forwards of a stage, then of the next (exact).
+
+    Raises:
+        ValueError: `v`, the number of stages on each IPU, is below 1.
+    """
+    return _several("looped_bfs", v)
+
+
+def zero_bubble_h1(v: int = 1) -> PipelineSchedule:
+    """Returns ZB-H1: gradients of weights fill bubbles, in the memory of 1F1B (exact).
+
+    Raises:
+        ValueError: `v`, the number of stages on each IPU, is below 1.
+    """
+    return _several("zero_bubble_h1", v)
+
+
+def zero_bubble_h2() -> PipelineSchedule:
+    """Returns ZB-H2: no bubble within an IPU, in about twice the memory of 1F1B (exact)."""
+    return PipelineSchedule("zero_bubble_h2")
+
+
+def zero_bubble_v() -> PipelineSchedule:
+    """Returns ZB-V: no bubble in the memory of 1F1B, with two stages on each IPU (exact)."""
+    return PipelineSchedule("zero_bubble_v", 2)
+
+
+def dualpipe_v() -> PipelineSchedule:
+    """Returns DualPipe-V: a forward and a backward in each step, two stages on each IPU (exact)."""
+    return PipelineSchedule("dualpipe_v", 2)
+
+
+def from_table(rows: Iterable[Iterable[Any]]) -> PipelineSchedule:
+    """Returns a schedule of one's own (exact).
+
+    Args:
+        rows: one for each IPU, with what it does in order. `"1F0"` is the forward of stage 1 for
+            micro-batch 0, `B` its backward; or `I` the gradients that the stage before needs and
+            `W` those of weights, for which `B` and `W` may be written, too; `R` computes activations
+            again. `"1F2|1B0"` are two in one step; `""` and `None` are pauses. Actions of PyTorch
+            may stand for text. What comes too early waits for what it needs.
+
+    Raises:
+        Error: it is not legal; the text has the grid with the place marked.
+
+    Example:
+        >>> schedule = emulator.schedules.from_table([["0F0", "0F1", "0B1", "0B0"]])
+        >>> print(schedule.plan())
+        slot   0     1     2     3     4
+               ...
+        IPU 0  0F0   0F1   0B1   0B0   0U0
+        ...
+    """
+    text = tuple(
+        tuple("" if cell is None else str(cell) for cell in row)  # PyTorch's actions print so.
+        for row in rows
+    )
+    try:
+        read_table(text)
+    except ValueError as fault:
+        raise make_error(f"The table is no schedule: {fault}") from fault
+    return PipelineSchedule(_OWN, rows=text)
+
+
+def from_csv(path: str | Path) -> PipelineSchedule:
+    """Returns the schedule in a file, by the rules of `from_table` (exact).
+
+    A row is an IPU. Lines that start with `#` are comments. It reads what `to_csv` of a plan writes,
+    and what PyTorch's schedules write for computations alone.
+
+    Raises:
+        Error: it is not legal.
+    """
+    lines = Path(path).read_text().splitlines()
+    return from_table(csv.reader(line for line in lines if not line.startswith("#")))
+
+
+# Those that are known by their names alone.
+NAMED: dict[str, Callable[[], PipelineSchedule]] = {
+    make.__name__: make
+    for make in (
+        gpipe,
+        one_f_one_b,
+        interleaved_1f1b,
+        looped_bfs,
+        zero_bubble_h1,
+        zero_bubble_h2,
+        zero_bubble_v,
+        dualpipe_v,
+    )
+}
+
+
+def _several(name: str, stages_per_ipu: int) -> PipelineSchedule:
+    if stages_per_ipu < 1:
+        raise ValueError(f"v is {stages_per_ipu}: each IPU has at least 1 stage.")
+    return PipelineSchedule(name, stages_per_ipu)

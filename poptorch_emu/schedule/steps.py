@@ -1,0 +1,76 @@
+"""The steps of a schedule from the order of its rows: what comes too early waits."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import replace
+
+from poptorch_emu.schedule.actions import Action, Kind
+from poptorch_emu.schedule.legality import check_each_action_once, deadlock_error
+from poptorch_emu.schedule.needs import Needs
+from poptorch_emu.schedule.schedule import Cell, Schedule
+
+
+def with_waits(schedule: Schedule) -> Schedule:
+    """Returns the schedule in which each cell comes after all that its actions need.
+
+    No cell comes before the slot that it has, and none overtakes another one of its row; so a
+    legal schedule stays as it is. In training the updates come last, in a slot of their own.
+
+    Args:
+        schedule: whose rows have an order that counts.
+
+    Raises:
+        ScheduleError: an action is missing, there twice or on a wrong IPU, or IPUs wait for ever.
+    """
+    check_each_action_once(schedule)
+    needs, slot_of = Needs(schedule), dict[Action, int]()
+    pending = [
+        deque((slot, cell) for slot, cell in enumerate(map(_without_updates, row)) if cell)
+        for row in schedule.rows
+    ]
+    rows: list[list[Cell]] = [[] for _ in pending]
+    is_progressing = True
+    while is_progressing:
+        is_progressing = False
+        for queue, row in zip(pending, rows, strict=True):
+            while queue and (needed := _slots_needed(queue[0][1], needs, slot_of)) is not None:
+                wanted, cell = queue.popleft()
+                slot = max([wanted, len(row), *(1 + earlier for earlier in needed)])
+                row += [()] * (slot - len(row)) + [cell]
+                slot_of |= dict.fromkeys(cell, slot)
+                is_progressing = True
+    blocked = {ipu: queue[0][1][0] for ipu, queue in enumerate(pending) if queue}
+    if blocked:
+        raise deadlock_error(schedule, blocked)
+    return replace(schedule, rows=filled(rows, schedule.is_training))
+
+
+def filled(rows: Sequence[Sequence[Cell]], is_training: bool) -> tuple[tuple[Cell, ...], ...]:
+    """Returns rows of one length, in training with the updates in a slot of their own behind."""
+    longest = max(map(len, rows), default=0)
+    return tuple(
+        (*row, *[()] * (longest - len(row)), *_update(ipu, is_training))
+        for ipu, row in enumerate(rows)
+    )
+
+
+def _slots_needed(cell: Cell, needs: Needs, slot_of: dict[Action, int]) -> list[int] | None:
+    """Returns the slots of what a cell needs from others; `None` if some of it has none yet."""
+    found = []
+    for index, action in enumerate(cell):
+        for needed in needs.of(action):
+            if needed in slot_of:
+                found.append(slot_of[needed])
+            elif needed not in cell[:index]:
+                return None
+    return found
+
+
+def _without_updates(cell: Cell) -> Cell:
+    return tuple(action for action in cell if action.kind is not Kind.UPDATE)
+
+
+def _update(ipu: int, is_training: bool) -> tuple[Cell, ...]:
+    return ((Action(Kind.UPDATE, ipu, 0),),) if is_training else ()

@@ -1,0 +1,80 @@
+"""One forward, one backward in turn, after some forwards: 1F1B and what was made of it.
+
+They differ in how many forwards come first, and in how long the gradients of weights wait. Both grow
+by a constant from one IPU to the next. Source: Narayanan et al., "Efficient large-scale language
+model training" (arXiv 2104.04473), for 1F1B with several stages on each IPU; Qi et al., "Zero bubble
+pipeline parallelism" (arXiv 2401.10241), for ZB-H1 and ZB-H2.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+from poptorch_emu.schedule.schedule import Cell
+from poptorch_emu.schedule.tables.row import Row
+
+
+def one_f_one_b(
+    num_ipus: int,
+    stages_per_ipu: int,
+    num_micro_batches: int,
+    *,
+    forwards_per_hop: int = 1,
+    delay_per_hop: int | None = None,
+) -> list[list[Cell]]:
+    """Returns the rows of a schedule of this family.
+
+    An IPU takes a round of micro-batches through one of its stages, then through the next.
+
+    Args:
+        num_ipus: each of them has the stages of a loop.
+        stages_per_ipu: how many that are.
+        num_micro_batches: of the window.
+        forwards_per_hop: how many more forwards an IPU begins with than the one behind it.
+        delay_per_hop: by how many backwards more the gradients of weights wait than on the IPU
+            before, where they are apart; with `None` backwards are whole.
+
+    Raises:
+        ValueError: several stages are on an IPU, and rounds of equal length do not fit.
+    """
+    round_length = _round_length(num_ipus, stages_per_ipu, num_micro_batches)
+    count = stages_per_ipu * num_micro_batches
+    rows = []
+    for ipu in range(num_ipus):
+        hops = num_ipus - 1 - ipu
+        first = min((stages_per_ipu - 1) * round_length + forwards_per_hop * hops, count)
+        turn = partial(_turn, num_ipus, stages_per_ipu, round_length)
+        row = Row()
+        for number in range(first):
+            row.forward(ipu + turn(number))
+        last = num_ipus * (stages_per_ipu - 1) + ipu
+        for number in range(count):
+            if first + number < count:
+                row.forward(ipu + turn(first + number))
+            stage = last - turn(number)
+            if delay_per_hop is None:
+                row.backward(stage)
+                continue
+            row.inputs(stage)
+            if number >= delay_per_hop * ipu:
+                row.weights()
+        while row.waiting:
+            row.weights()
+        rows.append(row.cells)
+    return rows
+
+
+def _turn(num_ipus: int, stages_per_ipu: int, round_length: int, number: int) -> int:
+    """Returns how far the stage that has this turn is from the first of its IPU."""
+    return number // round_length % stages_per_ipu * num_ipus
+
+
+def _round_length(num_ipus: int, stages_per_ipu: int, num_micro_batches: int) -> int:
+    num_rounds = max(1, num_micro_batches // num_ipus)
+    if stages_per_ipu > 1 and num_micro_batches % num_rounds:
+        raise ValueError(
+            f"{num_micro_batches} micro-batches are no {num_rounds} rounds of equal length over "
+            f"{num_ipus} IPUs with {stages_per_ipu} stages each. Use a multiple of {num_ipus}, such "
+            f"as {-(-num_micro_batches // num_ipus) * num_ipus}, or one stage on each IPU."
+        )
+    return num_micro_batches // num_rounds
