@@ -77,7 +77,7 @@ def run_segments(
             still there at the end though nobody wants it.
     """
     ends: dict[Port, dict[int, torch.Tensor]] = {}
-    for port in sorted(cut.segments, key=lambda port: rank(port, num_stages)):
+    for port in sorted(cut.segments, key=lambda port: (rank(port, num_stages), port[0])):
         segment = cut.segments[port]
         alive = {register: given[str(source)] for source, register in segment.loads.items()}
         for (producer, consumer), crossing in cut.crossings.items():

@@ -87,6 +87,27 @@ def test_stash_when_order_is_interleaved_then_is_smaller_than_grouped() -> None:
         assert {piece.copies for piece in stash(plan, stage)} == {STAGES - stage}
 
 
+def test_stash_when_backward_is_cut_then_what_weights_need_waits_and_is_counted() -> None:
+    """The input of a layer and the gradient of its result, for each whose weights come later."""
+    micro_batches, kept = 8, {}
+
+    def change(options: poptorch.Options) -> None:
+        rows = [[f"{s}F{m}" for m in range(micro_batches)] for s in range(STAGES)]
+        for stage, row in enumerate(rows):
+            row += [f"{stage}I{m}" for m in range(micro_batches)]
+            row += [f"{stage}W{m}" for m in range(micro_batches)]
+        emulator.set_schedule(options, emulator.schedules.from_table(rows))
+
+    for name, changed in (("whole", None), ("cut", change)):
+        plan = emulator.memory(compiled(Chain(), PIPELINE, 0, changed))
+        kept[name] = sum(piece.item_bytes for piece in stash(plan, 1))
+        if name == "cut":
+            assert {piece.copies for piece in stash(plan, 1)} == {micro_batches}
+    # Both results of tanh and the input wait for the first half; the input and the gradient before
+    # the first tanh for the second, which the bias needs, too.
+    assert (kept["whole"], kept["cut"]) == (3 * ACTIVATION, 4 * ACTIVATION)
+
+
 def test_variables_when_adam_then_two_states_a_weight_on_the_same_ipu() -> None:
     plan = emulator.memory(compiled(Chain(), PIPELINE, None))
     layer = (WIDTH * WIDTH + WIDTH) * 4
@@ -101,14 +122,19 @@ def engine_of(training):
     return training._session._executor
 
 
+ORDERS = ("grouped", "looped_bfs", "zero_bubble_h2", "zero_bubble_v", "dualpipe_v")
+
+
 @pytest.mark.parametrize("recomputation", [0, 1, 3, 4])
 @pytest.mark.parametrize("family", ["mlp", "resnet", "transformer"])
+@pytest.mark.parametrize("order", ORDERS)
 def test_plan_when_the_model_has_run_then_the_engine_counts_the_same(
-    family: str, recomputation: int, monkeypatch: pytest.MonkeyPatch
+    order: str, family: str, recomputation: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("POPTORCH_EMU_ORDER", "schedule")
     setting = Setting("pipelined", accumulation=8)
     options = setting.options()
+    emulator.set_schedule(options, order)
     options._Popart.set("autoRecomputation", recomputation)
     emulator.set_recomputation(options, "executed")
     model = FAMILIES[family].make(STAGES)
