@@ -25,9 +25,9 @@ class LateModule:
 
 @contextmanager
 def without_garbage_collection() -> Iterator[None]:
-    """Lets modules be loaded without a garbage collection in between.
+    """Lets modules be loaded, or plans be made, without a garbage collection in between.
 
-    Loading makes no garbage, but enough objects that Python would look through all of PyTorch's,
+    That makes no garbage, but enough objects that Python would look through all of PyTorch's,
     which takes as long as half of the loading itself.
     """
     was_enabled = gc.isenabled()

@@ -16,6 +16,7 @@ from poptorch_emu.compile.executable import Executable
 from poptorch_emu.ir.graph import Graph, SourceKind, record_of
 from poptorch_emu.ir.record import NodeRecord
 from poptorch_emu.passes.anchors import operation_name, tensor_names
+from poptorch_emu.schedule.actions import Kind
 from poptorch_emu.schedule.schedule import Port, link_depth
 from poptorch_emu.segments.placement import is_stash
 from poptorch_emu.segments.recomputation import recomputation_of, recomputed_operations

@@ -205,11 +205,19 @@ def adapt_inventory(
         return take_inventory(
             base.graph, placed, schedule, base.overlapped, config, optimizer, parameters
         )
+    base = replace(base, variables={**base.variables, **variables})
+    return with_schedule(base, placed, schedule, config)
+
+
+def with_schedule(
+    base: Inventory, placed: Partition, schedule: Schedule, config: CompileConfig
+) -> Inventory:
+    """Returns an inventory of the same segments whose links hold what another schedule asks for."""
     replica_equal = replica_equal_values(base.graph, config)
     return replace(
         base,
+        placed=placed,
         config=config,
         schedule=schedule,
         links=plan_links(base.cut, placed, schedule, config, replica_equal),
-        variables={**base.variables, **variables},
     )

@@ -1,6 +1,7 @@
 """What only an emulator can offer, beyond PopTorch's own names."""
 
 from poptorch_emu.emulator import schedules
+from poptorch_emu.emulator.comparisons import compare_schedules
 from poptorch_emu.emulator.estimates import estimate, timeline
 from poptorch_emu.emulator.exports import export_pipeline, to_torch
 from poptorch_emu.emulator.host_recomputation import set_recomputation
@@ -22,6 +23,7 @@ __all__ = [
     "SchedulePlan",
     "TimePlan",
     "autoplace",
+    "compare_schedules",
     "estimate",
     "export_pipeline",
     "install",

@@ -33,7 +33,9 @@ def schedule(model: PoplarExecutor) -> SchedulePlan:
         stage 0: IPU 0, blocks first
         stage 1: IPU 1, blocks second
     """
-    return SchedulePlan.of(model._compiled())
+    executable = model._compiled()
+    is_table = executable.config.strategy.table is not None
+    return SchedulePlan.of(executable, model._on_device.times() if is_table else None)
 
 
 def memory(model: PoplarExecutor) -> MemoryReport:

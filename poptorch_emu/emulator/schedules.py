@@ -45,7 +45,7 @@ class PipelineSchedule(TableConfig):
             grid = make_table(self, num_stages, num_micro_batches, is_training)
         except ValueError as fault:
             raise make_error(str(fault)) from fault
-        return SchedulePlan(grid, tuple(range(grid.num_ipus)))
+        return SchedulePlan(grid, tuple(range(grid.num_ipus)), is_table=True)
 
 
 def gpipe() -> PipelineSchedule:
@@ -106,9 +106,9 @@ def from_table(rows: Iterable[Iterable[Any]]) -> PipelineSchedule:
     Args:
         rows: one for each IPU, with what it does in order. `"1F0"` is the forward of stage 1 for
             micro-batch 0, `B` its backward; or `I` the gradients that the stage before needs and
-            `W` those of weights, for which `B` and `W` may be written, too; `R` computes activations
-            again. `"1F2|1B0"` are two in one step; `""` and `None` are pauses. Actions of PyTorch
-            may stand for text. What comes too early waits for what it needs.
+            `W` those of weights, for which `B` and `W` may be written, too; `R` computes
+            activations again. `"1F2|1B0"` are two in one step; `""` and `None` are pauses. Actions
+            of PyTorch may stand for text. What comes too early waits for what it needs.
 
     Raises:
         Error: it is not legal; the text has the grid with the place marked.
@@ -135,8 +135,8 @@ def from_table(rows: Iterable[Iterable[Any]]) -> PipelineSchedule:
 def from_csv(path: str | Path) -> PipelineSchedule:
     """Returns the schedule in a file, by the rules of `from_table` (exact).
 
-    A row is an IPU. Lines that start with `#` are comments. It reads what `to_csv` of a plan writes,
-    and what PyTorch's schedules write for computations alone.
+    A row is an IPU. Lines that start with `#` are comments. It reads what `to_csv` of a plan
+    writes, and what PyTorch's schedules write for computations alone.
 
     Raises:
         Error: it is not legal.

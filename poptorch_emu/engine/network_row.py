@@ -8,9 +8,9 @@ from torch import fx
 
 from poptorch_emu.log import logger
 from poptorch_emu.plan.inventory import Inventory
-from poptorch_emu.schedule.actions import Kind
 from poptorch_emu.schedule.schedule import Port, Schedule
 from poptorch_emu.segments.segment import Segment
+from poptorch_emu.segments.segmented_graph import segment_name
 
 
 @dataclass
@@ -45,9 +45,7 @@ class NetworkRow:
     def add(self, weight: str, port: Port, node: fx.Node) -> None:
         """Takes a gradient that the segment at `port` computes."""
         if port not in self.by_port:
-            self.by_port[port] = ShardedSums(
-                Segment(f"exchange of {port[0].name.lower().replace('_', ' ')} {port[1]}")
-            )
+            self.by_port[port] = ShardedSums(Segment(f"exchange of {segment_name(port)}"))
         self.by_port[port].add(weight, node)
 
     def entries(self, schedule: Schedule) -> list[tuple[Port, int]]:
@@ -60,7 +58,6 @@ class NetworkRow:
             for cells in zip(*schedule.rows, strict=True)
             for cell in cells
             for action in cell
-            if action.kind is not Kind.UPDATE
             for port in schedule.ports_of(action)
             if port in self.by_port
         ]

@@ -182,7 +182,15 @@ class Compilation:
         Raises:
             Error: there is no program.
         """
-        return self._times(options)[0].cycles
+        return self.times(options).cycles
+
+    def times(self, options: Options) -> TimePlan:
+        """Returns how long a call would take on the virtual system, and why.
+
+        Raises:
+            Error: there is no program.
+        """
+        return self._times(options)[0]
 
     def modelled_spans(
         self, options: Options, inputs: Spans, outputs: Spans

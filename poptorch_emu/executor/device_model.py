@@ -32,6 +32,7 @@ from poptorch_emu.optim.device_link import OptimizerLink
 from poptorch_emu.options import Options, PipelinedExecution
 from poptorch_emu.options.optimizer_settings import with_running_mean
 from poptorch_emu.plan.inventory import Inventory
+from poptorch_emu.plan.time.time_plan import TimePlan
 from poptorch_emu.runtime.arguments import Arguments, check_same, check_values
 from poptorch_emu.runtime.session import Session
 from poptorch_emu.runtime.stream import ResultStream
@@ -162,6 +163,11 @@ class DeviceModel:
     def cycles(self) -> int:
         """Returns how many cycles a call would take on the virtual system."""
         return self.compilation.cycles(self._options)
+
+    @one_at_a_time
+    def times(self) -> TimePlan:
+        """Returns how long a call would take on the virtual system, and why."""
+        return self.compilation.times(self._options)
 
     @one_at_a_time
     def save(self, filename: str | Path, export_model: bool, save_rng_state: bool) -> None:

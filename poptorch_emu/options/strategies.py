@@ -9,7 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any, TypeAlias
 
-from poptorch_emu.config import PipelineOrder, StageConfig, StrategyConfig, StrategyKind, TableConfig
+from poptorch_emu.config import (
+    PipelineOrder,
+    StageConfig,
+    StrategyConfig,
+    StrategyKind,
+    TableConfig,
+)
 from poptorch_emu.enums import AutoStage, Liveness
 from poptorch_emu.errors import require
 from poptorch_emu.log import logger

@@ -7,6 +7,7 @@ white tells them apart. Names of the user are written as they are, without matpl
 from __future__ import annotations
 
 import importlib
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -25,6 +26,7 @@ LOOKS = {
     "forward": Look("#9cc4f8"),
     "recompute": Look("#e9f1fd", "////"),
     "backward": Look("#e58a35"),
+    "weights": Look("#f6d09b", "\\\\\\\\"),
     "update": Look("#5b3f95", "", "#ffffff"),
     "exchange": Look("#17836f", "....", "#ffffff"),
     "host": Look("#c3c9d4", "----"),
@@ -50,13 +52,14 @@ _EDGE = "#161b26"
 
 @dataclass(frozen=True)
 class Box:
-    """A stretch of work on a lane; text stands on it."""
+    """A stretch of work on a lane; text stands on it. A higher shade is lighter."""
 
     lane: int
     begin: float
     length: float
     kind: str
     text: str = ""
+    shade: int = 0
 
 
 def pyplot() -> Any:
@@ -85,19 +88,20 @@ def axes_or_new(axes: Any, width: float, height: float) -> Any:
 def draw_boxes(axes: Any, boxes: Sequence[Box], lanes: Sequence[str], text_size: float = 8) -> None:
     """Draws one row for each lane, the first on top, and a legend of the kinds that there are."""
     kinds = [kind for kind in LOOKS if any(box.kind == kind for box in boxes)]
-    for kind in kinds:
-        look = LOOKS[kind]
-        for lane in range(len(lanes)):
-            spans = [(b.begin, b.length) for b in boxes if (b.lane, b.kind) == (lane, kind)]
-            axes.broken_barh(
-                spans, (lane - 0.42, 0.84), facecolor=look.colour, hatch=look.hatch,
-                edgecolor=_EDGE, linewidth=0.5,
-            )  # fmt: skip
+    spans: defaultdict[tuple[str, int, int], list[tuple[float, float]]] = defaultdict(list)
+    for box in boxes:
+        spans[box.kind, box.shade, box.lane].append((box.begin, box.length))
+    for (kind, shade, lane), of_lane in spans.items():
+        axes.broken_barh(
+            of_lane, (lane - 0.42, 0.84), facecolor=shaded(LOOKS[kind].colour, shade),
+            hatch=LOOKS[kind].hatch, edgecolor=_EDGE, linewidth=0.5,
+        )  # fmt: skip
     for box in boxes:
         if box.text:
             look = LOOKS[box.kind]
             # On a hatch, digits need a ground of their own.
-            ground = {"facecolor": look.colour, "linewidth": 0, "pad": 0.6}
+            colour = shaded(look.colour, box.shade)
+            ground = {"facecolor": colour, "linewidth": 0, "pad": 0.6}
             axes.text(
                 box.begin + box.length / 2, box.lane, box.text, ha="center", va="center",
                 color=look.ink, fontsize=text_size, parse_math=False, clip_on=True,
@@ -106,6 +110,13 @@ def draw_boxes(axes: Any, boxes: Sequence[Box], lanes: Sequence[str], text_size:
     axes.set_yticks(range(len(lanes)), lanes, parse_math=False)
     axes.set_ylim(len(lanes) - 0.5, -0.5)
     _legend(axes, [(kind, LOOKS[kind]) for kind in kinds])
+
+
+def shaded(colour: str, shade: int) -> str:
+    """Returns a colour, `#rrggbb`, nearer to white with each shade."""
+    kept = 0.6**shade
+    parts = (int(colour[at : at + 2], 16) for at in (1, 3, 5))
+    return "#" + "".join(f"{round(255 - (255 - part) * kept):02x}" for part in parts)
 
 
 def draw_stacks(axes: Any, labels: Sequence[str], parts: Mapping[str, Sequence[float]]) -> None:

@@ -42,17 +42,15 @@ def slot_parts(schedule: Schedule) -> tuple[str, ...]:
     in; with fewer micro-batches than the line has places there is no `main`.
     """
     entries, exits, updates = [0], [schedule.num_slots], [schedule.num_slots]
-    exit_port = (
-        (Kind.BACKWARD, 0) if schedule.is_training else (Kind.FORWARD, schedule.num_stages - 1)
-    )
+    exit_stage = 0 if schedule.is_training else schedule.num_stages - 1
+    exit_kind = [Kind.FORWARD, *schedule.kinds[exit_stage]][-1]
     for action, slot in schedule.slot_of.items():
-        port = (action.kind, action.stage)
-        if port == (Kind.FORWARD, 0):
-            entries.append(slot)
-        if port == exit_port:
-            exits.append(slot)
         if action.kind is Kind.UPDATE:
             updates.append(slot)
+        if (action.kind, action.stage) == (Kind.FORWARD, 0):
+            entries.append(slot)
+        if (exit_kind, exit_stage) in schedule.ports_of(action):
+            exits.append(slot)
 
     def part(slot: int) -> str:
         if slot >= min(updates):

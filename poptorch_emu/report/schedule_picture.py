@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 from poptorch_emu.report.pictures import Box, axes_or_new, draw_boxes
 from poptorch_emu.schedule.actions import Action, Kind
+from poptorch_emu.schedule.free_run import FreeRun
 from poptorch_emu.schedule.schedule import Schedule
 
 # Lengths of boxes: a convention of such pictures, not times.
-_LENGTHS = {"forward": 1.0, "recompute": 1.0, "backward": 2.0, "update": 1.0}
-_KINDS = {Kind.FORWARD: "forward", Kind.BACKWARD: "backward", Kind.UPDATE: "update"}
+_LENGTHS = {"forward": 1.0, "recompute": 1.0, "backward": 2.0, "weights": 1.0, "update": 1.0}
 # Of more slots the first and the last ones are drawn.
 MOST_SLOTS = 60
 _GAP = 3.0
@@ -38,6 +40,7 @@ def boxes_of(schedule: Schedule, recomputes: Sequence[bool]) -> tuple[list[Box],
     boxes: list[Box] = []
     gaps = []
     at = 0.0
+    shades = shades_of(schedule)
     for slots in shown_slots(schedule.num_slots):
         if slots and slots.start:
             gaps.append(at + _GAP / 2)
@@ -47,26 +50,86 @@ def boxes_of(schedule: Schedule, recomputes: Sequence[bool]) -> tuple[list[Box],
             for ipu, row in enumerate(schedule.rows):
                 begin = at
                 for action in row[slot]:
-                    for kind in _kinds(action, recomputes):
-                        text = "" if action.kind is Kind.UPDATE else str(action.micro_batch)
-                        boxes.append(Box(ipu, begin, _LENGTHS[kind], kind, text))
-                        begin += _LENGTHS[kind]
+                    for kind, length in _parts(action, recomputes):
+                        boxes.append(_box(ipu, begin, length, kind, action, shades))
+                        begin += length
                 longest = max(longest, begin - at)
             at += longest
     return boxes, gaps
 
 
-def _kinds(action: Action, recomputes: Sequence[bool]) -> Iterator[str]:
-    if action.kind is Kind.BACKWARD and recomputes and recomputes[action.stage]:
-        yield "recompute"
-    yield _KINDS[action.kind]
+def boxes_of_run(schedule: Schedule, run: FreeRun) -> tuple[list[Box], list[float]]:
+    """Returns the boxes of a table, in which IPUs wait for nothing but what they need.
+
+    Of a long one those at both ends are left, and a gap between them.
+
+    Args:
+        schedule: of one window.
+        run: of it, in units of such pictures.
+    """
+    shades, boxes = shades_of(schedule), []
+    for action, begin in run.begins.items():
+        ipu = schedule.ipu_of_stage[action.stage]
+        for kind, length in _parts(action, ()):
+            boxes.append(_box(ipu, begin, length, kind, action, shades))
+            begin += length
+    if schedule.is_training:
+        boxes += [Box(ipu, run.end, 1.0, "update") for ipu in range(schedule.num_ipus)]
+    left_out = run.end - 2 * MOST_SLOTS
+    if left_out <= _GAP:
+        return boxes, []
+    first = [box for box in boxes if box.begin + box.length <= MOST_SLOTS]
+    shift = left_out - _GAP
+    last = [box for box in boxes if box.begin >= run.end - MOST_SLOTS]
+    moved = [replace(box, begin=box.begin - shift) for box in last]
+    return [*first, *moved], [MOST_SLOTS + _GAP / 2]
+
+
+def shades_of(schedule: Schedule) -> tuple[int, ...]:
+    """Returns for each stage how many others come before it on its IPU."""
+    seen: Counter[int] = Counter()
+    shades = []
+    for ipu in schedule.ipu_of_stage:
+        shades.append(seen[ipu])
+        seen[ipu] += 1
+    return tuple(shades)
+
+
+def _box(
+    ipu: int, begin: float, length: float, kind: str, action: Action, shades: Sequence[int]
+) -> Box:
+    if action.kind is Kind.UPDATE:
+        return Box(ipu, begin, length, kind)
+    return Box(ipu, begin, length, kind, str(action.micro_batch), shades[action.stage])
+
+
+def _parts(action: Action, recomputes: Sequence[bool]) -> Iterator[tuple[str, float]]:
+    """Yields the kinds of boxes of an action, and their lengths."""
+    is_backward = action.kind in (Kind.BACKWARD, Kind.BACKWARD_INPUTS)
+    if is_backward and recomputes and recomputes[action.stage]:
+        yield "recompute", _LENGTHS["recompute"]
+    is_half = action.kind is Kind.BACKWARD_INPUTS
+    yield action.kind.word, _LENGTHS[action.kind.word] / (2 if is_half else 1)
 
 
 def draw_schedule(
-    schedule: Schedule, recomputes: Sequence[bool], ipu_ids: Sequence[int], axes: Any
+    schedule: Schedule,
+    recomputes: Sequence[bool],
+    ipu_ids: Sequence[int],
+    axes: Any,
+    run: FreeRun | None = None,
 ) -> Any:
-    """Draws a schedule on `axes`, new ones if that is None, and returns them."""
-    boxes, gaps = boxes_of(schedule, recomputes)
+    """Draws a schedule and returns the axes.
+
+    Args:
+        schedule: of one window.
+        recomputes: for each stage, whether its backward computes activations again; empty if none.
+        ipu_ids: the user's numbers of the IPUs.
+        axes: new ones if this is None.
+        run: of a table, which is drawn by it instead of by slots.
+    """
+    found = boxes_of(schedule, recomputes) if run is None else boxes_of_run(schedule, run)
+    boxes, gaps = found
     end = max((box.begin + box.length for box in boxes), default=1.0)
     width = min(max(4.0, _INCHES * end), 36.0) + 1.6
     axes = axes_or_new(axes, width, 0.9 + 0.42 * schedule.num_ipus)

@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import html
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from poptorch_emu.compile.executable import Executable
 from poptorch_emu.ir.graph import record_of
 from poptorch_emu.ir.operator_traits import traits_of
 from poptorch_emu.ir.record import Phase
+from poptorch_emu.machine.ipu import KIB
+from poptorch_emu.machine.tile_memory import TileMemory
 from poptorch_emu.plan.memory.memory_plan import Movement
-from poptorch_emu.report.pictures import LOOKS
+from poptorch_emu.plan.time.time_plan import TimePlan
+from poptorch_emu.report.pictures import LOOKS, shaded
 from poptorch_emu.report.schedule_grid import grid_rows
-from poptorch_emu.report.schedule_picture import draw_schedule, shown_slots
+from poptorch_emu.report.schedule_picture import draw_schedule, shades_of, shown_slots
 from poptorch_emu.report.terminal import fitted_table, html_lines, terminal_width, wrapped
 from poptorch_emu.schedule.actions import Kind
 from poptorch_emu.schedule.csv_text import to_csv
+from poptorch_emu.schedule.free_run import FreeRun, free_run
 from poptorch_emu.schedule.phase_numbers import PhaseNumbers
 from poptorch_emu.schedule.schedule import Schedule
 from poptorch_emu.schedule.stash import stash_depths
@@ -28,7 +34,10 @@ from poptorch_emu.segments.segmented_graph import cut
 
 _LOOK_OF_LETTER = {
     "F": LOOKS["forward"],
+    "R": LOOKS["recompute"],
     "B": LOOKS["backward"],
+    "I": LOOKS["backward"],
+    "W": LOOKS["weights"],
     "U": LOOKS["update"],
 }
 
@@ -39,7 +48,8 @@ class SchedulePlan:
 
     Attributes:
         grid: the actions; `2F0` is the forward of stage 2 for micro-batch 0, B its backward and
-            `0U0` the weight update of IPU 0.
+            `0U0` the weight update of IPU 0. Where a backward is cut, I gives the gradients that
+            the stage before needs, and W those of weights.
         ipu_ids: the user's number of each virtual IPU.
         blocks: the blocks of each stage; "" stands for what comes before the first block. Empty
             where the schedule belongs to no model.
@@ -48,6 +58,10 @@ class SchedulePlan:
         movements: what each segment moves between streaming memory and its IPU.
         transfers: inputs and outputs that cross between host and IPU while it computes.
         recomputes: for each stage, whether its backward would compute activations again.
+        is_table: whether it is one of `emulator.schedules`; IPUs then wait for nothing but what
+            their actions need.
+        tiles: what the tiles of the IPUs would hold, where the schedule belongs to a model.
+        time: how long a call would take, where the schedule is a table of a model.
     """
 
     grid: Schedule
@@ -58,9 +72,12 @@ class SchedulePlan:
     movements: tuple[Movement, ...] = ()
     transfers: tuple[Transfer, ...] = ()
     recomputes: tuple[bool, ...] = ()
+    is_table: bool = False
+    tiles: TileMemory | None = None
+    time: TimePlan | None = None
 
     @classmethod
-    def of(cls, executable: Executable) -> SchedulePlan:
+    def of(cls, executable: Executable, time: TimePlan | None = None) -> SchedulePlan:
         """Returns what each IPU of a compiled model runs, and when."""
         config, places = executable.config, executable.partition.places
         is_phased = config.strategy.is_phased
@@ -73,7 +90,39 @@ class SchedulePlan:
             movements=executable.memory.movements,
             transfers=executable.transfers,
             recomputes=_recomputes(executable),
+            is_table=config.strategy.table is not None,
+            tiles=executable.tiles,
+            time=time,
         )
+
+    @cached_property
+    def bubble(self) -> float:
+        """The share of the time in which IPUs wait, until the last one is done (exact).
+
+        A forward takes one unit, and so does each half of a backward.
+        """
+        return self._run.bubble
+
+    @cached_property
+    def bubble_within(self) -> float:
+        """The share in which an IPU waits between its own first and last action (exact).
+
+        This is the bubble where an IPU need not wait for the others' updates, as papers on zero
+        bubbles count it.
+        """
+        return self._run.bubble_within
+
+    @cached_property
+    def bubble_by_cycles(self) -> float | None:
+        """The same as `bubble`, by the cycles of the machine; `None` if unknown (modelled)."""
+        if self.time is None:
+            return None
+        stages = self.time.stages
+        return free_run(self.grid, lambda port: stages[port[1]].of(port[0]).cycles).bubble
+
+    @cached_property
+    def _run(self) -> FreeRun:
+        return free_run(self.grid)
 
     def __str__(self) -> str:
         """Returns the grid of IPUs and time, its parts marked, and a line for each stage.
@@ -91,8 +140,11 @@ class SchedulePlan:
 
     def _repr_html_(self) -> str:
         """Returns the grid for a notebook, coloured as its picture is, and the lines below it."""
+        shades = shades_of(self.grid)
         rows = "".join(
-            f"<tr>{''.join(map(_html_cell, row))}</tr>" for row in self._rows() if any(row)
+            f"<tr>{''.join(_html_cell(text, shades) for text in row)}</tr>"
+            for row in self._rows()
+            if any(row)
         )
         table = f'<div style="overflow-x:auto"><table>{rows}</table></div>'
         return table + html_lines([*self._left_out(), *filter(None, self._notes())])
@@ -102,6 +154,7 @@ class SchedulePlan:
 
         Boxes have conventional lengths: forward and recompute 1, backward 2, update 1; the picture
         of `emulator.timeline` is to scale. Of a long window the first and the last slots are drawn.
+        Where an IPU has several stages, those that come later are lighter.
 
         Args:
             axes: of matplotlib; by default those of a new figure.
@@ -112,7 +165,8 @@ class SchedulePlan:
         Raises:
             ImportError: matplotlib is not installed; it is the extra `report`.
         """
-        return draw_schedule(self.grid, self.recomputes, self.ipu_ids, axes)
+        run = self._run if self.is_table else None
+        return draw_schedule(self.grid, self.recomputes, self.ipu_ids, axes, run)
 
     def _rows(self) -> list[list[str]]:
         first, last = shown_slots(self.grid.num_slots)
@@ -141,6 +195,20 @@ class SchedulePlan:
             if self.grid.is_training:
                 line += f", stashes {depths[stage]}"
             lines.append(line + self._phase_text(stage))
+        return [*lines, *self._table_notes()] if self.is_table else lines
+
+    def _table_notes(self) -> list[str]:
+        """Returns what a table costs: the bubble, and the memory of each IPU."""
+        text = f"bubble: {self.bubble:.1%}"
+        if self.bubble - self.bubble_within > 1e-9:
+            text += f" ({self.bubble_within:.1%} where no IPU waits for another one's update)"
+        lines = [f"{text}, with a forward and each half of a backward of one length"]
+        if self.bubble_by_cycles is not None:
+            lines.append(f"bubble: {self.bubble_by_cycles:.1%}, by the cycles of the machine")
+        for ipu in self.tiles.ipus if self.tiles is not None else ():
+            assert self.tiles is not None, "its IPUs were taken"
+            held, limit = self.tiles.largest_bytes(ipu), self.tiles.chip.tile_bytes
+            lines.append(f"IPU {ipu.ipu}: {held / KIB:.0f} of {limit / KIB:.0f} KiB of a tile")
         return lines
 
     def to_csv(self) -> str:
@@ -160,8 +228,13 @@ def _movement_text(moved: Movement) -> str:
     return f"{moved.segment}: streaming memory gives {loaded:.1f} KiB and takes {stored:.1f} KiB"
 
 
-def _html_cell(text: str) -> str:
-    """Returns a cell of the grid, each of its actions on the colour of its kind."""
+def _html_cell(text: str, shades: Sequence[int]) -> str:
+    """Returns a cell of the grid, each of its actions on the colour of its kind.
+
+    Args:
+        text: of the cell.
+        shades: of the stages; those that come later on their IPU are lighter.
+    """
     look = next((_LOOK_OF_LETTER[letter] for letter in text if letter in _LOOK_OF_LETTER), None)
     is_action = look is not None and text[0].isdigit()
     if look is None or not is_action:
@@ -169,8 +242,10 @@ def _html_cell(text: str) -> str:
     actions = []
     for action in text.split("|"):
         letter = next((letter for letter in action if letter in _LOOK_OF_LETTER), "F")
-        look = _LOOK_OF_LETTER[letter]
-        style = f"background:{look.colour};color:{look.ink};padding:1px 4px"
+        look, stage = _LOOK_OF_LETTER[letter], action.partition(letter)[0]
+        is_of_stage = letter in "FRBIW" and stage.isdecimal()
+        colour = shaded(look.colour, shades[int(stage)] if is_of_stage else 0)
+        style = f"background:{colour};color:{look.ink};padding:1px 4px"
         actions.append(f'<span style="{style}">{html.escape(action)}</span>')
     return f'<td style="white-space:nowrap">{"".join(actions)}</td>'
 

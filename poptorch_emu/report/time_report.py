@@ -16,6 +16,7 @@ from poptorch_emu.report.terminal import (
 )
 
 _PARTS = ("compute", "exchange", "sync", "link", "remote", "update", "host", "bubble")
+_STAGE_PARTS = ("forward", "recompute", "backward", "weights")
 _NUM_SHOWN = 5
 # What stands beside the name of an operation, and how wide that is in a notebook.
 _BESIDE_NAME, _NOTEBOOK = 46, 120
@@ -85,16 +86,21 @@ class TimeReport(TimePlan):
         return ipu.busy_seconds / self.step_seconds
 
     def _of_stages(self) -> list[list[str]]:
-        rows = [["stage", "IPU", "forward ms", "recompute ms", "backward ms", "all ms"]]
+        rows = [["stage", "IPU", *(f"{name} ms" for name in _STAGE_PARTS), "all ms"]]
         for stage in self.stages:
-            again = stage.backward.recompute_cycles
+            again = sum(part.recompute_cycles for part in stage.parts)
+            later = stage.weights.recompute_cycles
             cycles = (
                 stage.forward.cycles,
                 again,
-                stage.backward.cycles - again,
+                stage.recompute.cycles + stage.backward.cycles - again + later,
+                stage.weights.cycles - later,
                 stage.cycles,
             )
             rows.append([str(stage.stage), str(stage.ipu), *map(self._milliseconds, cycles)])
+        if not any(stage.weights.cycles for stage in self.stages):
+            for row in rows:
+                del row[_STAGE_PARTS.index("weights") + 2]
         return rows
 
     def _of_operations(self, columns: int) -> list[list[str]]:

@@ -20,6 +20,7 @@ _LETTERS = {
     "forward": "F",
     "recompute": "R",
     "backward": "B",
+    "weights": "W",
     "update": "U",
     "exchange": "x",
     "host": "h",
@@ -68,7 +69,12 @@ class TimelineReport(tuple[Event, ...]):
         boxes = []
         for event in self:
             length, kind = event.end_seconds - event.begin_seconds, KIND_OF_EVENT[event.kind]
-            is_numbered = length >= shortest and kind in ("forward", "recompute", "backward")
+            is_numbered = length >= shortest and kind in (
+                "forward",
+                "recompute",
+                "backward",
+                "weights",
+            )
             text = str(event.micro_batch) if is_numbered else ""
             lane = ipus.index(event.ipu)
             boxes.append(Box(lane, 1e3 * event.begin_seconds, 1e3 * length, kind, text))

@@ -28,6 +28,11 @@ class Kind(Enum):
     BACKWARD_WEIGHTS = "W"
     UPDATE = "U"
 
+    @property
+    def word(self) -> str:
+        """What segments and events of this kind are called; a half of backward may be apart."""
+        return {"I": "backward", "W": "weights"}.get(self.value, self.name.lower())
+
     def __lt__(self, other: Kind) -> bool:
         """Whether this kind comes before `other` in a training step."""
         return "FRBIWU".index(self.value) < "FRBIWU".index(other.value)

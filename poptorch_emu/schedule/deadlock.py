@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import defaultdict, deque
 from collections.abc import Mapping
 
-from poptorch_emu.schedule.actions import Action, Kind
+from poptorch_emu.schedule.actions import Action
 from poptorch_emu.schedule.schedule import Link, Port, Schedule
 
 
@@ -43,7 +43,10 @@ def blocked_actions(schedule: Schedule, depths: Mapping[Link, int]) -> dict[int,
                 held[link].add(micro_batch)
         return has_inputs and has_room
 
-    pending = [deque(_steps(schedule, ipu)) for ipu in range(schedule.num_ipus)]
+    pending = [
+        deque((a, port) for a in schedule.actions(ipu) for port in schedule.ports_of(a))
+        for ipu in range(schedule.num_ipus)
+    ]
     is_progressing = True
     while is_progressing:
         is_progressing = False
@@ -52,13 +55,3 @@ def blocked_actions(schedule: Schedule, depths: Mapping[Link, int]) -> dict[int,
                 queue.popleft()
                 is_progressing = True
     return {ipu: queue[0][0] for ipu, queue in enumerate(pending) if queue}
-
-
-def _steps(schedule: Schedule, ipu: int) -> list[tuple[Action, Port]]:
-    """Returns what an IPU runs in order, updates aside: they have no links of this kind."""
-    return [
-        (action, port)
-        for action in schedule.actions(ipu)
-        if action.kind is not Kind.UPDATE
-        for port in schedule.ports_of(action)
-    ]

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from poptorch_emu.schedule.actions import Action, Kind
-from poptorch_emu.schedule.needs import Needs
 from poptorch_emu.schedule.schedule import Port, Schedule
 
 # What an action takes in pictures of pipelines: each half of a backward is as long as a forward.
@@ -71,8 +70,8 @@ def free_run(schedule: Schedule, length_of: Callable[[Port], float] = unit_lengt
         length_of: how long each kind of action takes on a stage; a whole backward of a stage that
             is cut takes as long as both halves.
     """
-    needs, begins, ends = Needs(schedule), dict[Action, float](), dict[Action, float]()
-    free = [0.0] * schedule.num_ipus
+    begins, ends = dict[Action, float](), dict[Action, float]()
+    free, needs = [0.0] * schedule.num_ipus, schedule.needs
     pending = [
         deque(action for action in schedule.actions(ipu) if action.kind is not Kind.UPDATE)
         for ipu in range(schedule.num_ipus)
@@ -81,9 +80,9 @@ def free_run(schedule: Schedule, length_of: Callable[[Port], float] = unit_lengt
     while is_progressing:
         is_progressing = False
         for ipu, queue in enumerate(pending):
-            while queue and all(needed in ends for needed in needs.of(queue[0])):
+            while queue and all(needed in ends for needed in needs[queue[0]]):
                 action = queue.popleft()
-                begin = max([free[ipu], *(ends[needed] for needed in needs.of(action))])
+                begin = max([free[ipu], *(ends[needed] for needed in needs[action])])
                 length = sum(map(length_of, schedule.ports_of(action)))
                 begins[action], ends[action] = begin, begin + length
                 free[ipu] = begin + length

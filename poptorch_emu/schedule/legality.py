@@ -12,7 +12,6 @@ from itertools import product
 from poptorch_emu.schedule.actions import Action, Kind
 from poptorch_emu.schedule.csv_text import cell_text
 from poptorch_emu.schedule.deadlock import blocked_actions
-from poptorch_emu.schedule.needs import Needs
 from poptorch_emu.schedule.schedule import Link, Port, Schedule, link_depths
 
 # Where an action stands: slot, IPU, index in the slot.
@@ -172,9 +171,8 @@ def _all_ports(schedule: Schedule) -> set[tuple[Port, int]]:
 
 
 def _check_dependencies(schedule: Schedule, positions: dict[Action, _Position]) -> None:
-    needs = Needs(schedule)
-    for action in sorted(positions, key=lambda one: (one.kind, one.stage, one.micro_batch)):
-        for source in needs.of(action):
+    for action in sorted(positions):
+        for source in schedule.needs[action]:
             if not _is_before(positions[source], positions[action]):
                 raise ScheduleError(
                     schedule,

@@ -10,7 +10,8 @@ values of the stages before it.
 from __future__ import annotations
 
 import operator
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 
 from torch import fx
 
@@ -84,6 +85,50 @@ def partition(graph: Graph, strategy: StrategyConfig) -> Partition:
     """
     places, stage_of = _forward_stages(graph, strategy)
     num_stages = len(places)
+    ids = sorted({place.ipu for place in places})
+    return Partition(
+        tuple(ids),
+        tuple(ids.index(place.ipu) for place in places),
+        tuple(places),
+        _ports(graph, lambda node: _own_rank(node, stage_of, num_stages), num_stages, strategy),
+    )
+
+
+def partition_by_stages(
+    graph: Graph,
+    stage_of: Mapping[fx.Node, int],
+    ipu_of_stage: tuple[int, ...],
+    strategy: StrategyConfig,
+) -> Partition:
+    """Assigns every operation of `graph` to a stage, whatever the blocks say.
+
+    Args:
+        graph: as for `partition`.
+        stage_of: the forward stage of each operation; backward runs on it, too.
+        ipu_of_stage: for each stage the index of its virtual IPU.
+        strategy: for messages.
+
+    Raises:
+        Error: a value goes back to an earlier stage.
+    """
+    num_stages = len(ipu_of_stage)
+    firsts = {stage_of[node]: record_of(node).place for node in reversed(graph.operations)}
+    places = (replace(firsts[s], stage=s, ipu=ipu) for s, ipu in enumerate(ipu_of_stage))
+
+    def own_rank(node: fx.Node) -> int:
+        is_forward = record_of(node).phase is Phase.FORWARD
+        return rank((Kind.FORWARD if is_forward else Kind.BACKWARD, stage_of[node]), num_stages)
+
+    ids = tuple(sorted(set(ipu_of_stage)))
+    return Partition(
+        ids, ipu_of_stage, tuple(places), _ports(graph, own_rank, num_stages, strategy)
+    )
+
+
+def _ports(
+    graph: Graph, own_rank: Callable[[fx.Node], int], num_stages: int, strategy: StrategyConfig
+) -> dict[fx.Node, Port]:
+    """Returns where everything runs: where it is meant to, or later, where its inputs are."""
     ranks: dict[fx.Node, int] = {}
     for node in graph.fx.nodes:
         if node.op != "call_function":
@@ -93,18 +138,12 @@ def partition(graph: Graph, strategy: StrategyConfig) -> Partition:
         if node.target is operator.getitem:
             ranks[node] = latest
             continue
-        own = _own_rank(node, stage_of, num_stages)
+        own = own_rank(node)
         if own < latest < num_stages:
             raise _goes_backwards(graph, max(inputs, key=inputs.__getitem__), node, strategy)
         ranks[node] = max(own, latest)
     _place_written_sources(graph, ranks)
-    ids = sorted({place.ipu for place in places})
-    return Partition(
-        tuple(ids),
-        tuple(ids.index(place.ipu) for place in places),
-        tuple(places),
-        {node: port_at(position, num_stages) for node, position in ranks.items()},
-    )
+    return {node: port_at(position, num_stages) for node, position in ranks.items()}
 
 
 def _forward_stages(

@@ -10,8 +10,8 @@ from bisect import bisect_left
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import combinations
 from functools import cached_property
+from itertools import combinations
 
 from poptorch_emu.schedule.actions import Action, Kind
 
@@ -121,12 +121,29 @@ class Schedule:
         return links(self.levels, self.is_training, self.kinds)
 
     def ports_of(self, action: Action) -> tuple[Port, ...]:
-        """Returns what an action of a micro-batch runs, in order: one thing but for a whole
-        backward of a stage that is cut.
+        """Returns what an action of a micro-batch runs, in order; an update has no port.
+
+        That is one thing but for a whole backward of a stage that is cut.
         """
+        if action.kind is Kind.UPDATE:
+            return ()
         is_cut = action.kind is Kind.BACKWARD and self.kinds[action.stage][-1] in HALVES
         kinds = HALVES if is_cut else (action.kind,)
         return tuple((kind, action.stage) for kind in kinds)
+
+    @cached_property
+    def needs(self) -> dict[Action, tuple[Action, ...]]:
+        """For each action those whose results it uses; what a schedule lacks is left out."""
+        producers: defaultdict[Port, list[Port]] = defaultdict(list)
+        for producer, consumer in self.links:
+            producers[consumer].append(producer)
+        runs = {action: self.ports_of(action) for action in self.slot_of}
+        at = {(port, a.micro_batch): a for a, ports in runs.items() for port in ports}
+        found = {}
+        for action, ports in runs.items():
+            needed = [(p, action.micro_batch) for port in ports for p in producers[port]]
+            found[action] = tuple(at[one] for one in needed if at.get(one, action) != action)
+        return found
 
     @cached_property
     def turn_of(self) -> dict[tuple[Port, int], int]:
@@ -135,7 +152,7 @@ class Schedule:
         found = {}
         for ipu in range(self.num_ipus):
             for action in self.actions(ipu):
-                for port in () if action.kind is Kind.UPDATE else self.ports_of(action):
+                for port in self.ports_of(action):
                     found[port, action.micro_batch] = num_had[port]
                     num_had[port] += 1
         return found
@@ -148,9 +165,8 @@ class Schedule:
     def _slots(self) -> dict[Port, list[int]]:
         found: defaultdict[Port, list[int]] = defaultdict(list)
         for action, slot in self.slot_of.items():
-            if action.kind is not Kind.UPDATE:
-                for port in self.ports_of(action):
-                    found[port].append(slot)
+            for port in self.ports_of(action):
+                found[port].append(slot)
         return {port: sorted(slots) for port, slots in found.items()}
 
     def actions(self, ipu: int) -> tuple[Action, ...]:
@@ -179,7 +195,9 @@ def links(
         for stage in stages:
             own = [(kind, stage) for kind in (forward, *kinds[stage])]
             result += combinations(own, 2)
-        gives = [(next(k for k in own if k is not Kind.RECOMPUTE), s) for s, own in enumerate(kinds)]
+        gives = [
+            (next(k for k in own if k is not Kind.RECOMPUTE), s) for s, own in enumerate(kinds)
+        ]
         result += [(gives[t], gives[s]) for s, t in chain]
     return tuple(result)
 

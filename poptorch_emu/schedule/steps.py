@@ -8,7 +8,6 @@ from dataclasses import replace
 
 from poptorch_emu.schedule.actions import Action, Kind
 from poptorch_emu.schedule.legality import check_each_action_once, deadlock_error
-from poptorch_emu.schedule.needs import Needs
 from poptorch_emu.schedule.schedule import Cell, Schedule
 
 
@@ -25,7 +24,7 @@ def with_waits(schedule: Schedule) -> Schedule:
         ScheduleError: an action is missing, there twice or on a wrong IPU, or IPUs wait for ever.
     """
     check_each_action_once(schedule)
-    needs, slot_of = Needs(schedule), dict[Action, int]()
+    slot_of: dict[Action, int] = {}
     pending = [
         deque((slot, cell) for slot, cell in enumerate(map(_without_updates, row)) if cell)
         for row in schedule.rows
@@ -35,7 +34,7 @@ def with_waits(schedule: Schedule) -> Schedule:
     while is_progressing:
         is_progressing = False
         for queue, row in zip(pending, rows, strict=True):
-            while queue and (needed := _slots_needed(queue[0][1], needs, slot_of)) is not None:
+            while queue and (needed := _slots_needed(queue[0][1], schedule, slot_of)) is not None:
                 wanted, cell = queue.popleft()
                 slot = max([wanted, len(row), *(1 + earlier for earlier in needed)])
                 row += [()] * (slot - len(row)) + [cell]
@@ -56,11 +55,11 @@ def filled(rows: Sequence[Sequence[Cell]], is_training: bool) -> tuple[tuple[Cel
     )
 
 
-def _slots_needed(cell: Cell, needs: Needs, slot_of: dict[Action, int]) -> list[int] | None:
+def _slots_needed(cell: Cell, schedule: Schedule, slot_of: dict[Action, int]) -> list[int] | None:
     """Returns the slots of what a cell needs from others; `None` if some of it has none yet."""
     found = []
     for index, action in enumerate(cell):
-        for needed in needs.of(action):
+        for needed in schedule.needs[action]:
             if needed in slot_of:
                 found.append(slot_of[needed])
             elif needed not in cell[:index]:

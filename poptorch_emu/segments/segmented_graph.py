@@ -5,6 +5,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from torch import fx
 
@@ -14,6 +15,7 @@ from poptorch_emu.schedule.actions import Kind
 from poptorch_emu.schedule.partition import Partition
 from poptorch_emu.schedule.schedule import HALVES, WHOLE, Port
 from poptorch_emu.segments.segment import Segment
+from poptorch_emu.segments.storage import storage_of
 from poptorch_emu.segments.weight_gradients import weight_operations
 from poptorch_emu.torch_versions import OpOverload
 
@@ -35,6 +37,11 @@ class SegmentedGraph:
     crossings: dict[tuple[Port, Port], Crossing]
     results: list[tuple[Sink, Port, fx.Node]]
 
+    @cached_property
+    def storage(self) -> dict[Port, dict[int, int]]:
+        """For each segment, in whose register's memory each of its values is."""
+        return {port: storage_of(segment) for port, segment in self.segments.items()}
+
 
 def cut(
     graph: Graph,
@@ -55,7 +62,7 @@ def cut(
             backward.
     """
     kinds = kinds or ((WHOLE if is_training else ()),) * partition.num_stages
-    segments = {port: Segment(_name(port), graph.regions) for port in _ports(kinds)}
+    segments = {port: Segment(segment_name(port), graph.regions) for port in _ports(kinds)}
     result = SegmentedGraph(segments, {}, [])
     homes = _Homes(graph, partition, kinds)
     cutter = _Cutter(graph, homes, result, recomputed)
@@ -141,7 +148,7 @@ class _Homes:
     def of_result(self, sink: Sink, value: fx.Node) -> Port:
         """Returns where a result is taken from; an unchanged source is at hand anywhere.
 
-        A variable is assigned in the stage that reads it: another one may be ahead by micro-batches.
+        A variable is assigned in the stage that reads it: another one may be micro-batches ahead.
         """
         if value not in self._partition.port_of and sink.kind is SinkKind.VARIABLE:
             for node in self._partition.port_of:
@@ -197,7 +204,9 @@ class _Cutter:
         kind, stage = port
         parts = [(earlier, stage) for earlier in (Kind.FORWARD, *self._homes.kinds[stage])]
         before = parts[: parts.index(port)]
-        having = (each for each in reversed(before) if value in self._result.segments[each].registers)
+        having = (
+            each for each in reversed(before) if value in self._result.segments[each].registers
+        )
         return next(having, None)
 
     def _is_recomputed(self, value: fx.Node, port: Port) -> bool:
@@ -265,6 +274,7 @@ def _kept(result: SegmentedGraph, port: Port) -> set[int]:
     return {*crossing, *stored}
 
 
-def _name(port: Port) -> str:
+def segment_name(port: Port) -> str:
+    """Returns what the segment at a port is called."""
     kind, stage = port
-    return f"{kind.name.lower().replace('_', ' ')} {stage}"
+    return f"{kind.word} {stage}"

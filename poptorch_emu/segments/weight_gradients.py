@@ -40,7 +40,6 @@ def weight_operations(graph: Graph, placed: Partition, stages: Set[int]) -> froz
         users = [user for user in node.users if user.op == "call_function"]
         if (
             is_for_weights
-            and (users or sinks[node])
             and all(user in found and placed.port_of[user][1] == stage for user in users)
             and _can_wait(node)
         ):

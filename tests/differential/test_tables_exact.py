@@ -35,9 +35,7 @@ def train(
     optimizer = poptorch.optim.AdamW(model.parameters(), lr=0.01)
     training = poptorch.trainingModel(model, options, optimizer)
     torch.manual_seed(5)
-    results = [
-        value for _ in range(2) for value in training(*batch(2 * setting.num_micro_batches))
-    ]
+    results = [value for _ in range(2) for value in training(*batch(2 * setting.num_micro_batches))]
     training.destroy()
     return [*results, *(value.clone() for value in model.state_dict().values())]
 

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 import torch
-from torch import fx
 
 from poptorch_emu.config import TensorLocation
 from poptorch_emu.ir.graph import Sink, SinkKind, Source, SourceKind, source_of
@@ -18,8 +17,8 @@ from poptorch_emu.schedule.actions import Kind
 from poptorch_emu.schedule.schedule import Port, link_depth
 from poptorch_emu.segments.links import LinkPlan
 from poptorch_emu.segments.placement import location_of
-from poptorch_emu.segments.segment import Segment
-from poptorch_emu.segments.storage import num_bytes, storage_of
+from poptorch_emu.segments.segmented_graph import SegmentedGraph
+from poptorch_emu.segments.storage import num_bytes
 from poptorch_emu.update.formulas.loss_scale import FACTOR, STATISTICS
 from poptorch_emu.update.recorded import NUM_SQUARES
 
@@ -148,21 +147,22 @@ def _links(inventory: Inventory) -> Iterator[Holding]:
             inventory.ipu_of(link.consumer),
             Content.STASH if link.is_stash else Content.CHANNEL,
             f"{producer.name} to {consumer.name}",
-            inventory.item_bytes(link) if has_own_memory else shared_bytes(producer, link.nodes),
+            inventory.item_bytes(link) if has_own_memory else shared_bytes(inventory.cut, link),
             link.depth,
             _store_of_link(inventory, link),
             link.is_shard,
         )
 
 
-def shared_bytes(producer: Segment, nodes: Sequence[fx.Node]) -> int:
+def shared_bytes(cut: SegmentedGraph, link: LinkPlan) -> int:
     """Returns the size of one item of a link; values that share memory count once.
 
     A view of something that stays on the IPU (a weight, say) costs nothing.
     """
-    storage, loaded = storage_of(producer), set(producer.loads.values())
+    producer = cut.segments[link.producer]
+    storage, loaded = cut.storage[link.producer], set(producer.loads.values())
     largest: dict[int, int] = {}
-    for node in nodes:
+    for node in link.nodes:
         root = storage.get(producer.registers[node], producer.registers[node])
         if root not in loaded:
             largest[root] = max(largest.get(root, 0), num_bytes(node.meta["val"]))

@@ -6,12 +6,13 @@ values that live for a while, what an operation takes on a tile while it runs, a
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 
 from torch import fx
 
 from poptorch_emu.ir.graph import SinkKind, SourceKind
-from poptorch_emu.machine.costs.code import Family
+from poptorch_emu.machine.costs.code import CodeBytes, Family
 from poptorch_emu.machine.costs.product import plan_product
 from poptorch_emu.machine.ipu import IPU_OF_VERSION
 from poptorch_emu.machine.tile_memory import IpuMemory, Peak, TileMemory
@@ -33,22 +34,42 @@ _UPDATE_FACTOR = 2.0
 _ALWAYS_LIVE = (Content.WEIGHT, Content.STATE, Content.ACCUMULATOR, Content.CONSTANT)
 
 
-def plan_tiles(inventory: Inventory, plan: MemoryPlan) -> TileMemory:
+@dataclass
+class SegmentFigures:
+    """What no schedule changes of segments that are the same, once it was found.
+
+    Attributes:
+        peaks: of each segment, beside what waits meanwhile.
+        code: of each IPU.
+    """
+
+    peaks: dict[Port, Peak] = field(default_factory=dict)
+    code: dict[int, CodeBytes] = field(default_factory=dict)
+
+
+def plan_tiles(
+    inventory: Inventory, plan: MemoryPlan, known: SegmentFigures | None = None
+) -> TileMemory:
     """Returns what the tiles of one replica hold.
 
     Args:
         inventory: the segments and what they compute on.
         plan: of the same segments.
+        known: of the same segments on the same chip; it gets what it lacks.
     """
     machine = inventory.config.machine
     chip = IPU_OF_VERSION[machine.version]
     num_tiles, stashes = chip.num_tiles - machine.num_io_tiles, Stashes(inventory)
+    known = known or SegmentFigures()
+    for ipu in range(inventory.schedule.num_ipus):
+        if ipu not in known.code:
+            known.code[ipu] = program_bytes(inventory, plan, ipu, num_tiles)
     ipus = tuple(
         IpuMemory(
             plan.ipu_ids[ipu],
             _always_live(inventory, plan, stashes, ipu),
-            _peak(inventory, plan, stashes, ipu, num_tiles),
-            program_bytes(inventory, plan, ipu, num_tiles),
+            _peak(inventory, plan, stashes, ipu, _walk(inventory, ipu, num_tiles), known),
+            known.code[ipu],
             _io_bytes(plan, stashes, ipu),
             _host_bytes(inventory, plan, ipu),
         )
@@ -99,8 +120,10 @@ def tile_levels(inventory: Inventory, plan: MemoryPlan) -> dict[int, tuple[Peak,
         walk = _walk(inventory, ipu, num_tiles)
         found = [
             level
-            for segment, given, gradients, base in _segments(inventory, stashes, ipu)
-            for level, _ in walk.levels(segment, given, gradients, base)
+            for port in _ports_on(inventory, ipu)
+            for level, _ in walk.levels(
+                *_begun(inventory, stashes, port), stashes.waiting_bytes(ipu, port)
+            )
         ]
         if inventory.update is not None:
             found.append(_update_peak(inventory, plan, ipu))
@@ -109,11 +132,20 @@ def tile_levels(inventory: Inventory, plan: MemoryPlan) -> dict[int, tuple[Peak,
 
 
 def _peak(
-    inventory: Inventory, plan: MemoryPlan, stashes: Stashes, ipu: int, num_tiles: int
+    inventory: Inventory,
+    plan: MemoryPlan,
+    stashes: Stashes,
+    ipu: int,
+    walk: Walk,
+    known: SegmentFigures,
 ) -> Peak:
-    walk = _walk(inventory, ipu, num_tiles)
     peaks = [_update_peak(inventory, plan, ipu)]
-    peaks += (walk.peak(*arguments) for arguments in _segments(inventory, stashes, ipu))
+    for port in _ports_on(inventory, ipu):
+        if port not in known.peaks:
+            known.peaks[port] = walk.peak(*_begun(inventory, stashes, port))
+        found = known.peaks[port]
+        waiting = stashes.waiting_bytes(ipu, port)
+        peaks.append(replace(found, num_bytes=found.num_bytes + waiting))
     return max(peaks, key=walk.tile_bytes)
 
 
@@ -121,19 +153,21 @@ def _walk(inventory: Inventory, ipu: int, num_tiles: int) -> Walk:
     return Walk(num_tiles, lambda node: _temporary_bytes(inventory, ipu, num_tiles, node))
 
 
-def _segments(
-    inventory: Inventory, stashes: Stashes, ipu: int
-) -> Iterator[tuple[Segment, dict[int, int], frozenset[int], int]]:
-    """Yields what a walk over each segment of an IPU takes."""
-    for port, segment in inventory.cut.segments.items():
-        if inventory.ipu_of(port) == ipu:
-            gradients = frozenset(
-                segment.registers[node]
-                for sink, home, node in inventory.cut.results
-                if sink.kind is SinkKind.GRADIENT and home == port
-            )
-            given = _given(inventory, stashes, port)
-            yield segment, given, gradients, stashes.waiting_bytes(ipu, port)
+def _ports_on(inventory: Inventory, ipu: int) -> list[Port]:
+    return [port for port in inventory.cut.segments if inventory.ipu_of(port) == ipu]
+
+
+def _begun(
+    inventory: Inventory, stashes: Stashes, port: Port
+) -> tuple[Segment, dict[int, int], frozenset[int]]:
+    """Returns what a walk over a segment takes: with what it begins, and which are gradients."""
+    segment = inventory.cut.segments[port]
+    gradients = frozenset(
+        segment.registers[node]
+        for sink, home, node in inventory.cut.results
+        if sink.kind is SinkKind.GRADIENT and home == port
+    )
+    return segment, _given(inventory, stashes, port), gradients
 
 
 def _given(inventory: Inventory, stashes: Stashes, port: Port) -> dict[int, int]:

@@ -14,7 +14,6 @@ from poptorch_emu.plan.tiles.tile_liveness import machine_bytes
 from poptorch_emu.schedule.actions import Kind
 from poptorch_emu.schedule.schedule import Port, link_depth
 from poptorch_emu.segments.links import LinkPlan
-from poptorch_emu.segments.storage import storage_of
 
 
 @dataclass(frozen=True)
@@ -45,6 +44,7 @@ class Stashes:
     def __init__(self, inventory: Inventory) -> None:
         """Looks through the links and inputs of `inventory`."""
         self._inventory = inventory
+        self._bytes: dict[LinkPlan, dict[fx.Node, int]] = {}
         self._stashes = [*self._of_links(), *self._of_inputs()]
 
     @cached_property
@@ -75,9 +75,14 @@ class Stashes:
 
         A view of a weight takes none, one of an input as much as the whole input.
         """
+        if link not in self._bytes:
+            self._bytes[link] = self._bytes_of(link)
+        return self._bytes[link]
+
+    def _bytes_of(self, link: LinkPlan) -> dict[fx.Node, int]:
         segments = self._inventory.cut.segments
         producer, consumer = segments[link.producer], segments[link.consumer]
-        storage = storage_of(producer)
+        storage = self._inventory.cut.storage[link.producer]
         loaded = {register: source for source, register in producer.loads.items()}
         owners: dict[int, fx.Node] = {}
         sizes = dict.fromkeys(link.nodes, 0)

@@ -7,9 +7,12 @@ stage, or in the first stage and in one more at the end, which is on the first I
 
 from __future__ import annotations
 
+import operator
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import accumulate
 
 from poptorch_emu.machine.costs.tiles import Tiles
 from poptorch_emu.machine.links import copy_cycles
@@ -136,9 +139,7 @@ class StageCosts:
 
     def cycles(self, first: int, last: int, stage: int) -> float:
         """Returns how long the units from `first` to `last` take as a stage."""
-        units = self.units[first : last + 1]
-        forward = sum(unit.forward_cycles for unit in units)
-        total = forward + sum(unit.backward_cycles + unit.host_cycles for unit in units)
+        forward, total = (sums[last + 1] - sums[first] for sums in self._sums)
         is_last = stage == self.num_stages - 1
         if self.recomputes and not is_last:
             total += forward
@@ -146,9 +147,17 @@ class StageCosts:
         if stage:
             total += copy_cycles(self._given(first), self.ipu_of(stage - 1), ipu, chip, numbers)
         if self.is_training and not is_last:
-            sent = units[-1].sent_bytes
+            sent = self.units[last].sent_bytes
             total += copy_cycles(sent, self.ipu_of(stage + 1), ipu, chip, numbers)
         return total
+
+    @cached_property
+    def _sums(self) -> tuple[list[float], list[float]]:
+        """The cycles of forward, and of all, of the units before each one."""
+        forward = [unit.forward_cycles for unit in self.units]
+        others = [unit.backward_cycles + unit.host_cycles for unit in self.units]
+        both = map(operator.add, forward, others)
+        return list(accumulate(forward, initial=0.0)), list(accumulate(both, initial=0.0))
 
     def tile_bytes(self, *stages: tuple[int, int, int]) -> int:
         """Returns what the fullest tile of an IPU holds.
@@ -192,11 +201,7 @@ def best_split(costs: StageCosts, *, is_of_blocks: bool) -> Split:
     Raises:
         ValueError: there are fewer units than stages, or tied weights cannot stay on one IPU.
     """
-    if len(costs.units) < costs.num_stages:
-        raise ValueError(
-            f"{len(costs.units)} units cannot be cut into {costs.num_stages} stages: name more "
-            "blocks, or use fewer IPUs."
-        )
+    _check_units(costs)
     forms = [costs]
     if costs.ties and 1 < costs.num_stages < len(costs.units):
         forms.append(replace(costs, num_stages=costs.num_stages + 1, is_circle=True))
@@ -211,6 +216,29 @@ def best_split(costs: StageCosts, *, is_of_blocks: bool) -> Split:
         f"No split over {costs.num_stages} IPUs keeps the weight {tie.weight!r} on one of them, "
         f"since the units {names} use it. Use fewer IPUs, or give each unit a weight of its own."
     )
+
+
+def fastest_stages(costs: StageCosts) -> list[int]:
+    """Returns for each unit its stage, cut so that the slowest stage is the fastest.
+
+    Neither memory nor ties count.
+
+    Raises:
+        ValueError: there are fewer units than stages.
+    """
+    _check_units(costs)
+    best = _cut(replace(costs, ties=()), None)
+    assert best is not None, "without limits there is a cut"
+    firsts = [0, *(end + 1 for end in best[1])]
+    return [s for s in range(costs.num_stages) for _ in range(firsts[s], firsts[s + 1])]
+
+
+def _check_units(costs: StageCosts) -> None:
+    if len(costs.units) < costs.num_stages:
+        raise ValueError(
+            f"{len(costs.units)} units cannot be cut into {costs.num_stages} stages: name more "
+            "blocks, or use fewer IPUs."
+        )
 
 
 def _split(costs: StageCosts, ends: tuple[int, ...], fits: bool, is_of_blocks: bool) -> Split:

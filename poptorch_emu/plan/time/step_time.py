@@ -27,7 +27,6 @@ from poptorch_emu.plan.time.time_plan import (
 )
 from poptorch_emu.plan.time.update_durations import update_times
 from poptorch_emu.plan.time.window import Window
-from poptorch_emu.schedule.actions import Kind
 from poptorch_emu.schedule.make import ScheduleKind
 from poptorch_emu.schedule.schedule import Port
 from poptorch_emu.update.formulas.optimizer_config import OptimizerConfig

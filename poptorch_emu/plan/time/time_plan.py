@@ -235,8 +235,8 @@ class Event:
         micro_batch: 0 for an update.
         begin_seconds: from the beginning of the window.
         end_seconds: likewise.
-        kind: "host", "link", "remote", "recompute", "forward", "backward", "stash", "reduce",
-            "optimizer".
+        kind: "host", "link", "remote", "recompute", "forward", "backward", "weights", "stash",
+            "reduce", "optimizer".
     """
 
     ipu: int

@@ -10,21 +10,11 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from poptorch_emu.plan.time.time_plan import ActionTime, Event, TimePlan, UpdateTime
-from poptorch_emu.plan.time.window import Window, work
+from poptorch_emu.plan.time.window import window_of, work
 from poptorch_emu.schedule.actions import Action, Kind
 from poptorch_emu.schedule.free_run import free_run
 from poptorch_emu.schedule.layout import enough_micro_batches
-from poptorch_emu.schedule.make import ScheduleKind
 from poptorch_emu.schedule.schedule import Port
-
-# What the events of each kind are called, what is done again aside.
-_NAMES = {
-    Kind.FORWARD: "forward",
-    Kind.RECOMPUTE: "recompute",
-    Kind.BACKWARD: "backward",
-    Kind.BACKWARD_INPUTS: "backward",
-    Kind.BACKWARD_WEIGHTS: "weights",
-}
 
 # A window of so many micro-batches is drawn as a whole.
 _FEW_MICRO_BATCHES = 24
@@ -44,14 +34,7 @@ class _Drawing:
     def __init__(self, plan: TimePlan) -> None:
         grid = plan.grid
         self._plan = plan
-        self._window = Window(
-            None if grid.table is not None else ScheduleKind(grid.kind),
-            grid.ipu_of_stage,
-            grid.level_of_stage,
-            grid.num_micro_batches,
-            grid.is_training,
-            grid.table,
-        )
+        self._window = window_of(grid)
         self._few = max(_FEW_MICRO_BATCHES, 2 * enough_micro_batches(len(grid.ipu_of_stage)))
         self._schedule = self._window.schedule(self._few)
         # Micro-batches that are left out in the middle.
@@ -139,7 +122,7 @@ def _parts(kind: Kind, time: ActionTime) -> Iterator[tuple[str, float]]:
         ("remote", time.remote_cycles),
         ("stash", 0.0 if is_forward else time.stash_cycles),
         ("recompute", time.recompute_cycles),
-        (_NAMES[kind], time.operation_cycles - time.recompute_cycles),
+        (kind.word, time.operation_cycles - time.recompute_cycles),
         ("stash", time.stash_cycles if is_forward else 0.0),
         ("host", 0.0 if is_forward else time.host_cycles),
     ]

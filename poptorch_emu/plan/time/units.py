@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import operator
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 
 from torch import fx
 
 from poptorch_emu.config import SyntheticData
-from poptorch_emu.ir.graph import SinkKind, SourceKind, operation_of, record_of, source_of
+from poptorch_emu.ir.graph import Graph, SinkKind, SourceKind, operation_of, record_of, source_of
 from poptorch_emu.ir.record import Phase
 from poptorch_emu.machine.costs.code import Family
 from poptorch_emu.machine.streams import input_seconds
@@ -29,22 +29,41 @@ def units_of(durations: Durations, num_stages: int) -> tuple[list[Unit], bool, t
     The modules are those of the least depth at which there are twice as many as stages, or of the
     greatest.
     """
-    forward = [
-        node
-        for node in durations.inventory.graph.operations
-        if record_of(node).phase is Phase.FORWARD
-    ]
-    blocks = _ordered(forward, lambda node: record_of(node).place.block_id)
-    if len(set(blocks.values())) > 1:
-        found = _Units(durations, blocks)
-        return found.units(), True, found.ties()
+    forward = _forward(durations.inventory.graph)
+    blocks = _by_blocks(forward)
+    is_of_blocks = len(set(blocks.values())) > 1
+    found = _Units(durations, blocks if is_of_blocks else _by_modules(forward, num_stages))
+    return found.units(), is_of_blocks, found.ties()
+
+
+def units_for(durations: Durations, num_stages: int) -> tuple[list[Unit], dict[fx.Node, int]]:
+    """Returns the units of a model in order, and the unit of each operation.
+
+    They are the user's blocks if there are as many as stages, or else modules.
+    """
+    graph = durations.inventory.graph
+    forward = _forward(graph)
+    blocks = _by_blocks(forward)
+    has_enough = len(set(blocks.values())) >= num_stages
+    found = _Units(durations, blocks if has_enough else _by_modules(forward, num_stages))
+    return found.units(), dict(found.of_operations(graph.operations))
+
+
+def _forward(graph: Graph) -> list[fx.Node]:
+    return [node for node in graph.operations if record_of(node).phase is Phase.FORWARD]
+
+
+def _by_blocks(forward: list[fx.Node]) -> dict[fx.Node, str]:
+    return _ordered(forward, lambda node: record_of(node).place.block_id)
+
+
+def _by_modules(forward: list[fx.Node], num_stages: int) -> dict[fx.Node, str]:
     depths = 1 + max((record_of(node).module.count(".") for node in forward), default=0)
     for depth in range(1, depths + 1):
         modules = _ordered(forward, partial(_prefix, depth=depth))
         if len(set(modules.values())) >= 2 * num_stages:
             break
-    found = _Units(durations, modules)
-    return found.units(), False, found.ties()
+    return modules
 
 
 def _prefix(node: fx.Node, depth: int) -> str:
@@ -101,21 +120,26 @@ class _Units:
     def _cycles(self) -> tuple[defaultdict[int, float], defaultdict[int, float]]:
         forward: defaultdict[int, float] = defaultdict(float)
         backward: defaultdict[int, float] = defaultdict(float)
+        for node, index in self.of_operations(self._durations.inventory.graph.operations):
+            cycles = self._durations.costs.of(node).cost.cycles
+            (forward if node in self._unit_of else backward)[index] += cycles
+        return forward, backward
+
+    def of_operations(self, operations: Iterable[fx.Node]) -> Iterator[tuple[fx.Node, int]]:
+        """Yields the operations with the numbers of their units, backward included."""
         of_record = {
             (record_of(node).place.block_id, record_of(node).module): self._index[name]
             for node, name in self._unit_of.items()
         }
         last = len(self._names) - 1
-        for node in self._durations.inventory.graph.operations:
-            cycles = self._durations.costs.of(node).cost.cycles
+        for node in operations:
             if node in self._unit_of:
-                forward[self._index[self._unit_of[node]]] += cycles
+                yield node, self._index[self._unit_of[node]]
                 continue
             # Backward runs against the order; what nobody named follows what is before it.
             record = record_of(node)
             last = of_record.get((record.place.block_id, record.module), last)
-            backward[last] += cycles
-        return forward, backward
+            yield node, last
 
     def _host(self) -> defaultdict[int, float]:
         """Returns how long the first user of each input waits for it."""

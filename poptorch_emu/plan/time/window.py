@@ -12,6 +12,7 @@ from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from poptorch_emu.plan.time.time_plan import Grid
 from poptorch_emu.schedule.actions import Action, Kind
 from poptorch_emu.schedule.free_run import free_run
 from poptorch_emu.schedule.layout import enough_micro_batches, num_indices
@@ -122,6 +123,11 @@ class Window:
         one = sum(max(work(row[slot], cycles_of) for row in schedule.rows) for slot in slots)
         return self.num_micro_batches * one
 
+    def bubble(self, cycles_of: Cycles) -> float:
+        """Returns the share of the time in which the IPUs wait, updates aside."""
+        busy, cycles = self.busy_cycles(cycles_of), self.cycles(cycles_of)
+        return 1.0 - sum(busy) / (len(busy) * cycles) if cycles else 0.0
+
     def busy_cycles(self, cycles_of: Cycles) -> list[float]:
         """Returns how long each virtual IPU works on all micro-batches."""
         whole = WHOLE if self.is_training else ()
@@ -130,6 +136,18 @@ class Window:
         for stage, ipu in enumerate(self.ipu_of_stage):
             found[ipu] += sum(cycles_of((kind, stage)) for kind in (Kind.FORWARD, *kinds[stage]))
         return [self.num_micro_batches * found[ipu] for ipu in sorted(found)]
+
+
+def window_of(grid: Grid) -> Window:
+    """Returns the window that a plan of time tells of."""
+    return Window(
+        None if grid.table is not None else ScheduleKind(grid.kind),
+        grid.ipu_of_stage,
+        grid.level_of_stage,
+        grid.num_micro_batches,
+        grid.is_training,
+        grid.table,
+    )
 
 
 def work(cell: Cell, cycles_of: Cycles) -> float:

@@ -20,7 +20,7 @@ function colour(name) {
   return known.colours.get(name);
 }
 
-const NUM_COLOURS = 9;
+const NUM_COLOURS = 10;
 // One for each colour; the first is plain. Lines of the pattern are of the ink on the colour.
 const PATTERNS = [
   {},
@@ -31,6 +31,7 @@ const PATTERNS = [
   { symbol: "rect", dashArrayX: [1, 0], dashArrayY: [1, 4], rotation: 0 },
   { symbol: "triangle", dashArrayX: [[9, 9], [0, 9, 9, 0]], dashArrayY: [7, 2], symbolSize: 0.5 },
   { symbol: "rect", dashArrayX: [[6, 6], [0, 6, 6, 0]], dashArrayY: [6, 0], symbolSize: 0.7 },
+  { symbol: "rect", dashArrayX: [1, 0], dashArrayY: [3, 3], rotation: Math.PI / 4 },
   { symbol: "diamond", dashArrayX: [[7, 7], [0, 7, 7, 0]], dashArrayY: [7, 0], symbolSize: 0.6 },
 ];
 
@@ -49,9 +50,9 @@ function kindColour(index) {
   return colour(`kind-${index % NUM_COLOURS}`);
 }
 
-// The colour of text on a kind's colour; two of the kinds are light in both themes.
+// The colour of text on a kind's colour; three of the kinds are light in both themes.
 function inkOn(index) {
-  return index === 1 || index === 7 ? colour("ink-on-light") : colour("ink-on-kind");
+  return [1, 7, 8].includes(index) ? colour("ink-on-light") : colour("ink-on-kind");
 }
 
 function itemStyle(index, more = {}) {

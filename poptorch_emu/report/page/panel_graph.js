@@ -3,11 +3,13 @@
 
 // Boxes and what is written on the lines between them need as much, in pixels.
 const LEAST_STAGE_WIDTH = 150;
+// Where each direction stands, from below.
+const ROWS = { forward: 1, recompute: 0.5, backward: 0, weights: -1 };
 
 function graphPanel(report) {
   const { stages, edges } = report.graph;
   if (!stages.length) return [card("Graph", {}, empty(`The stages are ${UNKNOWN}.`))];
-  const note = "Forward stages above, backward below; a line is what crosses, as thick as its bytes are many.";
+  const note = "Forward stages above, backward below, and below that what of it is apart for weights; a line is what crosses, as thick as its bytes are many.";
   return [
     card("Stages", { note }, element("div", { class: "sideways" }, graphChart(stages, edges))),
     card("Stages and blocks", { width: "half" }, stageTable(stages)),
@@ -17,20 +19,21 @@ function graphPanel(report) {
 
 function graphChart(stages, edges) {
   const column = stageColumns(stages);
-  const hasBackward = stages.some((stage) => stage.direction === "backward");
+  const directions = new Set(stages.map((stage) => stage.direction));
+  const [hasBackward, hasWeights] = ["backward", "weights"].map((name) => directions.has(name));
   const count = Math.max(...column.values()) + 1;
   const most = Math.max(1, ...edges.map((edge) => edge.bytes || 0));
   const nodes = stages.map((stage) => ({
     id: stage.name, name: stage.name, stage,
-    value: [column.get(stage.name), stage.direction === "backward" ? 0 : 1],
+    value: [column.get(stage.name), ROWS[stage.direction]],
     itemStyle: { color: kindColour(kindIndex(stage.direction)) },
   }));
-  const height = hasBackward ? 360 : 200;
+  const height = hasWeights ? 520 : hasBackward ? 360 : 200;
   const chart = chartElement("Graph of the stages and what crosses between them", height, () => ({
     tooltip: tooltip((item) => (item.dataType === "edge" ? edgeTip(edges[item.dataIndex]) : stageTip(item.data.stage))),
     grid: { left: 20, right: 20, top: 20, bottom: 20 },
     xAxis: { show: false, type: "value", min: -0.5, max: count - 0.5 },
-    yAxis: { show: false, type: "value", min: hasBackward ? -0.35 : 0.2, max: hasBackward ? 1.35 : 1.8 },
+    yAxis: { show: false, type: "value", min: hasWeights ? -1.35 : hasBackward ? -0.35 : 0.2, max: hasBackward ? 1.35 : 1.8 },
     series: [{
       type: "graph", coordinateSystem: "cartesian2d", symbol: "roundRect",
       // Square, since the library ends a line at the same distance from each side.

@@ -5,7 +5,7 @@
 "use strict";
 
 const KINDS = ["forward", "recompute", "backward", "update", "exchange", "host", "collective",
-  "tracepoint", "other"];
+  "tracepoint", "weights", "other"];
 const MOST_SHAPES = 9000;
 
 function kindIndex(name) {

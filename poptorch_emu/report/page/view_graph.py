@@ -114,10 +114,10 @@ def _stage(
     plan: TimePlan | None, inventory: Inventory, port: Port, segment: Segment
 ) -> dict[str, Any]:
     kind, number = port
-    direction = kind.name.lower()
+    direction = kind.word
     nodes = [instruction.node for instruction in segment.instructions]
     blocks = dict.fromkeys(map(_block, nodes))
-    time = getattr(plan.stages[number], direction) if plan else None
+    time = plan.stages[number].of(kind) if plan else None
     return {
         "name": segment.name,
         "direction": direction,

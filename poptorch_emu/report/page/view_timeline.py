@@ -17,6 +17,7 @@ KIND_OF_EVENT = {
     "forward": "forward",
     "recompute": "recompute",
     "backward": "backward",
+    "weights": "weights",
     "optimizer": "update",
     "link": "exchange",
     "stash": "exchange",
@@ -87,9 +88,9 @@ def machine_timeline(plan: TimePlan, inventory: Inventory | None) -> dict[str, A
 def _label(event: Event, action: Action) -> str:
     if action.kind is Kind.UPDATE:
         return f"update: {event.kind}"
-    if event.kind in ("forward", "backward", "recompute"):
+    if event.kind in ("forward", "backward", "weights", "recompute"):
         return f"{event.kind} {action.stage}"
-    return f"{event.kind} of {action.kind.name.lower()} {action.stage}"
+    return f"{event.kind} of {action.kind.word} {action.stage}"
 
 
 def _num_left(events: Sequence[Event], plan: TimePlan) -> int:

@@ -45,6 +45,15 @@ TABLES = {
 }
 
 
+def num_stages_on(table: TableConfig, num_ipus: int) -> int:
+    """Returns how many stages a table has on so many IPUs; the user's own has its number."""
+    return (
+        len(read_table(table.rows).ipu_of_stage)
+        if table.rows
+        else (num_ipus * table.stages_per_ipu)
+    )
+
+
 def placement(table: TableConfig, num_stages: int) -> tuple[int, ...]:
     """Returns the IPU of each stage of a model.
 

@@ -1,9 +1,9 @@
 """One forward, one backward in turn, after some forwards: 1F1B and what was made of it.
 
-They differ in how many forwards come first, and in how long the gradients of weights wait. Both grow
-by a constant from one IPU to the next. Source: Narayanan et al., "Efficient large-scale language
-model training" (arXiv 2104.04473), for 1F1B with several stages on each IPU; Qi et al., "Zero bubble
-pipeline parallelism" (arXiv 2401.10241), for ZB-H1 and ZB-H2.
+They differ in how many forwards come first, and in how long the gradients of weights wait. Both
+grow by a constant from one IPU to the next. Source: Narayanan et al., "Efficient large-scale
+language model training" (arXiv 2104.04473), for 1F1B with several stages on each IPU; Qi et al.,
+"Zero bubble pipeline parallelism" (arXiv 2401.10241), for ZB-H1 and ZB-H2.
 """
 
 from __future__ import annotations
@@ -72,9 +72,10 @@ def _turn(num_ipus: int, stages_per_ipu: int, round_length: int, number: int) ->
 def _round_length(num_ipus: int, stages_per_ipu: int, num_micro_batches: int) -> int:
     num_rounds = max(1, num_micro_batches // num_ipus)
     if stages_per_ipu > 1 and num_micro_batches % num_rounds:
+        multiple = -(-num_micro_batches // num_ipus) * num_ipus
         raise ValueError(
             f"{num_micro_batches} micro-batches are no {num_rounds} rounds of equal length over "
-            f"{num_ipus} IPUs with {stages_per_ipu} stages each. Use a multiple of {num_ipus}, such "
-            f"as {-(-num_micro_batches // num_ipus) * num_ipus}, or one stage on each IPU."
+            f"{num_ipus} IPUs with {stages_per_ipu} stages each. Use a multiple of {num_ipus}, "
+            f"such as {multiple}, or one stage on each IPU."
         )
     return num_micro_batches // num_rounds

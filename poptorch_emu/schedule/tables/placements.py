@@ -11,4 +11,6 @@ def looped(num_ipus: int, stages_per_ipu: int) -> tuple[int, ...]:
 def v_shaped(num_ipus: int, stages_per_ipu: int) -> tuple[int, ...]:
     """Returns the IPU of each stage: up to the last IPU, and down again from there."""
     down = tuple(range(num_ipus))
-    return tuple(ipu for turn in range(stages_per_ipu) for ipu in (down[::-1] if turn % 2 else down))
+    return tuple(
+        ipu for turn in range(stages_per_ipu) for ipu in (down[::-1] if turn % 2 else down)
+    )

@@ -9,7 +9,7 @@ from poptorch_emu.schedule.schedule import Cell
 
 
 class Row:
-    """What an IPU runs in order; each kind of action of a stage takes micro-batch after micro-batch.
+    """What an IPU runs in order; each kind of action of a stage takes the micro-batches in order.
 
     Attributes:
         cells: what was added.

@@ -1,4 +1,4 @@
-"""Backward in two halves: which operations can wait, what they still need, and that nothing is lost."""
+"""Backward in two halves: which operations can wait, what they need, and that nothing is lost."""
 
 from __future__ import annotations
 
@@ -47,15 +47,14 @@ def test_operations_that_can_wait_then_lead_to_gradients_of_weights_of_their_sta
     products = [n for sink, n in graph.results if sink.kind is SinkKind.GRADIENT]
     assert waiting >= set(products)
     for node in waiting:
-        assert sinks_behind(node, graph) == {SinkKind.GRADIENT}
+        assert sinks_behind(node, graph) <= {SinkKind.GRADIENT}
         assert {places.port_of[user] for user in node.users if user.op == "call_function"} <= {
             places.port_of[node]
         }
     # What goes on to the stage before does not wait; on the first stage there is nothing of it.
     for stage in range(places.num_stages):
         own = {n for n in graph.operations if places.port_of[n] == (B, stage)}
-        used = {n for n in own if sinks_behind(n, graph)}
-        assert (used <= waiting) == (stage == 0)
+        assert (own <= waiting) == (stage == 0)
 
 
 def test_nothing_waits_on_stages_that_are_not_cut() -> None:
@@ -121,6 +120,6 @@ def test_stages_without_halves_then_keep_their_segments() -> None:
     assert [port for port in mixed.segments if port[1] == 1] == [(F, 1), (I, 1), (W, 1)]
     assert [segment.name for port, segment in mixed.segments.items() if port[1] == 1] == [
         "forward 1",
-        "backward inputs 1",
-        "backward weights 1",
+        "backward 1",
+        "weights 1",
     ]

@@ -90,8 +90,8 @@ def test_table_then_is_legal_with_its_order_in_inference(
         assert mine == [action for action in trained if "F" in action]
 
 
-# With forwards and halves of backwards of equal length. Source: each formula's paper, which the file
-# of the schedule names; T is the work of an IPU.
+# With forwards and halves of backwards of equal length. Source: the papers that the files of the
+# schedules name.
 @pytest.mark.parametrize("p", RANKS)
 @pytest.mark.parametrize("m", [8, 16, 32])
 def test_bubble_when_costs_are_equal_then_is_the_closed_formula(p: int, m: int) -> None:

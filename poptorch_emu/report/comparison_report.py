@@ -1,0 +1,89 @@
+"""Schedules of one model side by side, as a table and as a picture for people."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from poptorch_emu.machine.ipu import KIB
+from poptorch_emu.plan.time.comparison import Comparison
+from poptorch_emu.report.pictures import axes_or_new
+from poptorch_emu.report.terminal import (
+    fitted_table,
+    html_lines,
+    html_table,
+    terminal_width,
+    wrapped,
+)
+
+
+@dataclass(frozen=True)
+class ComparisonReport(Comparison):
+    """A comparison that can be printed and drawn (modelled)."""
+
+    @classmethod
+    def of(cls, comparison: Comparison) -> ComparisonReport:
+        """Returns `comparison` with its table."""
+        return cls(**vars(comparison))
+
+    def __str__(self) -> str:
+        """Returns a line for each schedule: stages, bubbles, rows a second, memory, if it fits.
+
+        The first bubble is that of pictures, where a forward and each half of a backward are of one
+        length; the second is that of the machine.
+        """
+        columns = terminal_width()
+        notes = [line for note in self._notes() for line in wrapped(note, columns)]
+        return "\n".join([*fitted_table(self._rows(), 1, columns), *notes])
+
+    def _repr_html_(self) -> str:
+        """Returns the same for a notebook."""
+        return html_table(self._rows(), 1) + html_lines(self._notes())
+
+    def plot(self, axes: Any = None) -> Any:
+        """Draws the memory of the fullest tile against the bubble by the cycles of the machine.
+
+        Args:
+            axes: of matplotlib; by default those of a new figure.
+
+        Returns:
+            the axes.
+
+        Raises:
+            ImportError: matplotlib is not installed; it is the extra `report`.
+        """
+        axes = axes_or_new(axes, 8.0, 5.0)
+        for candidate in self.candidates:
+            if candidate.problem:
+                continue
+            place = candidate.bubble_by_cycles, candidate.tile_bytes / KIB
+            is_filled = candidate.fits != "no"
+            axes.plot(*place, "o", color="#2f6fed", fillstyle="full" if is_filled else "none")
+            axes.annotate(
+                candidate.name, place, xytext=(5, 4), textcoords="offset points", fontsize=8,
+                parse_math=False,
+            )  # fmt: skip
+        axes.set_xlabel("share of the time in which IPUs wait")
+        axes.set_ylabel("KiB of the fullest tile (empty circles do not fit)")
+        axes.xaxis.set_major_formatter(lambda share, _: f"{share:.0%}")
+        return axes
+
+    def _rows(self) -> list[list[str]]:
+        rows = [["schedule", "stages", "bubble", "by cycles", "rows/s", "stash", "KiB", "fits"]]
+        for one in self.candidates:
+            if one.problem:
+                rows.append([one.name, str(one.num_stages or "-"), *["-"] * 6])
+                continue
+            speed = "-" if one.throughput is None else f"{one.throughput:,.1f}"
+            shares = f"{one.bubble:.1%}", f"{one.bubble_by_cycles:.1%}"
+            memory = str(one.most_stashed), f"{one.tile_bytes / KIB:.0f}"
+            rows.append([one.name, str(one.num_stages), *shares, speed, *memory, one.fits])
+        return rows
+
+    def _notes(self) -> list[str]:
+        head = (
+            f"{self.num_ipus} IPUs of {self.system}, {self.num_micro_batches} micro-batches; KiB "
+            "are those of the fullest tile."
+        )
+        failed = (f"{one.name}: {one.problem}" for one in self.candidates if one.problem)
+        return [head, *failed]
