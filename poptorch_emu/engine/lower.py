@@ -329,19 +329,10 @@ class Lowering:
         return [*rows, self._network_actions] if self._network_actions else rows
 
     def _entries(self, action: Action) -> list[tuple[int, int]]:
-        """Returns what the engine runs for one action; an update may have several parts.
-
-        Whatever the order of the schedule, a segment takes the micro-batches in their own: what
-        runs there for the n-th time is the n-th of them. Where one comes after all that it needs,
-        so do n of them after n; and sums have one order, whatever the schedule.
-        """
+        """Returns what the engine runs for one action; an update may have several parts."""
         if action.kind is Kind.UPDATE:
             return [(segment, 0) for segment in self._update_segments[action.stage]]
-        turn_of = self._schedule.turn_of
-        return [
-            (self._segments[port], turn_of[port, action.micro_batch])
-            for port in self._schedule.ports_of(action)
-        ]
+        return [(self._segments[port], turn) for port, turn in self._schedule.turns(action)]
 
     def _emit(
         self, segment: Segment, ipu: int, kind: _C.SegmentKind, part: Part | None = None

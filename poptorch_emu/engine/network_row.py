@@ -54,11 +54,11 @@ class NetworkRow:
         Each is exchanged in the slot that computes it, so that nobody waits for a later one.
         """
         return [
-            (port, schedule.turn_of[port, action.micro_batch])
+            (port, turn)
             for cells in zip(*schedule.rows, strict=True)
             for cell in cells
             for action in cell
-            for port in schedule.ports_of(action)
+            for port, turn in schedule.turns(action)
             if port in self.by_port
         ]
 

@@ -145,9 +145,18 @@ class Schedule:
             found[action] = tuple(at[one] for one in needed if at.get(one, action) != action)
         return found
 
+    def turns(self, action: Action) -> list[tuple[Port, int]]:
+        """Returns what an action runs where a port takes the micro-batches in their own order.
+
+        The n-th that runs there is then the n-th of them, whichever the schedule names. Where each
+        comes after all that it needs, so do n of them after n. So any legal schedule can run by
+        queues, and sums have one order, whatever the schedule.
+        """
+        turn_of = self._turn_of
+        return [(port, turn_of[port, action.micro_batch]) for port in self.ports_of(action)]
+
     @cached_property
-    def turn_of(self) -> dict[tuple[Port, int], int]:
-        """For each port and micro-batch, how many others have had their turn there before."""
+    def _turn_of(self) -> dict[tuple[Port, int], int]:
         num_had: Counter[Port] = Counter()
         found = {}
         for ipu in range(self.num_ipus):

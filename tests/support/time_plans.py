@@ -15,22 +15,24 @@ from poptorch_emu.plan.time.time_plan import (
     UpdateTime,
 )
 from poptorch_emu.plan.time.window import Window
-from poptorch_emu.schedule.actions import Kind
 from poptorch_emu.schedule.make import ScheduleKind
+from poptorch_emu.schedule.schedule import Schedule
 
 
 def made_of(
-    kind: ScheduleKind,
+    kind: ScheduleKind | None,
     ipu_of_stage: Sequence[int],
     num_micro_batches: int,
     forward: Sequence[float],
     backward: Sequence[float] = (),
     update: float = 0.0,
     clock_hz: float = 1.0,
+    weights: Sequence[float] = (),
+    table: Schedule | None = None,
 ) -> TimePlan:
-    """Returns a plan whose stages take so many cycles."""
+    """Returns a plan whose stages take so many cycles, by a table where there is no kind."""
     is_training = bool(backward)
-    window = Window(kind, tuple(ipu_of_stage), (), num_micro_batches, is_training)
+    window = Window(kind, tuple(ipu_of_stage), (), num_micro_batches, is_training, table)
     stages = tuple(
         StageTime(
             stage,
@@ -38,14 +40,14 @@ def made_of(
             (),
             ActionTime(compute_cycles=forward[stage]),
             ActionTime(compute_cycles=backward[stage] if is_training else 0.0),
+            ActionTime(compute_cycles=weights[stage] if weights else 0.0),
         )
         for stage, ipu in enumerate(ipu_of_stage)
     )
     ipus = sorted(set(ipu_of_stage))
 
     def cycles_of(port):
-        kind, stage = port
-        return forward[stage] if kind is Kind.FORWARD else backward[stage]
+        return stages[port[1]].of(port[0]).cycles
 
     seconds = (window.cycles(cycles_of) + update) / clock_hz
     busy = window.busy_cycles(cycles_of)
@@ -60,7 +62,7 @@ def made_of(
             IpuTime(ipu, busy[ipu], 0, 0, 0, 0, update, 0, seconds - busy[ipu] - update)
             for ipu in ipus
         ),
-        grid=Grid(kind.value, tuple(ipu_of_stage), (), num_micro_batches, is_training,
-                  window.slot_cycles(cycles_of)),
+        grid=Grid(kind.value if kind else "own", tuple(ipu_of_stage), (), num_micro_batches,
+                  is_training, window.slot_cycles(cycles_of), table),
         all_operations=(),
     )  # fmt: skip
