@@ -14,6 +14,8 @@ from typing import Any
 from poptorch_emu.config import TableConfig
 from poptorch_emu.errors import make_error
 from poptorch_emu.report.schedule_report import SchedulePlan
+from poptorch_emu.schedule.legality import check
+from poptorch_emu.schedule.schedule import Schedule
 from poptorch_emu.schedule.tables.named import make_table
 from poptorch_emu.schedule.tables.own import read_table
 
@@ -100,7 +102,9 @@ def dualpipe_v() -> PipelineSchedule:
     return PipelineSchedule("dualpipe_v", 2)
 
 
-def from_table(rows: Iterable[Iterable[Any]]) -> PipelineSchedule:
+def from_table(
+    rows: Iterable[Iterable[Any]], *, max_stash: int | None = None, link_depth: int | None = None
+) -> PipelineSchedule:
     """Returns a schedule of one's own (exact).
 
     Args:
@@ -109,6 +113,8 @@ def from_table(rows: Iterable[Iterable[Any]]) -> PipelineSchedule:
             `W` those of weights, for which `B` and `W` may be written, too; `R` computes
             activations again. `"1F2|1B0"` are two in one step; `""` and `None` are pauses. Actions
             of PyTorch may stand for text. What comes too early waits for what it needs.
+        max_stash: how many micro-batches each stage may hold until their backward is done.
+        link_depth: how many micro-batches may wait from one IPU to another.
 
     Raises:
         Error: it is not legal; the text has the grid with the place marked.
@@ -126,7 +132,7 @@ def from_table(rows: Iterable[Iterable[Any]]) -> PipelineSchedule:
         for row in rows
     )
     try:
-        read_table(text)
+        _check(read_table(text), max_stash, link_depth)
     except ValueError as fault:
         raise make_error(f"The table is no schedule: {fault}") from fault
     return PipelineSchedule(_OWN, rows=text)
@@ -143,6 +149,17 @@ def from_csv(path: str | Path) -> PipelineSchedule:
     """
     lines = Path(path).read_text().splitlines()
     return from_table(csv.reader(line for line in lines if not line.startswith("#")))
+
+
+def _check(schedule: Schedule, max_stash: int | None, link_depth: int | None) -> None:
+    stashes = None if max_stash is None else [max_stash] * schedule.num_stages
+    ipu_of = schedule.ipu_of_stage
+    depths = {
+        link: link_depth
+        for link in schedule.links
+        if link_depth is not None and ipu_of[link[0][1]] != ipu_of[link[1][1]]
+    }
+    check(schedule, stashes, depths)
 
 
 # Those that are known by their names alone.

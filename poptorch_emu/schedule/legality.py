@@ -241,23 +241,38 @@ def _check_stash(schedule: Schedule, max_stash: Sequence[int]) -> None:
 def _check_deadlock(schedule: Schedule, depths: Mapping[Link, int]) -> None:
     blocked = blocked_actions(schedule, depths)
     if blocked:
-        raise deadlock_error(schedule, blocked)
+        waits = ", ".join(f"IPU {ipu} before {action}" for ipu, action in blocked.items())
+        raise ScheduleError(
+            schedule,
+            min(blocked),
+            f"IPUs wait for ever: {waits}. Each waits for room in a link, or for what another one "
+            "runs later. Let the links hold more, or change the order of a row.",
+            list(blocked.values()),
+        )
 
 
-def deadlock_error(schedule: Schedule, blocked: Mapping[int, Action]) -> ScheduleError:
-    """Returns the error for IPUs that wait for each other.
+def check_order(schedule: Schedule, waiting: Mapping[int, tuple[Action, Action]]) -> None:
+    """Refuses a schedule whose IPUs wait for each other.
 
     Args:
         schedule: of all of them.
-        blocked: the action that each of those that wait cannot begin.
+        waiting: of each IPU that waits, what it cannot begin, and what that needs.
+
+    Raises:
+        ScheduleError: some wait.
     """
-    waits = ", ".join(f"IPU {ipu} before {action}" for ipu, action in blocked.items())
-    return ScheduleError(
+    if not waiting:
+        return
+    waits = ", ".join(
+        f"IPU {ipu} before {action}, which needs {needed}"
+        for ipu, (action, needed) in waiting.items()
+    )
+    raise ScheduleError(
         schedule,
-        min(blocked),
-        f"IPUs wait for ever: {waits}. Each waits for what another one runs later, or for room in "
-        "a link. Move what is waited for to the front of its row, or let the links hold more.",
-        list(blocked.values()),
+        min(waiting),
+        f"IPUs wait for ever: {waits}. What is needed stands behind what waits, in its own row or "
+        "through others. Move it to the front.",
+        [action for pair in waiting.values() for action in pair],
     )
 
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from poptorch_emu.schedule.actions import Action, Kind
-from poptorch_emu.schedule.legality import check_each_action_once, deadlock_error
+from poptorch_emu.schedule.legality import check_each_action_once, check_order
 from poptorch_emu.schedule.schedule import Cell, Schedule
 
 
@@ -40,9 +40,12 @@ def with_waits(schedule: Schedule) -> Schedule:
                 row += [()] * (slot - len(row)) + [cell]
                 slot_of |= dict.fromkeys(cell, slot)
                 is_progressing = True
-    blocked = {ipu: queue[0][1][0] for ipu, queue in enumerate(pending) if queue}
-    if blocked:
-        raise deadlock_error(schedule, blocked)
+    waiting = {
+        ipu: next(_missing(queue[0][1], schedule, slot_of))
+        for ipu, queue in enumerate(pending)
+        if queue
+    }
+    check_order(schedule, waiting)
     return replace(schedule, rows=filled(rows, schedule.is_training))
 
 
@@ -57,14 +60,20 @@ def filled(rows: Sequence[Sequence[Cell]], is_training: bool) -> tuple[tuple[Cel
 
 def _slots_needed(cell: Cell, schedule: Schedule, slot_of: dict[Action, int]) -> list[int] | None:
     """Returns the slots of what a cell needs from others; `None` if some of it has none yet."""
-    found = []
+    if any(_missing(cell, schedule, slot_of)):
+        return None
+    needed = (one for action in cell for one in schedule.needs[action])
+    return [slot_of[one] for one in needed if one in slot_of]
+
+
+def _missing(
+    cell: Cell, schedule: Schedule, slot_of: dict[Action, int]
+) -> Iterator[tuple[Action, Action]]:
+    """Yields actions of a cell with what they need and nothing before them gives."""
     for index, action in enumerate(cell):
         for needed in schedule.needs[action]:
-            if needed in slot_of:
-                found.append(slot_of[needed])
-            elif needed not in cell[:index]:
-                return None
-    return found
+            if needed not in slot_of and needed not in cell[:index]:
+                yield action, needed
 
 
 def _without_updates(cell: Cell) -> Cell:

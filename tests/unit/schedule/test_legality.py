@@ -108,7 +108,7 @@ def test_check_when_micro_batches_overtake_needs_links_that_hold_them():
     with pytest.raises(ScheduleError) as error:
         check(schedule, depths={link: 1})
     assert "IPUs wait for ever: IPU 0 before 0F1, IPU 1 before 1F1" in str(error.value)
-    assert "let the links hold more" in str(error.value)
+    assert "Let the links hold more" in str(error.value)
 
 
 def test_error_when_the_schedule_is_long_shows_what_is_around_the_place():
