@@ -14,11 +14,13 @@ from typing import Any
 from poptorch_emu.config import CompileConfig
 from poptorch_emu.machine.tile_memory import IpuMemory, TileMemory
 from poptorch_emu.plan.time.time_plan import IpuTime, TimePlan
+from poptorch_emu.plan.time.window import window_of
 from poptorch_emu.report.bottleneck_text import bottleneck_text
 from poptorch_emu.report.page.insights import insights
 from poptorch_emu.report.page.page_content import PageContent
 from poptorch_emu.report.page.view_graph import graph_view, operation_columns
 from poptorch_emu.report.page.view_timeline import engine_timeline, machine_timeline
+from poptorch_emu.schedule.free_run import unit_lengths
 
 _PARTS = ("compute", "exchange", "sync", "link", "remote", "update", "host", "bubble")
 
@@ -77,10 +79,21 @@ def _facts(content: PageContent) -> list[list[Any]]:
         ["Schedule", time.grid.kind],
         ["Micro-batches in a window", f"{time.grid.num_micro_batches:,}"],
         ["Windows in a step", f"{time.num_windows:,}"],
+        *_bubble(time),
         ["Weakest input of the figures", time.evidence],
         *(["Rough", reason] for reason in time.rough),
         *(["Assumed", text] for text in time.assumptions),
     ]
+
+
+def _bubble(time: TimePlan) -> list[list[Any]]:
+    """Returns the share of the time in which IPUs wait, if there are several."""
+    if len(time.ipus) < 2:
+        return []
+    window, stages = window_of(time.grid), time.stages
+    by_cycles = window.bubble(lambda port: stages[port[1]].of(port[0]).cycles)
+    in_units = f"{window.bubble(unit_lengths):.1%} if forward and each half of backward were alike"
+    return [["Bubble", f"{by_cycles:.1%} by cycles; {in_units}"]]
 
 
 def _speed(content: PageContent) -> dict[str, float | None]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from itertools import groupby
 from typing import Any
@@ -67,7 +68,7 @@ def machine_timeline(plan: TimePlan, inventory: Inventory | None) -> dict[str, A
             start=round(event.begin_seconds * plan.clock_hz),
             duration=round((event.end_seconds - event.begin_seconds) * plan.clock_hz),
             micro_batch=None if is_update else event.micro_batch,
-            bytes=received.get((action.kind, action.stage)) if event.kind == "link" else None,
+            bytes=received.get((action.kind.word, action.stage)) if event.kind == "link" else None,
         )
     return {
         "key": "cycles",
@@ -98,12 +99,13 @@ def _num_left(events: Sequence[Event], plan: TimePlan) -> int:
     return plan.grid.num_micro_batches - len({event.micro_batch for event in events})
 
 
-def _received_bytes(inventory: Inventory | None) -> dict[Any, int]:
-    """Returns what each segment gets from other IPUs for a micro-batch."""
-    received: dict[Any, int] = {}
+def _received_bytes(inventory: Inventory | None) -> Counter[tuple[str, int]]:
+    """Returns what each segment gets from other IPUs for a micro-batch, by its word and stage."""
+    received: Counter[tuple[str, int]] = Counter()
     for link in inventory.links if inventory else ():
         if inventory and inventory.ipu_of(link.producer) != inventory.ipu_of(link.consumer):
-            received[link.consumer] = received.get(link.consumer, 0) + inventory.item_bytes(link)
+            kind, stage = link.consumer
+            received[kind.word, stage] += inventory.item_bytes(link)
     return received
 
 
@@ -141,7 +143,8 @@ def _spans(events: Sequence[Event], plan: TimePlan) -> list[dict[str, Any]]:
         left = max(event.end_seconds for event in work if event.micro_batch < middle)
         right = min(event.begin_seconds for event in work if event.micro_batch >= middle)
         gap = (f"{num_left:,} micro-batches, not drawn", left, right)
-        ends[1:2] = [("steady state", begun, left), gap, ("steady state", right, ended)]
+        if left <= right:  # By a table the first ones may end after the last have begun.
+            ends[1:2] = [("steady state", begun, left), gap, ("steady state", right, ended)]
     return [
         {
             "name": name,

@@ -122,9 +122,7 @@ def test_table_when_written_in_other_ways_then_is_the_same() -> None:
 def test_table_with_the_letters_of_papers_then_is_that_with_pytorchs() -> None:
     papers = [["0F0", "0F1", "0B0", "0W0", "0B1", "0W1"], ["1F0", "1BW0", "1F1", "1B1", "1W1"]]
     letters = [["0F0", "0F1", "0I0", "0W0", "0I1", "0W1"], ["1F0", "1B0", "1F1", "1I1", "1W1"]]
-    assert (
-        schedules.from_table(papers).plan().grid == schedules.from_table(letters).plan().grid
-    )
+    assert schedules.from_table(papers).plan().grid == schedules.from_table(letters).plan().grid
 
 
 @pytest.mark.parametrize("kind", ["ScheduleDualPipeV", "ScheduleZBVZeroBubble"])

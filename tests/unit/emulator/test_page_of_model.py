@@ -113,6 +113,45 @@ def test_timeline_when_the_window_is_long_then_what_is_not_drawn_is_marked(
         assert start + duration <= gap["start"] + 1 or start >= gap["end"] - 1
 
 
+def test_page_of_a_table_then_shows_weights_apart_and_the_bubble(tmp_path: Path) -> None:
+    options = poptorch.Options().showCompilationProgressBar(False)
+    options.Training.gradientAccumulation(ACCUMULATION)
+    emulator.set_schedule(options, "zero_bubble_h1")
+    module = Stages()
+    optimizer = poptorch.optim.SGD(module.parameters(), lr=0.01)
+    model = poptorch.trainingModel(module, options, optimizer)
+    model.compile(*torch.randn(2, ROWS * ACCUMULATION, 64))
+    (found,) = read_reports(emulator.page(model, tmp_path / "page.html"))
+    (drawn,) = found["timelines"]
+    columns, names = drawn["columns"], [label["name"] for label in drawn["labels"]]
+    ends = {"backward": [], "weights": []}
+    for at, kind in enumerate(columns["kind"]):
+        if drawn["kinds"][kind] in ends and columns["lane"][at] == 1:
+            ends[drawn["kinds"][kind]].append(columns["start"][at] + columns["duration"][at])
+    assert len(ends["backward"]) == len(ends["weights"]) == ACCUMULATION
+    assert max(ends["weights"]) > max(ends["backward"])
+    assert {"forward 0", "weights 0", "backward 1", "weights 1"} <= set(names)
+    assert {stage["name"] for stage in found["graph"]["stages"]} >= {"backward 1", "weights 1"}
+    plan = emulator.schedule(model)
+    facts = dict(found["facts"])
+    assert facts["Schedule"] == "zero_bubble_h1"
+    assert facts["Bubble"].startswith(f"{plan.bubble_by_cycles:.1%} by cycles; {plan.bubble:.1%} ")
+
+
+def test_page_of_a_long_table_then_is_drawn(tmp_path: Path) -> None:
+    for schedule in ("gpipe", "zero_bubble_h2"):
+        options = poptorch.Options().showCompilationProgressBar(False)
+        options.Training.gradientAccumulation(100)
+        emulator.set_schedule(options, schedule)
+        module = Stages()
+        optimizer = poptorch.optim.SGD(module.parameters(), lr=0.01)
+        model = poptorch.trainingModel(module, options, optimizer)
+        path = emulator.page(model, tmp_path / "page.html", *torch.randn(2, 100, 64))
+        (drawn,) = read_reports(path)[0]["timelines"]
+        assert all(span["start"] <= span["end"] for span in drawn["spans"])
+        assert len({m for m in drawn["columns"]["micro_batch"] if m is not None}) == 24
+
+
 def test_engine_when_profiled_then_its_events_are_shown_and_still_written(tmp_path: Path) -> None:
     model = trained(tmp_path)
     (found,) = read_reports(emulator.page(model, tmp_path / "page.html"))

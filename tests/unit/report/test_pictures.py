@@ -23,9 +23,11 @@ from poptorch_emu.report import pictures, schedule_picture
 from poptorch_emu.report.model_report import ModelReport
 from poptorch_emu.report.terminal import fitted_table
 from poptorch_emu.schedule.actions import Kind
+from poptorch_emu.schedule.free_run import free_run
 from poptorch_emu.schedule.make import ScheduleKind, make_schedule
 
 mpl.use("Agg")
+schedules = emulator.schedules
 
 pytestmark = [
     pytest.mark.feature("emulator.schedule", fidelity="exact"),
@@ -205,6 +207,43 @@ def test_schedule_of_a_long_window_then_says_what_is_left_out():
     assert len(gaps) == 1 and len(boxes) < 400
     assert plan.grid.slot_of[next(a for a in plan.grid.actions(0) if a.kind is Kind.UPDATE)] == 502
     assert len(pixels(plan.plot())) > 20
+
+
+@pytest.mark.parametrize("name", schedules.NAMED)
+def test_boxes_of_a_table_then_begin_when_the_action_can(name):
+    plan = schedules.NAMED[name]().plan(num_ipus=3, num_micro_batches=6)
+    run = free_run(plan.grid)
+    boxes, gaps = schedule_picture.boxes_of_run(plan.grid, run)
+    assert not gaps
+    drawn = {(b.lane, b.begin): b for b in boxes if b.kind != "update"}
+    assert len(drawn) == len(run.begins)
+    shades = schedule_picture.shades_of(plan.grid)
+    for action, begin in run.begins.items():
+        box = drawn[plan.grid.ipu_of_stage[action.stage], begin]
+        assert box.begin + box.length == run.ends[action]
+        assert (box.kind, box.text) == (action.kind.word, str(action.micro_batch))
+        assert box.shade == shades[action.stage]
+    assert {b.begin for b in boxes if b.kind == "update"} == {run.end}
+
+
+def test_picture_of_a_v_then_has_shades_and_weights_apart():
+    plan = schedules.zero_bubble_v().plan(num_ipus=4, num_micro_batches=8)
+    found = {tuple(colour) for colour in pixels(plan.plot()).tolist()}
+    for kind in ("forward", "backward", "weights"):
+        for shade in range(2):
+            colour = pictures.shaded(pictures.LOOKS[kind].colour, shade)
+            assert tuple(rgb(colour)) in found, (kind, shade)
+    html = plan._repr_html_()
+    assert pictures.LOOKS["weights"].colour in html
+    assert pictures.shaded(pictures.LOOKS["forward"].colour, 1) in html
+
+
+def test_picture_of_a_long_table_then_leaves_out_the_middle():
+    plan = schedules.gpipe().plan(num_ipus=2, num_micro_batches=200)
+    boxes, gaps = schedule_picture.boxes_of_run(plan.grid, free_run(plan.grid))
+    assert len(gaps) == 1 and len(boxes) < 400
+    assert max(box.begin for box in boxes) == 2 * schedule_picture.MOST_SLOTS + 3
+    assert not any(box.begin < gaps[0] < box.begin + box.length for box in boxes)
 
 
 def test_timeline_text_then_letters_are_where_the_events_are(values, monkeypatch):
