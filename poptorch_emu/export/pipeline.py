@@ -23,6 +23,7 @@ from poptorch_emu.export.saved_program import save_program
 from poptorch_emu.export.stage_module import Values, stage_module
 from poptorch_emu.ir.graph import SourceKind, source_of
 from poptorch_emu.module_loading import LateModule
+from poptorch_emu.schedule.pytorch_text import pytorch_rows
 
 if TYPE_CHECKING:
     import torch.distributed as dist
@@ -31,6 +32,18 @@ if TYPE_CHECKING:
     from poptorch_emu.export import pipeline_runner
 else:  # It loads PyTorch's pipelining, which takes some seconds.
     pipeline_runner = LateModule("poptorch_emu.export.pipeline_runner")
+
+
+# The schedules that PyTorch has a class for; others run as tables.
+_KINDS_OF_TABLES = {
+    "gpipe": "gpipe",
+    "one_f_one_b": "1f1b",
+    "interleaved_1f1b": "interleaved",
+    "looped_bfs": "looped_bfs",
+    "zero_bubble_h1": "zero_bubble_h1",
+    "zero_bubble_v": "zero_bubble_v",
+    "dualpipe_v": "dualpipe_v",
+}
 
 
 @dataclass(frozen=True)
@@ -83,7 +96,7 @@ class ExportedPipeline:
         if executable.config.is_training:
             self._with_gradient = flowing_values(self._stages, self._values, micro_batches)
         warn_of_losses(executable)
-        self._spec = _spec(self._stages, self._with_gradient, micro_batches, executable.config)
+        self._spec = _spec(self._stages, self._with_gradient, micro_batches, executable)
         self._stages_of: WeakKeyDictionary[Any, Sequence[PipelineStage]] = WeakKeyDictionary()
 
     @property
@@ -111,14 +124,16 @@ class ExportedPipeline:
         device: torch.device | str,
         group: dist.ProcessGroup | None = None,
         module: torch.nn.Module | None = None,
+        kind: str | None = None,
     ) -> PipelineStage:
         """Returns a stage for a schedule of PyTorch, with all shapes known (exact).
 
         Args:
-            stage: one that belongs to this rank: rank, rank + size of the group, ...
+            stage: one of `own_stages`.
             device: where it runs.
             group: of the processes; all of them by default.
             module: what runs; by default a new `stage_module`. Pass one that you have wrapped.
+            kind: of the schedule, as `schedule` takes it.
 
         Raises:
             IndexError: there is no such stage.
@@ -127,8 +142,26 @@ class ExportedPipeline:
         self._check_stage(stage)
         if module is None:
             module = self.stage_module(stage, device)
-        made: PipelineStage = pipeline_runner.make_stage(module, stage, self._spec, device, group)
+        made: PipelineStage = pipeline_runner.make_stage(
+            module, stage, self._spec, device, group, kind
+        )
         return made
+
+    def own_stages(
+        self, group: dist.ProcessGroup | None = None, kind: str | None = None
+    ) -> list[int]:
+        """Returns the numbers of the stages that belong to this process, in order (exact).
+
+        That is rank, rank + size of the group, ... but for schedules that say it in another way.
+
+        Args:
+            group: of the processes; all of them by default.
+            kind: of the schedule, as `schedule` takes it.
+
+        Raises:
+            ValueError: the processes cannot share the stages.
+        """
+        return pipeline_runner.own_stages(self._spec, group, kind)
 
     def schedule(
         self, stages: PipelineStage | Sequence[PipelineStage], kind: str | None = None
@@ -137,8 +170,10 @@ class ExportedPipeline:
 
         Args:
             stages: the one, or all of them in order.
-            kind: "1f1b", "gpipe", "interleaved" (several stages in each process) or "sequential"
-                (one micro-batch at a time). By default what the execution strategy asks for.
+            kind: "1f1b", "gpipe", "sequential" (one micro-batch at a time), "interleaved",
+                "looped_bfs" or "zero_bubble_h1" (several stages in each process, or one),
+                "zero_bubble_v" or "dualpipe_v" (two stages in each), or "table", which is the
+                table of `emulator.set_schedule`. By default what the execution strategy asks for.
 
         Raises:
             ValueError: there is no such kind, it does not fit, or a stage is missing.
@@ -254,8 +289,10 @@ def _spec(
     stages: ForwardStages,
     with_gradient: frozenset[fx.Node],
     micro_batches: Sequence[torch.Tensor],
-    config: CompileConfig,
+    executable: Executable,
 ) -> pipeline_runner.PipelineSpec:
+    config = executable.config
+    table = None if config.strategy.table is None else executable.schedule
 
     def of_node(node: fx.Node) -> pipeline_runner.TensorSpec:
         return _tensor_spec(node.meta["val"], node in with_gradient)
@@ -282,6 +319,8 @@ def _spec(
         kind=_kind(config),
         is_training=config.is_training,
         is_mean=config.reduction_type is ReductionType.Mean,
+        rank_of_stage=() if table is None else table.ipu_of_stage,
+        rows=() if table is None else pytorch_rows(table),
     )
 
 
@@ -291,6 +330,9 @@ def _tensor_spec(value: torch.Tensor, has_gradient: bool = False) -> pipeline_ru
 
 
 def _kind(config: CompileConfig) -> str:
+    table = config.strategy.table
+    if table is not None:
+        return _KINDS_OF_TABLES.get(table.name, "table")
     is_sequential = config.strategy.order is PipelineOrder.SEQUENTIAL
     is_pipeline = config.strategy.kind is StrategyKind.PIPELINED and not is_sequential
     return "1f1b" if is_pipeline else "sequential"

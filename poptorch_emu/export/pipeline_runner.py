@@ -1,6 +1,6 @@
 """Runs exported stages on `torch.distributed.pipelining`.
 
-This file is plain PyTorch and imports nothing else: a saved program has a copy of it, named
+This file and the two that it imports are plain PyTorch: a saved program has a copy of it, named
 `run.py`, which `torchrun --nproc-per-node N run.py batches.pt` starts. `batches.pt` is a list that
 `torch.save` wrote; each item holds the input tensors of one update.
 """
@@ -10,115 +10,37 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch.distributed.pipelining import (
-    PipelineStage,
-    Schedule1F1B,
-    ScheduleGPipe,
-    ScheduleInterleaved1F1B,
-)
-from torch.distributed.pipelining.microbatch import TensorChunkSpec, _Replicate
+from torch.distributed.pipelining import PipelineStage
 from torch.export.passes import move_to_device_pass
 
-# How an input is cut into micro-batches: along its first dimension.
-_CHUNKS = TensorChunkSpec(0)  # type: ignore[no-untyped-call]
+from poptorch_emu.export.pipeline_schedules import (
+    KINDS,
+    OneByOne,
+    input_name,
+    make_schedule,
+    ranks_of_stages,
+    read_by,
+)
+from poptorch_emu.export.pipeline_spec import PipelineSpec, StageSpec, TensorSpec
 
-KINDS = ("1f1b", "gpipe", "interleaved", "sequential")
-
-
-@dataclass(frozen=True)
-class TensorSpec:
-    """One tensor of a micro-batch; the name of its dtype has no "torch."."""
-
-    shape: tuple[int, ...]
-    dtype: str
-    has_gradient: bool = False
-
-    def example(self) -> torch.Tensor:
-        """Returns a tensor with this spec, without memory."""
-        dtype = getattr(torch, self.dtype)
-        return torch.empty(self.shape, dtype=dtype, device="meta", requires_grad=self.has_gradient)
+__all__ = ["PipelineSpec", "StageSpec", "TensorSpec", "make_schedule", "make_stage", "run_step"]
 
 
-@dataclass(frozen=True)
-class StageSpec:
-    """What goes into a stage and comes out: from its neighbours, and inputs by number."""
+def own_stages(
+    spec: PipelineSpec, group: dist.ProcessGroup | None = None, kind: str | None = None
+) -> list[int]:
+    """Returns the numbers of the stages that belong to this process, in order.
 
-    received: tuple[TensorSpec, ...]
-    returned: tuple[TensorSpec, ...]
-    inputs: tuple[int, ...]
-
-
-@dataclass(frozen=True)
-class PipelineSpec:
-    """What all stages together are.
-
-    Attributes:
-        stages: each stage.
-        inputs: of the model, one micro-batch of each.
-        num_micro_batches: of one step.
-        kind: of the schedule; one of `KINDS`.
-        is_training: whether the last stage returns a loss.
-        is_mean: whether gradients are averaged over the micro-batches, not added.
+    Raises:
+        ValueError: the processes cannot share the stages.
     """
-
-    stages: tuple[StageSpec, ...]
-    inputs: tuple[TensorSpec, ...]
-    num_micro_batches: int
-    kind: str
-    is_training: bool
-    is_mean: bool
-
-    @staticmethod
-    def of(plain: Mapping[str, Any]) -> PipelineSpec:
-        """Returns the spec that `dataclasses.asdict` and JSON made `plain` of."""
-
-        def tensors(items: Any) -> tuple[TensorSpec, ...]:
-            return tuple(
-                TensorSpec(tuple(item["shape"]), item["dtype"], item["has_gradient"])
-                for item in items
-            )
-
-        stages = tuple(
-            StageSpec(tensors(item["received"]), tensors(item["returned"]), tuple(item["inputs"]))
-            for item in plain["stages"]
-        )
-        rest = {key: value for key, value in plain.items() if key not in ("stages", "inputs")}
-        return PipelineSpec(stages=stages, inputs=tensors(plain["inputs"]), **rest)
-
-
-class OneByOne:
-    """A schedule of one micro-batch at a time: forward through all stages, then backward."""
-
-    def __init__(self, stages: Sequence[PipelineStage], spec: PipelineSpec) -> None:
-        """Takes the stages of this process."""
-        self._stages = stages
-        self._spec = spec
-        self._inner = _pipelined(stages, spec, "1f1b" if len(stages) == 1 else "interleaved", 1)
-
-    def step(self, *, target: Any = None, losses: list[Any] | None = None, **inputs: Any) -> Any:
-        """Does what `step` of PyTorch's schedules does; outputs are not returned."""
-        count = self._spec.num_micro_batches
-        of_all: list[Any] = []
-        for index in range(count):
-            found: list[Any] = []
-            self._inner.step(
-                target=None if target is None else target[index : index + 1],
-                losses=found,
-                return_outputs=False,
-                **{key: _micro_batch(value, index, count) for key, value in inputs.items()},
-            )
-            of_all += found
-        if losses is not None:
-            losses[:] = of_all
-        if self._spec.is_mean:
-            for stage in self._stages:
-                stage.scale_grads(count)
+    ranks = ranks_of_stages(spec, dist.get_world_size(group), kind)
+    return [stage for stage, rank in enumerate(ranks) if rank == dist.get_rank(group)]
 
 
 def make_stage(
@@ -127,103 +49,38 @@ def make_stage(
     spec: PipelineSpec,
     device: torch.device | str,
     group: dist.ProcessGroup | None = None,
+    kind: str | None = None,
 ) -> PipelineStage:
     """Returns the stage that runs `module`, with the specs of all that is sent and received.
+
+    Args:
+        module: its forward.
+        index: its number.
+        spec: of the pipeline.
+        device: where it runs.
+        group: of the processes.
+        kind: of the schedule; by default that of the spec.
 
     Raises:
         ValueError: the processes are too many, or the stage belongs to another one of them.
     """
     num_stages, num_ranks = len(spec.stages), dist.get_world_size(group)
-    if num_stages % num_ranks:
+    own = ranks_of_stages(spec, num_ranks, kind)[index]
+    if own != dist.get_rank(group):
         raise ValueError(
-            f"{num_stages} stages cannot be shared by {num_ranks} processes. Start as many "
-            "processes as there are stages, or a divisor of it."
+            f"Stage {index} belongs to rank {own} of {num_ranks}, but this is rank "
+            f"{dist.get_rank(group)}. Each rank makes its own stages: see own_stages()."
         )
-    if index % num_ranks != dist.get_rank(group):
-        raise ValueError(
-            f"Stage {index} belongs to rank {index % num_ranks} of {num_ranks}, but this is rank "
-            f"{dist.get_rank(group)}. Each rank makes the stages rank, rank + {num_ranks}, ..."
-        )
-    own = spec.stages[index]
+    ends = spec.stages[index]
     return PipelineStage(
         module,
         index,
         num_stages,
         torch.device(device),
-        input_args=tuple(tensor.example() for tensor in own.received),
-        output_args=tuple(tensor.example() for tensor in own.returned),
+        input_args=tuple(tensor.example() for tensor in ends.received),
+        output_args=tuple(tensor.example() for tensor in ends.returned),
         group=group,
     )
-
-
-def make_schedule(
-    stages: Sequence[PipelineStage], spec: PipelineSpec, kind: str | None = None
-) -> Any:
-    """Returns the schedule of this process's stages.
-
-    Args:
-        stages: all of this process, in order.
-        spec: of the pipeline.
-        kind: one of `KINDS`; by default that of the spec, or "interleaved" for several stages.
-
-    Raises:
-        ValueError: there is no such kind, it does not fit, or a stage is missing.
-    """
-    _check_own_stages(stages)
-    wanted = kind or spec.kind
-    if wanted not in KINDS:
-        raise ValueError(f"Unknown kind of schedule: {wanted!r}. Choose one of {list(KINDS)}.")
-    if not spec.is_training:
-        wanted = "gpipe"  # Without backward all kinds are this one.
-    elif kind is None and wanted == "1f1b" and len(stages) > 1:
-        wanted = "interleaved"
-    if wanted == "sequential":
-        return OneByOne(stages, spec)
-    return _pipelined(stages, spec, wanted, spec.num_micro_batches)
-
-
-def _check_own_stages(stages: Sequence[PipelineStage]) -> None:
-    if not stages:
-        raise ValueError("A schedule needs the stages of this process, but was given none.")
-    first = stages[0]
-    expected = list(range(first.group_rank, first.num_stages, first.group_size))
-    given = [stage.stage_index for stage in stages]
-    if given != expected:
-        raise ValueError(
-            f"Rank {first.group_rank} of {first.group_size} runs the stages {expected}, but was "
-            f"given {given}. Make them all, and pass them in order."
-        )
-
-
-def _pipelined(
-    stages: Sequence[PipelineStage], spec: PipelineSpec, kind: str, num_micro_batches: int
-) -> Any:
-    """Returns a schedule of PyTorch."""
-    if not spec.is_training and len(stages) > 1:
-        raise ValueError(
-            f"PyTorch infers with one stage in each process, but this one has {len(stages)}. Start "
-            f"{len(spec.stages)} processes."
-        )
-    if kind != "interleaved" and len(stages) > 1:
-        raise ValueError(
-            f"The schedule {kind!r} runs one stage in each process, but this one has "
-            f"{len(stages)}. Choose 'interleaved' or 'sequential', or start more processes."
-        )
-    if kind == "1f1b" and num_micro_batches < stages[0].num_stages:
-        kind = "gpipe"  # PyTorch's 1F1B wants as many micro-batches as stages; values are equal.
-    specs = {
-        _name(number): _CHUNKS if spec.inputs[number].shape else _Replicate()
-        for number in _read_by(stages, spec)
-    }
-    arguments: dict[str, Any] = {
-        "n_microbatches": num_micro_batches,
-        "loss_fn": _first if spec.is_training else None,
-        "kwargs_chunk_spec": specs or None,
-        "scale_grads": spec.is_mean and num_micro_batches == spec.num_micro_batches,
-    }
-    if kind == "interleaved":
-        return ScheduleInterleaved1F1B(list(stages), **arguments)
-    return (ScheduleGPipe if kind == "gpipe" else Schedule1F1B)(stages[0], **arguments)
 
 
 def run_step(
@@ -249,10 +106,10 @@ def run_step(
     check_inputs(spec, inputs)
     device = stages[0].device
     named = {
-        _name(number): inputs[number].to(
+        input_name(number): inputs[number].to(
             device=device, dtype=getattr(torch, spec.inputs[number].dtype)
         )
-        for number in _read_by(stages, spec)
+        for number in read_by(stages, spec)
     }
     is_last = any(stage.is_last for stage in stages)
     if not spec.is_training:
@@ -317,25 +174,6 @@ def make_optimizer(
     return optimizer
 
 
-def _read_by(stages: Sequence[PipelineStage], spec: PipelineSpec) -> list[int]:
-    """Returns the numbers of the inputs that these stages read."""
-    return sorted({number for s in stages for number in spec.stages[s.stage_index].inputs})
-
-
-def _name(number: int) -> str:
-    return f"input_{number}"
-
-
-def _first(output: Any, target: torch.Tensor) -> torch.Tensor:
-    """Returns the loss, which is all that the last stage returns."""
-    loss: torch.Tensor = output[0]
-    return loss
-
-
-def _micro_batch(value: torch.Tensor, index: int, count: int) -> torch.Tensor:
-    return value.chunk(count)[index] if value.dim() else value
-
-
 def main(arguments: Sequence[str] | None = None) -> None:
     """Trains the stages of the folder of this file on batches, and saves their weights."""
     parser = argparse.ArgumentParser(description="Trains a saved pipeline; start it by torchrun.")
@@ -354,11 +192,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def train(folder: Path, batches: Path, device: torch.device, kind: str | None) -> None:
     """Runs one update for each batch; the rank of the last stage prints the losses."""
     spec = PipelineSpec.of(json.loads((folder / "pipeline.json").read_text()))
-    modules = {
-        index: _load_stage(folder, index, device)
-        for index in range(dist.get_rank(), len(spec.stages), dist.get_world_size())
-    }
-    stages = [make_stage(module, index, spec, device) for index, module in modules.items()]
+    modules = {index: _load_stage(folder, index, device) for index in own_stages(spec, kind=kind)}
+    stages = [
+        make_stage(module, index, spec, device, kind=kind) for index, module in modules.items()
+    ]
     schedule = make_schedule(stages, spec, kind)
     optimizer = json.loads((folder / "optimizer.json").read_text())
     states = torch.load(folder / "optimizer_state.pt")

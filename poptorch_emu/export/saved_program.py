@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -13,7 +12,15 @@ import torch
 from torch import fx
 
 if TYPE_CHECKING:
-    from poptorch_emu.export.pipeline_runner import PipelineSpec, TensorSpec
+    from poptorch_emu.export.pipeline_spec import PipelineSpec, TensorSpec
+
+
+# Plain PyTorch; in the program's folder they find each other by their bare names.
+_FILES = {
+    "pipeline_spec.py": "pipeline_spec.py",
+    "pipeline_schedules.py": "pipeline_schedules.py",
+    "pipeline_runner.py": "run.py",
+}
 
 
 def save_program(
@@ -43,7 +50,9 @@ def save_program(
     (folder / "pipeline.json").write_text(json.dumps(asdict(spec), indent=1))
     (folder / "optimizer.json").write_text(json.dumps(optimizer, indent=1))
     torch.save(dict(states), folder / "optimizer_state.pt")
-    shutil.copyfile(Path(__file__).with_name("pipeline_runner.py"), folder / "run.py")
+    for name, copy in _FILES.items():
+        text = Path(__file__).with_name(name).read_text()
+        (folder / copy).write_text(text.replace("from poptorch_emu.export.", "from "))
 
 
 def _example(spec: TensorSpec) -> torch.Tensor:

@@ -21,6 +21,17 @@ from poptorch_emu import emulator
 
 NUM_MICRO_BATCHES = 8
 NUM_UPDATES = 3
+# Tables that PyTorch has no class for.
+OWN_SCHEDULES = {
+    "late weights": emulator.schedules.from_table(
+        [
+            [f"{stage}F{m}" for m in range(NUM_MICRO_BATCHES)]
+            + [f"{stage}I{m}" for m in range(NUM_MICRO_BATCHES)]
+            + [f"{stage}W{m}" for m in range(NUM_MICRO_BATCHES)]
+            for stage in range(2)
+        ]
+    )
+}
 Batch = tuple[torch.Tensor, ...]
 
 
@@ -108,7 +119,7 @@ class Family:
         options.outputMode(poptorch.OutputMode.All)
         options.showCompilationProgressBar(False)
         options.setExecutionStrategy(poptorch.PipelinedExecution(poptorch.AutoStage.SameAsIpu))
-        emulator.set_schedule(options, order)
+        emulator.set_schedule(options, OWN_SCHEDULES.get(order, order))
         return poptorch.trainingModel(model, options, make_optimizer(self.optimizer, model))
 
     def batches(self) -> list[Batch]:
@@ -188,8 +199,8 @@ def train_exported(case: Case, device: str = "cpu") -> dict[str, Any]:
     batches = family.batches()
     executor.compile(*batches[0])
     pipeline = emulator.export_pipeline(executor)
-    own = range(dist.get_rank(), pipeline.num_stages, dist.get_world_size())
-    stages = [pipeline.stage(index, device) for index in own]
+    own = pipeline.own_stages(kind=case.kind)
+    stages = [pipeline.stage(index, device, kind=case.kind) for index in own]
     schedule = pipeline.schedule(stages, case.kind)
     optimizers = [pipeline.optimizer(stage.submod) for stage in stages]
     losses: list[float] = []

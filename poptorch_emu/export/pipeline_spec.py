@@ -1,0 +1,82 @@
+"""Specs of an exported pipeline: plain values, for plain PyTorch.
+
+Plain PyTorch, too: a saved program has copies of this file, `pipeline_schedules.py` and
+`pipeline_runner.py`, which then find each other by their bare names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+
+@dataclass(frozen=True)
+class TensorSpec:
+    """One tensor of a micro-batch; the name of its dtype has no "torch."."""
+
+    shape: tuple[int, ...]
+    dtype: str
+    has_gradient: bool = False
+
+    def example(self) -> torch.Tensor:
+        """Returns a tensor with this spec, without memory."""
+        dtype = getattr(torch, self.dtype)
+        return torch.empty(self.shape, dtype=dtype, device="meta", requires_grad=self.has_gradient)
+
+
+@dataclass(frozen=True)
+class StageSpec:
+    """What goes into a stage and comes out: from its neighbours, and inputs by number."""
+
+    received: tuple[TensorSpec, ...]
+    returned: tuple[TensorSpec, ...]
+    inputs: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class PipelineSpec:
+    """What all stages together are.
+
+    Attributes:
+        stages: each stage.
+        inputs: of the model, one micro-batch of each.
+        num_micro_batches: of one step.
+        kind: of the schedule; one of `pipeline_schedules.KINDS`.
+        is_training: whether the last stage returns a loss.
+        is_mean: whether gradients are averaged over the micro-batches, not added.
+        rank_of_stage: where the schedule says it; empty for rank 0, 1, 2, ... and again from 0.
+        rows: what each rank runs in order, where the schedule is a table of that kind.
+    """
+
+    stages: tuple[StageSpec, ...]
+    inputs: tuple[TensorSpec, ...]
+    num_micro_batches: int
+    kind: str
+    is_training: bool
+    is_mean: bool
+    rank_of_stage: tuple[int, ...] = ()
+    rows: tuple[tuple[str, ...], ...] = ()
+
+    @staticmethod
+    def of(plain: Mapping[str, Any]) -> PipelineSpec:
+        """Returns the spec that `dataclasses.asdict` and JSON made `plain` of."""
+
+        def tensors(items: Any) -> tuple[TensorSpec, ...]:
+            return tuple(
+                TensorSpec(tuple(item["shape"]), item["dtype"], item["has_gradient"])
+                for item in items
+            )
+
+        stages = tuple(
+            StageSpec(tensors(item["received"]), tensors(item["returned"]), tuple(item["inputs"]))
+            for item in plain["stages"]
+        )
+        lists = {
+            "inputs": tensors(plain["inputs"]),
+            "rank_of_stage": tuple(plain["rank_of_stage"]),
+            "rows": tuple(map(tuple, plain["rows"])),
+        }
+        return PipelineSpec(**{**plain, "stages": stages, **lists})
