@@ -184,7 +184,7 @@ def _pipelined(
 
 def _by_rows(stages: Sequence[PipelineStage], spec: PipelineSpec, arguments: dict[str, Any]) -> Any:
     """Returns what runs the rows of the spec."""
-    schedule = _PipelineScheduleRuntime(list(stages), **arguments)
+    schedule = _PipelineScheduleRuntime(list(stages), **arguments)  # type: ignore[no-untyped-call]
     schedule.pipeline_order = {
         rank: list(map(_Action.from_str, row)) for rank, row in enumerate(spec.rows)
     }

@@ -24,6 +24,7 @@ from poptorch_emu.schedule.actions import Kind
 from poptorch_emu.schedule.csv_text import to_csv
 from poptorch_emu.schedule.free_run import FreeRun, free_run
 from poptorch_emu.schedule.phase_numbers import PhaseNumbers
+from poptorch_emu.schedule.pytorch_text import pytorch_rows
 from poptorch_emu.schedule.schedule import Schedule
 from poptorch_emu.schedule.stash import stash_depths
 from poptorch_emu.schedule.transfers import Transfer
@@ -214,6 +215,13 @@ class SchedulePlan:
     def to_csv(self) -> str:
         """Returns one line for each IPU and one cell for each slot."""
         return to_csv(self.grid)
+
+    def to_pytorch_csv(self) -> str:
+        """Returns the computations as the CSV that PyTorch's pipelining reads (exact).
+
+        `_PipelineScheduleRuntime._load_csv(path, format="compute_only")` takes it.
+        """
+        return "".join(",".join(row) + "\n" for row in pytorch_rows(self.grid))
 
     def _phase_text(self, stage: int) -> str:
         if self.phases is None or self.phase_of_stage is None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 from support.pytorch_tables import pytorch_rows
-from torch.distributed.pipelining.schedules import _Action
+from torch.distributed.pipelining.schedules import _Action, _validate_schedule
 
 import poptorch_emu as poptorch
 from poptorch_emu import emulator
@@ -134,6 +134,16 @@ def test_csv_as_pytorch_writes_it_then_is_read(kind: str, tmp_path: Path) -> Non
     read, made = schedules.from_csv(path).plan(), schedules.NAMED[name]().plan(2, 6)
     for ipu in range(2):
         assert read.grid.actions(ipu) == made.grid.actions(ipu)
+
+
+@pytest.mark.parametrize("name", schedules.NAMED)
+def test_csv_for_pytorch_then_is_read_there_and_valid(name: str) -> None:
+    plan = schedules.NAMED[name]().plan(num_ipus=4, num_micro_batches=8)
+    lines = plan.to_pytorch_csv().splitlines()
+    actions = {rank: list(map(_Action.from_str, row.split(","))) for rank, row in enumerate(lines)}
+    ranks = _validate_schedule(actions, 4, plan.grid.num_stages, 8)
+    assert tuple(ranks[stage] for stage in range(plan.grid.num_stages)) == plan.grid.ipu_of_stage
+    assert schedules.from_table(line.split(",") for line in lines).plan().grid == plan.grid
 
 
 def test_overlapped_actions_of_pytorch_then_are_one_step() -> None:
