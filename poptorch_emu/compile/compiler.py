@@ -18,7 +18,13 @@ from poptorch_emu.compile.output_limits import (
     check_anchors,
     check_return_periods,
 )
-from poptorch_emu.compile.planning import optimise, place, schedule_of, take_inventory
+from poptorch_emu.compile.planning import (
+    optimise,
+    place,
+    schedule_of,
+    take_inventory,
+    without_schedule,
+)
 from poptorch_emu.compile.stored import cache, metadata_file
 from poptorch_emu.compile.stored.executable_file import from_sections, stored_key
 from poptorch_emu.compile.stored.key import Key, key_of
@@ -197,25 +203,29 @@ def _record(request: Request, metadata: Mapping[str, ResultMetadata] | None) -> 
     )
 
 
-def plan_model(request: Request, *, is_short: bool = False) -> Inventory:
+def plan_model(
+    request: Request, *, is_short: bool = False, ignores_schedule: bool = False
+) -> Inventory:
     """Returns what the IPUs would run and compute on, without lowering it.
 
     Args:
         request: whose parameters and tensors may be on the meta device.
         is_short: whether to lay out no more micro-batches than it takes until all cycles of a
             pipeline are alike.
+        ignores_schedule: whether the stages are those of the blocks, one micro-batch at a time,
+            where a pipeline is asked for; another schedule may not fit them.
 
     Raises:
         Error: the model cannot be captured or does not fit the options.
     """
-    config = request.config
+    config = without_schedule(request.config) if ignores_schedule else request.config
     forward = _record(request, None)
     graph = functional.run(
         forward.complete.graph, forward.complete.fake_mode, forward.complete.memo
     )
     overlapped = overlap_of(graph, config)
     graph = optimise(graph, config)
-    placed = place(graph, config)
+    placed = place(graph, config, is_scheduled=not ignores_schedule)
     schedule = schedule_of(placed, config, is_short=is_short)
     return take_inventory(
         graph, placed, schedule, overlapped, config, request.optimizer, request.parameters

@@ -73,19 +73,33 @@ def optimise(graph: Graph, config: CompileConfig) -> Graph:
     return verify(graph)
 
 
-def place(graph: Graph, config: CompileConfig) -> Partition:
-    """Returns which stage runs what, after all checks of it."""
+def place(graph: Graph, config: CompileConfig, *, is_scheduled: bool = True) -> Partition:
+    """Returns which stage runs what, after all checks of it.
+
+    Args:
+        graph: forward and backward operations, without mutation.
+        config: the options.
+        is_scheduled: whether this is how it will run; else the number of IPUs and of micro-batches
+            is not looked at.
+    """
     placed = _partition(graph, config.strategy)
-    check_num_ipus(placed, config)
+    if is_scheduled:
+        check_num_ipus(placed, config)
     check_written_variables(graph, placed)
     check_trained_and_written(graph, config)
     check_broadcast_buffers(graph, config)
     check_phases(placed, config)
     if config.strategy.kind is StrategyKind.PIPELINED:
-        if config.strategy.table is None:
+        if is_scheduled and config.strategy.table is None:
             check_schedule(placed, config)
         check_pipelined_outputs(placed, config)
     return placed
+
+
+def without_schedule(config: CompileConfig) -> CompileConfig:
+    """Returns the options with pipelines that run one micro-batch at a time."""
+    strategy = replace(config.strategy, table=None, order=PipelineOrder.SEQUENTIAL)
+    return replace(config, strategy=strategy)
 
 
 def _partition(graph: Graph, strategy: StrategyConfig) -> Partition:

@@ -74,7 +74,7 @@ def _compared(
     own: Mapping[str, TableConfig],
     system: str | None,
 ) -> ComparisonReport:
-    request, inventory = captured(model, *given)
+    request, inventory = captured(model, *given, ignores_schedule=True)
     count = len(inventory.placed.ipu_ids) if num_ipus is None else num_ipus
     if count < 2:
         raise make_error(

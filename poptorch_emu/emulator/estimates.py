@@ -71,7 +71,11 @@ def chosen_system(name: str | None) -> System:
 
 
 def captured(
-    model: PoplarExecutor, inputs: tuple[Any, ...], keywords: Mapping[str, Any]
+    model: PoplarExecutor,
+    inputs: tuple[Any, ...],
+    keywords: Mapping[str, Any],
+    *,
+    ignores_schedule: bool = False,
 ) -> tuple[Request, Inventory]:
     """Returns what is asked of a model, and what its IPUs would run.
 
@@ -79,6 +83,7 @@ def captured(
         model: compiled or not.
         inputs: of a call; none for those that the model was compiled for.
         keywords: those of them that are given by name.
+        ignores_schedule: whether only the stages count, which need not fit a schedule.
     """
     bind = partial(model._args_parser.bind, inputs, dict(keywords)) if inputs or keywords else None
-    return model._on_device.plan(bind)
+    return model._on_device.plan(bind, ignores_schedule=ignores_schedule)

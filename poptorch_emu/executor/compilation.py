@@ -151,19 +151,23 @@ class Compilation:
         self._time = datetime.timedelta(seconds=time.perf_counter() - start)
         self._arguments = arguments
 
-    def plan(self, arguments: Arguments, options: Options) -> tuple[Request, Inventory]:
+    def plan(
+        self, arguments: Arguments, options: Options, *, ignores_schedule: bool = False
+    ) -> tuple[Request, Inventory]:
         """Returns what the compiler would be asked, and what the IPUs would run; nothing changes.
 
         Args:
             arguments: of one call, perhaps on the meta device.
             options: frozen.
+            ignores_schedule: whether only the stages count, as `plan_model` has it.
         """
         parameters = dict(self._user_model.named_parameters())
         request = replace(self._request(arguments, options, parameters), hooks=NO_HOOKS)
         if self._optimizer_link is not None and self._executable is None:
             self._optimizer_link.forget()
         with wrapping.settled(self._user_model):
-            return request, plan_model(request, is_short=True)
+            inventory = plan_model(request, is_short=True, ignores_schedule=ignores_schedule)
+            return request, inventory
 
     def viewer(self, options: Options) -> Callable[[], Mapping[str, Any]]:
         """Returns a function that returns what is known of the model before it runs."""

@@ -134,11 +134,14 @@ class DeviceModel:
         self._compile(arguments)
 
     @one_at_a_time
-    def plan(self, bind: Bind | None = None) -> tuple[Request, Inventory]:
+    def plan(
+        self, bind: Bind | None = None, *, ignores_schedule: bool = False
+    ) -> tuple[Request, Inventory]:
         """Returns what the compiler would be asked, and what the IPUs would run.
 
         Args:
             bind: the arguments; `None` for those of the program.
+            ignores_schedule: whether only the stages count, as `plan_model` has it.
 
         Raises:
             Error: there are none, or the model cannot be captured.
@@ -149,12 +152,15 @@ class DeviceModel:
                 "The model is not compiled, so the shapes of its inputs are not known. Pass inputs "
                 "as for a call; they may be on the meta device."
             )
-        return self.compilation.plan(arguments, self._options)
+        return self.compilation.plan(arguments, self._options, ignores_schedule=ignores_schedule)
 
     @one_at_a_time
     def place(self, strategy: PipelinedExecution) -> None:
-        """Takes another strategy for the next compilation."""
+        """Takes another strategy for the next compilation, with the schedule of the present one."""
         options = self._options.clone()
+        present = options._execution_strategy
+        if isinstance(present, PipelinedExecution):
+            strategy._order, strategy._table = present._order, present._table
         options.setExecutionStrategy(strategy)
         options._freeze()
         self._options = options

@@ -331,7 +331,7 @@ def _tensor_spec(value: torch.Tensor, has_gradient: bool = False) -> pipeline_ru
 
 def _kind(config: CompileConfig) -> str:
     table = config.strategy.table
-    if table is not None:
+    if table is not None and config.is_training:
         return _KINDS_OF_TABLES.get(table.name, "table")
     is_sequential = config.strategy.order is PipelineOrder.SEQUENTIAL
     is_pipeline = config.strategy.kind is StrategyKind.PIPELINED and not is_sequential

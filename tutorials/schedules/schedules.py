@@ -137,7 +137,9 @@ def training_by(schedule):
 
 def batch(rows):
     torch.manual_seed(1)
-    return torch.randint(1000, (rows * MICRO_BATCHES, 64)), torch.randint(4, (rows * MICRO_BATCHES,))
+    return torch.randint(1000, (rows * MICRO_BATCHES, 64)), torch.randint(
+        4, (rows * MICRO_BATCHES,)
+    )
 
 
 # %% [markdown]

@@ -307,9 +307,9 @@ def plan_update(
 def _loss_ipu(cut: SegmentedGraph, placed: Partition) -> int:
     """Returns the IPU that reads the factor of an automatic loss scale, if there is one."""
     source = Source(SourceKind.VARIABLE, FACTOR)
-    ports = [port for port, code in cut.segments.items() if source in code.loads]
-    assert len(ports) <= 1, "back-propagation starts in one place"
-    return placed.ipu_of_stage[ports[0][1]] if ports else 0
+    stages = {port[1] for port, code in cut.segments.items() if source in code.loads}
+    assert len(stages) <= 1, "back-propagation starts in one place"
+    return placed.ipu_of_stage[stages.pop()] if stages else 0
 
 
 def gradient_scale(config: CompileConfig) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import pytest
@@ -239,3 +240,82 @@ def test_set_schedule_when_called_again_then_the_last_one_counts() -> None:
     training = poptorch.trainingModel(model, options, poptorch.optim.SGD(model.parameters(), lr=1))
     training.compile(torch.randn(16, 4))
     assert not emulator.schedule(training).is_table
+
+
+class Plain(torch.nn.Module):
+    """Layers without blocks."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = torch.nn.Sequential(*(torch.nn.Linear(8, 8) for _ in range(8)))
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        x = self.layers(x)
+        return x, poptorch.identity_loss(x, "sum")
+
+
+def test_autoplace_then_cuts_a_model_for_a_table_and_keeps_it() -> None:
+    options = poptorch.Options().showCompilationProgressBar(False)
+    options.Training.gradientAccumulation(8)
+    emulator.set_schedule(options, "zero_bubble_v")
+    model = Plain()
+    training = poptorch.trainingModel(model, options, poptorch.optim.SGD(model.parameters(), lr=1))
+    batch = torch.randn(16, 8)
+    report = emulator.compare_schedules(training, batch, num_ipus=4)
+    assert report.best().num_stages in (4, 8)
+    emulator.autoplace(training, batch, num_ipus=8)
+    training(batch)
+    grid = emulator.schedule(training).grid
+    assert grid.ipu_of_stage == (0, 1, 2, 3, 3, 2, 1, 0)
+    (candidate,) = [c for c in report.candidates if c.name == "zero_bubble_v"]
+    assert candidate.throughput == emulator.estimate(training).throughput
+
+
+def test_autoplace_by_blocks_then_keeps_the_schedule() -> None:
+    options = poptorch.Options().showCompilationProgressBar(False).autoRoundNumIPUs(True)
+    options.Training.gradientAccumulation(8)
+    emulator.set_schedule(options, "zero_bubble_h1")
+    model = Layers(6)
+    training = poptorch.trainingModel(model, options, poptorch.optim.SGD(model.parameters(), lr=1))
+    emulator.autoplace(training, torch.randn(16, 4), num_ipus=2)
+    training.compile(torch.randn(16, 4))
+    assert emulator.schedule(training).is_table
+    assert emulator.schedule(training).grid.num_stages == 2
+
+
+def test_program_by_a_table_when_cached_then_is_read_whole(tmp_path: Path) -> None:
+    batch = torch.randn(16, 4)
+    results = []
+    for _ in range(2):
+        options = poptorch.Options().showCompilationProgressBar(False)
+        options.Training.gradientAccumulation(8)
+        options.enableExecutableCaching(str(tmp_path))
+        emulator.set_schedule(options, "dualpipe_v")
+        torch.manual_seed(3)
+        model = Layers(4)
+        optimizer = poptorch.optim.SGD(model.parameters(), lr=0.1)
+        training = poptorch.trainingModel(model, options, optimizer)
+        loss = training(batch)[1]
+        plan = emulator.schedule(training)
+        results.append((loss.item(), str(plan), str(emulator.memory(training))))
+    assert results[0] == results[1]
+    assert len(list(tmp_path.glob("**/*"))) > 0
+
+
+def test_another_table_then_is_another_program(tmp_path: Path) -> None:
+    first = compiled(schedules.from_table([["0F0", "0F1", "0B0", "0B1"]]), 1, 2)
+    first.compileAndExport(tmp_path / "f", torch.randn(4, 4), export_model=False)
+    model = Layers(1)
+    options = poptorch.Options().showCompilationProgressBar(False).autoRoundNumIPUs(True)
+    options.Training.gradientAccumulation(2)
+    emulator.set_schedule(options, schedules.from_table([["0F0", "0B0", "0F1", "0B1"]]))
+    second = poptorch.trainingModel(model, options, poptorch.optim.SGD(model.parameters(), lr=1))
+    with pytest.raises(poptorch.Error, match="their options differ: 'strategy="):
+        second.loadExecutable(tmp_path / "f")
+
+
+def test_long_window_by_a_table_then_is_compiled_in_little_time() -> None:
+    begin = time.process_time()
+    training = compiled(schedules.zero_bubble_v(), 8, 512)
+    assert emulator.schedule(training).grid.num_micro_batches == 512
+    assert time.process_time() - begin < 20

@@ -115,7 +115,7 @@ def test_candidates_then_are_sorted_and_the_best_fits() -> None:
 
 
 def test_schedules_that_do_not_fit_then_come_last_and_say_why() -> None:
-    report = emulator.compare_schedules(wrapped(4, 5, "gpipe"), batch(5))
+    report = emulator.compare_schedules(wrapped(4, 5), batch(5))
     failed = {c.name: c.problem for c in report.candidates if c.problem}
     assert set(failed) >= {"grouped", "dualpipe_v", "zero_bubble_v"}
     assert "gradientAccumulation must be greater than or equal" in failed["grouped"]
