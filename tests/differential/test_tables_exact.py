@@ -119,6 +119,26 @@ def test_bits_when_tensors_live_elsewhere_then_are_the_same(change: Change) -> N
         assert_equal(trained(name), expected)
 
 
+@pytest.mark.parametrize("rule", ["SGD", "AdamW"])
+def test_bits_when_gradients_are_clipped_then_are_the_same_wherever_stages_are(rule: str) -> None:
+    def trained(schedule: object) -> list[torch.Tensor]:
+        torch.manual_seed(3)
+        model = FAMILIES["transformer"].make(STAGES)
+        options = Setting(accumulation=8).options().autoRoundNumIPUs(True)
+        emulator.set_schedule(options, schedule)
+        kind = getattr(poptorch.optim, rule)
+        training = poptorch.trainingModel(
+            model, options, kind(model.parameters(), lr=0.1, max_grad_norm=0.05)
+        )
+        results = [*training(*FAMILIES["transformer"].batch(16))]
+        training.destroy()
+        return [*results, *(value.clone() for value in model.state_dict().values())]
+
+    expected = trained("grouped")
+    for name in schedules.NAMED:
+        assert_equal(trained(name), expected)
+
+
 class Hard(torch.nn.Module):
     """A weight that the first and the last stage share, a skip over stages, noise, a printed value.
 

@@ -1,7 +1,8 @@
 """The parts of an update by which the global norm of all gradients is limited.
 
-Each IPU takes the norm of its gradients and sends it to all that update. Those compute the factor
-each for itself, from the same numbers and so with the same bits.
+Each IPU takes the norm of the gradients of each of its stages and sends it to all that update.
+Those compute the factor each for itself, from the same numbers in the order of the stages, and so
+with the same bits, wherever the stages are.
 """
 
 from __future__ import annotations
@@ -21,18 +22,20 @@ class ClipParts:
         """Takes the limit, and by what accumulated gradients are multiplied first."""
         self._optimizer = optimizer
         self._scale = gradient_scale
-        self._norms: list[tuple[Part, int]] = []
+        self._norms: dict[int, tuple[Part, int]] = {}
 
-    def norm(self, ipu: int, gradients: Sequence[Gradient]) -> Part:
-        """Returns the part that takes the norm of one IPU's gradients."""
-        part = Part(Segment(f"norm {ipu}"))
-        names = [gradient.name for gradient in gradients]
-        template = record_norm(names, self._optimizer.accum_type, self._scale)
-        self._norms.append((part, Binding().inline(template, part)[NORM]))
-        return part
+    def norms(self, gradients: Sequence[Gradient]) -> list[Part]:
+        """Returns the parts that take the norms of one IPU's gradients, one for each stage."""
+        stages = sorted({gradient.stage for gradient in gradients})
+        for stage in stages:
+            part = Part(Segment(f"norm {stage}"))
+            names = [gradient.name for gradient in gradients if gradient.stage == stage]
+            template = record_norm(names, self._optimizer.accum_type, self._scale)
+            self._norms[stage] = part, Binding().inline(template, part)[NORM]
+        return [self._norms[stage][0] for stage in stages]
 
     def add_factor(self, part: Part, arrived: Mapping[str, Register]) -> dict[str, Register]:
-        """Plans that the norms arrive at a part, in order of the IPUs, and become one factor.
+        """Plans that the norms arrive at a part, in order of the stages, and become one factor.
 
         Args:
             part: that updates.
@@ -42,7 +45,7 @@ class ClipParts:
             The register of the factor, by name.
         """
         given = dict(arrived)
-        for number, (producer, norm) in enumerate(self._norms):
+        for number, (_, (producer, norm)) in enumerate(sorted(self._norms.items())):
             given |= part.receive(producer, {str(number): norm})
         is_scaled = self._optimizer.loss_scale_rule is not None
         template = record_clip(len(self._norms), self._optimizer.max_grad_norm, is_scaled=is_scaled)

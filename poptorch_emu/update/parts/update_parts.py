@@ -22,6 +22,7 @@ class Gradient:
         group: index of the optimiser's group.
         number: of the weight among all parameters.
         is_by_rows: whether single rows are added to the sum.
+        stage: that computes it.
     """
 
     name: str
@@ -30,6 +31,7 @@ class Gradient:
     weight: VariableInfo
     number: int
     is_by_rows: bool = False
+    stage: int = 0
 
 
 @dataclass(frozen=True)

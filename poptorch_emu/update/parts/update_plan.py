@@ -117,8 +117,8 @@ class UpdatePlan:
         by_ipu = [[g for g in gradients if g.ipu == ipu] for ipu in range(len(self.parts))]
         for ipu, mine in enumerate(by_ipu):
             self.parts[ipu] += self._reductions(ipu, mine)
-            if self._clip is not None and mine:
-                self.parts[ipu].append(self._clip.norm(ipu, mine))
+            if self._clip is not None:
+                self.parts[ipu] += self._clip.norms(mine)
             if self._loss_scale is not None and mine:
                 self.parts[ipu] += self._loss_scale.count(ipu, mine)
         if self._loss_scale is not None and gradients:
@@ -295,6 +295,7 @@ def plan_update(
             variables[sink.name],
             parameters.index(sink.name),
             is_left_to_sum(node),
+            port[1],
         )
         for sink, port, node in cut.results
         if sink.kind is SinkKind.GRADIENT

@@ -45,7 +45,7 @@ def weight(name="w", shape=(4, 6), groups=(), *, is_per_replica=False):
 def plan(gradients, num_ipus, settings, optimiser=None):
     """Returns the plan for (weight, IPU) pairs."""
     result = UpdatePlan(optimiser or optimizer(), settings, num_ipus)
-    result.add([Gradient(w.name, ipu, 0, w, i) for i, (w, ipu) in enumerate(gradients)])
+    result.add([Gradient(w.name, ipu, 0, w, i, stage=ipu) for i, (w, ipu) in enumerate(gradients)])
     return result
 
 
@@ -81,6 +81,23 @@ def test_plan_when_clipping_then_each_updating_ipu_gets_the_norm_of_each_ipu_wit
         ("norm 0", "update 2"),
         ("norm 2", "update 2"),
     ]
+
+
+def test_plan_when_clipping_then_norms_are_those_of_stages_in_their_order():
+    result = UpdatePlan(optimizer(limit=1.0), config(), 2)
+    # A V: stages 0 and 3 on the first IPU, 1 and 2 on the second.
+    result.add(
+        [
+            Gradient(name, ipu, 0, weight(name), number, stage=stage)
+            for number, (name, ipu, stage) in enumerate(
+                [("d", 0, 3), ("c", 1, 2), ("b", 1, 1), ("a", 0, 0)]
+            )
+        ]
+    )
+    assert names(result) == [["norm 0", "norm 3", "update 0"], ["norm 1", "norm 2", "update 1"]]
+    for consumer in ("update 0", "update 1"):
+        senders = [link.producer for link in result.links if link.consumer == consumer]
+        assert senders == ["norm 0", "norm 1", "norm 2", "norm 3"]
 
 
 def test_plan_when_weights_are_grouped_then_the_first_of_each_group_updates_them():
@@ -174,7 +191,7 @@ def loss_scaled(**others):
 
 
 def test_plan_when_the_loss_scale_is_automatic_then_ipus_count_and_the_last_one_decides():
-    gradients = [Gradient(f"w{i}", i, 0, weight(f"w{i}"), i) for i in range(2)]
+    gradients = [Gradient(f"w{i}", i, 0, weight(f"w{i}"), i, stage=i) for i in range(2)]
     result = UpdatePlan(loss_scaled(limit=1.0), config(2), 3)
     result.add(gradients, loss_ipu=2)
     assert names(result) == [
