@@ -13,8 +13,11 @@ import poptorch_emu as poptorch
 from poptorch_emu import emulator
 
 KINDS = ("Activation", "Weight", "Optimizer", "Accumulator")
-STRATEGIES = ("grouped", "interleaved", "sequential", "sharded", "phased", "leaving phases")
-_PIPELINES = STRATEGIES[:3]
+_PIPELINES = (
+    *("grouped", "interleaved", "sequential"),
+    *("gpipe", "one_f_one_b", "zero_bubble_h1", "zero_bubble_h2"),
+)
+STRATEGIES = (*_PIPELINES, "sharded", "phased", "leaving phases")
 
 
 @dataclass(frozen=True)
