@@ -52,14 +52,14 @@ def compare_schedules(
         ...
         ...     def forward(self, x):
         ...         for index, layer in enumerate(self.layers):
-        ...             with poptorch.Block(f"layer {index}", ipu_id=index // 2):
-        ...                 x = torch.relu(layer(x))
+        ...             poptorch.Block.start(f"layer {index}", ipu_id=index // 2)
+        ...             x = torch.relu(layer(x))
         ...         return x, poptorch.identity_loss(x, "mean")
 
         >>> options = poptorch.Options()
-        >>> options.Training.gradientAccumulation(8)
+        >>> _ = options.Training.gradientAccumulation(8)
         >>> training = poptorch.trainingModel(Model(), options)
-        >>> print(emulator.compare_schedules(training, torch.ones(64, 64)))
+        >>> print(emulator.compare_schedules(training, torch.ones(512, 64)))
         schedule ...
     """
     # Plans of a dozen schedules are a lot of objects, and next to no garbage.

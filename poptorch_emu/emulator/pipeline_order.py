@@ -29,7 +29,7 @@ def set_schedule(options: Options, order: str | TableConfig) -> None:
 
     Example:
         >>> options = poptorch.Options()
-        >>> options.Training.gradientAccumulation(8)
+        >>> _ = options.Training.gradientAccumulation(8)
         >>> emulator.set_schedule(options, emulator.schedules.zero_bubble_v())
     """
     options._check_unfrozen()

@@ -19,6 +19,20 @@ from poptorch_emu.schedule.schedule import Schedule
 from poptorch_emu.schedule.tables.named import make_table
 from poptorch_emu.schedule.tables.own import read_table
 
+__all__ = [
+    "PipelineSchedule",
+    "dualpipe_v",
+    "from_csv",
+    "from_table",
+    "gpipe",
+    "interleaved_1f1b",
+    "looped_bfs",
+    "one_f_one_b",
+    "zero_bubble_h1",
+    "zero_bubble_h2",
+    "zero_bubble_v",
+]
+
 _OWN = "own table"
 
 

@@ -180,14 +180,6 @@ class Compilation:
 
         return view
 
-    def cycles(self, options: Options) -> int:
-        """Returns how many cycles a call would take on the virtual system.
-
-        Raises:
-            Error: there is no program.
-        """
-        return self.times(options).cycles
-
     def times(self, options: Options) -> TimePlan:
         """Returns how long a call would take on the virtual system, and why.
 

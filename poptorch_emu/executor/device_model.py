@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -32,10 +32,12 @@ from poptorch_emu.optim.device_link import OptimizerLink
 from poptorch_emu.options import Options, PipelinedExecution
 from poptorch_emu.options.optimizer_settings import with_running_mean
 from poptorch_emu.plan.inventory import Inventory
-from poptorch_emu.plan.time.time_plan import TimePlan
 from poptorch_emu.runtime.arguments import Arguments, check_same, check_values
 from poptorch_emu.runtime.session import Session
 from poptorch_emu.runtime.stream import ResultStream
+
+if TYPE_CHECKING:
+    from poptorch_emu.plan.time.time_plan import TimePlan
 
 # Brings the arguments of a call into the order of `forward`; what is wrong with them is said late.
 Bind = Callable[[], Arguments]
@@ -164,11 +166,6 @@ class DeviceModel:
         options.setExecutionStrategy(strategy)
         options._freeze()
         self._options = options
-
-    @one_at_a_time
-    def cycles(self) -> int:
-        """Returns how many cycles a call would take on the virtual system."""
-        return self.compilation.cycles(self._options)
 
     @one_at_a_time
     def times(self) -> TimePlan:

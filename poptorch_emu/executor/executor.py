@@ -235,7 +235,7 @@ class PoplarExecutor:
             )
         if self._executable is None:
             raise make_error("Please run the model at least once before obtaining cycle count.")
-        return self._on_device.cycles()
+        return self._on_device.times().cycles
 
     def getPerfCounters(self) -> Counters:
         """Returns when the inputs and outputs of the last call crossed (exact in form).
