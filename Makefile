@@ -12,7 +12,7 @@
 #   make check-all  check, test, test-wheel, test-ops and sanitize, which takes long
 #   make site   builds the documentation into build/site, and checks its links
 #   make docs   writes the tables of the documents from tests, docstrings and benchmarks/results
-#   make bench  compares speed with eager PyTorch and torch.compile, and records the figures
+#   make bench  compares speed with plain loops and tuned peers, and records the figures
 
 PYTHON ?= python3
 # The version of PyTorch, or several for a wheel; each but this one has an environment of its own.
@@ -115,7 +115,7 @@ site: $(VENV)/.built $(VENV)/.has-docs
 	$(BIN)/sphinx-build -q -E -n -W --keep-going -d build/site-doctrees -c docs . build/site
 	$(BIN)/python tools/check_site.py build/site
 
-bench: $(VENV)/.built $(VENV)/.has-test
+bench: $(VENV)/.built $(VENV)/.has-test $(VENV)/.has-bench
 	$(BIN)/python benchmarks/speed.py --csv benchmarks/results/speed.csv
 
 $(BIN)/python:

@@ -24,6 +24,7 @@ class Case:
         accumulation: micro-batches of an update.
         iterations: updates of a call, or micro-batches in inference.
         make_optimizer: makes the optimiser of some parameters; `None` for inference.
+        mixes_rows: whether a layer's result for a row depends on the others of its micro-batch.
     """
 
     make: Callable[[], nn.Module]
@@ -32,6 +33,12 @@ class Case:
     accumulation: int
     iterations: int
     make_optimizer: Callable[..., torch.optim.Optimizer] | None
+    mixes_rows: bool = False
+
+    @property
+    def is_plain_sgd(self) -> bool:
+        """Whether an update leaves rows alone whose gradients are zero."""
+        return self.make_optimizer is _SGD
 
     @property
     def samples(self) -> int:
@@ -223,7 +230,7 @@ CASES = {
     "mlp": Case(_mlp, _batch(8, 32), 8, 8, 16, _SGD),
     "encoder 2x128": Case(partial(_encoder, 128, 2, 2), _batch(10, 64, 128), 4, 8, 1, _ADAMW),
     "encoder 4x512": Case(partial(_encoder, 512, 4, 4, 5000), _tokens(5000, 128), 2, 8, 1, _ADAMW),
-    "resnet": Case(_resnet, _batch(10, 3, 32, 32), 8, 8, 1, _MOMENTUM),
+    "resnet": Case(_resnet, _batch(10, 3, 32, 32), 8, 8, 1, _MOMENTUM, mixes_rows=True),
     "lstm": Case(_lstm, _batch(10, 64, 64), 16, 1, 8, _ADAMW),
     "embedding": Case(_embedding, _words, 32, 4, 4, _SGD),
     "mnist inference": Case(_mnist, _batch(10, 1, 28, 28), 8, 1, 100, None),

@@ -1,6 +1,7 @@
-"""Throughput and CPU time against eager PyTorch and `torch.compile`, in alternating processes.
+"""Throughput and CPU time against plain loops and the tuned peers of `peers.py`, in turns.
 
-Every candidate does the same updates on the same micro-batches. A process warms up and reports the
+Every candidate does the same updates on the same samples. The headline is the ratio to the fastest
+of all others. A process warms up and reports the
 medians of several calls; rounds of processes take turns, and the table shows medians of the ratios
 of each round. Run it on a quiet machine: eager PyTorch on several threads collapses beside any
 other work, which makes the ratios too good. The CPU time of a sample hardly depends on other work;
@@ -17,6 +18,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import peers
 import result_files
 import torch
 from models import CASES, Case
@@ -29,8 +31,15 @@ WORDS = {
     "eager": "eager",
     "eager, 1 thread": "eager_1_thread",
     "torch.compile": "compile",
+    "expert": "expert",
+    "expert, compiled": "expert_compiled",
+    "onnxruntime": "onnxruntime",
+    "openvino": "openvino",
 }
 CANDIDATES = tuple(WORDS)
+PEERS = tuple(name for name in CANDIDATES[1:] if name != "eager, 1 thread")
+# Their ratios are those of what a call costs in Python, more than of computing.
+SMALL = ("mlp", "embedding")
 Measured = tuple[float, float]  # Samples a second, CPU milliseconds a sample.
 
 
@@ -77,16 +86,27 @@ def plain_step(case: Case, is_compiled: bool) -> Callable[[], object]:
     return step
 
 
+def step_of(case: Case, candidate: str) -> Callable[[], object]:
+    """Returns one call of a candidate."""
+    match candidate:
+        case "poptorch_emu":
+            return emulated_step(case)
+        case "expert" | "expert, compiled":
+            return peers.expert_step(case, is_compiled=candidate != "expert")
+        case "onnxruntime":
+            return peers.onnxruntime_step(case)
+        case "openvino":
+            return peers.openvino_step(case)
+    return plain_step(case, candidate == "torch.compile")
+
+
 def measure(name: str, candidate: str, seconds: float, in_half: bool) -> Measured:
     """Returns the medians over the calls of `seconds`."""
     case = CASES[name].in_half() if in_half else CASES[name]
     torch.manual_seed(0)
     if candidate == "eager, 1 thread":
         torch.set_num_threads(1)
-    if candidate == "poptorch_emu":
-        step = emulated_step(case)
-    else:
-        step = plain_step(case, candidate == "torch.compile")
+    step = step_of(case, candidate)
     for _ in range(3):
         step()
     walls, cpus = [], []
@@ -110,35 +130,62 @@ def run_process(name: str, candidate: str, options: list[str]) -> Measured | Non
     return float(speed), float(cpu)
 
 
-def compare(name: str, rounds: int, candidates: list[str], options: list[str]) -> dict[str, float]:
+def compare(name: str, rounds: int, candidates: list[str], options: list[str]) -> dict[str, object]:
     """Measures in turns, prints one line of the table and returns its figures by column."""
     results: dict[str, list[Measured]] = {}
     for _ in range(rounds):
         for candidate in candidates:
+            if CASES[name].make_optimizer is not None and candidate in peers.FOR_INFERENCE:
+                continue
             value = run_process(name, candidate, options)
             if value is not None:
                 results.setdefault(candidate, []).append(value)
     mine = results[CANDIDATES[0]]
-    figures = {}
+    figures: dict[str, object] = {}
+    speeds, ratios = {}, {}
     for candidate, theirs in results.items():
         word = WORDS[candidate]
-        figures[f"{word}_samples_per_second"] = statistics.median(speed for speed, _ in theirs)
+        speeds[candidate] = statistics.median(speed for speed, _ in theirs)
+        figures[f"{word}_samples_per_second"] = speeds[candidate]
         figures[f"{word}_cpu_ms_per_sample"] = statistics.median(cpu for _, cpu in theirs)
         if theirs is not mine:
-            ratios = [one / other for (one, _), (other, _) in zip(mine, theirs, strict=False)]
-            figures[f"vs_{word}"] = statistics.median(ratios)
+            pairs = zip(mine, theirs, strict=False)
+            ratios[candidate] = statistics.median(one / other for (one, _), (other, _) in pairs)
+            figures[f"vs_{word}"] = ratios[candidate]
+    if best := max((peer for peer in PEERS if peer in results), key=speeds.__getitem__, default=""):
+        figures |= {"best_peer": WORDS[best], "vs_best": ratios[best]}
+        figures["best_cpu_ms_per_sample"] = figures[f"{WORDS[best]}_cpu_ms_per_sample"]
     print(f"| {name} | {' | '.join(_cells(figures))} |", flush=True)
     return figures
 
 
-def _cells(figures: dict[str, float]) -> list[str]:
-    forms = {f"{word}_samples_per_second": ",.0f" for word in WORDS.values()}
-    forms |= {"vs_eager": ".2f", "vs_compile": ".2f"}
-    forms |= {f"{word}_cpu_ms_per_sample": ".3f" for word in ("poptorch_emu", "eager_1_thread")}
+# The columns of the table that is printed, and the form of their figures.
+COLUMNS = {
+    "poptorch_emu_samples_per_second": ",.0f",
+    **{f"vs_{WORDS[peer]}": ".2f" for peer in PEERS},
+    "best_peer": "",
+    "vs_best": ".2f",
+    "poptorch_emu_cpu_ms_per_sample": ".3f",
+    "best_cpu_ms_per_sample": ".3f",
+    "eager_1_thread_cpu_ms_per_sample": ".3f",
+}
+
+
+def _cells(figures: dict[str, object]) -> list[str]:
     return [
         format(figures[column], form) if column in figures else "-"
-        for column, form in forms.items()
+        for column, form in COLUMNS.items()
     ]
+
+
+def print_means(rows: dict[str, dict[str, object]]) -> None:
+    """Prints the geometric means of the ratios to each peer and to the best."""
+    for peer in (*PEERS, "best"):
+        column = f"vs_{WORDS.get(peer, peer)}"
+        for title, left_out in (("all", ()), ("without MLP and embedding", SMALL)):
+            found = [r[column] for n, r in rows.items() if column in r and n not in left_out]
+            if found:
+                print(f"Geometric mean, {title}, vs {peer}: {statistics.geometric_mean(found):.2f}")
 
 
 def main() -> None:
@@ -155,17 +202,15 @@ def main() -> None:
     if args.measure:
         print(*measure(*args.measure, args.seconds, args.half))
         return
-    print(f"PyTorch {torch.__version__}, {torch.get_num_threads()} threads; samples a second,")
-    print("ratios of throughput, and CPU milliseconds of a sample.\n")
-    names = [*CANDIDATES, "vs eager", "vs compile", "CPU ms", "CPU ms eager, 1 thread"]
-    print(f"| model | {' | '.join(names)} |")
-    print(f"|---|{'---:|' * len(names)}")
+    print(f"PyTorch {torch.__version__}, {torch.get_num_threads()} threads; ratios of throughput.")
+    for candidate in args.candidates:
+        if missing := peers.lacks(candidate):
+            print(f"{candidate} is left out; not installed: {missing}.")
+    candidates = [name for name in args.candidates if not peers.lacks(name)]
+    print(f"\n| model | {' | '.join(COLUMNS)} |\n|---|{'---:|' * len(COLUMNS)}")
     options = ["--seconds", str(args.seconds), *(["--half"] if args.half else [])]
-    rows = {n: compare(n, args.rounds, args.candidates, options) for n in args.models}
-    for other in args.candidates[1:]:
-        ratios = [row[f"vs_{WORDS[other]}"] for row in rows.values() if f"vs_{WORDS[other]}" in row]
-        if ratios:
-            print(f"\nGeometric mean against {other}: {statistics.geometric_mean(ratios):.2f}")
+    rows = {n: compare(n, args.rounds, candidates, options) for n in args.models}
+    print_means(rows)
     if args.csv:
         run = {"dtype": "float16" if args.half else "float32"}
         run |= {"rounds": args.rounds, "seconds": args.seconds}

@@ -18,6 +18,7 @@ WORDS = {
     *("date", "machine", "commit", "torch", "dtype", "workload", "model", "note", "kept", "area"),
     *("lever", "where", "subject", "quantity", "unit", "role", "kernel", "processor", "packing"),
     "against",
+    "best_peer",
 }
 
 

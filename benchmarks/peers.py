@@ -1,0 +1,131 @@
+"""The tuned peers of `speed.py`: what an expert would write for the same work on a processor.
+
+An expert joins the micro-batches of one update, or of a whole call in inference, where no layer
+mixes rows: the gradient of the mean is the same. Optimisers are fused, gradients of embeddings
+sparse where the optimiser's rule allows it. All weights after an update are those of the plain
+loop, but for the order of sums.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import logging
+import os
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import torch
+from models import Case
+from torch import nn
+
+Step = Callable[[], object]
+
+# Peers that only infer, and the packages that they need.
+FOR_INFERENCE = {
+    "openvino": ("openvino", "onnx", "onnxscript"),
+    "onnxruntime": ("onnxruntime", "onnx", "onnxscript"),
+}
+
+
+def expert_step(case: Case, is_compiled: bool = False) -> Step:
+    """Returns the step in plain PyTorch, or with all of it under `torch.compile`."""
+    if is_compiled:
+        # Inductor's own wrapper in C++ takes less time between its kernels than that in Python.
+        torch._inductor.config.cpp_wrapper = True
+        torch._inductor.config.freezing = case.make_optimizer is None
+    model, batches = case.make(), _joined(case)
+    if case.make_optimizer is None:
+        return _inference(model.eval(), batches, is_compiled)
+    optimizers = _optimizers(case, model, has_sparse=not is_compiled)
+    forward = torch.compile(model) if is_compiled else model
+    share = 1 if not case.mixes_rows else case.accumulation
+
+    def step() -> None:
+        for index, batch in enumerate(batches, start=1):
+            _, loss = forward(*batch)
+            (loss / share).backward()
+            if index % share == 0:
+                for optimizer in optimizers:
+                    optimizer.step()
+                    optimizer.zero_grad()
+
+    return step
+
+
+def _joined(case: Case) -> list[tuple[torch.Tensor, ...]]:
+    """Returns the batches of a call, as large as they may be without another result."""
+    rows = case.rows
+    if case.make_optimizer is None:
+        rows = case.samples
+    elif not case.mixes_rows:
+        rows *= case.accumulation
+    batch = case.batch(case.samples)
+    return list(zip(*(tensor.split(rows) for tensor in batch), strict=True))
+
+
+def _optimizers(case: Case, model: nn.Module, has_sparse: bool) -> list[torch.optim.Optimizer]:
+    """Returns fused optimisers; that of embeddings takes sparse gradients where it can."""
+    assert case.make_optimizer is not None
+    tables = [layer for layer in model.modules() if isinstance(layer, nn.Embedding)]
+    if not has_sparse or not tables or not case.is_plain_sgd:
+        return [case.make_optimizer(model.parameters(), fused=True)]
+    for table in tables:
+        table.sparse = True
+    sparse = [table.weight for table in tables]
+    dense = [p for p in model.parameters() if all(p is not weight for weight in sparse)]
+    return [case.make_optimizer(dense, fused=True), case.make_optimizer(sparse)]
+
+
+def _inference(model: nn.Module, batches: list[tuple[torch.Tensor, ...]], compiled: bool) -> Step:
+    forward = torch.compile(model) if compiled else model
+
+    def infer() -> None:
+        with torch.inference_mode():
+            for batch in batches:
+                forward(*batch)
+
+    return infer
+
+
+def openvino_step(case: Case) -> Step:
+    """Returns inference of the whole call by OpenVINO, in float32 whatever the processor has."""
+    import openvino
+
+    settings = {"PERFORMANCE_HINT": "LATENCY", "INFERENCE_PRECISION_HINT": "f32"}
+    with _exported(case) as (path, arrays):
+        compiled = openvino.Core().compile_model(path, "CPU", settings)
+    request = compiled.create_infer_request()
+    return lambda: request.infer(arrays, share_inputs=True, share_outputs=True)
+
+
+def onnxruntime_step(case: Case) -> Step:
+    """Returns inference of the whole call by ONNX Runtime."""
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = len(os.sched_getaffinity(0))
+    with _exported(case) as (path, arrays):
+        session = onnxruntime.InferenceSession(path, options, ["CPUExecutionProvider"])
+    ports = session.get_inputs()
+    named = {port.name: array for port, array in zip(ports, arrays, strict=True)}
+    return lambda: session.run(None, named)
+
+
+@contextmanager
+def _exported(case: Case) -> Iterator[tuple[Path, list[np.ndarray]]]:
+    """Writes the model as ONNX for one batch of all rows of a call; yields it and the inputs."""
+    model, batch = case.make().eval(), case.batch(case.samples)
+    logging.getLogger("torch.onnx").setLevel(logging.ERROR)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "model.onnx"
+        torch.onnx.export(model, batch, path, dynamo=True, verbose=False)
+        yield path, [tensor.numpy() for tensor in batch]
+
+
+def lacks(candidate: str) -> str:
+    """Returns the packages that a peer needs and that are not installed, or nothing."""
+    names = FOR_INFERENCE.get(candidate, ())
+    return ", ".join(name for name in names if importlib.util.find_spec(name) is None)
