@@ -196,7 +196,7 @@ def ipuHardwareVersion() -> int:
 
 def __getattr__(name: str) -> Any:
     """Finds what is loaded late, names that PopTorch's files leak, and those of older releases."""
-    return unlisted_names.find(name)
+    return unlisted_names.find(name, __all__)
 
 
 def __dir__() -> list[str]:

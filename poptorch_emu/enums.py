@@ -5,10 +5,28 @@ Most are `IntEnum`: they compare equal to plain integers, and some options store
 
 from __future__ import annotations
 
-from enum import Enum, IntEnum
+from enum import Enum, EnumMeta, IntEnum
+from typing import Any
+
+from poptorch_emu.near_names import did_you_mean
 
 
-class NamedNumber(IntEnum):
+class _Members(EnumMeta):
+    """The class of enumerations that tell their members to who asks for one that is not there."""
+
+    def __getattr__(cls, name: str) -> Any:
+        # Up to Python 3.11 members are found here, too.
+        if name.startswith("_"):
+            raise AttributeError(name)
+        if name in cls.__members__:
+            return cls.__members__[name]
+        raise AttributeError(
+            f"{cls.__name__} has no member {name!r}. It has {', '.join(cls.__members__)}."
+            f"{did_you_mean(name, cls.__members__)}"
+        )
+
+
+class NamedNumber(IntEnum, metaclass=_Members):
     """An integer that texts show by its name; which they would, depends on Python's version."""
 
     def __str__(self) -> str:
@@ -112,7 +130,7 @@ class SyncPattern(NamedNumber):
     """All IPUs of one replica, and those of the same ladder."""
 
 
-class MatMulSerializationMode(Enum):
+class MatMulSerializationMode(Enum, metaclass=_Members):
     """Along which axis `serializedMatMul` cuts the product (accepted)."""
 
     InputChannels = "input_channels"
@@ -138,7 +156,7 @@ class Liveness(NamedNumber):
     """After each phase."""
 
 
-class OverlapMode(Enum):
+class OverlapMode(Enum, metaclass=_Members):
     """With what the transfer of an input or output overlaps (modelled)."""
 
     NoOverlap = "no_overlap"

@@ -19,6 +19,8 @@ from types import TracebackType
 
 from tqdm import tqdm
 
+from poptorch_emu.near_names import did_you_mean
+
 logger = logging.getLogger("poptorch::python")
 compiler_logger = logging.getLogger("poptorch:cpp")
 
@@ -67,6 +69,7 @@ def set_log_level(level: int | str) -> None:
     if not isinstance(level, str) or level not in _LEVEL_OF_NAME:
         raise ValueError(
             f"Unknown log level: {level}. Valid values are DEBUG, ERR, INFO, OFF, TRACE and WARN."
+            f"{did_you_mean(level, _LEVEL_OF_NAME)}"
         )
     for each in (logger, compiler_logger):
         each.setLevel(_LEVEL_OF_NAME[level])

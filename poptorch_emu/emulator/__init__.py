@@ -1,5 +1,7 @@
 """What only an emulator can offer, beyond PopTorch's own names."""
 
+from typing import NoReturn
+
 from poptorch_emu.emulator import schedules
 from poptorch_emu.emulator.comparisons import compare_schedules
 from poptorch_emu.emulator.estimates import estimate, timeline
@@ -14,6 +16,7 @@ from poptorch_emu.emulator.splits import autoplace, plan_split
 from poptorch_emu.emulator.streaming import stream
 from poptorch_emu.emulator.what_ifs import what_if
 from poptorch_emu.names.aliases import install
+from poptorch_emu.near_names import no_attribute
 from poptorch_emu.ops.custom_operators import register_custom_op
 from poptorch_emu.plan.time.time_plan import HostWork, TimePlan
 from poptorch_emu.report.schedule_report import SchedulePlan
@@ -46,3 +49,7 @@ __all__ = [
     "what_if",
     "to_torch",
 ]
+
+
+def __getattr__(name: str) -> NoReturn:
+    raise no_attribute("poptorch_emu.emulator", name, __all__)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from poptorch_emu.config import HostRecomputation
 from poptorch_emu.errors import make_error
+from poptorch_emu.near_names import did_you_mean
 from poptorch_emu.options import Options
 
 
@@ -28,5 +29,8 @@ def set_recomputation(options: Options, choice: str) -> None:
     options._check_unfrozen()
     choices = [known.value for known in HostRecomputation]
     if choice not in choices:
-        raise make_error(f"Unknown recomputation: {choice!r}. Choose one of {choices}.")
+        raise make_error(
+            f"Unknown recomputation: {choice!r}. Choose one of {choices}."
+            f"{did_you_mean(choice, choices)}"
+        )
     options._host_recomputation = HostRecomputation(choice)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from poptorch_emu.errors import make_error
+from poptorch_emu.near_names import did_you_mean
 from poptorch_emu.options import Options
 
 _CHOICES = ("measured", "modelled")
@@ -22,5 +23,8 @@ def set_latencies(options: Options, choice: str) -> None:
     """
     options._check_unfrozen()
     if choice not in _CHOICES:
-        raise make_error(f"Unknown latencies: {choice!r}. Choose one of {list(_CHOICES)}.")
+        raise make_error(
+            f"Unknown latencies: {choice!r}. Choose one of {list(_CHOICES)}."
+            f"{did_you_mean(choice, _CHOICES)}"
+        )
     options._has_modelled_latencies = choice == "modelled"

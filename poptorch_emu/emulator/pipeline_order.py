@@ -8,6 +8,7 @@ from __future__ import annotations
 from poptorch_emu.config import PipelineOrder, TableConfig
 from poptorch_emu.emulator import schedules
 from poptorch_emu.errors import make_error
+from poptorch_emu.near_names import did_you_mean
 from poptorch_emu.options import Options, PipelinedExecution, ShardedExecution
 
 
@@ -39,7 +40,7 @@ def set_schedule(options: Options, order: str | TableConfig) -> None:
     elif not isinstance(order, TableConfig) and order not in orders:
         raise make_error(
             f"Unknown order of a pipeline: {order!r}. Choose one of {[*orders, *schedules.NAMED]}, "
-            "or one of emulator.schedules."
+            f"or one of emulator.schedules.{did_you_mean(order, [*orders, *schedules.NAMED])}"
         )
     strategy = options._execution_strategy
     if not isinstance(strategy, PipelinedExecution) or isinstance(strategy, ShardedExecution):

@@ -9,10 +9,11 @@ from __future__ import annotations
 import csv
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from poptorch_emu.config import TableConfig
 from poptorch_emu.errors import make_error
+from poptorch_emu.near_names import no_attribute
 from poptorch_emu.report.schedule_report import SchedulePlan
 from poptorch_emu.schedule.legality import check
 from poptorch_emu.schedule.schedule import Schedule
@@ -196,3 +197,7 @@ def _several(name: str, stages_per_ipu: int) -> PipelineSchedule:
     if stages_per_ipu < 1:
         raise ValueError(f"v is {stages_per_ipu}: each IPU has at least 1 stage.")
     return PipelineSchedule(name, stages_per_ipu)
+
+
+def __getattr__(name: str) -> NoReturn:
+    raise no_attribute(__name__, name, (*NAMED, "from_table", "from_csv"))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -18,6 +18,7 @@ from poptorch_emu.errors import Error, make_error
 from poptorch_emu.executor.executor import PoplarExecutor
 from poptorch_emu.machine.ipu import Ipu
 from poptorch_emu.machine.system import System
+from poptorch_emu.near_names import did_you_mean
 from poptorch_emu.plan.inventory import Inventory
 from poptorch_emu.plan.memory.holdings import plan_memory
 from poptorch_emu.plan.memory.memory_plan import MemoryPlan
@@ -54,7 +55,7 @@ def what_if(
         keywords: inputs of a call that are given by name.
 
     Raises:
-        Error: there is no such setting.
+        Error: there is no such setting, or what it is given is no sequence of its values.
 
     Example:
         >>> model = poptorch.inferenceModel(torch.nn.Linear(64, 64))
@@ -65,15 +66,36 @@ def what_if(
         ...
         [1] IPU 0: ...
     """
-    unknown = [name for name in sweep if name not in _SETTINGS]
-    if unknown:
-        raise make_error(
-            f"what_if knows no setting {unknown[0]!r}. Choose some of {', '.join(_SETTINGS)}."
-        )
+    choices = _checked(sweep)
     planner = _Planner(model, (inputs, keywords), system)
-    choices = itertools.product(*sweep.values())
-    points = (planner.point(dict(zip(sweep, values, strict=True))) for values in choices)
+    values_of_points = itertools.product(*choices.values())
+    points = (planner.point(dict(zip(choices, each, strict=True))) for each in values_of_points)
     return SweepReport.of(Sweep(tuple(points)))
+
+
+def _checked(sweep: Mapping[str, Iterable[Any]]) -> dict[str, tuple[Any, ...]]:
+    """Returns the values to try by setting.
+
+    Raises:
+        Error: as for `what_if`.
+    """
+    if not isinstance(sweep, Mapping):
+        raise make_error(f"sweep has values by setting, as {{'replicas': [1, 4]}}, not {sweep!r}.")
+    for name, values in sweep.items():
+        if name not in _SETTINGS:
+            raise make_error(
+                f"what_if knows no setting {name!r}. Choose some of {', '.join(_SETTINGS)}."
+                f"{did_you_mean(name, _SETTINGS)}"
+            )
+        if isinstance(values, str) or not isinstance(values, Iterable):
+            raise make_error(
+                f"The sweep of {name!r} is {values!r}, but it lists values to try: write "
+                f"{{{name!r}: [{values!r}]}}."
+            )
+    checked = {name: tuple(values) for name, values in sweep.items()}
+    for name in checked.get("recomputation", ()):
+        _recomputation(name)
+    return checked
 
 
 @dataclass
@@ -152,7 +174,10 @@ def _changed(
 def _recomputation(name: str) -> Recomputation:
     names = [mode.name.lower() for mode in Recomputation]
     if name not in names:
-        raise make_error(f"There is no recomputation {name!r}. Choose one of {', '.join(names)}.")
+        raise make_error(
+            f"There is no recomputation {name!r}. Choose one of {', '.join(names)}."
+            f"{did_you_mean(name, names)}"
+        )
     return Recomputation[name.upper()]
 
 

@@ -25,6 +25,7 @@ from poptorch_emu.executor.hooks import (
     _OverwriteContextManager as _OverwriteContextManager,  # Programs reach for it here.
 )
 from poptorch_emu.executor.measurement import Latency
+from poptorch_emu.executor.model_attributes import attribute_of
 from poptorch_emu.executor.module_repr import module_repr
 from poptorch_emu.executor.replica_grouping import Triple
 from poptorch_emu.optim.device_link import OptimizerLink
@@ -317,7 +318,7 @@ class PoplarExecutor:
         """
         if name.startswith("__") or "_user_model" not in self.__dict__:
             raise AttributeError(name)
-        value = getattr(self._user_model, name)
+        value = attribute_of(self._user_model, name, type(self))
         if self._executable is None:
             self._on_device.compilation.groupings.offer(name, value)
         return value

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from poptorch_emu.errors import compiler_error
 from poptorch_emu.machine.ipu import C600, IPU_OF_VERSION, Ipu
+from poptorch_emu.near_names import did_you_mean
 
 SYSTEM_VARIABLE = "POPTORCH_EMU_SYSTEM"
 
@@ -92,5 +93,6 @@ def system_of(name: str, what: str = "system") -> System:
     if name not in SYSTEMS:
         raise compiler_error(
             f"{what} is '{name}', which is no virtual system. Choose one of {', '.join(SYSTEMS)}."
+            f"{did_you_mean(name, SYSTEMS)}"
         )
     return SYSTEMS[name]

@@ -8,9 +8,11 @@ as in PopTorch 3, which here says what has taken their place.
 from __future__ import annotations
 
 import importlib
+from collections.abc import Sequence
 from typing import Any
 
 from poptorch_emu.names.aliases import submodule
+from poptorch_emu.near_names import no_attribute
 from poptorch_emu.options.old_names import GONE, OLD_NAMES, note_old_name
 
 # Undocumented, and there in PopTorch because its files import each other's names: the module that
@@ -35,8 +37,12 @@ _LEAKED = {
 _LATE = {"emulator"}
 
 
-def find(name: str) -> Any:
+def find(name: str, known: Sequence[str]) -> Any:
     """Returns what `poptorch.<name>` is, for a name that the package has not imported.
+
+    Args:
+        name: that was asked for.
+        known: the public names.
 
     Raises:
         AttributeError: there is no such name; the text of an old one says what to use.
@@ -52,10 +58,12 @@ def find(name: str) -> Any:
         origin = _LEAKED[name]
         found = importlib.import_module(origin or name)
         return getattr(found, name) if origin else found
-    message = f"module 'poptorch' has no attribute {name!r}"
     if name in GONE:
-        message += f". It is a name of an older PopTorch. {GONE[name]}"
-    raise AttributeError(message)
+        raise AttributeError(
+            f"module 'poptorch' has no attribute {name!r}. It is a name of an older PopTorch. "
+            f"{GONE[name]}"
+        )
+    raise no_attribute("poptorch", name, known)
 
 
 def _old(name: str) -> Any:

@@ -16,6 +16,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 
 from poptorch_emu.errors import compiler_error
+from poptorch_emu.near_names import did_you_mean
 from poptorch_emu.structure import as_list
 from poptorch_emu.torch_versions import nll_loss_nd
 from poptorch_emu.trace import blocks, regions
@@ -52,6 +53,7 @@ class PopartOperator:
             raise compiler_error(
                 f"This operator of PopART has the attributes {sorted(self.defaults)}, but was "
                 f"given {sorted(given)}. Unknown are {unknown}; missing are {missing}."
+                f"{''.join(did_you_mean(name, self.defaults) for name in unknown)}"
             )
         try:
             return as_list(self.run(inputs, values))

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from poptorch_emu.errors import require
+from poptorch_emu.near_names import did_you_mean
 
 _ACCUM_TYPES = (torch.float32, torch.float16)
 _TYPE_NAMES = (
@@ -60,7 +61,11 @@ class VariableAttributes:
         self._variable.add(attr)
 
     def _check(self, attr: str) -> None:
-        require(attr in self._allowed, f"Unknown attribute {attr}, allowed values: {self._allowed}")
+        require(
+            attr in self._allowed,
+            f"Unknown attribute {attr}, allowed values: {self._allowed}"
+            f"{did_you_mean(attr, self._allowed)}",
+        )
 
 
 class Optimizer(torch.optim.Optimizer):

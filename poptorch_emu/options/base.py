@@ -8,14 +8,18 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping
+from enum import Enum
 from functools import cache
 from typing import Any, ClassVar, TypeVar
 
 from poptorch_emu.errors import require
 from poptorch_emu.log import logger
+from poptorch_emu.near_names import nearest
 from poptorch_emu.options.old_names import note_old_name
 
 Self = TypeVar("Self", bound="Freezable")
+# Of all groups of options: the name of a method, and how a program writes it.
+_WRITTEN: dict[str, str] = {}
 
 
 @cache
@@ -29,8 +33,17 @@ def require_type(value: object, expected: type, parameter: str) -> None:
     require(
         isinstance(value, expected),
         f"{parameter} must be of type {expected.__name__}, but {value!r} is of type "
-        f"{type(value).__name__}.",
+        f"{type(value).__name__}.{_member_meant(value, expected)}",
     )
+
+
+def _member_meant(value: object, expected: type) -> str:
+    """Returns which member of an enumeration a text names, as a sentence."""
+    if not issubclass(expected, Enum):
+        return ""
+    name = str(value).rpartition(".")[2]
+    near = nearest(name, expected.__members__) or next(iter(expected.__members__))
+    return f" Write poptorch.{expected.__name__}.{near}."
 
 
 def merge(into: dict[str, Any], values: dict[str, Any]) -> dict[str, Any]:
@@ -104,6 +117,20 @@ class OptionsDict(Freezable, metaclass=_WithOldNames):
 
     # Name in an older release -> attribute that does its work.
     _old_names: ClassVar[Mapping[str, str]] = {}
+    # How a program writes this group; "" for what is no group of the options.
+    _path: ClassVar[str] = ""
+
+    def __init_subclass__(cls, path: str = "", **rest: Any) -> None:
+        """Notes where a program finds what a group of options has.
+
+        Args:
+            path: such as "options.Training".
+            rest: for other base classes.
+        """
+        super().__init_subclass__(**rest)
+        cls._path = path or cls._path
+        if path:
+            _WRITTEN.update((name, f"{path}.{name}") for name in _public(cls, OptionsDict))
 
     def __init__(self, **default_values: Any) -> None:
         """Starts with `default_values`, whose types are the types allowed from now on."""
@@ -122,7 +149,8 @@ class OptionsDict(Freezable, metaclass=_WithOldNames):
             self._check_unfrozen()
             require(
                 name in self._values,
-                f"Invalid option {name}, valid options are {list(self._values)}",
+                f"Invalid option {name}, valid options are {list(self._values)}."
+                f"{self._meant(name, self._values)}",
             )
             expected = type(self._values[name])
             require(
@@ -177,8 +205,26 @@ class OptionsDict(Freezable, metaclass=_WithOldNames):
             note_old_name(f"Options.{name}")
             return getattr(self, self._old_names[name])
         if name not in values:
-            raise AttributeError(f"Invalid attribute {name}. Valid options are {list(values)}.")
+            raise AttributeError(
+                f"Invalid attribute {name}. Valid options are {list(values)}."
+                f"{self._meant(name, values)}"
+            )
         return values[name]
+
+    def _meant(self, name: str, values: Mapping[str, Any]) -> str:
+        """Returns which option was probably meant, of this group or of another one.
+
+        A sentence after a blank; "" if none is near.
+        """
+        own = dict.fromkeys([*_public(type(self), Freezable), *values])
+        written = {each: f"{self._path}.{each}".lstrip(".") for each in own}
+        found = nearest(name, {**written, **_WRITTEN})
+        if name.startswith("_") or found is None:
+            return ""
+        text = written.get(found) or _WRITTEN[found]
+        if name == found:
+            return f" To set it, call {text}(...)."
+        return f" Did you mean {text}?"
 
     def __setattr__(self, name: str, value: Any) -> None:
         """Sets an option, or a private attribute that exists."""
@@ -206,3 +252,8 @@ def format_fields(type_name: str, fields: dict[str, Any]) -> str:
     """Returns `type_name(key=value, ...)`."""
     inner = ", ".join(f"{name}={value!r}" for name, value in fields.items())
     return f"{type_name}({inner})"
+
+
+def _public(cls: type, base: type) -> list[str]:
+    """Returns the public names of a class that `base` does not have."""
+    return [name for name in dir(cls) if not name.startswith("_") and not hasattr(base, name)]

@@ -6,7 +6,7 @@ from poptorch_emu.environment import integer_of
 from poptorch_emu.options.base import OptionsDict
 
 
-class _DistributedOptions(OptionsDict):
+class _DistributedOptions(OptionsDict, path="options.Distributed"):
     """Options of a run in several processes (exact).
 
     The defaults come from OpenMPI's environment. A model that trains joins the other processes when

@@ -58,7 +58,7 @@ def _default_values() -> dict[str, Any]:
     }
 
 
-class Options(ReportingOptions):
+class Options(ReportingOptions, path="options"):
     """All options of a model or a `DataLoader` (exact).
 
     Becomes frozen when a model is wrapped or a `DataLoader` is made with it; `clone()` gives one

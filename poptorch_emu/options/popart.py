@@ -12,6 +12,7 @@ import torch
 
 from poptorch_emu.errors import Error, compiler_error
 from poptorch_emu.log import compiler_logger
+from poptorch_emu.near_names import did_you_mean
 from poptorch_emu.options.backend_table import (
     ENUM_OF_OPTION,
     OPTIONS_OF_KIND,
@@ -153,7 +154,8 @@ def _check_known(kind: Kind, name: str) -> None:
         return
     right = [other.value for other, names in OPTIONS_OF_KIND.items() if name in names]
     hint = f"It takes a value of kind {right[0]}" if right else "Check its spelling"
-    raise compiler_error(f"Unknown {kind.value} option {name}. {hint}.")
+    near = "" if right else did_you_mean(name, sorted(OPTIONS_OF_KIND[kind]))
+    raise compiler_error(f"Unknown {kind.value} option {name}. {hint}.{near}")
 
 
 def _check_enum_value(name: str, value: int) -> None:
@@ -195,6 +197,7 @@ def _check_location(location: str, settings: dict[str, int]) -> None:
     if location not in TENSOR_LOCATIONS:
         raise compiler_error(
             f"Unknown tensor location {location}. Use one of {', '.join(sorted(TENSOR_LOCATIONS))}."
+            f"{did_you_mean(location, sorted(TENSOR_LOCATIONS))}"
         )
     for option in settings:
         if option not in TENSOR_LOCATION_OPTIONS:

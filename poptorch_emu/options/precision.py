@@ -17,7 +17,7 @@ from poptorch_emu.options.popart import _PopartOptions
 _NAME_OF_PARTIALS = {torch.float32: "float", torch.float16: "half"}
 
 
-class _PrecisionOptions(OptionsDict):
+class _PrecisionOptions(OptionsDict, path="options.Precision"):
     """Options of numeric precision (exact); they are kept among those of `Options._Popart`."""
 
     _old_names = {

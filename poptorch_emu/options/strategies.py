@@ -19,6 +19,7 @@ from poptorch_emu.config import (
 from poptorch_emu.enums import AutoStage, Liveness
 from poptorch_emu.errors import require
 from poptorch_emu.log import logger
+from poptorch_emu.near_names import did_you_mean
 from poptorch_emu.options.base import require_type
 
 BlockId: TypeAlias = str
@@ -120,7 +121,8 @@ class _IExecutionStrategy:
         """
         require(
             block_id in self._block_map,
-            f"Unknown block {block_id}. The strategy names {list(self._block_map)}.",
+            f"Unknown block {block_id}. The strategy names {list(self._block_map)}."
+            f"{did_you_mean(block_id, self._block_map)}",
         )
         return self._block_map[block_id]
 

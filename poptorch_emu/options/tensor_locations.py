@@ -70,7 +70,7 @@ class TensorLocationSettings(OptionsDict):
         return self
 
 
-class _TensorLocationOptions(OptionsDict):
+class _TensorLocationOptions(OptionsDict, path="options.TensorLocations"):
     """Where activations, weights, optimiser state and accumulators live (modelled)."""
 
     def numIOTiles(self, num_tiles: int) -> _TensorLocationOptions:

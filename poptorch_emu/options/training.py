@@ -8,7 +8,7 @@ from poptorch_emu.options.base import OptionsDict, note_accepted
 from poptorch_emu.options.popart import _PopartOptions
 
 
-class _TrainingOptions(OptionsDict):
+class _TrainingOptions(OptionsDict, path="options.Training"):
     """Options that only training reads (exact)."""
 
     def __init__(self, popart_options: _PopartOptions) -> None:
@@ -78,7 +78,7 @@ class _TrainingOptions(OptionsDict):
         return self
 
 
-class _JitOptions(OptionsDict):
+class _JitOptions(OptionsDict, path="options.Jit"):
     """Options of a way of tracing that is gone (accepted)."""
 
     def traceModel(self, trace_model: bool) -> _JitOptions:

@@ -15,6 +15,7 @@ import numpy as np
 import torch
 
 from poptorch_emu.errors import Error, make_error
+from poptorch_emu.near_names import did_you_mean
 from poptorch_emu.structure import find_parser, flatten_tensors, rebuild
 from poptorch_emu.trace.module_state import fault_of, lack_of
 from poptorch_emu.troubleshooting import Topic
@@ -116,7 +117,10 @@ class Signature:
                 f"Too many arguments provided: expected {known} ({len(known)}) but got {given}"
             )
             for name in kwargs:
-                assert name in known, f"{name} is not a valid parameter.Allowed values are {known}"
+                assert name in known, (
+                    f"{name} is not a valid parameter.Allowed values are {known}"
+                    f"{did_you_mean(name, known)}"
+                )
         assert len(args) <= len(self._ordinary) or self._rest is not None, (
             f"Too many arguments provided: expected {known} ({len(known)}) but got {len(args)}"
         )

@@ -8,6 +8,7 @@ from poptorch_emu.config import StrategyConfig
 from poptorch_emu.enums import AutoStage
 from poptorch_emu.ir.record import BlockPlace
 from poptorch_emu.log import logger
+from poptorch_emu.near_names import did_you_mean
 from poptorch_emu.troubleshooting import Topic
 
 
@@ -49,18 +50,19 @@ class StageResolver:
         if unused:
             logger.warning(
                 "The execution strategy names blocks that the model did not begin: %s; it began "
-                "%s. Their stages are left out. Check their names; %s",
+                "%s. Their stages are left out.%s Check their names; %s",
                 unused,
                 sorted(self._used),
+                did_you_mean(unused[0], sorted(self._used - set(self._places))),
                 Topic.BLOCK_NAMES,
             )
 
     def _new_stage(self, block_id: str, ipu_id: int | None) -> int:
         if self._auto_stage is None:
             raise AssertionError(
-                f"Unknown Block '{block_id}' list of expected Blocks: {sorted(self._places)}. Add "
-                "it to a stage of the execution strategy, or let stages be made automatically; "
-                f"{Topic.BLOCK_NAMES}"
+                f"Unknown Block '{block_id}' list of expected Blocks: {sorted(self._places)}."
+                f"{did_you_mean(block_id, sorted(self._places))} Add it to a stage of the "
+                f"execution strategy, or let stages be made automatically; {Topic.BLOCK_NAMES}"
             )
         if self._auto_stage is AutoStage.AutoIncrement:
             return max((stage for stage, _, _ in self._places.values()), default=0) + 1

@@ -13,6 +13,7 @@ from poptorch_emu.keras.ipu import (
     keras,
     pipelining_ops,
 )
+from poptorch_emu.near_names import did_you_mean
 
 __all__ = ["config", "gradient_accumulation", "ipu_strategy", "keras", "pipelining_ops"]
 
@@ -43,5 +44,8 @@ def __getattr__(name: str) -> Any:
     """
     way_out = _WAYS_OUT.get(name)
     if way_out is None:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}: it has {__all__}.")
+        raise AttributeError(
+            f"module {__name__!r} has no attribute {name!r}: it has {__all__}."
+            f"{did_you_mean(name, __all__)}"
+        )
     raise AttributeError(f"{__name__}.{name} is not offered on Keras 3 (refused). {way_out}")
