@@ -34,8 +34,15 @@ def check_batches(tensors: Sequence[torch.Tensor], config: CompileConfig) -> Non
             f"Options.inputReplicaGrouping.input_group_size({config.input_group_size})) * "
             f"Options.Training.gradientAccumulation({config.gradient_accumulation}) = "
             f"{config.batch_factor} because it is used to calculate the batch size of one "
-            f"micro-batch. Give a batch of fitting size; {Topic.BATCH_SIZE}"
+            f"micro-batch. {_fitting_sizes(rows, config.batch_factor)}; {Topic.BATCH_SIZE}"
         )
+
+
+def _fitting_sizes(rows: int, factor: int) -> str:
+    """Returns the batch sizes next to `rows` that can be cut, as advice."""
+    below = rows // factor * factor
+    nearest = f"{below} or {below + factor}" if below else f"{factor}"
+    return f"Give a batch of fitting size: {nearest} rows are the nearest"
 
 
 def check_broadcast_buffers(graph: Graph, config: CompileConfig) -> None:

@@ -42,7 +42,7 @@ def run(graph: Graph, fake_mode: FakeTensorMode, memo: ResultMemo) -> Graph:
         return graph
     functional = Graph(constants=graph.constants, regions=graph.regions, repeats=graph.repeats)
     current = [NodeRecord()]
-    recorder = Recorder(functional, lambda: current[0], memo=memo)
+    recorder = Recorder(functional, lambda _: current[0], memo=memo)
     fakes, values = FakeMaker(IPU), []
     for source in graph.sources:
         size, stride = source.meta["layout"]

@@ -89,8 +89,12 @@ def end_block() -> None:
         _active.current = None
 
 
-def current_block() -> BlockPlace:
+def current_block(operation: str = "", module: str = "") -> BlockPlace:
     """Returns the place of an operation recorded now.
+
+    Args:
+        operation: its name, for the message; "" for a constant.
+        module: whose `forward` runs it; "" for the model itself.
 
     Raises:
         Error: a block was left and none was opened since.
@@ -98,10 +102,12 @@ def current_block() -> BlockPlace:
     assert _active is not None, "current_block is asked only during a trace"
     if _active.current is None:
         last = _active.history[-1].block_id if _active.history else ""
+        what = f"operation {operation}" if operation else "a constant"
+        where = f"module {module!r}" if module else "the model"
         raise compiler_error(
-            "No active Block, all the ops must belong to a Block: an operation was met after block "
-            f"'{last}' had ended. Move it into a block, or start one with poptorch.BeginBlock; "
-            f"{Topic.NO_BLOCK}"
+            "No active Block, all the ops must belong to a Block: "
+            f"{what} of {where} at {user_source()} was met after block '{last}' had ended. Move it "
+            f"into a block, or start one with poptorch.BeginBlock; {Topic.NO_BLOCK}"
         )
     return _active.current
 

@@ -12,10 +12,11 @@ from dataclasses import replace
 import torch
 from torch import fx
 
-from poptorch_emu.errors import compiler_error
+from poptorch_emu.errors import Error, compiler_error
 from poptorch_emu.ir.graph import operation_of, record_of
 from poptorch_emu.log import logger
 from poptorch_emu.trace.known_values import ancestors
+from poptorch_emu.trace.source_line import return_line
 from poptorch_emu.troubleshooting import Topic
 
 _marks: list[tuple[torch.Tensor, str]] | None = None
@@ -57,17 +58,11 @@ def final_loss(nodes: Sequence[fx.Node]) -> int:
     """Returns the index of the loss that depends on all others.
 
     Args:
-        nodes: the nodes of the marked values, in the order they were computed.
+        nodes: the nodes of the marked values, in the order they were computed; at least one.
 
     Raises:
-        Error: there is no loss, or none depends on all others.
+        Error: none depends on all others.
     """
-    if not nodes:
-        raise compiler_error(
-            "Couldn't find a loss in graph! A training model needs one: call a loss function of "
-            "torch.nn.functional (or a torch.nn loss) in forward, or wrap the value to minimise in "
-            f"poptorch.identity_loss; {Topic.NO_LOSS}"
-        )
     last = len(nodes) - 1
     needed = ancestors(nodes[last])
     independent = [node for node in nodes if node not in needed]
@@ -79,6 +74,28 @@ def final_loss(nodes: Sequence[fx.Node]) -> int:
             f"{Topic.SEVERAL_LOSSES}"
         )
     return last
+
+
+def missing(outputs: Sequence[fx.Node], forward: Callable[..., object]) -> Error:
+    """Returns the error for a training model without a loss.
+
+    Args:
+        outputs: the nodes of what `forward` returns; a scalar among them is probably the loss.
+        forward: the method of the model.
+    """
+    line = return_line(forward)
+    place = f" What forward returns is at {line}." if line else ""
+    for node in outputs:
+        value = node.meta["val"]
+        if value.dim() == 0 and value.is_floating_point():
+            made = record_of(node).source or "an unknown line"
+            place += f" It has a scalar, made at {made}: is that the loss?"
+            break
+    return compiler_error(
+        f"Couldn't find a loss in graph!{place} A training model needs one: call a loss function "
+        "of torch.nn.functional (or a torch.nn loss) in forward, or wrap the value to minimise, as "
+        f'in poptorch.identity_loss(loss, reduction="mean"); {Topic.NO_LOSS}'
+    )
 
 
 def note(node: fx.Node) -> None:

@@ -38,19 +38,20 @@ class Origins:
         self._last_parts: tuple[Any, ...] = ()
         self._last_record = NodeRecord()
 
-    def __call__(self) -> NodeRecord:
-        """Returns where the operation that is being recorded belongs."""
+    def __call__(self, operation: str) -> NodeRecord:
+        """Returns where the operation that is being recorded belongs; "" is a constant."""
         if self.phase is Phase.BACKWARD:
             record = self._backward_origin()
             if not record.is_anonymous:  # What is computed again may be differentiated again.
                 self._forward_records.setdefault(get_sequence_nr() - 1, record)
             return record
-        place = blocks.current_block()
+        module = self.modules[-1] if self.modules else ""
+        place = blocks.current_block(operation, module)
         if top_saved_tensors_default_hooks(True) is not None:
             self.has_saved_tensor_hooks = True
         record = self._record(
             place,
-            self.modules[-1] if self.modules else "",
+            module,
             user_source(),
             scopes.current_name(),
             scopes.current_attributes(),

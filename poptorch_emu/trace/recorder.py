@@ -96,7 +96,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __init__(
         self,
         graph: Graph,
-        origin: Callable[[], NodeRecord],
+        origin: Callable[[str], NodeRecord],
         narrow: Callable[[Any, tuple[Any, ...], Mapping[str, Any]], Arguments] = as_given,
         memo: ResultMemo | None = None,
         check_constant: Callable[[torch.Tensor], None] = lambda _: None,
@@ -105,7 +105,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
         Args:
             graph: where operations are appended.
-            origin: says where the operation that is being recorded belongs.
+            origin: says where an operation belongs, by its name; "" is a constant.
             narrow: changes the arguments of an operation before it runs.
             memo: what is known about results; a new one knows nothing.
             check_constant: raises for a tensor of the host that may be no constant.
@@ -148,7 +148,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         Raises:
             Error: the tensor is not of this trace.
         """
-        return self._node_at(len(self._scopes) - 1, value, self.origin())
+        return self._node_at(len(self._scopes) - 1, value, self.origin(""))
 
     def node_of_output(self, value: torch.Tensor) -> fx.Node | None:
         """Returns the node of what `forward` returned, `None` if that never was on the device."""
@@ -292,7 +292,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """Returns a tensor on the IPU whose value is a constant of the graph."""
         form = {"dtype": value.dtype, "device": IPU}
         fake: torch.Tensor = self._memo.run(aten.empty.memory_format, (list(value.shape),), form)
-        self._add_constant_source(value, fake, self.origin())
+        self._add_constant_source(value, fake, self.origin(""))
         return fake
 
     def _add_constant_source(
@@ -309,7 +309,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return outermost.add_source(Source(SourceKind.CONSTANT, name), fake, record)
 
     def _append(self, func: Any, args: Any, kwargs: Any, result: Any) -> None:
-        record = self.origin()
+        record = self.origin(str(func).removesuffix(".default"))
         depth = len(self._scopes) - 1
         node_args, node_kwargs = map_aggregate(
             (args, kwargs),

@@ -27,7 +27,7 @@ from poptorch_emu.torch_versions import (
     op_implementations_checks,
     set_meta_in_tls_dispatch_include,
 )
-from poptorch_emu.trace import metadata_rules
+from poptorch_emu.trace import integer_operands, metadata_rules
 from poptorch_emu.trace.fakes import FakeMaker
 from poptorch_emu.trace.result_metadata import ResultMetadata, TensorMetadata, Written, settings
 
@@ -123,6 +123,7 @@ class ResultMemo:
             before = self._before.get(_text(key)) if self._before else None
             if before is None or not _fits(func, before):
                 result = self._run_first(mode, func, args, kwargs)
+                integer_operands.check(func, args, kwargs)
                 self._known[key] = metadata = self._metadata(key, args, kwargs, result)
                 self.has_learned |= metadata is not None
                 return result

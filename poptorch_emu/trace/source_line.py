@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import ast
+import inspect
 import sys
+import textwrap
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 
@@ -30,3 +34,15 @@ def is_users_file(name: str) -> bool:
     """Returns whether a file is neither PyTorch's, nor this package's, nor Python's."""
     is_standard = name.startswith(_STANDARD_LIBRARY) and "site-packages" not in name
     return not name.startswith(_EXCLUDED) and not is_standard and not name.startswith("<")
+
+
+def return_line(function: Callable[..., object]) -> str:
+    """Returns "file:line" of the last `return` of a function; "" if its text is not known."""
+    code = inspect.unwrap(function)
+    try:
+        lines, first = inspect.getsourcelines(code)
+        tree = ast.parse(textwrap.dedent("".join(lines)))
+    except (OSError, TypeError, SyntaxError):
+        return ""
+    returns = [node.lineno for node in ast.walk(tree) if isinstance(node, ast.Return)]
+    return f"{inspect.getfile(code)}:{first + max(returns) - 1}" if returns else ""

@@ -9,6 +9,7 @@ from poptorch_emu.enums import AutoStage
 from poptorch_emu.ir.record import BlockPlace
 from poptorch_emu.log import logger
 from poptorch_emu.near_names import did_you_mean
+from poptorch_emu.trace.source_line import user_source
 from poptorch_emu.troubleshooting import Topic
 
 
@@ -19,6 +20,9 @@ class StageResolver:
         self._auto_stage = strategy.auto_stage
         self._places: dict[str, tuple[int, int | None, int]] = {}
         self._used: set[str] = set()
+        self._first: dict[str, BlockPlace] = {}
+        self._last: BlockPlace | None = None
+        self._warned: set[str] = set()
         # Stages are counted anew in each phase.
         num_stages: Counter[int] = Counter()
         for stage in strategy.stages:
@@ -42,7 +46,10 @@ class StageResolver:
             logger.debug("No IPU specified for block %s: default to stage_id %d", block_id, stage)
             ipu = stage
         logger.debug("Starting block id=%s stage=%d phase=%d ipu=%d", block_id, stage, phase, ipu)
-        return BlockPlace(block_id, stage, ipu, phase)
+        place = BlockPlace(block_id, stage, ipu, phase)
+        self._warn_of_second(place)
+        self._last = place
+        return place
 
     def warn_of_unused(self) -> None:
         """Warns of blocks that the strategy names and the model does not have."""
@@ -55,6 +62,28 @@ class StageResolver:
                 sorted(self._used),
                 did_you_mean(unused[0], sorted(self._used - set(self._places))),
                 Topic.BLOCK_NAMES,
+            )
+
+    def _warn_of_second(self, place: BlockPlace) -> None:
+        """Warns once of an id that two blocks have which do not follow each other."""
+        name, last = place.block_id, self._last
+        first = self._first.setdefault(name, place)
+        if last is None or name in self._warned:
+            return
+        if first != place:
+            self._warned.add(name)
+            logger.warning(
+                "Two blocks have the id '%s': one on IPU %d, and one at %s on IPU %d. They are two "
+                "stages; give each an id of its own; %s",
+                *(name, first.ipu, user_source(), place.ipu, Topic.BLOCK_NAMES),
+            )
+        elif last.stage != place.stage and last.block_id != name and first is not place:
+            self._warned.add(name)
+            logger.warning(
+                "Block '%s' begins again at %s, after block '%s'. Blocks of one id are one block: "
+                "this is stage %d on IPU %d again. Give it an id of its own if it is to run "
+                "elsewhere; %s",
+                *(name, user_source(), last.block_id, place.stage, place.ipu, Topic.BLOCK_NAMES),
             )
 
     def _new_stage(self, block_id: str, ipu_id: int | None) -> int:

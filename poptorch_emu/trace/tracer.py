@@ -121,6 +121,8 @@ class Forward:
         Raises:
             Error: there is none, or there are several.
         """
+        if not self.losses:
+            raise loss.missing([node for _, node in self.results], type(self._model).forward)
         value, node = self.losses[loss.final_loss([node for _, node in self.losses])]
         loss.warn_of_lost_operations(node)
         loss.note(node)

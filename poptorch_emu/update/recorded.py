@@ -50,7 +50,7 @@ class Template:
     def __init__(self) -> None:
         self._graph = Graph()
         self._record = NodeRecord(phase=Phase.UPDATE)
-        self._recorder = Recorder(self._graph, lambda: self._record)
+        self._recorder = Recorder(self._graph, lambda _: self._record)
         self._fake_mode = FakeMode()
 
     def source(

@@ -18,7 +18,7 @@ from poptorch_emu.near_names import did_you_mean, nearest
         ("deviceIteration", "deviceIterations"),
         ("device_iterations", "deviceIterations"),
         ("DEVICEITERATIONS", "deviceIterations"),
-        ("logDirectory", None),
+        ("anchorTensor", None),
         ("", None),
         (3, None),
     ],
