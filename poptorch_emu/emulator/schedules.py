@@ -58,6 +58,11 @@ class PipelineSchedule(TableConfig):
             own = read_table(self.rows)
             num_stages, num_micro_batches = own.num_stages, own.num_micro_batches
             is_training = is_training and own.is_training
+        elif num_ipus < 1 or num_micro_batches < 1:
+            raise make_error(
+                f"A plan of {self.name} has {num_ipus} IPUs and {num_micro_batches} micro-batches: "
+                "give at least 1 of each, as in plan(num_ipus=4, num_micro_batches=8)."
+            )
         try:
             grid = make_table(self, num_stages, num_micro_batches, is_training)
         except ValueError as fault:
@@ -79,7 +84,7 @@ def interleaved_1f1b(v: int = 2) -> PipelineSchedule:
     """Returns 1F1B with `v` stages on each IPU, as Megatron has it (exact).
 
     Raises:
-        ValueError: `v` is below 1.
+        ValueError: `v` is no integer from 1 on.
     """
     return _several("interleaved_1f1b", v)
 
@@ -88,7 +93,7 @@ def looped_bfs(v: int = 2) -> PipelineSchedule:
     """Returns the breadth-first pipeline: all forwards of a stage, then of the next (exact).
 
     Raises:
-        ValueError: `v`, the number of stages on each IPU, is below 1.
+        ValueError: `v`, the number of stages on each IPU, is no integer from 1 on.
     """
     return _several("looped_bfs", v)
 
@@ -97,7 +102,7 @@ def zero_bubble_h1(v: int = 1) -> PipelineSchedule:
     """Returns ZB-H1: gradients of weights fill bubbles, in the memory of 1F1B (exact).
 
     Raises:
-        ValueError: `v`, the number of stages on each IPU, is below 1.
+        ValueError: `v`, the number of stages on each IPU, is no integer from 1 on.
     """
     return _several("zero_bubble_h1", v)
 
@@ -194,8 +199,12 @@ NAMED: dict[str, Callable[[], PipelineSchedule]] = {
 
 
 def _several(name: str, stages_per_ipu: int) -> PipelineSchedule:
-    if stages_per_ipu < 1:
-        raise ValueError(f"v is {stages_per_ipu}: each IPU has at least 1 stage.")
+    is_integer = isinstance(stages_per_ipu, int) and not isinstance(stages_per_ipu, bool)
+    if not is_integer or stages_per_ipu < 1:
+        raise ValueError(
+            f"v is {stages_per_ipu!r}, but it is the number of stages on each IPU: give an integer "
+            "from 1 on."
+        )
     return PipelineSchedule(name, stages_per_ipu)
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import keras
 import torch
 
+from poptorch_emu.config import TableConfig
 from poptorch_emu.keras.batches import Batch, form_of, in_runs, num_rows, unpacked
 from poptorch_emu.keras.capture import CapturedModel, Use
 from poptorch_emu.keras.epoch_check import check_epoch, shorter_execution, smaller_batch
@@ -22,6 +23,7 @@ from poptorch_emu.keras.run_settings import (
     num_replicas,
 )
 from poptorch_emu.keras.stage_assignment import StagePlan, plan_stages
+from poptorch_emu.schedule.tables.named import placement
 
 _STEP_OF_USE = {Use.TRAIN: "train_step", Use.TEST: "test_step", Use.PREDICT: "predict_step"}
 
@@ -233,6 +235,9 @@ class IpuTrainer:
         if self._known_plan is None:
             settings = self.settings
             plan = plan_stages(self._model, settings.stages, settings.device_mapping)
+            if plan is not None and isinstance(settings.schedule, TableConfig):
+                ipus = placement(settings.schedule, len(plan.ipus))
+                plan = plan_stages(self._model, settings.stages, ipus)
             self._known_plan = (plan,)
         return self._known_plan[0]
 

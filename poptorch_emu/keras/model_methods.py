@@ -12,6 +12,7 @@ from typing import Any
 
 import keras
 
+from poptorch_emu.config import TableConfig
 from poptorch_emu.keras import run_settings, stage_assignment
 from poptorch_emu.keras.ipu_trainer import IpuTrainer
 from poptorch_emu.keras.run_settings import (
@@ -101,7 +102,7 @@ class IpuModelMethods:
         self,
         gradient_accumulation_steps_per_replica: int | None = None,
         device_mapping: Sequence[int] | None = None,
-        pipeline_schedule: PipelineSchedule | None = None,
+        pipeline_schedule: PipelineSchedule | TableConfig | None = None,
         recomputation_mode: RecomputationMode | None = None,
         gradient_accumulation_reduction_method: GradientAccumulationReductionMethod
         | str
@@ -118,7 +119,8 @@ class IpuModelMethods:
             gradient_accumulation_steps_per_replica: how many batches one replica adds up for an
                 update of the weights; 1 by default.
             device_mapping: the IPU of each stage; by default its own number.
-            pipeline_schedule: in which order the stages take turns; grouped by default.
+            pipeline_schedule: in which order the stages take turns; grouped by default. What a
+                function of `emulator.schedules` returns says which IPU runs each stage, too.
             recomputation_mode: makes activations be computed again; by default
                 `IPUConfig.allow_recompute` decides.
             gradient_accumulation_reduction_method: of the gradients of these batches; by default
@@ -134,7 +136,6 @@ class IpuModelMethods:
             ValueError: a number is out of range.
         """
         steps = gradient_accumulation_steps_per_replica
-        schedule = pipeline_schedule or PipelineSchedule.Grouped
         if recomputation_mode is not None:
             _checked(RecomputationMode, recomputation_mode, "recomputation_mode")
         placement = run_settings.checked_placement(
@@ -149,7 +150,7 @@ class IpuModelMethods:
         self._change(
             accumulation=1 if steps is None else run_settings.checked_accumulation(steps),
             device_mapping=run_settings.checked_mapping(device_mapping),
-            schedule=_checked(PipelineSchedule, schedule, "pipeline_schedule"),
+            schedule=run_settings.checked_schedule(pipeline_schedule, device_mapping),
             recomputation=recomputation_mode,
             reduction=_checked_reduction(gradient_accumulation_reduction_method),
             placement=placement,

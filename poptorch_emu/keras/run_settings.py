@@ -8,6 +8,7 @@ from enum import Enum
 from functools import cache
 from typing import Any
 
+from poptorch_emu.config import TableConfig
 from poptorch_emu.emulator.pipeline_order import set_schedule
 from poptorch_emu.enums import MeanReductionStrategy, OutputMode, ReductionType
 from poptorch_emu.keras.stage_assignment import StagePlan
@@ -19,6 +20,7 @@ from poptorch_emu.options import (
     TensorLocationSettings,
 )
 from poptorch_emu.options.strategies import Stage
+from poptorch_emu.schedule.tables.named import make_table
 
 
 class PipelineSchedule(Enum):
@@ -116,7 +118,7 @@ class ModelSettings:
         accumulation: how many micro-batches one replica adds up for an update.
         reduction: of their gradients; `None` for the default, which is their sum.
         device_mapping: the IPU of each stage.
-        schedule: of the pipeline.
+        schedule: of the pipeline; a table says which IPU runs each stage, too.
         recomputation: of the pipeline; `None` if the system's settings decide.
         placement: of its tensors.
     """
@@ -125,7 +127,7 @@ class ModelSettings:
     accumulation: int = 1
     reduction: GradientAccumulationReductionMethod | None = None
     device_mapping: tuple[int, ...] | None = None
-    schedule: PipelineSchedule = PipelineSchedule.Grouped
+    schedule: PipelineSchedule | TableConfig = PipelineSchedule.Grouped
     recomputation: RecomputationMode | None = None
     placement: Placement = Placement()
 
@@ -235,6 +237,31 @@ def checked_method(kind: type[Enum], value: Any, name: str) -> Any:
     return kind[value.upper()]
 
 
+def checked_schedule(
+    value: Any, device_mapping: Sequence[int] | None
+) -> PipelineSchedule | TableConfig:
+    """Returns the schedule of a pipeline; `None` is grouped.
+
+    Raises:
+        TypeError: `value` is none.
+        ValueError: it is a table, which maps stages to IPUs itself, but a mapping is given.
+    """
+    if value is None:
+        return PipelineSchedule.Grouped
+    if not isinstance(value, PipelineSchedule | TableConfig):
+        known = ", ".join(f"PipelineSchedule.{member.name}" for member in PipelineSchedule)
+        raise TypeError(
+            f"pipeline_schedule must be one of {known}, or a schedule that a function of "
+            f"poptorch_emu.emulator.schedules returns, not {value!r}."
+        )
+    if isinstance(value, TableConfig) and device_mapping is not None:
+        raise ValueError(
+            f"device_mapping={list(device_mapping)} was given, but the schedule '{value.name}' "
+            "says itself which IPU runs each stage. Leave device_mapping out."
+        )
+    return value
+
+
 def checked_accumulation(value: Any) -> int:
     """Returns a number of micro-batches.
 
@@ -287,14 +314,23 @@ def _apply_stages(
 ) -> None:
     """Sets the strategy: a pipeline, if enough batches follow each other to fill it.
 
+    A table is a schedule of training; what it places infers as a grouped pipeline.
+
     Raises:
         ValueError: they do not, in training.
     """
     stages = [Stage(str(stage)).ipu(ipu) for stage, ipu in enumerate(plan.ipus)]
+    schedule = settings.schedule
+    if isinstance(schedule, TableConfig) and is_training:
+        _check_table(schedule, plan, in_flight)
+        options.setExecutionStrategy(PipelinedExecution(*stages))
+        set_schedule(options, schedule)
+        return
     needed = 2 * plan.num_turns - 1 if is_training else plan.num_turns
     if in_flight >= needed:
         options.setExecutionStrategy(PipelinedExecution(*stages))
-        set_schedule(options, settings.schedule.name.lower())
+        if isinstance(schedule, PipelineSchedule):
+            set_schedule(options, schedule.name.lower())
     elif not is_training:
         options.setExecutionStrategy(ShardedExecution(*stages))
     else:
@@ -303,6 +339,17 @@ def _apply_stages(
             f"{plan.num_turns} stages it must be at least {needed}: one for each stage of forward "
             "and backward. Set it with set_pipelining_options."
         )
+
+
+def _check_table(table: TableConfig, plan: StagePlan, in_flight: int) -> None:
+    try:
+        make_table(table, len(plan.ipus), in_flight, is_training=True)
+    except ValueError as fault:
+        raise ValueError(
+            f"pipeline_schedule '{table.name}' does not fit {len(plan.ipus)} stages and "
+            f"gradient_accumulation_steps_per_replica={in_flight}, which is the number of "
+            f"micro-batches. {fault}"
+        ) from fault
 
 
 def _recomputation(system: SystemSettings, settings: ModelSettings, plan: StagePlan | None) -> int:

@@ -9,6 +9,7 @@ keras = pytest.importorskip("keras")
 from support import keras_models as models  # noqa: E402
 from support.keras_refusals import fit, on_ipus, refuses  # noqa: E402
 
+from poptorch_emu import emulator  # noqa: E402
 from poptorch_emu.keras import ipu  # noqa: E402
 
 pytestmark = pytest.mark.feature("Keras: what has no counterpart", fidelity="refused")
@@ -132,6 +133,12 @@ def test_pipeline_when_it_cannot_be_filled_or_has_no_graph_then_is_refused() -> 
     [
         ({"gradient_accumulation_steps_per_replica": 0}, ValueError, "a positive integer, not 0"),
         ({"pipeline_schedule": "Grouped"}, TypeError, "one of PipelineSchedule.Grouped, "),
+        ({"pipeline_schedule": "gpipe"}, TypeError, "a function of .*emulator.schedules returns"),
+        (
+            {"pipeline_schedule": emulator.schedules.gpipe(), "device_mapping": [0, 1]},
+            ValueError,
+            "the schedule 'gpipe' says itself which IPU runs each stage. Leave device_mapping",
+        ),
         ({"recomputation_mode": 1}, TypeError, "one of RecomputationMode.Auto, "),
         ({"gradient_accumulation_reduction_method": 0}, TypeError, "Method.SUM, .*not 0"),
         (
@@ -153,3 +160,25 @@ def test_assignment_when_of_another_kind_or_model_then_is_refused() -> None:
         model.set_pipeline_stage_assignment([0, 0, 0])
     with refuses("Call 0 of layer 'dense.*' is not part of model"):
         model.set_pipeline_stage_assignment(other.get_pipeline_stage_assignment())
+
+
+@pytest.mark.parametrize(
+    ("schedule", "message"),
+    [
+        (emulator.schedules.dualpipe_v(), "dualpipe_v has 2 stages on each IPU.*model has 3"),
+        (emulator.schedules.from_table([["0F0", "0B0"]]), "The table has 1 stages, .*model has 3"),
+        (
+            emulator.schedules.from_table([["0F0", "0B0"], ["1F0", "1B0"], ["2F0", "2B0"]]),
+            "does not fit 3 stages and gradient_accumulation_steps_per_replica=4, ",
+        ),
+    ],
+)
+def test_table_when_it_does_not_fit_the_model_then_is_refused(schedule, message: str) -> None:
+    models.use_ipus(3)
+    model = on_ipus()
+    model.set_pipeline_stage_assignment([0, 1, 2])
+    model.set_pipelining_options(
+        pipeline_schedule=schedule, gradient_accumulation_steps_per_replica=4
+    )
+    with refuses(message):
+        fit(model, steps_per_execution=4)

@@ -14,6 +14,7 @@ keras = pytest.importorskip("keras")
 
 from support import keras_models as models  # noqa: E402
 
+from poptorch_emu import emulator  # noqa: E402
 from poptorch_emu.keras import ipu, run_settings  # noqa: E402
 
 pytestmark = pytest.mark.feature("Keras: pipelines and replicas", fidelity="exact")
@@ -67,6 +68,42 @@ def test_places_and_recomputation_then_change_no_result(options) -> None:
     plain = trained(staged_mlp(), batch_size=4, steps=4)
     model = trained(staged_mlp(**options), batch_size=4, steps=4)
     assert models.largest_difference(plain, model) == 0
+
+
+OWN_TABLE = [
+    [*(f"0F{m}" for m in range(4)), *(f"0I{m}" for m in range(4)), *(f"0W{m}" for m in range(4))],
+    [f"1{kind}{m}" for m in range(4) for kind in "FB"],
+]
+
+
+@pytest.mark.parametrize(
+    ("num_ipus", "schedule"),
+    [
+        (2, emulator.schedules.zero_bubble_h1()),
+        (1, emulator.schedules.interleaved_1f1b()),
+        (1, emulator.schedules.zero_bubble_v()),
+        (2, emulator.schedules.from_table(OWN_TABLE)),
+        (2, emulator.schedules.from_table(OWN_TABLE[::-1])),
+    ],
+    ids=lambda value: getattr(value, "name", value),
+)
+def test_table_when_it_is_the_schedule_then_it_places_stages_and_changes_no_bit(
+    num_ipus: int, schedule
+) -> None:
+    plain = trained(staged_mlp(), batch_size=4, steps=4)
+    x, labels = models.data()
+    wanted = plain.evaluate(x, labels, batch_size=4, verbose=0)
+    model = trained(staged_mlp(num_ipus, pipeline_schedule=schedule), batch_size=4, steps=4)
+    assert models.largest_difference(plain, model) == 0
+    assert model.evaluate(x, labels, batch_size=4, verbose=0) == wanted
+
+
+def test_table_when_it_takes_half_the_ipus_then_there_are_twice_the_replicas() -> None:
+    schedule = emulator.schedules.zero_bubble_v()
+    options = {"gradient_accumulation_steps_per_replica": 2, "pipeline_schedule": schedule}
+    model = trained(staged_mlp(2, **options), batch_size=4, steps=4)
+    eager = trained(models.mlp(), batch_size=16, rate=0.2)  # Gradients of replicas are added.
+    assert models.largest_difference(eager, model) < NEAR
 
 
 def test_stages_on_one_ipu_then_equal_eager_keras() -> None:

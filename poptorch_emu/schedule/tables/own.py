@@ -33,17 +33,40 @@ def read_table(rows: Sequence[Sequence[str]]) -> Schedule:
         ValueError: a cell is none, or what the rows say is no schedule.
         ScheduleError: it is not legal.
     """
-    cells = [_row([_cell(text) for text in row]) for row in rows]
+    cells = [
+        _row([_cell(text, f"IPU {ipu}, step {step}") for step, text in enumerate(row)])
+        for ipu, row in enumerate(rows)
+    ]
+    _check_numbers([action for row in cells for cell in row for action in cell])
     read = schedule_of_rows(filled(cells, is_training=False))
     table = filled(cells, read.is_training)
     return with_waits(replace(read, rows=table))
 
 
-def _cell(text: str) -> Cell:
+def _cell(text: str, place: str) -> Cell:
     text = text.replace(" ", "")
     overlap = _OVERLAP.fullmatch(text)
     parts = overlap[1].split(";") if overlap else text.split("|")
-    return tuple(parse_action(part.replace("BW", "B")) for part in parts if part)
+    try:
+        return tuple(parse_action(part.replace("BW", "B")) for part in parts if part)
+    except ValueError as fault:
+        raise ValueError(f"{place}: {fault}") from fault
+
+
+def _check_numbers(actions: Sequence[Action]) -> None:
+    """Refuses numbers that are larger than all actions together can fill.
+
+    Raises:
+        ValueError: there are none, or the number of a stage or micro-batch leaves gaps.
+    """
+    if not actions:
+        raise ValueError("It has no actions. Write a row for each IPU, such as ['0F0', '0B0'].")
+    largest = max(actions, key=lambda action: max(action.stage, action.micro_batch))
+    if max(largest.stage, largest.micro_batch) >= len(actions):
+        raise ValueError(
+            f"It has {largest}, but only {len(actions)} actions in all. Stages and micro-batches "
+            "are numbered from 0 on without gaps, and each stage runs each micro-batch."
+        )
 
 
 def _row(cells: Sequence[Cell]) -> list[Cell]:

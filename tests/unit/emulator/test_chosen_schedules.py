@@ -164,8 +164,11 @@ def test_csv_that_a_plan_wrote_then_is_the_same_plan(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("rows", "message"),
     [
-        ([], "at least one stage"),
-        ([["0F0", "0X0"]], "'0X0' is not an action: .* such as '2F0'"),
+        ([], "It has no actions. Write a row for each IPU"),
+        ([["0U0"], []], "It has no actions. Write a row for each IPU"),
+        ([["0F0"], ["", "0X0"]], "IPU 1, step 1: '0X0' is not an action: .* such as '2F0'"),
+        ([["0F0", "0B0", "0F1000000000"]], "has 0F1000000000, but only 3 actions in all"),
+        ([["0F0", "0B0", "1000000000F0"]], "has 1000000000F0, but only 3 actions in all"),
         ([["0F0", "1F0"], ["1F1", "1B0"]], "Stage 1 has forwards on IPU 0 and on IPU 1"),
         ([["0F0", "0B0"], ["2F0", "2B0"]], r"Stages \[1\] have no forward"),
         ([["0F0", "0B0", "0B0"]], "IPU 0 runs 0B0 twice. .*leave one out"),
@@ -218,6 +221,18 @@ def test_model_when_it_does_not_fit_the_schedule_then_the_error_says_what_would(
 ) -> None:
     with pytest.raises(poptorch.Error, match=f"(?s)The schedule does not fit: .*{message}"):
         compiled(schedule, num_stages, num_micro_batches)
+
+
+@pytest.mark.parametrize("numbers", [(0, 4), (2, 0), (-1, 4), ()])
+def test_plan_without_ipus_or_micro_batches_then_says_what_to_give(numbers) -> None:
+    with pytest.raises(poptorch.Error, match=r"give at least 1 of each, as in plan\(num_ipus=4"):
+        schedules.gpipe().plan(*numbers)
+
+
+@pytest.mark.parametrize("v", [2.5, True, "2"])
+def test_v_when_no_integer_then_is_refused(v) -> None:
+    with pytest.raises(ValueError, match="give an integer from 1 on"):
+        schedules.looped_bfs(v)
 
 
 def test_v_below_one_then_is_refused() -> None:
