@@ -10,6 +10,7 @@ from pathlib import Path
 
 from packaging.requirements import Requirement
 from setuptools import setup
+from setuptools.command.build_py import build_py
 from setuptools.errors import PlatformError
 
 try:
@@ -123,6 +124,17 @@ class BuildEngine(BuildExtension):
         super().build_extensions()
 
 
+class BuildPackage(build_py):
+    """Takes the page that messages name along, for `python -m poptorch_emu --explain`."""
+
+    def run(self) -> None:
+        """Copies the package, and the page into it; where the package stays, so does the page."""
+        super().run()
+        if not self.editable_mode:
+            page = str(Path(self.build_lib, "poptorch_emu", "troubleshooting.md"))
+            self.copy_file(str(ROOT / "docs" / "troubleshooting.md"), page)
+
+
 setup(
     ext_modules=[
         CppExtension(
@@ -141,5 +153,5 @@ setup(
             extra_link_args=[*OPENMP, *SANITIZER],
         )
     ],
-    cmdclass={"build_ext": BuildEngine},
+    cmdclass={"build_ext": BuildEngine, "build_py": BuildPackage},
 )

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Sequence
 from types import ModuleType, TracebackType
 
+from poptorch_emu import troubleshooting
 from poptorch_emu.log import logger
 from poptorch_emu.names.aliases import install
 from poptorch_emu.names.failure import (
@@ -40,6 +41,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """
     parser = _parser()
     given = parser.parse_args(arguments)
+    if given.explain is not None:
+        try:
+            print(troubleshooting.explanation(given.explain))
+        except LookupError as fault:
+            parser.error(str(fault))
+        return
     if not (given.module or given.code or given.script):
         parser.error("name a script, or a module after -m, or code after -c")
     if given.script and not os.path.exists(given.script[0]):
@@ -83,11 +90,15 @@ def _run(given: argparse.Namespace) -> None:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m poptorch_emu",
-        usage="%(prog)s [-h] [--version] (script | -m module | -c code) [argument ...]",
+        usage="%(prog)s [-h] [--version] (script | -m module | -c code) [argument ...]\n"
+        "       %(prog)s --explain id",
         description=_DESCRIPTION,
         allow_abbrev=False,
     )
     parser.add_argument("--version", action="version", version=f"poptorch_emu {__version__}")
+    parser.add_argument(
+        "--explain", metavar="id", help="print what a message means that ends with the id"
+    )
     rest = argparse.REMAINDER
     way = parser.add_mutually_exclusive_group()
     way.add_argument("-m", dest="module", nargs=rest, help="run a module")

@@ -20,6 +20,7 @@ from types import TracebackType
 from tqdm import tqdm
 
 from poptorch_emu.near_names import did_you_mean
+from poptorch_emu.troubleshooting import linked
 
 logger = logging.getLogger("poptorch::python")
 compiler_logger = logging.getLogger("poptorch:cpp")
@@ -93,7 +94,7 @@ class _Formatter(logging.Formatter):
         level = record.levelname.lower()
         line = f"{super().formatMessage(record)} [{level}] {record.message}"
         if sys.stdout.isatty() and sys.stderr.isatty():
-            return f"{_COLOUR_OF_LEVEL.get(record.levelno, '')}{line}{_COLOUR_END}"
+            return f"{_COLOUR_OF_LEVEL.get(record.levelno, '')}{linked(line)}{_COLOUR_END}"
         return line
 
 

@@ -8,6 +8,9 @@ from __future__ import annotations
 
 import re
 from enum import Enum
+from pathlib import Path
+
+from poptorch_emu.near_names import did_you_mean
 
 _PHRASE = "see troubleshooting: "
 
@@ -77,6 +80,55 @@ def topic_of(message: str) -> Topic | None:
     """Returns the topic that a message names, if any."""
     found = re.search(f"{_PHRASE}([a-z0-9-]+)", message)
     return next((topic for topic in Topic if found and topic.value == found[1]), None)
+
+
+def explanation(name: str) -> str:
+    """Returns the section of the page that a message names, for terminals.
+
+    Args:
+        name: such as "no-loss"; or the message, or its end.
+
+    Raises:
+        LookupError: there is no such section, or the page is not there.
+    """
+    topic = name.rpartition(_PHRASE)[2].strip().rstrip(".")
+    known = [each.value for each in Topic]
+    if topic not in known:
+        raise LookupError(
+            f"there is no section {topic!r}.{did_you_mean(topic, known)} "
+            f"Choose one of {', '.join(known)}"
+        )
+    page = _page()
+    if page is None:
+        raise LookupError("the page docs/troubleshooting.md was not installed with the package")
+    sections = re.split(r"^## ", page.read_text(encoding="utf-8"), flags=re.MULTILINE)
+    title, _, text = next(one for one in sections if one.startswith(f"{topic}\n")).partition("\n")
+    parts = re.split(r"^```.*\n", f"{text.strip()}\n", flags=re.MULTILINE)
+    # Links lead to other pages, which a terminal does not show; code is indented instead of fenced.
+    parts[::2] = [re.sub(r"\[([^]]+)\]\([^)]+\)|\*\*", r"\1", words) for words in parts[::2]]
+    parts[1::2] = [re.sub(r"^(?=.)", "    ", code, flags=re.MULTILINE) for code in parts[1::2]]
+    rest = f"All sections, and what the examples begin with: {page}"
+    return f"{title}\n\n{''.join(parts).rstrip()}\n\n{rest}"
+
+
+def linked(text: str) -> str:
+    """Returns a message whose hint is a link to the page, for terminals that know links."""
+    page = _page()
+    if page is None:
+        return text
+    address = page.as_uri()
+    return re.sub(
+        f"{_PHRASE}([a-z0-9-]+)",
+        lambda found: f"\x1b]8;;{address}#{found[1]}\x1b\\{found[0]}\x1b]8;;\x1b\\",
+        text,
+    )
+
+
+def _page() -> Path | None:
+    """Returns where the page is: in an installed package, or in the documents of a checkout."""
+    package = Path(__file__).resolve().parent
+    places = (package / "troubleshooting.md", package.parent / "docs" / "troubleshooting.md")
+    return next((place for place in places if place.is_file()), None)
 
 
 def before_hint(message: str, sentence: str) -> str:

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 from support.mistakes import MISTAKES, Place
 
-from poptorch_emu.troubleshooting import Topic, before_hint, topic_of
+from poptorch_emu import __main__
+from poptorch_emu.troubleshooting import Topic, before_hint, explanation, linked, topic_of
 
 ROOT = Path(__file__).parents[2]
 IDS = {topic.value for topic in Topic}
@@ -76,3 +77,46 @@ def test_topic_of_message_then_it_is_the_one_named() -> None:
     assert topic_of(f"It moved; {Topic.MOVED_TO_CPU}") is Topic.MOVED_TO_CPU
     assert topic_of("It moved.") is None
     assert topic_of("It moved; see troubleshooting: unheard-of") is None
+
+
+@pytest.mark.parametrize("name", sorted(IDS))
+def test_explanation_then_is_the_section_without_markup(name: str) -> None:
+    (text,) = [text for found, text in sections() if found == name]
+    shown = explanation(name)
+    assert shown.splitlines()[0] == name
+    assert "```" not in shown and "](" not in shown and "\n## " not in shown
+    for words in ("It says", "Why:", "Do:"):
+        assert f"\n{words}" in shown
+    for code in re.findall(r"^```\w+\n(.*?)^```$", text, re.MULTILINE | re.DOTALL):
+        for line in filter(None, code.splitlines()):
+            assert f"\n    {line}" in shown
+
+
+@pytest.mark.parametrize(
+    "asked",
+    ["no-loss", "see troubleshooting: no-loss", "Couldn't find ...; see troubleshooting: no-loss."],
+)
+def test_explanation_then_a_message_will_do(asked: str) -> None:
+    assert explanation(asked).startswith("no-loss\n")
+
+
+def test_explanation_of_an_unknown_id_then_the_nearest_one() -> None:
+    with pytest.raises(LookupError, match="Did you mean 'batch-size'"):
+        explanation("batchsize")
+
+
+def test_explain_on_the_command_line(capsys: pytest.CaptureFixture[str]) -> None:
+    __main__.main(["--explain", "no-block"])
+    assert "It says" in capsys.readouterr().out
+    for wrong in ("nothing", ""):
+        with pytest.raises(SystemExit):
+            __main__.main(["--explain", wrong])
+        assert "there is no section" in capsys.readouterr().err
+
+
+def test_hint_in_a_terminal_then_is_a_link_to_the_section() -> None:
+    message = f"Something is wrong; {Topic.NO_LOSS}"
+    found = re.search(r"\x1b\]8;;(file://.*)#no-loss\x1b\\(.*?)\x1b\]8;;\x1b\\", linked(message))
+    assert found is not None and found[2] == "see troubleshooting: no-loss"
+    assert Path(found[1].removeprefix("file://")).name == "troubleshooting.md"
+    assert linked("Nothing is wrong.") == "Nothing is wrong."

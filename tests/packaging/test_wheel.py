@@ -100,6 +100,7 @@ def test_wheel_then_holds_the_package_its_pages_types_and_licences_alone(wheel: 
         if path.is_file() and path.suffix not in (".so", ".pyc")
     }
     assert "poptorch_emu/py.typed" in ours and "poptorch_emu/report/page/page.css" in ours
+    ours.add("poptorch_emu/troubleshooting.md")  # From the documents.
     assert {name for name in names if not name.startswith(info)} - engines == ours
     licences = {name.removeprefix(f"{info}/licenses/") for name in names if "/licenses/" in name}
     charts = "poptorch_emu/report/page/echarts/"
@@ -113,6 +114,7 @@ def test_installed_wheel_then_is_what_runs_and_says_its_version(installed: Path)
     assert Path(where.strip()).is_relative_to(installed / "venv")
     said = _run(python, "-m", "poptorch_emu", "--version", cwd=installed)
     assert said == f"poptorch_emu {__version__}\n"
+    assert "It says" in _run(python, "-m", "poptorch_emu", "--explain", "no-loss", cwd=installed)
     assert __version__ in _run(bin_folder / "poprun", "--version", cwd=installed)
     assert "usage: poptorch-emu view" in _run(
         bin_folder / "poptorch-emu", "view", "-h", cwd=installed
