@@ -7,9 +7,11 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import torch
+from torch import fx
 
 from poptorch_emu.config import CompileConfig
-from poptorch_emu.ir.graph import Graph, Sink, Source, SourceKind
+from poptorch_emu.ir.graph import Graph, Sink, Source, SourceKind, operation_of, source_of
+from poptorch_emu.plan.operations.operation_titles import titles_of
 from poptorch_emu.schedule.partition import Partition
 from poptorch_emu.schedule.schedule import Port, Schedule
 from poptorch_emu.segments.links import LinkPlan
@@ -64,6 +66,19 @@ class Inventory:
     config: CompileConfig
     update: UpdatePlan | None
     variables: Mapping[str, VariableInfo]
+
+    @cached_property
+    def titles(self) -> Mapping[fx.Node, str]:
+        """How people know each operation of the graph."""
+        return titles_of(self.graph)
+
+    def title(self, value: fx.Node) -> str:
+        """Returns how people know a value: by the operation that computes it, or its source."""
+        if value.op == "placeholder":
+            return str(source_of(value))
+        operation = operation_of(value)
+        number = 0 if value is operation else value.args[1]
+        return f"{self.titles[operation]}[{number}]" if number else self.titles[operation]
 
     def last_to_read(self, source: Source, stage: int) -> Port | None:
         """Returns the last segment of a stage that loads a source after its forward, if one does.

@@ -114,9 +114,8 @@ class TimeReport(TimePlan):
                 operation.sync_cycles,
             )
             shares = (f"{part / operation.cycles:.0%}" for part in parts)
-            name = f"{operation.module}:{operation.name}" if operation.module else operation.name
             time = self._milliseconds(operation.cycles)
-            name = shortened(name, columns - _BESIDE_NAME)
+            name = shortened(operation.name, columns - _BESIDE_NAME)
             rows.append([name, operation.segment, time, *shares])
         return rows
 

@@ -87,7 +87,8 @@ def placed(rows: list[Row], begin: float, duration: float) -> Iterator[tuple[Row
 
 def step_name(row: Row) -> str:
     """Returns how the plan of memory names the step of an operation."""
-    return f"{row['name']} of {row['module']} in {row['segment']} ({row['source'] or ''})"
+    place = f"{row['name']}, in {row['segment']}"
+    return f"{place} ({row['source']})" if row["source"] else place
 
 
 def span(begin: float, duration: float) -> dict[str, float]:

@@ -17,7 +17,7 @@ from poptorch_emu.torch_versions import (
     top_saved_tensors_default_hooks,
 )
 from poptorch_emu.trace import blocks, checkpoints, scopes
-from poptorch_emu.trace.source_line import user_source
+from poptorch_emu.trace.source_line import model_source
 
 
 class Origins:
@@ -52,7 +52,7 @@ class Origins:
         record = self._record(
             place,
             module,
-            user_source(),
+            model_source(),
             scopes.current_name(),
             scopes.current_attributes(),
             checkpoints.open_call(),

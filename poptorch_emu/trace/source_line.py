@@ -1,10 +1,15 @@
-"""Finds the user's line: the innermost frame that is neither PyTorch's nor this package's."""
+"""Finds the user's line: the innermost frame that is neither PyTorch's nor this package's.
+
+What is told of the model's operations leaves out installed packages, too: a line of the library
+that made all layers says less than the line that called them. A mistake is shown where it is.
+"""
 
 from __future__ import annotations
 
 import ast
 import inspect
 import sys
+import sysconfig
 import textwrap
 from collections.abc import Callable
 from functools import cache
@@ -15,6 +20,7 @@ import torch
 _EXCLUDED = tuple(
     str(folder) for folder in (Path(torch.__file__).parent, Path(__file__).parent.parent)
 )
+_COMMANDS = Path(sysconfig.get_path("scripts"))
 _STANDARD_LIBRARY = str(Path(sys.modules["contextlib"].__file__ or "").parent)
 
 
@@ -27,6 +33,27 @@ def user_source() -> str:
             return f"{name}:{frame.f_lineno}"
         frame = frame.f_back  # type: ignore[assignment]
     return ""
+
+
+def model_source() -> str:
+    """Returns "file:line" of the innermost frame outside of what is installed, else `user_source`.
+
+    What is installed lies in `site-packages`, in Debian's `dist-packages`, or among the commands.
+    """
+    frame = sys._getframe(1)
+    while frame is not None:
+        name = frame.f_code.co_filename
+        if is_users_file(name) and not _is_installed(name):
+            return f"{name}:{frame.f_lineno}"
+        frame = frame.f_back  # type: ignore[assignment]
+    return user_source()
+
+
+@cache
+def _is_installed(name: str) -> bool:
+    path = Path(name)
+    is_package = not {"site-packages", "dist-packages"}.isdisjoint(path.parts)
+    return is_package or path.parent == _COMMANDS
 
 
 @cache

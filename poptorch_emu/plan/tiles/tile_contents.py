@@ -150,7 +150,11 @@ def _peak(
 
 
 def _walk(inventory: Inventory, ipu: int, num_tiles: int) -> Walk:
-    return Walk(num_tiles, lambda node: _temporary_bytes(inventory, ipu, num_tiles, node))
+    return Walk(
+        num_tiles,
+        lambda node: _temporary_bytes(inventory, ipu, num_tiles, node),
+        inventory.title,
+    )
 
 
 def _ports_on(inventory: Inventory, ipu: int) -> list[Port]:

@@ -37,10 +37,12 @@ class Walk:
     Attributes:
         num_tiles: that compute.
         temporary_bytes: of an operation on each tile.
+        title: of an operation or another value, for people.
     """
 
     num_tiles: int
     temporary_bytes: Callable[[fx.Node], int]
+    title: Callable[[fx.Node], str]
 
     def peak(
         self,
@@ -60,7 +62,7 @@ class Walk:
         best = None
         for found, state in self.levels(segment, given, ending, base_bytes):
             if best is None or self.tile_bytes(found) > self.tile_bytes(best):
-                best = replace(found, largest=state.largest())
+                best = replace(found, largest=state.largest(self.title))
         assert best is not None, "each segment has a beginning"
         return best
 
@@ -84,13 +86,18 @@ class Walk:
             inner = self._of_bodies(instruction)
             num_bytes = state.num_bytes + inner.num_bytes + _hidden_bytes(node)
             temporary = max(temporary, inner.temporary_bytes)
-            yield Peak(num_bytes, temporary, _place(segment, node)), state
+            yield Peak(num_bytes, temporary, self._place(segment, node)), state
             state.end(instruction, ending)
 
     def _of_bodies(self, instruction: Instruction) -> Peak:
         """Returns the highest peak of the bodies of a loop or branch."""
         peaks = [self.peak(body.code, {}) for body in instruction.bodies]
         return max(peaks, key=self.tile_bytes, default=Peak(0, 0, ""))
+
+    def _place(self, segment: Segment, node: fx.Node) -> str:
+        source = record_of(node).source
+        place = f"{self.title(node)}, in {segment.name}"
+        return f"{place} ({source})" if source else place
 
     def tile_bytes(self, peak: Peak) -> float:
         """Returns what a tile holds at a peak, beside what is always live."""
@@ -140,11 +147,12 @@ class _State:
                 if not self._users[root]:
                     self.num_bytes -= self._held[root]
 
-    def largest(self) -> tuple[tuple[str, int], ...]:
-        """Returns names and bytes of the largest values that are live."""
+    def largest(self, title: Callable[[fx.Node], str]) -> tuple[tuple[str, int], ...]:
+        """Returns titles and bytes of the largest values that are live."""
         live = [root for root, count in self._users.items() if count and self._held[root]]
         live.sort(key=lambda root: -self._held[root])
-        return tuple((self._name(root), self._held[root]) for root in live[:_NUM_LARGEST])
+        found = ((self._values.get(root), self._held[root]) for root in live[:_NUM_LARGEST])
+        return tuple((title(value) if value else "a value", held) for value, held in found)
 
     def _reusable(self, instruction: Instruction) -> int:
         """Returns the bytes of the largest argument that nobody needs afterwards."""
@@ -153,13 +161,6 @@ class _State:
 
     def _root(self, register: int) -> int:
         return self._base.get(register, register)
-
-    def _name(self, register: int) -> str:
-        node = self._values.get(register)
-        if node is None:
-            return "a value"
-        module = record_of(node).module
-        return f"{module}:{node.name}" if module else node.name
 
 
 def machine_bytes(value: fx.Node) -> int:
@@ -192,8 +193,3 @@ def _scores_bytes(node: fx.Node) -> int:
 
 def _operation(value: fx.Node) -> fx.Node | None:
     return operation_of(value) if value.op == "call_function" else None
-
-
-def _place(segment: Segment, node: fx.Node) -> str:
-    record = record_of(node)
-    return f"{node.name} of {record.module or 'the model'} in {segment.name} ({record.source})"

@@ -29,6 +29,7 @@ from poptorch_emu.plan.memory.memory_plan import MemoryPlan
 from poptorch_emu.plan.operations.memory_proportion import memory_proportion
 from poptorch_emu.plan.operations.operation_cost import OperationCost, OperationCosts
 from poptorch_emu.plan.operations.operation_family import family_of
+from poptorch_emu.plan.operations.operation_titles import accumulation_title
 from poptorch_emu.plan.tiles.tile_liveness import machine_bytes
 from poptorch_emu.plan.tiles.tile_stash import Stashes
 from poptorch_emu.plan.time.phase_overlap import PhaseWork, waiting_cycles
@@ -153,7 +154,7 @@ class Durations:
         return OperationTime(
             segment=self.inventory.cut.segments[port].name,
             ipu=self.user_ipu(port),
-            name=node.name,
+            name=self.inventory.titles[node],
             operator=str(instruction.target._schema.name),
             module=record.module,
             source=record.source,
@@ -177,7 +178,7 @@ class Durations:
         return OperationTime(
             segment=inventory.cut.segments[port].name,
             ipu=self.user_ipu(port),
-            name=f"accumulate {sink.name}",
+            name=accumulation_title(sink.name),
             operator="accumulate",
             module=sink.name.rpartition(".")[0],
             source="",

@@ -7,13 +7,14 @@ from typing import Any
 import torch
 from torch import fx
 
-from poptorch_emu.ir.graph import operation_of, record_of
+from poptorch_emu.ir.graph import SinkKind, operation_of, record_of
 from poptorch_emu.machine.costs.code import Family
 from poptorch_emu.machine.costs.product import least_tile_cycles
 from poptorch_emu.machine.ipu import IPU_OF_VERSION
 from poptorch_emu.plan.inventory import Inventory
 from poptorch_emu.plan.operations.operation_family import family_of
 from poptorch_emu.plan.operations.operation_products import products_of
+from poptorch_emu.plan.operations.operation_titles import accumulation_title
 from poptorch_emu.plan.time.time_plan import OperationTime, TimePlan
 from poptorch_emu.report.page.page_content import PageContent
 from poptorch_emu.schedule.actions import Kind
@@ -27,10 +28,10 @@ def operation_columns(plan: TimePlan, inventory: Inventory | None) -> dict[str, 
     Cycles are what an operation takes each time its segment runs; of an operation whose family is
     not modelled they are not known.
     """
-    nodes = _nodes(inventory)
+    nodes, blocks = _nodes(inventory), _blocks(inventory)
     rows = [
         {
-            **_row(operation, nodes.get(operation.name)),
+            **_row(operation, nodes.get(operation.name), blocks.get(operation.name)),
             "utilisation": _utilisation(operation, nodes.get(operation.name), inventory),
         }
         for operation in plan.all_operations
@@ -42,15 +43,25 @@ def _nodes(inventory: Inventory | None) -> dict[str, fx.Node]:
     if inventory is None:
         return {}
     segments = inventory.cut.segments.values()
-    return {step.node.name: step.node for segment in segments for step in segment.instructions}
+    nodes = (step.node for segment in segments for step in segment.instructions)
+    return {inventory.titles[node]: node for node in nodes}
 
 
-def _row(operation: OperationTime, node: fx.Node | None) -> dict[str, Any]:
+def _blocks(inventory: Inventory | None) -> dict[str, str]:
+    """Returns the block of each operation; of a sum of gradients, that of what computes them."""
+    blocks = {name: _block(node) for name, node in _nodes(inventory).items()}
+    for sink, _, node in inventory.cut.results if inventory else ():
+        if sink.kind is SinkKind.GRADIENT:
+            blocks[accumulation_title(sink.name)] = _block(operation_of(node))
+    return blocks
+
+
+def _row(operation: OperationTime, node: fx.Node | None, block: str | None) -> dict[str, Any]:
     return {
         "name": operation.name,
         "operator": operation.operator,
         "segment": operation.segment,
-        "block": None if node is None else _block(node),
+        "block": block,
         "module": operation.module or "the model",
         "family": operation.family,
         "ipu": operation.ipu,
@@ -138,15 +149,14 @@ def _edges(inventory: Inventory) -> list[dict[str, Any]]:
         empty = {"from": ends[0], "to": ends[1], "bytes": 0, "tensors": []}
         edge = edges.setdefault(ends, empty)
         edge["bytes"] += inventory.item_bytes(link)
-        edge["tensors"] += map(_tensor, link.nodes)
+        edge["tensors"] += (_tensor(inventory, node) for node in link.nodes)
     return list(edges.values())
 
 
-def _tensor(node: fx.Node) -> dict[str, Any]:
+def _tensor(inventory: Inventory, node: fx.Node) -> dict[str, Any]:
     value = node.meta["val"]
-    module = "" if node.op == "placeholder" else record_of(operation_of(node)).module
     return {
-        "name": f"{module}:{node.name}" if module else node.name,
+        "name": inventory.title(node),
         "shape": str(list(value.shape)),
         "bytes": _bytes(value),
     }
