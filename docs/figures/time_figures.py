@@ -22,8 +22,6 @@ from poptorch_emu.machine.time_numbers import NUMBERS
 FOLDER = Path(__file__).parent
 WIDTH, LENGTH, ROWS, LAYERS = 768, 128, 8, 12
 SYSTEM = "bow-pod64"
-COLOURS = {"forward": "C0", "backward": "C1", "recompute": "C4", "link": "C3", "stash": "C5",
-           "host": "C7", "optimizer": "C2", "reduce": "C8", "remote": "C9"}  # fmt: skip
 
 
 class Encoder(nn.Module):
@@ -75,15 +73,11 @@ def draw_pipelines() -> None:
     figure, axes = plt.subplots(2, 1, figsize=(9, 4), sharex=True)
     for axis, order in zip(axes, ("grouped", "interleaved"), strict=True):
         model, batch = trainer(4, 8, order)
-        for event in emulator.timeline(model, batch, system=SYSTEM):
-            span = event.begin_seconds * 1e3, (event.end_seconds - event.begin_seconds) * 1e3
-            axis.broken_barh([span], (event.ipu - 0.4, 0.8), color=COLOURS[event.kind], lw=0)
-        axis.set(title=order, ylabel="IPU", yticks=range(4))
-        axis.invert_yaxis()
+        emulator.timeline(model, batch, system=SYSTEM).plot(axis)
+        axis.set(title=order, xlabel="")
+    axes[0].get_legend().remove()
     axes[-1].set_xlabel("milliseconds")
-    handles = [plt.Rectangle((0, 0), 1, 1, color=colour) for colour in COLOURS.values()]
-    figure.legend(handles, COLOURS, ncols=len(COLOURS), loc="lower center", fontsize=7)
-    save(figure, "time_pipelines", bottom=0.2)
+    save(figure, "time_pipelines")
 
 
 def draw_ramp() -> None:

@@ -128,8 +128,10 @@ class ProgramVisitor:
 
 # The type of program that does each kind of work.
 _TYPE_OF_KIND = {
-    "exchange": Program.Type.GlobalExchange,
-    "collective": Program.Type.GlobalExchange,
+    "link": Program.Type.GlobalExchange,
+    "exchange": Program.Type.DoExchange,
+    "all-reduce": Program.Type.GlobalExchange,
+    "streaming": Program.Type.StreamCopyMidRemoteBuffer,
     "host": Program.Type.StreamCopyMid,
 }
 

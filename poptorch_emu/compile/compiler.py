@@ -225,7 +225,7 @@ def plan_model(
     )
     overlapped = overlap_of(graph, config)
     graph = optimise(graph, config)
-    placed = place(graph, config, is_scheduled=not ignores_schedule)
+    placed = place(graph, config, is_scheduled=not ignores_schedule, is_plan=True)
     schedule = schedule_of(placed, config, is_short=is_short)
     return take_inventory(
         graph, placed, schedule, overlapped, config, request.optimizer, request.parameters

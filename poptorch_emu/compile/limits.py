@@ -102,15 +102,17 @@ def check_clipped_groups(optimizer: OptimizerConfig, config: CompileConfig) -> N
         )
 
 
-def check_num_ipus(placed: Partition, config: CompileConfig) -> None:
+def check_num_ipus(placed: Partition, config: CompileConfig, *, is_plan: bool = False) -> None:
     """Checks that one process may have as many IPUs as the model uses.
+
+    A plan may have more than one process can, as long as their number can be reserved.
 
     Raises:
         Error: there are too many, or their number is not a power of two and may not be rounded.
     """
     used = max(placed.ipu_ids) + 1
     total = used * config.replication_factor
-    if total > MAX_IPUS:
+    if total > MAX_IPUS and not is_plan:
         raise compiler_error(
             f"Too many IPUs requested ({total}). Experiments that need more than {MAX_IPUS} IPUs "
             "must be run distributed over several processes; use fewer IPUs or fewer replicas; "
@@ -126,6 +128,8 @@ def check_num_ipus(placed: Partition, config: CompileConfig) -> None:
             "the number of IPUs of the model, or reserve the larger number with "
             f"poptorch.Options().autoRoundNumIPUs(True); {Topic.POWER_OF_TWO}"
         )
+    if is_plan:
+        return
     compiler_logger.warning(
         "Reserving %d IPUs when the model specifices the use of only %d. The others stay idle.",
         reserved,

@@ -21,6 +21,7 @@ from poptorch_emu.config import CompileConfig, PipelineOrder, StrategyConfig, St
 from poptorch_emu.errors import compiler_error
 from poptorch_emu.ir.graph import Graph, Sink, Source
 from poptorch_emu.ir.verify import verify
+from poptorch_emu.machine.system import System
 from poptorch_emu.passes import (
     anchors,
     constant_folding,
@@ -73,7 +74,9 @@ def optimise(graph: Graph, config: CompileConfig) -> Graph:
     return verify(graph)
 
 
-def place(graph: Graph, config: CompileConfig, *, is_scheduled: bool = True) -> Partition:
+def place(
+    graph: Graph, config: CompileConfig, *, is_scheduled: bool = True, is_plan: bool = False
+) -> Partition:
     """Returns which stage runs what, after all checks of it.
 
     Args:
@@ -81,10 +84,11 @@ def place(graph: Graph, config: CompileConfig, *, is_scheduled: bool = True) -> 
         config: the options.
         is_scheduled: whether this is how it will run; else the number of IPUs and of micro-batches
             is not looked at.
+        is_plan: whether nothing will run, so that a process may have as many IPUs as there are.
     """
     placed = _partition(graph, config.strategy)
     if is_scheduled:
-        check_num_ipus(placed, config)
+        check_num_ipus(placed, config, is_plan=is_plan)
     check_written_variables(graph, placed)
     check_trained_and_written(graph, config)
     check_broadcast_buffers(graph, config)
@@ -207,7 +211,7 @@ def adapt_inventory(
         optimizer: in training.
         parameters: the trainable ones, in the order that the optimiser knows.
     """
-    placed = place(base.graph, config)
+    placed = place(base.graph, config, is_plan=True)
     schedule = schedule_of(placed, config, is_short=True)
     variables = model_variables(base.graph, config)
     is_cut_alike = all(
@@ -235,3 +239,10 @@ def with_schedule(
         schedule=schedule,
         links=plan_links(base.cut, placed, schedule, config, replica_equal),
     )
+
+
+def on_system(inventory: Inventory, system: System) -> Inventory:
+    """Returns an inventory for the tiles of a system, whatever the options name."""
+    config = inventory.config
+    machine = replace(config.machine, version=system.version)
+    return replace(inventory, config=replace(config, machine=machine))

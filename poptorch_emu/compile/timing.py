@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from torch import fx
+
 from poptorch_emu.compile.compiler import Request
 from poptorch_emu.compile.planning import num_micro_batches, schedule_kind
 from poptorch_emu.config import Recomputation
@@ -61,17 +63,26 @@ def split_of(inventory: Inventory, system: System, num_ipus: int) -> Split:
     Raises:
         ValueError: there are fewer units than IPUs, or no split keeps a shared weight on one IPU.
     """
+    return split_with_operations(inventory, system, num_ipus)[0]
+
+
+def split_with_operations(
+    inventory: Inventory, system: System, num_ipus: int
+) -> tuple[Split, dict[fx.Node, int]]:
+    """Returns the same split, and the stage of each operation; errors are those of `split_of`."""
     durations = Durations(inventory, plan_memory(inventory), system)
-    units, is_of_blocks, ties = units_of(durations, num_ipus)
+    cut = units_of(durations, num_ipus)
     config, tiles = inventory.config, durations.tiles
     recomputes = num_ipus > 1 and config.recomputation in (None, Recomputation.PIPELINE)
     costs = StageCosts(
-        units,
+        cut.units,
         num_ipus,
         Tiles(tiles.chip, tiles.count, tiles.numbers),
         config.is_training,
         recomputes and config.is_training,
-        ties,
+        cut.ties,
         num_micro_batches(config),
     )
-    return best_split(costs, is_of_blocks=is_of_blocks)
+    split = best_split(costs, is_of_blocks=cut.is_of_blocks)
+    stage_of_unit = [number for number, stage in enumerate(split.stages) for _ in stage.units]
+    return split, {node: stage_of_unit[unit] for node, unit in cut.unit_of.items()}

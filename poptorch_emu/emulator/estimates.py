@@ -6,7 +6,10 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
+import torch
+
 from poptorch_emu.compile.compiler import Request
+from poptorch_emu.compile.planner import Planner
 from poptorch_emu.compile.timing import time_of
 from poptorch_emu.executor.executor import PoplarExecutor
 from poptorch_emu.machine.system import System, current_system, system_of
@@ -87,3 +90,23 @@ def captured(
     """
     bind = partial(model._args_parser.bind, inputs, dict(keywords)) if inputs or keywords else None
     return model._on_device.plan(bind, ignores_schedule=ignores_schedule)
+
+
+def planner_of(
+    model: PoplarExecutor,
+    inputs: tuple[Any, ...],
+    keywords: Mapping[str, Any],
+    system: str | None = None,
+) -> Planner:
+    """Returns the plans of a model; arguments and errors are those of `captured`."""
+    request, inventory = captured(model, inputs, keywords)
+
+    def with_rows(rows: int) -> tuple[Request, Inventory]:
+        def resized(value: torch.Tensor) -> torch.Tensor:
+            shape = (rows * request.config.batch_factor, *value.shape[1:]) if value.dim() else ()
+            return torch.empty(shape, dtype=value.dtype, device="meta")
+
+        positional, named = request.arguments(resized)
+        return captured(model, tuple(positional), named)
+
+    return Planner(request, inventory, chosen_system(system), with_rows)

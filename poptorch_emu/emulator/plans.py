@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+from poptorch_emu.compile.planning import on_system
+from poptorch_emu.emulator.estimates import captured, chosen_system
 from poptorch_emu.executor.executor import PoplarExecutor
+from poptorch_emu.plan.memory.holdings import plan_memory
+from poptorch_emu.plan.tiles.tile_contents import plan_tiles
 from poptorch_emu.report.memory_report import MemoryReport
 from poptorch_emu.report.schedule_report import SchedulePlan
 from poptorch_emu.report.tile_report import TileReport
@@ -47,12 +53,19 @@ def memory(model: PoplarExecutor) -> MemoryReport:
     return MemoryReport.of(model._compiled())
 
 
-def tile_memory(model: PoplarExecutor) -> TileReport:
+def tile_memory(
+    model: PoplarExecutor, *inputs: Any, system: str | None = None, **keywords: Any
+) -> TileReport:
     """Returns what the tiles of each IPU would hold, and whether the model fits (modelled).
 
-    How near that is to published figures is in `docs/fidelity.md`.
+    How near that is to published figures is in `docs/fidelity.md`. Arguments are those of
+    `estimate`: with inputs, nothing need be compiled.
 
     Raises:
-        Error: the model is not compiled.
+        Error: there is no such system, or the model cannot be captured.
     """
-    return TileReport.of(model._compiled().tiles)
+    if not inputs and not keywords and system is None:
+        return TileReport.of(model._compiled().tiles)
+    _, inventory = captured(model, inputs, keywords)
+    inventory = on_system(inventory, chosen_system(system))
+    return TileReport.of(plan_tiles(inventory, plan_memory(inventory)))

@@ -10,7 +10,8 @@ _PARTS = {
     "sync_cycles": "starting programs",
     "link_cycles": "copies from other IPUs",
     "stash_cycles": "copies of stashes",
-    "remote_cycles": "streaming memory and other replicas",
+    "remote_cycles": "streaming memory",
+    "reduce_cycles": "parts that other replicas hold",
     "host_cycles": "waiting for the host",
 }
 

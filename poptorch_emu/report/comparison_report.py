@@ -15,6 +15,7 @@ from poptorch_emu.report.terminal import (
     terminal_width,
     wrapped,
 )
+from poptorch_emu.report.terms import TERMS
 
 
 @dataclass(frozen=True)
@@ -58,7 +59,8 @@ class ComparisonReport(Comparison):
                 continue
             place = candidate.bubble_by_cycles, candidate.tile_bytes / KIB
             is_filled = candidate.fits != "no"
-            axes.plot(*place, "o", color="#2f6fed", fillstyle="full" if is_filled else "none")
+            style = "full" if is_filled else "none"
+            axes.plot(*place, "o", color=TERMS["schedule"].colour, fillstyle=style)
             axes.annotate(
                 candidate.name, place, xytext=(5, 4), textcoords="offset points", fontsize=8,
                 parse_math=False,

@@ -16,10 +16,11 @@ from poptorch_emu.machine.ipu import KIB
 from poptorch_emu.machine.tile_memory import TileMemory
 from poptorch_emu.plan.memory.memory_plan import Movement
 from poptorch_emu.plan.time.time_plan import TimePlan
-from poptorch_emu.report.pictures import LOOKS, shaded
+from poptorch_emu.report.pictures import shaded
 from poptorch_emu.report.schedule_grid import grid_rows
 from poptorch_emu.report.schedule_picture import draw_schedule, shades_of, shown_slots
 from poptorch_emu.report.terminal import fitted_table, html_lines, terminal_width, wrapped
+from poptorch_emu.report.terms import TERMS, ink_on
 from poptorch_emu.schedule.actions import Kind
 from poptorch_emu.schedule.csv_text import to_csv
 from poptorch_emu.schedule.free_run import FreeRun, free_run
@@ -33,13 +34,16 @@ from poptorch_emu.segments.recomputation import recomputation_of, recomputed_ope
 from poptorch_emu.segments.segment import Instruction
 from poptorch_emu.segments.segmented_graph import cut
 
-_LOOK_OF_LETTER = {
-    "F": LOOKS["forward"],
-    "R": LOOKS["recompute"],
-    "B": LOOKS["backward"],
-    "I": LOOKS["backward"],
-    "W": LOOKS["weights"],
-    "U": LOOKS["update"],
+_TERM_OF_LETTER = {
+    letter: TERMS[word]
+    for letter, word in {
+        "F": "forward",
+        "R": "recompute",
+        "B": "backward",
+        "I": "backward",
+        "W": "weights",
+        "U": "update",
+    }.items()
 }
 
 
@@ -243,17 +247,17 @@ def _html_cell(text: str, shades: Sequence[int]) -> str:
         text: of the cell.
         shades: of the stages; those that come later on their IPU are lighter.
     """
-    look = next((_LOOK_OF_LETTER[letter] for letter in text if letter in _LOOK_OF_LETTER), None)
-    is_action = look is not None and text[0].isdigit()
-    if look is None or not is_action:
+    found = next((_TERM_OF_LETTER[letter] for letter in text if letter in _TERM_OF_LETTER), None)
+    is_action = found is not None and text[0].isdigit()
+    if found is None or not is_action:
         return f"<td>{html.escape(text)}</td>"
     actions = []
     for action in text.split("|"):
-        letter = next((letter for letter in action if letter in _LOOK_OF_LETTER), "F")
-        look, stage = _LOOK_OF_LETTER[letter], action.partition(letter)[0]
+        letter = next((letter for letter in action if letter in _TERM_OF_LETTER), "F")
+        stage = action.partition(letter)[0]
         is_of_stage = letter in "FRBIW" and stage.isdecimal()
-        colour = shaded(look.colour, shades[int(stage)] if is_of_stage else 0)
-        style = f"background:{colour};color:{look.ink};padding:1px 4px"
+        colour = shaded(_TERM_OF_LETTER[letter].colour, shades[int(stage)] if is_of_stage else 0)
+        style = f"background:{colour};color:{ink_on(colour)};padding:1px 4px"
         actions.append(f'<span style="{style}">{html.escape(action)}</span>')
     return f'<td style="white-space:nowrap">{"".join(actions)}</td>'
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from poptorch_emu.plan.time.time_plan import IpuTime, TimePlan
 from poptorch_emu.report.bottleneck_text import bottleneck_text
+from poptorch_emu.report.pictures import axes_or_new, draw_stacks
 from poptorch_emu.report.terminal import (
     fitted_table,
     html_lines,
@@ -14,8 +16,8 @@ from poptorch_emu.report.terminal import (
     terminal_width,
     wrapped,
 )
+from poptorch_emu.report.terms import SECONDS_OF_PART
 
-_PARTS = ("compute", "exchange", "sync", "link", "remote", "update", "host", "bubble")
 _STAGE_PARTS = ("forward", "recompute", "backward", "weights")
 _NUM_SHOWN = 5
 # What stands beside the name of an operation, and how wide that is in a notebook.
@@ -51,6 +53,27 @@ class TimeReport(TimePlan):
         tables = (html_table(rows, num_left) for rows, num_left in self._tables(_NOTEBOOK))
         return "".join([html_lines(self._headlines()), *tables, html_lines(self._notes())])
 
+    def plot(self, axes: Any = None) -> Any:
+        """Draws what each IPU does during a step, in milliseconds.
+
+        Args:
+            axes: of matplotlib; by default those of a new figure.
+
+        Returns:
+            the axes.
+
+        Raises:
+            ImportError: matplotlib is not installed; it is the extra `report`.
+        """
+        axes = axes_or_new(axes, 4.0 + 0.5 * len(self.ipus), 4.0)
+        parts = {
+            part: [1e3 * getattr(ipu, seconds) for ipu in self.ipus]
+            for part, seconds in SECONDS_OF_PART.items()
+        }
+        draw_stacks(axes, [f"IPU {ipu.ipu}" for ipu in self.ipus], parts)
+        axes.set_ylabel("milliseconds of a step, by the model of the machine")
+        return axes
+
     def _tables(self, columns: int) -> list[tuple[list[list[str]], int]]:
         """Returns the rows of each table, and how many of its columns begin at the left."""
         return [(self._of_ipus(), 1), (self._of_stages(), 1), (self._of_operations(columns), 2)]
@@ -75,8 +98,8 @@ class TimeReport(TimePlan):
 
     def _of_ipus(self) -> list[list[str]]:
         rows = [["share of the step", *(f"IPU {ipu.ipu}" for ipu in self.ipus)]]
-        for part in _PARTS:
-            shares = [getattr(ipu, f"{part}_seconds") / self.step_seconds for ipu in self.ipus]
+        for part, seconds in SECONDS_OF_PART.items():
+            shares = [getattr(ipu, seconds) / self.step_seconds for ipu in self.ipus]
             if any(shares):
                 rows.append([part, *(f"{share:.1%}" for share in shares)])
         rows.append(["busy", *(f"{self._busy(ipu):.1%}" for ipu in self.ipus)])

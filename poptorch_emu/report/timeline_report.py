@@ -6,8 +6,7 @@ from collections import defaultdict
 from typing import Any
 
 from poptorch_emu.plan.time.time_plan import Event
-from poptorch_emu.report.page.view_timeline import KIND_OF_EVENT
-from poptorch_emu.report.pictures import LOOKS, Box, axes_or_new, draw_boxes
+from poptorch_emu.report.pictures import Box, axes_or_new, draw_boxes
 from poptorch_emu.report.terminal import (
     fitted_table,
     html_lines,
@@ -15,18 +14,9 @@ from poptorch_emu.report.terminal import (
     terminal_width,
     wrapped,
 )
+from poptorch_emu.report.terms import TERMS, WORD_OF_EVENT, WORK
 
-_LETTERS = {
-    "forward": "F",
-    "recompute": "R",
-    "backward": "B",
-    "weights": "W",
-    "update": "U",
-    "exchange": "x",
-    "host": "h",
-    "collective": "c",
-}
-_IDLE = "."
+_IDLE = TERMS["bubble"].letter
 
 
 class TimelineReport(tuple[Event, ...]):
@@ -68,7 +58,7 @@ class TimelineReport(tuple[Event, ...]):
         shortest = self._end() / 60
         boxes = []
         for event in self:
-            length, kind = event.end_seconds - event.begin_seconds, KIND_OF_EVENT[event.kind]
+            length, kind = event.end_seconds - event.begin_seconds, WORD_OF_EVENT[event.kind]
             is_numbered = length >= shortest and kind in (
                 "forward",
                 "recompute",
@@ -107,14 +97,14 @@ class TimelineReport(tuple[Event, ...]):
             begin, stop = event.begin_seconds * scale, event.end_seconds * scale
             for number in range(int(begin), min(int(stop), num_bins - 1) + 1):
                 part = min(stop, number + 1) - max(begin, number)
-                bins[number][_LETTERS[KIND_OF_EVENT[event.kind]]] += part
+                bins[number][TERMS[WORD_OF_EVENT[event.kind]].letter] += part
         for spent in bins:
             spent[_IDLE] = 1 - sum(spent.values())
         return "".join(max(spent, key=lambda letter: spent[letter]) for spent in bins)
 
     def _legend(self) -> str:
-        kinds = {KIND_OF_EVENT[event.kind] for event in self}
-        names = [f"{_LETTERS[kind]} {kind}" for kind in LOOKS if kind in kinds]
+        kinds = {WORD_OF_EVENT[event.kind] for event in self}
+        names = [f"{TERMS[kind].letter} {kind}" for kind in WORK if kind in kinds]
         return ", ".join([*names, f"{_IDLE} idle or not drawn"])
 
     def _rows(self) -> list[list[str]]:
@@ -122,10 +112,10 @@ class TimelineReport(tuple[Event, ...]):
         ipus = self._ipus()
         spent: dict[tuple[str, int], float] = defaultdict(float)
         for event in self:
-            kind = KIND_OF_EVENT[event.kind]
+            kind = WORD_OF_EVENT[event.kind]
             spent[kind, event.ipu] += 1e3 * (event.end_seconds - event.begin_seconds)
         rows = [["ms", *(f"IPU {ipu}" for ipu in ipus)]]
-        for kind in LOOKS:
+        for kind in WORK:
             if any((kind, ipu) in spent for ipu in ipus):
                 rows.append([kind, *(f"{spent[kind, ipu]:.3f}" for ipu in ipus)])
         return rows

@@ -15,6 +15,7 @@ import poptorch_emu as poptorch
 from poptorch_emu import emulator
 from poptorch_emu.log import logger
 from poptorch_emu.report.page.page_file import read_reports, to_html
+from poptorch_emu.report.terms import TERMS
 
 PANELS = ("summary", "timeline", "memory", "operations", "graph", "options", "log")
 # Those of the panels that draw charts, and how many each has.
@@ -87,10 +88,39 @@ def test_narrow_page_when_shown_then_words_stay_whole_and_stages_apart(open_page
     assert heights and set(heights) == {1}
 
 
-def test_kinds_in_black_and_white_then_each_has_a_pattern_of_its_own(open_page: Any) -> None:
+def test_hatches_of_the_table_then_each_has_a_pattern_of_its_own(open_page: Any) -> None:
     page = open_page(report())
-    patterns = page.evaluate("() => PATTERNS.map((pattern) => JSON.stringify(pattern))")
-    assert len(set(patterns)) == len(patterns) == 9
+    patterns = page.evaluate("() => Object.values(PATTERNS).map((one) => JSON.stringify(one))")
+    assert len(set(patterns)) == len(patterns)
+    missing = "() => Object.values(TERMS).filter((term) => !(term.hatch in PATTERNS))"
+    assert page.evaluate(missing) == []
+
+
+# The word and the colour of each series and bar, as the charts of the panel have them.
+DRAWN = """() => [...charts].filter((entry) => entry.chart).flatMap((entry) =>
+    entry.chart.getOption().series.flatMap((series) => [
+        [series.name, series.itemStyle && series.itemStyle.color],
+        ...(series.data || []).filter((item) => item && item.stage)
+            .map((item) => [item.stage.direction, item.itemStyle.color])]))
+    .filter(([name, colour]) => name in TERMS && colour)"""
+
+
+@pytest.mark.parametrize("ground", ["light", "dark"])
+def test_panels_then_each_word_has_the_colour_of_the_table(open_page: Any, ground: str) -> None:
+    page = open_page(report(), report("again"), color_scheme=ground)
+    seen = set()
+    for panel in (*PANELS, "compare"):
+        show(page, panel)
+        for word, colour in page.evaluate(DRAWN):
+            term = TERMS[word]
+            assert colour == (term.colour if ground == "light" else term.colour_on_dark), panel
+            seen.add(word)
+    assert seen >= {"compute", "bubble", "always live", "not always live", "forward", "backward"}
+    show(page, "timeline")
+    shapes = """() => page.timeline.chart.getOption().series[0].data
+        .map((shape) => [KINDS[shape[3]], termColour(KINDS[shape[3]])])"""
+    for word, colour in page.evaluate(shapes):
+        assert colour in (TERMS[word].colour, TERMS[word].colour_on_dark)
 
 
 def test_tabs_when_keys_are_pressed_then_the_panel_changes(open_page: Any) -> None:

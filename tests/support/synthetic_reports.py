@@ -6,7 +6,7 @@ import random
 from typing import Any
 
 KIB = 1024
-KINDS = ("forward", "recompute", "backward", "update", "exchange", "host", "collective")
+KINDS = ("forward", "recompute", "backward", "update", "link", "host", "all-reduce")
 CLOCK_HZ = 1.85e9
 NUM_IPUS = 4
 
@@ -24,7 +24,7 @@ def timeline(num_events: int) -> dict[str, Any]:
     forward, backward, window = 42_000, 97_000, 12
 
     def add(ipu: int, start: int, duration: int, kind: str, label: int, micro: int | None) -> None:
-        num_bytes = 786_432 if kind == "exchange" else None
+        num_bytes = 786_432 if kind == "link" else None
         row = (ipu, start, duration, KINDS.index(kind), label, micro, num_bytes)
         for name, value in zip(columns, row, strict=True):
             columns[name].append(value)
@@ -36,7 +36,7 @@ def timeline(num_events: int) -> dict[str, Any]:
             ready = begin
             for ipu in range(NUM_IPUS):
                 start = max(ready, free[ipu])
-                add(ipu, start, 3_000, "exchange", 12 + ipu, micro)
+                add(ipu, start, 3_000, "link", 12 + ipu, micro)
                 add(ipu, start + 3_000, forward + 900 * ipu, "forward", ipu, micro)
                 free[ipu] = ready = start + 3_000 + forward + 900 * ipu
         for micro in range(window):
@@ -224,7 +224,7 @@ def report(
     num_operations: int = 240,
 ) -> dict[str, Any]:
     """Returns a report with all there can be; `factor` scales its cycles and bytes."""
-    parts = ("compute", "exchange", "sync", "link", "remote", "update", "host", "bubble")
+    parts = ("compute", "exchange", "sync", "link", "streaming", "update", "host", "bubble")
     shares = (0.51, 0.12, 0.06, 0.03, 0.0, 0.08, 0.01, 0.19)
     ipus = [
         {

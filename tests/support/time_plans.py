@@ -59,7 +59,7 @@ def made_of(
         updates=tuple(UpdateTime(ipu, optimizer_cycles=update) for ipu in ipus)
         if is_training else (),
         ipus=tuple(
-            IpuTime(ipu, busy[ipu], 0, 0, 0, 0, update, 0, seconds - busy[ipu] - update)
+            IpuTime(ipu, busy[ipu], 0, 0, 0, 0, update, 0, 0, seconds - busy[ipu] - update)
             for ipu in ipus
         ),
         grid=Grid(kind.value if kind else "own", tuple(ipu_of_stage), (), num_micro_batches,

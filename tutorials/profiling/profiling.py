@@ -174,18 +174,11 @@ print(f"before: {report.throughput:,.0f} rows a second; limited by {report.bottl
 print(f"after:  {better.throughput:,.0f} rows a second; limited by {better.bottleneck}")
 assert better.throughput > report.throughput
 
-PARTS = ("compute", "exchange", "sync", "link", "remote", "update", "host", "bubble")
 figure, axes = plt.subplots(1, 2, figsize=(8, 3), sharey=True, layout="constrained")
 for axis, (name, plan) in zip(axes, {"before": report, "after": better}.items()):
-    bottom = [0.0] * len(plan.ipus)
-    for number, part in enumerate(PARTS):
-        heights = [getattr(ipu, f"{part}_seconds") * 1e3 for ipu in plan.ipus]
-        axis.bar([f"IPU {i.ipu}" for i in plan.ipus], heights, bottom=bottom, color=f"C{number}")
-        bottom = [a + b for a, b in zip(bottom, heights)]
+    plan.plot(axis)
     axis.set_title(f"{name}: {plan.step_seconds * 1e3:.2f} ms")
-axes[0].set_ylabel("milliseconds of a step")
-handles = [plt.Rectangle((0, 0), 1, 1, color=f"C{number}") for number in range(len(PARTS))]
-_ = figure.legend(handles, PARTS, loc="outside right center", fontsize=8)
+_ = axes[0].get_legend().remove(), axes[1].set_ylabel("")
 
 # %% [markdown]
 # The command `poptorch-emu view uneven.html even.html` makes one page that compares the two. Here we call what it calls.

@@ -15,6 +15,7 @@ _PARTS = (
     "link_cycles",
     "stash_cycles",
     "remote_cycles",
+    "reduce_cycles",
     "host_cycles",
 )
 

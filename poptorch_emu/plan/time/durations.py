@@ -201,7 +201,8 @@ class Durations:
             recompute_cycles=sum(op.cycles for op in operations if op.is_recomputed),
             link_cycles=self._link_cycles(port),
             stash_cycles=self._stash_cycles(port),
-            remote_cycles=self._remote_cycles(port),
+            remote_cycles=self._phase_waits[port],
+            reduce_cycles=self._reduce_cycles(port),
             host_cycles=self._host_seconds(port, is_overlapped=False) * self.system.chip.clock_hz,
         )
 
@@ -231,8 +232,8 @@ class Durations:
         )
         return -(-num_bytes // self.tiles.count) / _STASH_BYTES_PER_CYCLE
 
-    def _remote_cycles(self, port: Port) -> float:
-        """Returns how long a segment waits for streaming memory, and for parts of other replicas.
+    def _reduce_cycles(self, port: Port) -> float:
+        """Returns how long a segment waits for parts that other replicas hold.
 
         A gradient whose sum is cut over the replicas is reduced in every micro-batch.
         """
@@ -248,7 +249,7 @@ class Durations:
         )
         replicas = inventory.config.replication_factor
         seconds = gather_seconds(gathered, replicas, self.ipus_per_replica, self.numbers)
-        return self._phase_waits[port] + seconds * self.system.chip.clock_hz
+        return seconds * self.system.chip.clock_hz
 
     @cached_property
     def _phase_waits(self) -> dict[Port, float]:

@@ -158,14 +158,18 @@ def _ipus(
         def seconds(name: str, actions: list[ActionTime] = actions, count: float = count) -> float:
             return count * math.fsum(getattr(action, name) for action in actions)
 
-        update = updates[index].cycles * num_windows / clock if updates else 0.0
+        def of_update(name: str, update: UpdateTime | None) -> float:
+            return getattr(update, name) * num_windows / clock if update else 0.0
+
+        update = updates[index] if updates else None
         parts = {
             "compute_seconds": seconds("compute_cycles"),
             "exchange_seconds": seconds("exchange_cycles") + seconds("stash_cycles"),
             "sync_seconds": seconds("sync_cycles"),
             "link_seconds": seconds("link_cycles"),
-            "remote_seconds": seconds("remote_cycles"),
-            "update_seconds": update,
+            "remote_seconds": seconds("remote_cycles") + of_update("remote_cycles", update),
+            "update_seconds": of_update("optimizer_cycles", update),
+            "reduce_seconds": seconds("reduce_cycles") + of_update("reduce_cycles", update),
             "host_seconds": seconds("host_cycles") + host,
         }
         # What is left of an IPU that is always busy may be below 0 by a rounding.
@@ -255,7 +259,8 @@ def _evidence(durations: Durations, updates: tuple[UpdateTime, ...]) -> Evidence
         "ladder_bytes_per_second": any(a.link_cycles for a in actions),
         "remote_bytes_per_second": any(a.remote_cycles for a in actions)
         or any(update.remote_cycles for update in updates),
-        "hop_seconds": any(update.reduce_cycles for update in updates),
+        "hop_seconds": any(a.reduce_cycles for a in actions)
+        or any(update.reduce_cycles for update in updates),
     }
     of_operations = {op.evidence for ops in durations.operations.values() for op in ops}
     found = [EVIDENCE[name] for name, is_used in used.items() if is_used]

@@ -68,7 +68,8 @@ class ActionTime:
         recompute_cycles: the part of these three that is done again.
         link_cycles: of what comes from other IPUs.
         stash_cycles: of copies into or out of a stash.
-        remote_cycles: of what streaming memory gives and takes, and of what replicas exchange.
+        remote_cycles: of what streaming memory gives and takes.
+        reduce_cycles: of parts that replicas hand each other.
         host_cycles: of inputs and outputs that the IPU waits for.
     """
 
@@ -79,6 +80,7 @@ class ActionTime:
     link_cycles: float = 0.0
     stash_cycles: float = 0.0
     remote_cycles: float = 0.0
+    reduce_cycles: float = 0.0
     host_cycles: float = 0.0
 
     @property
@@ -94,6 +96,7 @@ class ActionTime:
             + self.link_cycles
             + self.stash_cycles
             + self.remote_cycles
+            + self.reduce_cycles
             + self.host_cycles
         )
 
@@ -169,8 +172,9 @@ class IpuTime:
         exchange_seconds: between its tiles, copies of stashes included.
         sync_seconds: of starting programs.
         link_seconds: of what comes from other IPUs.
-        remote_seconds: of what streaming memory gives and takes while micro-batches run.
-        update_seconds: of updating weights.
+        remote_seconds: of what streaming memory gives and takes.
+        update_seconds: of the optimiser's rule.
+        reduce_seconds: of what goes between replicas.
         host_seconds: of waiting for the host.
         bubble_seconds: of waiting for other IPUs.
     """
@@ -182,6 +186,7 @@ class IpuTime:
     link_seconds: float
     remote_seconds: float
     update_seconds: float
+    reduce_seconds: float
     host_seconds: float
     bubble_seconds: float
 
@@ -195,6 +200,7 @@ class IpuTime:
             + self.link_seconds
             + self.remote_seconds
             + self.update_seconds
+            + self.reduce_seconds
         )
 
     @property

@@ -120,6 +120,7 @@ def _parts(kind: Kind, time: ActionTime) -> Iterator[tuple[str, float]]:
         ("host", time.host_cycles if is_forward else 0.0),
         ("link", time.link_cycles),
         ("remote", time.remote_cycles),
+        ("reduce", time.reduce_cycles),
         ("stash", 0.0 if is_forward else time.stash_cycles),
         ("recompute", time.recompute_cycles),
         (kind.word, time.operation_cycles - time.recompute_cycles),

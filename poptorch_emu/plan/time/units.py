@@ -5,6 +5,7 @@ from __future__ import annotations
 import operator
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from functools import partial
 
 from torch import fx
@@ -23,17 +24,36 @@ from poptorch_emu.plan.time.split import Tie, Unit
 _HELD = {Content.WEIGHT, Content.STATE, Content.ACCUMULATOR}
 
 
-def units_of(durations: Durations, num_stages: int) -> tuple[list[Unit], bool, tuple[Tie, ...]]:
-    """Returns the units of a model in order, whether they are blocks, and what ties them.
+@dataclass(frozen=True)
+class Units:
+    """What a model can be cut between.
+
+    Attributes:
+        units: in order.
+        is_of_blocks: whether they are the user's blocks; else they are modules.
+        ties: weights that several of them use.
+        unit_of: the number of the unit of each operation, backward included.
+    """
+
+    units: list[Unit]
+    is_of_blocks: bool
+    ties: tuple[Tie, ...]
+    unit_of: dict[fx.Node, int]
+
+
+def units_of(durations: Durations, num_stages: int) -> Units:
+    """Returns the units of a model.
 
     The modules are those of the least depth at which there are twice as many as stages, or of the
     greatest.
     """
-    forward = _forward(durations.inventory.graph)
+    graph = durations.inventory.graph
+    forward = _forward(graph)
     blocks = _by_blocks(forward)
     is_of_blocks = len(set(blocks.values())) > 1
     found = _Units(durations, blocks if is_of_blocks else _by_modules(forward, num_stages))
-    return found.units(), is_of_blocks, found.ties()
+    of_operations = dict(found.of_operations(graph.operations))
+    return Units(found.units(), is_of_blocks, found.ties(), of_operations)
 
 
 def units_for(durations: Durations, num_stages: int) -> tuple[list[Unit], dict[fx.Node, int]]:

@@ -20,44 +20,55 @@ function colour(name) {
   return known.colours.get(name);
 }
 
-const NUM_COLOURS = 10;
-// One for each colour; the first is plain. Lines of the pattern are of the ink on the colour.
-const PATTERNS = [
-  {},
-  { symbol: "rect", dashArrayX: [1, 0], dashArrayY: [2, 7], rotation: -Math.PI / 4 },
-  { symbol: "rect", dashArrayX: [1, 0], dashArrayY: [2, 7], rotation: Math.PI / 4 },
-  { symbol: "circle", dashArrayX: [[8, 8], [0, 8, 8, 0]], dashArrayY: [6, 0], symbolSize: 0.45 },
-  { symbol: "rect", dashArrayX: [1, 0], dashArrayY: [2, 6], rotation: Math.PI / 2 },
-  { symbol: "rect", dashArrayX: [1, 0], dashArrayY: [1, 4], rotation: 0 },
-  { symbol: "triangle", dashArrayX: [[9, 9], [0, 9, 9, 0]], dashArrayY: [7, 2], symbolSize: 0.5 },
-  { symbol: "rect", dashArrayX: [[6, 6], [0, 6, 6, 0]], dashArrayY: [6, 0], symbolSize: 0.7 },
-  { symbol: "rect", dashArrayX: [1, 0], dashArrayY: [3, 3], rotation: Math.PI / 4 },
-  { symbol: "diamond", dashArrayX: [[7, 7], [0, 7, 7, 0]], dashArrayY: [7, 0], symbolSize: 0.6 },
-];
+// How each hatch of the table of terms is drawn; lines of a pattern are of the ink on the colour.
+const PATTERNS = {
+  "": {},
+  "/": { symbol: "rect", dashArrayX: [1, 0], dashArrayY: [2, 7], rotation: -Math.PI / 4 },
+  "\\": { symbol: "rect", dashArrayX: [1, 0], dashArrayY: [2, 7], rotation: Math.PI / 4 },
+  "-": { symbol: "rect", dashArrayX: [1, 0], dashArrayY: [1, 4], rotation: 0 },
+  "|": { symbol: "rect", dashArrayX: [1, 0], dashArrayY: [2, 6], rotation: Math.PI / 2 },
+  "o": { symbol: "circle", dashArrayX: [[8, 8], [0, 8, 8, 0]], dashArrayY: [6, 0], symbolSize: 0.45 },
+  "O": { symbol: "circle", dashArrayX: [[12, 12], [0, 12, 12, 0]], dashArrayY: [10, 2], symbolSize: 0.8 },
+  ".": { symbol: "rect", dashArrayX: [[6, 6], [0, 6, 6, 0]], dashArrayY: [6, 0], symbolSize: 0.5 },
+  "+": { symbol: "rect", dashArrayX: [[6, 6], [0, 6, 6, 0]], dashArrayY: [6, 0], symbolSize: 0.9 },
+  "x": { symbol: "diamond", dashArrayX: [[7, 7], [0, 7, 7, 0]], dashArrayY: [7, 0], symbolSize: 0.6 },
+  "*": { symbol: "triangle", dashArrayX: [[9, 9], [0, 9, 9, 0]], dashArrayY: [7, 2], symbolSize: 0.5 },
+  "//": { symbol: "rect", dashArrayX: [1, 0], dashArrayY: [3, 3], rotation: -Math.PI / 4 },
+  "\\\\": { symbol: "rect", dashArrayX: [1, 0], dashArrayY: [3, 3], rotation: Math.PI / 4 },
+  "--": { symbol: "rect", dashArrayX: [1, 0], dashArrayY: [3, 3], rotation: 0 },
+  "||": { symbol: "rect", dashArrayX: [1, 0], dashArrayY: [3, 3], rotation: Math.PI / 2 },
+  "xx": { symbol: "diamond", dashArrayX: [[5, 3], [0, 3, 5, 0]], dashArrayY: [5, 0], symbolSize: 0.8 },
+};
+
+// The term of a word of the table (report/terms.py), which is TERMS here.
+function term(word) {
+  return Object.hasOwn(TERMS, word) ? TERMS[word] : TERMS.other;
+}
 
 // ECharts takes no word for "no pattern" on an item; an empty object is one.
-function pattern(index) {
-  const shape = PATTERNS[index % NUM_COLOURS];
+function pattern(word) {
+  const { hatch } = term(word);
+  const shape = PATTERNS[hatch];
   if (!settings.patterns || !shape.symbol) return {};
-  if (!known.patterns.has(index)) {
+  if (!known.patterns.has(hatch)) {
     const ink = isDark() ? "rgba(0,0,0,0.24)" : "rgba(255,255,255,0.34)";
-    known.patterns.set(index, { ...shape, color: ink });
+    known.patterns.set(hatch, { ...shape, color: ink });
   }
-  return known.patterns.get(index);
+  return known.patterns.get(hatch);
 }
 
-function kindColour(index) {
-  return colour(`kind-${index % NUM_COLOURS}`);
+function termColour(word) {
+  return term(word)[isDark() ? "dark" : "light"];
 }
 
-// The colour of text on a kind's colour; three of the kinds are light in both themes.
-function inkOn(index) {
-  return [1, 7, 8].includes(index) ? colour("ink-on-light") : colour("ink-on-kind");
+// The colour of text on a term's colour.
+function inkOn(word) {
+  return term(word)[isDark() ? "ink_on_dark" : "ink_on_light"];
 }
 
-function itemStyle(index, more = {}) {
-  const decal = pattern(index);
-  return { color: kindColour(index), ...(decal.symbol ? { decal } : {}), ...more };
+function itemStyle(word, more = {}) {
+  const decal = pattern(word);
+  return { color: termColour(word), ...(decal.symbol ? { decal } : {}), ...more };
 }
 
 function isDark() {
@@ -169,15 +180,15 @@ function forgetCharts() {
 
 // A swatch for a legend made of buttons, which keys reach as they can't reach a chart's: the colour
 // with lines or dots like those of its pattern.
-function swatch(index) {
+function swatch(word) {
   const host = element("span", { "aria-hidden": "true" });
   const canvas = element("canvas", { width: 32, height: 22 });
   canvas.style.width = "16px";
   canvas.style.height = "11px";
   const context = canvas.getContext("2d");
-  context.fillStyle = kindColour(index);
+  context.fillStyle = termColour(word);
   context.fillRect(0, 0, 32, 22);
-  const shape = pattern(index);
+  const shape = pattern(word);
   if (shape.symbol) {
     context.strokeStyle = shape.color;
     context.fillStyle = shape.color;

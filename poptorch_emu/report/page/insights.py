@@ -22,8 +22,8 @@ _PART_SENTENCES = {
     "reshapes would make it less.",
     "sync": "Starting programs takes {share} of the step: the operations are small for the "
     "machine. Larger micro-batches would make it less.",
-    "remote": "Streaming memory takes {share} of the step; keeping more on the chip would make it "
-    "less.",
+    "streaming": "Streaming memory takes {share} of the step; keeping more on the chip would make "
+    "it less.",
     "update": "Updating weights takes {share} of the step; more gradient accumulation would make "
     "it less.",
     "host": "IPUs wait for the host during {share} of the step; more device iterations or a "

@@ -9,7 +9,7 @@ from datetime import datetime
 import torch
 
 from poptorch_emu.compile.compiler import Request
-from poptorch_emu.compile.planning import adapt_inventory
+from poptorch_emu.compile.planning import adapt_inventory, on_system
 from poptorch_emu.compile.timing import split_of, time_of
 from poptorch_emu.config import CompileConfig, Recomputation, TensorLocation
 from poptorch_emu.errors import Error
@@ -38,6 +38,7 @@ def content_of_model(
         system: that it would run on.
         run: of the engine, if there was one.
     """
+    inventory = on_system(inventory, system)
     memory, config = plan_memory(inventory), inventory.config
     tiles = plan_tiles(inventory, memory)
     return PageContent(

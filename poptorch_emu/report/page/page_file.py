@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from poptorch_emu.report.report_check import ReportError, check_report, damaged, refuses_damage
+from poptorch_emu.report.terms import TERMS, ink_on
 from poptorch_emu.untrusted.files import open_regular
 from poptorch_emu.version import __version__
 
@@ -53,7 +54,8 @@ def to_html(reports: Sequence[Mapping[str, Any]]) -> str:
             f"A page shows one report or compares two, but got {len(reports)}. "
             "Make a page for each."
         )
-    script = "\n".join((_FOLDER / name).read_text(encoding="utf-8") for name in _SCRIPTS)
+    scripts = ((_FOLDER / name).read_text(encoding="utf-8") for name in _SCRIPTS)
+    script = "\n".join([f'"use strict";\nconst TERMS = {json.dumps(_terms())};', *scripts])
     library = _LIBRARY.read_text(encoding="utf-8")
     names = " and ".join(str(report["name"]) for report in reports)
     parts = {
@@ -107,6 +109,21 @@ def to_script_json(value: object) -> str:
     text = json.dumps(value, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
     text = _writable(text)  # In which a half of a character is an escape, as JSON has it.
     return text.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
+
+
+def _terms() -> dict[str, dict[str, str]]:
+    """Returns the table of terms for the page's scripts."""
+    return {
+        word: {
+            "meaning": term.meaning,
+            "hatch": term.hatch,
+            "light": term.colour,
+            "ink_on_light": term.ink,
+            "dark": term.colour_on_dark,
+            "ink_on_dark": ink_on(term.colour_on_dark),
+        }
+        for word, term in TERMS.items()
+    }
 
 
 def _writable(text: str) -> str:

@@ -118,7 +118,7 @@ function pairChart(names, what, rows, text) {
       : axis({ type: "value", axisLabel: { formatter: text }, splitNumber: 3 }),
     yAxis: axis({ type: "category", inverse: true, data: known.map((row) => row[0]), axisLabel: { width: 120, overflow: "truncate" } }),
     series: names.map((name, at) => ({
-      name, type: "bar", barMaxWidth: 17, itemStyle: itemStyle(at === 0 ? 0 : 2, { borderRadius: [0, 4, 4, 0] }),
+      name, type: "bar", barMaxWidth: 17, itemStyle: itemStyle(at === 0 ? "first report" : "second report", { borderRadius: [0, 4, 4, 0] }),
       label: { show: true, position: "right", color: colour("text"), formatter: (item) => text(item.value) },
       data: known.map((row) => row[at + 1]) })),
   }));

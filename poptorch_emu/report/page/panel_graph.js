@@ -26,7 +26,8 @@ function graphChart(stages, edges) {
   const nodes = stages.map((stage) => ({
     id: stage.name, name: stage.name, stage,
     value: [column.get(stage.name), ROWS[stage.direction]],
-    itemStyle: { color: kindColour(kindIndex(stage.direction)) },
+    itemStyle: { color: termColour(stage.direction) },
+    label: { color: inkOn(stage.direction) },
   }));
   const height = hasWeights ? 520 : hasBackward ? 360 : 200;
   const chart = chartElement("Graph of the stages and what crosses between them", height, () => ({
@@ -38,7 +39,7 @@ function graphChart(stages, edges) {
       type: "graph", coordinateSystem: "cartesian2d", symbol: "roundRect",
       // Square, since the library ends a line at the same distance from each side.
       symbolSize: Math.min(84, Math.max(50, 1000 / count)),
-      label: { show: true, color: colour("ink-on-kind"), fontSize: 11.5, lineHeight: 15, formatter: (item) => stageLabel(item.data.stage) },
+      label: { show: true, fontSize: 11.5, lineHeight: 15, formatter: (item) => stageLabel(item.data.stage) },
       labelLayout: { hideOverlap: false },
       edgeSymbol: ["none", "arrow"], edgeSymbolSize: 9,
       emphasis: { focus: "adjacency" },

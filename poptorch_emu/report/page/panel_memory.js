@@ -29,7 +29,7 @@ function stepsChart(ipu) {
   if (!steps || !steps.names.length) return empty(`How memory changes over the program is ${UNKNOWN}.`);
   const totals = steps.always.map((bytes, at) => bytes + steps.live[at]);
   const peak = totals.indexOf(Math.max(...totals));
-  const areas = [["always live", steps.always, 3], ["not always live", steps.live, 0]];
+  const areas = [["always live", steps.always], ["not always live", steps.live]];
   return chartElement(`Area: memory of IPU ${ipu.ipu} over the steps of the program`, 330, () => ({
     grid: { left: 82, right: 30, top: 44, bottom: 74 },
     legend: legend(),
@@ -42,9 +42,9 @@ function stepsChart(ipu) {
       axisLabel: { width: 130, overflow: "truncate", formatter: (name) => name.split(" of ")[0] } }),
     yAxis: bytesAxis(topOf(totals[peak], ipu)),
     dataZoom: [{ type: "inside" }, { type: "slider", bottom: 8, height: 20, ...sliderStyle() }],
-    series: areas.map(([name, data, index]) => ({
+    series: areas.map(([name, data]) => ({
       name, data, type: "line", stack: "memory", step: "middle", symbol: "none", sampling: "max",
-      lineStyle: { width: 1.5 }, areaStyle: { opacity: 0.55, ...decalArea(index) }, itemStyle: itemStyle(index),
+      lineStyle: { width: 1.5 }, areaStyle: { opacity: 0.55, ...decalArea(name) }, itemStyle: itemStyle(name),
       ...(name === "not always live" ? stepMarks(ipu, steps.names[peak], totals[peak]) : {}),
     })),
   }));
@@ -59,8 +59,8 @@ function topOf(most, ipu) {
   return isNearLimit(most, ipu.limit_bytes) ? Math.max(most, ipu.limit_bytes) : most;
 }
 
-function decalArea(index) {
-  const decal = pattern(index);
+function decalArea(word) {
+  const decal = pattern(word);
   return decal.symbol ? { decal } : {};
 }
 
@@ -88,7 +88,7 @@ function categoryChart(ipu) {
       axisLabel: { width: 148, overflow: "truncate" } }),
     series: [{ type: "bar", barMaxWidth: 20,
       data: rows.map((row) => ({ value: row.bytes,
-        itemStyle: itemStyle(row.live === "always" ? 3 : 0, { borderRadius: [0, 4, 4, 0] }) })),
+        itemStyle: itemStyle(row.name, { borderRadius: [0, 4, 4, 0] }) })),
       label: { show: true, position: "right", color: colour("text"), formatter: (item) => bytesText(item.value) } }],
   }));
 }
@@ -173,7 +173,7 @@ function tilesChart(ipu, { held, names, all, order, totals }) {
     yAxis: bytesAxis(topOf(most, ipu)),
     dataZoom: [{ type: "inside" }, { type: "slider", bottom: 8, height: 20, ...sliderStyle() }],
     series: names.map((name, index) => ({
-      name, type: "bar", stack: "tile", barCategoryGap: "0%", itemStyle: itemStyle(all.indexOf(name)),
+      name, type: "bar", stack: "tile", barCategoryGap: "0%", itemStyle: itemStyle(name),
       data: order.map((tile) => held[name][tile]),
       ...(index === 0 ? { markLine: tileLines(ipu, isWhole, most) } : {}),
     })),

@@ -78,6 +78,6 @@ function shareChart(rows, key, height) {
     yAxis: axis({ type: "category", inverse: true, data: shown.map(([name]) => name),
       axisLabel: { width: 138, overflow: "truncate" } }),
     series: [{ type: "bar", barMaxWidth: 18, label: { show: true, position: "right", color: colour("text"), formatter: (item) => shareText(item.value / total) },
-      data: shown.map(([, cycles], at) => ({ value: cycles, itemStyle: itemStyle(at < MOST_BARS ? 0 : 5, { borderRadius: [0, 4, 4, 0] }) })) }],
+      data: shown.map(([, cycles], at) => ({ value: cycles, itemStyle: itemStyle(at < MOST_BARS ? "cycles" : "other", { borderRadius: [0, 4, 4, 0] }) })) }],
   }));
 }

@@ -1,11 +1,6 @@
 // The summary: what a user wants to know first, in figures, two charts and sentences.
 "use strict";
 
-const TIME_PARTS = [["compute", 0], ["exchange", 4], ["sync", 1], ["link", 3], ["remote", 7],
-  ["update", 2], ["host", 5], ["bubble", 8]];
-const PART_HELP = { bubble: "waiting for other IPUs", link: "data from other IPUs",
-  remote: "streaming memory", sync: "starting programs", host: "waiting for the host" };
-
 function figure(name, text, detail, isWords = false) {
   const style = text === UNKNOWN ? "unknown" : isWords ? "words" : "";
   return element("div", { class: "figure" }, element("div", { class: "name" }, name),
@@ -60,7 +55,7 @@ function tileBars(report) {
       type: "bar", barMaxWidth: 22,
       data: ipus.map((ipu) => ({
         value: ipu.fullest_tile_bytes,
-        itemStyle: itemStyle(ipu.fullest_tile_bytes > ipu.limit_bytes ? 6 : 0, { borderRadius: [0, 4, 4, 0] }),
+        itemStyle: itemStyle(tileWord(ipu), { borderRadius: [0, 4, 4, 0] }),
         label: tileLabel(ipu, ipu.fullest_tile_bytes > most * 0.4),
       })),
       markLine: limit ? limitLine(limit, "xAxis", "start") : {},
@@ -68,32 +63,35 @@ function tileBars(report) {
   }));
 }
 
+function tileWord(ipu) {
+  return ipu.fullest_tile_bytes > ipu.limit_bytes ? "over the limit" : "fullest tile";
+}
+
 // Within the bar where there is room, so that the limit's line doesn't cross it.
 function tileLabel(ipu, isInside) {
   const share = ipu.limit_bytes ? ` · ${shareText(ipu.fullest_tile_bytes / ipu.limit_bytes)}` : "";
   return { show: true, position: isInside ? "insideRight" : "right", fontWeight: 600,
-    color: isInside ? colour("ink-on-kind") : colour("text"), formatter: bytesText(ipu.fullest_tile_bytes) + share };
+    color: isInside ? inkOn(tileWord(ipu)) : colour("text"), formatter: bytesText(ipu.fullest_tile_bytes) + share };
 }
 
 function timeBars(report) {
   const ipus = report.ipus.filter((ipu) => ipu.parts);
   if (!ipus.length) return empty(`How long each IPU is busy is ${UNKNOWN}.`);
   const totals = ipus.map((ipu) => Object.values(ipu.parts).reduce((sum, part) => sum + part, 0));
-  const used = TIME_PARTS.filter(([part]) => ipus.some((ipu) => ipu.parts[part] > 0));
+  const used = Object.keys(ipus[0].parts).filter((part) => ipus.some((ipu) => ipu.parts[part] > 0));
   return chartElement("Bars: shares of the step of each IPU", 120 + 34 * ipus.length, () => ({
     grid: { left: 66, right: 24, top: 34, bottom: 34 },
     legend: legend(),
     tooltip: tooltip((item) => {
       const seconds = ipus[item.dataIndex].parts[item.seriesName];
-      const help = PART_HELP[item.seriesName];
       return tip(`IPU ${ipus[item.dataIndex].ipu}: ${item.seriesName}`, [["share", shareText(item.value)],
-        ["time", secondsText(seconds)], ...(help ? [["is", help]] : [])]);
+        ["time", secondsText(seconds)], ["is", term(item.seriesName).meaning]]);
     }),
     xAxis: axis({ type: "value", max: 1, axisLabel: { formatter: (value) => `${Math.round(value * 100)} %` } }),
     yAxis: axis({ type: "category", inverse: true, data: ipus.map((ipu) => `IPU ${ipu.ipu}`) }),
-    series: used.map(([part, index]) => ({
+    series: used.map((part) => ({
       name: part, type: "bar", stack: "step", barMaxWidth: 22,
-      itemStyle: itemStyle(index, { borderColor: colour("card"), borderWidth: 1 }),
+      itemStyle: itemStyle(part, { borderColor: colour("card"), borderWidth: 1 }),
       data: ipus.map((ipu, at) => (totals[at] ? ipu.parts[part] / totals[at] : 0)),
     })),
   }));

@@ -35,17 +35,17 @@ class TimelineView {
   }
 
   legend() {
-    const present = [...new Set(this.index.kinds)].sort();
+    const present = [...new Set(this.index.kinds)].sort((a, b) => a - b);
     return element("div", { class: "legend", role: "group", "aria-label": "Kinds shown" },
       ...present.map((kind) => element("button", {
-        type: "button", "aria-pressed": "true",
+        type: "button", "aria-pressed": "true", title: term(KINDS[kind]).meaning,
         onclick: (event) => {
           const isHidden = !this.hidden.delete(kind);
           if (isHidden) this.hidden.add(kind);
           event.currentTarget.setAttribute("aria-pressed", String(!isHidden));
           this.redraw();
         },
-      }, swatch(kind), KINDS[kind])));
+      }, swatch(KINDS[kind]), KINDS[kind])));
   }
 
   // Makes the axis as long as that of another timeline.
@@ -117,11 +117,11 @@ class TimelineView {
     const rectangle = { x: left, y, width: Math.max(right - left, 1), height };
     const shape = echarts.graphic.clipRectByRect(rectangle, params.coordSys);
     if (!shape) return null;
-    const style = { fill: kindColour(kind) };
+    const style = { fill: termColour(KINDS[kind]) };
     if (shape.width > 9) {
       style.stroke = colour("card");
       style.lineWidth = 1;
-      const decal = pattern(kind);
+      const decal = pattern(KINDS[kind]);
       if (decal.symbol && isWhole) style.decal = decal;
     }
     if (part >= 0) style.opacity = part % 2 ? 0.5 : 0.75;
@@ -149,8 +149,8 @@ class TimelineView {
     const text = shape.width > name.length * 7.5 + 8 ? name : short;
     if (!text || shape.width < text.length * 7 + 5) return none;
     const kind = this.index.kinds[event];
-    const ink = part >= 0 ? colour("text") : inkOn(kind);
-    const halo = part >= 0 ? {} : { textBorderColor: kindColour(kind), textBorderWidth: 3 };
+    const ink = part >= 0 ? colour("text") : inkOn(KINDS[kind]);
+    const halo = part >= 0 ? {} : { textBorderColor: termColour(KINDS[kind]), textBorderWidth: 3 };
     return {
       textContent: { style: { text, fill: ink, fontSize: 11, ...halo } },
       textConfig: { position: "inside" },

@@ -4,13 +4,12 @@
 // put together, by lane, into a shape of the kind that was longest there.
 "use strict";
 
-const KINDS = ["forward", "recompute", "backward", "update", "exchange", "host", "collective",
-  "tracepoint", "weights", "other"];
+const KINDS = Object.keys(TERMS);
 const MOST_SHAPES = 9000;
 
 function kindIndex(name) {
   const index = KINDS.indexOf(name);
-  return index < 0 ? KINDS.length - 1 : index;
+  return index < 0 ? KINDS.indexOf("other") : index;
 }
 
 // Returns the timeline with its events ordered by start in each lane.
@@ -111,7 +110,7 @@ function operationShapes(index, lane, event, view, shapes) {
     const end = begin + row.cycles * scale;
     if (end < view.from || begin > view.to || end - previous < view.pixel) return;
     previous = end;
-    const kind = row.is_recomputed ? 1 : index.kinds[event];
+    const kind = row.is_recomputed ? kindIndex("recompute") : index.kinds[event];
     if (!view.hidden.has(kind)) shapes.push([lane, begin, end, kind, event, 1, part]);
   });
 }

@@ -20,9 +20,8 @@ from poptorch_emu.report.page.insights import insights
 from poptorch_emu.report.page.page_content import PageContent
 from poptorch_emu.report.page.view_graph import graph_view, operation_columns
 from poptorch_emu.report.page.view_timeline import engine_timeline, machine_timeline
+from poptorch_emu.report.terms import SECONDS_OF_PART
 from poptorch_emu.schedule.free_run import unit_lengths
-
-_PARTS = ("compute", "exchange", "sync", "link", "remote", "update", "host", "bubble")
 
 
 def view_model(content: PageContent) -> dict[str, Any]:
@@ -131,7 +130,11 @@ def _tile_figures(tiles: TileMemory | None, memory: IpuMemory | None) -> dict[st
 
 
 def _parts(time: IpuTime | None) -> dict[str, float] | None:
-    return None if time is None else {part: getattr(time, f"{part}_seconds") for part in _PARTS}
+    return None if time is None else _seconds_of_parts(time)
+
+
+def _seconds_of_parts(time: IpuTime) -> dict[str, float]:
+    return {part: getattr(time, name) for part, name in SECONDS_OF_PART.items()}
 
 
 def _timelines(content: PageContent) -> list[dict[str, Any]]:

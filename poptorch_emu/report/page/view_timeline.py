@@ -11,22 +11,10 @@ from poptorch_emu.plan.inventory import Inventory
 from poptorch_emu.plan.time.time_plan import Event, TimePlan
 from poptorch_emu.plan.time.timeline import timeline
 from poptorch_emu.report.page.page_content import EngineRun
+from poptorch_emu.report.terms import WORD_OF_EVENT
 from poptorch_emu.schedule.actions import Action, Kind, parse_action
 
-# The word of pages and pictures for each kind of the plan's events.
-KIND_OF_EVENT = {
-    "forward": "forward",
-    "recompute": "recompute",
-    "backward": "backward",
-    "weights": "weights",
-    "optimizer": "update",
-    "link": "exchange",
-    "stash": "exchange",
-    "remote": "exchange",
-    "host": "host",
-    "reduce": "collective",
-}
-KINDS = tuple(dict.fromkeys(KIND_OF_EVENT.values()))
+KINDS = tuple(dict.fromkeys(WORD_OF_EVENT.values()))
 _TRACEPOINT = "tracepoint"
 _ENGINE_KINDS = (*KINDS, _TRACEPOINT)
 _COLUMNS = ("lane", "start", "duration", "kind", "label", "micro_batch", "bytes")
@@ -62,7 +50,7 @@ def machine_timeline(plan: TimePlan, inventory: Inventory | None) -> dict[str, A
         action = parse_action(event.action)
         is_update = action.kind is Kind.UPDATE
         table.add(
-            KIND_OF_EVENT[event.kind],
+            WORD_OF_EVENT[event.kind],
             _label(event, action),
             lane=lanes.index(event.ipu),
             start=round(event.begin_seconds * plan.clock_hz),
