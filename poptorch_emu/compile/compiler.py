@@ -50,8 +50,9 @@ from poptorch_emu.trace.tracer import ArgumentsOf, Forward, Trace, trace_forward
 from poptorch_emu.troubleshooting import Topic
 from poptorch_emu.update.formulas.optimizer_config import OptimizerConfig
 
-# What the progress bar shows: a step and what fraction of a compilation it usually is.
-STEPS = ("capture", "functionalise", "optimise", "place and schedule", "lower")
+# What the progress bar counts, in order; the last one is the caller's.
+LOAD = "load"
+STEPS = ("capture", "functionalise", "optimise", "place and schedule", "lower", LOAD)
 
 NO_HOOKS = (lambda: None, lambda: None)
 

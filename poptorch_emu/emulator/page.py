@@ -54,13 +54,6 @@ def content_of(
 
 def _run(model: PoplarExecutor) -> EngineRun:
     """Returns what ran: the events are there if profiling is enabled."""
-    profile, seconds = model._on_device.measurement.profile, _step_seconds(model)
+    measurement = model._on_device.measurement
+    profile, seconds = measurement.profile, measurement.call_seconds
     return EngineRun((), (), step_seconds=seconds) if profile is None else profile.run(seconds)
-
-
-def _step_seconds(model: PoplarExecutor) -> float | None:
-    """Returns how long the last call took, from its first input to its last output."""
-    counters = model.getPerfCounters()
-    starts = [time for times in counters["input"] for time in times]
-    ends = [time for times in counters["output_complete"] for time in times]
-    return max(ends) - min(starts) if starts and ends else None

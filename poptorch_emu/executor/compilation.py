@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from poptorch_emu.compile.compiler import NO_HOOKS, STEPS, MakeExecutable, Request, plan_model
+from poptorch_emu.compile.compiler import LOAD, NO_HOOKS, STEPS, MakeExecutable, Request, plan_model
 from poptorch_emu.compile.executable import Executable
 from poptorch_emu.compile.limits import check_batches
 from poptorch_emu.config import CompileConfig
@@ -120,13 +120,20 @@ class Compilation:
             )
         return self._time
 
-    def run(self, arguments: Arguments, options: Options, make: MakeExecutable) -> None:
-        """Makes the program for calls with arguments like these.
+    def run(
+        self,
+        arguments: Arguments,
+        options: Options,
+        make: MakeExecutable,
+        load: Callable[[], None],
+    ) -> None:
+        """Makes the program for calls with arguments like these, and loads it.
 
         Args:
             arguments: of one call.
             options: frozen.
             make: compiles a request, or finds its program in a file.
+            load: brings what was made to a device, at the end.
 
         Raises:
             Error: the options, the optimiser, the arguments or the model are refused.
@@ -142,14 +149,23 @@ class Compilation:
         )
         parameters = dict(self._user_model.named_parameters())
         request = self._request(arguments, options, parameters)
-        executable = self._made(request, make)
-        check_memory(executable, profile_folder(request.config))
-        self._executable = executable
-        warn_about_forced(options, executable)
-        if request.optimizer is not None:
-            warn_of_defaults(request.optimizer, parameters, executable)
+        start_repeats(request.config.max_repeat_logs)
+        with progress_bar(STEPS, request.config.shows_progress_bar) as on_step:
+            with wrapping.settled(self._user_model):
+                executable = make(request, on_step)
+            check_memory(executable, profile_folder(request.config))
+            self._executable = executable
+            warn_about_forced(options, executable)
+            if request.optimizer is not None:
+                warn_of_defaults(request.optimizer, parameters, executable)
+            self._arguments = arguments
+            on_step(LOAD)
+            try:
+                load()
+            except BaseException:
+                self.forget()
+                raise
         self._time = datetime.timedelta(seconds=time.perf_counter() - start)
-        self._arguments = arguments
 
     def plan(
         self, arguments: Arguments, options: Options, *, ignores_schedule: bool = False
@@ -241,14 +257,6 @@ class Compilation:
         groups = self.groupings.weight_groups(model, options.replication_factor)
         is_training = self._optimizer_link is not None
         return freeze(options, is_training=is_training, weight_groups=groups)
-
-    def _made(self, request: Request, make: MakeExecutable) -> Executable:
-        start_repeats(request.config.max_repeat_logs)
-        with (
-            progress_bar(STEPS, request.config.shows_progress_bar) as on_step,
-            wrapping.settled(self._user_model),
-        ):
-            return make(request, on_step)
 
 
 def _check_updatable_buffers(config: CompileConfig, model: torch.nn.Module) -> None:

@@ -348,15 +348,14 @@ class DeviceModel:
                 "uses of a dict may not. A tuple is the better choice."
             )
         self._follow_optimizer()
-        self.compilation.run(arguments, self._options, make)
+        self.compilation.run(arguments, self._options, make, self._load)
+
+    def _load(self) -> None:
+        """Takes what was compiled to a device, if there is one."""
         self.weights.wrap()  # Forward may have made buffers.
         self._flags = CompiledFlags(self._user_model)
         if not self._is_offline:
-            try:
-                self._attach()
-            except BaseException:
-                self.compilation.forget()
-                raise
+            self._attach()
 
     def _follow_optimizer(self) -> None:
         """Lets the options show how gradients are averaged, which the optimiser may decide."""

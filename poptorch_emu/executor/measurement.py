@@ -60,6 +60,7 @@ class Measurement:
         """Starts without a call; `device` tells which device's times count."""
         self._device = device
         self._spans = _NO_SPANS
+        self._call_seconds: float | None = None
         self._end_profile: Callable[[], object] = lambda: None
         # Times of a real system in the place of measured ones, if the user asked for them.
         self.modelled: Callable[[Spans, Spans], tuple[Spans, Spans]] | None = None
@@ -91,11 +92,17 @@ class Measurement:
         """Writes the profile and keeps the times of the last call, before `session` is gone."""
         self._end_profile()
         self.profile = None
-        self._spans = _spans_of(session)
+        self._spans, self._call_seconds = _spans_of(session), session.call_seconds
 
     def forget(self) -> None:
         """Drops the times of the last call."""
-        self._spans = _NO_SPANS
+        self._spans, self._call_seconds = _NO_SPANS, None
+
+    @property
+    def call_seconds(self) -> float | None:
+        """How long the last call took here, updates of the weights included; never modelled."""
+        session = self._device.session
+        return self._call_seconds if session is None else session.call_seconds
 
     def counters(self) -> Counters:
         """Returns when the inputs and outputs of the last call crossed."""

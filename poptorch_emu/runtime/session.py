@@ -7,6 +7,7 @@ by `upload` and `download`.
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from typing import Any
@@ -40,12 +41,14 @@ class Session:
 
     Attributes:
         num_windows: of one call; in training each ends with an update of the weights.
+        call_seconds: how long the engine took for the last call, updates included.
     """
 
     def __init__(self, executable: Executable) -> None:
         self.executable = executable
         self._outputs = Template(executable.outputs)
         self.num_windows = executable.num_windows
+        self.call_seconds: float | None = None
         self._call: RunningCall | None = None
         self._synthetic: list[torch.Tensor] | None = None
         self.anchored: dict[str, torch.Tensor] = {}
@@ -216,8 +219,10 @@ class Session:
         executable = self.executable
         peers = self._peers
         with _ALONE if peers is None else peers.calling():
+            start = time.perf_counter()
             try:
                 results = self._executor.run(on_device, self.num_windows)
+                self.call_seconds = time.perf_counter() - start
             except BaseException as error:
                 self._host_calls.explain(error)
                 raise
