@@ -11,6 +11,7 @@ import torch
 from poptorch_emu.compile.compiler import Request
 from poptorch_emu.compile.planner import Planner
 from poptorch_emu.compile.timing import time_of
+from poptorch_emu.emulator.given_values import check_model
 from poptorch_emu.executor.executor import PoplarExecutor
 from poptorch_emu.machine.system import System, current_system, system_of
 from poptorch_emu.plan.inventory import Inventory
@@ -42,6 +43,7 @@ def estimate(
 
     Raises:
         Error: there is no such system, or the model cannot be captured.
+        TypeError: the model is not wrapped.
 
     Example:
         >>> inference = poptorch.inferenceModel(torch.nn.Linear(256, 256))
@@ -88,6 +90,7 @@ def captured(
         keywords: those of them that are given by name.
         ignores_schedule: whether only the stages count, which need not fit a schedule.
     """
+    check_model(model)
     bind = partial(model._args_parser.bind, inputs, dict(keywords)) if inputs or keywords else None
     return model._on_device.plan(bind, ignores_schedule=ignores_schedule)
 

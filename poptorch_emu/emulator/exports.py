@@ -6,6 +6,7 @@ import copy
 
 import torch
 
+from poptorch_emu.emulator.given_values import check_model
 from poptorch_emu.executor.executor import PoplarExecutor
 from poptorch_emu.executor.executor_contents import compiled_inputs, optimizer_states
 from poptorch_emu.export.optimizer import TorchOptimizer, torch_optimizer_of
@@ -31,6 +32,7 @@ def export_pipeline(
         Error: it is not compiled, or plain PyTorch does something in another way; the text names
             the line and the way out.
     """
+    check_model(executor)
     executable = executor._compiled()
     model = copy.deepcopy(executor.model)
     compiled = Compiled(
@@ -61,6 +63,7 @@ def to_torch(
         >>> module, optimizer
         (Linear(in_features=3, out_features=1, bias=True), None)
     """
+    check_model(executor)
     executor._compiled()
     model = copy.deepcopy(executor.model)
     optimizer = _torch_optimizer(executor, model)

@@ -6,6 +6,7 @@ PopTorch has no option for it: its pipelines recompute to save memory that an IP
 from __future__ import annotations
 
 from poptorch_emu.config import HostRecomputation
+from poptorch_emu.emulator.given_values import check_options
 from poptorch_emu.errors import make_error
 from poptorch_emu.near_names import did_you_mean
 from poptorch_emu.options import Options
@@ -26,6 +27,7 @@ def set_recomputation(options: Options, choice: str) -> None:
         AttributeError: the options are frozen.
         Error: there is no such choice.
     """
+    check_options(options)
     options._check_unfrozen()
     choices = [known.value for known in HostRecomputation]
     if choice not in choices:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from poptorch_emu.emulator.given_values import check_options
 from poptorch_emu.errors import make_error
 from poptorch_emu.near_names import did_you_mean
 from poptorch_emu.options import Options
@@ -21,6 +22,7 @@ def set_latencies(options: Options, choice: str) -> None:
         AttributeError: the options are frozen.
         Error: there is no such choice.
     """
+    check_options(options)
     options._check_unfrozen()
     if choice not in _CHOICES:
         raise make_error(

@@ -7,17 +7,19 @@ from pathlib import Path
 from typing import Any
 
 from poptorch_emu.emulator.estimates import captured, chosen_system
+from poptorch_emu.emulator.given_values import check_model, path_and_inputs
 from poptorch_emu.executor.executor import PoplarExecutor
 from poptorch_emu.report.page.model_content import content_of_model
 from poptorch_emu.report.page.page_content import EngineRun, PageContent
 from poptorch_emu.report.page.page_file import to_html
 from poptorch_emu.report.page.view_model import view_model
+from poptorch_emu.report.written_file import WrittenFile
 
 
 def page(
     model: PoplarExecutor,
-    path: str | Path,
     *inputs: Any,
+    path: str | Path | None = None,
     system: str | None = None,
     **keywords: Any,
 ) -> Path:
@@ -25,23 +27,26 @@ def page(
 
     It holds summary, timeline, memory, operations, graph and options (modelled), how long the last
     call took here, and with `Options.enableProfiling` what the engine ran when (exact). It opens
-    without a network; `poptorch-emu view` compares two of them.
+    without a network; `poptorch-emu view` compares two of them. A notebook shows the page itself.
 
     Args:
         model: made by `trainingModel` or `inferenceModel`.
-        path: of the file, which is written anew.
         inputs: as for a call; of a compiled model they may be left out.
+        path: of the file, which is written anew. It may also stand before the inputs, without its
+            name: `page(model, path, *inputs)`.
         system: such as "bow-pod16"; by default the virtual system.
         keywords: inputs of a call that are given by name.
 
     Raises:
         Error: there is no such system, or the model cannot be captured.
         OSError: the file cannot be written.
+        TypeError: the model is not wrapped, or no path is given.
     """
+    check_model(model)
+    written, inputs = path_and_inputs("page", "path", path, inputs)
     content = content_of(model, inputs, keywords, system)
-    written = Path(path)
     written.write_text(to_html([view_model(content)]), encoding="utf-8")
-    return written
+    return WrittenFile(written)
 
 
 def content_of(

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from poptorch_emu.config import PipelineOrder, TableConfig
 from poptorch_emu.emulator import schedules
+from poptorch_emu.emulator.given_values import check_options
 from poptorch_emu.errors import make_error
 from poptorch_emu.near_names import did_you_mean
 from poptorch_emu.options import Options, PipelinedExecution, ShardedExecution
@@ -33,6 +34,7 @@ def set_schedule(options: Options, order: str | TableConfig) -> None:
         >>> _ = options.Training.gradientAccumulation(8)
         >>> emulator.set_schedule(options, emulator.schedules.zero_bubble_v())
     """
+    check_options(options)
     options._check_unfrozen()
     orders = [known.value for known in PipelineOrder]
     if isinstance(order, str) and order in schedules.NAMED:

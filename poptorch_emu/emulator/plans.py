@@ -6,6 +6,7 @@ from typing import Any
 
 from poptorch_emu.compile.planning import on_system
 from poptorch_emu.emulator.estimates import captured, chosen_system
+from poptorch_emu.emulator.given_values import check_model
 from poptorch_emu.executor.executor import PoplarExecutor
 from poptorch_emu.plan.memory.holdings import plan_memory
 from poptorch_emu.plan.tiles.tile_contents import plan_tiles
@@ -39,6 +40,7 @@ def schedule(model: PoplarExecutor) -> SchedulePlan:
         stage 0: IPU 0, blocks first
         stage 1: IPU 1, blocks second
     """
+    check_model(model)
     executable = model._compiled()
     is_table = executable.config.strategy.table is not None
     return SchedulePlan.of(executable, model._on_device.times() if is_table else None)
@@ -50,6 +52,7 @@ def memory(model: PoplarExecutor) -> MemoryReport:
     Raises:
         Error: the model is not compiled.
     """
+    check_model(model)
     return MemoryReport.of(model._compiled())
 
 

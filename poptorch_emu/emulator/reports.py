@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from poptorch_emu.emulator.given_values import check_model, path_and_inputs
 from poptorch_emu.emulator.page import content_of
 from poptorch_emu.executor.executor import PoplarExecutor
 from poptorch_emu.report.model_report import ModelReport
@@ -13,6 +14,7 @@ from poptorch_emu.report.page.profile_view import profile_view
 from poptorch_emu.report.page.view_model import view_model
 from poptorch_emu.report.profile_file import FILE_NAME, write_profile_file
 from poptorch_emu.report.trace_file import to_trace
+from poptorch_emu.report.written_file import WrittenFile
 from poptorch_emu.untrusted.texts import file_name
 
 
@@ -34,8 +36,8 @@ def summary(model: PoplarExecutor, *inputs: Any, **keywords: Any) -> ModelReport
 
 def report(
     model: PoplarExecutor,
-    directory: str | Path | None = None,
     *inputs: Any,
+    directory: str | Path | None = None,
     **keywords: Any,
 ) -> Path:
     """Writes `<directory>/<name of the model>/profile.pop` and returns its path (modelled).
@@ -44,17 +46,23 @@ def report(
 
     Args:
         model: made by `trainingModel` or `inferenceModel`.
-        directory: by default the current one.
         inputs: as for `summary`; so are `keywords`.
+        directory: by default the current one. It may also stand before the inputs, without its
+            name: `report(model, directory, *inputs)`.
 
     Raises:
         Error: there is no such system, or the model cannot be captured.
         OSError: the file cannot be written.
+        TypeError: the model is not wrapped, or the directory is no path.
     """
+    check_model(model)
+    if directory is None and (not inputs or inputs[0] is None):
+        directory, inputs = ".", inputs[1:]
+    folder, inputs = path_and_inputs("report", "directory", directory, inputs)
     view = summary(model, *inputs, **keywords).view
-    path = Path(directory or ".") / file_name(view["name"], view["mode"]) / FILE_NAME
+    path = folder / file_name(view["name"], view["mode"]) / FILE_NAME
     write_profile_file(path, view)
-    return path
+    return WrittenFile(path)
 
 
 def read_report(path: str | Path) -> ModelReport:
@@ -67,21 +75,26 @@ def read_report(path: str | Path) -> ModelReport:
     return ModelReport(profile_view(Path(path)))
 
 
-def trace(model: PoplarExecutor, path: str | Path, *inputs: Any, **keywords: Any) -> Path:
+def trace(
+    model: PoplarExecutor, *inputs: Any, path: str | Path | None = None, **keywords: Any
+) -> Path:
     """Writes what IPUs would do, and what the engine did, by time, for Perfetto (modelled).
 
     The engine's own timeline is exact, and is there if profiling is enabled.
 
     Args:
         model: made by `trainingModel` or `inferenceModel`.
-        path: of the file, in Chrome's trace format.
         inputs: as for `summary`; so are `keywords`.
+        path: of the file, in Chrome's trace format. It may also stand before the inputs, without
+            its name: `trace(model, path, *inputs)`.
 
     Raises:
         Error: there is no such system, or the model cannot be captured.
         OSError: the file cannot be written.
+        TypeError: the model is not wrapped, or no path is given.
     """
-    written = Path(path)
+    check_model(model)
+    written, inputs = path_and_inputs("trace", "path", path, inputs)
     text = json.dumps(to_trace(summary(model, *inputs, **keywords).view), allow_nan=False)
     written.write_text(text, encoding="utf-8")
-    return written
+    return WrittenFile(written)

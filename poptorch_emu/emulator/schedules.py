@@ -15,6 +15,7 @@ from poptorch_emu.config import TableConfig
 from poptorch_emu.errors import make_error
 from poptorch_emu.near_names import no_attribute
 from poptorch_emu.report.schedule_report import SchedulePlan
+from poptorch_emu.report.terminal import html_lines, shortened, terminal_width
 from poptorch_emu.schedule.legality import check
 from poptorch_emu.schedule.schedule import Schedule
 from poptorch_emu.schedule.tables.named import make_table
@@ -39,6 +40,18 @@ _OWN = "own table"
 
 class PipelineSchedule(TableConfig):
     """A schedule that is not yet made for a model (exact)."""
+
+    def __str__(self) -> str:
+        """Returns its name, and how many stages an IPU has; of one's own, the table."""
+        if self.rows:
+            lines = [", ".join(cell or "-" for cell in row) for row in self.rows]
+            return "\n".join([f"{self.name}, {len(lines)} IPUs:", *map(_cut, lines)])
+        stages = "1 stage" if self.stages_per_ipu == 1 else f"{self.stages_per_ipu} stages"
+        return f"{self.name}, {stages} on each IPU; plan(num_ipus, num_micro_batches) shows it"
+
+    def _repr_html_(self) -> str:
+        """Returns the same for a notebook."""
+        return html_lines([str(self)])
 
     def plan(
         self, num_ipus: int = 0, num_micro_batches: int = 0, *, is_training: bool = True
@@ -169,6 +182,10 @@ def from_csv(path: str | Path) -> PipelineSchedule:
     """
     lines = Path(path).read_text().splitlines()
     return from_table(csv.reader(line for line in lines if not line.startswith("#")))
+
+
+def _cut(line: str) -> str:
+    return shortened(line, terminal_width())
 
 
 def _check(schedule: Schedule, max_stash: int | None, link_depth: int | None) -> None:

@@ -6,6 +6,7 @@ from typing import Any
 
 from poptorch_emu.compile.timing import split_of
 from poptorch_emu.emulator.estimates import captured, chosen_system
+from poptorch_emu.emulator.given_values import check_model
 from poptorch_emu.enums import AutoStage
 from poptorch_emu.errors import make_error
 from poptorch_emu.executor.executor import PoplarExecutor
@@ -53,6 +54,7 @@ def autoplace(
     Raises:
         Error: the model is compiled, or as `plan_split` does.
     """
+    check_model(model)
     if model.isCompiled():
         raise make_error("A compiled model cannot be placed anew: call destroy() on it first.")
     split = plan_split(model, *inputs, num_ipus=num_ipus, system=system, **keywords)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from poptorch_emu.emulator.given_values import check_model
 from poptorch_emu.enums import OutputMode
 from poptorch_emu.errors import make_error
 from poptorch_emu.executor.executor import PoplarExecutor
@@ -39,6 +40,7 @@ def stream(model: PoplarExecutor, *args: Any, max_unread: int = 2, **kwargs: Any
         tensor([0.])
         tensor([1.])
     """
+    check_model(model)
     if max_unread < 1:
         raise ValueError(f"max_unread must be at least 1, not {max_unread}.")
     mode = OutputMode(model.options.output_mode)

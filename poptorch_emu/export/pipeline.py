@@ -23,6 +23,7 @@ from poptorch_emu.export.saved_program import save_program
 from poptorch_emu.export.stage_module import Values, stage_module
 from poptorch_emu.ir.graph import SourceKind, source_of
 from poptorch_emu.module_loading import LateModule
+from poptorch_emu.report.terminal import html_lines
 from poptorch_emu.schedule.pytorch_text import pytorch_rows
 
 if TYPE_CHECKING:
@@ -98,6 +99,19 @@ class ExportedPipeline:
         warn_of_losses(executable)
         self._spec = _spec(self._stages, self._with_gradient, micro_batches, executable)
         self._stages_of: WeakKeyDictionary[Any, Sequence[PipelineStage]] = WeakKeyDictionary()
+
+    def __str__(self) -> str:
+        """Returns how many stages there are, on which IPUs, and what can be done with them."""
+        ipus = ", ".join(map(str, self._compiled.executable.partition.ipu_of_stage))
+        noun = "stage" if self.num_stages == 1 else "stages"
+        return (
+            f"{self.num_stages} {noun} of plain PyTorch, compiled for the IPUs {ipus}\n"
+            "schedule() and stage() make them parts of torch.distributed.pipelining"
+        )
+
+    def _repr_html_(self) -> str:
+        """Returns the same for a notebook."""
+        return html_lines([str(self)])
 
     @property
     def num_stages(self) -> int:

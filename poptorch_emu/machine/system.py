@@ -90,7 +90,7 @@ def system_of(name: str, what: str = "system") -> System:
     Raises:
         Error: there is no such system.
     """
-    if name not in SYSTEMS:
+    if not isinstance(name, str) or name not in SYSTEMS:
         raise compiler_error(
             f"{what} is '{name}', which is no virtual system. Choose one of {', '.join(SYSTEMS)}."
             f"{did_you_mean(name, SYSTEMS)}"

@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from poptorch_emu.machine.ipu import KIB
 from poptorch_emu.plan.time.split import Split
-from poptorch_emu.report.text_table import to_table
+from poptorch_emu.report.terminal import (
+    fitted_table,
+    html_lines,
+    html_table,
+    terminal_width,
+    wrapped,
+)
+
+# Of the names in a line of code, beside what stands around them.
+_CODE_COLUMNS = 50
 
 
 @dataclass(frozen=True)
@@ -26,7 +36,7 @@ class SplitReport(Split):
         """
         if self.is_of_blocks:
             stages = ",\n".join(
-                f"    poptorch.Stage({', '.join(map(repr, stage.units))}).ipu({stage.ipu})"
+                f"    poptorch.Stage({_filled(stage.units)}).ipu({stage.ipu})"
                 for stage in self.stages
             )
             return f"options.setExecutionStrategy(poptorch.PipelinedExecution(\n{stages},\n))"
@@ -39,13 +49,32 @@ class SplitReport(Split):
 
     def __str__(self) -> str:
         """Returns a line for each stage, and the code."""
-        rows = [["IPU", "ms", "fullest tile KiB", "units"]]
+        columns = terminal_width()
+        notes = [line for note in self._notes() for line in wrapped(note, columns)]
+        return "\n".join([*fitted_table(self._rows(), 1, columns), *notes, "", self.code()])
+
+    def _repr_html_(self) -> str:
+        """Returns the same for a notebook."""
+        return html_table(self._rows(), 1) + html_lines([*self._notes(), self.code()])
+
+    def _rows(self) -> list[list[str]]:
+        rows = [["units", "fullest tile KiB", "ms", "IPU"]]
         for stage in self.stages:
             first, last = stage.units[0], stage.units[-1]
             units = first if first == last else f"{first} ... {last} ({len(stage.units)})"
             milliseconds = f"{stage.cycles / self.clock_hz * 1e3:.3f}"
-            rows.append([str(stage.ipu), milliseconds, f"{stage.tile_bytes / KIB:.0f}", units])
-        lines = to_table([row[::-1] for row in rows], num_left=1)
-        if not self.fits:
-            lines.append("No split fits; this one is the fastest.")
-        return "\n".join([*lines, "", self.code()])
+            rows.append([units, f"{stage.tile_bytes / KIB:.0f}", milliseconds, str(stage.ipu)])
+        return rows
+
+    def _notes(self) -> list[str]:
+        return [] if self.fits else ["No split fits; this one is the fastest."]
+
+
+def _filled(names: Sequence[str]) -> str:
+    """Returns names as arguments, on as many lines as they need."""
+    lines = [""]
+    for text in map(repr, names):
+        if lines[-1] and len(lines[-1]) + len(text) > _CODE_COLUMNS:
+            lines.append("")
+        lines[-1] += f"{text}, "
+    return f"\n{' ' * 8}".join(line.rstrip() for line in lines).removesuffix(",")

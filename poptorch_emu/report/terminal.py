@@ -69,7 +69,7 @@ def html_table(rows: Sequence[Sequence[str]], num_left: int) -> str:
     """Returns a table for a notebook; the first row is its head."""
     head, *body = rows
     lines = [_html_row(head, num_left, "th"), *(_html_row(row, num_left, "td") for row in body)]
-    return f"<table>{''.join(lines)}</table>"
+    return f'<div style="overflow-x:auto"><table>{"".join(lines)}</table></div>'
 
 
 def _html_row(row: Sequence[str], num_left: int, cell: str) -> str:
@@ -83,4 +83,5 @@ def _html_cell(text: str, is_left: bool, cell: str) -> str:
 
 def html_lines(lines: Sequence[str]) -> str:
     """Returns lines of text for a notebook."""
-    return f'<pre style="white-space:pre-wrap">{html.escape(chr(10).join(lines))}</pre>'
+    text = html.escape("\n".join(lines))
+    return f'<pre style="white-space:pre-wrap;font-family:monospace">{text}</pre>'

@@ -15,6 +15,7 @@ from poptorch_emu.report.terminal import (
     wrapped,
 )
 from poptorch_emu.report.terms import TERMS, WORD_OF_EVENT, WORK
+from poptorch_emu.report.timeline_svg import timeline_svg
 
 _IDLE = TERMS["bubble"].letter
 
@@ -36,10 +37,10 @@ class TimelineReport(tuple[Event, ...]):
         return "\n".join([*lines, *fitted_table(self._rows(), 1, columns)])
 
     def _repr_html_(self) -> str:
-        """Returns the same for a notebook."""
+        """Returns a picture for a notebook, and how long each IPU takes for each kind of work."""
         if not self:
             return html_lines(["no events"])
-        return html_lines([*self._bars(100), self._legend()]) + html_table(self._rows(), 1)
+        return timeline_svg(self, self._ipus(), self._end()) + html_table(self._rows(), 1)
 
     def plot(self, axes: Any = None) -> Any:
         """Draws IPUs and time, to scale, in milliseconds; numbers are micro-batches where they fit.

@@ -81,6 +81,10 @@ class ResultStream:
         self._structured = structured
         self._finalizer = weakref.finalize(self, _finish, executor, call)
 
+    def __repr__(self) -> str:
+        state = "of a call that runs" if self._finalizer.alive else "of a call that has ended"
+        return f"<results {state}: iterate to read them>"
+
     def __iter__(self) -> ResultStream:
         return self
 

@@ -309,7 +309,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return outermost.add_source(Source(SourceKind.CONSTANT, name), fake, record)
 
     def _append(self, func: Any, args: Any, kwargs: Any, result: Any) -> None:
-        record = self.origin(str(func).removesuffix(".default"))
+        record = self.origin(".".join(str(func).split(".")[:2]))
         depth = len(self._scopes) - 1
         node_args, node_kwargs = map_aggregate(
             (args, kwargs),

@@ -1,0 +1,71 @@
+"""Checks of what the functions of the emulator are given, before anything is computed."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+from poptorch_emu.executor.executor import PoplarExecutor
+from poptorch_emu.options import Options
+
+
+def check_model(model: object) -> None:
+    """Checks that a model is a wrapped one.
+
+    Raises:
+        TypeError: it is not; the text says how to wrap it.
+    """
+    if not isinstance(model, PoplarExecutor):
+        raise TypeError(
+            f"The model must be wrapped, but got {_described(model)}. Pass what "
+            "poptorch.trainingModel(module, options, optimizer) or "
+            "poptorch.inferenceModel(module, options) returns."
+        )
+
+
+def check_options(options: object) -> None:
+    """Checks that options are PopTorch's.
+
+    Raises:
+        TypeError: they are not.
+    """
+    if not isinstance(options, Options):
+        raise TypeError(f"The options must be poptorch.Options(), but got {_described(options)}.")
+
+
+def path_and_inputs(
+    function: str, name: str, path: str | os.PathLike[str] | None, arguments: tuple[Any, ...]
+) -> tuple[Path, tuple[Any, ...]]:
+    """Returns the path that a function writes to, and the inputs of a call.
+
+    Args:
+        function: its name, for the message.
+        name: of its argument.
+        path: given by that name; without it the path is the first of the arguments.
+        arguments: that were given by position after the model.
+
+    Raises:
+        TypeError: there is no path, or it is something else.
+    """
+    first: object = path
+    if path is None and arguments:
+        first, *arguments_left = arguments
+        arguments = tuple(arguments_left)
+    if not isinstance(first, (str, os.PathLike)) or not os.fspath(first):
+        found = "nothing" if first is None else _described(first)
+        raise TypeError(
+            f"emulator.{function} needs a path, but got {found} in its place. Give it first, as in "
+            f"{function}(model, path, *inputs), or by its name: "
+            f"{function}(model, *inputs, {name}=...)."
+        )
+    return Path(first), arguments
+
+
+def _described(value: object) -> str:
+    kind = type(value)
+    name = f"{kind.__module__}.{kind.__qualname__}".removeprefix("builtins.")
+    if isinstance(value, type):
+        return f"the class {value.__qualname__}"
+    is_short = isinstance(value, (str, bytes, int, float))
+    return f"{value!r} of type {name}" if is_short else f"a value of type {name}"

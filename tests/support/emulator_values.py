@@ -1,0 +1,79 @@
+"""What each function of `emulator` returns, for one small pipeline whose names are markup."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import poptorch_emu as poptorch
+from poptorch_emu import emulator
+
+NAME = "<b>&amp; layer"
+BATCH = torch.ones(32, 16)
+
+
+class Layers(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = torch.nn.ModuleList(torch.nn.Linear(16, 16) for _ in range(4))
+
+    def forward(self, x):
+        for index, layer in enumerate(self.layers):
+            poptorch.Block.start(f"{NAME} {index}", ipu_id=index // 2)
+            x = torch.relu(layer(x))
+        return x, poptorch.identity_loss(x, "mean")
+
+
+def make_training() -> poptorch.PoplarExecutor:
+    options = poptorch.Options().showCompilationProgressBar(False)
+    options.Training.gradientAccumulation(8)
+    model = Layers()
+    return poptorch.trainingModel(model, options, poptorch.optim.AdamW(model.parameters()))
+
+
+@cache
+def training() -> poptorch.PoplarExecutor:
+    """Returns the pipeline, compiled."""
+    torch.manual_seed(0)
+    model = make_training()
+    model.compile(BATCH)
+    return model
+
+
+def _read(folder: Path) -> Any:
+    return emulator.read_report(emulator.report(training(), folder))
+
+
+def _own_table() -> Any:
+    rows = [["0F0", "0F1", "", "0B0", "0B1"], ["", "1F0|1B0", "1F1|1B1"]]
+    return emulator.schedules.from_table(rows)
+
+
+# By the name of the function; each is given a folder that is empty.
+VALUES: dict[str, Callable[[Path], Any]] = {
+    "schedule": lambda _: emulator.schedule(training()),
+    "memory": lambda _: emulator.memory(training()),
+    "tile_memory": lambda _: emulator.tile_memory(training()),
+    "estimate": lambda _: emulator.estimate(training()),
+    "timeline": lambda _: emulator.timeline(training()),
+    "summary": lambda _: emulator.summary(training()),
+    "page": lambda folder: emulator.page(training(), path=folder / "page.html"),
+    "report": lambda folder: emulator.report(training(), folder),
+    "trace": lambda folder: emulator.trace(training(), folder / "trace.json"),
+    "read_report": _read,
+    "what_if": lambda _: emulator.what_if(training(), sweep={"accumulation": [8, 16]}),
+    "plan_split": lambda _: emulator.plan_split(training(), num_ipus=4),
+    "autoplace": lambda _: emulator.autoplace(make_training(), BATCH, num_ipus=4),
+    "compare_schedules": lambda _: emulator.compare_schedules(training()),
+    "schedules": lambda _: emulator.schedules.zero_bubble_v(),
+    "export_pipeline": lambda _: emulator.export_pipeline(training()),
+}
+# What returns nothing, PyTorch's own objects, or results of the model; types; and modules.
+OTHERS = {
+    "HostWork", "SchedulePlan", "TimePlan", "install", "register_custom_op", "set_latencies",
+    "set_recomputation", "set_schedule", "stream", "to_torch",
+}  # fmt: skip
