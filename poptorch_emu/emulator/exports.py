@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import math
+from dataclasses import replace
 
 import torch
 
@@ -12,6 +14,7 @@ from poptorch_emu.executor.executor_contents import compiled_inputs, optimizer_s
 from poptorch_emu.export.optimizer import TorchOptimizer, torch_optimizer_of
 from poptorch_emu.export.pipeline import Compiled, ExportedPipeline
 from poptorch_emu.optim.optimizer_conversion import optimizer_config
+from poptorch_emu.update.formulas.optimizer_config import OptimizerConfig
 
 
 def export_pipeline(
@@ -35,9 +38,13 @@ def export_pipeline(
     check_model(executor)
     executable = executor._compiled()
     model = copy.deepcopy(executor.model)
-    compiled = Compiled(
-        executable, model, compiled_inputs(executor), _torch_optimizer(executor, model)
-    )
+    inputs, config = compiled_inputs(executor), _optimizer_config(executor)
+    if config is None:
+        compiled = Compiled(executable, model, inputs, None)
+    else:
+        # The pipeline clips, since no stage has all gradients.
+        optimizer = _torch_optimizer(executor, model, replace(config, max_grad_norm=math.inf))
+        compiled = Compiled(executable, model, inputs, optimizer, config.max_grad_norm)
     return ExportedPipeline(compiled, freeze_statistics=freeze_statistics)
 
 
@@ -50,11 +57,12 @@ def to_torch(
     go on untouched.
 
     Returns:
-        A copy of the user's module, and an optimiser of `torch.optim` over its parameters with the
-        state that the executor's has; `None` for an inference model.
+        A copy of the user's module, and an optimiser over its parameters with the state that the
+        executor's has: of `torch.optim`, or by the emulator's formulas what that does not have.
+        `None` for an inference model.
 
     Raises:
-        Error: the executor is not compiled, or torch.optim has no such optimiser.
+        Error: the executor is not compiled, or the optimiser scales the loss.
 
     Example:
         >>> inference = poptorch.inferenceModel(torch.nn.Linear(3, 1))
@@ -66,15 +74,20 @@ def to_torch(
     check_model(executor)
     executor._compiled()
     model = copy.deepcopy(executor.model)
-    optimizer = _torch_optimizer(executor, model)
-    if optimizer is None:
+    config = _optimizer_config(executor)
+    if config is None:
         return model, None
-    return model, optimizer.over(dict(model.named_parameters()))
+    return model, _torch_optimizer(executor, model, config).over(dict(model.named_parameters()))
 
 
-def _torch_optimizer(executor: PoplarExecutor, model: torch.nn.Module) -> TorchOptimizer | None:
-    optimizer = executor._optimizer
-    if optimizer is None:
+def _optimizer_config(executor: PoplarExecutor) -> OptimizerConfig | None:
+    if executor._optimizer is None:
         return None
-    config = optimizer_config(optimizer, dict(executor.model.named_parameters()))
-    return torch_optimizer_of(config, dict(model.named_parameters()), optimizer_states(executor))
+    return optimizer_config(executor._optimizer, dict(executor.model.named_parameters()))
+
+
+def _torch_optimizer(
+    executor: PoplarExecutor, model: torch.nn.Module, config: OptimizerConfig
+) -> TorchOptimizer:
+    parameters = dict(model.named_parameters())
+    return torch_optimizer_of(config, parameters, optimizer_states(executor))

@@ -1,17 +1,20 @@
 """The forward operations of a compiled graph: which stage runs them, and what stages hand on.
 
 A value that a later stage needs travels through all stages between, as PyTorch's pipelining sends
-from one stage to the next only. Inputs, weights and constants never travel: each stage has its own.
+from one stage to the next only; it is sent once, however many stages and operations read it.
+Inputs, weights and constants never travel: each stage has its own. Nor does what is made of buffers
+and constants alone, such as tables of rotary embeddings: each stage that reads it makes it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass
 
 from torch import fx
 
 from poptorch_emu.compile.executable import Executable
+from poptorch_emu.export.rewriting import random_name
 from poptorch_emu.ir.graph import Graph, SinkKind, SourceKind, operation_of, record_of, source_of
 from poptorch_emu.ir.record import Phase
 
@@ -54,14 +57,29 @@ class ForwardStages:
             used.update(self.outputs)
         return [node for node in self.graph.sources if node in used]
 
+    def holders_of_trained(self) -> dict[str, list[int]]:
+        """Returns the stages that read each variable that has a gradient, by name, in order."""
+        trained = {s.name for s, _ in self.graph.results if s.kind is SinkKind.GRADIENT}
+        holders: dict[str, list[int]] = {}
+        for stage in range(self.num_stages):
+            for source in map(source_of, self.sources_of(stage)):
+                if source.kind is SourceKind.VARIABLE and source.name in trained:
+                    holders.setdefault(source.name, []).append(stage)
+        return holders
+
     def inputs_of(self, stage: int) -> list[int]:
         """Returns the numbers of the model's inputs that `stage` reads."""
         sources = map(source_of, self.sources_of(stage))
         return [int(source.name) for source in sources if source.kind is SourceKind.INPUT]
 
 
-def forward_stages(executable: Executable) -> ForwardStages:
-    """Returns the forward of what was compiled."""
+def forward_stages(executable: Executable, parameters: Set[str]) -> ForwardStages:
+    """Returns the forward of what was compiled.
+
+    Args:
+        executable: the program.
+        parameters: names of the model's; its other variables are buffers.
+    """
     graph, partition = executable.graph, executable.partition
     stage_of = {
         node: partition.port_of[node][1]
@@ -72,14 +90,16 @@ def forward_stages(executable: Executable) -> ForwardStages:
     results = [node for sink, node in graph.results if sink.kind is SinkKind.OUTPUT]
     outputs = (loss,) if loss is not None else tuple(results)
     needed = _needed(outputs)
-    stages: list[list[fx.Node]] = [[] for _ in range(partition.num_stages)]
+    own: list[list[fx.Node]] = [[] for _ in range(partition.num_stages)]
     for node, stage in stage_of.items():
         if node in needed:
-            stages[stage].append(node)
+            own[stage].append(node)
+    fixed = _fixed(graph, stage_of, parameters)
+    stages = [_with_fixed(nodes, fixed, stage_of) for nodes in own]
     return ForwardStages(
         graph,
         tuple(map(tuple, stages)),
-        tuple(_wires(stages, outputs)),
+        tuple(_wires(stages, outputs, fixed)),
         outputs,
         loss,
     )
@@ -111,8 +131,42 @@ def _needed(outputs: Sequence[fx.Node]) -> set[fx.Node]:
     return needed
 
 
+def _fixed(graph: Graph, nodes: Iterable[fx.Node], parameters: Set[str]) -> set[fx.Node]:
+    """Returns the values that are the same for all micro-batches: of buffers and constants alone.
+
+    Args:
+        graph: of all sources.
+        nodes: of forward, in order.
+        parameters: names of variables that do not count: what is made of them may be large work.
+    """
+    fixed = {
+        node
+        for node in graph.sources
+        if (source := source_of(node)).kind is SourceKind.CONSTANT
+        or (source.kind is SourceKind.VARIABLE and source.name not in parameters)
+    }
+    for node in nodes:
+        if fixed.issuperset(node.all_input_nodes) and random_name(operation_of(node)) is None:
+            fixed.add(node)
+    return fixed
+
+
+def _with_fixed(
+    nodes: Sequence[fx.Node], fixed: Set[fx.Node], order: Iterable[fx.Node]
+) -> list[fx.Node]:
+    """Returns the operations of a stage with those that make the fixed values that it reads."""
+    own = set(nodes)
+    pending = [value for node in nodes for value in node.all_input_nodes]
+    while pending:
+        value = pending.pop()
+        if value in fixed and value.op == "call_function" and value not in own:
+            own.add(value)
+            pending += value.all_input_nodes
+    return [node for node in order if node in own]
+
+
 def _wires(
-    stages: Sequence[Sequence[fx.Node]], outputs: Sequence[fx.Node]
+    stages: Sequence[Sequence[fx.Node]], outputs: Sequence[fx.Node], fixed: Set[fx.Node]
 ) -> list[tuple[fx.Node, ...]]:
     """Returns for each stage but the last what it sends: made so far, and used later."""
     last_use = {node: len(stages) - 1 for node in outputs}
@@ -122,6 +176,6 @@ def _wires(
                 last_use[value] = max(stage, last_use.get(value, 0))
     wires = []
     for stage in range(len(stages) - 1):
-        made = [node for nodes in stages[: stage + 1] for node in nodes]
-        wires.append(tuple(node for node in made if last_use.get(node, 0) > stage))
+        made = dict.fromkeys(node for nodes in stages[: stage + 1] for node in nodes)
+        wires.append(tuple(n for n in made if last_use.get(n, 0) > stage and n not in fixed))
     return wires

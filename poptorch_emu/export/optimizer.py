@@ -1,14 +1,18 @@
-"""The optimiser of `torch.optim` that does what a compiled model's optimiser does."""
+"""The optimiser in plain PyTorch that does what a compiled model's optimiser does.
+
+It is one of `torch.optim` where that has the same, and else computes by the emulator's formulas.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from poptorch_emu.errors import make_error
+from poptorch_emu.export.formula_optimizer import GROUP_INDEX, plain_config, state_key
 from poptorch_emu.module_loading import LateModule
 from poptorch_emu.optim.torch_state import entries_of
 from poptorch_emu.update.formulas.optimizer_config import (
@@ -32,14 +36,17 @@ _CLASSES = {
     OptimizerKind.ADAMW: "AdamW",
     OptimizerKind.ADAMW_NO_BIAS: "AdamW",
 }
+# PopART's prefixes of all states that a rule may have.
+_PREFIXES = ("Accl", "Accl1", "Accl2", "Accl3", "Step")
 
 
 @dataclass(frozen=True)
 class TorchOptimizer:
-    """An optimiser of `torch.optim`.
+    """An optimiser of plain PyTorch.
 
     Attributes:
-        spec: its class, and its groups with names of parameters and values.
+        spec: its class, its groups with names of parameters and values, and for our own formulas
+            the rule.
         states: of each parameter, by name.
     """
 
@@ -56,7 +63,7 @@ def torch_optimizer_of(
     parameters: Mapping[str, torch.nn.Parameter],
     states: Mapping[str, torch.Tensor],
 ) -> TorchOptimizer:
-    """Returns the optimiser of torch.optim that computes the same.
+    """Returns the optimiser in plain PyTorch that computes the same.
 
     Args:
         config: the optimiser as it is now.
@@ -64,85 +71,60 @@ def torch_optimizer_of(
         states: by PopART's names; none if the optimiser never ran.
 
     Raises:
-        Error: torch.optim has no such optimiser.
+        Error: there is none.
     """
     _check(config)
-    groups = dict(zip(parameters, config.group_of_parameter, strict=True))
     trained = [name for name, parameter in parameters.items() if parameter.requires_grad]
-    return TorchOptimizer(_spec(config, groups, trained), _states(config, trained, states))
-
-
-def _check(config: OptimizerConfig) -> None:
-    """Raises an `Error` if no optimiser of `torch.optim` computes the same."""
-    reason = _difference(config)
-    if reason:
-        raise make_error(f"The optimizer has no exact counterpart in torch.optim: {reason}")
-
-
-def _difference(config: OptimizerConfig) -> str:
-    """Returns what torch.optim does not have, and the way out; "" if it has all."""
-    if config.kind not in _CLASSES:
-        return f"there is no {config.kind.name} there. Compile the model with AdamW, say."
-    if config.clips:
-        return (
-            f"it clips gradients (max_grad_norm={config.max_grad_norm}). Compile the model without "
-            "max_grad_norm, and clip with torch.nn.utils.clip_grad_norm_, over all stages."
-        )
-    if config.loss_scale_rule is not None or config.loss_scaling.value != 1.0:
-        return (
-            f"it scales the loss (loss_scaling={config.loss_scaling.value}). Compile the model "
-            "with loss_scaling=1 and use torch.amp.GradScaler if it computes in float16."
-        )
-    types = (config.accum_type, config.first_order_type, config.second_order_type)
-    if any(dtype is not torch.float32 for dtype in (*types, config.velocity_type)):
-        return "it keeps gradients or states in float16. Leave its accum_type arguments out."
-    if config.uses_tf_variant:
-        return "it is TensorFlow's RMSprop. Set use_tf_variant=False."
-    for group in config.groups:
-        if config.kind.is_sgd and group["dampening"].value != 0.0:
-            return (
-                f"its velocity starts at zero, so that dampening={group['dampening'].value} counts "
-                "in the first step. Set dampening=0."
-            )
-    return ""
-
-
-def _spec(
-    config: OptimizerConfig, group_of_name: Mapping[str, int], trained: Iterable[str]
-) -> dict[str, Any]:
-    """Returns the spec: its class, and its groups with names and values.
-
-    Args:
-        config: of an optimiser that torch.optim has.
-        group_of_name: for each parameter of the model the group in `config`.
-        trained: names of the parameters that get a gradient.
-    """
-    names = list(trained)
+    group_of = dict(zip(parameters, config.group_of_parameter, strict=True))
+    is_torch = _is_in_torch(config)
     groups = [
         {
-            "names": [name for name in names if group_of_name[name] == index],
-            "values": _hypers(config.kind, group),
+            "names": [name for name in trained if group_of[name] == index],
+            "values": (
+                _torch_hypers(config.kind, group)
+                if is_torch
+                else {GROUP_INDEX: index} | {key: hyper.value for key, hyper in group.hypers}
+            ),
         }
         for index, group in enumerate(config.groups)
     ]
-    return {"class": _CLASSES[config.kind], "groups": [group for group in groups if group["names"]]}
+    spec: dict[str, Any] = {"groups": [group for group in groups if group["names"]]}
+    spec |= {"class": _CLASSES[config.kind]} if is_torch else {"formulas": plain_config(config)}
+    keys = entries_of(config.kind) if is_torch else {name: state_key(name) for name in _PREFIXES}
+    return TorchOptimizer(spec, _states(trained, states, keys))
 
 
-def _states(
-    config: OptimizerConfig, names: Iterable[str], states: Mapping[str, torch.Tensor]
-) -> dict[str, dict[str, torch.Tensor]]:
-    """Returns the state of each parameter as torch.optim has it.
+def _check(config: OptimizerConfig) -> None:
+    """Raises an `Error` if the optimiser needs what plain PyTorch does in another place."""
+    if config.loss_scale_rule is not None or config.loss_scaling.value != 1.0:
+        raise make_error(
+            f"The optimizer scales the loss (loss_scaling={config.loss_scaling.value}), which is "
+            "no matter of an optimizer of PyTorch. Compile the model with loss_scaling=1, and use "
+            "torch.amp.GradScaler if it computes in float16."
+        )
+    if config.accum_type is not torch.float32:
+        raise make_error(
+            f"The optimizer adds up gradients in {config.accum_type}, but PyTorch adds them in the "
+            "type of the weight. Leave accum_type out."
+        )
 
-    Args:
-        config: of an optimiser that torch.optim has.
-        names: of the parameters.
-        states: of the compiled optimiser, by PopART's names; none if it never ran.
-    """
-    found = {name: _state(config, name, states) for name in names}
-    return {name: state for name, state in found.items() if state}
+
+def _is_in_torch(config: OptimizerConfig) -> bool:
+    """Returns whether torch.optim has an optimiser that computes the same, bit for bit."""
+    types = (config.first_order_type, config.second_order_type, config.velocity_type)
+    has_dampening = config.kind.is_sgd and any(
+        group["dampening"].value != 0.0 for group in config.groups
+    )
+    return (
+        config.kind in _CLASSES
+        and not config.clips
+        and not config.uses_tf_variant
+        and not has_dampening  # PyTorch's velocity starts with the first gradient.
+        and all(dtype is torch.float32 for dtype in types)
+    )
 
 
-def _hypers(kind: OptimizerKind, group: GroupConfig) -> dict[str, Any]:
+def _torch_hypers(kind: OptimizerKind, group: GroupConfig) -> dict[str, Any]:
     values = {name: hyper.value for name, hyper in group.hypers}
     if "beta1" in values:
         betas = values["beta1"], values["beta2"]
@@ -155,16 +137,30 @@ def _hypers(kind: OptimizerKind, group: GroupConfig) -> dict[str, Any]:
     return {key: values[key] for key in ("lr", "momentum", "weight_decay")} | {"nesterov": nesterov}
 
 
+def _states(
+    names: Sequence[str], states: Mapping[str, torch.Tensor], keys: Mapping[str, str]
+) -> dict[str, dict[str, torch.Tensor]]:
+    """Returns the state of each parameter.
+
+    Args:
+        names: of the parameters.
+        states: of the compiled optimiser, by PopART's names; none if it never ran.
+        keys: what the optimiser calls each of PopART's prefixes.
+    """
+    found = {name: _state(name, states, keys) for name in names}
+    return {name: state for name, state in found.items() if state}
+
+
 def _state(
-    config: OptimizerConfig, name: str, states: Mapping[str, torch.Tensor]
+    name: str, states: Mapping[str, torch.Tensor], keys: Mapping[str, str]
 ) -> dict[str, torch.Tensor]:
     found = {
-        torch_name: states[f"{prefix}___{name}"].detach().clone()
-        for prefix, torch_name in entries_of(config.kind).items()
+        key: states[f"{prefix}___{name}"].detach().clone()
+        for prefix, key in keys.items()
         if f"{prefix}___{name}" in states
     }
     if "step" in found:
         found["step"] = found["step"].reshape(())
-    elif found and config.kind.is_rmsprop:
+    elif "square_avg" in found:
         found["step"] = torch.zeros(())  # Ours does not count; PyTorch's does, to no effect.
     return found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,39 +13,26 @@ import torch
 from torch import fx
 
 from poptorch_emu.compile.executable import Executable
-from poptorch_emu.config import CompileConfig, PipelineOrder, StrategyKind
-from poptorch_emu.enums import ReductionType
+from poptorch_emu.config import CompileConfig
 from poptorch_emu.errors import make_error
-from poptorch_emu.export.forward import ForwardStages, forward_stages
+from poptorch_emu.export.forward import forward_stages
 from poptorch_emu.export.gradients import flowing_values
 from poptorch_emu.export.optimizer import TorchOptimizer
 from poptorch_emu.export.refusal import check_exportable, check_stages, warn_of_losses
 from poptorch_emu.export.saved_program import save_program
+from poptorch_emu.export.spec_of_model import spec_of
 from poptorch_emu.export.stage_module import Values, stage_module
-from poptorch_emu.ir.graph import SourceKind, source_of
 from poptorch_emu.module_loading import LateModule
 from poptorch_emu.report.terminal import html_lines
-from poptorch_emu.schedule.pytorch_text import pytorch_rows
 
 if TYPE_CHECKING:
     import torch.distributed as dist
     from torch.distributed.pipelining import PipelineStage
 
-    from poptorch_emu.export import pipeline_runner
-else:  # It loads PyTorch's pipelining, which takes some seconds.
+    from poptorch_emu.export import pipeline_gradients, pipeline_runner
+else:  # They load PyTorch's pipelining, which takes some seconds.
+    pipeline_gradients = LateModule("poptorch_emu.export.pipeline_gradients")
     pipeline_runner = LateModule("poptorch_emu.export.pipeline_runner")
-
-
-# The schedules that PyTorch has a class for; others run as tables.
-_KINDS_OF_TABLES = {
-    "gpipe": "gpipe",
-    "one_f_one_b": "1f1b",
-    "interleaved_1f1b": "interleaved",
-    "looped_bfs": "looped_bfs",
-    "zero_bubble_h1": "zero_bubble_h1",
-    "zero_bubble_v": "zero_bubble_v",
-    "dualpipe_v": "dualpipe_v",
-}
 
 
 @dataclass(frozen=True)
@@ -55,13 +43,15 @@ class Compiled:
         executable: the program.
         model: a copy of the user's module, with the weights as they are now.
         inputs: the tensors for which it was compiled, whole batches.
-        optimizer: of the optimiser, if the model trains.
+        optimizer: of the optimiser, if the model trains; it neither clips nor scales.
+        max_grad_norm: limit of the norm of all gradients; infinity for none.
     """
 
     executable: Executable
     model: torch.nn.Module
     inputs: Sequence[torch.Tensor]
     optimizer: TorchOptimizer | None
+    max_grad_norm: float = math.inf
 
 
 class ExportedPipeline:
@@ -85,20 +75,29 @@ class ExportedPipeline:
         executable = compiled.executable
         check_exportable(executable, freezes_statistics=freeze_statistics)
         self._compiled = compiled
-        self._stages = forward_stages(executable)
-        check_stages(self._stages)
         self._values = Values(
             dict(compiled.model.named_parameters()),
             dict(compiled.model.named_buffers()),
             executable.graph.constants,
+            compiled.model.state_dict().keys(),
         )
+        self._stages = forward_stages(executable, self._values.parameters.keys())
+        check_stages(self._stages)
         micro_batches = [_micro_batch(value, executable.config) for value in compiled.inputs]
         self._with_gradient: frozenset[fx.Node] = frozenset()
         if executable.config.is_training:
             self._with_gradient = flowing_values(self._stages, self._values, micro_batches)
         warn_of_losses(executable)
-        self._spec = _spec(self._stages, self._with_gradient, micro_batches, executable)
-        self._stages_of: WeakKeyDictionary[Any, Sequence[PipelineStage]] = WeakKeyDictionary()
+        self._spec = spec_of(
+            executable,
+            self._stages,
+            self._with_gradient,
+            micro_batches,
+            self._values.parameters,
+            compiled.max_grad_norm,
+        )
+        self._made: WeakKeyDictionary[Any, tuple[Sequence[PipelineStage], str | None]]
+        self._made = WeakKeyDictionary()
 
     def __str__(self) -> str:
         """Returns how many stages there are, on which IPUs, and what can be done with them."""
@@ -145,7 +144,7 @@ class ExportedPipeline:
         Args:
             stage: one of `own_stages`.
             device: where it runs.
-            group: of the processes; all of them by default.
+            group: of the processes; by default all of them, or with replicas those of this one.
             module: what runs; by default a new `stage_module`. Pass one that you have wrapped.
             kind: of the schedule, as `schedule` takes it.
 
@@ -161,6 +160,18 @@ class ExportedPipeline:
         )
         return made
 
+    def replica_group(self) -> dist.ProcessGroup:
+        """Returns the processes that run this one's stages of all replicas (exact).
+
+        For what wraps a module: `DistributedDataParallel(module, process_group=...)`. A stage that
+        is not wrapped needs none: `step` sums its gradients over the replicas.
+
+        Raises:
+            ValueError: there is one replica, or the processes do not divide into the replicas.
+        """
+        found: dist.ProcessGroup = pipeline_gradients.replica_group(self._spec)
+        return found
+
     def own_stages(
         self, group: dist.ProcessGroup | None = None, kind: str | None = None
     ) -> list[int]:
@@ -169,7 +180,7 @@ class ExportedPipeline:
         That is rank, rank + size of the group, ... but for schedules that say it in another way.
 
         Args:
-            group: of the processes; all of them by default.
+            group: of the processes; by default all of them, or with replicas those of this one.
             kind: of the schedule, as `schedule` takes it.
 
         Raises:
@@ -194,13 +205,15 @@ class ExportedPipeline:
         """
         own = list(stages) if isinstance(stages, Sequence) else [stages]
         schedule = pipeline_runner.make_schedule(own, self._spec, kind)
-        self._stages_of[schedule] = own
+        self._made[schedule] = own, kind
         return schedule
 
     def step(self, schedule: Any, *inputs: torch.Tensor) -> Any:
         """Runs a whole batch: forward and backward, or forward alone in inference (exact).
 
-        Gradients are added to those that parameters have: call `zero_grad` before.
+        Gradients are those of the model, as its optimiser takes them: over all replicas and all
+        stages that share a weight, and clipped. They are added to those that parameters have: call
+        `zero_grad` before.
 
         Args:
             schedule: made by `schedule`.
@@ -208,17 +221,19 @@ class ExportedPipeline:
                 process reads are not touched, and none is sent to another process.
 
         Returns:
-            On the rank of the last stage the losses, one a micro-batch, or the outputs of
-            inference; elsewhere `None`.
+            On the rank of the last stage the losses of its replica, one a micro-batch, or the
+            outputs of inference; elsewhere `None`.
 
         Raises:
             ValueError: an input does not have the rows of all micro-batches.
         """
-        return pipeline_runner.run_step(schedule, self._stages_of[schedule], self._spec, inputs)
+        stages, kind = self._made[schedule]
+        return pipeline_runner.run_step(schedule, stages, self._spec, inputs, kind)
 
     def optimizer(self, module: torch.nn.Module) -> torch.optim.Optimizer:
-        """Returns the optimiser of `torch.optim` for a stage's parameters (exact).
+        """Returns the optimiser for a stage's parameters (exact).
 
+        It is one of `torch.optim`, or computes by the emulator's formulas what that does not have.
         It has the hyper-parameters that the compiled model's has now, and the state it has made.
 
         Args:
@@ -226,8 +241,10 @@ class ExportedPipeline:
 
         Raises:
             Error: the model does not train.
+            ValueError: the module has parameters that the model does not have.
         """
-        return self._torch_optimizer().over(dict(module.named_parameters()))
+        own = pipeline_gradients.unwrapped(module)
+        return self._torch_optimizer().over(dict(own.named_parameters()))
 
     def load_into(
         self,
@@ -247,8 +264,9 @@ class ExportedPipeline:
         """
         own = {**dict(model.named_parameters()), **dict(model.named_buffers())}
         for module in modules:
-            state = module if isinstance(module, Mapping) else module.state_dict()
-            for name, value in state.items():
+            if isinstance(module, torch.nn.Module):
+                module = pipeline_gradients.unwrapped(module).state_dict()
+            for name, value in module.items():
                 if name not in own:
                     raise make_error(
                         f"The model has no parameter or buffer '{name}', which a stage has. Pass a "
@@ -297,56 +315,3 @@ class ExportedPipeline:
 
 def _micro_batch(value: torch.Tensor, config: CompileConfig) -> torch.Tensor:
     return value.narrow(0, 0, value.size(0) // config.batch_factor) if value.dim() else value
-
-
-def _spec(
-    stages: ForwardStages,
-    with_gradient: frozenset[fx.Node],
-    micro_batches: Sequence[torch.Tensor],
-    executable: Executable,
-) -> pipeline_runner.PipelineSpec:
-    config = executable.config
-    table = None if config.strategy.table is None else executable.schedule
-
-    def of_node(node: fx.Node) -> pipeline_runner.TensorSpec:
-        return _tensor_spec(node.meta["val"], node in with_gradient)
-
-    read = {
-        int(source_of(node).name): node.meta["val"]
-        for node in stages.graph.sources
-        if source_of(node).kind is SourceKind.INPUT
-    }
-    inputs = (read.get(number, value) for number, value in enumerate(micro_batches))
-    return pipeline_runner.PipelineSpec(
-        stages=tuple(
-            pipeline_runner.StageSpec(
-                received=tuple(map(of_node, stages.received(stage))),
-                returned=tuple(map(of_node, stages.returned(stage))),
-                inputs=tuple(stages.inputs_of(stage)),
-            )
-            for stage in range(stages.num_stages)
-        ),
-        inputs=tuple(_tensor_spec(value) for value in inputs),
-        num_micro_batches=(
-            config.gradient_accumulation if config.is_training else config.device_iterations
-        ),
-        kind=_kind(config),
-        is_training=config.is_training,
-        is_mean=config.reduction_type is ReductionType.Mean,
-        rank_of_stage=() if table is None else table.ipu_of_stage,
-        rows=() if table is None else pytorch_rows(table),
-    )
-
-
-def _tensor_spec(value: torch.Tensor, has_gradient: bool = False) -> pipeline_runner.TensorSpec:
-    dtype = str(value.dtype).removeprefix("torch.")
-    return pipeline_runner.TensorSpec(tuple(value.shape), dtype, has_gradient)
-
-
-def _kind(config: CompileConfig) -> str:
-    table = config.strategy.table
-    if table is not None and config.is_training:
-        return _KINDS_OF_TABLES.get(table.name, "table")
-    is_sequential = config.strategy.order is PipelineOrder.SEQUENTIAL
-    is_pipeline = config.strategy.kind is StrategyKind.PIPELINED and not is_sequential
-    return "1f1b" if is_pipeline else "sequential"

@@ -1,6 +1,6 @@
 """Runs exported stages on `torch.distributed.pipelining`.
 
-This file and the two that it imports are plain PyTorch: a saved program has a copy of it, named
+This file and those that it imports are plain PyTorch: a saved program has a copy of it, named
 `run.py`, which `torchrun --nproc-per-node N run.py batches.pt` starts. `batches.pt` is a list that
 `torch.save` wrote; each item holds the input tensors of one update.
 """
@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,12 @@ import torch.distributed as dist
 from torch.distributed.pipelining import PipelineStage
 from torch.export.passes import move_to_device_pass
 
+from poptorch_emu.export.formula_optimizer import FormulaOptimizer, config_of
+from poptorch_emu.export.pipeline_gradients import (
+    finish_gradients,
+    pipeline_group,
+    replica_of,
+)
 from poptorch_emu.export.pipeline_schedules import (
     KINDS,
     OneByOne,
@@ -26,9 +33,9 @@ from poptorch_emu.export.pipeline_schedules import (
     ranks_of_stages,
     read_by,
 )
-from poptorch_emu.export.pipeline_spec import PipelineSpec, StageSpec, TensorSpec
+from poptorch_emu.export.pipeline_spec import PipelineSpec
 
-__all__ = ["PipelineSpec", "StageSpec", "TensorSpec", "make_schedule", "make_stage", "run_step"]
+__all__ = ["main", "make_optimizer", "make_schedule", "make_stage", "own_stages", "run_step"]
 
 
 def own_stages(
@@ -39,6 +46,7 @@ def own_stages(
     Raises:
         ValueError: the processes cannot share the stages.
     """
+    group = pipeline_group(spec, group)
     ranks = ranks_of_stages(spec, dist.get_world_size(group), kind)
     return [stage for stage, rank in enumerate(ranks) if rank == dist.get_rank(group)]
 
@@ -64,6 +72,7 @@ def make_stage(
     Raises:
         ValueError: the processes are too many, or the stage belongs to another one of them.
     """
+    group = pipeline_group(spec, group)
     num_stages, num_ranks = len(spec.stages), dist.get_world_size(group)
     own = ranks_of_stages(spec, num_ranks, kind)[index]
     if own != dist.get_rank(group):
@@ -88,6 +97,7 @@ def run_step(
     stages: Sequence[PipelineStage],
     spec: PipelineSpec,
     inputs: Sequence[torch.Tensor],
+    kind: str | None = None,
 ) -> Any:
     """Runs forward, and backward in training, of a whole batch.
 
@@ -95,18 +105,20 @@ def run_step(
         schedule: of `make_schedule`.
         stages: of this process; each input goes only to processes that read it.
         spec: of the pipeline.
-        inputs: the tensors of a call in order, each for all micro-batches.
+        inputs: the tensors of a call in order, each for all micro-batches of all replicas.
+        kind: of the schedule; by default that of the spec.
 
     Returns:
-        On the rank of the last stage the losses, one a micro-batch, or the outputs; else `None`.
+        On the rank of the last stage the losses of its replica, one a micro-batch, or the outputs;
+        else `None`.
 
     Raises:
         ValueError: an input does not have the rows of all micro-batches.
     """
     check_inputs(spec, inputs)
-    device = stages[0].device
+    device, replica = stages[0].device, replica_of(spec)
     named = {
-        input_name(number): inputs[number].to(
+        input_name(number): _rows_of(inputs[number], replica, spec).to(
             device=device, dtype=getattr(torch, spec.inputs[number].dtype)
         )
         for number in read_by(stages, spec)
@@ -120,6 +132,8 @@ def run_step(
     target = torch.zeros(spec.num_micro_batches, device=device) if is_last else None
     options = {} if isinstance(schedule, OneByOne) else {"return_outputs": False}
     schedule.step(target=target, losses=losses, **options, **named)
+    ranks = ranks_of_stages(spec, stages[0].group_size, kind)
+    finish_gradients(stages, spec, ranks)
     return [loss.detach() for loss in losses] if is_last else None
 
 
@@ -133,13 +147,23 @@ def check_inputs(spec: PipelineSpec, inputs: Sequence[torch.Tensor]) -> None:
     for number, (value, micro) in enumerate(zip(inputs, spec.inputs, strict=True)):
         expected = micro.shape
         if expected:
-            expected = (expected[0] * spec.num_micro_batches, *expected[1:])
+            rows = expected[0] * spec.num_micro_batches * spec.num_replicas
+            expected = (rows, *expected[1:])
         if tuple(value.shape) != expected:
             raise ValueError(
                 f"Input {number} has the shape {tuple(value.shape)}, but {expected} was expected: "
-                f"{spec.num_micro_batches} micro-batches of {micro.shape}. Give a whole batch of "
-                "the size that the model was compiled for."
+                f"{spec.num_micro_batches} micro-batches of {micro.shape} for each of "
+                f"{spec.num_replicas} replicas. Give a whole batch of the size that the model was "
+                "compiled for."
             )
+
+
+def _rows_of(value: torch.Tensor, replica: int, spec: PipelineSpec) -> torch.Tensor:
+    """Returns the rows of one replica: replicas take turns, a micro-batch each."""
+    if spec.num_replicas == 1 or not value.dim():
+        return value
+    shape = (spec.num_micro_batches, spec.num_replicas, -1, *value.shape[1:])
+    return value.reshape(shape)[:, replica].flatten(0, 1)
 
 
 def make_optimizer(
@@ -147,13 +171,23 @@ def make_optimizer(
     spec: Mapping[str, Any],
     states: Mapping[str, Mapping[str, torch.Tensor]],
 ) -> torch.optim.Optimizer:
-    """Returns an optimiser of `torch.optim` for the parameters of a module.
+    """Returns an optimiser for the parameters of a module.
 
     Args:
         parameters: by name.
-        spec: "class", and "groups" with "names" and "values".
+        spec: "groups" with "names" and "values"; "class" of `torch.optim`, or "formulas".
         states: of parameters, by their names.
+
+    Raises:
+        ValueError: a parameter has another name than all of the spec's.
     """
+    known = {name for group in spec["groups"] for name in group["names"]}
+    unknown = [name for name, one in parameters.items() if one.requires_grad and name not in known]
+    if unknown:
+        raise ValueError(
+            f"The optimizer knows no parameter '{unknown[0]}'. Pass the module that stage_module() "
+            "made; compile it in place, by module.compile(), so that its names stay."
+        )
     groups: list[dict[str, Any]] = []
     for group in spec["groups"]:
         members = [parameters[name] for name in group["names"] if name in parameters]
@@ -161,7 +195,11 @@ def make_optimizer(
             groups.append({"params": members, **group["values"]})
     # An optimiser needs a parameter, and a stage may have none.
     nothing = {"params": [torch.nn.Parameter(torch.empty(0))]}
-    kind: Any = getattr(torch.optim, spec["class"])
+    kind: Any
+    if "formulas" in spec:
+        kind = partial(FormulaOptimizer, config=config_of(spec["formulas"]))
+    else:
+        kind = getattr(torch.optim, spec["class"])
     optimizer: torch.optim.Optimizer = kind(groups or [nothing], lr=0.0)
     for name, state in states.items():
         if name in parameters:
@@ -192,7 +230,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def train(folder: Path, batches: Path, device: torch.device, kind: str | None) -> None:
     """Runs one update for each batch; the rank of the last stage prints the losses."""
     spec = PipelineSpec.of(json.loads((folder / "pipeline.json").read_text()))
-    modules = {index: _load_stage(folder, index, device) for index in own_stages(spec, kind=kind)}
+    modules = {
+        index: _load_stage(folder, index, spec, device) for index in own_stages(spec, kind=kind)
+    }
     stages = [
         make_stage(module, index, spec, device, kind=kind) for index, module in modules.items()
     ]
@@ -206,20 +246,32 @@ def train(folder: Path, batches: Path, device: torch.device, kind: str | None) -
     for batch in torch.load(batches):
         for one in optimizers:
             one.zero_grad()
-        losses = run_step(schedule, stages, spec, batch)
+        losses = run_step(schedule, stages, spec, batch, kind)
         for one in optimizers:
             one.step()
         if losses is not None:
             print(*(loss.item() for loss in losses), flush=True)
+    if replica_of(spec):
+        return
     for index, module in modules.items():
         torch.save(module.state_dict(), folder / f"trained_{index}.pt")
 
 
-def _load_stage(folder: Path, index: int, device: torch.device) -> torch.nn.Module:
+def _load_stage(
+    folder: Path, index: int, spec: PipelineSpec, device: torch.device
+) -> torch.nn.Module:
     program = torch.export.load(folder / f"stage_{index}.pt2")
     if device.type != "cpu":
         program = move_to_device_pass(program, device)
-    return program.module()
+    module = program.module()
+    own = set(map(input_name, spec.stages[index].inputs))
+
+    def ignore_others(_: Any, received: Any, inputs: dict[str, Any]) -> Any:
+        return received, {name: value for name, value in inputs.items() if name in own}
+
+    # All stages of a process are given the inputs that any of them reads.
+    module.register_forward_pre_hook(ignore_others, with_kwargs=True, prepend=True)
+    return module
 
 
 def _own_device(kind: str) -> torch.device:

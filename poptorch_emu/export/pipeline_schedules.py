@@ -21,6 +21,7 @@ from torch.distributed.pipelining import (
 )
 from torch.distributed.pipelining.microbatch import TensorChunkSpec, _Replicate
 from torch.distributed.pipelining.schedules import _Action, _PipelineScheduleRuntime
+from torch.nn.parallel import DistributedDataParallel
 
 from poptorch_emu.export.pipeline_spec import PipelineSpec
 
@@ -37,6 +38,8 @@ _OF_SEVERAL = {
 }
 # Down to the last rank and up again, two stages each.
 _OF_A_V = ("zero_bubble_v", "dualpipe_v")
+# Those that compute gradients of weights apart from those of inputs.
+_SPLIT = ("zero_bubble_h1", "zero_bubble_v", "dualpipe_v")
 # The rows of the spec.
 _TABLE = "table"
 
@@ -121,6 +124,7 @@ def make_schedule(
     if wanted not in KINDS:
         raise ValueError(f"Unknown kind of schedule: {wanted!r}. Choose one of {list(KINDS)}.")
     _check_own_stages(stages, spec, wanted)
+    _check_wrapped(stages, spec, wanted)
     if not spec.is_training:
         wanted = "gpipe"  # Without backward all kinds are this one.
     elif kind is None and wanted == "1f1b" and len(stages) > 1:
@@ -141,6 +145,22 @@ def _check_own_stages(stages: Sequence[PipelineStage], spec: PipelineSpec, kind:
         raise ValueError(
             f"Rank {first.group_rank} of {first.group_size} runs the stages {expected}, but was "
             f"given {given}. Make them all, and pass them in order."
+        )
+
+
+def _check_wrapped(stages: Sequence[PipelineStage], spec: PipelineSpec, kind: str) -> None:
+    """Refuses what would leave gradients of replicas unsummed without a word.
+
+    `DistributedDataParallel` sums what a whole backward adds to the parameters; gradients of
+    weights that are computed apart are added past it.
+    """
+    is_split = kind in _SPLIT or (kind == _TABLE and any("I" in a for r in spec.rows for a in r))
+    if is_split and any(isinstance(stage.submod, DistributedDataParallel) for stage in stages):
+        raise ValueError(
+            f"The schedule {kind!r} computes gradients of weights apart, which "
+            "DistributedDataParallel does not sum. Compile the model with "
+            "options.replicationFactor(n) and leave the stages as they are: a step then sums over "
+            "replicas itself. Or choose a schedule of whole backwards, such as '1f1b'."
         )
 
 

@@ -1,11 +1,12 @@
 """Specs of an exported pipeline: plain values, for plain PyTorch.
 
-Plain PyTorch, too: a saved program has copies of this file, `pipeline_schedules.py` and
-`pipeline_runner.py`, which then find each other by their bare names.
+Plain PyTorch, too: a saved program has copies of this file and of the others that the runner
+imports, which then find each other by their bare names.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -49,6 +50,10 @@ class PipelineSpec:
         is_mean: whether gradients are averaged over the micro-batches, not added.
         rank_of_stage: where the schedule says it; empty for rank 0, 1, 2, ... and again from 0.
         rows: what each rank runs in order, where the schedule is a table of that kind.
+        trained: of each parameter with a gradient, in the model's order, its name and the stages
+            that have it; the first one is the owner.
+        num_replicas: pipelines that train one model, each on its part of the rows.
+        max_grad_norm: limit of the norm of all gradients; infinity for none.
     """
 
     stages: tuple[StageSpec, ...]
@@ -59,6 +64,9 @@ class PipelineSpec:
     is_mean: bool
     rank_of_stage: tuple[int, ...] = ()
     rows: tuple[tuple[str, ...], ...] = ()
+    trained: tuple[tuple[str, tuple[int, ...]], ...] = ()
+    num_replicas: int = 1
+    max_grad_norm: float = math.inf
 
     @staticmethod
     def of(plain: Mapping[str, Any]) -> PipelineSpec:
@@ -78,5 +86,6 @@ class PipelineSpec:
             "inputs": tensors(plain["inputs"]),
             "rank_of_stage": tuple(plain["rank_of_stage"]),
             "rows": tuple(map(tuple, plain["rows"])),
+            "trained": tuple((name, tuple(holders)) for name, holders in plain["trained"]),
         }
         return PipelineSpec(**{**plain, "stages": stages, **lists})

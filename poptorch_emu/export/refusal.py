@@ -8,7 +8,7 @@ from torch import fx
 
 from poptorch_emu.compile.executable import Executable
 from poptorch_emu.config import CompileConfig, Recomputation
-from poptorch_emu.errors import Error, make_error
+from poptorch_emu.errors import make_error
 from poptorch_emu.export.forward import ForwardStages, is_forward
 from poptorch_emu.export.rewriting import BATCH_NORM, random_name
 from poptorch_emu.export.stage_module import source_line
@@ -35,22 +35,9 @@ def check_exportable(executable: Executable, *, freezes_statistics: bool) -> Non
 
 
 def check_stages(stages: ForwardStages) -> None:
-    """Raises an `Error` if the stages cannot train each by itself.
-
-    The loss must be one number of the last stage, and no trained weight may be in two stages.
-    """
+    """Raises an `Error` if the loss is not one number of the last stage."""
     if stages.loss is not None:
         _check_loss(stages, stages.loss)
-    trained = {s.name for s, _ in stages.graph.results if s.kind is SinkKind.GRADIENT}
-    readers: dict[str, int] = {}
-    for stage in range(stages.num_stages):
-        for node in stages.sources_of(stage):
-            name = source_of(node).name
-            if source_of(node).kind is not SourceKind.VARIABLE or name not in trained:
-                continue
-            if name in readers:
-                raise _shared_weight(stages, node, readers[name], stage)
-            readers[name] = stage
 
 
 def warn_of_losses(executable: Executable) -> None:
@@ -77,11 +64,17 @@ def warn_of_losses(executable: Executable) -> None:
 
 
 def _check_config(config: CompileConfig) -> None:
-    if config.replication_factor > 1 or config.num_processes > 1:
+    if config.num_processes > 1:
         raise make_error(
-            f"A model with replicationFactor({config.replication_factor}) cannot be exported: "
-            "stages know no replicas. Compile it with one replica, and wrap each exported stage "
-            "with torch.nn.parallel.DistributedDataParallel over the ranks that share it."
+            f"A model of {config.num_processes} processes that each have replicas cannot be "
+            "exported. Compile it with all replicas in replicationFactor and without "
+            "Distributed.configureProcessId; each process of the pipeline then takes its share."
+        )
+    if config.weight_groups or config.input_group_size > 1:
+        raise make_error(
+            "Groups of replicas that have weights or inputs of their own cannot be exported: "
+            "exported replicas all train the same weights, each on its own rows. Leave out "
+            "replicaGrouping and inputReplicaGrouping."
         )
     sharding = config.sharding
     if any((sharding.weight, sharding.optimizer, sharding.accumulator, sharding.activation)):
@@ -165,18 +158,6 @@ def _check_loss(stages: ForwardStages, loss: fx.Node) -> None:
             f"The loss at {line} has the shape {shape}; PyTorch starts backward at a single "
             "number. Reduce it: poptorch.identity_loss(loss, reduction='sum')."
         )
-
-
-def _shared_weight(stages: ForwardStages, node: fx.Node, first: int, second: int) -> Error:
-    readers = [
-        source_line(next(user for user in stages.nodes[stage] if node in user.all_input_nodes))
-        for stage in (first, second)
-    ]
-    return make_error(
-        f"The weight '{source_of(node).name}' is trained in stage {first} (at {readers[0]}) and in "
-        f"stage {second} (at {readers[1]}): exported stages would each train a copy. Put both "
-        "uses into one stage, or give the second one a weight of its own."
-    )
 
 
 def _is_offloaded(config: CompileConfig) -> bool:

@@ -17,10 +17,18 @@ if TYPE_CHECKING:
 
 # Plain PyTorch; in the program's folder they find each other by their bare names.
 _FILES = {
-    "pipeline_spec.py": "pipeline_spec.py",
-    "pipeline_schedules.py": "pipeline_schedules.py",
-    "pipeline_runner.py": "run.py",
+    "export/pipeline_spec.py": "pipeline_spec.py",
+    "export/pipeline_schedules.py": "pipeline_schedules.py",
+    "export/pipeline_gradients.py": "pipeline_gradients.py",
+    "export/pipeline_runner.py": "run.py",
+    "export/formula_optimizer.py": "formula_optimizer.py",
+    "update/formulas/rules.py": "rules.py",
+    "update/formulas/arithmetic.py": "arithmetic.py",
+    "update/formulas/clipping.py": "clipping.py",
+    "update/formulas/loss_scale.py": "loss_scale.py",
+    "update/formulas/optimizer_config.py": "optimizer_config.py",
 }
+_PACKAGES = ("poptorch_emu.export.", "poptorch_emu.update.formulas.")
 
 
 def save_program(
@@ -51,8 +59,10 @@ def save_program(
     (folder / "optimizer.json").write_text(json.dumps(optimizer, indent=1))
     torch.save(dict(states), folder / "optimizer_state.pt")
     for name, copy in _FILES.items():
-        text = Path(__file__).with_name(name).read_text()
-        (folder / copy).write_text(text.replace("from poptorch_emu.export.", "from "))
+        text = Path(__file__).parents[1].joinpath(name).read_text()
+        for package in _PACKAGES:
+            text = text.replace(f"from {package}", "from ")
+        (folder / copy).write_text(text)
 
 
 def _example(spec: TensorSpec) -> torch.Tensor:

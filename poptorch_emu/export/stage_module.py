@@ -31,11 +31,13 @@ class Values:
         parameters: by the user's names.
         buffers: by the user's names.
         constants: what the compiler knows, by its own names.
+        saved: names of the buffers that a state dict has.
     """
 
     parameters: Mapping[str, torch.Tensor]
     buffers: Mapping[str, torch.Tensor]
     constants: Mapping[str, torch.Tensor]
+    saved: Set[str]
 
 
 def stage_module(
@@ -68,7 +70,7 @@ def stage_module(
     writer.graph.output(tuple(results))
     writer.graph.eliminate_dead_code()
     module = fx.GraphModule(writer.root, writer.graph, f"Stage{stage}")
-    for name in writer.constants:
+    for name in writer.unsaved:
         holder, _, last = name.rpartition(".")
         owner = module.get_submodule(holder)
         owner.register_buffer(last, owner.get_buffer(last), persistent=False)
@@ -88,7 +90,7 @@ class _Writer:
     ) -> None:
         self.graph = fx.Graph()
         self.root = nn.Module()
-        self.constants: list[str] = []  # `GraphModule` copies buffers as if all were persistent.
+        self.unsaved: list[str] = []  # `GraphModule` copies buffers as if all were persistent.
         self._values = values
         self._device = device
         self._is_last = stage == stages.num_stages - 1
@@ -165,8 +167,8 @@ class _Writer:
         value = (values.buffers if is_buffer else values.constants)[name]
         copy = value.detach().to(self._device, dtype, copy=True)
         self._holder(name).register_buffer(name.rpartition(".")[2], copy)
-        if not is_buffer:
-            self.constants.append(name)
+        if name not in values.saved:
+            self.unsaved.append(name)
         return self.graph.get_attr(name)
 
     def _holder(self, name: str) -> nn.Module:

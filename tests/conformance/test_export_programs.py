@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,8 @@ import torch
 import torch.distributed as dist
 from support.exported_models import (
     FAMILIES,
+    NUM_MICRO_BATCHES,
+    NUM_UPDATES,
     Case,
     free_port,
     run_in_processes,
@@ -20,6 +24,7 @@ from support.exported_models import (
     train_on_emulator,
 )
 from support.product_sums import assert_alike
+from torch.nn.parallel import DistributedDataParallel
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 import poptorch_emu as poptorch
@@ -32,10 +37,11 @@ LIMIT_SECONDS = 120
 @pytest.fixture(scope="module")
 def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder with the program of `CASE`, and beside it its batches."""
-    folder = tmp_path_factory.mktemp("saved")
-    family = FAMILIES[CASE.family]
-    executor = family.executor(CASE.num_stages)
-    batches = family.batches()
+    return saved_program(CASE, tmp_path_factory.mktemp("saved"))
+
+
+def saved_program(case: Case, folder: Path) -> Path:
+    executor, batches = case.executor(), case.batches()
     executor.compile(*batches[0])
     emulator.export_pipeline(executor).save(folder / "program")
     torch.save(batches, folder / "batches.pt")
@@ -49,11 +55,12 @@ def bare_environment(**others: str) -> dict[str, str]:
     return {**kept, "OMP_NUM_THREADS": "1", **others}
 
 
-def assert_trained_alike(program: Path, printed: str) -> None:
-    losses, state = train_on_emulator(CASE)
-    assert_alike(torch.tensor([float(word) for word in printed.split()]), torch.tensor(losses))
+def assert_trained_alike(program: Path, printed: str, case: Case = CASE) -> None:
+    losses, state = train_on_emulator(case)
+    found = sorted(float(word) for word in printed.split())  # Replicas print at the same time.
+    assert_alike(torch.tensor(found), torch.tensor(sorted(losses)))
     weights = {}
-    for stage in range(CASE.num_stages):
+    for stage in range(case.num_stages):
         file = program / f"trained_{stage}.pt"
         weights.update(torch.load(file))
         file.unlink()  # The next test must write its own.
@@ -63,8 +70,29 @@ def assert_trained_alike(program: Path, printed: str) -> None:
 
 @pytest.mark.slow
 def test_saved_program_when_run_by_torchrun_then_trains_as_the_emulator(program: Path) -> None:
-    source = (program / "run.py").read_text()
-    assert "import poptorch" not in source and "from poptorch" not in source
+    for file in program.glob("*.py"):
+        assert "import poptorch" not in file.read_text() and "from poptorch" not in file.read_text()
+    assert_trained_alike(program, printed_by_torchrun(program))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "case",
+    [
+        Case("tied", 2, optimizer="LAMB"),
+        Case("tied", 4, order="zero_bubble_v", optimizer="half states"),
+        Case("tied", 2, num_replicas=2, optimizer="clipped"),
+    ],
+    ids=str,
+)
+def test_saved_program_when_weights_are_shared_then_trains_as_the_emulator(
+    case: Case, tmp_path: Path
+) -> None:
+    program = saved_program(case, tmp_path)
+    assert_trained_alike(program, printed_by_torchrun(program), case)
+
+
+def printed_by_torchrun(program: Path) -> str:
     run = subprocess.run(
         [
             *(sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"),
@@ -77,7 +105,7 @@ def test_saved_program_when_run_by_torchrun_then_trains_as_the_emulator(program:
         timeout=LIMIT_SECONDS,
     )
     assert run.returncode == 0, run.stderr
-    assert_trained_alike(program, run.stdout)
+    return run.stdout
 
 
 ADDRESSES = ("10.213.7.1", "10.213.7.2")
@@ -138,8 +166,8 @@ def test_saved_program_when_hosts_are_two_namespaces_then_trains_as_the_emulator
     assert_trained_alike(program, results[-1][0])
 
 
-def sent_shapes() -> list[tuple[torch.Size, torch.dtype]]:
-    """Trains a model and returns what this process has sent."""
+def sent_shapes(case: Case) -> list[tuple[torch.Size, torch.dtype]]:
+    """Trains a model and returns what this process has sent to its neighbours."""
     sent = []
     start = dist.P2POp.__init__
 
@@ -150,7 +178,7 @@ def sent_shapes() -> list[tuple[torch.Size, torch.dtype]]:
 
     dist.P2POp.__init__ = init
     try:
-        train_exported(Case("transformer", 2))
+        train_exported(case)
     finally:
         dist.P2POp.__init__ = start
     return sent
@@ -181,13 +209,38 @@ def bad_inputs() -> dict[str, str]:
     attempts["two stages that infer"] = lambda: inference.schedule(
         [inference.stage(index, "cpu", alone) for index in range(2)]
     )
-    said = {}
-    for name, attempt in attempts.items():
-        try:
-            attempt()
-        except (ValueError, RuntimeError) as failure:
-            said[name] = str(failure)
-    return said
+    return {name: failure_of(attempt) for name, attempt in attempts.items()}
+
+
+def failure_of(attempt: Callable[[], Any]) -> str:
+    """Returns what is said when an attempt fails."""
+    try:
+        attempt()
+    except (ValueError, RuntimeError) as failure:
+        return str(failure)
+    return "nothing"
+
+
+def exported(case: Case) -> Any:
+    executor = case.executor()
+    executor.compile(*case.batches()[0])
+    return emulator.export_pipeline(executor)
+
+
+def bad_replicas() -> dict[str, str]:
+    """Returns what is said of groups that do not fit, and of wrapped stages."""
+    several, single = exported(Case("mlp", 2, num_replicas=2)), exported(Case("mlp", 2))
+    group = several.replica_group()
+    wrapped = [
+        several.stage(index, "cpu", module=DistributedDataParallel(module, process_group=group))
+        for index, module in enumerate(map(several.stage_module, range(2)))
+    ]
+    return {
+        "a group": failure_of(lambda: several.own_stages(dist.group.WORLD)),
+        "one replica": failure_of(single.replica_group),
+        "four": failure_of(exported(Case("mlp", 2, num_replicas=4)).own_stages),
+        "split": failure_of(lambda: several.schedule(wrapped, "zero_bubble_h1")),
+    }
 
 
 class Inferred(torch.nn.Module):
@@ -225,7 +278,13 @@ def infer() -> Any:
 
 
 def in_a_pair() -> dict[str, Any]:
-    return {"sent": sent_shapes(), "said": bad_inputs(), "inferred": infer()}
+    return {
+        "sent": sent_shapes(Case("transformer", 2)),
+        "sent by a decoder": sent_shapes(Case("decoder", 4)),
+        "said": bad_inputs(),
+        "said of replicas": bad_replicas(),
+        "inferred": infer(),
+    }
 
 
 @pytest.fixture(scope="module")
@@ -240,6 +299,28 @@ def test_pipeline_when_run_then_only_activations_and_their_gradients_are_sent(pa
     start_up = {(torch.Size([1]), torch.float32), (torch.Size([]), torch.float32)}
     for process in pair:
         assert set(process["sent"]) - start_up == {activation}
+
+
+@pytest.mark.slow
+def test_pipeline_when_all_stages_read_a_mask_and_tables_then_the_mask_alone_is_sent_once(
+    pair: Any,
+) -> None:
+    num_micro_batches, links = NUM_UPDATES * NUM_MICRO_BATCHES, (2, 1)  # Of 0 to 1, 2 to 3; 1 to 2.
+    for process, num_links in zip(pair, links, strict=True):
+        sent = Counter(process["sent by a decoder"])
+        assert sent[torch.Size([2, 4, 4]), torch.bool] == num_links * num_micro_batches
+        # Each way, and no tables, whose shape is [4, 4].
+        assert sent[torch.Size([2, 4, 8]), torch.float32] == sum(links) * num_micro_batches
+        assert {len(shape) for shape, _ in sent} <= {0, 1, 3}
+
+
+@pytest.mark.slow
+def test_replicas_when_used_wrongly_then_says_what_was_expected(pair: Any) -> None:
+    said = pair[0]["said of replicas"]
+    assert "2 replicas of this pipeline have groups of their own. Leave `group`" in said["a group"]
+    assert "has one replica. Compile it with options.replicationFactor" in said["one replica"]
+    assert "2 processes do not divide into 4 replicas" in said["four"]
+    assert "which DistributedDataParallel does not sum" in said["split"]
 
 
 @pytest.mark.slow
@@ -286,5 +367,5 @@ def test_pipeline_when_stages_are_on_one_gpu_then_trains_nearly_as_the_emulator(
     (result,) = run_in_processes(1, train_exported, (CASE, "cuda"), tmp_path)
     losses, state = train_on_emulator(CASE)
     assert result["losses"] == pytest.approx(losses, rel=1e-4)
-    for name, value in result["weights"].items():
+    for name, value in [item for state in result["weights"] for item in state.items()]:
         torch.testing.assert_close(value, state[name], rtol=1e-4, atol=1e-5)

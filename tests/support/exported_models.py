@@ -15,6 +15,7 @@ import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 from torch import nn
+from torch.nn.parallel import DistributedDataParallel
 
 import poptorch_emu as poptorch
 from poptorch_emu import emulator
@@ -94,6 +95,76 @@ class Transformer(nn.Module):
         return F.cross_entropy(logits.flatten(0, 1), labels.flatten())
 
 
+class Tied(nn.Module):
+    """Its embedding is the last layer's weight, too, and a bias is read on each IPU."""
+
+    def __init__(self, num_ipus: int) -> None:
+        super().__init__()
+        self.tokens = nn.Embedding(16, 8)
+        self.layers = nn.ModuleList(nn.Linear(8, 8) for _ in range(num_ipus))
+        for layer in list(self.layers)[1:]:
+            layer.bias = self.layers[0].bias
+        self.head = nn.Linear(8, 16, bias=False)
+        self.head.weight = self.tokens.weight
+
+    def forward(self, tokens: torch.Tensor, labels: torch.Tensor) -> Any:
+        value = self.tokens(tokens)
+        for ipu, layer in enumerate(self.layers):
+            poptorch.Block.start(f"ipu{ipu}", ipu_id=ipu)
+            value = value + torch.tanh(layer(value))
+        return F.cross_entropy(self.head(value).flatten(0, 1), labels.flatten())
+
+
+class Decoder(nn.Module):
+    """Attention with rotary tables and a mask, all made on the first IPU and used on each."""
+
+    def __init__(self, num_ipus: int) -> None:
+        super().__init__()
+        self.tokens = nn.Embedding(16, 8)
+        self.register_buffer("frequency", 0.1 ** torch.arange(4), persistent=False)
+        self.inputs = nn.ModuleList(nn.Linear(8, 24, bias=False) for _ in range(num_ipus))
+        self.outputs = nn.ModuleList(nn.Linear(8, 8) for _ in range(num_ipus))
+        self.head = nn.Linear(8, 16)
+
+    def forward(self, tokens: torch.Tensor, labels: torch.Tensor) -> Any:
+        count = tokens.shape[1]
+        angles = torch.arange(count)[:, None] * self.frequency
+        tables = angles.cos(), angles.sin()
+        is_before = torch.ones(count, count, dtype=torch.bool).tril()
+        mask = (is_before & (tokens != 0)[:, None]) | torch.eye(count, dtype=torch.bool)
+        value = self.tokens(tokens)
+        for ipu, (inputs, outputs) in enumerate(zip(self.inputs, self.outputs, strict=True)):
+            poptorch.Block.start(f"ipu{ipu}", ipu_id=ipu)
+            query, key, values = inputs(value).chunk(3, -1)
+            scores = _turned(query, tables) @ _turned(key, tables).mT
+            value = value + outputs(scores.masked_fill(~mask, -1e9).softmax(-1) @ values)
+        return F.cross_entropy(self.head(value).flatten(0, 1), labels.flatten())
+
+
+def _turned(value: torch.Tensor, tables: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
+    (left, right), (cos, sin) = value.chunk(2, -1), tables
+    return torch.cat((left * cos - right * sin, right * cos + left * sin), -1)
+
+
+class UNet(nn.Module):
+    """Each layer on the way up takes what the one of its size on the way down made."""
+
+    def __init__(self, num_ipus: int) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(8, 8) for _ in range(num_ipus))
+        self.head = nn.Linear(8, 4)
+
+    def forward(self, x: torch.Tensor, labels: torch.Tensor) -> Any:
+        made, value = [], x
+        for ipu, layer in enumerate(self.layers):
+            poptorch.Block.start(f"ipu{ipu}", ipu_id=ipu)
+            is_up = 2 * ipu >= len(self.layers)
+            value = torch.tanh(layer(value + made.pop() if is_up else value))
+            if not is_up:
+                made.append(value)
+        return F.cross_entropy(self.head(value + x), labels)
+
+
 def _classes(*shape: int) -> Callable[[int], Batch]:
     return lambda rows: (torch.randn(rows, *shape), torch.randint(0, 4, (rows,)))
 
@@ -110,97 +181,206 @@ class Family:
     batch: Callable[[int], Batch]
     optimizer: str
 
-    def executor(self, num_ipus: int, order: str = "grouped") -> Any:
+    def executor(
+        self,
+        num_ipus: int,
+        order: str = "grouped",
+        optimizer: str = "",
+        num_replicas: int = 1,
+        is_mean: bool = True,
+    ) -> Any:
         """Returns a new model, always with the same weights, ready to be compiled or called."""
         torch.manual_seed(5)
         model = self.make(num_ipus)
         options = poptorch.Options()
         options.Training.gradientAccumulation(NUM_MICRO_BATCHES)
+        options.replicationFactor(num_replicas)
+        if not is_mean:
+            kind = poptorch.ReductionType.Sum
+            options.Training.accumulationAndReplicationReductionType(kind)
         options.outputMode(poptorch.OutputMode.All)
         options.showCompilationProgressBar(False)
         options.setExecutionStrategy(poptorch.PipelinedExecution(poptorch.AutoStage.SameAsIpu))
         emulator.set_schedule(options, OWN_SCHEDULES.get(order, order))
-        return poptorch.trainingModel(model, options, make_optimizer(self.optimizer, model))
+        made = make_optimizer(optimizer or self.optimizer, model)
+        return poptorch.trainingModel(model, options, made)
 
-    def batches(self) -> list[Batch]:
+    def batches(self, num_replicas: int = 1) -> list[Batch]:
         """Returns the data of all updates, always the same."""
         torch.manual_seed(6)
-        return [self.batch(2 * NUM_MICRO_BATCHES) for _ in range(NUM_UPDATES)]
+        return [self.batch(2 * NUM_MICRO_BATCHES * num_replicas) for _ in range(NUM_UPDATES)]
 
 
 FAMILIES = {
     "mlp": Family(Mlp, _classes(8), "SGD"),
     "cnn": Family(Cnn, _classes(1, 8, 8), "Adam"),
     "transformer": Family(Transformer, _tokens, "AdamW"),
+    "tied": Family(Tied, _tokens, "AdamW"),
+    "decoder": Family(Decoder, _tokens, "AdamW"),
+    "unet": Family(UNet, _classes(8), "SGD"),
 }
+
+
+OPTIMIZERS: dict[str, tuple[str, dict[str, Any]]] = {
+    "SGD": ("SGD", {"lr": 0.05, "momentum": 0.9, "weight_decay": 0.01}),
+    "Adam": ("Adam", {"lr": 0.01}),
+    "AdamW": ("AdamW", {"lr": 0.01}),
+    "clipped": ("AdamW", {"lr": 0.01, "max_grad_norm": 0.05}),
+    # What torch.optim does not have, or has in another form.
+    "LAMB": ("LAMB", {"lr": 0.01}),
+    "LAMB without bias correction": ("LAMB", {"lr": 0.01, "bias_correction": False}),
+    "damped": ("SGD", {"lr": 0.05, "momentum": 0.9, "dampening": 0.5}),
+    "TensorFlow's": ("RMSprop", {"lr": 0.01, "momentum": 0.5, "use_tf_variant": True}),
+    "half states": ("Adam", {"lr": 0.01, "first_order_momentum_accum_type": torch.float16}),
+}
+MAX_GRAD_NORM = "max_grad_norm"
 
 
 def make_optimizer(
     name: str, model: nn.Module, module: Any = poptorch.optim
 ) -> torch.optim.Optimizer:
-    """Returns an optimiser, by default of ours, with two groups."""
-    arguments: dict[str, Any] = {"lr": 0.05} if name == "SGD" else {"lr": 0.01}
-    if name == "SGD":
-        arguments.update(momentum=0.9, weight_decay=0.01)
+    """Returns an optimiser of `OPTIMIZERS`, by default one of ours, with two groups."""
+    class_name, arguments = OPTIMIZERS[name]
+    if module is torch.optim:
+        arguments = {key: value for key, value in arguments.items() if key != MAX_GRAD_NORM}
     first, *others = model.parameters()
     groups = [{"params": [first], "lr": 0.02}, {"params": others}]
-    kind: Any = getattr(module, name)
+    kind: Any = getattr(module, class_name)
     return kind(groups, **arguments)
 
 
 @dataclass(frozen=True)
 class Case:
-    """One training: a model, on so many stages, by a schedule."""
+    """One training: a model, on so many stages, by a schedule.
+
+    Attributes:
+        optimizer: of `OPTIMIZERS`; by default the family's.
+        is_wrapped: whether `DistributedDataParallel` sums over the replicas.
+        is_mean: whether gradients are averaged.
+    """
 
     family: str
     num_stages: int
     kind: str | None = None
     order: str = "grouped"
+    optimizer: str = ""
+    num_replicas: int = 1
+    is_wrapped: bool = False
+    is_mean: bool = True
+
+    def __str__(self) -> str:
+        """Returns what differs from a grouped pipeline of the family, for the names of tests."""
+        parts = [self.family, self.num_stages, self.kind, self.order, self.optimizer]
+        parts += [f"{self.num_replicas} replicas"] * (self.num_replicas > 1)
+        parts += ["wrapped"] * self.is_wrapped + ["sum"] * (not self.is_mean)
+        return "-".join(str(part) for part in parts if part)
+
+    def executor(self) -> Any:
+        """Returns the model, ready to be compiled or called."""
+        return FAMILIES[self.family].executor(
+            self.num_stages, self.order, self.optimizer, self.num_replicas, self.is_mean
+        )
+
+    def batches(self) -> list[Batch]:
+        """Returns the data of all updates."""
+        return FAMILIES[self.family].batches(self.num_replicas)
 
 
 def train_on_emulator(case: Case) -> tuple[list[float], dict[str, torch.Tensor]]:
-    """Returns all losses and the weights at the end."""
-    family = FAMILIES[case.family]
-    executor = family.executor(case.num_stages, case.order)
-    losses: list[float] = []
-    for batch in family.batches():
+    """Returns all losses, replica by replica, and the weights at the end."""
+    executor = case.executor()
+    losses: list[torch.Tensor] = []
+    for batch in case.batches():
         result = executor(*batch)
-        losses += (result[-1] if isinstance(result, (list, tuple)) else result).tolist()
-    state = {key: value.clone() for key, value in executor.model.state_dict().items()}
+        losses.append(result[-1] if isinstance(result, (list, tuple)) else result)
+    by_replica = torch.cat(losses).view(-1, case.num_replicas).T
+    state = {key: value.clone() for key, value in tensors_of(executor.model).items()}
     executor.destroy()
-    return losses, state
+    return by_replica.flatten().tolist(), state
+
+
+def tensors_of(model: nn.Module) -> dict[str, torch.Tensor]:
+    """Returns what a stage saves of a model: each weight under its first name."""
+    names = model.state_dict().keys()
+    named = {**dict(model.named_parameters()), **dict(model.named_buffers())}
+    return {key: value.detach() for key, value in named.items() if key in names}
 
 
 def train_plain(case: Case) -> tuple[list[float], dict[str, torch.Tensor]]:
-    """Returns the same of a plain loop of PyTorch, whose modules ignore the annotations."""
+    """Returns the same of a plain loop of PyTorch, whose modules ignore the annotations.
+
+    Stages and replicas sum over micro-batches before they sum over each other: so each use of a
+    shared weight is a weight of its own here, and each replica a loop.
+    """
     family = FAMILIES[case.family]
     torch.manual_seed(5)
     model = family.make(case.num_stages)
-    optimizer = make_optimizer(family.optimizer, model, torch.optim)
-    losses: list[float] = []
-    for batch in family.batches():
-        optimizer.zero_grad()
-        parts = zip(*(tensor.chunk(NUM_MICRO_BATCHES) for tensor in batch), strict=True)
-        for inputs in parts:
-            result = model(*inputs)
-            loss = result[-1] if isinstance(result, tuple) else result
-            loss.backward()
-            losses.append(loss.item())
-        for parameter in model.parameters():
-            parameter.grad /= NUM_MICRO_BATCHES
+    optimizer = make_optimizer(case.optimizer or family.optimizer, model, torch.optim)
+    copies = _untie(model)
+    losses: list[list[float]] = [[] for _ in range(case.num_replicas)]
+    for batch in case.batches():
+        sums: list[dict[str, torch.Tensor]] = []
+        for replica in range(case.num_replicas):
+            model.zero_grad()
+            parts = zip(*(tensor.chunk(_num_parts(case)) for tensor in batch), strict=True)
+            for inputs in list(parts)[replica :: case.num_replicas]:
+                result = model(*inputs)
+                loss = result[-1] if isinstance(result, tuple) else result
+                loss.backward()
+                losses[replica].append(loss.item())
+            sums.append({key: p.grad for key, p in model.named_parameters()})
+        for name, parameter in model.named_parameters():
+            parameter.grad = sum(each[name] for each in sums)
+            parameter.grad /= _num_parts(case) if case.is_mean else 1
+        for owner, copy in copies:
+            owner.grad += copy.grad
+        _, arguments = OPTIMIZERS[case.optimizer or family.optimizer]
+        if MAX_GRAD_NORM in arguments:
+            owned = [p.grad for group in optimizer.param_groups for p in group["params"]]
+            norm = torch.nn.utils.get_total_norm(owned)
+            for gradient in owned:
+                gradient *= torch.clamp(arguments[MAX_GRAD_NORM] / norm, max=1.0)
         optimizer.step()
-    return losses, model.state_dict()
+        for owner, copy in copies:
+            copy.data.copy_(owner)
+    return sum(losses, []), model.state_dict()
+
+
+def _num_parts(case: Case) -> int:
+    return NUM_MICRO_BATCHES * case.num_replicas
+
+
+def _untie(model: nn.Module) -> list[tuple[nn.Parameter, nn.Parameter]]:
+    """Gives each later place of a shared weight a copy; returns owners and copies in order."""
+    seen: dict[nn.Parameter, nn.Parameter] = {}
+    copies = []
+    for name, parameter in list(model.named_parameters(remove_duplicate=False)):
+        if parameter in seen:
+            holder, _, last = name.rpartition(".")
+            copy = nn.Parameter(parameter.detach().clone())
+            setattr(model.get_submodule(holder), last, copy)
+            copies.append((parameter, copy))
+        seen[parameter] = parameter
+    return copies
 
 
 def train_exported(case: Case, device: str = "cpu") -> dict[str, Any]:
     """Trains this process's stages; returns losses, weights and what was sent."""
-    family = FAMILIES[case.family]
-    executor = family.executor(case.num_stages, case.order)
-    batches = family.batches()
+    executor, batches = case.executor(), case.batches()
     executor.compile(*batches[0])
     pipeline = emulator.export_pipeline(executor)
     own = pipeline.own_stages(kind=case.kind)
-    stages = [pipeline.stage(index, device, kind=case.kind) for index in own]
+    modules: list[Any] = [None] * len(own)
+    if case.is_wrapped:
+        group = pipeline.replica_group()
+        modules = [
+            DistributedDataParallel(pipeline.stage_module(i), None, process_group=group)
+            for i in own
+        ]
+    stages = [
+        pipeline.stage(index, device, module=module, kind=case.kind)
+        for index, module in zip(own, modules, strict=True)
+    ]
     schedule = pipeline.schedule(stages, case.kind)
     optimizers = [pipeline.optimizer(stage.submod) for stage in stages]
     losses: list[float] = []
@@ -211,16 +391,18 @@ def train_exported(case: Case, device: str = "cpu") -> dict[str, Any]:
         for optimizer in optimizers:
             optimizer.step()
         losses += [loss.item() for loss in found or ()]
-    weights = [stage.submod.state_dict() for stage in stages]
-    fresh = family.make(case.num_stages)
-    pipeline.load_into(fresh, weights)
+    plain = [stage.submod.module if case.is_wrapped else stage.submod for stage in stages]
+    weights = [module.state_dict() for module in plain]
+    fresh = FAMILIES[case.family].make(case.num_stages)
+    pipeline.load_into(fresh, [stage.submod for stage in stages])
     executor.destroy()
     loaded = fresh.state_dict()
     return {
         "losses": losses,
-        "weights": {key: value.cpu() for state in weights for key, value in state.items()},
+        "weights": [{key: value.cpu() for key, value in state.items()} for state in weights],
         "loaded": {key: loaded[key] for state in weights for key in state},
         "schedule": type(schedule).__name__,
+        "optimizer": type(optimizers[0]).__name__,
     }
 
 

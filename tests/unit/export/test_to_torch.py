@@ -100,8 +100,38 @@ def test_to_torch_when_not_compiled_then_says_so() -> None:
         emulator.to_torch(poptorch.inferenceModel(nn.Linear(2, 2)))
 
 
-def test_to_torch_when_optimizer_has_no_twin_then_is_refused() -> None:
-    executor = executor_of(Net(), "LAMB", {"lr": 0.1})
+FORMULAS = {
+    "LAMB": {"lr": 0.01},
+    "LAMB without bias correction": {"lr": 0.01, "bias_correction": False},
+    "SGD with dampening": {"lr": 0.1, "momentum": 0.9, "dampening": 0.5},
+    "SGD without momentum, with dampening": {"lr": 0.1, "dampening": 0.5},
+    "RMSprop of TensorFlow": {"lr": 0.01, "use_tf_variant": True},
+    "Adam in float16": {"lr": 0.01, "first_order_momentum_accum_type": torch.float16},
+    "AdamW that clips": {"lr": 0.01, "max_grad_norm": 0.1},
+}
+
+
+@pytest.mark.parametrize("name", FORMULAS)
+@pytest.mark.parametrize("num_updates", [0, 3])
+def test_to_torch_when_torch_has_no_such_optimizer_then_goes_on_by_its_formulas(
+    name: str, num_updates: int
+) -> None:
+    model, data = Net(), batches(6)
+    executor = executor_of(model, name, FORMULAS[name])
+    executor.compile(*data[0])
+    for batch in data[:num_updates]:
+        executor(*batch)
+    moved, twin = emulator.to_torch(executor)
+    assert isinstance(twin, torch.optim.Optimizer)
+    plain_steps(moved, twin, data[num_updates:])
+    for batch in data[num_updates:]:
+        executor(*batch)
+    for key, value in executor.model.state_dict().items():
+        torch.testing.assert_close(moved.state_dict()[key], value.clone(), rtol=1e-5, atol=1e-6)
+
+
+def test_to_torch_when_loss_is_scaled_then_says_what_does_that() -> None:
+    executor = executor_of(Net(), "Adam", {"lr": 0.1, "loss_scaling": 8.0})
     executor.compile(*batches(1)[0])
-    with pytest.raises(poptorch.Error, match="no LAMB"):
+    with pytest.raises(poptorch.Error, match="loss_scaling=8.0.*torch.amp.GradScaler"):
         emulator.to_torch(executor)
