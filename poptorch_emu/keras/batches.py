@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import groupby
 from typing import Any
 
@@ -27,6 +27,16 @@ def tensors_of(batch: Batch) -> list[torch.Tensor]:
         leaves = keras.tree.flatten(part) if isinstance(part, _NESTED) else [part]
         found += [leaf for leaf in leaves if leaf is not None]
     return found
+
+
+def with_leaves(structure: Any, leaves: Iterable[Any], is_slot: Callable[[Any], bool]) -> Any:
+    """Returns a structure with leaves in place of some of its own, in Keras's order of leaves.
+
+    Keras maps a dict in the order in which it was made, but flattens it sorted.
+    """
+    remaining = iter(leaves)
+    flat = [next(remaining) if is_slot(leaf) else leaf for leaf in keras.tree.flatten(structure)]
+    return keras.tree.pack_sequence_as(structure, flat)
 
 
 def form_of(batch: Batch) -> tuple[Any, ...]:

@@ -7,7 +7,7 @@ of the layer. Seeds draw nothing: the device has random numbers of its own.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from enum import Enum
 from typing import Any
@@ -17,6 +17,9 @@ import torch
 from keras.src.backend.torch import random as keras_random
 
 from poptorch_emu.errors import compiler_error
+from poptorch_emu.keras.batches import with_leaves
+from poptorch_emu.keras.loops.capture_state import SendingCapture
+from poptorch_emu.keras.loops.device_values import form_of_value, is_of_device, num_of_device
 from poptorch_emu.keras.stage_assignment import StagePlan, stages_in_order
 from poptorch_emu.ops import identity_loss
 
@@ -62,25 +65,27 @@ class CapturedModel(torch.nn.Module):
         super().__init__()
         self._held = (model, plan)  # In a tuple: a Keras model is a module, too.
         self._use = use
-        self._batch = keras.tree.map_structure(lambda leaf: leaf is not None, batch)
+        is_there = [leaf is not None for leaf in keras.tree.flatten(batch)]
+        self._batch = keras.tree.pack_sequence_as(batch, [each or None for each in is_there])
         self._returns_outputs = returns_outputs
         self._loss_factor = loss_factor
         self._seen: dict[str, Any] = {}  # Shared by the shallow copies that executors make.
-        self.variables = named_variables(model)
+        self.variables = named_variables(model.weights)
         for name, variable in self.variables.items():
             self.register_parameter(name, variable.value)
 
     def forward(self, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """Runs the model, and its loss in the last stage."""
         model, plan = self._held
-        x, y, sample_weight = self._packed(tensors)
+        x, y, sample_weight = with_leaves(self._batch, tensors, bool)
         device = tensors[0].device
         values = {name: getattr(self, name) for name in self.variables}
         with (
             keras.device(str(device)),
-            _StoringScope(model, self.variables, values, device),
-            _device_random_numbers(),
+            StoringScope(self.variables, values, device, _variables_of_losses(model)),
+            device_random_numbers(),
             stages_in_order(model, plan),
+            (sending := SendingCapture()).active(),
         ):
             is_training = self._use is Use.TRAIN
             flag = {"training": is_training} if model._call_has_training_arg else {}
@@ -88,29 +93,47 @@ class CapturedModel(torch.nn.Module):
             self._seen["structure"] = keras.tree.map_structure(lambda _: 0, y_pred)
             outputs = tuple(keras.tree.flatten(y_pred))
             if self._use is Use.PREDICT:
-                return outputs
+                return (*outputs, *self._sent(sending))
             loss = model._compute_loss(
                 x=x, y=y, y_pred=y_pred, sample_weight=sample_weight, training=is_training
             )
             if is_training:
                 identity_loss(loss * self._loss_factor, "none")
-        return (loss, *outputs) if self._returns_outputs else (loss,)
+        outputs = outputs if self._returns_outputs else ()
+        return (loss, *outputs, *self._sent(sending))
+
+    def _sent(self, sending: SendingCapture) -> list[torch.Tensor]:
+        """Notes which queues get something, and returns its tensors."""
+        sent = sending.outermost.sent
+        self._seen["sent"] = [
+            (queue, keras.tree.map_structure(form_of_value, x)) for queue, x in sent
+        ]
+        leaves = keras.tree.flatten([value for _, value in sent])
+        return [leaf.detach() for leaf in leaves if is_of_device(leaf)]
+
+    def send(self, results: list[torch.Tensor], steps: int, replicas: int) -> None:
+        """Gives queues what they were sent; those tensors are taken from the end of results."""
+        counts = [num_of_device(form) for _, form in self._seen["sent"]]
+        for (queue, form), count in zip(self._seen["sent"][::-1], counts[::-1], strict=True):
+            queue.expect(form, replicas)
+            leaves = [leaf for leaf in keras.tree.flatten(form) if is_of_device(leaf)]
+            taken, results[len(results) - count :] = results[len(results) - count :], []
+            shaped = [
+                each.reshape(steps, replicas, *leaf.shape)
+                for each, leaf in zip(taken, leaves, strict=True)
+            ]
+            for step in range(steps):
+                queue.put([each[step] for each in shaped])
 
     def packed_outputs(self, outputs: Sequence[torch.Tensor]) -> Any:
         """Returns outputs in the structure that the model returned when it was traced."""
         return keras.tree.pack_sequence_as(self._seen["structure"], outputs)
 
-    def _packed(self, tensors: Sequence[torch.Tensor]) -> Any:
-        remaining = iter(tensors)
-        return keras.tree.map_structure(
-            lambda is_there: next(remaining) if is_there else None, self._batch
-        )
 
-
-def named_variables(model: Any) -> dict[str, Any]:
-    """Returns the weights of a model by names that PyTorch takes, each once."""
+def named_variables(variables: Sequence[Any]) -> dict[str, Any]:
+    """Returns variables by names that PyTorch takes."""
     named: dict[str, Any] = {}
-    for variable in model.weights:
+    for variable in variables:
         path = name = variable.path.replace(".", "_")
         number = 1
         while name in named:
@@ -120,23 +143,38 @@ def named_variables(model: Any) -> dict[str, Any]:
     return named
 
 
-class _StoringScope(keras.StatelessScope):  # type: ignore[misc]
+class StoringScope(keras.StatelessScope):  # type: ignore[misc]
     """Gives variables the tracer's values; what is assigned to one is stored in its value."""
 
     def __init__(
         self,
-        model: Any,
         variables: Mapping[str, Any],
         values: Mapping[str, torch.Tensor],
         device: torch.device,
+        of_host: Sequence[Any] = (),
+        trained: Collection[Any] | None = None,
     ) -> None:
+        """Takes variables and their values, by the same names.
+
+        Args:
+            variables: of Keras.
+            values: of each.
+            device: on which they are.
+            of_host: variables whose values the host updates.
+            trained: those that nobody else may assign to; by default all that are trainable.
+        """
         mapping = [(variable, values[name]) for name, variable in variables.items()]
-        # Metrics of the single losses, which the host updates.
-        losses = model._compile_loss
-        self._of_host = [] if losses is None else list(losses.variables)
+        self._of_host = list(of_host)
         mapping += [(v, torch.zeros(tuple(v.shape), device=device)) for v in self._of_host]
         super().__init__(mapping, collect_losses=True, initialize_variables=False)
         self._stored = {id(v): value for v, value in mapping[: len(variables)]}
+        if trained is None:
+            trained = [variable for variable in variables.values() if variable.trainable]
+        self._trained = {id(variable) for variable in trained}
+
+    def is_trained(self, variable: Any) -> bool:
+        """Returns whether an optimiser updates a variable."""
+        return id(variable) in self._trained
 
     def add_update(self, update: tuple[Any, torch.Tensor]) -> None:
         """Stores a new value.
@@ -151,7 +189,7 @@ class _StoringScope(keras.StatelessScope):  # type: ignore[misc]
         reason = ""
         if stored is None:
             reason = "is not among the weights of the model (a metric, or a variable of nobody)"
-        elif variable.trainable:
+        elif self.is_trained(variable):
             reason = "is trained by the optimizer, too"
         elif not stored.is_floating_point():
             reason = f"is of type {variable.dtype}, which is not brought back from the device"
@@ -165,8 +203,14 @@ class _StoringScope(keras.StatelessScope):  # type: ignore[misc]
             stored.copy_(value.detach())
 
 
+def _variables_of_losses(model: Any) -> Sequence[Any]:
+    """Returns those of the metrics of the single losses, which the host updates."""
+    losses = model._compile_loss
+    return () if losses is None else losses.variables
+
+
 @contextmanager
-def _device_random_numbers() -> Iterator[None]:
+def device_random_numbers() -> Iterator[None]:
     """Makes Keras draw random numbers without a generator, so that they are the device's."""
     names = {"torch_seed_generator": lambda seed: None, "draw_seed": _refuse_seed}
     before = {name: vars(keras_random)[name] for name in names}

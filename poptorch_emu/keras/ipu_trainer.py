@@ -194,12 +194,9 @@ class IpuTrainer:
         self._check_updates(len(batches) // self._replicas())
 
     def _program(self, use: Use, batches: Sequence[Batch]) -> KerasProgram:
-        """Returns the program for these batches, with the model's IPUs for its own."""
+        """Returns the program for these batches."""
         key = (use, form_of(batches[0]), len(batches))
         program = self._programs.get(key)
-        for other in self._programs.values():
-            if other is not program:
-                other.detach()
         if program is None:
             program = self._programs[key] = self._made(use, batches)
         return program

@@ -9,11 +9,12 @@ from poptorch_emu.executor.executor_contents import has_edited_weights
 from poptorch_emu.executor.factories import inferenceModel, trainingModel
 from poptorch_emu.keras.batches import Batch, joined, tensors_of
 from poptorch_emu.keras.capture import CapturedModel, Use
+from poptorch_emu.keras.device_users import DeviceUser
 from poptorch_emu.keras.optimizer_link import KerasOptimizerLink
 from poptorch_emu.options import Options
 
 
-class KerasProgram:
+class KerasProgram(DeviceUser):
     """Runs batches on virtual IPUs.
 
     Attributes:
@@ -24,6 +25,7 @@ class KerasProgram:
 
     def __init__(self, module: CapturedModel, use: Use, steps: int, options: Options) -> None:
         """Takes the model for testing or predicting; `train` is for training."""
+        super().__init__(module.variables.values())
         self.use = use
         self.steps = steps
         self.replicas = int(options.replication_factor)
@@ -54,6 +56,7 @@ class KerasProgram:
         """
         executor = self._executor
         assert executor is not None, "a program is for training or not"
+        self.take_device()
         whole = joined(batches)
         tensors = tensors_of(whole)
         if not executor.isCompiled():
@@ -67,6 +70,7 @@ class KerasProgram:
         results = list(executor(*tensors))
         if self._link is not None:
             self._link.finish()
+        self._module.send(results, self.steps // self.replicas, self.replicas)
         losses = None if self.use is Use.PREDICT else results.pop(0).reshape(-1)
         return whole, losses, self._module.packed_outputs(results) if results else None
 

@@ -56,9 +56,7 @@ class KerasOptimizerLink:
                 "finer schedule.",
                 stacklevel=6,
             )
-        for variable in self._variables():
-            vars(variable)[_OWNER] = self
-            variable.__class__ = _DeviceVariable
+        self._claim()
 
     def start(self, executor: PoplarExecutor) -> None:
         """Takes the executor, which is compiled."""
@@ -68,6 +66,7 @@ class KerasOptimizerLink:
         """Sends what changed on the host since the last execution."""
         executor = self._executor
         assert executor is not None, "an execution follows a compilation"
+        self._claim()
         rate = learning_rate_of(self._keras)
         if rate != self._rate:
             if self._conversion.depends_on_rate:
@@ -106,9 +105,22 @@ class KerasOptimizerLink:
         """Brings the state home for good; the variables are Keras's own again."""
         self.bring_home()
         for variable in self._variables():
-            if vars(variable).pop(_OWNER, None) is not None:
+            if vars(variable).get(_OWNER) is self:
+                del vars(variable)[_OWNER]
                 variable.__class__ = keras.Variable
         self._executor = None
+
+    def _claim(self) -> None:
+        """Makes the variables refer to this; another program may have had them meanwhile."""
+        for variable in self._variables():
+            owner = vars(variable).get(_OWNER)
+            if owner is self:
+                continue
+            if owner is not None:
+                owner.bring_home()
+            self._is_edited = True
+            vars(variable)[_OWNER] = self
+            variable.__class__ = _DeviceVariable
 
     def _send(self) -> None:
         """Sends the state of Keras's variables, with the next execution."""

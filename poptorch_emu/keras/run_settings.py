@@ -11,6 +11,7 @@ from typing import Any
 from poptorch_emu.config import TableConfig
 from poptorch_emu.emulator.pipeline_order import set_schedule
 from poptorch_emu.enums import MeanReductionStrategy, OutputMode, ReductionType
+from poptorch_emu.errors import make_error
 from poptorch_emu.keras.stage_assignment import StagePlan
 from poptorch_emu.log import logger
 from poptorch_emu.options import (
@@ -99,6 +100,7 @@ class SystemSettings:
         num_io_tiles: 0 for none.
         uses_stochastic_rounding: in training and inference.
         checks_floating_point: whether exceptions of floating-point numbers are errors.
+        can_run: whether the process may take IPUs.
     """
 
     num_ipus: int | None = None
@@ -107,6 +109,7 @@ class SystemSettings:
     num_io_tiles: int = 0
     uses_stochastic_rounding: bool = False
     checks_floating_point: bool = False
+    can_run: bool = True
 
 
 @dataclass(frozen=True)
@@ -136,8 +139,14 @@ def num_replicas(system: SystemSettings, plan: StagePlan | None) -> int:
     """Returns how many copies of a model the IPUs hold; each takes a power of two of them.
 
     Raises:
+        Error: the process may not take IPUs.
         ValueError: they do not hold one.
     """
+    if not system.can_run:
+        raise make_error(
+            "IPUConfig.device_connection.type says that this process never runs a program. Set "
+            "DeviceConnectionType.ALWAYS or ON_DEMAND; programs are not compiled beforehand here."
+        )
     per_replica = 1 if plan is None else plan.num_ipus
     num_ipus = per_replica if system.num_ipus is None else system.num_ipus
     if num_ipus < per_replica:

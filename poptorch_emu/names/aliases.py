@@ -18,6 +18,7 @@ from types import ModuleType
 from typing import Any
 
 from poptorch_emu.executor.args_parser import registerGeometricCustomArgParsers
+from poptorch_emu.names import foreign_modules
 
 PACKAGE = "poptorch_emu"
 
@@ -31,6 +32,10 @@ MODULES = {
     "poptorch._poplar_executor": f"{PACKAGE}.executor.executor",
     "poptorch._utils": f"{PACKAGE}.executor.args_parser",
     "poptorch.poptorch_core": f"{PACKAGE}.names.native_core",
+    "tensorflow.python.ipu": f"{PACKAGE}.keras.ipu",
+    "tensorflow.keras.ipu": f"{PACKAGE}.keras.ipu.keras",
+    "keras.ipu": f"{PACKAGE}.keras.ipu.keras",
+    "keras._tf_keras.keras.ipu": f"{PACKAGE}.keras.ipu.keras",
     "gcipuinfo": f"{PACKAGE}.companions.gcipuinfo",
     "libpvti": f"{PACKAGE}.companions.libpvti",
     "popart": f"{PACKAGE}.companions.popart",
@@ -70,7 +75,7 @@ class _Existing(Loader):
 
 
 class _Finder(MetaPathFinder):
-    """Finds the modules of ours that the names of a table stand for."""
+    """Finds our modules that the names of a table stand for, and extends those of others."""
 
     def __init__(self, table: dict[str, str]) -> None:
         self._table = table
@@ -78,6 +83,9 @@ class _Finder(MetaPathFinder):
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
+        extended = foreign_modules.extended_spec(fullname, path, target, self)
+        if extended is not None:
+            return extended
         name = self._target_of(fullname)
         found = None if name is None else importlib.util.find_spec(name)
         if name is None or found is None:
@@ -111,6 +119,8 @@ def _preparation_data_with_names(name: str) -> dict[str, Any]:
 def install() -> None:
     """Makes `import poptorch` and the modules beside it mean this package's (exact).
 
+    The IPU's front end for TensorFlow is among them, and Keras is told to run on PyTorch.
+
     They win over installed packages of the same names (but for those of `STAND_INS`), in this
     process and in those it starts with `multiprocessing`. A second call does nothing.
 
@@ -130,6 +140,7 @@ def install() -> None:
         name: own for name, own in STAND_INS.items() if importlib.util.find_spec(name) is None
     }
     sys.meta_path.insert(0, _Finder({**MODULES, **absent}))
+    foreign_modules.prepare()
     # A started process imports the program anew before anything of ours runs there.
     multiprocessing.spawn.get_preparation_data = _preparation_data_with_names
     registerGeometricCustomArgParsers()

@@ -114,8 +114,7 @@ def test_variables_that_the_code_reads_then_the_page_lists_them_and_no_others(li
         found |= set(re.findall(r'getenv\("(\w+)"', path.read_text(encoding="utf-8")))
     # `poprun -x NAME` passes on a variable of the user's.
     assert set(unknown) <= {"name"}
-    # What Keras itself reads, with the value that our part of it needs.
-    assert set(listed) - found == {"KERAS_BACKEND"}
+    assert set(listed) - found == set()
     assert found - set(listed) == set()
 
 

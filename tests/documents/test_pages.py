@@ -18,7 +18,11 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 NAMES = [page.relative_to(ROOT).as_posix() for page in PAGES]
 WITH_CODE = [name for name, page in zip(NAMES, PAGES, strict=True) if blocks_of(page.read_text())]
 # Packages that a page is about, which need not be there.
-NEEDED = {"docs/guide/keras.md": "keras", "docs/keras.md": "keras"}
+NEEDED = {
+    "docs/guide/keras.md": "keras",
+    "docs/keras.md": "keras",
+    "docs/guide/tensorflow.md": "tensorflow",
+}
 # Names that mean modules of this package where a program is run by it.
 POPDIST = ("popdist", "popdist.poptorch")
 # A file of the repository, or a folder, written as seen from one of these folders.

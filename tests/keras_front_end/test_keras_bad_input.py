@@ -15,6 +15,7 @@ from support import keras_models as models  # noqa: E402
 from support.keras_refusals import fit, on_ipus, refuses  # noqa: E402
 
 import poptorch_emu as poptorch  # noqa: E402
+from poptorch_emu import Error  # noqa: E402
 from poptorch_emu.keras import ipu, keras_version  # noqa: E402
 
 pytestmark = pytest.mark.feature("Keras: what has no counterpart", fidelity="refused")
@@ -218,45 +219,22 @@ def test_number_of_ipus_when_no_replica_fits_then_is_refused() -> None:
         fit(model, steps_per_execution=4)
 
 
-def test_configuration_when_unknown_then_is_refused() -> None:
-    config = ipu.config.IPUConfig()
-    with refuses("IPUConfig has no attribute 'select_ipus'.*It has auto_select_", AttributeError):
-        config.select_ipus = [1]
-    with refuses("IPUConfig.io_tiles has no attribute 'num'", AttributeError):
-        config.io_tiles.num = 32
-    with refuses("IPUConfig.matmuls is a group", AttributeError):
-        config.matmuls = {}
-    config.matmuls.poplar_options = {"partialsType": "half"}
-    with refuses("only 'availableMemoryProportion' has an effect"):
-        config.configure_ipu_system()
-    config.matmuls.poplar_options = {"availableMemoryProportion": "0.3"}
-    config.convolutions.poplar_options = {"availableMemoryProportion": "0.4"}
-    with refuses("the same for convolutions and matmuls"):
-        config.configure_ipu_system()
-    config.convolutions.poplar_options = {}
-    config.floating_point_behaviour.inv = True
-    with refuses("only together, but they are True, False and False"):
-        config.configure_ipu_system()
-
-
 @pytest.mark.parametrize(
     ("name", "way_out"),
     [
-        ("ipu_infeed_queue", "PyDataset"),
-        ("loops", "steps_per_execution"),
+        ("ipu_compiler", "IPUStrategy.run"),
         ("layers", "keras.layers"),
-        ("horovod", "auto_select_ipus"),
+        ("ipu_multi_worker_strategy", "auto_select_ipus"),
     ],
 )
 def test_what_belongs_to_tensorflow_then_is_refused_with_the_way_out(name, way_out) -> None:
-    with refuses(f"{name} is not offered on Keras 3.*{way_out}", AttributeError):
-        getattr(ipu, name)
+    with refuses(rf"{name}\.compile .*{way_out}", Error):
+        getattr(ipu, name).compile()
 
 
-def test_strategy_when_it_should_run_a_function_then_is_refused() -> None:
-    strategy = ipu.ipu_strategy.IPUStrategy()
-    with refuses("takes functions of TensorFlow", NotImplementedError):
-        strategy.run(lambda: 0)
+def test_name_when_unknown_then_those_that_there_are_are_said() -> None:
+    with refuses("'loop': it has .*'loops'", AttributeError):
+        ipu.loop  # noqa: B018 (It raises.)
 
 
 def test_strategy_when_there_are_several_processes_then_is_refused(monkeypatch) -> None:

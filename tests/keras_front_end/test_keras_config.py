@@ -52,6 +52,134 @@ def test_configuration_then_is_that_of_the_process_until_reset() -> None:
     assert system_settings() == run_settings.SystemSettings()
 
 
+def changed(**values):
+    config = ipu.config.IPUConfig()
+    config.from_dict({name.replace("__", "."): value for name, value in values.items()})
+    return config
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("selection_order", ipu.config.SelectionOrder.SNAKE),
+        ("scheduling.algorithm", ipu.config.SchedulingAlgorithm.LOOK_AHEAD),
+        ("device_connection.type", ipu.config.DeviceConnectionType.ON_DEMAND),
+        ("device_connection.enable_remote_buffers", True),
+        ("optimizations.math.fast", True),
+        ("optimizations.maximum_cross_replica_sum_buffer_size", 10),
+        ("optimizations.merge_remote_buffers", ipu.config.MergeRemoteBuffersBehaviour.MERGE),
+        ("io_tiles.available_memory_proportion", 1),
+        ("matmuls.poplar_options", {"partialsType": "half"}),
+        ("select_ipus", [3]),
+        ("experimental.multi_replica_distribution.process_index", 1),
+    ],
+)
+def test_setting_then_is_kept_and_without_effect(name: str, value) -> None:
+    config = ipu.config.IPUConfig()
+    default = config.get_attribute_metadata(name).default
+    assert config.to_dict()[name] == default != value
+    config.from_dict({name: value})
+    assert config.to_dict()[name] == value
+    config.configure_ipu_system()
+    assert system_settings() == run_settings.SystemSettings()
+    assert ipu.config.get_ipu_config() is config
+    assert ipu.config.IPUConfig().to_dict()[name] == default
+
+
+@pytest.mark.parametrize("value", [4, [4], (4,)])
+def test_number_of_ipus_then_may_stand_in_a_list(value) -> None:
+    changed(auto_select_ipus=value).configure_ipu_system()
+    assert system_settings().num_ipus == 4
+
+
+def test_floating_point_behaviour_then_one_exception_or_all_turn_them_on() -> None:
+    rounding = ipu.config.StochasticRoundingBehaviour
+    for values, checks, rounds in [
+        ({"inv": True}, True, False),
+        ({"esr": rounding.ON}, False, True),
+        ({"esr": rounding.from_bool(False)}, False, False),
+        ({"esr": True}, False, True),
+        ({"set_all": True}, True, True),
+        ({"nanoo": True}, False, False),
+    ]:
+        behaviour = {f"floating_point_behaviour__{name}": value for name, value in values.items()}
+        changed(**behaviour).configure_ipu_system()
+        assert system_settings().checks_floating_point is checks
+        assert system_settings().uses_stochastic_rounding is rounds
+
+
+def test_proportions_when_of_several_sections_then_the_least_counts() -> None:
+    changed(
+        matmuls__poplar_options={"availableMemoryProportion": "0.3", "partialsType": "half"},
+        convolutions__poplar_options={"availableMemoryProportion": 0.4},
+    ).configure_ipu_system()
+    assert system_settings().available_memory_proportion == 0.3
+
+
+def test_configuration_when_there_is_none_then_asking_for_it_says_so() -> None:
+    ipu.config.reset_ipu_configuration()
+    with pytest.raises(RuntimeError, match="No IPU devices configured"):
+        ipu.config.get_ipu_config()
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "kind", "message"),
+    [
+        ("auto_select_ipu", 1, ValueError, "no attribute 'auto_select_ipu'. Did you mean 'auto_"),
+        (
+            "io_tiles.num",
+            32,
+            ValueError,
+            "IPUConfig.io_tiles has no attribute 'num'. It has num_io_",
+        ),
+        ("matmuls", {}, ValueError, "IPUConfig.matmuls is a group of settings"),
+        ("matmuls.poplar_options.x", 1, ValueError, "no attribute 'matmuls.poplar_options.x'"),
+        ("allow_recompute", 1, TypeError, "IPUConfig.allow_recompute must be bool, not 1"),
+        ("io_tiles.num_io_tiles", True, TypeError, "num_io_tiles must be int, not True"),
+        ("selection_order", "SNAKE", TypeError, "must be SelectionOrder.AUTO, SelectionOrder.ZIG"),
+    ],
+)
+def test_setting_when_wrong_then_is_refused(name: str, value, kind, message: str) -> None:
+    with pytest.raises(kind, match=message):
+        ipu.config.IPUConfig().from_dict({name: value})
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"select_ipus": [1], "auto_select_ipus": 1}, "are both set"),
+        ({"select_ipus": [1, 2]}, "one process has one device"),
+        (
+            {"device_connection__type": ipu.config.DeviceConnectionType.NEVER},
+            "is NEVER, which needs a version: 'ipu1' or 'ipu2', not ''",
+        ),
+        ({"io_tiles__place_ops_on_io_tiles": True}, "set num_io_tiles, too"),
+        ({"norms__experimental__distributed_batch_norm_replica_group_size": 2}, "Leave it at 1"),
+        (
+            {"experimental__multi_replica_distribution__process_count": 2},
+            "these replicas are in one process",
+        ),
+    ],
+)
+def test_settings_when_they_contradict_then_are_refused(values, message: str) -> None:
+    before = system_settings()
+    with pytest.raises(ValueError, match=message):
+        changed(**values).configure_ipu_system()
+    assert system_settings() is before
+
+
+def test_process_when_it_never_connects_then_runs_nothing() -> None:
+    never = {"type": ipu.config.DeviceConnectionType.NEVER, "version": "ipu2"}
+    changed(
+        **{f"device_connection__{name}": each for name, each in never.items()}
+    ).configure_ipu_system()
+    with models.SCOPE():
+        model = models.compiled(models.mlp())
+    x, labels = models.data()
+    with pytest.raises(poptorch.Error, match="this process never runs a program"):
+        model.fit(x, labels, verbose=0)
+
+
 def test_steps_then_are_device_iterations_times_accumulation_times_replicas() -> None:
     options = training_options(accumulation=3)
     assert options.device_iterations == 4

@@ -140,7 +140,7 @@ def test_fit_when_samples_are_weighted_then_equals_eager_keras(weights: str) -> 
 def test_fit_when_there_are_several_inputs_and_outputs_then_equals_eager_keras() -> None:
     def make():
         keras.utils.set_random_seed(1)
-        inputs = {name: keras.Input((12,), name=name) for name in ("left", "right")}
+        inputs = {name: keras.Input((12,), name=name) for name in ("right", "left")}
         hidden = keras.layers.Concatenate()(list(inputs.values()))
         outputs = [keras.layers.Dense(3, name="kind"), keras.layers.Dense(1, name="size")]
         return keras.Model(inputs, [layer(hidden) for layer in outputs])
@@ -159,7 +159,7 @@ def test_fit_when_there_are_several_inputs_and_outputs_then_equals_eager_keras()
             steps_per_execution=4 if is_on_ipus else 1,
         )
         logs = model.fit(
-            {"left": x, "right": x[::-1].copy()},
+            {"right": x[::-1].copy(), "left": x},
             [labels, x[:, :1]],
             batch_size=4,
             shuffle=False,

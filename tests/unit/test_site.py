@@ -22,7 +22,10 @@ MODULES_IN_FULL = {
     "horovod.torch": f"{STAND_INS['horovod']}.torch",
 }
 # Of these nothing is meant for programs: PopTorch's own files, whose names are on top as well.
-NOT_LISTED = {"poptorch"} | {name for name in MODULES if name.startswith("poptorch.")}
+# And the front end for TensorFlow, which the reference has under its own name.
+NOT_LISTED = {"poptorch"} | {
+    name for name in MODULES if name.startswith("poptorch.") or "keras" in MODULES[name]
+}
 
 
 def tool(name):

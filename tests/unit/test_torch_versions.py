@@ -102,7 +102,8 @@ def patched_attributes() -> set[str]:
     """Returns what is replaced while something runs: `patched(holder, name=value)`."""
     return {
         keyword.arg
-        for tree in trees().values()
+        for path, tree in trees().items()
+        if PACKAGE / "keras" not in path.parents
         for node in ast.walk(tree)
         if isinstance(node, ast.Call)
         and isinstance(node.func, ast.Name)
@@ -119,7 +120,7 @@ def private_attributes() -> set[str]:
         | {
             node.attr
             for path, tree in trees().items()
-            if path != HERE and path.parent.name != "keras"
+            if path != HERE and PACKAGE / "keras" not in path.parents
             for node in ast.walk(tree)
             if isinstance(node, ast.Attribute)
             and is_private(node.attr)

@@ -4,29 +4,117 @@ from __future__ import annotations
 
 from typing import Any
 
+from poptorch_emu.keras.config_choices import (
+    DeviceConnectionType,
+    MergeRemoteBuffersBehaviour,
+    SchedulingAlgorithm,
+    SelectionOrder,
+    StochasticRoundingBehaviour,
+)
 from poptorch_emu.keras.run_settings import SystemSettings
+from poptorch_emu.keras.setting_tree import Group, Setting, Tree
 from poptorch_emu.options.base import note_accepted
 
-_configured = SystemSettings()
+__all__ = [
+    "DeviceConnectionType",
+    "IPUConfig",
+    "MergeRemoteBuffersBehaviour",
+    "SchedulingAlgorithm",
+    "SelectionOrder",
+    "StochasticRoundingBehaviour",
+    "configure_ipu_system",
+    "get_ipu_config",
+    "reset_ipu_configuration",
+]
+
+_EXCEPTIONS = ("inv", "div0", "oflo")
+_PROPORTION = "availableMemoryProportion"
 
 
-class _Section:
-    """A group of settings; it has no others than those it starts with."""
-
-    def __init__(self, path: str, **values: Any) -> None:
-        vars(self).update(_path=path, **values)
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        _check_known(self._path, vars(self), name)
-        vars(self)[name] = value
-
-    _path: str
+def _effective(default: Any, *types: type) -> Setting:
+    return Setting(default, types, is_accepted=False)
 
 
-class IPUConfig:
-    """The IPUs of this process (exact, where a member says nothing else).
+_OPTIONS = Setting({})
+_ON, _OFF, _ZERO = Setting(True), Setting(False), Setting(0)
+_TREE: Tree = {
+    "auto_select_ipus": _effective([], int, tuple, type(None)),
+    "select_ipus": _effective([], int, tuple),
+    "allow_recompute": _effective(False),
+    "selection_order": Setting(SelectionOrder.AUTO),
+    "serialization_output_folder": Setting(""),
+    "compilation_poplar_options": _OPTIONS,
+    "gcl_poplar_options": _OPTIONS,
+    "convolutions": {"poplar_options": _effective({})},
+    "matmuls": {"poplar_options": _effective({}), "clear_pass_type": _OFF},
+    "slices": {"poplar_options": _OPTIONS},
+    "pooling": {"poplar_options": _OPTIONS},
+    "device_connection": {
+        "type": _effective(DeviceConnectionType.ALWAYS),
+        "version": _effective(""),
+        "enable_remote_buffers": _OFF,
+    },
+    "floating_point_behaviour": {
+        "esr": _effective(StochasticRoundingBehaviour.OFF, bool),
+        **dict.fromkeys(_EXCEPTIONS, _effective(False)),
+        "nanoo": _OFF,
+        "set_all": _effective(False),
+    },
+    "io_tiles": {
+        "num_io_tiles": _effective(0),
+        "place_ops_on_io_tiles": _effective(False),
+        "available_memory_proportion": Setting(0.9),
+    },
+    "ipu_model": {
+        "compile_ipu_code": _ON,
+        "tiles_per_ipu": _ZERO,
+        "version": Setting("ipu2"),
+    },
+    "norms": {
+        "use_stable_statistics": _OFF,
+        "experimental": {"distributed_batch_norm_replica_group_size": _effective(1)},
+    },
+    "scheduling": {
+        "algorithm": Setting(SchedulingAlgorithm.CHOOSE_BEST),
+        "maximum_scheduler_lookahead_depth": Setting(5),
+        "maximum_scheduler_search_space_size": Setting(64),
+    },
+    "optimizations": {
+        "math": {"fast": _OFF, "dot_strength": _ON},
+        "enable_fast_math": _OFF,
+        "prefetch_data_streams": _ON,
+        "combine_embedding_lookups": _OFF,
+        "combine_matmuls": _OFF,
+        "enable_graph_outlining": _ON,
+        "merge_infeed_io_copies": _OFF,
+        "merge_remote_buffers": Setting(MergeRemoteBuffersBehaviour.IF_BENEFICIAL),
+        "enable_gather_simplifier": _ON,
+        "minimum_remote_tensor_size": Setting(128),
+        "maximum_cross_replica_sum_buffer_size": _ZERO,
+        "maximum_reduce_scatter_buffer_size": _ZERO,
+        "maximum_inter_ipu_copies_buffer_size": _ZERO,
+        "maximum_reduce_many_buffer_size": _ZERO,
+        "maximum_all_gather_buffer_size": _ZERO,
+        "maximum_send_recv_cluster_size": _ZERO,
+        "triangular_solve_expander_block_size": _ZERO,
+        "cholesky_block_size": _ZERO,
+    },
+    "experimental": {
+        "always_rearrange_copies_on_the_host": _OFF,
+        "enable_remote_buffer_embedding": _OFF,
+        "enable_prng_stability": _OFF,
+        "multi_replica_distribution": {
+            "process_index": _effective(0),
+            "process_count": _effective(0),
+        },
+    },
+}
 
-    Set attributes, then call `configure_ipu_system`.
+
+class IPUConfig(Group):
+    """The IPUs of this process: exact, where [the guide](../../keras.md) says nothing else.
+
+    Set attributes, then call `configure_ipu_system`. Those that have no effect here are accepted.
 
     Attributes:
         auto_select_ipus: how many IPUs all replicas of a model take together; by default those of
@@ -34,47 +122,26 @@ class IPUConfig:
         allow_recompute: whether backward may compute activations again (modelled).
         convolutions, matmuls: `poplar_options`, of which "availableMemoryProportion" counts
             (modelled).
-        floating_point_behaviour: `esr`, stochastic rounding; `inv`, `div0` and `oflo`, whether
-            such results are errors.
+        device_connection: `type`; a process whose type is `PRE_COMPILE` or `NEVER` cannot run.
+        floating_point_behaviour: `esr`, stochastic rounding; `inv`, `div0` and `oflo`, whether such
+            results are errors, which they are together.
         io_tiles: `num_io_tiles`, tiles of each IPU for input and output (modelled).
-        norms: `use_stable_statistics` (accepted).
     """
 
     def __init__(self) -> None:
         """Starts with the defaults."""
-        vars(self).update(
-            auto_select_ipus=None,
-            allow_recompute=False,
-            convolutions=_Section("IPUConfig.convolutions", poplar_options={}),
-            matmuls=_Section("IPUConfig.matmuls", poplar_options={}),
-            floating_point_behaviour=_Section(
-                "IPUConfig.floating_point_behaviour", esr=False, inv=False, div0=False, oflo=False
-            ),
-            io_tiles=_Section("IPUConfig.io_tiles", num_io_tiles=0),
-            norms=_Section("IPUConfig.norms", use_stable_statistics=False),
-        )
-
-    auto_select_ipus: int | None
-    allow_recompute: bool
-    convolutions: _Section
-    matmuls: _Section
-    floating_point_behaviour: _Section
-    io_tiles: _Section
-    norms: _Section
+        super().__init__("IPUConfig", _TREE)
 
     def __setattr__(self, name: str, value: Any) -> None:
         """Sets an attribute.
 
         Raises:
-            AttributeError: there is none of this name.
-            ValueError: the value is out of range.
+            ValueError: there is none of this name, or the value is out of range.
+            TypeError: the value is of another type.
         """
-        _check_known("IPUConfig", vars(self), name)
-        if isinstance(vars(self)[name], _Section):
-            raise AttributeError(f"IPUConfig.{name} is a group: set its attributes.")
         if name == "auto_select_ipus":
             _check_ipus(value)
-        vars(self)[name] = value
+        super().__setattr__(name, value)
 
     def configure_ipu_system(self, device: str = "cpu") -> None:
         """Makes these the settings of the process (exact).
@@ -85,71 +152,133 @@ class IPUConfig:
             device: accepted.
 
         Raises:
-            ValueError: an option of a group is unknown or contradicts another.
+            ValueError: settings contradict each other, or ask for what one process does not have.
         """
-        global _configured
-        behaviour = self.floating_point_behaviour
-        if self.norms.use_stable_statistics:  # type: ignore[attr-defined]
-            note_accepted("IPUConfig.norms.use_stable_statistics")
-        checks = [getattr(behaviour, name) for name in ("inv", "div0", "oflo")]
-        if any(checks) and not all(checks):
-            raise ValueError(
-                "IPUConfig.floating_point_behaviour: inv, div0 and oflo can be on or off only "
-                "together, but they are {}, {} and {}.".format(*checks)
-            )
-        _configured = SystemSettings(
-            num_ipus=self.auto_select_ipus,
-            allow_recompute=bool(self.allow_recompute),
-            available_memory_proportion=self._proportion(),
-            num_io_tiles=int(self.io_tiles.num_io_tiles),  # type: ignore[attr-defined]
-            uses_stochastic_rounding=bool(behaviour.esr),  # type: ignore[attr-defined]
-            checks_floating_point=all(checks),
+        global _configured, _settings
+        _check(self)
+        settings = SystemSettings(
+            num_ipus=_num_ipus(self.auto_select_ipus),
+            allow_recompute=self.allow_recompute,
+            available_memory_proportion=_proportion(self),
+            num_io_tiles=self.io_tiles.num_io_tiles,
+            uses_stochastic_rounding=_rounds(self.floating_point_behaviour),
+            checks_floating_point=_checks_floating_point(self.floating_point_behaviour),
+            can_run=self.device_connection.type
+            in (DeviceConnectionType.ALWAYS, DeviceConnectionType.ON_DEMAND),
         )
-
-    def _proportion(self) -> float | None:
-        found: set[float] = set()
-        for section in (self.convolutions, self.matmuls):
-            for name, value in section.poplar_options.items():  # type: ignore[attr-defined]
-                if name != "availableMemoryProportion":
-                    raise ValueError(
-                        f"{section._path}.poplar_options has {name!r}, but only "
-                        "'availableMemoryProportion' has an effect on virtual IPUs. Leave it out."
-                    )
-                found.add(float(value))
-        if len(found) > 1:
-            raise ValueError(
-                "availableMemoryProportion is the same for convolutions and matmuls here, but was "
-                f"set to {sorted(found)}."
-            )
-        return found.pop() if found else None
+        for name in self.accepted_changes():
+            note_accepted(f"IPUConfig.{name}")
+        _configured, _settings = self, settings
 
 
-def configure_ipu_system(config: IPUConfig, device: str = "cpu") -> None:
+_configured: IPUConfig | None = None
+_settings = SystemSettings()
+
+
+def configure_ipu_system(
+    config: IPUConfig, device: str = "cpu", reset_configuration: bool = True
+) -> None:
     """Makes `config` the settings of the process (exact); see `IPUConfig`."""
     config.configure_ipu_system(device)
 
 
 def reset_ipu_configuration() -> None:
     """Gives the process the defaults again (exact)."""
-    IPUConfig().configure_ipu_system()
+    global _configured, _settings
+    _configured, _settings = None, SystemSettings()
+
+
+def get_ipu_config() -> IPUConfig:
+    """Returns what the process was configured with (exact).
+
+    Raises:
+        RuntimeError: it was not.
+    """
+    if _configured is None:
+        raise RuntimeError(
+            "No IPU devices configured. Call configure_ipu_system() of an IPUConfig first."
+        )
+    return _configured
 
 
 def system_settings() -> SystemSettings:
     """Returns the settings of the process (exact)."""
-    return _configured
-
-
-def _check_known(path: str, values: dict[str, Any], name: str) -> None:
-    known = [each for each in values if not each.startswith("_")]
-    if name not in known:
-        raise AttributeError(
-            f"{path} has no attribute {name!r} on virtual IPUs. It has {', '.join(known)}."
-        )
+    return _settings
 
 
 def _check_ipus(value: Any) -> None:
-    if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
+    numbers = list(value) if isinstance(value, (list, tuple)) else [value]
+    is_number = [isinstance(n, int) and not isinstance(n, bool) and n > 0 for n in numbers]
+    if value is not None and (len(numbers) > 1 or not all(is_number)):
         raise ValueError(
             f"IPUConfig.auto_select_ipus must be a positive number of IPUs, not {value!r}: one "
             "process has one device."
         )
+
+
+def _num_ipus(value: Any) -> int | None:
+    numbers = list(value) if isinstance(value, (list, tuple)) else [value]
+    return numbers[0] if numbers else None
+
+
+def _check(config: IPUConfig) -> None:
+    """Checks what settings have to do with each other.
+
+    Raises:
+        ValueError: they do not go together.
+    """
+    selected = config.select_ipus
+    if selected not in ([], ()):
+        if _num_ipus(config.auto_select_ipus) is not None:
+            raise ValueError(
+                "IPUConfig.auto_select_ipus and select_ipus are both set. Set one of them."
+            )
+        if not isinstance(selected, int) and len(selected) > 1:
+            raise ValueError(
+                f"IPUConfig.select_ipus is {selected!r}, but one process has one device. Give one "
+                "entry, or set auto_select_ipus."
+            )
+    connection = config.device_connection
+    is_offline = connection.type in (DeviceConnectionType.PRE_COMPILE, DeviceConnectionType.NEVER)
+    if is_offline and connection.version not in ("ipu1", "ipu2"):
+        raise ValueError(
+            f"IPUConfig.device_connection.type is {connection.type.name}, which needs a version: "
+            f"'ipu1' or 'ipu2', not {connection.version!r}."
+        )
+    if config.io_tiles.place_ops_on_io_tiles and not config.io_tiles.num_io_tiles:
+        raise ValueError(
+            "IPUConfig.io_tiles.place_ops_on_io_tiles is True, but there are none: set "
+            "num_io_tiles, too."
+        )
+    group = config.norms.experimental.distributed_batch_norm_replica_group_size
+    if group != 1:
+        raise ValueError(
+            "IPUConfig.norms.experimental.distributed_batch_norm_replica_group_size is "
+            f"{group}, but statistics of replicas are their own here. Leave it at 1."
+        )
+    processes = config.experimental.multi_replica_distribution.process_count
+    if processes > 1:
+        raise ValueError(
+            "IPUConfig.experimental.multi_replica_distribution.process_count is "
+            f"{processes}, but these replicas are in one process. Set auto_select_ipus instead."
+        )
+
+
+def _rounds(behaviour: Group) -> bool:
+    return bool(behaviour.set_all) or behaviour.esr not in (StochasticRoundingBehaviour.OFF, False)
+
+
+def _checks_floating_point(behaviour: Group) -> bool:
+    checks = [getattr(behaviour, name) for name in _EXCEPTIONS]
+    if any(checks) and not all(checks):
+        note_accepted("that not all of inv, div0 and oflo are on")
+    return any(checks) or behaviour.set_all
+
+
+def _proportion(config: IPUConfig) -> float | None:
+    """Returns the least proportion of the memory that products may take."""
+    options = {**config.convolutions.poplar_options}, {**config.matmuls.poplar_options}
+    found = [float(each.pop(_PROPORTION)) for each in options if _PROPORTION in each]
+    for name in sorted({name for each in options for name in each}):
+        note_accepted(f"poplar_options[{name!r}]")
+    return min(found, default=None)

@@ -1,24 +1,52 @@
-"""`IPUStrategy`: models that are built in its scope run on virtual IPUs."""
+"""`IPUStrategy`: models that are built in its scope, and functions that it runs, are on IPUs."""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Any, NoReturn
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+from typing import Any
 
 import keras
 
 from poptorch_emu.keras.ipu.config import system_settings
+from poptorch_emu.keras.loops.capture_state import current, is_suspended
+from poptorch_emu.keras.loops.function_runner import FunctionRunner
+from poptorch_emu.keras.loops.host_values import tensorflow
+from poptorch_emu.keras.loops.infeed import Infeed
 from poptorch_emu.keras.model_methods import IpuModelMethods
+from poptorch_emu.keras.tensorflow_functions import dispatch as tensorflow_functions
 from poptorch_emu.options import Options
+
+__all__ = ["IPUStrategy", "IPUStrategyV1"]
 
 
 class IPUStrategy:
-    """Makes Keras models run on virtual IPUs (exact)."""
+    """Makes models of Keras and functions run on virtual IPUs (exact).
 
-    def __init__(self) -> None:
+    Attributes:
+        num_replicas_in_sync: 1: replicas are the device's own.
+    """
+
+    num_replicas_in_sync = 1
+
+    def __init__(
+        self,
+        ipu_device: str = "/device:IPU:0",
+        cpu_device: str = "/device:CPU:0",
+        enable_dataset_iterators: bool = True,
+        enable_keras_extensions: bool = True,
+    ) -> None:
         """Takes the IPUs that `IPUConfig` configures.
+
+        Args:
+            ipu_device: accepted.
+            cpu_device: accepted.
+            enable_dataset_iterators: whether iterators over data sets of TensorFlow that are made
+                in the scope are read by the device alone.
+            enable_keras_extensions: accepted.
 
         Raises:
             ValueError: this is one of several processes.
@@ -29,6 +57,11 @@ class IPUStrategy:
                 f"This is one of {processes} processes, but IPUStrategy runs in one. Use several "
                 "replicas in one process: IPUConfig.auto_select_ipus."
             )
+        tf = tensorflow()
+        if tf is not None:
+            tensorflow_functions.install(tf)
+        self._has_infeeds = enable_dataset_iterators
+        self._runner = FunctionRunner(system_settings)
 
     @contextmanager
     def scope(self) -> Iterator[IPUStrategy]:
@@ -42,18 +75,76 @@ class IPUStrategy:
 
         keras.Model.__init__ = build_for_ipus
         try:
-            yield self
+            with _infeeds() if self._has_infeeds else nullcontext():
+                yield self
         finally:
             keras.Model.__init__ = build
 
-    def run(self, *args: Any, **kwargs: Any) -> NoReturn:
-        """Refuses to run functions of TensorFlow (refused).
+    def run(
+        self,
+        fn: Callable[..., Any],
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+        options: Any = None,
+    ) -> Any:
+        """Runs a function on all replicas, and returns what one of them returns (exact).
+
+        The function is captured once for the shapes and types of tensors and the values of other
+        arguments. A loop in it that takes elements of an iterator, sends to an `IPUOutfeedQueue` or
+        applies gradients becomes iterations of the device.
+
+        Args:
+            fn: a function of Python, or one that `tf.function` made.
+            args: for it.
+            kwargs: for it, by name.
+            options: accepted.
 
         Raises:
-            NotImplementedError: always.
+            Error: it does what a device cannot; the message names the line and the way out.
+            TypeError: an argument has a type that a device has not.
         """
-        raise NotImplementedError(
-            "IPUStrategy.run takes functions of TensorFlow, which Keras 3 on PyTorch does not "
-            "have. Use fit, evaluate and predict, or write the loop for PopTorch with "
-            "poptorch.trainingModel."
-        )
+        return self._runner.run(fn, args, kwargs or {})
+
+    def experimental_run_v2(self, *args: Any, **kwargs: Any) -> None:
+        """Refuses an old name (refused).
+
+        Raises:
+            RuntimeError: always.
+        """
+        raise RuntimeError("IPUStrategy.experimental_run_v2 is gone. Use run.")
+
+
+_ROOM = str(Path(__file__).parent.parent)
+
+IPUStrategyV1 = IPUStrategy
+
+
+@contextmanager
+def _infeeds() -> Iterator[None]:
+    """Makes iterators over data sets of TensorFlow be those of the device, where programs ask."""
+    tf = tensorflow()
+    if tf is None:
+        yield
+        return
+    iterate = tf.data.Dataset.__iter__
+    libraries = tuple(str(Path(each.__file__).parent) for each in (tf, keras))
+
+    def iterate_on_device(dataset: Any) -> Any:
+        if current() is not None or is_suspended() or _asking_file().startswith(libraries):
+            return iterate(dataset)
+        return Infeed(dataset)
+
+    tf.data.Dataset.__iter__ = iterate_on_device
+    try:
+        yield
+    finally:
+        tf.data.Dataset.__iter__ = iterate
+
+
+def _asking_file() -> str:
+    """Returns the file of the innermost function that is not of this room."""
+    frame = sys._getframe(1)
+    while frame.f_code.co_filename.startswith(_ROOM):
+        assert frame.f_back is not None
+        frame = frame.f_back
+    return frame.f_code.co_filename

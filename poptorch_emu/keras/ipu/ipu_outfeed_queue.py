@@ -1,0 +1,201 @@
+"""Queues by which a function on the IPU sends values to the host while it runs."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Iterator, Sequence
+from enum import Enum
+from typing import Any
+
+import keras
+import torch
+from keras.src.backend.common.symbolic_scope import in_symbolic_scope
+
+from poptorch_emu.keras.batches import with_leaves
+from poptorch_emu.keras.loops.capture_state import current
+from poptorch_emu.keras.loops.device_values import all_on_device, is_of_device
+from poptorch_emu.keras.loops.host_values import to_host
+from poptorch_emu.options.base import note_accepted
+
+__all__ = ["IPUOutfeedMode", "IPUOutfeedQueue", "IPUOutfeedQueueIterator", "ScopedIPUOutfeedQueue"]
+
+
+class IPUOutfeedMode(Enum):
+    """What a queue keeps: all that it was given, or the last (exact)."""
+
+    ALL = "all"
+    LAST = "get_last"
+
+
+class IPUOutfeedQueue:
+    """Takes a value in each iteration of a function, for the host to read (exact).
+
+    Iterating it yields what has arrived and was not read yet, and ends where there is nothing more
+    at that moment. Other threads may do so while the function runs. An unread queue does not hold
+    the device up.
+    """
+
+    def __init__(
+        self,
+        outfeed_mode: IPUOutfeedMode | None = None,
+        device_ordinal: int = 0,
+        buffer_depth: int = 1,
+        optimise_latency: bool = False,
+        **of_2020: Any,
+    ) -> None:
+        """Makes an empty queue.
+
+        Args:
+            outfeed_mode: all values by default.
+            device_ordinal: accepted.
+            buffer_depth: accepted.
+            optimise_latency: accepted.
+            of_2020: arguments of older releases: accepted.
+
+        Raises:
+            ValueError: a value is out of range.
+            TypeError: there is no such argument.
+        """
+        mode = IPUOutfeedMode.ALL if outfeed_mode is None else outfeed_mode
+        if isinstance(mode, str) and mode in [each.value for each in IPUOutfeedMode]:
+            mode = IPUOutfeedMode(mode)
+        if not isinstance(mode, IPUOutfeedMode):
+            raise ValueError(
+                f"outfeed_mode must be IPUOutfeedMode.ALL or IPUOutfeedMode.LAST, not {mode!r}."
+            )
+        if device_ordinal < 0:
+            raise ValueError(f"device_ordinal must be 0 or more, not {device_ordinal!r}.")
+        if buffer_depth < 1:
+            raise ValueError(f"buffer_depth must be 1 or more, not {buffer_depth!r}.")
+        for name in of_2020:
+            if name not in ("feed_name", "replication_factor", "io_batch_size", "outfeed_all"):
+                raise TypeError(f"IPUOutfeedQueue has no argument {name!r}.")
+            note_accepted(f"IPUOutfeedQueue({name}=...)")
+        self._mode = mode
+        self._values: deque[list[torch.Tensor]] = deque()
+        self._form: Any = None
+        self._replicas = 1
+        self._is_traced = False
+        self._lock = threading.RLock()
+
+    @property
+    def enqueued(self) -> bool:
+        """Whether a function that sends to the queue has been captured (exact)."""
+        return self._is_traced
+
+    @property
+    def deleter(self) -> Any:
+        """Empties the queue and returns `None` (exact)."""
+        with self._lock:
+            self._values.clear()
+
+    def enqueue(self, tensors: Any) -> None:
+        """Sends tensors, or a structure of some, in a function that runs on the IPU (exact).
+
+        Raises:
+            ValueError: the function sends to the queue twice.
+            RuntimeError: it is called outside of such a function.
+        """
+        capture = current()
+        if capture is None and in_symbolic_scope():
+            return  # Keras asks a layer for the shapes of its outputs.
+        if capture is None:
+            raise RuntimeError(
+                "IPUOutfeedQueue.enqueue is called outside of the IPU. Call it in the function "
+                "that IPUStrategy.run runs."
+            )
+        capture.send(self, all_on_device(tensors))
+
+    def dequeue(self, wait_for_completion: bool = False) -> Any:
+        """Returns what has arrived since the last call, in the structure that was sent (exact).
+
+        Args:
+            wait_for_completion: accepted: `run` returns when the device is done.
+
+        Returns:
+            Tensors with one row for each iteration, then one for each replica if there are
+            several; the last iteration's alone in the mode `LAST`.
+
+        Raises:
+            ValueError: no function that sends was captured, or nothing arrived in that mode.
+        """
+        if not self._is_traced:
+            raise ValueError(
+                "IPUOutfeedQueue.dequeue is called before enqueue. Run a function that sends to "
+                "the queue first."
+            )
+        with self._lock:
+            values = list(self._values)
+            self._values.clear()
+        if self._mode is IPUOutfeedMode.ALL:
+            return self._packed(self._stacked(values))
+        if not values:
+            raise ValueError("Nothing has arrived in the queue since the last dequeue().")
+        return self._packed(values[-1])
+
+    def __iter__(self) -> Iterator[Any]:
+        """Returns what goes through all that has arrived."""
+        return IPUOutfeedQueueIterator(self)
+
+    def take(self) -> Any:
+        """Returns the oldest value.
+
+        Raises:
+            IndexError: there is none.
+        """
+        with self._lock:
+            value = self._values.popleft()
+        return self._packed(value)
+
+    def expect(self, form: Any, replicas: int) -> None:
+        """Notes what will arrive: values of this form, from so many replicas."""
+        with self._lock:
+            self._form, self._replicas = form, replicas
+            self._is_traced = True
+
+    def put(self, leaves: Sequence[torch.Tensor]) -> None:
+        """Takes the tensors of one iteration, with a row for each replica."""
+        with self._lock:
+            if self._mode is IPUOutfeedMode.LAST:
+                self._values.clear()
+            self._values.append([x[0] if self._replicas == 1 else x for x in leaves])
+
+    def _stacked(self, values: Sequence[Sequence[torch.Tensor]]) -> list[torch.Tensor]:
+        if values:
+            return [torch.stack(each) for each in zip(*values, strict=True)]
+        replicas = () if self._replicas == 1 else (self._replicas,)
+        return [
+            torch.empty((0, *replicas, *leaf.shape), dtype=leaf.dtype)
+            for leaf in keras.tree.flatten(self._form)
+            if is_of_device(leaf)
+        ]
+
+    def _packed(self, leaves: Sequence[torch.Tensor]) -> Any:
+        return with_leaves(self._form, map(to_host, leaves), is_of_device)
+
+
+class IPUOutfeedQueueIterator:
+    """Goes through what has arrived in a queue, and ends where there is nothing more (exact)."""
+
+    def __init__(self, outfeed_queue: IPUOutfeedQueue) -> None:
+        """Takes a queue."""
+        self._queue = outfeed_queue
+
+    def __iter__(self) -> IPUOutfeedQueueIterator:
+        return self
+
+    def __next__(self) -> Any:
+        """Returns the next value.
+
+        Raises:
+            StopIteration: there is none at this moment.
+        """
+        try:
+            return self._queue.take()
+        except IndexError:
+            raise StopIteration from None
+
+
+class ScopedIPUOutfeedQueue(IPUOutfeedQueue):
+    """A queue that is emptied when it is dropped (exact)."""

@@ -1,0 +1,218 @@
+"""Loops of functions that run on the IPU, in the form of calls."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import keras
+
+from poptorch_emu.errors import compiler_error
+from poptorch_emu.keras.ipu.ipu_infeed_queue import IPUInfeedQueue
+from poptorch_emu.keras.loops.capture_state import Capture, current
+
+__all__ = ["repeat", "while_loop"]
+
+
+def repeat(
+    n: int,
+    body: Callable[..., Any],
+    inputs: Any = None,
+    infeed_queue: IPUInfeedQueue | None = None,
+    use_while_v1: bool = True,
+) -> Any:
+    """Runs a body n times in a function that runs on the IPU (exact).
+
+    Args:
+        n: how often.
+        body: takes the inputs, and an element of the queue; returns values for the next iteration,
+            and what it wants after them.
+        inputs: a tensor, a number, or several.
+        infeed_queue: of which each iteration takes an element.
+        use_while_v1: accepted.
+
+    Returns:
+        The values of the last iteration: a list, one alone, or `None` without inputs.
+
+    Raises:
+        TypeError: the body takes other arguments, or returns other types than it takes.
+        RuntimeError: it is called outside of such a function.
+    """
+    capture = _capture("repeat")
+    return _repeated(capture, range(int(n)), body, _listed(inputs), infeed_queue)
+
+
+def while_loop(
+    condition: Callable[..., Any],
+    body: Callable[..., Any],
+    inputs: Any = None,
+    infeed_queue: IPUInfeedQueue | None = None,
+    maximum_iterations: int | None = None,
+    use_while_v1: bool = True,
+) -> Any:
+    """Runs a body as long as a condition holds, which counts (exact).
+
+    Args:
+        condition: takes the inputs; it depends on one of them alone, which the body raises or
+            lowers by the same number each time.
+        body: as for `repeat`.
+        inputs: as for `repeat`.
+        infeed_queue: as for `repeat`.
+        maximum_iterations: the most there are.
+        use_while_v1: accepted.
+
+    Raises:
+        Error: the condition depends on what only the device knows.
+        TypeError: as for `repeat`.
+        RuntimeError: as for `repeat`.
+    """
+    capture = _capture("while_loop")
+    values = _listed(inputs)
+    count = capture.known_count()
+    if count is None:
+        with capture.trial():
+            first = _called(body, values, infeed_queue, capture)[: len(values)]
+        with capture.trial():
+            second = _called(body, first, infeed_queue, capture)[: len(values)]
+        count = _count(condition, values, first, second, maximum_iterations)
+    return _repeated(capture, range(count), body, values, infeed_queue)
+
+
+def _repeated(
+    capture: Capture,
+    counter: range,
+    body: Callable[..., Any],
+    values: list[Any],
+    infeed_queue: IPUInfeedQueue | None,
+) -> Any:
+    _check_arguments(body, values, infeed_queue)
+    for _ in capture.run_loop(counter):
+        capture.note_device_loop()
+        results = _called(body, values, infeed_queue, capture)
+        _check_results(values, results)
+        values = results[: len(values)]
+    if not values:
+        return None
+    return values[0] if len(values) == 1 else values
+
+
+def _capture(name: str) -> Capture:
+    capture = current()
+    if capture is None:
+        raise RuntimeError(
+            f"ipu.loops.{name} is called outside of the IPU. Call it in the function that "
+            "IPUStrategy.run runs."
+        )
+    return capture
+
+
+def _listed(inputs: Any) -> list[Any]:
+    if inputs is None:
+        return []
+    return list(inputs) if isinstance(inputs, (list, tuple)) else [inputs]
+
+
+def _called(
+    body: Callable[..., Any],
+    values: Sequence[Any],
+    infeed_queue: IPUInfeedQueue | None,
+    capture: Capture,
+) -> list[Any]:
+    """Returns what a body returns as a list."""
+    args, kwargs = _element(None if infeed_queue is None else infeed_queue.dequeue(capture))
+    return _listed(body(*values, *args, **kwargs))
+
+
+def _element(element: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Returns an element as arguments: a dict by name, a tuple one by one."""
+    if element is None:
+        return (), {}
+    if isinstance(element, dict):
+        return (), element
+    return (tuple(element) if isinstance(element, (list, tuple)) else (element,)), {}
+
+
+def _check_arguments(
+    body: Callable[..., Any], values: Sequence[Any], infeed_queue: IPUInfeedQueue | None
+) -> None:
+    args, kwargs = _element(None if infeed_queue is None else infeed_queue.spec)
+    signature = inspect.signature(body)
+    try:
+        signature.bind(*values, *args, **kwargs)
+    except TypeError as error:
+        raise TypeError(
+            f"Supplied loop body function cannot be called with the given inputs: it takes "
+            f"{signature}, but gets {len(values)} inputs"
+            + (f" and {len(args)} tensors of the queue" if args else "")
+            + (f" and {sorted(kwargs)} of the queue" if kwargs else "")
+            + f": {error}."
+        ) from None
+
+
+def _check_results(values: Sequence[Any], results: Sequence[Any]) -> None:
+    if len(results) < len(values):
+        raise TypeError(
+            f"The loop body returns {len(results)} values, but takes {len(values)} inputs. Return "
+            "one for each."
+        )
+    for number, (one, other) in enumerate(zip(values, results, strict=False)):
+        kinds = [_kind(one), _kind(other)]
+        if kinds[0] is not None and kinds[0] != kinds[1]:
+            raise TypeError(
+                f"Mismatch of input {number} of a loop: the body takes {kinds[0]}, but returns "
+                f"{kinds[1]}. Cast it."
+            )
+
+
+def _kind(value: Any) -> str | None:
+    """Returns the type of a tensor, `None` for a number, which has that of the first result."""
+    if isinstance(value, (bool, int, float)) or not hasattr(value, "dtype"):
+        return None
+    return str(keras.backend.standardize_dtype(value.dtype))
+
+
+def _count(
+    condition: Callable[..., Any],
+    values: Sequence[Any],
+    first: Sequence[Any],
+    second: Sequence[Any],
+    most: int | None,
+) -> int:
+    """Returns for how many iterations a condition holds, of the values before the first three."""
+    steps = [_step(*each) for each in zip(values, first, second, strict=True)]
+    count = 0
+    while most is None or count < most:
+        now = [
+            value if step is None else _number(value) + count * step
+            for value, step in zip(values, steps, strict=True)
+        ]
+        if not bool(condition(*now)):
+            return count
+        count += 1
+        if count > _MOST_ITERATIONS:
+            raise compiler_error(
+                "The condition of ipu.loops.while_loop holds for ever, as far as the host can "
+                "tell: it must depend on a counter that the body raises or lowers by the same "
+                "number each time. Use ipu.loops.repeat, or set maximum_iterations."
+            )
+    return count
+
+
+_MOST_ITERATIONS = 10**6
+
+
+def _step(*values: Any) -> Any:
+    """Returns by how much a number grows from one iteration to the next, `None` if it does not."""
+    numbers = [_number(value) for value in values]
+    if any(number is None for number in numbers):
+        return None
+    step = numbers[1] - numbers[0]
+    return step if step and numbers[2] - numbers[1] == step else None
+
+
+def _number(value: Any) -> Any:
+    """Returns the value of a scalar, `None` for other tensors."""
+    if isinstance(value, (bool, int, float)):
+        return value
+    return value.numpy().item() if tuple(value.shape) == () else None

@@ -1,0 +1,53 @@
+"""Which values are the device's, and what they look like."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+import torch
+
+from poptorch_emu.keras.loops.host_values import is_host_tensor, to_torch
+from poptorch_emu.keras.loops.tensorflow_variables import is_variable, value_of
+
+
+def is_of_device(value: Any) -> bool:
+    """Returns whether a value is computed by the device; others are known beforehand."""
+    return isinstance(value, torch.Tensor)
+
+
+def form_of_value(value: Any) -> Any:
+    """Returns a tensor without elements for one of the device, and all else as it is."""
+    if not is_of_device(value):
+        return value
+    return torch.empty(value.shape, dtype=value.dtype, device="meta")
+
+
+def num_of_device(values: Any) -> int:
+    """Returns how many values of the device are in a structure."""
+    return sum(map(is_of_device, keras.tree.flatten(values)))
+
+
+def read_variables(values: Any) -> Any:
+    """Returns a structure with what its variables are now."""
+    return keras.tree.map_structure(_read, values)
+
+
+def all_on_device(values: Any) -> Any:
+    """Returns a structure with tensors for numbers, tensors of the host and variables."""
+    return keras.tree.map_structure(_on_device, values)
+
+
+def _read(leaf: Any) -> Any:
+    if is_variable(leaf):
+        return value_of(leaf)
+    return leaf.value if isinstance(leaf, keras.Variable) else leaf
+
+
+def _on_device(leaf: Any) -> Any:
+    leaf = _read(leaf)
+    if isinstance(leaf, bool):
+        return torch.tensor(leaf)
+    if isinstance(leaf, (int, float)):
+        return torch.tensor(leaf, dtype=torch.int32 if isinstance(leaf, int) else torch.float32)
+    return to_torch(leaf) if is_host_tensor(leaf) else leaf

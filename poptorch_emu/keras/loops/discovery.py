@@ -1,0 +1,249 @@
+"""The first run of a function, on the host: what it is made of.
+
+Its models are built, its loop makes two passes, and what it would assign to variables is forgotten.
+A tensor of the first pass that the second one uses is handed on from iteration to iteration, if a
+local variable holds it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import keras
+import torch
+
+from poptorch_emu.errors import compiler_error
+from poptorch_emu.keras.loops.capture_state import Capture, DeviceLoop, Pass
+from poptorch_emu.keras.loops.captured_calls import captured_calls
+from poptorch_emu.keras.loops.device_values import read_variables
+from poptorch_emu.keras.loops.loop_variables import frame_of_loop, local_variables
+from poptorch_emu.keras.loops.observed_variables import ObservedVariables, observed
+from poptorch_emu.keras.loops.pass_tracker import PassTracker
+from poptorch_emu.torch_versions import disable_current_modes
+
+_CARRIED = (
+    "A value of one iteration is used in another one, or after the loop, which has the values of "
+    "the last iteration only. Keep it in a local variable that is a number or a tensor before the "
+    "loop, or send it to an IPUOutfeedQueue and add it up on the host."
+)
+_UNEVEN = (
+    "Each iteration of a loop on the IPU does the same, but here next(), enqueue() or the update "
+    "of an optimizer is reached in some iterations only. Do it in each."
+)
+
+
+@dataclass(frozen=True)
+class Discovered:
+    """What a function is made of.
+
+    Attributes:
+        loops: those that become device iterations, outermost first.
+        body: what is done in one iteration.
+        result: what the function returns, with tensors of the host.
+        variables: of Keras that it uses.
+        used_counters: the ordinals of loops whose variable is used.
+    """
+
+    loops: tuple[DeviceLoop, ...]
+    body: Pass
+    result: Any
+    variables: ObservedVariables
+    used_counters: frozenset[int]
+
+    @property
+    def handed_on(self) -> list[torch.Tensor]:
+        """What one iteration hands on to the next."""
+        forms = [form for loop in self.loops for _, form in loop.carried.values()]
+        return [torch.as_tensor(leaf) for leaf in keras.tree.flatten(forms)]
+
+    @property
+    def iterations(self) -> int:
+        """How many device iterations there are."""
+        count = 1
+        for loop in self.loops:
+            count *= len(loop.values)
+        return count
+
+
+def discover(
+    function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], replicas: int
+) -> Discovered:
+    """Runs a function once on the host.
+
+    Args:
+        function: of Python.
+        args: for it; tensors are PyTorch's.
+        kwargs: for it, by name.
+        replicas: among which elements are divided.
+
+    Raises:
+        Error: it does what a device cannot.
+        ValueError: a queue is given two values.
+    """
+    discovery = _Discovery(replicas)
+    with (
+        discovery.active(),
+        captured_calls(function),
+        observed() as variables,
+        torch.random.fork_rng(devices=[]),
+        keras.device("cpu"),
+        discovery.tracker,
+    ):
+        result = read_variables(function(*args, **kwargs))
+        discovery.end(result)
+    loops, body = body_of(discovery.outermost)
+    return Discovered(loops, body, result, variables, frozenset(discovery.used_counters()))
+
+
+class _Discovery(Capture):
+    def __init__(self, replicas: int) -> None:
+        super().__init__(replicas)
+        self.tracker = PassTracker(lambda: self._innermost)
+        self._num_read: dict[int, int] = {}
+        self._counters: dict[int, tuple[torch.Tensor, int]] = {}
+        self._was_left = False
+
+    def element(self, infeed: Any) -> Any:
+        index = self._num_read.get(id(infeed), 0)
+        self._num_read[id(infeed)] = index + 1
+        with disable_current_modes():  # Elements are made by no pass.
+            return infeed.peek(index)
+
+    def known_count(self) -> int | None:
+        return None
+
+    def send(self, queue: Any, value: Any) -> None:
+        self._note_uses(value)
+        super().send(queue, value)
+
+    def passes(self, ordinal: int, values: Sequence[Any]) -> Iterator[Any]:
+        """Yields all values to an ordinary loop, the first two to one of the device."""
+        seen: list[tuple[Pass, dict[str, Any]]] = []
+        before: dict[str, Any] = {}
+        for number, value in enumerate(values):
+            before = before or local_variables(frame_of_loop())
+            self._num_read.clear()
+            with self.one_pass() as opened:
+                try:
+                    yield self._counter(ordinal, value) if seen else value
+                except GeneratorExit:
+                    self._was_left |= opened.acts
+                    raise
+            after = local_variables(frame_of_loop())
+            opened.is_merged = True
+            is_of_device = opened.is_of_device or opened.acts or opened.loop is not None
+            if is_of_device != (number == 0 or bool(seen)) and (is_of_device or seen):
+                raise compiler_error(_UNEVEN)
+            if not is_of_device:
+                continue
+            seen.append((opened, after))
+            if len(seen) == 2 or len(values) == 1:
+                break
+            opened.is_merged, opened.is_gone = False, True
+        if seen:
+            loop = DeviceLoop(ordinal, list(values), seen[-1][0])
+            if len(seen) == 2:
+                self._compare(loop, before, *seen)
+            self._innermost.enter(loop)
+
+    def end(self, result: Any) -> None:
+        """Checks what the function returned."""
+        self._note_uses(result)
+        if self._was_left:
+            raise compiler_error(
+                "A loop on the IPU is left by break, but it makes as many iterations as its range "
+                "says. Loop over a smaller range."
+            )
+        carried = {
+            id(leaf)
+            for loop in body_of(self.outermost)[0]
+            for _, middle in loop.carried.values()
+            for leaf in keras.tree.flatten(middle)
+        }
+        if self.tracker.crossing.keys() - carried:
+            raise compiler_error(_CARRIED)
+
+    def used_counters(self) -> set[int]:
+        """Returns the loops whose variable is used."""
+        return {ordinal for key, (_, ordinal) in self._counters.items() if key in self.tracker.used}
+
+    def _compare(
+        self,
+        loop: DeviceLoop,
+        before: Mapping[str, Any],
+        first: tuple[Pass, Mapping[str, Any]],
+        second: tuple[Pass, Mapping[str, Any]],
+    ) -> None:
+        """Compares two passes of a loop, and finds what it hands on."""
+        (one, middle), (other, after) = first, second
+        if _acts_of(one) != _acts_of(other):
+            raise compiler_error(_UNEVEN)
+        for name in before.keys() & middle.keys() & after.keys():
+            values = before[name], middle[name], after[name]
+            if self._is_handed_on(one, *values):
+                loop.carried[name] = (before[name], middle[name])
+
+    def _is_handed_on(self, first: Pass, before: Any, middle: Any, after: Any) -> bool:
+        """Returns whether a variable has another value after each pass, of one form."""
+        if middle is before:
+            return False
+        leaves = [keras.tree.flatten(each) for each in (before, middle, after)]
+        if len(leaves[0]) != len(leaves[1]) or len(leaves[1]) != len(leaves[2]):
+            return False
+        if not all(_is_number(each) for each in (*leaves[0], *leaves[1])):
+            return False
+        return any(
+            self.tracker.maker_of(each) is first
+            if isinstance(each, torch.Tensor)
+            else each != other
+            for each, other in zip(leaves[1], leaves[0], strict=True)
+        )
+
+    def _counter(self, ordinal: int, value: Any) -> torch.Tensor:
+        """Returns what stands for the variable of a loop."""
+        with disable_current_modes():
+            counter = loop_values([value])[0]
+        self._counters[id(counter)] = (counter, ordinal)
+        return counter
+
+    def _note_uses(self, values: Any) -> None:
+        for leaf in keras.tree.flatten(values):
+            if isinstance(leaf, torch.Tensor):
+                self.tracker.note_use(leaf)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float, torch.Tensor)) or hasattr(value, "__array__")
+
+
+def _acts_of(each: Pass) -> list[int]:
+    """Returns what a pass acts on."""
+    inner = [] if each.loop is None else [len(each.loop.values), *_acts_of(each.loop.body)]
+    updated = [] if each.update is None else [each.update.optimizer, *each.update.variables]
+    return [id(x) for x in (*each.reads, *(queue for queue, _ in each.sent), *updated)] + inner
+
+
+def body_of(outermost: Pass) -> tuple[tuple[DeviceLoop, ...], Pass]:
+    """Returns the loops of the device, and what is inside of all of them."""
+    loops, body = [], outermost
+    while body.loop is not None:
+        if body.acts:
+            raise compiler_error(
+                "Around the loop on the IPU, too, this function calls next(), enqueue() or an "
+                "optimizer, but all of it is done in each iteration. Move it into the loop."
+            )
+        loops.append(body.loop)
+        body = body.loop.body
+    if len(loops) > 1 and any(loop.carried for loop in loops):
+        raise compiler_error(
+            "Loops on the IPU that are inside of each other hand no values on. Write one loop."
+        )
+    return tuple(loops), body
+
+
+def loop_values(values: Sequence[Any]) -> torch.Tensor:
+    """Returns the values of the variable of a loop as the device has them."""
+    found = torch.tensor([getattr(value, "numpy", lambda value=value: value)() for value in values])
+    return found.float() if found.is_floating_point() else found.int()

@@ -1,0 +1,132 @@
+"""A function as a PyTorch module that can be traced: one iteration of its loop.
+
+The module holds the variables of Keras that the function uses, and what its loop hands on from one
+iteration to the next.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import keras
+import torch
+
+from poptorch_emu.keras.capture import StoringScope, device_random_numbers, named_variables
+from poptorch_emu.keras.loops.captured_calls import captured_calls
+from poptorch_emu.keras.loops.device_values import form_of_value, is_of_device, read_variables
+from poptorch_emu.keras.loops.discovery import Discovered
+from poptorch_emu.keras.loops.iteration import Iteration
+from poptorch_emu.ops import identity_loss
+
+
+class CapturedFunction(torch.nn.Module):
+    """Runs one iteration of a function.
+
+    Its forward takes a flag that is set in the first iteration, the tensors of the elements that
+    the iteration reads, the variables of its loops as far as they are used, and the tensors among
+    the arguments. It returns, one by one, the loss if it trains, the tensors of the result, and
+    those that queues get.
+
+    Attributes:
+        variables: of Keras, by the names of the parameters.
+        trained: those of them that an optimiser updates.
+        discovered: what the function is made of.
+        forms: what the function returned and sent when it was traced, without values.
+    """
+
+    def __init__(
+        self, function: Callable[..., Any], arguments: Any, discovered: Discovered, replicas: int
+    ) -> None:
+        """Registers variables.
+
+        Args:
+            function: of Python.
+            arguments: positional and named ones, with tensors of PyTorch.
+            discovered: what the function is made of.
+            replicas: among which elements are divided.
+        """
+        super().__init__()
+        self.discovered = discovered
+        self._held = (function, arguments)
+        self._replicas = replicas
+        self._traced: dict[str, Any] = {}  # Shared by the shallow copies that executors make.
+        update = discovered.body.update
+        trained = {} if update is None else {id(each): each for each in update.variables}
+        # Seeds of random numbers are integers, and have no part in those of the device.
+        used = {id(each): each for each in discovered.variables.used if _is_floating(each)}
+        self.variables = named_variables(list(used.values()))
+        self.trained = {name: each for name, each in self.variables.items() if id(each) in trained}
+        for name, variable in self.variables.items():
+            self.register_parameter(name, variable.value)
+        self._states: list[str] = []
+        for number, leaf in enumerate(discovered.handed_on):
+            kind = leaf.dtype if leaf.is_floating_point() else torch.float32
+            state = torch.nn.Parameter(torch.zeros(leaf.shape, dtype=kind), requires_grad=False)
+            self._states.append(f"handed_on_{number}")
+            self.register_parameter(self._states[-1], state)
+
+    @property
+    def forms(self) -> tuple[Any, list[Any]]:
+        """The result, and what each queue is sent; see the class."""
+        return self._traced["forms"]  # type: ignore[no-any-return]
+
+    def forward(self, is_first: torch.Tensor, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        """Runs the function."""
+        function, (args, kwargs) = self._held
+        device = is_first.device
+        states = [getattr(self, name) for name in self._states]
+        iteration = Iteration(self.discovered, self._replicas, is_first, tensors, states)
+        args, kwargs = iteration.with_own_tensors((args, kwargs))
+        values = {name: getattr(self, name) for name in self.variables}
+        with (
+            iteration.active(),
+            captured_calls(function),
+            keras.device(str(device)),
+            _ReadingScope(self.variables, values, device, (), self.trained.values()),
+            device_random_numbers(),
+            torch.enable_grad(),
+        ):
+            result = read_variables(function(*args, **kwargs))
+        return tuple(self._outputs(iteration, result, device))
+
+    def _outputs(
+        self, iteration: Iteration, result: Any, device: torch.device
+    ) -> list[torch.Tensor]:
+        body = iteration.body()
+        sent = [value for _, value in body.sent]
+        self._traced["forms"] = keras.tree.map_structure(form_of_value, (result, sent))
+        outputs = [x.detach() for x in keras.tree.flatten((result, sent)) if is_of_device(x)]
+        if body.update is not None:
+            identity_loss(body.update.loss, "none")
+            outputs.insert(0, body.update.loss)
+        return outputs or [torch.zeros((), device=device)]
+
+
+def _is_floating(variable: Any) -> bool:
+    return "float" in keras.backend.standardize_dtype(variable.dtype)
+
+
+class _ReadingScope(StoringScope):
+    """Gives variables that no optimiser updates a gradient of their own, which a tape may ask for.
+
+    The loss does not see them.
+    """
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self._leaves: dict[int, torch.Tensor] = {}
+
+    def get_current_value(self, variable: Any) -> Any:
+        """Returns what a variable is now."""
+        value = super().get_current_value(variable)
+        if value is None or not value.requires_grad or self.is_trained(variable):
+            return value
+        if id(variable) not in self._leaves:
+            self._leaves[id(variable)] = value.detach().requires_grad_()
+        return self._leaves[id(variable)]
+
+    def add_update(self, update: tuple[Any, torch.Tensor]) -> None:
+        """Stores a new value."""
+        super().add_update(update)
+        self._leaves.pop(id(update[0]), None)

@@ -1,0 +1,56 @@
+"""What a function returns and what queues get, from what each iteration brought."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import keras
+import torch
+
+from poptorch_emu.keras.batches import with_leaves
+from poptorch_emu.keras.loops.device_values import is_of_device
+from poptorch_emu.keras.loops.function_module import CapturedFunction
+from poptorch_emu.keras.loops.host_values import to_host
+
+
+class FunctionResults:
+    """Takes the outputs of one iteration after the other."""
+
+    def __init__(self, module: CapturedFunction, replicas: int) -> None:
+        """Tells the queues what they will get.
+
+        Args:
+            module: the function, traced.
+            replicas: of which each has outputs.
+        """
+        body = module.discovered.body
+        self._result, sent = module.forms
+        self._queues = [(queue, form) for (queue, _), form in zip(body.sent, sent, strict=True)]
+        self._has_loss = body.update is not None
+        self._replicas = replicas
+        self._last: list[torch.Tensor] = []
+        for queue, form in self._queues:
+            queue.expect(form, replicas)
+
+    def take(self, outputs: Sequence[torch.Tensor]) -> None:
+        """Gives the queues what they get of an iteration."""
+        remaining = iter(outputs)
+        if self._has_loss:
+            next(remaining)
+        self._last = self._leaves(self._result, remaining)
+        for queue, form in self._queues:
+            queue.put(self._leaves(form, remaining))
+
+    def returned(self) -> Any:
+        """Returns what the last iteration of one replica returned."""
+        values = [to_host(each[0]) for each in self._last]
+        return with_leaves(self._result, values, is_of_device)
+
+    def _leaves(self, form: Any, outputs: Iterator[torch.Tensor]) -> list[torch.Tensor]:
+        """Returns the next outputs, each with one entry for each replica."""
+        return [
+            next(outputs).reshape(self._replicas, *leaf.shape).to(leaf.dtype)
+            for leaf in keras.tree.flatten(form)
+            if is_of_device(leaf)
+        ]

@@ -1,0 +1,85 @@
+"""Functions that a strategy runs, each captured and compiled once for one kind of arguments."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from typing import Any
+
+import keras
+import torch
+
+from poptorch_emu.keras.loops.captured_calls import plain_function
+from poptorch_emu.keras.loops.discovery import discover
+from poptorch_emu.keras.loops.function_module import CapturedFunction
+from poptorch_emu.keras.loops.function_program import FunctionProgram
+from poptorch_emu.keras.loops.host_values import is_host_tensor, to_torch
+from poptorch_emu.keras.run_settings import SystemSettings, num_replicas
+
+
+class FunctionRunner:
+    """The programs of functions."""
+
+    def __init__(self, system: Callable[[], SystemSettings]) -> None:
+        """Makes nothing yet.
+
+        Args:
+            system: returns what the process's `IPUConfig` says.
+        """
+        self._system = system
+        self._programs: dict[Hashable, FunctionProgram] = {}
+
+    def run(
+        self, function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> Any:
+        """Runs a function on the IPUs, and returns what it returns."""
+        function = plain_function(function)
+        arguments = keras.tree.map_structure(_for_device, (list(args), dict(kwargs)))
+        leaves = keras.tree.flatten(arguments)
+        system = self._system()
+        key = (
+            function,
+            system,
+            str(keras.tree.map_structure(_kind, arguments)),
+            *map(_key, leaves),
+        )
+        program = self._programs.get(key)
+        if program is None:
+            program = self._programs[key] = self._made(function, arguments, system)
+        return program.run([leaf for leaf in leaves if isinstance(leaf, torch.Tensor)])
+
+    def _made(
+        self, function: Callable[..., Any], arguments: Any, system: SystemSettings
+    ) -> FunctionProgram:
+        replicas = num_replicas(system, None)
+        args, kwargs = arguments
+        discovered = discover(function, args, kwargs, replicas)
+        module = CapturedFunction(function, arguments, discovered, replicas)
+        return FunctionProgram(module, system, replicas)
+
+
+def _for_device(leaf: Any) -> Any:
+    """Returns a tensor of PyTorch for one of the host, and all else as it is.
+
+    Raises:
+        TypeError: the device has no such type.
+    """
+    if not is_host_tensor(leaf):
+        return leaf
+    tensor = to_torch(leaf)
+    if tensor.dtype is torch.float64:
+        raise TypeError(
+            "Unsupported data type for input: float64. Convert it with tf.cast(x, tf.float32)."
+        )
+    return tensor
+
+
+def _kind(leaf: Any) -> str:
+    return type(leaf).__name__
+
+
+def _key(leaf: Any) -> Hashable:
+    """Returns what is the same for arguments of which one program is made."""
+    if isinstance(leaf, torch.Tensor):
+        return tuple(leaf.shape), leaf.dtype
+    is_value = isinstance(leaf, (bool, int, float, complex, str, bytes, type(None)))
+    return (type(leaf), leaf) if is_value else id(leaf)

@@ -1,0 +1,106 @@
+"""Gradients and updates of functions that are captured: what a tape and an optimiser stand for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import keras
+import torch
+
+from poptorch_emu.errors import compiler_error
+from poptorch_emu.keras.loops.capture_state import Capture, Update
+
+
+def gradient(
+    capture: Capture, target: Any, sources: Any, output_gradients: Any, *, gives_zeros: bool
+) -> Any:
+    """Returns the gradients of tensors, in the structure of the sources.
+
+    Args:
+        capture: in which they are needed.
+        target: tensors; those of several elements are added up.
+        sources: variables of Keras, and tensors.
+        output_gradients: by what the targets are multiplied; 1 if `None`.
+        gives_zeros: what a source gets that has no part; `None` otherwise.
+    """
+    targets = keras.tree.flatten(target)
+    weights = (
+        [None] * len(targets) if output_gradients is None else keras.tree.flatten(output_gradients)
+    )
+    total = sum(
+        (each if weight is None else each * weight).sum()
+        for each, weight in zip(targets, weights, strict=True)
+    )
+    flat = keras.tree.flatten(sources)
+    values = [_value_of(source) for source in flat]
+    found = _derived(total, values)
+    for index, (source, value) in enumerate(zip(flat, values, strict=True)):
+        each = found[index]
+        if each is None and gives_zeros:
+            found[index] = torch.zeros_like(value)
+        elif each is not None:
+            capture.origins[id(each)] = (each, total, source)
+    return keras.tree.pack_sequence_as(sources, found)
+
+
+def watch(tensors: Any) -> None:
+    """Makes tensors be sources of gradients."""
+    for each in keras.tree.flatten(tensors):
+        if isinstance(each, torch.Tensor) and not each.requires_grad:
+            each.requires_grad_()
+
+
+def apply(
+    capture: Capture, optimizer: Any, gradients: Sequence[Any], variables: Sequence[Any] | None
+) -> None:
+    """Notes that an optimiser updates variables by gradients.
+
+    Those that a tape returned are the gradients of its target. Others are those of a sum of
+    products, which autograd turns into them again.
+
+    Raises:
+        Error: there was an update before.
+        ValueError: there is no gradient.
+    """
+    if variables is None:
+        variables = optimizer._trainable_variables
+    pairs = [(g, v) for g, v in zip(gradients, variables, strict=True) if g is not None]
+    if not pairs:
+        raise ValueError(
+            "No gradients provided for any variable: the loss depends on none of them. Compute it "
+            "inside of the GradientTape, from the outputs of the model."
+        )
+    if not optimizer.built:
+        optimizer.build(list(variables))
+    capture.update(Update(optimizer, [v for _, v in pairs], _loss_of(capture, pairs)))
+
+
+def _loss_of(capture: Capture, pairs: Iterable[tuple[Any, Any]]) -> torch.Tensor:
+    """Returns a number whose gradients are those of the pairs."""
+    totals = []
+    for each, variable in pairs:
+        _, total, source = capture.origins.get(id(each), (None, None, None))
+        totals.append(total if source is variable else None)
+    if isinstance(totals[0], torch.Tensor) and all(total is totals[0] for total in totals):
+        return totals[0]
+    products = [(each.detach() * variable.value).sum() for each, variable in pairs]
+    return torch.stack([product.float() for product in products]).sum()
+
+
+def _derived(total: Any, values: Sequence[torch.Tensor]) -> list[torch.Tensor | None]:
+    needed = [value for value in values if value.requires_grad]
+    if not needed or not isinstance(total, torch.Tensor) or not total.requires_grad:
+        return [None] * len(values)
+    found = iter(torch.autograd.grad(total, needed, allow_unused=True, retain_graph=True))
+    return [next(found) if value.requires_grad else None for value in values]
+
+
+def _value_of(source: Any) -> torch.Tensor:
+    value = source.value if isinstance(source, keras.Variable) else source
+    if not isinstance(value, torch.Tensor):
+        raise compiler_error(
+            f"GradientTape.gradient takes variables of Keras and tensors on the IPU, not "
+            f"{source!r}. Pass model.trainable_variables, or a tensor that tape.watch() has seen."
+        )
+    return value

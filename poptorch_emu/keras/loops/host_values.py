@@ -1,0 +1,50 @@
+"""Values of TensorFlow as tensors of PyTorch, and back.
+
+TensorFlow is used where the program has imported it; without it, results stay PyTorch's.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import numpy as np
+import torch
+
+
+def tensorflow() -> Any:
+    """Returns TensorFlow, `None` if nobody has imported it."""
+    return sys.modules.get("tensorflow")
+
+
+def is_host_tensor(value: Any) -> bool:
+    """Returns whether a value is a tensor with elements, of NumPy, PyTorch or TensorFlow."""
+    tf = tensorflow()
+    return isinstance(value, (np.ndarray, np.generic, torch.Tensor)) or (
+        tf is not None and isinstance(value, tf.Tensor)
+    )
+
+
+def to_torch(value: Any) -> torch.Tensor:
+    """Returns a tensor of PyTorch with the elements of a host tensor.
+
+    Raises:
+        TypeError: the device has no such type.
+    """
+    if isinstance(value, torch.Tensor):
+        return value.detach().cpu()
+    array = np.asarray(value.numpy() if hasattr(value, "numpy") else value)
+    if array.dtype.kind not in "biuf":
+        raise TypeError(f"Unsupported data type for input: {_name_of_type(value)}")
+    return torch.from_numpy(np.array(array))  # One that may be written to.
+
+
+def to_host(value: torch.Tensor) -> Any:
+    """Returns what a program gets of a result: TensorFlow's own tensor, if it is there."""
+    tf = tensorflow()
+    return value if tf is None else tf.constant(value.detach().numpy())
+
+
+def _name_of_type(value: Any) -> str:
+    dtype = value.dtype
+    return str(getattr(dtype, "name", dtype))

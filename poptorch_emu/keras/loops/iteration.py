@@ -1,0 +1,118 @@
+"""The second run of a function, which is traced: one pass of its loop."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import keras
+import torch
+
+from poptorch_emu.keras.batches import with_leaves
+from poptorch_emu.keras.loops.capture_state import Capture, DeviceLoop, Pass
+from poptorch_emu.keras.loops.discovery import Discovered, body_of
+from poptorch_emu.keras.loops.loop_variables import (
+    frame_of_loop,
+    local_variables,
+    set_local_variables,
+)
+
+
+class Iteration(Capture):
+    """Hands a function the tensors of one iteration."""
+
+    def __init__(
+        self,
+        discovered: Discovered,
+        replicas: int,
+        is_first: torch.Tensor,
+        tensors: Sequence[torch.Tensor],
+        states: Sequence[torch.Tensor],
+    ) -> None:
+        """Takes tensors.
+
+        Args:
+            discovered: what the function is made of.
+            replicas: among which elements are divided.
+            is_first: whether it is the first iteration.
+            tensors: of the elements, then loop variables, then arguments.
+            states: what the iteration before has handed on.
+        """
+        super().__init__(replicas)
+        self._loops = {loop.ordinal: loop for loop in discovered.loops}
+        self._is_first = is_first.reshape(())
+        self._states = states
+        remaining = iter(tensors)
+        self._elements = [
+            infeed.packed([next(remaining).reshape(shape) for shape in infeed.shapes])
+            for infeed in discovered.body.reads
+        ]
+        self._elements.reverse()
+        self._counters = {
+            loop.ordinal: next(remaining).reshape(())
+            for loop in discovered.loops
+            if loop.ordinal in discovered.used_counters
+        }
+        self._arguments = remaining
+
+    def with_own_tensors(self, arguments: Any) -> Any:
+        """Returns arguments with the tensors of the device in place of the host's."""
+        host = [leaf for leaf in keras.tree.flatten(arguments) if isinstance(leaf, torch.Tensor)]
+        own = [next(self._arguments).reshape(leaf.shape) for leaf in host]
+        return with_leaves(arguments, own, lambda leaf: isinstance(leaf, torch.Tensor))
+
+    def element(self, infeed: Any) -> Any:
+        """Returns the next element of the iteration."""
+        return self._elements.pop()
+
+    def passes(self, ordinal: int, values: Sequence[Any]) -> Iterator[Any]:
+        """Yields all values to an ordinary loop, one to that of the device."""
+        loop = self._loops.get(ordinal)
+        if loop is None:
+            yield from values
+            return
+        set_local_variables(frame_of_loop(), self._handed_on(loop))
+        with self.one_pass() as opened:
+            yield self._counters.get(ordinal, values[0])
+        self._hand_on(loop, local_variables(frame_of_loop()))
+        self._innermost.enter(DeviceLoop(ordinal, list(values), opened))
+
+    def known_count(self) -> int | None:
+        """Returns how many iterations the loop makes that begins next."""
+        loop = self._loops.get(self._num_loops)
+        return None if loop is None else len(loop.values)
+
+    def body(self) -> Pass:
+        """Returns what was done."""
+        return body_of(self.outermost)[1]
+
+    def _handed_on(self, loop: DeviceLoop) -> dict[str, Any]:
+        """Returns the variables that the iteration before has left, or those before the loop."""
+        states = iter(self._states)
+        now = local_variables(frame_of_loop())
+
+        def value(first: Any, form: Any) -> torch.Tensor:
+            state = next(states)
+            form = torch.as_tensor(form)
+            start = _as_tensor(first, state).to(form.dtype).expand(form.shape)
+            return torch.where(self._is_first, start, state.to(form.dtype))
+
+        handed_on = {}
+        for name, (_, form) in loop.carried.items():
+            leaves = map(value, keras.tree.flatten(now[name]), keras.tree.flatten(form))
+            handed_on[name] = keras.tree.pack_sequence_as(form, list(leaves))
+        return handed_on
+
+    def _hand_on(self, loop: DeviceLoop, values: dict[str, Any]) -> None:
+        states = iter(self._states)
+        for name in loop.carried:
+            for leaf in keras.tree.flatten(values[name]):
+                state = next(states)
+                with torch.no_grad():
+                    state.copy_(_as_tensor(leaf, state).detach())
+
+
+def _as_tensor(value: Any, like: torch.Tensor) -> torch.Tensor:
+    if isinstance(value, torch.Tensor):
+        return value
+    return torch.as_tensor(getattr(value, "numpy", lambda: value)(), device=like.device)

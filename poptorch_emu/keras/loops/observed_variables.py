@@ -1,0 +1,56 @@
+"""Variables of Keras that a function reads or assigns to while it runs on the host."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import keras
+
+from poptorch_emu.keras.loops.capture_state import current
+from poptorch_emu.trace.patches import patched
+
+
+class ObservedVariables:
+    """The variables that were used.
+
+    Attributes:
+        assigned: those that were assigned to, by their ids.
+    """
+
+    def __init__(self) -> None:
+        self._used: dict[int, Any] = {}
+        self.assigned: dict[int, Any] = {}
+
+    @property
+    def used(self) -> list[Any]:
+        """All, in the order of their first use."""
+        return list(self._used.values())
+
+    def note(self, variable: Any) -> None:
+        """Notes that a variable is used."""
+        self._used.setdefault(id(variable), variable)
+
+
+@contextmanager
+def observed() -> Iterator[ObservedVariables]:
+    """Notes the variables that the capture of this thread uses; what it assigns is forgotten."""
+    found = ObservedVariables()
+    capture = current()
+    read, assign = keras.Variable.value.fget, keras.Variable._direct_assign
+
+    def value(variable: Any) -> Any:
+        if current() is capture:
+            found.note(variable)
+        return read(variable)
+
+    def direct_assign(variable: Any, new: Any) -> None:
+        if current() is not capture:
+            assign(variable, new)
+            return
+        found.note(variable)
+        found.assigned[id(variable)] = variable
+
+    with patched(keras.Variable, value=property(value), _direct_assign=direct_assign):
+        yield found

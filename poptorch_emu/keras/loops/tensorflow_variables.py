@@ -1,0 +1,72 @@
+"""Variables of TensorFlow in functions that are captured: a variable of Keras stands for each.
+
+It has the elements of TensorFlow's before a run, and TensorFlow's gets them after it. Integers are
+numbers of 32 bits with a point meanwhile, as all states that a device brings back are.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+import torch
+
+from poptorch_emu.keras.loops.capture_state import suspended
+from poptorch_emu.keras.loops.host_values import tensorflow, to_torch
+from poptorch_emu.torch_versions import disable_current_modes
+
+_COUNTERPART = "_poptorch_counterpart"
+
+
+def is_variable(value: Any) -> bool:
+    """Returns whether a value is a variable of TensorFlow."""
+    tf = tensorflow()
+    return tf is not None and isinstance(value, tf.Variable)
+
+
+def value_of(variable: Any) -> torch.Tensor:
+    """Returns what a variable is now on the device."""
+    value: torch.Tensor = counterpart(variable).value
+    return value.to(getattr(torch, variable.dtype.name))
+
+
+def assign(variable: Any, value: Any) -> None:
+    """Gives a variable another value on the device."""
+    standing_in = counterpart(variable)
+    if not isinstance(value, torch.Tensor):
+        value = value_of(value) if is_variable(value) else keras.ops.convert_to_tensor(value)
+    if tuple(value.shape) != tuple(variable.shape):
+        raise ValueError(
+            f"A value of the shape {tuple(value.shape)} is assigned to {variable.name!r}, which "
+            f"has the shape {tuple(variable.shape)}."
+        )
+    standing_in.assign(keras.ops.cast(value, standing_in.dtype))
+
+
+def counterpart(variable: Any) -> Any:
+    """Returns the variable of Keras that stands for one of TensorFlow."""
+    found = vars(variable).get(_COUNTERPART)
+    if found is None:
+        with suspended(), disable_current_modes():
+            elements = to_torch(variable)
+            found = keras.Variable(
+                elements.float(), dtype="float32", trainable=variable.trainable, name="variable"
+            )
+        found.of_tensorflow = variable
+        vars(variable)[_COUNTERPART] = found
+    return found
+
+
+def begin_run(variables: list[Any]) -> None:
+    """Gives counterparts the elements that TensorFlow's variables have."""
+    for each in variables:
+        elements = to_torch(each.of_tensorflow).float()
+        if not torch.equal(each.value.detach(), elements):
+            each.assign(elements)
+
+
+def end_run(variables: list[Any]) -> None:
+    """Gives TensorFlow's variables the elements that their counterparts have."""
+    for each in variables:
+        tensor = each.of_tensorflow
+        tensor.assign(tensorflow().cast(each.value.detach().numpy(), tensor.dtype))

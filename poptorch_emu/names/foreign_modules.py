@@ -1,0 +1,107 @@
+"""What packages of others get when they are imported: `ipu`, and TensorFlow its threads.
+
+A program may write `tf.keras.ipu` without importing a module of that name.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from collections.abc import Sequence
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+from typing import Any
+
+_FRONT_END = "poptorch_emu.keras.ipu"
+
+# `tf.keras`, `tensorflow.keras` and `keras` are three objects, which share their submodules.
+OWNERS_OF_IPU = {
+    "tensorflow.python": _FRONT_END,
+    "tensorflow.keras": f"{_FRONT_END}.keras",
+    "keras": f"{_FRONT_END}.keras",
+    "keras._tf_keras.keras": f"{_FRONT_END}.keras",
+}
+_TENSORFLOW = "tensorflow"
+# The engine's threads wait for each other, so that they need cores of their own.
+_CORES_OF_ENGINE = 2
+
+
+def prepare() -> None:
+    """Sets what these packages read while they are imported; what is set already stays."""
+    os.environ.setdefault("KERAS_BACKEND", "torch")
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    # TensorFlow would announce these kernels in any case. It prepares data here, and no more.
+    os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")
+    for name in (*OWNERS_OF_IPU, _TENSORFLOW):
+        if name in sys.modules:
+            extend(sys.modules[name])
+
+
+def extend(module: ModuleType) -> None:
+    """Gives a module that is loaded what programs expect of it."""
+    if module.__name__ == _TENSORFLOW:
+        _leave_cores(module)
+        return
+    target = OWNERS_OF_IPU[module.__name__]
+    inner = vars(module).get("__getattr__")
+
+    def find(name: str) -> Any:
+        if name == "ipu":
+            return importlib.import_module(target)
+        if inner is not None:
+            return inner(name)
+        raise AttributeError(f"module {module.__name__!r} has no attribute {name!r}")
+
+    vars(module)["__getattr__"] = find
+
+
+def extended_spec(
+    fullname: str, path: Sequence[str] | None, target: ModuleType | None, caller: MetaPathFinder
+) -> ModuleSpec | None:
+    """Returns how one of these packages is loaded and extended; `None` for all others.
+
+    Args:
+        fullname: of the package.
+        path: where its parent is.
+        target: what is reloaded.
+        caller: the finder that asks; all others are asked.
+    """
+    if fullname not in OWNERS_OF_IPU and fullname != _TENSORFLOW:
+        return None
+    others = (finder for finder in sys.meta_path if finder is not caller)
+    specs = (finder.find_spec(fullname, path, target) for finder in others)
+    spec = next(filter(None, specs), None)
+    if spec is not None and spec.loader is not None:
+        spec.loader = _ExtendingLoader(spec.loader)
+    return spec
+
+
+class _ExtendingLoader(Loader):
+    """Loads a module by its own loader, which it hands it back to."""
+
+    def __init__(self, inner: Loader) -> None:
+        self._inner = inner
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
+        return self._inner.create_module(spec)
+
+    def exec_module(self, module: ModuleType) -> None:
+        assert module.__spec__ is not None
+        module.__loader__ = module.__spec__.loader = self._inner
+        self._inner.exec_module(module)
+        extend(module)
+
+
+def _leave_cores(tensorflow: Any) -> None:
+    """Leaves the engine its cores, unless the program has begun to use TensorFlow already."""
+    threads = max(1, (os.cpu_count() or 1) - _CORES_OF_ENGINE)
+    threading = tensorflow.config.threading
+    try:
+        if not threading.get_intra_op_parallelism_threads():
+            threading.set_intra_op_parallelism_threads(threads)
+        if not threading.get_inter_op_parallelism_threads():
+            threading.set_inter_op_parallelism_threads(threads)
+    except RuntimeError:  # Its threads have started.
+        return

@@ -1,0 +1,123 @@
+"""The names that programs of TensorFlow import, in programs of their own run by the runner."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("tensorflow")
+
+pytestmark = pytest.mark.feature("TensorFlow: names", fidelity="exact")
+
+ROOT = Path(__file__).parents[2]
+
+# Forms that public programs use, and what they must mean.
+IMPORTS = """
+from tensorflow.python import ipu
+import tensorflow as tf
+import keras
+from tensorflow.python.ipu import config, ipu_infeed_queue, ipu_outfeed_queue, ipu_strategy, loops
+from tensorflow.python.ipu.config import IPUConfig
+from tensorflow.python.ipu.ipu_strategy import IPUStrategy, IPUStrategyV1
+from tensorflow.python.ipu.ipu_outfeed_queue import IPUOutfeedQueue, IPUOutfeedMode
+from tensorflow.python.ipu.ops import pipelining_ops
+from tensorflow.python.ipu.ops.pipelining_ops import PipelineSchedule
+from tensorflow.keras import ipu as of_keras
+from tensorflow.python.ipu.gradient_accumulation import GradientAccumulationReductionMethod
+import tensorflow.python.ipu.loops as other_loops
+from poptorch_emu.keras import ipu as ours
+
+assert ipu is ours
+assert ipu.pipelining_ops is pipelining_ops is ipu.ops.pipelining_ops
+assert tf.keras.ipu is keras.ipu is of_keras is ours.keras
+assert other_loops is loops is ipu.loops
+assert IPUStrategyV1 is IPUStrategy is ipu.ipu_strategy.IPUStrategy
+assert keras.ipu.PipelineStage is tf.keras.ipu.PipelineStage
+assert keras.backend.backend() == "torch"
+assert tf.keras.Model is keras.Model
+"""
+
+
+def run(code: str, *, runner: bool = True, **environment: str) -> subprocess.CompletedProcess[str]:
+    known = {name: value for name, value in os.environ.items() if name != "KERAS_BACKEND"}
+    inherited = {**known, "PYTHONPATH": str(ROOT), **environment}
+    command = [sys.executable, *(("-m", "poptorch_emu") if runner else ()), "-c", code]
+    return subprocess.run(command, env=inherited, capture_output=True, text=True, timeout=300)
+
+
+def check(done: subprocess.CompletedProcess[str]) -> str:
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def test_names_when_run_by_the_runner_then_are_the_front_ends_and_nothing_else_is_said() -> None:
+    done = run(IMPORTS)
+    check(done)
+    assert done.stderr == ""
+
+
+def test_names_when_installed_after_tensorflow_then_are_there_too() -> None:
+    late = (
+        "import tensorflow as tf, keras\n"
+        "import poptorch_emu\n"
+        "poptorch_emu.emulator.install()\n" + IMPORTS
+    )
+    check(run(late, runner=False, KERAS_BACKEND="torch"))
+
+
+def test_names_when_keras_runs_on_another_backend_then_the_way_out_is_said() -> None:
+    code = "import tensorflow as tf\nfrom tensorflow.python import ipu"
+    done = run(code, KERAS_BACKEND="tensorflow")
+    assert done.returncode == 1
+    assert "KERAS_BACKEND=torch before the first import of keras" in done.stderr
+
+
+def test_threads_of_tensorflow_then_leave_the_engine_its_cores() -> None:
+    code = (
+        "import os, tensorflow as tf\n"
+        "print(tf.config.threading.get_intra_op_parallelism_threads(),"
+        " max(1, os.cpu_count() - 2))"
+    )
+    found, wanted = check(run(code)).split()
+    assert found == wanted
+
+
+def test_threads_when_the_program_sets_them_then_are_the_programs() -> None:
+    code = (
+        "import tensorflow as tf\n"
+        "tf.config.threading.set_intra_op_parallelism_threads(3)\n"
+        "print(tf.config.threading.get_intra_op_parallelism_threads())"
+    )
+    assert check(run(code)).strip() == "3"
+
+
+def test_tensorflow_when_a_program_does_not_import_it_then_is_not_loaded() -> None:
+    code = "import poptorch, sys\nprint(sorted({'tensorflow', 'keras'} & set(sys.modules)))"
+    assert check(run(code)).strip() == "[]"
+
+
+@pytest.mark.parametrize(
+    ("module", "use", "way_out"),
+    [
+        ("ipu_compiler", "ipu_compiler.compile(print, [])", "Use IPUStrategy.run or fit"),
+        ("scopes", "scopes.ipu_scope('/device:IPU:0').__enter__()", "Use IPUStrategy.run or fit"),
+        ("serving", "serving.export_keras(1)", "trainingModel"),
+        ("ops", "ops.custom_ops.precompiled_user_op([])", "poptorch.custom_op"),
+    ],
+)
+def test_module_when_refused_then_importing_is_fine_and_use_says_the_way_out(
+    module: str, use: str, way_out: str
+) -> None:
+    code = (
+        "import tensorflow as tf\n"
+        "import tensorflow.python.ipu.ops.summary_ops\n"
+        f"from tensorflow.python.ipu import {module}\n"
+        f"print('imported')\n{use}"
+    )
+    done = run(code)
+    assert done.stdout == "imported\n" and done.returncode == 1
+    assert way_out in done.stderr and '"<string>", line 5' in done.stderr, done.stderr
