@@ -50,11 +50,18 @@ _OPERATIONS = {
     "is_recomputed": [bool],
     "source": [_SOME_TEXT],
 }
+_STEPS = {
+    "names": [str],
+    "direction": [str],
+    "block": [str],
+    "always": [NUMBER],
+    "live": [NUMBER],
+}
 _MEMORY_OF_IPU: dict[str, Any] = {
     "ipu": COUNT,
     "limit_bytes": COUNT,
     "fullest_tile_bytes": COUNT,
-    "steps": ({"names": [str], "always": [NUMBER], "live": [NUMBER]}, None),
+    "steps": (_STEPS, None),
     "peak": {"name": _SOME_TEXT, "tensors": [{"name": str, "bytes": NUMBER}]},
     "tiles": ({str: [[COUNT, COUNT]]}, None),
     "categories": [{"name": str, "bytes": NUMBER, "live": str}],

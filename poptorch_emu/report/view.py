@@ -32,10 +32,10 @@ def main(
     parser.add_argument("--open", action="store_true", help="show the page in the browser")
     given = parser.parse_args(arguments)
     try:
-        paths = [path for path in (given.report, given.second) if path is not None]
+        paths = [_file(path) for path in (given.report, given.second) if path is not None]
         # Of a page that compares two, the first is meant.
         reports = [_read(path) for path in paths]
-        given.output.write_text(to_html(reports), encoding="utf-8")
+        given.output.write_text(to_html(reports, _names(paths)), encoding="utf-8")
     except OSError as error:
         fault = f"{error.filename}: {error.strerror}." if error.filename else str(error)
         parser.error(
@@ -49,9 +49,20 @@ def main(
         webbrowser.open(given.output.resolve().as_uri())
 
 
+def _file(path: Path) -> Path:
+    return path / FILE_NAME if path.is_dir() else path
+
+
+def _names(paths: Sequence[Path]) -> list[str]:
+    """Returns as much of the ends of some paths as tells them apart, at least their files."""
+    parts = [path.resolve().parts for path in paths]
+    most = max(map(len, parts))
+    lengths = (n for n in range(1, most) if len({each[-n:] for each in parts}) == len(parts))
+    length = next(lengths, most)
+    return [str(Path(*each[-length:])) for each in parts]
+
+
 def _read(path: Path) -> dict[str, Any]:
-    if path.is_dir():
-        path /= FILE_NAME
     return profile_view(path) if is_profile_file(path) else read_reports(path)[0]
 
 

@@ -35,9 +35,9 @@ def open_page(browser: Any, tmp_path: Path) -> Iterator[Callable[..., Any]]:
     errors: list[str] = []
     opened = []
 
-    def open_one(*reports: dict[str, Any], **settings: Any) -> Any:
+    def open_one(*reports: dict[str, Any], files: tuple[str, ...] = (), **settings: Any) -> Any:
         path = tmp_path / "page.html"
-        path.write_text(to_html(reports), encoding="utf-8")
+        path.write_text(to_html(reports, files), encoding="utf-8")
         size = {"width": 1280, "height": 900}
         context = browser.new_context(viewport=size, offline=True, **settings)
         page = context.new_page()

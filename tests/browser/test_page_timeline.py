@@ -96,7 +96,7 @@ def test_timeline_when_zoomed_far_then_operations_are_drawn_below_their_event(
     open_page: Any,
 ) -> None:
     page = open_page(report())
-    go_to_operation(page, "mm_237")
+    go_to_operation(page, "mlp.237: mm")
     parts = page.evaluate("""() => page.timeline.chart.getOption().series[0].data
         .filter((shape) => shape[6] >= 0 && shape[4] === page.timeline.selected)
         .map((shape) => shape.slice(1, 3))""")
@@ -105,3 +105,104 @@ def test_timeline_when_zoomed_far_then_operations_are_drawn_below_their_event(
     assert all(
         first[1] <= second[0] + 1e-6 for first, second in zip(parts, parts[1:], strict=False)
     )
+
+
+MICRO_BATCH_UNDER_MOUSE = """(micro) => {
+  const view = page.timeline;
+  const { tags, kinds } = view.index;
+  const event = tags.findIndex((tag, at) => tag === micro && KINDS[kinds[at]] === 'backward');
+  const time = (view.index.starts[event] + view.index.ends[event]) / 2;
+  const lane = view.timeline.columns.lane[event];
+  const pixel = view.chart.convertToPixel({ gridIndex: 0 }, [time, lane]);
+  const box = document.querySelector('.plot canvas').getBoundingClientRect();
+  return [box.x + pixel[0], box.y + pixel[1]];
+}"""
+# Lanes and micro-batches of the shapes that are not faint.
+LIT = """() => page.timeline.chart.getOption().series[0].data
+    .filter((shape) => shape[6] < 0 && !page.timeline.isFaint(shape[4]))
+    .map((shape) => [shape[0], page.timeline.timeline.columns.micro_batch[shape[4]]])"""
+
+
+def one_window() -> dict[str, Any]:
+    """Returns a report whose timeline has one window."""
+    return report(num_events=100)
+
+
+def test_micro_batch_when_hovered_then_it_is_lit_on_all_ipus_and_the_rest_is_faint(
+    open_page: Any,
+) -> None:
+    page = open_page(one_window())
+    show(page, "timeline")
+    assert len(page.evaluate(LIT)) > 100
+    page.mouse.move(*page.evaluate(MICRO_BATCH_UNDER_MOUSE, 7))
+    page.wait_for_function("() => page.timeline.lit === 7")
+    page.evaluate(NEXT_FRAME)
+    lit = page.evaluate(LIT)
+    assert {lane for lane, _ in lit} == {0, 1, 2, 3} and {micro for _, micro in lit} == {7}
+    page.wait_for_selector(".tip")
+    page.mouse.move(5, 5)
+    page.wait_for_function("() => page.timeline.lit === -1")
+
+
+def test_micro_batch_when_followed_then_steps_go_from_its_first_stage_to_its_last(
+    open_page: Any,
+) -> None:
+    page = open_page(one_window())
+    show(page, "timeline")
+    page.fill("[aria-label='Micro-batch to follow']", "4")
+    page.keyboard.press("Enter")
+    page.evaluate(NEXT_FRAME)
+    told = page.inner_text(".detail-line")
+    assert "Micro-batch 4" in told and "IPU 0, IPU 1, IPU 2, IPU 3" in told
+    assert {micro for _, micro in page.evaluate(LIT)} == {4}
+    page.click("h2")
+    lanes = []
+    for _ in range(16):
+        page.keyboard.press("n")
+        lanes.append(
+            page.evaluate("() => page.timeline.timeline.columns.lane[page.timeline.selected]")
+        )
+    # Through the stages and back: exchange and forward, then recomputation and backward.
+    assert lanes == [0, 0, 1, 1, 2, 2, 3, 3, 3, 3, 2, 2, 1, 1, 0, 0]
+    page.keyboard.press("f")
+    assert page.evaluate("() => page.timeline.followed") == -1
+
+
+def test_timeline_when_several_updates_are_shown_then_micro_batches_of_each_are_apart(
+    open_page: Any,
+) -> None:
+    page = open_page(one_window())
+    show(page, "timeline")
+    count = "() => [page.timeline.index.starts.length, page.timeline.index.end]"
+    events, end = page.evaluate(count)
+    page.click("button:has-text('Several updates')")
+    page.evaluate(NEXT_FRAME)
+    assert page.evaluate(count) == [3 * events, 3 * end]
+    tags = page.evaluate("() => [...new Set(page.timeline.index.tags)].sort((a, b) => a - b)")
+    assert tags == [-1, *range(3 * 12)]
+    page.click("button:has-text('Engine, in seconds')")
+    assert not page.is_visible("button:has-text('Several updates')")
+
+
+def test_keys_when_the_plot_has_no_focus_then_they_still_move_the_timeline(
+    open_page: Any,
+) -> None:
+    page = open_page(report(), report("other"))
+    for panel in ("timeline", "compare"):
+        show(page, panel)
+        view = "() => page.timelines.map((each) => each.range[1] - each.range[0])"
+        whole = page.evaluate(view)
+        page.keyboard.press("w")
+        assert page.evaluate(view) == [length / 2 for length in whole]
+        first = page.evaluate("() => page.timeline.range[0]")
+        page.keyboard.press("a")
+        assert page.evaluate("() => page.timeline.range[0]") < first
+        page.keyboard.press("d")
+        assert page.evaluate("() => page.timeline.range[0]") == pytest.approx(first)
+        page.keyboard.press("s")
+        assert page.evaluate(view) == pytest.approx(whole)
+    # Neither where a word is written, nor where there is no timeline.
+    show(page, "operations")
+    page.fill("input[type=search]", "w")
+    page.keyboard.press("s")
+    assert page.input_value("input[type=search]") == "ws"

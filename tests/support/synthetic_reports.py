@@ -99,15 +99,16 @@ def operations(num_operations: int, factor: float) -> dict[str, list[Any]]:
     for number in range(num_operations):
         operator = list(families)[number % 3]
         stage = number * NUM_IPUS // num_operations
+        module = f"encoder.{number * 12 // num_operations}.mlp.{number}"
         is_known = number % 11 != 10
         cycles = round(draw.uniform(500, 9_000) * (6 if "mm" in operator else 1) * factor)
         rows.append(
             {
-                "name": f"{operator.split('::')[1]}_{number}",
+                "name": f"{module}: {operator.split('::')[1]}",
                 "operator": operator,
                 "segment": f"{'forward' if number % 2 else 'backward'} {stage}",
                 "block": f"layer{number * 12 // num_operations}",
-                "module": f"encoder.{number * 12 // num_operations}.mlp",
+                "module": module,
                 "family": families[operator],
                 "ipu": stage,
                 "cycles": cycles if is_known else None,
@@ -137,7 +138,13 @@ def memory(factor: float) -> dict[str, Any]:
                 "ipu": ipu,
                 "limit_bytes": 624 * KIB,
                 "steps": {
-                    "names": [f"step {step}: mm_{step}" for step in range(60)],
+                    "names": [f"encoder.{step // 5}: mm {step}" for step in range(60)],
+                    "direction": [
+                        "forward" if step < 24 else "recompute" if step < 32 else "backward"
+                        for step in range(59)
+                    ]
+                    + ["update"],
+                    "block": [f"layer{3 * ipu + step // 20}" for step in range(59)] + [""],
                     "always": [150 * KIB] * 60,
                     "live": live,
                 },

@@ -6,12 +6,13 @@ values that live for a while, what an operation takes on a tile while it runs, a
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from torch import fx
 
-from poptorch_emu.ir.graph import SinkKind, SourceKind
+from poptorch_emu.ir.graph import SinkKind, SourceKind, record_of
+from poptorch_emu.ir.record import NodeRecord, Phase
 from poptorch_emu.machine.costs.code import CodeBytes, Family
 from poptorch_emu.machine.costs.product import plan_product
 from poptorch_emu.machine.ipu import IPU_OF_VERSION
@@ -24,6 +25,7 @@ from poptorch_emu.plan.operations.operation_products import products_of
 from poptorch_emu.plan.tiles.tile_liveness import Walk, machine_bytes
 from poptorch_emu.plan.tiles.tile_program import program_bytes
 from poptorch_emu.plan.tiles.tile_stash import Stashes
+from poptorch_emu.schedule.actions import Kind
 from poptorch_emu.schedule.schedule import Port
 from poptorch_emu.segments.segment import Segment
 
@@ -32,6 +34,20 @@ from poptorch_emu.segments.segment import Segment
 _UPDATE_FACTOR = 2.0
 
 _ALWAYS_LIVE = (Content.WEIGHT, Content.STATE, Content.ACCUMULATOR, Content.CONSTANT)
+
+
+@dataclass(frozen=True)
+class Level:
+    """What an IPU holds at one of its operations, beside what is always live.
+
+    Attributes:
+        direction: of its segment; what is computed again in backward is "recompute".
+        block: the user's, "" where there is none.
+    """
+
+    held: Peak
+    direction: str
+    block: str
 
 
 @dataclass
@@ -102,7 +118,7 @@ def _host_bytes(inventory: Inventory, plan: MemoryPlan, ipu: int) -> int:
     return ahead * sum(holding.item_bytes for holding in plan.select(ipu, Content.INPUT))
 
 
-def tile_levels(inventory: Inventory, plan: MemoryPlan) -> dict[int, tuple[Peak, ...]]:
+def tile_levels(inventory: Inventory, plan: MemoryPlan) -> dict[int, tuple[Level, ...]]:
     """Returns what each IPU holds beside what is always live, at each of its operations.
 
     Args:
@@ -121,14 +137,26 @@ def tile_levels(inventory: Inventory, plan: MemoryPlan) -> dict[int, tuple[Peak,
         found = [
             level
             for port in _ports_on(inventory, ipu)
-            for level, _ in walk.levels(
-                *_begun(inventory, stashes, port), stashes.waiting_bytes(ipu, port)
-            )
+            for level in _levels_of(inventory, stashes, walk, ipu, port)
         ]
         if inventory.update is not None:
-            found.append(_update_peak(inventory, plan, ipu))
+            found.append(Level(_update_peak(inventory, plan, ipu), Kind.UPDATE.word, ""))
         levels[plan.ipu_ids[ipu]] = tuple(found)
     return levels
+
+
+def _levels_of(
+    inventory: Inventory, stashes: Stashes, walk: Walk, ipu: int, port: Port
+) -> Iterator[Level]:
+    """Yields the levels of a segment; its beginning is in the block of its first operation."""
+    segment, given, ending = _begun(inventory, stashes, port)
+    nodes: list[fx.Node | None] = [instruction.node for instruction in segment.instructions]
+    levels = walk.levels(segment, given, ending, stashes.waiting_bytes(ipu, port))
+    for (held, _), node in zip(levels, [*(nodes[:1] or [None]), *nodes], strict=True):
+        record = record_of(node) if node is not None else NodeRecord()
+        is_again = port[0] is not Kind.FORWARD and record.phase is Phase.FORWARD
+        direction = Kind.RECOMPUTE if is_again else port[0]
+        yield Level(held, direction.word, record.place.block_id)
 
 
 def _peak(

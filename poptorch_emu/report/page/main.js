@@ -14,22 +14,33 @@ const PANELS = [
 class ReportPage {
   constructor(data) {
     this.reports = data.reports;
+    this.files = data.files;
     this.shown = 0;
     this.panels = [...PANELS];
-    if (this.reports.length > 1) this.panels.push(["Compare", () => comparePanel(this.reports)]);
-    this.timeline = null;
+    if (this.reports.length > 1) this.panels.unshift(["Compare", comparePanel]);
+    // Those that are to be seen: keys are for them.
+    this.timelines = [];
     this.main = document.getElementById("panel");
     this.tabs = document.getElementById("tabs");
-    this.current = 0;
     this.setTheme(matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light");
     this.makeSwitches();
     this.makeTabs();
+    this.current = this.panelAt(location.hash) ?? 0;
+    addEventListener("hashchange", () => {
+      const index = this.panelAt(location.hash);
+      if (index !== undefined && index !== this.current) this.showPanel(index);
+    });
+    document.addEventListener("keydown", (event) => this.onKey(event));
     this.showReport(0);
     document.getElementById("foot").textContent = data.foot;
   }
 
   report() {
     return this.reports[this.shown];
+  }
+
+  get timeline() {
+    return this.timelines[0];
   }
 
   makeSwitches() {
@@ -52,7 +63,7 @@ class ReportPage {
     if (this.reports.length > 1) {
       const place = document.getElementById("report-switch");
       place.hidden = false;
-      const names = reportNames(this.reports);
+      const names = reportNames(this.reports, this.files);
       place.append(...choice("Report shown", names, 0, (index) => this.showReport(index)).children);
     }
   }
@@ -66,14 +77,14 @@ class ReportPage {
   makeTabs() {
     this.tabs.append(...this.panels.map(([name], index) => element("button", {
       type: "button", role: "tab", id: `tab-${name.toLowerCase()}`, "aria-controls": "panel",
-      onclick: () => this.showPanel(index),
+      onclick: () => this.goTo(index),
     }, name)));
     this.tabs.addEventListener("keydown", (event) => {
       const count = this.panels.length;
       const next = { ArrowRight: this.current + 1, ArrowLeft: this.current - 1, Home: 0, End: count - 1 }[event.key];
       if (next === undefined) return;
       event.preventDefault();
-      this.showPanel((next + count) % count);
+      this.goTo((next + count) % count);
       this.tabs.children[this.current].focus();
     });
   }
@@ -91,8 +102,29 @@ class ReportPage {
     this.redraw();
   }
 
+  // The number of the panel of an address such as "#memory"; undefined if there is none.
+  panelAt(hash) {
+    const found = this.panels.findIndex(([name]) => `#${name.toLowerCase()}` === hash);
+    return found < 0 ? undefined : found;
+  }
+
+  // Each panel has an address, so that it can be linked and the browser goes back.
+  goTo(index) {
+    this.showPanel(index);
+    location.hash = this.panels[index][0].toLowerCase();
+  }
+
+  // Keys of the timelines that are shown, unless what has the focus takes them.
+  onKey(event) {
+    const isTaken = event.defaultPrevented || event.ctrlKey || event.metaKey || event.altKey;
+    if (isTaken || event.target.closest("input, select, textarea")) return;
+    const isDone = this.timelines.map((view) => view.onKey(event));
+    if (isDone.some(Boolean)) event.preventDefault();
+  }
+
   showPanel(index) {
     this.current = index;
+    this.timelines = [];
     [...this.tabs.children].forEach((tab, at) => {
       tab.setAttribute("aria-selected", String(at === index));
       tab.setAttribute("tabindex", at === index ? "0" : "-1");
@@ -111,9 +143,9 @@ class ReportPage {
 
   // Goes to the timeline, to where an operation's segment runs first.
   showOperation(row) {
-    this.showPanel(1);
-    if (!this.timeline) return;
+    this.goTo(this.panelAt("#timeline"));
     const view = this.timeline;
+    if (!view) return;
     const isFound = view.find(row.name) || view.find(row.segment);
     const text = isFound ? `${row.name} runs in ${row.segment}.`
       : `When ${row.name} runs is ${UNKNOWN}.`;

@@ -6,8 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from poptorch_emu.config import CompileConfig
-from poptorch_emu.machine.tile_memory import Peak, TileMemory
+from poptorch_emu.machine.tile_memory import TileMemory
 from poptorch_emu.plan.inventory import Inventory
+from poptorch_emu.plan.tiles.tile_contents import Level
 from poptorch_emu.plan.tiles.tile_spread import Runs
 from poptorch_emu.plan.time.time_plan import TimePlan
 from poptorch_emu.report.profile import RunEvent
@@ -57,7 +58,7 @@ class PageContent:
     tiles: TileMemory | None = None
     inventory: Inventory | None = None
     run: EngineRun | None = None
-    levels: Mapping[int, Sequence[Peak]] = field(default_factory=dict)
+    levels: Mapping[int, Sequence[Level]] = field(default_factory=dict)
     spread: Mapping[int, Mapping[str, Runs]] = field(default_factory=dict)
     ways_out: Mapping[str, tuple[TileMemory, TimePlan | None]] = field(default_factory=dict)
     split: tuple[int, int] | None = None

@@ -29,22 +29,27 @@ _SCRIPTS = (
     "charts.js",
     "table.js",
     "timeline_events.js",
+    "timeline_shapes.js",
     "panel_timeline.js",
     "panel_summary.js",
+    "memory_steps.js",
     "panel_memory.js",
     "panel_operations.js",
+    "graph_layout.js",
     "panel_graph.js",
     "panel_texts.js",
+    "compare_sentences.js",
     "panel_compare.js",
     "main.js",
 )
 
 
-def to_html(reports: Sequence[Mapping[str, Any]]) -> str:
+def to_html(reports: Sequence[Mapping[str, Any]], files: Sequence[str] = ()) -> str:
     """Returns the page of one report, or of two that are compared.
 
     Args:
         reports: one or two values of `view_model.view_model`.
+        files: where they were, by which two are told apart.
 
     Raises:
         ValueError: there are none or more than two.
@@ -62,7 +67,7 @@ def to_html(reports: Sequence[Mapping[str, Any]]) -> str:
         "policy": _policy(script, library),
         "title": _writable(html.escape(f"{names} · report")),
         "style": (_FOLDER / "page.css").read_text(encoding="utf-8"),
-        "data": to_script_json({"reports": list(reports), "foot": _foot()}),
+        "data": to_script_json({"reports": list(reports), "files": list(files), "foot": _foot()}),
         "library": library,
         "script": script,
     }

@@ -1,25 +1,32 @@
 // Two reports side by side, with their differences.
 "use strict";
 
-function comparePanel(reports) {
-  const names = reportNames(reports);
+function comparePanel(_, page) {
+  const { reports, files } = page;
+  const names = reportNames(reports, files);
   return [
+    card("What changed", {}, changeList(reports, names)),
     card("Differences", { note: "Differences are of the second report against the first." },
       differenceTable(reports, names)),
     card("Memory of the fullest tile", { width: "half" }, pairChart(names, "IPU", tilePairs(reports), bytesText)),
     card("Cycles by family", { width: "half" }, pairChart(names, "family", familyPairs(reports), cyclesText)),
-    ...timelinePair(reports, names),
-    card("Operations that differ", { note: "Matched by segment and name; costs of one run of a segment." },
+    ...timelinePair(reports, names, page),
+    card("Operations that differ", { note: "Matched by module, operator and direction, wherever they run; of several alike, the sum. Cycles are those of one micro-batch." },
       operationDifferences(reports, names)),
     card("Machine and findings that differ", {}, textDifferences(reports, names)),
     card("Options that differ", {}, optionDifferences(reports, names)),
   ];
 }
 
-// Two reports of one model need names that differ.
-function reportNames(reports) {
-  const [first, second] = reports.map((report) => report.name);
-  return first === second ? [`${first} (1)`, `${second} (2)`] : [first, second];
+// Reports are told apart by their files, and by when they were written: of one day, by the time.
+function reportNames(reports, files) {
+  const written = reports.map((report) => String(report.written || ""));
+  const isOneDay = written[0].slice(0, 10) === written[1].slice(0, 10);
+  const names = reports.map((report, at) => {
+    const time = isOneDay ? written[at].slice(11) : written[at];
+    return [files[at] || report.name, time].filter(Boolean).join(", ");
+  });
+  return names[0] === names[1] ? [`${names[0]} (1)`, `${names[1]} (2)`] : names;
 }
 
 // [name, value of a report, text of a value, whether less is better]
@@ -124,13 +131,14 @@ function pairChart(names, what, rows, text) {
   }));
 }
 
-function timelinePair(reports, names) {
+function timelinePair(reports, names, page) {
   if (!reports.every((report) => report.timelines.length)) {
     return [card("Timelines", {}, empty(`The timeline of one report is ${UNKNOWN}.`))];
   }
   const views = reports.map((report) => new TimelineView(report.timelines[0], operationRows(report), true));
   const isOneClock = views.every((view) => view.timeline.unit === views[0].timeline.unit);
   const end = Math.max(...views.map((view) => view.index.end));
+  page.timelines = views;
   return views.map((view, at) => {
     // One scale for both, so that the shorter one looks shorter.
     if (isOneClock) view.setEnd(end);
@@ -138,25 +146,46 @@ function timelinePair(reports, names) {
   });
 }
 
-function operationDifferences(reports, names) {
-  const [first, second] = reports.map((report) =>
-    new Map(operationRows(report).map((row) => [`${row.segment}\n${row.name}`, row])));
+// Where and in which direction an operation runs, whatever its stage: [key, title, direction].
+function placeOf(row) {
+  const direction = row.is_recomputed ? "recompute" : plainText(row.segment).split(" ")[0];
+  return [`${row.module}\n${row.operator}\n${direction}`, row.name.replace(/ \d+$/, ""), direction];
+}
+
+// The operations of a report by their places, with the sum of their cycles: null if one is unknown.
+function operationsByPlace(report) {
+  const places = new Map();
+  for (const row of operationRows(report)) {
+    const [key, title, direction] = placeOf(row);
+    const place = places.get(key) || { title, direction, cycles: 0, count: 0 };
+    place.cycles = isKnown(row.cycles) && isKnown(place.cycles) ? place.cycles + row.cycles : null;
+    place.count += 1;
+    places.set(key, place);
+  }
+  return places;
+}
+
+function changedOperations(reports) {
+  const [first, second] = reports.map(operationsByPlace);
   const rows = [];
   for (const key of new Set([...first.keys(), ...second.keys()])) {
     const [a, b] = [first.get(key), second.get(key)];
-    const row = a || b;
     const cycles = [a, b].map((side) => (side ? side.cycles : 0));
-    if (cycles[0] === cycles[1] && a && b) continue;
+    if (a && b && cycles[0] === cycles[1] && a.count === b.count) continue;
     const isBoth = cycles.every(isKnown);
-    rows.push({ name: row.name, segment: row.segment, operator: row.operator,
-      first: a ? countText(a.cycles) : "absent", second: b ? countText(b.cycles) : "absent",
+    const text = (side) => (side ? `${countText(side.cycles)}${side.count > 1 ? ` (${side.count} ×)` : ""}` : "absent");
+    rows.push({ title: (a || b).title, direction: (a || b).direction, first: text(a), second: text(b),
       size: isBoth ? Math.abs(cycles[1] - cycles[0]) : null,
       difference: isBoth ? cycles[1] - cycles[0] : null });
   }
+  return rows;
+}
+
+function operationDifferences(reports, names) {
+  const rows = changedOperations(reports);
   if (!rows.length) return empty("All operations cost the same in both.");
   const columns = [
-    { key: "name", title: "Operation" }, { key: "segment", title: "Segment" },
-    { key: "operator", title: "Operator" },
+    { key: "title", title: "Operation" }, { key: "direction", title: "Direction" },
     { key: "first", title: names[0], numeric: true }, { key: "second", title: names[1], numeric: true },
     { key: "size", title: "Difference", numeric: true,
       format: (_, row) => (isKnown(row.difference) ? differenceText(row.difference, countText) : UNKNOWN),
@@ -165,10 +194,14 @@ function operationDifferences(reports, names) {
   return makeTable({ caption: "Operations that differ", columns, rows, sortKey: "size" });
 }
 
-function optionDifferences(reports, names) {
+function changedOptions(reports) {
   const maps = reports.map((report) => new Map(report.options.map(([name, value]) => [name, value])));
-  const rows = pairs(maps).filter((row) => row[1] !== row[2])
+  return pairs(maps).filter((row) => row[1] !== row[2])
     .map(([name, first, second]) => ({ name, first, second }));
+}
+
+function optionDifferences(reports, names) {
+  const rows = changedOptions(reports);
   if (!rows.length) return empty("All options are the same.");
   const columns = [{ key: "name", title: "Option" }, { key: "first", title: names[0] }, { key: "second", title: names[1] }];
   return makeTable({ caption: "Options that differ", columns, rows, sortKey: "name", descending: false });

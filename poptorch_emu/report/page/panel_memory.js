@@ -24,32 +24,6 @@ function memoryCards(report, ipu) {
   ];
 }
 
-function stepsChart(ipu) {
-  const steps = ipu.steps;
-  if (!steps || !steps.names.length) return empty(`How memory changes over the program is ${UNKNOWN}.`);
-  const totals = steps.always.map((bytes, at) => bytes + steps.live[at]);
-  const peak = totals.indexOf(Math.max(...totals));
-  const areas = [["always live", steps.always], ["not always live", steps.live]];
-  return chartElement(`Area: memory of IPU ${ipu.ipu} over the steps of the program`, 330, () => ({
-    grid: { left: 82, right: 30, top: 44, bottom: 74 },
-    legend: legend(),
-    tooltip: tooltip((items) => {
-      const at = items[0].dataIndex;
-      return tip(steps.names[at], [["always live", bytesText(steps.always[at])],
-        ["not always live", bytesText(steps.live[at])], ["together", bytesText(totals[at])]]);
-    }, { trigger: "axis" }),
-    xAxis: axis({ type: "category", data: steps.names, boundaryGap: false,
-      axisLabel: { width: 130, overflow: "truncate", formatter: (name) => name.split(" of ")[0] } }),
-    yAxis: bytesAxis(topOf(totals[peak], ipu)),
-    dataZoom: [{ type: "inside" }, { type: "slider", bottom: 8, height: 20, ...sliderStyle() }],
-    series: areas.map(([name, data]) => ({
-      name, data, type: "line", stack: "memory", step: "middle", symbol: "none", sampling: "max",
-      lineStyle: { width: 1.5 }, areaStyle: { opacity: 0.55, ...decalArea(name) }, itemStyle: itemStyle(name),
-      ...(name === "not always live" ? stepMarks(ipu, steps.names[peak], totals[peak]) : {}),
-    })),
-  }));
-}
-
 function isNearLimit(most, limit) {
   return isKnown(limit) && most > limit / 3;
 }
@@ -62,18 +36,6 @@ function topOf(most, ipu) {
 function decalArea(word) {
   const decal = pattern(word);
   return decal.symbol ? { decal } : {};
-}
-
-function stepMarks(ipu, name, bytes) {
-  return {
-    markLine: isNearLimit(bytes, ipu.limit_bytes) ? limitLine(ipu.limit_bytes, "yAxis", "insideEndTop") : {},
-    markPoint: {
-      symbol: "circle", symbolSize: 11, itemStyle: { color: colour("text") },
-      label: { formatter: `peak ${bytesText(bytes)}`, position: "top", distance: 8, color: colour("text"), fontWeight: 600,
-        backgroundColor: colour("card"), borderColor: colour("line"), borderWidth: 1, borderRadius: 5, padding: [3, 7] },
-      data: [{ coord: [name, bytes] }],
-    },
-  };
 }
 
 function categoryChart(ipu) {

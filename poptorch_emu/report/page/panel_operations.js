@@ -25,10 +25,9 @@ function operationsPanel(report, page) {
   }
   const numUnknown = rows.filter((row) => !isKnown(row.cycles)).length;
   const columns = [
-    { key: "name", title: "Operation", link: (row) => page.showOperation(row), linkTitle: "Show in the timeline" },
-    { key: "operator", title: "Operator" },
-    { key: "segment", title: "Segment" },
-    { key: "module", title: "Module" },
+    { key: "name", title: "Operation", link: (row) => page.showOperation(row),
+      linkTitle: (row) => `${row.operator}: show it in the timeline` },
+    { key: "segment", title: "Segment", keep: true },
     { key: "cycles", title: "Cycles", numeric: true, format: countText, total: true },
     { key: "share", title: "Share", numeric: true, format: shareText, total: true, share: true },
     { key: "bytes", title: "Bytes", numeric: true, format: bytesText, total: true,
@@ -42,10 +41,9 @@ function operationsPanel(report, page) {
   const note = numUnknown
     ? `The cost of ${countText(numUnknown)} of ${countText(rows.length)} operations is ${UNKNOWN}; shares are of what is known.`
     : "Cycles are what an operation takes each time its segment runs. A name leads to the timeline.";
-  const height = 60 + 30 * Math.max(...["family", "block"].map((key) => Math.min(MOST_BARS + 1, sumsBy(rows, key).length)));
   return [
-    card("Where the cycles go", { width: "half", note: "By family of operations." }, shareChart(rows, "family", height)),
-    card("By block", { width: "half", note: "By block of the model." }, shareChart(rows, "block", height)),
+    card("Where the cycles go", { width: "half", note: "By family of operations." }, shareChart(rows, "family")),
+    card("By block", { width: "half", note: "By block of the model, in its order." }, shareChart(rows, "block")),
     card("Operations", { note },
       makeTable({ caption: "Operations", columns, rows, groups, sortKey: "cycles" })),
   ];
@@ -61,23 +59,31 @@ function sumsBy(rows, key) {
   return [...sums].sort((a, b) => b[1] - a[1]);
 }
 
-const MOST_BARS = 8;
-
-function shareChart(rows, key, height) {
-  const sums = sumsBy(rows, key);
+// All bars are drawn; many are moved up and down in their frame.
+function shareChart(rows, key) {
+  const sums = key === "block" ? inOrder(sumsBy(rows, key), rows, key) : sumsBy(rows, key);
   if (!sums.length) return empty(`The cycles are ${UNKNOWN}.`);
   const total = sums.reduce((sum, [, cycles]) => sum + cycles, 0);
-  const rest = sums.slice(MOST_BARS).reduce((sum, [, cycles]) => sum + cycles, 0);
-  const shown = sums.slice(0, MOST_BARS);
-  if (rest) shown.push([plural(sums.length - MOST_BARS, "other"), rest]);
-  return chartElement(`Bars: cycles by ${key}`, height, () => ({
+  const chart = chartElement(`Bars: cycles by ${key}`, 60 + 28 * sums.length, () => ({
     grid: { left: 150, right: 70, top: 8, bottom: 28 },
-    tooltip: tooltip((item) => tip(shown[item.dataIndex][0], [["cycles", countText(item.value)],
+    tooltip: tooltip((item) => tip(sums[item.dataIndex][0], [["cycles", countText(item.value)],
       ["share", shareText(item.value / total)]])),
     xAxis: axis({ type: "value", axisLabel: { formatter: cyclesText }, splitNumber: 3 }),
-    yAxis: axis({ type: "category", inverse: true, data: shown.map(([name]) => name),
-      axisLabel: { width: 138, overflow: "truncate" } }),
-    series: [{ type: "bar", barMaxWidth: 18, label: { show: true, position: "right", color: colour("text"), formatter: (item) => shareText(item.value / total) },
-      data: shown.map(([, cycles], at) => ({ value: cycles, itemStyle: itemStyle(at < MOST_BARS ? "cycles" : "other", { borderRadius: [0, 4, 4, 0] }) })) }],
+    yAxis: axis({ type: "category", inverse: true, data: sums.map(([name]) => name),
+      axisLabel: { width: 138, overflow: "truncate", interval: 0 } }),
+    series: [{ type: "bar", barMaxWidth: 18, itemStyle: itemStyle("cycles", { borderRadius: [0, 4, 4, 0] }),
+      label: { show: true, position: "right", color: colour("text"), formatter: (item) => shareText(item.value / total) },
+      data: sums.map(([, cycles]) => cycles) }],
   }));
+  return element("div", { class: "tall" }, chart);
+}
+
+// In the order in which they run first.
+function inOrder(sums, rows, key) {
+  const order = new Map();
+  for (const row of rows) {
+    const name = plainText(row[key]);
+    if (!order.has(name)) order.set(name, order.size);
+  }
+  return sums.sort((a, b) => order.get(a[0]) - order.get(b[0]));
 }

@@ -3,16 +3,24 @@
 
 function optionsPanel(report) {
   if (!report.options.length) return [card("Options", {}, empty(`The options are ${UNKNOWN}.`))];
-  const rows = report.options.map(([name, value, standard]) => ({
-    name, value, standard, changed: isKnown(standard) ? (standard === value ? "" : "changed") : null }));
-  const hasStandards = rows.some((row) => isKnown(row.standard));
+  const rows = report.options.map(([name, value, standard]) => ({ name, value, standard }));
+  // What nobody sets has no default.
+  const isSet = (row) => isKnown(row.standard) && row.standard !== row.value;
+  return [
+    card("What you set", { note: "Of Options, by the names that set them; emulator and replicaGrouping are elsewhere." },
+      optionTable("What you set", rows.filter(isSet), "Nothing differs from the defaults.")),
+    card("At their defaults", {},
+      optionTable("At their defaults", rows.filter((row) => isKnown(row.standard) && !isSet(row)), "All are set.")),
+    card("What follows from the model and the system", {},
+      optionTable("What follows", rows.filter((row) => !isKnown(row.standard)), "Nothing.")),
+  ];
+}
+
+function optionTable(caption, rows, otherwise) {
+  if (!rows.length) return empty(otherwise);
   const columns = [{ key: "name", title: "Option" }, { key: "value", title: "Value" }];
-  if (hasStandards) {
-    columns.push({ key: "standard", title: "Default" },
-      { key: "changed", title: "Changed", format: (text) => text || "" });
-  }
-  return [card("Options", { note: "As the model was compiled with them." },
-    makeTable({ caption: "Options", columns, rows, sortKey: "name", descending: false }))];
+  if (rows.some((row) => isKnown(row.standard) && row.standard !== row.value)) columns.push({ key: "standard", title: "Default" });
+  return makeTable({ caption, columns, rows, sortKey: "name", descending: false, search: rows.length > 20 });
 }
 
 function logPanel(report) {

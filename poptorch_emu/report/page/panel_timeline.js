@@ -6,6 +6,8 @@ const TOP_PIXELS = 46;
 const BOTTOM_PIXELS = 82;
 // From this width an event shows the operations of its segment below it.
 const PARTS_PIXELS = 120;
+// So many windows are drawn, where more than one is wanted.
+const SEVERAL = 3;
 
 class TimelineView {
   constructor(timeline, operations, isShort = false) {
@@ -15,6 +17,9 @@ class TimelineView {
     this.range = [0, this.index.end || 1];
     this.hidden = new Set();
     this.selected = -1;
+    // Tags of micro-batches: the one under the mouse, and the one that is followed.
+    this.lit = -1;
+    this.followed = -1;
     this.chart = null;
     this.pending = false;
     this.text = UNIT_TEXT[timeline.unit];
@@ -22,16 +27,74 @@ class TimelineView {
     this.height = Math.max(190, timeline.lanes.length * lanePixels + TOP_PIXELS + BOTTOM_PIXELS);
     this.shown = element("span", { class: "note range", role: "status" });
     this.detail = element("div", { class: "detail-line", "aria-live": "polite" },
-      element("span", { class: "note" }, "Click an event, or step with n and p, to see all about it."));
+      this.hint());
     this.plot = element("div", {
       class: "plot", tabindex: "0", role: "application",
-      "aria-label": `${timeline.title}: arrow keys pan, plus and minus zoom, 0 shows all, n and p step`,
-      onkeydown: (event) => this.onKey(event),
+      "aria-label": `${timeline.title}: a and d pan, w and s zoom, 0 shows all, n and p step, f follows a micro-batch`,
     });
     this.plot.append(chartElement(`${timeline.title}, one row an IPU`, this.height,
       () => this.option(), (chart) => this.connect(chart)));
     this.root = element("div", {}, this.legend(), this.plot,
-      element("div", { class: "tools" }, this.shown, isShort ? null : keyHelp()), this.detail);
+      element("div", { class: "tools" }, this.followTools(), this.shown, isShort ? null : keyHelp()), this.detail);
+  }
+
+  // A field for the number of the micro-batch that is followed.
+  followTools() {
+    const count = this.index.numMicroBatches;
+    if (count < 2) return null;
+    this.field = element("input", { type: "number", min: 0, max: count - 1, step: 1, placeholder: "none",
+      "aria-label": "Micro-batch to follow",
+      onchange: () => {
+        const number = this.field.valueAsNumber;
+        this.follow(Number.isInteger(number) && number >= 0 && number < count ? number : -1);
+      } });
+    return element("label", { class: "note" }, "Follow micro-batch ", this.field);
+  }
+
+  // Follows a micro-batch from its first stage to its last; -1 follows none.
+  follow(tag) {
+    const events = eventsOfTag(this.index, tag);
+    this.followed = events.length ? tag : -1;
+    if (this.field) this.field.value = events.length ? tag % this.index.numMicroBatches : "";
+    this.detail.replaceChildren(...(events.length ? this.wayOf(events) : [this.hint()]));
+    if (events.length) {
+      const [from, to] = this.spanOf(events);
+      this.show(from - (to - from) * 0.06, to + (to - from) * 0.06);
+    }
+    this.redraw();
+  }
+
+  spanOf(events) {
+    const { starts, ends } = this.index;
+    return [starts[events[0]], Math.max(...events.map((event) => ends[event]))];
+  }
+
+  // What is said of a micro-batch that is followed.
+  wayOf(events) {
+    const [from, to] = this.spanOf(events);
+    const { columns, lanes } = this.timeline;
+    const busy = events.reduce((sum, event) => sum + columns.duration[event], 0);
+    const way = [...new Set(events.map((event) => lanes[columns.lane[event]]))].join(", ");
+    const micro = this.followed % this.index.numMicroBatches;
+    return [element("strong", {}, `Micro-batch ${micro}`),
+      element("div", {}, `from ${this.text(from)} to ${this.text(to)} · ${this.text(to - from)} in all, `
+        + `of which it waits ${this.text(Math.max(0, to - from - busy))} · on ${way}`)];
+  }
+
+  hint() {
+    return element("span", { class: "note" }, "Click an event, or step with n and p, to see all about it.");
+  }
+
+  // Whether something else is lit than what an event belongs to; -1 is several put together.
+  isFaint(event) {
+    const lit = this.lit >= 0 ? this.lit : this.followed;
+    return lit >= 0 && (event < 0 || this.index.tags[event] !== lit);
+  }
+
+  light(tag) {
+    if (tag === this.lit) return;
+    this.lit = tag;
+    this.redraw();
   }
 
   legend() {
@@ -77,83 +140,7 @@ class TimelineView {
         { type: "slider", xAxisIndex: 0, filterMode: "none", bottom: 10, height: 22,
           labelFormatter: (value) => this.text(value), ...sliderStyle() },
       ],
-      series: [this.events([]), this.phases()],
-    };
-  }
-
-  events(data) {
-    return {
-      id: "events", type: "custom", data, clip: true, dimensions: 7,
-      encode: { x: [1, 2], y: 0 },
-      renderItem: (params, api) => this.shape(params, api),
-    };
-  }
-
-  // Ramp-up, steady state and drain, as bands with their names.
-  phases() {
-    const quiet = colour("quiet");
-    return {
-      id: "phases", type: "custom", data: [], renderItem: () => null,
-      markArea: {
-        silent: true,
-        label: { color: quiet, position: "top", distance: 8 },
-        data: this.timeline.spans.map((span) => [{
-          name: span.name, xAxis: span.start,
-          itemStyle: { color: colour("accent"), opacity: span.name === "steady state" ? 0.03 : 0.1, borderColor: quiet, borderWidth: 0 },
-        }, { xAxis: span.end }]),
-      },
-    };
-  }
-
-  shape(params, api) {
-    const [lane, kind, event, count, part] = [0, 3, 4, 5, 6].map((axis) => api.value(axis));
-    const [left, middle] = api.coord([api.value(1), lane]);
-    const right = api.coord([api.value(2), lane])[0];
-    const band = api.size([0, 1])[1] * 0.78;
-    const isWhole = part < 0;
-    const hasParts = isWhole && event >= 0 && this.hasParts(event, right - left);
-    const y = middle - band / 2 + (isWhole ? 0 : band * 0.55);
-    const height = isWhole ? band * (hasParts ? 0.53 : 1) : band * 0.45;
-    const rectangle = { x: left, y, width: Math.max(right - left, 1), height };
-    const shape = echarts.graphic.clipRectByRect(rectangle, params.coordSys);
-    if (!shape) return null;
-    const style = { fill: termColour(KINDS[kind]) };
-    if (shape.width > 9) {
-      style.stroke = colour("card");
-      style.lineWidth = 1;
-      const decal = pattern(KINDS[kind]);
-      if (decal.symbol && isWhole) style.decal = decal;
-    }
-    if (part >= 0) style.opacity = part % 2 ? 0.5 : 0.75;
-    if (count > 1) style.opacity = 0.85;
-    if (event >= 0 && event === this.selected && isWhole) {
-      style.stroke = colour("text");
-      style.lineWidth = 2.5;
-    }
-    return { type: "rect", shape: { ...shape, r: shape.width > 12 ? 2 : 0 }, style,
-      ...this.caption(shape, event, part) };
-  }
-
-  hasParts(event, width) {
-    const label = this.timeline.columns.label[event];
-    return width > PARTS_PIXELS && this.index.operations.has(this.timeline.labels[label].name);
-  }
-
-  caption(shape, event, part) {
-    // Without a word an element keeps the text of the event that it stood for before.
-    const none = { textContent: { style: { text: "" } } };
-    if (event < 0 || shape.width < 18 || shape.height < 11) return none;
-    const [name, short] = part >= 0
-      ? [this.rowOf(event, part).name, ""]
-      : [this.nameOf(event), this.shortNameOf(event)];
-    const text = shape.width > name.length * 7.5 + 8 ? name : short;
-    if (!text || shape.width < text.length * 7 + 5) return none;
-    const kind = this.index.kinds[event];
-    const ink = part >= 0 ? colour("text") : inkOn(KINDS[kind]);
-    const halo = part >= 0 ? {} : { textBorderColor: termColour(KINDS[kind]), textBorderWidth: 3 };
-    return {
-      textContent: { style: { text, fill: ink, fontSize: 11, ...halo } },
-      textConfig: { position: "inside" },
+      series: [eventSeries(this, []), phaseSeries(this.timeline), pathSeries(this)],
     };
   }
 
@@ -210,9 +197,13 @@ class TimelineView {
       this.range = [zoom.startValue, zoom.endValue];
       this.redraw();
     });
+    const eventOf = (item) => (item.seriesId === "events" && item.value ? item.value[4] : -1);
     chart.on("click", (item) => {
-      if (item.value && item.value[4] >= 0) this.select(item.value[4]);
+      if (eventOf(item) >= 0) this.select(eventOf(item));
     });
+    chart.on("mouseover", (item) => this.light(eventOf(item) >= 0 ? this.index.tags[eventOf(item)] : -1));
+    chart.on("mouseout", () => this.light(-1));
+    chart.on("globalout", () => this.light(-1));
     this.draw();
   }
 
@@ -228,9 +219,9 @@ class TimelineView {
   draw() {
     const [from, to] = this.range;
     const pixels = Math.max(100, this.chart.getWidth() - 116);
-    const data = visibleShapes(this.index, from, to, pixels, this.hidden);
+    const data = visibleShapes(this.index, from, to, pixels, this.hidden, this.followed);
     const zoom = { startValue: from, endValue: to };
-    this.chart.setOption({ dataZoom: [zoom, zoom], series: [this.events(data)] }, { lazyUpdate: false });
+    this.chart.setOption({ dataZoom: [zoom, zoom], series: [eventSeries(this, data), pathSeries(this)] }, { lazyUpdate: false });
     const tick = (value) => tickText(value, this.range, this.timeline.unit, 200);
     this.shown.textContent = `Showing ${tick(from)} to ${tick(to)} of ${this.text(this.index.end)}`;
   }
@@ -255,22 +246,36 @@ class TimelineView {
     this.show(from + step, to + step);
   }
 
+  // Does what a key asks for; returns whether it asks for anything.
   onKey(event) {
+    const [left, right] = [() => this.pan(-0.2), () => this.pan(0.2)];
+    const [closer, farther, all] = [() => this.zoom(0.5), () => this.zoom(2), () => this.show(0, this.index.end)];
     const actions = {
-      ArrowLeft: () => this.pan(-0.2), ArrowRight: () => this.pan(0.2),
-      ArrowUp: () => this.zoom(0.5), "+": () => this.zoom(0.5), "=": () => this.zoom(0.5),
-      ArrowDown: () => this.zoom(2), "-": () => this.zoom(2),
-      0: () => this.show(0, this.index.end), Home: () => this.show(0, this.index.end),
-      n: () => this.step(1), p: () => this.step(-1),
+      ArrowLeft: left, a: left, ArrowRight: right, d: right,
+      w: closer, "+": closer, "=": closer, s: farther, "-": farther, 0: all,
+      n: () => this.step(1), p: () => this.step(-1), f: () => this.followSelected(),
+      // Elsewhere these move the page.
+      ...(this.plot.contains(event.target) ? { ArrowUp: closer, ArrowDown: farther, Home: all } : {}),
     };
-    const action = actions[event.key];
-    if (!action || event.ctrlKey || event.metaKey || event.altKey) return;
-    event.preventDefault();
-    action();
+    const action = actions[event.key.length === 1 ? event.key.toLowerCase() : event.key];
+    if (action) action();
+    return Boolean(action);
   }
 
-  // Selects the next event of the lane, or the first one that is to be seen.
+  followSelected() {
+    const tag = this.selected >= 0 ? this.index.tags[this.selected] : -1;
+    this.follow(tag === this.followed ? -1 : tag);
+  }
+
+  // Selects the next event of the lane, or of the micro-batch that is followed; at first one that is
+  // to be seen.
   step(direction) {
+    if (this.followed >= 0) {
+      const way = eventsOfTag(this.index, this.followed);
+      const next = way[way.indexOf(this.selected) + direction];
+      if (next !== undefined) this.select(next, true);
+      return;
+    }
     const lane = this.selected >= 0 ? this.timeline.columns.lane[this.selected] : 0;
     const order = this.index.lanes[lane].order;
     const at = this.selected >= 0
@@ -282,7 +287,11 @@ class TimelineView {
   select(event, isMoved = false) {
     this.selected = event;
     const pairs = this.pairsOf(event).map(([name, text]) => `${name} ${text}`).join(" · ");
-    this.detail.replaceChildren(element("strong", {}, this.nameOf(event)), element("div", {}, pairs));
+    const tag = this.index.tags[event];
+    this.detail.replaceChildren(element("strong", {}, this.nameOf(event)), element("div", {}, pairs),
+      tag >= 0 && this.index.numMicroBatches > 1 ? element("button", { type: "button",
+        onclick: () => this.follow(tag === this.followed ? -1 : tag) },
+      tag === this.followed ? "Follow no micro-batch" : `Follow micro-batch ${tag % this.index.numMicroBatches}`) : "");
     const { starts, ends } = this.index;
     const isOut = starts[event] < this.range[0] || ends[event] > this.range[1];
     if (isMoved && isOut) {
@@ -306,7 +315,8 @@ class TimelineView {
 }
 
 function keyHelp() {
-  const keys = [["← →", "pan"], ["+ −", "zoom"], ["0", "all"], ["n p", "next and previous event"]];
+  const keys = [["a d", "pan"], ["w s", "zoom"], ["0", "all"], ["n p", "next and previous event"],
+    ["f", "follow its micro-batch"]];
   return element("span", { class: "note" }, "Wheel zooms, dragging pans. ",
     ...keys.flatMap(([key, text]) => [element("kbd", {}, key), ` ${text}  `]));
 }
@@ -318,18 +328,26 @@ function timelinePanel(report, page) {
   }
   const views = new Map();
   const place = element("div");
-  const show = (number) => {
-    if (!views.has(number)) {
-      views.set(number, new TimelineView(timelines[number], operationRows(report)));
+  const chosen = { number: 0, times: 1 };
+  const noun = report.mode === "training" ? "update" : "call";
+  const several = choice("Windows", [`One ${noun}`, `Several ${noun}s`], 0,
+    (index) => show({ times: index ? SEVERAL : 1 }));
+  const show = (change) => {
+    Object.assign(chosen, change);
+    const timeline = timelines[chosen.number];
+    const isModelled = timeline.unit === "cycles";
+    several.hidden = !isModelled;
+    const times = isModelled ? chosen.times : 1;
+    const key = `${chosen.number} ${times}`;
+    if (!views.has(key)) {
+      views.set(key, new TimelineView(times > 1 ? repeated(timeline, times) : timeline, operationRows(report)));
     }
-    const view = views.get(number);
-    page.timeline = view;
-    place.replaceChildren(noteOf(timelines[number]), view.root);
+    page.timelines = [views.get(key)];
+    place.replaceChildren(noteOf(timeline), views.get(key).root);
   };
-  show(0);
-  const tools = timelines.length > 1
-    ? [choice("Clock", timelines.map((timeline) => timeline.title), 0, show)] : [];
-  return [card("Timeline", { tools }, place)];
+  show({});
+  const clock = choice("Clock", timelines.map((timeline) => timeline.title), 0, (number) => show({ number }));
+  return [card("Timeline", { tools: timelines.length > 1 ? [several, clock] : [several] }, place)];
 }
 
 function noteOf(timeline) {

@@ -5,8 +5,9 @@ const ROWS_AT_ONCE = 200;
 
 // Options: caption, rows (objects by key), search, sortKey ("" keeps the order), descending,
 // groups: [{name, key}], where no key means one flat table,
-// columns: [{key, title, help, format(value, row), numeric, share, total, link(row), mark(row)}].
-// A `total` column of a group shows the sum of what is known; a `share` has a bar.
+// columns: [{key, title, help, format(value, row), numeric, share, total, keep, link(row), mark(row)}].
+// A `total` column of a group shows the sum of what is known; a `share` has a bar; the words of one to
+// `keep` stay on a line.
 class DataTable {
   constructor(options) {
     this.columns = options.columns;
@@ -146,21 +147,23 @@ class DataTable {
         column.title + arrow));
   }
 
-  cell(column, row, lead) {
+  cell(column, row, lead, span = 1) {
     const value = row[column.key];
     const text = (column.format || plainText)(value, row);
     const content = [];
-    if (column.share && isKnown(value)) content.push(shareBar(value / this.largest.get(column.key)));
-    if (row.partly && row.partly.has(column.key)) {
-      content.push(element("span", { title: "The cost of some is not known." }, "≥ "));
-    }
-    if (lead) content.push(lead());
+    const partly = row.partly && row.partly.has(column.key)
+      ? element("span", { title: "The cost of some is not known." }, "≥ ") : null;
+    if (column.share && isKnown(value)) {
+      // Numbers are as wide as the widest, so that all bars begin and end at the same places.
+      content.push(shareBar(value / this.largest.get(column.key)), element("span", { class: "share" }, partly || "", text));
+    } else if (partly) content.push(partly, text);
+    else if (lead) content.push(lead());
     else if (column.link && !row.isGroup) {
-      content.push(element("button", { type: "button", class: "link", title: column.linkTitle, onclick: () => column.link(row) },
+      content.push(element("button", { type: "button", class: "link", title: column.linkTitle ? column.linkTitle(row) : null, onclick: () => column.link(row) },
         valueElement(text)));
     } else if (!row.isGroup || column.total) content.push(valueElement(text));
     const mark = column.mark ? column.mark(row) : "";
-    return element("td", { class: `${column.numeric ? "numeric" : ""} ${mark}` }, ...content);
+    return element("td", { class: `${column.numeric ? "numeric" : ""} ${column.keep ? "keep" : ""} ${mark}`, colspan: span > 1 ? span : null }, ...content);
   }
 
   render() {
@@ -169,8 +172,11 @@ class DataTable {
     this.largest = new Map(this.columns.filter((column) => column.share).map((column) =>
       [column.key, Math.max(1e-12, ...lines.slice(0, 5000).map(([row]) => row[column.key] || 0))]));
     this.head.replaceChildren(...this.columns.map((column) => this.header(column)));
-    this.body.replaceChildren(...lines.slice(0, this.limit).map(([row, kind, lead]) =>
-      element("tr", { class: kind }, ...this.columns.map((column, at) => this.cell(column, row, at === 0 ? lead : null)))));
+    // The name of a group has all the room before its first sum.
+    const numLead = Math.max(1, this.columns.findIndex((column) => column.total));
+    this.body.replaceChildren(...lines.slice(0, this.limit).map(([row, kind, lead]) => element("tr", { class: kind },
+      ...this.columns.flatMap((column, at) => (lead && at > 0 && at < numLead ? []
+        : [this.cell(column, row, at === 0 ? lead : null, lead && at === 0 ? numLead : 1)])))));
     if (!lines.length) {
       this.body.append(element("tr", {}, element("td", { colspan: this.columns.length }, "Nothing matches.")));
     }

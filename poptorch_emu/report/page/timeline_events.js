@@ -34,7 +34,48 @@ function indexEvents(timeline) {
     return { order, latest };
   });
   for (const span of timeline.spans) end = Math.max(end, span.end);
-  return { timeline, lanes: ordered, starts, ends, kinds, end, operations: new Map() };
+  return { timeline, lanes: ordered, starts, ends, kinds, end, operations: new Map(), ...tagsOf(timeline) };
+}
+
+// Numbers beyond it are no micro-batches.
+const MOST_MICRO_BATCHES = 2 ** 20;
+
+// Numbers of one micro-batch each, `tags` of events, or -1. Those of a later update or call have the
+// same micro-batches again: they lie `numMicroBatches` above those of the one before.
+function tagsOf({ columns, lanes, kinds }) {
+  const isCounted = (micro) => Number.isInteger(micro) && micro >= 0 && micro < MOST_MICRO_BATCHES;
+  const numMicroBatches = columns.micro_batch.reduce((most, micro) =>
+    (isCounted(micro) ? Math.max(most, micro + 1) : most), 0);
+  const times = new Map();
+  const tags = Int32Array.from(columns.micro_batch, (micro, event) => {
+    if (!isCounted(micro)) return -1;
+    const kind = columns.label[event] * kinds.length + columns.kind[event];
+    const key = `${kind * lanes.length + columns.lane[event]} ${micro}`;
+    const time = times.get(key) || 0;
+    times.set(key, time + 1);
+    return time * numMicroBatches + micro;
+  });
+  return { tags, numMicroBatches };
+}
+
+// The events of a micro-batch, by their start.
+function eventsOfTag(index, tag) {
+  const found = [];
+  if (tag >= 0) index.tags.forEach((other, event) => { if (other === tag) found.push(event); });
+  return found.sort((a, b) => index.starts[a] - index.starts[b]);
+}
+
+// Returns a timeline that comes `count` times, one after the other.
+function repeated(timeline, count) {
+  const { columns, spans } = timeline;
+  const ends = columns.start.map((start, event) => start + columns.duration[event]);
+  const length = [...ends, ...spans.map((span) => span.end)].reduce((a, b) => Math.max(a, b), 0);
+  const shifts = Array.from({ length: count }, (_, time) => time * length);
+  const again = Object.entries(columns).map(([name, values]) => [name, shifts.flatMap((shift) =>
+    (name === "start" ? values.map((start) => start + shift) : values))]);
+  return { ...timeline, columns: Object.fromEntries(again),
+    spans: shifts.flatMap((shift) => spans.map((span) =>
+      ({ ...span, start: span.start + shift, end: span.end + shift }))) };
 }
 
 // Position of the first value of a sorted array above `limit`.
@@ -51,12 +92,12 @@ function firstAbove(values, limit) {
 
 // Returns [lane, start, end, kind, event, count, part] of each shape between two times; `event` is
 // -1 for several put together, `part` the number of an operation within its event or -1.
-function visibleShapes(index, from, to, pixels, hidden) {
+function visibleShapes(index, from, to, pixels, hidden, followed = -1) {
   const perLane = Math.max(50, Math.min(pixels / 2, MOST_SHAPES / index.lanes.length));
   const bin = (to - from) / perLane;
   const shapes = [];
   index.lanes.forEach((lane, number) => {
-    laneShapes(index, lane, number, { from, to, bin, hidden, pixel: (to - from) / pixels }, shapes);
+    laneShapes(index, lane, number, { from, to, bin, hidden, followed, pixel: (to - from) / pixels }, shapes);
   });
   return shapes;
 }
@@ -81,7 +122,7 @@ function laneShapes(index, lane, number, view, shapes) {
     if (start >= view.to) break;
     if (view.hidden.has(kinds[event]) || ends[event] < view.from) continue;
     const length = ends[event] - start;
-    if (length >= view.bin) {
+    if (length >= view.bin || (view.followed >= 0 && index.tags[event] === view.followed)) {
       flush();
       shapes.push([number, start, ends[event], kinds[event], event, 1, -1]);
       if (length > PARTS_PIXELS * view.pixel) operationShapes(index, number, event, view, shapes);

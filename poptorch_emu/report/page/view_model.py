@@ -6,12 +6,8 @@ which are shorter than rows. The scripts of the page read these names.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import MISSING, fields, is_dataclass
-from enum import Enum
 from typing import Any
 
-from poptorch_emu.config import CompileConfig
 from poptorch_emu.machine.tile_memory import IpuMemory, TileMemory
 from poptorch_emu.plan.time.time_plan import IpuTime, TimePlan
 from poptorch_emu.plan.time.window import window_of
@@ -19,6 +15,7 @@ from poptorch_emu.report.bottleneck_text import bottleneck_text
 from poptorch_emu.report.page.insights import insights
 from poptorch_emu.report.page.page_content import PageContent
 from poptorch_emu.report.page.view_graph import graph_view, operation_columns
+from poptorch_emu.report.page.view_options import option_rows
 from poptorch_emu.report.page.view_timeline import engine_timeline, machine_timeline
 from poptorch_emu.report.terms import SECONDS_OF_PART
 from poptorch_emu.schedule.free_run import unit_lengths
@@ -194,16 +191,20 @@ def _memory_of(content: PageContent, tiles: TileMemory, memory: IpuMemory) -> di
 
 
 def _steps(content: PageContent, tiles: TileMemory, memory: IpuMemory) -> dict[str, Any] | None:
-    """Returns what a tile holds at each operation, always live and not."""
+    """Returns what a tile holds at each operation, always live and not, and where that is."""
     levels = content.levels.get(memory.ipu)
     if not levels:
         return None
     num_tiles = tiles.num_compute_tiles
     peak = memory.peak.num_bytes / num_tiles + memory.peak.temporary_bytes
     return {
-        "names": [level.at for level in levels],
+        "names": [level.held.at for level in levels],
+        "direction": [level.direction for level in levels],
+        "block": [level.block for level in levels],
         "always": [round(tiles.mean_bytes(memory) - peak)] * len(levels),
-        "live": [round(level.num_bytes / num_tiles + level.temporary_bytes) for level in levels],
+        "live": [
+            round(level.held.num_bytes / num_tiles + level.held.temporary_bytes) for level in levels
+        ],
     }
 
 
@@ -234,26 +235,3 @@ def _ways_out(content: PageContent, tiles: TileMemory) -> list[dict[str, Any]]:
             }
         )
     return rows
-
-
-def option_rows(config: CompileConfig) -> list[list[str | None]]:
-    """Returns [name, value, default] of each setting; those of a group have a dot in their name."""
-    return sorted(_rows_of(config, ""))
-
-
-def _rows_of(value: Any, prefix: str) -> list[list[str | None]]:
-    rows: list[list[str | None]] = []
-    for field in fields(value):
-        item, name = getattr(value, field.name), f"{prefix}{field.name}"
-        if is_dataclass(item) and not isinstance(item, type):
-            rows += _rows_of(item, f"{name}.")
-        else:
-            default = None if field.default is MISSING else _text(field.default)
-            rows.append([name, _text(item), default])
-    return rows
-
-
-def _text(value: Any) -> str:
-    if isinstance(value, Mapping):
-        return f"{len(value)} entries" if value else "none"
-    return value.name if isinstance(value, Enum) else str(value)

@@ -175,6 +175,13 @@ def test_memory_when_read_then_the_highest_step_is_the_peak(
         assert most == pytest.approx(tiles.mean_bytes(memory), abs=2)
         at = steps["live"].index(max(steps["live"]))
         assert steps["names"][at] == memory.peak.at
+        # A pipeline computes the forward of all stages but the last again, before backward.
+        is_last = ipu["ipu"] == 1
+        directions = ["forward", *([] if is_last else ["recompute"]), "backward", "update"]
+        assert list(dict.fromkeys(steps["direction"])) == directions
+        assert set(steps["block"]) == {f"block{ipu['ipu']}", ""}
+        for direction, name in zip(steps["direction"], steps["names"], strict=True):
+            assert direction in name or direction == "recompute"
 
 
 def test_operations_when_read_then_their_cycles_are_those_of_the_segments(
@@ -252,6 +259,21 @@ def test_view_when_folders_of_reports_are_given_then_their_files_are_read(
     main([str(folder), str(folder / "profile.pop"), "-o", str(both)])
     first, second = read_reports(both)
     assert first == second and first["name"] == folder.name
+
+
+def test_view_when_files_have_one_name_then_their_folders_tell_them_apart(
+    model: Any, tmp_path: Path
+) -> None:
+    written = emulator.report(model, tmp_path)
+    paths = []
+    for name in ("before", "after"):
+        (tmp_path / name).mkdir()
+        paths.append(tmp_path / name / "profile.pop")
+        paths[-1].write_bytes(written.read_bytes())
+    both = tmp_path / "both.html"
+    # One by its folder, one by its file.
+    main([str(paths[0].parent), str(paths[1]), "-o", str(both)])
+    assert '"files":["before/profile.pop","after/profile.pop"]' in both.read_text()
 
 
 def test_view_when_two_pages_are_given_then_one_page_holds_both(

@@ -1,0 +1,69 @@
+// What changed most between two reports, in sentences; the first of them is the most important one.
+"use strict";
+
+function changeList(reports, names) {
+  const sentences = [speedChange(reports, names), memoryChange(reports), operationChange(reports), optionChange(reports)];
+  const known = sentences.filter(Boolean);
+  if (!known.length) return empty("Nothing that is known of both differs.");
+  return element("ul", { class: "sentences" }, ...known.map((text) =>
+    element("li", {}, text)));
+}
+
+// Of calls with different numbers of rows, the time of a row is compared.
+function speedChange(reports, names) {
+  const speeds = reports.map((report) => report.speed);
+  const [before, after] = speeds.map((speed) => speed.predicted_rows_per_second);
+  if (!isKnown(before) || !isKnown(after) || !before || !after) return null;
+  const ratio = after / before;
+  const what = Math.abs(ratio - 1) < 0.001 ? "is as fast as" : `is ${number(ratio > 1 ? ratio : 1 / ratio)} × ${ratio > 1 ? "faster" : "slower"} than`;
+  const most = mostChangedPart(reports);
+  return `${names[1]} ${what} ${names[0]}: ${rateText(after)} instead of ${rateText(before)}.${most}`;
+}
+
+// The part of a step whose time on the mean IPU changed most, for a row of the inputs.
+function mostChangedPart(reports) {
+  const [before, after] = reports.map(partsOfRow);
+  if (!before || !after) return "";
+  const changes = [...new Set([...before.keys(), ...after.keys()])]
+    .map((part) => [part, (after.get(part) || 0) - (before.get(part) || 0)])
+    .sort((a, b) => Math.abs(b[1]) - Math.abs(a[1]));
+  const total = [...before.values()].reduce((sum, seconds) => sum + seconds, 0);
+  const [part, seconds] = changes[0];
+  if (!total || Math.abs(seconds) < 0.001 * total) return "";
+  return ` What changed most is ${part} (${term(part).meaning}): ${differenceText(seconds, secondsText)} for each row on the mean IPU.`;
+}
+
+function partsOfRow(report) {
+  const ipus = report.ipus.filter((ipu) => ipu.parts);
+  const rows = report.speed.rows_per_step;
+  if (!ipus.length || !rows) return null;
+  const parts = new Map();
+  for (const ipu of ipus) {
+    for (const [part, seconds] of Object.entries(ipu.parts)) {
+      parts.set(part, (parts.get(part) || 0) + seconds / ipus.length / rows);
+    }
+  }
+  return parts;
+}
+
+function memoryChange(reports) {
+  const [before, after] = reports.map(fullestIpu);
+  if (!before || !after || before.bytes === after.bytes) return null;
+  return `The fullest tile holds ${bytesText(after.bytes)} instead of ${bytesText(before.bytes)}, `
+    + `of ${bytesText(after.limit)}; it is on IPU ${after.ipu}.`;
+}
+
+function operationChange(reports) {
+  const rows = changedOperations(reports).filter((row) => row.size);
+  if (!rows.length) return null;
+  const most = rows.reduce((a, b) => (b.size > a.size ? b : a));
+  const lead = rows.length === 1 ? "One operation differs" : `${plural(rows.length, "operation")} differ, most of all`;
+  return `${lead}: ${most.title} (${most.direction}), by ${differenceText(most.difference, cyclesText)}.`;
+}
+
+function optionChange(reports) {
+  const rows = changedOptions(reports);
+  if (!rows.length) return null;
+  const texts = rows.slice(0, 4).map((row) => `${row.name} ${plainText(row.second)} instead of ${plainText(row.first)}`);
+  return `Set otherwise: ${texts.join("; ")}${rows.length > 4 ? ` and ${rows.length - 4} more` : ""}.`;
+}
