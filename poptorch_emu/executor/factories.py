@@ -30,7 +30,7 @@ def trainingModel(
 
     Raises:
         RuntimeError: another training wrapper holds the model.
-        Error: `model` is no module of Python.
+        Error: `model` is not a torch.nn.Module of Python.
         AssertionError: the device has no such optimiser.
 
     Example:
@@ -68,7 +68,7 @@ def inferenceModel(
     """Wraps `model` so that each call runs it on virtual IPUs (exact).
 
     Raises:
-        Error: gradient accumulation is set, or `model` is no module of Python.
+        Error: gradient accumulation is set, or `model` is not a torch.nn.Module of Python.
 
     Example:
         >>> inference = poptorch.inferenceModel(torch.nn.ReLU())

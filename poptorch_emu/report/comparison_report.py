@@ -65,7 +65,7 @@ class ComparisonReport(Comparison):
                 candidate.name, place, xytext=(5, 4), textcoords="offset points", fontsize=8,
                 parse_math=False,
             )  # fmt: skip
-        axes.set_xlabel("share of the time in which IPUs wait")
+        axes.set_xlabel("share of the time that IPUs wait")
         axes.set_ylabel("KiB of the fullest tile (empty circles do not fit)")
         axes.xaxis.set_major_formatter(lambda share, _: f"{share:.0%}")
         return axes
@@ -85,7 +85,7 @@ class ComparisonReport(Comparison):
     def _notes(self) -> list[str]:
         head = (
             f"{self.num_ipus} IPUs of {self.system}, {self.num_micro_batches} micro-batches; KiB "
-            "are those of the fullest tile."
+            "is the memory of the fullest tile."
         )
         failed = (f"{one.name}: {one.problem}" for one in self.candidates if one.problem)
         return [head, *failed]

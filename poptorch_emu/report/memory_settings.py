@@ -17,7 +17,7 @@ def memory_settings(executable: Executable) -> Iterator[str]:
     """Yields a line for each setting that is not the default."""
     machine, default = executable.config.machine, MachineConfig()
     if machine.num_io_tiles:
-        yield f"{machine.num_io_tiles} tiles of each IPU are set apart for I/O"
+        yield f"{machine.num_io_tiles} tiles of each IPU are reserved for I/O"
     for ipu, proportion in machine.available_memory_proportion:
         yield f"IPU {ipu}: products and convolutions may take {proportion} of its memory"
     for (ipu, proportion), count in sorted(_of_operations(executable).items()):
@@ -26,9 +26,10 @@ def memory_settings(executable: Executable) -> Iterator[str]:
     outlined = (machine.is_outlined, machine.outline_threshold)
     if outlined != (default.is_outlined, default.outline_threshold):
         yield (
-            f"equal parts of the code that save {machine.outline_threshold} or more stand once"
+            "equal parts of the code are stored once where that saves "
+            f"{machine.outline_threshold} or more"
             if machine.is_outlined
-            else "each part of the code stands for itself"
+            else "equal parts of the code are not merged"
         )
 
 

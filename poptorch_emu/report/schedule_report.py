@@ -102,7 +102,7 @@ class SchedulePlan:
 
     @cached_property
     def bubble(self) -> float:
-        """The share of the time in which IPUs wait, until the last one is done (exact).
+        """The share of the time that IPUs wait, until the last one is done (exact).
 
         A forward takes one unit, and so does each half of a backward.
         """
@@ -207,7 +207,7 @@ class SchedulePlan:
         text = f"bubble: {self.bubble:.1%}"
         if self.bubble - self.bubble_within > 1e-9:
             text += f" ({self.bubble_within:.1%} where no IPU waits for another one's update)"
-        lines = [f"{text}, with a forward and each half of a backward of one length"]
+        lines = [f"{text}, if a forward and each half of a backward take equally long"]
         if self.bubble_by_cycles is not None:
             lines.append(f"bubble: {self.bubble_by_cycles:.1%}, by the cycles of the machine")
         for ipu in self.tiles.ipus if self.tiles is not None else ():

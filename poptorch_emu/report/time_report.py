@@ -83,13 +83,13 @@ class TimeReport(TimePlan):
         lines += [f"unknown: {name}, {share:.1%} of a segment" for name, share in self.unknown]
         lines += [f"rough: {reason}" for reason in self.rough]
         lines += [f"assumed: {text}" for text in self.assumptions]
-        return [*lines, f"The weakest input of these figures is {self.evidence}."]
+        return [*lines, f"The least certain input of these figures is {self.evidence}."]
 
     def _headlines(self) -> list[str]:
         speed = (
             f"{self.throughput:,.1f} rows a second"
             if self.throughput is not None
-            else "too much is unknown for a throughput"
+            else "the throughput is not known: too many costs are unknown"
         )
         rough = " (rough)" if self.rough else ""
         step = f"a step of {self.samples_per_step:,} rows takes {time_text(self.step_seconds)}"

@@ -19,7 +19,7 @@ class Candidate:
     Attributes:
         name: of the schedule.
         num_stages: that the model is cut into.
-        bubble: share of the time in which IPUs wait, with a forward and each half of a backward of
+        bubble: share of the time that IPUs wait, with a forward and each half of a backward of
             one length.
         bubble_by_cycles: by the cycles of the machine.
         throughput: rows each second; `None` if it cannot run, or too much is unknown.

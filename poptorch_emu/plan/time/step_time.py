@@ -221,12 +221,14 @@ def _assumptions(durations: Durations, run: Run) -> list[str]:
     """Returns what was taken for granted, in words."""
     found = []
     if run.host is None:
-        found.append("the host's own work (loading data, Python) takes no time: give io=")
+        found.append(
+            "the host's own work (loading data, Python) takes no time; io=HostWork(...) counts it"
+        )
     if not durations.inventory.config.machine.is_prefetched:
-        found.append("nothing is prefetched: the device waits for the host and the host for it")
+        found.append("nothing is prefetched: IPUs and host wait for each other")
     for node in durations.inventory.graph.operations:
         if node.target is HOST_CALL:
-            found.append(f"the host function {node.args[0]} takes no time: its seconds are needed")
+            found.append(f"the host function {node.args[0]} takes no time: its duration is unknown")
     found += [
         f"the weight {name} is read on IPUs {', '.join(map(str, ipus))} at no cost: on a real "
         "system all uses of a trained weight must be on one IPU"

@@ -83,7 +83,7 @@ def _facts(content: PageContent) -> list[list[Any]]:
 
 
 def _bubble(time: TimePlan) -> list[list[Any]]:
-    """Returns the share of the time in which IPUs wait, if there are several."""
+    """Returns the share of the time that IPUs wait, if there are several."""
     if len(time.ipus) < 2:
         return []
     window, stages = window_of(time.grid), time.stages

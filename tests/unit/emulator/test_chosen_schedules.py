@@ -58,7 +58,7 @@ def test_plan_when_printed_then_has_grid_stashes_and_bubble() -> None:
     assert lines[5:] == [
         "stage 0: IPU 0, stashes 2",
         "stage 1: IPU 1, stashes 1",
-        "bubble: 25.0%, with a forward and each half of a backward of one length",
+        "bubble: 25.0%, if a forward and each half of a backward take equally long",
     ]
 
 

@@ -322,14 +322,14 @@ def test_plan_when_limits_are_set_then_shows_them_below_the_table_also_from_a_fi
 
     for _ in range(2):
         assert text(limit)[-5:] == [
-            "64 tiles of each IPU are set apart for I/O",
+            "64 tiles of each IPU are reserved for I/O",
             "IPU 0: products and convolutions may take 0.6 of its memory",
             "IPU 1: products and convolutions may take 0.2 of its memory",
             "IPU 1: 1 operation may take 0.25 of its memory each",
-            "each part of the code stands for itself",
+            "equal parts of the code are not merged",
         ]
     saving = text(lambda options: options._Popart.set("outlineThreshold", 10.0))
-    assert saving[-1] == "equal parts of the code that save 10.0 or more stand once"
+    assert saving[-1] == "equal parts of the code are stored once where that saves 10.0 or more"
 
 
 def test_plan_when_printed_then_has_a_row_for_each_kind_and_a_csv_line_for_each_piece() -> None:
