@@ -6,7 +6,7 @@ rows of a micro-batch need the model to be traced again.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -121,8 +121,9 @@ class Planner:
         inventory = case.inventory
         config = changed(inventory.config, settings, inventory.placed.ipu_ids)
         inventory = _adapted(case, config)
-        if settings.get("overlap"):
-            inventory = replace(inventory, overlapped=_crossing(inventory))
+        if "overlap" in settings:
+            crossing = _crossing(inventory, settings["overlap"].split("+"))
+            inventory = replace(inventory, overlapped=crossing)
         memory, tiles = _held(case, inventory, system)
         key = _without_clock(system.chip), _of_operations(config)
         durations = Durations(inventory, memory, system, known_costs=case.costs.get(key))
@@ -207,15 +208,14 @@ def _segments_of(config: CompileConfig) -> tuple[object, ...]:
     return config.recomputation, config.locations, shared, config.replication_factor > 1
 
 
-def _crossing(inventory: Inventory) -> frozenset[Source | Sink]:
-    """Returns all that goes between host and IPUs."""
-    inputs = (source_of(node) for node in inventory.graph.sources)
+def _crossing(inventory: Inventory, names: Sequence[str]) -> frozenset[Source | Sink]:
+    """Returns what goes between host and IPUs, of the named kinds."""
+    sources = (source_of(node) for node in inventory.graph.sources)
     sinks = (sink for sink, _, _ in inventory.cut.results)
+    inputs = (source for source in sources if source.kind is SourceKind.INPUT)
+    results = (sink for sink in sinks if sink.kind is SinkKind.OUTPUT)
     return frozenset(
-        [
-            *(source for source in inputs if source.kind is SourceKind.INPUT),
-            *(sink for sink in sinks if sink.kind is SinkKind.OUTPUT),
-        ]
+        [*(inputs if "inputs" in names else ()), *(results if "results" in names else ())]
     )
 
 

@@ -56,7 +56,7 @@ def check_name(setting: str, value: Any) -> None:
     names = _NAMES.get(setting)
     if names is None:
         return
-    for name in str(value).split("+") if setting == "offload" else (value,):
+    for name in str(value).split("+") if setting in _SEVERAL else (value,):
         if name not in names:
             raise make_error(
                 f"There is no {setting.replace('_', ' ')} {name!r}. Choose one of "
@@ -101,7 +101,7 @@ def _output_mode(config: CompileConfig, value: Any, ipu_ids: Sequence[int]) -> d
 
 
 def _overlap(config: CompileConfig, value: Any, ipu_ids: Sequence[int]) -> dict[str, Any]:
-    if not value:
+    if value == "nothing":
         return {}
     if len(ipu_ids) > 1:
         raise make_error("Overlapped input and output are for models of one IPU here.")
@@ -131,9 +131,12 @@ _CHANGES: Mapping[str, _Change] = {
     "overlap": _overlap,
 }
 SETTINGS = tuple(_CHANGES)
+# Those whose values may be several names with + between them.
+_SEVERAL = ("offload", "overlap")
 _NAMES: Mapping[str, Sequence[str]] = {
     "recomputation": [mode.name.lower() for mode in Recomputation],
     "schedule": [order.value for order in PipelineOrder],
     "offload": ["nothing", *_KINDS],
+    "overlap": ["nothing", "inputs", "results"],
     "output_mode": [mode.name for mode in OutputMode],
 }

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from poptorch_emu.emulator.estimates import captured, chosen_system
+from poptorch_emu.emulator.estimates import planner_of
 from poptorch_emu.emulator.given_values import check_model, path_and_inputs
 from poptorch_emu.executor.executor import PoplarExecutor
 from poptorch_emu.report.page.model_content import content_of_model
@@ -53,8 +53,7 @@ def content_of(
     model: PoplarExecutor, inputs: tuple[Any, ...], keywords: Mapping[str, Any], system: str | None
 ) -> PageContent:
     """Returns all that is known about `model`; arguments and errors are those of `page`."""
-    request, inventory = captured(model, inputs, keywords)
-    return content_of_model(request, inventory, chosen_system(system), _run(model))
+    return content_of_model(planner_of(model, inputs, keywords, system), _run(model))
 
 
 def _run(model: PoplarExecutor) -> EngineRun:

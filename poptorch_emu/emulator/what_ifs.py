@@ -35,8 +35,8 @@ def what_if(
             "norm_only", "pipeline" or "all"), "offload" (to streaming memory: "activation",
             "weight", "optimizer", "accumulator", several with + between them, or "nothing"),
             "sharding" (of the optimiser's state over the replicas), "proportion" (of each IPU's
-            memory, for products), "output_mode" (by name), "overlap" (of what host and IPU
-            exchange, for a model of one IPU) and "system".
+            memory, for products), "output_mode" (by name), "overlap" (with
+            compute, of "inputs", "results" or "inputs+results", on one IPU) and "system".
         system: where the sweep has none.
         keywords: inputs of a call that are given by name.
 

@@ -38,13 +38,14 @@ from poptorch_emu.trace.module_state import check_values
 from poptorch_emu.troubleshooting import Topic
 
 if TYPE_CHECKING:
-    from poptorch_emu.compile import timing
+    from poptorch_emu.compile import planner, timing
     from poptorch_emu.plan.time.time_plan import TimePlan
     from poptorch_emu.report import modelled_latency
     from poptorch_emu.report.page import model_content, view_model
 else:
     timing = LateModule("poptorch_emu.compile.timing")
     modelled_latency = LateModule("poptorch_emu.report.modelled_latency")
+    planner = LateModule("poptorch_emu.compile.planner")
     model_content = LateModule("poptorch_emu.report.page.model_content")
     view_model = LateModule("poptorch_emu.report.page.view_model")
 
@@ -191,7 +192,8 @@ class Compilation:
         def view() -> Mapping[str, Any]:
             assert self._arguments is not None, "a program was made for some arguments"
             request, inventory = self.plan(self._arguments, options)
-            content = model_content.content_of_model(request, inventory, current_system())
+            plans = planner.Planner(request, inventory, current_system())
+            content = model_content.content_of_model(plans)
             return view_model.view_model(content)
 
         return view

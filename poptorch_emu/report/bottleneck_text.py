@@ -27,6 +27,12 @@ def bottleneck_text(found: Bottleneck) -> str:
         return f"filling and emptying the pipeline ({share}): accumulate more micro-batches"
     if found.limit is Limit.NO_OVERLAP:
         return "one IPU works at a time: use a pipeline"
+    if found.weight is not None:
+        ipus = " and ".join(map(str, found.weight.ipus))
+        return (
+            f"gradients of {found.weight.name}, which IPUs {ipus} read: {share} of IPU "
+            f"{found.ipu}'s time; put all its uses on one IPU"
+        )
     assert found.part is not None, "the slowest IPU spends its time in some part"
     lead = "" if found.load is None else f", which takes {found.load:.2f} times the mean"
     return f"IPU {found.ipu}{lead}: {share} of its time is {_PARTS[found.part]}"

@@ -82,7 +82,11 @@ class ModelReport:
         return [f"{name}: {text}" for name, text in facts]
 
     def _insights(self) -> list[str]:
-        return [f"{insight['kind']}: {insight['text']}" for insight in self.view["insights"]]
+        lines = []
+        for insight in self.view["insights"]:
+            lines.append(f"{insight['kind']}: {insight['text']}")
+            lines += [f"    {line}" for line in (insight["code"] or "").splitlines()]
+        return lines
 
 
 def _machine(machine: Mapping[str, Any]) -> str:

@@ -134,7 +134,7 @@ _REPORT: dict[str, Any] = {
     "graph": {"stages": [_STAGE], "edges": [_EDGE]},
     "options": [[str, _SOME_TEXT, _SOME_TEXT]],
     "log": ([{"time": str, "level": str, "text": str}], None),
-    "insights": [{"kind": str, "text": str}],
+    "insights": [{"kind": str, "text": str, "code": _SOME_TEXT}],
 }
 # More than any system has: `pva` makes lists of both.
 _MOST_LANES, _MOST_TILES = 2**12, 2**14

@@ -80,6 +80,11 @@ class TimeReport(TimePlan):
 
     def _notes(self) -> list[str]:
         lines = [f"limited by {self.bottleneck}"]
+        lines += [
+            f"wrong: IPUs {' and '.join(map(str, weight.ipus))} read the trained weight "
+            f"{weight.name}, but a real system wants all its uses on one IPU"
+            for weight in self.spread_weights
+        ]
         lines += [f"unknown: {name}, {share:.1%} of a segment" for name, share in self.unknown]
         lines += [f"rough: {reason}" for reason in self.rough]
         lines += [f"assumed: {text}" for text in self.assumptions]

@@ -271,9 +271,17 @@ def report(
         },
         "bottleneck": "the compute of stage 3 on IPU 3",
         "insights": [
-            {"kind": "warning", "text": "IPU 3 is 1.4 × as busy as the mean of the IPUs."},
-            {"kind": "good", "text": "The fullest tile has 40 KiB (6.4 %) left."},
-            {"kind": "note", "text": "19 % of the step is spent waiting for other IPUs."},
+            {
+                "kind": "warning",
+                "text": "All IPUs wait for IPU 3, which takes 1.40 times the mean.",
+                "code": "options.setExecutionStrategy(poptorch.PipelinedExecution(stages))",
+            },
+            {"kind": "good", "text": "The fullest tile has 40 KiB (6.4 %) left.", "code": None},
+            {
+                "kind": "note",
+                "text": "19 % of the step is spent waiting for other IPUs.",
+                "code": None,
+            },
         ],
         "ipus": ipus,
         "timelines": [timeline(num_events), seconds_timeline()],

@@ -55,7 +55,8 @@ def made_of(
         system="", chip="", clock_hz=clock_hz, num_replicas=1, step_seconds=seconds,
         window_seconds=seconds, num_windows=1, samples_per_step=num_micro_batches,
         throughput=None, cycles=round(seconds * clock_hz), unknown=(), rough=(),
-        limited_by=Bottleneck(Limit.NO_OVERLAP), assumptions=(), evidence="", stages=stages,
+        limited_by=Bottleneck(Limit.NO_OVERLAP), spread_weights=(), assumptions=(),
+        evidence="", stages=stages,
         updates=tuple(UpdateTime(ipu, optimizer_cycles=update) for ipu in ipus)
         if is_training else (),
         ipus=tuple(

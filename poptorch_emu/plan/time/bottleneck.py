@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
-from poptorch_emu.plan.time.time_plan import ActionTime, Bottleneck, Limit, StageTime
+from poptorch_emu.plan.time.time_plan import (
+    ActionTime,
+    Bottleneck,
+    Limit,
+    SpreadWeight,
+    StageTime,
+)
 from poptorch_emu.plan.time.window import Window
 
 # From this share of the time on a cause is named before the slowest stage.
@@ -26,6 +32,7 @@ def bottleneck_of(
     update_seconds: float,
     window_seconds: float,
     waits_for_host: bool,
+    spread: tuple[SpreadWeight, ...] = (),
 ) -> Bottleneck:
     """Returns what to change first.
 
@@ -35,9 +42,16 @@ def bottleneck_of(
         update_seconds: of one window.
         window_seconds: of it all.
         waits_for_host: whether the host's own work outlasts that of the device.
+        spread: trained weights that several IPUs read.
     """
     if waits_for_host:
         return Bottleneck(Limit.HOST)
+    slowest = _slowest_ipu(stages)
+    if spread:
+        work = sum(stage.cycles for stage in stages if stage.ipu == spread[0].ipus[0])
+        share = spread[0].cycles / work
+        if slowest.ipu == spread[0].ipus[0] and share > _LARGE_SHARE:
+            return Bottleneck(Limit.SPREAD_WEIGHT, share, spread[0].ipus[0], weight=spread[0])
     if update_seconds > _LARGE_SHARE * window_seconds:
         return Bottleneck(Limit.UPDATE, update_seconds / window_seconds)
     ramp = window.ramp_share(lambda port: stages[port[1]].of(port[0]).cycles)
@@ -45,7 +59,7 @@ def bottleneck_of(
         return Bottleneck(Limit.RAMP, ramp)
     if not window.is_pipelined and window.num_stages > 1:
         return Bottleneck(Limit.NO_OVERLAP)
-    return _slowest_ipu(stages)
+    return slowest
 
 
 def _slowest_ipu(stages: tuple[StageTime, ...]) -> Bottleneck:

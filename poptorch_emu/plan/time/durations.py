@@ -104,7 +104,9 @@ class Durations:
         kinds = Kind.FORWARD, *self.inventory.schedule.kinds[stage]
         times = {kind: self.action((kind, stage)) for kind in kinds}
         forward = times[Kind.FORWARD]
-        beside = sum(self._host_seconds((kind, stage), is_overlapped=True) for kind in kinds)
+        ports = [(kind, stage) for kind in kinds]
+        beside = sum(self._input_seconds(port, is_overlapped=True) for port in ports)
+        beside += sum(self._output_seconds(port, is_overlapped=True) for port in ports)
         all_cycles = sum(time.cycles for time in times.values())
         waiting = beside * self.system.chip.clock_hz - all_cycles
         if waiting > 0:
@@ -193,7 +195,9 @@ class Durations:
         """Returns what a segment takes for a micro-batch."""
         if port not in self.inventory.cut.segments:
             return ActionTime()
-        operations = self.operations[port]
+        operations, clock_hz = self.operations[port], self.system.chip.clock_hz
+        given = self._input_seconds(port, is_overlapped=False)
+        output = self._output_seconds(port, is_overlapped=False)
         return ActionTime(
             compute_cycles=sum(op.compute_cycles for op in operations),
             exchange_cycles=sum(op.exchange_cycles for op in operations),
@@ -203,7 +207,8 @@ class Durations:
             stash_cycles=self._stash_cycles(port),
             remote_cycles=self._phase_waits[port],
             reduce_cycles=self._reduce_cycles(port),
-            host_cycles=self._host_seconds(port, is_overlapped=False) * self.system.chip.clock_hz,
+            host_cycles=(given + output) * clock_hz,
+            output_cycles=output * clock_hz,
         )
 
     @cached_property
@@ -287,19 +292,22 @@ class Durations:
         num_ipus = self.ipus_per_replica * self.inventory.config.replication_factor
         return remote_seconds(num_bytes, num_ipus, self.system.chip.clock_hz, self.numbers)
 
-    def _host_seconds(self, port: Port, *, is_overlapped: bool) -> float:
-        """Returns how long inputs take, and results of which each micro-batch returns some.
+    def _has_streams(self, port: Port) -> bool:
+        is_synthetic = self.inventory.config.synthetic_data is not SyntheticData.OFF
+        return not is_synthetic and port in self.inventory.cut.segments
+
+    def _input_seconds(self, port: Port, *, is_overlapped: bool) -> float:
+        """Returns how long inputs take.
 
         Args:
             port: of the segment.
             is_overlapped: of those that cross while the IPU computes, or of the others.
         """
         inventory, seconds = self.inventory, 0.0
-        is_synthetic = inventory.config.synthetic_data is not SyntheticData.OFF
-        if is_synthetic or port not in inventory.cut.segments:
+        if not self._has_streams(port) or port[0] is not Kind.FORWARD:
             return seconds
         for source in inventory.cut.segments[port].loads:
-            is_input = source.kind is SourceKind.INPUT and port[0] is Kind.FORWARD
+            is_input = source.kind is SourceKind.INPUT
             if is_input and (source in inventory.overlapped) == is_overlapped:
                 num_bytes = machine_bytes(self._stashes.input_of[source])
                 seconds += input_seconds(
@@ -307,6 +315,18 @@ class Durations:
                 )
                 if not inventory.config.machine.is_prefetched:
                     seconds += self.numbers.stream_begin_cycles / self.system.chip.clock_hz
+        return seconds
+
+    def _output_seconds(self, port: Port, *, is_overlapped: bool) -> float:
+        """Returns how long results take of which each micro-batch returns some.
+
+        Args:
+            port: of the segment.
+            is_overlapped: of those that cross while the IPU computes, or of the others.
+        """
+        inventory, seconds = self.inventory, 0.0
+        if not self._has_streams(port):
+            return seconds
         returned = {SinkKind.INPUT}  # Rows that were changed in place, in any mode.
         if inventory.config.output_mode is OutputMode.All:
             returned.add(SinkKind.OUTPUT)

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 
 from poptorch_emu.ir.control import HOST_CALL
-from poptorch_emu.ir.graph import SinkKind, SourceKind, source_of
+from poptorch_emu.ir.graph import SourceKind, source_of
 from poptorch_emu.machine.costs.cost import Evidence
 from poptorch_emu.machine.time_numbers import EVIDENCE
 from poptorch_emu.plan.inventory import Inventory
 from poptorch_emu.plan.time.bottleneck import bottleneck_of
 from poptorch_emu.plan.time.durations import Durations
+from poptorch_emu.plan.time.spread_weights import spread_weights
 from poptorch_emu.plan.time.time_plan import (
     ActionTime,
     Grid,
@@ -78,6 +78,7 @@ def plan_time(durations: Durations, run: Run) -> TimePlan:
     unknown_share = _unknown_share(durations)
     throughput = samples / step_seconds if unknown_share <= _UNKNOWN_SHARE else None
     ipus = _ipus(window, stages, updates, num_windows, step_seconds, durations)
+    spread = spread_weights(durations)
     return TimePlan(
         system=durations.system.name,
         chip=durations.system.chip.name,
@@ -90,8 +91,14 @@ def plan_time(durations: Durations, run: Run) -> TimePlan:
         throughput=throughput,
         cycles=round(step_seconds * clock),
         limited_by=bottleneck_of(
-            window, stages, update_cycles / clock, window_seconds, host_seconds > device_seconds
+            window,
+            stages,
+            update_cycles / clock,
+            window_seconds,
+            host_seconds > device_seconds,
+            spread,
         ),
+        spread_weights=spread,
         unknown=_unknown(durations),
         rough=tuple(_rough(durations, unknown_share)),
         assumptions=tuple(_assumptions(durations, run)),
@@ -229,27 +236,11 @@ def _assumptions(durations: Durations, run: Run) -> list[str]:
     for node in durations.inventory.graph.operations:
         if node.target is HOST_CALL:
             found.append(f"the host function {node.args[0]} takes no time: its duration is unknown")
-    found += [
-        f"the weight {name} is read on IPUs {', '.join(map(str, ipus))} at no cost: on a real "
-        "system all uses of a trained weight must be on one IPU"
-        for name, ipus in _spread_weights(durations.inventory)
-    ]
     if durations.system.num_ipus < durations.ipus_per_replica * (
         durations.inventory.config.replication_factor
     ):
         found.append(f"{durations.system.name} has fewer IPUs than the replicas need")
     return found
-
-
-def _spread_weights(inventory: Inventory) -> Iterator[tuple[str, list[int]]]:
-    """Yields the trained weights that forward reads on several IPUs, and these."""
-    trained = {s.name for s, _, _ in inventory.cut.results if s.kind is SinkKind.GRADIENT}
-    ipus: defaultdict[str, set[int]] = defaultdict(set)
-    for port, segment in inventory.cut.segments.items():
-        for source in segment.loads:
-            if source.kind is SourceKind.VARIABLE and source.name in trained:
-                ipus[source.name].add(inventory.placed.ipu_ids[inventory.ipu_of(port)])
-    yield from ((name, sorted(found)) for name, found in ipus.items() if len(found) > 1)
 
 
 def _evidence(durations: Durations, updates: tuple[UpdateTime, ...]) -> Evidence:

@@ -71,6 +71,7 @@ class ActionTime:
         remote_cycles: of what streaming memory gives and takes.
         reduce_cycles: of parts that replicas hand each other.
         host_cycles: of inputs and outputs that the IPU waits for.
+        output_cycles: the part of it that outputs take.
     """
 
     compute_cycles: float = 0.0
@@ -82,6 +83,7 @@ class ActionTime:
     remote_cycles: float = 0.0
     reduce_cycles: float = 0.0
     host_cycles: float = 0.0
+    output_cycles: float = 0.0
 
     @property
     def operation_cycles(self) -> float:
@@ -160,6 +162,23 @@ class UpdateTime:
     def cycles(self) -> float:
         """All of it."""
         return self.reduce_cycles + self.optimizer_cycles + self.remote_cycles
+
+
+@dataclass(frozen=True)
+class SpreadWeight:
+    """A trained weight that several IPUs read, which a real system refuses.
+
+    Attributes:
+        name: of the parameter.
+        ipus: the user's numbers of those that read it; the first holds it.
+        num_bytes: of gradients that the first gets from the others for a micro-batch.
+        cycles: that it waits for them.
+    """
+
+    name: str
+    ipus: tuple[int, ...]
+    num_bytes: int
+    cycles: float
 
 
 @dataclass(frozen=True)
@@ -278,6 +297,7 @@ class Limit(Enum):
     UPDATE = "update"
     RAMP = "ramp"
     NO_OVERLAP = "no overlap"
+    SPREAD_WEIGHT = "spread weight"
     SLOWEST_IPU = "slowest IPU"
 
 
@@ -291,6 +311,7 @@ class Bottleneck:
         ipu: the user's number of the slowest.
         load: how much more that IPU works than the mean of several.
         part: the attribute of `ActionTime` in which it spends most.
+        weight: that several IPUs read.
     """
 
     limit: Limit
@@ -298,6 +319,7 @@ class Bottleneck:
     ipu: int | None = None
     load: float | None = None
     part: str | None = None
+    weight: SpreadWeight | None = None
 
 
 @dataclass(frozen=True)
@@ -317,6 +339,7 @@ class TimePlan:
         throughput: rows each second; `None` where too much is unknown to tell.
         cycles: of one call.
         limited_by: what to change first.
+        spread_weights: trained weights that several IPUs read.
         unknown: operators without a model, with their largest share of a stage.
         rough: why the figures are rough, in words; empty if they are not.
         assumptions: what was taken for granted, in words.
@@ -338,6 +361,7 @@ class TimePlan:
     throughput: float | None
     cycles: int
     limited_by: Bottleneck
+    spread_weights: tuple[SpreadWeight, ...]
     unknown: tuple[tuple[str, float], ...]
     rough: tuple[str, ...]
     assumptions: tuple[str, ...]

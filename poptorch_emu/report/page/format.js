@@ -98,6 +98,13 @@ function empty(text) {
   return element("p", { class: "empty" }, text);
 }
 
+// Lines to be pasted, with a button that copies them where the browser lets it.
+function codeElement(text) {
+  const copy = () => navigator.clipboard.writeText(text);
+  return element("div", { class: "code" }, element("pre", {}, text),
+    navigator.clipboard ? element("button", { type: "button", onclick: copy }, "Copy") : null);
+}
+
 // A tooltip's content: a heading and pairs of name and text.
 function tip(heading, pairs) {
   return element(

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from poptorch_emu.compile.fitting import Fitting
+from poptorch_emu.compile.remedies import Remedy
 from poptorch_emu.config import CompileConfig
 from poptorch_emu.machine.tile_memory import TileMemory
 from poptorch_emu.plan.inventory import Inventory
@@ -45,8 +47,8 @@ class PageContent:
         run: of the engine.
         levels: what each IPU, by its number, holds at each operation; see `tile_levels`.
         spread: what each tile of an IPU, by its number, holds; see `spread_over_tiles`.
-        ways_out: the same model with other settings, by what changes, in words.
-        split: what a split over how many IPUs would save on the fullest tile, roughly.
+        remedies: what limits the time and what helps, best first.
+        fitting: what needs less memory.
         versions: by name.
         written: date and time.
         log: (time, level, text) of each line.
@@ -60,8 +62,8 @@ class PageContent:
     run: EngineRun | None = None
     levels: Mapping[int, Sequence[Level]] = field(default_factory=dict)
     spread: Mapping[int, Mapping[str, Runs]] = field(default_factory=dict)
-    ways_out: Mapping[str, tuple[TileMemory, TimePlan | None]] = field(default_factory=dict)
-    split: tuple[int, int] | None = None
+    remedies: Sequence[Remedy] = ()
+    fitting: Fitting | None = None
     versions: Mapping[str, str] = field(default_factory=dict)
     written: str | None = None
     log: Sequence[tuple[str, str, str]] | None = None

@@ -150,7 +150,7 @@ function waysOut(report) {
     { key: "name", title: "Change" },
     { key: "saves_bytes", title: "Saves", numeric: true, format: bytesText },
     { key: "then_bytes", title: "Fullest tile then", numeric: true, format: bytesText },
-    { key: "slower", title: "Step then", numeric: true,
+    { key: "slower", title: "Time of a row", numeric: true,
       format: orUnknown((ratio) => `${number(ratio)} × as long`) },
     { key: "text", title: "How", format: (text) => text || "" },
   ].filter((column) => column.key !== "text" || rows.some((row) => row.text));

@@ -103,7 +103,7 @@ function insightList(report) {
   if (!report.insights.length) return empty("Nothing stands out.");
   return element("ul", { class: "insights" }, ...report.insights.map((insight) =>
     element("li", { class: `insight-${insight.kind}` }, element("span", { class: "tag" }, INSIGHT_TAGS[insight.kind]),
-      element("span", { class: "text" }, insight.text))));
+      element("div", { class: "text" }, insight.text, insight.code ? codeElement(insight.code) : null))));
 }
 
 function machineFacts(report) {

@@ -12,11 +12,13 @@ from poptorch_emu.machine.tile_memory import IpuMemory, TileMemory
 from poptorch_emu.plan.time.time_plan import IpuTime, TimePlan
 from poptorch_emu.plan.time.window import window_of
 from poptorch_emu.report.bottleneck_text import bottleneck_text
+from poptorch_emu.report.page.advice import advice, ways_out
 from poptorch_emu.report.page.insights import insights
 from poptorch_emu.report.page.page_content import PageContent
 from poptorch_emu.report.page.view_graph import graph_view, operation_columns
 from poptorch_emu.report.page.view_options import option_rows
 from poptorch_emu.report.page.view_timeline import engine_timeline, machine_timeline
+from poptorch_emu.report.remedy_text import headline
 from poptorch_emu.report.terms import SECONDS_OF_PART
 from poptorch_emu.schedule.free_run import unit_lengths
 
@@ -33,7 +35,7 @@ def view_model(content: PageContent) -> dict[str, Any]:
         "facts": _facts(content),
         "fits": None if tiles is None else tiles.fits,
         "speed": _speed(content),
-        "bottleneck": None if time is None else bottleneck_text(time.limited_by),
+        "bottleneck": _bottleneck(content),
         "ipus": _ipus(time, tiles),
         "timelines": _timelines(content),
         "memory": memory_view(content),
@@ -42,8 +44,15 @@ def view_model(content: PageContent) -> dict[str, Any]:
         "options": option_rows(content.config),
         "log": _log(content),
     }
-    view["insights"] = insights(view)
+    view["insights"] = insights(view, advice(content))
     return view
+
+
+def _bottleneck(content: PageContent) -> str | None:
+    """Returns what limits a step: what is worth most to change, or where the time goes."""
+    if content.remedies:
+        return headline(content.remedies[0])
+    return None if content.time is None else bottleneck_text(content.time.limited_by)
 
 
 def _log(content: PageContent) -> list[dict[str, str]] | None:
@@ -154,7 +163,7 @@ def memory_view(content: PageContent) -> dict[str, Any]:
         "tiles_note": "By the model of the machine: small tensors lie on the first tiles, with 128 "
         "bytes or more on each, all else is even. Real programs are less even: their fullest tile, "
         "by published ones, is the dotted line.",
-        "ways_out": [] if tiles is None else _ways_out(content, tiles),
+        "ways_out": ways_out(content),
     }
 
 
@@ -206,32 +215,3 @@ def _steps(content: PageContent, tiles: TileMemory, memory: IpuMemory) -> dict[s
             round(level.held.num_bytes / num_tiles + level.held.temporary_bytes) for level in levels
         ],
     }
-
-
-def _ways_out(content: PageContent, tiles: TileMemory) -> list[dict[str, Any]]:
-    now = max(map(tiles.largest_bytes, tiles.ipus))
-    step = content.time.step_seconds if content.time else None
-    rows: list[dict[str, Any]] = []
-    for name, (other, time) in content.ways_out.items():
-        then = max(map(other.largest_bytes, other.ipus))
-        rows.append(
-            {
-                "name": name,
-                "saves_bytes": now - then,
-                "then_bytes": then,
-                "slower": time.step_seconds / step if time and step else None,
-                "text": None,
-            }
-        )
-    if content.split is not None:
-        num_ipus, saved = content.split
-        rows.append(
-            {
-                "name": f"split anew over {num_ipus} IPUs, roughly",
-                "saves_bytes": saved,
-                "then_bytes": now - saved,
-                "slower": None,
-                "text": f"emulator.plan_split(model, num_ipus={num_ipus})",
-            }
-        )
-    return rows

@@ -216,32 +216,6 @@ def test_graph_when_read_then_what_crosses_has_its_shape(report: dict[str, Any])
     assert crossing["bytes"] == 4 * 64 * ROWS
 
 
-def test_ways_out_when_read_then_each_saves_what_it_says(report: dict[str, Any]) -> None:
-    now = max(ipu["fullest_tile_bytes"] for ipu in report["ipus"])
-    ways = {way["name"]: way for way in report["memory"]["ways_out"]}
-    assert "keep optimiser states in streaming memory" in ways
-    assert {"recompute all activations", "give products 0.2 of the memory"} <= ways.keys()
-    assert all(way["saves_bytes"] == now - way["then_bytes"] for way in ways.values())
-    assert ways["keep optimiser states in streaming memory"]["saves_bytes"] > 0
-
-
-def test_ways_out_when_there_are_enough_blocks_then_another_split_is_one() -> None:
-    layers = torch.nn.Sequential(*(torch.nn.Linear(512, 512) for _ in range(4)))
-    for number, layer in enumerate(layers):
-        poptorch.BeginBlock(layer, f"block{number}", ipu_id=number // 2)
-    options = poptorch.Options().showCompilationProgressBar(False).deviceIterations(4)
-    model = poptorch.inferenceModel(layers, options)
-    x = torch.randn(4, 512)
-    view = emulator.summary(model, x).view
-    (way,) = (way for way in view["memory"]["ways_out"] if "plan_split" in str(way["text"]))
-    fullest = [
-        max(stage.tile_bytes for stage in emulator.plan_split(model, x, num_ipus=count).stages)
-        for count in (2, 4)
-    ]
-    assert way["saves_bytes"] == fullest[0] - fullest[1] > 0
-    assert way["slower"] is None and "num_ipus=4" in way["text"]
-
-
 def test_page_when_not_yet_called_then_the_measured_speed_is_not_known(tmp_path: Path) -> None:
     options = poptorch.Options().showCompilationProgressBar(False).deviceIterations(2)
     model = poptorch.inferenceModel(Stages(), options)

@@ -1,0 +1,151 @@
+"""The smallest set of changes with which a model fits, found by trying them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from typing import Any
+
+from poptorch_emu.compile.planner import Planned, Planner
+from poptorch_emu.errors import Error
+
+# Of sets of so many changes so many are tried, those that promise to save most.
+_MOST_TRIED = {2: 12, 3: 8, 4: 6}
+# What changes save together is at most about what each saves; IPUs differ in what is fullest.
+_MARGIN = 1.3
+# A change that saves a smaller share is of no use.
+LEAST_SAVED = 0.01
+_PROPORTIONS = (0.2, 0.1)
+
+Settings = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Way:
+    """One set of changes, and what it gives.
+
+    Attributes:
+        settings: of the planner.
+        planned: with them.
+    """
+
+    settings: Settings
+    planned: Planned
+
+
+@dataclass(frozen=True)
+class Fitting:
+    """What was found for a model that does not fit.
+
+    Attributes:
+        now: the model as it is.
+        best: the fastest of the smallest sets of changes with which it fits, if any.
+        nearest: what needs least of all that was tried.
+        singles: what each change alone gives, where it saves something.
+    """
+
+    now: Planned
+    best: Way | None
+    nearest: Way
+    singles: tuple[Way, ...]
+
+
+def fitting(planner: Planner) -> Fitting:
+    """Returns the smallest set of changes with which the model fits, and single ones.
+
+    Where it fits as it is, those that need another cut or other micro-batches are not tried.
+    """
+    now = planner.plan({})
+    is_needed = now.fits == "no"
+    singles = _tried(planner, _settings(planner))
+    if is_needed:
+        singles += _until_it_fits(planner, _numbers_of_ipus(planner))
+        singles += _until_it_fits(planner, _smaller_micro_batches(planner))
+    useful = tuple(way for way in singles if _saved(now, way) >= LEAST_SAVED)
+    tried = [Way({}, now), *singles]
+    best = _fastest(singles) if is_needed else None
+    for size, most in _MOST_TRIED.items():
+        if is_needed and best is None:
+            ways = _tried(planner, _sets_of(size, useful, now, most))
+            tried, best = [*tried, *ways], _fastest(ways)
+    return Fitting(now, best, min(tried, key=lambda way: way.planned.most_bytes), useful)
+
+
+def _settings(planner: Planner) -> Iterator[Settings]:
+    config = planner.inventory.config
+    if config.is_training:
+        yield {"recomputation": "all"}
+        yield from ({"offload": kinds} for kinds in ("optimizer", "activation"))
+        if config.replication_factor > 1:
+            yield {"sharding": True}
+    yield from ({"proportion": share} for share in _PROPORTIONS)
+
+
+def _numbers_of_ipus(planner: Planner) -> Iterator[Settings]:
+    """Yields other splits, over as many IPUs and over more."""
+    count = len(planner.inventory.placed.ipu_ids)
+    while count * planner.inventory.config.replication_factor <= planner.system.num_ipus:
+        if count > 1:
+            yield {"num_ipus": count}
+        count *= 2
+
+
+def _smaller_micro_batches(planner: Planner) -> Iterator[Settings]:
+    rows = planner.rows or 1
+    while planner.capture is not None and rows > 1:
+        rows //= 2
+        yield {"micro_batch": rows}
+
+
+def _until_it_fits(planner: Planner, choices: Iterator[Settings]) -> list[Way]:
+    """Returns what was tried until something fitted: what follows is a larger change."""
+    found: list[Way] = []
+    for settings in choices:
+        found += _tried(planner, [settings])
+        if found and found[-1].planned.fits == "yes":
+            break
+    return found
+
+
+def _tried(planner: Planner, choices: Iterable[Settings]) -> list[Way]:
+    found = []
+    for settings in choices:
+        try:
+            found.append(Way(settings, planner.plan(settings)))
+        except Error:
+            continue  # The settings do not go together, or not with the model.
+    return found
+
+
+def _sets_of(size: int, useful: Sequence[Way], now: Planned, most: int) -> Iterator[Settings]:
+    """Yields sets of changes of different settings, those first that promise to save most."""
+
+    def promised(ways: Iterable[Way]) -> int:
+        return now.most_bytes - sum(now.most_bytes - way.planned.most_bytes for way in ways)
+
+    sets = [
+        ways
+        for ways in combinations(useful, size)
+        if len({name for way in ways for name in way.settings}) == size
+        and promised(ways) <= _MARGIN * now.tiles.chip.tile_bytes
+    ]
+    for ways in sorted(sets, key=promised)[:most]:
+        yield {name: value for way in ways for name, value in way.settings.items()}
+
+
+def _saved(now: Planned, way: Way) -> float:
+    return 1 - way.planned.most_bytes / now.most_bytes
+
+
+def _fastest(ways: Iterable[Way]) -> Way | None:
+    """Returns the way with most rows a second and IPU that fits for sure, or else that may."""
+
+    def speed(way: Way) -> float:
+        return (way.planned.time.throughput or 0.0) / len(way.planned.time.ipus)
+
+    for verdict in ("yes", "close"):
+        found = [way for way in ways if way.planned.fits == verdict]
+        if found:
+            return max(found, key=speed)
+    return None

@@ -1,0 +1,100 @@
+"""What to change first, as sentences with the lines that do it: for speed, and to fit.
+
+The numbers come from plans with the changes made, not from rules.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from poptorch_emu.compile.fitting import Fitting, Way
+from poptorch_emu.compile.remedies import Remedy
+from poptorch_emu.machine.ipu import KIB
+from poptorch_emu.plan.time.losses import Cause
+from poptorch_emu.report.page.page_content import PageContent
+from poptorch_emu.report.remedy_text import advice_text, remedy_text
+from poptorch_emu.report.settings_code import settings_code
+
+
+def advice(content: PageContent) -> list[dict[str, Any]]:
+    """Returns one `{"kind", "text", "code"}` for each change that is worth it, first things first.
+
+    Args:
+        content: of a report.
+    """
+    found = content.fitting
+    of_fit = [] if found is None or found.now.fits != "no" else [_to_fit(found)]
+    return [*of_fit, *map(_of_speed, content.remedies)]
+
+
+def ways_out(content: PageContent) -> list[dict[str, Any]]:
+    """Returns what each single change would save on the fullest tile."""
+    found = content.fitting
+    if found is None:
+        return []
+    now = found.now
+    return [
+        {
+            "name": advice_text(way.settings),
+            "saves_bytes": now.most_bytes - way.planned.most_bytes,
+            "then_bytes": way.planned.most_bytes,
+            "slower": _slower(found, way),
+            "text": _code(way),
+        }
+        for way in found.singles
+    ]
+
+
+def _of_speed(remedy: Remedy) -> dict[str, Any]:
+    is_wrong = remedy.loss.cause is Cause.SPREAD_WEIGHT
+    planned = remedy.planned
+    code = None if planned is None else _code(Way(remedy.settings, planned))
+    return {"kind": "problem" if is_wrong else "warning", "text": remedy_text(remedy), "code": code}
+
+
+def _to_fit(found: Fitting) -> dict[str, Any]:
+    if found.best is None:
+        return {"kind": "problem", "text": " ".join(_nothing_fits(found)), "code": None}
+    best = found.best
+    text, slower = advice_text(best.settings), _slower(found, best)
+    is_close = best.planned.fits == "close"
+    verdict = "it may fit, since sizes of programs are estimates" if is_close else "it fits"
+    speed = "" if slower is None else f" Rows a second are {1 / slower:.2f} × as many by the model."
+    return {
+        "kind": "problem",
+        "text": f"{text[0].upper()}{text[1:]}, and {verdict}: the fullest tile then holds "
+        f"{_of_limit(best)}.{speed}",
+        "code": _code(best),
+    }
+
+
+def _nothing_fits(found: Fitting) -> Iterator[str]:
+    nearest = found.nearest
+    yield "Nothing that was tried makes it fit."
+    if nearest.settings:
+        text = advice_text(nearest.settings)
+        yield f"The nearest is to {text}: the fullest tile then needs {_of_limit(nearest)}."
+    tiles = nearest.planned.tiles
+    ipu = max(tiles.ipus, key=tiles.largest_bytes)
+    name, num_bytes = max(tiles.parts(ipu).items(), key=lambda part: part[1])
+    yield (
+        f"The largest single need is {name}, {num_bytes / KIB:,.0f} KiB of a tile of IPU "
+        f"{ipu.ipu}" + (f", at {ipu.peak.at}." if "peak" in name and ipu.peak.at else ".")
+    )
+
+
+def _of_limit(way: Way) -> str:
+    limit = way.planned.tiles.chip.tile_bytes
+    return f"{way.planned.most_bytes / KIB:,.0f} of {limit / KIB:,.0f} KiB"
+
+
+def _slower(found: Fitting, way: Way) -> float | None:
+    """Returns how many times as long a row takes, if that is known."""
+    now, then = found.now.time.throughput, way.planned.time.throughput
+    return now / then if now and then else None
+
+
+def _code(way: Way) -> str:
+    ipus = tuple(ipu.ipu for ipu in way.planned.time.ipus)
+    return settings_code(way.settings, way.planned.split, ipus)

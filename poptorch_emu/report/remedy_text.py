@@ -1,0 +1,127 @@
+"""What limits a step and what to do against it, in sentences."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from poptorch_emu.compile.remedies import Remedy
+from poptorch_emu.machine.ipu import KIB
+from poptorch_emu.plan.time.losses import Cause, Loss
+
+# What takes which share of a step.
+_CAUSES: Mapping[Cause, str] = {
+    Cause.HOST_INPUT: "IPU {ipu} waits for inputs from the host for {share} of a step.",
+    Cause.HOST_OUTPUT: "IPU {ipu} waits for results to reach the host for {share} of a step.",
+    Cause.CALLS: "Starting a call on the host takes {share} of a step.",
+    Cause.STREAMING: "IPU {ipu} waits for streaming memory for {share} of a step.",
+    Cause.SLOW_STAGE: (
+        "IPU {ipu} takes {load:.2f} times the mean of the IPUs; the others wait for it, which "
+        "costs {share} of a step."
+    ),
+    Cause.NO_OVERLAP: "One IPU works at a time; that costs {share} of a step.",
+    Cause.RAMP: "Filling and emptying the pipeline takes {share} of a step.",
+    Cause.UPDATE: "Updating the weights takes {share} of a step.",
+    Cause.ALL_REDUCE: "Adding up gradients over the replicas takes {share} of a step.",
+    Cause.RECOMPUTATION: "IPU {ipu} computes activations again for {share} of a step.",
+    Cause.SMALL_PROPORTION: (
+        "Products have little memory to work in; operations of IPU {ipu} take {share} of a step."
+    ),
+    Cause.SMALL_MICRO_BATCH: (
+        "Micro-batches are small for the machine: starting programs and exchange between tiles "
+        "take {share} of a step on IPU {ipu}."
+    ),
+}
+_NAMES: Mapping[Cause, str] = {
+    Cause.HOST_INPUT: "inputs from the host",
+    Cause.HOST_OUTPUT: "results to the host",
+    Cause.CALLS: "starting calls",
+    Cause.STREAMING: "streaming memory",
+    Cause.SLOW_STAGE: "one slow stage",
+    Cause.NO_OVERLAP: "one IPU working at a time",
+    Cause.RAMP: "filling and emptying the pipeline",
+    Cause.UPDATE: "the update",
+    Cause.ALL_REDUCE: "the all-reduce",
+    Cause.RECOMPUTATION: "recomputation",
+    Cause.SMALL_PROPORTION: "a low memory proportion",
+    Cause.SMALL_MICRO_BATCH: "small micro-batches",
+}
+_KINDS = {
+    "activation": "activations",
+    "weight": "weights",
+    "optimizer": "the optimiser's state",
+    "accumulator": "accumulators",
+}
+_RECOMPUTATION = {"none": "recompute nothing", "all": "recompute all activations"}
+_ADVICE: Mapping[str, Callable[[Any], str]] = {
+    "accumulation": lambda value: f"accumulate {value:,} micro-batches",
+    "replicas": lambda value: f"use {value:,} replicas",
+    "device_iterations": lambda value: f"run {value:,} device iterations in a call",
+    "micro_batch": lambda value: f"use micro-batches of {value:,} row{'' if value == 1 else 's'}",
+    "proportion": lambda value: f"give products {value} of the memory",
+    "num_ipus": lambda value: f"split the model over {value} IPUs as below",
+    "schedule": lambda value: f"use the {value} schedule",
+    "recomputation": lambda value: _RECOMPUTATION.get(value, f"recompute by mode {value}"),
+    "offload": lambda value: (
+        "keep all tensors on the chip"
+        if value == "nothing"
+        else f"keep {_kinds(value)} in streaming memory"
+    ),
+    "sharding": lambda value: "cut the optimiser's state over the replicas",
+    "output_mode": lambda value: f"return results by OutputMode.{value}",
+    "overlap": lambda value: f"let {value.replace('+', ' and ')} cross while the IPU computes",
+}
+
+
+def advice_text(settings: Mapping[str, Any]) -> str:
+    """Returns what to do, in words."""
+    return listed([_ADVICE[name](value) for name, value in settings.items()])
+
+
+def headline(remedy: Remedy) -> str:
+    """Returns what limits a step in few words."""
+    loss = remedy.loss
+    if loss.weight is not None:
+        name = f"the gradients of {loss.weight.name}, which {_ipus(loss)} read"
+    else:
+        name = _NAMES[loss.cause]
+    advice = f": {advice_text(remedy.settings)}" if remedy.settings else ""
+    return f"{name} ({loss.share:.0%} of a step){advice}"
+
+
+def remedy_text(remedy: Remedy) -> str:
+    """Returns what takes the time, how much of it, what to do, and what that gives."""
+    if not remedy.settings:
+        return f"{_cause_text(remedy.loss)} No other split over as many IPUs was found that helps."
+    advice = advice_text(remedy.settings)
+    return (
+        f"{_cause_text(remedy.loss)} {advice[0].upper()}{advice[1:]}: the model of the machine "
+        f"predicts {1 + remedy.gain:.2f} × as many rows a second."
+    )
+
+
+def _cause_text(loss: Loss) -> str:
+    if loss.weight is None:
+        share = f"{loss.share:.1%}"
+        return _CAUSES[loss.cause].format(ipu=loss.ipu, load=loss.load, share=share)
+    weight = loss.weight
+    return (
+        f"{_ipus(loss)} read the weight {weight.name}. A real system refuses that: all uses of a "
+        f"trained weight must be on one IPU. Its gradients cross to IPU {weight.ipus[0]}, "
+        f"{weight.num_bytes / KIB**2:,.1f} MiB for each micro-batch, which takes "
+        f"{loss.share:.1%} of a step."
+    )
+
+
+def _ipus(loss: Loss) -> str:
+    assert loss.weight is not None, "asked of a weight only"
+    return f"IPUs {listed([str(ipu) for ipu in loss.weight.ipus])}"
+
+
+def _kinds(value: str) -> str:
+    return listed([_KINDS[kind] for kind in value.split("+")])
+
+
+def listed(words: list[str]) -> str:
+    """Returns words as a list in a sentence."""
+    return " and ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)

@@ -1,0 +1,218 @@
+"""Models that are each built to be slow for one cause: the first insight names it, and helps.
+
+What it promises is compared with the estimate of a model that was built anew with its lines.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import torch
+
+import poptorch_emu as poptorch
+from poptorch_emu import emulator
+
+pytestmark = [
+    pytest.mark.feature("emulator.summary", fidelity="modelled"),
+    pytest.mark.feature("emulator.what_if", fidelity="modelled"),
+]
+
+SYSTEM = "bow-pod16"
+OFF_CHIP = poptorch.TensorLocationSettings().useOnChipStorage(False)
+
+
+class Layers(torch.nn.Module):
+    """Linear layers in blocks of their own; inputs and results may cross while it computes."""
+
+    def __init__(self, widths: Sequence[int], ipus: Sequence[int], code: str) -> None:
+        super().__init__()
+        pairs = zip(widths, widths[1:], strict=False)
+        self.layers = torch.nn.ModuleList(torch.nn.Linear(*pair) for pair in pairs)
+        self.ipus, self.code = ipus, code
+
+    def forward(self, x: torch.Tensor) -> Any:
+        mode = poptorch.OverlapMode.OverlapAccumulationLoop
+        if "for_input" in self.code:
+            x = poptorch.set_overlap_for_input(x, mode)
+        for index, layer in enumerate(self.layers):
+            poptorch.Block.start(f"layer {index}", ipu_id=self.ipus[index])
+            x = torch.relu(layer(x))
+        loss = poptorch.identity_loss(x.pow(2).mean(), "none")
+        return poptorch.set_overlap_for_output(x, mode) if "for_output" in self.code else x, loss
+
+
+class Language(torch.nn.Module):
+    """A model of words whose head, on the last IPU, is tied to the embedding on the first."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = torch.nn.Embedding(8192, 512)
+        self.layers = torch.nn.ModuleList(torch.nn.Linear(512, 512) for _ in range(8))
+        self.head = torch.nn.Linear(512, 8192, bias=False)
+        self.head.weight = self.embedding.weight
+
+    def forward(self, words: torch.Tensor) -> torch.Tensor:
+        poptorch.Block.start("embedding", ipu_id=0)
+        x = self.embedding(words)
+        for index, layer in enumerate(self.layers):
+            poptorch.Block.start(f"layer {index}", ipu_id=index // 2)
+            x = torch.relu(layer(x))
+        poptorch.Block.start("head", ipu_id=3)
+        return torch.nn.functional.cross_entropy(self.head(x), words)
+
+
+@dataclass(frozen=True)
+class Case:
+    """A slow model.
+
+    Attributes:
+        says: the words of the first insight.
+        advises: likewise.
+        widths: of the layers; none for the model of words.
+        ipus: of the layers.
+        rows: of a micro-batch.
+    """
+
+    says: str
+    advises: str
+    widths: Sequence[int]
+    ipus: Sequence[int]
+    rows: int
+    accumulation: int = 64
+    device_iterations: int = 4
+    replicas: int = 1
+    is_adam: bool = False
+    change: Callable[[poptorch.Options], Any] = lambda options: None
+
+
+def of_locations(kind: str) -> Callable[[poptorch.Options], Any]:
+    return lambda options: getattr(options.TensorLocations, f"set{kind}Location")(OFF_CHIP)
+
+
+FOUR = [0] * 4
+CASES = {
+    "weight on several IPUs": Case(
+        "IPUs 0 and 3 read the weight embedding.weight. A real system refuses that",
+        "Split the model over 4 IPUs", [], [], 128,
+    ),
+    "host input": Case(
+        "IPU 0 waits for inputs from the host", "cross while the IPU computes",
+        [4096, 64, 64], [0, 0], 256,
+    ),
+    "host output": Case(
+        "IPU 0 waits for results to reach the host", "return results by OutputMode.Final",
+        [64, 4096], [0], 256,
+        change=lambda options: options.outputMode(poptorch.OutputMode.All),
+    ),
+    "calls": Case(
+        "Starting a call on the host takes", "device iterations", [64, 256, 256], [0, 0], 8,
+        accumulation=1, device_iterations=1,
+    ),
+    "streaming memory, states": Case(
+        "IPU 0 waits for streaming memory", "keep all tensors on the chip",
+        [64] + [1024] * 4, FOUR, 64, accumulation=2, is_adam=True, change=of_locations("Optimizer"),
+    ),
+    "streaming memory, activations": Case(
+        "waits for streaming memory", "keep all tensors on the chip",
+        [64] + [1024] * 8, [i // 2 for i in range(8)], 256, change=of_locations("Activation"),
+    ),
+    "slow stage": Case(
+        "IPU 3 takes 2.", "Split the model over 4 IPUs",
+        [64] + [1024] * 8, [0, 1, 2, 3, 3, 3, 3, 3], 64,
+    ),
+    "one IPU at a time": Case(
+        "One IPU works at a time", "Split the model over 4 IPUs",
+        [64] + [1024] * 12, [i // 3 for i in range(12)], 128,
+        change=lambda options: options.setExecutionStrategy(
+            poptorch.ShardedExecution(poptorch.AutoStage.SameAsIpu)
+        ),
+    ),
+    "short windows": Case(
+        "Filling and emptying the pipeline takes", "Accumulate",
+        [64] + [1024] * 12, [i // 3 for i in range(12)], 256, accumulation=8, device_iterations=16,
+    ),
+    "update": Case(
+        "Updating the weights takes", "Accumulate", [64, 2048, 2048], [0, 0], 8,
+        accumulation=1, device_iterations=64, is_adam=True,
+    ),
+    "all-reduce": Case(
+        "Adding up gradients over the replicas takes", "Accumulate", [64] + [1024] * 4, FOUR, 16,
+        accumulation=1, device_iterations=64, replicas=16,
+    ),
+    "recomputation": Case(
+        "computes activations again", "Recompute nothing",
+        [64] + [2048] * 4, range(4), 1024, accumulation=256,
+        change=lambda options: options._Popart.set("autoRecomputation", 4),
+    ),
+    "memory proportion": Case(
+        "Products have little memory", "Give products 0.6", [64] + [1024] * 4, FOUR, 512,
+        change=lambda options: options.setAvailableMemoryProportion({"IPU0": 0.02}),
+    ),
+    "small micro-batches": Case(
+        "Micro-batches are small for the machine", "Use micro-batches of", [512] * 9, [0] * 8, 1,
+        device_iterations=8,
+    ),
+}  # fmt: skip
+
+
+def built(case: Case, code: str = "") -> tuple[poptorch.PoplarExecutor, torch.Tensor]:
+    """Returns a model of meta tensors with some lines applied to its options, and its batch."""
+    options = poptorch.Options().showCompilationProgressBar(False)
+    options.deviceIterations(case.device_iterations).replicationFactor(case.replicas)
+    options.Training.gradientAccumulation(case.accumulation)
+    case.change(options)
+    exec(code, {"options": options, "poptorch": poptorch, "emulator": emulator})
+    rows = re.search(r"batch_size=(\d+)", code)
+    count = options.device_iterations * options.replication_factor
+    count *= options.Training.gradient_accumulation * (int(rows[1]) if rows else case.rows)
+    with torch.device("meta"):
+        if case.widths:
+            model = Layers(case.widths, case.ipus, code)
+            batch = torch.empty(count, case.widths[0])
+        else:
+            model, batch = Language(), torch.empty(count, dtype=torch.long)
+    kind = poptorch.optim.AdamW if case.is_adam else poptorch.optim.SGD
+    return poptorch.trainingModel(model, options, kind(model.parameters(), lr=0.1)), batch
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_first_insight_then_names_the_cause_and_keeps_what_it_promises(name: str) -> None:
+    case = CASES[name]
+    view = emulator.summary(*built(case), system=SYSTEM).view
+    first = view["insights"][0]
+    assert case.says in first["text"]
+    assert case.advises.lower() in first["text"].lower()
+    assert first["kind"] == ("problem" if not case.widths else "warning")
+    promised = float(re.search(r"predicts ([\d.]+) ×", first["text"])[1])
+    before = view["speed"]["predicted_rows_per_second"]
+    mended, batch = built(case, first["code"])
+    after = emulator.estimate(mended, batch, system=SYSTEM)
+    assert promised > 1.05
+    assert after.throughput / before - 1 >= 0.8 * (promised - 1)
+    assert emulator.tile_memory(mended, batch, system=SYSTEM).fits
+    # The figure "Limited by" and the insight are of one mind.
+    assert view["bottleneck"].endswith(case_advice(first["text"]))
+
+
+def case_advice(text: str) -> str:
+    """Returns what an insight advises, as it stands within a sentence."""
+    advice = text.rpartition(". ")[2].partition(":")[0]
+    return advice[0].lower() + advice[1:]
+
+
+def test_insights_of_a_balanced_model_then_ask_for_no_move() -> None:
+    case = Case("", "", [64] + [1024] * 8, [i // 2 for i in range(8)], 512, accumulation=1024)
+    texts = [insight["text"] for insight in emulator.summary(*built(case)).view["insights"]]
+    assert not any("times the mean" in text or "Filling" in text for text in texts)
+
+
+def test_weight_on_several_ipus_then_the_estimate_tells_it_too() -> None:
+    report = emulator.estimate(*built(CASES["weight on several IPUs"]), system=SYSTEM)
+    (weight,) = report.spread_weights
+    assert weight.name == "embedding.weight" and weight.ipus == (0, 3)
+    assert weight.num_bytes == 4 * 8192 * 512
+    assert "embedding.weight" in str(report) and "at no cost" not in str(report)
