@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -33,7 +33,7 @@ from poptorch_emu.engine.engine_cut import engine_inventory
 from poptorch_emu.engine.lower import Lowering
 from poptorch_emu.enums import OverlapMode
 from poptorch_emu.errors import make_error
-from poptorch_emu.ir.graph import Sink, SinkKind, Source, SourceKind, source_of
+from poptorch_emu.ir.graph import Graph, Sink, SinkKind, Source, SourceKind, source_of
 from poptorch_emu.log import logger
 from poptorch_emu.passes import (
     anchors,
@@ -45,6 +45,7 @@ from poptorch_emu.plan.tiles.tile_contents import plan_tiles
 from poptorch_emu.segments.overlapped_io import overlap_of, transfers_of
 from poptorch_emu.trace import strict
 from poptorch_emu.trace.initial_gradient import InitialGradient
+from poptorch_emu.trace.regions import HostFunction
 from poptorch_emu.trace.result_metadata import ResultMetadata
 from poptorch_emu.trace.tracer import ArgumentsOf, Forward, Trace, trace_forward
 from poptorch_emu.troubleshooting import Topic
@@ -79,6 +80,9 @@ class Request:
     hooks: tuple[Callable[[], None], Callable[[], None]] = NO_HOOKS
 
 
+# Adds calls of the host to a graph that is about to be placed, and returns the functions by name.
+Observe = Callable[[Graph], Mapping[str, HostFunction]]
+
 # Compiles a request, or finds its executable elsewhere.
 MakeExecutable = Callable[[Request, Callable[[str], None]], Executable]
 
@@ -112,8 +116,25 @@ def compile_model(
     return executable
 
 
+def compile_observed(request: Request, observe: Observe) -> Executable:
+    """Returns an executable that is compiled anew, and calls the host as `observe` wants it.
+
+    Raises:
+        Error: the model cannot be captured or does not fit the options.
+    """
+
+    def on_step(_: str) -> None:
+        pass
+
+    return _compile(request, on_step, *capture(request, on_step), observe)
+
+
 def _compile(
-    request: Request, on_step: Callable[[str], None], forward: Forward, key: Key
+    request: Request,
+    on_step: Callable[[str], None],
+    forward: Forward,
+    key: Key,
+    observe: Observe = lambda _: {},
 ) -> Executable:
     """Returns the executable of what was recorded."""
     config, recorded = request.config, forward.complete
@@ -122,6 +143,8 @@ def _compile(
     overlapped = overlap_of(graph, config)
     on_step(STEPS[2])
     graph = optimise(graph, config)
+    functions = observe(graph)
+    recorded = replace(recorded, host_functions={**recorded.host_functions, **functions})
     log_graph(graph)
     on_step(STEPS[3])
     placed = place(graph, config)

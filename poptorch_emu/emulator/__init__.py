@@ -8,6 +8,7 @@ from poptorch_emu.emulator.estimates import estimate, timeline
 from poptorch_emu.emulator.exports import export_pipeline, to_torch
 from poptorch_emu.emulator.host_recomputation import set_recomputation
 from poptorch_emu.emulator.latencies import set_latencies
+from poptorch_emu.emulator.numbers_comparisons import compare, record
 from poptorch_emu.emulator.page import page
 from poptorch_emu.emulator.pipeline_order import set_schedule
 from poptorch_emu.emulator.plans import memory, schedule, tile_memory
@@ -17,6 +18,7 @@ from poptorch_emu.emulator.streaming import stream
 from poptorch_emu.emulator.what_ifs import what_if
 from poptorch_emu.names.aliases import install
 from poptorch_emu.near_names import no_attribute
+from poptorch_emu.numbers.verdicts import Verdict
 from poptorch_emu.ops.custom_operators import register_custom_op
 from poptorch_emu.plan.time.time_plan import HostWork, TimePlan
 from poptorch_emu.report.schedule_report import SchedulePlan
@@ -25,7 +27,9 @@ __all__ = [
     "HostWork",
     "SchedulePlan",
     "TimePlan",
+    "Verdict",
     "autoplace",
+    "compare",
     "compare_schedules",
     "estimate",
     "export_pipeline",
@@ -34,6 +38,7 @@ __all__ = [
     "page",
     "plan_split",
     "read_report",
+    "record",
     "register_custom_op",
     "report",
     "schedule",

@@ -10,7 +10,16 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from poptorch_emu.compile.compiler import LOAD, NO_HOOKS, STEPS, MakeExecutable, Request, plan_model
+from poptorch_emu.compile.compiler import (
+    LOAD,
+    NO_HOOKS,
+    STEPS,
+    MakeExecutable,
+    Observe,
+    Request,
+    compile_observed,
+    plan_model,
+)
 from poptorch_emu.compile.executable import Executable
 from poptorch_emu.compile.limits import check_batches
 from poptorch_emu.config import CompileConfig
@@ -178,13 +187,37 @@ class Compilation:
             options: frozen.
             ignores_schedule: whether only the stages count, as `plan_model` has it.
         """
+        request = self.request(arguments, options)
+        with wrapping.settled(self._user_model):
+            inventory = plan_model(request, is_short=True, ignores_schedule=ignores_schedule)
+            return request, inventory
+
+    def bound(self, bind: Callable[[], Arguments] | None) -> Arguments:
+        """Returns arguments: those of `bind`, or those of the program.
+
+        Raises:
+            Error: there is neither.
+        """
+        arguments = self._arguments if bind is None else bind()
+        if arguments is None:
+            raise make_error(
+                "The model is not compiled, so the shapes of its inputs are not known. Pass inputs "
+                "as for a call; they may be on the meta device."
+            )
+        return arguments
+
+    def request(self, arguments: Arguments, options: Options) -> Request:
+        """Returns what the compiler would be asked; nothing changes."""
         parameters = dict(self._user_model.named_parameters())
         request = replace(self._request(arguments, options, parameters), hooks=NO_HOOKS)
         if self._optimizer_link is not None and self._executable is None:
             self._optimizer_link.forget()
+        return request
+
+    def observed(self, request: Request, observe: Observe) -> Executable:
+        """Returns a program of its own that calls the host as `observe` wants it."""
         with wrapping.settled(self._user_model):
-            inventory = plan_model(request, is_short=True, ignores_schedule=ignores_schedule)
-            return request, inventory
+            return compile_observed(request, observe)
 
     def viewer(self, options: Options) -> Callable[[], Mapping[str, Any]]:
         """Returns a function that returns what is known of the model before it runs."""

@@ -148,12 +148,7 @@ class DeviceModel:
         Raises:
             Error: there are none, or the model cannot be captured.
         """
-        arguments = self.compilation.arguments if bind is None else bind()
-        if arguments is None:
-            raise make_error(
-                "The model is not compiled, so the shapes of its inputs are not known. Pass inputs "
-                "as for a call; they may be on the meta device."
-            )
+        arguments = self.compilation.bound(bind)
         return self.compilation.plan(arguments, self._options, ignores_schedule=ignores_schedule)
 
     @one_at_a_time

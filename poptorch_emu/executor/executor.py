@@ -16,7 +16,6 @@ import torch
 
 from poptorch_emu.compile.executable import Executable
 from poptorch_emu.compile.graph_json import to_plain
-from poptorch_emu.enums import OutputMode
 from poptorch_emu.errors import make_error, require
 from poptorch_emu.executor.args_parser import ArgsParser, Call
 from poptorch_emu.executor.captures import uncompiled_methods
@@ -27,6 +26,7 @@ from poptorch_emu.executor.hooks import (
 from poptorch_emu.executor.measurement import Latency
 from poptorch_emu.executor.model_attributes import attribute_of
 from poptorch_emu.executor.module_repr import module_repr
+from poptorch_emu.executor.own_options import own_options
 from poptorch_emu.executor.replica_grouping import Triple
 from poptorch_emu.optim.device_link import OptimizerLink
 from poptorch_emu.options import Options
@@ -74,18 +74,14 @@ class PoplarExecutor:
             raise make_error(
                 f"Invalid type: 'options' is of type {type(options)} (Expected poptorch.Options)"
             )
-        options._freeze()
-        own_options = options.clone()
-        if own_options.defaultOutputMode():
-            own_options.outputMode(OutputMode.Final if training else OutputMode.All)
-        own_options._freeze()
+        kept = own_options(options, is_training=training)
         self._model = model
         self._user_model = model if user_model is None else user_model
         self._args_parser = ArgsParser(model)
-        link = OptimizerLink(optimizer, optimizer_settings(own_options)) if training else None
-        self._on_device = on_device = DeviceModel(model, self._user_model, own_options, self, link)
-        if own_options._has_modelled_latencies:
-            to_modelled = partial(on_device.compilation.modelled_spans, own_options)
+        link = OptimizerLink(optimizer, optimizer_settings(kept)) if training else None
+        self._on_device = on_device = DeviceModel(model, self._user_model, kept, self, link)
+        if kept._has_modelled_latencies:
+            to_modelled = partial(on_device.compilation.modelled_spans, kept)
             on_device.measurement.modelled = to_modelled
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:

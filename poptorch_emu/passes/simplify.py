@@ -11,6 +11,7 @@ import operator
 import torch
 from torch import fx
 
+from poptorch_emu.ir.control import HOST_CALL
 from poptorch_emu.ir.graph import Graph, SinkKind, SourceKind, source_of
 from poptorch_emu.ir.marks import OVERLAP_INPUT, OVERLAP_OUTPUT
 
@@ -48,12 +49,15 @@ def run(graph: Graph) -> Graph:
 def remove_dead(graph: Graph) -> None:
     """Erases every operation and every source without a user.
 
-    A variable that is assigned stays, by the update or by the graph, whether or not it is read.
+    A variable that is assigned stays, by the update or by the graph, whether or not it is read. So
+    does a call of the host that returns nothing: it is made for what the host does.
     """
     assigned = (SinkKind.GRADIENT, SinkKind.VARIABLE)
     updated = {sink.name for sink in graph.sinks if sink.kind in assigned}
     for node in reversed(list(graph.fx.nodes)):
         if node.op not in ("call_function", "placeholder") or node.users:
+            continue
+        if node.target is HOST_CALL and not node.args[2]:
             continue
         is_updated = node.op == "placeholder" and source_of(node).name in updated
         if not (is_updated and source_of(node).kind is SourceKind.VARIABLE):

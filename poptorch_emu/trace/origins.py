@@ -6,7 +6,7 @@ that number.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -19,6 +19,9 @@ from poptorch_emu.torch_versions import (
 from poptorch_emu.trace import blocks, checkpoints, scopes
 from poptorch_emu.trace.source_line import model_source
 
+# The block that is open, for an operation and the module that runs it.
+Place = Callable[[str, str], BlockPlace]
+
 
 class Origins:
     """Makes the records of the operations of one trace.
@@ -29,8 +32,9 @@ class Origins:
         has_saved_tensor_hooks: whether a function of the user changes what autograd keeps.
     """
 
-    def __init__(self) -> None:
-        """Starts in forward, outside of all modules."""
+    def __init__(self, place: Place = blocks.current_block) -> None:
+        """Starts in forward, outside of all modules; `place` tells which block is open."""
+        self._place = place
         self.modules: list[str] = []
         self.phase = Phase.FORWARD
         self.has_saved_tensor_hooks = False
@@ -46,7 +50,7 @@ class Origins:
                 self._forward_records.setdefault(get_sequence_nr() - 1, record)
             return record
         module = self.modules[-1] if self.modules else ""
-        place = blocks.current_block(operation, module)
+        place = self._place(operation, module)
         if top_saved_tensors_default_hooks(True) is not None:
             self.has_saved_tensor_hooks = True
         record = self._record(

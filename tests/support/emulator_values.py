@@ -68,12 +68,14 @@ VALUES: dict[str, Callable[[Path], Any]] = {
     "what_if": lambda _: emulator.what_if(training(), sweep={"accumulation": [8, 16]}),
     "plan_split": lambda _: emulator.plan_split(training(), num_ipus=4),
     "autoplace": lambda _: emulator.autoplace(make_training(), BATCH, num_ipus=4),
+    "compare": lambda _: emulator.compare(training()),
+    "record": lambda folder: emulator.record(training(), folder / "golden.run"),
     "compare_schedules": lambda _: emulator.compare_schedules(training()),
     "schedules": lambda _: emulator.schedules.zero_bubble_v(),
     "export_pipeline": lambda _: emulator.export_pipeline(training()),
 }
 # What returns nothing, PyTorch's own objects, or results of the model; types; and modules.
 OTHERS = {
-    "HostWork", "SchedulePlan", "TimePlan", "install", "register_custom_op", "set_latencies",
-    "set_recomputation", "set_schedule", "stream", "to_torch",
+    "HostWork", "SchedulePlan", "TimePlan", "Verdict", "install", "register_custom_op",
+    "set_latencies", "set_recomputation", "set_schedule", "stream", "to_torch",
 }  # fmt: skip

@@ -30,7 +30,7 @@ FLOORS = {
     "plan": 8,
     "engine": 9,
     "compile": 10,
-    "runtime": 11,
+    "runtime": 11, "numbers": 11,
     "report": 12,
 }  # fmt: skip
 TOP = 13

@@ -55,7 +55,7 @@ def test_value_when_printed_then_fits_80_columns(name, tmp_path, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     text = str(VALUES[name](tmp_path))
     assert text.strip()
-    if name not in ("page", "report", "trace"):  # A path is as long as it is.
+    if name not in ("page", "record", "report", "trace"):  # A path is as long as it is.
         assert max(map(len, text.splitlines())) <= 80
     assert " object at 0x" not in text and "<class" not in text
 
@@ -141,6 +141,8 @@ def test_split_of_many_blocks_then_its_code_fits_and_runs():
         lambda model: emulator.plan_split(model, BATCH, num_ipus=2),
         lambda model: emulator.autoplace(model, BATCH, num_ipus=2),
         lambda model: emulator.compare_schedules(model, BATCH),
+        lambda model: emulator.compare(model, BATCH),
+        lambda model: emulator.record(model, "golden.run", BATCH),
         lambda model: emulator.tile_memory(model, BATCH),
         emulator.schedule,
         emulator.memory,
@@ -169,7 +171,7 @@ def test_what_is_no_options_then_says_so(choose):
             choose(wrong)
 
 
-@pytest.mark.parametrize("write", ["page", "trace"])
+@pytest.mark.parametrize("write", ["page", "record", "trace"])
 @pytest.mark.parametrize("arguments", [(), (BATCH, "page.html"), (BATCH,), ("",), (3,)], ids=len)
 def test_path_that_is_missing_or_swapped_then_is_named(write, arguments):
     with pytest.raises(TypeError, match=rf"emulator\.{write} needs a path, but got .*path=\.\.\."):
@@ -181,7 +183,7 @@ def test_directory_that_is_an_input_then_is_named():
         emulator.report(make_training(), BATCH)
 
 
-@pytest.mark.parametrize("write, name", [("page", "path"), ("trace", "path")])
+@pytest.mark.parametrize("write, name", [("page", "path"), ("record", "path"), ("trace", "path")])
 def test_path_by_name_or_before_the_inputs_then_is_the_same(write, name, tmp_path):
     function, place = getattr(emulator, write), tmp_path / "file.html"
     for arguments, keywords in (((place, BATCH), {}), ((BATCH,), {name: str(place)})):

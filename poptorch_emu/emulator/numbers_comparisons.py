@@ -1,0 +1,264 @@
+"""Where the numbers of two runs of a model part."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from poptorch_emu.compile.compiler import Request
+from poptorch_emu.emulator.given_values import check_model, path_and_inputs
+from poptorch_emu.errors import Error, make_error
+from poptorch_emu.executor.executor import PoplarExecutor
+from poptorch_emu.executor.executor_contents import (
+    observed_program,
+    optimizer_states,
+    request_of,
+)
+from poptorch_emu.export.optimizer import torch_optimizer_of
+from poptorch_emu.numbers.alignment import aligned
+from poptorch_emu.numbers.eager_run import EagerRequest, Step, run_eager
+from poptorch_emu.numbers.engine_run import (
+    ObservedGraph,
+    Start,
+    one_window,
+    run_engine,
+    written_buffers,
+)
+from poptorch_emu.numbers.module_outputs import ModuleOutputs
+from poptorch_emu.numbers.place_walk import Pair
+from poptorch_emu.numbers.run import Place, Run
+from poptorch_emu.numbers.run_file import RunWriter, StoredRun, opened
+from poptorch_emu.numbers.updates import UpdateJudge, note_of, start_weights
+from poptorch_emu.numbers.walk import Walk
+from poptorch_emu.options import Options
+from poptorch_emu.report.numbers_report import NumbersReport
+from poptorch_emu.report.written_file import WrittenFile
+from poptorch_emu.update.formulas.optimizer_config import Hyper
+
+Against = Any
+_SHADOWS = (torch.float32, torch.float64)
+
+
+def record(
+    model: PoplarExecutor, *inputs: Any, path: str | Path | None = None, **keywords: Any
+) -> Path:
+    """Runs one window and writes the numbers of all its operations to a file (exact).
+
+    The model, its weights and its device stay as they are. Another version of the package, or
+    another machine, can hold its own run against the file by `emulator.compare`.
+
+    Args:
+        model: made by `trainingModel` or `inferenceModel`.
+        inputs: as for a call; of a compiled model they may be left out.
+        path: of the file, which is a zip archive; what is there is replaced. It may also stand
+            before the inputs, without its name: `record(model, path, *inputs)`.
+        keywords: inputs of a call that are given by name.
+
+    Returns:
+        the path.
+
+    Raises:
+        Error: the model cannot be captured.
+        OSError: the file cannot be written.
+        TypeError: the model is not wrapped, or no path is given.
+
+    Example:
+        >>> inference = poptorch.inferenceModel(torch.nn.Linear(3, 1))
+        >>> path = emulator.record(inference, "golden.run", torch.ones(2, 3))
+        >>> emulator.compare(inference, torch.ones(2, 3), against=path).verdict
+        <Verdict.EQUAL: 0>
+    """
+    check_model(model)
+    written, inputs = path_and_inputs("record", "path", path, inputs)
+    asked = _Asked(model, inputs, keywords)
+    with RunWriter(written) as writer:
+        request = asked.window()
+        _run(model, request, asked.start(request.config.random_seed or 0), writer)
+    return WrittenFile(written)
+
+
+def compare(
+    model: PoplarExecutor, *inputs: Any, against: Against = None, **keywords: Any
+) -> NumbersReport:
+    """Returns where the numbers of a model begin to differ from those of another run (exact).
+
+    One window (forward, backward, update) runs twice, and both runs are walked through, operation
+    by operation. Each value is held against the exact result of its operation on the run's own
+    inputs, so that the operation is named at which a difference begins. What the verdicts mean is
+    in `docs/guide/comparing_runs.md`. The model, its weights and its device stay as they are.
+
+    Args:
+        model: made by `trainingModel` or `inferenceModel`.
+        inputs: as for a call; of a compiled model they may be left out.
+        against: by default plain PyTorch on the CPU. `torch.float64` or `torch.float32` for plain
+            PyTorch in that type; `Options` for the same model with other options; another wrapped
+            model; the path of a file that `emulator.record` has written; or a dictionary from
+            paths of modules to their outputs, as forward hooks give them.
+        keywords: inputs of a call that are given by name.
+
+    Raises:
+        Error: the model cannot be captured, a module of the dictionary is unknown, or the file is
+            no recorded run.
+        OSError: the file cannot be read.
+        TypeError: the model is not wrapped, or `against` is something else.
+
+    Example:
+        >>> inference = poptorch.inferenceModel(torch.nn.Linear(3, 1))
+        >>> print(emulator.compare(inference, torch.ones(2, 3)))
+        equal bits: ...
+        ...
+    """
+    check_model(model)
+    asked = _Asked(model, inputs, keywords)
+    request = asked.window()
+    start = asked.start(request.config.random_seed or 0)
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        with RunWriter(folder / "ours") as writer:
+            graph = _run(model, request, start, writer)
+        ours = stack.enter_context(opened(folder / "ours", "this run"))
+        observed = _Observed(request, start, graph, ours)
+        theirs, notes = _other(stack, folder / "theirs", asked, observed, against)
+        notes = [*notes, *filter(None, [note_of(request)])]
+        return NumbersReport.of(_walked(observed, theirs).result(notes))
+
+
+@dataclass(frozen=True)
+class _Observed:
+    """Our run and what it was made of."""
+
+    request: Request
+    start: Start
+    graph: ObservedGraph
+    run: StoredRun
+
+
+def _walked(observed: _Observed, theirs: Run) -> Walk:
+    request, ours = observed.request, observed.run
+    is_certain = isinstance(theirs, ModuleOutputs)
+    if isinstance(theirs, ModuleOutputs):
+        matched = theirs.matched
+    else:
+        matched = aligned(ours.values, theirs.values)
+    scaling = 1.0 if request.optimizer is None else request.optimizer.loss_scaling.value
+    graph = observed.graph
+    walk = Walk(Pair(graph.graph, ours, theirs, graph.numbers, matched, scaling, is_certain))
+    walk.run(UpdateJudge(request, observed.start, ours, theirs))
+    return walk
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """A model and the inputs of a call."""
+
+    model: PoplarExecutor
+    inputs: tuple[Any, ...]
+    keywords: Mapping[str, Any]
+
+    def window(self, options: Options | None = None) -> Request:
+        return one_window(request_of(self.model, self.inputs, self.keywords, options))
+
+    def start(self, seed: int) -> Start:
+        return Start(start_weights(self.model.model), optimizer_states(self.model), seed)
+
+
+def _other(
+    stack: ExitStack, path: Path, asked: _Asked, observed: _Observed, against: Against
+) -> tuple[Run, list[str]]:
+    """Returns the run to compare with, and what is to be said of it.
+
+    Args:
+        stack: closes files.
+        path: where a run that is made here may be written.
+        asked: for our run.
+        observed: our run.
+        against: as `compare` is given it.
+    """
+    if isinstance(against, (str, Path)):
+        return stack.enter_context(opened(Path(against))), []
+    if isinstance(against, Mapping):
+        return ModuleOutputs(against, observed.graph, observed.run), []
+    seed, notes = observed.start.seed, list[str]()
+    with RunWriter(path) as writer:
+        if isinstance(against, Options):
+            title = "other options"
+            _run(asked.model, asked.window(against), observed.start, writer)
+        elif isinstance(against, PoplarExecutor):
+            title, other = "the other model", replace(asked, model=against)
+            _run(against, other.window(), other.start(seed), writer)
+        elif against is None or against in _SHADOWS:
+            title = "plain PyTorch" if against is None else f"plain PyTorch in {against}"
+            notes = _run_eager(observed, against, writer)
+        else:
+            raise TypeError(
+                f"against is of type {type(against).__name__}; give None, torch.float32, "
+                "torch.float64, Options, a wrapped model, the path of a recorded run, or a "
+                "dictionary of modules' outputs."
+            )
+    return stack.enter_context(opened(path, title)), notes
+
+
+def _run(model: PoplarExecutor, request: Request, start: Start, writer: RunWriter) -> ObservedGraph:
+    if request.config.num_processes > 1:
+        raise make_error(
+            f"The model is one of {request.config.num_processes} processes, of which none has all "
+            "numbers. Compare it in one process, with Options.replicationFactor."
+        )
+    return run_engine(request, start, observed_program(model), writer)
+
+
+def _run_eager(observed: _Observed, shadow: torch.dtype | None, writer: RunWriter) -> list[str]:
+    """Runs the window in plain PyTorch; returns what is not done."""
+    step, notes = None, list[str]()
+    if shadow is None:
+        step, notes = _step(observed.request, observed.start)
+    asked = EagerRequest(
+        observed.request,
+        observed.start,
+        lambda place: _drawn(observed.run, place),
+        written_buffers(observed.graph.graph),
+        step,
+        shadow,
+    )
+    run_eager(asked, writer)
+    return notes
+
+
+def _drawn(run: StoredRun, place: Place) -> Iterator[torch.Tensor]:
+    """Yields what random numbers made at a place, in the order of forward."""
+    for number, value in enumerate(run.values):
+        tensor = run.read(number, place) if value.is_random else None
+        if tensor is not None:
+            yield tensor
+
+
+def _step(request: Request, start: Start) -> tuple[Step | None, list[str]]:
+    """Returns what trains a module of plain PyTorch as the model's optimiser does, if there is."""
+    config = request.optimizer
+    if config is None:
+        return None, []
+    unscaled = replace(config, loss_scaling=Hyper(1.0, is_constant=True))
+    parameters = {name: torch.nn.Parameter(start.weights[name]) for name in request.parameters}
+    try:
+        optimizer = torch_optimizer_of(unscaled, parameters, start.states)
+    except Error as reason:
+        return None, [f"The update is not compared: {reason.message}"]
+
+    def step(module: torch.nn.Module, gradients: Mapping[str, torch.Tensor]) -> None:
+        # In float32, as the device has it and as a master copy of short weights has it.
+        own = dict(module.named_parameters())
+        wide = {name: torch.nn.Parameter(own[name].detach().float()) for name in own}
+        for name, gradient in gradients.items():
+            wide[name].grad = gradient.float()
+        optimizer.over(wide).step()
+        with torch.no_grad():
+            for name in gradients:
+                own[name].copy_(wide[name])
+
+    return step, []

@@ -1,0 +1,1 @@
+"""Runs of a model, operation by operation, and where the numbers of two of them part."""

@@ -1,0 +1,57 @@
+"""Which values of two runs are the same ones, by what is known of them and not by their numbers."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from difflib import SequenceMatcher
+from typing import Any
+
+from poptorch_emu.numbers.run import VIEW, Place, Value
+
+
+def aligned(ours: Sequence[Value], theirs: Sequence[Value]) -> dict[int, int]:
+    """Returns for values of one run the number of the same value of another.
+
+    Tensors with a name go by it. Operations go by their order in each module and direction: what
+    one run has and the other has not is left out, as in a comparison of two texts.
+    """
+    of_name = {value.name: number for number, value in enumerate(theirs) if value.name}
+    found: dict[int, int] = {}
+    for number, value in enumerate(ours):
+        other = of_name.get(value.name) if value.name else None
+        if other is not None and theirs[other].shape == value.shape:
+            found[number] = other
+    own_groups, other_groups = _groups(ours, found), _groups(theirs, set(found.values()))
+    for key, own in own_groups.items():
+        others = other_groups.get(key, [])
+        matcher = SequenceMatcher(
+            None,
+            [_token(ours[i]) for i in own],
+            [_token(theirs[i]) for i in others],
+            autojunk=False,
+        )
+        for block in matcher.get_matching_blocks():
+            for step in range(block.size):
+                found[own[block.a + step]] = others[block.b + step]
+    return found
+
+
+def aligned_places(ours: Sequence[Place], theirs: Sequence[Place]) -> dict[Place, Place]:
+    """Returns for each micro-batch of a replica the one that reads the same rows.
+
+    Rows are dealt out to the replicas of the first micro-batch, then to those of the next one.
+    """
+    return dict(zip(sorted(ours), sorted(theirs), strict=False))
+
+
+def _groups(values: Iterable[Value], without: Mapping[int, int] | set[int]) -> dict[Any, list[int]]:
+    groups: dict[Any, list[int]] = defaultdict(list)
+    for number, value in enumerate(values):
+        if number not in without and value.kind != VIEW:
+            groups[value.direction, value.module].append(number)
+    return groups
+
+
+def _token(value: Value) -> Any:
+    return value.kind, value.result, value.shape

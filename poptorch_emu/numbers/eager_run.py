@@ -1,0 +1,274 @@
+"""Runs one window in plain PyTorch, operation by operation, and takes the value of each.
+
+The model is the user's, differentiated by autograd on the CPU. Random numbers alone are those that
+the engine drew, so that dropout leaves out the same elements.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.overrides import TorchFunctionMode
+
+from poptorch_emu.compile.compiler import Request
+from poptorch_emu.config import group_of_replica
+from poptorch_emu.enums import ReductionType
+from poptorch_emu.ir.evaluate import in_own_types
+from poptorch_emu.ir.record import BEFORE_FIRST_BLOCK, Phase
+from poptorch_emu.numbers.engine_run import Start
+from poptorch_emu.numbers.graph_values import is_random_operator, is_worth_seeing, value_of_call
+from poptorch_emu.numbers.run import (
+    FIRST,
+    Direction,
+    Place,
+    Sink,
+    given,
+    gradient_name,
+    named,
+    updated_name,
+)
+from poptorch_emu.torch_versions import TorchDispatchMode, pytree
+from poptorch_emu.trace import loss
+from poptorch_emu.trace.loss_functions import LOSS_FUNCTIONS
+from poptorch_emu.trace.module_state import named_modules
+from poptorch_emu.trace.origins import Origins
+
+Gradients = Mapping[str, torch.Tensor]
+# Trains a module with these gradients, once.
+Step = Callable[[torch.nn.Module, Gradients], None]
+# The random values that the engine drew at a place, in the order of forward.
+Drawn = Callable[[Place], Iterator[torch.Tensor]]
+
+# Source: PopTorch's numeric types: the device has no 64-bit floating point.
+_NARROW = {torch.float64: torch.float32}
+_NARROW_TYPES = frozenset({torch.float16, torch.bfloat16, torch.float32})
+
+
+@dataclass(frozen=True)
+class EagerRequest:
+    """What is to be run.
+
+    Attributes:
+        request: of one window.
+        start: with what it starts.
+        drawn: the engine's random values.
+        buffers: those that forward writes.
+        step: trains; `None` where no optimiser of `torch.optim` does the same.
+        shadow: the type in which everything of a narrower one is computed; `None` for its own.
+    """
+
+    request: Request
+    start: Start
+    drawn: Drawn
+    buffers: frozenset[str]
+    step: Step | None = None
+    shadow: torch.dtype | None = None
+
+
+def run_eager(asked: EagerRequest, sink: Sink) -> None:
+    """Runs a window in plain PyTorch and gives `sink` all values."""
+    _EagerWindow(asked, sink).run()
+
+
+class _EagerWindow:
+    def __init__(self, asked: EagerRequest, sink: Sink) -> None:
+        self._asked, self._sink = asked, sink
+        self._config = asked.request.config
+        self._model = copy.deepcopy(asked.request.model)
+        self._take(asked.start.weights)
+        if asked.shadow is not None:
+            self._model.to(asked.shadow)
+        self._watch = _Watch(sink, asked.shadow)
+        self._numbers: dict[str, int] = {}
+        self._gradients: dict[str, torch.Tensor] = {}
+
+    def run(self) -> None:
+        """Runs all micro-batches of all replicas, then the update."""
+        config = self._config
+        for name, tensor in self._asked.start.weights.items():
+            if name in self._asked.buffers:
+                continue
+            self._sink.add(self._number(name, given(name, tensor)), FIRST, tensor)
+        count = config.gradient_accumulation if config.is_training else config.device_iterations
+        own = [self._buffers() for _ in range(config.replication_factor)]
+        for micro_batch in range(count):
+            for replica, buffers in enumerate(own):
+                self._take(buffers)
+                self._run_micro_batch((micro_batch, replica))
+                own[replica] = self._buffers()
+        if self._gradients and self._asked.step is not None and self._asked.shadow is None:
+            self._update()
+
+    def _run_micro_batch(self, place: Place) -> None:
+        args, kwargs = self._asked.request.arguments(lambda tensor: self._rows(tensor, place))
+        for name, tensor in self._buffers().items():
+            self._sink.add(self._number(name, given(name, tensor)), place, tensor)
+        self._watch.begin(place, self._asked.drawn(place))
+        with self._running() as origins, _Losses(), self._watch:
+            self._model(*args, **kwargs)
+        marks = loss.take_marks()
+        if self._config.is_training and marks and marks[-1][0].requires_grad:
+            self._differentiate(marks[-1][0], place, origins)
+
+    @contextmanager
+    def _running(self) -> Iterator[Origins]:
+        origins = self._watch.origins = _origins()
+        with ExitStack() as stack:
+            stack.enter_context(torch.inference_mode(False))
+            stack.enter_context(torch.autograd.set_multithreading_enabled(False))
+            stack.enter_context(torch.set_grad_enabled(self._config.is_training))
+            stack.enter_context(torch.random.fork_rng(devices=[]))
+            stack.enter_context(in_own_types())
+            stack.enter_context(named_modules(self._model, origins.modules))
+            loss.start_marks()
+            yield origins
+
+    def _differentiate(self, value: torch.Tensor, place: Place, origins: Origins) -> None:
+        optimizer = self._asked.request.optimizer
+        scaling = 1.0 if optimizer is None else optimizer.loss_scaling.value
+        leaves = {n: p for n, p in self._model.named_parameters() if p.requires_grad}
+        origins.phase = Phase.BACKWARD
+        with self._watch, torch.autograd.set_multithreading_enabled(False):
+            first = torch.full_like(value, scaling)
+            found = torch.autograd.grad(value, [*leaves.values()], first, allow_unused=True)
+        for name, gradient in zip(leaves, found, strict=True):
+            if gradient is not None:
+                title = gradient_name(name)
+                number = self._number(title, named(title, Direction.BACKWARD, gradient))
+                self._sink.add(number, place, gradient)
+                wide = gradient.to(torch.promote_types(gradient.dtype, torch.float32))
+                total = self._gradients.get(name)
+                self._gradients[name] = wide if total is None else total + wide
+
+    def _update(self) -> None:
+        config, optimizer = self._config, self._asked.request.optimizer
+        assert optimizer is not None and self._asked.step is not None, "a training model"
+        divisor = optimizer.loss_scaling.value
+        if config.reduction_type is not ReductionType.Sum:
+            divisor *= config.gradient_accumulation * config.replication_factor
+        self._asked.step(self._model, {n: g / divisor for n, g in self._gradients.items()})
+        parameters = dict(self._model.named_parameters())
+        for name in self._gradients:
+            title = updated_name(name)
+            tensor = parameters[name].detach()
+            self._sink.add(self._number(title, named(title, Direction.UPDATE, tensor)), FIRST,
+                           tensor)  # fmt: skip
+
+    def _rows(self, tensor: torch.Tensor, place: Place) -> torch.Tensor:
+        """Returns what a replica reads of an input in a micro-batch."""
+        config, value = self._config, tensor.detach()
+        if value.dim() > 0:
+            micro_batch, replica = place
+            groups = group_of_replica(
+                config.input_group_type, config.input_group_size, config.replication_factor
+            )
+            size = value.size(0) // config.batch_factor
+            number = micro_batch * config.num_input_groups + groups[replica]
+            value = value.narrow(0, number * size, size)
+        dtype = _NARROW.get(value.dtype, value.dtype)
+        if self._asked.shadow is not None and value.is_floating_point():
+            dtype = self._asked.shadow
+        return value.to(dtype).clone()
+
+    def _buffers(self) -> dict[str, torch.Tensor]:
+        found = dict(self._model.named_buffers())
+        return {name: found[name].clone() for name in sorted(self._asked.buffers & found.keys())}
+
+    def _take(self, tensors: Mapping[str, torch.Tensor]) -> None:
+        own = {**dict(self._model.named_parameters()), **dict(self._model.named_buffers())}
+        with torch.no_grad():
+            for name in own.keys() & tensors.keys():
+                own[name].copy_(tensors[name])
+
+    def _number(self, key: str, value: Any) -> int:
+        if key not in self._numbers:
+            self._numbers[key] = self._sink.declare(value)
+        return self._numbers[key]
+
+
+def _origins() -> Origins:
+    return Origins(lambda operation, module: BEFORE_FIRST_BLOCK)
+
+
+class _Losses(TorchFunctionMode):
+    """Marks the built-in losses, as the trace does."""
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        """Runs `func` and marks its result if it is a loss."""
+        result = func(*args, **(kwargs or {}))
+        if func in LOSS_FUNCTIONS:
+            loss.mark(result, func.__name__)
+        return result
+
+
+class _Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Sees each operation that runs, below autograd."""
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False
+
+    def __init__(self, sink: Sink, shadow: torch.dtype | None) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.origins = _origins()
+        self._sink, self._shadow = sink, shadow
+        self._numbers: dict[Any, int] = {}
+        self._seen: Counter[Any] = Counter()
+        self._place = FIRST
+        self._drawn: Iterator[torch.Tensor] = iter(())
+
+    def begin(self, place: Place, drawn: Iterator[torch.Tensor]) -> None:
+        """Goes to another micro-batch, with the random values of the engine there."""
+        self._place, self._drawn = place, drawn
+        self._seen.clear()
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        """Runs `func` and notes what it returns."""
+        kwargs = kwargs or {}
+        if self._shadow is not None:
+            args, kwargs = pytree.tree_map(self._widened, (args, kwargs))
+        drawn = next(self._drawn, None) if is_random_operator(func) else None
+        result = func(*args, **kwargs)
+        if drawn is not None:
+            result = _with_drawn(result, drawn)
+        record = self.origins(str(func))
+        if is_worth_seeing(func):
+            results = result if isinstance(result, (tuple, list)) else (result,)
+            self._note(func, (args, kwargs), results, record)
+        return result
+
+    def _note(self, func: Any, arguments: Any, results: Sequence[Any], record: Any) -> None:
+        for position, tensor in enumerate(results):
+            if not isinstance(tensor, torch.Tensor):
+                continue
+            value = value_of_call(func, arguments, record, position, tensor)
+            key = value.kind, position, value.direction, value.module, value.dtype, value.shape
+            self._seen[key] += 1
+            numbered = *key, self._seen[key]
+            if numbered not in self._numbers:
+                self._numbers[numbered] = self._sink.declare(value)
+            self._sink.add(self._numbers[numbered], self._place, tensor)
+
+    def _widened(self, value: Any) -> Any:
+        is_narrow = isinstance(value, torch.dtype) and value in _NARROW_TYPES
+        return self._shadow if is_narrow else value
+
+
+def _with_drawn(result: Any, drawn: torch.Tensor) -> Any:
+    """Puts the engine's random values in the place of PyTorch's, where they fit."""
+    results = result if isinstance(result, (tuple, list)) else (result,)
+    for tensor in reversed(results):
+        if isinstance(tensor, torch.Tensor) and tensor.shape == drawn.shape:
+            tensor.copy_(drawn)
+            break
+    return result

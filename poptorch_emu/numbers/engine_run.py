@@ -1,0 +1,154 @@
+"""Runs one window on the engine, and takes the value of each operation from it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import fx
+
+from poptorch_emu.compile.compiler import Observe, Request
+from poptorch_emu.compile.executable import Executable
+from poptorch_emu.config import CompileConfig
+from poptorch_emu.ir.graph import Graph, SinkKind, SourceKind
+from poptorch_emu.numbers.graph_values import observed_values
+from poptorch_emu.numbers.run import (
+    FIRST,
+    Direction,
+    Sink,
+    given,
+    named,
+    updated_name,
+)
+from poptorch_emu.passes import observers
+from poptorch_emu.runtime.session import Session
+from poptorch_emu.trace.regions import HostFunction
+
+# Makes a program that calls the host as it is told.
+MakeObserved = Callable[[Request, Observe], Executable]
+
+
+@dataclass(frozen=True)
+class Start:
+    """With what a window starts.
+
+    Attributes:
+        weights: the model's parameters and buffers, by name.
+        states: of the optimiser, by name.
+        seed: of the random numbers.
+    """
+
+    weights: Mapping[str, torch.Tensor]
+    states: Mapping[str, torch.Tensor]
+    seed: int
+
+
+@dataclass(frozen=True)
+class ObservedGraph:
+    """What the engine ran.
+
+    Attributes:
+        graph: as it was lowered, without the calls that saw it.
+        numbers: the number of the value of each node that was seen.
+        config: of the window.
+    """
+
+    graph: Graph
+    numbers: Mapping[fx.Node, int]
+    config: CompileConfig
+
+
+def one_window(request: Request) -> Request:
+    """Returns a request for the first window of a call, which leaves nothing on the host."""
+    config = replace(request.config, cache_dir=None, profile_dir=None, anchors=(),
+                     shows_progress_bar=False)  # fmt: skip
+    windows = config.device_iterations
+    if not config.is_training or windows == 1:
+        return replace(request, config=config)
+
+    def first(tensor: torch.Tensor) -> torch.Tensor:
+        return tensor if tensor.dim() == 0 else tensor.narrow(0, 0, tensor.size(0) // windows)
+
+    arguments = request.arguments
+    return replace(
+        request,
+        config=replace(config, device_iterations=1, output_return_period=1),
+        tensors=[first(tensor) for tensor in request.tensors],
+        arguments=lambda function: arguments(lambda tensor: function(first(tensor))),
+    )
+
+
+def run_engine(request: Request, start: Start, make: MakeObserved, sink: Sink) -> ObservedGraph:
+    """Runs a window and gives `sink` all values; no model of the user's changes.
+
+    Args:
+        request: of one window.
+        start: with what it starts.
+        make: compiles the request.
+        sink: takes the values while the window runs.
+    """
+    observation = _Observation(sink)
+    executable = make(request, observation.of)
+    for name, tensor in start.weights.items():
+        if name not in observation.names:
+            sink.add(sink.declare(given(name, tensor)), FIRST, tensor)
+    session = Session(executable)
+    session.upload(start.weights)
+    session.write_states(start.states)
+    if request.optimizer is not None:
+        session.set_hyper_parameters(request.optimizer)
+    session.set_seed(start.seed)
+    # Some inputs are written to.
+    session.run([tensor.detach().clone() for tensor in request.tensors])
+    _take_updates(session, request, start, sink)
+    return ObservedGraph(executable.graph, observation.numbers, request.config)
+
+
+class _Observation:
+    """The functions of the host that see the values of a graph."""
+
+    def __init__(self, sink: Sink) -> None:
+        self.numbers: dict[fx.Node, int] = {}
+        self.names: set[str] = set()
+        self._sink = sink
+
+    def of(self, graph: Graph) -> dict[str, HostFunction]:
+        """Adds a call for each value of a graph, and returns what is called."""
+        values = observed_values(graph)
+        self.names = {value.name for value in values.values()}
+        self.numbers = {node: self._sink.declare(value) for node, value in values.items()}
+        nodes = {f"observed value {number}": node for node, number in self.numbers.items()}
+        if nodes:
+            observers.run(graph, nodes)
+        return {
+            name: self._function(number)
+            for name, number in zip(nodes, self.numbers.values(), strict=True)
+        }
+
+    def _function(self, number: int) -> HostFunction:
+        def see(inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+            value, state = inputs
+            place = int(state[observers.MICRO_BATCH]), int(state[observers.REPLICA])
+            self._sink.add(number, place, value)
+            return []
+
+        return see
+
+
+def _take_updates(session: Session, request: Request, start: Start, sink: Sink) -> None:
+    """Takes each weight that the window trained."""
+    graph = session.executable.graph
+    trained = [s.name for s in graph.sinks if s.kind is SinkKind.GRADIENT]
+    updated = {name: start.weights[name].detach().clone() for name in trained}
+    session.download(updated)
+    for name, tensor in updated.items():
+        value = named(updated_name(name), Direction.UPDATE, tensor)
+        sink.add(sink.declare(value), FIRST, tensor)
+
+
+def written_buffers(graph: Graph) -> frozenset[str]:
+    """Returns the names of the variables that forward writes."""
+    own = {s.name for s in graph.sinks if s.kind is SinkKind.VARIABLE}
+    return frozenset(own & {s.meta["source"].name for s in graph.sources if
+                            s.meta["source"].kind is SourceKind.VARIABLE})  # fmt: skip

@@ -1,0 +1,169 @@
+"""The values of a graph, and of a call of an operator, as a run lists them."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import fx
+
+from poptorch_emu.ir.control import HOST_CALL
+from poptorch_emu.ir.graph import Graph, SinkKind, SourceKind, operation_of, record_of, source_of
+from poptorch_emu.ir.operator_traits import traits_of
+from poptorch_emu.ir.record import NodeRecord, Phase
+from poptorch_emu.numbers.run import VIEW, Direction, Value, given, gradient_name
+from poptorch_emu.torch_versions import OpOverload
+from poptorch_emu.trace.random_ops import RANDOM_REWRITES
+
+_DIRECTIONS = {
+    Phase.FORWARD: Direction.FORWARD,
+    Phase.BACKWARD: Direction.BACKWARD,
+    Phase.UPDATE: Direction.UPDATE,
+}
+
+# What is called otherwise where it says that it changes its arguments, or does not change them.
+_BATCH_NORM = "native_batch_norm"
+_SAME = {
+    "_native_batch_norm_legit": _BATCH_NORM,
+    "_native_batch_norm_legit_functional": _BATCH_NORM,
+    "_native_batch_norm_legit_no_training": _BATCH_NORM,
+    "_index_put_impl": "index_put",
+}
+# Dropout is random by its mask, which is its second result; all others have one.
+DROPOUT = torch.ops.poptorch_emu.dropout.default
+_OUR_RANDOM = frozenset({"uniform", "normal", "log_normal", "exponential", "cauchy", "geometric",
+                         "bernoulli", "randint", "randperm", "multinomial"})  # fmt: skip
+
+
+def observed_values(graph: Graph) -> dict[fx.Node, Value]:
+    """Returns what is to be seen of a graph: inputs, variables that it writes, and results.
+
+    A view has the numbers of what it is a view of and is left out, unless it is a gradient or
+    leaves its module: then a forward hook would see it.
+    """
+    written = {sink.name for sink in graph.sinks if sink.kind is SinkKind.VARIABLE}
+    gradients: dict[fx.Node, str] = {}
+    for sink, node in graph.results:
+        if sink.kind is SinkKind.GRADIENT:
+            gradients.setdefault(node, gradient_name(sink.name))
+    values: dict[fx.Node, Value] = {}
+    for node in graph.fx.nodes:
+        if node.op == "placeholder":
+            source = source_of(node)
+            is_written = source.kind is SourceKind.VARIABLE and source.name in written
+            if node.users and (is_written or source.kind is SourceKind.INPUT):
+                values[node] = given(given_name(node), node.meta["val"])
+        elif node.op == "call_function" and isinstance(node.meta["val"], torch.Tensor):
+            name = gradients.get(node, "")
+            if name or is_worth_seeing(operation_of(node).target) or _leaves_module(node):
+                values[node] = _of_node(node, name)
+    return values
+
+
+def _leaves_module(node: fx.Node) -> bool:
+    record = record_of(node)
+    if record.phase is not Phase.FORWARD or not is_view(node) or not record.module:
+        return False
+    return all(record_of(user).module != record.module for user in node.users)
+
+
+def result_number(node: fx.Node) -> int:
+    """Returns which result of its operation a value is."""
+    if node.target is not operator.getitem:
+        return 0
+    number = node.args[1]
+    assert isinstance(number, int), "a selection has the number of the result"
+    return number
+
+
+def is_view(node: fx.Node) -> bool:
+    """Returns whether a value has the numbers of another one."""
+    target = operation_of(node).target
+    return isinstance(target, OpOverload) and traits_of(target).is_view
+
+
+def given_name(source: fx.Node) -> str:
+    """Returns what a source is called: an input by its number, a variable by its name."""
+    found = source_of(source)
+    return f"input {found.name}" if found.kind is SourceKind.INPUT else found.name
+
+
+def is_worth_seeing(target: Any) -> bool:
+    """Returns whether the results of an operator are numbers of their own."""
+    if not isinstance(target, OpOverload) or target is HOST_CALL:
+        return False
+    return not traits_of(target).is_view and not kind_of(target).startswith(("empty", "new_empty"))
+
+
+def kind_of(target: OpOverload) -> str:
+    """Returns what an operator is called, in place or not."""
+    name = target._schema.name.rpartition("::")[2].rstrip("_")
+    return _SAME.get(name, name)
+
+
+def is_drawn(node: fx.Node) -> bool:
+    """Returns whether random numbers made a value of a graph: of dropout, whether it is kept."""
+    target = operation_of(node).target
+    if target is DROPOUT:
+        return node.target is operator.getitem and bool(node.args[1] == 1)
+    return isinstance(target, OpOverload) and is_random_operator(target)
+
+
+def is_random_operator(target: OpOverload) -> bool:
+    """Returns whether an operator of ours, or of PyTorch's, draws random numbers."""
+    if target._schema.name.startswith("poptorch_emu::"):
+        return kind_of(target) in _OUR_RANDOM
+    return target in RANDOM_REWRITES or torch.Tag.nondeterministic_seeded in target.tags
+
+
+def value_of_call(
+    target: OpOverload,
+    arguments: tuple[tuple[Any, ...], Mapping[str, Any]],
+    record: NodeRecord,
+    result: int,
+    tensor: torch.Tensor,
+) -> Value:
+    """Returns what a result of a call of an operator is.
+
+    Args:
+        target: the operator.
+        arguments: by place and by name.
+        record: where the call belongs.
+        result: which of the results.
+        tensor: its type and shape.
+    """
+    return Value(
+        kind_of(target),
+        result,
+        _DIRECTIONS[record.phase],
+        record.module,
+        record.source,
+        tensor.dtype,
+        tuple(tensor.shape),
+        settings=_settings(target, *arguments),
+        is_random=is_random_operator(target),
+    )
+
+
+def _of_node(node: fx.Node, name: str) -> Value:
+    operation = operation_of(node)
+    assert isinstance(operation.target, OpOverload), "operations are those of the dispatcher"
+    arguments = operation.args, operation.kwargs
+    record = record_of(operation)
+    value = value_of_call(
+        operation.target, arguments, record, result_number(node), node.meta["val"]
+    )
+    kind = value.kind if name or not is_view(node) else VIEW
+    return replace(value, kind=kind, name=name, is_random=is_drawn(node))
+
+
+def _settings(
+    target: OpOverload, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> dict[str, float]:
+    """Returns the numbers among the arguments of a call, by their names."""
+    schema = target._schema
+    given = {a.name: value for a, value in zip(schema.arguments, args, strict=False)} | dict(kwargs)
+    return {name: value for name, value in given.items() if type(value) is float}

@@ -1,0 +1,341 @@
+"""Judges the values of two runs at one micro-batch of one replica."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import fx
+
+from poptorch_emu.ir.graph import Graph, operation_of, record_of
+from poptorch_emu.numbers.graph_values import is_view, result_number
+from poptorch_emu.numbers.run import Place, Run, Value
+from poptorch_emu.numbers.side import Expectation, Side
+from poptorch_emu.numbers.verdicts import (
+    Difference,
+    Judgement,
+    Verdict,
+    blind,
+    given_apart,
+    is_shorter,
+    judged,
+    same_bits,
+    sample,
+)
+
+# Settings further apart than this are not the same number.
+_SAME_SETTING = 1e-6
+# Assumed: no more steps of one run are others in the other one, and come to the same.
+_MOST_OTHER_STEPS = 3
+_DRAWN = (
+    "The random numbers are others: they depend on the seed, the micro-batch, the replica and the "
+    "order of the random operations."
+)
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Two runs and how they belong together.
+
+    Attributes:
+        graph: ours.
+        numbers: of the values of our nodes, in our run.
+        matched: numbers of our values, and of the same values in the other run.
+        loss_scaling: with which back-propagation starts.
+        is_certain: whether the user has said what belongs together.
+    """
+
+    graph: Graph
+    ours: Run
+    theirs: Run
+    numbers: Mapping[fx.Node, int]
+    matched: Mapping[int, int]
+    loss_scaling: float = 1.0
+    is_certain: bool = False
+
+
+class Notebook(Protocol):
+    """Keeps what is found at all places.
+
+    Attributes:
+        their_numbers: of the other run's values, by our nodes; they change when another value
+            turns out to be the right one.
+    """
+
+    their_numbers: dict[fx.Node, int]
+
+    def note(self, number: int, verdict: Verdict, relative: float) -> None:
+        """Counts a value."""
+
+    def keep(self, difference: Difference) -> None:
+        """Keeps a difference if it is the first of its verdict."""
+
+    def last_used(self, node: fx.Node) -> Sequence[fx.Node]:
+        """Returns the operations whose results nobody reads after this one."""
+
+
+class PlaceWalk:
+    """The walk at one micro-batch of one replica."""
+
+    def __init__(self, notebook: Notebook, pair: Pair, ours: Place, theirs: Place) -> None:
+        self._notebook, self._pair, self._at = notebook, pair, ours
+        numbers, scaling = notebook.their_numbers, pair.loss_scaling
+        self._ours = Side(pair.graph, pair.ours, pair.numbers, ours, loss_scaling=scaling)
+        self._their_numbers = numbers
+        self._their_place = theirs
+        self._theirs = Side(
+            pair.graph, pair.theirs, numbers, theirs, loss_scaling=scaling, others=self._ours
+        )
+        self._follows: set[fx.Node] = set()
+        self._expected: dict[tuple[bool, fx.Node], Expectation | None] = {}
+
+    def walk(self, on_step: Callable[[], None]) -> None:
+        """Judges each value of this place, in the order of the graph."""
+        for node in self._pair.graph.fx.nodes:
+            if node.op not in ("placeholder", "call_function"):
+                continue
+            if node.op == "call_function":
+                producers = map(operation_of, node.all_input_nodes)
+                if not self._follows.isdisjoint(producers):
+                    self._follows.add(operation_of(node))
+            if node in self._pair.numbers:
+                self._judge(node)
+            for each in self._notebook.last_used(node):
+                for side in (self._ours, self._theirs):
+                    side.forget(each)
+                self._expected.pop((True, each), None)
+                self._expected.pop((False, each), None)
+            on_step()
+
+    def _judge(self, node: fx.Node) -> None:
+        ours, theirs = self._ours.own(node), self._theirs.own(node)
+        if ours is None or theirs is None:
+            return
+        operation, number = operation_of(node), self._pair.numbers[node]
+        is_tainted = operation in self._follows
+        if same_bits(ours, theirs):
+            if not isinstance(operation.meta["val"], (tuple, list)):
+                self._follows.discard(operation)
+            self._notebook.note(number, Verdict.EQUAL, 0.0)
+            return
+        found, theirs = self._found(node, ours, theirs)
+        if found.verdict is Verdict.EQUAL:
+            self._notebook.note(number, Verdict.EQUAL, 0.0)
+            return
+        shown = sample(ours, theirs)
+        verdict = found.verdict
+        if is_tainted and verdict < Verdict.DIFFERENT:
+            verdict = Verdict.FOLLOWS
+        if found.verdict >= Verdict.DIFFERENT:
+            self._follows.add(operation)
+        self._notebook.note(number, verdict, shown.relative)
+        value = self._pair.ours.values[number]
+        self._notebook.keep(
+            Difference(
+                value, self._at, verdict, shown, found.reason, self._equal_inputs(operation),
+                *self._between(node),
+            )
+        )  # fmt: skip
+
+    def _found(
+        self, node: fx.Node, ours: torch.Tensor, theirs: torch.Tensor
+    ) -> tuple[Judgement, torch.Tensor]:
+        """Returns what is found of a value, and the other run's."""
+        if node.op == "placeholder":
+            return given_apart(ours, theirs), theirs
+        if self._pair.ours.values[self._pair.numbers[node]].is_random:
+            return Judgement(Verdict.DIFFERENT, _DRAWN), theirs
+        found = self._verdict(node, ours, theirs)
+        if found.verdict is Verdict.DIFFERENT and not self._pair.is_certain:
+            for other in self._alternatives(node):
+                tensor = self._pair.theirs.read(other, self._their_place)
+                if tensor is None:
+                    continue
+                again = self._verdict(node, ours, tensor)
+                if again.verdict < Verdict.DIFFERENT:
+                    self._their_numbers[node] = other
+                    return again, tensor
+            if any(self._between(node)) and self._is_no_pair(node):
+                return Judgement(Verdict.EQUAL), ours
+        return found, theirs
+
+    def _verdict(self, node: fx.Node, ours: torch.Tensor, theirs: torch.Tensor) -> Judgement:
+        if same_bits(ours, theirs):
+            return Judgement(Verdict.EQUAL)
+        fault = self._finite_fault(node, ours, theirs)
+        if fault is not None:
+            return fault
+        worst, reason = Verdict.REORDERED, ""
+        for is_ours, tensor in ((False, theirs), (True, ours)):
+            verdict = self._of_side(node, tensor, is_ours=is_ours)
+            if verdict is None:
+                whole = blind(ours, theirs)
+                verdict, reason = whole.verdict, whole.reason
+            elif verdict is Verdict.DIFFERENT:
+                whose = "This run's value" if is_ours else "The other run's value"
+                reason = f"{whose} is not what this operation makes of that run's inputs."
+                return Judgement(verdict, f"{reason} {self._other_setting(node)}".rstrip())
+            worst = max(worst, verdict)
+        other = self._other_setting(node)
+        if other and operation_of(node) not in self._follows:
+            return Judgement(Verdict.DIFFERENT, other)
+        if worst is Verdict.REORDERED and is_shorter(ours.dtype, theirs.dtype):
+            return Judgement(Verdict.LESS_PRECISION, f"{ours.dtype} here, {theirs.dtype} there.")
+        return Judgement(worst, reason)
+
+    def _of_side(self, node: fx.Node, tensor: torch.Tensor, *, is_ours: bool) -> Verdict | None:
+        """Returns whether one run's value is what the operation makes of that run's inputs."""
+        operation = operation_of(node)
+        key = is_ours, operation
+        if key not in self._expected:
+            side = self._ours if is_ours else self._theirs
+            self._expected[key] = side.exact(operation)
+        expected = self._expected[key]
+        if expected is None:
+            return None
+        return judged(expected, result_number(node), tensor)
+
+    def _finite_fault(
+        self, node: fx.Node, ours: torch.Tensor, theirs: torch.Tensor
+    ) -> Judgement | None:
+        """Returns what begins to be not finite in one of both runs alone."""
+        if not (ours.is_floating_point() and theirs.is_floating_point()):
+            return None
+        here, there = ~ours.isfinite(), ~theirs.isfinite()
+        if torch.equal(here, there):
+            return None
+        is_ours = bool((here & ~there).any())
+        side = self._ours if is_ours else self._theirs
+        inputs = [side.value(each) for each in operation_of(node).all_input_nodes]
+        begins = all(v is None or bool(v.tensor.isfinite().all()) for v in inputs)
+        if not begins:
+            return Judgement(Verdict.FOLLOWS)
+        whose = "This run" if is_ours else "The other run"
+        return Judgement(Verdict.NOT_FINITE, f"{whose} is not finite here, of finite inputs.")
+
+    def _is_no_pair(self, node: fx.Node) -> bool:
+        """Returns whether what comes after is as it should be without the other run's value.
+
+        Then both runs compute the same by other steps, such as a factor that one of them puts
+        elsewhere, and the value and its supposed counterpart are different steps. They and those
+        after them that are no pair either lose their counterparts.
+        """
+        dropped, pending = dict[fx.Node, int](), [node]
+        while pending and len(dropped) < _MOST_OTHER_STEPS:
+            each = pending.pop(0)
+            if each in dropped:
+                continue
+            if self._pair.ours.values[self._pair.numbers[each]].name:
+                break
+            dropped[each] = self._their_numbers.pop(each)
+            self._forget_theirs()
+            later = self._next_pairs(each)
+            if not later:
+                pending.append(each)
+                break
+            pending += [after for after in later if not self._is_theirs_explained(after)]
+        else:
+            if not pending:
+                return True
+        self._their_numbers.update(dropped)
+        self._forget_theirs()
+        return False
+
+    def _next_pairs(self, node: fx.Node) -> list[fx.Node]:
+        """Returns the next values after `node`, in the same direction, that both runs have."""
+        phase, found = record_of(node).phase, list[fx.Node]()
+        pending, seen = [*node.users], set[fx.Node]()
+        while pending:
+            each = pending.pop(0)
+            if each in seen or each.op != "call_function" or record_of(each).phase is not phase:
+                continue
+            seen.add(each)
+            if each in self._their_numbers:
+                found.append(each)
+            else:
+                pending += each.users
+        return found
+
+    def _is_theirs_explained(self, node: fx.Node) -> bool:
+        theirs = self._theirs.own(node)
+        if theirs is None:
+            return False
+        verdict = self._of_side(node, theirs, is_ours=False)
+        return verdict is not None and verdict < Verdict.DIFFERENT
+
+    def _forget_theirs(self) -> None:
+        self._theirs.forget_all()
+        self._expected = {key: value for key, value in self._expected.items() if key[0]}
+
+    def _alternatives(self, node: fx.Node) -> list[int]:
+        """Returns the numbers of what the other run has of the same kind in the same module.
+
+        Operations that do not depend on each other may stand in another order there.
+        """
+        run, wanted = self._pair.theirs, self._pair.ours.values[self._pair.numbers[node]]
+        own = self._their_numbers.get(node)
+        return [
+            number
+            for number, value in enumerate(run.values)
+            if number != own and not value.name and _is_like(value, wanted)
+        ]
+
+    def _other_setting(self, node: fx.Node) -> str:
+        """Returns which number among the arguments is another one in the other run."""
+        own = self._pair.ours.values[self._pair.numbers[node]].settings
+        other = self._pair.theirs.values[self._their_numbers[node]].settings
+        for name in own.keys() & other.keys():
+            one, two = own[name], other[name]
+            is_number = type(one) is float and type(two) is float
+            if is_number and abs(one - two) > _SAME_SETTING * max(abs(one), abs(two)):
+                return f"{name} is {one:g} here and {two:g} there."
+        return ""
+
+    def _equal_inputs(self, operation: fx.Node) -> tuple[str, ...]:
+        titles = []
+        for node in operation.all_input_nodes:
+            ours, theirs = self._ours.value(node), self._theirs.value(node)
+            if ours is not None and theirs is not None and same_bits(ours.tensor, theirs.tensor):
+                titles.append(self._title(node))
+        return tuple(titles)
+
+    def _title(self, node: fx.Node) -> str:
+        number = self._pair.numbers.get(node)
+        if number is not None:
+            return self._pair.ours.values[number].title
+        return str(node.meta["source"].name) if node.op == "placeholder" else node.name
+
+    def _between(self, node: fx.Node) -> tuple[tuple[Value, ...], tuple[Value, ...]]:
+        """Returns the operations before a value that only one of both runs has."""
+        values = self._pair.ours.values
+        ours, pending, seen = [], [*operation_of(node).all_input_nodes], set()
+        known: list[int] = []
+        while pending:
+            each = pending.pop()
+            if each in seen or each.op != "call_function":
+                continue
+            seen.add(each)
+            if each in self._their_numbers:
+                known.append(self._their_numbers[each])
+                continue
+            if each in self._pair.numbers and not is_view(each):
+                ours.append(self._pair.numbers[each])
+            pending += each.all_input_nodes
+        own = self._their_numbers[node]
+        matched = set(self._their_numbers.values())
+        start = max((number for number in known if number < own), default=own)
+        theirs = [number for number in range(start + 1, own) if number not in matched]
+        direction = self._pair.theirs.values[own].direction
+        others = [self._pair.theirs.values[number] for number in theirs]
+        return (
+            tuple(values[number] for number in sorted(ours) if not values[number].result),
+            tuple(value for value in others if value.direction is direction and not value.result),
+        )
+
+
+def _is_like(one: Value, two: Value) -> bool:
+    return (one.kind, one.result, one.shape, one.module, one.direction) == (
+        two.kind, two.result, two.shape, two.module, two.direction,
+    )  # fmt: skip

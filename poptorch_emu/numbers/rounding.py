@@ -1,0 +1,262 @@
+"""How far rounding can take the result of an operation from the exact one.
+
+With unit roundoff u, a sum of n terms in any order is within gamma(n) = n u / (1 - n u) of the
+exact one, times the sum of the magnitudes of its terms. Source: Higham, Accuracy and Stability of
+Numerical Algorithms, 2nd edition, section 3.1 and 4.2.
+
+* Products of matrices, convolutions and sums: this bound, with n and the sum of the magnitudes
+  found by running the operation on ones and on magnitudes.
+* Elementwise functions: n = 8, with each argument's magnitude times the derivative.
+* Others, such as a softmax or a norm: n is the longest axis that they reduce, and what a relative
+  error of each argument does to the result is measured, with signs drawn at random.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from poptorch_emu.ir.evaluate import run_on_host
+from poptorch_emu.numbers.graph_values import kind_of
+from poptorch_emu.torch_versions import OpOverload, pytree
+
+Tensors = list[Any]
+
+_PRODUCTS = frozenset({
+    "mm", "addmm", "bmm", "baddbmm", "mv", "addmv", "dot", "linear", "matmul", "outer", "addbmm",
+    "convolution", "convolution_backward",
+})  # fmt: skip
+_SUMS = frozenset({
+    "sum", "mean", "cumsum", "embedding_dense_backward", "index_add", "scatter_add", "nansum",
+    "avg_pool2d", "avg_pool2d_backward", "_adaptive_avg_pool2d", "_adaptive_avg_pool2d_backward",
+    "max_pool2d_with_indices_backward", "index_put", "slice_backward", "select_backward",
+})  # fmt: skip
+# Where the result is a choice among numbers that are there already.
+_EXACT = frozenset({
+    "relu", "threshold_backward", "embedding", "index", "index_select", "gather", "cat", "stack",
+    "where", "max_pool2d_with_indices", "neg", "abs", "clone", "copy", "_to_copy", "masked_fill",
+    "constant_pad_nd", "maximum", "minimum", "clamp", "clamp_min", "clamp_max", "sign", "full",
+    "full_like", "zeros", "zeros_like", "ones", "ones_like", "scatter", "slice_scatter",
+    "select_scatter", "amax", "amin", "max", "min", "sort", "topk", "flip", "roll", "repeat",
+    "max_pool2d", "arange", "bernoulli", "randint", "_unsafe_view", "hardtanh", "fill", "tril",
+    "triu", "_softmax_backward_mask", "max_pool1d", "argmax", "argmin",
+})  # fmt: skip
+# Functions that PyTorch computes by differences, so that a small result has a large one's error.
+_ACTIVATIONS = frozenset({
+    "gelu", "gelu_backward", "silu", "silu_backward", "elu", "elu_backward", "mish",
+    "mish_backward", "softplus", "softplus_backward", "hardswish", "hardswish_backward",
+    "log_sigmoid_forward", "log_sigmoid_backward", "tanh_backward", "sigmoid_backward", "expm1",
+    "log1p", "erf", "sin", "cos", "logit",
+})  # fmt: skip
+
+# Assumed: a function of a mathematical library is off by 4 units of the last place at most.
+_ELEMENTWISE_ROUNDINGS = 8
+_NUM_SAMPLES = 3
+_STEP = 2.0**-20
+_HALF_TYPES = (torch.float16, torch.bfloat16)
+
+
+def unit_roundoff(dtype: torch.dtype) -> float:
+    """Returns how far rounding to a type takes a number, relative to it."""
+    return torch.finfo(dtype).eps / 2
+
+
+def underflow(dtype: torch.dtype) -> float:
+    """Returns by how much a number near zero may be off: the distance of two subnormal ones."""
+    return torch.finfo(dtype).smallest_normal * torch.finfo(dtype).eps
+
+
+def gamma(num_terms: int, unit: float) -> float:
+    """Returns the bound of the relative error of a sum; infinity where there is none."""
+    product = num_terms * unit
+    return product / (1 - product) if product < 1 else math.inf
+
+
+def likely_gamma(num_terms: int, unit: float) -> float:
+    """Returns what the error of a sum in a short type hardly ever passes: roundings of any sign.
+
+    Source: Higham and Mary, A New Approach to Probabilistic Rounding Error Analysis (2019), with
+    lambda = 6.
+    """
+    return min(gamma(num_terms, unit), 6 * math.sqrt(num_terms) * unit)
+
+
+@dataclass(frozen=True)
+class Bound:
+    """How far from the exact result each element of a tensor may be.
+
+    Attributes:
+        tight: with sums in float32, or in the type itself if that is wider.
+        loose: with sums in the short type, where there is one; else the same.
+    """
+
+    tight: torch.Tensor
+    loose: torch.Tensor
+
+
+class Exact:
+    """An operation computed in float64, with what rounding may do to it."""
+
+    def __init__(self, target: OpOverload, args: Any, kwargs: Any) -> None:
+        """Runs the operation.
+
+        Args:
+            target: of a graph.
+            args: with tensors of any type; they are widened.
+            kwargs: likewise.
+
+        Raises:
+            Exception: what PyTorch raises, where there is no such operation in float64.
+        """
+        self._target = target
+        self._arguments = pytree.tree_map(_wide, (tuple(args), dict(kwargs)))
+        self.results = self._run(self._arguments)
+        self._scales: Tensors | None = None
+        self._num_terms = 0
+
+    def bound(self, result: int, dtype: torch.dtype, short: torch.dtype | None) -> Bound:
+        """Returns the bound of a result of floating-point numbers.
+
+        Args:
+            result: which one.
+            dtype: its type.
+            short: the shortest type among those of the result and the arguments, if it has 16 bits.
+        """
+        if self._scales is None:
+            self._scales, self._num_terms = self._measured()
+        exact, scale = self.results[result].abs().nan_to_num(), self._scales[result]
+        adds_in = torch.float32 if dtype in _HALF_TYPES else dtype
+        tight = unit_roundoff(dtype) * exact * (1.0 if dtype in _HALF_TYPES else 0.0)
+        tight = tight + gamma(self._num_terms, unit_roundoff(adds_in)) * scale
+        if self._num_terms or dtype in _HALF_TYPES:
+            tight = tight + underflow(dtype)
+        if short is None:
+            return Bound(tight, tight)
+        factor = likely_gamma(self._num_terms + 1, unit_roundoff(short))
+        loose = factor * (scale + exact) + self._num_terms * underflow(short)
+        return Bound(tight, tight + loose)
+
+    def spread(self, slack: Sequence[tuple[int, torch.Tensor]]) -> Tensors:
+        """Returns by how much the results change when arguments change by as much as given.
+
+        Args:
+            slack: numbers of tensors among all arguments, and how far each element may be off.
+        """
+        by_number = dict(slack)
+
+        def shifted(number: int, value: torch.Tensor, signs: torch.Tensor) -> torch.Tensor:
+            return value + signs * by_number[number] if number in by_number else value
+
+        return self._changes(shifted)
+
+    def _run(self, arguments: Any) -> Tensors:
+        args, kwargs = arguments
+        with torch.no_grad():
+            result = run_on_host(self._target, args, kwargs)
+        return list(result) if isinstance(result, (tuple, list)) else [result]
+
+    def _measured(self) -> tuple[Tensors, int]:
+        kind = kind_of(self._target)
+        if kind in _EXACT:
+            return [_zeros(each) for each in self.results], 0
+        if kind in _PRODUCTS or kind in _SUMS:
+            return self._of_sums(kind)
+        if torch.Tag.pointwise in self._target.tags:
+            return self._of_elements(kind), _ELEMENTWISE_ROUNDINGS
+        changes = self._changes(lambda _, value, signs: value * (1 + _STEP * signs))
+        pairs = zip(self.results, changes, strict=True)
+        scales = [None if e is None else c / _STEP + _magnitude(e) for e, c in pairs]
+        return scales, self._longest()
+
+    def _of_sums(self, kind: str) -> tuple[Tensors, int]:
+        magnitudes = self._run(_on_floats(torch.abs, self._arguments))
+        counts = self._run(_on_floats(torch.ones_like, self._arguments))
+        largest = [c.abs().max().item() for c in counts if _is_float(c) and c.numel()]
+        if kind == "mean" or "avg_pool" in kind:
+            return magnitudes, self._longest()
+        return magnitudes, math.ceil(max(largest, default=1.0)) + 1
+
+    def _of_elements(self, kind: str) -> Tensors:
+        scales = [_magnitude(each) for each in self.results]
+        leaves, spec = pytree.tree_flatten(self._arguments)
+        for place, leaf in enumerate(leaves):
+            if not _is_float(leaf):
+                continue
+            moved = [*leaves]
+            moved[place] = leaf * (1 + _STEP)
+            changed = self._run(pytree.tree_unflatten(moved, spec))
+            for number, (after, before) in enumerate(zip(changed, self.results, strict=True)):
+                if _is_float(after):
+                    scales[number] = scales[number] + _difference(after, before) / _STEP
+                    if kind in _ACTIVATIONS:
+                        scales[number] = scales[number] + leaf.abs().nan_to_num()
+        return scales
+
+    def _changes(
+        self, change: Callable[[int, torch.Tensor, torch.Tensor], torch.Tensor]
+    ) -> Tensors:
+        """Returns the largest change of a row of each result, when arguments are changed."""
+        generator = torch.Generator().manual_seed(0)
+        changes = [_zeros(each) for each in self.results]
+        leaves, spec = pytree.tree_flatten(self._arguments)
+        for _ in range(_NUM_SAMPLES):
+            moved, number = [], 0
+            for leaf in leaves:
+                if isinstance(leaf, torch.Tensor):
+                    if _is_float(leaf):
+                        signs = torch.randint(0, 2, leaf.shape, generator=generator) * 2.0 - 1.0
+                        leaf = change(number, leaf, signs.double())
+                    number += 1
+                moved.append(leaf)
+            for index, after in enumerate(self._run(pytree.tree_unflatten(moved, spec))):
+                if _is_float(after):
+                    difference = _by_row(_difference(after, self.results[index]))
+                    changes[index] = torch.maximum(changes[index], difference)
+        return changes
+
+    def _longest(self) -> int:
+        """Returns how many terms the longest sum in the operation may have."""
+        tensors = [v for v in pytree.tree_leaves(self._arguments) if isinstance(v, torch.Tensor)]
+        axes = [size for tensor in tensors for size in tensor.shape]
+        read = max((tensor.numel() for tensor in tensors), default=1)
+        made = min((r.numel() for r in self.results if _is_float(r) and r.numel()), default=read)
+        return max(max(axes, default=1), read // made) + _ELEMENTWISE_ROUNDINGS
+
+
+def _wide(value: Any) -> Any:
+    if _is_float(value):
+        return value.detach().double()
+    if isinstance(value, torch.dtype) and value.is_floating_point:
+        return torch.float64
+    return value
+
+
+def _is_float(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and value.is_floating_point()
+
+
+def _on_floats(function: Callable[[torch.Tensor], torch.Tensor], values: Any) -> Any:
+    return pytree.tree_map(lambda value: function(value) if _is_float(value) else value, values)
+
+
+def _zeros(value: Any) -> Any:
+    return torch.zeros_like(value) if _is_float(value) else None
+
+
+def _magnitude(value: Any) -> Any:
+    return value.abs().nan_to_num() if _is_float(value) else None
+
+
+def _difference(after: torch.Tensor, before: torch.Tensor) -> torch.Tensor:
+    return (after - before).abs().nan_to_num(0.0, 0.0, 0.0)
+
+
+def _by_row(value: torch.Tensor) -> torch.Tensor:
+    """Returns the largest number of each row: one draw of signs may leave a number as it was."""
+    if value.dim() == 0 or value.numel() == 0:
+        return value
+    return value.amax(-1, keepdim=True).expand(value.shape)

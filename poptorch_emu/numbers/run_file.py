@@ -1,0 +1,240 @@
+"""A run in a file: a zip archive with a list in JSON, and the bytes of each value.
+
+Entries are stored as they are, each with the check sum of the format, so that one value after the
+other can be written and read. Reading executes nothing: a file may be anybody's.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from types import TracebackType
+from typing import Any, BinaryIO
+
+import numpy as np
+import torch
+
+from poptorch_emu.errors import Error, make_error
+from poptorch_emu.numbers.run import Direction, Place, Value
+from poptorch_emu.untrusted.files import open_regular
+from poptorch_emu.untrusted.json_types import COUNT, type_fault
+from poptorch_emu.version import __version__
+
+FORMAT = "poptorch_emu run"
+VERSION = 1
+_LIST = "run.json"
+
+_DTYPES = {
+    str(dtype).removeprefix("torch."): dtype
+    for dtype in (
+        torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64,
+        torch.float16, torch.bfloat16, torch.float32, torch.float64,
+        torch.complex64, torch.complex128,
+    )
+}  # fmt: skip
+_VALUE = {
+    "kind": str, "result": COUNT, "direction": str, "module": str, "line": str, "dtype": str,
+    "shape": [COUNT], "name": str, "settings": {str: (int, float, bool, None, str)},
+    "is_random": bool, "places": [[COUNT, COUNT]],
+}  # fmt: skip
+_CONTENT = {"format": str, "version": COUNT, "package": str, "torch": str, "values": [_VALUE]}
+
+
+class RunWriter:
+    """Writes the values of a run as they come; to be used as a context, which ends the file."""
+
+    def __init__(self, path: Path) -> None:
+        """Begins a file, in place of what is there."""
+        self._file = zipfile.ZipFile(path, "w", zipfile.ZIP_STORED)
+        self._values: list[Value] = []
+        self._places: list[list[Place]] = []
+
+    def __enter__(self) -> RunWriter:
+        """Returns itself."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        fault: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Writes the list, without which the file is no run."""
+        if kind is None:
+            self._file.writestr(_LIST, json.dumps(self._content()))
+        self._file.close()
+
+    def declare(self, value: Value) -> int:
+        """Adds a value to the list; returns its number."""
+        self._values.append(value)
+        self._places.append([])
+        return len(self._values) - 1
+
+    def add(self, index: int, place: Place, tensor: torch.Tensor) -> None:
+        """Writes value number `index` at a place; the first one decides on type and shape."""
+        if not self._places[index]:
+            value = self._values[index]
+            self._values[index] = replace(value, dtype=tensor.dtype, shape=tuple(tensor.shape))
+        self._places[index].append(place)
+        with self._file.open(_entry(index, place), "w") as entry:
+            entry.write(_bytes_of(tensor))
+
+    def _content(self) -> dict[str, Any]:
+        values = zip(self._values, self._places, strict=True)
+        return {
+            "format": FORMAT,
+            "version": VERSION,
+            "package": __version__,
+            "torch": torch.__version__,
+            "values": [_plain(value, places) for value, places in values],
+        }
+
+
+class StoredRun:
+    """A run that is read from a file."""
+
+    def __init__(self, file: BinaryIO, title: str) -> None:
+        """Reads the list.
+
+        Args:
+            file: stays open as long as values are read.
+            title: what the run is called in reports and errors.
+
+        Raises:
+            Error: it is no such file, is damaged, or is of another version.
+        """
+        self.title = title
+        try:
+            self._archive = zipfile.ZipFile(file)
+            content = _content_of(self._archive, title)
+            self.values = tuple(_value(entry) for entry in content["values"])
+        except (zipfile.BadZipFile, KeyError, ValueError, OverflowError, RecursionError) as cause:
+            raise _invalid(title, f"it cannot be read ({cause})") from cause
+        self._made = [{(m, r) for m, r in entry["places"]} for entry in content["values"]]
+        self.places = tuple(sorted(set().union(*self._made)))
+
+    def read(self, index: int, place: Place) -> torch.Tensor | None:
+        """Returns value number `index` at a place; `None` if it was not made there.
+
+        Raises:
+            Error: the file is damaged.
+        """
+        if place not in self._made[index]:
+            return None
+        value = self.values[index]
+        try:
+            data = _stored_bytes(self._archive, _entry(index, place))
+            return _tensor(data, value)
+        except (zipfile.BadZipFile, KeyError, ValueError, EOFError, OSError) as cause:
+            raise _invalid(self.title, f"'{value.title}' cannot be read ({cause})") from cause
+
+
+@contextmanager
+def opened(path: Path, title: str = "") -> Iterator[StoredRun]:
+    """Opens the file of a run.
+
+    Args:
+        path: of a regular file.
+        title: what the run is called; by default the name of the file.
+
+    Raises:
+        Error: it is no such file, is damaged, or is of another version.
+        OSError: there is none, or something else has its name.
+    """
+    with open_regular(path) as file:
+        yield StoredRun(file, title or path.name)
+
+
+def _entry(index: int, place: Place) -> str:
+    return f"{index}/{place[0]}.{place[1]}"
+
+
+def _bytes_of(tensor: torch.Tensor) -> memoryview:
+    flat = tensor.detach().contiguous().reshape(-1).view(torch.uint8).numpy()
+    width = tensor.element_size()
+    if sys.byteorder == "big" and width > 1:
+        flat = np.ascontiguousarray(flat.reshape(-1, width)[:, ::-1]).reshape(-1)
+    return memoryview(flat.data)
+
+
+def _tensor(data: bytes, value: Value) -> torch.Tensor:
+    num_elements = 1
+    for size in value.shape:
+        num_elements *= size
+    if len(data) != num_elements * value.dtype.itemsize:
+        raise ValueError(f"{len(data)} bytes are not {value.dtype}{list(value.shape)}")
+    if not data:
+        return torch.empty(value.shape, dtype=value.dtype)
+    flat = np.frombuffer(bytearray(data), np.uint8)
+    width = value.dtype.itemsize
+    if sys.byteorder == "big" and width > 1:
+        flat = np.ascontiguousarray(flat.reshape(-1, width)[:, ::-1]).reshape(-1)
+    return torch.from_numpy(flat).view(value.dtype).reshape(value.shape)
+
+
+def _stored_bytes(archive: zipfile.ZipFile, name: str) -> bytes:
+    """Returns an entry, which must not be packed: a few bytes could become any number."""
+    entry = archive.getinfo(name)
+    if entry.compress_type != zipfile.ZIP_STORED or entry.file_size != entry.compress_size:
+        raise ValueError(f"{name} is packed")
+    return archive.read(entry)
+
+
+def _content_of(archive: zipfile.ZipFile, title: str) -> Any:
+    content = json.loads(_stored_bytes(archive, _LIST))
+    if not isinstance(content, dict) or content.get("format") != FORMAT:
+        raise ValueError("its list is of another kind")
+    if content.get("version") != VERSION:
+        raise _invalid(
+            title,
+            f"its format is of version {content.get('version')!r}, and this package "
+            f"({__version__}) reads version {VERSION}",
+        )
+    fault = type_fault(content, _CONTENT, "run")
+    if fault:
+        raise ValueError(fault)
+    return content
+
+
+def _plain(value: Value, places: list[Place]) -> dict[str, Any]:
+    return {
+        "kind": value.kind,
+        "result": value.result,
+        "direction": value.direction.value,
+        "module": value.module,
+        "line": value.line,
+        "dtype": str(value.dtype).removeprefix("torch."),
+        "shape": list(value.shape),
+        "name": value.name,
+        "settings": dict(value.settings),
+        "is_random": value.is_random,
+        "places": [list(place) for place in places],
+    }
+
+
+def _value(entry: dict[str, Any]) -> Value:
+    if entry["dtype"] not in _DTYPES:
+        raise ValueError(f"{entry['dtype']!r} is no type of tensors")
+    return Value(
+        entry["kind"],
+        entry["result"],
+        Direction(entry["direction"]),
+        entry["module"],
+        entry["line"],
+        _DTYPES[entry["dtype"]],
+        tuple(entry["shape"]),
+        entry["name"],
+        entry["settings"],
+        entry["is_random"],
+    )
+
+
+def _invalid(title: str, fault: str) -> Error:
+    return make_error(
+        f"{title} is no run that emulator.record has written: {fault}. Record it again."
+    )

@@ -1,0 +1,206 @@
+"""One of two runs at one place, seen through the operations of our graph.
+
+What the run has no value of, because its own operations are others, is made here by our operation
+from the values that it has; how far it may be off goes with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import fx
+
+from poptorch_emu.ir.arguments import arguments_of
+from poptorch_emu.ir.graph import Graph, SourceKind, operation_of, source_of
+from poptorch_emu.ir.operator_traits import traits_of
+from poptorch_emu.numbers.graph_values import DROPOUT, given_name, is_drawn, result_number
+from poptorch_emu.numbers.rounding import Bound, Exact
+from poptorch_emu.numbers.run import FIRST, Place, Run
+from poptorch_emu.torch_versions import OpOverload, pytree
+from poptorch_emu.update.formulas.optimizer_config import LOSS_SCALING
+
+aten = torch.ops.aten
+_HALF_TYPES = (torch.float16, torch.bfloat16)
+
+
+@dataclass(frozen=True)
+class Known:
+    """A value at a place.
+
+    Attributes:
+        tensor: the run's own, or made here.
+        slack: how far each element may be off, of one that was made here; else `None`.
+    """
+
+    tensor: torch.Tensor
+    slack: torch.Tensor | None = None
+
+
+class Side:
+    """The values of one run at one place, by the nodes of our graph."""
+
+    def __init__(
+        self,
+        graph: Graph,
+        run: Run,
+        numbers: Mapping[fx.Node, int],
+        place: Place,
+        *,
+        loss_scaling: float = 1.0,
+        others: Side | None = None,
+    ) -> None:
+        """Looks at one place.
+
+        Args:
+            graph: ours.
+            run: which has the values.
+            numbers: of the values of nodes.
+            place: of this run.
+            loss_scaling: with which back-propagation starts.
+            others: has what this run was not given, and what random numbers made.
+        """
+        self._graph, self._run, self._numbers, self._place = graph, run, numbers, place
+        self._loss_scaling = loss_scaling
+        self._others = others
+        self._given = {v.name: number for number, v in enumerate(run.values) if v.name}
+        self._results: dict[fx.Node, tuple[list[Any], list[Any]] | None] = {}
+
+    def own(self, node: fx.Node) -> torch.Tensor | None:
+        """Returns what the run itself has of a node."""
+        number = self._numbers.get(node)
+        return None if number is None else self._run.read(number, self._place)
+
+    def value(self, node: fx.Node) -> Known | None:
+        """Returns the value of a node; `None` if it can neither be read nor made."""
+        own = self.own(node)
+        if own is not None:
+            return Known(own)
+        if node.op == "placeholder":
+            return self._source(node)
+        operation = operation_of(node)
+        if is_drawn(node) or is_drawn(operation):
+            return None if self._others is None else self._others.value(node)
+        results = self._made(operation)
+        if results is None:
+            return None
+        number = result_number(node)
+        tensors, slack = results
+        return Known(tensors[number], slack[number])
+
+    def forget(self, operation: fx.Node) -> None:
+        """Drops results that were made here and are used no more."""
+        self._results.pop(operation, None)
+
+    def forget_all(self) -> None:
+        """Drops all results that were made here, since other values of the run are known now."""
+        self._results.clear()
+
+    def exact(self, operation: fx.Node) -> Expectation | None:
+        """Returns what an operation makes of this run's inputs; `None` if that cannot be said."""
+        call = self._call(operation)
+        if call is None:
+            return None
+        target, own_args, own_kwargs = call
+        order: list[fx.Node] = []
+        fx.node.map_arg((own_args, own_kwargs), order.append)
+        known = {node: value for node in order if (value := self.value(node)) is not None}
+        if any(node not in known for node in order):
+            return None
+        args, kwargs = fx.node.map_arg((own_args, own_kwargs), lambda node: known[node].tensor)
+        try:
+            exact = Exact(target, args, kwargs)
+        except (RuntimeError, NotImplementedError, TypeError, ValueError, IndexError):
+            return None
+        slack = [
+            (number, off)
+            for number, node in enumerate(order)
+            if (off := known[node].slack) is not None
+        ]
+        dtypes = [v.dtype for v in pytree.tree_leaves((args, kwargs)) if hasattr(v, "dtype")]
+        return Expectation(exact, slack, dtypes)
+
+    def _call(self, operation: fx.Node) -> tuple[OpOverload, Any, Any] | None:
+        """Returns what computes an operation again; `None` if nothing does.
+
+        Dropout is its mask, which is known, times its input.
+        """
+        target = operation.target
+        if not isinstance(target, OpOverload) or not _can_be_run(target):
+            return None
+        if target is not DROPOUT:
+            return target, operation.args, operation.kwargs
+        mask = next((user for user in operation.users if is_drawn(user)), None)
+        call = arguments_of(operation)
+        if mask is None or call.p == 1.0:
+            return None
+        value, share = call.input, call.p
+        return aten.native_dropout_backward.default, (value, mask, 1.0 / (1.0 - share)), {}
+
+    def _source(self, node: fx.Node) -> Known | None:
+        source = source_of(node)
+        if source.kind is SourceKind.CONSTANT:
+            return Known(self._graph.constants[source.name])
+        if source.kind is SourceKind.SCALAR and source.name == LOSS_SCALING:
+            return Known(torch.tensor(self._loss_scaling, dtype=torch.float64))
+        number = self._given.get(given_name(node))
+        tensor = None if number is None else self._run.read(number, FIRST)
+        if tensor is not None and tensor.shape == node.meta["val"].shape:
+            return Known(tensor)
+        return None if self._others is None else self._others.value(node)
+
+    def _made(self, operation: fx.Node) -> tuple[list[Any], list[Any]] | None:
+        if operation not in self._results:
+            expected = self.exact(operation)
+            self._results[operation] = None if expected is None else expected.made(operation)
+        return self._results[operation]
+
+
+class Expectation:
+    """What an operation makes of inputs, and how far a run may be from it."""
+
+    def __init__(
+        self,
+        exact: Exact,
+        slack: list[tuple[int, torch.Tensor]],
+        dtypes: list[torch.dtype],
+    ) -> None:
+        """Takes the exact results.
+
+        Args:
+            exact: of inputs of which some were made here.
+            slack: how far these may be off, by their numbers.
+            dtypes: of the inputs.
+        """
+        self.results = exact.results
+        self._exact = exact
+        self._spread = exact.spread(slack) if slack else [None] * len(exact.results)
+        self._short = next((dtype for dtype in dtypes if dtype in _HALF_TYPES), None)
+
+    def bound(self, result: int, dtype: torch.dtype) -> Bound:
+        """Returns how far a result of a type may be from the exact one."""
+        short = dtype if dtype in _HALF_TYPES else self._short
+        bound, spread = self._exact.bound(result, dtype, short), self._spread[result]
+        return bound if spread is None else Bound(bound.tight + spread, bound.loose + spread)
+
+    def made(self, operation: fx.Node) -> tuple[list[Any], list[Any]]:
+        """Returns the results with how far they may be off, `None` for one that is exact."""
+        target = operation.target
+        is_view = isinstance(target, OpOverload) and traits_of(target).is_view
+        values = operation.meta["val"]
+        metas = values if isinstance(values, (tuple, list)) else [values]
+        slack: list[Any] = []
+        for number, (result, meta) in enumerate(zip(self.results, metas, strict=False)):
+            is_float = isinstance(result, torch.Tensor) and result.is_floating_point()
+            if not is_float or (is_view and self._spread[number] is None):
+                slack.append(None)
+            else:
+                slack.append(self.bound(number, meta.dtype).loose)
+        return self.results, slack
+
+
+def _can_be_run(target: OpOverload) -> bool:
+    traits = traits_of(target)
+    return not (traits.is_seen_outside or traits.runs_bodies or traits.is_foreign)

@@ -1,0 +1,163 @@
+"""Whether a weight after the update is what the optimiser's formula makes of a run's gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import torch
+
+from poptorch_emu.compile.compiler import Request
+from poptorch_emu.enums import ReductionType
+from poptorch_emu.numbers.engine_run import Start
+from poptorch_emu.numbers.rounding import gamma, likely_gamma, underflow, unit_roundoff
+from poptorch_emu.numbers.run import FIRST, Run, gradient_name, updated_name
+from poptorch_emu.numbers.verdicts import Judgement, Verdict
+from poptorch_emu.update.formulas.optimizer_config import OptimizerConfig
+from poptorch_emu.update.formulas.rules import state_names, update
+
+# Assumed: as many roundings as the longest formula has, in float32.
+_NUM_ROUNDINGS = 32
+_NUM_SAMPLES = 3
+
+
+@dataclass(frozen=True)
+class UpdateJudge:
+    """Judges the weights of two runs.
+
+    Attributes:
+        request: of our window.
+        start: with what both windows started.
+        ours: our run.
+        theirs: the other one.
+    """
+
+    request: Request
+    start: Start
+    ours: Run
+    theirs: Run
+
+    def __call__(self, ours: int, theirs: int) -> Judgement | None:
+        """Returns what is found of two weights; `None` if nothing can be said."""
+        optimizer = self.request.optimizer
+        if optimizer is None or _difficulty(optimizer, self.request):
+            return None
+        name = self.ours.values[ours].name.removeprefix(updated_name(""))
+        worst = Verdict.REORDERED
+        for run, number, whose in (
+            (self.theirs, theirs, "The other run's weight"),
+            (self.ours, ours, "This run's weight"),
+        ):
+            verdict = self._of(run, number, name, optimizer)
+            if verdict is None:
+                return None
+            if verdict is Verdict.DIFFERENT:
+                return Judgement(
+                    verdict,
+                    f"{whose} is not what the optimizer makes of that run's gradients.",
+                )
+            worst = max(worst, verdict)
+        return Judgement(worst)
+
+    def _of(self, run: Run, number: int, name: str, optimizer: OptimizerConfig) -> Verdict | None:
+        tensor = run.read(number, FIRST)
+        gradients = self._gradients(run, name)
+        if tensor is None or gradients is None:
+            return None
+        mean, magnitude, count = gradients
+        before = self._before(run, name)
+        group = optimizer.group_of_parameter[self.request.parameters.index(name)]
+
+        def stepped(gradient: torch.Tensor) -> torch.Tensor:
+            return self._stepped((name, before, gradient), group, optimizer)
+
+        exact = stepped(mean)
+        unit, kept = unit_roundoff(torch.float32), before.double()
+        own = gamma(_NUM_ROUNDINGS, unit) * ((exact - kept).abs() + kept.abs())
+        own = own + unit_roundoff(tensor.dtype) * exact.abs() + underflow(tensor.dtype)
+        off = (tensor.double() - exact).abs()
+        if bool((off <= own + _spread(stepped, mean, gamma(count, unit) * magnitude)).all()):
+            return Verdict.REORDERED
+        if optimizer.accum_type is torch.float32:
+            return Verdict.DIFFERENT
+        short = optimizer.accum_type
+        loose = likely_gamma(count, unit_roundoff(short)) * magnitude + count * underflow(short)
+        is_near = bool((off <= own + _spread(stepped, mean, loose)).all())
+        return Verdict.LESS_PRECISION if is_near else Verdict.DIFFERENT
+
+    def _gradients(self, run: Run, name: str) -> tuple[torch.Tensor, torch.Tensor, int] | None:
+        """Returns the reduced gradient, that of the magnitudes, and how many terms they have."""
+        number = next((i for i, v in enumerate(run.values) if v.name == gradient_name(name)), None)
+        if number is None:
+            return None
+        found = [run.read(number, place) for place in run.places]
+        terms = [tensor.double() for tensor in found if tensor is not None]
+        if len(terms) != len(run.places):
+            return None
+        assert self.request.optimizer is not None, "a training model"
+        divisor = self.request.optimizer.loss_scaling.value
+        if self.request.config.reduction_type is not ReductionType.Sum:
+            divisor *= len(terms)
+        total = torch.stack(terms)
+        return total.sum(0) / divisor, total.abs().sum(0) / divisor, len(terms) + 2
+
+    def _before(self, run: Run, name: str) -> torch.Tensor:
+        """Returns the weight with which a run began."""
+        number = next((i for i, v in enumerate(run.values) if v.name == name), None)
+        weight = None if number is None else run.read(number, FIRST)
+        return self.start.weights[name].detach() if weight is None else weight
+
+    def _stepped(
+        self,
+        trained: tuple[str, torch.Tensor, torch.Tensor],
+        group: int,
+        optimizer: OptimizerConfig,
+    ) -> torch.Tensor:
+        """Returns the weight after the update; `trained` is its name, its value and gradient."""
+        name, weight, gradient = trained
+        weight = weight.float()
+        hypers = {key: hyper.value for key, hyper in optimizer.groups[group].hypers}
+        state = {}
+        for spec in state_names(optimizer, optimizer.groups[group]):
+            shape = () if spec.is_scalar else tuple(weight.shape)
+            kept = self.start.states.get(f"{spec.name}___{name}")
+            state[spec.name] = (
+                torch.full(shape, spec.initial) if kept is None else kept.reshape(shape).float()
+            )
+        with torch.no_grad():
+            new, _ = update(optimizer, group, weight, gradient.float(), state, hypers)
+        return new.double()
+
+
+def _spread(
+    stepped: Callable[[torch.Tensor], torch.Tensor], mean: torch.Tensor, slack: torch.Tensor
+) -> torch.Tensor:
+    """Returns how far weights go when gradients are as far off as they may be."""
+    centre = stepped(mean)
+    ends = [(stepped(mean + side * slack) - centre).abs() for side in (-1.0, -0.5, 0.5, 1.0)]
+    return 2 * torch.stack(ends).amax(0)
+
+
+def _difficulty(optimizer: OptimizerConfig, request: Request) -> str:
+    """Returns why an update cannot be judged one weight at a time; "" if it can."""
+    if optimizer.clips:
+        return "gradients are clipped"
+    if optimizer.kind.is_lamb:
+        return "LAMB scales by norms"
+    if optimizer.loss_scale_rule is not None:
+        return "the loss scale is automatic"
+    return "weights are rounded at random" if request.config.rounds_stochastically else ""
+
+
+def note_of(request: Request) -> str:
+    """Returns what a report says of updates that cannot be judged; "" if they are."""
+    reason = "" if request.optimizer is None else _difficulty(request.optimizer, request)
+    if not reason:
+        return ""
+    return f"Updates are compared by their largest difference alone, since {reason}."
+
+
+def start_weights(model: torch.nn.Module) -> Mapping[str, torch.Tensor]:
+    """Returns a copy of the parameters and buffers of a model, by name."""
+    tensors = {**dict(model.named_parameters()), **dict(model.named_buffers())}
+    return {name: tensor.detach().clone() for name, tensor in tensors.items()}

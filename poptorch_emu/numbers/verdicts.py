@@ -1,0 +1,222 @@
+"""How two values differ, and what a comparison of two runs has found."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+
+import torch
+
+from poptorch_emu.numbers.run import Direction, Place, Value
+from poptorch_emu.numbers.side import Expectation
+
+# Of the largest element: for what cannot be computed again. Assumed: half of the digits of float32.
+_BLIND_TOLERANCE = 2.0**-12
+_NUM_SHOWN = 4
+
+
+class Verdict(IntEnum):
+    """How two values differ, from the least to the worst (exact)."""
+
+    EQUAL = 0
+    FOLLOWS = 1  # From an earlier difference; the operation itself is as it should be.
+    REORDERED = 2
+    LESS_PRECISION = 3
+    DIFFERENT = 4
+    NOT_FINITE = 5
+
+    def __str__(self) -> str:
+        """Returns what it is called in a report."""
+        return _NAMES[self]
+
+
+_NAMES = {
+    Verdict.EQUAL: "equal bits",
+    Verdict.FOLLOWS: "follows",
+    Verdict.REORDERED: "reordered sums",
+    Verdict.LESS_PRECISION: "less precision",
+    Verdict.DIFFERENT: "different",
+    Verdict.NOT_FINITE: "not finite begins here",
+}
+
+
+@dataclass(frozen=True)
+class Sample:
+    """Two values, and a few numbers of them where they are furthest apart.
+
+    Attributes:
+        ours: type and shape.
+        theirs: likewise.
+        numbers: index of an element, our number, and theirs.
+        largest: difference of two elements; NaN where one is not finite.
+        relative: that, by the largest magnitude of both.
+    """
+
+    ours: str
+    theirs: str
+    numbers: tuple[tuple[tuple[int, ...], float, float], ...]
+    largest: float
+    relative: float
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A value that differs.
+
+    Attributes:
+        value: where it comes from.
+        place: micro-batch and replica.
+        verdict: how it differs.
+        sample: of both values.
+        reason: in words, what is not as it should be.
+        equal_inputs: titles of inputs of the operation that were still equal.
+        only_ours: operations between it and what was still explained that the other run lacks.
+        only_theirs: the same of the other run.
+    """
+
+    value: Value
+    place: Place
+    verdict: Verdict
+    sample: Sample
+    reason: str = ""
+    equal_inputs: tuple[str, ...] = ()
+    only_ours: tuple[Value, ...] = ()
+    only_theirs: tuple[Value, ...] = ()
+
+
+@dataclass(frozen=True)
+class ModuleRow:
+    """What is known of the values of one module in one direction.
+
+    Attributes:
+        verdict: the worst.
+        num_values: that were compared, each once a place.
+        num_equal: of which all bits are equal.
+        relative: the largest relative difference.
+    """
+
+    module: str
+    direction: Direction
+    verdict: Verdict
+    num_values: int
+    num_equal: int
+    relative: float
+
+
+@dataclass(frozen=True)
+class NumbersComparison:
+    """Two runs of a model side by side.
+
+    Attributes:
+        verdict: the worst that begins anywhere.
+        first: the first difference of that verdict; `None` where all bits are equal.
+        modules: in the order of the graph.
+        ours: what our run is called.
+        theirs: what the other one is called.
+        num_operations: values of our graph that were compared at least once.
+        num_missing: values of our graph of which the other run has none.
+        notes: what was not compared, and why.
+    """
+
+    verdict: Verdict
+    first: Difference | None
+    modules: tuple[ModuleRow, ...]
+    ours: str
+    theirs: str
+    num_operations: int
+    num_missing: int
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """A verdict and its reason."""
+
+    verdict: Verdict
+    reason: str = ""
+
+
+def judged(expected: Expectation, result: int, tensor: torch.Tensor) -> Verdict:
+    """Returns whether a value is within the bound of rounding from the exact one."""
+    exact = expected.results[result]
+    if not tensor.is_floating_point():
+        is_same = exact.shape == tensor.shape and torch.equal(exact, tensor.to(exact.dtype))
+        return Verdict.REORDERED if is_same else Verdict.DIFFERENT
+    bound = expected.bound(result, tensor.dtype)
+    wide = tensor.double()
+    is_known = exact.isfinite() & wide.isfinite()
+    off = torch.where(is_known, (wide - exact).abs(), torch.zeros_like(wide))
+    if bool((off <= bound.tight).all()):
+        return Verdict.REORDERED
+    return Verdict.LESS_PRECISION if bool((off <= bound.loose).all()) else Verdict.DIFFERENT
+
+
+def same_bits(ours: torch.Tensor, theirs: torch.Tensor) -> bool:
+    """Returns whether two tensors have the same numbers, NaN in the same places included.
+
+    Of two types, the wider one may have the same numbers, too.
+    """
+    if ours.shape != theirs.shape:
+        return False
+    if ours.dtype != theirs.dtype:
+        if not (ours.is_floating_point() and theirs.is_floating_point()):
+            return False
+        ours, theirs = ours.double(), theirs.double()
+    if torch.equal(ours, theirs):
+        return True
+    if not ours.is_floating_point():
+        return False
+    return bool(((ours == theirs) | (ours.isnan() & theirs.isnan())).all())
+
+
+def sample(ours: torch.Tensor, theirs: torch.Tensor) -> Sample:
+    """Returns a few numbers of two values of the same shape, the furthest apart first."""
+    one, two = ours.detach().double().reshape(-1), theirs.detach().double().reshape(-1)
+    off = (one - two).abs()
+    # Infinities of one sign are equal, and whatever else is not finite is further than any number.
+    off = torch.where(one == two, torch.zeros_like(off), off.nan_to_num(torch.inf, torch.inf))
+    largest = off.max().item() if off.numel() else 0.0
+    scale = max((v.abs().nan_to_num(0.0, 0.0).max().item() for v in (one, two) if v.numel()),
+                default=0.0)  # fmt: skip
+    places = off.argsort(descending=True, stable=True)[:_NUM_SHOWN].tolist()
+    shape = tuple(ours.shape)
+    numbers = tuple(
+        (_index(place, shape), one[place].item(), two[place].item()) for place in places
+    )
+    return Sample(_type(ours), _type(theirs), numbers, largest, largest / scale if scale else 0.0)
+
+
+def _index(place: int, shape: tuple[int, ...]) -> tuple[int, ...]:
+    index = []
+    for size in reversed(shape):
+        place, rest = divmod(place, size)
+        index.append(rest)
+    return tuple(reversed(index))
+
+
+def _type(tensor: torch.Tensor) -> str:
+    return f"{str(tensor.dtype).removeprefix('torch.')}{list(tensor.shape)}"
+
+
+def blind(ours: torch.Tensor, theirs: torch.Tensor) -> Judgement:
+    """Judges what cannot be computed again: by the largest difference."""
+    shown = sample(ours, theirs)
+    if is_shorter(ours.dtype, theirs.dtype) and shown.relative <= 2.0**-6:
+        return Judgement(Verdict.LESS_PRECISION, f"{ours.dtype} here, {theirs.dtype} there.")
+    if ours.is_floating_point() and shown.relative <= _BLIND_TOLERANCE:
+        return Judgement(Verdict.REORDERED)
+    return Judgement(Verdict.DIFFERENT)
+
+
+def given_apart(ours: torch.Tensor, theirs: torch.Tensor) -> Judgement:
+    """Judges what no operation of the window makes."""
+    found = blind(ours, theirs)
+    if found.verdict < Verdict.DIFFERENT:
+        return found
+    return Judgement(found.verdict, "The two runs have different numbers here.")
+
+
+def is_shorter(one: torch.dtype, two: torch.dtype) -> bool:
+    """Returns whether one of two types of floating-point numbers has fewer digits."""
+    floats = one.is_floating_point and two.is_floating_point
+    return floats and torch.finfo(one).eps != torch.finfo(two).eps

@@ -1,0 +1,85 @@
+"""Two runs of a model side by side, as text for people."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import PurePath
+
+from poptorch_emu.numbers.run import Value
+from poptorch_emu.numbers.verdicts import Difference, NumbersComparison, Verdict
+from poptorch_emu.report.terminal import (
+    fitted_table,
+    html_lines,
+    html_table,
+    terminal_width,
+    wrapped,
+)
+
+
+@dataclass(frozen=True)
+class NumbersReport(NumbersComparison):
+    """A comparison that can be printed (exact)."""
+
+    @classmethod
+    def of(cls, comparison: NumbersComparison) -> NumbersReport:
+        """Returns `comparison` with its text."""
+        return cls(**vars(comparison))
+
+    def __str__(self) -> str:
+        """Returns the verdict, the first difference, and a line for each module and direction."""
+        columns = terminal_width()
+        lines = [line for text in self._head() for line in wrapped(text, columns)]
+        lines += ["", *fitted_table(self._rows(), 3, columns)]
+        lines += [line for text in self.notes for line in wrapped(text, columns)]
+        return "\n".join(lines)
+
+    def _repr_html_(self) -> str:
+        """Returns the same for a notebook."""
+        return html_lines([*self._head()]) + html_table(self._rows(), 3) + html_lines(self.notes)
+
+    def _head(self) -> Iterator[str]:
+        yield (
+            f"{self.verdict}: {self.ours} against {self.theirs}, {self.num_operations} values "
+            f"compared, {self.num_missing} without a counterpart"
+        )
+        if self.first is not None:
+            yield from _told(self.first, self.theirs)
+
+    def _rows(self) -> list[list[str]]:
+        rows = [["module", "direction", "verdict", "values", "equal", "difference"]]
+        for row in self.modules:
+            verdict = "equal bits" if row.verdict is Verdict.EQUAL else str(row.verdict)
+            rows.append([
+                row.module or "(model)", row.direction.value, verdict, str(row.num_values),
+                str(row.num_equal), f"{row.relative:.1e}" if row.relative else "0",
+            ])  # fmt: skip
+        return rows
+
+
+def _told(first: Difference, theirs: str) -> Iterator[str]:
+    """Yields the lines about the first difference."""
+    value, shown = first.value, first.sample
+    micro_batch, replica = first.place
+    yield f"first: {value.title} {_where(value)}, micro-batch {micro_batch}, replica {replica}"
+    if first.reason:
+        yield f"  {first.reason}"
+    yield f"  here {shown.ours}, {theirs} {shown.theirs}"
+    for index, ours, other in shown.numbers:
+        yield f"  {list(index)}: {ours:.9g} here, {other:.9g} there"
+    yield f"  largest difference {shown.largest:.3g}, {shown.relative:.1e} of the largest number"
+    if first.equal_inputs:
+        yield f"  inputs that are still equal: {', '.join(first.equal_inputs)}"
+    if first.verdict >= Verdict.DIFFERENT:
+        for text, values in (("only here", first.only_ours), ("only there", first.only_theirs)):
+            if values:
+                yield f"  {text}: {'; '.join(f'{v.title} {_where(v)}' for v in values)}"
+
+
+def _where(value: Value) -> str:
+    """Returns module, direction and line of a value."""
+    file, _, line = value.line.rpartition(":")
+    parts = [f"in '{value.module}'" if value.module else "", f"({value.direction.value})"]
+    if file:
+        parts.append(f"at {PurePath(file).name}:{line}")
+    return " ".join(filter(None, parts))
