@@ -72,7 +72,8 @@ class PoplarExecutor:
         options = options or Options()
         if not isinstance(options, Options):
             raise make_error(
-                f"Invalid type: 'options' is of type {type(options)} (Expected poptorch.Options)"
+                f"Invalid type: 'options' is of type {type(options)} (Expected poptorch.Options). "
+                "Options come after the model, and the optimizer after them, or by name."
             )
         kept = own_options(options, is_training=training)
         self._model = model

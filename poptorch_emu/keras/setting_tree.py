@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any
+
+from poptorch_emu.near_names import did_you_mean
 
 
 @dataclass(frozen=True)
@@ -159,6 +160,5 @@ class Group:
         return item
 
     def _unknown(self, name: str) -> str:
-        near = difflib.get_close_matches(name, self._tree, n=1)
-        hint = f" Did you mean {near[0]!r}?" if near else ""
+        hint = did_you_mean(name, self._tree)
         return f"{self._path} has no attribute {name!r}.{hint} It has {', '.join(self._tree)}."

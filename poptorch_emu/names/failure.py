@@ -104,6 +104,8 @@ def explanation(error: BaseException, trace: TracebackType | None) -> str:
     lines += [f"The rule: {rule}" for rule in [_rule_of(message)] if rule]
     sentences = re.split(r"(?<=[.!?])\s+(?=[A-Z])", message.strip())
     lines += [f"What to change: {sentences[-1]}"] if len(sentences) > 1 else []
+    topic = topic_of(message)
+    lines += [f"More: python -m poptorch_emu --explain {topic.value}"] if topic else []
     return "\n".join(lines)
 
 

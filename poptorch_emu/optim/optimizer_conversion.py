@@ -76,6 +76,11 @@ def optimizer_kind(optimizer: torch.optim.Optimizer) -> OptimizerKind:
         return OptimizerKind.RMSPROP_CENTERED if is_centered else OptimizerKind.RMSPROP
     if isinstance(optimizer, LAMB):
         return OptimizerKind.LAMB if has_bias_correction else OptimizerKind.LAMB_NO_BIAS
+    if isinstance(optimizer, type):
+        raise AssertionError(
+            f"Unsupported optimizer type: {optimizer.__name__} is a class. Pass an instance, as "
+            f"{optimizer.__name__}(model.parameters(), lr=0.01)."
+        )
     raise AssertionError(
         "Unsupported optimizer type. Types supported are SGD, Adam, AdamW and RMSprop, of "
         "torch.optim or poptorch.optim, and poptorch.optim.LAMB, but not "

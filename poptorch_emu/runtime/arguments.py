@@ -212,7 +212,11 @@ def _check_tensor(name: str, old: torch.Tensor, new: torch.Tensor) -> None:
     if old.dtype != new.dtype:
         raise _mismatch(f"Data type mismatch for {name}: expected {old.dtype} but got {new.dtype}.")
     if old.shape != new.shape:
-        raise _mismatch(f"Shape mismatch for {name}: expected {old.shape} but got {new.shape}.")
+        is_rest = new.shape[:1] < old.shape[:1] and new.shape[1:] == old.shape[1:]
+        hint = " Of a loader, drop_last=True leaves out a smaller last batch." if is_rest else ""
+        raise _mismatch(
+            f"Shape mismatch for {name}: expected {old.shape} but got {new.shape}.{hint}"
+        )
 
 
 def _check_tuple(name: str, old: Sequence[Any], new: Sequence[Any]) -> None:

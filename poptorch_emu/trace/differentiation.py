@@ -6,7 +6,9 @@ from collections.abc import Sequence
 
 import torch
 
+from poptorch_emu.errors import compiler_error
 from poptorch_emu.torch_versions import engine_run_backward
+from poptorch_emu.troubleshooting import Topic
 
 
 def differentiate(
@@ -20,15 +22,27 @@ def differentiate(
         value: what is differentiated.
         first_gradient: where back-propagation starts, of the shape of `value`.
         leaves: that require a gradient.
+
+    Raises:
+        Error: `forward` has gone back through the graph already.
     """
     keeps_graph = records_graph = False
-    gradients: tuple[torch.Tensor | None, ...] = engine_run_backward(
-        (value,),
-        (first_gradient,),
-        keeps_graph,
-        records_graph,
-        tuple(leaves),
-        allow_unreachable=True,
-        accumulate_grad=False,
-    )
+    try:
+        gradients: tuple[torch.Tensor | None, ...] = engine_run_backward(
+            (value,),
+            (first_gradient,),
+            keeps_graph,
+            records_graph,
+            tuple(leaves),
+            allow_unreachable=True,
+            accumulate_grad=False,
+        )
+    except RuntimeError as failure:
+        if "backward through the graph a second time" not in str(failure):
+            raise
+        raise compiler_error(
+            "forward has called backward() on the loss already, or on what the loss is made of. A "
+            "model wrapped by poptorch.trainingModel runs backward itself: take the call out, or "
+            f"write backward(retain_graph=True); {Topic.EXPLICIT_BACKWARD}"
+        ) from failure
     return gradients

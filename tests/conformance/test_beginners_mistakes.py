@@ -220,3 +220,35 @@ def test_two_blocks_of_one_id_then_a_warning_where_they_do_not_follow(blocks, wa
         assert not warnings
     else:
         assert len(warnings) == 1 and re.match(warning, warnings[0])
+
+
+def test_backward_of_the_loss_within_forward_then_is_named() -> None:
+    class Model(Net):
+        def forward(self, x, y):
+            loss = F.cross_entropy(self.first(x), y)
+            loss.backward()
+            return loss
+
+    with pytest.raises(poptorch.Error, match=r"forward has called backward\(\) on the loss"):
+        poptorch.trainingModel(Model(), options())(X, Y)
+
+
+def test_optimizer_in_the_place_of_options_then_says_the_order() -> None:
+    model = Net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with pytest.raises(poptorch.Error, match="and the optimizer after them, or by name"):
+        poptorch.trainingModel(model, optimizer)
+
+
+def test_class_of_an_optimizer_then_says_how_an_instance_is_made() -> None:
+    with pytest.raises(AssertionError, match=r"SGD is a class. Pass an instance, as SGD\(model"):
+        poptorch.trainingModel(Net(), options(), torch.optim.SGD)
+
+
+@pytest.mark.parametrize("shape, is_rest", [((3, 4), True), ((9, 4), False), ((3, 5), False)])
+def test_smaller_last_batch_then_drop_last_is_offered(shape, is_rest) -> None:
+    inference = poptorch.inferenceModel(torch.nn.ReLU(), options())
+    inference(X)
+    with pytest.raises(poptorch.Error, match="Shape mismatch") as error:
+        inference(torch.ones(shape))
+    assert ("drop_last=True" in str(error.value)) == is_rest

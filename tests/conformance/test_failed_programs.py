@@ -76,10 +76,11 @@ def test_program_when_it_breaks_a_rule_then_ends_with_line_rule_and_change(
     tmp_path: Path, expression: str, line: int, source: str, rule: str, change: str
 ) -> None:
     path, text = failed(tmp_path, expression)
-    place, said_rule, said_change = text.splitlines()[-3:]
+    place, said_rule, said_change, more = text.splitlines()[-4:]
     assert place == f"In your program: {path}:{line}: {source}"
     assert said_rule == rule
     assert said_change.startswith(change)
+    assert more.startswith("More: python -m poptorch_emu --explain ")
     assert text.count("Traceback (most recent call last)") == 1
     assert "poptorch_emu/" not in text.replace(str(path), "")
 
