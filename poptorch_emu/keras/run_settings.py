@@ -101,6 +101,7 @@ class SystemSettings:
         uses_stochastic_rounding: in training and inference.
         checks_floating_point: whether exceptions of floating-point numbers are errors.
         can_run: whether the process may take IPUs.
+        seed: of the device's random numbers; `None` for any.
     """
 
     num_ipus: int | None = None
@@ -110,6 +111,7 @@ class SystemSettings:
     uses_stochastic_rounding: bool = False
     checks_floating_point: bool = False
     can_run: bool = True
+    seed: int | None = None
 
 
 @dataclass(frozen=True)
@@ -183,6 +185,8 @@ def executor_options(
     accumulation = settings.accumulation if is_training else 1
     options.deviceIterations(steps // (accumulation * replicas)).outputMode(OutputMode.All)
     options.replicationFactor(replicas)
+    if system.seed is not None:
+        options.createOrSet(random_seed=system.seed)
     if replicas > 1:
         options.broadcastBuffers(False)  # Each replica has moving means of its own.
     if plan is not None:

@@ -8,7 +8,9 @@ import importlib
 from typing import Any
 
 from poptorch_emu.keras.ipu import config, gradient_accumulation, ipu_strategy, refused_modules
+from poptorch_emu.keras.ipu.ops import __all__ as operations
 from poptorch_emu.keras.ipu.ops import pipelining_ops
+from poptorch_emu.keras.ipu.ops.functional_ops import outlined_function as outlined_function
 from poptorch_emu.near_names import did_you_mean
 
 __all__ = [
@@ -20,12 +22,19 @@ __all__ = [
     "keras",
     "loops",
     "pipelining_ops",
+    "utils",
 ]
 
 refused_modules.register(__name__)
 
 # Modules below this one that few programs ask for.
-_LATE = {name: f".{name}" for name in ("ipu_infeed_queue", "ipu_outfeed_queue", "keras", "loops")}
+_LATE = {
+    **{
+        name: f".{name}"
+        for name in ("ipu_infeed_queue", "ipu_outfeed_queue", "keras", "loops", "utils")
+    },
+    **{name: f".ops.{name}" for name in operations},
+}
 
 
 def __getattr__(name: str) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from poptorch_emu.keras.config_choices import (
@@ -168,7 +169,7 @@ class IPUConfig(Group):
         )
         for name in self.accepted_changes():
             note_accepted(f"IPUConfig.{name}")
-        _configured, _settings = self, settings
+        _configured, _settings = self, replace(settings, seed=_settings.seed)
 
 
 _configured: IPUConfig | None = None
@@ -199,6 +200,12 @@ def get_ipu_config() -> IPUConfig:
             "No IPU devices configured. Call configure_ipu_system() of an IPUConfig first."
         )
     return _configured
+
+
+def set_seed(seed: int) -> None:
+    """Seeds the random numbers of programs that are made from now on (exact)."""
+    global _settings
+    _settings = replace(_settings, seed=seed)
 
 
 def system_settings() -> SystemSettings:
