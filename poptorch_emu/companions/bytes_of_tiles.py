@@ -50,3 +50,30 @@ def bytes_of_categories(memories: Sequence[Mapping[str, Any]]) -> dict[str, list
         for name, part in _PROGRAM.items():
             found[name] += [parts.get(part, 0) if one else 0 for one in programs]
     return found
+
+
+def always_live(memories: Sequence[Mapping[str, Any]]) -> dict[str, list[int]]:
+    """Returns what each tile holds from load to end, by category: weights and the like, and code.
+
+    Their sums are the first list of `bytes_of_tiles`: what rounding leaves counts as vertex code.
+    """
+    names = {name for memory in memories for name in memory["tiles"]}
+    data = sorted(name for name in names if name != "program" and not name.endswith("the peak"))
+    found: dict[str, list[int]] = {name: [] for name in (*data, *_PROGRAM)}
+    for memory in memories:
+        held = {
+            name: [num_bytes for num_bytes, count in runs for _ in range(count)]
+            for name, runs in memory["tiles"].items()
+        }
+        num_tiles = max(map(len, held.values()), default=0)
+        for name in data:
+            found[name] += held.get(name, [0] * num_tiles)
+        parts = {part["name"]: part["bytes"] for part in memory["categories"]}
+        for number in range(num_tiles):
+            left = held.get("program", [0] * num_tiles)[number]
+            for name, part in reversed(_PROGRAM.items()):
+                is_last = name == next(iter(_PROGRAM))
+                taken = left if is_last else min(parts.get(part, 0), left)
+                found[name].append(taken)
+                left -= taken
+    return found

@@ -6,6 +6,7 @@ which are shorter than rows. The scripts of the page read these names.
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 from poptorch_emu.machine.tile_memory import IpuMemory, TileMemory
@@ -43,6 +44,7 @@ def view_model(content: PageContent) -> dict[str, Any]:
         "graph": graph_view(content),
         "options": option_rows(content.config),
         "log": _log(content),
+        "process_id": os.getpid(),
     }
     view["insights"] = insights(view, advice(content))
     return view

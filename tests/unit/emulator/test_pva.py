@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ import torch
 import poptorch_emu as poptorch
 from poptorch_emu import emulator
 from poptorch_emu.companions import libpvti, pva
+from poptorch_emu.companions.report_memory import Tiles
 
 pytestmark = pytest.mark.feature("pva.openReport", fidelity="modelled")
 
@@ -139,6 +141,8 @@ def test_runs_then_are_the_calls_in_their_order(model):
     assert [run.name for run in runs] == ["call 0", "call 1", "call 2"]
     times = [time for run in runs for time in (run.microseconds.start, run.microseconds.end)]
     assert times[0] == 0 and times == sorted(times)
+    opened = pva.openReport(path.path)
+    assert all(len(run.steps) == len(opened.execution.steps) for run in opened.execution.runs)
 
 
 def test_trace_then_events_are_nested_as_they_were(tmp_path):
@@ -154,6 +158,7 @@ def test_trace_then_events_are_nested_as_they_were(tmp_path):
     model.destroy()
     (process,) = pva.openTrace(path).processes
     calls, traced = process.threads
+    assert process.pid == os.getpid() and [calls.tid, traced.tid] == [1, 2]
     assert (calls.name, traced.name) == ("calls", "outer")
     assert [event.label for event in calls.events] == [f"call {n}" for n in range(5)]
     epoch, after = traced.events
@@ -194,15 +199,17 @@ def test_target_then_has_the_architecture(report):
 @pytest.mark.parametrize(
     "path",
     [
-        "compilation.tiles[0].memory.total.includingGaps",
+        "compilation.tiles[0].memory.vertices",
         "compilation.ipus[0].tiles[3].memory.category.message",
-        "compilation.graph.numComputeSets",
-        "compilation.alwaysLiveVariables",
+        "compilation.graph.numVars",
+        "compilation.graph.numVertices",
+        "compilation.graph.numEdges",
         "compilation.loweredVariables",
-        "compilation.programs",
+        "compilation.programs[0]._id",
+        "compilation.programs[0].codeBytesByTile",
+        "compilation.programs[0].controlCodeByTile",
         "execution.blocks",
         "execution.runs",
-        "execution.steps[0].computeSets",
         "execution.steps[0].ipus[0].cyclesByTile",
         "execution.steps[0].program.children",
     ],
@@ -212,3 +219,140 @@ def test_what_is_not_known_then_raises_and_names_it(report, path, error):
     with pytest.raises(error, match=r"is not in this report, which holds") as caught:
         eval(f"report.{path}", {"report": report})
     assert str(caught.value).startswith(f"report.{path} ")
+
+
+def test_operation_analysis_then_says_where_the_lines_are(report):
+    with pytest.raises(pva.NotInReport, match="emulator.read_report"):
+        pva.OperationAnalysis(report)
+
+
+def test_always_live_variables_then_are_what_the_tiles_hold_always(report):
+    variables = {each.name: each.size for each in report.compilation.alwaysLiveVariables}
+    tiles = report.compilation.tiles
+    assert sum(variables.values()) == sum(tile.memory.alwaysLiveBytes for tile in tiles)
+    assert {"weight", "vertexCode", "controlCode", "stack"} <= variables.keys()
+    assert min(variables.values()) > 0
+    for number in (0, 5, 1471, 1472, len(tiles) - 1):
+        own = report.compilation.alwaysLiveVariablesForTile(number)
+        assert sum(each.size for each in own) == tiles[number].memory.alwaysLiveBytes
+        category = tiles[number].memory.category
+        for each in own:
+            if each.name in ("vertexCode", "vertexInstanceState", "controlCode", "stack"):
+                assert each.size == pytest.approx(getattr(category, each.name).total, abs=2)
+    with pytest.raises(IndexError):
+        report.compilation.alwaysLiveVariablesForTile(len(tiles))
+
+
+def test_live_variables_then_make_up_the_bytes_of_each_step(model, report):
+    named = 0
+    for step in report.compilation.livenessProgramSteps:
+        held = step.notAlwaysLiveMemory
+        assert sum(each.size for each in held.variables) == held.bytes
+        named += any(not each.name.startswith("live on IPU") for each in held.variables)
+        for ipu in range(2):
+            own = step.notAlwaysLiveMemoryForIpu(ipu)
+            assert sum(each.size for each in own.variables) == own.bytes
+            tile = step.notAlwaysLiveMemoryForTile(ipu * 1472 + 7)
+            assert tile.bytes == pytest.approx(own.bytes / 1472, abs=len(own.variables))
+        with pytest.raises(pva.NotInReport):
+            step.notAlwaysLiveMemoryForTile(2 * 1472)
+    peaks = [memory.peak for memory in emulator.tile_memory(model).ipus]
+    assert named == sum(
+        step.program.name == peak.at and bool(peak.largest)
+        for peak in peaks
+        for step in report.compilation.livenessProgramSteps
+    )
+
+
+def test_gaps_then_there_are_none_and_what_fits_does_not_overflow(report):
+    memory = report.compilation.tiles[0].memory
+    assert memory.total.includingGaps == memory.total.excludingGaps > 0
+    assert memory.overflowed.excludingGaps == memory.overflowed.includingGaps == 0
+
+
+def test_overflow_then_is_what_is_above_the_limit():
+    runs = {"weight": [[700_000, 1], [600_000, 1]], "program": [[1000, 2]]}
+    memory = {"tiles": runs, "limit_bytes": 638_976, "categories": []}
+    first, second = Tiles("tiles", [memory])
+    assert first.memory.overflowed.excludingGaps == 701_000 - 638_976
+    assert second.memory.overflowed.includingGaps == 0
+
+
+def test_compute_sets_then_are_the_operations_that_take_time(model, report):
+    computing = [row for row in emulator.estimate(model).all_operations if row.cycles]
+    assert report.compilation.graph.numComputeSets == len(computing)
+    (program,) = report.compilation.programs
+    assert program.type is pva.Program.Type.Sequence
+    assert len(program.children) == len(computing)
+    for step in report.execution.steps:
+        if step.program.type is not pva.Program.Type.OnTileExecute:
+            continue
+        total = sum(max(each.cyclesByTile) for each in step.computeSets)
+        busy = [ipu.cycles for ipu in step.ipus if ipu.cycles]
+        if step.computeSets and busy:
+            assert total == pytest.approx(busy[0], abs=len(step.computeSets))
+
+
+def test_vertices_of_a_program_then_have_types_and_tiles(report):
+    seen: list[Any] = []
+
+    class Vertices(pva.ProgramVisitor):
+        def visitOnTileExecute(self, program: Any) -> None:
+            seen.extend(program.computeset.vertices)
+            assert len(program.computeset.vertices) >= 0
+
+    visitor = Vertices()
+    for step in report.compilation.livenessProgramSteps:
+        step.program.accept(visitor)
+    for step in report.execution.steps:
+        step.program.accept(visitor)
+    report.compilation.programs[0].accept(visitor)
+    assert "aten::addmm" in {vertex.type.name for vertex in seen}
+    assert all(sum(vertex.countByTile) % 1472 == 0 for vertex in seen)
+    with pytest.raises(pva.NotInReport, match="size is not in this report"):
+        _ = seen[0].type.size
+
+
+def test_steps_then_have_cycles_by_tile_and_balance(report):
+    for step in report.execution.steps:
+        by_tile = list(step.cyclesByTile)
+        assert len(by_tile) == report.compilation.target.numTiles
+        for number, ipu in enumerate(step.ipus):
+            own = by_tile[number * 1472 : (number + 1) * 1472]
+            assert set(own) == {ipu.cycles}
+            assert ipu.activeTileBalance == ipu.tileBalance == (1.0 if ipu.cycles else 0.0)
+            assert ipu.activeCycles.cyclesFrom.min == ipu.activeCycles.cyclesFrom.max
+            assert ipu.activeCycles.cyclesTo.min - ipu.activeCycles.cyclesFrom.max == ipu.cycles
+
+
+def test_replicas_then_all_ipus_of_the_target_do_the_same(tmp_path):
+    options = poptorch.Options().showCompilationProgressBar(False).replicationFactor(2)
+    options.modelName("stages").Training.gradientAccumulation(ACCUMULATION)
+    module = Stages(2)
+    optimizer = poptorch.optim.SGD(module.parameters(), lr=0.1)
+    model = poptorch.trainingModel(module, options, optimizer)
+    model(torch.randn(2 * ACCUMULATION, 24))
+    report = pva.openReport(emulator.report(model, tmp_path))
+    target = report.compilation.target
+    assert (target.numReplicas, target.ipusPerReplica, target.numIPUs) == (2, 2, 4)
+    assert target.tilesPerReplica == 2 * 1472 == target.numTiles // 2
+    assert target.memoryPerReplica * 2 == target.totalMemory
+    for step in report.execution.steps:
+        cycles = [ipu.cycles for ipu in step.ipus]
+        assert len(cycles) == 4 and cycles[:2] == cycles[2:]
+        assert list(step.cyclesByTile[:2944]) == list(step.cyclesByTile[2944:])
+
+
+def test_target_then_its_type_is_that_of_the_device(report, tmp_path):
+    assert report.compilation.target.type is pva.Target.Type.Ipu
+    options = poptorch.Options().showCompilationProgressBar(False).useIpuModel(True)
+    model = poptorch.inferenceModel(torch.nn.Linear(2, 2), options)
+    model(torch.ones(1, 2))
+    other = pva.openReport(emulator.report(model, tmp_path))
+    assert other.compilation.target.type is pva.Target.Type.IpuModel
+
+
+def test_version_then_is_that_of_the_format(report):
+    version = report.version
+    assert (version.major, version.minor, version.point) == (1, 0, 0)
+    assert not version.isUnstableFormat

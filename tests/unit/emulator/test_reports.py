@@ -297,8 +297,8 @@ def test_pva_then_tells_the_target_and_refuses_what_is_not_held(model, tmp_path)
         plan.step_seconds * plan.clock_hz, abs=1
     )
     assert report.poplarVersion.string == poptorch.__version__
-    with pytest.raises(AttributeError, match=r"report\.compilation\.programs is not in this"):
-        _ = report.compilation.programs
+    with pytest.raises(AttributeError, match=r"report\.compilation\.loweredVariables is not"):
+        _ = report.compilation.loweredVariables
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,210 @@
+"""What `pva` tells of memory: of tiles, of variables, and of what is live at each operation."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, overload
+
+from poptorch_emu.companions.bytes_of_tiles import (
+    always_live,
+    bytes_of_categories,
+    bytes_of_tiles,
+)
+from poptorch_emu.companions.fullest_moments import fullest_moments
+from poptorch_emu.companions.report_programs import Row, program_of
+from poptorch_emu.companions.report_sections import ADVICE, NotInReport, Section, used_tiles
+from poptorch_emu.report.trace_operations import step_name
+
+Memory = Mapping[str, Any]
+
+
+class Tiles(Sequence[Section]):
+    """What each tile of some IPUs holds at the peak; made when it is asked for."""
+
+    def __init__(self, path: str, memories: Sequence[Memory]) -> None:
+        """Takes where it stands in the report, and the memories of the IPUs, one after another."""
+        self._path = path
+        self._always, self._others = bytes_of_tiles(memories)
+        self._categories = bytes_of_categories(memories)
+        self._limits = [memory["limit_bytes"] for memory in memories]
+
+    def __len__(self) -> int:
+        return len(self._always)
+
+    @overload
+    def __getitem__(self, index: int) -> Section: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> list[Section]: ...
+
+    def __getitem__(self, index: int | slice) -> Section | list[Section]:
+        if isinstance(index, slice):
+            return [self[number] for number in range(*index.indices(len(self)))]
+        number = range(len(self))[index]
+        always, others = self._always[number], self._others[number]
+        limit = self._limits[number * len(self._limits) // len(self)]
+        path = f"{self._path}[{number}]"
+        memory = {
+            "total": _with_gaps(f"{path}.memory.total", always + others),
+            "overflowed": _with_gaps(f"{path}.memory.overflowed", max(0, always + others - limit)),
+            "alwaysLiveBytes": always,
+            "notAlwaysLiveBytes": others,
+            "category": Section(f"{path}.memory.category", self._category(path, number)),
+        }
+        return Section(path, {"memory": Section(f"{path}.memory", memory)})
+
+    def _category(self, path: str, number: int) -> dict[str, Section]:
+        return {
+            name: Section(f"{path}.memory.category.{name}", {"total": held[number]})
+            for name, held in self._categories.items()
+        }
+
+
+def _with_gaps(path: str, num_bytes: int) -> Section:
+    """Returns bytes by both names: the model leaves no gaps."""
+    return Section(path, {"excludingGaps": num_bytes, "includingGaps": num_bytes})
+
+
+def are_known(memories: Sequence[Memory]) -> bool:
+    """Tells whether a report has the tiles of some IPUs."""
+    return bool(memories) and all(memory["tiles"] for memory in memories)
+
+
+def _variables(path: str, sizes: Mapping[str, int]) -> list[Section]:
+    return [
+        Section(f"{path}[{number}]", {"name": name, "size": num_bytes})
+        for number, (name, num_bytes) in enumerate(sizes.items())
+    ]
+
+
+class Compilation(Section):
+    """What is known before a program runs (modelled)."""
+
+    def alwaysLiveVariablesForTile(self, tile: int) -> list[Section]:
+        """Returns what a tile holds all the time, by category (modelled).
+
+        Raises:
+            IndexError: there is no such tile.
+            NotInReport: the report does not tell what tiles hold.
+        """
+        tiles = self.tiles  # Which raises where none are known.
+        number = range(len(tiles))[tile]
+        held = always_live(self._values["memories"])
+        path = f"{self._path}.alwaysLiveVariablesForTile({tile})"
+        sizes = {name: sizes[number] for name, sizes in held.items() if sizes[number]}
+        return _variables(path, sizes)
+
+
+def always_live_variables(memories: Sequence[Memory]) -> list[Section] | None:
+    """Returns what lives from load to end on all IPUs, by category: weights and the like, and code.
+
+    Their sum is that of what each tile holds always.
+    """
+    if not are_known(memories):
+        return None
+    sizes = {name: sum(held) for name, held in always_live(memories).items() if any(held)}
+    return _variables("report.compilation.alwaysLiveVariables", sizes)
+
+
+class LivenessStep(Section):
+    """What IPUs hold while one of them runs an operation (modelled)."""
+
+    def notAlwaysLiveMemoryForIpu(self, ipu: int) -> Section:
+        """Returns the bytes of an IPU beside what is always live, and what they are.
+
+        Raises:
+            NotInReport: there is no such IPU, or the timeline does not tell what it holds then.
+        """
+        held = self._values["held"]
+        if ipu not in held:
+            raise NotInReport(
+                f"{self._path} is a step of IPU {self._values['ipu']}; what IPU {ipu} holds then "
+                f"is not known. {ADVICE}"
+            )
+        path = f"{self._path}.notAlwaysLiveMemoryForIpu"
+        sizes = self._sizes({ipu: held[ipu]})
+        return Section(path, {"bytes": held[ipu], "variables": _variables(path, sizes)})
+
+    def notAlwaysLiveMemoryForTile(self, tile: int) -> Section:
+        """Returns the bytes of the mean tile of the IPU on which a tile lies.
+
+        Raises:
+            NotInReport: there is no such tile, or what its IPU holds then is not known.
+        """
+        num_tiles, num_used = self._values["tiles"]
+        of_ipu = self.notAlwaysLiveMemoryForIpu(tile // num_tiles)
+        path = f"{self._path}.notAlwaysLiveMemoryForTile"
+        sizes = {each.name: round(each.size / num_used) for each in of_ipu.variables}
+        values = {"bytes": sum(sizes.values()), "variables": _variables(path, sizes)}
+        return Section(path, values)
+
+    def all_ipus(self) -> Section:
+        """Returns the bytes of all IPUs; nothing where one of them is not known."""
+        path, held = f"{self._path}.notAlwaysLiveMemory", self._values["held"]
+        if len(held) != self._values["num_ipus"]:
+            return Section(path, {})
+        sizes = self._sizes(held)
+        return Section(path, {"bytes": sum(held.values()), "variables": _variables(path, sizes)})
+
+    def _sizes(self, held: Mapping[int, int]) -> dict[str, int]:
+        """Names bytes: at the peak of this step's IPU by its tensors, else by the IPU alone."""
+        sizes: dict[str, int] = {}
+        for ipu, num_bytes in held.items():
+            left = num_bytes
+            if ipu == self._values["ipu"]:
+                for name, most in self._values["peak"]:
+                    sizes[name] = min(most, left)
+                    left -= sizes[name]
+            if left:
+                sizes[f"live on IPU {ipu}"] = left
+        return sizes
+
+
+def liveness_steps(view: Mapping[str, Any]) -> Iterator[Section]:
+    """Yields the operations of each IPU in turn, with what is live then."""
+    memories, num_used = view["memory"]["ipus"], view["machine"].get("num_compute_tiles")
+    num_tiles = view["machine"]["num_tiles"]
+    if num_used is None:
+        return
+    number, moments, rows = 0, fullest_moments(view), _rows_by_step(view)
+    for index, memory in enumerate(memories):
+        steps = memory["steps"]
+        tiles = used_tiles(view["machine"], index)
+        for name, num_bytes in zip(steps["names"], steps["live"], strict=True) if steps else ():
+            path = f"report.compilation.livenessProgramSteps[{number}]"
+            known = dict(enumerate(moments.get((index, name), ()))) | {index: num_bytes}
+            row = rows.get((index, name))
+            program = program_of(
+                f"{path}.program", name, "", [row] if row else [], tiles, id=number
+            )
+            step = LivenessStep(
+                path,
+                {
+                    "program": program,
+                    "ipu": index,
+                    "held": {ipu: known[ipu] * num_used for ipu in known},
+                    "num_ipus": len(memories),
+                    "tiles": (num_tiles or num_used, num_used),
+                    "peak": _peak(memory, name, num_used),
+                },
+            )
+            step._values["notAlwaysLiveMemory"] = step.all_ipus()
+            yield step
+            number += 1
+
+
+def _peak(memory: Memory, name: str, num_used: int) -> list[tuple[str, int]]:
+    """Returns names and bytes of the largest tensors that are live at a step, if it is the peak."""
+    if memory["peak"]["name"] != name:
+        return []
+    found = {each["name"]: each["bytes"] * num_used for each in memory["peak"]["tensors"]}
+    return list(found.items())
+
+
+def _rows_by_step(view: Mapping[str, Any]) -> dict[tuple[int, str], Row]:
+    columns = view["operations"]
+    if not columns:
+        return {}
+    positions = {memory["ipu"]: index for index, memory in enumerate(view["memory"]["ipus"])}
+    rows = (dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True))
+    return {(positions.get(row["ipu"], -1), step_name(row)): row for row in rows}
