@@ -185,6 +185,7 @@ ATTRIBUTES = {
     "_flat_weights": "parameters of recurrent layers are put back after a trace",
     "_forward_pre_hooks": "block annotations, and the text of a model",
     "_get_name": "the text of a model",
+    "_indices": "sparse tensors of the host that forward reads",
     "_is_param": "which tensors a trace takes for parameters",
     "_kwargs_chunk_spec": "how exported breadth-first pipelines cut their inputs",
     "_make_subclass": "parameters that are made in forward",
@@ -201,6 +202,7 @@ ATTRIBUTES = {
     "_sequence_nr": "which operation of forward one of backward belongs to",
     "_str_intern": "how tensors of a device are printed",
     "_use_count": "whether forward left a tensor somewhere",
+    "_values": "sparse tensors of the host that forward reads",
 }
 # Operators of PyTorch's whose names are private, with what is recognised no more if one goes.
 OPERATORS = {

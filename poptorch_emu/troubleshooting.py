@@ -33,6 +33,7 @@ class Topic(Enum):
     LEFT_TENSORS = "left-tensors"
     FROZEN_BATCH_NORM = "frozen-batch-norm"
     UNSUPPORTED_OPERATOR = "unsupported-operator"
+    FOREIGN_LIBRARY = "foreign-library"
     STRICT_MODE = "strict-mode"
     # Types and numbers.
     UNSUPPORTED_TYPE = "unsupported-type"

@@ -18,7 +18,7 @@ from types import ModuleType
 from typing import Any
 
 from poptorch_emu.executor.args_parser import registerGeometricCustomArgParsers
-from poptorch_emu.names import foreign_modules
+from poptorch_emu.names import foreign_libraries, foreign_modules
 
 PACKAGE = "poptorch_emu"
 
@@ -40,11 +40,16 @@ MODULES = {
     "libpvti": f"{PACKAGE}.companions.libpvti",
     "popart": f"{PACKAGE}.companions.popart",
     "popdist": f"{PACKAGE}.companions.popdist",
+    "poptorch_experimental_addons": f"{PACKAGE}.companions.poptorch_experimental_addons",
     "pva": f"{PACKAGE}.companions.pva",
 }
 
 # The same for packages that may well be installed: the real one is better than a stand-in.
-STAND_INS = {"horovod": f"{PACKAGE}.companions.horovod"}
+STAND_INS = {
+    "cppimport": f"{PACKAGE}.companions.cppimport",
+    "examples_utils": f"{PACKAGE}.companions.examples_utils",
+    "horovod": f"{PACKAGE}.companions.horovod",
+}
 
 
 def submodule(name: str) -> ModuleType | None:
@@ -122,7 +127,8 @@ def install() -> None:
     The IPU's front end for TensorFlow is among them, and Keras is told to run on PyTorch.
 
     They win over installed packages of the same names (but for those of `STAND_INS`), in this
-    process and in those it starts with `multiprocessing`. A second call does nothing.
+    process and in those it starts with `multiprocessing`. Libraries of custom operators that are
+    missing, or need an IPU's SDK, load as empty ones with a warning. A second call does nothing.
 
     Raises:
         RuntimeError: one of the names has been imported from elsewhere.
@@ -144,3 +150,4 @@ def install() -> None:
     # A started process imports the program anew before anything of ours runs there.
     multiprocessing.spawn.get_preparation_data = _preparation_data_with_names
     registerGeometricCustomArgParsers()
+    foreign_libraries.install()

@@ -13,10 +13,13 @@ from poptorch_emu.ops import custom_operators
 from poptorch_emu.ops.attribute_lists import attributes_lists
 from poptorch_emu.ops.attributes import check_attributes
 from poptorch_emu.ops.custom_operators import CustomOperator
-from poptorch_emu.ops.popart_operators import PopartOperator
 from poptorch_emu.structure import as_list
 from poptorch_emu.trace import blocks
 from poptorch_emu.trace.regions import current
+
+_INTEGERS = {torch.int32, torch.int64}
+# PopART's result is flat; programs give an example of the shape that they want.
+_SHAPED_BY_EXAMPLE = "ReplicatedAllGather"
 
 
 def custom_op(
@@ -32,9 +35,11 @@ def custom_op(
     It is looked for among those of `poptorch_emu.emulator.register_custom_op`, then among the C++
     operators of PyTorch: `name` in the namespace `domain`, with each dot of it replaced by an
     underscore, so that name "Cube" and domain "my.ops" stand for `torch.ops.my_ops.Cube`; then
-    among those of PopART's own operators ("ai.graphcore", "ai.onnx") that mean something in
-    PyTorch, of whose results as many are returned as `example_outputs` has. Inputs are given in
-    order, attributes by keyword.
+    among those that were C++ libraries on the IPU and that we have in their place (the guide's
+    page on operations lists them), and PopART's own ("ai.graphcore", "ai.onnx") that mean
+    something in PyTorch. Of the results of these two kinds as many are returned as
+    `example_outputs` has; outside a trace they compute nothing and return `example_outputs`
+    itself, as in PopTorch. Inputs are given in order, attributes by keyword.
 
     Gradients: a Python operator has those of its own operations, or those of the function
     registered with it. A C++ operator has those of its own autograd kernel; without one, the
@@ -61,8 +66,12 @@ def custom_op(
     if attributes is not None:
         attributes_lists.append(given)
     operator = custom_operators.find(name, domain, domain_version)
+    if operator.is_built_in and not blocks.is_tracing():
+        return list(example_outputs)
     results = as_list(_apply(operator, list(inputs), given))
-    if isinstance(operator.forward, PopartOperator):
+    if operator.name == _SHAPED_BY_EXAMPLE and operator.is_built_in:
+        results = [_in_shape(r, e) for r, e in zip(results, example_outputs, strict=False)]
+    if operator.is_built_in:
         results = [_as_example(r, e) for r, e in zip(results, example_outputs, strict=False)]
     found, expected = type_text(results), type_text(list(example_outputs))
     if found != expected:
@@ -75,8 +84,11 @@ def custom_op(
 
 def _as_example(result: torch.Tensor, example: torch.Tensor) -> torch.Tensor:
     """Gives integers the type the user expects: PopART's are int32, PyTorch's often int64."""
-    is_integer = result.dtype is torch.int64 and example.dtype is torch.int32
-    return result.int() if is_integer else result
+    return result.to(example.dtype) if {result.dtype, example.dtype} == _INTEGERS else result
+
+
+def _in_shape(result: torch.Tensor, example: torch.Tensor) -> torch.Tensor:
+    return result.reshape(example.shape) if result.numel() == example.numel() else result
 
 
 def _apply(operator: CustomOperator, inputs: list[torch.Tensor], attributes: dict[str, Any]) -> Any:

@@ -1,4 +1,8 @@
-"""Which operator stands for a name and domain: the registry, PyTorch's own, PopART's table."""
+"""Which operator stands for a name and domain.
+
+It is looked for in the registry, among PyTorch's own, among those that were libraries of PopART,
+and in PopART's own table.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +13,8 @@ from typing import Any
 import torch
 
 from poptorch_emu.errors import compiler_error
-from poptorch_emu.ops.popart_operators import popart_operator
+from poptorch_emu.ops.named.named_table import check_supported, named_operator, near_names
+from poptorch_emu.ops.popart_operators import popart_names, popart_operator
 from poptorch_emu.torch_versions import OpOverload, has_kernel_for_dispatch_key
 
 Function = Callable[..., Any]
@@ -24,11 +29,14 @@ class CustomOperator:
         backward: takes the gradients of the outputs, then the inputs, and the attributes by
             keyword; returns a gradient, or `None`, for each input. Without it, forward's own
             operations are differentiated.
+        is_built_in: whether it is one of ours, whose results take the examples' number and integer
+            types, and which computes nothing outside a trace.
     """
 
     name: str
     forward: Function
     backward: Function | None = None
+    is_built_in: bool = False
 
 
 _registered: dict[tuple[str, str, int], CustomOperator] = {}
@@ -67,13 +75,17 @@ def find(name: str, domain: str, version: int) -> CustomOperator:
     operator = (
         _registered.get((domain, name, version))
         or _from_library(name, domain)
-        or _from_popart(name, domain)
+        or _built_in(name, domain, version)
     )
     if operator is None:
         known = sorted(f"{d!r}: {n!r} version {v}" for d, n, v in _registered)
+        registered = [(d, n) for d, n, _ in _registered]
+        near = near_names(name, domain, [*registered, *popart_names()])
         raise compiler_error(
             f"No custom operator {name!r} version {version} is registered for domain {domain!r}; "
-            f"there are {', '.join(known) or 'none'}. Register a Python function with "
+            f"there are {', '.join(known) or 'none'}. "
+            + (f"Operators of like names are {', '.join(near)} (version 1). " if near else "")
+            + f"Register a Python function with "
             f"poptorch_emu.emulator.register_custom_op({name!r}, {domain!r}, forward, "
             f"version={version}), or load a C++ library that defines "
             f"{_namespace(domain)}::{name} with torch.ops.load_library(path)."
@@ -81,9 +93,10 @@ def find(name: str, domain: str, version: int) -> CustomOperator:
     return operator
 
 
-def _from_popart(name: str, domain: str) -> CustomOperator | None:
-    operator = popart_operator(name, domain)
-    return CustomOperator(name, operator) if operator is not None else None
+def _built_in(name: str, domain: str, version: int) -> CustomOperator | None:
+    check_supported(name, domain)
+    operator = named_operator(name, domain, version) or popart_operator(name, domain)
+    return CustomOperator(name, operator, is_built_in=True) if operator is not None else None
 
 
 def _from_library(name: str, domain: str) -> CustomOperator | None:

@@ -17,9 +17,9 @@ import torch.nn.functional as F  # noqa: N812
 
 from poptorch_emu.errors import compiler_error
 from poptorch_emu.near_names import did_you_mean
+from poptorch_emu.ops.named.collectives import check_one_replica, check_sum
 from poptorch_emu.structure import as_list
 from poptorch_emu.torch_versions import nll_loss_nd
-from poptorch_emu.trace import blocks, regions
 from poptorch_emu.trace.scatter_operators import SCATTER_OPERATORS
 
 Attributes = Mapping[str, Any]
@@ -165,18 +165,8 @@ def _group_norm(inputs: Sequence[torch.Tensor], given: Attributes) -> Any:
 
 def _all_reduce(inputs: Sequence[torch.Tensor], given: Attributes) -> Any:
     """Returns the inputs, of which one replica's sums are made."""
-    replicas = regions.current().num_replicas if blocks.is_tracing() else 1
-    if given["__collectiveOperator"] != 0:
-        raise compiler_error(
-            f"ReplicatedAllReduce has the operator {given['__collectiveOperator']}; only 0 (a sum) "
-            "is supported."
-        )
-    if replicas > 1:
-        raise compiler_error(
-            f"ReplicatedAllReduce over {replicas} replicas is not supported in "
-            "forward: replicas meet in the update alone. Use one replica, or reduce the outputs on "
-            "the host."
-        )
+    check_sum("ReplicatedAllReduce", given)
+    check_one_replica("ReplicatedAllReduce")
     return [value.clone() for value in inputs]
 
 
@@ -371,3 +361,8 @@ _TABLES = {"ai.graphcore": _GRAPHCORE, "ai.onnx": _ONNX}
 def popart_operator(name: str, domain: str) -> PopartOperator | None:
     """Returns PopART's operator of that name and domain, or `None` if it has no meaning here."""
     return _TABLES.get(domain, {}).get(name)
+
+
+def popart_names() -> list[tuple[str, str]]:
+    """Returns domain and name of all of them."""
+    return [(domain, name) for domain, table in _TABLES.items() for name in table]

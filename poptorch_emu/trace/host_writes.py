@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from poptorch_emu.errors import Error, compiler_error
-from poptorch_emu.torch_versions import FakeTensor, pytree
+from poptorch_emu.torch_versions import FakeTensor, disable_current_modes, pytree
 from poptorch_emu.trace.source_line import user_source
 from poptorch_emu.troubleshooting import Topic
 
@@ -89,10 +89,20 @@ def _written_by(
 
 
 def _host_tensors(values: Any) -> Iterator[torch.Tensor]:
+    """Yields the tensors of the host that have memory; those of which a sparse one is made."""
     for value in pytree.tree_leaves(values):
         is_of_host = isinstance(value, torch.Tensor) and not isinstance(value, FakeTensor)
         if is_of_host and value.device.type == "cpu" and value.numel():
-            yield value
+            yield from filter(torch.Tensor.numel, _dense_parts(value))
+
+
+def _dense_parts(tensor: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    if tensor.layout is torch.strided:
+        return (tensor,)
+    if tensor.layout is not torch.sparse_coo:
+        return ()
+    with disable_current_modes():
+        return tensor._indices(), tensor._values()
 
 
 def _memory(tensor: torch.Tensor) -> int:

@@ -239,3 +239,36 @@ def test_cpu_tensor_when_each_call_writes_the_same_then_equals_pytorch(name: str
         torch.testing.assert_close(run(_SAME_IN_EACH_CALL[name], X), expected)
     finally:
         _HOST.copy_(kept)
+
+
+_SPARSE = torch.sparse_coo_tensor([[0, 2]], [1.5, -2.0], (4,), check_invariants=True).coalesce()
+
+
+@constants
+@pytest.mark.parametrize(
+    "read",
+    [
+        lambda: _SPARSE.to_dense(),
+        lambda: torch.from_numpy(_SPARSE.values().numpy()).sum() * torch.ones(4),
+        lambda: torch.ones(4).index_fill(0, torch.tensor(_SPARSE.indices()[0].tolist()), 3.0),
+        lambda: (2 * _SPARSE).coalesce().to_dense(),
+        lambda: torch.sparse_coo_tensor([[]], [], (4,), check_invariants=True).to_dense(),
+    ],
+    ids=["dense", "values", "indices", "product", "empty"],
+)
+def test_sparse_tensor_of_the_host_when_read_then_its_values_are_constants(read: Callable) -> None:
+    torch.testing.assert_close(run(lambda x: x * read().to(x.device), X), X * read())
+
+
+@constants
+def test_sparse_tensor_of_the_host_when_written_then_refused_as_a_dense_one_is() -> None:
+    def function(x: torch.Tensor) -> torch.Tensor:
+        _SPARSE.values().add_(1.0)
+        return x * _SPARSE.to_dense().to(x.device)
+
+    kept = _SPARSE.values().clone()
+    try:
+        with pytest.raises(poptorch.Error, match="forward writes into this tensor of the host"):
+            run(function, X)
+    finally:
+        _SPARSE.values().copy_(kept)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import importlib.util
 import logging
 import os
@@ -23,6 +24,7 @@ from poptorch_emu.distributed.launch_environment import launch_secret, read_laun
 from poptorch_emu.distributed.launch_store import make_store
 from poptorch_emu.distributed.message_store import MessageStore
 from poptorch_emu.distributed.rendezvous import join_default_group, timeout_seconds
+from poptorch_emu.names import foreign_libraries
 from poptorch_emu.options.auto_report import report_directory
 from poptorch_emu.runtime import devices
 
@@ -36,6 +38,15 @@ def options() -> poptorch.Options:
 def run(opts: poptorch.Options | None = None) -> None:
     model = poptorch.inferenceModel(torch.nn.Linear(2, 2), opts or options())
     model(torch.ones(1, 2))
+
+
+def load_library() -> None:
+    before = ctypes.CDLL.__init__
+    foreign_libraries.install()
+    try:
+        ctypes.CDLL("no_such_custom_ops.so")
+    finally:
+        ctypes.CDLL.__init__ = before
 
 
 def run_with_logs() -> None:
@@ -105,6 +116,7 @@ CASES: dict[str, tuple[Callable[[], object], tuple[str, ...], dict[str, str]]] =
     "POPTORCH_EMU_SYSTEM": (run, ("mk9", "mk2-pod16 "), {}),
     "POPTORCH_EMU_OOM": (run, ("maybe", "WARN"), {}),
     "POPTORCH_EMU_STRICT": (run, ("maybe", "1"), {}),
+    "POPTORCH_EMU_FOREIGN_LIBRARIES": (load_library, ("off", "ERROR"), {}),
     "POPTORCH_EMU_WORKERS": (run, ("abc", "1.5", "0", "-3"), {}),
     "POPTORCH_EMU_ORDER": (run, ("fastest",), {}),
     "POPTORCH_EMU_TIMEOUT": (timeout_seconds, ("", "x", "0", "-3", "nan", "inf", "1e300"), {}),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +15,7 @@ from support.forked_programs import run_forked
 from torch import nn
 
 import poptorch_emu as poptorch
+from poptorch_emu.names import foreign_libraries
 from poptorch_emu.runtime import devices
 
 X = torch.tensor([[1.0, -2.0], [3.0, 4.0]])
@@ -284,6 +286,13 @@ def cache_folder(place: Place) -> None:
     inference(lambda _, x: x + 1, options().enableExecutableCaching(str(path / "cache")))(X)
 
 
+def foreign_library(place: Place) -> None:
+    # Is put back as it was after the test.
+    place.patch.setattr(ctypes.CDLL, "__init__", ctypes.CDLL.__init__)
+    foreign_libraries.install()
+    ctypes.cdll.LoadLibrary(str(place.folder / "custom_ops.so"))
+
+
 Mistake = Callable[[Place], object]
 MISTAKES: dict[str, Mistake] = {
     "no-loss": lambda _: training(lambda m, x: x * m.weight)(X),
@@ -300,6 +309,7 @@ MISTAKES: dict[str, Mistake] = {
     "left-tensors": lambda _: inference(left_tensor)(X),
     "frozen-batch-norm": frozen_batch_norm,
     "unsupported-operator": lambda _: inference(lambda _, x: x.to_sparse())(X),
+    "foreign-library": foreign_library,
     "strict-mode": strict_mode,
     "unsupported-type": lambda _: inference(lambda _, x: x)(torch.ones(2, dtype=torch.uint16)),
     "float64": lambda _: inference(lambda _, x: x + x.double().sum().double())(X),

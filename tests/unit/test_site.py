@@ -13,6 +13,7 @@ from poptorch_emu.names.aliases import MODULES, STAND_INS
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted((ROOT / "docs" / "api").glob("*.md"))
+ADDONS = "poptorch_experimental_addons"
 # Modules whose names the reference has in full, beside those of docs/features.md.
 MODULES_IN_FULL = {
     "poptorch_emu.emulator": "poptorch_emu.emulator",
@@ -20,6 +21,13 @@ MODULES_IN_FULL = {
     **{name: MODULES[name] for name in ("gcipuinfo", "libpvti", "popart", "popdist", "pva")},
     "popdist.poptorch": f"{MODULES['popdist']}.poptorch",
     "horovod.torch": f"{STAND_INS['horovod']}.torch",
+    "cppimport": STAND_INS["cppimport"],
+    "cppimport.importer": f"{STAND_INS['cppimport']}.importer",
+    "examples_utils": STAND_INS["examples_utils"],
+    **{
+        f"{ADDONS}{part}": f"{MODULES[ADDONS]}{part}"
+        for part in ("", ".collectives", ".sharded", ".sparse")
+    },
 }
 # Of these nothing is meant for programs: PopTorch's own files, whose names are on top as well.
 # And the front end for TensorFlow, which the reference has under its own name.

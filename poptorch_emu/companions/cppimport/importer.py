@@ -1,0 +1,63 @@
+"""The steps of a build, of which none compiles anything."""
+
+from __future__ import annotations
+
+import os
+import re
+import sysconfig
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from poptorch_emu.names import foreign_libraries
+
+__all__ = ["build_safely", "is_build_needed", "load_module", "setup_module_data"]
+
+_OF_THE_SDK = re.compile(r"\b(popart|poplar|popops|poplin|snap)\b")
+
+
+def setup_module_data(fullname: str, filepath: str | Path) -> dict[str, Any]:
+    """Returns where the file of a module is, and where its library would be (accepted)."""
+    path = os.path.abspath(filepath)
+    name = fullname.rpartition(".")[2] + (sysconfig.get_config_var("EXT_SUFFIX") or ".so")
+    folder = os.path.dirname(path)
+    return {
+        "fullname": fullname,
+        "filepath": path,
+        "filebasename": os.path.basename(path),
+        "filedirname": folder,
+        "ext_name": name,
+        "ext_path": os.path.join(folder, name),
+    }
+
+
+def is_build_needed(module_data: dict[str, Any]) -> bool:
+    """Returns whether C++ must be compiled: that for PopART never is (accepted).
+
+    Raises:
+        ImportError: it was not written for PopART.
+    """
+    build_safely(module_data["filepath"], module_data)
+    return False
+
+
+def build_safely(filepath: str | Path, module_data: dict[str, Any]) -> None:
+    """Checks that C++ was written for PopART, and lets its library load as an empty one (accepted).
+
+    Raises:
+        ImportError: it was not written for PopART.
+    """
+    if not _OF_THE_SDK.search(Path(filepath).read_text(encoding="utf-8", errors="replace")):
+        raise ImportError(
+            f"{filepath} is not C++ for PopART, and cppimport is not installed, which would "
+            "compile it. Install it: pip install cppimport"
+        )
+    foreign_libraries.expect(module_data["ext_path"], f"nothing is compiled of {filepath}")
+
+
+def load_module(module_data: dict[str, Any]) -> None:
+    """Puts an empty module, which has a `sdk_version_hash`, into the data (accepted)."""
+    module = ModuleType(module_data["fullname"])
+    module.__file__ = module_data["ext_path"]
+    vars(module)["sdk_version_hash"] = lambda: "poptorch_emu"
+    module_data["module"] = module

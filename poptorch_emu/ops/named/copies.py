@@ -1,0 +1,72 @@
+"""Operators that return what they are given: copies, and values with another one's gradient."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+
+from poptorch_emu.ops.named.named_operator import Attributes
+
+# RemapCE has one of these sets of attributes; none of them changes a value.
+_REMAP_ONE = ("grain_size",)
+_REMAP_BOTH = (
+    "fwd_grain_size",
+    "bwd_grain_size",
+    "fwd_clone_layout",
+    "bwd_clone_layout",
+    "fwd_after_matmul",
+    "bwd_after_matmul",
+)
+REMAP_ATTRIBUTES = (*_REMAP_ONE, *_REMAP_BOTH)
+
+
+def copy(inputs: Sequence[torch.Tensor], given: Attributes) -> torch.Tensor:
+    """Returns a copy."""
+    return inputs[0].clone()
+
+
+def remap(inputs: Sequence[torch.Tensor], given: Attributes) -> torch.Tensor:
+    """Returns a copy, which on the IPU lay otherwise on the tiles.
+
+    Raises:
+        ValueError: neither set of attributes is complete.
+    """
+    if not any(_are_given(names, given) for names in (_REMAP_ONE, _REMAP_BOTH)):
+        found = [name for name in REMAP_ATTRIBUTES if given[name] is not None]
+        raise ValueError(
+            f"needs the attribute 'grain_size', or all of {list(_REMAP_BOTH)}; given are {found}"
+        )
+    return inputs[0].clone()
+
+
+def _are_given(names: Sequence[str], given: Mapping[str, Any]) -> bool:
+    return all(given[name] is not None for name in names)
+
+
+class _Proxy(torch.autograd.Function):
+    """The first tensor, with the gradient going to the second one."""
+
+    @staticmethod
+    def forward(ctx: Any, value: torch.Tensor, proxy: torch.Tensor) -> torch.Tensor:
+        return value.clone()
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[None, torch.Tensor]:
+        return None, gradients[0]
+
+
+def autograd_proxy(inputs: Sequence[torch.Tensor], given: Attributes) -> Any:
+    """Returns the first tensor; the second one has the gradient, unchanged.
+
+    Raises:
+        ValueError: they have different shapes.
+    """
+    value, proxy = inputs
+    if value.shape != proxy.shape:
+        raise ValueError(
+            f"the value has shape {list(value.shape)} and its proxy {list(proxy.shape)}; expected "
+            "the same"
+        )
+    return _Proxy.apply(value, proxy)  # type: ignore[no-untyped-call]
