@@ -7,6 +7,7 @@ from poptorch_emu.emulator.comparisons import compare_schedules
 from poptorch_emu.emulator.estimates import estimate, timeline
 from poptorch_emu.emulator.exports import export_pipeline, to_torch
 from poptorch_emu.emulator.host_recomputation import set_recomputation
+from poptorch_emu.emulator.lab import lab
 from poptorch_emu.emulator.latencies import set_latencies
 from poptorch_emu.emulator.numbers_comparisons import compare, record
 from poptorch_emu.emulator.page import page
@@ -34,6 +35,7 @@ __all__ = [
     "estimate",
     "export_pipeline",
     "install",
+    "lab",
     "memory",
     "page",
     "plan_split",

@@ -52,14 +52,14 @@ def what_if(
         ...
         [1] IPU 0: ...
     """
-    choices = _checked(sweep)
+    choices = checked_sweep(sweep)
     planner = planner_of(model, inputs, keywords, system)
     values_of_points = itertools.product(*choices.values())
     points = (_point(planner, dict(zip(choices, each, strict=True))) for each in values_of_points)
     return SweepReport.of(Sweep(tuple(points)))
 
 
-def _checked(sweep: Mapping[str, Iterable[Any]]) -> dict[str, tuple[Any, ...]]:
+def checked_sweep(sweep: Mapping[str, Iterable[Any]]) -> dict[str, tuple[Any, ...]]:
     """Returns the values to try by setting.
 
     Raises:

@@ -6,9 +6,11 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import TypeVar
 
 from tqdm import tqdm
 
+T = TypeVar("T")
 _TOTAL = 100
 
 
@@ -30,6 +32,21 @@ def hide_progress_bars() -> None:
 def write_plain_line(seconds: float) -> None:
     """Says on stderr, for files and logs, what a full bar says on a terminal."""
     sys.stderr.write(f"Graph compilation: 100% in {seconds:.1f} s\n")
+
+
+def counted(items: Iterator[T], count: int, description: str, is_shown: bool) -> Iterator[T]:
+    """Yields items that are made one after the other, with a bar that counts them.
+
+    Args:
+        count: of the items.
+        description: before the bar.
+        is_shown: whether there is a bar at all; it needs a terminal.
+    """
+    disable = None if is_shown and not _is_hidden else True
+    with _Bar(total=count, desc=description, disable=disable) as bar:
+        for item in items:
+            yield item
+            bar.update()
 
 
 @contextmanager

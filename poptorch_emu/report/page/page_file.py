@@ -43,6 +43,15 @@ _SCRIPTS = (
     "main.js",
 )
 
+_LAB_SCRIPTS = (
+    "format.js",
+    "charts.js",
+    "timeline_events.js",
+    "timeline_shapes.js",
+    "panel_timeline.js",
+    "lab.js",
+)
+
 
 def to_html(reports: Sequence[Mapping[str, Any]], files: Sequence[str] = ()) -> str:
     """Returns the page of one report, or of two that are compared.
@@ -59,15 +68,25 @@ def to_html(reports: Sequence[Mapping[str, Any]], files: Sequence[str] = ()) -> 
             f"A page shows one report or compares two, but got {len(reports)}. "
             "Make a page for each."
         )
-    scripts = ((_FOLDER / name).read_text(encoding="utf-8") for name in _SCRIPTS)
+    names = " and ".join(str(report["name"]) for report in reports)
+    data = {"reports": list(reports), "files": list(files), "foot": _foot()}
+    return _page(f"{names} · report", data, _SCRIPTS)
+
+
+def lab_to_html(view: Mapping[str, Any]) -> str:
+    """Returns the page of a laboratory, a value of `lab_view.lab_view`."""
+    return _page(f"{view['name']} · laboratory", {**view, "foot": _foot()}, _LAB_SCRIPTS)
+
+
+def _page(title: str, data: object, names: Sequence[str]) -> str:
+    scripts = ((_FOLDER / name).read_text(encoding="utf-8") for name in names)
     script = "\n".join([f'"use strict";\nconst TERMS = {json.dumps(_terms())};', *scripts])
     library = _LIBRARY.read_text(encoding="utf-8")
-    names = " and ".join(str(report["name"]) for report in reports)
     parts = {
         "policy": _policy(script, library),
-        "title": _writable(html.escape(f"{names} · report")),
+        "title": _writable(html.escape(title)),
         "style": (_FOLDER / "page.css").read_text(encoding="utf-8"),
-        "data": to_script_json({"reports": list(reports), "files": list(files), "foot": _foot()}),
+        "data": to_script_json(data),
         "library": library,
         "script": script,
     }

@@ -1,0 +1,82 @@
+"""What the laboratory shows: a plan for each choice of settings, as plain values."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from poptorch_emu.machine.tile_memory import TileMemory
+from poptorch_emu.plan.time.time_plan import TimePlan
+from poptorch_emu.plan.time.window import window_of
+from poptorch_emu.report.bottleneck_text import bottleneck_text
+from poptorch_emu.report.page.view_timeline import machine_timeline
+from poptorch_emu.report.terms import SECONDS_OF_PART
+from poptorch_emu.schedule.free_run import unit_lengths
+
+
+@dataclass(frozen=True)
+class LabPlan:
+    """What one choice of settings gives.
+
+    Attributes:
+        fits: "yes", "close" or "no".
+    """
+
+    time: TimePlan
+    tiles: TileMemory
+    fits: str
+
+
+def lab_view(
+    name: str,
+    settings: Mapping[str, Sequence[object]],
+    plans: Sequence[LabPlan | str],
+    start: Sequence[int],
+) -> dict[str, Any]:
+    """Returns what a laboratory shows; it can be written as JSON.
+
+    Args:
+        name: of the model.
+        settings: the values of each.
+        plans: for each choice, the last setting first to change: its plan, or why there is none.
+        start: which value of each setting is chosen at first.
+    """
+    count = math.prod(map(len, settings.values()))
+    assert len(plans) == count, f"{count} choices have a plan each, not {len(plans)}"
+    return {
+        "name": name,
+        "settings": [
+            {"name": setting, "values": [str(value) for value in values]}
+            for setting, values in settings.items()
+        ],
+        "start": list(start),
+        "points": [{"fault": plan} if isinstance(plan, str) else _point(plan) for plan in plans],
+    }
+
+
+def _point(plan: LabPlan) -> dict[str, Any]:
+    time, tiles = plan.time, plan.tiles
+    parts = {
+        part: sum(getattr(ipu, name) for ipu in time.ipus) for part, name in SECONDS_OF_PART.items()
+    }
+    total = sum(parts.values())
+    shares = {part: seconds / total for part, seconds in parts.items()} if total else {}
+    window, stages = window_of(time.grid), time.stages
+    return {
+        "fault": None,
+        "rows_per_second": time.throughput,
+        "step_seconds": time.step_seconds,
+        "rows_per_step": time.samples_per_step,
+        "num_ipus": len(time.ipus) * time.num_replicas,
+        "num_micro_batches": time.grid.num_micro_batches,
+        "shares": shares,
+        "bubble": window.bubble(lambda port: stages[port[1]].of(port[0]).cycles),
+        "bubble_if_alike": window.bubble(unit_lengths),
+        "fits": plan.fits,
+        "limit_bytes": tiles.chip.tile_bytes,
+        "fullest_bytes": [[ipu.ipu, tiles.largest_bytes(ipu)] for ipu in tiles.ipus],
+        "limited_by": bottleneck_text(time.limited_by),
+        "timeline": machine_timeline(time, None),
+    }

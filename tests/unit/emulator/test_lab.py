@@ -1,0 +1,127 @@
+"""The laboratory's plans are those that other functions tell; what makes none is refused."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import poptorch_emu as poptorch
+from poptorch_emu import emulator
+
+pytestmark = pytest.mark.feature("emulator.lab", fidelity="modelled")
+
+ROWS, WIDTH = 4, 32
+
+
+class Stages(torch.nn.Module):
+    """Two layers, each on an IPU of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = torch.nn.ModuleList(torch.nn.Linear(WIDTH, WIDTH) for _ in range(2))
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor):
+        for ipu, layer in enumerate(self.layers):
+            with poptorch.Block(f"block{ipu}", ipu_id=ipu):
+                x = torch.relu(layer(x))
+                if ipu == 1:
+                    return x, torch.nn.functional.mse_loss(x, y)
+        raise AssertionError("the last block returns")
+
+
+def wrapped(accumulation: int = 4, replicas: int = 1) -> tuple[Any, torch.Tensor]:
+    options = poptorch.Options().showCompilationProgressBar(False).replicationFactor(replicas)
+    options.Training.gradientAccumulation(accumulation)
+    module = Stages()
+    optimizer = poptorch.optim.SGD(module.parameters(), lr=0.1)
+    inputs = torch.randn(2, ROWS * accumulation * replicas, WIDTH)
+    return poptorch.trainingModel(module, options, optimizer), inputs
+
+
+def data_of(path: Path) -> dict[str, Any]:
+    _, _, rest = path.read_text(encoding="utf-8").partition('id="report-data">')
+    found: dict[str, Any] = json.loads(rest.partition("</script>")[0])
+    return found
+
+
+def test_points_when_swept_then_each_is_the_estimate_of_a_model_with_those_settings(
+    tmp_path: Path,
+) -> None:
+    model, inputs = wrapped()
+    sweep = {"accumulation": [4, 8], "replicas": [1, 2]}
+    data = data_of(emulator.lab(model, *inputs, path=tmp_path / "lab.html", sweep=sweep))
+    assert data["start"] == [0, 0]
+    assert [setting["values"] for setting in data["settings"]] == [["4", "8"], ["1", "2"]]
+    choices = list(itertools.product(*sweep.values()))
+    for (accumulation, replicas), point in zip(choices, data["points"], strict=True):
+        other, its_inputs = wrapped(accumulation, replicas)
+        plan = emulator.estimate(other, *its_inputs)
+        assert point["rows_per_second"] == pytest.approx(plan.throughput)
+        assert point["num_micro_batches"] == accumulation and point["num_ipus"] == 2 * replicas
+        idle = sum(ipu.idle_seconds for ipu in plan.ipus)
+        total = idle + sum(ipu.busy_seconds for ipu in plan.ipus)
+        assert point["shares"]["bubble"] + point["shares"]["host"] == pytest.approx(idle / total)
+        tiles = emulator.tile_memory(other, *its_inputs)
+        assert [bytes_ for _, bytes_ in point["fullest_bytes"]] == [
+            tiles.largest_bytes(ipu) for ipu in tiles.ipus
+        ]
+
+
+def test_lab_when_nothing_is_chosen_then_it_starts_from_the_model_and_says_what_cannot_be(
+    tmp_path: Path,
+) -> None:
+    model, inputs = wrapped()
+    # The path may stand first, too.
+    path = emulator.lab(model, tmp_path / "lab.html", *inputs)
+    data = data_of(path)
+    chosen = {
+        setting["name"]: setting["values"][at]
+        for setting, at in zip(data["settings"], data["start"], strict=True)
+    }
+    assert chosen == {
+        "micro_batch": "4", "accumulation": "4", "num_ipus": "2", "schedule": "grouped",
+        "recomputation": "pipeline", "offload": "nothing", "replicas": "1",
+    }  # fmt: skip
+    faults = {point["fault"] for point in data["points"]} - {None}
+    # Two layers make no four stages, and one micro-batch fills no pipeline.
+    assert any("cannot be cut into 4 stages" in fault for fault in faults)
+    assert any("gradientAccumulation" in fault and "it is 1" in fault for fault in faults)
+    assert len(data["points"]) > 100 and "<iframe" in path._repr_html_()
+
+
+def test_inference_when_swept_then_settings_of_training_are_left_out(tmp_path: Path) -> None:
+    options = poptorch.Options().showCompilationProgressBar(False)
+    model = poptorch.inferenceModel(torch.nn.Linear(WIDTH, WIDTH), options)
+    path = emulator.lab(model, torch.randn(ROWS, WIDTH), path=tmp_path / "lab.html")
+    names = {setting["name"] for setting in data_of(path)["settings"]}
+    assert names == {"micro_batch", "num_ipus", "schedule", "replicas"}
+
+
+@pytest.mark.parametrize(
+    ("sweep", "text"),
+    [
+        ({"accumulations": [1]}, "accumulation"),
+        ({"accumulation": []}, "The sweep has 0 choices"),
+        ({"accumulation": range(1, 4000)}, "The sweep has 3,999 choices"),
+        ({"schedule": ["group"]}, "grouped"),
+    ],
+)
+def test_sweep_when_it_is_none_then_it_is_refused(
+    sweep: dict[str, Any], text: str, tmp_path: Path
+) -> None:
+    model, inputs = wrapped()
+    with pytest.raises(poptorch.Error, match=text):
+        emulator.lab(model, *inputs, path=tmp_path / "lab.html", sweep=sweep)
+
+
+def test_lab_when_the_model_is_not_wrapped_or_a_path_is_missing_then_it_says_what_to_do() -> None:
+    model, inputs = wrapped()
+    with pytest.raises(TypeError, match="must be wrapped"):
+        emulator.lab(Stages(), *inputs, path="lab.html")
+    with pytest.raises(TypeError, match=r"emulator.lab needs a path"):
+        emulator.lab(model, *inputs)
