@@ -206,3 +206,30 @@ def test_keys_when_the_plot_has_no_focus_then_they_still_move_the_timeline(
     page.fill("input[type=search]", "w")
     page.keyboard.press("s")
     assert page.input_value("input[type=search]") == "ws"
+
+
+def test_clock_when_switched_then_all_panels_tell_seconds_and_tips_tell_both(
+    open_page: Any,
+) -> None:
+    page = open_page(report())
+    seconds = 42_000 / report()["machine"]["clock_hz"]
+    assert page.evaluate("() => cyclesText(42000)") == "42 k cycles"
+    page.click("#clock")
+    assert page.get_attribute("#clock", "aria-pressed") == "true"
+    assert page.evaluate("() => cyclesText(42000)") == f"{seconds * 1e6:.3g} µs"
+    assert (
+        page.evaluate("() => cyclesAndTimeText(42000)") == f"42,000 cycles, {seconds * 1e6:.3g} µs"
+    )
+    show(page, "timeline")
+    shown = page.inner_text(".range")
+    # The range and the whole have figures of one kind.
+    assert "cycles" not in shown and "s of" in shown
+    assert shown.split(" to ")[1].split(" of ")[0] == shown.split(" of ")[1]
+    show(page, "operations")
+    assert "Time" in page.inner_text("main thead") and "Cycles" not in page.inner_text("main thead")
+    page.click("#clock")
+    page.evaluate(NEXT_FRAME)
+    assert "Cycles" in page.inner_text("main thead")
+    show(page, "timeline")
+    shown = page.inner_text(".range")
+    assert shown.split(" to ")[1].split(" of ")[0] == shown.split(" of ")[1]

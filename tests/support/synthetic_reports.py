@@ -52,9 +52,9 @@ def timeline(num_events: int) -> dict[str, Any]:
         begin = max(free) + 70_000
         first_end = first_end or begin
     spans = [
-        {"name": "ramp-up", "start": 0, "end": 3 * forward},
-        {"name": "steady state", "start": 3 * forward, "end": first_end - 3 * backward},
-        {"name": "drain", "start": first_end - 3 * backward, "end": first_end},
+        {"name": "fill", "start": 0, "end": 3 * forward},
+        {"name": "main", "start": 3 * forward, "end": first_end - 3 * backward},
+        {"name": "flush", "start": first_end - 3 * backward, "end": first_end},
     ]
     return {
         "key": "cycles",

@@ -30,8 +30,16 @@ function stepOf(size, steps) {
   return steps.find(([scale, , from]) => size >= (from || scale * 0.9995)) || [1, ""];
 }
 
+// What cycles are told in: the clock is that of the report shown, or null where none is known.
+const clock = { hz: null, isTime: false };
+
+function inTime(unit) {
+  return unit === "cycles" && clock.isTime && clock.hz;
+}
+
 // The text of a tick: all ticks of an axis have one unit, and digits enough to differ.
 function tickText(value, range, unit, numTicks = 8) {
+  if (inTime(unit)) return tickText(value / clock.hz, range.map((end) => end / clock.hz), "seconds", numTicks);
   const steps = unit === "seconds" ? SMALL : DECIMAL;
   const [scale, prefix] = stepOf(Math.abs(range[1]), steps);
   const digits = Math.ceil(-Math.log10((range[1] - range[0]) / numTicks / scale));
@@ -50,8 +58,11 @@ const SMALL = [[1, ""], [1e-3, "m"], [1e-6, "µ"], [1e-9, "n"]];
 
 const countText = orUnknown((value) => Math.round(value).toLocaleString("en-US"));
 const bytesText = orUnknown((value) => scaled(value, BINARY, "B"));
-const cyclesText = orUnknown((value) => scaled(value, DECIMAL, "cycles"));
 const secondsText = orUnknown((value) => (value === 0 ? "0 s" : scaled(value, SMALL, "s")));
+const cyclesText = orUnknown((value) => (inTime("cycles") ? secondsText(value / clock.hz) : scaled(value, DECIMAL, "cycles")));
+// Both, for what explains.
+const cyclesAndTimeText = orUnknown((value) => `${countText(value)} cycles`
+  + (clock.hz ? `, ${secondsText(value / clock.hz)}` : ""));
 const shareText = orUnknown((value) => `${(value * 100).toFixed(1)} %`);
 const rateText = orUnknown((value) => `${number(value)} rows/s`);
 const plainText = orUnknown((value) => (value === "" ? UNKNOWN : String(value)));

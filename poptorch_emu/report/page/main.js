@@ -53,6 +53,12 @@ class ReportPage {
       this.setTheme(event.matches ? "dark" : "light");
       this.redraw();
     });
+    const asTime = document.getElementById("clock");
+    asTime.addEventListener("click", () => {
+      clock.isTime = !clock.isTime;
+      asTime.setAttribute("aria-pressed", String(clock.isTime));
+      this.redraw();
+    });
     const patterns = document.getElementById("patterns");
     patterns.addEventListener("click", () => {
       settings.patterns = !settings.patterns;
@@ -132,9 +138,16 @@ class ReportPage {
     const [name, make] = this.panels[index];
     this.main.setAttribute("aria-labelledby", `tab-${name.toLowerCase()}`);
     forgetCharts();
+    this.setClock(name);
     const grid = element("div", { class: "grid" }, ...make(this.report(), this));
     this.main.replaceChildren(grid);
     scrollTo(0, 0);
+  }
+
+  // Two reports have one clock only if it is that of both.
+  setClock(panel) {
+    const clocks = panel === "Compare" ? this.reports.map((report) => report.machine.clock_hz) : [this.report().machine.clock_hz];
+    clock.hz = clocks.every((hz) => hz === clocks[0]) ? clocks[0] : null;
   }
 
   redraw() {

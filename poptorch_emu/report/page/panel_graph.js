@@ -125,7 +125,7 @@ function hoverTip(host) {
 
 function stageTip(stage) {
   return tip(stage.name, [["IPU", plainText(stage.ipu)], ["blocks", stage.blocks.join(", ") || "none"],
-    ["cycles for a micro-batch", cyclesText(stage.cycles)], ["weights", bytesText(stage.weight_bytes)]]);
+    ["for a micro-batch", cyclesAndTimeText(stage.cycles)], ["weights", bytesText(stage.weight_bytes)]]);
 }
 
 function edgeTip(edge) {

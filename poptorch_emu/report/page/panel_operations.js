@@ -28,7 +28,8 @@ function operationsPanel(report, page) {
     { key: "name", title: "Operation", link: (row) => page.showOperation(row),
       linkTitle: (row) => `${row.operator}: show it in the timeline` },
     { key: "segment", title: "Segment", keep: true },
-    { key: "cycles", title: "Cycles", numeric: true, format: countText, total: true },
+    { key: "cycles", title: inTime("cycles") ? "Time" : "Cycles", numeric: true,
+      format: inTime("cycles") ? cyclesText : countText, total: true },
     { key: "share", title: "Share", numeric: true, format: shareText, total: true, share: true },
     { key: "bytes", title: "Bytes", numeric: true, format: bytesText, total: true,
       help: "Of what the operation reads and writes." },
@@ -66,7 +67,7 @@ function shareChart(rows, key) {
   const total = sums.reduce((sum, [, cycles]) => sum + cycles, 0);
   const chart = chartElement(`Bars: cycles by ${key}`, 60 + 28 * sums.length, () => ({
     grid: { left: 150, right: 70, top: 8, bottom: 28 },
-    tooltip: tooltip((item) => tip(sums[item.dataIndex][0], [["cycles", countText(item.value)],
+    tooltip: tooltip((item) => tip(sums[item.dataIndex][0], [["takes", cyclesAndTimeText(item.value)],
       ["share", shareText(item.value / total)]])),
     xAxis: axis({ type: "value", axisLabel: { formatter: cyclesText }, splitNumber: 3 }),
     yAxis: axis({ type: "category", inverse: true, data: sums.map(([name]) => name),

@@ -23,6 +23,7 @@ class TimelineView {
     this.chart = null;
     this.pending = false;
     this.text = UNIT_TEXT[timeline.unit];
+    this.exactText = timeline.unit === "cycles" ? cyclesAndTimeText : this.text;
     const lanePixels = isShort ? 30 : LANE_PIXELS;
     this.height = Math.max(190, timeline.lanes.length * lanePixels + TOP_PIXELS + BOTTOM_PIXELS);
     this.shown = element("span", { class: "note range", role: "status" });
@@ -125,7 +126,7 @@ class TimelineView {
       xAxis: axis({
         type: "value", min: 0, max: this.index.end || 1,
         axisLabel: { formatter: (value) => tickText(value, this.range, this.timeline.unit), showMinLabel: false, showMaxLabel: false },
-        name: this.timeline.unit, nameLocation: "end", nameGap: 6, splitNumber: 7,
+        name: inTime(this.timeline.unit) ? "seconds" : this.timeline.unit, nameLocation: "end", nameGap: 6, splitNumber: 7,
         nameTextStyle: { color: colour("quiet"), align: "right", verticalAlign: "top", padding: [26, 0, 0, 0] },
       }),
       yAxis: axis({
@@ -167,8 +168,8 @@ class TimelineView {
       ["where", lanes[columns.lane[event]]],
       ["kind", KINDS[this.index.kinds[event]]],
       ["micro-batch", countText(columns.micro_batch[event])],
-      ["starts at", this.text(this.index.starts[event])],
-      [this.timeline.unit === "cycles" ? "takes" : "took", this.text(columns.duration[event])],
+      ["starts at", this.exactText(this.index.starts[event])],
+      [this.timeline.unit === "cycles" ? "takes" : "took", this.exactText(columns.duration[event])],
       ["bytes", bytesText(columns.bytes[event])],
     ];
     if (label.operator) pairs.push(["operator", label.operator]);
@@ -181,12 +182,12 @@ class TimelineView {
     if (part >= 0) {
       const row = this.rowOf(event, part);
       return tip(row.name, [["in", this.nameOf(event)], ["operator", plainText(row.operator)],
-        ["module", plainText(row.module)], ["takes", cyclesText(row.cycles)],
+        ["module", plainText(row.module)], ["takes", cyclesAndTimeText(row.cycles)],
         ["bytes", bytesText(row.bytes)], ["your line", plainText(row.source)]]);
     }
     if (event >= 0) return tip(this.nameOf(event), this.pairsOf(event));
     return tip(`${countText(count)} events`, [["where", this.timeline.lanes[lane]],
-      ["mostly", KINDS[kind]], ["from", this.text(start)], ["to", this.text(end)],
+      ["mostly", KINDS[kind]], ["from", this.exactText(start)], ["to", this.exactText(end)],
       ["zoom in", "to see each"]]);
   }
 
@@ -223,7 +224,7 @@ class TimelineView {
     const zoom = { startValue: from, endValue: to };
     this.chart.setOption({ dataZoom: [zoom, zoom], series: [eventSeries(this, data), pathSeries(this)] }, { lazyUpdate: false });
     const tick = (value) => tickText(value, this.range, this.timeline.unit, 200);
-    this.shown.textContent = `Showing ${tick(from)} to ${tick(to)} of ${this.text(this.index.end)}`;
+    this.shown.textContent = `Showing ${tick(from)} to ${tick(to)} of ${tick(this.index.end)}`;
   }
 
   show(from, to) {

@@ -12,7 +12,7 @@ function eventSeries(view, data) {
   };
 }
 
-// Ramp-up, steady state and drain, as bands with their names.
+// Fill, main and flush, as bands with their names.
 function phaseSeries(timeline) {
   const quiet = colour("quiet");
   return {
@@ -22,7 +22,7 @@ function phaseSeries(timeline) {
       label: { color: quiet, position: "top", distance: 8 },
       data: timeline.spans.map((span) => [{
         name: span.name, xAxis: span.start,
-        itemStyle: { color: colour("accent"), opacity: span.name === "steady state" ? 0.03 : 0.1, borderColor: quiet, borderWidth: 0 },
+        itemStyle: { color: colour("accent"), opacity: span.name === "main" ? 0.03 : 0.1, borderColor: quiet, borderWidth: 0 },
       }, { xAxis: span.end }]),
     },
   };

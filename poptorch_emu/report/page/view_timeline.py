@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from itertools import groupby
 from typing import Any
 
 from poptorch_emu.plan.inventory import Inventory
@@ -13,8 +12,11 @@ from poptorch_emu.plan.time.timeline import timeline
 from poptorch_emu.report.page.page_content import EngineRun
 from poptorch_emu.report.terms import WORD_OF_EVENT
 from poptorch_emu.schedule.actions import Action, Kind, parse_action
+from poptorch_emu.schedule.schedule import Port
 
 KINDS = tuple(dict.fromkeys(WORD_OF_EVENT.values()))
+# So much of a slot is lost to the rounding of times.
+_ROUNDING = 1e-6
 _TRACEPOINT = "tracepoint"
 _ENGINE_KINDS = (*KINDS, _TRACEPOINT)
 _COLUMNS = ("lane", "start", "duration", "kind", "label", "micro_batch", "bytes")
@@ -114,25 +116,24 @@ def _first_source(name: str, inventory: Inventory | None) -> str | None:
 
 
 def _spans(events: Sequence[Event], plan: TimePlan) -> list[dict[str, Any]]:
-    """Returns ramp-up, until all IPUs have begun; drain, from when the first has ended."""
+    """Returns the parts of the window, as the schedule has them: `fill`, `main` and `flush`.
+
+    The pipeline fills until a first micro-batch comes out, and flushes once the last has gone in.
+    """
     work = [event for event in events if parse_action(event.action).kind is not Kind.UPDATE]
-    by_ipu = [list(group) for _, group in groupby(sorted(work, key=_ipu), _ipu)]
-    if len(by_ipu) < 2:
+    if len(plan.ipus) < 2 or not work:
         return []
-    begun = max(min(event.begin_seconds for event in group) for group in by_ipu)
-    ended = min(max(event.end_seconds for event in group) for group in by_ipu)
+    entries = [event for event in work if _is_of((Kind.FORWARD, 0), event, plan)]
+    exits = [event for event in work if _is_of(_exit(plan), event, plan)]
+    slot = plan.grid.slot_cycles / plan.clock_hz
+    filled, entered = min(e.begin_seconds for e in exits), max(e.end_seconds for e in entries)
+    if slot:  # A part begins with a slot, whatever stands before an action in it.
+        filled = slot * int(filled / slot + _ROUNDING)
+        entered = slot * (1 + int(max(e.begin_seconds for e in entries) / slot + _ROUNDING))
     last = max(event.end_seconds for event in work)
-    if not 0 < begun < ended < last:
-        return []
-    ends = [("ramp-up", 0.0, begun), ("steady state", begun, ended), ("drain", ended, last)]
-    num_left = _num_left(events, plan)
-    if num_left:
-        middle = plan.grid.num_micro_batches // 2
-        left = max(event.end_seconds for event in work if event.micro_batch < middle)
-        right = min(event.begin_seconds for event in work if event.micro_batch >= middle)
-        gap = (f"{num_left:,} micro-batches, not drawn", left, right)
-        if left <= right:  # By a table the first ones may end after the last have begun.
-            ends[1:2] = [("steady state", begun, left), gap, ("steady state", right, ended)]
+    ends = [("fill", 0.0, min(filled, entered)), ("flush", entered, last)]
+    if filled < entered:
+        ends[1:1] = _main(filled, entered, work, plan)
     return [
         {
             "name": name,
@@ -140,11 +141,38 @@ def _spans(events: Sequence[Event], plan: TimePlan) -> list[dict[str, Any]]:
             "end": round(end * plan.clock_hz),
         }
         for name, start, end in ends
+        if start < end
     ]
 
 
-def _ipu(event: Event) -> int:
-    return event.ipu
+def _exit(plan: TimePlan) -> Port:
+    """Returns what a micro-batch runs last."""
+    if not plan.grid.is_training:
+        return Kind.FORWARD, len(plan.stages) - 1
+    table = plan.grid.table
+    return (Kind.BACKWARD if table is None else table.kinds[0][-1]), 0
+
+
+def _is_of(port: Port, event: Event, plan: TimePlan) -> bool:
+    """Returns whether an event is of an action that runs a segment."""
+    action, table = parse_action(event.action), plan.grid.table
+    ports = [(action.kind, action.stage)] if table is None else table.ports_of(action)
+    return port in ports
+
+
+def _main(
+    begin: float, end: float, work: Sequence[Event], plan: TimePlan
+) -> list[tuple[str, float, float]]:
+    """Returns the part in which the pipeline is full, in two where its middle is not drawn."""
+    num_left = _num_left(work, plan)
+    if num_left:
+        middle = plan.grid.num_micro_batches // 2
+        left = max(event.end_seconds for event in work if event.micro_batch < middle)
+        right = min(event.begin_seconds for event in work if event.micro_batch >= middle)
+        gap = (f"{num_left:,} micro-batches, not drawn", left, right)
+        if left <= right:  # By a table the first ones may end after the last have begun.
+            return [("main", begin, left), gap, ("main", right, end)]
+    return [("main", begin, end)]
 
 
 def engine_timeline(run: EngineRun) -> dict[str, Any]:

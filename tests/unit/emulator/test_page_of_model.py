@@ -12,6 +12,7 @@ import torch
 import poptorch_emu as poptorch
 from poptorch_emu import emulator
 from poptorch_emu.report.page.page_file import read_reports
+from poptorch_emu.report.schedule_grid import slot_parts
 from poptorch_emu.report.view import command, main
 
 pytestmark = pytest.mark.feature("emulator.page", fidelity="modelled")
@@ -136,6 +137,28 @@ def test_page_of_a_table_then_shows_weights_apart_and_the_bubble(tmp_path: Path)
     facts = dict(found["facts"])
     assert facts["Schedule"] == "zero_bubble_h1"
     assert facts["Bubble"].startswith(f"{plan.bubble_by_cycles:.1%} by cycles; {plan.bubble:.1%} ")
+
+
+@pytest.mark.parametrize("schedule", ["grouped", "interleaved", "gpipe", "zero_bubble_h1"])
+@pytest.mark.parametrize("count", [3, 4, 9])
+def test_parts_of_the_timeline_then_are_those_of_the_schedule(schedule: str, count: int) -> None:
+    options = poptorch.Options().showCompilationProgressBar(False)
+    options.Training.gradientAccumulation(count)
+    emulator.set_schedule(options, schedule)
+    module = Stages()
+    optimizer = poptorch.optim.SGD(module.parameters(), lr=0.01)
+    model = poptorch.trainingModel(module, options, optimizer)
+    model.compile(*torch.randn(2, ROWS * count, 64))
+    (drawn,) = emulator.summary(model).view["timelines"]
+    spans = {span["name"]: span for span in drawn["spans"]}
+    parts = slot_parts(emulator.schedule(model).grid)
+    assert set(spans) == set(parts) - {"update"}
+    slot = emulator.estimate(model).grid.slot_cycles
+    if slot:  # All slots of a pipeline are alike.
+        for name, span in spans.items():
+            assert span["start"] == pytest.approx(parts.index(name) * slot, abs=1)
+    ends = [span["end"] for span in drawn["spans"]]
+    assert [span["start"] for span in drawn["spans"]] == [0, *ends[:-1]]
 
 
 def test_page_of_a_long_table_then_is_drawn(tmp_path: Path) -> None:
