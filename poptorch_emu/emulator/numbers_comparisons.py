@@ -21,6 +21,7 @@ from poptorch_emu.executor.executor_contents import (
     request_of,
 )
 from poptorch_emu.export.optimizer import torch_optimizer_of
+from poptorch_emu.ir.control import FOR_LOOP
 from poptorch_emu.numbers.alignment import aligned
 from poptorch_emu.numbers.eager_run import EagerRequest, Step, run_eager
 from poptorch_emu.numbers.engine_run import (
@@ -227,6 +228,11 @@ def _run_eager(observed: _Observed, shadow: torch.dtype | None, writer: RunWrite
         shadow,
     )
     run_eager(asked, writer)
+    if any(node.target is FOR_LOOP for node in observed.graph.graph.operations):
+        notes.append(
+            "Outside a wrapped model poptorch.for_loop runs its body once, as in PopTorch: plain "
+            "PyTorch differs from there on."
+        )
     return notes
 
 

@@ -12,7 +12,7 @@ from poptorch_emu.compile.compiler import Observe, Request
 from poptorch_emu.compile.executable import Executable
 from poptorch_emu.config import CompileConfig
 from poptorch_emu.ir.graph import Graph, SinkKind, SourceKind
-from poptorch_emu.numbers.graph_values import observed_values
+from poptorch_emu.numbers.graph_values import observed_values, select_masks
 from poptorch_emu.numbers.run import (
     FIRST,
     Direction,
@@ -115,6 +115,7 @@ class _Observation:
 
     def of(self, graph: Graph) -> dict[str, HostFunction]:
         """Adds a call for each value of a graph, and returns what is called."""
+        select_masks(graph)
         values = observed_values(graph)
         self.names = {value.name for value in values.values()}
         self.numbers = {node: self._sink.declare(value) for node, value in values.items()}

@@ -54,7 +54,8 @@ def observed_values(graph: Graph) -> dict[fx.Node, Value]:
         if node.op == "placeholder":
             source = source_of(node)
             is_written = source.kind is SourceKind.VARIABLE and source.name in written
-            if node.users and (is_written or source.kind is SourceKind.INPUT):
+            is_read = any(user.op == "call_function" for user in node.users)
+            if is_read and (is_written or source.kind is SourceKind.INPUT):
                 values[node] = given(given_name(node), node.meta["val"])
         elif node.op == "call_function" and isinstance(node.meta["val"], torch.Tensor):
             name = gradients.get(node, "")
@@ -63,11 +64,22 @@ def observed_values(graph: Graph) -> dict[fx.Node, Value]:
     return values
 
 
+def select_masks(graph: Graph) -> None:
+    """Selects the mask of each dropout, which may have no other user."""
+    for node in graph.operations:
+        if node.target is DROPOUT and not any(is_drawn(user) for user in node.users):
+            with graph.fx.inserting_before(node.next):
+                graph.add_operation(
+                    operator.getitem, (node, 1), {}, node.meta["val"][1], record_of(node)
+                )
+
+
 def _leaves_module(node: fx.Node) -> bool:
     record = record_of(node)
     if record.phase is not Phase.FORWARD or not is_view(node) or not record.module:
         return False
-    return all(record_of(user).module != record.module for user in node.users)
+    users = [user for user in node.users if user.op == "call_function"]
+    return all(record_of(user).module != record.module for user in users)
 
 
 def result_number(node: fx.Node) -> int:

@@ -25,6 +25,7 @@ from poptorch_emu.numbers.verdicts import (
     sample,
 )
 
+_BLIND = "It cannot be computed again, and the two are further apart than rounding takes them."
 # Settings further apart than this are not the same number.
 _SAME_SETTING = 1e-6
 # Assumed: no more steps of one run are others in the other one, and come to the same.
@@ -173,6 +174,8 @@ class PlaceWalk:
             if verdict is None:
                 whole = blind(ours, theirs)
                 verdict, reason = whole.verdict, whole.reason
+                if verdict is Verdict.DIFFERENT:
+                    return Judgement(verdict, _BLIND)
             elif verdict is Verdict.DIFFERENT:
                 whose = "This run's value" if is_ours else "The other run's value"
                 reason = f"{whose} is not what this operation makes of that run's inputs."

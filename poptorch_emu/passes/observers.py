@@ -29,11 +29,11 @@ def run(graph: Graph, observed: Mapping[str, fx.Node]) -> Graph:
     state = generator_state(graph)
     position = {node: number for number, node in enumerate(graph.fx.nodes)}
     for name, node in observed.items():
-        user = min(node.users, key=position.__getitem__)
         # A source is seen where it is first read, so that no block begins earlier than it did.
         is_source = node.op == "placeholder"
-        with graph.fx.inserting_before(user if is_source else node.next):
-            record = record_of(operation_of(user) if is_source else operation_of(node))
+        user = min(node.users, key=position.__getitem__) if is_source else node.next
+        with graph.fx.inserting_before(user):
+            record = record_of(operation_of(user if is_source else node))
             call = graph.add_operation(HOST_CALL, (name, [node, state], []), {}, [], record)
         position[call] = len(position)
     return verify(graph)

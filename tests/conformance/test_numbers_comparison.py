@@ -127,6 +127,92 @@ def test_compare_when_the_model_is_not_in_training_then_only_forward_is_compared
     assert {row.direction for row in report.modules} == {Direction.GIVEN, Direction.FORWARD}
 
 
+class Lost(torch.nn.Module):
+    """Takes the loss of what a module makes."""
+
+    def __init__(self, module) -> None:
+        super().__init__()
+        self.module = module
+
+    def forward(self, x, target):
+        y = self.module(x)
+        y = y[0] if isinstance(y, tuple) else y
+        return y, torch.nn.functional.mse_loss(y, target)
+
+
+class Noisy(torch.nn.Module):
+    """Draws random numbers of several kinds; nobody needs the mask of its dropout."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = torch.nn.Linear(4, 4)
+
+    def forward(self, x):
+        y = self.linear(torch.nn.functional.dropout(x + 0.1 * torch.randn_like(x), 0.5))
+        return y * torch.bernoulli(torch.full_like(y, 0.7))
+
+
+class Tied(torch.nn.Module):
+    """Uses a module twice, and a weight for two things."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.out = torch.nn.Linear(4, 4, bias=False)
+        self.inside = torch.nn.Linear(4, 4)
+        self.inside.weight = self.out.weight
+
+    def forward(self, x):
+        return self.out(torch.tanh(self.inside(self.inside(x))))
+
+
+@pytest.mark.parametrize(
+    ("make", "shape", "out"),
+    [
+        (lambda: torch.nn.LSTM(4, 3, batch_first=True), (4, 5, 4), (4, 5, 3)),
+        (lambda: torch.nn.GRU(4, 3, num_layers=2, batch_first=True), (4, 5, 4), (4, 5, 3)),
+        (lambda: torch.nn.TransformerEncoderLayer(8, 2, 16, 0.2), (4, 5, 8), (4, 5, 8)),
+        (Noisy, (4, 4), (4, 4)),
+        (Tied, (4, 4), (4, 4)),
+        (
+            lambda: torch.nn.utils.parametrizations.weight_norm(torch.nn.Linear(4, 3)),
+            (4, 4),
+            (4, 3),
+        ),
+    ],
+    ids=["lstm", "gru", "encoder", "noisy", "tied", "weight norm"],
+)
+def test_compare_when_modules_are_of_many_kinds_then_plain_pytorch_agrees(make, shape, out):
+    model = Lost(make())
+    executor = poptorch.trainingModel(model, options(2, 2), sgd(model.parameters()))
+    report = emulator.compare(executor, torch.randn(shape), torch.randn(out))
+    assert report.verdict in (Verdict.EQUAL, Verdict.REORDERED)
+
+
+def test_compare_when_the_model_computes_nothing_then_nothing_differs():
+    report = emulator.compare(poptorch.inferenceModel(torch.nn.Identity()), torch.ones(2))
+    assert (report.verdict, report.num_operations) == (Verdict.EQUAL, 0)
+
+
+def test_compare_when_weights_are_rounded_at_random_then_it_is_no_more_than_less_precision():
+    model = Lost(torch.nn.Sequential(torch.nn.Linear(4, 6), torch.nn.Linear(6, 4))).half()
+    opts = options(2)
+    opts.Precision.enableStochasticRounding(True)
+    executor = poptorch.trainingModel(model, opts, sgd(model.parameters()))
+    report = emulator.compare(executor, torch.randn(8, 4).half(), torch.randn(8, 4).half())
+    assert report.verdict <= Verdict.LESS_PRECISION
+    assert "weights are rounded at random" in str(report).replace("\n  ", " ")
+
+
+def test_compare_when_a_loop_runs_once_in_plain_pytorch_then_a_note_says_so():
+    class Loop(torch.nn.Module):
+        def forward(self, x):
+            return poptorch.for_loop(3, lambda y: (torch.tanh(y) + 1,), [x])[0] * 2
+
+    report = emulator.compare(poptorch.inferenceModel(Loop()), torch.randn(4))
+    assert report.verdict is Verdict.DIFFERENT
+    assert "poptorch.for_loop runs its body once" in "".join(report.notes)
+
+
 @pytest.mark.parametrize("is_compiled", [False, True])
 def test_compare_then_model_optimizer_and_device_stay_as_they_are(is_compiled):
     twins = [training(opts=options(2)), training(opts=options(2))]
