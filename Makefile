@@ -124,7 +124,8 @@ $(BIN)/python:
 # The dependencies of the package and the extra of this name, of pyproject.toml.
 $(VENV)/.has-%: pyproject.toml tools/requirements.py | $(BIN)/python
 	@echo "Installing PyTorch and what '$*' needs into $(VENV), unless it is there."
-	$(BIN)/pip install torch==$(TORCH) $$($(BIN)/python tools/requirements.py $*)
+	$(BIN)/python tools/requirements.py $* > $@.txt
+	$(BIN)/pip install torch==$(TORCH) -r $@.txt
 	@touch $@
 
 $(VENV)/.built: $(VENV)/.has-build $(SOURCES)

@@ -1,7 +1,6 @@
 """Prints what the project needs, from pyproject.toml: its dependencies and those of some extras.
 
-`pip install $(python tools/requirements.py test)` needs no built package, unlike `pip install
-.[test]`.
+A file of them, given to `pip install -r`, needs no built package, unlike `pip install .[test]`.
 """
 
 from __future__ import annotations
@@ -29,4 +28,4 @@ def requirements(extras: list[str]) -> list[str]:
 
 
 if __name__ == "__main__":
-    print(*requirements(sys.argv[1:]))
+    print(*requirements(sys.argv[1:]), sep="\n")

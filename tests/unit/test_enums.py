@@ -2,7 +2,7 @@
 
 import json
 import pickle
-from enum import Enum, IntEnum
+from enum import Enum, EnumMeta, IntEnum
 
 import pytest
 
@@ -65,7 +65,7 @@ def test_module_then_defines_no_other_enum():
     defined = {
         name
         for name, value in vars(enums).items()
-        if isinstance(value, type) and value.__module__ == enums.__name__
+        if isinstance(value, EnumMeta) and value.__module__ == enums.__name__
     }
     assert defined == {*DENSE, *PLAIN, "VariableRetrievalMode", "NamedNumber"}
 

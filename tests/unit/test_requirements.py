@@ -14,7 +14,7 @@ FOLDERS = ("tests", "tutorials", "benchmarks")
 
 def printed(*extras: str) -> list[str]:
     command = [sys.executable, str(ROOT / "tools" / "requirements.py"), *extras]
-    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
 
 
 def imported_modules() -> Iterator[str]:
@@ -29,8 +29,8 @@ def imported_modules() -> Iterator[str]:
 
 
 def test_requirements_of_the_tests_then_cover_every_import():
-    # What a tutorial is about need not be there for its test, which is skipped then.
-    listed = {re.split("[=<>]", name)[0] for name in printed("test", "notebook")}
+    # What a tutorial or a benchmark is about need not be there for its test, which is skipped then.
+    listed = {re.split("[=<>]", name)[0] for name in printed("test", "notebook", "bench")}
     listed = {name.removesuffix("-cpu") for name in listed}  # Modules have no such suffix.
     distributions = packages_distributions()
     ours = {path.stem for folder in FOLDERS for path in (ROOT / folder).rglob("*")}
@@ -51,4 +51,4 @@ def test_requirements_without_an_extra_then_are_those_of_the_package():
 def test_makefile_then_names_no_package():
     lines = [line for line in (ROOT / "Makefile").read_text().splitlines() if "pip install" in line]
     assert len(lines) == 2
-    assert all("tools/requirements.py" in line or line.endswith(" -e .") for line in lines)
+    assert all(line.endswith((" -r $@.txt", " -e .")) for line in lines)

@@ -140,14 +140,14 @@ def test_attention_then_has_two_products_and_a_softmax() -> None:
     assert "attention" in name and op.steps >= 2 + 6
 
 
-def test_host_function_then_its_seconds_are_said_to_be_needed() -> None:
+def test_host_function_then_its_duration_is_said_to_be_unknown() -> None:
     layer = poptorch.CPU(lambda x: x + 1, "outside")
 
     def called(x: torch.Tensor):
         return layer(x) * 2
 
     plan, _ = operations(called, (4, 4), dtype=torch.float)
-    assert any("outside" in text and "needed" in text for text in plan.assumptions)
+    assert any("outside" in text and "unknown" in text for text in plan.assumptions)
 
 
 def test_backward_of_attention_then_takes_operands_out_of_one_product() -> None:
