@@ -56,6 +56,9 @@ _PROGRAMS: dict[str, tuple[str, ...]] = {
     "mse_loss_backward": ("sub", "mul_scalar"),
     "smooth_l1_loss": ("sub", "abs", "select"),
     "smooth_l1_loss_backward": ("sub", "clamp"),
+    # For each number of each pair of rows, without storing it.
+    "_cdist_forward": ("sub", "abs", "scaled_add"),
+    "_cdist_backward": ("sub", "sign", "scaled_add"),
     "glu": ("sigmoid", "mul"),
     "glu_backward": ("sigmoid", "mul", "mul", "mul"),
 }  # fmt: skip

@@ -317,6 +317,9 @@ class OperationCosts:
         if numbers:
             size = min(size, max(item_bytes(node, v) for v in numbers))
         count = max([result.numel(), *(v.numel() for v in operands)])
+        if bare_name(node).startswith("_cdist"):
+            rows, others = query_and_key(node)
+            count = rows.numel() * others.shape[-2]
         smaller = [v.numel() * size for v in operands if 1 < v.numel() < count]
         cost = Cost()
         for index, name in enumerate(programs_of(node)):

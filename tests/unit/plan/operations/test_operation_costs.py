@@ -157,3 +157,19 @@ def test_backward_of_attention_then_takes_operands_out_of_one_product() -> None:
     trainer = poptorch.trainingModel(model, options, poptorch.optim.SGD(model.parameters(), 1))
     plan = emulator.estimate(trainer, torch.empty(4, 32, 64, device="meta"), system="mk2-pod4")
     assert plan.throughput is not None and not plan.unknown
+
+
+def test_distances_then_cost_all_numbers_of_each_pair_of_rows() -> None:
+    layer = nn.Linear(64, 200, bias=False).to("meta")
+
+    def loss(x: torch.Tensor) -> torch.Tensor:
+        return poptorch.identity_loss(torch.cdist(x, layer.weight, 1.0), "sum")
+
+    model = Function(loss, layer)
+    options = poptorch.Options().showCompilationProgressBar(False)
+    trainer = poptorch.trainingModel(model, options, poptorch.optim.SGD(model.parameters(), 1))
+    plan = emulator.estimate(trainer, torch.empty(368, 64, device="meta"), system="mk2-pod4")
+    found = {op.operator: op.compute_cycles for op in plan.all_operations}
+    count = own(200 * 368 * 64)
+    assert found["aten::_cdist_forward"] == (1.5 + 5 + 1.5) * count
+    assert found["aten::_cdist_backward"] == (1.5 + 4.5 + 1.5) * count
