@@ -59,7 +59,7 @@ _ADVICE: Mapping[str, Callable[[Any], str]] = {
     "device_iterations": lambda value: f"run {value:,} device iterations in a call",
     "micro_batch": lambda value: f"use micro-batches of {value:,} row{'' if value == 1 else 's'}",
     "proportion": lambda value: f"give products {value} of the memory",
-    "num_ipus": lambda value: f"split the model over {value} IPUs as below",
+    "num_ipus": lambda value: f"split the model anew over {value} IPUs",
     "schedule": lambda value: f"use the {value} schedule",
     "recomputation": lambda value: _RECOMPUTATION.get(value, f"recompute by mode {value}"),
     "offload": lambda value: (
@@ -85,7 +85,7 @@ def headline(remedy: Remedy) -> str:
         name = f"the gradients of {loss.weight.name}, which {_ipus(loss)} read"
     else:
         name = _NAMES[loss.cause]
-    advice = f": {advice_text(remedy.settings)}" if remedy.settings else ""
+    advice = f": {_advice_text(remedy)}" if remedy.settings else ""
     return f"{name} ({loss.share:.0%} of a step){advice}"
 
 
@@ -93,11 +93,17 @@ def remedy_text(remedy: Remedy) -> str:
     """Returns what takes the time, how much of it, what to do, and what that gives."""
     if not remedy.settings:
         return f"{_cause_text(remedy.loss)} No other split over as many IPUs was found that helps."
-    advice = advice_text(remedy.settings)
+    advice = _advice_text(remedy)
     return (
         f"{_cause_text(remedy.loss)} {advice[0].upper()}{advice[1:]}: the model of the machine "
         f"predicts {1 + remedy.gain:.2f} × as many rows a second."
     )
+
+
+def _advice_text(remedy: Remedy) -> str:
+    if remedy.loss.weight is not None:
+        return "put all its uses on one IPU"
+    return advice_text(remedy.settings)
 
 
 def _cause_text(loss: Loss) -> str:

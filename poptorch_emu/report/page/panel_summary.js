@@ -56,7 +56,7 @@ function tileBars(report) {
       data: ipus.map((ipu) => ({
         value: ipu.fullest_tile_bytes,
         itemStyle: itemStyle(tileWord(ipu), { borderRadius: [0, 4, 4, 0] }),
-        label: tileLabel(ipu, ipu.fullest_tile_bytes > most * 0.4),
+        label: tileLabel(ipu, ipu.fullest_tile_bytes > most * 0.5),
       })),
       markLine: limit ? limitLine(limit, "xAxis", "start") : {},
     }],

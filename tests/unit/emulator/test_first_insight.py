@@ -97,7 +97,7 @@ FOUR = [0] * 4
 CASES = {
     "weight on several IPUs": Case(
         "IPUs 0 and 3 read the weight embedding.weight. A real system refuses that",
-        "Split the model over 4 IPUs", [], [], 128,
+        "Put all its uses on one IPU", [], [], 128,
     ),
     "host input": Case(
         "IPU 0 waits for inputs from the host", "cross while the IPU computes",
@@ -121,11 +121,11 @@ CASES = {
         [64] + [1024] * 8, [i // 2 for i in range(8)], 256, change=of_locations("Activation"),
     ),
     "slow stage": Case(
-        "IPU 3 takes 2.", "Split the model over 4 IPUs",
+        "IPU 3 takes 2.", "Split the model anew over 4 IPUs",
         [64] + [1024] * 8, [0, 1, 2, 3, 3, 3, 3, 3], 64,
     ),
     "one IPU at a time": Case(
-        "One IPU works at a time", "Split the model over 4 IPUs",
+        "One IPU works at a time", "Split the model anew over 4 IPUs",
         [64] + [1024] * 12, [i // 3 for i in range(12)], 128,
         change=lambda options: options.setExecutionStrategy(
             poptorch.ShardedExecution(poptorch.AutoStage.SameAsIpu)
