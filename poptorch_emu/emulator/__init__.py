@@ -9,7 +9,7 @@ from poptorch_emu.emulator.exports import export_pipeline, to_torch
 from poptorch_emu.emulator.host_recomputation import set_recomputation
 from poptorch_emu.emulator.lab import lab
 from poptorch_emu.emulator.latencies import set_latencies
-from poptorch_emu.emulator.numbers_comparisons import compare, record
+from poptorch_emu.emulator.numbers_comparisons import compare, first_nonfinite, record
 from poptorch_emu.emulator.page import page
 from poptorch_emu.emulator.pipeline_order import set_schedule
 from poptorch_emu.emulator.plans import memory, schedule, tile_memory
@@ -34,6 +34,7 @@ __all__ = [
     "compare_schedules",
     "estimate",
     "export_pipeline",
+    "first_nonfinite",
     "install",
     "lab",
     "memory",

@@ -22,6 +22,7 @@ from poptorch_emu.executor.executor_contents import (
 )
 from poptorch_emu.export.optimizer import torch_optimizer_of
 from poptorch_emu.ir.control import FOR_LOOP
+from poptorch_emu.numbers import nonfinite
 from poptorch_emu.numbers.alignment import aligned
 from poptorch_emu.numbers.eager_run import EagerRequest, Step, run_eager
 from poptorch_emu.numbers.engine_run import (
@@ -38,6 +39,7 @@ from poptorch_emu.numbers.run_file import RunWriter, StoredRun, opened
 from poptorch_emu.numbers.updates import UpdateJudge, note_of, start_weights
 from poptorch_emu.numbers.walk import Walk
 from poptorch_emu.options import Options
+from poptorch_emu.report.nonfinite_report import NonfiniteReport
 from poptorch_emu.report.numbers_report import NumbersReport
 from poptorch_emu.report.written_file import WrittenFile
 from poptorch_emu.update.formulas.optimizer_config import Hyper
@@ -128,6 +130,41 @@ def compare(
         theirs, notes = _other(stack, folder / "theirs", asked, observed, against)
         notes = [*notes, *filter(None, [note_of(request)])]
         return NumbersReport.of(_walked(observed, theirs).result(notes))
+
+
+def first_nonfinite(model: PoplarExecutor, *inputs: Any, **keywords: Any) -> NonfiniteReport:
+    """Returns the first operation of a window whose result is NaN or infinite (exact).
+
+    An infinity on purpose, as in a mask, counts only if something is not finite in the end. The
+    result is true where something was found. The model, its weights and its device stay as they
+    are.
+
+    Args:
+        model: made by `trainingModel` or `inferenceModel`.
+        inputs: as for a call; of a compiled model they may be left out.
+        keywords: inputs of a call that are given by name.
+
+    Raises:
+        Error: the model cannot be captured.
+        TypeError: the model is not wrapped.
+
+    Example:
+        >>> class Logarithm(torch.nn.Module):
+        ...     def forward(self, x):
+        ...         return torch.log(x) + 1
+        >>> inference = poptorch.inferenceModel(Logarithm())
+        >>> emulator.first_nonfinite(inference, torch.tensor([1.0, -1.0])).first.value.kind
+        'log'
+    """
+    check_model(model)
+    asked = _Asked(model, inputs, keywords)
+    request = asked.window()
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "run"
+        with RunWriter(path) as writer:
+            graph = _run(model, request, asked.start(request.config.random_seed or 0), writer)
+        with opened(path, "this run") as run:
+            return NonfiniteReport.of(nonfinite.first_nonfinite(graph, run))
 
 
 @dataclass(frozen=True)

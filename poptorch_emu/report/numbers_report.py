@@ -61,7 +61,7 @@ def _told(first: Difference, theirs: str) -> Iterator[str]:
     """Yields the lines about the first difference."""
     value, shown = first.value, first.sample
     micro_batch, replica = first.place
-    yield f"first: {value.title} {_where(value)}, micro-batch {micro_batch}, replica {replica}"
+    yield f"first: {value.title} {where(value)}, micro-batch {micro_batch}, replica {replica}"
     if first.reason:
         yield f"  {first.reason}"
     yield f"  here {shown.ours}, {theirs} {shown.theirs}"
@@ -73,10 +73,10 @@ def _told(first: Difference, theirs: str) -> Iterator[str]:
     if first.verdict >= Verdict.DIFFERENT:
         for text, values in (("only here", first.only_ours), ("only there", first.only_theirs)):
             if values:
-                yield f"  {text}: {'; '.join(f'{v.title} {_where(v)}' for v in values)}"
+                yield f"  {text}: {'; '.join(f'{v.title} {where(v)}' for v in values)}"
 
 
-def _where(value: Value) -> str:
+def where(value: Value) -> str:
     """Returns module, direction and line of a value."""
     file, _, line = value.line.rpartition(":")
     parts = [f"in '{value.module}'" if value.module else "", f"({value.direction.value})"]

@@ -62,6 +62,9 @@ VALUES: dict[str, Callable[[Path], Any]] = {
     "timeline": lambda _: emulator.timeline(training()),
     "summary": lambda _: emulator.summary(training()),
     "page": lambda folder: emulator.page(training(), path=folder / "page.html"),
+    "lab": lambda folder: emulator.lab(
+        training(), path=folder / "lab.html", sweep={"accumulation": [8, 16]}
+    ),
     "report": lambda folder: emulator.report(training(), folder),
     "trace": lambda folder: emulator.trace(training(), folder / "trace.json"),
     "read_report": _read,
@@ -69,6 +72,7 @@ VALUES: dict[str, Callable[[Path], Any]] = {
     "plan_split": lambda _: emulator.plan_split(training(), num_ipus=4),
     "autoplace": lambda _: emulator.autoplace(make_training(), BATCH, num_ipus=4),
     "compare": lambda _: emulator.compare(training()),
+    "first_nonfinite": lambda _: emulator.first_nonfinite(training()),
     "record": lambda folder: emulator.record(training(), folder / "golden.run"),
     "compare_schedules": lambda _: emulator.compare_schedules(training()),
     "schedules": lambda _: emulator.schedules.zero_bubble_v(),

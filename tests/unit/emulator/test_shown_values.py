@@ -55,7 +55,7 @@ def test_value_when_printed_then_fits_80_columns(name, tmp_path, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     text = str(VALUES[name](tmp_path))
     assert text.strip()
-    if name not in ("page", "record", "report", "trace"):  # A path is as long as it is.
+    if name not in ("lab", "page", "record", "report", "trace"):  # A path is as long as it is.
         assert max(map(len, text.splitlines())) <= 80
     assert " object at 0x" not in text and "<class" not in text
 
@@ -142,6 +142,7 @@ def test_split_of_many_blocks_then_its_code_fits_and_runs():
         lambda model: emulator.autoplace(model, BATCH, num_ipus=2),
         lambda model: emulator.compare_schedules(model, BATCH),
         lambda model: emulator.compare(model, BATCH),
+        lambda model: emulator.first_nonfinite(model, BATCH),
         lambda model: emulator.record(model, "golden.run", BATCH),
         lambda model: emulator.tile_memory(model, BATCH),
         emulator.schedule,

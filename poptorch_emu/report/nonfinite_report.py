@@ -1,0 +1,51 @@
+"""Where numbers begin not to be finite, as text for people."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from poptorch_emu.numbers.nonfinite import FirstNonfinite, Found
+from poptorch_emu.report.numbers_report import where
+from poptorch_emu.report.terminal import html_lines, terminal_width, wrapped
+
+_NUM_SHOWN = 4
+
+
+@dataclass(frozen=True)
+class NonfiniteReport(FirstNonfinite):
+    """What is not finite, to be printed (exact)."""
+
+    @classmethod
+    def of(cls, found: FirstNonfinite) -> NonfiniteReport:
+        """Returns `found` with its text."""
+        return cls(**vars(found))
+
+    def __str__(self) -> str:
+        """Returns where it begins, its inputs, and what it reaches."""
+        columns = terminal_width()
+        return "\n".join(line for text in self._lines() for line in wrapped(text, columns))
+
+    def _repr_html_(self) -> str:
+        """Returns the same for a notebook."""
+        return html_lines([*self._lines()])
+
+    def _lines(self) -> Iterator[str]:
+        if self.first is None:
+            yield "All outputs, gradients and weights of the window are finite."
+            return
+        yield f"first: {_told(self.first)}"
+        yield from (f"  input {name}: largest {size:.4g}" for name, size in self.first.inputs)
+        if self.overflow is not None:
+            yield f"before it, infinite: {_told(self.overflow)}"
+        shown = ", ".join(self.reached[:_NUM_SHOWN])
+        more = len(self.reached) - _NUM_SHOWN
+        yield f"not finite in the end: {shown}{f' and {more} more' if more > 0 else ''}"
+
+
+def _told(found: Found) -> str:
+    micro_batch, replica = found.place
+    return (
+        f"{found.value.title} {where(found.value)}, micro-batch {micro_batch}, replica {replica}: "
+        f"{found.num_nan} NaN, {found.num_infinite} infinite of {found.num_elements}"
+    )
