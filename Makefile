@@ -113,6 +113,7 @@ docs: $(VENV)/.built $(VENV)/.has-test
 # Warnings are errors, all of which are shown.
 site: $(VENV)/.built $(VENV)/.has-docs
 	$(BIN)/sphinx-build -q -E -n -W --keep-going -d build/site-doctrees -c docs . build/site
+	$(BIN)/python tools/site_laboratory.py build/site/docs/laboratory.html
 	$(BIN)/python tools/check_site.py build/site
 
 bench: $(VENV)/.built $(VENV)/.has-test $(VENV)/.has-bench

@@ -196,3 +196,10 @@ def test_entry_of_a_class_then_inherited_attributes_have_their_text_and_no_fille
     assert "{py:attribute} message\n\n{fidelity}`exact` what is wrong, without prefix." in text
     plan = "\n".join(api_entries.text_of("poptorch_emu.emulator.TimePlan"))
     assert "Initialize self" not in plan
+
+
+def test_laboratory_of_the_site_then_it_has_the_tutorials_model_and_leads_nowhere(tmp_path):
+    path = tmp_path / "laboratory.html"
+    tool("site_laboratory").write(path, {"accumulation": [8, 16], "num_ipus": [1, 4]})
+    assert "The network of the pipelining tutorial" in path.read_text(encoding="utf-8")
+    assert list(tool("check_site").problems(tmp_path)) == []

@@ -113,7 +113,7 @@ _TREE: Tree = {
 
 
 class IPUConfig(Group):
-    """The IPUs of this process: exact, where [the guide](../../keras.md) says nothing else.
+    """The IPUs of this process: exact, where `docs/keras.md` says nothing else.
 
     Set attributes, then call `configure_ipu_system`. Those that have no effect here are accepted.
 
