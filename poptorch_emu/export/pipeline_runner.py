@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -89,7 +89,13 @@ def make_stage(
         input_args=tuple(tensor.example() for tensor in ends.received),
         output_args=tuple(tensor.example() for tensor in ends.returned),
         group=group,
+        # With a builder the whole backward runs at once, and what it builds does the rest.
+        dw_builder=None if ends.is_split else _build_nothing,
     )
+
+
+def _build_nothing() -> Callable[[], None]:
+    return lambda: None
 
 
 def run_step(

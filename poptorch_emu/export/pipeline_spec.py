@@ -30,11 +30,19 @@ class TensorSpec:
 
 @dataclass(frozen=True)
 class StageSpec:
-    """What goes into a stage and comes out: from its neighbours, and inputs by number."""
+    """What goes into a stage and comes out.
+
+    Attributes:
+        received: from the stage before.
+        returned: to the stage behind; of the last one, all results.
+        inputs: of the model, by number.
+        is_split: whether PyTorch may compute gradients of weights apart from those of inputs.
+    """
 
     received: tuple[TensorSpec, ...]
     returned: tuple[TensorSpec, ...]
     inputs: tuple[int, ...]
+    is_split: bool = True
 
 
 @dataclass(frozen=True)
@@ -79,7 +87,12 @@ class PipelineSpec:
             )
 
         stages = tuple(
-            StageSpec(tensors(item["received"]), tensors(item["returned"]), tuple(item["inputs"]))
+            StageSpec(
+                tensors(item["received"]),
+                tensors(item["returned"]),
+                tuple(item["inputs"]),
+                item["is_split"],
+            )
             for item in plain["stages"]
         )
         lists = {

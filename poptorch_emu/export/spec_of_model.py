@@ -12,6 +12,7 @@ from poptorch_emu.config import CompileConfig, PipelineOrder, StrategyKind
 from poptorch_emu.enums import ReductionType
 from poptorch_emu.export.forward import ForwardStages
 from poptorch_emu.export.pipeline_spec import PipelineSpec, StageSpec, TensorSpec
+from poptorch_emu.export.split_backward import may_be_split
 from poptorch_emu.ir.graph import SourceKind, source_of
 from poptorch_emu.schedule.pytorch_text import pytorch_rows
 
@@ -64,6 +65,7 @@ def spec_of(
                 received=tuple(map(of_node, stages.received(stage))),
                 returned=tuple(map(of_node, stages.returned(stage))),
                 inputs=tuple(stages.inputs_of(stage)),
+                is_split=may_be_split(stages, stage, with_gradient),
             )
             for stage in range(stages.num_stages)
         ),

@@ -19,6 +19,7 @@ from torch.utils.checkpoint import checkpoint
 from poptorch_emu.export.forward import ForwardStages
 from poptorch_emu.export.rewriting import ATTENTION, BATCH_NORM, attention, frozen_norm, rewrite
 from poptorch_emu.ir.graph import SourceKind, operation_of, record_of, source_of
+from poptorch_emu.ir.mutation import shares_memory
 
 aten = torch.ops.aten
 
@@ -94,6 +95,7 @@ class _Writer:
         self._values = values
         self._device = device
         self._is_last = stage == stages.num_stages - 1
+        self._is_training = stages.loss is not None
         self._new: dict[fx.Node, fx.Node] = {}
         sources = stages.sources_of(stage)
         for index, node in enumerate(stages.received(stage)):
@@ -142,8 +144,16 @@ class _Writer:
             known[node] = self._call(operator.getitem, (called, index), {})
 
     def result(self, node: fx.Node, with_gradient: Set[fx.Node]) -> fx.Node:
-        """Returns what leaves the stage for `node`: what is sent must be contiguous."""
+        """Returns what leaves the stage for `node`.
+
+        What is sent must be contiguous. Nothing may be a view: PyTorch detaches it in place.
+        """
         new = self._new[node]
+        if self._is_last and not self._is_training:
+            return new
+        if shares_memory(node):
+            layout = {"memory_format": torch.contiguous_format}
+            new = self._call(aten.clone.default, (new,), layout)
         if self._is_last:
             return new
         if node not in with_gradient and node.meta["val"].is_floating_point():

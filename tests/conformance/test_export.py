@@ -46,6 +46,7 @@ CASES = {
         Case("decoder", 4, order="zero_bubble_v"),
         Case("unet", 4),
         Case("unet", 4, order="dualpipe_v"),
+        *(Case("biased", 4, order=order) for order in ("zero_bubble_h1", "dualpipe_v")),
         Case("mlp", 4, optimizer="clipped"),
         Case("tied", 4, order="zero_bubble_h1", optimizer="clipped"),
         Case("cnn", 2, num_replicas=2),

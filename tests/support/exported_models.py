@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-import torch.nn.functional as F
+from support.exported_networks import Biased, Cnn, Decoder, Mlp, Tied, Transformer, UNet
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -34,135 +34,6 @@ OWN_SCHEDULES = {
     )
 }
 Batch = tuple[torch.Tensor, ...]
-
-
-class Mlp(nn.Module):
-    """A layer on each IPU; the first value skips to the end."""
-
-    def __init__(self, num_ipus: int) -> None:
-        super().__init__()
-        self.layers = nn.ModuleList(nn.Linear(8, 8) for _ in range(num_ipus))
-        self.head = nn.Linear(8, 4)
-
-    def forward(self, x: torch.Tensor, labels: torch.Tensor) -> Any:
-        first = value = torch.tanh(self.layers[0](x))
-        for ipu, layer in enumerate(list(self.layers)[1:], 1):
-            poptorch.Block.start(f"ipu{ipu}", ipu_id=ipu)
-            value = torch.relu(layer(value))
-        logits = self.head(value + first)
-        return logits, F.cross_entropy(logits, labels)
-
-
-class Cnn(nn.Module):
-    """Convolutions and a group norm; the mask is an integer that travels."""
-
-    def __init__(self, num_ipus: int) -> None:
-        super().__init__()
-        self.first = nn.Conv2d(1, 4, 3, padding=1)
-        self.norm = nn.GroupNorm(2, 4)
-        self.middle = nn.ModuleList(nn.Conv2d(4, 4, 3, padding=1) for _ in range(num_ipus - 1))
-        self.head = nn.Linear(16, 4)
-
-    def forward(self, x: torch.Tensor, labels: torch.Tensor) -> Any:
-        value = F.relu(self.norm(self.first(x)))
-        is_large = value > 1.0
-        for ipu, layer in enumerate(self.middle, 1):
-            poptorch.Block.start(f"ipu{ipu}", ipu_id=ipu)
-            value = F.relu(layer(value))
-        value = F.max_pool2d(torch.where(is_large, value, 0.5 * value), 4)
-        return F.cross_entropy(self.head(value.flatten(1)), labels)
-
-
-class Transformer(nn.Module):
-    """Token and position embeddings, then a block of attention on each IPU."""
-
-    def __init__(self, num_ipus: int) -> None:
-        super().__init__()
-        self.tokens = nn.Embedding(16, 8)
-        self.register_buffer("positions", torch.randn(4, 8))
-        self.blocks = nn.ModuleList(
-            nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True)
-            for _ in range(num_ipus)
-        )
-        self.head = nn.Linear(8, 16)
-
-    def forward(self, tokens: torch.Tensor, labels: torch.Tensor) -> Any:
-        value = self.tokens(tokens) + self.positions
-        for ipu, block in enumerate(self.blocks):
-            poptorch.Block.start(f"ipu{ipu}", ipu_id=ipu)
-            value = block(value)
-        logits = self.head(value)
-        return F.cross_entropy(logits.flatten(0, 1), labels.flatten())
-
-
-class Tied(nn.Module):
-    """Its embedding is the last layer's weight, too, and a bias is read on each IPU."""
-
-    def __init__(self, num_ipus: int) -> None:
-        super().__init__()
-        self.tokens = nn.Embedding(16, 8)
-        self.layers = nn.ModuleList(nn.Linear(8, 8) for _ in range(num_ipus))
-        for layer in list(self.layers)[1:]:
-            layer.bias = self.layers[0].bias
-        self.head = nn.Linear(8, 16, bias=False)
-        self.head.weight = self.tokens.weight
-
-    def forward(self, tokens: torch.Tensor, labels: torch.Tensor) -> Any:
-        value = self.tokens(tokens)
-        for ipu, layer in enumerate(self.layers):
-            poptorch.Block.start(f"ipu{ipu}", ipu_id=ipu)
-            value = value + torch.tanh(layer(value))
-        return F.cross_entropy(self.head(value).flatten(0, 1), labels.flatten())
-
-
-class Decoder(nn.Module):
-    """Attention with rotary tables and a mask, all made on the first IPU and used on each."""
-
-    def __init__(self, num_ipus: int) -> None:
-        super().__init__()
-        self.tokens = nn.Embedding(16, 8)
-        self.register_buffer("frequency", 0.1 ** torch.arange(4), persistent=False)
-        self.inputs = nn.ModuleList(nn.Linear(8, 24, bias=False) for _ in range(num_ipus))
-        self.outputs = nn.ModuleList(nn.Linear(8, 8) for _ in range(num_ipus))
-        self.head = nn.Linear(8, 16)
-
-    def forward(self, tokens: torch.Tensor, labels: torch.Tensor) -> Any:
-        count = tokens.shape[1]
-        angles = torch.arange(count)[:, None] * self.frequency
-        tables = angles.cos(), angles.sin()
-        is_before = torch.ones(count, count, dtype=torch.bool).tril()
-        mask = (is_before & (tokens != 0)[:, None]) | torch.eye(count, dtype=torch.bool)
-        value = self.tokens(tokens)
-        for ipu, (inputs, outputs) in enumerate(zip(self.inputs, self.outputs, strict=True)):
-            poptorch.Block.start(f"ipu{ipu}", ipu_id=ipu)
-            query, key, values = inputs(value).chunk(3, -1)
-            scores = _turned(query, tables) @ _turned(key, tables).mT
-            value = value + outputs(scores.masked_fill(~mask, -1e9).softmax(-1) @ values)
-        return F.cross_entropy(self.head(value).flatten(0, 1), labels.flatten())
-
-
-def _turned(value: torch.Tensor, tables: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
-    (left, right), (cos, sin) = value.chunk(2, -1), tables
-    return torch.cat((left * cos - right * sin, right * cos + left * sin), -1)
-
-
-class UNet(nn.Module):
-    """Each layer on the way up takes what the one of its size on the way down made."""
-
-    def __init__(self, num_ipus: int) -> None:
-        super().__init__()
-        self.layers = nn.ModuleList(nn.Linear(8, 8) for _ in range(num_ipus))
-        self.head = nn.Linear(8, 4)
-
-    def forward(self, x: torch.Tensor, labels: torch.Tensor) -> Any:
-        made, value = [], x
-        for ipu, layer in enumerate(self.layers):
-            poptorch.Block.start(f"ipu{ipu}", ipu_id=ipu)
-            is_up = 2 * ipu >= len(self.layers)
-            value = torch.tanh(layer(value + made.pop() if is_up else value))
-            if not is_up:
-                made.append(value)
-        return F.cross_entropy(self.head(value + x), labels)
 
 
 def _classes(*shape: int) -> Callable[[int], Batch]:
@@ -217,6 +88,7 @@ FAMILIES = {
     "transformer": Family(Transformer, _tokens, "AdamW"),
     "tied": Family(Tied, _tokens, "AdamW"),
     "decoder": Family(Decoder, _tokens, "AdamW"),
+    "biased": Family(Biased, _classes(8), "SGD"),
     "unet": Family(UNet, _classes(8), "SGD"),
 }
 
@@ -328,15 +200,18 @@ def train_plain(case: Case) -> tuple[list[float], dict[str, torch.Tensor]]:
                 loss = result[-1] if isinstance(result, tuple) else result
                 loss.backward()
                 losses[replica].append(loss.item())
-            sums.append({key: p.grad for key, p in model.named_parameters()})
-        for name, parameter in model.named_parameters():
+            read = {key: p for key, p in model.named_parameters() if p.grad is not None}
+            sums.append({key: p.grad for key, p in read.items()})
+        for name, parameter in read.items():
             parameter.grad = sum(each[name] for each in sums)
             parameter.grad /= _num_parts(case) if case.is_mean else 1
         for owner, copy in copies:
-            owner.grad += copy.grad
+            if copy.grad is not None:
+                owner.grad = copy.grad if owner.grad is None else owner.grad + copy.grad
         _, arguments = OPTIMIZERS[case.optimizer or family.optimizer]
         if MAX_GRAD_NORM in arguments:
-            owned = [p.grad for group in optimizer.param_groups for p in group["params"]]
+            grouped = [p.grad for group in optimizer.param_groups for p in group["params"]]
+            owned = [gradient for gradient in grouped if gradient is not None]
             norm = torch.nn.utils.get_total_norm(owned)
             for gradient in owned:
                 gradient *= torch.clamp(arguments[MAX_GRAD_NORM] / norm, max=1.0)
