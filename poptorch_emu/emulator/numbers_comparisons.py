@@ -42,6 +42,7 @@ from poptorch_emu.options import Options
 from poptorch_emu.report.nonfinite_report import NonfiniteReport
 from poptorch_emu.report.numbers_report import NumbersReport
 from poptorch_emu.report.written_file import WrittenFile
+from poptorch_emu.untrusted.files import replacing
 from poptorch_emu.update.formulas.optimizer_config import Hyper
 
 Against = Any
@@ -59,8 +60,9 @@ def record(
     Args:
         model: made by `trainingModel` or `inferenceModel`.
         inputs: as for a call; of a compiled model they may be left out.
-        path: of the file, which is a zip archive; what is there is replaced. It may also stand
-            before the inputs, without its name: `record(model, path, *inputs)`.
+        path: of the file, which is a zip archive; what is there is replaced when the new one is
+            whole. It may also stand before the inputs, without its name:
+            `record(model, path, *inputs)`.
         keywords: inputs of a call that are given by name.
 
     Returns:
@@ -80,8 +82,8 @@ def record(
     check_model(model)
     written, inputs = path_and_inputs("record", "path", path, inputs)
     asked = _Asked(model, inputs, keywords)
-    with RunWriter(written) as writer:
-        request = asked.window()
+    request = asked.window()
+    with replacing(written) as unfinished, RunWriter(unfinished) as writer:
         _run(model, request, asked.start(request.config.random_seed or 0), writer)
     return WrittenFile(written)
 

@@ -178,7 +178,7 @@ def sample(ours: torch.Tensor, theirs: torch.Tensor) -> Sample:
     largest = off.max().item() if off.numel() else 0.0
     scale = max((v.abs().nan_to_num(0.0, 0.0).max().item() for v in (one, two) if v.numel()),
                 default=0.0)  # fmt: skip
-    places = off.argsort(descending=True, stable=True)[:_NUM_SHOWN].tolist()
+    places = off.topk(min(_NUM_SHOWN, off.numel())).indices.tolist()
     shape = tuple(ours.shape)
     numbers = tuple(
         (_index(place, shape), one[place].item(), two[place].item()) for place in places

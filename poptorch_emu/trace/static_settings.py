@@ -111,7 +111,7 @@ def warn_of_anomaly_mode() -> None:
         logger.warning(
             "torch.autograd's anomaly mode is on, but gradients are computed on the device, where "
             "it does not look for NaN. options.Precision.enableFloatingPointExceptions(True) does, "
-            "and names the operation."
+            "and names the operation; emulator.first_nonfinite(model, *inputs) does for a window."
         )
 
 

@@ -9,6 +9,8 @@ import errno
 import os
 import secrets
 import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
@@ -64,11 +66,21 @@ def write_whole(path: Path, data: bytes) -> None:
     Raises:
         OSError: the folder cannot be written to.
     """
-    temporary = path.with_name(f".{secrets.token_hex(12)}.unfinished")
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    with replacing(path) as temporary, os.fdopen(os.open(temporary, flags, 0o666), "wb") as file:
+        file.write(data)
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """Gives a file to write, beside another one, whose place it takes if nothing is raised.
+
+    Raises:
+        OSError: the folder cannot be written to.
+    """
+    temporary = path.with_name(f".{secrets.token_hex(12)}.unfinished")
     try:
-        with os.fdopen(os.open(temporary, flags, 0o666), "wb") as file:
-            file.write(data)
+        yield temporary
         os.replace(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)

@@ -412,6 +412,31 @@ def test_record_when_the_model_goes_on_then_the_file_stays_what_it_was(tmp_path)
     assert report.first.value.direction is Direction.GIVEN
 
 
+class Failing(torch.nn.Module):
+    """Fails on the host when it runs, after most of its values were made."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.host = poptorch.CPU(self.check, "check")
+
+    def check(self, x):
+        if x.sum() > 0:
+            raise ValueError("found no way")
+        return x
+
+    def forward(self, x):
+        return self.host(torch.tanh(x)) + 1
+
+
+def test_record_when_the_run_fails_then_what_was_there_stays(tmp_path):
+    path = emulator.record(training(), tmp_path / "run", *batch(ROWS))
+    before = path.read_bytes()
+    with pytest.raises(Error, match="check"):
+        emulator.record(poptorch.inferenceModel(Failing()), path, torch.ones(3))
+    assert path.read_bytes() == before
+    assert [each.name for each in tmp_path.iterdir()] == ["run"]
+
+
 def test_record_then_it_can_be_read_with_other_weights_elsewhere(tmp_path):
     data, twin = batch(ROWS), copy.deepcopy(Language())
     path = emulator.record(training(), tmp_path / "run", *data)
