@@ -145,6 +145,7 @@ def test_old_name_then_is_an_attribute_error_that_names_the_way_out(name):
         getattr(poptorch, name)
 
 
-def test_unknown_name_then_is_the_usual_attribute_error():
-    with pytest.raises(AttributeError, match="^module 'poptorch' has no attribute 'Optoins'$"):
+def test_unknown_name_then_is_the_usual_attribute_error_with_the_nearest_name():
+    usual = "module 'poptorch' has no attribute 'Optoins'"
+    with pytest.raises(AttributeError, match=rf"^{usual}\. Did you mean 'Options'\?$"):
         poptorch.Optoins()

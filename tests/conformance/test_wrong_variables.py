@@ -183,7 +183,10 @@ CASES: dict[str, tuple[Callable[[], object], tuple[str, ...], dict[str, str]]] =
     "KERAS_BACKEND": (import_keras, ("abc", "numpy"), {}),
 }
 # A list of folders; what is only written; what is "True" or not, as torch.distributed has it.
-WITHOUT_WRONG_VALUES = {"PYTHONPATH", "RDMAV_FORK_SAFE", "TORCHELASTIC_USE_AGENT_STORE"}
+WITHOUT_WRONG_VALUES = {
+    *("PYTHONPATH", "RDMAV_FORK_SAFE", "TORCHELASTIC_USE_AGENT_STORE"),
+    *("TF_CPP_MIN_LOG_LEVEL", "TF_ENABLE_ONEDNN_OPTS"),
+}
 
 
 @pytest.mark.parametrize(
