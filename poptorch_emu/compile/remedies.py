@@ -59,8 +59,9 @@ def remedies(planner: Planner) -> tuple[Remedy, ...]:
     for loss in in_order:
         is_wrong = loss.cause is Cause.SPREAD_WEIGHT
         best = max((remedy.score for remedy in found), default=0.0)
-        # To trace the model again for other micro-batches is worth it for what leads.
-        is_hopeless = loss.cause is Cause.SMALL_MICRO_BATCH and loss.share < best
+        # To trace the model again for larger micro-batches is worth it for what leads, and fits.
+        is_larger = loss.cause is Cause.SMALL_MICRO_BATCH
+        is_hopeless = is_larger and (loss.share < best or now.fits == "no")
         if loss.share < _LEAST_SHARE and not is_wrong or is_hopeless:
             continue
         remedy = search.remedy(loss)

@@ -12,6 +12,7 @@ from poptorch_emu.compile.planning import on_system
 from poptorch_emu.compile.remedies import remedies
 from poptorch_emu.compile.timing import time_of
 from poptorch_emu.log import recent_lines
+from poptorch_emu.module_loading import without_garbage_collection
 from poptorch_emu.plan.memory.holdings import plan_memory
 from poptorch_emu.plan.tiles.tile_contents import plan_tiles, tile_levels
 from poptorch_emu.plan.tiles.tile_spread import spread_over_tiles
@@ -30,6 +31,9 @@ def content_of_model(planner: Planner, run: EngineRun | None = None) -> PageCont
     inventory = on_system(planner.inventory, system)
     memory, config = plan_memory(inventory), inventory.config
     tiles = plan_tiles(inventory, memory)
+    # Plans of dozens of choices are a lot of objects, and next to no garbage.
+    with without_garbage_collection():
+        advice = remedies(planner), fitting(planner)
     return PageContent(
         config.model_name or type(planner.request.model).__name__,
         config,
@@ -39,8 +43,7 @@ def content_of_model(planner: Planner, run: EngineRun | None = None) -> PageCont
         run,
         tile_levels(inventory, memory),
         {ipu.ipu: spread_over_tiles(memory, tiles, ipu) for ipu in tiles.ipus},
-        remedies(planner),
-        fitting(planner),
+        *advice,
         {"poptorch_emu": __version__, "torch": torch.__version__},
         datetime.now().isoformat(" ", "seconds"),
         recent_lines(),
