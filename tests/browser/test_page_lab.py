@@ -19,6 +19,7 @@ HOSTILE = "<img src=x onerror=alert(1)>"
 def point(waits: float) -> dict[str, Any]:
     return {
         "fault": None,
+        "clock_hz": 1e9,
         "rows_per_second": 1_000 * (1 - waits),
         "step_seconds": 0.01,
         "rows_per_step": 10,
@@ -84,6 +85,9 @@ def test_lab_when_opened_then_it_asks_first_and_shows_the_point_of_the_sliders(
     assert "30.0 %" in text and "you guessed 35.0 %" in text and "800 rows/s" in text
     assert "What limits the step: the pipeline." in text
     assert page.locator("main .chart canvas").count() == 2
+    page.click("#clock")
+    page.evaluate(NEXT_FRAME)
+    assert " ms" in page.inner_text(".range")
     move(page, "Schedule", 1)
     assert "20.0 %" in page.inner_text("main") and "guessed" not in page.inner_text("main")
     page.keyboard.press("Tab")

@@ -36,6 +36,12 @@ class Laboratory {
       this.setTheme(isDark() ? "light" : "dark");
       this.draw();
     });
+    const asTime = document.getElementById("clock");
+    asTime.addEventListener("click", () => {
+      clock.isTime = !clock.isTime;
+      asTime.setAttribute("aria-pressed", String(clock.isTime));
+      this.draw();
+    });
     const patterns = document.getElementById("patterns");
     patterns.addEventListener("click", () => {
       settings.patterns = !settings.patterns;
@@ -96,6 +102,7 @@ class Laboratory {
     forgetCharts();
     this.timelines = [];
     const point = this.point();
+    clock.hz = point.clock_hz || null;
     if (point.fault) this.place.replaceChildren(card("This does not go together", {}, element("p", {}, point.fault)));
     else if (this.asks) this.place.replaceChildren(this.question());
     else this.place.replaceChildren(...this.answer(point));

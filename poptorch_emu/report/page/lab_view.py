@@ -66,6 +66,7 @@ def _point(plan: LabPlan) -> dict[str, Any]:
     window, stages = window_of(time.grid), time.stages
     return {
         "fault": None,
+        "clock_hz": time.clock_hz,
         "rows_per_second": time.throughput,
         "step_seconds": time.step_seconds,
         "rows_per_step": time.samples_per_step,
