@@ -223,11 +223,9 @@ def _bars(axis: Any, groups: Sequence[int], values: dict[str, list[float]]) -> N
     axis.set_xticks([index + 0.2 for index in range(len(groups))], map(str, groups))
 
 
-def save(figure: Any, name: str, bottom: float | None = None) -> None:
+def save(figure: Any, name: str) -> None:
     """Writes a picture."""
     figure.tight_layout()
-    if bottom is not None:
-        figure.subplots_adjust(bottom=bottom)
     figure.savefig(FOLDER / f"{name}.png", dpi=80)
     plt.close(figure)
 
