@@ -106,7 +106,7 @@ def _opened(path: Path) -> Iterator[sqlite3.Connection]:
     """Opens a file to be read; what goes wrong while it is open is one error."""
     if not is_profile_file(path):
         raise ReportError(
-            f"{path} is no profile file: it is no SQLite database. Give a {FILE_NAME} that "
+            f"{path} is not a profile file: it is not an SQLite database. Give a {FILE_NAME} that "
             "emulator.report or Options.enableProfiling has written."
         )
     real = path.resolve()

@@ -326,7 +326,7 @@ def test_page_of_a_run_with_tracepoints_then_they_have_a_lane_and_the_log_is_sho
     show(page, "log")
     assert "a line for the log" in page.inner_text("main table")
     show(page, "memory")
-    assert "1,472 tiles, at the peak" in page.inner_text("main")
+    assert "1,472 tiles at the peak" in page.inner_text("main")
 
 
 HOSTILE = "<img src=x onerror=alert(1)></script><script>alert(2)</script><!--{{data}}"

@@ -60,7 +60,7 @@ def _to_fit(found: Fitting) -> dict[str, Any]:
     text, slower = advice_text(best.settings), _slower(found, best)
     is_close = best.planned.fits == "close"
     verdict = "it may fit, since sizes of programs are estimates" if is_close else "it fits"
-    speed = "" if slower is None else f" Rows a second are {1 / slower:.2f} × as many by the model."
+    speed = "" if slower is None else f" The model predicts {1 / slower:.2f} × the rows a second."
     return {
         "kind": "problem",
         "text": f"{text[0].upper()}{text[1:]}, and {verdict}: the fullest tile then holds "

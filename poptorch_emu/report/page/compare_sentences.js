@@ -4,7 +4,7 @@
 function changeList(reports, names) {
   const sentences = [speedChange(reports, names), memoryChange(reports), operationChange(reports), optionChange(reports)];
   const known = sentences.filter(Boolean);
-  if (!known.length) return empty("Nothing that is known of both differs.");
+  if (!known.length) return empty("The two reports agree in everything that both know.");
   return element("ul", { class: "sentences" }, ...known.map((text) =>
     element("li", {}, text)));
 }

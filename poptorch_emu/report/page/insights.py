@@ -95,7 +95,7 @@ def _of_operations(report: Mapping[str, Any]) -> Iterator[Insight]:
         yield (
             "note",
             f"The cost of {len(cycles) - len(known):,} of {len(cycles):,} operations is not known; "
-            "shares are of what is known.",
+            "shares count known costs only.",
         )
 
 
@@ -129,8 +129,8 @@ def _of_speed(report: Mapping[str, Any]) -> Iterator[Insight]:
     if predicted and measured:
         yield (
             "note",
-            f"The machine is predicted to do {predicted:,.0f} rows a second, "
-            f"{predicted / measured:,.1f} × what the engine did on this computer.",
+            f"Real IPUs are predicted to process {predicted:,.0f} rows a second, "
+            f"{predicted / measured:,.1f} × as many as the engine did on this computer.",
         )
     elif not predicted:
-        yield ("note", "Too much is unknown to predict a throughput.")
+        yield ("note", "The throughput cannot be predicted: too many costs are unknown.")

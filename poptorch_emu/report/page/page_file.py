@@ -110,7 +110,7 @@ def read_reports(path: Path) -> list[dict[str, Any]]:
         _, begin, rest = file.read().decode(errors="replace").partition(_DATA_BEGIN)
     if not begin:
         raise ReportError(
-            f"{path} is no page of a report: it holds no data of one. Give a file that "
+            f"{path} is not a page of a report: it holds no report. Give a file that "
             "emulator.page, emulator.report or Options.enableProfiling has written."
         )
     with refuses_damage(path):

@@ -6,12 +6,12 @@ function comparePanel(_, page) {
   const names = reportNames(reports, files);
   return [
     card("What changed", {}, changeList(reports, names)),
-    card("Differences", { note: "Differences are of the second report against the first." },
+    card("Differences", { note: "Each difference is the second report minus the first." },
       differenceTable(reports, names)),
     card("Memory of the fullest tile", { width: "half" }, pairChart(names, "IPU", tilePairs(reports), bytesText)),
     card("Cycles by family", { width: "half" }, pairChart(names, "family", familyPairs(reports), cyclesText)),
     ...timelinePair(reports, names, page),
-    card("Operations that differ", { note: "Matched by module, operator and direction, wherever they run; of several alike, the sum. Cycles are those of one micro-batch." },
+    card("Operations that differ", { note: "Operations are matched by module, operator and direction, wherever they run; several of one kind are added up. Cycles are for one micro-batch." },
       operationDifferences(reports, names)),
     card("Machine and findings that differ", {}, textDifferences(reports, names)),
     card("Options that differ", {}, optionDifferences(reports, names)),
@@ -115,7 +115,7 @@ function pairs(maps) {
 
 function pairChart(names, what, rows, text) {
   const known = rows.filter((row) => isKnown(row[1]) || isKnown(row[2]));
-  if (!known.length) return empty(`This is ${UNKNOWN} of both.`);
+  if (!known.length) return empty("Neither report has these values.");
   return chartElement(`Bars: both reports by ${what}`, 90 + 48 * known.length, () => ({
     grid: { left: 132, right: 84, top: 34, bottom: 30 },
     legend: legend(),
@@ -133,7 +133,7 @@ function pairChart(names, what, rows, text) {
 
 function timelinePair(reports, names, page) {
   if (!reports.every((report) => report.timelines.length)) {
-    return [card("Timelines", {}, empty(`The timeline of one report is ${UNKNOWN}.`))];
+    return [card("Timelines", {}, empty("One of the reports has no timeline."))];
   }
   const views = reports.map((report) => new TimelineView(report.timelines[0], operationRows(report), true));
   const isOneClock = views.every((view) => view.timeline.unit === views[0].timeline.unit);

@@ -3,7 +3,7 @@
 
 function memoryPanel(report) {
   const ipus = report.memory.ipus;
-  if (!ipus.length) return [card("Memory", {}, empty(`Memory is ${UNKNOWN}: the report holds no plan of it.`))];
+  if (!ipus.length) return [card("Memory", {}, empty(`Memory is ${UNKNOWN}: the report holds no memory plan.`))];
   const place = element("div", { class: "grid" });
   place.style.gridColumn = "span 12";
   const show = (number) => place.replaceChildren(...memoryCards(report, ipus[number]));
@@ -56,7 +56,7 @@ function categoryChart(ipu) {
 }
 
 function peakNote(ipu) {
-  return ipu.peak ? `Not always live, at ${ipu.peak.name}.` : "";
+  return ipu.peak ? `Tensors that are not always live, at ${ipu.peak.name}.` : "";
 }
 
 function peakTable(ipu) {
@@ -93,7 +93,7 @@ function tilesCard(ipu, reason) {
     place.replaceChildren(tilesChart(ipu, { held, names: chosen.names, all: names, order, totals }));
   };
   show({});
-  const note = `${countText(count)} tiles, at the peak; drag the handles below to look closer. ${reason || ""}`;
+  const note = `${countText(count)} tiles at the peak. Drag the handles below the chart to zoom in. ${reason || ""}`;
   const order = choice("Order", ["By number", "Sorted"], 0, (index) => show({ isSorted: index === 1 }));
   const category = choice("Category", ["All", ...names], 0,
     (index) => show({ names: index ? [names[index - 1]] : names }));
@@ -144,16 +144,16 @@ function tilesChart(ipu, { held, names, all, order, totals }) {
 
 function waysOut(report) {
   const rows = report.memory.ways_out;
-  const note = "What each change would save on the fullest tile, by the same model; less than nothing is more to hold.";
-  if (!rows.length) return card("Ways to need less", {}, empty(`What other settings would save is ${UNKNOWN}.`));
+  const note = "What each change would save on the fullest tile, by the same model. A negative number means that the tile needs more.";
+  if (!rows.length) return card("Ways to use less memory", {}, empty(`What other settings would save is ${UNKNOWN}.`));
   const columns = [
     { key: "name", title: "Change" },
     { key: "saves_bytes", title: "Saves", numeric: true, format: bytesText },
-    { key: "then_bytes", title: "Fullest tile then", numeric: true, format: bytesText },
+    { key: "then_bytes", title: "Fullest tile afterwards", numeric: true, format: bytesText },
     { key: "slower", title: "Time of a row", numeric: true,
       format: orUnknown((ratio) => `${number(ratio)} × as long`) },
     { key: "text", title: "How", format: (text) => text || "" },
   ].filter((column) => column.key !== "text" || rows.some((row) => row.text));
-  return card("Ways to need less", { note },
-    makeTable({ caption: "Ways to need less", columns, rows, sortKey: "saves_bytes", search: false }));
+  return card("Ways to use less memory", { note },
+    makeTable({ caption: "Ways to use less memory", columns, rows, sortKey: "saves_bytes", search: false }));
 }

@@ -32,7 +32,7 @@ function operationsPanel(report, page) {
       format: inTime("cycles") ? cyclesText : countText, total: true },
     { key: "share", title: "Share", numeric: true, format: shareText, total: true, share: true },
     { key: "bytes", title: "Bytes", numeric: true, format: bytesText, total: true,
-      help: "Of what the operation reads and writes." },
+      help: "What the operation reads and writes." },
     { key: "utilisation", title: "FLOP use", numeric: true, format: shareText,
       help: "Share of the chip's peak rate that the operation reaches." },
     { key: "source", title: "Your line" },
@@ -40,8 +40,8 @@ function operationsPanel(report, page) {
   const groups = [["Block", "block"], ["Module", "module"], ["Family", "family"], ["IPU", "ipu_name"],
     ["All", null]].map(([name, key]) => ({ name, key }));
   const note = numUnknown
-    ? `The cost of ${countText(numUnknown)} of ${countText(rows.length)} operations is ${UNKNOWN}; shares are of what is known.`
-    : "Cycles are what an operation takes each time its segment runs. A name leads to the timeline.";
+    ? `The cost of ${countText(numUnknown)} of ${countText(rows.length)} operations is ${UNKNOWN}; shares count known costs only.`
+    : "Cycles are for one run of an operation's segment. Click a name to see it in the timeline.";
   return [
     card("Where the cycles go", { width: "half", note: "By family of operations." }, shareChart(rows, "family")),
     card("By block", { width: "half", note: "By block of the model, in its order." }, shareChart(rows, "block")),

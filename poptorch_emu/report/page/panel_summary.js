@@ -13,9 +13,9 @@ function summaryPanel(report) {
   const fullest = fullestIpu(report);
   const figures = element("div", { class: "figures" },
     figure("Predicted throughput", rateText(speed.predicted_rows_per_second),
-      `one step: ${secondsText(speed.predicted_step_seconds)}, on real IPUs by the machine model`),
+      `one step: ${secondsText(speed.predicted_step_seconds)}, predicted for real IPUs`),
     figure("Measured throughput", rateText(speed.measured_rows_per_second),
-      `one step: ${secondsText(speed.measured_step_seconds)}, by the engine on this computer`),
+      `one step: ${secondsText(speed.measured_step_seconds)}, measured on this computer`),
     figure("Fullest tile", fullest ? shareText(fullest.share) : UNKNOWN,
       fullest ? `IPU ${fullest.ipu}: ${bytesText(fullest.bytes)} of ${bytesText(fullest.limit)}` : ""),
     figure("Rows in a step", countText(speed.rows_per_step),
@@ -23,9 +23,9 @@ function summaryPanel(report) {
     figure("Limited by", plainText(report.bottleneck), "", true));
   return [figures,
     card("Memory of the fullest tile", { width: "half",
-      note: "What one tile of each IPU must hold at its peak, against what it has." }, tileBars(report)),
+      note: "What the fullest tile of each IPU must hold at its peak, compared with its memory." }, tileBars(report)),
     card("What each IPU does in a step", { width: "half",
-      note: "Shares of the predicted time; a bubble is waiting for other IPUs." }, timeBars(report)),
+      note: "Shares of the predicted time. In a bubble an IPU waits for other IPUs." }, timeBars(report)),
     card("Insights", { width: "two-thirds" }, insightList(report)),
     card("Machine and program", { width: "third" }, facts(machineFacts(report)))];
 }

@@ -24,7 +24,7 @@ function optionTable(caption, rows, otherwise) {
 }
 
 function logPanel(report) {
-  if (!report.log) return [card("Log", {}, empty(`What was logged is ${UNKNOWN}: this report was made without it.`))];
+  if (!report.log) return [card("Log", {}, empty(`The log is ${UNKNOWN}: this report was made without one.`))];
   if (!report.log.length) return [card("Log", {}, empty("Nothing was logged."))];
   const rows = report.log.map((line, at) => ({ number: at + 1, ...line }));
   const columns = [
@@ -33,5 +33,5 @@ function logPanel(report) {
     { key: "level", title: "Level", mark: (row) => `level-${String(row.level).replace(/\W/g, "")}` },
     { key: "text", title: "Message" },
   ];
-  return [card("Log", { note: "What the process had logged when the report was made; POPTORCH_LOG_LEVEL says how much." }, makeTable({ caption: "Log", columns, rows, sortKey: "number", descending: false }))];
+  return [card("Log", { note: "What the process had logged when the report was made. POPTORCH_LOG_LEVEL sets how much that is." }, makeTable({ caption: "Log", columns, rows, sortKey: "number", descending: false }))];
 }

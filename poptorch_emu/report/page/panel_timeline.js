@@ -33,7 +33,7 @@ class TimelineView {
       class: "plot", tabindex: "0", role: "application",
       "aria-label": `${timeline.title}: a and d pan, w and s zoom, 0 shows all, n and p step, f follows a micro-batch`,
     });
-    this.plot.append(chartElement(`${timeline.title}, one row an IPU`, this.height,
+    this.plot.append(chartElement(`${timeline.title}, one row for each IPU`, this.height,
       () => this.option(), (chart) => this.connect(chart)));
     this.root = element("div", {}, this.legend(), this.plot,
       element("div", { class: "tools" }, this.followTools(), this.shown, isShort ? null : keyHelp()), this.detail);
@@ -83,7 +83,7 @@ class TimelineView {
   }
 
   hint() {
-    return element("span", { class: "note" }, "Click an event, or step with n and p, to see all about it.");
+    return element("span", { class: "note" }, "Click an event, or move with n and p, to see its details.");
   }
 
   // Whether something else is lit than what an event belongs to; -1 is several put together.
@@ -325,7 +325,7 @@ function keyHelp() {
 function timelinePanel(report, page) {
   const timelines = report.timelines;
   if (!timelines.length) {
-    return [card("Timeline", {}, empty("This report holds no timeline: it is not known what ran when."))];
+    return [card("Timeline", {}, empty(`The timeline is ${UNKNOWN}: this report has none.`))];
   }
   const views = new Map();
   const place = element("div");

@@ -87,7 +87,7 @@ def _facts(content: PageContent) -> list[list[Any]]:
         ["Micro-batches in a window", f"{time.grid.num_micro_batches:,}"],
         ["Windows in a step", f"{time.num_windows:,}"],
         *_bubble(time),
-        ["Weakest input of the figures", time.evidence],
+        ["Least certain input of the figures", time.evidence],
         *(["Rough", reason] for reason in time.rough),
         *(["Assumed", text] for text in time.assumptions),
     ]
@@ -99,7 +99,7 @@ def _bubble(time: TimePlan) -> list[list[Any]]:
         return []
     window, stages = window_of(time.grid), time.stages
     by_cycles = window.bubble(lambda port: stages[port[1]].of(port[0]).cycles)
-    in_units = f"{window.bubble(unit_lengths):.1%} if forward and each half of backward were alike"
+    in_units = f"{window.bubble(unit_lengths):.1%} if forward and both halves of backward are equal"
     return [["Bubble", f"{by_cycles:.1%} by cycles; {in_units}"]]
 
 
@@ -160,11 +160,11 @@ def memory_view(content: PageContent) -> dict[str, Any]:
     ipus = [] if tiles is None else [_memory_of(content, tiles, ipu) for ipu in tiles.ipus]
     return {
         "ipus": ipus,
-        "steps_note": "Bytes of a tile on average, at each operation that an IPU runs for a "
+        "steps_note": "Bytes on the average tile, at each operation that an IPU runs for a "
         "micro-batch.",
-        "tiles_note": "By the model of the machine: small tensors lie on the first tiles, with 128 "
-        "bytes or more on each, all else is even. Real programs are less even: their fullest tile, "
-        "by published ones, is the dotted line.",
+        "tiles_note": "By the model of the machine: small tensors lie on the first tiles, at least "
+        "128 bytes on each; everything else is spread evenly. Real programs are less "
+        "even: the dotted line is their fullest tile, estimated from published programs.",
         "ways_out": ways_out(content),
     }
 

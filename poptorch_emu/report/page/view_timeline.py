@@ -65,7 +65,7 @@ def machine_timeline(plan: TimePlan, inventory: Inventory | None) -> dict[str, A
         "title": "IPUs, in cycles",
         "note": f"What {plan.system} would do in one window: the micro-batches of one update in "
         "training, of one call in inference. By the model of the machine."
-        + (" What is not drawn is like what stands before it." if _num_left(events, plan) else ""),
+        + (" What is left out repeats what comes before it." if _num_left(events, plan) else ""),
         "unit": "cycles",
         "lanes": [f"IPU {ipu}" for ipu in lanes],
         "kinds": list(KINDS),

@@ -71,7 +71,7 @@ def test_model_that_does_not_fit_then_has_lines_with_which_it_does(name: str) ->
     assert tiles.fits
     told = int(re.search(r"then holds ([\d,]+) of 624 KiB", advice["text"])[1].replace(",", ""))
     assert max(map(tiles.largest_bytes, tiles.ipus)) / 1024 == pytest.approx(told, rel=0.02, abs=1)
-    promised = float(re.search(r"Rows a second are ([\d.]+) ×", advice["text"])[1])
+    promised = float(re.search(r"model predicts ([\d.]+) × the rows", advice["text"])[1])
     before, after = (
         emulator.estimate(*each, system=SYSTEM).throughput for each in (built(**model), mended)
     )

@@ -292,7 +292,7 @@ def test_view_when_the_file_is_no_report_then_the_error_says_what_to_give(
     other.write_text("<html></html>")
     with pytest.raises(SystemExit):
         main([str(other)])
-    assert "no page of a report" in capsys.readouterr().err
+    assert "not a page of a report" in capsys.readouterr().err
     with pytest.raises(SystemExit):
         main([str(tmp_path / "absent.html")])
     assert "absent.html: No such file or directory. Give a profile.pop" in capsys.readouterr().err

@@ -204,7 +204,7 @@ def test_write_when_the_disk_is_full_then_the_old_file_stays(model, tmp_path, mo
 def test_read_of_other_files_then_says_what_they_are(model, tmp_path):
     text = tmp_path / "text.pop"
     text.write_text("no report")
-    with pytest.raises(ValueError, match="no SQLite database"):
+    with pytest.raises(ValueError, match="not an SQLite database"):
         emulator.read_report(text)
     other = emulator.report(model, tmp_path)
     with sqlite3.connect(other) as file:

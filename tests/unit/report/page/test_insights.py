@@ -48,4 +48,4 @@ def test_report_when_nothing_is_known_then_nothing_is_claimed() -> None:
     data = report()
     data.update(ipus=[], operations={}, memory={"ipus": [], "ways_out": []})
     data["speed"] = dict.fromkeys(data["speed"])
-    assert texts(data) == "Too much is unknown to predict a throughput."
+    assert texts(data) == "The throughput cannot be predicted: too many costs are unknown."
