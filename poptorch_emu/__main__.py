@@ -25,6 +25,15 @@ from poptorch_emu.version import __version__
 
 _OWN_FILES = frozenset({__file__, runpy.__file__, "<frozen runpy>"})
 
+# Keras's part reads it, which few programs load.
+_DATASETS_VARIABLE = "POPTORCH_EMU_DATASETS"
+
+_WAY_TO_EXTRAS = {
+    "keras": "Keras is an extra, for Python 3.11 or newer: pip install 'poptorch_emu[keras]'.",
+    "tensorflow": "TensorFlow is an extra, for Python 3.11 to 3.13, beside PyTorch: "
+    "pip install 'poptorch_emu[tensorflow]'.",
+}
+
 _DESCRIPTION = (
     "Runs a program on virtual IPUs: in it, `import poptorch` and the modules beside it mean this "
     "package's. Everything after the program goes to the program."
@@ -51,6 +60,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         parser.error("name a script, or a module after -m, or code after -c")
     if given.script and not os.path.exists(given.script[0]):
         parser.error(f"can't open file {given.script[0]!r}: there is none")
+    if given.datasets is not None:
+        os.environ[_DATASETS_VARIABLE] = given.datasets
     install()
     sys.modules["__mp_main__"] = _program_by_its_other_name()
     try:
@@ -69,6 +80,8 @@ def _report(error: Exception) -> None:
         trace = without_inner_frames(trace)
         drop_inner_causes(error)
     sys.excepthook(type(error), error.with_traceback(trace), trace)
+    if isinstance(error, ModuleNotFoundError) and error.name in _WAY_TO_EXTRAS:
+        print(f"What to change: {_WAY_TO_EXTRAS[error.name]}", file=sys.stderr)
     if is_short and is_said and not is_of_dataset(error):
         print(explanation(error, trace), file=sys.stderr)
 
@@ -90,7 +103,8 @@ def _run(given: argparse.Namespace) -> None:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m poptorch_emu",
-        usage="%(prog)s [-h] [--version] (script | -m module | -c code) [argument ...]\n"
+        usage="%(prog)s [-h] [--version] [--datasets FOLDER] "
+        "(script | -m module | -c code) [argument ...]\n"
         "       %(prog)s --explain id",
         description=_DESCRIPTION,
         allow_abbrev=False,
@@ -98,6 +112,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"poptorch_emu {__version__}")
     parser.add_argument(
         "--explain", metavar="id", help="print what a message means that ends with the id"
+    )
+    parser.add_argument(
+        "--datasets", metavar="FOLDER", help="has files for keras.datasets, such as mnist.npz"
     )
     rest = argparse.REMAINDER
     way = parser.add_mutually_exclusive_group()

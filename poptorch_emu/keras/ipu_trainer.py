@@ -15,6 +15,7 @@ from poptorch_emu.keras.epoch_check import check_epoch, shorter_execution, small
 from poptorch_emu.keras.executions import check_steps, drawn_by_executions
 from poptorch_emu.keras.host_metrics import HostMetrics, needs_outputs
 from poptorch_emu.keras.keras_program import KerasProgram
+from poptorch_emu.keras.old_programs import compile_arguments, run_arguments
 from poptorch_emu.keras.run_settings import (
     ModelSettings,
     SystemSettings,
@@ -58,7 +59,7 @@ class IpuTrainer:
         Raises:
             ValueError: `steps_per_execution` is no positive integer.
         """
-        type(self._model).compile(self._model, *args, **kwargs)
+        type(self._model).compile(self._model, *args, **compile_arguments(kwargs))
         check_steps(self._model.steps_per_execution)
 
     def fit(self, *args: Any, **kwargs: Any) -> Any:
@@ -75,6 +76,7 @@ class IpuTrainer:
 
     def _called(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         check_steps(self._model.steps_per_execution)
+        kwargs = run_arguments(kwargs)
         outer, self._is_fitting = self._is_fitting, name == "fit"
         try:
             with drawn_by_executions(self._replicas):

@@ -76,6 +76,15 @@ def test_names_when_keras_runs_on_another_backend_then_the_way_out_is_said() -> 
     assert "KERAS_BACKEND=torch before the first import of keras" in done.stderr
 
 
+@pytest.mark.parametrize("name", ["tensorflow", "keras"])
+def test_extra_when_it_is_not_installed_then_the_runner_says_how_to_install_it(name: str) -> None:
+    code = f"import sys\nsys.modules[{name!r}] = None\nimport {name}"
+    done = run(code)
+    assert done.returncode == 1
+    assert f"What to change: {'TensorFlow' if name == 'tensorflow' else 'Keras'} is" in done.stderr
+    assert f"pip install 'poptorch_emu[{name}]'" in done.stderr
+
+
 def test_threads_of_tensorflow_then_leave_the_engine_its_cores() -> None:
     code = (
         "import os, tensorflow as tf\n"

@@ -7,6 +7,7 @@ way out.
 import importlib
 from typing import Any
 
+from poptorch_emu.keras import old_programs
 from poptorch_emu.keras.ipu import config, gradient_accumulation, ipu_strategy, refused_modules
 from poptorch_emu.keras.ipu.ops import __all__ as operations
 from poptorch_emu.keras.ipu.ops import pipelining_ops
@@ -26,6 +27,7 @@ __all__ = [
 ]
 
 refused_modules.register(__name__)
+old_programs.install()
 
 # Modules below this one that few programs ask for.
 _LATE = {

@@ -1,0 +1,101 @@
+"""What programs of Keras 2 write: it means what it meant, or the way out is said."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+keras = pytest.importorskip("keras")
+
+from support import keras_models as models  # noqa: E402
+
+from poptorch_emu.keras import ipu, old_programs  # noqa: E402
+
+pytestmark = pytest.mark.feature("Keras: programs of Keras 2", fidelity="exact")
+
+optimizers = keras.optimizers
+
+
+@pytest.mark.parametrize("name", ["SGD", "Adam", "AdamW", "RMSprop", "Nadam"])
+def test_rate_when_by_its_old_name_then_is_the_rate(name: str) -> None:
+    optimizer = getattr(optimizers, name)(lr=0.25, decay=0)
+    assert float(optimizer.lr) == float(optimizer.learning_rate) == 0.25
+    optimizer.lr = 0.5
+    assert float(optimizer.learning_rate) == 0.5
+    again = type(optimizer).from_config(optimizer.get_config())
+    assert float(again.learning_rate) == 0.5
+
+
+def test_arguments_of_optimizers_when_without_a_meaning_then_the_way_out_is_said() -> None:
+    with pytest.raises(ValueError, match="decay.*schedules.InverseTimeDecay"):
+        optimizers.SGD(0.1, decay=1e-4)
+    with pytest.raises(ValueError, match="gradient_transformers.*global_clipnorm"):
+        optimizers.Adam(0.1, gradient_transformers=[lambda pairs: pairs])
+    with pytest.raises(ValueError, match="not recognized"):
+        optimizers.Adam(rate=0.1)
+
+
+def test_model_when_trained_by_old_names_then_equals_that_of_the_new_ones() -> None:
+    models.use_ipus(1)
+    x, labels = models.data()
+    found = []
+    for old in (True, False):
+        with models.SCOPE():
+            model = models.mlp()
+            steps = "experimental_steps_per_execution" if old else "steps_per_execution"
+            optimizer = optimizers.SGD(**{"lr" if old else "learning_rate": 0.1})
+            model.compile(optimizer, models.cross_entropy(), **{steps: 2})
+            loaders = {"workers": 2, "use_multiprocessing": False, "max_queue_size": 4}
+            settings = loaders if old else {}
+            model.fit(x, labels, batch_size=4, shuffle=False, verbose=0, **settings)
+        assert model.steps_per_execution == 2
+        found.append(model)
+    assert models.largest_difference(*found) == 0
+
+
+def test_modules_that_have_gone_then_are_there() -> None:
+    preprocessing = keras.layers.experimental.preprocessing
+    assert preprocessing.Rescaling is keras.layers.Rescaling
+    before = keras.mixed_precision.global_policy()
+    keras.mixed_precision.experimental.set_policy("float32")
+    assert keras.mixed_precision.experimental.global_policy().name == "float32"
+    keras.mixed_precision.set_global_policy(before)
+
+
+def test_legacy_optimizers_then_are_those_of_keras() -> None:
+    tf_keras = pytest.importorskip("keras._tf_keras.keras")
+    assert tf_keras.optimizers.legacy.Adam is optimizers.Adam
+
+
+def test_datasets_when_there_is_a_folder_then_are_its_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arrays = {
+        f"{kind}_{part}": np.full((3, 28, 28) if kind == "x" else 3, len(part), np.uint8)
+        for kind in "xy"
+        for part in ("train", "test")
+    }
+    np.savez(tmp_path / "mnist.npz", **arrays)
+    monkeypatch.setenv(old_programs.DATASETS_VARIABLE, str(tmp_path))
+    (x, labels), (_, test_labels) = keras.datasets.mnist.load_data()
+    assert x.shape == (3, 28, 28) and labels[0] == 5 and test_labels[0] == 4
+
+
+def test_datasets_when_there_is_no_file_then_it_is_said_where_it_must_be(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def download(fname, *args, **kwargs):
+        raise OSError("no network")
+
+    monkeypatch.setenv(old_programs.DATASETS_VARIABLE, str(tmp_path))
+    find = old_programs._finding_file("mnist", download)
+    with pytest.raises(FileNotFoundError, match="no network.*mnist.npz.*--datasets FOLDER"):
+        find("mnist.npz", origin="")
+
+
+def test_names_then_are_installed_once() -> None:
+    build = optimizers.SGD.__init__
+    old_programs.install()
+    assert optimizers.SGD.__init__ is build and ipu is not None
