@@ -57,7 +57,7 @@ int64_t add_link(Program& program, int64_t producer, const std::vector<int64_t>&
 
 void set_schedule(Program& program,
                   const std::vector<std::vector<std::pair<int64_t, int64_t>>>& actions,
-                  int64_t micro_batches_per_window) {
+                  int64_t micro_batches_per_window, int64_t joined) {
   program.schedule.clear();
   for (const auto& list : actions) {
     std::vector<Action> row;
@@ -65,6 +65,7 @@ void set_schedule(Program& program,
     program.schedule.push_back(std::move(row));
   }
   program.micro_batches_per_window = micro_batches_per_window;
+  program.joined = joined;
 }
 
 using ProgramClass = py::class_<Program, std::shared_ptr<Program>>;
@@ -170,7 +171,12 @@ void bind_loads(ProgramClass& program) {
            [](Program& p, int64_t s, int64_t r, int64_t preparation, int64_t source) {
              add_load(p, s, r, LoadPrepared{{preparation}, {source}});
            })
-      .def("load_rng", [](Program& p, int64_t s, int64_t r) { add_load(p, s, r, LoadRng{}); });
+      .def(
+          "load_rng",
+          [](Program& p, int64_t s, int64_t r, int64_t piece) {
+            add_load(p, s, r, LoadRng{piece});
+          },
+          py::arg("segment"), py::arg("register"), py::arg("piece") = 0);
 }
 
 // Instructions, and what becomes of their results.
@@ -179,12 +185,18 @@ void bind_code(ProgramClass& program) {
       .def("add_instruction", &add_instruction, py::arg("segment"), py::arg("operator"),
            py::arg("overload"), py::arg("args"), py::arg("kwargs"), py::arg("outputs"),
            py::arg("dies"), py::arg("debug"), py::arg("bodies") = std::vector<Body>())
-      .def("store_output",
-           [](Program& p, int64_t s, int64_t r, OutputMode mode, int64_t period) {
-             const int64_t id = append(p.outputs, Output{mode, period});
-             add_store(p, s, r, StoreOutput{{id}});
-             return id;
-           })
+      .def(
+          "store_output",
+          [](Program& p, int64_t s, int64_t r, OutputMode mode, int64_t period,
+             int64_t num_pieces) {
+            const int64_t id = append(p.outputs, Output{mode, period});
+            add_store(p, s, r, StoreOutput{{id}, 0, num_pieces});
+            return id;
+          },
+          py::arg("segment"), py::arg("register"), py::arg("mode"), py::arg("period"),
+          py::arg("num_pieces") = 1)
+      .def("store_piece", [](Program& p, int64_t s, int64_t r, int64_t id,
+                             int64_t piece) { add_store(p, s, r, StoreOutput{{id}, piece}); })
       .def("store_variable", [](Program& p, int64_t s, int64_t r,
                                 int64_t id) { add_store(p, s, r, StoreVariable{{id}}); })
       .def("store_variable_shard",
@@ -212,7 +224,8 @@ void bind_plan(ProgramClass& program) {
            [](Program& p, int64_t id) { p.accumulators.at(id).is_remote = true; })
       .def("set_remote_link", [](Program& p, int64_t id) { p.links.at(id).is_remote = true; })
       .def("shard_link", [](Program& p, int64_t id) { p.links.at(id).is_sharded = true; })
-      .def("set_schedule", &set_schedule)
+      .def("set_schedule", &set_schedule, py::arg("actions"), py::arg("micro_batches_per_window"),
+           py::arg("joined") = 1)
       .def("set_numerics", [](Program& p, bool checks_floating_point, bool rounds_stochastically) {
         p.numerics = {checks_floating_point, rounds_stochastically};
       });
@@ -229,7 +242,7 @@ void bind_whole(ProgramClass& program) {
       .def("has_host_calls", &Program::has_host_calls)
       .def("num_independent_micro_batches",
            [](const Program& p) {
-             return micro_batch_order(p).path.empty() ? 1 : p.micro_batches_per_window;
+             return micro_batch_order(p).path.empty() ? 1 : p.runs_per_window();
            })
       .def("serialize", [](const Program& p) { return py::bytes(serialize(p)); })
       .def_static("deserialize",

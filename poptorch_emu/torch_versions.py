@@ -206,6 +206,8 @@ ATTRIBUTES = {
 }
 # Operators of PyTorch's whose names are private, with what is recognised no more if one goes.
 OPERATORS = {
+    "_adaptive_avg_pool2d": "poolings of joined micro-batches",
+    "_adaptive_avg_pool2d_backward": "poolings of joined micro-batches",
     "_efficientzerotensor": "zeros of derivatives in forward mode, whose values are asked for",
     "_index_put_impl_": "assignments by masks",
     "_local_scalar_dense": "numbers that are read from tensors, which is refused",
@@ -217,6 +219,8 @@ OPERATORS = {
     "_reshape_alias": "views whose metadata is remembered",
     "_scaled_dot_product_flash_attention_for_cpu": "attention, also in half precision",
     "_scaled_dot_product_flash_attention_for_cpu_backward": "attention, also in half precision",
+    "_softmax": "softmaxes of joined micro-batches",
+    "_softmax_backward_data": "softmaxes of joined micro-batches",
     "_to_copy": "casts",
     "_unique2": "results of unknown sizes, which are refused",
     "_unsafe_view": "views that their schema does not declare",

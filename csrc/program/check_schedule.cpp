@@ -32,7 +32,7 @@ void check_action(const Program& program, const Action& action, int64_t ipu, int
 int64_t runs_in_a_window(const Program& program, const Segment& segment) {
   switch (segment.kind) {
     case SegmentKind::kMicroBatch:
-      return program.micro_batches_per_window;
+      return program.runs_per_window();
     case SegmentKind::kWindow:
       return 1;
     case SegmentKind::kPreparation:

@@ -69,7 +69,10 @@ void fields(Archive& archive, LoadAccumulator& load) {
   archive(accumulator, is_shard);
 }
 template <typename Archive>
-void fields(Archive&, LoadRng&) {}
+void fields(Archive& archive, LoadRng& load) {
+  auto& [piece] = load;
+  archive(piece);
+}
 template <typename Archive>
 void fields(Archive& archive, LoadVariableRows& load) {
   auto& [variable, accumulator] = load;
@@ -93,8 +96,8 @@ void fields(Archive& archive, Load& load) {
 
 template <typename Archive>
 void fields(Archive& archive, StoreOutput& store) {
-  auto& [output] = store;
-  archive(output);
+  auto& [output, piece, num_pieces] = store;
+  archive(output, piece, num_pieces);
 }
 template <typename Archive>
 void fields(Archive& archive, StoreVariable& store) {
@@ -214,9 +217,9 @@ void fields(Archive& archive, Numerics& numerics) {
 template <typename Archive>
 void fields(Archive& archive, Program& program) {
   auto& [inputs, constants, variables, scalars, accumulators, outputs, segments, links, schedule,
-         micro_batches_per_window, numerics] = program;
+         micro_batches_per_window, joined, numerics] = program;
   archive(inputs, constants, variables, scalars, accumulators, outputs, segments, links, schedule,
-          micro_batches_per_window, numerics);
+          micro_batches_per_window, joined, numerics);
 }
 
 }  // namespace poptorch_emu

@@ -90,7 +90,10 @@ struct LoadAccumulator {
   AccumulatorId accumulator;
   bool is_shard = false;
 };
-struct LoadRng {};
+// Of one of the micro-batches that an action joins.
+struct LoadRng {
+  int64_t piece = 0;
+};
 // Of a variable, and of its accumulator, the rows that gradients were added to in this window.
 struct LoadVariableRows {
   VariableId variable;
@@ -112,8 +115,12 @@ struct Load {
 };
 
 // What becomes of a register after the code of a segment ran.
+// The register holds the pieces of some of the micro-batches that an action joins: of `num_pieces`
+// from number `piece` on, behind each other in the first dimension where they are several.
 struct StoreOutput {
   OutputId output;
+  int64_t piece = 0;
+  int64_t num_pieces = 1;
 };
 struct StoreVariable {
   VariableId variable;
@@ -255,6 +262,8 @@ struct Output {
   int64_t period;
 };
 
+// Of a segment that runs for each micro-batch, an action may join several: `Program::joined`. They
+// are counted as one then.
 struct Action {
   SegmentId segment;
   int64_t micro_batch;
@@ -280,7 +289,12 @@ struct Program {
   // For each IPU what it does in one window, in order.
   std::vector<std::vector<Action>> schedule;
   int64_t micro_batches_per_window = 1;
+  // How many micro-batches that follow each other an action runs for, as if they were one.
+  int64_t joined = 1;
   Numerics numerics;
+
+  // How often a segment of micro-batches runs in a window.
+  int64_t runs_per_window() const { return micro_batches_per_window / joined; }
 
   Segment& at(SegmentId id);
   const Segment& at(SegmentId id) const;

@@ -86,7 +86,9 @@ class Namer {
   std::string operator()(const LoadScalar& load) const {
     return "scalar " + program_.scalars.at(load.scalar.value).name;
   }
-  std::string operator()(const LoadRng&) const { return "random state"; }
+  std::string operator()(const LoadRng& load) const {
+    return "random state" + (program_.joined == 1 ? "" : " of piece " + std::to_string(load.piece));
+  }
   std::string operator()(const LoadVariable& load) const {
     return variable(load.variable, load.is_shard);
   }
@@ -103,7 +105,10 @@ class Namer {
     return text_of(load.source) + " of " + program_.at(load.preparation).name;
   }
   std::string operator()(const StoreOutput& store) const {
-    return "output " + std::to_string(store.output.value);
+    const std::string output = "output " + std::to_string(store.output.value);
+    if (program_.joined == 1) return output;
+    return output + ", " + std::to_string(store.num_pieces) + " pieces from " +
+           std::to_string(store.piece);
   }
   std::string operator()(const StoreVariable& store) const {
     return variable(store.variable, store.is_shard);
@@ -136,6 +141,8 @@ void write_segment(std::ostream& out, const Segment& segment, const Program& pro
       << " registers, " << segment.loads.size() << " loads, " << segment.stores.size() << " stores";
   if (segment.kind == SegmentKind::kWindow) {
     out << ", once in a window by replicas " << describe(segment.runners);
+  } else if (segment.kind == SegmentKind::kMicroBatch && program.joined > 1) {
+    out << ", " << program.joined << " micro-batches at once";
   } else if (segment.kind == SegmentKind::kPreparation) {
     out << (segment.lifetime == Lifetime::kCall ? ", before a call when what it loads was written"
                                                 : ", again when its variable has changed");

@@ -106,6 +106,8 @@ class SegmentChecker {
       check_touched(load->accumulator, where);
     } else if (const auto* load = std::get_if<LoadPrepared>(&source)) {
       check_id(program_.segments, load->preparation, where, "segment");
+    } else if (const auto* load = std::get_if<LoadRng>(&source)) {
+      check_piece(*load, where);
     }
   }
 
@@ -140,10 +142,19 @@ class SegmentChecker {
     return false;
   }
 
+  void check_piece(const LoadRng& load, const std::string& where) const {
+    const int64_t count = segment_.kind == SegmentKind::kMicroBatch ? program_.joined : 1;
+    if (load.piece < 0 || load.piece >= count) {
+      throw Error(where + " is of piece " + std::to_string(load.piece) + " of " +
+                  std::to_string(count));
+    }
+  }
+
   void check_target(const StoreTarget& target) const {
     const std::string where = "A store of segment '" + segment_.name + "'";
     if (const auto* store = std::get_if<StoreOutput>(&target)) {
       check_id(program_.outputs, store->output, where, "output");
+      check_pieces(*store, where);
     } else if (const auto* store = std::get_if<StoreVariable>(&target)) {
       check_id(program_.variables, store->variable, where, "variable");
       check_assignment(program_.variables[store->variable.value], store->is_shard, where);
@@ -153,6 +164,14 @@ class SegmentChecker {
       check_rows(*store, where);
     } else if (const auto* store = std::get_if<StoreVariableRows>(&target)) {
       check_touched(store->variable, store->accumulator, where);
+    }
+  }
+
+  void check_pieces(const StoreOutput& store, const std::string& where) const {
+    const int64_t count = segment_.kind == SegmentKind::kMicroBatch ? program_.joined : 1;
+    if (store.piece < 0 || store.num_pieces < 1 || store.num_pieces > count - store.piece) {
+      throw Error(where + " has " + std::to_string(store.num_pieces) + " pieces from " +
+                  std::to_string(store.piece) + " on, of " + std::to_string(count));
     }
   }
 
@@ -251,9 +270,11 @@ std::optional<AccumulatorId> accumulator_of(const StoreTarget& target) {
   return std::nullopt;
 }
 
-// Outputs and sums of gradients take the pieces of a window in order, each from one store.
+// Outputs and sums of gradients take the pieces of a window in order; those of an action come from
+// one segment.
 void check_stores(const Program& program) {
-  std::vector<int64_t> num_stores(program.outputs.size(), 0);
+  std::vector<int64_t> num_pieces(program.outputs.size(), 0);
+  std::vector<const Segment*> storing(program.outputs.size(), nullptr);
   std::vector<int64_t> num_additions(program.accumulators.size(), 0);
   const auto note_addition = [&](AccumulatorId id, const Segment& segment) {
     if (++num_additions[id.value] > 1) {
@@ -264,10 +285,14 @@ void check_stores(const Program& program) {
   for (const Segment& segment : program.segments) {
     for (const Store& store : segment.stores) {
       if (const auto* target = std::get_if<StoreOutput>(&store.target)) {
-        if (++num_stores[target->output.value] > 1) {
-          throw Error("Output " + std::to_string(target->output.value) +
+        const int64_t id = target->output.value;
+        if ((storing[id] != nullptr && storing[id] != &segment) ||
+            target->piece != num_pieces[id]) {
+          throw Error("Output " + std::to_string(id) +
                       " is stored twice, the second time in segment '" + segment.name + "'");
         }
+        storing[id] = &segment;
+        num_pieces[id] += target->num_pieces;
         continue;
       }
       const std::optional<AccumulatorId> id = accumulator_of(store.target);
@@ -275,6 +300,14 @@ void check_stores(const Program& program) {
     }
     for (const Instruction& instruction : segment.instructions) {
       if (instruction.control == Control::kAddProduct) note_addition(sum_of(instruction), segment);
+    }
+  }
+  for (size_t id = 0; id < storing.size(); ++id) {
+    if (storing[id] == nullptr || storing[id]->kind != SegmentKind::kMicroBatch) continue;
+    if (num_pieces[id] < program.joined) {
+      throw Error("Output " + std::to_string(id) + " is stored for " +
+                  std::to_string(num_pieces[id]) + " of the " + std::to_string(program.joined) +
+                  " micro-batches of an action");
     }
   }
 }
@@ -285,6 +318,10 @@ void Program::validate() const {
   if (micro_batches_per_window < 1) {
     throw Error("A window has at least 1 micro-batch, not " +
                 std::to_string(micro_batches_per_window));
+  }
+  if (joined < 1 || micro_batches_per_window % joined != 0) {
+    throw Error("An action cannot join " + std::to_string(joined) +
+                " micro-batches of a window of " + std::to_string(micro_batches_per_window));
   }
   for (const Output& output : outputs) {
     if (output.period < 1) {

@@ -21,6 +21,7 @@ from poptorch_emu.engine.rewrites.table import rewrite
 from poptorch_emu.environment import free_memory_bytes
 from poptorch_emu.log import compiler_logger
 from poptorch_emu.plan.inventory import Inventory
+from poptorch_emu.schedule.joined import joined_schedule
 from poptorch_emu.segments.links import plan_links
 from poptorch_emu.segments.recomputation import (
     recomputation_of,
@@ -50,7 +51,8 @@ def engine_inventory(
     code = EngineGraph.copy_of(of_machine, optimizer)
     inventory = of_machine
     if rewrite(code) > 0:
-        inventory = replace(of_machine, graph=code.graph, placed=code.placed)
+        schedule = joined_schedule(of_machine.schedule, code.joined)
+        inventory = replace(of_machine, graph=code.graph, placed=code.placed, schedule=schedule)
     if optimizer is not None:
         inventory = _without_recomputation(inventory)
         placed, variables = inventory.placed, inventory.variables

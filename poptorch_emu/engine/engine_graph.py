@@ -23,7 +23,7 @@ aten = torch.ops.aten
 VIEWS = (aten.view.default, aten._unsafe_view.default, aten.reshape.default)
 
 
-@dataclass(frozen=True)
+@dataclass
 class EngineGraph:
     """Operations that can be changed, and where they run.
 
@@ -32,6 +32,7 @@ class EngineGraph:
         optimizer: in training.
         written: the variables that a call changes.
         made: what was added and depends on no call.
+        joined: how many micro-batches it does at once.
     """
 
     graph: Graph
@@ -40,6 +41,7 @@ class EngineGraph:
     optimizer: OptimizerConfig | None
     written: frozenset[str]
     made: set[fx.Node] = field(default_factory=set)
+    joined: int = 1
 
     @classmethod
     def copy_of(cls, inventory: Inventory, optimizer: OptimizerConfig | None) -> EngineGraph:
@@ -58,6 +60,11 @@ class EngineGraph:
             optimizer,
             frozenset(written),
         )
+
+    def become(self, other: EngineGraph) -> None:
+        """Takes the operations of another graph, and their places."""
+        self.graph, self.placed, self.made = other.graph, other.placed, other.made
+        self.joined = other.joined
 
     def insert(
         self,

@@ -12,13 +12,13 @@ import torch
 from torch import fx
 
 from poptorch_emu import _C
-from poptorch_emu.config import AnchorConfig
 from poptorch_emu.engine.instruction import lowered
 from poptorch_emu.engine.layout.fused_update import can_update_in_place, fused_code
 from poptorch_emu.engine.layout.preparation import Conversion, Prepared, prepare, prepare_update
 from poptorch_emu.engine.network_row import NetworkRow
+from poptorch_emu.engine.output_stores import OutputStores
 from poptorch_emu.ir.arguments import arguments_of
-from poptorch_emu.ir.graph import SinkKind, Source, SourceKind
+from poptorch_emu.ir.graph import Sink, SinkKind, Source, SourceKind
 from poptorch_emu.plan.inventory import Inventory
 from poptorch_emu.schedule.actions import Action, Kind
 from poptorch_emu.schedule.schedule import Port
@@ -39,10 +39,8 @@ class Lowering:
         self.program = _C.Program()
         self.variables: dict[str, VariableInfo] = {}
         self.scalars: dict[tuple[str, int], int] = {}
-        self.num_outputs = 0
         self.written_inputs: list[int] = []
         self.segment_names: list[str] = []
-        self.anchors: list[str] = []
         self.window_names: set[str] = set()
         self._inventory = inventory
         self._graph = inventory.graph
@@ -52,6 +50,7 @@ class Lowering:
         self._schedule = inventory.schedule
         self._config = inventory.config
         self._optimizer = optimizer
+        self._outputs = OutputStores(self.program)
         self._constants: dict[str, int] = {}
         self._accumulators: dict[str, int] = {}
         self._segments: dict[Port, int] = {}
@@ -60,6 +59,11 @@ class Lowering:
         self._network = NetworkRow()
         self._network_actions: list[tuple[int, int]] = []
         self._updates_in_place = False
+
+    @property
+    def anchors(self) -> list[str]:
+        """The names of the outputs that are anchors, in order."""
+        return self._outputs.anchors
 
     def run(self, inputs: list[bool]) -> None:
         """Fills the program.
@@ -81,7 +85,9 @@ class Lowering:
         if update is not None:
             self._add_update(update)
         self._set_remote()
-        self.program.set_schedule(self._actions(), self._schedule.num_micro_batches)
+        config, num_runs = self._config, self._schedule.num_micro_batches
+        window = config.gradient_accumulation if config.is_training else config.device_iterations
+        self.program.set_schedule(self._actions(), window, joined=window // num_runs)
         self.program.set_numerics(
             self._config.checks_floating_point, self._config.rounds_stochastically
         )
@@ -169,8 +175,7 @@ class Lowering:
                     self._add_gradient(sink.name, port, node)
                 continue
             if sink.kind is SinkKind.OUTPUT:
-                self.program.store_output(*self._place(port, node), mode, period)
-                self.num_outputs += 1
+                self._outputs.add(sink, *self._place(port, node), mode, period)
             elif sink.kind is SinkKind.VARIABLE:
                 index = self.variables[sink.name].index
                 self.program.store_variable(*self._place(port, node), index)
@@ -181,7 +186,7 @@ class Lowering:
         of_name = {anchor.short_name: anchor for anchor in self._config.anchors}
         for sink, port, node in self._cut.results:
             if sink.kind is SinkKind.ANCHOR:
-                self._store_anchor(*self._place(port, node), of_name[sink.name])
+                self._outputs.add_anchor(sink, *self._place(port, node), of_name[sink.name])
 
     def _place(self, port: Port, node: fx.Node) -> tuple[int, int]:
         """Returns in which segment and register a value is."""
@@ -202,11 +207,6 @@ class Lowering:
         self.program.accumulate_rows(
             segment, register, accumulator, indices, gradient.num_rows, gradient.padding_index
         )
-
-    def _store_anchor(self, segment: int, register: int, anchor: AnchorConfig) -> None:
-        mode = _C.OutputMode(int(anchor.output_mode))
-        self.program.store_output(segment, register, mode, anchor.return_period)
-        self.anchors.append(anchor.short_name)
 
     def _add_update(self, plan: UpdatePlan) -> None:
         """Adds what each IPU runs at the end of a window."""
@@ -260,7 +260,8 @@ class Lowering:
         prepared = prepare_update(self._update_code(part), self._config)
         index = self._emit_prepared(prepared, ipu, _C.SegmentKind.WINDOW, part)
         for anchor in anchors:
-            self._store_anchor(index, values[anchor.long_name], anchor)
+            sink = Sink(SinkKind.ANCHOR, anchor.short_name)
+            self._outputs.add_anchor(sink, index, values[anchor.long_name], anchor)
         self.program.set_runners(index, part.runners)
         for name in part.reductions:
             self.program.reduce(index, self._accumulators[name])
@@ -390,7 +391,7 @@ class Lowering:
         elif source.kind is SourceKind.SCALAR:
             program.load_scalar(segment, register, self._scalar(*split_scalar(source.name)))
         else:
-            program.load_rng(segment, register)
+            program.load_rng(segment, register, int(source.name or 0))
 
     def _constant(self, name: str) -> int:
         if name not in self._constants:

@@ -73,10 +73,18 @@ class Sink:
 
     `INPUT` writes back into the caller's tensor; `ANCHOR` is kept for the host, under the user's
     name; `LINK`, here and among the sources, is another segment of the same program.
+
+    Attributes:
+        kind: what becomes of it.
+        name: of a variable, an input, an output or an anchor.
+        piece: where the engine joins micro-batches, the first of them that it is of.
+        num_pieces: of how many; then they lie behind each other.
     """
 
     kind: SinkKind
     name: str = ""
+    piece: int = 0
+    num_pieces: int = 1
 
     def __str__(self) -> str:
         return f"{self.kind.value} {self.name}".rstrip()

@@ -8,6 +8,7 @@ import itertools
 import pytest
 import torch
 from support.helpers import Setting, plain_step
+from support.joining import join
 
 import poptorch_emu as poptorch
 from poptorch_emu import emulator
@@ -139,7 +140,10 @@ def test_training_when_activations_are_sharded_then_has_the_bits_of_the_whole_ru
 
 
 @pytest.mark.parametrize("replicas", [2, 3])
-def test_stash_when_sharded_then_a_replica_holds_what_the_plan_says(replicas: int) -> None:
+def test_stash_when_sharded_then_a_replica_holds_what_the_plan_says(
+    replicas: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    join(monkeypatch, 1)
     setting = Setting("sharded", accumulation=4, replicas=replicas)
     training = wrapped(Positions(), options_of(setting, "Pipelined", is_cut=True))
     training(*batch(setting))

@@ -47,6 +47,7 @@ CPP_FLOORS = {
 # `data/slot_collate` stacks samples, `engine/product_kernels` asks for vectors.
 ENGINE_USERS = {
     "engine/lower",
+    "engine/output_stores",
     "engine/instruction",
     "engine/product_kernels",
     "compile/executable",

@@ -1,5 +1,7 @@
 #include "runtime/executor/call_inputs.h"
 
+#include <ATen/ops/cat.h>
+
 #include <algorithm>
 #include <string>
 
@@ -69,6 +71,15 @@ void CallInputs::begin_call(const std::vector<at::Tensor>& inputs, int64_t num_w
   num_blocks_ = num_windows * program_.micro_batches_per_window * num_groups_;
 }
 
+// Between the blocks of a replica are those of others.
+at::Tensor CallInputs::blocks(const at::Tensor& whole, int64_t first, int64_t rows) const {
+  std::vector<at::Tensor> blocks;
+  for (int64_t piece = 0; piece < program_.joined; ++piece) {
+    blocks.push_back(rows_view(whole, (first + piece * num_groups_) * rows, rows));
+  }
+  return at::cat(blocks);
+}
+
 // All blocks of an input are copied or none, so that each micro-batch allocates as much.
 at::Tensor CallInputs::rows(InputId id, const at::Tensor& whole, const Task& task) const {
   if (!program_.inputs[id.value].is_batched) {
@@ -76,7 +87,8 @@ at::Tensor CallInputs::rows(InputId id, const at::Tensor& whole, const Task& tas
   }
   const int64_t rows = whole.size(0) / num_blocks_;
   const int64_t block = task.micro_batch_of_call * num_groups_ + group_of_replica_[task.replica];
-  const at::Tensor view = rows_view(whole, block * rows, rows);
+  if (program_.joined > 1 && num_groups_ > 1) return blocks(whole, block, rows);
+  const at::Tensor view = rows_view(whole, block * rows, rows * program_.joined);
   const int64_t block_bytes = rows * whole.stride(0) * static_cast<int64_t>(whole.element_size());
   return may_have_other_bits(whole, block_bytes) ? view.clone() : view;
 }

@@ -22,11 +22,14 @@ class CallInputs {
   void end_call() { inputs_.clear(); }
 
   const at::Tensor& whole(InputId id) const { return inputs_[id.value]; }
-  // Returns what the task reads of an input: its block, or all of an input that is not batched.
+  // Returns what the task reads of an input: the blocks of its micro-batches behind each other, or
+  // all of an input that is not batched.
   // `whole` is the input, or another tensor in the same memory.
   at::Tensor rows(InputId id, const at::Tensor& whole, const Task& task) const;
 
  private:
+  at::Tensor blocks(const at::Tensor& whole, int64_t first, int64_t rows) const;
+
   const Program& program_;
   const std::vector<int64_t>& group_of_replica_;
   const int64_t num_groups_;

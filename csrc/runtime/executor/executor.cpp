@@ -239,12 +239,24 @@ Scheduler::Next Executor::run_task(Task*& running, int64_t worker) {
     return Scheduler::Next::kAnother;
   }
   if (events_.is_on()) {
-    events_.add({task.replica, task.ipu, task.action.segment.value, task.window,
-                 task.action.micro_batch, worker, start_ns, now_ns()});
+    note_events(task, start_ns);
   }
   stream_.add_pieces(program_->at(task.action.segment), task.micro_batch_of_call,
                      interpreter_.outputs());
   return scheduler_.finish(running, worker);
+}
+
+// The micro-batches of an action share its time equally.
+void Executor::note_events(const Task& task, int64_t start_ns) {
+  const bool is_of_window = program_->at(task.action.segment).kind == SegmentKind::kWindow;
+  const int64_t count = is_of_window ? 1 : program_->joined;
+  const int64_t share_ns = (now_ns() - start_ns) / count;
+  for (int64_t piece = 0; piece < count; ++piece) {
+    const int64_t begin_ns = start_ns + piece * share_ns;
+    events_.add({task.replica, task.ipu, task.action.segment.value, task.window,
+                 task.action.micro_batch * count + piece, task.worker, begin_ns,
+                 begin_ns + share_ns});
+  }
 }
 
 // Nothing else runs at this time.

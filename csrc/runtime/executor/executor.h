@@ -98,6 +98,7 @@ class Executor {
   bool serve();
   void run_tasks(Task* task, int64_t worker);
   Scheduler::Next run_task(Task*& running, int64_t worker);
+  void note_events(const Task& task, int64_t start_ns);
   void end_window();
   void give_up(std::exception_ptr error);
 

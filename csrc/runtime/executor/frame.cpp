@@ -61,9 +61,18 @@ void take_results(const std::vector<RegisterId>& outputs, std::vector<at::Tensor
 
 }  // namespace
 
-Frame::Frame(const Segment& segment, int64_t lane, bool checks_floating_point, HostCaller call_host,
-             SumAccess sums)
+std::string micro_batches_text(const Segment& segment, int64_t joined, int64_t micro_batch) {
+  if (joined == 1 || segment.kind != SegmentKind::kMicroBatch) {
+    return "micro-batch " + std::to_string(micro_batch);
+  }
+  const int64_t first = micro_batch * joined;
+  return "micro-batches " + std::to_string(first) + " to " + std::to_string(first + joined - 1);
+}
+
+Frame::Frame(const Segment& segment, int64_t joined, int64_t lane, bool checks_floating_point,
+             HostCaller call_host, SumAccess sums)
     : segment_(segment),
+      joined_(joined),
       is_first_lane_(lane == 0),
       own_instructions_(is_first_lane_ ? std::vector<Instruction>()
                                        : with_own_lists(segment.instructions)),
@@ -222,8 +231,8 @@ void Frame::fail(const Instruction& instruction, const Tensors& registers,
     out << "]";
   }
   out << ") in block '" << instruction.debug.block << "', stage " << instruction.debug.stage
-      << ", segment '" << segment_.name << "', micro-batch " << micro_batch_ << ", replica "
-      << replica_;
+      << ", segment '" << segment_.name << "', "
+      << micro_batches_text(segment_, joined_, micro_batch_) << ", replica " << replica_;
   for (auto place = trail_.rbegin(); place != trail_.rend(); ++place) out << ", in " << *place;
   if (!instruction.debug.module.empty()) out << ", module '" << instruction.debug.module << "'";
   if (!instruction.debug.source.empty()) out << ", at " << instruction.debug.source;

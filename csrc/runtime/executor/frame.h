@@ -26,6 +26,9 @@ struct SumAccess {
   std::function<const RowSummands&(AccumulatorId)> summands;
 };
 
+// Names the micro-batches of an action, for messages.
+std::string micro_batches_text(const Segment& segment, int64_t joined, int64_t micro_batch);
+
 // Runs the instructions of one segment on one virtual IPU. Owns the registers. Used by one thread
 // at a time.
 //
@@ -34,8 +37,9 @@ struct SumAccess {
 // for each other each time.
 class Frame {
  public:
-  Frame(const Segment& segment, int64_t lane, bool checks_floating_point, HostCaller call_host,
-        SumAccess sums);
+  // `joined` is that of the program.
+  Frame(const Segment& segment, int64_t joined, int64_t lane, bool checks_floating_point,
+        HostCaller call_host, SumAccess sums);
 
   at::Tensor& operator[](RegisterId id) { return registers_[id.value]; }
 
@@ -78,6 +82,7 @@ class Frame {
   };
 
   const Segment& segment_;
+  const int64_t joined_;
   const bool is_first_lane_;
   const std::vector<Instruction> own_instructions_;  // empty on the first lane
   std::vector<Own> own_;                             // by register, likewise

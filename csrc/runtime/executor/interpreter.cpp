@@ -82,8 +82,9 @@ std::unique_ptr<Frame> Interpreter::make_frame(const Segment& segment, int64_t r
   sums.summands = [this, replica](AccumulatorId id) -> const RowSummands& {
     return state_.accumulators[id].of(replica).rows().summands();
   };
-  return std::make_unique<Frame>(segment, lane, program_.numerics.checks_floating_point,
-                                 callbacks_.call_host, std::move(sums));
+  return std::make_unique<Frame>(segment, program_.joined, lane,
+                                 program_.numerics.checks_floating_point, callbacks_.call_host,
+                                 std::move(sums));
 }
 
 // Makes frames at their first use, since a call may use few of many lanes.
@@ -194,8 +195,10 @@ bool Interpreter::run(Task& task, const std::function<bool()>& may_store) {
 
 void Interpreter::fail(const Task& task, const std::string& cause) const {
   throw Error("The loads or stores of segment '" + program_.at(task.action.segment).name +
-              "' failed for micro-batch " + std::to_string(task.action.micro_batch) + ", replica " +
-              std::to_string(task.replica) + ": " + cause);
+              "' failed for " +
+              micro_batches_text(program_.at(task.action.segment), program_.joined,
+                                 task.action.micro_batch) +
+              ", replica " + std::to_string(task.replica) + ": " + cause);
 }
 
 void Interpreter::exchange(const Segment& segment, int64_t number) {
@@ -226,7 +229,12 @@ void Interpreter::store(const StoreOutput& target, Frame& frame, const Store& st
                         const Task& task) {
   at::Tensor& value = frame[store.source];
   if (!is_of_window(target.output)) {
-    give_output(target.output, value, task.micro_batch_of_call, task.replica);
+    const int64_t first = task.micro_batch_of_call + target.piece;
+    if (target.num_pieces == 1) return give_output(target.output, value, first, task.replica);
+    const int64_t rows = value.size(0) / target.num_pieces;
+    for (int64_t piece = 0; piece < target.num_pieces; ++piece) {
+      give_output(target.output, value.narrow(0, piece * rows, rows), first + piece, task.replica);
+    }
     return;
   }
   // A single runner acts for all.

@@ -47,8 +47,10 @@ at::Tensor Loader::value(const LoadInput& source, const Task& task, const Target
   const at::Tensor& whole = target.own(inputs_.whole(source.input));
   at::Tensor rows = inputs_.rows(source.input, whole, task);
   if (first_reader_[source.input.value] == task.action.segment) {
-    const int64_t piece = task.micro_batch_of_call * num_replicas_ + task.replica;
-    times_.note_input(source.input, piece, start_ns);
+    for (int64_t piece = 0; piece < program_.joined; ++piece) {
+      const int64_t micro_batch = task.micro_batch_of_call + piece;
+      times_.note_input(source.input, micro_batch * num_replicas_ + task.replica, start_ns);
+    }
   }
   return rows;
 }
@@ -93,8 +95,8 @@ at::Tensor Loader::value(const LoadAccumulatorRows& source, const Task& task,
   return state_.accumulators[source.accumulator].sums_of_touched_rows(task.replica);
 }
 
-at::Tensor Loader::value(const LoadRng& /*source*/, const Task& task, const Target& /*target*/) {
-  return random_state_.of(task);
+at::Tensor Loader::value(const LoadRng& source, const Task& task, const Target& /*target*/) {
+  return random_state_.of(task, source.piece);
 }
 
 at::Tensor Loader::value(const LoadPrepared& source, const Task& task, const Target& target) {

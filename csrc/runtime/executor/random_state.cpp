@@ -31,12 +31,12 @@ void RandomState::set(int64_t seed, int64_t counter) {
   counter_ = counter;
 }
 
-at::Tensor RandomState::of(const Task& task) const {
+at::Tensor RandomState::of(const Task& task, int64_t piece) const {
   const int64_t first = acts_for_all_[task.action.segment.value] ? 0 : first_replica_;
   at::Tensor state = at::empty({4}, at::TensorOptions(at::kLong));
   int64_t* const numbers = state.mutable_data_ptr<int64_t>();
   numbers[0] = seed_;
-  numbers[1] = counter_ + task.micro_batch_of_call;
+  numbers[1] = counter_ + task.micro_batch_of_call + piece;
   numbers[2] = first + task.replica;
   numbers[3] = 0;
   return state;

@@ -22,8 +22,9 @@ class RandomState {
   std::pair<int64_t, int64_t> get() const { return {seed_, counter_}; }
   void set(int64_t seed, int64_t counter);
 
-  // Returns the argument of the random operators of a task; int64 [4].
-  at::Tensor of(const Task& task) const;
+  // Returns the argument of the random operators of a task, for one of the micro-batches that it
+  // joins; int64 [4].
+  at::Tensor of(const Task& task, int64_t piece = 0) const;
 
  private:
   const int64_t first_replica_;

@@ -44,7 +44,9 @@ void ResultStream::add_pieces(const Segment& segment, int64_t micro_batch,
   for (const Store& store : segment.stores) {
     const auto* target = std::get_if<StoreOutput>(&store.target);
     if (target != nullptr && target->output.value < num_outputs_) {
-      ++num_pieces_[micro_batch / micro_batches_per_step_];
+      for (int64_t piece = 0; piece < target->num_pieces; ++piece) {
+        ++num_pieces_[(micro_batch + target->piece + piece) / micro_batches_per_step_];
+      }
     }
   }
   for (; num_steps_made_ < static_cast<int64_t>(num_pieces_.size()); ++num_steps_made_) {

@@ -29,8 +29,9 @@ class ResultStream {
   void begin_call(int64_t num_micro_batches, int64_t num_replicas);
   void end_call();
 
-  // By any worker, after an action of the segment has added its pieces for a micro-batch of the
-  // call to `outputs`. Micro-batches may come in any order. Steps are handed out in order.
+  // By any worker, after an action of the segment has added its pieces to `outputs`; its first
+  // micro-batch of the call is given. Micro-batches may come in any order. Steps are handed out in
+  // order.
   void add_pieces(const Segment& segment, int64_t micro_batch,
                   const std::vector<OutputCollector>& outputs);
   // Whether as many results wait as may. False if the stream is not open.

@@ -96,7 +96,7 @@ Turns turns_of(const Program& program, const Segment& segment) {
 }  // namespace
 
 MicroBatchOrder micro_batch_order(const Program& program) {
-  if (program.micro_batches_per_window == 1 || !links_stay_inside(program)) return {};
+  if (program.runs_per_window() == 1 || !links_stay_inside(program)) return {};
   MicroBatchOrder order{in_order_of_links(program)};
   VariableUses uses;
   size_t num_segments = 0;

@@ -27,7 +27,7 @@ class MicroBatchRunner {
   // By one thread at a time, which the scheduler's lock sees to.
   void begin_window();
   // Whether some micro-batch of the window has not begun.
-  bool are_left() const { return num_begun_ < num_replicas_ * program_.micro_batches_per_window; }
+  bool are_left() const { return num_begun_ < num_replicas_ * program_.runs_per_window(); }
   // The next one to begin.
   int64_t next_micro_batch() const { return num_begun_ / num_replicas_; }
   // Gives it to a worker that has none.

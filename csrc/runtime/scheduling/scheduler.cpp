@@ -16,7 +16,7 @@ int64_t micro_batch_actions_of(const Program& program, int64_t num_replicas) {
   const int64_t num_segments = std::count_if(
       program.segments.begin(), program.segments.end(),
       [](const Segment& segment) { return segment.kind == SegmentKind::kMicroBatch; });
-  return num_segments * program.micro_batches_per_window * num_replicas;
+  return num_segments * program.runs_per_window() * num_replicas;
 }
 
 }  // namespace

@@ -96,7 +96,7 @@ class Scheduler {
   bool is_to_rest(int64_t worker) const { return worker != 0 && choice_.is_alone(); }
   bool has_micro_batch(int64_t worker) const { return runner_ && runner_->has_micro_batch(worker); }
   int64_t micro_batch_of_call(int64_t micro_batch) const {
-    return window_ * program_.micro_batches_per_window + micro_batch;
+    return window_ * program_.micro_batches_per_window + micro_batch * program_.joined;
   }
   bool are_micro_batches_done() const { return num_micro_batch_actions_left_ == 0; }
   Task* begin_next(int64_t worker);

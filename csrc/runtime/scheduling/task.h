@@ -19,7 +19,8 @@ struct Task {
   Action action = {};
   bool is_alone = false;  // one worker alone runs its window
   int64_t window = 0;
-  int64_t micro_batch_of_call = 0;            // the action's micro-batch, counted over all windows
+  // The action's first micro-batch, counted over all windows; not as if joined ones were one.
+  int64_t micro_batch_of_call = 0;
   std::vector<std::vector<Item>> taken = {};  // by incoming link
   std::vector<Item> given = {};               // by outgoing link
 

@@ -77,7 +77,7 @@ def choose_layer_kernels(code: EngineGraph) -> int:
     """Changes linear layers whose weights are worth packing; returns how many."""
     packer, is_training = _Packer(code), code.config.is_training
     role = Role.LAYER if is_training else Role.FIXED_LAYER
-    num_products = code.config.gradient_accumulation if is_training else 1
+    num_products = code.config.gradient_accumulation // code.joined if is_training else 1
     num_changes = 0
     for product in _products(code):
         weight = _weight_of(product, code)

@@ -28,6 +28,7 @@ from poptorch_emu.engine.rewrites.gradient_sums import (
     use_column_sums,
 )
 from poptorch_emu.engine.rewrites.half_precision import widen_half_kernels
+from poptorch_emu.engine.rewrites.joined_batches import join_micro_batches
 from poptorch_emu.engine.rewrites.linear import choose_layer_kernels, choose_product_kernels
 from poptorch_emu.engine.rewrites.recurrent import take_last_steps
 from poptorch_emu.passes.simplify import remove_dead
@@ -74,12 +75,6 @@ class Rewrite:
 REWRITES = (
     Rewrite(widen_half_kernels),
     Rewrite(fold_norms, When.INFERENCE),
-    Rewrite(
-        pack_convolutions,
-        When.INFERENCE,
-        after=(fold_norms,),
-        why="it packs the weights that a folded norm has scaled",
-    ),
     Rewrite(compute_losses_by_rows, When.TRAINING),
     Rewrite(take_last_steps, When.TRAINING),
     Rewrite(
@@ -89,10 +84,21 @@ REWRITES = (
         why="it finds losses that go by rows",
     ),
     Rewrite(
+        join_micro_batches,
+        after=(widen_half_kernels,),
+        why="it looks at the sizes of results; what finds losses and norms stands before it, too",
+    ),
+    Rewrite(
+        pack_convolutions,
+        When.INFERENCE,
+        after=(fold_norms, join_micro_batches),
+        why="it packs the weights that a folded norm has scaled, for as many images as there are",
+    ),
+    Rewrite(
         choose_gradient_kernels,
         When.TRAINING,
-        after=(widen_half_kernels,),
-        why="it finds products of float32",
+        after=(widen_half_kernels, join_micro_batches),
+        why="it finds products of float32, of as many rows as there are",
     ),
     Rewrite(
         use_column_sums,
@@ -102,8 +108,8 @@ REWRITES = (
     ),
     Rewrite(
         choose_layer_kernels,
-        after=(widen_half_kernels,),
-        why="a layer of float16 is a product of float32 by now",
+        after=(widen_half_kernels, join_micro_batches),
+        why="a layer of float16 is a product of float32 by now, of as many rows as there are",
     ),
     Rewrite(
         choose_product_kernels,

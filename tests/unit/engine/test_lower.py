@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
+from support.joining import join
 
 import poptorch_emu as poptorch
 
@@ -36,8 +37,11 @@ class Model(torch.nn.Module):
     ids=["neg", "print", "print-in-loop"],
 )
 def test_program_when_somebody_sees_when_it_runs_then_says_so(
-    change: Callable[[torch.Tensor], torch.Tensor], is_seen_outside: bool
+    change: Callable[[torch.Tensor], torch.Tensor],
+    is_seen_outside: bool,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    join(monkeypatch, 1)
     options = poptorch.Options().showCompilationProgressBar(False).deviceIterations(ITERATIONS)
     model = poptorch.inferenceModel(Model(change), options)
     model.compile(torch.ones(ITERATIONS, 3))

@@ -6,6 +6,7 @@ import os
 
 import pytest
 import torch
+from support.joining import join
 
 import poptorch_emu as poptorch
 from poptorch_emu.errors import Error
@@ -75,6 +76,7 @@ def trained(batch: tuple[torch.Tensor, ...]) -> tuple[list[torch.Tensor], list[i
 def test_order_when_it_is_the_schedules_then_links_fill_and_the_bits_are_the_same(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    join(monkeypatch, 1)  # A link holds single micro-batches then.
     batch = (torch.randn(12, 8), torch.randn(12, 4))
     monkeypatch.delenv("POPTORCH_EMU_ORDER", raising=False)
     by_micro_batches, idle = trained(batch)

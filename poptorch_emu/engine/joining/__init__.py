@@ -1,0 +1,1 @@
+"""Several micro-batches of a window as one: fewer and larger operations on the host."""

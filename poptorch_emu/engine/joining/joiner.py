@@ -1,0 +1,383 @@
+"""Makes the graph of several micro-batches from that of one.
+
+A value of the graph has several forms, each made where somebody asks for it. What goes row by row
+is computed once, on the rows of all micro-batches. What does not is computed for each by itself, on
+its piece of them: so it has the bits that it would have without joining, and nothing needs to be
+refused. A gradient of a weight is asked for as the sum over the micro-batches, which a product of
+rows with rows makes at once.
+"""
+
+from __future__ import annotations
+
+import operator
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from torch import fx
+
+from poptorch_emu.engine.engine_graph import EngineGraph
+from poptorch_emu.engine.joining.call import Call, Form, Joined, NotByRowsError
+from poptorch_emu.engine.joining.place import Place, joined_value
+from poptorch_emu.engine.joining.row_rules import joined_form
+from poptorch_emu.ir.arguments import arguments_of
+from poptorch_emu.ir.graph import Graph, Sink, SinkKind, SourceKind, record_of, source_of
+from poptorch_emu.passes.simplify import remove_dead
+from poptorch_emu.schedule.actions import Kind
+from poptorch_emu.schedule.schedule import Port
+from poptorch_emu.torch_versions import OpOverload
+
+aten = torch.ops.aten
+
+# Of these the sum over micro-batches is what they make of the sum.
+_LINEAR = (
+    aten.t.default,
+    aten.transpose.int,
+    aten.permute.default,
+    aten.view.default,
+    aten._unsafe_view.default,
+    aten.reshape.default,
+    aten.unsqueeze.default,
+    aten.squeeze.dim,
+    aten.squeeze.dims,
+    aten.clone.default,
+    aten.neg.default,
+)
+# These look at the shape of a tensor alone.
+_LIKE = (
+    aten.zeros_like.default,
+    aten.ones_like.default,
+    aten.full_like.default,
+    aten.empty_like.default,
+    aten.new_zeros.default,
+    aten.new_ones.default,
+    aten.new_full.default,
+    aten.new_empty.default,
+)
+_FORWARD = (Kind.FORWARD, 0)
+
+
+@dataclass
+class _Forms:
+    """What there is of a value.
+
+    Attributes:
+        shared: it, where all micro-batches have the same.
+        place: where its rows are, if they were made first.
+        rows: by their place, and the stage if they are made of what is shared.
+        pieces: by the stage that made them of rows; `None` for those that were computed.
+        total: the sum.
+        plan: how its operation makes the sum.
+    """
+
+    shared: fx.Node | None = None
+    place: Place | None = None
+    rows: dict[tuple[Place, Port | None], fx.Node] = field(default_factory=dict)
+    pieces: dict[Port | None, list[fx.Node]] = field(default_factory=dict)
+    total: fx.Node | None = None
+    plan: Joined | None = None
+    is_linear: bool = False
+
+    @property
+    def is_sum(self) -> bool:
+        """Whether there are neither rows nor pieces yet."""
+        return not (self.shared or self.rows or self.pieces)
+
+
+def joined(code: EngineGraph, count: int) -> EngineGraph:
+    """Returns the graph of `count` micro-batches, which belongs to nobody else."""
+    return _Joiner(code, count).run()
+
+
+class _Joiner:
+    def __init__(self, code: EngineGraph, count: int) -> None:
+        self._old, self._count = code, count
+        graph = replace(code.graph, fx=fx.Graph(), sinks=())
+        self._code = replace(
+            code,
+            graph=graph,
+            placed=replace(code.placed, port_of={}),
+            made=set(),
+            joined=count,
+        )
+        self._forms: dict[fx.Node, _Forms] = {}
+
+    def run(self) -> EngineGraph:
+        for node in self._old.graph.fx.nodes:
+            if node.op == "placeholder":
+                self._forms[node] = self._add_source(node)
+            elif node.op == "call_function":
+                self._forms[node] = self._add_operation(node)
+        results: list[tuple[Sink, fx.Node]] = []
+        for sink, node in self._old.graph.results:
+            results += self._results(sink, node)
+        self._code.graph.set_results(results)
+        remove_dead(self._code.graph)
+        return self._code
+
+    # Sources and results.
+
+    def _add_source(self, node: fx.Node) -> _Forms:
+        source, value = source_of(node), node.meta["val"]
+        if source.kind is SourceKind.RNG:
+            states = [replace(source, name=str(piece)) for piece in range(self._count)]
+            pieces = [self._copy_source(node, value, each) for each in states]
+            return _Forms(pieces={None: pieces})
+        if source.kind is SourceKind.INPUT and value.dim() > 0:
+            place = Place(0)
+            copy = self._copy_source(node, joined_value(value, place, self._count), source)
+            return _Forms(place=place, rows={(place, None): copy})
+        return _Forms(shared=self._copy_source(node, value, source))
+
+    def _copy_source(self, node: fx.Node, value: torch.Tensor, source: Any) -> fx.Node:
+        copy = self._code.graph.add_source(source, value, record_of(node))
+        port = self._old.placed.port_of.get(node)
+        if port is not None:
+            self._code.placed.port_of[copy] = port
+        return copy
+
+    def _results(self, sink: Sink, node: fx.Node) -> list[tuple[Sink, fx.Node]]:
+        if sink.kind is SinkKind.GRADIENT:
+            return [(sink, self._total(node))]
+        whole = self._forms[node].rows.get((Place(0), None))
+        if whole is not None:
+            return [(replace(sink, num_pieces=self._count), whole)]
+        pieces = self._pieces(node, self._old.placed.port_of.get(node, _FORWARD))
+        return [(replace(sink, piece=piece), each) for piece, each in enumerate(pieces)]
+
+    # Operations, in their order.
+
+    def _add_operation(self, node: fx.Node) -> _Forms:
+        if node.target is operator.getitem:
+            return self._select(node)
+        inputs = node.all_input_nodes
+        if node.target in _LIKE:
+            return _Forms(shared=self._repeat(node, 0))
+        if all(self._forms[each].shared is not None for each in inputs):
+            shared = self._repeat(node, 0)
+            if node in self._old.made:
+                self._code.made.add(shared)
+            return _Forms(shared=shared)
+        if any(self._forms[each].is_sum for each in inputs):
+            if self._is_linear(node):
+                return _Forms(is_linear=True)
+            return _Forms(pieces={None: self._repeated(node)})
+        try:
+            form = joined_form(Call(node, self._count, self._form))
+            self._check(node, form)
+        except NotByRowsError:
+            return _Forms(pieces={None: self._repeated(node)})
+        if form.results == (Form.SUM,):
+            return _Forms(plan=form)
+        (first, *_) = form.results
+        assert isinstance(first, Place), "the first result of several has rows"
+        made = self._do_all(node, form)
+        return _Forms(place=first, rows={(first, None): made}, plan=form)
+
+    def _form(self, node: fx.Node) -> Place | Form:
+        forms = self._forms[node]
+        if forms.shared is not None:
+            return Form.SHARED
+        return forms.place or Form.PIECES
+
+    def _check(self, node: fx.Node, form: Joined) -> None:
+        """Refuses an operation of which other arguments differ by micro-batch."""
+        for name, value in vars(arguments_of(node)).items():
+            nodes = value if isinstance(value, (list, tuple)) else [value]
+            for each in nodes:
+                is_own = isinstance(each, fx.Node) and self._forms[each].shared is None
+                if is_own and name not in form.places:
+                    raise NotByRowsError
+
+    def _is_linear(self, node: fx.Node) -> bool:
+        return node.target in _LINEAR or node.target is aten.add.Tensor and len(node.args) == 2
+
+    def _select(self, node: fx.Node) -> _Forms:
+        """Takes one of the results of an operation."""
+        source, index = node.args
+        assert isinstance(source, fx.Node) and isinstance(index, int)
+        forms = self._forms[source]
+        if forms.shared is not None:
+            return _Forms(shared=self._take(node, forms.shared, index))
+        if forms.plan is None:
+            pieces = [self._take(node, each, index) for each in forms.pieces[None]]
+            return _Forms(pieces={None: pieces})
+        result = forms.plan.results[index]
+        (made,) = forms.rows.values()
+        if isinstance(result, Place):
+            whole = self._take(node, made, index, result)
+            return _Forms(place=result, rows={(result, None): whole})
+        if result is Form.SUM:
+            return _Forms(total=self._take(node, made, index))
+        return _Forms(pieces={None: self._selected_pieces(node)})
+
+    def _selected_pieces(self, node: fx.Node) -> list[fx.Node]:
+        source, index = node.args
+        assert isinstance(source, fx.Node) and isinstance(index, int)
+        pieces = self._forms[source].pieces
+        if None not in pieces:
+            pieces[None] = self._repeated(source)
+        return [self._take(node, each, index) for each in pieces[None]]
+
+    def _take(
+        self, node: fx.Node, made: fx.Node, index: int, place: Place | None = None
+    ) -> fx.Node:
+        value = node.meta["val"]
+        if place is not None:
+            value = joined_value(value, place, self._count)
+        return self._emit(node, operator.getitem, (made, index), {}, value, None)
+
+    # Forms of values.
+
+    def _rows(self, node: fx.Node, place: Place, port: Port) -> fx.Node:
+        """Returns the rows of a value in a place, for an operation on a stage."""
+        forms = self._forms[node]
+        own_port = self._old.placed.port_of.get(node)
+        at = None if own_port is not None or place == forms.place else port
+        if (place, at) not in forms.rows:
+            pieces = self._pieces(node, own_port or port)
+            forms.rows[place, at] = self._put_together(node, pieces, place, own_port or port)
+        return forms.rows[place, at]
+
+    def _put_together(
+        self, node: fx.Node, pieces: list[fx.Node], place: Place, port: Port
+    ) -> fx.Node:
+        value = node.meta["val"]
+        whole = joined_value(value.contiguous(), place, self._count)
+        if place.outer == 1:
+            return self._emit(node, aten.cat.default, (pieces, place.dim), {}, whole, port)
+        split = [*value.shape[: place.dim], *place.split(value.shape)]
+        split += value.shape[place.dim + 1 :]
+        like = torch.empty(split, dtype=value.dtype, device="meta")
+        views = [
+            self._emit(node, aten.reshape.default, (piece, split), {}, like, port)
+            for piece in pieces
+        ]
+        inner = Place(place.dim + 1)
+        likes = joined_value(like, inner, self._count)
+        joined = self._emit(node, aten.cat.default, (views, inner.dim), {}, likes, port)
+        shape = list(whole.shape)
+        return self._emit(node, aten.reshape.default, (joined, shape), {}, whole, port)
+
+    def _pieces(self, node: fx.Node, port: Port) -> list[fx.Node]:
+        """Returns a value of each micro-batch by itself, for an operation on a stage."""
+        forms = self._forms[node]
+        if forms.shared is not None:
+            return [forms.shared] * self._count
+        if None in forms.pieces:
+            return forms.pieces[None]
+        if forms.is_sum:
+            is_part = node.target is operator.getitem
+            pieces = self._selected_pieces(node) if is_part else self._repeated(node)
+            forms.pieces[None] = pieces
+            return pieces
+        if port not in forms.pieces:
+            assert forms.place is not None, "rows were made first"
+            whole = forms.rows[forms.place, None]
+            forms.pieces[port] = [
+                self._cut_out(node, whole, forms.place, piece, port) for piece in range(self._count)
+            ]
+        return forms.pieces[port]
+
+    def _cut_out(
+        self, node: fx.Node, whole: fx.Node, place: Place, piece: int, port: Port
+    ) -> fx.Node:
+        value, joined = node.meta["val"], whole.meta["val"]
+        size = value.shape[place.dim]
+        if place.outer == 1:
+            args = (whole, place.dim, piece * size, (piece + 1) * size)
+            like = joined.narrow(place.dim, piece * size, size)
+            return self._emit(node, aten.slice.Tensor, args, {}, like, port)
+        outer, inner = place.split(value.shape)
+        before, after = value.shape[: place.dim], value.shape[place.dim + 1 :]
+        split = [*before, outer, self._count, inner, *after]
+        like = torch.empty(split, dtype=value.dtype, device="meta")
+        seen = self._emit(node, aten.reshape.default, (whole, split), {}, like, port)
+        dim = place.dim + 1
+        part = self._emit(
+            node, aten.select.int, (seen, dim, piece), {}, like.select(dim, piece), port
+        )
+        shape = list(value.shape)
+        return self._emit(node, aten.reshape.default, (part, shape), {}, value, port)
+
+    def _total(self, node: fx.Node) -> fx.Node:
+        """Returns what the micro-batches' values add up to."""
+        forms = self._forms[node]
+        if forms.total is None:
+            forms.total = self._make_total(node, forms)
+        return forms.total
+
+    def _make_total(self, node: fx.Node, forms: _Forms) -> fx.Node:
+        port = self._old.placed.port_of.get(node, _FORWARD)
+        value = node.meta["val"]
+        if forms.shared is not None:
+            args = (forms.shared, self._count)
+            return self._emit(node, aten.mul.Scalar, args, {}, value, port)
+        if forms.is_linear:
+            return self._copy(node, self._total, value)
+        if forms.plan is not None and forms.plan.results == (Form.SUM,):
+            return self._do_all(node, forms.plan)
+        total, *others = self._pieces(node, port)
+        for each in others:
+            total = self._emit(node, aten.add.Tensor, (total, each), {}, value, port)
+        return total
+
+    # New operations.
+
+    def _repeated(self, node: fx.Node) -> list[fx.Node]:
+        """Does an operation for each micro-batch."""
+        return [self._repeat(node, piece) for piece in range(self._count)]
+
+    def _repeat(self, node: fx.Node, piece: int) -> fx.Node:
+        port = self._old.placed.port_of.get(node, _FORWARD)
+        return self._copy(node, lambda each: self._pieces(each, port)[piece], node.meta["val"])
+
+    def _copy(self, node: fx.Node, value_of: Any, value: Any) -> fx.Node:
+        args, kwargs = fx.node.map_arg((node.args, node.kwargs), value_of)
+        return self._emit(node, node.target, args, kwargs, value, None)
+
+    def _do_all(self, node: fx.Node, form: Joined) -> fx.Node:
+        """Does an operation for all micro-batches at once."""
+        port = self._old.placed.port_of[node]
+        target: OpOverload = node.target  # type: ignore[assignment]
+        named = {**vars(arguments_of(node)), **form.changes}
+        values = {
+            name: self._argument(value, form.places.get(name), port)
+            for name, value in named.items()
+        }
+        names = [each.name for each in target._schema.arguments if not each.kwarg_only]
+        args = tuple(values.pop(name) for name in names)
+        given = {name: value for name, value in values.items() if name in node.kwargs}
+        return self._emit(node, target, args, given, self._value(node, form), port)
+
+    def _argument(self, value: Any, place: Place | None, port: Port) -> Any:
+        if isinstance(value, (list, tuple)):
+            return [self._argument(each, place, port) for each in value]
+        if not isinstance(value, fx.Node):
+            return value
+        return self._forms[value].shared if place is None else self._rows(value, place, port)
+
+    def _value(self, node: fx.Node, form: Joined) -> Any:
+        """Returns what is like the results of a joined operation."""
+        value = node.meta["val"]
+        if isinstance(value, torch.Tensor):
+            return self._like(value, form.results[0])
+        return [self._like(*each) for each in zip(value, form.results, strict=True)]
+
+    def _like(self, value: Any, result: Place | Form) -> Any:
+        # A result that an operation was not asked for is `None`.
+        if isinstance(value, torch.Tensor) and isinstance(result, Place):
+            return joined_value(value, result, self._count)
+        return value
+
+    def _emit(
+        self, node: fx.Node, target: Any, args: Any, kwargs: Any, value: Any, port: Port | None
+    ) -> fx.Node:
+        """Adds an operation for a node of the old graph, on its stage unless another is given."""
+        graph: Graph = self._code.graph
+        made = graph.add_operation(target, args, kwargs, value, record_of(node))
+        own = self._old.placed.port_of.get(node)
+        placed = port if port is not None else own
+        if placed is not None:
+            self._code.placed.port_of[made] = placed
+        return made

@@ -1,0 +1,263 @@
+"""Which operations go row by row, and where the rows of their results are.
+
+A rule looks at where the rows of an operation's arguments are. It says where they must be for the
+operation to do all micro-batches at once, with which other arguments, and where the rows of its
+results are then. A result may be a sum over the rows: that of the joined operation is the sum of
+those of the micro-batches. An operation without a rule is not known to go row by row.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from poptorch_emu.engine.joining import view_rules
+from poptorch_emu.engine.joining.call import Call, Form, Joined, NotByRowsError, Rule, require
+from poptorch_emu.engine.joining.place import Place
+from poptorch_emu.ir.operator_traits import traits_of
+
+aten = torch.ops.aten
+
+
+def joined_form(call: Call) -> Joined:
+    """Returns how an operation does all micro-batches at once.
+
+    Raises:
+        NotByRowsError: it can't, as far as is known.
+    """
+    target = call.node.target
+    rule = _RULES.get(target)
+    if rule is None:
+        is_elementwise = traits_of(target).is_pointwise and "reduction" not in vars(call.arguments)
+        rule = _elementwise if is_elementwise else None
+    if rule is None:
+        raise NotByRowsError
+    return rule(call)
+
+
+def _tensor_names(call: Call) -> list[str]:
+    return [name for name in vars(call.arguments) if call.nodes(name)]
+
+
+def _elementwise(call: Call) -> Joined:
+    """Broadcasts from the last dimension; what has no rows of its own stays as it is."""
+    names, rank = _tensor_names(call), len(call.out)
+    by = {name: rank - len(call.shape(name)) for name in names}
+    with_rows = [name for name in names if not call.is_shared(name)]
+    found = {
+        call.place(name).moved(by[name]) for name in with_rows if isinstance(call.form(name), Place)
+    } or {call.place(with_rows[0]).moved(by[with_rows[0]])}
+    require(len(found) == 1)
+    (place,) = found
+    places = {}
+    for name in names:
+        own = place.moved(-by[name])
+        size = call.shape(name)[own.dim] if own.dim >= 0 else 1
+        if call.is_shared(name) and size == 1:
+            continue
+        require(own.dim >= 0 and size == call.out[place.dim] and call.fits(name, own))
+        places[name] = own
+    return Joined(places, (place,))
+
+
+def _first_dimension(*names: str, results: int = 1) -> Rule:
+    """Returns a rule for operations that do each element of the first dimension by itself."""
+
+    def rule(call: Call) -> Joined:
+        place = call.place(*names)
+        require(place.dim == 0)
+        return Joined(dict.fromkeys(names, place), (place,) * results)
+
+    return rule
+
+
+def _not_along(*names: str, results: int = 1) -> Rule:
+    """Returns a rule for operations that go along `dim`, and do each row across by itself."""
+
+    def rule(call: Call) -> Joined:
+        place = call.place(*names)
+        require(call.along(call.arguments.dim, names[0]) != place.dim)
+        return Joined(dict.fromkeys(names, place), (place,) * results)
+
+    return rule
+
+
+def _reduced(call: Call, is_sum: bool = False, results: int = 1) -> Joined:
+    place = call.place("self")
+    dims = call.arguments.dim
+    dims = [dims] if isinstance(dims, int) else list(dims or [])
+    across = {call.along(dim) for dim in dims} or set(range(len(call.shape("self"))))
+    if place.dim in across:
+        require(is_sum)
+        return Joined({"self": place}, (Form.SUM,))
+    left = 0 if call.arguments.keepdim else sum(dim < place.dim for dim in across)
+    return Joined({"self": place}, (place.moved(-left),) * results)
+
+
+def _sum(call: Call) -> Joined:
+    return _reduced(call, is_sum=True)
+
+
+def _reduced_with_places(call: Call) -> Joined:
+    return _reduced(call, results=2)
+
+
+def _product(call: Call) -> Joined:
+    """(rows, k) times (k, n), or what that is transposed; a sum over rows if both have them."""
+    if call.is_shared("mat2"):
+        place = call.place("self")
+        require(place.dim == 0)
+        return Joined({"self": place}, (place,))
+    if call.is_shared("self"):
+        place = call.place("mat2")
+        if place.dim == 1:
+            return Joined({"mat2": place}, (place,))
+    outer = {
+        call.place(name).outer for name in ("self", "mat2") if isinstance(call.form(name), Place)
+    }
+    require(len(outer) <= 1)
+    left, right = Place(1, *outer), Place(0, *outer)
+    require(call.fits("self", left) and call.fits("mat2", right))
+    return Joined({"self": left, "mat2": right}, (Form.SUM,))
+
+
+def _product_and_row(call: Call) -> Joined:
+    """(rows, k) times (k, n), and a row of n numbers."""
+    place = call.place("mat1")
+    bias = call.shape("self")
+    is_row = len(bias) == 1 or bias[0] == 1 < call.out[0]
+    require(place.dim == 0 and call.is_shared("mat2") and call.is_shared("self") and is_row)
+    return Joined({"mat1": place}, (place,))
+
+
+def _products(call: Call) -> Joined:
+    """A product for each element of the first dimension; or a shared one for rows of another."""
+    forms = [call.form("self"), call.form("mat2")]
+    if Form.SHARED in forms:
+        name, dim = ("self", 1) if forms[1] is Form.SHARED else ("mat2", 2)
+        place = call.place(name)
+        if place.dim == dim:
+            return Joined({name: place}, (place,))
+    place = call.place("self", "mat2")
+    require(place.dim == 0)
+    return Joined({"self": place, "mat2": place}, (place,))
+
+
+def _attention(*names: str, results: int) -> Rule:
+    """Returns a rule for attention: of each element of the first dimension by itself."""
+
+    def rule(call: Call) -> Joined:
+        place = call.place(*names)
+        require(place.dim == 0 and call.arguments.dropout_p == 0)
+        places = dict.fromkeys(names, place)
+        if call.nodes("attn_mask"):
+            mask = call.shape("attn_mask")
+            is_one = len(mask) < 4 or mask[0] == 1 < call.shape("query")[0]
+            if not (call.is_shared("attn_mask") and is_one):
+                require(len(mask) == 4 and mask[0] == call.shape("query")[0])
+                require(call.fits("attn_mask", place))
+                places["attn_mask"] = place
+        return Joined(places, (place,) * results)
+
+    return rule
+
+
+def _convolution_backward(call: Call) -> Joined:
+    place = call.place("grad_output", "input")
+    require(place.dim == 0)
+    return Joined({"grad_output": place, "input": place}, (place, Form.SUM, Form.SUM))
+
+
+def _layer_norm(call: Call) -> Joined:
+    place = call.place("input")
+    require(place.dim < len(call.shape("input")) - len(call.arguments.normalized_shape))
+    return Joined({"input": place}, (place,) * 3)
+
+
+def _layer_norm_backward(call: Call) -> Joined:
+    names = ("grad_out", "input", "mean", "rstd")
+    place = call.place(*names)
+    require(place.dim < len(call.shape("input")) - len(call.arguments.normalized_shape))
+    return Joined(dict.fromkeys(names, place), (place, Form.SUM, Form.SUM))
+
+
+def _group_norm(call: Call) -> Joined:
+    place = call.place("input")
+    require(place.dim == 0)
+    return Joined({"input": place}, (place,) * 3, {"N": call.arguments.N * call.count})
+
+
+def _group_norm_backward(call: Call) -> Joined:
+    names = ("grad_out", "input", "mean", "rstd")
+    place = call.place(*names)
+    require(place.dim == 0)
+    results = (place, Form.SUM, Form.SUM)
+    return Joined(dict.fromkeys(names, place), results, {"N": call.arguments.N * call.count})
+
+
+def _batch_norm(call: Call) -> Joined:
+    """With fixed statistics; those of the rows, which are results, are empty then."""
+    place = call.place("input")
+    require(place.dim == 0 and not call.arguments.training)
+    return Joined({"input": place}, (place, Form.PIECES, Form.PIECES))
+
+
+def _embedding(call: Call) -> Joined:
+    place = call.place("indices")
+    return Joined({"indices": place}, (place,))
+
+
+def _embedding_backward(call: Call) -> Joined:
+    names = ("grad_output", "indices")
+    place = call.place(*names)
+    require(not call.arguments.scale_grad_by_freq and place.dim < len(call.shape("indices")))
+    return Joined(dict.fromkeys(names, place), (Form.SUM,))
+
+
+_RULES: dict[Any, Rule] = {
+    **view_rules.RULES,
+    aten.mm.default: _product,
+    aten.addmm.default: _product_and_row,
+    aten.bmm.default: _products,
+    aten.convolution.default: _first_dimension("input"),
+    aten.convolution_backward.default: _convolution_backward,
+    aten.native_layer_norm.default: _layer_norm,
+    aten.native_layer_norm_backward.default: _layer_norm_backward,
+    aten.native_group_norm.default: _group_norm,
+    aten.native_group_norm_backward.default: _group_norm_backward,
+    aten.native_batch_norm.default: _batch_norm,
+    aten.embedding.default: _embedding,
+    aten.embedding_dense_backward.default: _embedding_backward,
+    aten._scaled_dot_product_flash_attention_for_cpu.default: _attention(
+        "query", "key", "value", results=2
+    ),
+    aten._scaled_dot_product_flash_attention_for_cpu_backward.default: _attention(
+        "grad_out", "query", "key", "value", "out", "logsumexp", results=3
+    ),
+    aten.max_pool2d_with_indices.default: _first_dimension("self", results=2),
+    aten.max_pool2d_with_indices_backward.default: _first_dimension(
+        "grad_output", "self", "indices"
+    ),
+    aten.avg_pool2d.default: _first_dimension("self"),
+    aten.avg_pool2d_backward.default: _first_dimension("grad_output", "self"),
+    aten._adaptive_avg_pool2d.default: _first_dimension("self"),
+    aten._adaptive_avg_pool2d_backward.default: _first_dimension("grad_output", "self"),
+    aten._softmax.default: _not_along("self"),
+    aten._log_softmax.default: _not_along("self"),
+    aten._softmax_backward_data.default: _not_along("grad_output", "output"),
+    aten._log_softmax_backward_data.default: _not_along("grad_output", "output"),
+    aten.cumsum.default: _not_along("self"),
+    aten.cumprod.default: _not_along("self"),
+    aten.sort.default: _not_along("self", results=2),
+    aten.topk.default: _not_along("self", results=2),
+    aten.sum.dim_IntList: _sum,
+    aten.mean.dim: _reduced,
+    aten.amax.default: _reduced,
+    aten.amin.default: _reduced,
+    aten.var.correction: _reduced,
+    aten.any.dim: _reduced,
+    aten.all.dim: _reduced,
+    aten.max.dim: _reduced_with_places,
+    aten.min.dim: _reduced_with_places,
+}

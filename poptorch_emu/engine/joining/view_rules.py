@@ -1,0 +1,175 @@
+"""Where rows go in operations that move or select elements and compute nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from poptorch_emu.engine.joining.call import Call, Joined, NotByRowsError, Rule, require
+from poptorch_emu.engine.joining.place import Place
+
+aten = torch.ops.aten
+
+
+def _view(call: Call) -> Joined:
+    place = call.place("self")
+    seen = place.seen_as(call.shape("self"), call.out)
+    if seen is None:
+        raise NotByRowsError
+    name = "shape" if "shape" in vars(call.arguments) else "size"
+    return Joined({"self": place}, (seen,), {name: seen.shape(call.out, call.count)})
+
+
+def _expand(call: Call) -> Joined:
+    place = call.place("self")
+    seen = place.moved(len(call.out) - len(call.shape("self")))
+    require(call.shape("self")[place.dim] == call.out[seen.dim])
+    return Joined({"self": place}, (seen,), {"size": seen.shape(call.out, call.count)})
+
+
+def _unsqueeze(call: Call) -> Joined:
+    place = call.place("self")
+    dim = call.arguments.dim % len(call.out)
+    return Joined({"self": place}, (place.moved(1 if dim <= place.dim else 0),))
+
+
+def _squeeze(call: Call) -> Joined:
+    place = call.place("self")
+    dims = call.arguments.dim
+    asked = {call.along(dim) for dim in ([dims] if isinstance(dims, int) else dims)}
+    gone = {dim for dim in asked if call.shape("self")[dim] == 1}
+    require(place.dim not in asked)
+    return Joined({"self": place}, (place.moved(-sum(dim < place.dim for dim in gone)),))
+
+
+def _permuted(call: Call, order: Sequence[int]) -> Joined:
+    place = call.place("self")
+    return Joined({"self": place}, (Place(list(order).index(place.dim), place.outer),))
+
+
+def _permute(call: Call) -> Joined:
+    return _permuted(call, [call.along(dim) for dim in call.arguments.dims])
+
+
+def _transpose(call: Call) -> Joined:
+    order = list(range(len(call.out)))
+    first, second = call.along(call.arguments.dim0), call.along(call.arguments.dim1)
+    order[first], order[second] = second, first
+    return _permuted(call, order)
+
+
+def _matrix_transpose(call: Call) -> Joined:
+    return _permuted(call, range(len(call.out))[::-1])
+
+
+def _select(call: Call) -> Joined:
+    place, dim = call.place("self"), call.along(call.arguments.dim)
+    require(dim != place.dim)
+    return Joined({"self": place}, (place.moved(-(dim < place.dim)),))
+
+
+def _several(call: Call) -> Joined:
+    """All parts of a split along another dimension."""
+    place = call.place("self")
+    require(call.along(call.arguments.dim) != place.dim)
+    return Joined({"self": place}, (place,) * len(call.node.meta["val"]))
+
+
+def _unbind(call: Call) -> Joined:
+    place, dim = call.place("self"), call.along(call.arguments.dim)
+    require(dim != place.dim)
+    moved = place.moved(-(dim < place.dim))
+    return Joined({"self": place}, (moved,) * len(call.node.meta["val"]))
+
+
+def _together(name: str) -> Rule:
+    """Returns a rule for tensors that are put behind each other in another dimension."""
+
+    def rule(call: Call) -> Joined:
+        place = call.place(name)
+        require(call.along(call.arguments.dim, name) != place.dim)
+        require(all(len(n.meta["val"].shape) == len(call.out) for n in call.nodes(name)))
+        return Joined({name: place}, (place,))
+
+    return rule
+
+
+def _stack(call: Call) -> Joined:
+    place = call.place("tensors")
+    dim = call.arguments.dim % len(call.out)
+    return Joined({"tensors": place}, (place.moved(dim <= place.dim),))
+
+
+def _whole_again(call: Call) -> Joined:
+    """A gradient of a part, with zeros around it."""
+    sizes, place = call.arguments.input_sizes, call.place("grad_output")
+    dim = call.arguments.dim % len(sizes)
+    is_select = call.node.target is aten.select_backward.default
+    whole = place.moved(is_select and dim <= place.dim)
+    require(dim != whole.dim)
+    return Joined({"grad_output": place}, (whole,), {"input_sizes": whole.shape(sizes, call.count)})
+
+
+def _gather(call: Call) -> Joined:
+    place = call.place("self", "index")
+    sizes = call.shape("self")[place.dim], call.shape("index")[place.dim]
+    require(call.along(call.arguments.dim) != place.dim and sizes[0] == sizes[1])
+    return Joined({"self": place, "index": place}, (place,))
+
+
+def _pad(call: Call) -> Joined:
+    place = call.place("self")
+    require(place.dim < len(call.out) - len(call.arguments.pad) // 2)
+    return Joined({"self": place}, (place,))
+
+
+def _triangle(call: Call) -> Joined:
+    place = call.place("self")
+    require(place.dim < len(call.out) - 2)
+    return Joined({"self": place}, (place,))
+
+
+def _same(call: Call) -> Joined:
+    place = call.place("self")
+    return Joined({"self": place}, (place,))
+
+
+def _slice(call: Call) -> Joined:
+    place = call.place("self")
+    require(call.along(call.arguments.dim) != place.dim)
+    return Joined({"self": place}, (place,))
+
+
+RULES: dict[Any, Rule] = {
+    aten.view.default: _view,
+    aten._unsafe_view.default: _view,
+    aten.reshape.default: _view,
+    aten.expand.default: _expand,
+    aten.unsqueeze.default: _unsqueeze,
+    aten.squeeze.dim: _squeeze,
+    aten.squeeze.dims: _squeeze,
+    aten.permute.default: _permute,
+    aten.transpose.int: _transpose,
+    aten.t.default: _matrix_transpose,
+    aten.select.int: _select,
+    aten.slice.Tensor: _slice,
+    aten.split.Tensor: _several,
+    aten.split_with_sizes.default: _several,
+    aten.unbind.int: _unbind,
+    aten.cat.default: _together("tensors"),
+    torch.ops.poptorch_emu.joined_gradients.default: _together("parts"),
+    aten.stack.default: _stack,
+    aten.select_backward.default: _whole_again,
+    aten.slice_backward.default: _whole_again,
+    aten.gather.default: _gather,
+    aten.constant_pad_nd.default: _pad,
+    aten.tril.default: _triangle,
+    aten.triu.default: _triangle,
+    aten.clone.default: _same,
+    aten.contiguous.default: _same,
+    aten.alias.default: _same,
+    aten.detach.default: _same,
+    aten._to_copy.default: _same,
+}
