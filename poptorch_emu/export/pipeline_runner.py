@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -256,7 +257,9 @@ def train(folder: Path, batches: Path, device: torch.device, kind: str | None) -
         for one in optimizers:
             one.step()
         if losses is not None:
-            print(*(loss.item() for loss in losses), flush=True)
+            # One write, since replicas share the output.
+            sys.stdout.write(" ".join(str(loss.item()) for loss in losses) + "\n")
+            sys.stdout.flush()
     if replica_of(spec):
         return
     for index, module in modules.items():

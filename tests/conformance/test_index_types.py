@@ -11,7 +11,10 @@ from support.small_models import run, trained
 
 import poptorch_emu as poptorch
 
-pytestmark = pytest.mark.feature("Indices and labels of any integer type", fidelity="exact")
+pytestmark = [
+    pytest.mark.feature("Indices and labels of any integer type", fidelity="exact"),
+    pytest.mark.filterwarnings("ignore:index_reduce.. is in beta"),  # PyTorch says it once.
+]
 
 ROWS, CLASSES = 4, 5
 TYPES = [torch.int32, torch.int16, torch.int8, torch.uint8]

@@ -91,10 +91,20 @@ def connect() -> None:
 
 
 def import_keras() -> None:
-    """In an interpreter of its own, since Keras reads its backend once."""
+    run_with_keras("import poptorch_emu.keras.keras_version as it; it.check_installed()")
+
+
+def load_digits() -> None:
+    run_with_keras(
+        "from poptorch_emu.keras import old_programs; old_programs.install(); import keras; "
+        "keras.datasets.mnist.load_data()"
+    )
+
+
+def run_with_keras(code: str) -> None:
+    """Runs code in an interpreter of its own, since Keras reads its backend once."""
     if importlib.util.find_spec("keras") is None:
         pytest.skip("There is no Keras here.")
-    code = "import poptorch_emu.keras.keras_version as it; it.check_installed()"
     environment = {**os.environ, "PYTHONPATH": python_path()}
     done = subprocess.run(
         [sys.executable, "-c", code], env=environment, capture_output=True, text=True
@@ -181,6 +191,7 @@ CASES: dict[str, tuple[Callable[[], object], tuple[str, ...], dict[str, str]]] =
     "MASTER_PORT": (join, ("", "x", "0", "-1", "65536", "1.5"), MEETING),
     "GLOO_SOCKET_IFNAME": (join, ("none0", "x" * 300, "\x1b[2J"), MEETING),
     "KERAS_BACKEND": (import_keras, ("abc", "numpy"), {}),
+    "POPTORCH_EMU_DATASETS": (load_digits, ("", "no/such/folder"), {}),
 }
 # A list of folders; what is only written; what is "True" or not, as torch.distributed has it.
 WITHOUT_WRONG_VALUES = {
