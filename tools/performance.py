@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import csv
 import statistics
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import marked_tables
@@ -26,6 +26,16 @@ TITLES = {
     "mnist inference": "MNIST, inference",
     "encoder 4x256 inference": "encoder 4 × 256, inference",
 }
+PEERS = {
+    "eager": "eager",
+    "compile": "`torch.compile`",
+    "expert": "expert",
+    "expert_compiled": "expert, compiled",
+    "onnxruntime": "ONNX Runtime",
+    "openvino": "OpenVINO",
+}
+# Workloads whose ratios are those of what a call costs in Python, more than of computing.
+SMALL = ("mlp", "embedding")
 # The tables are of machines with this many processors.
 _CPUS = "2"
 
@@ -63,8 +73,14 @@ def newest(rows: Iterable[Row], key: str = "workload") -> Runs:
     return dict(sorted(found.items()))
 
 
-def by_workload(runs: Runs, columns: list[Column]) -> str:
-    """Returns what was measured when, and a table with a line for each workload."""
+def by_workload(runs: Runs, columns: list[Column], left_out: Sequence[str] = ()) -> str:
+    """Returns what was measured when, and a table with a line for each workload.
+
+    Args:
+        runs: of some machines.
+        columns: of each machine.
+        left_out: workloads that a second line of means leaves out; none for no such line.
+    """
     pairs = [(rows, column) for rows in runs.values() for column in columns]
     head = [f"{machine}: {column.title}" for machine in runs for column in columns]
     lines = [["Workload", *head]]
@@ -73,12 +89,20 @@ def by_workload(runs: Runs, columns: list[Column]) -> str:
         lines.append([title, *cells])
     if any(column.has_mean for column in columns):
         lines.append(["geometric mean", *(_mean(rows, column) for rows, column in pairs)])
+    if left_out:
+        names = " and ".join(TITLES[name] for name in left_out)
+        means = (_mean(_without(rows, left_out), column) for rows, column in pairs)
+        lines.append([f"geometric mean without {names}", *means])
     return f"{_measured(runs)}\n\n{_markdown(lines)}"
 
 
 def _mean(rows: dict[str, Row], column: Column) -> str:
     cells = [column.cell(row) for row in rows.values() if column.has_mean]
     return f"{statistics.geometric_mean(map(float, filter(None, cells))):.2f}" if cells else ""
+
+
+def _without(rows: dict[str, Row], left_out: Sequence[str]) -> dict[str, Row]:
+    return {name: row for name, row in rows.items() if name not in left_out}
 
 
 def _measured(runs: Runs) -> str:
@@ -95,7 +119,7 @@ def _markdown(lines: list[list[str]], rule: str = "---:") -> str:
 
 
 def _figure(name: str) -> Callable[[Row], str]:
-    return lambda row: row[name]
+    return lambda row: f"{float(row[name]):.3g}"
 
 
 def _samples(row: Row) -> str:
@@ -108,14 +132,30 @@ def _cpu_ratio(row: Row) -> str:
 
 
 def speed() -> str:
-    """Returns throughput, its ratios, and CPU time over that of eager PyTorch on one thread."""
+    """Returns ratios of throughput, and CPU time over that of eager PyTorch on one thread."""
     columns = [
-        Column("samples/s", _samples),
         Column("eager", _figure("vs_eager"), has_mean=True),
         Column("compile", _figure("vs_compile"), has_mean=True),
         Column("CPU time", _cpu_ratio),
     ]
     return by_workload(newest(_compared("float32")), columns)
+
+
+def peers() -> str:
+    """Returns throughput and CPU time over those of the fastest of all others."""
+    columns = [
+        Column("samples/s", _samples),
+        Column("fastest peer", lambda row: PEERS[row["best_peer"]]),
+        Column("ratio", _figure("vs_best"), has_mean=True),
+        Column("CPU time", _best_cpu_ratio),
+    ]
+    rows = [row for row in _compared("float32") if row["vs_best"]]
+    return by_workload(newest(rows), columns, SMALL)
+
+
+def _best_cpu_ratio(row: Row) -> str:
+    mine, theirs = (float(row[f"{who}_cpu_ms_per_sample"]) for who in ("poptorch_emu", "best"))
+    return f"{mine / theirs:.2f}"
 
 
 def half_precision() -> str:
@@ -190,6 +230,7 @@ def _gain(row: Row) -> str:
 
 
 TABLES: dict[str, Callable[[], str]] = {
+    "peers": peers,
     "speed": speed,
     "machines": machines,
     "half precision": half_precision,
