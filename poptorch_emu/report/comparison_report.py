@@ -8,38 +8,26 @@ from typing import Any
 from poptorch_emu.machine.ipu import KIB
 from poptorch_emu.plan.time.comparison import Comparison
 from poptorch_emu.report.pictures import axes_or_new
-from poptorch_emu.report.terminal import (
-    fitted_table,
-    html_lines,
-    html_table,
-    terminal_width,
-    wrapped,
-)
+from poptorch_emu.report.printed_report import PrintedReport, Table
 from poptorch_emu.report.terms import TERMS
 
 
 @dataclass(frozen=True)
-class ComparisonReport(Comparison):
-    """A comparison that can be printed and drawn (modelled)."""
+class ComparisonReport(Comparison, PrintedReport):
+    """A comparison that can be printed and drawn (modelled).
+
+    It has a line for each schedule: stages, bubbles, rows a second, memory, if it fits. The first
+    bubble is that of pictures, where a forward and each half of a backward are of one length; the
+    second is that of the machine.
+    """
 
     @classmethod
     def of(cls, comparison: Comparison) -> ComparisonReport:
         """Returns `comparison` with its table."""
         return cls(**vars(comparison))
 
-    def __str__(self) -> str:
-        """Returns a line for each schedule: stages, bubbles, rows a second, memory, if it fits.
-
-        The first bubble is that of pictures, where a forward and each half of a backward are of one
-        length; the second is that of the machine.
-        """
-        columns = terminal_width()
-        notes = [line for note in self._notes() for line in wrapped(note, columns)]
-        return "\n".join([*fitted_table(self._rows(), 1, columns), *notes])
-
-    def _repr_html_(self) -> str:
-        """Returns the same for a notebook."""
-        return html_table(self._rows(), 1) + html_lines(self._notes())
+    def _parts(self, columns: int) -> list[str | Table]:
+        return [Table(self._rows(), 1), *self._notes()]
 
     def plot(self, axes: Any = None) -> Any:
         """Draws the memory of the fullest tile against the bubble by the cycles of the machine.

@@ -9,20 +9,17 @@ from poptorch_emu.compile.executable import Executable
 from poptorch_emu.plan.memory.memory_plan import Content, MemoryPlan, Store
 from poptorch_emu.report.memory_settings import memory_settings
 from poptorch_emu.report.pictures import axes_or_new, draw_stacks
-from poptorch_emu.report.terminal import (
-    fitted_table,
-    html_lines,
-    html_table,
-    terminal_width,
-    wrapped,
-)
+from poptorch_emu.report.printed_report import PrintedReport, Table
 
 _MIB = 1024**2
 
 
 @dataclass(frozen=True)
-class MemoryReport(MemoryPlan):
+class MemoryReport(MemoryPlan, PrintedReport):
     """A memory plan that can be printed.
+
+    It has a table: for each IPU its kinds of content, in KiB, on chip and remote. The settings
+    stand below it.
 
     Attributes:
         settings: what else the user settled about memory, a line each.
@@ -35,19 +32,8 @@ class MemoryReport(MemoryPlan):
         """Returns the plan of a compiled model with its tables."""
         return cls(**vars(executable.memory), settings=tuple(memory_settings(executable)))
 
-    def __str__(self) -> str:
-        """Returns a table: for each IPU its kinds of content, in KiB, on chip and remote.
-
-        The settings stand below it.
-        """
-        columns = terminal_width()
-        lines = fitted_table(self._rows(), 2, columns)
-        lines += [part for line in self.settings for part in wrapped(line, columns)]
-        return "\n".join(lines)
-
-    def _repr_html_(self) -> str:
-        """Returns the table and the settings for a notebook."""
-        return html_table(self._rows(), 2) + (html_lines(self.settings) if self.settings else "")
+    def _parts(self, columns: int) -> list[str | Table]:
+        return [Table(self._rows(), 2), *self.settings]
 
     def plot(self, axes: Any = None) -> Any:
         """Draws what each IPU holds on chip, and in streaming memory, by content, in MiB.

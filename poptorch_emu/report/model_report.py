@@ -8,19 +8,13 @@ from typing import Any
 
 from poptorch_emu.machine.ipu import KIB
 from poptorch_emu.report.pictures import draw_limit, draw_stacks, draw_unknown, pyplot, set_title
-from poptorch_emu.report.terminal import (
-    fitted_table,
-    html_lines,
-    html_table,
-    terminal_width,
-    wrapped,
-)
+from poptorch_emu.report.printed_report import PrintedReport, Table
 
 _UNKNOWN = "not known"
 
 
 @dataclass(frozen=True)
-class ModelReport:
+class ModelReport(PrintedReport):
     """All that is known about a model; what is not known is None or empty, never zero.
 
     Attributes:
@@ -29,20 +23,10 @@ class ModelReport:
 
     view: Mapping[str, Any]
 
-    def __str__(self) -> str:
-        """Returns the summary, in lines that fit the terminal."""
-        columns = terminal_width()
-        lines = [part for line in self._facts() for part in wrapped(line, columns)]
-        if self.view["ipus"]:
-            lines += fitted_table(_ipu_rows(self.view["ipus"]), 1, columns)
-        lines += [part for line in self._insights() for part in wrapped(line, columns)]
-        return "\n".join(lines)
-
-    def _repr_html_(self) -> str:
-        """Returns the summary for a notebook; names of the user are text, never markup."""
+    def _parts(self, columns: int) -> list[str | Table]:
         ipus = self.view["ipus"]
-        table = html_table(_ipu_rows(ipus), 1) if ipus else ""
-        return html_lines(self._facts()) + table + html_lines(self._insights())
+        tables = [Table(_ipu_rows(ipus), 1)] if ipus else []
+        return [*self._facts(), *tables, *self._insights()]
 
     def plot(self, axes: Any = None) -> Any:
         """Draws the fullest tile of each IPU beside its limit, and how each IPU spends a step.

@@ -7,30 +7,21 @@ from dataclasses import dataclass
 
 from poptorch_emu.numbers.nonfinite import FirstNonfinite, Found
 from poptorch_emu.report.numbers_report import where
-from poptorch_emu.report.terminal import html_lines, terminal_width, wrapped
+from poptorch_emu.report.printed_report import PrintedReport
 
 _NUM_SHOWN = 4
 
 
 @dataclass(frozen=True)
-class NonfiniteReport(FirstNonfinite):
-    """What is not finite, to be printed (exact)."""
+class NonfiniteReport(FirstNonfinite, PrintedReport):
+    """What is not finite, to be printed (exact): where it begins, its inputs, what it reaches."""
 
     @classmethod
     def of(cls, found: FirstNonfinite) -> NonfiniteReport:
         """Returns `found` with its text."""
         return cls(**vars(found))
 
-    def __str__(self) -> str:
-        """Returns where it begins, its inputs, and what it reaches."""
-        columns = terminal_width()
-        return "\n".join(line for text in self._lines() for line in wrapped(text, columns))
-
-    def _repr_html_(self) -> str:
-        """Returns the same for a notebook."""
-        return html_lines([*self._lines()])
-
-    def _lines(self) -> Iterator[str]:
+    def _parts(self, columns: int) -> Iterator[str]:
         if self.first is None:
             yield "All outputs, gradients and weights of the window are finite."
             return

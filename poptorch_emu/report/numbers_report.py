@@ -8,35 +8,23 @@ from pathlib import PurePath
 
 from poptorch_emu.numbers.run import Value
 from poptorch_emu.numbers.verdicts import Difference, NumbersComparison, Verdict
-from poptorch_emu.report.terminal import (
-    fitted_table,
-    html_lines,
-    html_table,
-    terminal_width,
-    wrapped,
-)
+from poptorch_emu.report.printed_report import PrintedReport, Table
 
 
 @dataclass(frozen=True)
-class NumbersReport(NumbersComparison):
-    """A comparison that can be printed (exact)."""
+class NumbersReport(NumbersComparison, PrintedReport):
+    """A comparison that can be printed (exact).
+
+    It has the verdict, the first difference, and a line for each module and direction.
+    """
 
     @classmethod
     def of(cls, comparison: NumbersComparison) -> NumbersReport:
         """Returns `comparison` with its text."""
         return cls(**vars(comparison))
 
-    def __str__(self) -> str:
-        """Returns the verdict, the first difference, and a line for each module and direction."""
-        columns = terminal_width()
-        lines = [line for text in self._head() for line in wrapped(text, columns)]
-        lines += ["", *fitted_table(self._rows(), 3, columns)]
-        lines += [line for text in self.notes for line in wrapped(text, columns)]
-        return "\n".join(lines)
-
-    def _repr_html_(self) -> str:
-        """Returns the same for a notebook."""
-        return html_lines([*self._head()]) + html_table(self._rows(), 3) + html_lines(self.notes)
+    def _parts(self, columns: int) -> list[str | Table]:
+        return [*self._head(), "", Table(self._rows(), 3), *self.notes]
 
     def _head(self) -> Iterator[str]:
         yield (

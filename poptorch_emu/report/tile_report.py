@@ -8,37 +8,25 @@ from typing import Any
 from poptorch_emu.machine.ipu import KIB
 from poptorch_emu.machine.tile_memory import TileMemory
 from poptorch_emu.report.pictures import axes_or_new, draw_limit, draw_stacks
-from poptorch_emu.report.terminal import (
-    fitted_table,
-    html_lines,
-    html_table,
-    terminal_width,
-    wrapped,
-)
+from poptorch_emu.report.printed_report import PrintedReport, Table
 
 _NUM_SHOWN = 5
 
 
 @dataclass(frozen=True)
-class TileReport(TileMemory):
-    """The memory of the machine's tiles, so that it can be printed."""
+class TileReport(TileMemory, PrintedReport):
+    """The memory of the machine's tiles, so that it can be printed.
+
+    It has a table of the mean bytes of a tile, and what is live at each peak.
+    """
 
     @classmethod
     def of(cls, tiles: TileMemory) -> TileReport:
         """Returns `tiles` with its table."""
         return cls(**vars(tiles))
 
-    def __str__(self) -> str:
-        """Returns a table of the mean bytes of a tile, and what is live at each peak."""
-        columns = terminal_width()
-        lines = fitted_table(self._rows(), 1, columns)
-        return "\n".join(
-            [*lines, *(part for line in self._notes() for part in wrapped(line, columns))]
-        )
-
-    def _repr_html_(self) -> str:
-        """Returns the table for a notebook, and what is live at each peak."""
-        return html_table(self._rows(), 1) + html_lines(self._notes())
+    def _parts(self, columns: int) -> list[str | Table]:
+        return [Table(self._rows(), 1), *self._notes()]
 
     def plot(self, axes: Any = None) -> Any:
         """Draws what the mean tile of each IPU holds at its peak, in KiB, and the fullest one.

@@ -8,25 +8,22 @@ from typing import Any
 from poptorch_emu.plan.time.time_plan import IpuTime, TimePlan
 from poptorch_emu.report.bottleneck_text import bottleneck_text
 from poptorch_emu.report.pictures import axes_or_new, draw_stacks
-from poptorch_emu.report.terminal import (
-    fitted_table,
-    html_lines,
-    html_table,
-    shortened,
-    terminal_width,
-    wrapped,
-)
+from poptorch_emu.report.printed_report import PrintedReport, Table
+from poptorch_emu.report.terminal import shortened
 from poptorch_emu.report.terms import SECONDS_OF_PART
 
 _STAGE_PARTS = ("forward", "recompute", "backward", "weights")
 _NUM_SHOWN = 5
-# What stands beside the name of an operation, and how wide that is in a notebook.
-_BESIDE_NAME, _NOTEBOOK = 46, 120
+# What stands beside the name of an operation.
+_BESIDE_NAME = 46
 
 
 @dataclass(frozen=True)
-class TimeReport(TimePlan):
-    """A plan of time that can be printed."""
+class TimeReport(TimePlan, PrintedReport):
+    """A plan of time that can be printed.
+
+    It tells what each IPU does during a step, the stages, and what limits them.
+    """
 
     @classmethod
     def of(cls, plan: TimePlan) -> TimeReport:
@@ -38,20 +35,10 @@ class TimeReport(TimePlan):
         """What limits the step, and what to change first."""
         return bottleneck_text(self.limited_by)
 
-    def __str__(self) -> str:
-        """Returns what each IPU does during a step, the stages, and what limits them."""
-        columns = terminal_width()
-        lines = [part for line in self._headlines() for part in wrapped(line, columns)]
-        for rows, num_left in self._tables(columns):
-            lines += fitted_table(rows, num_left, columns)
-        return "\n".join(
-            [*lines, *(part for line in self._notes() for part in wrapped(line, columns))]
-        )
-
-    def _repr_html_(self) -> str:
-        """Returns the same for a notebook."""
-        tables = (html_table(rows, num_left) for rows, num_left in self._tables(_NOTEBOOK))
-        return "".join([html_lines(self._headlines()), *tables, html_lines(self._notes())])
+    def _parts(self, columns: int) -> list[str | Table]:
+        operations = Table(self._of_operations(columns), 2)
+        tables = Table(self._of_ipus(), 1), Table(self._of_stages(), 1), operations
+        return [*self._headlines(), *tables, *self._notes()]
 
     def plot(self, axes: Any = None) -> Any:
         """Draws what each IPU does during a step, in milliseconds.
@@ -73,10 +60,6 @@ class TimeReport(TimePlan):
         draw_stacks(axes, [f"IPU {ipu.ipu}" for ipu in self.ipus], parts)
         axes.set_ylabel("milliseconds of a step, by the model of the machine")
         return axes
-
-    def _tables(self, columns: int) -> list[tuple[list[list[str]], int]]:
-        """Returns the rows of each table, and how many of its columns begin at the left."""
-        return [(self._of_ipus(), 1), (self._of_stages(), 1), (self._of_operations(columns), 2)]
 
     def _notes(self) -> list[str]:
         lines = [f"limited by {self.bottleneck}"]
