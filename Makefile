@@ -109,6 +109,7 @@ check-all:
 docs: $(VENV)/.built $(VENV)/.has-test
 	$(BIN)/python tools/features.py
 	$(BIN)/python tools/performance.py
+	$(BIN)/python tools/fidelity.py
 
 # Warnings are errors, all of which are shown.
 site: $(VENV)/.built $(VENV)/.has-docs

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from enum import Enum
 from functools import partial
 
 import torch
@@ -32,6 +33,17 @@ from time_networks import Clip, Conformer, EfficientNetB4, Entities, Speech
 from torch import nn
 
 import poptorch_emu as poptorch
+from poptorch_emu.plan.time.time_plan import HostWork
+
+
+class Kind(Enum):
+    """What decides the time of a row."""
+
+    LARGE = "large training"
+    POD64 = "training on 64 IPUs"
+    CARD = "inference on cards"
+    SMALL = "small programs"
+    GROUPS = "groups"
 
 
 @dataclass(frozen=True)
@@ -40,16 +52,19 @@ class TimeRow:
 
     Attributes:
         what: one line for people.
+        kind: of the row.
         family: of models, for leaving one out of a fit.
         build: makes the wrapped model and the arguments of a call.
         system: that the figure is of.
         published: items each second; or cycles of a call, if `is_cycles`.
         items_per_row: what is counted: sequences that were packed into one row.
         is_goal: whether the row is one of those that must be met.
+        host: what the host was published to do meanwhile.
     """
 
     name: str
     what: str
+    kind: Kind
     family: str
     build: Callable[[], Built]
     system: str
@@ -57,6 +72,7 @@ class TimeRow:
     items_per_row: float = 1.0
     is_goal: bool = True
     is_cycles: bool = False
+    host: HostWork | None = None
 
 
 def _resnet_inference(rows: int) -> Built:
@@ -172,78 +188,345 @@ _pretraining = "BERT-Large pre-training"
 BERT, RESNET, VIT, GPT, SMALL, OTHER = "BERT", "ResNet", "ViT", "GPT-2", "small", "other"
 
 TIME_ROWS = (
-    TimeRow("C17 Pod16", f"{_pretraining}, 128 words, packed, PyTorch", BERT,
-            partial(large_bert, accumulation=1751), "bow-pod16", 5592, 1.17),
-    TimeRow("C17 Pod64", "the same on 64 IPUs", BERT,
-            partial(large_bert, accumulation=438, replicas=16, proportions=_POD64),
-            "bow-pod64", 18_494, 1.17),
-    TimeRow("C18 Pod16", "the same not packed, PopART", BERT,
-            partial(large_bert, accumulation=2048), "bow-pod16", 5179),
-    TimeRow("C18 Pod64", "the same on 64 IPUs", BERT,
-            partial(large_bert, accumulation=512, replicas=16, proportions=_POD64),
-            "bow-pod64", 19_353),
-    TimeRow("C19 TF1", "the same, TensorFlow 1", BERT,
-            partial(large_bert, accumulation=2050), "bow-pod16", 5125),
-    TimeRow("C19 TF2", "the same, TensorFlow 2", BERT,
-            partial(large_bert, accumulation=2040), "bow-pod16", 4527),
-    TimeRow("C19 TF2 Pod64", "the same on 64 IPUs", BERT,
-            partial(large_bert, accumulation=520, replicas=16, proportions=_POD64),
-            "bow-pod64", 18_199),
-    TimeRow("C20 Pod16", f"{_pretraining}, 384 words, PopART", BERT,
-            partial(large_bert, 384, 60, 2, 2048, 4, _LONG), "bow-pod16", 1470),
-    TimeRow("C20 Pod64", "the same on 64 IPUs", BERT,
-            partial(large_bert, 384, 60, 2, 512, 16, _LONG), "bow-pod64", 5444),
-    TimeRow("C21", f"{_pretraining}, 512 words, packed, PyTorch", BERT,
-            partial(large_bert, 512, 76, 2, 1024, 4, _LONG), "bow-pod16", 1969, 2.0),
-    TimeRow("C22", "BERT-Large SQuAD on 8 IPUs", BERT, partial(squad, 2), "bow-pod16", 1009),
-    TimeRow("C23 Pod16", "ResNet-50, TensorFlow, input not waited for", RESNET,
-            partial(resnet_training, 20, 11, 16, True), "bow-pod16", 44_059),
-    TimeRow("C23 Pod64", "the same on 64 IPUs", RESNET,
-            partial(resnet_training, 20, 4, 64, True), "bow-pod64", 153_205),
-    TimeRow("C24", "ResNet-50, PyTorch", RESNET, partial(resnet_training, 18, 57, 16),
-            "bow-pod16", 37_061),
-    TimeRow("C26", "ViT-Base pre-training", VIT, partial(vit, 8, poptorch.optim.LAMB, 2048),
-            "bow-pod16", 7615),
-    TimeRow("C27", "GPT-2 small, 1,024 words", GPT, partial(gpt2, 2048, 8), "bow-pod64", 1059),
-    TimeRow("C29", "ResNet-50, MLPerf, Mk2, TensorFlow", RESNET,
-            partial(resnet_training, 20, 10, 16, True), "mk2-pod16", 30_000),
-    TimeRow("C30 batch 4", "ResNet-50 inference on a card", RESNET, partial(_resnet_inference, 4),
-            "c600", 7062),
-    TimeRow("C30 batch 32", "the same with larger batches", RESNET,
-            partial(_resnet_inference, 32), "c600", 13_542),
-    TimeRow("C11 synthetic", "small net of a tutorial", SMALL, partial(_loading, True),
-            "mk2-pod16", 47_324, is_goal=False),
-    TimeRow("C11 real", "the same with data", SMALL, partial(_loading, False), "mk2-pod16",
-            17_957, is_goal=False),
-    TimeRow("C12", "MNIST on 4 IPUs, AdamW state off chip", SMALL, _mnist, "mk2-pod16", 60_000,
-            is_goal=False),
-    TimeRow("C13 training", "DLRM, 512 rows a call", SMALL, partial(_dlrm, True), "bow-pod4",
-            594_498, is_goal=False),
-    TimeRow("C13 inference", "DLRM, 1,024 rows a call", SMALL, partial(_dlrm, False), "bow-pod4",
-            3_219_849, is_goal=False),
-    TimeRow("C14", "entities of a knowledge graph, one shard", OTHER, _entities, "bow-pod4",
-            11_520 / 0.0151, is_goal=False),
-    TimeRow("C15", "digits, 80 a call", SMALL, _small_perceptron, "mk2-pod4", 99_972,
-            is_goal=False),
-    TimeRow("C16", "ViT-Base fine-tuning on 4 IPUs, one image", VIT,
-            partial(vit, 1, poptorch.optim.AdamW, 128, 1), "mk2-pod16", 318, is_goal=False),
-    TimeRow("C25", "EfficientNet-B4 in groups of 16", OTHER, _efficient_net, "bow-pod16", 8263,
-            is_goal=False),
-    TimeRow("C28 Pod4", "Conformer", OTHER, partial(_speech, 1), "mk2-pod4", 819,
-            is_goal=False),
-    TimeRow("C28 Pod16", "the same on 16 IPUs", OTHER, partial(_speech, 4), "mk2-pod16", 3163,
-            is_goal=False),
-    TimeRow("C31", "BERT-Base SQuAD inference on a card", OTHER, _bert_base, "c600", 3134,
-            is_goal=False),
-    TimeRow("C32 CLIP", "CLIP inference on a card, 4 pairs", OTHER, _clip, "c600", 2674,
-            is_goal=False),
-    TimeRow("C32 Conformer", "Conformer's encoder on a card, 4 rows", OTHER, _conformer, "c600",
-            4195, is_goal=False),
-    TimeRow("C39", "RNN of 256 units, cycles", SMALL, partial(recurrent, nn.RNN, 256),
-            "mk2-pod16", 113_913, is_goal=False, is_cycles=True),
-    TimeRow("C40", "GRUs of 256 and 128 units, cycles", SMALL,
-            partial(recurrent, nn.GRU, 256, 128), "mk2-pod16", 512_136, is_goal=False,
-            is_cycles=True),
-    TimeRow("C41", "four convolutions of a sequence, cycles", SMALL, convolutional, "mk2-pod16",
-            102_774, is_goal=False, is_cycles=True),
-)  # fmt: skip
+    TimeRow(
+        "C17 Pod16",
+        f"{_pretraining}, 128 words, packed, PyTorch",
+        Kind.LARGE,
+        BERT,
+        partial(large_bert, accumulation=1751),
+        "bow-pod16",
+        5592,
+        1.17,
+    ),
+    TimeRow(
+        "C17 Pod64",
+        "the same on 64 IPUs",
+        Kind.POD64,
+        BERT,
+        partial(large_bert, accumulation=438, replicas=16, proportions=_POD64),
+        "bow-pod64",
+        18_494,
+        1.17,
+    ),
+    TimeRow(
+        "C18 Pod16",
+        "the same not packed, PopART",
+        Kind.LARGE,
+        BERT,
+        partial(large_bert, accumulation=2048),
+        "bow-pod16",
+        5179,
+    ),
+    TimeRow(
+        "C18 Pod64",
+        "the same on 64 IPUs",
+        Kind.POD64,
+        BERT,
+        partial(large_bert, accumulation=512, replicas=16, proportions=_POD64),
+        "bow-pod64",
+        19_353,
+    ),
+    TimeRow(
+        "C19 TF1",
+        "the same, TensorFlow 1",
+        Kind.LARGE,
+        BERT,
+        partial(large_bert, accumulation=2050),
+        "bow-pod16",
+        5125,
+    ),
+    TimeRow(
+        "C19 TF2",
+        "the same, TensorFlow 2",
+        Kind.LARGE,
+        BERT,
+        partial(large_bert, accumulation=2040),
+        "bow-pod16",
+        4527,
+    ),
+    TimeRow(
+        "C19 TF2 Pod64",
+        "the same on 64 IPUs",
+        Kind.POD64,
+        BERT,
+        partial(large_bert, accumulation=520, replicas=16, proportions=_POD64),
+        "bow-pod64",
+        18_199,
+    ),
+    TimeRow(
+        "C20 Pod16",
+        f"{_pretraining}, 384 words, PopART",
+        Kind.LARGE,
+        BERT,
+        partial(large_bert, 384, 60, 2, 2048, 4, _LONG),
+        "bow-pod16",
+        1470,
+    ),
+    TimeRow(
+        "C20 Pod64",
+        "the same on 64 IPUs",
+        Kind.POD64,
+        BERT,
+        partial(large_bert, 384, 60, 2, 512, 16, _LONG),
+        "bow-pod64",
+        5444,
+    ),
+    TimeRow(
+        "C21",
+        f"{_pretraining}, 512 words, packed, PyTorch",
+        Kind.LARGE,
+        BERT,
+        partial(large_bert, 512, 76, 2, 1024, 4, _LONG),
+        "bow-pod16",
+        1969,
+        2.0,
+    ),
+    TimeRow(
+        "C22", "BERT-Large SQuAD on 8 IPUs", Kind.LARGE, BERT, partial(squad, 2), "bow-pod16", 1009
+    ),
+    TimeRow(
+        "C23 Pod16",
+        "ResNet-50, TensorFlow, input not waited for",
+        Kind.LARGE,
+        RESNET,
+        partial(resnet_training, 20, 11, 16, True),
+        "bow-pod16",
+        44_059,
+    ),
+    TimeRow(
+        "C23 Pod64",
+        "the same on 64 IPUs",
+        Kind.POD64,
+        RESNET,
+        partial(resnet_training, 20, 4, 64, True),
+        "bow-pod64",
+        153_205,
+    ),
+    TimeRow(
+        "C24",
+        "ResNet-50, PyTorch",
+        Kind.LARGE,
+        RESNET,
+        partial(resnet_training, 18, 57, 16),
+        "bow-pod16",
+        37_061,
+    ),
+    TimeRow(
+        "C26",
+        "ViT-Base pre-training",
+        Kind.LARGE,
+        VIT,
+        partial(vit, 8, poptorch.optim.LAMB, 2048),
+        "bow-pod16",
+        7615,
+    ),
+    TimeRow(
+        "C27",
+        "GPT-2 small, 1,024 words",
+        Kind.LARGE,
+        GPT,
+        partial(gpt2, 2048, 8),
+        "bow-pod64",
+        1059,
+    ),
+    TimeRow(
+        "C29",
+        "ResNet-50, MLPerf, Mk2, TensorFlow",
+        Kind.LARGE,
+        RESNET,
+        partial(resnet_training, 20, 10, 16, True),
+        "mk2-pod16",
+        30_000,
+    ),
+    TimeRow(
+        "C30 batch 4",
+        "ResNet-50 inference on a card",
+        Kind.CARD,
+        RESNET,
+        partial(_resnet_inference, 4),
+        "c600",
+        7062,
+    ),
+    TimeRow(
+        "C30 batch 32",
+        "the same with larger batches",
+        Kind.CARD,
+        RESNET,
+        partial(_resnet_inference, 32),
+        "c600",
+        13_542,
+    ),
+    TimeRow(
+        "C11 synthetic",
+        "small net of a tutorial",
+        Kind.SMALL,
+        SMALL,
+        partial(_loading, True),
+        "mk2-pod16",
+        47_324,
+        is_goal=False,
+    ),
+    TimeRow(
+        "C11 real",
+        "the same with data",
+        Kind.SMALL,
+        SMALL,
+        partial(_loading, False),
+        "mk2-pod16",
+        17_957,
+        is_goal=False,
+    ),
+    TimeRow(
+        "C12",
+        "MNIST on 4 IPUs, AdamW state off chip",
+        Kind.SMALL,
+        SMALL,
+        _mnist,
+        "mk2-pod16",
+        60_000,
+        is_goal=False,
+    ),
+    TimeRow(
+        "C13 training",
+        "DLRM, 512 rows a call",
+        Kind.SMALL,
+        SMALL,
+        partial(_dlrm, True),
+        "bow-pod4",
+        594_498,
+        is_goal=False,
+    ),
+    TimeRow(
+        "C13 inference",
+        "DLRM, 1,024 rows a call",
+        Kind.SMALL,
+        SMALL,
+        partial(_dlrm, False),
+        "bow-pod4",
+        3_219_849,
+        is_goal=False,
+    ),
+    TimeRow(
+        "C14",
+        "entities of a knowledge graph, one shard",
+        Kind.SMALL,
+        OTHER,
+        _entities,
+        "bow-pod4",
+        11_520 / 0.0151,
+        is_goal=False,
+    ),
+    TimeRow(
+        "C15",
+        "digits, 80 a call",
+        Kind.SMALL,
+        SMALL,
+        _small_perceptron,
+        "mk2-pod4",
+        99_972,
+        is_goal=False,
+    ),
+    TimeRow(
+        "C16",
+        "ViT-Base fine-tuning on 4 IPUs, one image",
+        Kind.SMALL,
+        VIT,
+        partial(vit, 1, poptorch.optim.AdamW, 128, 1),
+        "mk2-pod16",
+        318,
+        is_goal=False,
+    ),
+    TimeRow(
+        "C25",
+        "EfficientNet-B4 in groups of 16",
+        Kind.GROUPS,
+        OTHER,
+        _efficient_net,
+        "bow-pod16",
+        8263,
+        is_goal=False,
+    ),
+    TimeRow(
+        "C28 Pod4",
+        "Conformer",
+        Kind.GROUPS,
+        OTHER,
+        partial(_speech, 1),
+        "mk2-pod4",
+        819,
+        is_goal=False,
+    ),
+    TimeRow(
+        "C28 Pod16",
+        "the same on 16 IPUs",
+        Kind.GROUPS,
+        OTHER,
+        partial(_speech, 4),
+        "mk2-pod16",
+        3163,
+        is_goal=False,
+    ),
+    TimeRow(
+        "C31",
+        "BERT-Base SQuAD inference on a card",
+        Kind.CARD,
+        OTHER,
+        _bert_base,
+        "c600",
+        3134,
+        is_goal=False,
+    ),
+    TimeRow(
+        "C32 CLIP",
+        "CLIP inference on a card, 4 pairs",
+        Kind.CARD,
+        OTHER,
+        _clip,
+        "c600",
+        2674,
+        is_goal=False,
+    ),
+    TimeRow(
+        "C32 Conformer",
+        "Conformer's encoder on a card, 4 rows",
+        Kind.CARD,
+        OTHER,
+        _conformer,
+        "c600",
+        4195,
+        is_goal=False,
+    ),
+    TimeRow(
+        "C39",
+        "RNN of 256 units",
+        Kind.SMALL,
+        SMALL,
+        partial(recurrent, nn.RNN, 256),
+        "mk2-pod16",
+        113_913,
+        is_goal=False,
+        is_cycles=True,
+    ),
+    TimeRow(
+        "C40",
+        "GRUs of 256 and 128 units",
+        Kind.SMALL,
+        SMALL,
+        partial(recurrent, nn.GRU, 256, 128),
+        "mk2-pod16",
+        512_136,
+        is_goal=False,
+        is_cycles=True,
+    ),
+    TimeRow(
+        "C41",
+        "four convolutions of a sequence",
+        Kind.SMALL,
+        SMALL,
+        convolutional,
+        "mk2-pod16",
+        102_774,
+        is_goal=False,
+        is_cycles=True,
+    ),
+)

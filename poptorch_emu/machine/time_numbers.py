@@ -56,6 +56,9 @@ class TimeNumbers:
 
 FITTED = ("step_cycles", "host_bytes_per_second", "call_seconds")
 
+# What each fitted number and each assumption is where it is switched off, to see what it does.
+WITHOUT = {"step_cycles": 0.0, "host_bytes_per_second": 1e15, "call_seconds": 0.0}
+
 EVIDENCE = {
     "step_cycles": Evidence.DERIVED,
     "host_bytes_per_second": Evidence.DERIVED,

@@ -1,0 +1,69 @@
+"""Memory of tiles that the model of the machine predicts, beside published figures."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from fidelity_rows import Row
+
+from poptorch_emu.emulator.estimates import captured
+from poptorch_emu.machine.tile_memory import TileMemory
+from poptorch_emu.plan.memory.holdings import plan_memory
+from poptorch_emu.plan.tiles.tile_contents import plan_tiles
+
+_VERDICTS = {"yes": "fits", "close": "close", "no": "does not fit"}
+_PUBLISHED = {True: "fits", False: "does not fit", None: ""}
+
+MemoryFigures = dict[str, str | int]
+
+
+@dataclass(frozen=True)
+class MemoryCase:
+    """A row, and what the tiles of its model would hold."""
+
+    row: Row
+    tiles: TileMemory
+
+    @property
+    def total_bytes(self) -> int:
+        """Memory of all tiles, with what the row's published total counts."""
+        tiles = self.tiles
+        per_tile = sum(
+            tiles.mean_bytes(ipu) - (0 if self.row.counts_vertex_code else ipu.code.vertex_code)
+            for ipu in tiles.ipus
+        )
+        return per_tile * tiles.num_compute_tiles
+
+    @property
+    def always_live_bytes(self) -> int:
+        """What is held for the whole programs, and the programs."""
+        tiles = self.tiles
+        programs = tiles.num_compute_tiles * sum(ipu.code.total for ipu in tiles.ipus)
+        return programs + sum(num_bytes for ipu in tiles.ipus for _, num_bytes in ipu.always_live)
+
+    def figures(self) -> MemoryFigures:
+        """Returns a row of `results/fidelity_memory.csv`; what was not published is empty."""
+        row, tiles = self.row, self.tiles
+        verdict = max(map(tiles.verdict, tiles.ipus), key=list(_VERDICTS).index)
+        return {
+            "row": row.name,
+            "model": row.what,
+            "published": _PUBLISHED[row.fits],
+            "predicted": _VERDICTS[verdict],
+            "total_bytes": self.total_bytes,
+            "published_total_bytes": row.total_bytes or "",
+            "fullest_tile_bytes": max(map(tiles.largest_bytes, tiles.ipus)),
+            "published_fullest_tile_bytes": row.largest_tile_bytes or "",
+            "always_live_bytes": self.always_live_bytes,
+            "published_always_live_bytes": row.always_live_bytes or "",
+        }
+
+
+def planned(row: Row) -> MemoryCase:
+    """Returns what the tiles of a row's model would hold, traced on the meta device."""
+    with torch.device("meta"):
+        model, inputs = row.build()
+    _, inventory = captured(model, inputs, {})
+    model.destroy()
+    return MemoryCase(row, plan_tiles(inventory, plan_memory(inventory)))

@@ -1,0 +1,156 @@
+"""Writes the tables of docs/fidelity.md from the runs in benchmarks/results.
+
+`benchmarks/fidelity.py --csv --constants` makes those files.
+"""
+
+from __future__ import annotations
+
+import csv
+import statistics
+from collections.abc import Callable, Sequence
+
+import marked_tables
+
+DOCUMENT = marked_tables.ROOT / "docs" / "fidelity.md"
+RESULTS = marked_tables.ROOT / "benchmarks" / "results"
+_KIB = 1024
+# Within so much of what was published a prediction counts as near.
+_NEAR = 0.2
+
+Row = dict[str, str]
+
+
+def rows_of(name: str) -> list[Row]:
+    """Returns the rows of `benchmarks/results/fidelity_<name>.csv`."""
+    with (RESULTS / f"fidelity_{name}.csv").open(newline="", encoding="utf-8") as file:
+        return list(csv.DictReader(file))
+
+
+def error_of(row: Row) -> float:
+    """Returns by which part the prediction of a row is too high."""
+    return float(row["predicted"]) / float(row["published"]) - 1
+
+
+def memory() -> str:
+    """Returns verdicts, bytes and, in brackets, their ratios to published ones."""
+    columns = (("total_bytes", 1e6), ("fullest_tile_bytes", _KIB), ("always_live_bytes", 1e6))
+    lines = []
+    for row in rows_of("memory"):
+        cells = [_beside(row[name], row[f"published_{name}"], unit) for name, unit in columns]
+        lines.append([row["row"], row["model"], row["published"], row["predicted"], *cells])
+    head = ["row", "model", "published", "predicted"]
+    head += ["total MB", "fullest tile KiB", "always live MB"]
+    return _table(head, "---|---|---|---|---:|---:|---:", lines)
+
+
+def _beside(found: str, published: str, unit: float) -> str:
+    text = f"{float(found) / unit:,.1f}"
+    return f"{text} ({float(found) / float(published):.2f})" if published else text
+
+
+def kinds() -> str:
+    """Returns how good predictions of each kind are."""
+    rows = rows_of("time")
+    lines = [
+        _summary(kind, [row for row in rows if row["kind"] == kind])
+        for kind in dict.fromkeys(row["kind"] for row in rows)
+    ]
+    lines.append(_summary("all", rows))
+    head = ["kind", "rows", "median error", "within 20 %", "within 40 %", "worst", "mean"]
+    return _table(head, "---|---:|---:|---:|---:|---:|---:", lines)
+
+
+def _summary(name: str, rows: Sequence[Row]) -> list[str]:
+    errors = [error_of(row) for row in rows]
+    sizes = [abs(error) for error in errors]
+    shares = [sum(size <= limit for size in sizes) / len(sizes) for limit in (_NEAR, 2 * _NEAR)]
+    mean = f"{100 * statistics.mean(errors):+.0f} %"
+    parts = [f"{share:.0%}" for share in shares]
+    worst = f"{100 * max(sizes):.0f} %"
+    return [name, str(len(rows)), f"{100 * statistics.median(sizes):.1f} %", *parts, worst, mean]
+
+
+def goals() -> str:
+    """Returns the rows of which enough is known, and a line about all of them."""
+    rows = [row for row in rows_of("time") if row["is_goal"] == "1"]
+    sizes = [abs(error_of(row)) for row in rows]
+    near = sum(size <= _NEAR for size in sizes) / len(sizes)
+    line = (
+        f"{len(rows)} rows: median error {100 * statistics.median(sizes):.1f} %, {near:.0%} within "
+        f"20 %, worst {100 * max(sizes):.0f} %."
+    )
+    return f"{_speeds(rows)}\n\n{line}"
+
+
+def others() -> str:
+    """Returns the other rows."""
+    return _speeds([row for row in rows_of("time") if row["is_goal"] != "1"])
+
+
+def _speeds(rows: Sequence[Row]) -> str:
+    lines = [
+        [
+            row["row"],
+            row["model"] + (", cycles" if row["unit"] == "cycles" else ""),
+            f"{int(row['published']):,}",
+            f"{int(row['predicted']):,}",
+            f"{100 * error_of(row):+.0f}%",
+        ]
+        for row in rows
+    ]
+    return _table(
+        ["row", "model", "published", "predicted", "error"], "---|---|---:|---:|---:", lines
+    )
+
+
+def constants() -> str:
+    """Returns the median error of each kind, in percent, with each number switched in turn."""
+    rows = [row for row in rows_of("constants") if not row["row"].startswith("without ")]
+    names = [name for name in rows[0] if name not in ("row", "value")]
+    lines = [[_constant(row), *(row[name] for name in names)] for row in rows]
+    return _table(["number", *names], "---|" + "|".join(["---:"] * len(names)), lines)
+
+
+def _constant(row: Row) -> str:
+    return f"`{row['row']}` {row['value']}" if row["value"] else row["row"]
+
+
+def families() -> str:
+    """Returns the errors of each family, with a number that was fitted without it."""
+    lines = [
+        [row["row"].removeprefix("without "), row["value"], row["goals"], row["worst goal"]]
+        for row in rows_of("constants")
+        if row["row"].startswith("without ")
+    ]
+    head = ["family left out", "fit", "median error of its rows, %", "worst, %"]
+    return _table(head, "---|---:|---:|---:", lines)
+
+
+def _table(head: Sequence[str], rule: str, lines: Sequence[Sequence[str]]) -> str:
+    rows = [f"| {' | '.join(head)} |", f"|{rule}|"]
+    return "\n".join([*rows, *(f"| {' | '.join(line)} |" for line in lines)])
+
+
+TABLES: dict[str, Callable[[], str]] = {
+    "memory": memory,
+    "kinds": kinds,
+    "speeds": goals,
+    "other speeds": others,
+    "numbers left out": constants,
+    "families left out": families,
+}
+
+
+def current(document: str) -> str:
+    """Returns `document` with all tables as the files have them now.
+
+    Raises:
+        ValueError: the comments of a table are not there.
+    """
+    for name, table in TABLES.items():
+        document = marked_tables.with_table(document, name, table())
+    return document
+
+
+if __name__ == "__main__":
+    marked_tables.run(DOCUMENT, "Writes the tables of docs/fidelity.md.", current)
