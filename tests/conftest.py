@@ -8,7 +8,9 @@ import hypothesis
 import pytest
 import torch
 
-# As large as one process can ask for: models that tests leave behind hold IPUs until collected.
+from poptorch_emu.runtime import devices
+
+# As large as one process can ask for.
 os.environ.setdefault("POPTORCH_EMU_SYSTEM", "mk2-pod64")
 # Keras reads it when it is imported.
 os.environ.setdefault("KERAS_BACKEND", "torch")
@@ -38,6 +40,12 @@ def update_golden(request: pytest.FixtureRequest) -> bool:
 @pytest.fixture(autouse=True)
 def _seed() -> None:
     torch.manual_seed(20)
+
+
+@pytest.fixture(autouse=True)
+def _devices(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Gives every test all IPUs: models of other tests hold theirs until they are collected."""
+    monkeypatch.setattr(devices, "_manager", devices._Manager())
 
 
 @pytest.fixture(autouse=True)

@@ -50,7 +50,8 @@ class Connection:
 
     Attributes:
         process: its number.
-        group: of torch.distributed; Gloo, of all processes, used for nothing else.
+        group_name: by which the engine finds its group of torch.distributed: Gloo, of all
+            processes, used for nothing else.
         host: the name of this machine.
     """
 
@@ -64,10 +65,11 @@ class Connection:
         self.process = process
         self.num_processes = num_processes
         self.timeout_seconds = timeout_seconds()
-        self.group = dist.new_group(
+        group = dist.new_group(
             backend="gloo" if dist.is_gloo_available() else None,
             timeout=timedelta(seconds=self.timeout_seconds),
         )
+        self.group_name = str(group.group_name)
         self.host = socket.gethostname()
         self.failure: Failure | None = None
         self.num_calls = 0
@@ -84,11 +86,6 @@ class Connection:
         )
         self._watch_errors()
         atexit.register(self._end)
-
-    @property
-    def group_name(self) -> str:
-        """By which the engine finds the group."""
-        return str(self.group.group_name)
 
     def host_of(self, process: int) -> str:
         """Returns the name of the machine that a process runs on."""
@@ -246,6 +243,10 @@ class Connection:
                 others = [p for p in range(1, self.num_processes) if p != failed]
                 wait_until_seen(self._store, others, 1.5)
         self._watcher.stop()
+        if self.failure is None and dist.is_initialized():
+            # Gloo's threads release the tensors of a program's last sums, for which they need the
+            # interpreter: one that comes too late would abort the process. This awaits them.
+            dist.destroy_process_group()
 
 
 _connection: Connection | None = None

@@ -214,3 +214,31 @@ def test_poprun_of_an_unchanged_program_with_loader_and_checkpoint(tmp_path):
     )  # fmt: skip
     lines = sorted(line for line in text.splitlines() if "DONE" in line)
     assert lines == [f"[{index}] DONE 4 True 0.5" for index in (0, 1)]
+
+
+SUMS_AT_THE_END = """
+import atexit, pathlib, torch
+def tell():
+    names = [path.read_text() for path in pathlib.Path("/proc/self/task").glob("*/comm")]
+    print("LEFT", sum("gloo" in name for name in names))
+atexit.register(tell)
+import horovod.torch as hvd
+hvd.init()
+print("SUM", hvd.allreduce(torch.tensor([1.0 + hvd.rank()]), op=hvd.Sum).item())
+tell()
+"""
+
+
+@feature
+def test_horovod_when_its_sum_is_the_last_act_then_no_thread_outlives_the_interpreter():
+    """A thread that still holds a tensor needs the interpreter, and aborts when that has ended."""
+    text = run(
+        ["-m", "poptorch_emu.poprun", "--num-instances", "2",
+         sys.executable, "-c", SUMS_AT_THE_END]
+    )  # fmt: skip
+    for index in (0, 1):
+        told = [line for line in text.splitlines() if line.startswith(f"[{index}] ")]
+        assert f"[{index}] SUM 3.0" in told
+        during, after = (int(line.split()[-1]) for line in told if "LEFT" in line)
+        assert during > 0
+        assert after == 0
