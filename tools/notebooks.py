@@ -4,8 +4,9 @@
     python tools/notebooks.py basics       # one of them
     python tools/notebooks.py --check      # says which notebooks do not have their source's cells
 
-The source `tutorials/<name>/<name>.py` is a jupytext percent script; edit it and nothing else. What
-this needs is the extra `notebook`. In the output, folders of this computer are left out of paths.
+A source, such as `tutorials/basics/basics.py`, is a jupytext percent script; edit it and nothing
+else. What this needs is the extra `notebook`. In the output, folders of this computer are left out
+of paths.
 """
 
 from __future__ import annotations
@@ -29,8 +30,12 @@ _CELL_FILE = re.compile(r"/\S*/ipykernel_\d+/\d+\.py")
 
 
 def sources() -> list[Path]:
-    """Returns the source of each tutorial, sorted by name."""
-    return sorted(path for path in TUTORIALS.glob("*/*.py") if path.stem == path.parent.name)
+    """Returns the sources of notebooks, sorted by name; other files begin with a docstring."""
+    return sorted(path for path in TUTORIALS.glob("*/*.py") if _is_source(path))
+
+
+def _is_source(path: Path) -> bool:
+    return path.read_text(encoding="utf-8").startswith("# %% [markdown]")
 
 
 def cells_of(source: Path) -> list[tuple[str, str]]:
@@ -73,6 +78,8 @@ def make(source: Path) -> Path:
         for output in cell.get("outputs", []):
             if "text" in output:
                 output.text = _without_folders(output.text)
+            for kind in {"text/plain", "text/html"} & set(output.get("data", {})):
+                output.data[kind] = _without_folders(output.data[kind])
     path = source.with_suffix(".ipynb")
     nbformat.write(notebook, path)
     return path

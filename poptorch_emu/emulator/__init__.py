@@ -2,7 +2,7 @@
 
 from typing import NoReturn
 
-from poptorch_emu.emulator import schedules
+from poptorch_emu.emulator import course, schedules
 from poptorch_emu.emulator.comparisons import compare_schedules
 from poptorch_emu.emulator.estimates import estimate, timeline
 from poptorch_emu.emulator.exports import export_pipeline, to_torch
@@ -14,6 +14,7 @@ from poptorch_emu.emulator.page import page
 from poptorch_emu.emulator.pipeline_order import set_schedule
 from poptorch_emu.emulator.plans import memory, schedule, tile_memory
 from poptorch_emu.emulator.reports import read_report, report, summary, trace
+from poptorch_emu.emulator.showing import show
 from poptorch_emu.emulator.splits import autoplace, plan_split
 from poptorch_emu.emulator.streaming import stream
 from poptorch_emu.emulator.what_ifs import what_if
@@ -32,6 +33,7 @@ __all__ = [
     "autoplace",
     "compare",
     "compare_schedules",
+    "course",
     "estimate",
     "export_pipeline",
     "first_nonfinite",
@@ -49,6 +51,7 @@ __all__ = [
     "set_latencies",
     "set_recomputation",
     "set_schedule",
+    "show",
     "stream",
     "summary",
     "tile_memory",

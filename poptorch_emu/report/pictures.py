@@ -14,6 +14,8 @@ from typing import Any
 from poptorch_emu.report.terms import TERMS, Term, ink_on, lighter, term
 
 _EDGE = "#161b26"
+# Lines of hatches have the colour of the edge; half through, they leave digits readable.
+_HATCHED_EDGE = "#161b2670"
 
 
 @dataclass(frozen=True)
@@ -60,16 +62,17 @@ def draw_boxes(axes: Any, boxes: Sequence[Box], lanes: Sequence[str], text_size:
     for (kind, shade, lane), of_lane in spans.items():
         axes.broken_barh(
             of_lane, (lane - 0.42, 0.84), facecolor=shaded(term(kind).colour, shade),
-            hatch=_hatch(term(kind)), edgecolor=_EDGE, linewidth=0.5,
+            hatch=_hatch(term(kind)), edgecolor=_edge(term(kind)), linewidth=0.5,
         )  # fmt: skip
     for box in boxes:
         if box.text:
             # On a hatch, digits need a ground of their own.
             colour = shaded(term(box.kind).colour, box.shade)
-            ground = {"facecolor": colour, "linewidth": 0, "pad": 0.6}
+            ground = {"facecolor": colour, "linewidth": 0, "pad": 1.0}
             axes.text(
                 box.begin + box.length / 2, box.lane, box.text, ha="center", va="center",
                 color=ink_on(colour), fontsize=text_size, parse_math=False, clip_on=True,
+                fontweight="bold" if term(box.kind).hatch else "normal",
                 bbox=ground if term(box.kind).hatch else None,
             )  # fmt: skip
     axes.set_yticks(range(len(lanes)), lanes, parse_math=False)
@@ -89,7 +92,7 @@ def draw_stacks(axes: Any, labels: Sequence[str], parts: Mapping[str, Sequence[f
     for name in shown:
         axes.bar(
             range(len(labels)), parts[name], bottom=bottoms, width=0.7, color=term(name).colour,
-            hatch=_hatch(term(name)), edgecolor=_EDGE, linewidth=0.5,
+            hatch=_hatch(term(name)), edgecolor=_edge(term(name)), linewidth=0.5,
         )  # fmt: skip
         bottoms = [low + part for low, part in zip(bottoms, parts[name], strict=True)]
     axes.set_xticks(range(len(labels)), labels, parse_math=False)
@@ -127,13 +130,17 @@ def _hatch(of: Term) -> str:
     return of.hatch * (4 if len(of.hatch) == 1 else 3)
 
 
+def _edge(of: Term) -> str:
+    return _HATCHED_EDGE if of.hatch else _EDGE
+
+
 def _legend(axes: Any, words: Iterable[str]) -> None:
     patch = importlib.import_module("matplotlib.patches").Patch
     handles = [
         patch(
             facecolor=term(word).colour,
             hatch=_hatch(term(word)),
-            edgecolor=_EDGE,
+            edgecolor=_edge(term(word)),
             linewidth=0.5,
             label=word,
         )  # fmt: skip

@@ -15,7 +15,11 @@ import torch
 
 ROOT = Path(__file__).parents[2]
 TOOL = ROOT / "tools" / "notebooks.py"
-SOURCES = sorted(p for p in ROOT.glob("tutorials/*/*.py") if p.stem == p.parent.name)
+SOURCES = sorted(
+    path
+    for path in ROOT.glob("tutorials/*/*.py")
+    if path.read_text(encoding="utf-8").startswith("# %% [markdown]")
+)
 NAMES = [source.stem for source in SOURCES]
 # A line `EPOCHS = 10  # in the tests: 1` of a tutorial says what is small enough here.
 SMALL = re.compile(r"^(\w+ = ).*  # in the tests: (.+)$", re.MULTILINE)
@@ -34,7 +38,7 @@ def notebook_tool() -> types.ModuleType:
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # Those of other packages.
 @pytest.mark.parametrize("source", SOURCES, ids=NAMES)
 def test_tutorial_when_run_from_top_to_bottom_then_every_cell_works(
-    source: Path, monkeypatch: pytest.MonkeyPatch
+    source: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """What a tutorial shows it also asserts, so that a cell fails where its text would be wrong."""
     if source.stem in NEEDED:
@@ -51,8 +55,15 @@ def test_tutorial_when_run_from_top_to_bottom_then_every_cell_works(
     finally:
         plt.close("all")
         torch.set_default_dtype(torch.float32)
-    left = {path.name for path in set(source.parent.iterdir()) - files_before}
-    assert left <= {"__pycache__"}, "a tutorial leaves no files behind"
+    left = set(source.parent.iterdir()) - files_before
+    printed = capsys.readouterr().out
+    for path in sorted(left):
+        if path.suffix == ".png":
+            assert f"figure: {path}\n" in printed
+            assert path.stat().st_size > 3_000, "the figure is not empty"
+            path.unlink()
+            left.remove(path)
+    assert {path.name for path in left} <= {"__pycache__"}, "a tutorial leaves only figures behind"
 
 
 @pytest.mark.parametrize("source", SOURCES, ids=NAMES)
@@ -94,5 +105,5 @@ def test_tool_when_asked_for_an_unknown_tutorial_then_lists_them() -> None:
 def test_list_of_tutorials_then_names_each_once() -> None:
     text = (ROOT / "tutorials" / "README.md").read_text(encoding="utf-8")
     linked = re.findall(r"\]\((\w+)/(\w+)\.ipynb\)", text)
-    assert sorted(name for name, _ in linked) == NAMES
-    assert all(folder == stem for folder, stem in linked)
+    made = sorted((source.parent.name, source.stem) for source in SOURCES)
+    assert sorted(linked) == made

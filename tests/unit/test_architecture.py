@@ -78,8 +78,10 @@ POPTORCHS_NAMES = {
 }
 ENGINE = "_C"
 
-# What PyTorch calls so, and the mark that the wrapped classes of user models carry.
-FOREIGN_ATTRIBUTES = {"_inheriting", "_schema", "_metadata", "_fields", "_poptorch_link"}
+# What PyTorch and notebooks call so, and the mark that wrapped classes of user models carry.
+FOREIGN_ATTRIBUTES = {
+    "_inheriting", "_schema", "_metadata", "_fields", "_repr_html_", "_poptorch_link",
+}  # fmt: skip
 CPP_FILES = sorted([*(ROOT / "csrc").rglob("*.h"), *(ROOT / "csrc").rglob("*.cpp")])
 
 
@@ -105,7 +107,8 @@ def imports_of(path: Path) -> set[str]:
             elif node.module.startswith("poptorch_emu."):
                 inner = node.module.removeprefix("poptorch_emu.")
                 for alias in node.names:
-                    is_module = (PACKAGE / inner.replace(".", "/") / f"{alias.name}.py").exists()
+                    path_of_name = PACKAGE / inner.replace(".", "/") / alias.name
+                    is_module = path_of_name.with_suffix(".py").exists() or path_of_name.is_dir()
                     found.add(f"{inner}.{alias.name}" if is_module else inner)
     return found
 

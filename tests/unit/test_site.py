@@ -120,7 +120,9 @@ def test_index_then_has_each_document_and_each_tutorial_once():
     lines = [line for block in blocks for line in block.splitlines() if line and line[0] != ":"]
     pages = [path.stem for path in (ROOT / "docs").glob("*.md") if path.stem != "index"]
     pages += [f"guide/{path.stem}" for path in (ROOT / "docs" / "guide").glob("*.md")]
-    pages += [f"../tutorials/{path.stem}/{path.stem}" for path in ROOT.glob("tutorials/*/*.ipynb")]
+    pages += [
+        f"../tutorials/{path.parent.name}/{path.stem}" for path in ROOT.glob("tutorials/*/*.ipynb")
+    ]
     assert [page for page in pages if lines.count(page) != 1] == []
 
 

@@ -1,0 +1,60 @@
+"""What the checker says of an answer, as text for people."""
+
+from __future__ import annotations
+
+import html
+from dataclasses import dataclass
+
+from poptorch_emu.emulator.course.exercise import Findings
+from poptorch_emu.report.terminal import terminal_width, wrapped
+
+_RIGHT, _WRONG = "#2e7d32", "#b3261e"
+
+
+@dataclass(frozen=True)
+class Assessment:
+    """What the checker of the course says of an answer (exact).
+
+    Attributes:
+        number: of the exercise.
+        title: of the exercise.
+        faults: what is wrong, a reason in words for each; empty if the answer is right.
+        facts: what was measured.
+    """
+
+    number: int
+    title: str
+    faults: tuple[str, ...]
+    facts: tuple[str, ...]
+
+    @classmethod
+    def of(cls, number: int, title: str, findings: Findings) -> Assessment:
+        """Returns the findings of an exercise, with its number and its title."""
+        return cls(number, title, findings.faults, findings.facts)
+
+    @property
+    def is_right(self) -> bool:
+        """Whether the answer is right."""
+        return not self.faults
+
+    def __str__(self) -> str:
+        """Returns the verdict, each fault, and what was measured."""
+        columns = terminal_width()
+        lines = [f"- {fault}" for fault in self.faults] + list(self.facts)
+        return "\n".join(
+            [self._head(), *(part for line in lines for part in wrapped(line, columns))]
+        )
+
+    def _repr_html_(self) -> str:
+        """Returns the same for a notebook."""
+        colour = _RIGHT if self.is_right else _WRONG
+        faults = "".join(f"<li>{html.escape(fault)}</li>" for fault in self.faults)
+        facts = "".join(f"<div>{html.escape(fact)}</div>" for fact in self.facts)
+        return (
+            f'<div style="border-left:4px solid {colour};padding-left:10px">'
+            f"<b>{html.escape(self._head())}</b><ul>{faults}</ul>{facts}</div>"
+        )
+
+    def _head(self) -> str:
+        verdict = "right." if self.is_right else "not yet."
+        return f"Exercise {self.number}, {self.title}: {verdict}"

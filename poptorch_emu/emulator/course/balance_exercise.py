@@ -1,0 +1,63 @@
+"""Exercise 4: stages of twelve unequal layers that take equally long."""
+
+from __future__ import annotations
+
+from poptorch_emu.emulator.course.exercise import Exercise, Findings, Wrapped
+from poptorch_emu.emulator.course.placing import SYSTEM, evenly, half_layers, plain_options
+from poptorch_emu.emulator.estimates import estimate
+from poptorch_emu.emulator.splits import plan_split
+from poptorch_emu.options import PipelinedExecution, Stage
+from poptorch_emu.report.time_report import TimeReport
+
+HIDDEN, WIDTH, NUM_IPUS = (512,) * 6 + (1024,) * 3 + (4096,) * 3, 512, 4
+_ROWS, _ACCUMULATION = 256, 32
+# Of the speed of the best cut.
+LEAST_SPEED = 0.97
+
+
+def _wrap(strategy: PipelinedExecution) -> Wrapped:
+    options = plain_options(_ACCUMULATION).setExecutionStrategy(strategy)
+    ipus = evenly(len(HIDDEN), NUM_IPUS)
+    return half_layers(HIDDEN, WIDTH, _ROWS * _ACCUMULATION, options, ipus)
+
+
+def _assess(strategy: PipelinedExecution) -> Findings:
+    report = estimate(*_wrap(strategy), system=SYSTEM)
+    if len(report.ipus) != NUM_IPUS:
+        return Findings((
+            f"The stages use {len(report.ipus)} IPUs, but there are {NUM_IPUS}: "
+            "poptorch.Stage(...).ipu(3) puts a stage on the last one.",
+        ))  # fmt: skip
+    best = estimate(*_wrap(_best_cut()), system=SYSTEM)
+    milliseconds = [stage.cycles / report.clock_hz * 1e3 for stage in report.stages]
+    facts = (
+        f"The stages take {', '.join(f'{one:.2f}' for one in milliseconds)} ms for a micro-batch: "
+        f"{_speed(report):,.0f} rows a second.",
+    )
+    if _speed(report) >= LEAST_SPEED * _speed(best):
+        return Findings((), facts)
+    slowest = max(report.stages, key=lambda stage: stage.cycles)
+    return Findings(
+        (
+            f"Another cut gives {_speed(best):,.0f} rows a second. Stage {slowest.stage} is the "
+            "slowest, and the others wait for it: move a block from it to a neighbour, and look "
+            "again.",
+        ),
+        facts,
+    )
+
+
+def _best_cut() -> PipelinedExecution:
+    wrapped = _wrap(PipelinedExecution())
+    split = plan_split(*wrapped, num_ipus=NUM_IPUS, system=SYSTEM)
+    return PipelinedExecution(*(Stage(*stage.units).ipu(stage.ipu) for stage in split.stages))
+
+
+def _speed(report: TimeReport) -> float:
+    return report.throughput or 0.0
+
+
+EXERCISE = Exercise(
+    "balance", "poptorch.PipelinedExecution(...) with four stages", (PipelinedExecution,),
+    _assess, _wrap,
+)  # fmt: skip

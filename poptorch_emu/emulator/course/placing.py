@@ -1,0 +1,50 @@
+"""Wrapped models of the exercises, and where their layers run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from poptorch_emu.emulator.course.exercise import Wrapped
+from poptorch_emu.emulator.course.layers import Layers
+from poptorch_emu.executor.factories import trainingModel
+from poptorch_emu.ops.block_annotations import BeginBlock
+from poptorch_emu.optim import AdamW
+from poptorch_emu.options import Options
+
+# Of all figures of the machine in the course.
+SYSTEM = "bow-pod16"
+
+
+def plain_options(accumulation: int) -> Options:
+    """Returns options with so many micro-batches in an update."""
+    options = Options().showCompilationProgressBar(False)
+    options.Training.gradientAccumulation(accumulation)
+    return options
+
+
+def half_layers(
+    hidden: Sequence[int], width: int, rows: int, options: Options, ipus: Sequence[int]
+) -> Wrapped:
+    """Returns a wrapped model in float16 on the meta device, and its inputs.
+
+    Args:
+        hidden: the width inside of each layer.
+        width: of a row.
+        rows: of a call.
+        options: of the model.
+        ipus: the IPU of each layer, which is a block named `layer0`, `layer1` and so on.
+    """
+    with torch.device("meta"):
+        model = Layers(hidden, width).half()
+        inputs = torch.empty(2, rows, width, dtype=torch.half).unbind()
+    for number, (layer, ipu) in enumerate(zip(model.layers, ipus, strict=True)):
+        BeginBlock(layer, f"layer{number}", ipu_id=ipu)
+    optimizer = AdamW(model.parameters(), lr=1e-3, accum_type=torch.half)
+    return trainingModel(model, options, optimizer), *inputs
+
+
+def evenly(num_layers: int, num_ipus: int) -> list[int]:
+    """Returns the IPU of each layer, where each IPU has as many, or one more than others."""
+    return [number * num_ipus // num_layers for number in range(num_layers)]
