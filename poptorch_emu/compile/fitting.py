@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import combinations
 from typing import Any
 
 from poptorch_emu.compile.planner import Planned, Planner
+from poptorch_emu.compile.settings import joined
 from poptorch_emu.errors import Error
 
 # Of sets of so many changes so many are tried, those that promise to save most.
-_MOST_TRIED = {2: 12, 3: 8, 4: 6}
-# What changes save together is at most about what each saves; IPUs differ in what is fullest.
+_MOST_TRIED = {2: 8, 3: 6, 4: 6, 5: 4}
+# A set is tried if it promises to need no more than so many times what there is.
 _MARGIN = 1.3
 # A change that saves a smaller share is of no use.
 LEAST_SAVED = 0.01
@@ -32,6 +34,12 @@ class Way:
 
     settings: Settings
     planned: Planned
+
+    @cached_property
+    def levels(self) -> tuple[int, ...]:
+        """What the fullest tile of each IPU holds."""
+        tiles = self.planned.tiles
+        return tuple(map(tiles.largest_bytes, tiles.ipus))
 
 
 @dataclass(frozen=True)
@@ -67,8 +75,10 @@ def fitting(planner: Planner) -> Fitting:
     best = _fastest(singles) if is_needed else None
     for size, most in _MOST_TRIED.items():
         if is_needed and best is None:
-            ways = _tried(planner, _sets_of(size, useful, now, most))
+            ways = _tried(planner, _sets_of(size, singles, tried[0], most))
             tried, best = [*tried, *ways], _fastest(ways)
+    if best is not None:
+        best = _milder(planner, best)
     return Fitting(now, best, min(tried, key=lambda way: way.planned.most_bytes), useful)
 
 
@@ -87,7 +97,7 @@ def _numbers_of_ipus(planner: Planner) -> Iterator[Settings]:
     count = len(planner.inventory.placed.ipu_ids)
     while count * planner.inventory.config.replication_factor <= planner.system.num_ipus:
         if count > 1:
-            yield {"num_ipus": count}
+            yield planner.cut_settings(count)
         count *= 2
 
 
@@ -118,20 +128,58 @@ def _tried(planner: Planner, choices: Iterable[Settings]) -> list[Way]:
     return found
 
 
-def _sets_of(size: int, useful: Sequence[Way], now: Planned, most: int) -> Iterator[Settings]:
-    """Yields sets of changes of different settings, those first that promise to save most."""
+def _sets_of(size: int, singles: Sequence[Way], now: Way, most: int) -> Iterator[Settings]:
+    """Yields sets of changes that go together, those first that promise to need least.
 
-    def promised(ways: Iterable[Way]) -> int:
-        return now.most_bytes - sum(now.most_bytes - way.planned.most_bytes for way in ways)
+    What does not help the fullest IPU may help another one, so that all changes count.
+    """
+    helpful = [way for way in singles if way.levels != now.levels]
+    limit = _MARGIN * now.planned.tiles.chip.tile_bytes
+    found = []
+    for ways in combinations(helpful, size):
+        settings = joined([way.settings for way in ways])
+        if settings is not None and (num_bytes := _promised(ways, now)) <= limit:
+            found.append((num_bytes, settings))
+    for _, settings in sorted(found, key=lambda one: one[0])[:most]:
+        yield settings
 
-    sets = [
-        ways
-        for ways in combinations(useful, size)
-        if len({name for way in ways for name in way.settings}) == size
-        and promised(ways) <= _MARGIN * now.tiles.chip.tile_bytes
+
+def _promised(ways: Sequence[Way], now: Way) -> float:
+    """Returns what the fullest tile would hold if each change kept the share that it keeps alone.
+
+    Where the model is cut anew, other changes are taken to keep the same share on each IPU.
+    """
+    cut = next((way for way in ways if way.planned.split is not None), None)
+    levels: Sequence[float] = (cut or now).levels
+    for way in ways:
+        if way is cut:
+            continue
+        kept = [then / before for then, before in zip(way.levels, now.levels, strict=True)]
+        if cut is not None:
+            kept = [sum(way.levels) / sum(now.levels)] * len(levels)
+        levels = [level * share for level, share in zip(levels, kept, strict=True)]
+    return max(levels)
+
+
+def _milder(planner: Planner, best: Way) -> Way:
+    """Returns what fits as well, with micro-batches as large as may be, and no change for nothing.
+
+    Sets are tried by what they save, so that one that fits may save more than it must.
+    """
+    rows = best.settings.get("micro_batch")
+    names = [name for name in best.settings if len(best.settings) > 1 and name != "accumulation"]
+    choices: list[Settings] = [
+        {name: value for name, value in best.settings.items() if name != left_out}
+        for left_out in names
     ]
-    for ways in sorted(sets, key=promised)[:most]:
-        yield {name: value for way in ways for name, value in way.settings.items()}
+    while rows is not None and planner.rows and 2 * rows < planner.rows:
+        rows *= 2
+        choices.append({**best.settings, "micro_batch": rows})
+    better = [way for way in _tried(planner, choices) if way.planned.fits == best.planned.fits]
+    fewest = min((len(way.settings) for way in better), default=len(best.settings))
+    found = _fastest([way for way in [*better, best] if len(way.settings) == fewest])
+    assert found is not None, "at least what was best is there"
+    return found
 
 
 def _saved(now: Planned, way: Way) -> float:

@@ -137,6 +137,16 @@ def check_num_ipus(placed: Partition, config: CompileConfig, *, is_plan: bool = 
     )
 
 
+def least_micro_batches(num_stages: int, is_training: bool) -> int:
+    """Returns how many micro-batches a window of a pipeline has at least: one for each stage.
+
+    Args:
+        num_stages: of forward; all but the last have one of backward, too.
+        is_training: whether there is a backward.
+    """
+    return 2 * num_stages - 1 if is_training else num_stages
+
+
 def check_schedule(placed: Partition, config: CompileConfig) -> None:
     """Checks that a pipeline has at least as many micro-batches as stages.
 
@@ -146,13 +156,12 @@ def check_schedule(placed: Partition, config: CompileConfig) -> None:
     forward = placed.num_stages
     if forward == 1:
         return
+    stages = least_micro_batches(forward, config.is_training)
     if config.is_training:
-        backward = forward - 1
-        stages, name = forward + backward, "Training.gradientAccumulation"
-        given = config.gradient_accumulation
-        detail = f" ({forward} in the model, and {backward} more in training)"
+        name, given = "Training.gradientAccumulation", config.gradient_accumulation
+        detail = f" ({forward} in the model, and {stages - forward} more in training)"
     else:
-        stages, name, given, detail = forward, "deviceIterations", config.device_iterations, ""
+        name, given, detail = "deviceIterations", config.device_iterations, ""
     if given < stages:
         raise compiler_error(
             f"poptorch.Options().{name} must be greater than or equal to the number of pipeline "

@@ -12,9 +12,10 @@ from functools import cached_property
 from typing import Any
 
 from poptorch_emu.compile.compiler import Request
-from poptorch_emu.compile.limits import check_num_ipus, check_schedule
+from poptorch_emu.compile.limits import check_num_ipus, check_schedule, least_micro_batches
 from poptorch_emu.compile.planning import (
     adapt_inventory,
+    num_micro_batches,
     on_system,
     schedule_of,
     take_inventory,
@@ -23,7 +24,7 @@ from poptorch_emu.compile.planning import (
 from poptorch_emu.compile.settings import changed
 from poptorch_emu.compile.timing import split_with_operations, timed
 from poptorch_emu.config import CompileConfig, StrategyKind
-from poptorch_emu.errors import make_error
+from poptorch_emu.errors import Error, make_error
 from poptorch_emu.ir.graph import Sink, SinkKind, Source, SourceKind, source_of
 from poptorch_emu.machine.ipu import Ipu
 from poptorch_emu.machine.system import System
@@ -51,14 +52,19 @@ class Planned:
     """What one choice of settings gives.
 
     Attributes:
-        time: of a call.
         tiles: what they hold.
         split: where the model was cut anew.
+        find_time: returns how long a call takes, which is asked at most once.
     """
 
-    time: TimePlan
     tiles: TileMemory
-    split: Split | None = None
+    split: Split | None
+    find_time: Callable[[], TimePlan]
+
+    @cached_property
+    def time(self) -> TimePlan:
+        """How long a call takes."""
+        return self.find_time()
 
     @property
     def fits(self) -> str:
@@ -125,10 +131,31 @@ class Planner:
             crossing = _crossing(inventory, settings["overlap"].split("+"))
             inventory = replace(inventory, overlapped=crossing)
         memory, tiles = _held(case, inventory, system)
-        key = _without_clock(system.chip), _of_operations(config)
-        durations = Durations(inventory, memory, system, known_costs=case.costs.get(key))
-        case.costs[key] = durations.costs
-        return Planned(timed(case.request, durations), tiles, case.split)
+
+        def find_time() -> TimePlan:
+            key = _without_clock(system.chip), _of_operations(config)
+            durations = Durations(inventory, memory, system, known_costs=case.costs.get(key))
+            case.costs[key] = durations.costs
+            return timed(case.request, durations)
+
+        return Planned(tiles, case.split, find_time)
+
+    def cut_settings(self, num_ipus: int) -> dict[str, Any]:
+        """Returns what cuts the model over so many IPUs, with enough micro-batches for that.
+
+        If it cannot be cut, `plan` tells why.
+        """
+        settings: dict[str, Any] = {"num_ipus": num_ipus}
+        try:
+            case = self._of_ipus(self._of_rows(None), settings, self.system)
+        except Error:
+            return settings
+        config = self.inventory.config
+        name = "accumulation" if config.is_training else "device_iterations"
+        given = count = num_micro_batches(config)
+        while count < least_micro_batches(case.inventory.placed.num_stages, config.is_training):
+            count *= 2
+        return settings if count == given else {**settings, name: count}
 
     def _of_rows(self, rows: int | None) -> _Case:
         if rows is None or rows == self.rows:
@@ -165,8 +192,7 @@ def _cut(case: _Case, num_ipus: int, system: System) -> _Case:
         raise make_error(str(fault)) from fault
     ipus = tuple(stage.ipu for stage in split.stages)
     placed = partition_by_stages(base.graph, stage_of, ipus, strategy)
-    check_num_ipus(placed, config, is_plan=True)
-    check_schedule(placed, config)
+    # Whether there are enough micro-batches is asked of each choice of settings, by `_from`.
     inventory = _taken(case, placed, config)
     return _Case(case.request, inventory, split=split)
 

@@ -36,7 +36,7 @@ class Remedy:
         settings: of the planner; empty if nothing helps that fits.
         planned: with these settings.
         gain: by how much more rows a second there are, as a share.
-        score: the share of a step that is saved, at most what the loss takes.
+        score: the share of a step that is saved, at most what there is to save of the loss.
     """
 
     loss: Loss
@@ -49,7 +49,7 @@ class Remedy:
 def remedies(planner: Planner) -> tuple[Remedy, ...]:
     """Returns what is worth changing, best first; a weight on several IPUs leads.
 
-    What would not fit is no remedy, unless the model does not fit as it is.
+    What would not fit is no remedy, unless the model does not fit as it is and needs no more then.
     """
     now = planner.plan({})
     if now.time.throughput is None:
@@ -61,8 +61,8 @@ def remedies(planner: Planner) -> tuple[Remedy, ...]:
         best = max((remedy.score for remedy in found), default=0.0)
         # To trace the model again for larger micro-batches is worth it for what leads, and fits.
         is_larger = loss.cause is Cause.SMALL_MICRO_BATCH
-        is_hopeless = is_larger and (loss.share < best or now.fits == "no")
-        if loss.share < _LEAST_SHARE and not is_wrong or is_hopeless:
+        is_hopeless = is_larger and (loss.most_saved < best or now.fits == "no")
+        if loss.most_saved < _LEAST_SHARE and not is_wrong or is_hopeless:
             continue
         remedy = search.remedy(loss)
         if remedy.score >= _LEAST_SHARE or is_wrong:
@@ -95,7 +95,7 @@ class _Search:
         most = max((share for share, _, _ in saved), default=0.0)
         for share, settings, planned in saved:
             if most > 0 and share >= _ENOUGH * most:
-                score = min(share, loss.share)
+                score = min(share, loss.most_saved)
                 return Remedy(loss, settings, planned, 1 / (1 - share) - 1, score)
         return Remedy(loss, {}, None, 0.0, 0.0)
 
@@ -105,7 +105,7 @@ class _Search:
                 planned = self._planner.plan(settings)
             except Error:
                 continue  # It does not go together with what is set.
-            if planned.fits != "no" or self._now.fits == "no":
+            if planned.fits != "no" or planned.most_bytes <= self._now.most_bytes:
                 yield settings, planned
 
     def _saved(self, planned: Planned) -> float:
@@ -121,7 +121,7 @@ def _longer_windows(planner: Planner) -> list[Settings]:
 
 
 def _cut_anew(planner: Planner) -> list[Settings]:
-    return [{"num_ipus": len(planner.inventory.placed.ipu_ids)}]
+    return [planner.cut_settings(len(planner.inventory.placed.ipu_ids))]
 
 
 def _pipelined(planner: Planner) -> list[Settings]:

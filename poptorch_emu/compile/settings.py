@@ -47,6 +47,16 @@ def changed(
     return config
 
 
+def joined(choices: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
+    """Returns several choices as one; `None` if two of them want different values of a setting."""
+    found: dict[str, Any] = {}
+    for name, value in (pair for choice in choices for pair in choice.items()):
+        if name in found and name not in _SEVERAL:
+            return None
+        found[name] = f"{found[name]}+{value}" if name in found else value
+    return found
+
+
 def check_name(setting: str, value: Any) -> None:
     """Checks the value of a setting whose values are names.
 

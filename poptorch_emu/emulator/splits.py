@@ -24,7 +24,7 @@ def plan_split(
     modules. Stages are contiguous, one for each IPU, and recompute as a pipeline does by default.
     Blocks that share a trained weight are on one IPU: in one stage, or the last of them in a stage
     of its own at the end, on the first IPU again. How much a stage holds is only known roughly
-    before it is compiled.
+    before it is compiled. If no split fits, the result is the fastest of those that come nearest.
 
     Args:
         model: compiled or not; where its blocks are now does not matter.

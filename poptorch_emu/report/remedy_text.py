@@ -19,13 +19,14 @@ _CAUSES: Mapping[Cause, str] = {
         "IPU {ipu} takes {load:.2f} times the mean of the IPUs; the others wait for it, which "
         "costs {share} of a step."
     ),
-    Cause.NO_OVERLAP: "One IPU works at a time; that costs {share} of a step.",
+    Cause.NO_OVERLAP: "Only one IPU works at a time, which costs {share} of a step.",
     Cause.RAMP: "Filling and emptying the pipeline takes {share} of a step.",
     Cause.UPDATE: "Updating the weights takes {share} of a step.",
-    Cause.ALL_REDUCE: "Adding up gradients over the replicas takes {share} of a step.",
-    Cause.RECOMPUTATION: "IPU {ipu} computes activations again for {share} of a step.",
+    Cause.ALL_REDUCE: "Adding up the gradients of all replicas takes {share} of a step.",
+    Cause.RECOMPUTATION: "IPU {ipu} recomputes activations for {share} of a step.",
     Cause.SMALL_PROPORTION: (
-        "Products have little memory to work in; operations of IPU {ipu} take {share} of a step."
+        "Matrix products have little memory to work in, which makes them slow: operations take "
+        "{share} of a step on IPU {ipu}."
     ),
     Cause.SMALL_MICRO_BATCH: (
         "Micro-batches are small for the machine: starting programs and exchange between tiles "
@@ -58,31 +59,35 @@ _ADVICE: Mapping[str, Callable[[Any], str]] = {
     "replicas": lambda value: f"use {value:,} replicas",
     "device_iterations": lambda value: f"run {value:,} device iterations in a call",
     "micro_batch": lambda value: f"use micro-batches of {value:,} row{'' if value == 1 else 's'}",
-    "proportion": lambda value: f"give products {value} of the memory",
-    "num_ipus": lambda value: f"split the model anew over {value} IPUs",
+    "proportion": lambda value: f"set the available memory proportion to {value}",
+    "num_ipus": lambda value: f"split the model differently over {value} IPUs",
     "schedule": lambda value: f"use the {value} schedule",
-    "recomputation": lambda value: _RECOMPUTATION.get(value, f"recompute by mode {value}"),
+    "recomputation": lambda value: _RECOMPUTATION.get(value, f"use the recomputation mode {value}"),
     "offload": lambda value: (
         "keep all tensors on the chip"
         if value == "nothing"
         else f"keep {_kinds(value)} in streaming memory"
     ),
-    "sharding": lambda value: "cut the optimiser's state over the replicas",
-    "output_mode": lambda value: f"return results by OutputMode.{value}",
-    "overlap": lambda value: f"let {value.replace('+', ' and ')} cross while the IPU computes",
+    "sharding": lambda value: "shard the optimiser's state over the replicas",
+    "output_mode": lambda value: f"return results with OutputMode.{value}",
+    "overlap": lambda value: f"transfer {value.replace('+', ' and ')} while the IPU computes",
 }
 
 
 def advice_text(settings: Mapping[str, Any]) -> str:
     """Returns what to do, in words."""
-    return listed([_ADVICE[name](value) for name, value in settings.items()])
+    return listed(_advice(settings))
+
+
+def _advice(settings: Mapping[str, Any]) -> list[str]:
+    return [_ADVICE[name](value) for name, value in settings.items()]
 
 
 def headline(remedy: Remedy) -> str:
     """Returns what limits a step in few words."""
     loss = remedy.loss
     if loss.weight is not None:
-        name = f"the gradients of {loss.weight.name}, which {_ipus(loss)} read"
+        name = f"the gradient of {loss.weight.name}, a weight that {_ipus(loss)} use"
     else:
         name = _NAMES[loss.cause]
     advice = f": {_advice_text(remedy)}" if remedy.settings else ""
@@ -92,7 +97,7 @@ def headline(remedy: Remedy) -> str:
 def remedy_text(remedy: Remedy) -> str:
     """Returns what takes the time, how much of it, what to do, and what that gives."""
     if not remedy.settings:
-        return f"{_cause_text(remedy.loss)} No other split over as many IPUs was found that helps."
+        return f"{_cause_text(remedy.loss)} No split over as many IPUs was found that avoids it."
     advice = _advice_text(remedy)
     return (
         f"{_cause_text(remedy.loss)} {advice[0].upper()}{advice[1:]}: the model of the machine "
@@ -101,9 +106,10 @@ def remedy_text(remedy: Remedy) -> str:
 
 
 def _advice_text(remedy: Remedy) -> str:
-    if remedy.loss.weight is not None:
-        return "put all its uses on one IPU"
-    return advice_text(remedy.settings)
+    if remedy.loss.weight is None:
+        return advice_text(remedy.settings)
+    others = {name: value for name, value in remedy.settings.items() if name != "num_ipus"}
+    return listed(["put all its uses on one IPU", *_advice(others)])
 
 
 def _cause_text(loss: Loss) -> str:
@@ -112,10 +118,10 @@ def _cause_text(loss: Loss) -> str:
         return _CAUSES[loss.cause].format(ipu=loss.ipu, load=loss.load, share=share)
     weight = loss.weight
     return (
-        f"{_ipus(loss)} read the weight {weight.name}. A real system refuses that: all uses of a "
-        f"trained weight must be on one IPU. Its gradients cross to IPU {weight.ipus[0]}, "
-        f"{weight.num_bytes / KIB**2:,.1f} MiB for each micro-batch, which takes "
-        f"{loss.share:.1%} of a step."
+        f"{_ipus(loss)} use the weight {weight.name}. A real system refuses that: all uses of a "
+        f"trained weight must be on one IPU. Sending its gradient to IPU {weight.ipus[0]}, "
+        f"{weight.num_bytes / KIB**2:,.1f} MiB for each micro-batch, takes {loss.share:.1%} of a "
+        "step."
     )
 
 

@@ -67,7 +67,7 @@ class SplitReport(Split):
         return rows
 
     def _notes(self) -> list[str]:
-        return [] if self.fits else ["No split fits; this one is the fastest."]
+        return [] if self.fits else ["No split fits; this one is the nearest to it."]
 
 
 def _filled(names: Sequence[str]) -> str:

@@ -160,6 +160,24 @@ WORD_OF_EVENT = {
 }
 
 
+_IN_SENTENCES = {
+    "weight": "weights",
+    "accumulator": "accumulators",
+    "constant": "constants",
+    "input": "inputs",
+    "output": "outputs",
+    "stash": "stashes",
+    "channel": "buffers for data between IPUs",
+    "live at the peak": "what is live at the peak",
+    "temporary at the peak": "the working memory of the operation at the peak",
+}
+
+
+def in_sentence(word: str) -> str:
+    """Returns a word of the memory as it stands in a sentence after "is"."""
+    return _IN_SENTENCES.get(word, word)
+
+
 def term(word: str) -> Term:
     """Returns the term of a word; what a report of somebody else names may be none."""
     return TERMS.get(word, TERMS["other"])

@@ -21,6 +21,8 @@ from poptorch_emu.schedule.stash import stash_slots
 
 # Assumed for a training graph of a few large layers, between the published 45 and 140 kB.
 _PROGRAM_BYTES = 100_000
+# Two cuts whose fullest tiles differ by a smaller share need as much, as far as is known.
+_NEAR = 0.01
 
 
 @dataclass(frozen=True)
@@ -82,7 +84,7 @@ class Split:
 
     Attributes:
         stages: in order, one for each IPU, and perhaps one more on the first.
-        fits: whether all stages do; if none of the ways fits, this is the fastest of them.
+        fits: whether all stages do; if none of the ways fits, this is one that is nearest to it.
         is_of_blocks: whether units are the user's blocks; else they are modules.
         clock_hz: of the tiles.
     """
@@ -190,9 +192,10 @@ class StageCosts:
 
 
 def best_split(costs: StageCosts, *, is_of_blocks: bool) -> Split:
-    """Returns the cut that is the fastest of all that fit, or of all if none does.
+    """Returns the cut that is the fastest of all that fit; if none does, one that is nearest to it.
 
-    Of cuts into as many stages that is the one whose slowest IPU is the fastest.
+    Of cuts into as many stages the fastest is that whose slowest IPU is the fastest. The nearest
+    is the fastest of those whose fullest tile holds least, within `_NEAR`.
 
     Args:
         costs: with a stage for each IPU; where weights are tied, a circle is tried as well.
@@ -205,17 +208,48 @@ def best_split(costs: StageCosts, *, is_of_blocks: bool) -> Split:
     forms = [costs]
     if costs.ties and 1 < costs.num_stages < len(costs.units):
         forms.append(replace(costs, num_stages=costs.num_stages + 1, is_circle=True))
-    for limit in (costs.tiles.chip.tile_bytes, None):
-        found = [(form, best) for form in forms if (best := _cut(form, limit)) is not None]
-        if found:
-            form, best = min(found, key=lambda pair: pair[0].num_slots * pair[1][0])
-            return _split(form, best[1], limit is not None, is_of_blocks)
+    limit = costs.tiles.chip.tile_bytes
+    found = _fastest(forms, limit)
+    if found is not None:
+        return _split(*found, True, is_of_blocks)
+    nearest = _nearest(forms, limit)
+    if nearest is not None:
+        return _split(*nearest, False, is_of_blocks)
     tie = costs.ties[0]
     names = ", ".join(repr(costs.units[unit].name) for unit in tie.units)
     raise ValueError(
         f"No split over {costs.num_stages} IPUs keeps the weight {tie.weight!r} on one of them, "
         f"since the units {names} use it. Use fewer IPUs, or give each unit a weight of its own."
     )
+
+
+def _fastest(forms: Sequence[StageCosts], limit: int | None) -> _Ended | None:
+    """Returns the fastest cut of some forms whose tiles hold no more, if there is one."""
+    found = [(form, best) for form in forms if (best := _cut(form, limit)) is not None]
+    if not found:
+        return None
+    form, (_, ends) = min(found, key=lambda pair: pair[0].num_slots * pair[1][0])
+    return form, ends
+
+
+def _nearest(forms: Sequence[StageCosts], limit: int) -> _Ended | None:
+    """Returns the fastest cut of those that are nearest to a limit which none keeps."""
+    found, too_few = _fastest(forms, None), limit
+    if found is None:
+        return None
+    enough = _fullest_bytes(*found)
+    while enough > (1 + _NEAR) * too_few:
+        middle = (enough + too_few) // 2
+        better = _fastest(forms, middle)
+        if better is None:
+            too_few = middle
+        else:
+            found, enough = better, _fullest_bytes(*better)
+    return found
+
+
+def _fullest_bytes(costs: StageCosts, ends: tuple[int, ...]) -> int:
+    return max(stage.tile_bytes for stage in _split(costs, ends, False, True).stages)
 
 
 def fastest_stages(costs: StageCosts) -> list[int]:
@@ -259,6 +293,8 @@ def _split(costs: StageCosts, ends: tuple[int, ...], fits: bool, is_of_blocks: b
     return Split(stages, fits, is_of_blocks, costs.tiles.chip.clock_hz)
 
 
+# The last unit of each stage of a form.
+_Ended = tuple[StageCosts, tuple[int, ...]]
 # The slowest IPU of some stages, and the last unit of each of them.
 _Cut = tuple[float, tuple[int, ...]]
 

@@ -8,13 +8,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+import torch
+
 from poptorch_emu.compile.fitting import Fitting, Way
 from poptorch_emu.compile.remedies import Remedy
 from poptorch_emu.machine.ipu import KIB
+from poptorch_emu.plan.inventory import Inventory
 from poptorch_emu.plan.time.losses import Cause
 from poptorch_emu.report.page.page_content import PageContent
 from poptorch_emu.report.remedy_text import advice_text, remedy_text
 from poptorch_emu.report.settings_code import settings_code
+from poptorch_emu.report.terms import in_sentence
 
 
 def advice(content: PageContent) -> list[dict[str, Any]]:
@@ -24,7 +28,9 @@ def advice(content: PageContent) -> list[dict[str, Any]]:
         content: of a report.
     """
     found = content.fitting
-    of_fit = [] if found is None or found.now.fits != "no" else [_to_fit(found)]
+    of_fit = []
+    if found is not None and found.now.fits == "no":
+        of_fit = [_to_fit(found, content.inventory)]
     return [*of_fit, *map(_of_speed, content.remedies)]
 
 
@@ -53,14 +59,14 @@ def _of_speed(remedy: Remedy) -> dict[str, Any]:
     return {"kind": "problem" if is_wrong else "warning", "text": remedy_text(remedy), "code": code}
 
 
-def _to_fit(found: Fitting) -> dict[str, Any]:
+def _to_fit(found: Fitting, inventory: Inventory | None) -> dict[str, Any]:
     if found.best is None:
-        return {"kind": "problem", "text": " ".join(_nothing_fits(found)), "code": None}
+        return {"kind": "problem", "text": " ".join(_nothing_fits(found, inventory)), "code": None}
     best = found.best
     text, slower = advice_text(best.settings), _slower(found, best)
     is_close = best.planned.fits == "close"
     verdict = "it may fit, since sizes of programs are estimates" if is_close else "it fits"
-    speed = "" if slower is None else f" The model predicts {1 / slower:.2f} × the rows a second."
+    speed = "" if slower is None else _speed(1 / slower)
     return {
         "kind": "problem",
         "text": f"{text[0].upper()}{text[1:]}, and {verdict}: the fullest tile then holds "
@@ -69,19 +75,32 @@ def _to_fit(found: Fitting) -> dict[str, Any]:
     }
 
 
-def _nothing_fits(found: Fitting) -> Iterator[str]:
+def _nothing_fits(found: Fitting, inventory: Inventory | None) -> Iterator[str]:
     nearest = found.nearest
-    yield "Nothing that was tried makes it fit."
+    yield "Nothing that was tried makes the model fit."
     if nearest.settings:
         text = advice_text(nearest.settings)
-        yield f"The nearest is to {text}: the fullest tile then needs {_of_limit(nearest)}."
+        yield f"It comes nearest if you {text}: the fullest tile then needs {_of_limit(nearest)}."
     tiles = nearest.planned.tiles
     ipu = max(tiles.ipus, key=tiles.largest_bytes)
     name, num_bytes = max(tiles.parts(ipu).items(), key=lambda part: part[1])
     yield (
-        f"The largest single need is {name}, {num_bytes / KIB:,.0f} KiB of a tile of IPU "
-        f"{ipu.ipu}" + (f", at {ipu.peak.at}." if "peak" in name and ipu.peak.at else ".")
+        f"The largest single need, {num_bytes / KIB:,.0f} KiB of a tile of IPU {ipu.ipu}, is "
+        f"{in_sentence(name)}"
+        + (f", during {ipu.peak.at}." if "peak" in name and ipu.peak.at else ".")
     )
+    if inventory is not None and _has_float32(inventory):
+        yield "In float16 (`model.half()`) weights and activations take half as much."
+
+
+def _has_float32(inventory: Inventory) -> bool:
+    states = "___"  # In the name of an optimiser's state, which may be float32 in any model.
+    variables = inventory.variables.items()
+    return any(each.dtype is torch.float32 for name, each in variables if states not in name)
+
+
+def _speed(factor: float) -> str:
+    return f" The model of the machine predicts {factor:.2f} × as many rows a second."
 
 
 def _of_limit(way: Way) -> str:

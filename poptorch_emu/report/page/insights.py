@@ -10,6 +10,8 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from poptorch_emu.report.terms import in_sentence
+
 KIB = 1024
 # From this share on a tile is worth a sentence.
 _NEARLY_FULL = 0.9
@@ -78,7 +80,8 @@ def _largest_category(report: Mapping[str, Any], ipu: int) -> str:
     for memory in report["memory"]["ipus"]:
         if memory["ipu"] == ipu and memory["categories"]:
             largest = max(memory["categories"], key=lambda row: row["bytes"])
-            return f" The largest part is {largest['name']} with {largest['bytes'] / KIB:,.0f} KiB."
+            kib = f"{largest['bytes'] / KIB:,.0f} KiB"
+            return f" The largest part, {kib}, is {in_sentence(largest['name'])}."
     return ""
 
 

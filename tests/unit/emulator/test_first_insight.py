@@ -96,15 +96,15 @@ def of_locations(kind: str) -> Callable[[poptorch.Options], Any]:
 FOUR = [0] * 4
 CASES = {
     "weight on several IPUs": Case(
-        "IPUs 0 and 3 read the weight embedding.weight. A real system refuses that",
+        "IPUs 0 and 3 use the weight embedding.weight. A real system refuses that",
         "Put all its uses on one IPU", [], [], 128,
     ),
     "host input": Case(
-        "IPU 0 waits for inputs from the host", "cross while the IPU computes",
+        "IPU 0 waits for inputs from the host", "while the IPU computes",
         [4096, 64, 64], [0, 0], 256,
     ),
     "host output": Case(
-        "IPU 0 waits for results to reach the host", "return results by OutputMode.Final",
+        "IPU 0 waits for results to reach the host", "return results with OutputMode.Final",
         [64, 4096], [0], 256,
         change=lambda options: options.outputMode(poptorch.OutputMode.All),
     ),
@@ -121,11 +121,11 @@ CASES = {
         [64] + [1024] * 8, [i // 2 for i in range(8)], 256, change=of_locations("Activation"),
     ),
     "slow stage": Case(
-        "IPU 3 takes 2.", "Split the model anew over 4 IPUs",
+        "IPU 3 takes 2.", "Split the model differently over 4 IPUs",
         [64] + [1024] * 8, [0, 1, 2, 3, 3, 3, 3, 3], 64,
     ),
     "one IPU at a time": Case(
-        "One IPU works at a time", "Split the model anew over 4 IPUs",
+        "Only one IPU works at a time", "Split the model differently over 4 IPUs",
         [64] + [1024] * 12, [i // 3 for i in range(12)], 128,
         change=lambda options: options.setExecutionStrategy(
             poptorch.ShardedExecution(poptorch.AutoStage.SameAsIpu)
@@ -140,16 +140,17 @@ CASES = {
         accumulation=1, device_iterations=64, is_adam=True,
     ),
     "all-reduce": Case(
-        "Adding up gradients over the replicas takes", "Accumulate", [64] + [1024] * 4, FOUR, 16,
+        "Adding up the gradients of all replicas takes", "Accumulate", [64] + [1024] * 4, FOUR, 16,
         accumulation=1, device_iterations=64, replicas=16,
     ),
     "recomputation": Case(
-        "computes activations again", "Recompute nothing",
+        "recomputes activations", "Recompute nothing",
         [64] + [2048] * 4, range(4), 1024, accumulation=256,
         change=lambda options: options._Popart.set("autoRecomputation", 4),
     ),
     "memory proportion": Case(
-        "Products have little memory", "Give products 0.6", [64] + [1024] * 4, FOUR, 512,
+        "Matrix products have little memory", "Set the available memory proportion to 0.6",
+        [64] + [1024] * 4, FOUR, 512,
         change=lambda options: options.setAvailableMemoryProportion({"IPU0": 0.02}),
     ),
     "small micro-batches": Case(
@@ -211,8 +212,13 @@ def test_insights_of_a_balanced_model_then_ask_for_no_move() -> None:
 
 
 def test_weight_on_several_ipus_then_the_estimate_tells_it_too() -> None:
-    report = emulator.estimate(*built(CASES["weight on several IPUs"]), system=SYSTEM)
+    case = CASES["weight on several IPUs"]
+    report = emulator.estimate(*built(case), system=SYSTEM)
     (weight,) = report.spread_weights
+    text = emulator.summary(*built(case), system=SYSTEM).view["insights"][0]["text"]
+    told = float(re.search(r"takes ([\d.]+)% of a step", text)[1])
+    crossing = next(ipu for ipu in report.ipus if ipu.ipu == 0).link_seconds / report.step_seconds
+    assert told == pytest.approx(100 * crossing, rel=0.05)
     assert weight.name == "embedding.weight" and weight.ipus == (0, 3)
     assert weight.num_bytes == 4 * 8192 * 512
     assert "embedding.weight" in str(report) and "at no cost" not in str(report)

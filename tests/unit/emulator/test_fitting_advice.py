@@ -71,7 +71,7 @@ def test_model_that_does_not_fit_then_has_lines_with_which_it_does(name: str) ->
     assert tiles.fits
     told = int(re.search(r"then holds ([\d,]+) of 624 KiB", advice["text"])[1].replace(",", ""))
     assert max(map(tiles.largest_bytes, tiles.ipus)) / 1024 == pytest.approx(told, rel=0.02, abs=1)
-    promised = float(re.search(r"model predicts ([\d.]+) × the rows", advice["text"])[1])
+    promised = float(re.search(r"predicts ([\d.]+) × as many rows", advice["text"])[1])
     before, after = (
         emulator.estimate(*each, system=SYSTEM).throughput for each in (built(**model), mended)
     )
@@ -84,13 +84,65 @@ def test_model_that_does_not_fit_then_has_lines_with_which_it_does(name: str) ->
         assert "options." in way["text"] or "batch_size" in way["text"]
 
 
+class Tied(Encoder):
+    """A model of words whose head, on the last IPU, is tied to the embedding on the first."""
+
+    def __init__(self, num_layers: int, width: int, num_ipus: int) -> None:
+        super().__init__(num_layers, width, num_ipus)
+        self.embedding = torch.nn.Embedding(32768, width)
+
+    def forward(self, words: torch.Tensor) -> torch.Tensor:
+        poptorch.Block.start("embedding", ipu_id=0)
+        x = self.embedding(words)
+        for index, layer in enumerate(self.layers):
+            poptorch.Block.start(f"layer {index}", ipu_id=index * self.num_ipus // len(self.layers))
+            x = torch.relu(layer(x))
+        poptorch.Block.start("head", ipu_id=self.num_ipus - 1)
+        logits = torch.nn.functional.linear(x, self.embedding.weight)
+        return torch.nn.functional.cross_entropy(logits, words)
+
+
+def test_weight_on_two_ipus_that_is_too_large_beside_layers_then_it_has_an_ipu_of_its_own() -> None:
+    def tied(code: str = "") -> tuple[poptorch.PoplarExecutor, torch.Tensor]:
+        options = poptorch.Options().showCompilationProgressBar(False)
+        options.Training.gradientAccumulation(16)
+        exec(code, {"options": options, "poptorch": poptorch, "emulator": emulator})
+        with torch.device("meta"):
+            model, words = Tied(12, 1024, 4), torch.empty(16 * 64, dtype=torch.long)
+        optimizer = poptorch.optim.AdamW(model.parameters(), lr=0.1)
+        return poptorch.trainingModel(model, options, optimizer), words
+
+    view = emulator.summary(*tied(), system=SYSTEM).view
+    (advice,) = (one for one in view["insights"] if "it fits" in one["text"])
+    assert "poptorch.Stage('embedding').ipu(0)" in advice["code"]
+    assert "poptorch.Stage('head').ipu(0)" in advice["code"]
+    assert emulator.tile_memory(*tied(advice["code"]), system=SYSTEM).fits
+
+
+def test_pipeline_too_long_for_its_micro_batches_then_more_of_them_are_accumulated() -> None:
+    model = {"layers": 32, "width": 4096, "rows": 8, "num_ipus": 4}
+    view = emulator.summary(*built(**model), system=SYSTEM).view
+    (advice,) = (one for one in view["insights"] if "it fits" in one["text"])
+    assert "differently over 16 IPUs" in advice["text"]
+    assert "options.Training.gradientAccumulation(32)" in advice["code"]
+    mended, batch = built(advice["code"], **model)
+    assert emulator.tile_memory(mended, torch.cat([batch, batch]), system=SYSTEM).fits
+
+
+def test_model_that_does_not_fit_then_no_remedy_needs_more_memory() -> None:
+    view = emulator.summary(*built(layers=24, width=2048, rows=512, num_ipus=4), system=SYSTEM).view
+    assert not view["fits"]
+    texts = [one["text"] for one in view["insights"]]
+    assert not any("Recompute nothing" in text for text in texts)
+
+
 def test_model_of_which_nothing_fits_then_that_is_said_with_the_largest_need() -> None:
     view = emulator.summary(*built(layers=1, width=32768, rows=1), system="mk2-pod4").view
     (advice,) = (insight for insight in view["insights"] if "Nothing" in insight["text"])
     assert advice["code"] is None and advice["kind"] == "problem"
+    assert "model.half()" in advice["text"]
     assert (
-        "The largest single need is" in advice["text"]
-        and "KiB of a tile of IPU 0" in advice["text"]
+        "The largest single need, " in advice["text"] and "KiB of a tile of IPU 0" in advice["text"]
     )
 
 

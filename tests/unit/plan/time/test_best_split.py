@@ -25,7 +25,7 @@ def units_of(numbers) -> list[Unit]:
 
 
 def all_splits(costs: StageCosts):
-    """Yields slowest stage and whether it fits, of every way to cut."""
+    """Yields slowest stage and fullest tile, of every way to cut."""
     count = len(costs.units)
     for cuts in itertools.combinations(range(1, count), costs.num_stages - 1):
         ends = [0, *cuts, count]
@@ -33,7 +33,20 @@ def all_splits(costs: StageCosts):
             (first, last - 1, stage) for stage, (first, last) in enumerate(itertools.pairwise(ends))
         ]
         slowest = max(costs.cycles(*stage) for stage in stages)
-        yield slowest, all(costs.tile_bytes(stage) <= MK2.tile_bytes for stage in stages)
+        yield slowest, max(map(costs.tile_bytes, stages))
+
+
+def best_of(tried, found) -> float:
+    """Returns the fastest way that fits, or if none does, of those that need no more than `found`.
+
+    Then nothing may need much less than that.
+    """
+    limit = MK2.tile_bytes
+    assert found.fits == any(fullest <= limit for _, fullest in tried)
+    if not found.fits:
+        limit = max(stage.tile_bytes for stage in found.stages)
+        assert limit <= 1.01 * min(fullest for _, fullest in tried) + 1
+    return min(slowest for slowest, fullest in tried if fullest <= limit)
 
 
 numbers = st.tuples(
@@ -46,10 +59,7 @@ def test_split_then_is_the_best_of_all(units, num_stages, is_training, recompute
     num_stages = min(num_stages, len(units))
     costs = StageCosts(units_of(units), num_stages, TILES, is_training, recomputes)
     found = best_split(costs, is_of_blocks=True)
-    tried = list(all_splits(costs))
-    fitting = [slowest for slowest, fits in tried if fits]
-    assert found.fits == bool(fitting)
-    best = min(fitting) if fitting else min(slowest for slowest, _ in tried)
+    best = best_of(list(all_splits(costs)), found)
     assert max(stage.cycles for stage in found.stages) == best
     named = [name for stage in found.stages for name in stage.units]
     assert named == [f"unit{i}" for i in range(len(units))]
@@ -62,7 +72,7 @@ def test_split_when_there_are_fewer_units_than_stages_then_raises() -> None:
 
 
 def all_tied(costs: StageCosts, tied: set[int]):
-    """Yields the window and whether it fits, of every way to cut that keeps some units together.
+    """Yields window and fullest tile, of every way to cut that keeps some units together.
 
     A circle has a stage more, on the first IPU; it is a way even where all of the units are in one
     of its stages.
@@ -87,8 +97,8 @@ def all_tied(costs: StageCosts, tied: set[int]):
             slowest = max(
                 sum(form.cycles(*piece) for piece in pieces) for pieces in units_of_ipu.values()
             )
-            fits = all(form.tile_bytes(*p) <= MK2.tile_bytes for p in units_of_ipu.values())
-            yield (costs.num_micro_batches + ramp) * slowest, fits
+            fullest = max(form.tile_bytes(*pieces) for pieces in units_of_ipu.values())
+            yield (costs.num_micro_batches + ramp) * slowest, fullest
 
 
 @given(
@@ -119,11 +129,9 @@ def test_split_when_weights_are_tied_then_is_the_best_that_keeps_them_on_an_ipu(
             best_split(costs, is_of_blocks=True)
         return
     found = best_split(costs, is_of_blocks=True)
-    fitting = [window for window, fits in tried if fits]
-    assert found.fits == bool(fitting)
     ramp = (2 if is_training else 1) * (len(found.stages) - 1)
     window = (accumulation + ramp) * found.slowest_seconds * MK2.clock_hz
-    assert window == pytest.approx(min(fitting) if fitting else min(w for w, _ in tried))
+    assert window == pytest.approx(best_of(tried, found))
     homes = {
         stage.ipu for stage in found.stages if {f"unit{unit}" for unit in tied} & set(stage.units)
     }

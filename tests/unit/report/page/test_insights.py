@@ -18,7 +18,7 @@ def test_memory_when_over_the_limit_then_the_excess_and_the_cause_are_told() -> 
     data["ipus"][2]["fullest_tile_bytes"] = 700 * 1024
     problem = texts(data, "problem")
     assert "IPU 2 needs 700 KiB on its fullest tile, 76 KiB more than the 624 KiB" in problem
-    assert "largest part is temporary with 122 KiB" in problem
+    assert "largest part, 122 KiB, is temporary" in problem
 
 
 def test_memory_when_just_at_the_limit_then_it_is_a_warning_and_no_problem() -> None:
