@@ -137,7 +137,10 @@ void bind_segments(ProgramClass& program) {
              p.at(SegmentId{s}).gathered_sums.push_back({id});
            })
       .def("gather_variable",
-           [](Program& p, int64_t s, int64_t id) { p.at(SegmentId{s}).gathers.push_back({id}); });
+           [](Program& p, int64_t s, int64_t id) { p.at(SegmentId{s}).gathers.push_back({id}); })
+      .def("relay", [](Program& p, int64_t s, int64_t segment, int64_t index) {
+        p.at(SegmentId{s}).relayed = {{segment}, index};
+      });
 }
 
 // What fills registers before a segment runs.

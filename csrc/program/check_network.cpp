@@ -27,6 +27,7 @@ class NetworkChecker {
   void run() {
     for (const Segment& segment : program_.segments) {
       if (segment.has_exchanges()) check_place(segment);
+      if (segment.relays()) check_row(segment);
     }
     if (row_ < 0) return;
     for (size_t index = 0; index < program_.segments.size(); ++index) {
@@ -59,6 +60,10 @@ class NetworkChecker {
                   "' exchanges tensors with other processes, which only a window segment of one "
                   "runner may do that does nothing else");
     }
+    check_row(segment);
+  }
+
+  void check_row(const Segment& segment) {
     if (row_ >= 0 && segment.ipu != row_) {
       throw Error("Segment '" + segment.name + "' exchanges tensors on row " +
                   std::to_string(segment.ipu) + ", but others do on row " + std::to_string(row_) +
@@ -67,7 +72,8 @@ class NetworkChecker {
     row_ = segment.ipu;
   }
 
-  // On the network's row, what is no exchange adds gradients of a micro-batch to sharded sums.
+  // On the network's row, what is no exchange relays a collective, or adds gradients of a
+  // micro-batch to sharded sums.
   void check_company(const Segment& segment) const {
     for (const Store& store : segment.stores) {
       const auto* sum = std::get_if<Accumulate>(&store.target);
@@ -80,7 +86,7 @@ class NetworkChecker {
       }
       if (segment.ipu == row_ && !is_sharded) fail_company(segment);
     }
-    if (segment.ipu != row_) return;
+    if (segment.ipu != row_ || segment.relays()) return;
     if (segment.kind != SegmentKind::kMicroBatch || segment.stores.empty() ||
         !segment.instructions.empty() || !segment.loads.empty()) {
       fail_company(segment);
@@ -244,10 +250,17 @@ class NetworkChecker {
 
 // Goes through the window of one replica. What one order can do, all can; and since the exchanges
 // are one list, processes that each do them in this order never wait for each other in a circle.
+// Nor do replicas in their collectives, which all go through the same lists.
 class Rehearsal {
  public:
   explicit Rehearsal(const Program& program)
-      : program_(program), position_(program.schedule.size()), items_(program.links.size()) {
+      : program_(program),
+        rows_(program.schedule.size()),
+        num_relays_(program.segments.size(), 0),
+        items_(program.links.size()) {
+    for (const Segment& segment : program.segments) {
+      if (segment.relays()) ++num_relays_[segment.relayed.segment.value];
+    }
     for (const auto& row : program.schedule) {
       micro_batch_actions_left_ += std::count_if(row.begin(), row.end(), [&](const Action& action) {
         return program.at(action.segment).kind == SegmentKind::kMicroBatch;
@@ -258,27 +271,38 @@ class Rehearsal {
   void run() {
     bool has_moved = true;
     while (std::exchange(has_moved, false)) {
-      for (size_t row = 0; row < position_.size(); ++row) {
-        for (; is_ready(row); has_moved = true) advance(row);
+      for (size_t row = 0; row < rows_.size(); ++row) {
+        for (; is_ready(row); has_moved = true) begin(row);
       }
     }
-    for (size_t row = 0; row < position_.size(); ++row) {
+    for (size_t row = 0; row < rows_.size(); ++row) {
       if (is_at_end(row)) continue;
-      throw Error("Segment '" + next(row).name +
-                  "' waits for a link that nobody fills before, which locks the processes");
+      const bool is_locked = rows_[row].has_begun || next(row).relays();
+      throw Error("Segment '" + next(row).name + "' waits for " +
+                  (is_locked ? "an exchange that its turn does not come to"
+                             : "a link that nobody fills before") +
+                  ", which locks the processes");
     }
   }
 
  private:
-  bool is_at_end(size_t row) const { return position_[row] == program_.schedule[row].size(); }
-  const Segment& next(size_t row) const {
-    return program_.at(program_.schedule[row][position_[row]].segment);
+  struct Row {
+    size_t position = 0;
+    bool has_begun = false;   // the action there, which waits for the network
+    int64_t num_relayed = 0;  // of its collectives
+  };
+
+  bool is_at_end(size_t row) const { return rows_[row].position == program_.schedule[row].size(); }
+  SegmentId next_id(size_t row) const {
+    return program_.schedule[row][rows_[row].position].segment;
   }
+  const Segment& next(size_t row) const { return program_.at(next_id(row)); }
 
   bool is_ready(size_t row) const {
-    if (is_at_end(row)) return false;
+    if (is_at_end(row) || rows_[row].has_begun) return false;
     const Segment& segment = next(row);
     if (segment.kind == SegmentKind::kWindow && micro_batch_actions_left_ > 0) return false;
+    if (segment.relays()) return is_awaited(segment.relayed);
     const auto has_item = [&](LinkId id) { return items_[id.value] > 0; };
     const auto has_room = [&](LinkId id) {
       return items_[id.value] < program_.links[id.value].capacity;
@@ -287,17 +311,39 @@ class Rehearsal {
            std::all_of(segment.outgoing.begin(), segment.outgoing.end(), has_room);
   }
 
-  void advance(size_t row) {
+  bool is_awaited(CollectiveId id) const {
+    const size_t row = program_.at(id.segment).ipu;
+    return rows_[row].has_begun && next_id(row) == id.segment && rows_[row].num_relayed == id.index;
+  }
+
+  // An action with collectives ends when the network has carried out the last of them.
+  void begin(size_t row) {
     const Segment& segment = next(row);
     for (LinkId id : segment.incoming) --items_[id.value];
+    if (num_relays_[next_id(row).value] > 0) {
+      rows_[row].has_begun = true;
+      return;
+    }
+    if (segment.relays()) note_relayed(segment.relayed.segment);
+    end(row);
+  }
+
+  void note_relayed(SegmentId id) {
+    const size_t row = program_.at(id).ipu;
+    if (++rows_[row].num_relayed == num_relays_[id.value]) end(row);
+  }
+
+  void end(size_t row) {
+    const Segment& segment = next(row);
     for (LinkId id : segment.outgoing) ++items_[id.value];
     if (segment.kind == SegmentKind::kMicroBatch) --micro_batch_actions_left_;
-    ++position_[row];
+    rows_[row] = {rows_[row].position + 1};
   }
 
   const Program& program_;
-  std::vector<size_t> position_;  // by row
-  std::vector<int64_t> items_;    // by link
+  std::vector<Row> rows_;
+  std::vector<int64_t> num_relays_;  // by segment, of its collectives
+  std::vector<int64_t> items_;       // by link
   int64_t micro_batch_actions_left_ = 0;
 };
 
@@ -306,7 +352,10 @@ class Rehearsal {
 void Program::check_network() const {
   NetworkChecker checker(*this);
   checker.run();
-  if (checker.has_network()) Rehearsal(*this).run();
+  const bool has_collectives =
+      std::any_of(segments.begin(), segments.end(),
+                  [](const Segment& segment) { return !segment.collectives().empty(); });
+  if (checker.has_network() || has_collectives) Rehearsal(*this).run();
 }
 
 }  // namespace poptorch_emu

@@ -202,7 +202,8 @@ class ProcessChecker {
         summed_.insert(ids->begin(), ids->end());
       }
       gathered_.insert(segment.gathers.begin(), segment.gathers.end());
-      if (segment.has_exchanges()) row_ = segment.ipu;
+      if (segment.has_exchanges() || segment.relays()) row_ = segment.ipu;
+      if (segment.relays()) relayed_.insert(segment.relayed);
     }
     for (const Segment& segment : program.segments) {
       for (const Store& store : segment.stores) note_store(segment, store);
@@ -218,6 +219,11 @@ class ProcessChecker {
       throw Error("The program gathers '" + program_.variables[gathered_.begin()->value].name +
                   "' from several processes, but it was given no others");
     }
+    if (!relayed_.empty()) {
+      throw Error("Segment '" + program_.at(relayed_.begin()->segment).name +
+                  "' exchanges values with replicas of other processes, but the program was given "
+                  "no others");
+    }
   }
 
   void check_together() const {
@@ -231,6 +237,7 @@ class ProcessChecker {
       throw Error("The program runs in several processes, each of which assigns parts of '" +
                   program_.variables[id.value].name + "', but no segment gathers it");
     }
+    check_collectives();
     for (const Variable& variable : program_.variables) {
       if (!variable.is_sharded) continue;
       throw Error("'" + variable.name +
@@ -239,6 +246,18 @@ class ProcessChecker {
   }
 
  private:
+  void check_collectives() const {
+    for (size_t segment = 0; segment < program_.segments.size(); ++segment) {
+      const auto collectives = program_.segments[segment].collectives();
+      for (size_t index = 0; index < collectives.size(); ++index) {
+        const SegmentId id{static_cast<int64_t>(segment)};
+        if (relayed_.contains({id, static_cast<int64_t>(index)})) continue;
+        throw Error("The program runs in several processes, whose replicas exchange values in '" +
+                    collectives[index]->debug.node + "', but no segment carries that out");
+      }
+    }
+  }
+
   // The network's row adds up sharded accumulators micro-batch by micro-batch.
   void note_store(const Segment& segment, const Store& store) {
     const auto* variable = std::get_if<StoreVariable>(&store.target);
@@ -252,6 +271,7 @@ class ProcessChecker {
   std::set<AccumulatorId> summed_;
   std::set<VariableId> gathered_;
   std::set<VariableId> assigned_in_parts_;
+  std::set<CollectiveId> relayed_;
 };
 
 }  // namespace

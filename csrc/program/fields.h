@@ -148,12 +148,18 @@ void fields(Archive& archive, Body& body) {
 }
 
 template <typename Archive>
+void fields(Archive& archive, CollectiveId& id) {
+  auto& [segment, index] = id;
+  archive(segment, index);
+}
+
+template <typename Archive>
 void fields(Archive& archive, Segment& segment) {
   auto& [name, ipu, kind, lifetime, runners, reductions, exchanges, scatters, gathered_sums,
-         gathers, is_seen_outside, num_registers, loads, instructions, stores, incoming, outgoing] =
-      segment;  // Links know their ends.
+         gathers, relayed, is_seen_outside, num_registers, loads, instructions, stores, incoming,
+         outgoing] = segment;  // Links know their ends.
   archive(name, ipu, kind, lifetime, runners, reductions, exchanges, scatters, gathered_sums,
-          gathers, is_seen_outside);
+          gathers, relayed, is_seen_outside);
   registers(archive, num_registers);
   archive(loads, instructions, stores);
 }

@@ -23,7 +23,18 @@ Control control_of(const c10::OperatorHandle& op) {
   if (name == "poptorch_emu::host_call") return Control::kHostCall;
   if (name == "poptorch_emu::add_product") return Control::kAddProduct;
   if (name == "poptorch_emu::elementwise_rows") return Control::kUpdateRows;
+  if (name == "poptorch_emu::own_piece") return Control::kOwnPiece;
+  if (name == "poptorch_emu::all_gather" || name == "poptorch_emu::all_reduce" ||
+      name == "poptorch_emu::all_to_all") {
+    return Control::kCollective;
+  }
   return Control::kOperator;
+}
+
+Collective collective_of(const c10::OperatorHandle& op) {
+  const std::string& name = op.schema().name();
+  if (name == "poptorch_emu::all_gather") return Collective::kAllGather;
+  return name == "poptorch_emu::all_reduce" ? Collective::kAllReduce : Collective::kAllToAll;
 }
 
 AccumulatorId sum_of(const Instruction& instruction) {
@@ -31,6 +42,14 @@ AccumulatorId sum_of(const Instruction& instruction) {
 }
 
 bool Segment::has_host_calls() const { return calls_host(instructions); }
+
+std::vector<const Instruction*> Segment::collectives() const {
+  std::vector<const Instruction*> found;
+  for (const Instruction& instruction : instructions) {
+    if (instruction.control == Control::kCollective) found.push_back(&instruction);
+  }
+  return found;
+}
 
 Segment& Program::at(SegmentId id) { return segments.at(id.value); }
 const Segment& Program::at(SegmentId id) const { return segments.at(id.value); }

@@ -37,11 +37,26 @@ struct ListSlot {
 };
 
 // What an instruction does: runs its operator, or one of the things that only a frame can do.
-enum class Control { kOperator, kForLoop, kCond, kHostCall, kAddProduct, kUpdateRows };
+enum class Control {
+  kOperator,
+  kForLoop,
+  kCond,
+  kHostCall,
+  kAddProduct,
+  kUpdateRows,
+  kCollective,  // takes part in an exchange between all replicas, and waits for them
+  kOwnPiece,    // takes the replica's own entry of the first dimension
+};
 
-// Returns what an operator stands for; `poptorch_emu::for_loop`, `cond`, `host_call`, `add_product`
-// and `elementwise_rows` have no kernels.
+// Returns what an operator stands for; those of `poptorch_emu` that are no `kOperator` have no
+// kernels.
 Control control_of(const c10::OperatorHandle& op);
+
+// What an instruction of kind `kCollective` gives each replica: the values of all of them, in order
+// on a new first dimension; their sum; or, of the first dimension cut into as many pieces as there
+// are replicas, the pieces with its own number.
+enum class Collective { kAllGather, kAllReduce, kAllToAll };
+Collective collective_of(const c10::OperatorHandle& op);
 
 struct Body;
 
@@ -60,6 +75,14 @@ struct Instruction {
 // The sum to which an instruction of kind `kAddProduct` adds the product of its two matrices, or
 // whose rows one of kind `kUpdateRows` reads.
 AccumulatorId sum_of(const Instruction& instruction);
+
+// A collective of a program: the `index`-th of a segment.
+struct CollectiveId {
+  SegmentId segment;
+  int64_t index = -1;
+
+  auto operator<=>(const CollectiveId&) const = default;
+};
 
 // Code inside an instruction, with registers of its own. Its parameters are the tensors of the
 // instruction's lists: of a loop those it carries, one row of each it scans, those it captures.
@@ -186,6 +209,9 @@ struct Segment {
   std::vector<AccumulatorId> scatters = {};
   std::vector<AccumulatorId> gathered_sums = {};
   std::vector<VariableId> gathers = {};
+  // The collective that it carries out with other processes, for each micro-batch. Such a segment
+  // is on the network's row, too, and one replica runs it.
+  CollectiveId relayed = {};
   // Whether it calls code of the user's or the host, or prints: then the order of its runs shows.
   bool is_seen_outside = false;
   int64_t num_registers = 0;
@@ -199,6 +225,9 @@ struct Segment {
   bool has_exchanges() const {
     return !exchanges.empty() || !scatters.empty() || !gathered_sums.empty() || !gathers.empty();
   }
+  bool relays() const { return relayed.segment.value >= 0; }
+  // The instructions that are collectives, in order.
+  std::vector<const Instruction*> collectives() const;
 };
 
 // A bounded FIFO that carries tensors from one segment to another of the same replica: a stash when
@@ -312,10 +341,11 @@ struct Program {
 
   // Throws `Error` that names the first fault; a program that passes cannot fail for its form.
   void validate() const;
-  // The parts of it that look at when segments run, at what is exchanged with other processes, and
-  // at preparations.
+  // The parts of it that look at when segments run, at what is exchanged with other processes, at
+  // collectives, and at preparations.
   void check_schedule() const;
   void check_network() const;
+  void check_collectives() const;
   void check_preparations() const;
 
   // Throws `Error` if a valid program cannot run on this many replicas, in one process or as one of

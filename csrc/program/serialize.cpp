@@ -9,7 +9,7 @@ namespace {
 
 // "IPUPROG" and the version of the format. Change it with any change of what is written, and where
 // programs that were stored must not run any more.
-constexpr std::string_view kMagic("IPUPROG\x0f", 8);
+constexpr std::string_view kMagic("IPUPROG\x10", 8);
 
 Instruction read_instruction(Reader& reader) {
   std::string name;

@@ -161,6 +161,10 @@ void write_segment(std::ostream& out, const Segment& segment, const Program& pro
   for (VariableId id : segment.gathers) {
     out << "  gather " << program.variables[id.value].name << "\n";
   }
+  if (segment.relays()) {
+    out << "  carries out collective " << segment.relayed.index << " of "
+        << program.at(segment.relayed.segment).name << "\n";
+  }
   for (AccumulatorId id : segment.reductions) {
     out << "  adds up " << name(LoadAccumulator{id}) << " over replicas\n";
   }

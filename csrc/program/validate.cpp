@@ -333,6 +333,7 @@ void Program::validate() const {
   check_stores(*this);
   check_preparations();
   check_schedule();
+  check_collectives();
   check_network();
 }
 

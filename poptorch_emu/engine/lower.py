@@ -56,7 +56,7 @@ class Lowering:
         self._segments: dict[Port, int] = {}
         self._conversions: dict[Conversion, int] = {}
         self._update_segments: list[list[int]] = []
-        self._network = NetworkRow()
+        self._network = NetworkRow(self._config)
         self._network_actions: list[tuple[int, int]] = []
         self._updates_in_place = False
 
@@ -118,6 +118,7 @@ class Lowering:
             ipu = self._partition.ipu_of_stage[port[1]]
             parts = prepare(segment, self._inventory)
             self._segments[port] = self._emit_prepared(parts, ipu, _C.SegmentKind.MICRO_BATCH)
+            self._network.add_collectives(port, parts.code)
 
     def _emit_prepared(
         self, parts: Prepared, ipu: int, kind: _C.SegmentKind, part: Part | None = None
@@ -216,37 +217,37 @@ class Lowering:
             self.program.shard_accumulator(self._accumulators[name])
         for name in plan.sums:
             self._accumulators[name] = self.program.add_accumulator(name, torch.float32, False)
-        self._emit_sharded_sums()
+        self._emit_network_row()
         self._emit_updates(plan)
 
-    def _emit_sharded_sums(self) -> None:
-        """Adds what the network adds up in each micro-batch."""
+    def _emit_network_row(self) -> None:
+        """Adds what the network does in each micro-batch, collectives of a segment first."""
         self._network.warn_of_price(self._inventory)
-        indices: dict[Port, int] = {}
-        for port, sums in self._network.by_port.items():
-            ipu = self._schedule.num_ipus
-            index = indices[port] = self._emit(sums.code, ipu, _C.SegmentKind.MICRO_BATCH)
-            registers = self._cut.segments[port].registers
-            sources = [registers[node] for node in sums.nodes]
+        ipu = self._schedule.num_ipus
+        for port, number, code in self._network.relays():
+            index = self._emit(code, ipu, _C.SegmentKind.MICRO_BATCH)
+            self.program.relay(index, self._segments[port], number)
+            self._network.indices[port].append(index)
+        for port, sums in self._network.sums.items():
+            index = self._emit(sums.code, ipu, _C.SegmentKind.MICRO_BATCH)
+            self._network.indices[port].append(index)
+            sources = [self._place(port, node)[1] for node in sums.nodes]
             self.program.add_link(self._segments[port], sources, index, sums.registers, 1)
             for weight, register in zip(sums.weights, sums.registers, strict=True):
                 self.program.accumulate(index, register, self._accumulators[weight])
-        for port, micro_batch in self._network.entries(self._schedule):
-            self._network_actions.append((indices[port], micro_batch))
+        self._network_actions += self._network.entries(self._schedule)
 
     def _emit_updates(self, plan: UpdatePlan) -> None:
         indices: dict[str, int] = {}
         # Where somebody looks between operations, they are not fused.
-        self._updates_in_place = not self._config.checks_floating_point and can_update_in_place(
-            plan
-        )
+        is_looked_at = self._config.checks_floating_point
+        self._updates_in_place = not is_looked_at and can_update_in_place(plan)
         for ipu, parts in enumerate(plan.parts):
             for part in parts:
                 indices[part.code.name] = self._emit_part(part, ipu)
             self._update_segments.append([indices[part.code.name] for part in parts])
         for part in plan.network:
-            index = self._emit_part(part, len(plan.parts))
-            indices[part.code.name] = index
+            index = indices[part.code.name] = self._emit_part(part, len(plan.parts))
             self._network_actions.append((index, 0))
         for link in plan.links:
             ends = indices[link.producer], link.sources, indices[link.consumer], link.targets

@@ -1,11 +1,15 @@
-"""Where each process has parts of gradients' sums, what the network does in each micro-batch."""
+"""What the network does in each micro-batch: collectives, and sums of gradients that are cut."""
 
 from __future__ import annotations
 
+from collections import defaultdict
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from torch import fx
 
+from poptorch_emu.config import CompileConfig
+from poptorch_emu.ir.exchange import is_collective
 from poptorch_emu.log import logger
 from poptorch_emu.plan.inventory import Inventory
 from poptorch_emu.schedule.schedule import Port, Schedule
@@ -37,34 +41,55 @@ class ShardedSums:
 
 
 class NetworkRow:
-    """What is added up over the processes micro-batch by micro-batch, one list for all of them."""
+    """What processes exchange micro-batch by micro-batch, one list for all of them.
 
-    def __init__(self) -> None:
-        self.by_port: dict[Port, ShardedSums] = {}
+    Attributes:
+        sums: by port, the gradients that are added to sums which are cut.
+        collectives: by port, the name of each collective, in order.
+        indices: by port, the segments of the program that do all this, in order.
+    """
+
+    def __init__(self, config: CompileConfig) -> None:
+        self._is_distributed = config.is_distributed
+        self.sums: dict[Port, ShardedSums] = {}
+        self.collectives: dict[Port, list[str]] = {}
+        self.indices: defaultdict[Port, list[int]] = defaultdict(list)
+
+    def add_collectives(self, port: Port, code: Segment) -> None:
+        """Takes the collectives of the segment at `port`, where there are other processes."""
+        names = [each.name for each in code.instructions if is_collective(each.node)]
+        if names and self._is_distributed:
+            self.collectives[port] = names
+
+    def relays(self) -> Iterator[tuple[Port, int, Segment]]:
+        """Yields the code that carries out each collective: empty, but for its name."""
+        for port, names in self.collectives.items():
+            for number, name in enumerate(names):
+                yield port, number, Segment(f"{name} of {segment_name(port)}")
 
     def add(self, weight: str, port: Port, node: fx.Node) -> None:
         """Takes a gradient that the segment at `port` computes."""
-        if port not in self.by_port:
-            self.by_port[port] = ShardedSums(Segment(f"exchange of {segment_name(port)}"))
-        self.by_port[port].add(weight, node)
+        if port not in self.sums:
+            self.sums[port] = ShardedSums(Segment(f"exchange of {segment_name(port)}"))
+        self.sums[port].add(weight, node)
 
-    def entries(self, schedule: Schedule) -> list[tuple[Port, int]]:
-        """Returns ports and micro-batches in the order of the schedule's slots.
+    def entries(self, schedule: Schedule) -> list[tuple[int, int]]:
+        """Returns segments and micro-batches in the order of the schedule's slots.
 
         Each is exchanged in the slot that computes it, so that nobody waits for a later one.
         """
         return [
-            (port, turn)
+            (index, turn)
             for cells in zip(*schedule.rows, strict=True)
             for cell in cells
             for action in cell
             for port, turn in schedule.turns(action)
-            if port in self.by_port
+            for index in self.indices[port]
         ]
 
     def warn_of_price(self, inventory: Inventory) -> None:
         """Says how much more is exchanged than if accumulators were whole."""
-        names = [name for sums in self.by_port.values() for name in sums.weights]
+        names = [name for sums in self.sums.values() for name in sums.weights]
         config = inventory.config
         if not names or config.gradient_accumulation == 1:
             return

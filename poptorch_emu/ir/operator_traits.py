@@ -37,6 +37,8 @@ class Traits:
         reads_sum: whether it reads such a sum, which its last argument names.
         is_preparation: whether its result, made of a weight, is kept while the weight stays.
         is_left_to_sum: whether no segment computes it, since a sum takes its arguments.
+        crosses_replicas: whether its result depends on what other replicas have, or on which
+            replica computes it.
     """
 
     is_pure: bool = True
@@ -49,11 +51,15 @@ class Traits:
     reads_sum: bool = False
     is_preparation: bool = False
     is_left_to_sum: bool = False
+    crosses_replicas: bool = False
 
 
 # Operators of ours that do more than to compute.
 _TABLE = {
     "add_product": Traits(is_pure=False, adds_to_sum=True),
+    **dict.fromkeys(
+        ("all_gather", "all_reduce", "all_to_all", "own_piece"), Traits(crosses_replicas=True)
+    ),
     "cond": Traits(is_pure=False, runs_bodies=True),
     # These may write their results in the place of arguments.
     "elementwise": Traits(is_pure=False),

@@ -203,4 +203,5 @@ class Expectation:
 
 def _can_be_run(target: OpOverload) -> bool:
     traits = traits_of(target)
-    return not (traits.is_seen_outside or traits.runs_bodies or traits.is_foreign)
+    needs_engine = traits.runs_bodies or traits.crosses_replicas
+    return not (traits.is_seen_outside or needs_engine or traits.is_foreign)

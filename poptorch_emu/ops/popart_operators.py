@@ -17,7 +17,7 @@ import torch.nn.functional as F  # noqa: N812
 
 from poptorch_emu.errors import compiler_error
 from poptorch_emu.near_names import did_you_mean
-from poptorch_emu.ops.named.collectives import check_one_replica, check_sum
+from poptorch_emu.ops.named.collectives import all_reduce_without_gradient
 from poptorch_emu.structure import as_list
 from poptorch_emu.torch_versions import nll_loss_nd
 from poptorch_emu.trace.scatter_operators import SCATTER_OPERATORS
@@ -163,13 +163,6 @@ def _group_norm(inputs: Sequence[torch.Tensor], given: Attributes) -> Any:
     return y, mean.flatten(), inverse.flatten()
 
 
-def _all_reduce(inputs: Sequence[torch.Tensor], given: Attributes) -> Any:
-    """Returns the inputs, of which one replica's sums are made."""
-    check_sum("ReplicatedAllReduce", given)
-    check_one_replica("ReplicatedAllReduce")
-    return [value.clone() for value in inputs]
-
-
 def _rows_of(axis: int, x: torch.Tensor) -> torch.Tensor:
     """Flattens `x` into a matrix, as the softmax of this operator set sees it."""
     return x.flatten(axis % x.dim()).flatten(0, -2) if axis % x.dim() else x.reshape(1, -1)
@@ -250,7 +243,7 @@ _GRAPHCORE: dict[str, PopartOperator] = {
     "ReduceMedian": _with(_reduce_median, axes=(), keepdims=1),
     "Remainder": _plain(torch.remainder),
     "ReplicatedAllReduce": _with(
-        _all_reduce, __collectiveOperator=0, __collectiveReplicaGrouping=()
+        all_reduce_without_gradient, __collectiveOperator=0, __collectiveReplicaGrouping=()
     ),
     "Reshape": _with(lambda i, a: i[0].reshape(list(a["shape"])), shape=None),
     "Reverse": _with(lambda i, a: i[0].flip(list(a["dimensions"])), dimensions=None),

@@ -10,14 +10,18 @@ from torch import fx
 
 from poptorch_emu.config import CompileConfig
 from poptorch_emu.ir.control import HOST_CALL
+from poptorch_emu.ir.exchange import is_same_everywhere
 from poptorch_emu.ir.graph import Graph, SinkKind, SourceKind, source_of
+from poptorch_emu.ir.operator_traits import traits_of
+from poptorch_emu.torch_versions import OpOverload
 
 
 def replica_equal_values(graph: Graph, config: CompileConfig) -> frozenset[fx.Node]:
     """Returns the values that no replica's own data, numbers or state went into.
 
     What differs are inputs, unless all replicas read the same ones, random numbers, weights that
-    groups of replicas have of their own, what `forward` writes, and what the host answers.
+    groups of replicas have of their own, what `forward` writes, and what the host answers. What
+    replicas have gathered or added up is the same again.
     """
     if _calls_host(graph):
         return frozenset()
@@ -28,7 +32,10 @@ def replica_equal_values(graph: Graph, config: CompileConfig) -> frozenset[fx.No
         if node.op == "placeholder":
             is_equal = _is_equal_source(node, own, config)
         else:
-            is_equal = node.op == "call_function" and equal.issuperset(node.all_input_nodes)
+            is_equal = node.op == "call_function" and (
+                is_same_everywhere(node)
+                or (equal.issuperset(node.all_input_nodes) and not _is_own(node))
+            )
         if is_equal:
             equal.add(node)
     return frozenset(equal)
@@ -41,6 +48,11 @@ def _is_equal_source(node: fx.Node, own: set[str], config: CompileConfig) -> boo
     if source.kind is SourceKind.VARIABLE:
         return source.name not in own
     return source.kind in (SourceKind.CONSTANT, SourceKind.SCALAR)
+
+
+def _is_own(node: fx.Node) -> bool:
+    """Returns whether a replica computes something else than others of the same values."""
+    return isinstance(node.target, OpOverload) and traits_of(node.target).crosses_replicas
 
 
 def _calls_host(graph: Graph) -> bool:

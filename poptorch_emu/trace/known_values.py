@@ -132,4 +132,5 @@ def _is_unknown(node: fx.Node) -> bool:
         return False
     traits = traits_of(node.target)
     is_random = torch.Tag.nondeterministic_seeded in node.target.tags
-    return is_random or traits.runs_bodies or traits.is_foreign
+    has_no_kernel = traits.runs_bodies or traits.crosses_replicas
+    return is_random or has_no_kernel or traits.is_foreign

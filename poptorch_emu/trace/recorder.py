@@ -164,6 +164,11 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         finally:
             self._scopes.pop()
 
+    @property
+    def is_in_region(self) -> bool:
+        """Whether the body of a loop or a branch is being recorded."""
+        return len(self._scopes) > 1
+
     def add_region(self, name: str, region: Graph) -> str:
         """Keeps a finished region in the outermost graph; returns the name it was given."""
         regions = self._scopes[0].graph.regions

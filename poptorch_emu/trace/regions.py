@@ -55,7 +55,8 @@ class Recording:
 
     Attributes:
         is_training: whether gradients are wanted.
-        num_replicas: how many replicas will run what is traced.
+        num_replicas: how many replicas will run what is traced, those of other processes included.
+        is_apart: whether other processes run it, too, each on its own.
         host_functions: what runs on the host in the middle of the graph, by name.
         copied_parts: for a part taken with an index that only a run has, the user's line.
     """
@@ -64,6 +65,7 @@ class Recording:
     fake_mode: FakeTensorMode
     is_training: bool
     num_replicas: int = 1
+    is_apart: bool = False
     host_functions: dict[str, HostFunction] = field(default_factory=dict)
     copied_parts: dict[fx.Node, str] = field(default_factory=dict)
 

@@ -69,7 +69,11 @@ class TraceState:
         )
         self._fakes = FakeMaker(IPU)
         self.regions = regions.Recording(
-            self.recorder, self.fake_mode, config.is_training, config.replication_factor
+            self.recorder,
+            self.fake_mode,
+            config.is_training,
+            config.num_sharers,
+            is_apart=config.num_processes > 1 and not config.is_training,
         )
         self.stages = StageResolver(config.strategy)
         self._num_inputs = 0

@@ -202,8 +202,6 @@ def test_exchange_of_one_replica_then_is_its_own(name: str) -> None:
     assert torch.equal(run(lambda x: function(x), X), expected(X))
     (gradient,) = gradient_by_model(lambda x: function(x).square(), X)
     torch.testing.assert_close(gradient, plain_gradient(lambda x: expected(x).square(), X)[0])
-    with pytest.raises(poptorch.Error, match="over 2 replicas is not supported"):
-        run(lambda x: function(x), X, opts=options().replicationFactor(2))
 
 
 def test_exchanges_outside_a_trace_then_compute_nothing() -> None:

@@ -446,15 +446,6 @@ def test_operator_when_it_does_not_fit_then_error_says_why(
         )
 
 
-@pytest.mark.parametrize("name", ["ReplicatedAllGather", "ReplicatedAllToAll", "AllToAll"])
-def test_exchange_between_replicas_then_is_refused(name) -> None:
-    def function(x):
-        return poptorch.custom_op([x], name, "ai.graphcore", 1, [x])
-
-    with pytest.raises(poptorch.Error, match=f"{name} over 2 replicas is not supported"):
-        run(function, X, opts=options().replicationFactor(2))
-
-
 def test_average_of_weights_then_is_refused_with_what_to_do() -> None:
     def function(x):
         return poptorch.custom_op([x, x, x[:1]], "ExpMovAvg", "com.acme", 1, [x])

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from support.small_models import options, run, trained
+from support.small_models import run, trained
 
 import poptorch_emu as poptorch
 
@@ -271,12 +271,6 @@ def test_loss_operator_when_not_marked_then_is_no_loss() -> None:
 
     with pytest.raises(poptorch.Error, match="Couldn't find a loss in graph!"):
         trained(lambda x, weight: function(weight), [X], [(X,)])
-
-
-def test_all_reduce_when_there_are_replicas_then_refused() -> None:
-    opts = options().replicationFactor(2)
-    with pytest.raises(poptorch.Error, match="ReplicatedAllReduce over 2 replicas"):
-        run(lambda x: _call(Case("ReplicatedAllReduce", torch.clone), x), X[:2], opts=opts)
 
 
 def _inputs(name: str, x: torch.Tensor) -> list[torch.Tensor]:

@@ -13,7 +13,10 @@ from support.processes import finish, results_of, start
 feature = pytest.mark.feature("popdist.poptorch.Options", fidelity="exact")
 SCRIPT = process_training.__file__
 # By the number of all replicas. Most are trained with as many as two and four processes share.
-FEW = ("sgd2", "clipped2", "lamb2", "dropout", "loss scale", "sharded2", "sharded lamb2")
+FEW = (
+    *("sgd2", "clipped2", "lamb2", "dropout", "loss scale", "exchanging2"),
+    *("sharded2", "sharded lamb2"),
+)
 CASES = {2: FEW, 4: tuple(process_training.CASES), 8: FEW, 16: FEW}
 
 

@@ -20,6 +20,7 @@ import torch
 import poptorch_emu as poptorch
 from poptorch_emu.companions import popdist
 from poptorch_emu.companions.popdist import poptorch as popdist_poptorch
+from poptorch_emu.companions.poptorch_experimental_addons import collectives
 
 NUM_STEPS, ROWS, ACCUMULATION = 3, 2, 3
 
@@ -47,12 +48,21 @@ torch.library.register_autograd("process_test::linger", _linger_backward, lib=_O
 
 
 class Model(torch.nn.Module):
-    """Two layers, on one IPU or two; each takes a random time if it `lingers`."""
+    """Two layers, on one IPU or two.
+
+    Each takes a random time if it `lingers`; replicas meet between them if they `exchange`.
+    """
 
     def __init__(
-        self, num_stages: int, dropout: float, is_half: bool, lingers: bool = False
+        self,
+        num_stages: int,
+        dropout: float,
+        is_half: bool,
+        lingers: bool = False,
+        exchanges: bool = False,
     ) -> None:
         super().__init__()
+        self.exchanges = exchanges
         self.linger = torch.ops.process_test.linger if lingers else torch.nn.Identity()
         self.first = torch.nn.Linear(5, 7)
         self.second = torch.nn.Linear(7, 3)
@@ -63,8 +73,22 @@ class Model(torch.nn.Module):
             self.half()
 
     def forward(self, x: torch.Tensor, target: torch.Tensor) -> Any:
-        y = self.second(self.linger(self.dropout(torch.tanh(self.linger(self.first(x))))))
+        hidden = self.dropout(torch.tanh(self.linger(self.first(x))))
+        if self.exchanges:
+            hidden = self.exchanged(hidden)
+        y = self.second(self.linger(hidden))
+        if self.exchanges:
+            y = y + self.exchanged(torch.sin(y))
         return y, poptorch.identity_loss(torch.nn.functional.mse_loss(y, target), "mean")
+
+    def exchanged(self, x: torch.Tensor) -> torch.Tensor:
+        """Returns a mixture of what all replicas have of `x`, another one on each."""
+        count = popdist.getNumTotalReplicas()
+        gathered = collectives.all_gather_cross_replica(x, count)
+        pieces = collectives.all_to_all_single_cross_replica(gathered * x, count)
+        total = collectives.all_reduce_cross_replica_sum(x, count)
+        same = collectives.all_reduce_cross_replica_sum(x, count, insert_in_grad_graph=True)
+        return x + 0.2 * (pieces.sum(0) + total + same) / count
 
 
 def _sgd(model: torch.nn.Module) -> torch.optim.Optimizer:
@@ -102,6 +126,10 @@ CASES: dict[str, tuple[Make, int, float, bool, str]] = {
     "running mean": (_adamw, 1, 0.0, False, "mean"),
     "remote": (_adamw, 1, 0.0, False, "remote"),
     "lingering2": (_adamw, 2, 0.3, False, "lingering"),
+    "exchanging": (_adamw, 1, 0.0, False, "exchanging"),
+    "exchanging2": (_sgd, 2, 0.0, True, "exchanging"),
+    "exchanging lingering2": (_adamw, 2, 0.3, False, "exchanging lingering"),
+    "sharded exchanging2": (_adamw, 2, 0.0, False, "sharded exchanging"),
     "sharded": (_adamw, 1, 0.0, False, "sharded"),
     "sharded2": (_sgd, 2, 0.0, False, "sharded"),
     "sharded weights2": (_sgd, 2, 0.0, False, "sharded Weight"),
@@ -169,7 +197,7 @@ def train(case: str) -> dict[str, Any]:
     """Returns weights and losses after a few steps."""
     make, num_stages, dropout, is_half, option = CASES[case]
     torch.manual_seed(3)
-    model = Model(num_stages, dropout, is_half, "lingering" in option)
+    model = Model(num_stages, dropout, is_half, "lingering" in option, "exchanging" in option)
     optimizer = make(model)
     trainer = poptorch.trainingModel(model, options_for(option), optimizer)
     dtype = torch.half if is_half else torch.float

@@ -234,12 +234,19 @@ Scheduler::Next Executor::run_task(Task*& running, int64_t worker) {
   const Task& task = *running;
   const Sharing sharing(!task.is_alone);
   const int64_t start_ns = events_.is_on() ? now_ns() : 0;
-  if (!interpreter_.run(*running, [&] { return scheduler_.wait_for_turn(task); })) {
-    scheduler_.fail(nullptr);
-    return Scheduler::Next::kAnother;
+  switch (interpreter_.run(*running, [&] { return scheduler_.wait_for_turn(task); })) {
+    case Outcome::kAbandoned:
+      scheduler_.fail(nullptr);
+      return Scheduler::Next::kAnother;
+    case Outcome::kWaits:
+      scheduler_.suspend(*running);
+      return Scheduler::Next::kAnother;
+    case Outcome::kDone:
+      break;
   }
   if (events_.is_on()) {
-    note_events(task, start_ns);
+    // An action that has waited for other replicas counts from its beginning.
+    note_events(task, task.num_collectives > 0 ? task.begun_ns : start_ns);
   }
   stream_.add_pieces(program_->at(task.action.segment), task.micro_batch_of_call,
                      interpreter_.outputs());

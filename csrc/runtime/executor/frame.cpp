@@ -5,11 +5,13 @@
 
 #include <algorithm>
 #include <sstream>
+#include <utility>
 
 #include "common/errors.h"
 #include "common/sharing.h"
 #include "numerics/row_update.h"
 #include "runtime/executor/floating_point.h"
+#include "runtime/network/collective.h"
 
 namespace poptorch_emu {
 
@@ -70,7 +72,7 @@ std::string micro_batches_text(const Segment& segment, int64_t joined, int64_t m
 }
 
 Frame::Frame(const Segment& segment, int64_t joined, int64_t lane, bool checks_floating_point,
-             HostCaller call_host, SumAccess sums)
+             HostCaller call_host, SumAccess sums, Replicas replicas)
     : segment_(segment),
       joined_(joined),
       is_first_lane_(lane == 0),
@@ -80,6 +82,7 @@ Frame::Frame(const Segment& segment, int64_t joined, int64_t lane, bool checks_f
       checks_floating_point_(checks_floating_point),
       call_host_(std::move(call_host)),
       sums_(std::move(sums)),
+      replicas_(replicas),
       registers_(segment.num_registers) {}
 
 const at::Tensor& Frame::own(RegisterId id, const at::Tensor& shared) {
@@ -102,12 +105,34 @@ void Frame::keep_only(RegisterId id, const at::Tensor& shared) {
   if (!is_first_lane_ && !own_[id.value].shared.is_same(shared)) own_[id.value] = {};
 }
 
-void Frame::run(int64_t micro_batch, int64_t replica) {
+bool Frame::run(int64_t micro_batch, int64_t replica) {
   micro_batch_ = micro_batch;
   replica_ = replica;
   trail_.clear();
   has_threads_ = at::get_num_threads() > 1;
-  run_code(is_first_lane_ ? segment_.instructions : own_instructions_, registers_, stack_);
+  next_ = 0;
+  return run_to_collective();
+}
+
+bool Frame::run_to_collective() {
+  for (; next_ < code().size(); ++next_) {
+    const Instruction& instruction = code()[next_];
+    if (instruction.control == Control::kCollective && parts_.empty()) return false;
+    run_instruction(instruction, registers_, stack_);
+  }
+  return true;
+}
+
+// A copy, since what comes next may write in the place of what it reads.
+at::Tensor Frame::part() const {
+  const at::Tensor& own = registers_[code()[next_].slots.front().source.value];
+  return own.clone(at::MemoryFormat::Contiguous);
+}
+
+bool Frame::resume(std::vector<at::Tensor> parts) {
+  has_threads_ = at::get_num_threads() > 1;
+  parts_ = std::move(parts);
+  return run_to_collective();
 }
 
 void Frame::run_code(const std::vector<Instruction>& code, Tensors& registers,
@@ -171,6 +196,12 @@ void Frame::execute(const Instruction& instruction, Tensors& registers, torch::j
     case Control::kUpdateRows:
       run_update_rows(instruction, stack);
       break;
+    case Control::kCollective:
+      run_collective(instruction, stack);
+      break;
+    case Control::kOwnPiece:
+      run_own_piece(stack);
+      break;
   }
   if (checks_floating_point_) check_floating_point(instruction, registers, stack);
   for (RegisterId dead : instruction.dies) registers[dead.value].reset();
@@ -200,8 +231,22 @@ void Frame::run_update_rows(const Instruction& instruction, torch::jit::Stack& s
   stack.emplace_back(c10::List<at::Tensor>(std::move(updated)));
 }
 
+void Frame::run_collective(const Instruction& instruction, torch::jit::Stack& stack) {
+  const Tensors parts = std::exchange(parts_, {});
+  stack.clear();
+  stack.emplace_back(
+      collective_result(instruction, parts, replicas_.first + replica_, replicas_.all));
+}
+
+void Frame::run_own_piece(torch::jit::Stack& stack) const {
+  const at::Tensor all = std::move(stack[0]).toTensor();
+  stack.clear();
+  stack.emplace_back(all.select(0, replicas_.first + replica_).clone());
+}
+
 void Frame::clear() {
   for (at::Tensor& tensor : registers_) tensor.reset();
+  parts_.clear();
 }
 
 void Frame::fail(const Instruction& instruction, const Tensors& registers,

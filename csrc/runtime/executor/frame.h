@@ -11,6 +11,7 @@
 #include "numerics/gemm/product.h"
 #include "numerics/row_summands.h"
 #include "program/program.h"
+#include "runtime/memory/shards.h"
 
 namespace poptorch_emu {
 
@@ -39,7 +40,7 @@ class Frame {
  public:
   // `joined` is that of the program.
   Frame(const Segment& segment, int64_t joined, int64_t lane, bool checks_floating_point,
-        HostCaller call_host, SumAccess sums);
+        HostCaller call_host, SumAccess sums, Replicas replicas = {});
 
   at::Tensor& operator[](RegisterId id) { return registers_[id.value]; }
 
@@ -50,9 +51,14 @@ class Frame {
   void forget(RegisterId id);
   void keep_only(RegisterId id, const at::Tensor& shared);
 
-  // Runs the instructions. Throws `Error` with the origin and the arguments of an instruction whose
-  // kernel fails, or raises a floating-point exception where those are checked.
-  void run(int64_t micro_batch, int64_t replica);
+  // Runs the instructions up to the next collective; true if none is left. Throws `Error` with the
+  // origin and the arguments of an instruction whose kernel fails, or raises a floating-point
+  // exception where those are checked.
+  bool run(int64_t micro_batch, int64_t replica);
+  // What the replica gives to the collective before which it stopped, in memory of its own.
+  at::Tensor part() const;
+  // Goes on behind it, with the parts of all replicas, or what became of them.
+  bool resume(std::vector<at::Tensor> parts);
 
   // Empties all registers.
   void clear();
@@ -60,6 +66,10 @@ class Frame {
  private:
   using Tensors = std::vector<at::Tensor>;
 
+  const std::vector<Instruction>& code() const {
+    return is_first_lane_ ? segment_.instructions : own_instructions_;
+  }
+  bool run_to_collective();
   void run_code(const std::vector<Instruction>& code, Tensors& registers, torch::jit::Stack& stack);
   void run_instruction(const Instruction& instruction, Tensors& registers,
                        torch::jit::Stack& stack);
@@ -69,6 +79,8 @@ class Frame {
 
   void run_add_product(const Instruction& instruction, torch::jit::Stack& stack);
   void run_update_rows(const Instruction& instruction, torch::jit::Stack& stack);
+  void run_collective(const Instruction& instruction, torch::jit::Stack& stack);
+  void run_own_piece(torch::jit::Stack& stack) const;
   // In control.cpp. Each replaces the arguments on the stack by one list of results.
   void run_for_loop(const Instruction& instruction, torch::jit::Stack& stack);
   void run_cond(const Instruction& instruction, torch::jit::Stack& stack);
@@ -89,13 +101,18 @@ class Frame {
   const bool checks_floating_point_;
   const HostCaller call_host_;
   const SumAccess sums_;
+  const Replicas replicas_;
   Tensors registers_;
   torch::jit::Stack stack_;
   bool has_threads_ = false;  // an operation may run on several
 
-  // For messages: the present run, and the iterations and branches that it is in.
+  size_t next_ = 0;  // the instruction before which a run with collectives has stopped
+  Tensors parts_;    // that have arrived for it
+
+  // For messages, and for collectives: the present run, and the iterations and branches that it is
+  // in.
   int64_t micro_batch_ = 0;
-  int64_t replica_ = 0;
+  int64_t replica_ = 0;  // of those here
   std::vector<std::string> trail_;
 };
 

@@ -1,10 +1,12 @@
 #include "runtime/executor/interpreter.h"
 
 #include <string>
+#include <utility>
 #include <variant>
 
 #include "common/clock.h"
 #include "common/errors.h"
+#include "runtime/network/collective.h"
 
 namespace poptorch_emu {
 namespace {
@@ -24,16 +26,24 @@ std::vector<bool> window_outputs(const Program& program) {
   return is_of_window;
 }
 
+std::vector<bool> with_collectives(const Program& program) {
+  std::vector<bool> has_collectives;
+  for (const Segment& segment : program.segments) {
+    has_collectives.push_back(!segment.collectives().empty());
+  }
+  return has_collectives;
+}
+
 // Numbers the exchanges of a window. Those of sharded accumulators have the first numbers, and each
 // segment with exchanges has one number for each kind: sums, parts of sums, gathered sums and
-// gathered variables.
+// gathered variables. One that relays a collective has one number.
 std::vector<int64_t> exchange_numbers(const Program& program) {
   constexpr int64_t kKinds = 4;
   std::vector<int64_t> numbers;
   auto next = static_cast<int64_t>(program.accumulators.size());
   for (const Segment& segment : program.segments) {
     numbers.push_back(next);
-    if (segment.has_exchanges()) next += kKinds;
+    next += segment.has_exchanges() ? kKinds : segment.relays() ? 1 : 0;
   }
   return numbers;
 }
@@ -48,6 +58,7 @@ Interpreter::Interpreter(const Program& program, const ExecutorOptions& options,
       callbacks_(std::move(callbacks)),
       is_window_output_(window_outputs(program)),
       exchange_number_(exchange_numbers(program)),
+      has_collectives_(with_collectives(program)),
       loader_(program, options, state, callbacks_.call_host, times_),
       frames_(program.segments.size()) {
   for (auto& of_replica : frames_) {
@@ -84,7 +95,7 @@ std::unique_ptr<Frame> Interpreter::make_frame(const Segment& segment, int64_t r
   };
   return std::make_unique<Frame>(segment, program_.joined, lane,
                                  program_.numerics.checks_floating_point, callbacks_.call_host,
-                                 std::move(sums));
+                                 std::move(sums), options_.replicas());
 }
 
 // Makes frames at their first use, since a call may use few of many lanes.
@@ -164,26 +175,15 @@ void Interpreter::forget_replaced() {
   }
 }
 
-bool Interpreter::run(Task& task, const std::function<bool()>& may_store) {
-  const Segment& segment = program_.at(task.action.segment);
-  Frame& frame = frame_of(task.action.segment, task.replica, task.lane);
+Outcome Interpreter::run(Task& task, const std::function<bool()>& may_store) {
   try {
+    // A worker does something else while a task waits, so that its arena would be written over.
+    if (has_collectives_[task.action.segment.value]) return carry_out(task, may_store);
     const auto scope =
         state_.tensors.open(task.action.segment, task.replica, task.lane, task.worker);
-    for (AccumulatorId id : segment.reductions) state_.accumulators[id].reduce(task.replica);
-    if (segment.has_exchanges()) exchange(segment, exchange_number_[task.action.segment.value]);
-    unpack_inputs(task, frame);
-    loader_.load(task, frame);
-    frame.run(task.action.micro_batch, task.replica);
-    if (!may_store()) throw Abandoned();
-    for (const Store& item : segment.stores) {
-      std::visit([&](const auto& target) { store(target, frame, item, task); }, item.target);
-    }
-    pack_outputs(task, frame);
-    frame.clear();
-    return true;
+    return carry_out(task, may_store);
   } catch (const Abandoned&) {
-    return false;
+    return Outcome::kAbandoned;
   } catch (const Error&) {
     throw;
   } catch (const c10::Error& error) {
@@ -191,6 +191,41 @@ bool Interpreter::run(Task& task, const std::function<bool()>& may_store) {
   } catch (const std::exception& error) {
     fail(task, error.what());
   }
+}
+
+Outcome Interpreter::carry_out(Task& task, const std::function<bool()>& may_store) {
+  const Segment& segment = program_.at(task.action.segment);
+  Frame& frame = frame_of(task.action.segment, task.replica, task.lane);
+  if (!run_frame(task, frame)) {
+    task.part = frame.part();
+    return Outcome::kWaits;
+  }
+  if (!may_store()) throw Abandoned();
+  for (const Store& item : segment.stores) {
+    std::visit([&](const auto& target) { store(target, frame, item, task); }, item.target);
+  }
+  pack_outputs(task, frame);
+  frame.clear();
+  return Outcome::kDone;
+}
+
+// Runs the code from its beginning, or from where the task has waited. False if it is to wait.
+bool Interpreter::run_frame(Task& task, Frame& frame) {
+  const Segment& segment = program_.at(task.action.segment);
+  if (task.num_collectives > 0) return frame.resume(std::exchange(task.arrived, {}));
+  for (AccumulatorId id : segment.reductions) state_.accumulators[id].reduce(task.replica);
+  if (segment.has_exchanges()) exchange(segment, exchange_number_[task.action.segment.value]);
+  if (segment.relays()) relay(task);
+  unpack_inputs(task, frame);
+  loader_.load(task, frame);
+  return frame.run(task.action.micro_batch, task.replica);
+}
+
+void Interpreter::relay(Task& task) {
+  const CollectiveId id = program_.at(task.action.segment).relayed;
+  const Instruction& instruction = *program_.at(id.segment).collectives()[id.index];
+  task.arrived = exchanged(collective_of(instruction.op), task.arrived, options_.replicas(),
+                           *options_.ring, exchange_number_[task.action.segment.value]);
 }
 
 void Interpreter::fail(const Task& task, const std::string& cause) const {

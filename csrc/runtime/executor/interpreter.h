@@ -31,6 +31,13 @@ struct Callbacks {
   std::function<void()> notify;
 };
 
+// What became of a task.
+enum class Outcome {
+  kDone,
+  kWaits,      // for other replicas, to whose collective it gives its part
+  kAbandoned,  // the call is over
+};
+
 // Carries out single actions: fills the registers of a frame from inputs, memory and links, runs
 // the instructions, and brings the results to outputs, memory and links.
 //
@@ -56,10 +63,10 @@ class Interpreter {
   // Lets go of variables that have been replaced, after a window.
   void forget_replaced();
 
-  // By any worker: carries out a task. It calls `may_store` before its results become known, apart
-  // from products that it adds to sums, and returns false if that returns false or if the call ends
-  // while it waits. Throws `Error`.
-  bool run(Task& task, const std::function<bool()>& may_store);
+  // By any worker: carries out a task, up to its next collective. It calls `may_store` before its
+  // results become known, apart from products that it adds to sums, and abandons the task if that
+  // returns false or if the call ends while it waits. Throws `Error`.
+  Outcome run(Task& task, const std::function<bool()>& may_store);
 
   // The seed, and how many micro-batches have drawn numbers since it was set.
   std::pair<int64_t, int64_t> rng_state() const { return loader_.random_state().get(); }
@@ -78,6 +85,9 @@ class Interpreter {
   void for_each_frame(size_t segment, const Use& use);
   template <class Source>
   void forget_loads();
+  Outcome carry_out(Task& task, const std::function<bool()>& may_store);
+  bool run_frame(Task& task, Frame& frame);
+  void relay(Task& task);
   [[noreturn]] void fail(const Task& task, const std::string& cause) const;
   void exchange(const Segment& segment, int64_t number);
   template <class Add>
@@ -99,6 +109,7 @@ class Interpreter {
   const Callbacks callbacks_;
   const std::vector<bool> is_window_output_;    // by output
   const std::vector<int64_t> exchange_number_;  // by segment, of its first exchange in a window
+  const std::vector<bool> has_collectives_;     // by segment
   TransferTimes times_;
   Loader loader_;
   // By segment, replica and lane; null before the first use.

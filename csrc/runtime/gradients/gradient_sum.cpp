@@ -11,15 +11,6 @@
 namespace poptorch_emu {
 namespace {
 
-// Adds up what each replica has of part `index`, in the order of a ring: the next one first, its
-// own last.
-at::Tensor ring_sum(const std::vector<at::Tensor>& parts, int64_t index) {
-  const int64_t count = static_cast<int64_t>(parts.size());
-  at::Tensor sum = parts[(index + 1) % count].clone();
-  for (int64_t step = 2; step <= count; ++step) sum.add_(parts[(index + step) % count]);
-  return sum;
-}
-
 // The state of another replica's random numbers, so that the bits do not depend on which replica
 // comes last.
 at::Tensor with_replica(const at::Tensor& rng, int64_t replica) {

@@ -37,6 +37,13 @@ at::Tensor gathered(const std::vector<at::Tensor>& shards, at::IntArrayRef sizes
   return at::cat(shards).narrow(0, 0, c10::multiply_integers(sizes)).reshape(sizes);
 }
 
+at::Tensor ring_sum(const std::vector<at::Tensor>& parts, int64_t index) {
+  const int64_t count = static_cast<int64_t>(parts.size());
+  at::Tensor sum = parts[(index + 1) % count].clone();
+  for (int64_t step = 2; step <= count; ++step) sum.add_(parts[(index + step) % count]);
+  return sum;
+}
+
 at::Tensor dense_copy_unless_dense(const at::Tensor& tensor) {
   return tensor.is_non_overlapping_and_dense() ? tensor : tensor.clone();
 }

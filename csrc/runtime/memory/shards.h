@@ -26,6 +26,9 @@ at::Tensor shard_of(const at::Tensor& whole, int64_t index, int64_t count);
 void put_shard(at::Tensor& whole, int64_t index, int64_t count, const at::Tensor& shard);
 // Returns a new tensor of shape `sizes` whose parts are `shards`.
 at::Tensor gathered(const std::vector<at::Tensor>& shards, at::IntArrayRef sizes);
+// Adds up what each replica has of part `index`, in the order of a ring: the next one first, its
+// own last.
+at::Tensor ring_sum(const std::vector<at::Tensor>& parts, int64_t index);
 
 // Shape and strides of a tensor.
 struct Layout {

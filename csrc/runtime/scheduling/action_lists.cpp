@@ -1,6 +1,7 @@
 #include "runtime/scheduling/action_lists.h"
 
 #include <algorithm>
+#include <set>
 #include <sstream>
 #include <utility>
 
@@ -8,10 +9,32 @@
 
 namespace poptorch_emu {
 
+namespace {
+
+std::map<CollectiveId, CollectiveQueue> collectives_of(const Program& program,
+                                                       int64_t num_replicas) {
+  std::set<CollectiveId> relayed;
+  for (const Segment& segment : program.segments) relayed.insert(segment.relayed);
+  std::map<CollectiveId, CollectiveQueue> found;
+  for (size_t segment = 0; segment < program.segments.size(); ++segment) {
+    const auto count = static_cast<int64_t>(program.segments[segment].collectives().size());
+    for (int64_t index = 0; index < count; ++index) {
+      const CollectiveId id{{static_cast<int64_t>(segment)}, index};
+      found.emplace(id, CollectiveQueue(num_replicas, relayed.contains(id)));
+    }
+  }
+  return found;
+}
+
+}  // namespace
+
 ActionLists::ActionLists(const Program& program, int64_t num_replicas, bool has_micro_batches)
-    : program_(program), has_micro_batches_(has_micro_batches) {
+    : program_(program),
+      has_micro_batches_(has_micro_batches),
+      collectives_(collectives_of(program, num_replicas)) {
   for (const Segment& segment : program.segments) {
-    waits_for_replicas_.push_back(segment.kind == SegmentKind::kWindow ||
+    // One exchange with other processes begins when all replicas are through with the one before.
+    waits_for_replicas_.push_back(segment.kind == SegmentKind::kWindow || segment.relays() ||
                                   program.is_collective(segment));
   }
   for (const Link& link : program.links) queues_.emplace_back(link, num_replicas);
@@ -29,8 +52,10 @@ void ActionLists::begin_window() {
 
 void ActionLists::clear() {
   for (LinkQueue& queue : queues_) queue.clear();
+  for (auto& [id, queue] : collectives_) queue.clear();
   for (VirtualIpu& ipu : ipus_) {
     ipu.is_at_work = false;
+    ipu.awaited = nullptr;
     ipu.task.clear();
   }
 }
@@ -47,10 +72,20 @@ Task* ActionLists::begin_next(const Task& task, bool are_micro_batches_done) {
   return is_ready(ipu, are_micro_batches_done) ? &begin(ipu) : nullptr;
 }
 
-void ActionLists::finish(Task& task) {
-  give_outputs(task);
+void ActionLists::suspend(Task& task) {
   VirtualIpu& ipu = ipu_of(task);
   ipu.is_at_work = false;
+  ipu.awaited = &collectives_.at({task.action.segment, task.num_collectives++});
+  ipu.awaited->push(task.replica, std::move(task.part));
+}
+
+void ActionLists::finish(Task& task) {
+  give_outputs(task);
+  const Segment& segment = program_.at(task.action.segment);
+  if (segment.relays()) collectives_.at(segment.relayed).give(std::exchange(task.arrived, {}));
+  VirtualIpu& ipu = ipu_of(task);
+  ipu.is_at_work = false;
+  task.num_collectives = 0;
   move_to(ipu, ipu.position + 1);
 }
 
@@ -62,8 +97,8 @@ std::string ActionLists::text() const {
       out << "at the end.";
     } else {
       const Action& action = list_of(ipu)[ipu.position];
-      out << "waits to run '" << program_.at(action.segment).name << "' for micro-batch "
-          << action.micro_batch << ".";
+      out << (ipu.awaited == nullptr ? "waits to run '" : "waits for other replicas in '")
+          << program_.at(action.segment).name << "' for micro-batch " << action.micro_batch << ".";
     }
   }
   return out.str();
@@ -87,9 +122,11 @@ ActionLists::VirtualIpu& ActionLists::ipu_of(const Task& task) {
 
 bool ActionLists::is_ready(const VirtualIpu& ipu, bool are_micro_batches_done) const {
   if (ipu.is_at_work || is_at_end(ipu)) return false;
+  if (ipu.awaited != nullptr) return ipu.awaited->has_results(ipu.task.replica);
   const SegmentId id = list_of(ipu)[ipu.position].segment;
   const Segment& segment = program_.at(id);
   if (segment.kind == SegmentKind::kWindow && !are_micro_batches_done) return false;
+  if (segment.relays() && !collectives_.at(segment.relayed).has_parts()) return false;
   return (!waits_for_replicas_[id.value] || have_replicas_arrived(ipu)) &&
          have_links(ipu.task.replica, segment);
 }
@@ -108,9 +145,11 @@ bool ActionLists::have_links(int64_t replica, const Segment& segment) const {
          std::all_of(segment.outgoing.begin(), segment.outgoing.end(), has_room);
 }
 
-// Whether this replica runs the next action by its list; other replicas may run a window segment.
+// Whether this replica runs the next action by its list; other replicas may run a window segment,
+// and the first one relays what all give.
 bool ActionLists::takes_part(const VirtualIpu& ipu) const {
   const Segment& segment = program_.at(list_of(ipu)[ipu.position].segment);
+  if (segment.relays()) return ipu.task.replica == 0;
   if (segment.kind == SegmentKind::kMicroBatch) return has_micro_batches_;
   return std::find(segment.runners.begin(), segment.runners.end(), ipu.task.replica) !=
          segment.runners.end();
@@ -123,14 +162,24 @@ void ActionLists::move_to(VirtualIpu& ipu, size_t position) {
 }
 
 Task& ActionLists::begin(VirtualIpu& ipu) {
+  if (ipu.awaited != nullptr) return resume(ipu);
   Task& task = ipu.task;
   task.action = list_of(ipu)[ipu.position];
   task.begun_ns = now_ns();
   for (LinkId id : program_.at(task.action.segment).incoming) {
     task.taken.push_back(queues_[id.value].pop(task.replica));
   }
+  const CollectiveId relayed = program_.at(task.action.segment).relayed;
+  if (relayed.index >= 0) task.arrived = collectives_.at(relayed).take_parts();
   ipu.is_at_work = true;
   return task;
+}
+
+Task& ActionLists::resume(VirtualIpu& ipu) {
+  ipu.task.arrived = ipu.awaited->pop(ipu.task.replica);
+  ipu.awaited = nullptr;
+  ipu.is_at_work = true;
+  return ipu.task;
 }
 
 void ActionLists::give_outputs(Task& task) {

@@ -1,10 +1,12 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <string>
 #include <vector>
 
 #include "program/program.h"
+#include "runtime/scheduling/collective_queue.h"
 #include "runtime/scheduling/link_queue.h"
 #include "runtime/scheduling/task.h"
 
@@ -15,7 +17,8 @@ namespace poptorch_emu {
 // A virtual IPU is one IPU of one replica, and runs one action at a time. It is ready for the next
 // one when each incoming link has an item and each outgoing one has room; for a part of an update
 // when, beyond that, every micro-batch of the window is done and every replica of the IPU has done
-// the parts before. Not synchronised: the scheduler calls it with its lock.
+// the parts before. Within an action it may wait for a collective, until all replicas have come to
+// it. Not synchronised: the scheduler calls it with its lock.
 class ActionLists {
  public:
   // `has_micro_batches` says whether actions of micro-batches are run by the lists; otherwise they
@@ -32,6 +35,8 @@ class ActionLists {
   // that is ready, or the next one of the IPU of this task. Null where there is none.
   Task* begin_any(bool are_micro_batches_done);
   Task* begin_next(const Task& task, bool are_micro_batches_done);
+  // The task has come to a collective, to which it gives its part, and waits for its results.
+  void suspend(Task& task);
   // The task was done: its links get what it gives.
   void finish(Task& task);
 
@@ -47,6 +52,7 @@ class ActionLists {
     Task task;
     size_t position = 0;  // of the task in the list, or of the next one
     bool is_at_work = false;
+    CollectiveQueue* awaited = nullptr;  // the collective for which it waits
   };
 
   VirtualIpu& ipu_of(const Task& task);
@@ -60,14 +66,16 @@ class ActionLists {
   bool takes_part(const VirtualIpu& ipu) const;
   void move_to(VirtualIpu& ipu, size_t position);
   Task& begin(VirtualIpu& ipu);
+  Task& resume(VirtualIpu& ipu);
   void give_outputs(Task& task);
 
   const Program& program_;
   const bool has_micro_batches_;
   std::vector<bool> waits_for_replicas_;  // by segment
   std::vector<LinkQueue> queues_;         // by link
-  std::vector<VirtualIpu> ipus_;          // by replica, then IPU
-  size_t num_done_ = 0;                   // virtual IPUs at the end of their lists
+  std::map<CollectiveId, CollectiveQueue> collectives_;
+  std::vector<VirtualIpu> ipus_;  // by replica, then IPU
+  size_t num_done_ = 0;           // virtual IPUs at the end of their lists
 };
 
 }  // namespace poptorch_emu

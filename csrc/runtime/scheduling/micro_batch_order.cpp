@@ -104,7 +104,9 @@ MicroBatchOrder micro_batch_order(const Program& program) {
     const Segment& segment = program.segments[id];
     order.turns.push_back(turns_of(program, segment));
     if (segment.kind != SegmentKind::kMicroBatch) continue;
-    if (program.is_collective(segment) || segment.is_seen_outside) return {};
+    const bool waits_for_replicas =
+        program.is_collective(segment) || !segment.collectives().empty() || segment.relays();
+    if (waits_for_replicas || segment.is_seen_outside) return {};
     uses.add(segment, static_cast<int64_t>(id));
     ++num_segments;
   }

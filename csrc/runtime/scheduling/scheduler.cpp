@@ -13,10 +13,12 @@ namespace {
 constexpr int64_t kSpinNs = 50'000;
 
 int64_t micro_batch_actions_of(const Program& program, int64_t num_replicas) {
-  const int64_t num_segments = std::count_if(
-      program.segments.begin(), program.segments.end(),
-      [](const Segment& segment) { return segment.kind == SegmentKind::kMicroBatch; });
-  return num_segments * program.runs_per_window() * num_replicas;
+  int64_t num_actions = 0;
+  for (const Segment& segment : program.segments) {
+    if (segment.kind != SegmentKind::kMicroBatch) continue;
+    num_actions += (segment.relays() ? 1 : num_replicas) * program.runs_per_window();
+  }
+  return num_actions;
 }
 
 }  // namespace
@@ -101,6 +103,13 @@ bool Scheduler::wait_for_turn(const Task& task) {
 bool Scheduler::wait_until(const std::function<bool()>& holds) {
   progress_.wait_until([&] { return is_over_ || holds(); });
   return !is_over_;
+}
+
+void Scheduler::suspend(Task& task) {
+  const Progress::Lock lock = progress_.lock();
+  lists_.suspend(task);
+  progress_.announce();
+  --num_running_;
 }
 
 Scheduler::Next Scheduler::finish(Task*& task, int64_t worker) {

@@ -71,6 +71,8 @@ class Scheduler {
   // call is over before.
   bool wait_until(const std::function<bool()>& holds);
   void note() { progress_.note(); }
+  // The task waits for other replicas; another worker may go on with it.
+  void suspend(Task& task);
   // The task was done: its links get what it gave. With `kGoOn` it is replaced by the next one.
   // With `kEndWindow` nothing else can begin.
   Next finish(Task*& task, int64_t worker);

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <ATen/core/Tensor.h>
+
 #include <cstdint>
 #include <vector>
 
@@ -23,11 +25,19 @@ struct Task {
   int64_t micro_batch_of_call = 0;
   std::vector<std::vector<Item>> taken = {};  // by incoming link
   std::vector<Item> given = {};               // by outgoing link
+  // How many collectives it has come to, what it gives to the last one, and what it got of it. Of
+  // one that relays a collective, the parts, and what became of them.
+  int64_t num_collectives = 0;
+  at::Tensor part = {};
+  std::vector<at::Tensor> arrived = {};
 
   // Lets go of what it took and gives.
   void clear() {
     taken.clear();
     given.clear();
+    num_collectives = 0;
+    part.reset();
+    arrived.clear();
   }
 };
 

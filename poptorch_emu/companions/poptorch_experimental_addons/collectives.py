@@ -1,6 +1,9 @@
 """Exchanges between replicas inside forward and backward.
 
-Outside a trace nothing is exchanged: a gather gives zeros, the others what they are given.
+A micro-batch of a replica meets the same micro-batch of all others, in training those of other
+processes included. Replicas cannot meet inside a loop or a branch, and in inference not those of
+several processes. Outside a trace nothing is exchanged: a gather gives zeros, the others what they
+are given.
 """
 
 from __future__ import annotations
@@ -20,7 +23,7 @@ __all__ = [
 def all_gather_cross_replica_identical_grads_in(
     x: torch.Tensor, replication_factor: int
 ) -> torch.Tensor:
-    """Gathers the tensors of all replicas; refused with more than one replica (exact).
+    """Gathers the tensors of all replicas (exact).
 
     The gradient is each replica's own slice, which is right where it is the same on all of them.
 
@@ -32,14 +35,14 @@ def all_gather_cross_replica_identical_grads_in(
         (replication_factor, *x.shape); zeros outside a trace.
 
     Raises:
-        Error: the model has several replicas.
+        Error: the model has another number of replicas, or they cannot meet here.
     """
     example = torch.zeros(replication_factor, *x.shape, dtype=x.dtype, device=x.device)
     return addon("ReplicatedAllGather", [x], example)
 
 
 def all_gather_cross_replica(x: torch.Tensor, replication_factor: int) -> torch.Tensor:
-    """Gathers the tensors of all replicas; refused with more than one replica (exact).
+    """Gathers the tensors of all replicas (exact).
 
     The gradient is the sum over replicas of each replica's own slice.
 
@@ -51,7 +54,7 @@ def all_gather_cross_replica(x: torch.Tensor, replication_factor: int) -> torch.
         (replication_factor, *x.shape); zeros outside a trace.
 
     Raises:
-        Error: the model has several replicas.
+        Error: the model has another number of replicas, or they cannot meet here.
     """
     gathered = all_gather_cross_replica_identical_grads_in(x, replication_factor)
     return all_reduce_cross_replica_sum(gathered, replication_factor, insert_in_grad_graph=True)
@@ -60,7 +63,7 @@ def all_gather_cross_replica(x: torch.Tensor, replication_factor: int) -> torch.
 def all_reduce_cross_replica_sum(
     x: torch.Tensor, replication_factor: int, insert_in_grad_graph: bool = False
 ) -> torch.Tensor:
-    """Adds up the tensors of all replicas; refused with more than one replica (exact).
+    """Adds up the tensors of all replicas (exact).
 
     Args:
         x: of any shape.
@@ -72,7 +75,7 @@ def all_reduce_cross_replica_sum(
         The sum, in the shape of `x`; `x` outside a trace.
 
     Raises:
-        Error: the model has several replicas.
+        Error: the model has another number of replicas, or they cannot meet here.
     """
     attributes = {
         "op": "add",
@@ -83,7 +86,7 @@ def all_reduce_cross_replica_sum(
 
 
 def all_to_all_single_cross_replica(x: torch.Tensor, replication_factor: int) -> torch.Tensor:
-    """Sends piece s of the first axis to replica s; refused with more than one replica (exact).
+    """Sends piece s of the first axis to replica s (exact).
 
     The gradient goes the same way back.
 
@@ -96,7 +99,7 @@ def all_to_all_single_cross_replica(x: torch.Tensor, replication_factor: int) ->
 
     Raises:
         ValueError: the first axis cannot be cut so.
-        Error: the model has several replicas.
+        Error: the model has another number of replicas, or they cannot meet here.
     """
     if x.dim() == 0 or x.size(0) % replication_factor:
         raise ValueError(

@@ -19,7 +19,7 @@ def rowcolrow_sharded_matmul(
     replication_factor: int,
     num_chunks: int = 1,
 ) -> torch.Tensor:
-    """Multiplies rows of X by the columns of Y on all replicas; one replica only (exact).
+    """Multiplies rows of X by the columns of Y on all replicas (exact).
 
     Args:
         X: (m, K), the rows of this replica.
@@ -32,7 +32,7 @@ def rowcolrow_sharded_matmul(
 
     Raises:
         ValueError: the shapes do not fit, or `num_chunks` does not divide K.
-        Error: the model has several replicas.
+        Error: the model has another number of replicas.
     """
     _check(X, Y)
     if num_chunks < 1 or X.size(1) % num_chunks:
@@ -52,7 +52,7 @@ def repcolcol_sharded_matmul(
     Y: torch.Tensor,
     replication_factor: int,
 ) -> torch.Tensor:
-    """Multiplies X, the same on all replicas, by columns of Y; one replica only (exact).
+    """Multiplies X, the same on all replicas, by columns of Y (exact).
 
     Args:
         X: (m, K); its gradient is summed over replicas.
@@ -64,7 +64,7 @@ def repcolcol_sharded_matmul(
 
     Raises:
         ValueError: the shapes do not fit.
-        Error: the model has several replicas.
+        Error: the model has another number of replicas.
     """
     _check(X, Y)
     same = collectives.all_reduce_cross_replica_sum(
@@ -78,7 +78,7 @@ def colrowrep_sharded_matmul(
     Y: torch.Tensor,
     replication_factor: int,
 ) -> torch.Tensor:
-    """Multiplies columns of X by rows of Y and adds up over replicas; one replica only (exact).
+    """Multiplies columns of X by rows of Y and adds up over replicas (exact).
 
     Args:
         X: (m, K / replication_factor), the columns of this replica.
@@ -90,7 +90,7 @@ def colrowrep_sharded_matmul(
 
     Raises:
         ValueError: the shapes do not fit.
-        Error: the model has several replicas.
+        Error: the model has another number of replicas.
     """
     _check(X, Y)
     return collectives.all_reduce_cross_replica_sum(X @ Y, replication_factor)

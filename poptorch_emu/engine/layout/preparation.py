@@ -186,8 +186,9 @@ def _repeated(
     found = []
     for instruction in instructions:
         is_own = exposed.isdisjoint(instruction.outputs)
-        is_pure = traits_of(instruction.target).is_pure
-        if is_own and is_pure and known.issuperset(instruction.reads()):
+        traits = traits_of(instruction.target)
+        is_repeated = traits.is_pure and not traits.crosses_replicas
+        if is_own and is_repeated and known.issuperset(instruction.reads()):
             found.append(instruction)
             known.update(instruction.outputs)
     return found

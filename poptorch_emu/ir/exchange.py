@@ -1,0 +1,57 @@
+"""Operators by which replicas exchange values inside forward and backward.
+
+Each micro-batch of a replica meets the same micro-batch of all others, those of other processes
+included. The engine carries them out between the instructions of a segment
+(`csrc/runtime/network/collective.h`); there are no kernels. `num_replicas` is the number of all.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import fx
+
+from poptorch_emu.torch_versions import OpOverload
+
+for _name in ("all_gather", "all_reduce", "all_to_all", "own_piece"):
+    torch.library.define(f"poptorch_emu::{_name}", "(Tensor x, int num_replicas) -> Tensor")
+
+# The values of all replicas, on a new first axis.
+ALL_GATHER: OpOverload = torch.ops.poptorch_emu.all_gather.default
+# Their sum.
+ALL_REDUCE: OpOverload = torch.ops.poptorch_emu.all_reduce.default
+# Of the first axis, cut into a piece for each replica, those pieces with the replica's own number.
+ALL_TO_ALL: OpOverload = torch.ops.poptorch_emu.all_to_all.default
+# The replica's own entry of the first axis; it exchanges nothing.
+OWN_PIECE: OpOverload = torch.ops.poptorch_emu.own_piece.default
+
+_COLLECTIVES = (ALL_GATHER, ALL_REDUCE, ALL_TO_ALL)
+
+
+def is_collective(node: fx.Node) -> bool:
+    """Returns whether a node is an exchange, in which a replica waits for the others."""
+    return node.target in _COLLECTIVES
+
+
+def is_same_everywhere(node: fx.Node) -> bool:
+    """Returns whether a node gives all replicas the same, whatever they have of their own."""
+    return node.target in (ALL_GATHER, ALL_REDUCE)
+
+
+@torch.library.register_fake("poptorch_emu::all_gather")  # type: ignore[untyped-decorator]
+def _all_gather(x: torch.Tensor, num_replicas: int) -> torch.Tensor:
+    return x.new_empty((num_replicas, *x.shape))
+
+
+@torch.library.register_fake("poptorch_emu::all_reduce")  # type: ignore[untyped-decorator]
+def _all_reduce(x: torch.Tensor, num_replicas: int) -> torch.Tensor:
+    return x.new_empty(x.shape)
+
+
+@torch.library.register_fake("poptorch_emu::all_to_all")  # type: ignore[untyped-decorator]
+def _all_to_all(x: torch.Tensor, num_replicas: int) -> torch.Tensor:
+    return x.new_empty(x.shape)
+
+
+@torch.library.register_fake("poptorch_emu::own_piece")  # type: ignore[untyped-decorator]
+def _own_piece(x: torch.Tensor, num_replicas: int) -> torch.Tensor:
+    return x.new_empty(x.shape[1:])
