@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache, wraps
 from typing import Any, NoReturn
 
@@ -22,22 +22,28 @@ def without_backward(outputs: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
 
 @cache
 def _explain_backward() -> None:
-    """Lets `backward()` of what is computed from outputs fail in our words, once in a process.
+    """Lets gradients of what is computed from outputs fail in our words, once in a process.
 
     Such a tensor is PyTorch's own, and has no history to go back through.
     """
-    original = torch.Tensor.backward
+    # `Tensor.backward` calls the first of them by its name.
+    for name in ("backward", "grad"):
+        setattr(torch.autograd, name, _explained(getattr(torch.autograd, name), name))
+
+
+def _explained(original: Callable[..., Any], name: str) -> Callable[..., Any]:
+    """Returns a function of `torch.autograd` that fails in our words."""
 
     @wraps(original)
-    def backward(self: torch.Tensor, *args: Any, **kwargs: Any) -> None:
+    def explained(*args: Any, **kwargs: Any) -> Any:
         try:
-            original(self, *args, **kwargs)  # type: ignore[no-untyped-call]
+            return original(*args, **kwargs)
         except RuntimeError as failure:
             if "does not require grad" not in str(failure):
                 raise
-            raise _refusal() from failure
+            raise _refusal("backward" if name == "backward" else "torch.autograd.grad") from failure
 
-    torch.Tensor.backward = backward  # type: ignore[method-assign]
+    return explained
 
 
 def refuse_backward(*_: Any, **__: Any) -> NoReturn:
@@ -46,14 +52,14 @@ def refuse_backward(*_: Any, **__: Any) -> NoReturn:
     Raises:
         Error: always.
     """
-    raise _refusal()
+    raise _refusal("backward")
 
 
-def _refusal() -> Error:
+def _refusal(function: str) -> Error:
     return make_error(
-        "backward() cannot be called explicitly on outputs of a PopTorch model. A model wrapped by "
-        "poptorch.trainingModel runs forward, backward and the weight update in each call: return "
-        f"a loss from forward instead; {Topic.EXPLICIT_BACKWARD}"
+        f"{function}() cannot be called explicitly on outputs of a PopTorch model. A model wrapped "
+        "by poptorch.trainingModel runs forward, backward and the weight update in each call: "
+        f"return a loss from forward instead; {Topic.EXPLICIT_BACKWARD}"
     )
 
 

@@ -27,7 +27,7 @@ from poptorch_emu.torch_versions import (
     op_implementations_checks,
     set_meta_in_tls_dispatch_include,
 )
-from poptorch_emu.trace import integer_operands, metadata_rules
+from poptorch_emu.trace import integer_operands, metadata_rules, mismatched_shapes
 from poptorch_emu.trace.fakes import FakeMaker
 from poptorch_emu.trace.result_metadata import ResultMetadata, TensorMetadata, Written, settings
 
@@ -122,7 +122,12 @@ class ResultMemo:
         if key not in self._known:
             before = self._before.get(_text(key)) if self._before else None
             if before is None or not _fits(func, before):
-                result = self._run_first(mode, func, args, kwargs)
+                try:
+                    result = self._run_first(mode, func, args, kwargs)
+                except RuntimeError as failure:
+                    raise mismatched_shapes.in_words_of_kernel(
+                        func, args, kwargs, failure
+                    ) from failure
                 integer_operands.check(func, args, kwargs)
                 self._known[key] = metadata = self._metadata(key, args, kwargs, result)
                 self.has_learned |= metadata is not None

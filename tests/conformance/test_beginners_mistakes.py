@@ -252,3 +252,38 @@ def test_smaller_last_batch_then_drop_last_is_offered(shape, is_rest) -> None:
     with pytest.raises(poptorch.Error, match="Shape mismatch") as error:
         inference(torch.ones(shape))
     assert ("drop_last=True" in str(error.value)) == is_rest
+
+
+@pytest.mark.parametrize(
+    "model, inputs",
+    [
+        (of(CALL, nn.Linear(4, 2)), [torch.ones(3, 5)]),
+        (of(CALL, nn.Linear(4, 2, bias=False)), [torch.ones(2, 3, 5)]),
+        (of(torch.bmm), [torch.ones(1, 2, 3), torch.ones(1, 4, 3)]),
+        (of(torch.add), [torch.ones(2, 3), torch.ones(2, 4)]),
+        (of(CALL, nn.Conv2d(3, 4, 3)), [torch.ones(2, 1, 8, 8)]),
+        (of(lambda *given: torch.cat(given)), [torch.ones(2, 3), torch.ones(2, 4)]),
+    ],
+)
+def test_shapes_that_do_not_go_together_then_compile_says_it_in_pytorchs_words(
+    model, inputs
+) -> None:
+    with pytest.raises(RuntimeError) as of_pytorch:
+        model(*inputs)
+    with pytest.raises(RuntimeError) as error:
+        poptorch.inferenceModel(model, options()).compile(*inputs)
+    assert str(error.value).rstrip(".") == str(of_pytorch.value).rstrip(".")
+
+
+@pytest.mark.parametrize("gives_gradients", [torch.autograd.grad, torch.autograd.backward])
+def test_gradient_of_an_output_then_it_is_said_that_each_call_has_a_backward(
+    gives_gradients,
+) -> None:
+    name, net = gives_gradients.__name__, Net()
+    optimizer = poptorch.optim.SGD(net.parameters(), lr=0.1)
+    out, _ = poptorch.trainingModel(net, options(), optimizer)(X, Y)
+    arguments = [F.cross_entropy(out, Y)] + ([list(net.parameters())] if name == "grad" else [])
+    with pytest.raises(poptorch.Error, match="cannot be called explicitly on outputs"):
+        getattr(torch.autograd, name)(*arguments)
+    (gradient,) = torch.autograd.grad(net(X, Y)[1], [net.second.bias])  # Plain PyTorch works.
+    assert gradient.shape == (2,)

@@ -1,16 +1,22 @@
 #include "runtime/memory/device_memory.h"
 
 #include <ATen/ops/empty.h>
+#include <ATen/ops/from_blob.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/zeros.h>
+#include <c10/util/safe_numerics.h>
 
 #include <algorithm>
 #include <cstring>
+#include <memory>
+#include <new>
+#include <string>
 #include <utility>
 
 #include "common/errors.h"
 #include "common/huge_pages.h"
 #include "numerics/row_copies.h"
+#include "runtime/memory/block_pool.h"
 
 namespace poptorch_emu {
 namespace {
@@ -27,16 +33,39 @@ at::Tensor copied(const at::Tensor& tensor) {
   return copy.copy_(tensor);
 }
 
+// Returns zeros of this shape. The system zeroes large ones page by page when they are first used:
+// a weight is written before it is read, and many states are first used by the first update.
+at::Tensor zeros_in_own_memory(at::IntArrayRef sizes, at::ScalarType dtype) {
+  constexpr uint64_t kFewestBytes = uint64_t{1} << 20;
+  uint64_t num_bytes = c10::elementSize(dtype);
+  uint64_t num_elements = 0;
+  const bool is_too_large = c10::safe_multiplies_u64(sizes, &num_elements) ||
+                            c10::mul_overflows(num_bytes, num_elements, &num_bytes);
+  // What PyTorch cannot allocate is told in its words.
+  if (is_too_large || num_bytes < kFewestBytes) return at::zeros(sizes, at::TensorOptions(dtype));
+  const auto block = std::make_shared<Block>(static_cast<int64_t>(num_bytes));
+  prefer_huge_pages(block->data(), block->num_bytes());
+  return at::from_blob(block->data(), sizes, [block](void*) {}, at::TensorOptions(dtype));
+}
+
+Error cannot_hold(const Variable& variable, const std::string& reason) {
+  return Error("The host cannot hold variable '" + variable.name + "' of shape " +
+               describe(variable.shape) + ": " + reason);
+}
+
 // Returns zeros in memory of their own. Throws `Error` if there is no memory for them.
 at::Tensor zeros_of(const Variable& variable, int64_t copy, int64_t num_replicas) {
   try {
-    // A view of one number in the shape of the variable, so that only the copy takes memory.
+    // A view of one number in the shape of the variable, which takes no memory.
     const at::Tensor zeros =
         at::zeros({}, at::TensorOptions(variable.dtype)).expand(variable.shape);
-    return copied(variable.is_sharded ? shard_of(zeros, copy, num_replicas) : zeros);
+    return zeros_in_own_memory(
+        (variable.is_sharded ? shard_of(zeros, copy, num_replicas) : zeros).sizes(),
+        variable.dtype);
   } catch (const c10::Error& error) {
-    throw Error("The host cannot hold variable '" + variable.name + "' of shape " +
-                describe(variable.shape) + ": " + error.what_without_backtrace());
+    throw cannot_hold(variable, error.what_without_backtrace());
+  } catch (const std::bad_alloc& error) {
+    throw cannot_hold(variable, error.what());
   }
 }
 
