@@ -10,6 +10,7 @@ from poptorch_emu.emulator.host_recomputation import set_recomputation
 from poptorch_emu.emulator.lab import lab
 from poptorch_emu.emulator.latencies import set_latencies
 from poptorch_emu.emulator.numbers_comparisons import compare, first_nonfinite, record
+from poptorch_emu.emulator.numerics_reports import numerics
 from poptorch_emu.emulator.page import page
 from poptorch_emu.emulator.pipeline_order import set_schedule
 from poptorch_emu.emulator.plans import memory, schedule, tile_memory
@@ -40,6 +41,7 @@ __all__ = [
     "install",
     "lab",
     "memory",
+    "numerics",
     "page",
     "plan_split",
     "read_report",

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,30 +12,20 @@ import torch
 
 from poptorch_emu.compile.compiler import Request
 from poptorch_emu.emulator.given_values import check_model, path_and_inputs
-from poptorch_emu.errors import Error, make_error
+from poptorch_emu.emulator.observed_runs import Asked, Observed, observed_run, write_run
+from poptorch_emu.errors import Error
 from poptorch_emu.executor.executor import PoplarExecutor
-from poptorch_emu.executor.executor_contents import (
-    observed_program,
-    optimizer_states,
-    request_of,
-)
 from poptorch_emu.export.optimizer import torch_optimizer_of
 from poptorch_emu.ir.control import FOR_LOOP
 from poptorch_emu.numbers import nonfinite
 from poptorch_emu.numbers.alignment import aligned
 from poptorch_emu.numbers.eager_run import EagerRequest, Step, run_eager
-from poptorch_emu.numbers.engine_run import (
-    ObservedGraph,
-    Start,
-    one_window,
-    run_engine,
-    written_buffers,
-)
+from poptorch_emu.numbers.engine_run import Start, written_buffers
 from poptorch_emu.numbers.module_outputs import ModuleOutputs
 from poptorch_emu.numbers.place_walk import Pair
 from poptorch_emu.numbers.run import Place, Run
 from poptorch_emu.numbers.run_file import RunWriter, StoredRun, opened
-from poptorch_emu.numbers.updates import UpdateJudge, note_of, start_weights
+from poptorch_emu.numbers.updates import UpdateJudge, note_of
 from poptorch_emu.numbers.walk import Walk
 from poptorch_emu.options import Options
 from poptorch_emu.report.nonfinite_report import NonfiniteReport
@@ -81,10 +70,10 @@ def record(
     """
     check_model(model)
     written, inputs = path_and_inputs("record", "path", path, inputs)
-    asked = _Asked(model, inputs, keywords)
+    asked = Asked(model, inputs, keywords)
     request = asked.window()
     with replacing(written) as unfinished, RunWriter(unfinished) as writer:
-        _run(model, request, asked.start(request.config.random_seed or 0), writer)
+        write_run(model, request, asked.start(request.config.random_seed or 0), writer)
     return WrittenFile(written)
 
 
@@ -120,17 +109,10 @@ def compare(
         ...
     """
     check_model(model)
-    asked = _Asked(model, inputs, keywords)
-    request = asked.window()
-    start = asked.start(request.config.random_seed or 0)
-    with ExitStack() as stack:
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        with RunWriter(folder / "ours") as writer:
-            graph = _run(model, request, start, writer)
-        ours = stack.enter_context(opened(folder / "ours", "this run"))
-        observed = _Observed(request, start, graph, ours)
-        theirs, notes = _other(stack, folder / "theirs", asked, observed, against)
-        notes = [*notes, *filter(None, [note_of(request)])]
+    asked = Asked(model, inputs, keywords)
+    with observed_run(asked) as observed, ExitStack() as stack:
+        theirs, notes = _other(stack, asked, observed, against)
+        notes = [*notes, *filter(None, [note_of(observed.request)])]
         return NumbersReport.of(_walked(observed, theirs).result(notes))
 
 
@@ -159,27 +141,11 @@ def first_nonfinite(model: PoplarExecutor, *inputs: Any, **keywords: Any) -> Non
         'log'
     """
     check_model(model)
-    asked = _Asked(model, inputs, keywords)
-    request = asked.window()
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "run"
-        with RunWriter(path) as writer:
-            graph = _run(model, request, asked.start(request.config.random_seed or 0), writer)
-        with opened(path, "this run") as run:
-            return NonfiniteReport.of(nonfinite.first_nonfinite(graph, run))
+    with observed_run(Asked(model, inputs, keywords)) as observed:
+        return NonfiniteReport.of(nonfinite.first_nonfinite(observed.graph, observed.run))
 
 
-@dataclass(frozen=True)
-class _Observed:
-    """Our run and what it was made of."""
-
-    request: Request
-    start: Start
-    graph: ObservedGraph
-    run: StoredRun
-
-
-def _walked(observed: _Observed, theirs: Run) -> Walk:
+def _walked(observed: Observed, theirs: Run) -> Walk:
     request, ours = observed.request, observed.run
     is_certain = isinstance(theirs, ModuleOutputs)
     if isinstance(theirs, ModuleOutputs):
@@ -188,34 +154,20 @@ def _walked(observed: _Observed, theirs: Run) -> Walk:
         matched = aligned(ours.values, theirs.values)
     scaling = 1.0 if request.optimizer is None else request.optimizer.loss_scaling.value
     graph = observed.graph
-    walk = Walk(Pair(graph.graph, ours, theirs, graph.numbers, matched, scaling, is_certain))
-    walk.run(UpdateJudge(request, observed.start, ours, theirs))
-    return walk
-
-
-@dataclass(frozen=True)
-class _Asked:
-    """A model and the inputs of a call."""
-
-    model: PoplarExecutor
-    inputs: tuple[Any, ...]
-    keywords: Mapping[str, Any]
-
-    def window(self, options: Options | None = None) -> Request:
-        return one_window(request_of(self.model, self.inputs, self.keywords, options))
-
-    def start(self, seed: int) -> Start:
-        return Start(start_weights(self.model.model), optimizer_states(self.model), seed)
+    pair = Pair(graph.graph, ours, theirs, graph.numbers, matched, scaling, is_certain)
+    with observed.progress("Comparison", len(graph.numbers) * len(ours.places)) as on_value:
+        walk = Walk(pair, on_value)
+        walk.run(UpdateJudge(request, observed.start, ours, theirs))
+        return walk
 
 
 def _other(
-    stack: ExitStack, path: Path, asked: _Asked, observed: _Observed, against: Against
+    stack: ExitStack, asked: Asked, observed: Observed, against: Against
 ) -> tuple[Run, list[str]]:
     """Returns the run to compare with, and what is to be said of it.
 
     Args:
         stack: closes files.
-        path: where a run that is made here may be written.
         asked: for our run.
         observed: our run.
         against: as `compare` is given it.
@@ -225,13 +177,14 @@ def _other(
     if isinstance(against, Mapping):
         return ModuleOutputs(against, observed.graph, observed.run), []
     seed, notes = observed.start.seed, list[str]()
+    path = observed.folder / "theirs"
     with RunWriter(path) as writer:
         if isinstance(against, Options):
             title = "other options"
-            _run(asked.model, asked.window(against), observed.start, writer)
+            write_run(asked.model, asked.window(against), observed.start, writer)
         elif isinstance(against, PoplarExecutor):
             title, other = "the other model", replace(asked, model=against)
-            _run(against, other.window(), other.start(seed), writer)
+            write_run(against, other.window(), other.start(seed), writer)
         elif against is None or against in _SHADOWS:
             title = "plain PyTorch" if against is None else f"plain PyTorch in {against}"
             notes = _run_eager(observed, against, writer)
@@ -244,16 +197,7 @@ def _other(
     return stack.enter_context(opened(path, title)), notes
 
 
-def _run(model: PoplarExecutor, request: Request, start: Start, writer: RunWriter) -> ObservedGraph:
-    if request.config.num_processes > 1:
-        raise make_error(
-            f"The model is one of {request.config.num_processes} processes, of which none has all "
-            "numbers. Compare it in one process, with Options.replicationFactor."
-        )
-    return run_engine(request, start, observed_program(model), writer)
-
-
-def _run_eager(observed: _Observed, shadow: torch.dtype | None, writer: RunWriter) -> list[str]:
+def _run_eager(observed: Observed, shadow: torch.dtype | None, writer: RunWriter) -> list[str]:
     """Runs the window in plain PyTorch; returns what is not done."""
     step, notes = None, list[str]()
     if shadow is None:
@@ -266,7 +210,7 @@ def _run_eager(observed: _Observed, shadow: torch.dtype | None, writer: RunWrite
         step,
         shadow,
     )
-    run_eager(asked, writer)
+    run_eager(asked, writer, observed.progress)
     if any(node.target is FOR_LOOP for node in observed.graph.graph.operations):
         notes.append(
             "Outside a wrapped model poptorch.for_loop runs its body once, as in PopTorch: plain "

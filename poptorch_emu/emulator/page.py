@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from poptorch_emu.emulator.estimates import planner_of
 from poptorch_emu.emulator.given_values import check_model, path_and_inputs
 from poptorch_emu.executor.executor import PoplarExecutor
+from poptorch_emu.report.numerics_report import NumericsReport
 from poptorch_emu.report.page.model_content import content_of_model
 from poptorch_emu.report.page.page_content import EngineRun, PageContent
 from poptorch_emu.report.page.page_file import to_html
@@ -21,6 +23,7 @@ def page(
     *inputs: Any,
     path: str | Path | None = None,
     system: str | None = None,
+    numerics: NumericsReport | None = None,
     **keywords: Any,
 ) -> Path:
     """Writes one HTML file that shows all that is known about `model`, and returns its path.
@@ -35,6 +38,7 @@ def page(
         path: of the file, which is written anew. It may also stand before the inputs, without its
             name: `page(model, path, *inputs)`.
         system: such as "bow-pod16"; by default the virtual system.
+        numerics: what `emulator.numerics` has found, for the panel of the numbers.
         keywords: inputs of a call that are given by name.
 
     Raises:
@@ -44,7 +48,7 @@ def page(
     """
     check_model(model)
     written, inputs = path_and_inputs("page", "path", path, inputs)
-    content = content_of(model, inputs, keywords, system)
+    content = replace(content_of(model, inputs, keywords, system), numerics=numerics)
     written.write_text(to_html([view_model(content)]), encoding="utf-8")
     return WrittenFile(written)
 

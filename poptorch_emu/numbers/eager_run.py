@@ -21,16 +21,18 @@ from poptorch_emu.config import group_of_replica
 from poptorch_emu.enums import ReductionType
 from poptorch_emu.ir.evaluate import in_own_types
 from poptorch_emu.ir.record import BEFORE_FIRST_BLOCK, Phase
-from poptorch_emu.numbers.engine_run import Start
+from poptorch_emu.numbers.engine_run import Start, num_places
 from poptorch_emu.numbers.graph_values import is_random_operator, is_worth_seeing, value_of_call
 from poptorch_emu.numbers.run import (
     FIRST,
     Direction,
     Place,
+    Progress,
     Sink,
     given,
     gradient_name,
     named,
+    unseen,
     updated_name,
 )
 from poptorch_emu.torch_versions import TorchDispatchMode, pytree
@@ -71,9 +73,9 @@ class EagerRequest:
     shadow: torch.dtype | None = None
 
 
-def run_eager(asked: EagerRequest, sink: Sink) -> None:
-    """Runs a window in plain PyTorch and gives `sink` all values."""
-    _EagerWindow(asked, sink).run()
+def run_eager(asked: EagerRequest, sink: Sink, progress: Progress = unseen) -> None:
+    """Runs a window in plain PyTorch and gives `sink` all values; `progress` counts places."""
+    _EagerWindow(asked, sink).run(progress)
 
 
 class _EagerWindow:
@@ -88,20 +90,22 @@ class _EagerWindow:
         self._numbers: dict[str, int] = {}
         self._gradients: dict[str, torch.Tensor] = {}
 
-    def run(self) -> None:
+    def run(self, progress: Progress) -> None:
         """Runs all micro-batches of all replicas, then the update."""
         config = self._config
         for name, tensor in self._asked.start.weights.items():
             if name in self._asked.buffers:
                 continue
             self._sink.add(self._number(name, given(name, tensor)), FIRST, tensor)
-        count = config.gradient_accumulation if config.is_training else config.device_iterations
         own = [self._buffers() for _ in range(config.replication_factor)]
-        for micro_batch in range(count):
-            for replica, buffers in enumerate(own):
-                self._take(buffers)
-                self._run_micro_batch((micro_batch, replica))
-                own[replica] = self._buffers()
+        count = num_places(config)
+        with progress("Plain PyTorch", count) as on_micro_batch:
+            for micro_batch in range(count // len(own)):
+                for replica, buffers in enumerate(own):
+                    self._take(buffers)
+                    self._run_micro_batch((micro_batch, replica))
+                    own[replica] = self._buffers()
+                    on_micro_batch()
         if self._gradients and self._asked.step is not None and self._asked.shadow is None:
             self._update()
 

@@ -16,9 +16,11 @@ from poptorch_emu.numbers.graph_values import observed_values, select_masks
 from poptorch_emu.numbers.run import (
     FIRST,
     Direction,
+    Progress,
     Sink,
     given,
     named,
+    unseen,
     updated_name,
 )
 from poptorch_emu.passes import observers
@@ -61,8 +63,7 @@ class ObservedGraph:
 
 def one_window(request: Request) -> Request:
     """Returns a request for the first window of a call, which leaves nothing on the host."""
-    config = replace(request.config, cache_dir=None, profile_dir=None, anchors=(),
-                     shows_progress_bar=False)  # fmt: skip
+    config = replace(request.config, cache_dir=None, profile_dir=None, anchors=())
     windows = config.device_iterations
     if not config.is_training or windows == 1:
         return replace(request, config=config)
@@ -79,7 +80,15 @@ def one_window(request: Request) -> Request:
     )
 
 
-def run_engine(request: Request, start: Start, make: MakeObserved, sink: Sink) -> ObservedGraph:
+def num_places(config: CompileConfig) -> int:
+    """Returns how many micro-batches of all replicas a window has."""
+    count = config.gradient_accumulation if config.is_training else config.device_iterations
+    return count * config.replication_factor
+
+
+def run_engine(
+    request: Request, start: Start, make: MakeObserved, sink: Sink, progress: Progress = unseen
+) -> ObservedGraph:
     """Runs a window and gives `sink` all values; no model of the user's changes.
 
     Args:
@@ -87,6 +96,7 @@ def run_engine(request: Request, start: Start, make: MakeObserved, sink: Sink) -
         start: with what it starts.
         make: compiles the request.
         sink: takes the values while the window runs.
+        progress: counts them.
     """
     observation = _Observation(sink)
     executable = make(request, observation.of)
@@ -100,7 +110,9 @@ def run_engine(request: Request, start: Start, make: MakeObserved, sink: Sink) -
         session.set_hyper_parameters(request.optimizer)
     session.set_seed(start.seed)
     # Some inputs are written to.
-    session.run([tensor.detach().clone() for tensor in request.tensors])
+    count = len(observation.numbers) * num_places(request.config)
+    with progress("This run", count) as observation.on_value:
+        session.run([tensor.detach().clone() for tensor in request.tensors])
     _take_updates(session, request, start, sink)
     return ObservedGraph(executable.graph, observation.numbers, request.config)
 
@@ -111,6 +123,7 @@ class _Observation:
     def __init__(self, sink: Sink) -> None:
         self.numbers: dict[fx.Node, int] = {}
         self.names: set[str] = set()
+        self.on_value: Callable[[], object] = lambda: None
         self._sink = sink
 
     def of(self, graph: Graph) -> dict[str, HostFunction]:
@@ -132,6 +145,7 @@ class _Observation:
             value, state = inputs
             place = int(state[observers.MICRO_BATCH]), int(state[observers.REPLICA])
             self._sink.add(number, place, value)
+            self.on_value()
             return []
 
         return see

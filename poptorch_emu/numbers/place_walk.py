@@ -92,7 +92,7 @@ class PlaceWalk:
         self._follows: set[fx.Node] = set()
         self._expected: dict[tuple[bool, fx.Node], Expectation | None] = {}
 
-    def walk(self, on_step: Callable[[], None]) -> None:
+    def walk(self, on_step: Callable[[], object]) -> None:
         """Judges each value of this place, in the order of the graph."""
         for node in self._pair.graph.fx.nodes:
             if node.op not in ("placeholder", "call_function"):
@@ -103,12 +103,12 @@ class PlaceWalk:
                     self._follows.add(operation_of(node))
             if node in self._pair.numbers:
                 self._judge(node)
+                on_step()
             for each in self._notebook.last_used(node):
                 for side in (self._ours, self._theirs):
                     side.forget(each)
                 self._expected.pop((True, each), None)
                 self._expected.pop((False, each), None)
-            on_step()
 
     def _judge(self, node: fx.Node) -> None:
         ours, theirs = self._ours.own(node), self._theirs.own(node)

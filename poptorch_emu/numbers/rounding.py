@@ -113,7 +113,7 @@ class Exact:
             Exception: what PyTorch raises, where there is no such operation in float64.
         """
         self._target = target
-        self._arguments = pytree.tree_map(_wide, (tuple(args), dict(kwargs)))
+        self._arguments = widened((tuple(args), dict(kwargs)))
         self.results = self._run(self._arguments)
         self._scales: Tensors | None = None
         self._num_terms = 0
@@ -225,6 +225,11 @@ class Exact:
         read = max((tensor.numel() for tensor in tensors), default=1)
         made = min((r.numel() for r in self.results if _is_float(r) and r.numel()), default=read)
         return max(max(axes, default=1), read // made) + _ELEMENTWISE_ROUNDINGS
+
+
+def widened(arguments: Any) -> Any:
+    """Returns arguments with float64 in the place of all types of floating-point numbers."""
+    return pytree.tree_map(_wide, arguments)
 
 
 def _wide(value: Any) -> Any:

@@ -7,7 +7,8 @@ times, once at each *place*: a micro-batch of a replica.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Protocol
@@ -104,6 +105,16 @@ class Run(Protocol):
 
     def read(self, index: int, place: Place) -> torch.Tensor | None:
         """Returns value number `index` at a place; `None` if it was not made there."""
+
+
+# Shows how far a run is: called with what goes on and how many values it has, it gives a function
+# to be called after each of them.
+Progress = Callable[[str, int], AbstractContextManager[Callable[[], object]]]
+
+
+def unseen(description: str, count: int) -> AbstractContextManager[Callable[[], object]]:
+    """Shows nothing."""
+    return nullcontext(lambda: None)
 
 
 class Sink(Protocol):

@@ -6,6 +6,7 @@ from the values that it has; how far it may be off goes with it.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -100,7 +101,7 @@ class Side:
 
     def exact(self, operation: fx.Node) -> Expectation | None:
         """Returns what an operation makes of this run's inputs; `None` if that cannot be said."""
-        call = self._call(operation)
+        call = call_of(operation)
         if call is None:
             return None
         target, own_args, own_kwargs = call
@@ -121,23 +122,6 @@ class Side:
         ]
         dtypes = [v.dtype for v in pytree.tree_leaves((args, kwargs)) if hasattr(v, "dtype")]
         return Expectation(exact, slack, dtypes)
-
-    def _call(self, operation: fx.Node) -> tuple[OpOverload, Any, Any] | None:
-        """Returns what computes an operation again; `None` if nothing does.
-
-        Dropout is its mask, which is known, times its input.
-        """
-        target = operation.target
-        if not isinstance(target, OpOverload) or not _can_be_run(target):
-            return None
-        if target is not DROPOUT:
-            return target, operation.args, operation.kwargs
-        mask = next((user for user in operation.users if is_drawn(user)), None)
-        call = arguments_of(operation)
-        if mask is None or call.p == 1.0:
-            return None
-        value, share = call.input, call.p
-        return aten.native_dropout_backward.default, (value, mask, 1.0 / (1.0 - share)), {}
 
     def _source(self, node: fx.Node) -> Known | None:
         source = source_of(node)
@@ -199,6 +183,39 @@ class Expectation:
             else:
                 slack.append(self.bound(number, meta.dtype).loose)
         return self.results, slack
+
+
+def call_of(operation: fx.Node) -> tuple[OpOverload, Any, Any] | None:
+    """Returns what computes an operation again; `None` if nothing does.
+
+    Dropout is its mask, which is known, times its input.
+    """
+    target = operation.target
+    if not isinstance(target, OpOverload) or not _can_be_run(target):
+        return None
+    if target is not DROPOUT:
+        return target, operation.args, operation.kwargs
+    mask = next((user for user in operation.users if is_drawn(user)), None)
+    call = arguments_of(operation)
+    if mask is None or call.p == 1.0:
+        return None
+    value, share = call.input, call.p
+    return aten.native_dropout_backward.default, (value, mask, 1.0 / (1.0 - share)), {}
+
+
+def last_uses(graph: Graph) -> dict[fx.Node, list[fx.Node]]:
+    """Returns for each node the operations that nobody reads after it."""
+    last: dict[fx.Node, fx.Node] = {}
+    for node in graph.fx.nodes:
+        if node.op == "call_function":
+            last[operation_of(node)] = node
+            for value in node.all_input_nodes:
+                if value.op == "call_function":
+                    last[operation_of(value)] = node
+    ends: dict[fx.Node, list[fx.Node]] = defaultdict(list)
+    for operation, node in last.items():
+        ends[node].append(operation)
+    return ends
 
 
 def _can_be_run(target: OpOverload) -> bool:

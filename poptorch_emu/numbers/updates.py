@@ -40,7 +40,7 @@ class UpdateJudge:
     def __call__(self, ours: int, theirs: int) -> Judgement | None:
         """Returns what is found of two weights; `None` if nothing can be said."""
         optimizer = self.request.optimizer
-        if optimizer is None or _difficulty(optimizer, self.request):
+        if optimizer is None or _hindrance(self.request):
             return None
         name = self.ours.values[ours].name.removeprefix(updated_name(""))
         worst = Verdict.REORDERED
@@ -66,10 +66,9 @@ class UpdateJudge:
             return None
         mean, magnitude, count = gradients
         before = self._before(run, name)
-        group = optimizer.group_of_parameter[self.request.parameters.index(name)]
 
         def stepped(gradient: torch.Tensor) -> torch.Tensor:
-            return self._stepped((name, before, gradient), group, optimizer)
+            return _stepped(self.request, self.start, (name, before, gradient))
 
         exact = stepped(mean)
         unit, kept = unit_roundoff(torch.float32), before.double()
@@ -94,10 +93,7 @@ class UpdateJudge:
         terms = [tensor.double() for tensor in found if tensor is not None]
         if len(terms) != len(run.places):
             return None
-        assert self.request.optimizer is not None, "a training model"
-        divisor = self.request.optimizer.loss_scaling.value
-        if self.request.config.reduction_type is not ReductionType.Sum:
-            divisor *= len(terms)
+        divisor = _divisor(self.request, len(terms))
         total = torch.stack(terms)
         return total.sum(0) / divisor, total.abs().sum(0) / divisor, len(terms) + 2
 
@@ -107,26 +103,59 @@ class UpdateJudge:
         weight = None if number is None else run.read(number, FIRST)
         return self.start.weights[name].detach() if weight is None else weight
 
-    def _stepped(
-        self,
-        trained: tuple[str, torch.Tensor, torch.Tensor],
-        group: int,
-        optimizer: OptimizerConfig,
-    ) -> torch.Tensor:
-        """Returns the weight after the update; `trained` is its name, its value and gradient."""
-        name, weight, gradient = trained
-        weight = weight.float()
-        hypers = {key: hyper.value for key, hyper in optimizer.groups[group].hypers}
-        state = {}
-        for spec in state_names(optimizer, optimizer.groups[group]):
-            shape = () if spec.is_scalar else tuple(weight.shape)
-            kept = self.start.states.get(f"{spec.name}___{name}")
-            state[spec.name] = (
-                torch.full(shape, spec.initial) if kept is None else kept.reshape(shape).float()
-            )
-        with torch.no_grad():
-            new, _ = update(optimizer, group, weight, gradient.float(), state, hypers)
-        return new.double()
+
+def lost_updates(
+    request: Request, start: Start, gradients: Mapping[str, torch.Tensor], num_places: int
+) -> Mapping[str, float]:
+    """Returns which share of the updates of each weight is lost when it is rounded to the nearest.
+
+    Lost is an update that is not zero, and too small to change the weight.
+
+    Args:
+        request: of a window.
+        start: with what it starts.
+        gradients: sums over all micro-batches and replicas, by the names of the weights.
+        num_places: how many those are.
+    """
+    found = {}
+    for name, gradient in gradients.items():
+        before = start.weights[name].detach()
+        mean = gradient / _divisor(request, num_places)
+        exact = _stepped(request, start, (name, before, mean))
+        is_changed = exact != before.double()
+        is_lost = is_changed & (exact.to(before.dtype) == before)
+        count = int(is_changed.sum())
+        found[name] = int(is_lost.sum()) / count if count else 0.0
+    return found
+
+
+def _divisor(request: Request, num_places: int) -> float:
+    """Returns by what the sum of a weight's gradients is divided."""
+    assert request.optimizer is not None, "a training model"
+    scaling = request.optimizer.loss_scaling.value
+    return scaling if request.config.reduction_type is ReductionType.Sum else scaling * num_places
+
+
+def _stepped(
+    request: Request, start: Start, trained: tuple[str, torch.Tensor, torch.Tensor]
+) -> torch.Tensor:
+    """Returns the weight after the update; `trained` is its name, its value and gradient."""
+    optimizer = request.optimizer
+    assert optimizer is not None, "a training model"
+    name, weight, gradient = trained
+    weight = weight.float()
+    group = optimizer.group_of_parameter[request.parameters.index(name)]
+    hypers = {key: hyper.value for key, hyper in optimizer.groups[group].hypers}
+    state = {}
+    for spec in state_names(optimizer, optimizer.groups[group]):
+        shape = () if spec.is_scalar else tuple(weight.shape)
+        kept = start.states.get(f"{spec.name}___{name}")
+        state[spec.name] = (
+            torch.full(shape, spec.initial) if kept is None else kept.reshape(shape).float()
+        )
+    with torch.no_grad():
+        new, _ = update(optimizer, group, weight, gradient.float(), state, hypers)
+    return new.double()
 
 
 def _spread(
@@ -138,20 +167,29 @@ def _spread(
     return 2 * torch.stack(ends).amax(0)
 
 
-def _difficulty(optimizer: OptimizerConfig, request: Request) -> str:
-    """Returns why an update cannot be judged one weight at a time; "" if it can."""
+def difficulty(request: Request) -> str:
+    """Returns why the update of a weight is not told by itself; "" if it is."""
+    optimizer = request.optimizer
+    if optimizer is None:
+        return ""
     if optimizer.clips:
         return "gradients are clipped"
     if optimizer.kind.is_lamb:
         return "LAMB scales by norms"
     if optimizer.loss_scale_rule is not None:
         return "the loss scale is automatic"
-    return "weights are rounded at random" if request.config.rounds_stochastically else ""
+    return ""
+
+
+def _hindrance(request: Request) -> str:
+    """Returns why an update cannot be judged; "" if it can."""
+    is_random = request.optimizer is not None and request.config.rounds_stochastically
+    return difficulty(request) or ("weights are rounded at random" if is_random else "")
 
 
 def note_of(request: Request) -> str:
     """Returns what a report says of updates that cannot be judged; "" if they are."""
-    reason = "" if request.optimizer is None else _difficulty(request.optimizer, request)
+    reason = _hindrance(request)
     if not reason:
         return ""
     return f"Updates are compared by their largest difference alone, since {reason}."

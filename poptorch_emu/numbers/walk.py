@@ -13,10 +13,10 @@ from dataclasses import dataclass
 
 from torch import fx
 
-from poptorch_emu.ir.graph import Graph, operation_of
 from poptorch_emu.numbers.alignment import aligned_places
 from poptorch_emu.numbers.place_walk import Pair, PlaceWalk
 from poptorch_emu.numbers.run import FIRST, VIEW, Direction
+from poptorch_emu.numbers.side import last_uses
 from poptorch_emu.numbers.verdicts import (
     Difference,
     Judgement,
@@ -43,19 +43,19 @@ class _Row:
 class Walk:
     """One walk through two runs."""
 
-    def __init__(self, pair: Pair, on_step: Callable[[], None] = lambda: None) -> None:
+    def __init__(self, pair: Pair, on_step: Callable[[], object] = lambda: None) -> None:
         """Takes the runs.
 
         Args:
             pair: the two.
-            on_step: called after each operation of each place.
+            on_step: called after each value of each place.
         """
         self._pair, self._on_step = pair, on_step
         self._rows: dict[tuple[str, Direction], _Row] = defaultdict(_Row)
         self._first: dict[Verdict, Difference] = {}
         self._compared: set[int] = set()
         self._values = pair.ours.values
-        self._last_use = _last_uses(pair.graph)
+        self._last_use = last_uses(pair.graph)
         self.their_numbers = {
             node: pair.matched[number]
             for node, number in pair.numbers.items()
@@ -121,18 +121,3 @@ class Walk:
             shown = sample(ours, theirs)
             self.note(number, found.verdict, shown.relative)
             self.keep(Difference(value, FIRST, found.verdict, shown, found.reason))
-
-
-def _last_uses(graph: Graph) -> dict[fx.Node, list[fx.Node]]:
-    """Returns for each node the operations that nobody reads after it."""
-    last: dict[fx.Node, fx.Node] = {}
-    for node in graph.fx.nodes:
-        if node.op == "call_function":
-            last[operation_of(node)] = node
-            for value in node.all_input_nodes:
-                if value.op == "call_function":
-                    last[operation_of(value)] = node
-    ends: dict[fx.Node, list[fx.Node]] = defaultdict(list)
-    for operation, node in last.items():
-        ends[node].append(operation)
-    return ends

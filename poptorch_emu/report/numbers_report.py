@@ -66,8 +66,12 @@ def _told(first: Difference, theirs: str) -> Iterator[str]:
 
 def where(value: Value) -> str:
     """Returns module, direction and line of a value."""
-    file, _, line = value.line.rpartition(":")
+    line = line_of(value)
     parts = [f"in '{value.module}'" if value.module else "", f"({value.direction.value})"]
-    if file:
-        parts.append(f"at {PurePath(file).name}:{line}")
-    return " ".join(filter(None, parts))
+    return " ".join(filter(None, [*parts, f"at {line}" if line else ""]))
+
+
+def line_of(value: Value) -> str:
+    """Returns the name of the file and the line of a value; "" if it has none."""
+    file, _, line = value.line.rpartition(":")
+    return f"{PurePath(file).name}:{line}" if file else ""

@@ -89,6 +89,29 @@ _EDGE = {
     "bytes": COUNT,
     "tensors": [{"name": str, "shape": str, "bytes": COUNT}],
 }
+_NUMBERS: dict[str, Any] = {
+    "sentences": [str],
+    "suggestions": [str],
+    "notes": [str],
+    "type": {"name": str, "zero": NUMBER, "normal": NUMBER, "overflow": NUMBER},
+    "loss_scaling": NUMBER,
+    "best": (NUMBER, None),
+    "histograms": [{"name": str, "word": str, "bins": [[NUMBER, AMOUNT]]}],
+    "scales": [[NUMBER, AMOUNT, AMOUNT]],
+    "operations": {
+        "name": [str],
+        "module": [_SOME_TEXT],
+        "direction": [str],
+        "type": [str],
+        "source": [_SOME_TEXT],
+        "largest": [(AMOUNT, None)],
+        "smallest": [(AMOUNT, None)],
+        "overflow": [AMOUNT],
+        "flushed": [AMOUNT],
+        "subnormal": [AMOUNT],
+        "error": [(AMOUNT, None)],
+    },
+}
 _REPORT: dict[str, Any] = {
     "name": str,
     "mode": str,
@@ -133,6 +156,7 @@ _REPORT: dict[str, Any] = {
     "operations": {str: list},
     "graph": {"stages": [_STAGE], "edges": [_EDGE]},
     "options": [[str, _SOME_TEXT, _SOME_TEXT]],
+    "numbers": (_NUMBERS, None),
     "log": ([{"time": str, "level": str, "text": str}], None),
     "insights": [{"kind": str, "text": str, "code": _SOME_TEXT}],
 }
@@ -195,6 +219,8 @@ def _fault(report: Any) -> str:
         ("timelines", _timeline_faults),
         ("ipus", _ipu_faults),
     )
+    if report["numbers"] is not None and _are_uneven(report["numbers"]["operations"]):
+        return "the columns of numbers are not of one length"
     found = (text for section, check in checks for each in report[section] for text in check(each))
     of_memory = (text for each in report["memory"]["ipus"] for text in _memory_faults(each))
     return next(found, "") or next(of_memory, "") or _parts_fault(report["ipus"])

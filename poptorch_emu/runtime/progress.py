@@ -42,11 +42,24 @@ def counted(items: Iterator[T], count: int, description: str, is_shown: bool) ->
         description: before the bar.
         is_shown: whether there is a bar at all; it needs a terminal.
     """
-    disable = None if is_shown and not _is_hidden else True
-    with _Bar(total=count, desc=description, disable=disable) as bar:
+    with counting(count, description, is_shown) as on_item:
         for item in items:
             yield item
-            bar.update()
+            on_item()
+
+
+@contextmanager
+def counting(count: int, description: str, is_shown: bool) -> Iterator[Callable[[], None]]:
+    """Yields a function to be called after each of so many things, which a bar counts.
+
+    Args:
+        count: of the things.
+        description: before the bar.
+        is_shown: whether there is a bar at all; it needs a terminal.
+    """
+    disable = None if is_shown and not _is_hidden else True
+    with _Bar(total=count, desc=description, disable=disable) as bar:
+        yield bar.update
 
 
 @contextmanager

@@ -17,7 +17,7 @@ from poptorch_emu.log import logger
 from poptorch_emu.report.page.page_file import read_reports, to_html
 from poptorch_emu.report.terms import TERMS
 
-PANELS = ("summary", "timeline", "memory", "operations", "graph", "options", "log")
+PANELS = ("summary", "timeline", "memory", "operations", "graph", "numbers", "options", "log")
 # Those of the panels that draw charts, and how many each has.
 NUM_CHARTS = {"summary": 2, "timeline": 1, "memory": 3, "operations": 2, "compare": 4}
 

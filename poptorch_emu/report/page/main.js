@@ -7,6 +7,7 @@ const PANELS = [
   ["Memory", memoryPanel],
   ["Operations", operationsPanel],
   ["Graph", graphPanel],
+  ["Numbers", numbersPanel],
   ["Options", optionsPanel],
   ["Log", logPanel],
 ];

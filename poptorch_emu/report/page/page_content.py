@@ -13,6 +13,7 @@ from poptorch_emu.plan.inventory import Inventory
 from poptorch_emu.plan.tiles.tile_contents import Level
 from poptorch_emu.plan.tiles.tile_spread import Runs
 from poptorch_emu.plan.time.time_plan import TimePlan
+from poptorch_emu.report.numerics_report import NumericsReport
 from poptorch_emu.report.profile import RunEvent
 
 
@@ -52,6 +53,7 @@ class PageContent:
         versions: by name.
         written: date and time.
         log: (time, level, text) of each line.
+        numerics: what half precision loses.
     """
 
     name: str
@@ -67,3 +69,4 @@ class PageContent:
     versions: Mapping[str, str] = field(default_factory=dict)
     written: str | None = None
     log: Sequence[tuple[str, str, str]] | None = None
+    numerics: NumericsReport | None = None

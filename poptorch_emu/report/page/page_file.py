@@ -37,6 +37,7 @@ _SCRIPTS = (
     "panel_operations.js",
     "graph_layout.js",
     "panel_graph.js",
+    "panel_numbers.js",
     "panel_texts.js",
     "compare_sentences.js",
     "panel_compare.js",

@@ -17,6 +17,7 @@ from poptorch_emu.report.page.advice import advice, ways_out
 from poptorch_emu.report.page.insights import insights
 from poptorch_emu.report.page.page_content import PageContent
 from poptorch_emu.report.page.view_graph import graph_view, operation_columns
+from poptorch_emu.report.page.view_numbers import numbers_view
 from poptorch_emu.report.page.view_options import option_rows
 from poptorch_emu.report.page.view_timeline import engine_timeline, machine_timeline
 from poptorch_emu.report.remedy_text import headline
@@ -43,6 +44,7 @@ def view_model(content: PageContent) -> dict[str, Any]:
         "operations": {} if time is None else operation_columns(time, content.inventory),
         "graph": graph_view(content),
         "options": option_rows(content.config),
+        "numbers": numbers_view(content.numerics),
         "log": _log(content),
         "process_id": os.getpid(),
     }

@@ -1,0 +1,76 @@
+"""What half precision loses in a window of a model."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from poptorch_emu.emulator.given_values import check_model
+from poptorch_emu.emulator.observed_runs import Asked, Observed, observed_run
+from poptorch_emu.executor.executor import PoplarExecutor
+from poptorch_emu.numbers.numerics import (
+    HALF_TYPES,
+    Numerics,
+    NumericsWalk,
+    UpdateNumbers,
+    found_numerics,
+)
+from poptorch_emu.numbers.updates import difficulty, lost_updates
+from poptorch_emu.report.numerics_report import NumericsReport
+
+
+def numerics(model: PoplarExecutor, *inputs: Any, **keywords: Any) -> NumericsReport:
+    """Returns what half precision loses in a window, operation by operation (exact).
+
+    One window (forward, backward, update) runs, and beside it a shadow in float64 with the same
+    weights and random numbers. For each operation and direction the result has the largest and the
+    smallest magnitude, the shares that overflow and underflow (become zero, or lose digits), and
+    the relative error; for gradients what each loss scale would lose. It suggests a loss scale,
+    operations to keep in float32, and whether weights need stochastic rounding. `plot()` draws
+    histograms by exponent. Of a model in float32 it says what float16 would lose.
+
+    The model, its weights and its device stay as they are. `docs/guide/half_precision.md` tells
+    how shares and errors are defined.
+
+    Args:
+        model: made by `trainingModel` or `inferenceModel`.
+        inputs: as for a call; of a compiled model they may be left out.
+        keywords: inputs of a call that are given by name.
+
+    Raises:
+        Error: the model cannot be captured.
+        TypeError: the model is not wrapped.
+
+    Example:
+        >>> inference = poptorch.inferenceModel(torch.nn.Linear(3, 1).half())
+        >>> print(emulator.numerics(inference, torch.ones(2, 3).half()))
+        float16 against float64, ...
+        ...
+    """
+    check_model(model)
+    with observed_run(Asked(model, inputs, keywords)) as observed:
+        return NumericsReport.of(_numerics(observed))
+
+
+def _numerics(observed: Observed) -> Numerics:
+    request, run, graph = observed.request, observed.run, observed.graph
+    weights = observed.start.weights
+    reason = difficulty(request)
+    halves = [name for name in request.parameters if weights[name].dtype in HALF_TYPES]
+    is_told = request.optimizer is not None and not reason
+    scaling = 1.0 if request.optimizer is None else request.optimizer.loss_scaling.value
+    count = len(graph.numbers) * len(run.places)
+    with observed.progress("Float64 shadow", count) as on_value:
+        walk = NumericsWalk(graph, run, scaling, halves if is_told else [], on_value)
+    updates = [
+        UpdateNumbers(name, lost)
+        for name, lost in lost_updates(
+            request, observed.start, walk.gradients, len(run.places)
+        ).items()
+    ]
+    notes = []
+    if halves and reason:
+        notes.append(f"Which updates are too small is not known, since {reason}.")
+    return found_numerics(
+        walk.operations(), updates, scaling,
+        rounds_stochastically=request.config.rounds_stochastically, notes=notes,
+    )  # fmt: skip

@@ -1,0 +1,79 @@
+"""The values of a graph in float64, from what a run was given and the random numbers it drew."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import fx
+
+from poptorch_emu.ir.evaluate import run_on_host
+from poptorch_emu.ir.graph import Graph, operation_of
+from poptorch_emu.numbers.graph_values import is_drawn, result_number
+from poptorch_emu.numbers.rounding import widened
+from poptorch_emu.numbers.run import Place, Run
+from poptorch_emu.numbers.side import Side, call_of, last_uses
+
+
+class Shadow:
+    """A window at one place, operation by operation.
+
+    What has no form in float64, such as a loop or a call of the host, is taken from the run.
+    """
+
+    def __init__(
+        self,
+        graph: Graph,
+        run: Run,
+        numbers: Mapping[fx.Node, int],
+        place: Place,
+        loss_scaling: float,
+    ) -> None:
+        """Looks at one place; the arguments are those of a `Side`."""
+        self._graph = graph
+        self._own = Side(graph, run, numbers, place, loss_scaling=loss_scaling)
+        self._results: dict[fx.Node, list[Any] | None] = {}
+
+    def values(self) -> Iterator[tuple[fx.Node, torch.Tensor | None]]:
+        """Yields each node in order with its value; `None` where the run's own is all there is."""
+        ends = last_uses(self._graph)
+        for node in self._graph.fx.nodes:
+            if node.op in ("placeholder", "call_function"):
+                yield node, self._value(node)
+            for each in ends.get(node, ()):
+                self._results.pop(each, None)
+                self._own.forget(each)
+
+    def _value(self, node: fx.Node) -> Any:
+        operation = operation_of(node)
+        if node.op == "placeholder" or is_drawn(node) or is_drawn(operation):
+            return None
+        if operation not in self._results:
+            self._results[operation] = self._made(operation)
+        results = self._results[operation]
+        return None if results is None else results[result_number(node)]
+
+    def _argument(self, node: fx.Node) -> Any:
+        value = self._value(node)
+        if value is not None:
+            return value
+        known = self._own.value(node)
+        if known is None:
+            raise LookupError(node.name)
+        return known.tensor
+
+    def _made(self, operation: fx.Node) -> list[Any] | None:
+        call = call_of(operation)
+        if call is None:
+            return None
+        target, args, kwargs = call
+        try:
+            args, kwargs = fx.node.map_arg((args, kwargs), self._argument)
+            with torch.no_grad():
+                result = run_on_host(target, *widened((args, kwargs)))
+        except (
+            RuntimeError, NotImplementedError, TypeError, ValueError, IndexError, LookupError
+        ):  # fmt: skip
+            return None
+        return list(result) if isinstance(result, (tuple, list)) else [result]

@@ -1,0 +1,94 @@
+// The numbers of a window in half precision: histograms by exponent, loss scales, operations.
+"use strict";
+
+function numbersPanel(report) {
+  const numbers = report.numbers;
+  if (!isKnown(numbers)) {
+    return [card("Numbers", { note: "They need a run of the model, which is asked for:" },
+      empty(`What half precision loses is ${UNKNOWN}.`),
+      codeElement("emulator.page(model, path, numerics=emulator.numerics(model, *inputs))"))];
+  }
+  return [
+    card("What half precision loses", { note: numbers.notes.join(" ") },
+      element("ul", {}, ...[...numbers.sentences, ...numbers.suggestions.map((text) => `Do: ${text}`)]
+        .map((text) => element("li", {}, text)))),
+    card("Magnitudes", { width: "half",
+      note: `Of a float64 shadow, by the exponent of two. Dotted: from where ${numbers.type.name} has zero, fewer digits, infinity.` },
+    magnitudesChart(numbers)),
+    card("Loss scales", { width: "half", note: "What gradients of half precision would lose." }, scalesChart(numbers)),
+    card("Operations", { note: "Shares are of the numbers that are not zero; errors are relative to the shadow." },
+      numbersTable(numbers)),
+  ];
+}
+
+function powerText(exponent) {
+  return `2^${exponent}`;
+}
+
+function magnitudesChart(numbers) {
+  const shown = numbers.histograms.filter((each) => each.bins.length);
+  if (!shown.length) return empty("There are no numbers of half precision.");
+  const limits = [numbers.type.zero, numbers.type.normal, numbers.type.overflow];
+  const ends = shown.flatMap((each) => each.bins.map(([exponent]) => exponent)).concat(limits);
+  const low = ends.reduce((a, b) => Math.min(a, b)) - 1;
+  const high = ends.reduce((a, b) => Math.max(a, b)) + 1;
+  return chartElement("Lines: share of the numbers by exponent and direction", 300, () => ({
+    grid: { left: 58, right: 20, top: 40, bottom: 34 },
+    legend: legend(),
+    tooltip: tooltip((items) => tip(powerText(items[0].value[0]),
+      items.map((item) => [item.seriesName, shareText(item.value[1])])), { trigger: "axis" }),
+    xAxis: axis({ type: "value", min: low, max: high, axisLabel: { formatter: powerText } }),
+    yAxis: axis({ type: "value", axisLabel: { formatter: shareText } }),
+    series: shown.map((each, index) => ({
+      name: each.name, type: "line", step: "middle", showSymbol: false, data: each.bins,
+      lineStyle: { color: termColour(each.word), width: 2 }, itemStyle: { color: termColour(each.word) },
+      ...(index === 0 ? { markLine: {
+        silent: true, symbol: "none", label: { show: false },
+        lineStyle: { color: colour("bad"), type: "dotted", width: 2 },
+        data: limits.map((limit) => ({ xAxis: limit - 0.5 })),
+      } } : {}),
+    })),
+  }));
+}
+
+function scalesChart(numbers) {
+  if (!numbers.scales.length) return empty("There are no gradients of half precision.");
+  const series = [["underflow", 1, "not always live"], ["overflow", 2, "over the limit"]];
+  return chartElement("Lines: what gradients lose by loss scale", 300, () => ({
+    grid: { left: 58, right: 20, top: 40, bottom: 34 },
+    legend: legend(),
+    tooltip: tooltip((items) => tip(powerText(items[0].value[0]),
+      items.map((item) => [item.seriesName, shareText(item.value[1])])), { trigger: "axis" }),
+    xAxis: axis({ type: "value", min: numbers.scales[0][0], max: numbers.scales.at(-1)[0],
+      axisLabel: { formatter: powerText } }),
+    yAxis: axis({ type: "value", min: 0, axisLabel: { formatter: shareText } }),
+    series: series.map(([name, column, word], index) => ({
+      name, type: "line", showSymbol: false, data: numbers.scales.map((row) => [row[0], row[column]]),
+      lineStyle: { color: termColour(word), width: 2 }, itemStyle: { color: termColour(word) },
+      ...(index === 0 && isKnown(numbers.best) ? { markLine: {
+        silent: true, symbol: "none", lineStyle: { color: colour("text"), type: "dotted", width: 2 },
+        label: { formatter: `best ${powerText(numbers.best)}`, color: colour("text") },
+        data: [{ xAxis: numbers.best }],
+      } } : {}),
+    })),
+  }));
+}
+
+function numbersTable(numbers) {
+  const small = orUnknown((value) => (value === 0 ? "0" : value.toExponential(1)));
+  const columns = [
+    { key: "name", title: "Operation" },
+    { key: "module", title: "Module", keep: true, format: (value) => value || "" },
+    { key: "direction", title: "Direction" },
+    { key: "type", title: "Type" },
+    { key: "largest", title: "Largest", numeric: true, format: small },
+    { key: "smallest", title: "Smallest", numeric: true, format: small, help: "Of those that are not zero." },
+    { key: "overflow", title: "Infinite", numeric: true, format: shareText },
+    { key: "flushed", title: "Zero", numeric: true, format: shareText },
+    { key: "subnormal", title: "Fewer digits", numeric: true, format: shareText },
+    { key: "error", title: "Error", numeric: true, format: small },
+    { key: "source", title: "Your line", format: (value) => value || "" },
+  ];
+  const groups = [["All", null], ["Module", "module"], ["Direction", "direction"]].map(([name, key]) => ({ name, key }));
+  return makeTable({ caption: "Numbers of operations", columns, rows: rowsOf(numbers.operations), groups, sortKey: "error" });
+}
