@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from poptorch_emu.report.pictures import Box, axes_or_new, draw_boxes
+from poptorch_emu.report.schedule_grid import slot_parts
 from poptorch_emu.schedule.actions import Action, Kind
 from poptorch_emu.schedule.free_run import FreeRun
 from poptorch_emu.schedule.schedule import Schedule
@@ -46,16 +47,39 @@ def boxes_of(schedule: Schedule, recomputes: Sequence[bool]) -> tuple[list[Box],
             gaps.append(at + _GAP / 2)
             at += _GAP
         for slot in slots:
-            longest = 0.0
             for ipu, row in enumerate(schedule.rows):
                 begin = at
                 for action in row[slot]:
                     for kind, length in _parts(action, recomputes):
                         boxes.append(_box(ipu, begin, length, kind, action, shades))
                         begin += length
-                longest = max(longest, begin - at)
-            at += longest
+            at += _slot_length(schedule, slot, recomputes)
     return boxes, gaps
+
+
+def part_spans(schedule: Schedule, recomputes: Sequence[bool]) -> list[tuple[str, float, float]]:
+    """Returns the parts of a window in the picture of `boxes_of`, with begin and end of each."""
+    parts = slot_parts(schedule)
+    spans: list[tuple[str, float, float]] = []
+    at = 0.0
+    for slots in shown_slots(schedule.num_slots):
+        if slots and slots.start:
+            at += _GAP
+        for slot in slots:
+            begin, at = at, at + _slot_length(schedule, slot, recomputes)
+            if spans and spans[-1][0] == parts[slot]:
+                begin = spans.pop()[1]
+            spans.append((parts[slot], begin, at))
+    return spans
+
+
+def _slot_length(schedule: Schedule, slot: int, recomputes: Sequence[bool]) -> float:
+    """Returns how long the IPU with most work needs for a slot."""
+    works = (
+        sum(length for action in row[slot] for _, length in _parts(action, recomputes))
+        for row in schedule.rows
+    )
+    return max(works, default=0.0)
 
 
 def boxes_of_run(schedule: Schedule, run: FreeRun) -> tuple[list[Box], list[float]]:
@@ -138,7 +162,20 @@ def draw_schedule(
     for gap in gaps:
         for ipu in range(schedule.num_ipus):
             axes.text(gap, ipu, "…", ha="center", va="center")
+    if run is None:
+        _name_parts(axes, part_spans(schedule, recomputes))
     axes.set_xlim(0, end)
     axes.set_xticks([])
     axes.set_xlabel("time →  (numbers: micro-batches; lengths are not to scale)")
     return axes
+
+
+def _name_parts(axes: Any, spans: Sequence[tuple[str, float, float]]) -> None:
+    """Writes the parts of a window above the picture, with a line between each two."""
+    for name, begin, end in spans:
+        if begin:
+            axes.axvline(begin, color="k", linestyle=":", linewidth=1)
+        axes.annotate(
+            name, ((begin + end) / 2, 1), xycoords=("data", "axes fraction"),
+            xytext=(0, 2), textcoords="offset points", ha="center", va="bottom", fontsize=8,
+        )  # fmt: skip

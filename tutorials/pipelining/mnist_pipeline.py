@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import time
+from collections.abc import Sequence
 
 import torch
 from digit_images import train_and_test
@@ -117,8 +118,8 @@ def test(model: nn.Module, dataset: torch.utils.data.Dataset, args: argparse.Nam
     return correct / seen
 
 
-def parse_arguments() -> argparse.Namespace:
-    """Returns the options of the command line."""
+def parse_arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
+    """Returns the options of the command line, or of `words`."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--batch-size", type=int, default=8, help="rows of a micro-batch")
     parser.add_argument("--device-iterations", type=int, default=2, help="updates in one call")
@@ -136,12 +137,12 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--profile-dir", default="profile", help="where the profile goes")
     parser.add_argument("--debug", action="store_true", help="log what the package does")
     parser.add_argument("--data-dir", help="folder with MNIST's IDX files; else scikit-learn's")
-    return parser.parse_args()
+    return parser.parse_args(words)
 
 
-def main() -> None:
+def main(words: Sequence[str] | None = None) -> None:
     """Trains, then tests."""
-    args = parse_arguments()
+    args = parse_arguments(words)
     if args.debug:
         poptorch.setLogLevel("DEBUG")
     torch.manual_seed(42)

@@ -1,113 +1,193 @@
 # %% [markdown]
 # # A pipeline of four IPUs
 #
-# A model that is too large for one IPU is cut into *stages*, each on an IPU of its own. While the second stage works on one
-# micro-batch, the first already works on the next. This notebook trains a small convolutional network on handwritten digits that
-# way, on virtual IPUs. Then it looks at the schedule and the timeline, and at what makes a pipeline fast.
+# A model that is too large or too slow for one IPU is cut into *stages*, each on an IPU of its own. While the second stage works on
+# one micro-batch, the first already works on the next. This notebook goes nine steps: why, cut, run, look, balance, accumulate,
+# iterate, offload, debug.
 #
-# The same network is trained by the script `mnist_pipeline.py` beside this notebook, which `make demo` runs.
+# Each claim is a number that a cell prints. Where it says **Guess**, write your guess down before you look at the next cell.
+#
+# Two models take part. `Network`, in `mnist_pipeline.py` beside this notebook, is small: it recognises handwritten digits, and is
+# trained here. `encoder`, in `encoder_model.py`, is of real size. It is never run. The emulator has a model of the
+# machine, and tells how fast and how large such a model would be on a Bow-Pod16. Those figures are *modelled*:
+# [docs/fidelity.md](../../docs/fidelity.md) says how near they are to published ones.
 
 # %%
 import copy
+import inspect
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
 
 import matplotlib.pyplot as plt
+import mnist_pipeline
 import torch
 from digit_images import train_and_test
+from encoder_model import Encoder, encoder
 from mnist_pipeline import Network
 from torch import nn
 
 import poptorch_emu as poptorch
 from poptorch_emu import emulator
+from poptorch_emu.emulator import show
 
+SYSTEM = "bow-pod16"
 EPOCHS = 10  # in the tests: 4
+SECONDS = 0.5  # in the tests: 0.05
+TIMED_EPOCHS = 2  # in the tests: 1
 
 torch.manual_seed(42)
 train_set, test_set = train_and_test(None)
 print(len(train_set), "images to train on,", len(test_set), "to test with")
 
 # %% [markdown]
-# ## Blocks
+# ## 1. Why
 #
-# `Network` opens a *block* for each part: `B1` and `B2` hold a convolution each, `B3` and `B4` a linear layer each, and the loss
-# is computed in `B4`. Outside of a wrapped model blocks do nothing, so the network runs as it is in plain PyTorch.
+# Here is the model of real size. It has twelve layers of a Transformer, in float16.
 #
-# The execution strategy says which block belongs to which stage, and which IPU runs it.
+# **Guess**: does it fit into one IPU? Are four IPUs four times as fast as one?
+
+# %%
+print(inspect.getsource(Encoder))
+whys = emulator.what_if(*encoder(), sweep={"num_ipus": [1, 2, 4]}, system=SYSTEM)
+show(whys)
+one, _, four = whys.points
+print(f"Four IPUs are {four.throughput / one.throughput:.1f} times as fast as one.")
+assert one.fits == "no" and four.fits == "yes" and four.throughput < 4 * one.throughput
+
+# %% [markdown]
+# The column *fits* is the reason for most pipelines: one IPU would need more memory than it has. Four IPUs are faster, but not four
+# times as fast. The rest of this notebook shows where the difference goes, and how to get some of it back.
+#
+# ## 2. Cut
+#
+# A *block* is a part of `forward`. A *stage* is one block or several, and runs on one IPU. There are four ways to open blocks. None of them does
+# anything outside of a wrapped model, so that the model stays a model of plain PyTorch.
+#
+# This function tells which stages a model has. Nothing runs for it.
 
 
 # %%
-def make_strategy(kind=poptorch.PipelinedExecution):
-    return kind(*(poptorch.Stage(f"B{ipu + 1}").ipu(ipu) for ipu in range(4)))
+def print_stages(model, strategy, width=16):
+    options = poptorch.Options().showCompilationProgressBar(False)
+    options.Training.gradientAccumulation(16)
+    options.setExecutionStrategy(strategy)
+    optimizer = poptorch.optim.SGD(model.parameters(), lr=0.1)
+    wrapped = poptorch.trainingModel(model, options, optimizer)
+    for stage in emulator.estimate(wrapped, torch.zeros(64, width)).stages:
+        print(
+            f"stage {stage.stage} on IPU {stage.ipu}: {' '.join(stage.blocks) or '(before the first block)'}"
+        )
+    wrapped.destroy()
+
+
+class FourLayers(nn.Module):
+    """The model in plain PyTorch."""
+
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(16, 16) for _ in range(4))
+
+    def forward(self, x):
+        for layer in self.layers:
+            x = torch.relu(layer(x))
+        return x, poptorch.identity_loss(x, "mean")
 
 
 # %% [markdown]
-# ## How much one call does
+# **With `BeginBlock`** the class stays as it is. A block begins where the layer is called, and lasts until the next one begins.
+
+# %%
+model = FourLayers()
+for ipu, layer in enumerate(model.layers):
+    poptorch.BeginBlock(layer, f"B{ipu + 1}", ipu_id=ipu)
+print_stages(model, poptorch.PipelinedExecution())
+
+# %% [markdown]
+# **With `Block`** the places stand in `forward`. **With `BlockFunction`** a function becomes a block. Here the first layer comes before any
+# block, and no IPUs are named yet.
+
+
+# %%
+class InBlocks(FourLayers):
+    def forward(self, x):
+        x = torch.relu(self.layers[0](x))
+        with poptorch.Block("B1"):
+            x = torch.relu(self.layers[1](x))
+        x = self.second(x)
+        with poptorch.Block("B3"):
+            x = torch.relu(self.layers[3](x))
+            return x, poptorch.identity_loss(x, "mean")
+
+    @poptorch.BlockFunction("B2")
+    def second(self, x):
+        return torch.relu(self.layers[2](x))
+
+
+# %% [markdown]
+# The *execution strategy* says which blocks make a stage, and on which IPU it runs. With `AutoStage.AutoIncrement` each block is a stage of its own,
+# and what comes before the first block is stage 0. With `AutoStage.SameAsIpu`, the default, blocks with the same `ipu_id` are one stage. A `Stage`
+# by hand may join several blocks: `Stage("B1", "B2")`.
 #
-# Three numbers decide what one call of the wrapped model consumes:
+# **Guess**: how many stages does each of these have?
+
+# %%
+by_hand = (poptorch.Stage("B1", "B2").ipu(0), poptorch.Stage("B3").ipu(1))
+strategies = {
+    "AutoIncrement": (poptorch.AutoStage.AutoIncrement,),
+    "by hand": by_hand,
+    "SameAsIpu": (poptorch.AutoStage.SameAsIpu,),
+}
+for name, arguments in strategies.items():
+    print(f"{name}:")
+    try:
+        print_stages(InBlocks(), poptorch.PipelinedExecution(*arguments))
+    except AssertionError as error:
+        print(error)
+
+# %% [markdown]
+# ## 3. Run
 #
-# - the rows of a *micro-batch*, what one `forward` sees;
-# - *gradient accumulation*: how many micro-batches one weight update sums up. With backward the four stages are seven, and
-#   a pipeline needs at least as many micro-batches;
-# - *device iterations*: how many updates one call makes before results come back.
+# `Network` has four blocks: two convolutions, two linear layers. The loss is computed in the last block.
+#
+# Three numbers decide what one call of the wrapped model consumes: the rows of a *micro-batch*, which one `forward` sees; *gradient accumulation*,
+# the micro-batches of one update; and *device iterations*, the updates of one call.
 
 # %%
 options = poptorch.Options().showCompilationProgressBar(False)
 options.deviceIterations(2)
 options.Training.gradientAccumulation(8)
 options.outputMode(poptorch.OutputMode.All)
-options.setExecutionStrategy(make_strategy())
-
+options.setExecutionStrategy(mnist_pipeline.strategy("pipelined"))
 loader = poptorch.DataLoader(options, train_set, batch_size=8, shuffle=True)
-print("rows of one call:", loader.combinedBatchSize)
+print("rows of one call: 8 x 8 x 2 =", loader.combinedBatchSize)
 
-# %% [markdown]
-# ## Training
-#
-# The first call captures the model, cuts it, schedules it and builds the program. Every other call only runs it.
-
-# %%
 model = Network()
 optimizer = poptorch.optim.AdamW(model.parameters(), lr=3e-3)
 training = poptorch.trainingModel(model, options, optimizer)
-
 losses = []
 for _ in range(EPOCHS):
     for images, labels in loader:
         scores, loss = training(images, labels)
         losses.append(float(loss.mean()))
-
-plt.figure(figsize=(6, 2.6))
+plt.figure(figsize=(6, 2.6), layout="constrained")
 plt.plot(losses)
 plt.xlabel("call")
 plt.ylabel("mean loss")
 plt.grid(alpha=0.3)
-# %% [markdown]
-# ## The schedule
-#
-# `emulator.schedule` shows what each IPU runs in each slot of one update. `2F5` is the forward of stage 2 for micro-batch 5, `B`
-# is backward and `U` the weight update. At the left the pipeline fills, at the right it drains.
-
-# %%
-plan = emulator.schedule(training)
-print(plan)
+show()
 
 # %% [markdown]
-# The same as a picture, as textbooks draw it: time goes to the right, and the numbers are those of micro-batches. Here backward is
-# drawn twice as long as forward.
+# The trained weights are in `model`. Inference has no backward. Four stages need four micro-batches in a call to be filled.
 
 # %%
-plan.plot()
+schedule = emulator.schedule(training)
 training.destroy()
-
-# %% [markdown]
-# ## Testing
-#
-# The trained weights are in `model`. Inference has no backward, so the four stages need four micro-batches in a call.
-
-# %%
 test_options = poptorch.Options().showCompilationProgressBar(False)
 test_options.deviceIterations(4)
-test_options.setExecutionStrategy(make_strategy())
-
+test_options.setExecutionStrategy(mnist_pipeline.strategy("pipelined"))
 inference = poptorch.inferenceModel(model.eval(), test_options)
 correct, seen = 0, 0
 for images, labels in poptorch.DataLoader(test_options, test_set, batch_size=8):
@@ -123,16 +203,14 @@ for axis, image, label, prediction in zip(axes, images, labels, predictions):
     axis.imshow(image[0].numpy(), cmap="gray_r")
     axis.set_title(int(prediction), color="black" if prediction == label else "red")
     axis.axis("off")
+show()
 
 # %% [markdown]
-# ## Is it the same as plain PyTorch?
-#
-# One call against a loop that makes the same two updates.
+# Is it the same as plain PyTorch? One call against a loop that makes the same two updates:
 
 # %%
 emulated, plain = copy.deepcopy(model).train(), copy.deepcopy(model).train()
 images, labels = next(iter(loader))
-
 training = poptorch.trainingModel(
     emulated, options.clone(), poptorch.optim.SGD(emulated.parameters(), lr=0.01)
 )
@@ -146,128 +224,368 @@ for index, (x, y) in enumerate(zip(images.split(8), labels.split(8)), start=1):
     if index % 8 == 0:
         optimizer.step()
         optimizer.zero_grad()
-
-for name, value in plain.named_parameters():
-    torch.testing.assert_close(emulated.state_dict()[name], value.detach(), rtol=1e-5, atol=1e-6)
-print("the weights agree")
+furthest = max(
+    (emulated.state_dict()[name] - value.detach()).abs().max().item()
+    for name, value in plain.named_parameters()
+)
+print(f"after two updates the weights differ by at most {furthest:.1e}")
+assert furthest < 1e-5
 
 # %% [markdown]
-# ## A model of real size, without running it
+# The script `mnist_pipeline.py` does all of this, with options on its command line: `python mnist_pipeline.py --help` lists them. Three of
+# them matter here:
 #
-# How fast would a pipeline be on the machine? The emulator has a model of the machine's time. It needs shapes alone, so the weights can be on
-# PyTorch's *meta* device and take no memory. We take an encoder of twelve Transformer layers on a Bow-Pod16.
+# - `--strategy sharded` runs one stage at a time; section 9 uses it.
+# - `--offload-optimiser` keeps the optimiser's state outside of the chip; section 8 asks for the price.
+# - `--profile` writes a profile; section 4 opens it.
 #
-# The figures below are *modelled*: [docs/fidelity.md](../../docs/fidelity.md) says how near they are to published ones.
+# **Guess**: which of them changes the loss?
 
 # %%
-SYSTEM, WIDTH, LENGTH, ROWS, LAYERS = "bow-pod16", 512, 128, 8, 12
-
-
-class Encoder(nn.Module):
-    """Twelve layers; `layers_of_ipu` says how many of them each IPU has."""
-
-    def __init__(self, layers_of_ipu):
-        super().__init__()
-        self.ipus = [ipu for ipu, count in enumerate(layers_of_ipu) for _ in range(count)]
-        self.layers = nn.ModuleList(
-            nn.TransformerEncoderLayer(WIDTH, 8, 4 * WIDTH, batch_first=True, dropout=0.0)
-            for _ in self.ipus
-        )
-
-    def forward(self, x):
-        for index, (layer, ipu) in enumerate(zip(self.layers, self.ipus)):
-            with poptorch.Block(f"layer{index}", ipu_id=ipu):
-                x = layer(x)
-                if index + 1 == len(self.layers):
-                    return poptorch.identity_loss((x * x).mean(), "none")
-
-
-def encoder(
-    layers_of_ipu=(3, 3, 3, 3), accumulation=16, kind=poptorch.PipelinedExecution, change=None
+work = tempfile.TemporaryDirectory()
+for words in (
+    "",
+    "--strategy sharded",
+    "--offload-optimiser",
+    f"--profile --profile-dir {work.name}",
 ):
-    """Returns a wrapped model of meta tensors, and its batch."""
+    shown = words.replace(work.name, "profile")
+    print(f"$ python mnist_pipeline.py --epochs 1 {shown}")
+    done = subprocess.run(
+        [sys.executable, "mnist_pipeline.py", "--epochs", "1", *words.split()],
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    lines = [line for line in done.stdout.splitlines() if line.startswith(("Epoch", "Accuracy"))]
+    print(*(line.rpartition(", ")[0] or line for line in lines), sep="\n")
+print("files of the profile:", *sorted(path.name for path in Path(work.name).rglob("*.*")))
+
+# %% [markdown]
+# ## 4. Look
+#
+# What does each IPU do when? `emulator.schedule` says it for one update. `2F5` is the forward of stage 2 for micro-batch 5, `B` is a backward, `U` the
+# update of the weights.
+
+# %%
+show(schedule)
+
+# %% [markdown]
+# The same as a picture, as textbooks draw it. Time goes to the right, and the numbers are those of micro-batches. The phases stand above: at first
+# the pipeline *fills*, then all IPUs work (*main*), then it *flushes*.
+#
+# **Guess** before you count: after how many steps do all four IPUs work in both directions?
+
+# %%
+schedule.plot()
+show()
+
+# %% [markdown]
+# A micro-batch goes forward through all stages, and backward through all of them. In the last stage its backward follows its forward at
+# once, in the same step. So between `N + 1` stages there are `N` hops down and `N` hops up, and the first backward reaches the first IPU in step
+# `2N + 1`. That is the first step in which all IPUs work. Four stages have three hops, so "four stages are seven". A pipeline needs at least as
+# many micro-batches in an update. We count it in the schedules:
+
+
+# %%
+def first_full_step(num_stages):
+    """Returns the first step in which each IPU has a forward and a backward, counted from 1."""
+    text = emulator.schedule(small_pipeline(num_stages)).to_csv()
+    rows = [line.split(",") for line in text.strip().splitlines()]
+    return 1 + next(
+        step
+        for step, cells in enumerate(zip(*rows))
+        if all("F" in cell and "B" in cell for cell in cells)
+    )
+
+
+def small_pipeline(num_stages, accumulation=16):
+    """Returns a compiled pipeline of so many small stages."""
+    model = nn.Module()
+    model.layers = nn.Sequential(*(nn.Linear(4, 4) for _ in range(num_stages)))
+    for ipu, layer in enumerate(model.layers):
+        poptorch.BeginBlock(layer, ipu_id=ipu)
+    model.forward = lambda x: poptorch.identity_loss(model.layers(x), "mean")
     options = poptorch.Options().showCompilationProgressBar(False)
     options.Training.gradientAccumulation(accumulation)
-    options.setExecutionStrategy(kind())
-    if change is not None:
-        change(options)
-    with torch.device("meta"):
-        model = Encoder(layers_of_ipu).half()
-        batch = torch.empty(ROWS * accumulation, LENGTH, WIDTH, dtype=torch.half)
-    optimizer = poptorch.optim.AdamW(model.parameters(), accum_type=torch.half)
-    return poptorch.trainingModel(model, options, optimizer), batch
+    wrapped = poptorch.trainingModel(model, options, poptorch.optim.SGD(model.parameters(), lr=0.1))
+    wrapped.compile(torch.zeros(accumulation, 4))
+    return wrapped
 
 
-report = emulator.estimate(*encoder(), system=SYSTEM)
-print(report)
+print("stages  hops N  2N + 1  first step in which all IPUs work")
+for num_stages in (2, 4, 8):
+    hops, step = num_stages - 1, first_full_step(num_stages)
+    print(f"{num_stages:6} {hops:7} {2 * hops + 1:7} {step:11}")
+    assert step == 2 * hops + 1
 
 # %% [markdown]
-# ## The timeline
+# ### A profile, read step by step
 #
-# `emulator.timeline` gives what each IPU does when. Here are eight micro-batches of a pipeline, and the same of *sharded*
-# execution, where one IPU works at a time. Sharding saves memory as a pipeline does, but no time.
+# `--profile` wrote `profile.pop`. The command `poptorch-emu view profile/mnist_training/profile.pop --open` makes a page of it and opens it in
+# the browser. `emulator.page` writes the same page for a model that never ran. We take the encoder, and give the first IPU six of the twelve
+# layers by mistake. Each panel of the page answers a question.
 
 # %%
-figure, axes = plt.subplots(2, 1, figsize=(9, 4.2), sharex=True, layout="constrained")
-for axis, kind in zip(axes, (poptorch.PipelinedExecution, poptorch.ShardedExecution)):
-    events = emulator.timeline(*encoder(accumulation=8, kind=kind), system=SYSTEM)
+uneven = encoder((6, 2, 2, 2))
+page = emulator.page(uneven[0], Path(work.name) / "encoder.html", uneven[1], system=SYSTEM)
+print(f"{page.name}: one file of {page.stat().st_size / 1e6:.1f} MB, for any browser")
+report = emulator.estimate(*uneven, system=SYSTEM)
+
+# %% [markdown]
+# **Summary: how fast is it, does it fit, and what limits it?** Below the figures stands advice, with what the model of the machine predicts
+# from it.
+#
+# ![The panel Summary of the page](../../docs/images/encoder_summary.png)
+
+# %%
+print(f"{report.throughput:,.0f} rows a second; limited by {report.bottleneck}")
+
+# %% [markdown]
+# **Timeline: who waits for whom?** Each row is an IPU. Look for the row without gaps: that is the slowest IPU. Move with the keys `w`, `a`, `s` and
+# `d`. Press `f` on a box to follow its micro-batch through the stages.
+#
+# ![The panel Timeline of the page](../../docs/images/encoder_timeline.png)
+
+# %%
+for ipu in report.ipus:
+    print(f"IPU {ipu.ipu} waits for {ipu.bubble_seconds / report.step_seconds:.0%} of the step")
+
+# %% [markdown]
+# **Memory: how full are the tiles, and of what?** The first IPU has the most weights. It has the deepest stash, too.
+#
+# ![The panel Memory of the page](../../docs/images/encoder_memory.png)
+
+# %%
+tiles = emulator.tile_memory(*uneven, system=SYSTEM)
+for ipu in tiles.ipus:
+    parts = tiles.parts(ipu)
+    print(
+        f"IPU {ipu.ipu}: {tiles.largest_bytes(ipu) / 1024:.0f} KiB on the fullest tile, of which "
+        f"the stash has {parts['stash'] / 1024:.0f}"
+    )
+
+# %% [markdown]
+# **Operations: what takes the time?** No single operation takes much. So there is none to mend; there are too many of them on one IPU.
+#
+# ![The panel Operations of the page](../../docs/images/encoder_operations.png)
+
+# %%
+operations = report.operations()
+cycles = sum(one.cycles for one in operations)
+slowest = operations[0]
+print(f"the slowest, {slowest.name}, has {slowest.cycles / cycles:.1%} of all cycles")
+for ipu in report.ipus:
+    share = sum(one.cycles for one in operations if one.ipu == ipu.ipu) / cycles
+    print(f"all operations of IPU {ipu.ipu} have {share:.0%}")
+
+# %% [markdown]
+# So the first IPU has too much to do. That is mended by another cut.
+#
+# ## 5. Balance
+#
+# A pipeline is as fast as its slowest stage. **Guess**: how much faster is 3-3-3-3 than 6-2-2-2? Is it the best cut?
+
+# %%
+even = emulator.estimate(*encoder(), system=SYSTEM)
+figure, axes = plt.subplots(2, 1, figsize=(9, 4.4), sharex=True, layout="constrained")
+longest = 0.0
+for axis, counts in zip(axes, ((6, 2, 2, 2), (3, 3, 3, 3))):
+    events = emulator.timeline(*encoder(counts, accumulation=8), system=SYSTEM)
     events.plot(axis)
-    axis.set_title(f"{kind.__name__}: {max(e.end_seconds for e in events) * 1e3:.1f} ms")
+    axis.set_title(f"{counts}: {max(e.end_seconds for e in events) * 1e3:.1f} ms")
+    longest = max(longest, max(e.end_seconds for e in events))
+axes[0].set_xlim(0, longest * 1e3)
+show()
+for name, estimate in {"6-2-2-2": report, "3-3-3-3": even}.items():
+    print(f"{name}: {estimate.throughput:,.0f} rows a second; limited by {estimate.bottleneck}")
+assert report.throughput < even.throughput
+
 # %% [markdown]
-# ## Balancing the stages
-#
-# A pipeline is as fast as its slowest stage. An IPU that has less to do waits, and the report calls this *bubble*. Let the first IPU have six
-# of the twelve layers:
+# `emulator.plan_split` tries all cuts between blocks, and prints the code of the best. Equal counts need not be the best: the first stage also waits for
+# its input, and the last one need not compute activations again.
 
 # %%
-uneven = emulator.estimate(*encoder((6, 2, 2, 2)), system=SYSTEM)
-for name, estimate in {"3-3-3-3": report, "6-2-2-2": uneven}.items():
-    bubbles = " ".join(f"{i.bubble_seconds / estimate.step_seconds:4.0%}" for i in estimate.ipus)
-    print(f"{name}: {estimate.throughput:6,.0f} rows a second, bubble of each IPU {bubbles}")
-print("of 6-2-2-2: limited by", uneven.bottleneck)
-assert uneven.throughput < report.throughput
+split = emulator.plan_split(*encoder(), num_ipus=4, system=SYSTEM)
+show(split)
+counts = tuple(len(stage.units) for stage in split.stages)
+best = emulator.estimate(*encoder(counts), system=SYSTEM)
+print(f"{counts}: {best.throughput:,.0f} rows a second")
+assert best.throughput >= even.throughput
 
 # %% [markdown]
-# You need not try them all. `emulator.plan_split` finds the cut between your blocks whose slowest stage is fastest, and prints the code.
-# Here it gives the first IPU only two layers, because that one also waits for the input from the host.
+# ## 6. Accumulate
+#
+# The pipeline fills and flushes once for each update. With `m` micro-batches in an update and `N` hops, an update takes `m + 2N` steps.
+# **Guess**: which share of its time does a pipeline of four stages lose with 8 micro-batches, and which with 256?
 
 # %%
-split = emulator.plan_split(*encoder((6, 2, 2, 2)), num_ipus=4, system=SYSTEM)
-print(split)
+accumulations = [8, 16, 32, 64, 128, 256]
+sweep = emulator.what_if(*encoder(counts), sweep={"accumulation": accumulations}, system=SYSTEM)
+show(sweep)
+print("micro-batches  lost by formula  lost, compared with the fastest")
+fastest = max(point.throughput for point in sweep.points)
+for count, point in zip(accumulations, sweep.points):
+    print(f"{count:13} {6 / (count + 6):15.0%} {1 - point.throughput / fastest:12.0%}")
+assert [p.throughput for p in sweep.points] == sorted(p.throughput for p in sweep.points)
 
 # %% [markdown]
-# ## What accumulation does to the ramp
-#
-# Filling and emptying the pipeline takes the same time for every update. With more micro-batches in an update, it weighs less.
+# Where both columns agree, filling and flushing is all that is lost. Accumulation has a price: the batch of an update grows,
+# and it may train worse. Besides, a pipeline has a *stash*: a micro-batch leaves the inputs of a stage there until its backward. How deep a stash is
+# depends on the stage, and not on the accumulation:
 
 # %%
-counts = [8, 16, 32, 64, 128, 256]
-sweep = emulator.what_if(*encoder(), sweep={"accumulation": counts}, system=SYSTEM)
-speeds = [point.throughput for point in sweep.points]
-plt.figure(figsize=(6, 2.6))
-plt.semilogx(counts, speeds, "o-", base=2)
-plt.ylim(0)
-plt.xlabel("micro-batches of an update")
-plt.ylabel("rows per second")
-plt.grid(alpha=0.3)
-print(f"from {speeds[0]:,.0f} to {speeds[-1]:,.0f} rows a second")
-assert speeds == sorted(speeds)
+print(*str(schedule).splitlines()[-4:], sep="\n")
 
 # %% [markdown]
-# ## Recomputation
+# ## 7. Iterate
 #
-# Between its forward and its backward, a micro-batch's activations must be kept: a *stash*. The first stage has the most micro-batches
-# on the way, so its stash is the deepest. A pipeline saves this memory by default: it keeps what enters a stage, and computes the rest again. That
-# costs time.
+# Device iterations repeat the whole update in one call. **Guess**: do they fill the pipeline, as accumulation does? Where do they help?
+#
+# We measure the digits on this computer, and ask the model of the machine about the encoder. Both plots have the micro-batches of one call on
+# their axis.
+
 
 # %%
-print(emulator.what_if(*encoder(), sweep={"recomputation": ["pipeline", "none"]}, system=SYSTEM))
+def options_of(accumulation, iterations, mode=poptorch.OutputMode.Final):
+    options = poptorch.Options().showCompilationProgressBar(False)
+    options.deviceIterations(iterations)
+    options.Training.gradientAccumulation(accumulation)
+    options.outputMode(mode)
+    return options.setExecutionStrategy(mnist_pipeline.strategy("pipelined"))
+
+
+def wrapped_network(options):
+    torch.manual_seed(0)
+    model = Network()
+    optimizer = poptorch.optim.SGD(model.parameters(), lr=0.01)
+    return poptorch.trainingModel(model, options, optimizer)
+
+
+def measured(accumulation, iterations, mode=poptorch.OutputMode.Final):
+    """Returns how many rows a second this computer trains, without a loader."""
+    training = wrapped_network(options_of(accumulation, iterations, mode))
+    rows = 8 * accumulation * iterations
+    batch = torch.zeros(rows, 1, 28, 28), torch.zeros(rows, dtype=torch.long)
+    training(*batch)
+    seconds, end = [], time.perf_counter() + SECONDS
+    while not seconds or time.perf_counter() < end:
+        start = time.perf_counter()
+        training(*batch)
+        seconds.append(time.perf_counter() - start)
+    training.destroy()
+    return rows / min(seconds)  # Others may use this computer, too.
+
+
+def modelled(accumulation, iterations):
+    wrapped = encoder(counts, accumulation, change=lambda o: o.deviceIterations(iterations))
+    return emulator.estimate(*wrapped, system=SYSTEM).throughput
+
+
+factors = [1, 2, 4, 8, 16]
+figure, axes = plt.subplots(1, 2, figsize=(9, 3), layout="constrained")
+for axis, rate, title in zip(
+    axes, (measured, modelled), ("digits, measured here", "encoder, modelled for the machine")
+):
+    curves = {
+        "more accumulation": [rate(8 * factor, 1) for factor in factors],
+        "more device iterations": [rate(8, factor) for factor in factors],
+    }
+    for name, rates in curves.items():
+        axis.semilogx([8 * factor for factor in factors], rates, "o-", base=2, label=name)
+        print(f"{title}, {name}: from {rates[0]:,.0f} to {rates[-1]:,.0f} rows a second")
+    axis.set(title=title, xlabel="micro-batches of one call", ylabel="rows per second")
+    axis.set_ylim(0)
+    axis.grid(alpha=0.3)
+axes[0].legend(fontsize=8)
+show()
+assert curves["more accumulation"][-1] > curves["more device iterations"][-1]
 
 # %% [markdown]
-# ## The optimiser's state in streaming memory
+# On the machine, accumulation fills the pipeline and device iterations do not: each update fills and flushes anew. What iterations save is the
+# work of your program for each call: Python, the loader, the transfer of results. The model of the machine counts no such work,
+# unless you tell it. On this computer the engine runs on the same processor as Python, and the measured curves show what a call costs here.
 #
-# AdamW keeps two numbers for each weight. They are needed only once in an update, so they can live outside of the chip. The price
-# is paid once for each update. So it weighs less when an update has more micro-batches.
+# ### What comes back
+#
+# `OutputMode.All` brings the results of each micro-batch to the host, `Final` only those of the last. **Guess** the price, for a model that
+# returns its scores, and for one that returns all its activations.
+
+# %%
+for name in ("Final", "Sum", "All"):
+    rate = measured(8, 4, poptorch.OutputMode[name])
+    print(f"digits, {name}: {rate:,.0f} rows a second, measured here")
+for name in ("Final", "All"):
+    wrapped = encoder(counts, change=lambda o, name=name: o.outputMode(poptorch.OutputMode[name]))
+    report = emulator.estimate(*wrapped, system=SYSTEM)
+    last = report.stages[-1].forward
+    milliseconds = last.output_cycles / report.clock_hz * 1e3
+    print(
+        f"encoder, {name}: its last stage waits for {milliseconds:.3f} ms for each micro-batch, "
+        f"{report.throughput:,.0f} rows a second, modelled"
+    )
+
+# %% [markdown]
+# The last stage pays the price. It is hidden only where the last stage would wait for another one anyway. For losses and counts of right answers `Sum` or `Final` is enough.
+#
+# ### Batches that are there in time
+#
+# While the model works, another process can load the next batches: `DataLoaderMode.Async`. **Guess** whether that pays off for digits that are in
+# memory already.
+
+
+# %%
+def rows_per_second(**settings):
+    options = options_of(8, 2)
+    loader = poptorch.DataLoader(options, train_set, batch_size=8, **settings)
+    training = wrapped_network(options)
+    for batch in loader:
+        training(*batch)
+    rows, start = 0, time.perf_counter()
+    for _ in range(TIMED_EPOCHS):
+        for images, labels in loader:
+            training(images, labels)
+            rows += len(images)
+    rate = rows / (time.perf_counter() - start)
+    training.destroy()
+    loader.terminate()
+    return rate
+
+
+FORK = {"async_options": {"sharing_strategy": poptorch.SharingStrategy.Fork}}
+print(f"Sync:  {rows_per_second():,.0f} rows a second")
+print(f"Async: {rows_per_second(mode=poptorch.DataLoaderMode.Async, **FORK):,.0f} rows a second")
+
+# %% [markdown]
+# [Data loading](../data_loading/data_loading.ipynb) has a case in which it pays off. By default the other process starts clean and imports your
+# program. A program must therefore guard its main part, or the other process would start to train as well. This is what happens with
+# the guard and without:
+
+# %%
+PROGRAM = """\
+import torch
+import poptorch_emu as poptorch
+
+
+def main():
+    rows = torch.utils.data.TensorDataset(torch.arange(8.0))
+    mode = poptorch.DataLoaderMode.Async
+    loader = poptorch.DataLoader(poptorch.Options(), rows, batch_size=4, mode=mode)
+    print([batch.tolist() for (batch,) in loader])
+
+
+"""
+for guard in ('if __name__ == "__main__":\n    ', ""):
+    script = Path(work.name) / "program.py"
+    script.write_text(PROGRAM + guard + "main()\n")
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True, check=False)
+    last = (done.stdout + done.stderr).strip().splitlines()[-1]
+    print("with the guard:" if guard else "without it:", last[:300])
+    assert (done.returncode == 0) == bool(guard)
+
+# %% [markdown]
+# ## 8. Offload
+#
+# AdamW keeps two numbers for each weight. They are needed once in an update, so they can live in *streaming memory*, outside of the chip. **Guess**:
+# how much memory does that save, and how does the price depend on accumulation?
 
 
 # %%
@@ -276,17 +594,81 @@ def offload(options):
     options.TensorLocations.setOptimizerLocation(location)
 
 
+def fullest(wrapped):
+    tiles = emulator.tile_memory(*wrapped, system=SYSTEM)
+    return max(map(tiles.largest_bytes, tiles.ipus)) / 1024
+
+
+print(f"fullest tile: {fullest(encoder(counts)):.0f} KiB with the state on the chip,")
+print(f"              {fullest(encoder(counts, change=offload)):.0f} KiB with the state outside")
 print("micro-batches of an update   price of offloading")
 prices = []
 for count in (8, 64, 256):
-    on_chip = emulator.estimate(*encoder(accumulation=count), system=SYSTEM)
-    off_chip = emulator.estimate(*encoder(accumulation=count, change=offload), system=SYSTEM)
+    on_chip = emulator.estimate(*encoder(counts, count), system=SYSTEM)
+    off_chip = emulator.estimate(*encoder(counts, count, change=offload), system=SYSTEM)
     prices.append(1 - off_chip.throughput / on_chip.throughput)
     print(f"{count:26}   {prices[-1]:.1%}")
 assert prices == sorted(prices, reverse=True)
 
 # %% [markdown]
+# A pipeline saves memory in another way by default: it keeps only what enters a stage, and *recomputes* the rest in backward.
+# **Guess**: what does the model of the machine say if it keeps everything?
+
+# %%
+show(
+    emulator.what_if(*encoder(counts), sweep={"recomputation": ["pipeline", "none"]}, system=SYSTEM)
+)
+
+# %% [markdown]
+# ## 9. Debug
+#
+# When a pipeline trains badly, is the pipeline wrong, or the model? *Sharded* execution runs one stage at a time, with the same blocks. It saves
+# memory as a pipeline does, but no time. It needs no seven micro-batches, so you can look at a single one.
+#
+# **Guess**: which of these two lines raises an error?
+
+# %%
+for name in ("pipelined", "sharded"):
+    options = poptorch.Options().showCompilationProgressBar(False)
+    options.setExecutionStrategy(mnist_pipeline.strategy(name))
+    training = wrapped_network(options)
+    try:
+        _, loss = training(images[:1], labels[:1])
+        print(f"{name}: the loss of one image is {loss.item():.4f}")
+    except poptorch.Error as error:
+        print(f"{name}: {error.message[:155]}...")
+    training.destroy()
+
+# %%
+figure, axes = plt.subplots(2, 1, figsize=(9, 4.4), sharex=True, layout="constrained")
+for axis, kind in zip(axes, (poptorch.PipelinedExecution, poptorch.ShardedExecution)):
+    events = emulator.timeline(*encoder(counts, accumulation=8, kind=kind), system=SYSTEM)
+    events.plot(axis)
+    axis.set_title(f"{kind.__name__}: {max(e.end_seconds for e in events) * 1e3:.1f} ms")
+show()
+
+# %% [markdown]
+# If both strategies give the same numbers, the cut is not to blame. `emulator.compare` holds a run against plain PyTorch, operation by operation,
+# and names the first one that differs by more than rounding.
+
+# %%
+found = {}
+for name in ("pipelined", "sharded"):
+    training = wrapped_network(options_of(8, 1).setExecutionStrategy(mnist_pipeline.strategy(name)))
+    found[name] = training(images[:64], labels[:64])[1].item()
+    print(f"{name}: loss {found[name]!r}")
+    if name == "pipelined":
+        verdict = str(emulator.compare(training, images[:64], labels[:64])).splitlines()
+        print("against plain PyTorch:", " ".join(verdict[:2]))
+    training.destroy()
+assert found["pipelined"] == found["sharded"]
+work.cleanup()
+
+# %% [markdown]
 # ## What you have seen
 #
-# Cut the model so that the stages take the same time. Accumulate enough micro-batches. Recompute when the stash is too large, and move out
-# of the chip what is needed once in an update. More about room: [memory](../memory/memory.ipynb). More about speed: [scaling](../scaling/scaling.ipynb).
+# Cut the model so that the stages take the same time. Accumulate enough micro-batches to fill the pipeline. Iterate to save calls. Offload what
+# is needed once in an update. Debug with the same blocks, sharded.
+#
+# More orders than this one: [schedules](../schedules/schedules.ipynb). More room: [memory](../memory/memory.ipynb). More speed:
+# [scaling](../scaling/scaling.ipynb). Then try [the course](../course/course.ipynb).

@@ -190,6 +190,24 @@ def test_boxes_then_each_action_has_its_own_in_the_order_of_dependence(kind):
         assert all(a + length <= b for (a, length), (b, _) in zip(mine, mine[1:], strict=False))
 
 
+@pytest.mark.parametrize("num_stages", [1, 2, 4])
+def test_part_spans_then_cover_the_picture_and_main_begins_with_the_first_that_comes_back(
+    num_stages,
+):
+    ipus = tuple(range(num_stages))
+    grid = make_schedule(ScheduleKind.GROUPED, ipus, 2 * num_stages, is_training=True)
+    boxes, _ = schedule_picture.boxes_of(grid, (False,) * num_stages)
+    spans = schedule_picture.part_spans(grid, (False,) * num_stages)
+    names = ["fill", "main", "flush", "update"] if num_stages > 1 else ["main", "update"]
+    assert [name for name, _, _ in spans] == names
+    assert [begin for _, begin, _ in spans] == [0.0, *(end for _, _, end in spans[:-1])]
+    assert spans[-1][2] == max(box.begin + box.length for box in boxes)
+    begin_of = {name: begin for name, begin, _ in spans}
+    # Beside the first backward of IPU 0, in the same slot, is a forward that comes before it.
+    first = next(box for box in boxes if (box.kind, box.lane, box.text) == ("backward", 0, "0"))
+    assert begin_of["main"] == first.begin - 1.0
+
+
 def test_schedule_of_a_long_window_then_says_what_is_left_out():
     plan = emulator.schedule(compiled(2, 500))
     text = str(plan)
