@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 
 from poptorch_emu.config import CompileConfig, TargetKind
 from poptorch_emu.errors import compiler_error
+from poptorch_emu.ir.exchange import is_collective
 from poptorch_emu.ir.graph import Graph, SinkKind, SourceKind, record_of, source_of
 from poptorch_emu.log import compiler_logger, logger
 from poptorch_emu.schedule.partition import Partition
@@ -43,6 +45,22 @@ def _fitting_sizes(rows: int, factor: int) -> str:
     below = rows // factor * factor
     nearest = f"{below} or {below + factor}" if below else f"{factor}"
     return f"Give a batch of fitting size: {nearest} rows are the nearest"
+
+
+def check_exchanges(graph: Graph, config: CompileConfig) -> None:
+    """Checks that the replicas which exchange values in forward are those of the options.
+
+    Raises:
+        Error: the model was recorded for another number of them.
+    """
+    for node in filter(is_collective, graph.operations):
+        arguments: Any = node.args
+        if arguments[1] != config.num_sharers:
+            raise compiler_error(
+                f"The model exchanges values between {arguments[1]} replicas at "
+                f"{record_of(node).source or node.name}, so it cannot have {config.num_sharers}. "
+                "Give Options.replicationFactor and the model the same number, and plan it anew."
+            )
 
 
 def check_broadcast_buffers(graph: Graph, config: CompileConfig) -> None:

@@ -12,7 +12,12 @@ from functools import cached_property
 from typing import Any
 
 from poptorch_emu.compile.compiler import Request
-from poptorch_emu.compile.limits import check_num_ipus, check_schedule, least_micro_batches
+from poptorch_emu.compile.limits import (
+    check_exchanges,
+    check_num_ipus,
+    check_schedule,
+    least_micro_batches,
+)
 from poptorch_emu.compile.planning import (
     adapt_inventory,
     num_micro_batches,
@@ -222,6 +227,7 @@ def _from(base: Inventory, case: _Case, config: CompileConfig) -> Inventory:
         return adapt_inventory(base, config, optimizer, parameters)
     placed = case.inventory.placed
     check_num_ipus(placed, config, is_plan=True)
+    check_exchanges(case.inventory.graph, config)
     check_schedule(placed, config)
     if _segments_of(config) != _segments_of(base.config):
         return _taken(case, placed, config)

@@ -11,6 +11,7 @@ from dataclasses import replace
 
 from poptorch_emu.compile.limits import (
     check_broadcast_buffers,
+    check_exchanges,
     check_num_ipus,
     check_schedule,
     check_trained_and_written,
@@ -92,6 +93,7 @@ def place(
     check_written_variables(graph, placed)
     check_trained_and_written(graph, config)
     check_broadcast_buffers(graph, config)
+    check_exchanges(graph, config)
     check_phases(placed, config)
     if config.strategy.kind is StrategyKind.PIPELINED:
         if is_scheduled and config.strategy.table is None:

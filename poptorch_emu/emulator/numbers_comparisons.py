@@ -13,10 +13,12 @@ import torch
 from poptorch_emu.compile.compiler import Request
 from poptorch_emu.emulator.given_values import check_model, path_and_inputs
 from poptorch_emu.emulator.observed_runs import Asked, Observed, observed_run, write_run
-from poptorch_emu.errors import Error
+from poptorch_emu.errors import Error, make_error
 from poptorch_emu.executor.executor import PoplarExecutor
 from poptorch_emu.export.optimizer import torch_optimizer_of
 from poptorch_emu.ir.control import FOR_LOOP
+from poptorch_emu.ir.exchange import is_collective
+from poptorch_emu.ir.graph import record_of
 from poptorch_emu.numbers import nonfinite
 from poptorch_emu.numbers.alignment import aligned
 from poptorch_emu.numbers.eager_run import EagerRequest, Step, run_eager
@@ -198,7 +200,17 @@ def _other(
 
 
 def _run_eager(observed: Observed, shadow: torch.dtype | None, writer: RunWriter) -> list[str]:
-    """Runs the window in plain PyTorch; returns what is not done."""
+    """Runs the window in plain PyTorch; returns what is not done.
+
+    Raises:
+        Error: replicas exchange values.
+    """
+    for node in filter(is_collective, observed.graph.graph.operations):
+        raise make_error(
+            f"The replicas exchange values at {record_of(node).source}, of which plain PyTorch "
+            "computes nothing. Compare the model with itself under other options, with another "
+            "wrapped model or with a recorded run (against=)."
+        )
     step, notes = None, list[str]()
     if shadow is None:
         step, notes = _step(observed.request, observed.start)

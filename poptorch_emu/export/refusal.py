@@ -13,12 +13,20 @@ from poptorch_emu.export.forward import ForwardStages, is_forward
 from poptorch_emu.export.rewriting import BATCH_NORM, random_name
 from poptorch_emu.export.stage_module import source_line
 from poptorch_emu.ir.control import COND, FOR_LOOP, HOST_CALL
+from poptorch_emu.ir.exchange import COLLECTIVES
 from poptorch_emu.ir.graph import Graph, SinkKind, SourceKind, operation_of, source_of
 from poptorch_emu.log import logger
 
 _CONTROL = {
     FOR_LOOP: ("a loop", "Write it as a Python loop with a fixed count, which is unrolled."),
     COND: ("a branch", "Compute both sides and choose with torch.where."),
+    **dict.fromkeys(
+        COLLECTIVES,
+        (
+            "an exchange between replicas",
+            "Compile the model with one replica, where it is a copy.",
+        ),
+    ),
     HOST_CALL: ("a call of the host", "Move it out of forward, before or after the call."),
 }
 

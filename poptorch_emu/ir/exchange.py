@@ -24,12 +24,12 @@ ALL_TO_ALL: OpOverload = torch.ops.poptorch_emu.all_to_all.default
 # The replica's own entry of the first axis; it exchanges nothing.
 OWN_PIECE: OpOverload = torch.ops.poptorch_emu.own_piece.default
 
-_COLLECTIVES = (ALL_GATHER, ALL_REDUCE, ALL_TO_ALL)
+COLLECTIVES = (ALL_GATHER, ALL_REDUCE, ALL_TO_ALL)
 
 
 def is_collective(node: fx.Node) -> bool:
     """Returns whether a node is an exchange, in which a replica waits for the others."""
-    return node.target in _COLLECTIVES
+    return node.target in COLLECTIVES
 
 
 def is_same_everywhere(node: fx.Node) -> bool:

@@ -310,3 +310,21 @@ def test_product_of_own_columns_and_rows_then_the_whole_on_each() -> None:
     of_x, of_y = whole_gradients()
     torch.testing.assert_close(torch.cat(gradients["X"], dim=1), of_x)
     torch.testing.assert_close(torch.cat(gradients["Y"]), of_y)
+
+
+@feature
+def test_exchange_when_plain_pytorch_is_asked_for_it_then_is_refused() -> None:
+    def wrapped() -> poptorch.PoplarExecutor:
+        module = Network(2, 1, MANY)
+        optimizer = poptorch.optim.SGD(module.parameters(), lr=0.1)
+        return poptorch.trainingModel(module, options(2), optimizer)
+
+    batch = torch.randn(4, 4), torch.randn(4, 4)
+    with pytest.raises(poptorch.Error, match="exchange values at .*Compare the model with itself"):
+        poptorch.emulator.compare(wrapped(), *batch)
+    report = poptorch.emulator.compare(wrapped(), *batch, against=options(2))
+    assert str(report).startswith("equal bits")
+    model = wrapped()
+    model(*batch)
+    with pytest.raises(poptorch.Error, match="has an exchange between replicas, which cannot be"):
+        poptorch.emulator.export_pipeline(model)

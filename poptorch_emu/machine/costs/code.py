@@ -48,6 +48,8 @@ class Family(Enum):
     SOFTMAX = FamilyCode(7, 1400, exchange_bytes=200)
     NORM = FamilyCode(6, 1400, exchange_bytes=200)
     POOL = FamilyCode(1, 400, exchange_bytes=300)
+    # Assumed: of a reduction, with the exchange of a gather.
+    COLLECTIVE = FamilyCode(2, 800, exchange_bytes=1000)
     PRODUCT = FamilyCode(3, 1200, exchange_bytes=1000, is_heavy=True)
     ATTENTION = FamilyCode(16, 3800, exchange_bytes=2600, is_heavy=True)
     CONVOLUTION = FamilyCode(3, 2200, exchange_bytes=1700, is_heavy=True)

@@ -12,10 +12,11 @@ import torch
 from torch import fx
 
 from poptorch_emu.ir.control import FOR_LOOP, HOST_CALL, region_names
+from poptorch_emu.ir.exchange import ALL_GATHER, ALL_REDUCE
 from poptorch_emu.ir.graph import Graph, record_of
 from poptorch_emu.ir.operator_traits import traits_of
 from poptorch_emu.ir.record import Phase
-from poptorch_emu.machine.costs import movement
+from poptorch_emu.machine.costs import collective, movement
 from poptorch_emu.machine.costs.code import Family
 from poptorch_emu.machine.costs.cost import Cost, Evidence
 from poptorch_emu.machine.costs.elementwise import elementwise, is_modelled
@@ -66,6 +67,7 @@ class OperationCosts:
         proportion_of: Callable[[fx.Node], float],
         has_half_products: bool,
         has_half_convolutions: bool,
+        ipus_per_replica: int,
     ) -> None:
         """Costs on `tiles`.
 
@@ -75,10 +77,12 @@ class OperationCosts:
             proportion_of: the part of the memory that a product may take.
             has_half_products: whether products of half numbers are summed in half precision.
             has_half_convolutions: whether convolutions are.
+            ipus_per_replica: that share the links between replicas.
         """
         self._tiles = tiles
         self._regions = regions
         self._proportion_of = proportion_of
+        self._ipus_per_replica = ipus_per_replica
         self._has_half = {True: has_half_convolutions, False: has_half_products}
         self._found: dict[fx.Node, OperationCost] = {}
 
@@ -113,6 +117,7 @@ class OperationCosts:
             Family.COPY: self._copy,
             Family.CAST: self._cast,
             Family.RANDOM: self._random,
+            Family.COLLECTIVE: self._collective,
         }
         if family in makers:
             is_rough = family in (Family.RECURRENT, Family.SORT) or _is_odd_convolution(node)
@@ -292,6 +297,15 @@ class OperationCosts:
             ),
             Cost(),
         )
+
+    def _collective(self, node: fx.Node) -> Cost:
+        arguments: Any = node.args
+        replicas = collective.Replicas(arguments[1], self._ipus_per_replica)
+        value, size = next(tensors_of([node])), item_bytes(node, next(tensors_of([node])))
+        if node.target is ALL_REDUCE:
+            return collective.all_reduce(value.numel(), size, replicas, self._tiles)
+        make = collective.all_gather if node.target is ALL_GATHER else collective.all_to_all
+        return make(value.numel() * size, replicas, self._tiles)
 
     def _cast(self, node: fx.Node) -> Cost:
         (source,), (result,) = operands_of(node), tensors_of([node])

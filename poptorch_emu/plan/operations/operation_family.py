@@ -29,6 +29,8 @@ _FAMILY_OF_NAME = {
         Family.ATTENTION,
     ),
     "sum": Family.REDUCTION,
+    **dict.fromkeys(("all_gather", "all_reduce", "all_to_all"), Family.COLLECTIVE),
+    "own_piece": Family.COPY,
     **dict.fromkeys(("cat", "stack"), Family.COPY),
 }
 

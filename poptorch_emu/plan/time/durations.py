@@ -87,6 +87,7 @@ class Durations:
             self._proportion_of,
             machine.has_half_products,
             machine.has_half_convolutions,
+            self.ipus_per_replica,
         )
 
     def _proportion_of(self, node: fx.Node) -> float:
@@ -198,15 +199,18 @@ class Durations:
         operations, clock_hz = self.operations[port], self.system.chip.clock_hz
         given = self._input_seconds(port, is_overlapped=False)
         output = self._output_seconds(port, is_overlapped=False)
+        met = {op: op.exchange_cycles for op in operations if op.is_collective}
         return ActionTime(
             compute_cycles=sum(op.compute_cycles for op in operations),
-            exchange_cycles=sum(op.exchange_cycles for op in operations),
+            exchange_cycles=sum(op.exchange_cycles for op in operations if op not in met),
             sync_cycles=sum(op.sync_cycles for op in operations),
-            recompute_cycles=sum(op.cycles for op in operations if op.is_recomputed),
+            recompute_cycles=sum(
+                op.cycles - met.get(op, 0.0) for op in operations if op.is_recomputed
+            ),
             link_cycles=self._link_cycles(port),
             stash_cycles=self._stash_cycles(port),
             remote_cycles=self._phase_waits[port],
-            reduce_cycles=self._reduce_cycles(port),
+            reduce_cycles=self._reduce_cycles(port) + sum(met.values()),
             host_cycles=(given + output) * clock_hz,
             output_cycles=output * clock_hz,
         )

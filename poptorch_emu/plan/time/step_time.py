@@ -236,6 +236,8 @@ def _assumptions(durations: Durations, run: Run) -> list[str]:
     for node in durations.inventory.graph.operations:
         if node.target is HOST_CALL:
             found.append(f"the host function {node.args[0]} takes no time: its duration is unknown")
+    if any(op.is_collective for ops in durations.operations.values() for op in ops):
+        found.append("replicas come to each exchange of theirs at the same time")
     if durations.system.num_ipus < durations.ipus_per_replica * (
         durations.inventory.config.replication_factor
     ):

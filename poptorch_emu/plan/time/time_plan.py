@@ -56,6 +56,11 @@ class OperationTime:
         """All of it."""
         return self.compute_cycles + self.exchange_cycles + self.sync_cycles
 
+    @property
+    def is_collective(self) -> bool:
+        """Whether its data come from other replicas, not from other tiles."""
+        return self.family == "collective"
+
 
 @dataclass(frozen=True)
 class ActionTime:
@@ -63,7 +68,7 @@ class ActionTime:
 
     Attributes:
         compute_cycles: of all operations, recomputed ones included; so are the next two.
-        exchange_cycles: between the tiles.
+        exchange_cycles: between the tiles; what replicas exchange is in `reduce_cycles`.
         sync_cycles: of starting programs.
         recompute_cycles: the part of these three that is done again.
         link_cycles: of what comes from other IPUs.
