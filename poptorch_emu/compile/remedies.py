@@ -45,6 +45,11 @@ class Remedy:
     gain: float
     score: float
 
+    @property
+    def is_needed(self) -> bool:
+        """Whether a real system refuses the model as it is."""
+        return self.loss.cause is Cause.SPREAD_WEIGHT
+
 
 def remedies(planner: Planner) -> tuple[Remedy, ...]:
     """Returns what is worth changing, best first; a weight on several IPUs leads.
@@ -69,7 +74,7 @@ def remedies(planner: Planner) -> tuple[Remedy, ...]:
             found.append(remedy)
     found.sort(key=lambda remedy: -remedy.score)
     found = _without_repetition(found)
-    found.sort(key=lambda remedy: remedy.loss.cause is not Cause.SPREAD_WEIGHT)
+    found.sort(key=lambda remedy: not remedy.is_needed)
     return tuple(found)
 
 

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from poptorch_emu.report.earlier_files import complete
 from poptorch_emu.report.page.page_content import EngineRun
 from poptorch_emu.report.profile_file import (
     APPENDED_TABLES,
@@ -55,6 +56,7 @@ def read_profile_file(path: Path) -> dict[str, Any]:
     """
     with _opened(path) as file:
         report = _report(file)
+        complete(report)
         check_report(report, path)
         return report
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.page_views import PATIENCE_MS
 
 from poptorch_emu.report.page.page_file import to_html
 
@@ -41,6 +42,7 @@ def open_page(browser: Any, tmp_path: Path) -> Iterator[Callable[..., Any]]:
         size = {"width": 1280, "height": 900}
         context = browser.new_context(viewport=size, offline=True, **settings)
         page = context.new_page()
+        page.set_default_timeout(PATIENCE_MS)
         page.on("console", lambda message: errors.append(f"{message.type}: {message.text}"))
         page.on("pageerror", lambda error: errors.append(str(error)))
         page.on("dialog", lambda dialog: errors.append(f"dialog: {dialog.message}"))

@@ -358,7 +358,7 @@ def test_names_when_hostile_then_they_are_text(open_page: Any) -> None:
         box = page.locator("main .chart canvas")
         if box.count():
             box.first.hover()
-            page.wait_for_timeout(50)
+            page.evaluate(NEXT_FRAME)
         assert page.locator("img").count() == 0
         assert page.locator("script").count() == 3
 

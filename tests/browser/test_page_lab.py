@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.page_views import NEXT_FRAME
+from support.page_views import NEXT_FRAME, PATIENCE_MS
 from support.synthetic_reports import report, timeline
 
 from poptorch_emu.report.page.page_file import lab_to_html, to_html
@@ -54,6 +54,7 @@ def page(browser: Any) -> Iterator[Any]:
     errors: list[str] = []
     context = browser.new_context(viewport={"width": 1280, "height": 900}, offline=True)
     opened = context.new_page()
+    opened.set_default_timeout(PATIENCE_MS)
     opened.on("console", lambda message: errors.append(message.text))
     opened.on("pageerror", lambda error: errors.append(str(error)))
     yield opened

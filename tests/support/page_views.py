@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+# How long a test waits for what it asks of a page. A busy machine draws no faster than it can.
+PATIENCE_MS = 120_000
 NEXT_FRAME = "() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))"
 
 

@@ -14,7 +14,6 @@ from poptorch_emu.compile.fitting import Fitting, Way
 from poptorch_emu.compile.remedies import Remedy
 from poptorch_emu.machine.ipu import KIB
 from poptorch_emu.plan.inventory import Inventory
-from poptorch_emu.plan.time.losses import Cause
 from poptorch_emu.report.page.page_content import PageContent
 from poptorch_emu.report.remedy_text import advice_text, remedy_text
 from poptorch_emu.report.settings_code import settings_code
@@ -31,7 +30,12 @@ def advice(content: PageContent) -> list[dict[str, Any]]:
     of_fit = []
     if found is not None and found.now.fits == "no":
         of_fit = [_to_fit(found, content.inventory)]
-    return [*of_fit, *map(_of_speed, content.remedies)]
+    return [*of_fit, *(_of_speed(one) for one in content.remedies if not one.is_needed)]
+
+
+def refusals(content: PageContent) -> list[dict[str, Any]]:
+    """Returns of the same form what a real system refuses, however fast or large it is."""
+    return [_of_speed(remedy) for remedy in content.remedies if remedy.is_needed]
 
 
 def ways_out(content: PageContent) -> list[dict[str, Any]]:
@@ -53,10 +57,10 @@ def ways_out(content: PageContent) -> list[dict[str, Any]]:
 
 
 def _of_speed(remedy: Remedy) -> dict[str, Any]:
-    is_wrong = remedy.loss.cause is Cause.SPREAD_WEIGHT
     planned = remedy.planned
     code = None if planned is None else _code(Way(remedy.settings, planned))
-    return {"kind": "problem" if is_wrong else "warning", "text": remedy_text(remedy), "code": code}
+    kind = "problem" if remedy.is_needed else "warning"
+    return {"kind": kind, "text": remedy_text(remedy), "code": code}
 
 
 def _to_fit(found: Fitting, inventory: Inventory | None) -> dict[str, Any]:
@@ -90,7 +94,7 @@ def _nothing_fits(found: Fitting, inventory: Inventory | None) -> Iterator[str]:
         + (f", during {ipu.peak.at}." if "peak" in name and ipu.peak.at else ".")
     )
     if inventory is not None and _has_float32(inventory):
-        yield "In float16 (`model.half()`) weights and activations take half as much."
+        yield "In float16, by model.half(), weights and activations take half as much."
 
 
 def _has_float32(inventory: Inventory) -> bool:

@@ -97,7 +97,8 @@ function bytesAxis(most, more = {}) {
 function limitLine(limit, along, position) {
   return {
     silent: true, symbol: "none", lineStyle: { color: colour("bad"), width: 2, type: "dashed" },
-    label: { formatter: `limit ${bytesText(limit)}`, color: colour("bad"), position },
+    label: { formatter: `limit ${bytesText(limit)}`, color: colour("bad"), position,
+      backgroundColor: colour("card"), padding: [1, 3], borderRadius: 3 },
     data: [{ [along]: limit }],
   };
 }

@@ -18,13 +18,16 @@ _NEARLY_FULL = 0.9
 
 
 def insights(
-    report: Mapping[str, Any], advice: Sequence[Mapping[str, Any]] = ()
+    report: Mapping[str, Any],
+    advice: Sequence[Mapping[str, Any]] = (),
+    refusals: Sequence[Mapping[str, Any]] = (),
 ) -> list[dict[str, Any]]:
     """Returns sentences about a report, problems first.
 
     Args:
         report: a value of `view_model.view_model`, with or without insights.
         advice: what to change, of the same form.
+        refusals: likewise, of what a real system refuses; they come first.
 
     Returns:
         one `{"kind": "problem" | "warning" | "good" | "note", "text": ..., "code": ...}` a
@@ -32,6 +35,7 @@ def insights(
     """
     too_full, of_memory = _of_memory(report)
     found = [
+        *map(dict, refusals),
         *map(_entry, too_full),
         *map(dict, advice),
         *map(_entry, of_memory),

@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from poptorch_emu.report.earlier_files import complete
 from poptorch_emu.report.report_check import ReportError, check_report, damaged, refuses_damage
 from poptorch_emu.report.terms import TERMS, ink_on
 from poptorch_emu.untrusted.files import open_regular
@@ -119,6 +120,7 @@ def read_reports(path: Path) -> list[dict[str, Any]]:
         if not reports:
             raise damaged(path, "it has no reports")
         for report in reports:
+            complete(report)
             check_report(report, path)
         return reports
 

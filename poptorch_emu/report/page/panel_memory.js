@@ -144,15 +144,15 @@ function tilesChart(ipu, { held, names, all, order, totals }) {
 
 function waysOut(report) {
   const rows = report.memory.ways_out;
-  const note = "What each change would save on the fullest tile, by the same model. A negative number means that the tile needs more.";
+  const note = "What each change alone would save on the fullest tile, by the same model.";
   if (!rows.length) return card("Ways to use less memory", {}, empty(`What other settings would save is ${UNKNOWN}.`));
   const columns = [
-    { key: "name", title: "Change" },
+    { key: "name", title: "Change", mark: () => "words" },
     { key: "saves_bytes", title: "Saves", numeric: true, format: bytesText },
     { key: "then_bytes", title: "Fullest tile afterwards", numeric: true, format: bytesText },
     { key: "slower", title: "Time of a row", numeric: true,
-      format: orUnknown((ratio) => `${number(ratio)} × as long`) },
-    { key: "text", title: "How", format: (text) => text || "" },
+      format: orUnknown((ratio) => `${ratio.toFixed(2)} × as long`) },
+    { key: "text", title: "How", format: (text) => text || "", mark: () => "lines" },
   ].filter((column) => column.key !== "text" || rows.some((row) => row.text));
   return card("Ways to use less memory", { note },
     makeTable({ caption: "Ways to use less memory", columns, rows, sortKey: "saves_bytes", search: false }));

@@ -7,12 +7,12 @@ function optionsPanel(report) {
   // What nobody sets has no default.
   const isSet = (row) => isKnown(row.standard) && row.standard !== row.value;
   return [
-    card("What you set", { note: "Of Options, by the names that set them; emulator and replicaGrouping are elsewhere." },
-      optionTable("What you set", rows.filter(isSet), "Nothing differs from the defaults.")),
-    card("At their defaults", {},
-      optionTable("At their defaults", rows.filter((row) => isKnown(row.standard) && !isSet(row)), "All are set.")),
-    card("What follows from the model and the system", {},
-      optionTable("What follows", rows.filter((row) => !isKnown(row.standard)), "Nothing.")),
+    card("What you set", { note: "What differs from the default, by the name that sets it." },
+      optionTable("What you set", rows.filter(isSet), "Every option has its default.")),
+    card("At their defaults", { note: "After a colon stands a detail of what the name sets." },
+      optionTable("At their defaults", rows.filter((row) => isKnown(row.standard) && !isSet(row)), "No option has its default.")),
+    card("What follows from the model and the system", { note: "Settings of the compiler that no option sets." },
+      optionTable("What follows from the model and the system", rows.filter((row) => !isKnown(row.standard)), "Nothing.")),
   ];
 }
 

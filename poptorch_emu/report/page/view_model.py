@@ -13,7 +13,7 @@ from poptorch_emu.machine.tile_memory import IpuMemory, TileMemory
 from poptorch_emu.plan.time.time_plan import IpuTime, TimePlan
 from poptorch_emu.plan.time.window import window_of
 from poptorch_emu.report.bottleneck_text import bottleneck_text
-from poptorch_emu.report.page.advice import advice, ways_out
+from poptorch_emu.report.page.advice import advice, refusals, ways_out
 from poptorch_emu.report.page.insights import insights
 from poptorch_emu.report.page.page_content import PageContent
 from poptorch_emu.report.page.view_graph import graph_view, operation_columns
@@ -48,7 +48,7 @@ def view_model(content: PageContent) -> dict[str, Any]:
         "log": _log(content),
         "process_id": os.getpid(),
     }
-    view["insights"] = insights(view, advice(content))
+    view["insights"] = insights(view, advice(content), refusals(content))
     return view
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import os
 import signal
@@ -250,6 +251,27 @@ def test_read_of_a_forged_view_that_never_ends_then_refuses(model, tmp_path):
         file.commit()
     with pytest.raises(ValueError, match=f"{path} is no report of this version, or is damaged"):
         emulator.read_report(path)
+
+
+def test_read_of_a_file_without_what_came_later_then_opens_and_makes_a_page(model, tmp_path):
+    view = emulator.summary(model).view
+    earlier = copy.deepcopy(dict(view))
+    for insight in earlier["insights"]:
+        del insight["code"]
+    for ipu in earlier["memory"]["ipus"]:
+        del ipu["steps"]["direction"], ipu["steps"]["block"]
+    path = tmp_path / "profile.pop"
+    write_profile_file(path, earlier)
+    report = emulator.read_report(path)
+    assert [one["text"] for one in report.view["insights"]] == [
+        one["text"] for one in view["insights"]
+    ]
+    assert view["insights"][0]["text"].split()[0] in str(report)
+    main([str(path), "-o", str(tmp_path / "page.html")])
+    (found,) = read_reports(tmp_path / "page.html")
+    assert found == report.view
+    steps = found["memory"]["ipus"][0]["steps"]
+    assert len(steps["direction"]) == len(steps["block"]) == len(steps["names"])
 
 
 @pytest.mark.parametrize("section", ["machine", "timelines", "memory", "ipus", "operations"])
