@@ -29,7 +29,7 @@ _BLIND = "It cannot be computed again, and the two are further apart than roundi
 # Settings further apart than this are not the same number.
 _SAME_SETTING = 1e-6
 # Assumed: no more steps of one run are others in the other one, and come to the same.
-_MOST_OTHER_STEPS = 3
+_MOST_OTHER_STEPS = 4
 _DRAWN = (
     "The random numbers are others: they depend on the seed, the micro-batch, the replica and the "
     "order of the random operations."
@@ -90,6 +90,7 @@ class PlaceWalk:
             pair.graph, pair.theirs, numbers, theirs, loss_scaling=scaling, others=self._ours
         )
         self._follows: set[fx.Node] = set()
+        self._judged: set[fx.Node] = set()
         self._expected: dict[tuple[bool, fx.Node], Expectation | None] = {}
 
     def walk(self, on_step: Callable[[], object]) -> None:
@@ -102,6 +103,7 @@ class PlaceWalk:
                 if not self._follows.isdisjoint(producers):
                     self._follows.add(operation_of(node))
             if node in self._pair.numbers:
+                self._judged.add(node)
                 self._judge(node)
                 on_step()
             for each in self._notebook.last_used(node):
@@ -149,7 +151,7 @@ class PlaceWalk:
         if self._pair.ours.values[self._pair.numbers[node]].is_random:
             return Judgement(Verdict.DIFFERENT, _DRAWN), theirs
         found = self._verdict(node, ours, theirs)
-        if found.verdict is Verdict.DIFFERENT and not self._pair.is_certain:
+        if found.verdict >= Verdict.DIFFERENT and not self._pair.is_certain:
             for other in self._alternatives(node):
                 tensor = self._pair.theirs.read(other, self._their_place)
                 if tensor is None:
@@ -158,7 +160,8 @@ class PlaceWalk:
                 if again.verdict < Verdict.DIFFERENT:
                     self._their_numbers[node] = other
                     return again, tensor
-            if any(self._between(node)) and self._is_no_pair(node):
+            has_gone = found.verdict is Verdict.DIFFERENT or self._ends_here(node)
+            if has_gone and self._is_no_pair(node):
                 return Judgement(Verdict.EQUAL), ours
         return found, theirs
 
@@ -218,22 +221,30 @@ class PlaceWalk:
         whose = "This run" if is_ours else "The other run"
         return Judgement(Verdict.NOT_FINITE, f"{whose} is not finite here, of finite inputs.")
 
+    def _ends_here(self, node: fx.Node) -> bool:
+        """Returns whether an infinity, such as one of a mask, is in no value that comes after."""
+        later = [(self._ours.own(each), self._theirs.own(each)) for each in self._next_pairs(node)]
+        known = [(one, two) for one, two in later if one is not None and two is not None]
+        return bool(known) and all(torch.equal(a.isfinite(), b.isfinite()) for a, b in known)
+
     def _is_no_pair(self, node: fx.Node) -> bool:
         """Returns whether what comes after is as it should be without the other run's value.
 
         Then both runs compute the same by other steps, such as a factor that one of them puts
         elsewhere, and the value and its supposed counterpart are different steps. They and those
-        after them that are no pair either lose their counterparts.
+        after them that are no pair either lose their counterparts, with what else these read.
         """
         dropped, pending = dict[fx.Node, int](), [node]
         while pending and len(dropped) < _MOST_OTHER_STEPS:
             each = pending.pop(0)
-            if each in dropped:
+            # What was dropped since may have explained it.
+            if each in dropped or (dropped and self._is_theirs_explained(each)):
                 continue
             if self._pair.ours.values[self._pair.numbers[each]].name:
                 break
             dropped[each] = self._their_numbers.pop(each)
             self._forget_theirs()
+            pending = [*self._not_judged(each), *pending]
             later = self._next_pairs(each)
             if not later:
                 pending.append(each)
@@ -245,6 +256,19 @@ class PlaceWalk:
         self._their_numbers.update(dropped)
         self._forget_theirs()
         return False
+
+    def _not_judged(self, node: fx.Node) -> list[fx.Node]:
+        """Returns what an operation reads that both runs have, and that comes later in the walk."""
+        found, pending = list[fx.Node](), [*operation_of(node).all_input_nodes]
+        while pending:
+            each = pending.pop()
+            if each.op != "call_function" or each in self._judged:
+                continue
+            if each in self._their_numbers:
+                found.append(each)
+            elif each not in self._pair.numbers:
+                pending += each.all_input_nodes
+        return found
 
     def _next_pairs(self, node: fx.Node) -> list[fx.Node]:
         """Returns the next values after `node`, in the same direction, that both runs have."""
@@ -266,7 +290,12 @@ class PlaceWalk:
         if theirs is None:
             return False
         verdict = self._of_side(node, theirs, is_ours=False)
-        return verdict is not None and verdict < Verdict.DIFFERENT
+        if verdict is None or verdict >= Verdict.DIFFERENT:
+            return False
+        expected = self._expected[False, operation_of(node)]
+        assert expected is not None, "else there is no verdict"
+        exact = expected.results[result_number(node)]
+        return torch.equal(exact.isfinite(), theirs.isfinite())
 
     def _forget_theirs(self) -> None:
         self._theirs.forget_all()
