@@ -132,8 +132,21 @@ void bind_ring(py::module_& m) {
       .def("seconds", &Ring::seconds);
 }
 
+void bind_stream(py::class_<Executor>& executor) {
+  executor
+      .def("begin_stream", &Executor::begin_stream, py::arg("max_unread"),
+           py::arg("micro_batches_per_step"), py::arg("num_outputs"))
+      .def("take_result", &Executor::take_result, py::call_guard<py::gil_scoped_release>())
+      .def("take_results", &Executor::take_results, py::call_guard<py::gil_scoped_release>())
+      .def("wait_for_results", &Executor::wait_for_results, py::arg("linger_microseconds"),
+           py::call_guard<py::gil_scoped_release>())
+      .def("end_stream", &Executor::end_stream, py::call_guard<py::gil_scoped_release>());
+}
+
 void bind_executor(py::module_& m) {
-  py::class_<Executor>(m, "Executor")
+  py::class_<Executor> executor(m, "Executor");
+  bind_stream(executor);
+  executor
       .def(
           py::init([](std::shared_ptr<Program> program, int64_t num_replicas, int64_t num_workers,
                       int64_t num_intra_op_threads, std::vector<int64_t> input_groups,
@@ -167,10 +180,6 @@ void bind_executor(py::module_& m) {
            })
       .def("look_for_signals", [](Executor& e) { e.set_interrupt_check(handle_signals); })
       .def("run", &Executor::run, py::call_guard<py::gil_scoped_release>())
-      .def("begin_stream", &Executor::begin_stream, py::arg("max_unread"),
-           py::arg("micro_batches_per_step"), py::arg("num_outputs"))
-      .def("take_result", &Executor::take_result, py::call_guard<py::gil_scoped_release>())
-      .def("end_stream", &Executor::end_stream, py::call_guard<py::gil_scoped_release>())
       .def("set_tracing", &Executor::set_tracing, py::arg("is_tracing"),
            py::arg("max_events") = EventLog::kMaxEvents)
       .def("num_dropped_events", [](const Executor& e) { return e.events().num_dropped(); })

@@ -118,12 +118,12 @@ class DeviceModel:
         return outputs
 
     @one_at_a_time
-    def stream(self, call: Call, max_unread: int) -> ResultStream:
-        """Begins a call whose results are read while it runs."""
+    def stream(self, call: Call, max_unread: int, *, are_kept: bool = False) -> ResultStream:
+        """Begins a call whose results are read while it runs; see `Session.stream`."""
         tensors, session = self._ready(call)
         self.weights.note_run()
         self.anchored = session.anchored
-        return session.stream(tensors, max_unread)
+        return session.stream(tensors, max_unread, are_kept=are_kept)
 
     @one_at_a_time
     def compile(self, call: Call) -> None:

@@ -389,6 +389,9 @@ class PoplarExecutor:
         """
         return json.dumps(to_plain(self._compiled()), indent=1)
 
-    def _stream(self, args: Any, kwargs: Any, max_unread: int) -> ResultStream:
+    def _stream(
+        self, args: Any, kwargs: Any, max_unread: int, *, are_kept: bool = False
+    ) -> ResultStream:
         """Begins a call whose results are read while it runs."""
-        return self._on_device.stream(Call(self._args_parser, args, kwargs), max_unread)
+        call = Call(self._args_parser, args, kwargs)
+        return self._on_device.stream(call, max_unread, are_kept=are_kept)

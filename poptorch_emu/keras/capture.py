@@ -122,8 +122,7 @@ class CapturedModel(torch.nn.Module):
                 each.reshape(steps, replicas, *leaf.shape)
                 for each, leaf in zip(taken, leaves, strict=True)
             ]
-            for step in range(steps):
-                queue.put([each[step] for each in shaped])
+            queue.put(steps, shaped)
 
     def packed_outputs(self, outputs: Sequence[torch.Tensor]) -> Any:
         """Returns outputs in the structure that the model returned when it was traced."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import keras
@@ -110,6 +110,17 @@ class HostMetrics:
         for index, batch in enumerate(batches):
             logs = _update(model, batch, _rows(outputs, rows, [index]))
         return logs
+
+
+def steps_of(
+    batches: Sequence[Batch], replicas: int, losses: torch.Tensor, outputs: Any
+) -> Iterator[tuple[Sequence[Batch], int, Batch, torch.Tensor, Any]]:
+    """Yields what `HostMetrics.update` takes for each step of an execution."""
+    for first in range(0, len(batches), replicas):
+        mine = batches[first : first + replicas]
+        numbers = range(first, first + len(mine))
+        part = None if outputs is None else _rows(outputs, num_rows(batches[0]), numbers)
+        yield mine, replicas, joined(mine), losses[first : first + len(mine)], part
 
 
 def _share(

@@ -13,7 +13,7 @@ from poptorch_emu.keras.batches import Batch, form_of, in_runs, num_rows, unpack
 from poptorch_emu.keras.capture import CapturedModel, Use
 from poptorch_emu.keras.epoch_check import check_epoch, shorter_execution, smaller_batch
 from poptorch_emu.keras.executions import check_steps, drawn_by_executions
-from poptorch_emu.keras.host_metrics import HostMetrics, needs_outputs
+from poptorch_emu.keras.host_metrics import HostMetrics, needs_outputs, steps_of
 from poptorch_emu.keras.keras_program import KerasProgram
 from poptorch_emu.keras.old_programs import compile_arguments, run_arguments
 from poptorch_emu.keras.run_settings import (
@@ -24,6 +24,7 @@ from poptorch_emu.keras.run_settings import (
     num_replicas,
 )
 from poptorch_emu.keras.stage_assignment import StagePlan, plan_stages
+from poptorch_emu.keras.step_callbacks import called_back_with
 from poptorch_emu.schedule.tables.named import placement
 
 _STEP_OF_USE = {Use.TRAIN: "train_step", Use.TEST: "test_step", Use.PREDICT: "predict_step"}
@@ -35,6 +36,7 @@ class IpuTrainer:
     Attributes:
         settings: what was set for the model.
         metrics: those of the model.
+        calls_back_each_step: whether callbacks are called for each step of an execution.
     """
 
     def __init__(self, model: Any, system: Callable[[], SystemSettings]) -> None:
@@ -52,6 +54,8 @@ class IpuTrainer:
         self._is_fitting = False  # And not validating.
         self.settings = ModelSettings()
         self.metrics = HostMetrics(model)
+        self.calls_back_each_step = False
+        self._step_logs: list[Any] = []  # Of the last execution.
 
     def compile(self, *args: Any, **kwargs: Any) -> None:
         """Does what Keras does, and checks how many batches an execution is to have.
@@ -79,7 +83,8 @@ class IpuTrainer:
         kwargs = run_arguments(kwargs)
         outer, self._is_fitting = self._is_fitting, name == "fit"
         try:
-            with drawn_by_executions(self._replicas):
+            logs = self._step_logs if self.calls_back_each_step else None
+            with drawn_by_executions(self._replicas), called_back_with(logs):
                 return getattr(type(self._model), name)(self._model, *args, **kwargs)
         finally:
             self._is_fitting = outer
@@ -156,15 +161,25 @@ class IpuTrainer:
         batches = [unpacked(each) for each in data]
         self._check_training(batches)
         program = self._program(Use.TRAIN, batches)
-        whole, losses, outputs = program.run(batches)
-        return self.metrics.update(batches, program.replicas, whole, losses, outputs)
+        self._step_logs.clear()
+        return self._logged(batches, program)
 
     def _test(self, data: Sequence[Any]) -> Any:
         logs = None
+        self._step_logs.clear()
         for batches in in_runs([unpacked(each) for each in data]):
-            program = self._program(Use.TEST, batches)
-            whole, losses, outputs = program.run(batches)
-            logs = self.metrics.update(batches, program.replicas, whole, losses, outputs)
+            logs = self._logged(batches, self._program(Use.TEST, batches))
+        return logs
+
+    def _logged(self, batches: Sequence[Batch], program: KerasProgram) -> Any:
+        """Runs batches and returns what Keras logs after them."""
+        whole, losses, outputs = program.run(batches)
+        replicas = program.replicas
+        if not self.calls_back_each_step:
+            return self.metrics.update(batches, replicas, whole, losses, outputs)
+        for each in steps_of(batches, replicas, losses, outputs):
+            logs = self.metrics.update(*each)
+            self._step_logs.append(dict(logs))
         return logs
 
     def _predict(self, data: Sequence[Any]) -> Any:

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NoReturn
 
 import keras
 
 from poptorch_emu.config import TableConfig
-from poptorch_emu.keras import run_settings, stage_assignment
+from poptorch_emu.errors import compiler_error
+from poptorch_emu.keras import original_options, run_settings, stage_assignment
 from poptorch_emu.keras.ipu_trainer import IpuTrainer
 from poptorch_emu.keras.run_settings import (
     GradientAccumulationReductionMethod,
@@ -23,6 +24,7 @@ from poptorch_emu.keras.run_settings import (
     SystemSettings,
 )
 from poptorch_emu.keras.stage_assignment import FunctionalLayerPipelineStageAssignment
+from poptorch_emu.options.base import note_accepted
 
 
 class IpuModelMethods:
@@ -102,16 +104,18 @@ class IpuModelMethods:
         self,
         gradient_accumulation_steps_per_replica: int | None = None,
         device_mapping: Sequence[int] | None = None,
-        pipeline_schedule: PipelineSchedule | TableConfig | None = None,
-        recomputation_mode: RecomputationMode | None = None,
+        accumulate_outfeed: bool | None = None,
         gradient_accumulation_reduction_method: GradientAccumulationReductionMethod
         | str
         | None = None,
+        pipeline_schedule: PipelineSchedule | TableConfig | None = None,
+        recomputation_mode: RecomputationMode | None = None,
         replicated_optimizer_state_sharding: bool | None = None,
         offload_weight_update_variables: bool | None = None,
         offload_activations: bool | None = None,
         offload_gradient_accumulation_buffers: bool | None = None,
         offload_weights: bool | None = None,
+        **of_original: Any,
     ) -> None:
         """Says how the pipeline of the model runs (exact; places of tensors are modelled).
 
@@ -119,23 +123,30 @@ class IpuModelMethods:
             gradient_accumulation_steps_per_replica: how many batches one replica adds up for an
                 update of the weights; 1 by default.
             device_mapping: the IPU of each stage; by default its own number.
+            accumulate_outfeed: accepted: what is logged is the mean over all batches in any case.
+            gradient_accumulation_reduction_method: of the gradients of these batches; by default
+                their sum. Those of replicas are added.
             pipeline_schedule: in which order the stages take turns; grouped by default. What a
                 function of `emulator.schedules` returns says which IPU runs each stage, too.
             recomputation_mode: makes activations be computed again; by default
                 `IPUConfig.allow_recompute` decides.
-            gradient_accumulation_reduction_method: of the gradients of these batches; by default
-                their sum. Those of replicas are added.
             replicated_optimizer_state_sharding: lets each replica hold a part of the state.
             offload_weight_update_variables: keeps the optimiser's state in streaming memory.
             offload_activations: keeps activations there.
             offload_gradient_accumulation_buffers: keeps sums of gradients there.
             offload_weights: keeps the weights there.
+            of_original: further options of the original, which change no result: accepted.
 
         Raises:
-            TypeError: a value is of another type.
-            ValueError: a number is out of range.
+            TypeError: a value is of another type, or there is no such option.
+            ValueError: a number is out of range, or an option is set by other methods.
+            NotImplementedError: `continuous_weight_updates` is on.
         """
         steps = gradient_accumulation_steps_per_replica
+        original_options.check_pipelining(of_original)
+        original_options.check_flag("accumulate_outfeed", accumulate_outfeed)
+        if accumulate_outfeed:
+            note_accepted("set_pipelining_options(accumulate_outfeed=True)")
         if recomputation_mode is not None:
             _checked(RecomputationMode, recomputation_mode, "recomputation_mode")
         placement = run_settings.checked_placement(
@@ -162,14 +173,18 @@ class IpuModelMethods:
         gradient_accumulation_reduction_method: GradientAccumulationReductionMethod
         | str
         | None = None,
+        use_v2_gradient_accumulation_optimizer: bool = False,
         offload_weight_update_variables: bool | None = None,
         replicated_optimizer_state_sharding: bool | None = None,
+        **of_original: Any,
     ) -> None:
         """Says how many batches make one update of a model without a pipeline (exact).
 
-        Arguments and errors are those of `set_pipelining_options`.
+        Arguments and errors are those of `set_pipelining_options`;
+        `use_v2_gradient_accumulation_optimizer` is accepted.
         """
         steps = gradient_accumulation_steps_per_replica
+        original_options.check_accumulation(of_original)
         placement = run_settings.checked_placement(
             {
                 "offload_weight_update_variables": offload_weight_update_variables,
@@ -200,6 +215,52 @@ class IpuModelMethods:
             ReplicatedMetricReductionMethod,
             replicated_metric_reduction_method,
             "replicated_metric_reduction_method",
+        )
+
+    def set_asynchronous_callbacks(self, asynchronous: bool = False) -> None:
+        """Says whether callbacks are called for each step, or for each execution (exact).
+
+        Each step has the logs that Keras has after it. Callbacks are called when the execution is
+        complete, in the order of its steps.
+
+        Args:
+            asynchronous: for each step.
+
+        Raises:
+            TypeError: it is no bool.
+        """
+        original_options.check_flag("asynchronous", asynchronous)
+        self._trainer.calls_back_each_step = bool(asynchronous)
+
+    def set_infeed_queue_options(self, **kwargs: Any) -> None:
+        """Takes options of the queue that `fit` and its like read by (accepted).
+
+        Raises:
+            ValueError: an option is Keras's to decide.
+        """
+        original_options.check_queue(
+            "set_infeed_queue_options", kwargs, ("dataset", "infeed_spec", "element_spec")
+        )
+
+    def set_outfeed_queue_options(self, **kwargs: Any) -> None:
+        """Takes options of the queue by which results come (accepted).
+
+        Raises:
+            ValueError: an option is Keras's to decide.
+        """
+        original_options.check_queue(
+            "set_outfeed_queue_options", kwargs, ("outfeed_mode", "device_ordinal")
+        )
+
+    def export_for_ipu_serving(self, *args: Any, **kwargs: Any) -> NoReturn:
+        """Refuses to export for a server (refused).
+
+        Raises:
+            Error: always.
+        """
+        raise compiler_error(
+            "export_for_ipu_serving writes an executable for TensorFlow Serving, which does not "
+            "run here. Save the model with model.save('name.keras'), and call predict."
         )
 
     def _change(self, **settings: Any) -> None:

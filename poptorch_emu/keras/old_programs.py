@@ -11,17 +11,15 @@ from types import ModuleType
 from typing import Any
 
 import keras
+from keras.src import backend as keras_backend
 from keras.src.backend import config as keras_config
 
+from poptorch_emu.keras import old_files, old_optimizers
 from poptorch_emu.options.base import note_accepted
 
 # Where the user's own files of Keras's data sets are.
 DATASETS_VARIABLE = "POPTORCH_EMU_DATASETS"
 
-_OPTIMIZERS = (
-    "Adadelta", "Adafactor", "Adagrad", "Adam", "AdamW", "Adamax", "Ftrl", "Lion", "Nadam",
-    "RMSprop", "SGD",
-)  # fmt: skip
 _DATASETS = (
     "boston_housing", "california_housing", "cifar10", "cifar100", "fashion_mnist", "imdb",
     "mnist", "reuters",
@@ -32,19 +30,14 @@ _OF_LOADERS = ("max_queue_size", "workers", "use_multiprocessing")
 @functools.cache
 def install() -> None:
     """Makes Keras take them, once in a process."""
-    for optimizer in _OPTIMIZERS:
-        kind = getattr(keras.optimizers, optimizer)
-        kind.__init__ = _with_old_arguments(kind.__init__)
-    keras.optimizers.Optimizer.lr = property(
-        lambda optimizer: optimizer.learning_rate,
-        lambda optimizer, rate: setattr(optimizer, "learning_rate", rate),
-    )
+    old_optimizers.install()
+    old_files.install()
+    keras_backend.standardize_shape = _with_numbers(keras_backend.standardize_shape)
     tf_keras = importlib.import_module("keras._tf_keras.keras")
     for root in (keras, tf_keras):
         root.layers.experimental = _experimental_layers()
         root.mixed_precision.experimental = _experimental_policies()
-    for optimizer in _OPTIMIZERS:
-        setattr(tf_keras.optimizers.legacy, optimizer, getattr(keras.optimizers, optimizer))
+        root.losses.Reduction = _Reduction
     for dataset in _DATASETS:
         module: Any = importlib.import_module(f"keras.src.datasets.{dataset}")
         module.get_file = _finding_file(dataset, module.get_file)
@@ -66,28 +59,17 @@ def run_arguments(given: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in given.items() if name not in _OF_LOADERS}
 
 
-def _with_old_arguments(build: Callable[..., None]) -> Callable[..., None]:
-    """Returns the constructor of an optimiser that takes arguments of Keras 2, too."""
+class _Reduction:
+    """How a loss becomes one number, by the names that Keras 2 had."""
 
-    @functools.wraps(build)
-    def build_by_old_names(optimizer: Any, *args: Any, **kwargs: Any) -> None:
-        if "lr" in kwargs:
-            kwargs["learning_rate"] = kwargs.pop("lr")
-        name = type(optimizer).__name__
-        if kwargs.get("decay") is not None and kwargs.pop("decay"):
-            raise ValueError(
-                f"{name}(decay=...) has no meaning in Keras 3, which would ignore it. Pass "
-                f"{name}(keras.optimizers.schedules.InverseTimeDecay(rate, 1, decay))."
-            )
-        if kwargs.get("gradient_transformers") is not None:
-            raise ValueError(
-                f"{name}(gradient_transformers=...) is not taken by Keras 3. Use clipnorm or "
-                "global_clipnorm, or change gradients in a loop that IPUStrategy.run runs."
-            )
-        kwargs.pop("gradient_transformers", None)
-        build(optimizer, *args, **kwargs)
+    AUTO = SUM_OVER_BATCH_SIZE = "sum_over_batch_size"
+    NONE = "none"
+    SUM = "sum"
 
-    return build_by_old_names
+
+def _with_numbers(standardize: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """Returns what takes a number for the shape (number,)."""
+    return lambda shape: standardize((shape,) if isinstance(shape, int) else shape)
 
 
 def _experimental_layers() -> ModuleType:

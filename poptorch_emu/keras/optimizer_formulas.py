@@ -86,7 +86,8 @@ def convert(optimizer: Any, variables: Sequence[Any], rate: float) -> Conversion
         raise ValueError(
             f"Optimizer {kind.__name__} has no counterpart on the device. Choose SGD, "
             "Adam, AdamW or RMSprop of keras.optimizers; where Keras wrapped yours in a "
-            "LossScaleOptimizer, call compile(auto_scale_loss=False)."
+            "LossScaleOptimizer, call compile(auto_scale_loss=False); for a scale of your own pass "
+            "LossScaleOptimizer(optimizer, dynamic=False, initial_scale=n)."
         )
     for name, way_out in _NOT_CONVERTED.items():
         if getattr(optimizer, name, None):

@@ -189,12 +189,15 @@ class Session:
         self.check_idle()
         return self._structured(self._run(inputs, self._device_inputs(inputs)))
 
-    def stream(self, inputs: Sequence[torch.Tensor], max_unread: int) -> ResultStream:
+    def stream(
+        self, inputs: Sequence[torch.Tensor], max_unread: int, *, are_kept: bool = False
+    ) -> ResultStream:
         """Begins a call like `run`, and returns an iterator over the results of its iterations.
 
         Args:
             inputs: whole batches; they are copied, so that the caller may go on to the next.
             max_unread: how many results may wait to be read.
+            are_kept: whether nobody changes the inputs meanwhile, so that no copy is needed.
 
         Raises:
             Error: the model has no outputs that the device computes.
@@ -207,7 +210,9 @@ class Session:
                 "results to stream. Call it instead."
             )
         step = executable.config.gradient_accumulation if executable.config.is_training else 1
-        copies = [tensor.clone() for tensor in self._device_inputs(inputs)]
+        copies = self._device_inputs(inputs)
+        if not are_kept:
+            copies = [tensor.clone() for tensor in copies]
         self._executor.begin_stream(max_unread, step, executable.num_outputs)
         self._call = RunningCall(lambda: self._run(inputs, copies))
         return ResultStream(self._executor, self._call, self._structured)

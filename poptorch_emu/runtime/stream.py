@@ -9,8 +9,8 @@ from __future__ import annotations
 import os
 import threading
 import weakref
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
 
 import torch
 
@@ -62,6 +62,19 @@ def _lose_calls() -> None:
 os.register_at_fork(after_in_child=_lose_calls)
 
 
+class Bundle(NamedTuple):
+    """Some results that follow each other.
+
+    Attributes:
+        num_results: how many.
+        values: in the structure that `forward` returned. The device's tensors have a first axis
+            for the results; a tensor that never was on the device is there once.
+    """
+
+    num_results: int
+    values: Any
+
+
 class ResultStream:
     """An iterator over the results of a call, one for each device iteration, in order.
 
@@ -96,16 +109,46 @@ class ResultStream:
             Error: the call failed, the results before that were returned; or this process was
                 forked from the one in which the call runs.
         """
-        if self._call.is_lost:
-            raise make_error(
-                "The call whose results these are runs in the process from which this one was "
-                "forked. Read them there, and wrap the model anew here."
-            )
+        self._check_process()
         result = self._executor.take_result() if self._finalizer.alive else []
         if result:
             return self._structured(result)
         self.close()
         raise StopIteration
+
+    def complete(self) -> Iterator[Bundle]:
+        """Yields the results that are complete and were not returned yet, without waiting."""
+        self._check_process()
+        if self._finalizer.alive and (results := self._executor.take_results()):
+            yield self._bundle(results)
+
+    def bundles(self, linger_seconds: float) -> Iterator[Bundle]:
+        """Yields results, several at a time: a caller who is in no hurry is woken less often.
+
+        Args:
+            linger_seconds: how long to wait for more results each time.
+
+        Raises:
+            Error: as for a single result.
+        """
+        while self._finalizer.alive:
+            self._check_process()
+            results = self._executor.wait_for_results(round(linger_seconds * 1e6))
+            if not results:
+                self.close()
+                return
+            yield self._bundle(results)
+
+    def _bundle(self, results: Sequence[Sequence[torch.Tensor]]) -> Bundle:
+        stacked = [torch.stack(each) for each in zip(*results, strict=True)]
+        return Bundle(len(results), self._structured(stacked))
+
+    def _check_process(self) -> None:
+        if self._call.is_lost:
+            raise make_error(
+                "The call whose results these are runs in the process from which this one was "
+                "forked. Read them there, and wrap the model anew here."
+            )
 
     def close(self) -> None:
         """Drops all further results and waits for the end of the call, which is not cut short.

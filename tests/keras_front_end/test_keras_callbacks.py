@@ -12,6 +12,8 @@ keras = pytest.importorskip("keras")
 
 from support import keras_models as models  # noqa: E402
 
+from poptorch_emu import Error  # noqa: E402
+
 pytestmark = pytest.mark.feature("Keras: callbacks and files", fidelity="exact")
 
 NEAR = 1e-6
@@ -196,3 +198,102 @@ def test_weights_when_read_after_each_batch_then_are_the_newest() -> None:
     wanted, seen = both(train)
     assert len(seen) == 4 and np.abs(seen[0] - seen[1]).max() > 0
     np.testing.assert_allclose(seen, wanted, atol=NEAR)
+
+
+class Noted(keras.callbacks.Callback):
+    """Notes the calls for batches."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list = []
+
+    def on_train_batch_begin(self, batch, logs=None) -> None:
+        self.seen.append(("begin", batch))
+
+    def on_train_batch_end(self, batch, logs=None) -> None:
+        self.seen.append((batch, logs["loss"], logs["accuracy"]))
+
+    def on_test_batch_end(self, batch, logs=None) -> None:
+        self.seen.append((batch, logs["loss"]))
+
+
+def test_callbacks_when_asynchronous_then_are_called_for_each_step_as_eager_keras_does() -> None:
+    x, labels = models.data()
+    found = []
+    for is_on_ipus in (False, True):
+        model, noted = built(is_on_ipus, optimizers.SGD(0.1)), Noted()
+        if is_on_ipus:
+            model.set_asynchronous_callbacks(True)
+            model.compile(
+                optimizers.SGD(0.1),
+                models.cross_entropy(),
+                metrics=["accuracy"],
+                steps_per_execution=4,
+            )
+        else:
+            model.compile(optimizers.SGD(0.1), models.cross_entropy(), metrics=["accuracy"])
+        settings = {"batch_size": 4, "verbose": 0, "callbacks": [noted]}
+        model.fit(x, labels, shuffle=False, epochs=2, **settings)
+        model.evaluate(x, labels, **settings)
+        found.append(noted.seen)
+    eager, mine = found
+    assert len(eager) == len(mine) == 5 * len(x) // 4
+    assert [each[0] for each in eager] == [each[0] for each in mine]
+    for one, other in zip(eager, mine, strict=True):
+        if one[0] != "begin":
+            np.testing.assert_allclose(other[1:], one[1:], atol=1e-5)
+
+
+@pytest.mark.parametrize("is_asynchronous", [False, True])
+def test_callbacks_with_replicas_then_are_called_for_each_execution_or_step(
+    is_asynchronous: bool,
+) -> None:
+    models.use_ipus(2)
+    x, labels = models.data()
+    noted = Noted()
+    with models.SCOPE():
+        model = models.mlp()
+        model.set_asynchronous_callbacks(is_asynchronous)
+        model.compile("sgd", models.cross_entropy(), metrics=["accuracy"], steps_per_execution=2)
+        model.fit(x, labels, batch_size=4, verbose=0, callbacks=[noted])
+    steps = len(x) // 8
+    ends = [each[0] for each in noted.seen if each[0] != "begin"]
+    assert ends == (list(range(steps)) if is_asynchronous else list(range(1, steps, 2)))
+
+
+def test_original_options_then_are_taken_or_named() -> None:
+    model = built(True, optimizers.SGD(0.1))
+    model.set_infeed_queue_options(prefetch_depth=2)
+    model.set_outfeed_queue_options(buffer_depth=2)
+    model.set_pipelining_options(
+        4,
+        None,
+        True,
+        gradient_accumulation_dtype="float32",
+        forward_propagation_stages_poplar_options=[],
+        continuous_weight_updates=False,
+    )
+    model.set_gradient_accumulation_options(4, dtype=None)
+    for call, error, said in [
+        (lambda: model.set_asynchronous_callbacks(1), TypeError, "asynchronous must be True"),
+        (lambda: model.set_infeed_queue_options(dataset=1), ValueError, "Keras decides"),
+        (lambda: model.set_outfeed_queue_options(outfeed_mode=1), ValueError, "Keras decides"),
+        (lambda: model.export_for_ipu_serving("folder"), Error, "does not run here"),
+        (lambda: model.set_pipelining_options(accumulate_outfeed=1), TypeError, "accumulate"),
+        (lambda: model.set_pipelining_options(repeat_count=1), ValueError, "repeat_count"),
+        (lambda: model.set_pipelining_options(reduction_method="sum"), ValueError, "_reduction_"),
+        (lambda: model.set_pipelining_options(names="x"), TypeError, "Did you mean 'name'"),
+        (lambda: model.set_gradient_accumulation_options(opt=1), ValueError, "compile takes"),
+        (
+            lambda: model.set_gradient_accumulation_options(experimental_normalize_gradients=True),
+            ValueError,
+            "_reduction_method",
+        ),
+        (
+            lambda: model.set_pipelining_options(continuous_weight_updates=True),
+            NotImplementedError,
+            "continuous_weight_updates",
+        ),
+    ]:
+        with pytest.raises(error, match=said):
+            call()

@@ -99,3 +99,28 @@ def test_names_then_are_installed_once() -> None:
     build = optimizers.SGD.__init__
     old_programs.install()
     assert optimizers.SGD.__init__ is build and ipu is not None
+
+
+def test_files_when_named_without_a_suffix_then_keras_3_takes_them(tmp_path: Path) -> None:
+    model = models.mlp()
+    model.save_weights(tmp_path / "weights")
+    model.save(str(tmp_path / "model"))
+    other = models.mlp()
+    other.weights[0].assign_add(np.ones((12, 16)))
+    assert models.largest_difference(model, other) > 0
+    other.load_weights(tmp_path / "weights")
+    assert models.largest_difference(model, other) == 0
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["model.keras", "weights.weights.h5"]
+    keras.callbacks.ModelCheckpoint(str(tmp_path / "each"), save_weights_only=True)
+    assert keras.callbacks.ModelCheckpoint(tmp_path / "each").filepath.endswith("each.keras")
+    with pytest.raises(ValueError, match="period.*save_freq"):
+        keras.callbacks.ModelCheckpoint(tmp_path / "each", period=2)
+    with pytest.raises(ValueError, match="SavedModel.*model.keras"):
+        model.save(tmp_path / "model", save_format="tf")
+
+
+def test_names_that_have_gone_then_mean_what_they_meant() -> None:
+    assert keras.Input(8).shape == (None, 8)
+    assert keras.losses.Reduction.NONE == "none"
+    loss = keras.losses.MeanSquaredError(reduction=keras.losses.Reduction.SUM)
+    assert float(loss(np.ones((2, 1)), np.zeros((2, 1)))) == 2

@@ -356,3 +356,62 @@ def test_iterator_when_two_threads_run_loops_then_each_element_is_used_once() ->
             each.join(timeout=60)
     found = [list(queue.dequeue().numpy()) for queue in queues]
     assert sorted(found[0] + found[1]) == list(range(2 * count))
+
+
+def numbers_of(strategy, dataset):
+    """Returns a function that runs so many iterations and returns what each read."""
+    with strategy.scope():
+        queue, iterator = Queue(), iter(dataset.map(lambda x: tf.cast(x, tf.int32)))
+
+        def loop(count):
+            for _ in range(count):
+                queue.enqueue(next(iterator))
+
+    def run(count: int) -> list[int]:
+        try:
+            strategy.run(loop, args=[count])
+        finally:
+            if queue.enqueued:
+                run.arrived = list(queue.dequeue().numpy())
+        return run.arrived
+
+    run.arrived = []
+    return run
+
+
+UNKNOWN_LENGTH = {
+    "known": lambda: tf.data.Dataset.range(150),
+    "not known": lambda: tf.data.Dataset.range(300).filter(lambda x: x < 150),
+    "of Python": lambda: tf.data.Dataset.from_generator(
+        lambda: iter(range(150)), output_signature=tf.TensorSpec((), tf.int64)
+    ),
+}
+
+
+@pytest.mark.parametrize("length", UNKNOWN_LENGTH)
+def test_long_loop_when_its_data_end_then_nothing_ran_and_nothing_is_lost(length: str) -> None:
+    run = numbers_of(programs.strategy(), UNKNOWN_LENGTH[length]())
+    assert run(20) == list(range(20))
+    with pytest.raises(tf.errors.OutOfRangeError, match="takes 140 elements, .* only 130 more"):
+        run(140)
+    assert run.arrived == []
+    assert run(130) == list(range(20, 150))
+
+
+def test_long_loop_when_a_function_of_the_data_fails_then_what_ran_counts_and_it_goes_on() -> None:
+    def checked(number):
+        if number == 100:
+            raise ValueError("not this one")
+        return number
+
+    data = tf.data.Dataset.range(10**6).map(lambda x: tf.numpy_function(checked, [x], tf.int64))
+
+    def shaped(x):
+        x.set_shape(())
+        return x
+
+    run = numbers_of(programs.strategy(), data.map(shaped).repeat())
+    with pytest.raises(tf.errors.InvalidArgumentError, match="not this one"):
+        run(120)
+    assert run.arrived == list(range(60))
+    assert run(120) == [*range(60, 100), *range(101, 181)]

@@ -229,3 +229,30 @@ def test_queue_when_used_outside_of_a_function_then_is_refused() -> None:
     last.dequeue()
     with pytest.raises(ValueError, match="Nothing has arrived"):
         last.dequeue()
+
+
+@pytest.mark.parametrize("replicas", [1, 2])
+def test_value_that_the_host_knows_then_comes_from_each_iteration_and_replica(replicas) -> None:
+    strategy, queue = programs.strategy(replicas), Queue()
+    constant = np.arange(3, dtype=np.int32)
+
+    def loop():
+        for number in range(4):
+            queue.enqueue((constant, 7, number))
+
+    strategy.run(loop)
+    rows = (4,) if replicas == 1 else (4, replicas)
+    array, seven, _ = queue.dequeue()
+    np.testing.assert_array_equal(array.numpy(), np.broadcast_to(constant, (*rows, 3)))
+    np.testing.assert_array_equal(seven.numpy(), np.full(rows, 7))
+
+
+def test_queue_when_read_in_parts_then_nothing_is_lost_between_them() -> None:
+    queue = Queue()
+    run = squares(programs.strategy(), queue, 120)
+    run()
+    numbers = iter(queue)
+    found = [float(next(numbers)) for _ in range(7)]
+    run()
+    found += list(queue.dequeue().numpy())
+    assert found == [float(x) ** 2 for x in range(240)]

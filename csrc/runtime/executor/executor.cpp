@@ -6,6 +6,7 @@
 #include <ATen/ops/sqrt.h>
 
 #include <algorithm>
+#include <chrono>
 #include <exception>
 
 #include "common/clock.h"
@@ -123,6 +124,18 @@ std::vector<at::Tensor> Executor::take_result() {
   std::vector<at::Tensor> result = stream_.take();
   scheduler_.wake();
   return result;
+}
+
+std::vector<std::vector<at::Tensor>> Executor::take_results() {
+  auto results = stream_.take_all();
+  scheduler_.wake();
+  return results;
+}
+
+std::vector<std::vector<at::Tensor>> Executor::wait_for_results(int64_t linger_microseconds) {
+  auto results = stream_.wait_for_all(std::chrono::microseconds(linger_microseconds));
+  scheduler_.wake();
+  return results;
 }
 
 void Executor::end_stream() {

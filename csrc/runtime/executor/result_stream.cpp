@@ -1,5 +1,6 @@
 #include "runtime/executor/result_stream.h"
 
+#include <iterator>
 #include <string>
 #include <utility>
 
@@ -34,6 +35,7 @@ void ResultStream::end_call() {
   const std::lock_guard lock(mutex_);
   is_call_over_ = true;
   progress_.notify_all();
+  end_.notify_all();
 }
 
 void ResultStream::add_pieces(const Segment& segment, int64_t micro_batch,
@@ -78,11 +80,30 @@ bool ResultStream::is_too_early(int64_t micro_batch, int64_t num_workers) const 
 
 std::vector<at::Tensor> ResultStream::take() {
   std::unique_lock lock(mutex_);
-  progress_.wait(lock, [this] { return !is_open_ || is_call_over_ || !unread_.empty(); });
+  progress_.wait(lock, [this] { return is_at_end() || !unread_.empty(); });
   if (unread_.empty()) return {};
   std::vector<at::Tensor> result = std::move(unread_.front());
   unread_.pop_front();
   return result;
+}
+
+std::vector<std::vector<at::Tensor>> ResultStream::take_all() {
+  const std::lock_guard lock(mutex_);
+  return all_unread();
+}
+
+std::vector<std::vector<at::Tensor>> ResultStream::wait_for_all(std::chrono::microseconds linger) {
+  std::unique_lock lock(mutex_);
+  end_.wait_for(lock, linger, [this] { return is_at_end(); });
+  progress_.wait(lock, [this] { return is_at_end() || !unread_.empty(); });
+  return all_unread();
+}
+
+std::vector<std::vector<at::Tensor>> ResultStream::all_unread() {
+  std::vector<std::vector<at::Tensor>> results(std::make_move_iterator(unread_.begin()),
+                                               std::make_move_iterator(unread_.end()));
+  unread_.clear();
+  return results;
 }
 
 void ResultStream::end() {
@@ -90,6 +111,7 @@ void ResultStream::end() {
   is_open_ = false;
   unread_.clear();
   progress_.notify_all();
+  end_.notify_all();
 }
 
 }  // namespace poptorch_emu

@@ -3,6 +3,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
@@ -43,11 +44,22 @@ class ResultStream {
   // By any other thread. Waits for the next result. Returns nothing after the last one of the call,
   // after the call has failed, or if the stream is not open.
   std::vector<at::Tensor> take();
+  // Returns all results that are complete.
+  std::vector<std::vector<at::Tensor>> take_all();
+  // The same, after it has waited for one, and before that so long or until the end of the call: a
+  // caller who is in no hurry is woken less often than there are results. Returns nothing as `take`
+  // does.
+  std::vector<std::vector<at::Tensor>> wait_for_all(std::chrono::microseconds linger);
   void end();
 
  private:
+  // Under the lock.
+  bool is_at_end() const { return !is_open_ || is_call_over_; }
+  std::vector<std::vector<at::Tensor>> all_unread();
+
   mutable std::mutex mutex_;
   std::condition_variable progress_;
+  std::condition_variable end_;
   // Changed under the lock. Workers ask without it, since there is seldom a stream.
   std::atomic<bool> is_open_ = false;
   bool is_call_over_ = false;

@@ -73,7 +73,9 @@ class IPUOutfeedQueue:
                 raise TypeError(f"IPUOutfeedQueue has no argument {name!r}.")
             note_accepted(f"IPUOutfeedQueue({name}=...)")
         self._mode = mode
-        self._values: deque[list[torch.Tensor]] = deque()
+        # The rows of several iterations, and how many these are; some of the first are read.
+        self._values: deque[tuple[int, list[torch.Tensor]]] = deque()
+        self._num_read = 0
         self._form: Any = None
         self._replicas = 1
         self._is_traced = False
@@ -88,7 +90,7 @@ class IPUOutfeedQueue:
     def deleter(self) -> Any:
         """Empties the queue and returns `None` (exact)."""
         with self._lock:
-            self._values.clear()
+            self._all_taken()
 
     def enqueue(self, tensors: Any) -> None:
         """Sends tensors, or a structure of some, in a function that runs on the IPU (exact).
@@ -126,13 +128,12 @@ class IPUOutfeedQueue:
                 "the queue first."
             )
         with self._lock:
-            values = list(self._values)
-            self._values.clear()
+            values = self._all_taken()
         if self._mode is IPUOutfeedMode.ALL:
-            return self._packed(self._stacked(values))
+            return self._packed(self._joined(values))
         if not values:
             raise ValueError("Nothing has arrived in the queue since the last dequeue().")
-        return self._packed(values[-1])
+        return self._packed([x[-1] for x in values[-1]])
 
     def __iter__(self) -> Iterator[Any]:
         """Returns what goes through all that has arrived."""
@@ -145,7 +146,12 @@ class IPUOutfeedQueue:
             IndexError: there is none.
         """
         with self._lock:
-            value = self._values.popleft()
+            count, leaves = self._values[0]
+            value = [x[self._num_read] for x in leaves]
+            self._num_read += 1
+            if self._num_read == count:
+                self._values.popleft()
+                self._num_read = 0
         return self._packed(value)
 
     def expect(self, form: Any, replicas: int) -> None:
@@ -154,16 +160,27 @@ class IPUOutfeedQueue:
             self._form, self._replicas = form, replicas
             self._is_traced = True
 
-    def put(self, leaves: Sequence[torch.Tensor]) -> None:
-        """Takes the tensors of one iteration, with a row for each replica."""
+    def put(self, count: int, leaves: Sequence[torch.Tensor]) -> None:
+        """Takes tensors with a row for each of some iterations, and in it one for each replica."""
+        rows = [x[:, 0] if self._replicas == 1 else x for x in leaves]
         with self._lock:
             if self._mode is IPUOutfeedMode.LAST:
-                self._values.clear()
-            self._values.append([x[0] if self._replicas == 1 else x for x in leaves])
+                self._all_taken()
+                count, rows = 1, [x[-1:] for x in rows]
+            self._values.append((count, rows))
 
-    def _stacked(self, values: Sequence[Sequence[torch.Tensor]]) -> list[torch.Tensor]:
+    def _all_taken(self) -> list[list[torch.Tensor]]:
+        """Returns what was not read yet, and makes the queue empty."""
+        values = [leaves for _, leaves in self._values]
+        if self._num_read:
+            values[0] = [x[self._num_read :] for x in values[0]]
+        self._values.clear()
+        self._num_read = 0
+        return values
+
+    def _joined(self, values: Sequence[Sequence[torch.Tensor]]) -> list[torch.Tensor]:
         if values:
-            return [torch.stack(each) for each in zip(*values, strict=True)]
+            return [torch.cat(each) for each in zip(*values, strict=True)]
         replicas = () if self._replicas == 1 else (self._replicas,)
         return [
             torch.empty((0, *replicas, *leaf.shape), dtype=leaf.dtype)

@@ -46,6 +46,8 @@ def _read(leaf: Any) -> Any:
 
 def _on_device(leaf: Any) -> Any:
     leaf = _read(leaf)
+    if is_of_device(leaf):
+        return leaf
     if isinstance(leaf, bool):
         return torch.tensor(leaf)
     if isinstance(leaf, (int, float)):

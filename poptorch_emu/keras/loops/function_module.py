@@ -96,7 +96,8 @@ class CapturedFunction(torch.nn.Module):
         body = iteration.body()
         sent = [value for _, value in body.sent]
         self._traced["forms"] = keras.tree.map_structure(form_of_value, (result, sent))
-        outputs = [x.detach() for x in keras.tree.flatten((result, sent)) if is_of_device(x)]
+        leaves = filter(is_of_device, keras.tree.flatten((result, sent)))
+        outputs = [x.detach().to(device) for x in leaves]
         if body.update is not None:
             identity_loss(body.update.loss, "none")
             outputs.insert(0, body.update.loss)

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import keras
+import numpy as np
 import torch
 
 from poptorch_emu.executor.executor_contents import has_edited_weights
@@ -18,9 +19,19 @@ from poptorch_emu.keras.loops.infeed import Element, Infeed, stacked
 from poptorch_emu.keras.loops.tensorflow_variables import begin_run, end_run
 from poptorch_emu.keras.optimizer_link import KerasOptimizerLink
 from poptorch_emu.keras.run_settings import ModelSettings, SystemSettings, executor_options
+from poptorch_emu.runtime.stream import ResultStream
 
-# More than this at once is read in pieces.
+# A run that reads is cut into pieces: while the device runs one, the host reads the next. A piece
+# has at least so many iterations, but no more bytes, if their number can be divided so.
+_MOST_PIECES = 20
+_FEWEST_ITERATIONS = 50
+_WANTED_INPUT_BYTES = 2**24
 _MOST_INPUT_BYTES = 2**28
+
+# Between two looks at what has arrived. A thread that is woken for each iteration costs more than a
+# short one.
+_LINGER_SECONDS = 1e-3
+_ELEMENTS_BETWEEN_LOOKS = 16
 
 
 class FunctionProgram(DeviceUser):
@@ -39,6 +50,10 @@ class FunctionProgram(DeviceUser):
         self._discovered = module.discovered
         self._replicas = replicas
         self._per_call = _iterations_of_call(module.discovered, replicas)
+        reads = module.discovered.body.reads
+        # Of what each next() gets, for calls in turn: one may run while the next is read.
+        self._places: tuple[dict[int, list[np.ndarray]], ...] = ({}, {})
+        self._counts = {each: self._per_call * replicas * reads.count(each) for each in reads}
         self._of_tensorflow = [
             each for each in module.variables.values() if hasattr(each, "of_tensorflow")
         ]
@@ -66,10 +81,13 @@ class FunctionProgram(DeviceUser):
         """
         self.take_device()
         begin_run(self._of_tensorflow)
-        for infeed in self._discovered.body.reads:
+        iterations = self._discovered.iterations
+        for infeed in self._counts:
             infeed.begin_run()
+        for infeed, count in self._counts.items():
+            infeed.check(count * (iterations // self._per_call))
         results: FunctionResults | None = None
-        for first in range(0, self._discovered.iterations, self._per_call):
+        for first in range(0, iterations, self._per_call):
             elements = self._elements()
             try:
                 inputs = self._inputs(first, elements, tensors)
@@ -79,7 +97,8 @@ class FunctionProgram(DeviceUser):
                     infeed.put_back(each)
                 raise
             results = results or FunctionResults(self._module, self._replicas)
-            self._call(inputs, results)
+            is_last = first + self._per_call == iterations
+            self._call(inputs, results, reads_on=not is_last)
         assigned = self._discovered.variables.assigned
         if self._link is None and assigned:
             self._executor.copyWeightsToHost()
@@ -109,13 +128,40 @@ class FunctionProgram(DeviceUser):
         if link is not None:
             link.prepare()
 
-    def _call(self, inputs: Sequence[torch.Tensor], results: FunctionResults) -> None:
-        """Runs some iterations, and hands their results over as they come."""
-        with self._executor._stream(tuple(inputs), {}, max_unread=self._per_call) as stream:
-            for outputs in stream:
-                results.take(outputs)
+    def _call(
+        self, inputs: Sequence[torch.Tensor], results: FunctionResults, *, reads_on: bool
+    ) -> None:
+        """Runs some iterations, and hands their results over as they come.
+
+        Args:
+            inputs: of all of them.
+            results: take what comes.
+            reads_on: whether further elements are needed afterwards.
+        """
+        fault: BaseException | None = None
+        with self._executor._stream(
+            tuple(inputs), {}, max_unread=self._per_call, are_kept=True
+        ) as stream:
+            if reads_on:
+                try:
+                    self._read_on(stream, results)
+                except BaseException as error:  # What runs comes to its end before.
+                    fault = error
+            for bundle in stream.bundles(_LINGER_SECONDS):
+                results.take(*bundle)
         if self._link is not None:
             self._link.finish()
+        if fault is not None:
+            raise fault
+
+    def _read_on(self, stream: ResultStream, results: FunctionResults) -> None:
+        """Reads the elements of the next call while one runs."""
+        for infeed, count in self._counts.items():
+            for number in range(infeed.num_held, count):
+                infeed.hold(number + 1)
+                if number % _ELEMENTS_BETWEEN_LOOKS == 0:
+                    for bundle in stream.complete():
+                        results.take(*bundle)
 
     def _inputs(
         self, first: int, elements: Mapping[Infeed, list[Element]], tensors: Sequence[torch.Tensor]
@@ -126,30 +172,27 @@ class FunctionProgram(DeviceUser):
         is_first[:replicas] = first == 0
         counters = [each[first : first + count] for each in _counters(self._discovered)]
         repeated = [*counters, *(each.expand(count, *each.shape) for each in tensors)]
-        read = self._read(elements)
+        read = self._read(first // count, elements)
         inputs = [is_first, *read, *(each.repeat_interleave(replicas, 0) for each in repeated)]
         return [each.flatten(0, 1) if each.dim() > 1 else each for each in inputs]
 
     def _elements(self) -> dict[Infeed, list[Element]]:
         """Takes the elements of all infeeds for a call, or none."""
-        reads = self._discovered.body.reads
-        counts = {infeed: self._per_call * self._replicas * reads.count(infeed) for infeed in reads}
-        for infeed, count in counts.items():
+        for infeed, count in self._counts.items():
             infeed.hold(count)
-        return {infeed: infeed.take(count) for infeed, count in counts.items()}
+        return {infeed: infeed.take(count) for infeed, count in self._counts.items()}
 
-    def _read(self, elements: Mapping[Infeed, list[Element]]) -> list[torch.Tensor]:
-        """Returns what each next() of an iteration gets."""
+    def _read(self, call: int, elements: Mapping[Infeed, list[Element]]) -> list[torch.Tensor]:
+        """Returns what each next() of an iteration gets in one call of a run."""
         reads, inputs = self._discovered.body.reads, []
         for number, infeed in enumerate(reads):
             turn, turns = reads[:number].count(infeed), reads.count(infeed)
-            inputs += stacked(
-                [
-                    element
-                    for index, element in enumerate(elements[infeed])
-                    if index // self._replicas % turns == turn
-                ]
-            )
+            mine = [
+                element
+                for index, element in enumerate(elements[infeed])
+                if index // self._replicas % turns == turn
+            ]
+            inputs += stacked(mine, self._places[call % 2].setdefault(number, []))
         return inputs
 
 
@@ -163,8 +206,15 @@ def _iterations_of_call(discovered: Discovered, replicas: int) -> int:
     if update is not None and isinstance(update.optimizer._learning_rate, schedule):
         return 1
     num_bytes = replicas * sum(infeed.num_bytes for infeed in discovered.body.reads)
-    limit = max(_MOST_INPUT_BYTES // max(num_bytes, 1), 1)
-    return max(n for n in range(1, min(limit, iterations) + 1) if iterations % n == 0)
+    if not num_bytes:
+        return iterations
+    wanted = max(iterations // _MOST_PIECES, _FEWEST_ITERATIONS)
+    wanted = min(wanted, max(_WANTED_INPUT_BYTES // num_bytes, 1), iterations)
+    divisors = [n for n in range(1, iterations + 1) if iterations % n == 0]
+    enough = next(n for n in divisors if n >= wanted)
+    if enough == wanted or enough * num_bytes <= _MOST_INPUT_BYTES:
+        return enough
+    return max(n for n in divisors if n <= wanted)
 
 
 def _counters(discovered: Discovered) -> list[torch.Tensor]:

@@ -15,7 +15,7 @@ from poptorch_emu.keras.loops.host_values import to_host
 
 
 class FunctionResults:
-    """Takes the outputs of one iteration after the other."""
+    """Takes the outputs of some iterations after the other."""
 
     def __init__(self, module: CapturedFunction, replicas: int) -> None:
         """Tells the queues what they will get.
@@ -33,24 +33,27 @@ class FunctionResults:
         for queue, form in self._queues:
             queue.expect(form, replicas)
 
-    def take(self, outputs: Sequence[torch.Tensor]) -> None:
-        """Gives the queues what they get of an iteration."""
+    def take(self, count: int, outputs: Sequence[torch.Tensor]) -> None:
+        """Gives the queues what they get of some iterations."""
         remaining = iter(outputs)
         if self._has_loss:
             next(remaining)
-        self._last = self._leaves(self._result, remaining)
+        self._last = [leaf[-1] for leaf in self._leaves(count, self._result, remaining)]
         for queue, form in self._queues:
-            queue.put(self._leaves(form, remaining))
+            queue.put(count, self._leaves(count, form, remaining))
 
     def returned(self) -> Any:
         """Returns what the last iteration of one replica returned."""
         values = [to_host(each[0]) for each in self._last]
         return with_leaves(self._result, values, is_of_device)
 
-    def _leaves(self, form: Any, outputs: Iterator[torch.Tensor]) -> list[torch.Tensor]:
-        """Returns the next outputs, each with one entry for each replica."""
-        return [
-            next(outputs).reshape(self._replicas, *leaf.shape).to(leaf.dtype)
-            for leaf in keras.tree.flatten(form)
-            if is_of_device(leaf)
-        ]
+    def _leaves(self, count: int, form: Any, outputs: Iterator[torch.Tensor]) -> list[torch.Tensor]:
+        """Returns the next outputs: for each iteration a row with one entry for each replica."""
+        rows = count, self._replicas
+        found = []
+        for leaf in filter(is_of_device, keras.tree.flatten(form)):
+            values = next(outputs)
+            if values.numel() == leaf.numel():  # One for all, or the only one.
+                values = values.expand(*rows, *leaf.shape)
+            found.append(values.reshape(*rows, *leaf.shape).to(leaf.dtype))
+        return found

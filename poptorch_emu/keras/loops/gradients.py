@@ -10,6 +10,7 @@ import torch
 
 from poptorch_emu.errors import compiler_error
 from poptorch_emu.keras.loops.capture_state import Capture, Update
+from poptorch_emu.keras.old_optimizers import is_unscaled_by_program
 
 
 def gradient(
@@ -57,7 +58,8 @@ def apply(
     """Notes that an optimiser updates variables by gradients.
 
     Those that a tape returned are the gradients of its target. Others are those of a sum of
-    products, which autograd turns into them again.
+    products, which autograd turns into them again. Keras divides by the factor of the optimizer by
+    which the program has scaled its loss; the device multiplies and divides by itself.
 
     Raises:
         Error: there was an update before.
@@ -73,7 +75,10 @@ def apply(
         )
     if not optimizer.built:
         optimizer.build(list(variables))
-    capture.update(Update(optimizer, [v for _, v in pairs], _loss_of(capture, pairs)))
+    loss, scale = _loss_of(capture, pairs), optimizer.loss_scale_factor
+    if scale is not None and not is_unscaled_by_program(optimizer):
+        loss = loss / scale
+    capture.update(Update(optimizer, [v for _, v in pairs], loss))
 
 
 def _loss_of(capture: Capture, pairs: Iterable[tuple[Any, Any]]) -> torch.Tensor:

@@ -11,9 +11,18 @@ import numpy as np
 import torch
 
 from poptorch_emu.keras.loops.capture_state import current, suspended
+from poptorch_emu.keras.loops.dataset_functions import calls_python
 from poptorch_emu.keras.loops.host_values import tensorflow
 
 Element = list[np.ndarray]  # The arrays of its tensors.
+
+# Small elements are read several at a time: a call of TensorFlow takes longer than one of them.
+_MOST_AT_ONCE, _MOST_BYTES_AT_ONCE = 64, 2**20
+# Of elements that are read beforehand, where a data set does not say how many there are.
+_MOST_HELD_BYTES = 2**28
+# Those of which both NumPy and the device have numbers.
+_TYPES = {np.bool_, np.float16, np.float32, np.float64}
+_TYPES |= {getattr(np, f"{sign}int{bits}") for sign in ("u", "") for bits in (8, 16, 32, 64)}
 
 
 class Infeed:
@@ -44,7 +53,7 @@ class Infeed:
                     f"The elements of {dataset} are {each}, but an IPU reads tensors with a "
                     "shape. Convert them with map()."
                 )
-            if not (each.dtype.is_floating or each.dtype.is_integer or each.dtype.is_bool):
+            if each.dtype.as_numpy_dtype not in _TYPES:
                 raise TypeError(f"Unsupported data type for input: {each.dtype.name}")
             if not each.shape.is_fully_defined():
                 raise ValueError(
@@ -55,13 +64,19 @@ class Infeed:
         leaves = tf.nest.flatten(self.spec)
         self.shapes = [tuple(each.shape) for each in leaves]
         self.num_bytes = sum(each.dtype.size * each.shape.num_elements() for each in leaves)
+        # Where a function of Python fails, the elements before it are to be kept.
+        most = 1 if calls_python(dataset) else _MOST_AT_ONCE
+        self._at_once = max(min(most, _MOST_BYTES_AT_ONCE // max(self.num_bytes, 1)), 1)
+        rows = [] if self._at_once == 1 else [None]
         self._types = {
             "output_types": [each.dtype for each in leaves],
-            "output_shapes": [each.shape for each in leaves],
+            "output_shapes": [[*rows, *each.shape] for each in leaves],
         }
         self._dataset = dataset
         self._is_of_run = is_of_run
         self._iterator: Any = None
+        self._cardinality: int | None = None  # Not asked for yet.
+        self._num_read = 0
         self._held: deque[Element] = deque()  # Read, but not used yet.
         self._lock = threading.RLock()
 
@@ -102,15 +117,47 @@ class Infeed:
         Raises:
             ValueError: there is no end of them.
         """
-        tf = tensorflow()
-        if int(self._dataset.cardinality()) == tf.data.INFINITE_CARDINALITY:
+        data = tensorflow().data
+        if self.cardinality == data.INFINITE_CARDINALITY:
             raise ValueError(
                 f"{self._dataset} has no end. Loop over range(n), and call next() of its iterator."
             )
         with self._lock:
-            while self._read_one():
+            if self.cardinality != data.UNKNOWN_CARDINALITY:
+                return self._num_unread() + len(self._held)
+            while self._read():
                 pass
             return len(self._held)
+
+    @property
+    def cardinality(self) -> int:
+        """How many elements the data set has, or one of TensorFlow's numbers for what it says."""
+        if self._cardinality is None:
+            with suspended():
+                self._cardinality = int(self._dataset.cardinality())
+        return self._cardinality
+
+    @property
+    def num_held(self) -> int:
+        """How many elements were read, but not taken yet."""
+        return len(self._held)
+
+    def check(self, count: int) -> None:
+        """Checks that so many elements are left, as far as can be known.
+
+        If the data set does not say so, they are read, up to a bound of memory.
+
+        Raises:
+            OutOfRangeError: of TensorFlow; there are not so many.
+        """
+        data = tensorflow().data
+        with self._lock:
+            if self.cardinality == data.UNKNOWN_CARDINALITY:
+                self.hold(min(count, max(_MOST_HELD_BYTES // max(self.num_bytes, 1), 1)))
+            elif self.cardinality != data.INFINITE_CARDINALITY:
+                left = self._num_unread() + len(self._held)
+                if left < count:
+                    raise self._ended(count, left)
 
     def peek(self, index: int) -> Any:
         """Returns one of the next elements, with tensors of PyTorch; they stay the next ones.
@@ -120,7 +167,8 @@ class Infeed:
         """
         with self._lock:
             self.hold(index + 1)
-            return self.packed(stacked([self._held[index]], self.shapes))
+            tensors = stacked([self._held[index]], [])
+            return self.packed([each[0] for each in tensors])
 
     def put_back(self, elements: Sequence[Element]) -> None:
         """Makes elements that were taken the next ones again."""
@@ -141,7 +189,7 @@ class Infeed:
         """Begins the data anew, if each run does."""
         if self._is_of_run:
             with self._lock:
-                self._iterator = None
+                self._iterator, self._num_read = None, 0
                 self._held.clear()
 
     def packed(self, tensors: Sequence[Any]) -> Any:
@@ -159,42 +207,59 @@ class Infeed:
             OutOfRangeError: of TensorFlow; there are not so many.
         """
         while len(self._held) < count:
-            if not self._read_one():
-                raise tensorflow().errors.OutOfRangeError(
-                    None,
-                    None,
-                    f"A loop on the IPU takes {count} elements, but {self._dataset} has only "
-                    f"{len(self._held)} more. They are kept. Run fewer iterations, or repeat() the "
-                    "data.",
-                )
+            if not self._read():
+                raise self._ended(count, len(self._held))
 
-    def _read_one(self) -> bool:
+    def _ended(self, count: int, left: int) -> Exception:
+        error: Exception = tensorflow().errors.OutOfRangeError(
+            None,
+            None,
+            f"A loop on the IPU takes {count} elements, but {self._dataset} has only {left} more. "
+            "They are kept. Run fewer iterations, or repeat() the data.",
+        )
+        return error
+
+    def _num_unread(self) -> int:
+        return self.cardinality - self._num_read
+
+    def _read(self) -> bool:
+        """Reads some elements, and returns whether there were any."""
         tf = tensorflow()
         with suspended():
             if self._iterator is None:
-                self._iterator = iter(self._dataset)
+                is_single = self._at_once == 1
+                self._iterator = iter(
+                    self._dataset if is_single else self._dataset.batch(self._at_once)
+                )
             try:  # Without the structure of an element, which takes as long as the rest.
                 tensors = tf.raw_ops.IteratorGetNext(
                     iterator=self._iterator._iterator_resource, **self._types
                 )
             except tf.errors.OutOfRangeError:
                 return False
-        self._held.append([tensor.numpy() for tensor in tensors])
+        arrays = [np.asarray(memoryview(tensor)) for tensor in tensors]
+        elements = [arrays] if self._at_once == 1 else list(map(list, zip(*arrays, strict=True)))
+        self._num_read += len(elements)
+        self._held.extend(elements)
         return True
 
 
-def stacked(
-    elements: Sequence[Sequence[np.ndarray]], shapes: Sequence[tuple[int, ...]] | None = None
-) -> list[torch.Tensor]:
+def stacked(elements: Sequence[Element], places: list[np.ndarray]) -> list[torch.Tensor]:
     """Returns the arrays of elements below one another, as the device takes them.
 
     Args:
         elements: the arrays of each.
-        shapes: of the results, for a single element.
+        places: where they are put; an empty list gets the places, for as many elements again. New
+            memory for each call would take longer than the copies.
     """
-    found = []
-    for number, arrays in enumerate(zip(*elements, strict=True)):
-        tensor = torch.from_numpy(np.stack(arrays))
-        tensor = tensor.float() if tensor.dtype is torch.float64 else tensor
-        found.append(tensor if shapes is None else tensor.reshape(shapes[number]))
-    return found
+    if not places:
+        places += [
+            np.empty((len(elements), *each.shape), _dtype_of_device(each)) for each in elements[0]
+        ]
+    for arrays, place in zip(zip(*elements, strict=True), places, strict=True):
+        np.stack(arrays, out=place)
+    return [torch.from_numpy(place) for place in places]
+
+
+def _dtype_of_device(array: np.ndarray) -> Any:
+    return np.float32 if array.dtype == np.float64 else array.dtype

@@ -1,5 +1,8 @@
 """Results that are taken while a call runs, in programs built by hand."""
 
+import threading
+import time
+
 import pytest
 import torch
 from hand_built import ALL, WINDOW, Reg, add, executor, one_segment
@@ -86,3 +89,39 @@ def test_call_that_steps_do_not_divide_then_refused_and_the_next_one_runs():
     engine.begin_stream(100, 4, 1)
     _, results = streamed(engine, [torch.ones(8)], 4)
     assert [result[0].tolist() for result in results] == [[2.0] * 4] * 2
+
+
+def test_results_when_all_are_taken_then_each_comes_once():
+    engine = executor(with_window_output())
+    assert engine.take_results() == []
+    x = torch.arange(float(WINDOWS * PER_WINDOW))
+    engine.begin_stream(100, 1, 1)
+    engine.run([x], WINDOWS)
+    assert len(engine.take_result()) == 1
+    taken = engine.take_results()
+    assert [float(result[0]) for result in taken] == [2.0, 3.0, 4.0, 5.0, 6.0]
+    assert engine.take_results() == []
+    engine.end_stream()
+
+
+@pytest.mark.parametrize("is_over", [False, True], ids=["during the call", "after the call"])
+def test_results_when_waited_for_then_the_end_of_the_call_ends_the_wait(is_over):
+    engine = executor(with_window_output())
+    x = torch.arange(float(WINDOWS * PER_WINDOW))
+    engine.begin_stream(100, 1, 1)
+    call = threading.Thread(target=engine.run, args=([x], WINDOWS))
+    call.start()
+    if is_over:
+        call.join()
+    start = time.perf_counter()
+    found = [float(result[0]) for result in engine.wait_for_results(60_000_000)]
+    assert time.perf_counter() - start < 30
+    assert found == [1.0, 2.0, 3.0, 4.0, 5.0, 6.0]
+    assert engine.wait_for_results(60_000_000) == []
+    call.join()
+    engine.end_stream()
+
+
+def test_results_when_waited_for_without_a_call_then_there_are_none():
+    engine = executor(with_window_output())
+    assert engine.wait_for_results(60_000_000) == []

@@ -1,0 +1,180 @@
+"""A loop of `IPUStrategy.run` over the same model written for PopTorch, with as many iterations.
+
+All candidates train the same networks on the same batches, in one process and in turns. The loop
+takes elements of a `tf.data` iterator, and sends each loss to a queue that is read afterwards. For
+PopTorch one call makes all iterations; it is given tensors that are in memory, or those of
+`poptorch.DataLoader`. The table has medians of wall and CPU time, and the medians of the ratios
+within a turn. Run it on a quiet machine. `--csv results/measurements.csv` records the run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import time
+import warnings
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")
+os.environ.setdefault("KERAS_BACKEND", "torch")
+
+import keras
+import numpy as np
+import result_files
+import tensorflow as tf
+import torch
+from torch import nn
+
+import poptorch_emu as poptorch
+from poptorch_emu import emulator
+from poptorch_emu.keras import ipu
+
+ROWS, CLASSES, RATE, MOMENTUM = 32, 10, 0.01, 0.9
+# Numbers of a sample, and of each hidden layer.
+MODELS = {"small mlp": (64, 64), "mlp": (784, 128)}
+LOOP, TENSORS, LOADER = "loop", "PopTorch, tensors", "PopTorch, loader"
+
+Run = Callable[[], object]
+Seconds = tuple[float, float]  # Of the wall clock, and of all cores.
+
+
+class Network(nn.Module):
+    """Three layers with their loss, for PopTorch."""
+
+    def __init__(self, inputs: int, width: int) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(
+            nn.Linear(inputs, width),
+            nn.ReLU(),
+            nn.Linear(width, width),
+            nn.ReLU(),
+            nn.Linear(width, CLASSES),
+        )
+
+    def forward(self, x: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        """Returns the loss."""
+        return nn.functional.cross_entropy(self.layers(x), labels)
+
+
+def loop_of_run(inputs: int, width: int, x: np.ndarray, labels: np.ndarray) -> Run:
+    """Returns a run of a loop over all batches."""
+    config = ipu.config.IPUConfig()
+    config.auto_select_ipus = 1
+    config.configure_ipu_system()
+    count = len(x) // ROWS
+    dataset = tf.data.Dataset.from_tensor_slices((x, labels))
+    dataset = dataset.batch(ROWS, drop_remainder=True).repeat().prefetch(16)
+    strategy = ipu.ipu_strategy.IPUStrategy()
+    with strategy.scope():
+        model = keras.Sequential(
+            [
+                keras.Input((inputs,)),
+                keras.layers.Dense(width, activation="relu"),
+                keras.layers.Dense(width, activation="relu"),
+                keras.layers.Dense(CLASSES),
+            ]
+        )
+        optimizer = keras.optimizers.SGD(RATE, momentum=MOMENTUM)
+        queue = ipu.ipu_outfeed_queue.IPUOutfeedQueue()
+        iterator = iter(dataset)
+    loss_of = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+
+    @tf.function(jit_compile=True)
+    def train(iterator, count):
+        for _ in tf.range(count):
+            batch, wanted = next(iterator)
+            with tf.GradientTape() as tape:
+                loss = loss_of(wanted, model(batch, training=True))
+            gradients = tape.gradient(loss, model.trainable_variables)
+            optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
+            queue.enqueue(loss)
+
+    def run() -> object:
+        strategy.run(train, args=[iterator, count])
+        return queue.dequeue()
+
+    return run
+
+
+def wrapped(inputs: int, width: int, options: poptorch.Options) -> poptorch.PoplarExecutor:
+    """Returns the network as a trainer."""
+    network = Network(inputs, width)
+    optimizer = poptorch.optim.SGD(network.parameters(), lr=RATE, momentum=MOMENTUM)
+    return poptorch.trainingModel(network, options, optimizer)
+
+
+def candidates(name: str, count: int) -> dict[str, Run]:
+    """Returns a run of so many iterations for each candidate."""
+    inputs, width = MODELS[name]
+    generator = np.random.default_rng(0)
+    x = generator.random((count * ROWS, inputs), dtype=np.float32)
+    labels = generator.integers(CLASSES, size=len(x)).astype(np.int32)
+    tensors = torch.from_numpy(x), torch.from_numpy(labels)
+    options = poptorch.Options().deviceIterations(count).showCompilationProgressBar(False)
+    options.outputMode(poptorch.OutputMode.All)
+    loader = poptorch.DataLoader(options, torch.utils.data.TensorDataset(*tensors), ROWS)
+    given, loading = (wrapped(inputs, width, options) for _ in range(2))
+    return {
+        LOOP: loop_of_run(inputs, width, x, labels),
+        TENSORS: lambda: given(*tensors),
+        LOADER: lambda: [loading(*batch) for batch in loader],
+    }
+
+
+def measure(name: str, count: int, rounds: int) -> dict[str, list[Seconds]]:
+    """Returns what each turn of each candidate took."""
+    runs = candidates(name, count)
+    for run in runs.values():
+        run()
+    taken: dict[str, list[Seconds]] = {candidate: [] for candidate in runs}
+    for _ in range(rounds):
+        for candidate, run in runs.items():
+            start = time.perf_counter(), time.process_time()
+            run()
+            end = time.perf_counter(), time.process_time()
+            taken[candidate].append((end[0] - start[0], end[1] - start[1]))
+    return taken
+
+
+def quantities(taken: Mapping[str, list[Seconds]], count: int) -> list[tuple[str, str, float]]:
+    """Returns the figures of one model: what, in which unit, how much."""
+    found = []
+    for index, kind in enumerate(("time", "CPU time")):
+        of_each = {name: [turn[index] for turn in turns] for name, turns in taken.items()}
+        for name, turns in of_each.items():
+            microseconds = statistics.median(turns) / count * 1e6
+            found.append((f"{name}, {kind}", "us of an iteration", microseconds))
+        for other in (TENSORS, LOADER):
+            pairs = zip(of_each[LOOP], of_each[other], strict=True)
+            ratio = statistics.median(mine / theirs for mine, theirs in pairs)
+            found.append((f"{LOOP} over {other}", f"ratio of {kind} within a turn", ratio))
+    return found
+
+
+def main() -> None:
+    """Prints a table in Markdown, a line for each figure."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS))
+    parser.add_argument("--iterations", type=int, default=1000, help="of a batch of 32 rows")
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--csv", type=Path, help="append the figures to this file")
+    args = parser.parse_args()
+    emulator.install()  # Leaves the engine its cores.
+    warnings.filterwarnings("ignore", category=DeprecationWarning)
+    print("| model | figure | unit | |\n|---|---|---|---:|")
+    rows = []
+    for name in args.models:
+        taken = measure(name, args.iterations, args.rounds)
+        for quantity, unit, value in quantities(taken, args.iterations):
+            print(f"| {name} | {quantity} | {unit} | {value:.3g} |", flush=True)
+            row = {"subject": "keras loop", "workload": name, "quantity": quantity}
+            rows.append({**row, "unit": unit, "value": value})
+    if args.csv:
+        result_files.append(args.csv, rows)
+
+
+if __name__ == "__main__":
+    main()

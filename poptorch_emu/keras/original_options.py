@@ -1,0 +1,117 @@
+"""Options of models that the IPU's front end took, and that have no effect here or elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from poptorch_emu.near_names import did_you_mean
+from poptorch_emu.options.base import note_accepted
+
+_ACCEPTED = (
+    "accumulate_outfeed_dtype",
+    "backward_propagation_stages_poplar_options",
+    "continuous_weight_updates",
+    "forward_propagation_stages_poplar_options",
+    "gradient_accumulation_dtype",
+    "gradient_accumulation_for_captured_grads",
+    "name",
+    "replicated_weight_sharding",
+    "weight_update_poplar_options",
+)
+# What the model itself, or another argument, decides.
+_OF_KERAS = (
+    "batch_serialization_iterations",
+    "computational_stages",
+    "gradient_accumulation_count",
+    "infeed_queue",
+    "inputs",
+    "optimizer_function",
+    "outfeed_loss",
+    "outfeed_mask",
+    "outfeed_queue",
+    "repeat_count",
+)
+_REDUCTIONS = ("experimental_normalize_gradients", "reduction_method")
+_REDUCED = (
+    "is not an option. Set gradient_accumulation_reduction_method to 'sum', 'mean' or "
+    "'running_mean'."
+)
+
+
+def check_pipelining(options: Mapping[str, Any]) -> None:
+    """Checks further keywords of `set_pipelining_options`.
+
+    Raises:
+        ValueError: the model or another argument decides it.
+        NotImplementedError: weights are to change within a batch.
+        TypeError: there is none of this name.
+    """
+    method = "set_pipelining_options"
+    for name, value in options.items():
+        if name in _REDUCTIONS:
+            raise ValueError(f"{method}({name}=...) {_REDUCED}")
+        if name in _OF_KERAS:
+            raise ValueError(
+                f"{method}({name}=...) is not an option: the model, fit and compile decide it. "
+                "Leave it out."
+            )
+        if name == "continuous_weight_updates" and value:
+            raise NotImplementedError(
+                f"{method}(continuous_weight_updates=True): weights are updated when all batches "
+                "of an update are complete. Leave it out."
+            )
+        _accept(method, name, value, _ACCEPTED)
+
+
+def check_accumulation(options: Mapping[str, Any]) -> None:
+    """Checks further keywords of `set_gradient_accumulation_options`.
+
+    Raises:
+        ValueError: another argument decides it.
+        TypeError: there is none of this name.
+    """
+    method = "set_gradient_accumulation_options"
+    for name, value in options.items():
+        if name in _REDUCTIONS:
+            raise ValueError(f"{method}({name}=...) {_REDUCED}")
+        if name in ("opt", "num_mini_batches"):
+            raise ValueError(
+                f"{method}({name}=...) is not an option: compile takes the optimizer, and "
+                "gradient_accumulation_steps_per_replica the number of batches."
+            )
+        _accept(method, name, value, ("dtype",))
+
+
+def check_queue(method: str, options: Mapping[str, Any], decided: Sequence[str]) -> None:
+    """Notes options of a queue.
+
+    Args:
+        method: which was given them.
+        options: by name.
+        decided: those that Keras decides.
+
+    Raises:
+        ValueError: one of them is given.
+    """
+    for name in options:
+        if name in decided:
+            raise ValueError(f"{method}({name}=...) is not an option: Keras decides it.")
+        note_accepted(f"{method}({name}=...)")
+
+
+def check_flag(name: str, value: Any) -> None:
+    """Checks a flag; `None` is the default.
+
+    Raises:
+        TypeError: it is neither a bool nor `None`.
+    """
+    if value is not None and not isinstance(value, bool):
+        raise TypeError(f"{name} must be True or False, not {value!r}.")
+
+
+def _accept(method: str, name: str, value: Any, accepted: Sequence[str]) -> None:
+    if name not in accepted:
+        raise TypeError(f"{method} has no argument {name!r}.{did_you_mean(name, accepted)}")
+    if value is not None:
+        note_accepted(f"{method}({name}=...)")
