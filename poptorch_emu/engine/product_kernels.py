@@ -177,6 +177,14 @@ _SMALL = Limits(
     most_numbers=2**16,
     line=16,
 )
+# On AMD processors with AVX-512, MKL takes vectors of half the width.
+_SMALL_ON_AMD = Limits(
+    rows=_from(2),
+    inputs=range(1, 1025),
+    multiplications=range(1, 2**23),
+    most_numbers=2**18,
+    line=16,
+)
 # Tiles of 4 x 24 sums.
 _AVX2 = Limits(
     rows=_from(16), inputs=_from(16), outputs=_from(64), multiplications=_from(2**20 + 1)
@@ -201,6 +209,24 @@ TABLE = (
         _SMALL,
         is_packed=True,
         gives="1.95 mlp in inference",
+    ),
+    Row(
+        Role.FIXED_LAYER,
+        Kernel.SMALL,
+        _SMALL_ON_AMD,
+        vendor=_AMD,
+        vector_bits=512,
+        is_packed=True,
+        gives="1.1 mnist inference",
+    ),
+    Row(
+        Role.FIXED_LAYER,
+        Kernel.ONEDNN,
+        Limits(rows=_from(4), multiplications=_from(2**20)),
+        vendor=_AMD,
+        vector_bits=512,
+        is_packed=True,
+        gives="2.7 for 8 rows of 1,024 inputs and outputs",
     ),
     Row(
         Role.FIXED_LAYER,

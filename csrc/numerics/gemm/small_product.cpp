@@ -23,26 +23,6 @@ namespace {
 // The narrowest tile, a line of a cache.
 constexpr int64_t kNarrow = 16;
 
-// The rows of the left that a tile begins with; `left(row, k)` is a number.
-struct Left {
-  const float* values;
-  int64_t row_stride, depth_stride;
-  POPTORCH_EMU_INLINE float operator()(int64_t row, int64_t k) const {
-    return values[row * row_stride + k * depth_stride];
-  }
-};
-
-// The columns of the right, and of the product, that a tile begins with.
-struct Right {
-  const float* values;
-  int64_t stride;
-};
-struct Sum {
-  float* values;
-  int64_t stride;
-  bool adds;
-};
-
 template <class Width, int64_t kRows, int64_t kColumns>
 POPTORCH_EMU_INLINE void multiply_tile(int64_t depth, const Left& left, const Right& right,
                                        const Sum& sum) {
@@ -95,8 +75,8 @@ POPTORCH_EMU_INLINE void multiply_columns(int64_t depth, Left left, int64_t n, c
 }
 
 template <class Width>
-POPTORCH_EMU_INLINE void multiply(int64_t depth, const Left& left, int64_t n, Right right,
-                                  int64_t k, Sum sum) {
+POPTORCH_EMU_INLINE void multiply_all(int64_t depth, const Left& left, int64_t n, Right right,
+                                      int64_t k, Sum sum) {
   constexpr bool kIsWide = vectors::Registers<Width>::kLanes == 16;
   const auto move_on = [&](int64_t columns) {
     right.values += columns;
@@ -112,6 +92,20 @@ POPTORCH_EMU_INLINE void multiply(int64_t depth, const Left& left, int64_t n, Ri
 }
 
 }  // namespace
+
+void multiply(int64_t depth, const Left& left, int64_t n, const Right& right, int64_t k,
+              const Sum& sum) {
+  if (vectors::width() == 512) {
+    vectors::run_for(vectors::Avx512(), [&]() __attribute__((always_inline)) {
+      multiply_all<vectors::Avx512>(depth, left, n, right, k, sum);
+    });
+  } else {
+    vectors::run_for(vectors::Avx2(), [&]() __attribute__((always_inline)) {
+      multiply_all<vectors::Avx2>(depth, left, n, right, k, sum);
+    });
+  }
+}
+
 }  // namespace small
 
 int64_t whole_lines(int64_t k) {
@@ -130,18 +124,8 @@ void multiply_small(const at::Tensor& left, const at::Tensor& right, bool adds,
   // A second thread costs more than it gives for less.
   constexpr int64_t kFewestMultiplications = int64_t{1} << 20;
   share_out(n, kFewestMultiplications / (depth * k) + 1, [&](int64_t begin, int64_t end) {
-    const small::Left rows{from + begin * a.stride(0), a.stride(0), a.stride(1)};
-    const small::Right columns{b.const_data_ptr<float>(), b.stride(0)};
-    const small::Sum sum{to + begin * k, k, adds};
-    if (vectors::width() == 512) {
-      vectors::run_for(vectors::Avx512(), [&]() __attribute__((always_inline)) {
-        small::multiply<vectors::Avx512>(depth, rows, end - begin, columns, k, sum);
-      });
-    } else {
-      vectors::run_for(vectors::Avx2(), [&]() __attribute__((always_inline)) {
-        small::multiply<vectors::Avx2>(depth, rows, end - begin, columns, k, sum);
-      });
-    }
+    small::multiply(depth, {from + begin * a.stride(0), a.stride(0), a.stride(1)}, end - begin,
+                    {b.const_data_ptr<float>(), b.stride(0)}, k, {to + begin * k, k, adds});
   });
 }
 

@@ -15,6 +15,7 @@ from poptorch_emu.config import CompileConfig
 from poptorch_emu.engine.engine_graph import EngineGraph
 from poptorch_emu.engine.layout.preparation import is_prepared
 from poptorch_emu.engine.rewrites.attention import leave_out_attention_copies
+from poptorch_emu.engine.rewrites.attention_by_heads import attend_by_heads
 from poptorch_emu.engine.rewrites.convolution import fold_norms, pack_convolutions
 from poptorch_emu.engine.rewrites.cross_entropy import compute_losses_by_rows, fuse_loss_gradients
 from poptorch_emu.engine.rewrites.embedding import (
@@ -30,6 +31,7 @@ from poptorch_emu.engine.rewrites.gradient_sums import (
 from poptorch_emu.engine.rewrites.half_precision import widen_half_kernels
 from poptorch_emu.engine.rewrites.joined_batches import join_micro_batches
 from poptorch_emu.engine.rewrites.linear import choose_layer_kernels, choose_product_kernels
+from poptorch_emu.engine.rewrites.pooled_convolution import pool_convolutions
 from poptorch_emu.engine.rewrites.recurrent import take_last_steps
 from poptorch_emu.passes.simplify import remove_dead
 
@@ -89,10 +91,17 @@ REWRITES = (
         why="it looks at the sizes of results; what finds losses and norms stands before it, too",
     ),
     Rewrite(
-        pack_convolutions,
+        pool_convolutions,
         When.INFERENCE,
         after=(fold_norms, join_micro_batches),
-        why="it packs the weights that a folded norm has scaled, for as many images as there are",
+        why="a folded norm no longer stands before a pooling, and sizes are those of all images",
+    ),
+    Rewrite(
+        pack_convolutions,
+        When.INFERENCE,
+        after=(fold_norms, join_micro_batches, pool_convolutions),
+        why="it packs the weights that a folded norm has scaled, for as many images as there are, "
+        "of the convolutions that are left",
     ),
     Rewrite(
         choose_gradient_kernels,
@@ -118,6 +127,12 @@ REWRITES = (
         why="it takes the products that are left",
     ),
     Rewrite(leave_out_attention_copies),
+    Rewrite(
+        attend_by_heads,
+        When.INFERENCE,
+        after=(join_micro_batches, leave_out_attention_copies),
+        why="those know PyTorch's attention alone",
+    ),
     Rewrite(divide_before_expanding, When.TRAINING),
     Rewrite(fetch_rows_ahead),
     Rewrite(

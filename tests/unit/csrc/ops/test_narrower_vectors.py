@@ -14,8 +14,10 @@ import torch
 from poptorch_emu import _C
 
 HERE = Path(__file__).parent
-# Tests of operations that have such kernels: poolings, products, LSTMs.
+# Tests of operations that have such kernels: attention, poolings, products, LSTMs.
 NAMES = (
+    "test_attention_by_heads.py",
+    "test_pooled_convolution.py",
     "test_image_max_pool.py",
     "test_product.py",
     "test_panel_product.py",

@@ -1,0 +1,191 @@
+// PyTorch's kernel of this layout goes through the channels of each place one by one where they are
+// few, and always notes where the maxima are, also where nobody asks for it.
+
+#include "numerics/max_pool.h"
+
+#include <ATen/native/Pool.h>
+
+#include <algorithm>
+#include <array>
+#include <limits>
+
+#include "common/for_each_cpu.h"
+#include "common/vectors.h"
+
+#pragma GCC push_options
+#pragma GCC optimize("O3")
+
+namespace poptorch_emu {
+namespace max_pool {
+namespace {
+
+// A row of windows. Places are numbered as they lie in the image.
+struct Windows {
+  int64_t first;  // place of the row
+  int64_t rows, row_step;
+  const MaxPool::Span* columns;  // of each window
+  int64_t count;                 // of windows
+  int64_t column_step;
+
+  // A window by itself.
+  Windows window(int64_t index) const {
+    return {first, rows, row_step, columns + index, 1, column_step};
+  }
+};
+
+namespace kernels {
+
+// Takes the first of equal numbers, and the last NaN. Notes where they are if asked to.
+POPTORCH_EMU_FOR_EACH_CPU void take_maxima(const Windows& windows, int64_t channels,
+                                           const float* image, float* maxima, int64_t* places) {
+  for (int64_t window = 0; window < windows.count; ++window) {
+    const MaxPool::Span columns = windows.columns[window];
+    float* const __restrict__ y = maxima + window * channels;
+    int64_t* const __restrict__ indices = places == nullptr ? nullptr : places + window * channels;
+    std::fill_n(y, channels, -std::numeric_limits<float>::infinity());
+    if (indices != nullptr) std::fill_n(indices, channels, windows.first + columns.first);
+    for (int64_t row = 0; row < windows.rows; ++row) {
+      for (int64_t column = 0; column < columns.count; ++column) {
+        const int64_t place =
+            windows.first + columns.first + row * windows.row_step + column * windows.column_step;
+        const float* const __restrict__ x = image + place * channels;
+        if (indices == nullptr) {
+          for (int64_t c = 0; c < channels; ++c) y[c] = x[c] > y[c] || x[c] != x[c] ? x[c] : y[c];
+          continue;
+        }
+        for (int64_t c = 0; c < channels; ++c) {
+          const bool is_next = x[c] > y[c] || x[c] != x[c];
+          y[c] = is_next ? x[c] : y[c];
+          indices[c] = is_next ? place : indices[c];
+        }
+      }
+    }
+  }
+}
+
+#if POPTORCH_EMU_COMPILES_VECTORS
+
+constexpr int64_t kLanes = vectors::Registers<vectors::Avx512>::kLanes;
+
+// The first channels, up to as many as a register has.
+POPTORCH_EMU_INLINE __mmask16 first_channels(int64_t count) {
+  return count >= kLanes ? 0xffff : static_cast<__mmask16>((1u << count) - 1);
+}
+
+POPTORCH_EMU_AVX512 POPTORCH_EMU_INLINE void store_as_int64(int64_t* to, int64_t count,
+                                                            __m512i values) {
+  std::array<int32_t, kLanes> lanes;
+  _mm512_storeu_si512(lanes.data(), values);
+  if (count >= kLanes) {
+    for (int64_t c = 0; c < kLanes; ++c) to[c] = lanes[c];
+  } else {
+    for (int64_t c = 0; c < count; ++c) to[c] = lanes[c];
+  }
+}
+
+// The same. A window with a NaN is left to the other.
+template <bool kHasIndices>
+POPTORCH_EMU_AVX512 void take_maxima_by_masks(const Windows& windows, int64_t channels,
+                                              const float* image, float* maxima, int64_t* places) {
+  const __m512i column_step = _mm512_set1_epi32(static_cast<int32_t>(windows.column_step));
+  for (int64_t window = 0; window < windows.count; ++window) {
+    const MaxPool::Span columns = windows.columns[window];
+    const int64_t first = windows.first + columns.first;
+    const int64_t to = window * channels;
+    for (int64_t c = 0; c < channels; c += kLanes) {
+      const __mmask16 mask = first_channels(channels - c);
+      __m512 largest = _mm512_set1_ps(-std::numeric_limits<float>::infinity());
+      __m512 sum = _mm512_setzero_ps();  // NaN if one of the numbers is
+      __m512i indices = _mm512_set1_epi32(static_cast<int32_t>(first));
+      for (int64_t row = 0; row < windows.rows; ++row) {
+        const int64_t begin = first + row * windows.row_step;
+        const float* x = image + begin * channels + c;
+        __m512i place = _mm512_set1_epi32(static_cast<int32_t>(begin));
+        for (int64_t column = 0; column < columns.count; ++column) {
+          const __m512 next = _mm512_maskz_loadu_ps(mask, x);
+          if constexpr (kHasIndices) {
+            const __mmask16 is_next = _mm512_cmp_ps_mask(next, largest, _CMP_GT_OQ);
+            indices = _mm512_mask_mov_epi32(indices, is_next, place);
+            place = _mm512_add_epi32(place, column_step);
+          }
+          largest = _mm512_mask_max_ps(largest, mask, next, largest);  // Of equal ones the second.
+          sum = _mm512_add_ps(sum, next);
+          x += windows.column_step * channels;
+        }
+      }
+      if (_mm512_cmp_ps_mask(sum, sum, _CMP_UNORD_Q) != 0) {
+        take_maxima(windows.window(window), channels, image, maxima + to,
+                    kHasIndices ? places + to : nullptr);
+        break;
+      }
+      _mm512_mask_storeu_ps(maxima + to + c, mask, largest);
+      if constexpr (kHasIndices) store_as_int64(places + to + c, channels - c, indices);
+    }
+  }
+}
+
+#endif
+
+}  // namespace kernels
+
+int64_t item(at::IntArrayRef values, size_t place) {
+  return values.size() == 1 ? values[0] : values[place];
+}
+
+}  // namespace
+}  // namespace max_pool
+
+MaxPool::Axis::Axis(int64_t image_size, int64_t kernel, int64_t stride, int64_t padding,
+                    int64_t dilation, bool ceil_mode)
+    : image_size(image_size), kernel(kernel), dilation(dilation) {
+  const int64_t size =
+      at::native::pooling_output_shape(image_size, kernel, padding, stride, dilation, ceil_mode);
+  // What has no windows is refused by `MaxPool`.
+  for (int64_t window = 0; window < size && dilation > 0; ++window) {
+    // The first place that is not before the image. The next one after the last would be at `end`.
+    int64_t first = window * stride - padding;
+    const int64_t end = std::min(first + kernel * dilation, image_size);
+    if (first < 0) first += (dilation - 1 - first) / dilation * dilation;
+    spans.push_back({first, std::max<int64_t>((end - first + dilation - 1) / dilation, 0)});
+  }
+}
+
+MaxPool::MaxPool(const at::Tensor& images, at::IntArrayRef kernel, at::IntArrayRef stride,
+                 at::IntArrayRef padding, at::IntArrayRef dilation, bool ceil_mode)
+    : rows_(images.size(2), max_pool::item(kernel, 0),
+            max_pool::item(stride.empty() ? kernel : stride, 0), max_pool::item(padding, 0),
+            max_pool::item(dilation, 0), ceil_mode),
+      columns_(images.size(3), max_pool::item(kernel, 1),
+               max_pool::item(stride.empty() ? kernel : stride, 1), max_pool::item(padding, 1),
+               max_pool::item(dilation, 1), ceil_mode) {
+  const at::IntArrayRef steps = stride.empty() ? kernel : stride;
+  at::native::pool2d_shape_check(images, rows_.kernel, columns_.kernel, max_pool::item(steps, 0),
+                                 max_pool::item(steps, 1), max_pool::item(padding, 0),
+                                 max_pool::item(padding, 1), rows_.dilation, columns_.dilation,
+                                 images.size(1), rows_.image_size, columns_.image_size, height(),
+                                 width(), at::MemoryFormat::ChannelsLast);
+}
+
+void MaxPool::take_row(const float* image, int64_t channels, int64_t row, float* maxima,
+                       int64_t* indices) const {
+  const Span rows = rows_.spans[row];
+  const max_pool::Windows windows{.first = rows.first * columns_.image_size,
+                                  .rows = rows.count,
+                                  .row_step = rows_.dilation * columns_.image_size,
+                                  .columns = columns_.spans.data(),
+                                  .count = width(),
+                                  .column_step = columns_.dilation};
+#if POPTORCH_EMU_COMPILES_VECTORS
+  const int64_t num_places = rows_.image_size * columns_.image_size;
+  if (vectors::width() == 512 && num_places <= std::numeric_limits<int32_t>::max()) {
+    const auto take = indices == nullptr ? max_pool::kernels::take_maxima_by_masks<false>
+                                         : max_pool::kernels::take_maxima_by_masks<true>;
+    return take(windows, channels, image, maxima, indices);
+  }
+#endif
+  max_pool::kernels::take_maxima(windows, channels, image, maxima, indices);
+}
+
+}  // namespace poptorch_emu
+
+#pragma GCC pop_options

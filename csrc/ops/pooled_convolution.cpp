@@ -1,0 +1,209 @@
+// A convolution of inference and the max pooling behind it, for images of few channels.
+//
+// oneDNN is fastest at them where it writes blocks of 16 channels. PyTorch has this layout only in
+// tensors of its own kind, which are read here where oneDNN has written them: what is left after
+// the pooling is a fraction of that, and is written in PyTorch's order. Nothing says how such a
+// tensor lies, so that this is tried once for each size.
+
+#include <ATen/Parallel.h>
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/ops/arange.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/max_pool2d_with_indices.h>
+#include <ATen/ops/mkldnn_convolution.h>
+#include <torch/library.h>
+
+#include <algorithm>
+#include <map>
+#include <mutex>
+#include <vector>
+
+#include "common/for_each_cpu.h"
+#include "common/sharing.h"
+#include "numerics/max_pool.h"
+
+#pragma GCC push_options
+#pragma GCC optimize("O3")
+
+namespace poptorch_emu::pooled_convolution {
+namespace {
+
+using at::Tensor;
+
+constexpr int64_t kBlock = 16;
+
+struct Convolution {
+  at::IntArrayRef stride, padding, dilation;
+
+  // The result is a tensor of oneDNN's.
+  Tensor operator()(const Tensor& images, const Tensor& weight,
+                    const std::optional<Tensor>& bias) const {
+    return at::mkldnn_convolution(images.to_mkldnn(), weight, bias, padding, stride, dilation,
+                                  /*groups=*/1);
+  }
+};
+
+struct Pooling {
+  at::IntArrayRef kernel, stride, padding, dilation;
+  bool ceil_mode;
+};
+
+// What an operator of PyTorch's for tensors of oneDNN's returns.
+int64_t ask(const char* name, const Tensor& x) {
+  const auto found = c10::Dispatcher::singleton().findSchemaOrThrow(name, "");
+  return found.typed<int64_t(const Tensor&)>().call(x);
+}
+
+const float* numbers_of(const Tensor& x) {
+  return reinterpret_cast<const float*>(ask("mkldnn::data_ptr", x));
+}
+
+int64_t num_blocks(int64_t channels) { return (channels + kBlock - 1) / kBlock; }
+
+// Whether a tensor of oneDNN's has the numbers of `plain` as (N, blocks, H, W, 16).
+bool has_blocks_of(const Tensor& x, const Tensor& plain) {
+  const int64_t channels = x.size(1), num_places = x.size(2) * x.size(3);
+  const int64_t of_image = num_blocks(channels) * num_places * kBlock;
+  if (ask("mkldnn::_nbytes", x) != x.size(0) * of_image * static_cast<int64_t>(sizeof(float))) {
+    return false;
+  }
+  const float *blocks = numbers_of(x), *next = plain.const_data_ptr<float>();
+  for (int64_t image = 0; image < x.size(0); ++image, blocks += of_image) {
+    for (int64_t channel = 0; channel < channels; ++channel) {
+      const float* at = blocks + channel / kBlock * num_places * kBlock + channel % kBlock;
+      for (int64_t place = 0; place < num_places; ++place, at += kBlock, ++next) {
+        if (*at != *next) return false;
+      }
+    }
+  }
+  return true;
+}
+
+// Numbers that tell places apart.
+Tensor numbers_like(const Tensor& x, int64_t period) {
+  return at::arange(x.numel(), x.options()).remainder_(period).view(x.sizes()).add_(1);
+}
+
+bool writes_blocks(const Convolution& convolution, const Tensor& images, const Tensor& weight) {
+  static std::mutex mutex;
+  static std::map<std::vector<int64_t>, bool> known;
+  std::vector<int64_t> sizes{at::get_num_threads()};
+  for (const at::IntArrayRef each : {images.sizes(), weight.sizes(), convolution.stride,
+                                     convolution.padding, convolution.dilation}) {
+    sizes.insert(sizes.end(), each.begin(), each.end());
+  }
+  const std::lock_guard lock(mutex);
+  if (const auto found = known.find(sizes); found != known.end()) return found->second;
+  const Tensor tried =
+      convolution(numbers_like(images, 251), numbers_like(weight, 17), std::nullopt);
+  return known[sizes] = has_blocks_of(tried, tried.to_dense().contiguous());
+}
+
+// Writes maxima (width, 16) as a row of each of the first channels. A ReLU keeps NaN, as PyTorch's
+// does.
+POPTORCH_EMU_FOR_EACH_CPU void write_channels(float* maxima, bool has_relu, int64_t channels,
+                                              int64_t width, int64_t channel_step, float* to) {
+  if (has_relu) {
+    for (int64_t i = 0; i < width * kBlock; ++i) maxima[i] = maxima[i] < 0.0f ? 0.0f : maxima[i];
+  }
+  for (int64_t channel = 0; channel < channels; ++channel, to += channel_step) {
+    for (int64_t x = 0; x < width; ++x) to[x] = maxima[x * kBlock + channel];
+  }
+}
+
+// Pools the images of a convolution, which lie in blocks, to `to` (N, channels, height, width).
+void pool_blocks(const MaxPool& pool, const Tensor& images, bool has_relu, float* to) {
+  constexpr int64_t kFewestReads = int64_t{1} << 16;
+  const int64_t channels = images.size(1), channel_step = pool.height() * pool.width();
+  const int64_t of_block = images.size(2) * images.size(3) * kBlock;
+  const int64_t blocks = num_blocks(channels);
+  const float* const from = numbers_of(images);
+  const int64_t grain = kFewestReads / (pool.num_reads() * channels) + 1;
+  share_out(images.size(0), grain, [&](int64_t begin, int64_t end) {
+    std::vector<float> maxima(pool.width() * kBlock);
+    for (int64_t number = begin * blocks; number < end * blocks; ++number) {
+      const int64_t channel = number % blocks * kBlock;
+      float* place = to + (number / blocks * channels + channel) * channel_step;
+      for (int64_t row = 0; row < pool.height(); ++row, place += pool.width()) {
+        pool.take_row(from + number * of_block, kBlock, row, maxima.data(), nullptr);
+        write_channels(maxima.data(), has_relu, std::min(channels - channel, kBlock), pool.width(),
+                       channel_step, place);
+      }
+    }
+  });
+}
+
+void pool_plain(const Pooling& pooling, const Tensor& images, bool has_relu, Tensor& to) {
+  const auto& [kernel, stride, padding, dilation, ceil_mode] = pooling;
+  to.copy_(std::get<0>(at::max_pool2d_with_indices(images.to_dense(), kernel, stride, padding,
+                                                   dilation, ceil_mode)));
+  if (has_relu) to.relu_();
+}
+
+// The convolution of all images would leave the caches.
+int64_t images_at_once(const Tensor& images, int64_t channels) {
+  constexpr int64_t kMostBytes = int64_t{4} << 20;
+  const int64_t num_places = images.size(2) * images.size(3);
+  const int64_t num_bytes = num_blocks(channels) * kBlock * num_places * sizeof(float);
+  return std::max<int64_t>(kMostBytes / num_bytes, 1);
+}
+
+Tensor run(const Convolution& convolution, const Tensor& images, const Tensor& weight,
+           const std::optional<Tensor>& bias, const Pooling& pooling, bool has_relu) {
+  const int64_t at_once = images_at_once(images, weight.size(0));
+  Tensor result;
+  for (int64_t first = 0; first < images.size(0); first += at_once) {
+    const Tensor part = images.slice(0, first, first + at_once);
+    const bool are_blocks = writes_blocks(convolution, part, weight);
+    const Tensor convolved = convolution(part, weight, bias);
+    const MaxPool pool(convolved, pooling.kernel, pooling.stride, pooling.padding, pooling.dilation,
+                       pooling.ceil_mode);
+    if (!result.defined()) {
+      result = at::empty({images.size(0), weight.size(0), pool.height(), pool.width()},
+                         images.options());
+    }
+    Tensor to = result.narrow(0, first, part.size(0));
+    if (are_blocks) {
+      pool_blocks(pool, convolved, has_relu, to.mutable_data_ptr<float>());
+    } else {
+      pool_plain(pooling, convolved, has_relu, to);
+    }
+  }
+  return result;
+}
+
+void check(const Tensor& input, const Tensor& weight) {
+  const bool has_types = input.scalar_type() == at::kFloat && weight.scalar_type() == at::kFloat;
+  TORCH_CHECK(has_types && input.dim() == 4 && weight.dim() == 4 && input.numel() > 0,
+              "poptorch_emu::pooled_convolution takes images and a weight of float32, not ",
+              input.scalar_type(), input.sizes(), " and ", weight.scalar_type(), weight.sizes(),
+              ".");
+}
+
+// A convolution, a max pooling of its result, and a ReLU if asked for. The result is contiguous.
+Tensor pooled_convolution(const Tensor& input, const Tensor& weight,
+                          const std::optional<Tensor>& bias, at::IntArrayRef stride,
+                          at::IntArrayRef padding, at::IntArrayRef dilation,
+                          at::IntArrayRef pool_kernel, at::IntArrayRef pool_stride,
+                          at::IntArrayRef pool_padding, at::IntArrayRef pool_dilation,
+                          bool ceil_mode, bool has_relu) {
+  check(input, weight);
+  return run({stride, padding, dilation}, input.contiguous(), weight.contiguous(), bias,
+             {pool_kernel, pool_stride, pool_padding, pool_dilation, ceil_mode}, has_relu);
+}
+
+}  // namespace
+}  // namespace poptorch_emu::pooled_convolution
+
+#pragma GCC pop_options
+
+TORCH_LIBRARY_FRAGMENT(poptorch_emu, m) {
+  m.def(
+      "pooled_convolution(Tensor input, Tensor weight, Tensor? bias, int[2] stride, int[2] "
+      "padding, int[2] dilation, int[2] pool_kernel, int[2] pool_stride, int[2] pool_padding, "
+      "int[2] pool_dilation, bool ceil_mode, bool has_relu) -> Tensor");
+}
+
+TORCH_LIBRARY_IMPL(poptorch_emu, CPU, m) {
+  m.impl("pooled_convolution", poptorch_emu::pooled_convolution::pooled_convolution);
+}

@@ -1,0 +1,66 @@
+"""Attention of inference by the engine's small products, where PyTorch's library is slow.
+
+PyTorch's kernel asks MKL for products of a few rows, which on processors of AMD takes half of what
+vectors are there. Attention without a mask is a product, a softmax and a product, whose scores stay
+in a core's cache for some heads at a time (`csrc/ops/attention_by_heads.cpp`).
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+
+import torch
+from torch import fx
+
+from poptorch_emu.engine.engine_graph import EngineGraph, is_single
+from poptorch_emu.engine.product_kernels import this_processor
+from poptorch_emu.ir.arguments import arguments_of
+
+aten = torch.ops.aten
+
+_ATTENTION = aten._scaled_dot_product_flash_attention_for_cpu.default
+_BY_HEADS = torch.ops.poptorch_emu.attention_by_heads.default
+# Of a line of a cache, which the products read whole.
+_LINE = 16
+
+
+def attend_by_heads(code: EngineGraph) -> int:
+    """Changes attention without masks and dropout; returns how many."""
+    if not runs_here():
+        return 0
+    found = code.graph.fx.find_nodes(op="call_function", target=_ATTENTION)
+    changed = [node for node in found if _is_plain(node)]
+    for node in changed:
+        _replace(node, code)
+    return len(changed)
+
+
+def runs_here() -> bool:
+    """Returns whether the engine's small products are faster than PyTorch's library."""
+    here = this_processor()
+    return here.vendor == "AuthenticAMD" and here.vector_bits == here.own_vector_bits == 512
+
+
+def _is_plain(node: fx.Node) -> bool:
+    call = arguments_of(node)
+    query = call.query.meta["val"]
+    return (
+        call.dropout_p == 0
+        and not call.is_causal
+        and call.attn_mask is None
+        and all(is_single(each) for each in (call.query, call.key, call.value))
+        and query.shape[-1] % _LINE == 0
+        and query.stride()[-1] == 1
+        and all(user.target is operator.getitem and user.args[1] == 0 for user in node.users)
+    )
+
+
+def _replace(node: fx.Node, code: EngineGraph) -> None:
+    call = arguments_of(node)
+    depth = call.query.meta["val"].shape[-1]
+    scale = call.scale if call.scale is not None else 1 / math.sqrt(depth)
+    args = (call.query, call.key, call.value, scale)
+    value = node.meta["val"][0]
+    for result in list(node.users):
+        result.replace_all_uses_with(code.insert(node, _BY_HEADS, args, value))
