@@ -65,5 +65,5 @@ function optionChange(reports) {
   const rows = changedOptions(reports);
   if (!rows.length) return null;
   const texts = rows.slice(0, 4).map((row) => `${row.name} ${plainText(row.second)} instead of ${plainText(row.first)}`);
-  return `Set otherwise: ${texts.join("; ")}${rows.length > 4 ? ` and ${rows.length - 4} more` : ""}.`;
+  return `Set differently: ${texts.join("; ")}${rows.length > 4 ? ` and ${rows.length - 4} more` : ""}.`;
 }

@@ -115,7 +115,7 @@ def _of_known_operations(
     family = max(families, key=lambda name: families[name])
     yield (
         "note",
-        f"Operations of family {family} take {families[family] / total:.1%} of the cycles.",
+        f"Operations of the family '{family}' take {families[family] / total:.1%} of the cycles.",
     )
     slowest = max(known, key=lambda at: known[at])
     place = columns["source"][slowest]

@@ -5,7 +5,7 @@
 const SETTING_TITLES = {
   micro_batch: "Rows of a micro-batch", accumulation: "Micro-batches of an update", num_ipus: "IPUs of a replica",
   schedule: "Schedule", recomputation: "Recomputation", offload: "In streaming memory", replicas: "Replicas",
-  device_iterations: "Device iterations", sharding: "Optimiser state sharded", proportion: "Memory for products",
+  device_iterations: "Device iterations", sharding: "Optimiser state sharded", proportion: "Available memory proportion",
   output_mode: "Output mode", overlap: "Overlapped input and output", system: "System",
 };
 const FIT_WORDS = { yes: ["fits", "good"], close: ["only just fits", ""], no: ["does not fit", "bad"] };
@@ -26,7 +26,7 @@ class Laboratory {
     this.setTheme(matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light");
     this.makeSwitches();
     this.main.append(element("div", { class: "grid" }, card("Settings", {
-      note: "Move them; what follows changes at once.", tools: [this.askSwitch()] }, this.sliders()), this.place));
+      note: "Move a slider, and everything below changes at once.", tools: [this.askSwitch()] }, this.sliders()), this.place));
     document.addEventListener("keydown", (event) => this.onKey(event));
     this.draw();
   }
@@ -103,7 +103,7 @@ class Laboratory {
     this.timelines = [];
     const point = this.point();
     clock.hz = point.clock_hz || null;
-    if (point.fault) this.place.replaceChildren(card("This does not go together", {}, element("p", {}, point.fault)));
+    if (point.fault) this.place.replaceChildren(card("These settings do not go together", {}, element("p", {}, point.fault)));
     else if (this.asks) this.place.replaceChildren(this.question());
     else this.place.replaceChildren(...this.answer(point));
   }
@@ -118,7 +118,7 @@ class Laboratory {
       this.setAsks(false, Number(slider.value) / 100);
     };
     return card("How much of the time do the IPUs wait?", {
-      note: "For other IPUs, or for the host: guess before you see it." },
+      note: "They wait for other IPUs or for the host. Guess before you look." },
     element("div", { class: "sliders" }, element("label", {}, element("span", { class: "note" }, "Your guess"), slider, shown)),
     element("button", { type: "button", class: "more", onclick: show }, "Show me"));
   }
@@ -175,11 +175,11 @@ function reasons(point) {
   const parts = Object.entries(point.shares).filter(([, share]) => share >= 0.005).sort((a, b) => b[1] - a[1]);
   const sentences = [`What limits the step: ${point.limited_by}.`];
   if (point.num_ipus > 1 && isKnown(point.bubble)) {
-    sentences.push(`IPUs wait for each other during ${shareText(point.bubble)} of the micro-batches' time. It would be `
-      + `${shareText(point.bubble_if_alike)} if forward and each half of backward took as long on all IPUs. `
-      + "The more micro-batches a window has, the less filling and emptying the pipeline count.");
+    sentences.push(`While micro-batches run, IPUs wait for each other during ${shareText(point.bubble)} of the time. It would be `
+      + `${shareText(point.bubble_if_alike)} if forward and each half of backward took equally long on all IPUs. `
+      + "The more micro-batches a window has, the less it matters that the pipeline fills and empties.");
   }
-  sentences.push(`Of the IPUs' time: ${parts.map(([part, share]) => `${part} ${shareText(share)}`).join(", ")}.`);
+  sentences.push(`The IPUs' time is spent on: ${parts.map(([part, share]) => `${part} ${shareText(share)}`).join(", ")}.`);
   return sentences;
 }
 

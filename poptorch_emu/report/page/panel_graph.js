@@ -6,12 +6,12 @@ const MOST_PITCH = 300;
 function graphPanel(report) {
   const { stages, edges } = report.graph;
   if (!stages.length) return [card("Graph", {}, empty(`The stages are ${UNKNOWN}.`))];
-  const note = "A row for each direction, a column for each stage. A line is what crosses for a micro-batch; the more bytes, the thicker it is.";
+  const note = "A row for each direction, a column for each stage. A line shows the data that is sent for a micro-batch; the more bytes, the thicker the line.";
   return [
     card("Stages", { note }, element("div", { class: "sideways", tabindex: "0", role: "group", "aria-label": "Graph of the stages" },
       graphPicture(stages, edges))),
     card("Stages and blocks", { width: "half" }, stageTable(stages)),
-    card("Tensors that cross", { width: "half" }, edgeTable(edges)),
+    card("Tensors sent between segments", { width: "half" }, edgeTable(edges)),
   ];
 }
 
@@ -148,7 +148,7 @@ function stageTable(stages) {
 }
 
 function edgeTable(edges) {
-  if (!edges.length) return empty("Nothing crosses between stages.");
+  if (!edges.length) return empty("Nothing is sent between stages.");
   const rows = edges.flatMap((edge) => edge.tensors.map((tensor) => ({ ...tensor, edge: `${edge.from} → ${edge.to}` })));
   const columns = [
     { key: "name", title: "Tensor" },
@@ -156,5 +156,5 @@ function edgeTable(edges) {
     { key: "shape", title: "Shape" },
     { key: "bytes", title: "Bytes", numeric: true, format: bytesText, total: true },
   ].filter((column) => rows.some((row) => isKnown(row[column.key])));
-  return makeTable({ caption: "Tensors that cross", columns, rows, sortKey: "bytes", groups: [{ name: "Edge", key: "edge" }] });
+  return makeTable({ caption: "Tensors sent between segments", columns, rows, sortKey: "bytes", groups: [{ name: "Edge", key: "edge" }] });
 }

@@ -63,8 +63,8 @@ def machine_timeline(plan: TimePlan, inventory: Inventory | None) -> dict[str, A
     return {
         "key": "cycles",
         "title": "IPUs, in cycles",
-        "note": f"What {plan.system} would do in one window: the micro-batches of one update in "
-        "training, of one call in inference. By the model of the machine."
+        "note": f"What {plan.system} would do, by the model of the machine, in one window: the "
+        "micro-batches of one update in training, or of one call in inference."
         + (" What is left out repeats what comes before it." if _num_left(events, plan) else ""),
         "unit": "cycles",
         "lanes": [f"IPU {ipu}" for ipu in lanes],
