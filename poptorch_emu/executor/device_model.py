@@ -11,6 +11,7 @@ import torch
 from poptorch_emu.compile.compiler import MakeExecutable, Request, compile_model
 from poptorch_emu.enums import ConnectionType
 from poptorch_emu.errors import make_error, require
+from poptorch_emu.executor.anomaly_mode import hunt_of
 from poptorch_emu.executor.args_parser import Call
 from poptorch_emu.executor.attached_device import AttachedDevice
 from poptorch_emu.executor.captures import check_not_captured
@@ -111,10 +112,13 @@ class DeviceModel:
     def run(self, call: Call) -> Any:
         """Runs a call after all that must come before it; returns what `forward` returns."""
         tensors, session = self._ready(call)
+        hunt = hunt_of(self._user_model, self.optimizer_link, session)
         self.weights.note_run()  # Before it: one that fails later on may have trained already.
         outputs = session.run(tensors)
         self.weights.note_end()
         self.anchored = session.anchored
+        if hunt is not None:
+            hunt.check(outputs, call, self.compilation, self._options)
         return outputs
 
     @one_at_a_time

@@ -11,7 +11,6 @@ from torch.nn.modules import transformer
 from torch.overrides import handle_torch_function
 
 from poptorch_emu.errors import compiler_error
-from poptorch_emu.log import logger
 from poptorch_emu.torch_versions import (
     MakefxTracer,
     cond_module,
@@ -103,16 +102,6 @@ def _unchecked_gradients() -> Iterator[None]:
             yield
     finally:
         set_anomaly_enabled(torch.is_anomaly_enabled(), checks_nan)
-
-
-def warn_of_anomaly_mode() -> None:
-    """Says how the device finds what autograd would look for on the host."""
-    if torch.is_anomaly_enabled() and torch.is_anomaly_check_nan_enabled():
-        logger.warning(
-            "torch.autograd's anomaly mode is on, but gradients are computed on the device, where "
-            "it does not look for NaN. options.Precision.enableFloatingPointExceptions(True) does, "
-            "and names the operation; emulator.first_nonfinite(model, *inputs) does for a window."
-        )
 
 
 @contextmanager

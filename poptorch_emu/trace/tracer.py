@@ -40,7 +40,6 @@ from poptorch_emu.trace.narrowing import warn_of_constants
 from poptorch_emu.trace.recorder import IPU
 from poptorch_emu.trace.result_memo import ResultMemo
 from poptorch_emu.trace.result_metadata import ResultMetadata
-from poptorch_emu.trace.static_settings import warn_of_anomaly_mode
 from poptorch_emu.trace.trace_state import TraceState
 
 _UNSCALED = InitialGradient()
@@ -208,7 +207,6 @@ def trace_forward(
     session = TraceState(config, metadata or {})
     if config.is_training:
         warn_of_shared_memory(model)
-        warn_of_anomaly_mode()
     left, ours = LeftTensors(model), list[torch.Tensor]()
     try:
         forward = _record(session, model, arguments, initial_gradient, hooks)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import logging
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -13,7 +13,7 @@ from torch import nn
 import poptorch_emu as poptorch
 
 pytestmark = [
-    pytest.mark.feature("Autograd's anomaly mode", fidelity="accepted"),
+    pytest.mark.feature("Autograd's anomaly mode", fidelity="exact"),
     pytest.mark.filterwarnings("ignore:Anomaly Detection has been enabled"),
 ]
 
@@ -87,10 +87,61 @@ def test_mode_when_forward_leaves_it_set_then_it_stays_set_as_after_a_plain_call
     assert torch.is_anomaly_enabled() and torch.is_anomaly_check_nan_enabled()
 
 
-def test_training_when_anomalies_are_looked_for_then_the_devices_way_is_named(caplog) -> None:
-    with torch.autograd.detect_anomaly(), caplog.at_level(logging.WARNING):
-        trained()
-    assert "enableFloatingPointExceptions(True)" in caplog.text
+class Root(nn.Module):
+    """Has a gradient of NaN where its layer makes nothing but zeros."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.linear = nn.Linear(2, 1, bias=False)
+
+    def forward(self, x, y):
+        return nn.functional.mse_loss(self.linear(x).square().sum(-1).sqrt(), y)
+
+
+def training_of(model, accumulation=1, optimizer=torch.optim.SGD):
+    options = poptorch.Options().showCompilationProgressBar(False)
+    options.Training.gradientAccumulation(accumulation)
+    return poptorch.trainingModel(model, options, optimizer(model.parameters(), lr=0.1))
+
+
+def test_gradient_when_it_is_nan_then_its_operation_is_named_as_pytorch_does() -> None:
+    x, y = torch.zeros(4, 2), torch.ones(4)
+    with torch.autograd.detect_anomaly():
+        with pytest.raises(RuntimeError, match="'PowBackward0' returned nan"):
+            Root()(x, y).backward()
+        with pytest.raises(poptorch.Error, match="Autograd's anomaly mode is on") as found:
+            training_of(Root())(x, y)
+    assert "(backward) at test_anomaly_mode.py" in str(found.value)
+    assert "not finite in the end: gradient linear.weight" in str(found.value)
+
+
+@pytest.mark.parametrize("optimizer", [torch.optim.SGD, torch.optim.Adam])
+def test_call_when_only_the_third_is_bad_then_it_fails_with_the_weights_before_it(
+    optimizer,
+) -> None:
+    training = training_of(Root(), 2, optimizer)
+    good = torch.rand(4, 2) + 0.1
+    bad = good.clone()
+    bad[2:] = 0.0
+    with torch.autograd.detect_anomaly():
+        for _ in range(2):
+            training(good, torch.ones(4))
+        with pytest.raises(poptorch.Error, match="micro-batch 1"):
+            training(bad, torch.ones(4))
+
+
+def test_call_when_nan_is_not_looked_for_then_it_returns() -> None:
+    training = training_of(Root())
+    with torch.autograd.detect_anomaly(check_nan=False):
+        training(torch.zeros(4, 2), torch.ones(4))
+    assert training.model.linear.weight.isnan().all()
+
+
+def test_inference_when_it_makes_nan_then_it_returns_as_in_pytorch() -> None:
+    model = poptorch.inferenceModel(nn.LogSigmoid())
+    with torch.autograd.detect_anomaly():
+        assert model(torch.tensor([math.nan])).isnan().all()
 
 
 def test_mode_after_a_failed_trace_then_as_before() -> None:
