@@ -162,24 +162,18 @@ def _promised(ways: Sequence[Way], now: Way) -> float:
 
 
 def _milder(planner: Planner, best: Way) -> Way:
-    """Returns what fits as well, with micro-batches as large as may be, and no change for nothing.
+    """Returns what fits as well with micro-batches as large as may be.
 
     Sets are tried by what they save, so that one that fits may save more than it must.
     """
     rows = best.settings.get("micro_batch")
-    names = [name for name in best.settings if len(best.settings) > 1 and name != "accumulation"]
-    choices: list[Settings] = [
-        {name: value for name, value in best.settings.items() if name != left_out}
-        for left_out in names
-    ]
     while rows is not None and planner.rows and 2 * rows < planner.rows:
         rows *= 2
-        choices.append({**best.settings, "micro_batch": rows})
-    better = [way for way in _tried(planner, choices) if way.planned.fits == best.planned.fits]
-    fewest = min((len(way.settings) for way in better), default=len(best.settings))
-    found = _fastest([way for way in [*better, best] if len(way.settings) == fewest])
-    assert found is not None, "at least what was best is there"
-    return found
+        larger = _tried(planner, [{**best.settings, "micro_batch": rows}])
+        if not larger or larger[0].planned.fits != best.planned.fits:
+            break
+        best = _fastest([best, *larger]) or best
+    return best
 
 
 def _saved(now: Planned, way: Way) -> float:
