@@ -27,7 +27,7 @@ SOURCES := setup.py $(shell find csrc -name '*.cpp' -o -name '*.h' 2>/dev/null)
 # Those that run the engine's code in many ways; sanitized code is several times slower. There the
 # engine leaves memory to PyTorch, so that each use after release shows; its plans are not tested.
 SANITIZED_TESTS := tests/unit/csrc tests/unit/data/test_slot_collate.py \
-	tests/conformance/test_streaming_results.py \
+	tests/conformance/test_streaming_results.py tests/conformance/test_replica_exchanges.py \
 	tests/conformance/test_control_flow.py tests/conformance/test_replica_grouping.py \
 	tests/differential/test_sharded_activations.py tests/conformance/test_processes_bits.py
 # Plans of memory, as said; threads of forked children, which ThreadSanitizer refuses, in MKL; and
@@ -89,7 +89,7 @@ sanitize-asan sanitize-tsan: sanitize-%: $(VENV)/.has-build $(VENV)/.has-test
 	SANITIZE=$(KIND) PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python setup.py -q build \
 		--build-lib build/$* --build-temp build/$*-objects
 	export LD_PRELOAD="$$(gcc -print-file-name=lib$*.so) $$(gcc -print-file-name=libstdc++.so.6)"; \
-	export OMP_NUM_THREADS=1 PYTHONPATH=build/$*:tests; \
+	export OMP_NUM_THREADS=1 PYTHONPATH=$(CURDIR)/build/$*:tests PYTHONSAFEPATH=1; \
 	$(BIN)/pytest -n $(JOBS) $(SANITIZED_TESTS) $(NOT_SANITIZED:%=--ignore %) && \
 	$(BIN)/python -W ignore -m fuzz --seconds $(SECONDS) --kinds files
 
