@@ -113,6 +113,7 @@ def large_bert(
     accumulation: int = 9,
     replicas: int = 4,
     proportions: Sequence[float] = (0.15, 0.25, 0.25, 0.25),
+    layers: Sequence[int] = (3, 7, 7, 7),
 ) -> Built:
     """Returns BERT-Large in pre-training.
 
@@ -123,8 +124,9 @@ def large_bert(
         accumulation: micro-batches of an update.
         replicas: of four IPUs.
         proportions: of the IPUs' memory, for products.
+        layers: of each IPU.
     """
-    model = BertPretraining(Shape(1024, 16, length, (3, 7, 7, 7)), 30_400, parts=2)
+    model = BertPretraining(Shape(1024, 16, length, tuple(layers)), 30_400, parts=2)
     options = options_for(proportions, accumulation, replicas, OFF_CHIP)
     batch = masked_text(rows * accumulation * replicas, length, hidden)
     return half_trainer(model, options, poptorch.optim.LAMB), batch

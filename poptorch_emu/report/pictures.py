@@ -108,6 +108,7 @@ def draw_limit(axes: Any, limit: float, name: str) -> None:
         axes.annotate(
             name, (1, limit), xycoords=("axes fraction", "data"), ha="right", va="bottom",
             fontsize=8, parse_math=False,
+            bbox={"facecolor": "white", "alpha": 0.85, "linewidth": 0, "pad": 1.0},
         )  # fmt: skip
 
 

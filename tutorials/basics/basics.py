@@ -16,6 +16,8 @@ from sklearn.datasets import load_digits
 from torch import nn
 
 import poptorch_emu as poptorch
+from poptorch_emu import emulator
+from poptorch_emu.emulator import show
 
 EPOCHS = 10  # in the tests: 2
 ROWS = 32
@@ -38,8 +40,8 @@ print(len(train), "pictures to train on,", len(test), "to test with")
 # %% [markdown]
 # ## Plain PyTorch
 #
-# There is one thing to notice. The model computes its own loss, when it is given labels. PopTorch sends the whole training step to
-# the device, and the loss is a part of it.
+# Notice one thing. The model computes its own loss when it is given labels. PopTorch sends the whole training step to the device, and
+# the loss is a part of that step.
 
 
 # %%
@@ -116,7 +118,9 @@ plt.plot(plain_losses, lw=3, alpha=0.4, label="plain PyTorch")
 plt.plot(losses, lw=1, label="virtual IPU")
 plt.xlabel("step")
 plt.ylabel("loss")
-_ = plt.legend()
+plt.legend()
+show()
+
 # %% [markdown]
 # ## Where are the weights?
 #
@@ -165,9 +169,10 @@ for axis, picture, guess, label in zip(axes, x, guesses, y):
     axis.imshow(picture.view(8, 8).numpy(), cmap="gray_r")
     axis.set_title(int(guess), color="black" if guess == label else "red")
     axis.axis("off")
+show()
 
 # %% [markdown]
-# What happens when a batch has another size? You are told what was found, and what was expected.
+# A batch of another size raises an error. It says the size that was found, and the size that was expected.
 
 # %%
 try:
@@ -194,6 +199,22 @@ print("The loaded program gives the same scores:", same)
 assert same
 
 # %% [markdown]
+# ## What would the machine do?
+#
+# Your program runs here, on a processor. How fast would it be on a real IPU, and where would the time go? The emulator has a model of the
+# machine. `emulator.estimate` asks it. The figures are *modelled*, and the model need not run for them.
+
+# %%
+batch = train[:ROWS]
+training = poptorch.trainingModel(
+    model, options.clone(), poptorch.optim.AdamW(model.parameters(), lr=3e-3)
+)
+show(emulator.estimate(training, *batch, system="bow-pod16"))
+training.destroy()
+
+# %% [markdown]
+# Look at *sync* and *host*. Such a small model starts many short programs and waits for its input. Later tutorials explain each row.
+#
 # ## What you have seen
 #
 # The ten lines are: make options, make the optimiser, wrap, call. Next is [batching](../batching/batching.ipynb): how much work one

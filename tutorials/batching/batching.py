@@ -11,6 +11,8 @@ import torch
 from torch import nn
 
 import poptorch_emu as poptorch
+from poptorch_emu import emulator
+from poptorch_emu.emulator import show
 
 # %% [markdown]
 # ## Four numbers
@@ -45,9 +47,9 @@ assert loader.combinedBatchSize == ROWS * ITERATIONS * ACCUMULATION * REPLICAS
 # %% [markdown]
 # ## A model that takes notes
 #
-# This model says for each row who saw it. `runs` is a buffer that counts how often `forward` ran; with `broadcastBuffers(False)`
-# each replica counts for itself. `replica` is a parameter with a value of its own on each replica: that is what `replicaGrouping`
-# is for. On the host it has one row for each replica, and `forward` sees the row of its own.
+# For each row this model returns the replica that saw it, and the run of `forward`. The buffer `runs` counts how often `forward` ran. With
+# `broadcastBuffers(False)` each replica counts for itself. The parameter `replica` has another value on each replica; `replicaGrouping`
+# makes that possible. On the host this parameter has one row for each replica. `forward` sees the row of its own replica.
 
 
 # %%
@@ -85,8 +87,8 @@ print("row, replica, run of forward:")
 print(notes[:8].int().tolist())
 
 # %% [markdown]
-# The notes as a picture. Each box is a row of the batch, in the order in which you give them. Its colour is the replica. The
-# numbers in it are update and micro-batch.
+# Here are the notes as a picture. Each box is a row of the batch, in the order in which you give the rows. The colour of a box is the
+# replica. The numbers in it are update and micro-batch.
 
 
 # %%
@@ -106,6 +108,7 @@ def draw(notes, title, axis):
 
 figure, axis = plt.subplots(figsize=(9, 1.1))
 draw(notes, "replica (colour), update.micro-batch (text) of each row", axis)
+show()
 
 # %% [markdown]
 # So the batch is cut like this. First comes all that belongs to update 0, then update 1, and so on. Inside an update come its
@@ -124,9 +127,9 @@ assert torch.equal((update * ACCUMULATION + micro_batch).float(), notes[:, 2])
 # %% [markdown]
 # ## Output modes
 #
-# The device works through all the rows, but you may not want all results. The output mode says which ones travel to the host.
-# Inference returns all by default, training only the last micro-batch of each replica. `EveryN` returns every n-th micro-batch;
-# n must divide the number of device iterations.
+# The device works through all rows, but you may not need all results. The output mode chooses the results that travel to the host.
+# Inference returns all of them by default. Training returns only the last micro-batch of each replica. `EveryN` returns every n-th
+# micro-batch; n must divide the number of device iterations.
 
 # %%
 modes = {
@@ -138,6 +141,7 @@ figure, axes = plt.subplots(len(modes), 1, figsize=(9, 3), layout="constrained")
 for axis, (name, (mode, period)) in zip(axes, modes.items()):
     returned = call(mode, period)
     draw(returned, f"{name}: {len(returned)} rows come back", axis)
+show()
 
 # %% [markdown]
 # `OutputMode.Sum` adds the results of all micro-batches instead. That is good for losses and for counts of right answers. Here it adds up the
@@ -205,6 +209,34 @@ except AssertionError as error:
 # %% [markdown]
 # ## Which number should grow?
 #
+# The emulator has a model of the machine's time. `emulator.what_if` asks it for the speed with other numbers. We ask for a perceptron of real
+# size. Its weights are on PyTorch's *meta* device: they have shapes, but no memory. The figures are *modelled*.
+
+
+# %%
+class Perceptron(nn.Module):
+    def __init__(self, width=1024):
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(width, width), nn.ReLU(), nn.Linear(width, width))
+
+    def forward(self, x):
+        return poptorch.identity_loss(self.layers(x), "mean")
+
+
+with torch.device("meta"):
+    large = Perceptron().half()
+    rows = torch.empty(64, 1024, dtype=torch.half)
+optimizer = poptorch.optim.SGD(large.parameters(), lr=0.1)
+training = poptorch.trainingModel(large, poptorch.Options(), optimizer)
+for name, values in {
+    "micro_batch": [16, 64, 256],
+    "accumulation": [1, 4, 16],
+    "replicas": [1, 4, 16],
+}.items():
+    sweep = emulator.what_if(training, rows, sweep={name: values}, system="bow-pod16")
+    show(sweep)
+
+# %% [markdown]
 # - More *device iterations*: fewer calls, so less work for Python. Losses come back later.
 # - More *accumulation*: larger batches with the memory of small ones. A pipeline needs it.
 # - More *replicas*: larger batches in the same time, on more IPUs.

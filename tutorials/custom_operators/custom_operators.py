@@ -16,7 +16,8 @@ import torch
 from torch.utils import cpp_extension
 
 import poptorch_emu as poptorch
-from poptorch_emu.emulator import register_custom_op
+from poptorch_emu import emulator
+from poptorch_emu.emulator import register_custom_op, show
 
 STEPS = 50
 BUILD_CPP = True  # in the tests: False
@@ -59,7 +60,7 @@ if BUILD_CPP:
 # ## The model
 #
 # It computes `cube(scale * leaky_relu(layer(x)))`. `custom_op` takes inputs, name, domain, version, and tensors that look like the
-# outputs. Where the operators come from is known by the domain alone.
+# outputs. The domain alone decides which implementation runs.
 
 
 # %%
@@ -104,7 +105,19 @@ for (domain, values), style in zip(losses.items(), ("C0-", "C1:")):
     plt.plot(values, style, lw=2, label=domain)
 plt.xlabel("step")
 plt.ylabel("loss")
-_ = plt.legend()
+plt.legend()
+show()
+
+# %% [markdown]
+# ## What would the machine do?
+#
+# The emulator knows the operations that your Python function is made of, so it can estimate their time on the machine (*modelled*). Of an operator in C++ it
+# knows nothing; the report says so.
+
+# %%
+training = poptorch.trainingModel(Model(PYTHON_DOMAIN), poptorch.Options())
+show(emulator.estimate(training, torch.randn(16, 4), torch.randn(16, 3), system="bow-pod16"))
+
 # %% [markdown]
 # ## When an operator is missing
 #

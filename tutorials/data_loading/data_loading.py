@@ -1,10 +1,10 @@
 # %% [markdown]
 # # Data loading: is the model waiting for its data?
 #
-# A device that is fast needs its data in time. This notebook measures three things: how fast the data can be loaded, how fast the
-# model can work, and how fast both are together. Then it makes them work at the same time.
+# A fast device needs its data in time. This notebook measures three speeds: that of the loader, that of the model, and that of both
+# together. Then it lets loader and model work at the same time.
 #
-# The times are those of the computer that ran this notebook. Yours will differ; what matters is how they compare.
+# The times are those of the computer that ran this notebook. Yours will differ. Compare the speeds with each other.
 
 # %%
 import time
@@ -16,6 +16,7 @@ from torch import nn
 
 import poptorch_emu as poptorch
 from poptorch_emu import emulator
+from poptorch_emu.emulator import show
 
 COUNT = 1536  # in the tests: 256
 SECONDS_PER_PICTURE = 0.4e-3
@@ -113,9 +114,9 @@ print(f"expected: {one_after_the_other:,.0f}, measured: {rates['both']:,.0f} row
 #
 # In mode `Async` another process loads the next batches while the model works. With `num_workers` that process has helpers.
 #
-# The process starts with the *sharing strategy*. The default, `ForkServer`, starts a clean process and imports your program there. So a script
-# must have its main part under `if __name__ == "__main__":`. `Fork` copies the running process instead; it needs no such line, and
-# notebooks have no good place for one.
+# The *sharing strategy* says how that process starts. The default, `ForkServer`, starts a clean process and imports your program there. So a
+# script must have its main part under `if __name__ == "__main__":`. `Fork` copies the running process instead. It needs no such line, so
+# this notebook uses it.
 
 
 # %%
@@ -136,7 +137,8 @@ for name, rate in rates.items():
 figure, axis = plt.subplots(figsize=(6, 2.4), layout="constrained")
 axis.barh(list(rates), list(rates.values()), color=["C7", "C7", "C0", "C0", "C0"])
 axis.invert_yaxis()
-_ = axis.set_xlabel("rows per second")
+axis.set_xlabel("rows per second")
+show()
 
 # %% [markdown]
 # If it is still slower than the model alone, then loading is the bottleneck: add helpers, or make loading cheaper. If it is as
@@ -145,7 +147,7 @@ _ = axis.set_xlabel("rows per second")
 # ## Synthetic data
 #
 # On real IPUs you can ask the question in another way. With `enableSyntheticData` the device makes up its inputs and looks at none of yours.
-# What is then left is the model's own time.
+# The model's own time is left.
 
 # %%
 training.destroy()
@@ -158,13 +160,13 @@ print(f"model alone:    {rates['model alone']:,.0f} rows per second")
 # %% [markdown]
 # ## What would the machine say?
 #
-# On a real IPU this model is much faster, so that the loader is the bottleneck by far. `emulator.estimate` tells what a step takes there.
-# Give it your loader's speed with `io`, and it says who waits for whom (*modelled*).
+# On a real IPU this model may be much faster than on this computer. `emulator.estimate` tells how long a step takes there (*modelled*). Give it
+# your loader's speed with `io`, and it says whether the IPU waits for the loader. The first report is without a loader, the second with ours.
 
 # %%
 for io in (None, emulator.HostWork(items_per_second=rates["loader alone"])):
     report = emulator.estimate(synthetic, system="bow-pod16", io=io)
-    print(f"{report.throughput:12,.0f} rows per second; limited by {report.bottleneck}")
+    show(report)
 synthetic.destroy()
 
 # %% [markdown]
@@ -192,9 +194,9 @@ print("AsyncRebatched:", lengths(mode=poptorch.DataLoaderMode.AsyncRebatched, dr
 assert lengths() == [48, 48]
 
 # %% [markdown]
-# *Rebatching* is about helpers. Each helper makes whole batches of its own. With several helpers, each may have a rest. In mode `AsyncRebatched`
-# helpers load small batches, and these are joined and cut anew to the size of a call. With `drop_last=False` even the last rows
-# come, as a shorter batch. Use it with inference on the host side, or pad the last batch.
+# With several helpers each one makes whole batches of its own, and each may have rows left over. In mode `AsyncRebatched` the helpers load
+# small batches. Another process joins these and cuts them to the size of a call. With `drop_last=False` the last rows come, too, as
+# a shorter batch. A compiled model cannot take that batch: pad it, or use it on the host.
 #
 # ## Batches live in a ring
 #

@@ -1,12 +1,12 @@
 # %% [markdown]
 # # Keras on virtual IPUs
 #
-# We train a small Keras model on handwritten digits: first as Keras does it by itself, then on one *virtual IPU*, on a pipeline of
-# two, and on four: two replicas of the pipeline. `fit`, `evaluate`, `predict` and callbacks stay what they are. What changes is a
-# few lines around them.
+# We train a small Keras model on handwritten digits. First Keras does it by itself. Then it does it on one *virtual IPU*, on a pipeline of
+# two, and on four: two replicas of the pipeline. `fit`, `evaluate`, `predict` and callbacks stay as they are. A few lines around them
+# change.
 #
-# You need to know Keras. Nothing here needs an IPU, a network or TensorFlow: Keras 3 runs on PyTorch, which it has to be told before
-# it is imported.
+# You need to know Keras. Nothing here needs an IPU, a network or TensorFlow. Keras 3 runs on PyTorch here. An environment variable says so,
+# before Keras is imported.
 
 # %%
 import os
@@ -19,6 +19,7 @@ import numpy as np
 from keras import layers
 from sklearn.datasets import load_digits
 
+from poptorch_emu.emulator import show
 from poptorch_emu.keras import ipu
 
 EPOCHS = 8  # in the tests: 1
@@ -80,8 +81,8 @@ plain_logs = compile_and_fit(plain)
 #
 # - `IPUConfig` says how many IPUs the process uses.
 # - A model that is built in the scope of an `IPUStrategy` runs on them.
-# - `steps_per_execution` says how many batches one call of the device consumes. It costs time to go to the device, so the more the
-#   better. It must divide the batches of an epoch, which are 40 here. Keras by itself does not offer it on PyTorch.
+# - `steps_per_execution` says how many batches one call of the device consumes. Each call costs time, so large numbers are better. The number
+#   must divide the batches of an epoch, which are 40 here. Keras by itself does not offer it on PyTorch.
 
 # %%
 config = ipu.config.IPUConfig()
@@ -106,7 +107,8 @@ plt.plot(plain_logs["loss"], lw=3, alpha=0.4, label="Keras by itself")
 plt.plot(logs["loss"], lw=1, label="one virtual IPU")
 plt.xlabel("epoch")
 plt.ylabel("loss")
-_ = plt.legend()
+plt.legend()
+show()
 
 # %% [markdown]
 # ## Test, predict, save
@@ -157,8 +159,8 @@ assert furthest < 1e-2
 # batches of each. We give each 4 pictures at a time, so that an update still sees 32. `steps_per_execution` counts the batches of
 # one replica, which has 160 in an epoch.
 #
-# The gradients of replicas are added up in any case, so we halve the loss of each. What is logged are the metrics of the last
-# replica, unless we ask for their mean.
+# The gradients of replicas are added up in any case, so we halve the loss of each. Keras logs the metrics of the last replica, unless
+# we ask for their mean.
 
 # %%
 config.auto_select_ipus = 4

@@ -16,6 +16,7 @@ from torch import nn
 
 import poptorch_emu as poptorch
 from poptorch_emu import emulator
+from poptorch_emu.emulator import show
 
 WIDTH, LENGTH, LAYERS = 512, 256, 4
 ROWS_PER_UPDATE = 128
@@ -78,19 +79,20 @@ except poptorch.Error as error:
 # %% [markdown]
 # ## Who takes the memory?
 #
-# We ask for no warnings now and look at the table. It says what a tile holds on average when the IPU holds most, at which operation that
-# is, and what the largest things are.
+# We ask for no warnings now and look at the table. It is about the moment when the IPU holds most. The table names the operation of that moment,
+# and says what a tile holds on average.
 
 # %%
 os.environ["POPTORCH_EMU_OOM"] = "off"
 tiles, base = case()
-print(tiles)
+show(tiles)
+tiles.plot()
+show()
 assert not tiles.fits
 
 # %% [markdown]
-# *Live at the peak* is the largest: activations that wait for backward. *Temporary at the peak* comes next: what the operation at the
-# peak takes while it runs. Both grow with the rows of a micro-batch. Weights and optimiser state are small beside them. So it is the
-# activations that we have to deal with first.
+# *Live at the peak* are activations that wait for backward. *Temporary at the peak* is the memory that the operation takes while it runs. Both
+# grow with the rows of a micro-batch. Compare them with weights and optimiser state: in this model the activations come first.
 #
 # ## The ways out
 #
@@ -100,14 +102,14 @@ assert not tiles.fits
 results = {"as it is": (tiles, base)}
 
 
-def show(name):
+def tell(name):
     tiles, report = results[name]
     fullest = max(map(tiles.largest_bytes, tiles.ipus)) / 1024
     fits = "fits" if tiles.fits else "does not fit"
     print(f"{name}: {fullest:.0f} KiB on the fullest tile, {fits}, {report.throughput:,.0f} rows/s")
 
 
-show("as it is")
+tell("as it is")
 
 # %% [markdown]
 # ### Fewer rows at a time
@@ -117,7 +119,7 @@ show("as it is")
 
 # %%
 results["4 rows"] = case(rows=4)
-show("4 rows")
+tell("4 rows")
 
 # %% [markdown]
 # ### Compute activations again
@@ -126,7 +128,7 @@ show("4 rows")
 # model little is live between two layers, so that is where `1` (standard) cuts; `3` would cut where you put
 # `poptorch.recomputationCheckpoint`. The price: forward is computed nearly twice.
 #
-# With 16 rows that is not enough: what is temporary stays as it was. With 8 rows the model does not fit without it, and fits with it.
+# The temporary memory stays as it was. So look at the lines below: is recomputation enough with 16 rows, and with 8?
 
 
 # %%
@@ -137,28 +139,28 @@ def recompute(options):
 results["recomputed"] = case(change=recompute)
 results["8 rows"] = case(rows=8)
 results["8 rows, recomputed"] = case(rows=8, change=recompute)
-show("recomputed")
-show("8 rows")
-show("8 rows, recomputed")
+tell("recomputed")
+tell("8 rows")
+tell("8 rows, recomputed")
 assert not results["recomputed"][0].fits
 assert results["8 rows, recomputed"][0].fits > results["8 rows"][0].fits
 
 # %% [markdown]
 # ### Half the bytes
 #
-# float16 halves what is kept: weights, and activations that wait. It is faster, too. What is temporary hardly changes, since a product
-# takes as much room as it may, and so a tile does not hold half as much. The price is precision, which
-# [mixed precision](../mixed_precision/mixed_precision.ipynb) is about.
+# float16 halves the memory of weights and of activations that wait. It is faster, too. The temporary memory hardly changes, since a product
+# takes as much room as it may. So the whole is more than half of what it was. The price is precision:
+# [mixed precision](../mixed_precision/mixed_precision.ipynb).
 
 # %%
 results["float16"] = case(dtype=torch.float16)
-show("float16")
+tell("float16")
 
 # %% [markdown]
 # ### Less room for products
 #
 # A product may use room for its operands, so that it is faster. `setAvailableMemoryProportion` says how much of a tile it may take: 0.6 by
-# default. With float16 this brings us below the line. The price: the products take longer.
+# default. The price: the products take longer.
 
 
 # %%
@@ -167,7 +169,7 @@ def less_room(options):
 
 
 results["float16, proportion 0.2"] = case(dtype=torch.float16, change=less_room)
-show("float16, proportion 0.2")
+tell("float16, proportion 0.2")
 
 # %% [markdown]
 # ### More IPUs
@@ -176,15 +178,15 @@ show("float16, proportion 0.2")
 # only the inputs of stages are stashed. The price: the activations are computed twice, the pipeline has to fill and drain, and you pay for four
 # IPUs. *Sharded* execution runs one micro-batch at a time and needs no stash, but three IPUs always wait.
 #
-# Here neither is faster than one IPU. `print(results["4 IPUs, pipelined"][1])` says why: forward and backward of a layer take 2 to 3 ms,
-# but the input of a micro-batch needs more than 5 ms from the host. A pipeline is as fast as its slowest stage, and that is the first one, which waits for
-# its input. [Pipelining](../pipelining/pipelining.ipynb) shows a pipeline that is faster.
+# Is either faster than one IPU? The report of the pipeline says what limits it. A pipeline is as fast as its slowest stage, and the first stage
+# also waits for its input from the host. [Pipelining](../pipelining/pipelining.ipynb) shows a pipeline that is faster.
 
 # %%
 results["4 IPUs, pipelined"] = case(num_ipus=4)
 results["4 IPUs, sharded"] = case(num_ipus=4, strategy=poptorch.ShardedExecution)
-show("4 IPUs, pipelined")
-show("4 IPUs, sharded")
+tell("4 IPUs, pipelined")
+tell("4 IPUs, sharded")
+show(results["4 IPUs, pipelined"][1])
 
 # %% [markdown]
 # ### Optimiser state in streaming memory
@@ -199,7 +201,7 @@ def offload(options):
 
 
 results["4 rows, state off chip"] = case(rows=4, change=offload)
-show("4 rows, state off chip")
+tell("4 rows, state off chip")
 
 # %% [markdown]
 # ### Each replica keeps a part
@@ -217,7 +219,7 @@ def shard(options):
 
 
 results["4 rows, 4 replicas, sharded state"] = case(rows=4, change=shard)
-show("4 rows, 4 replicas, sharded state")
+tell("4 rows, 4 replicas, sharded state")
 
 # %% [markdown]
 # ## All in one picture
@@ -236,6 +238,7 @@ per_ipu = [
 axes[1].barh(names, per_ipu, color=colours)
 axes[1].set_xlabel("rows per second and IPU")
 axes[0].invert_yaxis()
+show()
 
 # %%
 del os.environ["POPTORCH_EMU_OOM"]
@@ -243,7 +246,7 @@ del os.environ["POPTORCH_EMU_OOM"]
 # %% [markdown]
 # ## Which way first?
 #
-# Look at the table of the tiles, and treat what is largest. For activations: fewer rows, float16, recomputation. For state and weights: more
+# Look at the table of the tiles, and begin with the largest part. For activations: fewer rows, float16, recomputation. For state and weights: more
 # IPUs, sharding over replicas, streaming memory. For temporary memory: a smaller proportion, or
 # `poptorch.serializedMatMul`, which computes a product in parts.
 #

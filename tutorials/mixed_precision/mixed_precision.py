@@ -1,9 +1,9 @@
 # %% [markdown]
 # # Mixed precision: training in float16
 #
-# An IPU is much faster with float16 than with float32, and its memory holds twice as many numbers. But float16 has only
-# eleven bits for a number's digits, and its smallest and largest numbers are near each other. This notebook shows what goes wrong, and the
-# four remedies: loss scaling, automatic loss scaling, stochastic rounding, and sums in float32.
+# An IPU is much faster with float16 than with float32, and its memory holds twice as many numbers. But float16 has only eleven bits
+# for the digits of a number, and a small range of sizes. This notebook shows three things that go wrong, and four remedies: loss
+# scaling, automatic loss scaling, stochastic rounding, and sums in float32.
 
 # %%
 import matplotlib.pyplot as plt
@@ -13,6 +13,7 @@ from torch import nn
 
 import poptorch_emu as poptorch
 from poptorch_emu import emulator
+from poptorch_emu.emulator import show
 
 EPOCHS = 12  # in the tests: 1
 
@@ -95,13 +96,14 @@ for name, curve in curves.items():
     plt.plot([loss / base - 1 for loss, base in zip(curve, curves["float32"])], label=name)
 plt.xlabel("epoch")
 plt.ylabel("loss / loss of float32 - 1")
-_ = plt.legend(fontsize=7)
+plt.legend(fontsize=7)
+show()
 
 # %% [markdown]
 # ## Small updates are lost
 #
-# Next to 1, float16 numbers are 2^-10 apart. An update of 2^-13 is rounded away, each time. With *stochastic rounding* it is rounded up with a
-# probability that makes the mean right. So some weights move, and on average all do.
+# Near 1, float16 numbers are 2^-10 apart. An update of 2^-13 is rounded away each time. *Stochastic rounding* rounds it up or down by
+# chance, so that the mean is right. Some weights move and others stay; on average they move by the right amount.
 
 
 # %%
@@ -140,15 +142,16 @@ plt.plot(nearest, label="rounded to nearest")
 plt.plot(stochastic, label="stochastic rounding")
 plt.xlabel("update")
 plt.ylabel("mean weight")
-_ = plt.legend()
+plt.legend()
+show()
 print(f"after 40 updates: exact {exact[-1]:.5f}, {nearest[-1]:.5f}, {stochastic[-1]:.5f}")
 assert abs(stochastic[-1] - exact[-1]) < abs(nearest[-1] - exact[-1])
 
 # %% [markdown]
 # ## Small gradients become zero
 #
-# Below 6e-8 there is no float16 number but zero. A gradient that small is gone. *Loss scaling* multiplies the loss, and so all gradients, and
-# the optimiser divides by the same number. Here each weight has a gradient of 1e-8 in truth.
+# Below 6e-8 there is no float16 number but zero. A gradient that is smaller becomes zero. *Loss scaling* multiplies the loss, and thereby all
+# gradients. The optimiser divides by the same number. Here the true gradient of each weight is 1e-8.
 
 
 # %%
@@ -199,7 +202,8 @@ plt.figure(figsize=(6, 2.2))
 plt.step(range(24), scales)
 plt.yscale("log", base=2)
 plt.xlabel("update")
-_ = plt.ylabel("loss scale")
+plt.ylabel("loss scale")
+show()
 
 # %% [markdown]
 # ## Partial sums
@@ -209,7 +213,8 @@ _ = plt.ylabel("loss scale")
 
 
 # %%
-def product_seconds(dtype, partials):
+def product_time(dtype, partials):
+    """Returns the report of a product, and the seconds of its operations."""
     options = poptorch.Options().showCompilationProgressBar(False)
     options.Precision.setPartialsType(partials)
     with torch.device("meta"):
@@ -217,7 +222,7 @@ def product_seconds(dtype, partials):
         rows = torch.empty(4096, 2048, dtype=dtype)
     inference = poptorch.inferenceModel(layer, options)
     report = emulator.estimate(inference, rows, system="bow-pod16")
-    return sum(stage.forward.operation_cycles for stage in report.stages) / report.clock_hz
+    return report, sum(stage.forward.operation_cycles for stage in report.stages) / report.clock_hz
 
 
 for dtype, partials in (
@@ -225,8 +230,9 @@ for dtype, partials in (
     (torch.float16, torch.float32),
     (torch.float16, torch.float16),
 ):
-    seconds = product_seconds(dtype, partials)
+    report, seconds = product_time(dtype, partials)
     print(f"{str(dtype)[6:]}, sums in {str(partials)[6:]}: {seconds * 1e6:5.0f} microseconds")
+show(report)
 
 # %% [markdown]
 # ## Finding the first bad number

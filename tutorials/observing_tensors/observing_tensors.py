@@ -13,6 +13,8 @@ from sklearn.datasets import load_digits
 from torch import nn
 
 import poptorch_emu as poptorch
+from poptorch_emu import emulator
+from poptorch_emu.emulator import show
 
 EPOCHS = 5  # in the tests: 2
 
@@ -128,7 +130,8 @@ figure, axes = plt.subplots(1, 3, figsize=(9, 2.6), sharey=True, layout="constra
 for axis, (layer, columns) in zip(axes, histograms.items()):
     axis.imshow(np.array(columns).T, origin="lower", aspect="auto", extent=(0, len(columns), -8, 0))
     axis.set(title=layer, xlabel="call")
-_ = axes[0].set_ylabel("log10 of a gradient")
+axes[0].set_ylabel("log10 of a gradient")
+show()
 
 # %% [markdown]
 # The nearer a layer is to the input, the smaller are its gradients: each sigmoid takes its part of them. In float16 those below 6e-8 would be
@@ -158,7 +161,15 @@ training = make_training(options)
 training(images[:96], labels[:96])
 for name in ("every", "last"):
     print(f"{name}: shape {tuple(training.getAnchoredTensor(name).shape)}")
+
+# %% [markdown]
+# Anchors cost memory and time on the machine, so take them out when you have seen enough. This table says what the IPU holds (*modelled*):
+
+# %%
+memory = emulator.memory(training)
+memory.plot()
+show(memory)
 training.destroy()
 
 # %% [markdown]
-# Anchors cost memory and time on the machine, so take them out when you have seen enough. Next: [scaling](../scaling/scaling.ipynb).
+# Next: [scaling](../scaling/scaling.ipynb).

@@ -2,7 +2,7 @@
 # # Profiling: where the time and the memory go
 #
 # There are two clocks. One is that of the *machine*: how long a step would take on real IPUs, by a model (*modelled*). The other is that of
-# *your computer*: how long the emulator takes here. This notebook reads both. Then it finds what is slow, changes it, and looks again.
+# *your computer*: how long the emulator takes here. This notebook reads both. Then it finds the slow part, changes it, and looks again.
 
 # %%
 import contextlib
@@ -18,6 +18,7 @@ from torch import nn
 import poptorch_emu as poptorch
 from poptorch_emu import emulator
 from poptorch_emu.companions import pva
+from poptorch_emu.emulator import show
 from poptorch_emu.report import view
 
 WIDTH, ROWS, ACCUMULATION = 256, 64, 8
@@ -82,13 +83,15 @@ for _ in range(2):
 
 # %%
 report = emulator.estimate(training, system="bow-pod16")
-print(report)
+show(report)
 
 # %% [markdown]
-# When does each IPU do that? `emulator.timeline` can be printed and drawn, to scale. IPU 1 waits most of the time.
+# When does each IPU do that? `emulator.timeline` can be printed and drawn, to scale. Which IPU waits?
 
 # %%
-_ = emulator.timeline(training, system="bow-pod16").plot()
+timeline = emulator.timeline(training, system="bow-pod16")
+timeline.plot()
+show(timeline)
 
 # %% [markdown]
 # The report is a value, so you can ask it your own questions. Which modules take the time?
@@ -144,7 +147,7 @@ print(f"{page.name}: {page.stat().st_size / 1e6:.1f} MB")
 # ## The file behind it
 #
 # `profile.pop` is an SQLite database that holds all this. Programs that were written for Graphcore's library `pva` read it: its objects have the same
-# names. Under `python -m poptorch_emu` the module is `pva`; else it is `poptorch_emu.companions.pva`. What a report does not hold raises an error that says so.
+# names. Under `python -m poptorch_emu` the module is `pva`; else it is `poptorch_emu.companions.pva`. A name that the report does not have raises an error.
 
 # %%
 analysed = pva.openReport(work / "uneven" / "profile.pop")
@@ -164,7 +167,7 @@ except AttributeError as error:
 # %% [markdown]
 # ## Mend it, and look again
 #
-# The report says that IPU 0 limits the speed. We give three layers to each IPU.
+# The report names the IPU that limits the speed. We give three layers to each IPU.
 
 # %%
 mended = make_training((0, 0, 0, 1, 1, 1), "even")
@@ -178,7 +181,9 @@ figure, axes = plt.subplots(1, 2, figsize=(8, 3), sharey=True, layout="constrain
 for axis, (name, plan) in zip(axes, {"before": report, "after": better}.items()):
     plan.plot(axis)
     axis.set_title(f"{name}: {plan.step_seconds * 1e3:.2f} ms")
-_ = axes[0].get_legend().remove(), axes[1].set_ylabel("")
+axes[0].get_legend().remove()
+axes[1].set_ylabel("")
+show()
 
 # %% [markdown]
 # The command `poptorch-emu view uneven.html even.html` makes one page that compares the two. Here we call what it calls.
@@ -193,5 +198,5 @@ print(f"{both.name}: {both.stat().st_size / 1e6:.1f} MB")
 folder.cleanup()
 
 # %% [markdown]
-# You have come to the end of the tutorials, but for [Keras](../keras_quick_start/keras_quick_start.ipynb). The
-# [guide](../../docs/guide/training.md) says by task what there is beside.
+# Next: [reproduce a paper](../reproduce_a_paper/reproduce_a_paper.ipynb). Then test yourself in [the course](../course/course.ipynb). The
+# [guide](../../docs/guide/training.md) has one page for each task.

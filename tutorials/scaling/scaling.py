@@ -2,8 +2,8 @@
 # # Scaling: more replicas, and what holds them back
 #
 # A *replica* is a copy of the model on IPUs of its own. Each replica works on its own rows, and then all of them add up their gradients. Twice as
-# many replicas do twice the work in the same time, if nothing holds them back. This notebook asks the model of the machine what does: the exchange
-# of gradients, the input, and the user's own program.
+# many replicas do twice the work in the same time, if nothing holds them back. Three things may: the exchange of gradients, the input, and the
+# user's own program. This notebook asks the model of the machine for each.
 #
 # The times here are *modelled* for a Bow-Pod64; [docs/fidelity.md](../../docs/fidelity.md) says how near such figures are to published ones.
 
@@ -14,6 +14,7 @@ from torch import nn
 
 import poptorch_emu as poptorch
 from poptorch_emu import emulator
+from poptorch_emu.emulator import show
 
 SYSTEM, WIDTH, LENGTH, ROWS = "bow-pod64", 512, 128, 8
 LAYERS = 8  # in the tests: 4
@@ -107,7 +108,8 @@ for accumulation, synthetic in ((1, False), (1, True), (16, True)):
     print(f"{name}: {REPLICAS[-1]} replicas are {times_as_fast[name][-1]:.1f} times as fast as one")
 axis.loglog(REPLICAS, REPLICAS, "k:", base=2, label="ideal")
 axis.set(xlabel="replicas of one IPU", ylabel="times as fast as one")
-_ = axis.legend(fontsize=8)
+axis.legend(fontsize=8)
+show()
 assert (
     times_as_fast["accumulation 1, no input"][-1] < times_as_fast["accumulation 16, no input"][-1]
 )
@@ -151,7 +153,8 @@ assert abs(by_formula / by_timeline - 1) < 0.05
 axis = events.plot()
 for slot in range(slots + 1):
     axis.axvline(slot * report.grid.slot_cycles / report.clock_hz * 1e3, color="k", lw=0.4, ls=":")
-_ = axis.set_ylabel("IPU of a replica")
+axis.set_ylabel("IPU of a replica")
+show(report)
 
 # %% [markdown]
 # ## Amdahl's law: the part that does not scale
@@ -175,11 +178,12 @@ for speed, style in ((None, "C0o-"), (LOADER, "C3o-")):
     )
 axis.axhline(LOADER, color="k", ls=":")
 axis.set(xlabel="replicas", ylabel="rows per second")
-_ = axis.legend(fontsize=8)
+axis.legend(fontsize=8)
+show()
 assert rates[-1] <= LOADER * 1.001
 
 # %% [markdown]
-# What to do about it is in [data loading](../data_loading/data_loading.ipynb): another process, helpers, cheaper decoding.
+# [Data loading](../data_loading/data_loading.ipynb) shows remedies: another process, helpers, cheaper decoding.
 #
 # ## Several processes
 #

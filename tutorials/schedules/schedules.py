@@ -1,22 +1,21 @@
 # %% [markdown]
 # # Schedules: from GPipe to zero bubble
 #
-# A pipeline has two prices: IPUs that wait (the *bubble*), and activations that wait (the *stash*). A schedule says who works on
-# what when, and trades one price for the other. This notebook goes from GPipe to schedules without a bubble. For each of them,
+# A pipeline has two prices. IPUs wait: that is the *bubble*. Activations wait: that is the *stash*. A schedule says when each IPU works on
+# which micro-batch. It trades one price for the other. This notebook goes from GPipe to schedules without a bubble. For each of them,
 # guess first; then look at the picture; then at the numbers.
 #
 # All schedules give the same bits. At the end your own model is trained by two of them, and compared.
 
 # %%
-import matplotlib.pyplot as plt
 import torch
 from torch import nn
 
 import poptorch_emu as poptorch
 from poptorch_emu import emulator
+from poptorch_emu.emulator import show
 
 schedules = emulator.schedules
-plt.rcParams["figure.dpi"] = 56
 
 # %% [markdown]
 # ## GPipe
@@ -27,7 +26,7 @@ plt.rcParams["figure.dpi"] = 56
 
 # %%
 schedules.gpipe().plan(num_ipus=4, num_micro_batches=8).plot()
-plt.show()
+show()
 
 # %%
 for count in (4, 8, 16, 32):
@@ -36,9 +35,9 @@ for count in (4, 8, 16, 32):
     assert abs(plan.bubble - 3 / (count + 3)) < 1e-9
 
 # %% [markdown]
-# The picture has a triangle on the left, where the pipeline fills, one in the middle and one on the right. Together they are
-# as long as `p - 1` micro-batches on `p` IPUs, whatever their number is. So more micro-batches help; but each of them leaves its
-# activations until its backward.
+# The picture has three triangles in which IPUs wait: on the left, in the middle and on the right. On `p` IPUs they are together as long as
+# `p - 1` micro-batches, however many micro-batches there are. So more micro-batches help. But each of them leaves its activations until
+# its backward.
 #
 # ## One forward, one backward
 #
@@ -46,24 +45,26 @@ for count in (4, 8, 16, 32):
 
 # %%
 schedules.one_f_one_b().plan(num_ipus=4, num_micro_batches=8).plot()
-plt.show()
+show()
 
 # %%
 for make in (schedules.gpipe, schedules.one_f_one_b):
+    print(make.__name__)
     print(*str(make().plan(num_ipus=4, num_micro_batches=8)).splitlines()[-5:], "", sep="\n")
+show(schedules.one_f_one_b().plan(num_ipus=4, num_micro_batches=8))
 
 # %% [markdown]
-# The bubble is the same. What changed is the stash: at most four micro-batches instead of eight, and no more with 800.
+# The bubble is the same. The stash is smaller: at most four micro-batches instead of eight. It would be four with 800 micro-batches, too.
 #
 # ## Several stages on each IPU
 #
-# The bubble is as long as some stages. So make stages shorter: with two of half the length on each IPU, stage 0 and 4 on IPU 0,
-# the triangles are half as large. In pictures later stages of an IPU are lighter. **Guess** the price.
+# The length of the bubble is that of a few stages. So make the stages shorter. Give each IPU two stages of half the length, such as stages 0
+# and 4 to IPU 0. Then the triangles are half as large. In the picture the later stage of an IPU is lighter. **Guess** the price.
 
 # %%
 plan = schedules.interleaved_1f1b(2).plan(num_ipus=4, num_micro_batches=8)
 plan.plot()
-plt.show()
+show()
 print(f"bubble {plan.bubble:.1%}, formula {3 / (2 * 8 + 3):.1%}")
 
 # %% [markdown]
@@ -71,34 +72,33 @@ print(f"bubble {plan.bubble:.1%}, formula {3 / (2 * 8 + 3):.1%}")
 #
 # ## A backward is two things
 #
-# A layer's backward computes the gradient of its input, for which the stage before waits, and the gradients of its weights, for
-# which nobody waits until the update. Cut it: `I` and `W`, each as long as a forward. Gradients of weights, hatched below, can fill
-# bubbles. That is ZB-H1. **Guess** how much is left of the bubble of 1F1B.
+# The backward of a layer computes two things. The stage before waits for the gradient of the input. Nobody waits for the gradients of the
+# weights until the update. So cut the backward into two halves, `I` and `W`, each as long as a forward. The gradients of weights, hatched
+# below, can fill bubbles. That is ZB-H1. **Guess** how much is left of the bubble of 1F1B.
 
 # %%
 plan = schedules.zero_bubble_h1().plan(num_ipus=4, num_micro_batches=8)
 plan.plot()
-plt.show()
+show()
 print(f"bubble {plan.bubble:.1%}: 3 units of 27, where 1F1B has 9 of 33")
 
 # %% [markdown]
-# A third, in the memory of 1F1B. ZB-V adds a second idea: two stages on each IPU, on the way down and on the way up, so that the
-# first IPU also has the last stage and sees the first micro-batch come back early.
+# A third is left, in the memory of 1F1B. ZB-V adds a second idea. Each IPU has two stages, one on the way down and one on the way up. So the
+# first IPU also has the last stage, and the first micro-batch comes back to it early.
 
 # %%
 plan = schedules.zero_bubble_v().plan(num_ipus=4, num_micro_batches=8)
 plan.plot()
-plt.show()
+show()
 print(f"bubble {plan.bubble:.1%}, and {plan.bubble_within:.1%} within each IPU")
 
 # %% [markdown]
-# Within each IPU nothing is left. What you see at both ends is that IPUs begin and end one after the other, while all of them
-# update together.
+# Within each IPU no bubble is left. At both ends the IPUs begin and end one after the other, because all of them update together.
 #
 # ## What the machine says
 #
-# Up to here a forward and each half of a backward were of one length, and nothing took time to cross. Your model knows better. Put
-# it in place of this one: blocks that say where it may be cut, and a loss.
+# Up to here a forward and each half of a backward had the same length, and tensors crossed in no time. A real model is different. Put your
+# own in place of this one. It needs blocks, which say where it may be cut, and a loss.
 
 
 # %%
@@ -147,16 +147,16 @@ def batch(rows):
 
 # %%
 report = emulator.compare_schedules(training_by("grouped"), *batch(4), num_ipus=4)
-print(report)
+show(report)
 
 # %%
 report.plot()
-plt.show()
+show()
 
 # %% [markdown]
-# *By cycles* is what the model of the machine says: forward and backward are not of one length, stages differ, and tensors that
-# cross take time. A schedule that is best on paper need not be the best for your model. Read the plot from the lower left:
-# what is nearer to the corner is better in both.
+# The column *by cycles* comes from the model of the machine. There, forward and backward have different lengths, stages differ, and tensors
+# take time to cross. A schedule that is best on paper need not be the best for your model. In the plot, a schedule near the lower left corner
+# has little bubble and little memory.
 #
 # To look into one of them, compile the model by it.
 
@@ -165,7 +165,7 @@ training = training_by("zero_bubble_v")
 training.compile(*batch(4))
 print(*str(emulator.schedule(training)).splitlines()[-7:], sep="\n")
 emulator.timeline(training).plot()
-plt.show()
+show()
 training.destroy()
 
 # %% [markdown]
@@ -185,7 +185,7 @@ assert losses["grouped"] == losses["gpipe"] == losses["zero_bubble_v"]
 # %% [markdown]
 # ## Your own
 #
-# A schedule is a table. Write one row for each IPU; what is not legal is refused, with the place.
+# A schedule is a table. Write one row for each IPU. A table that is not legal is refused, and the error shows the place.
 
 # %%
 rows = [["0F0", "0F1", "0I0", "0I1", "0W0", "0W1"], ["1F0", "1I0", "1F1", "1I1", "1W0", "1W1"]]

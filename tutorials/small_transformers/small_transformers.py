@@ -24,6 +24,7 @@ from transformers import (  # noqa: E402
 
 import poptorch_emu as poptorch  # noqa: E402
 from poptorch_emu import emulator  # noqa: E402
+from poptorch_emu.emulator import show  # noqa: E402
 
 STEPS = 150  # in the tests: 10
 GPT_STEPS = 120  # in the tests: 10
@@ -155,7 +156,9 @@ def train(parts):
     training = poptorch.trainingModel(model, options, optimizer)
     losses = [training(*counting(6 * 16))[1].item() for _ in range(GPT_STEPS)]
     if parts == 1:
-        print(emulator.schedule(training))
+        schedule = emulator.schedule(training)
+        schedule.plot()
+        show(schedule)
     training.destroy()
     return model, losses
 
@@ -164,7 +167,8 @@ gpt, losses = train(parts=1)
 plt.figure(figsize=(6, 2.4))
 plt.plot(losses)
 plt.xlabel("update")
-_ = plt.ylabel("loss")
+plt.ylabel("loss")
+show()
 
 # %% [markdown]
 # The two uses are still one matrix after training:

@@ -15,6 +15,7 @@ from torch import nn
 
 import poptorch_emu as poptorch
 from poptorch_emu import emulator
+from poptorch_emu.emulator import show
 
 # %% [markdown]
 # ## A project
@@ -181,6 +182,7 @@ assert furthest < 1e-4
 
 # %%
 pipeline = emulator.export_pipeline(training)
+show(pipeline)
 for index in range(pipeline.num_stages):
     module = pipeline.stage_module(index, "cpu")
     print(f"stage {index}:", *(name for name, _ in module.named_parameters()))
