@@ -222,3 +222,43 @@ def test_weight_on_several_ipus_then_the_estimate_tells_it_too() -> None:
     assert weight.name == "embedding.weight" and weight.ipus == (0, 3)
     assert weight.num_bytes == 4 * 8192 * 512
     assert "embedding.weight" in str(report) and "at no cost" not in str(report)
+
+
+def test_head_of_gpt2_on_another_ipu_then_the_first_insight_mends_it() -> None:
+    transformers = pytest.importorskip("transformers", reason="pip install transformers")
+
+    class Gpt2(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            without_dropout = {"attn_pdrop": 0.0, "embd_pdrop": 0.0, "resid_pdrop": 0.0}
+            config = transformers.GPT2Config(use_cache=False, **without_dropout)
+            self.gpt = transformers.GPT2LMHeadModel(config)
+            blocks = self.gpt.transformer.h
+            poptorch.BeginBlock(self.gpt.transformer.wte, "embedding", ipu_id=0)
+            for index, layer in enumerate(blocks):
+                blocks[index] = poptorch.BeginBlock(layer, f"layer {index}", ipu_id=index // 3)
+            poptorch.BeginBlock(self.gpt.lm_head, "head", ipu_id=3)
+
+        def forward(self, words: torch.Tensor) -> torch.Tensor:
+            logits, behind = self.gpt(words).logits[:, :-1], words[:, 1:]
+            return torch.nn.functional.cross_entropy(logits.flatten(0, 1), behind.flatten())
+
+    def gpt2(code: str = "") -> tuple[poptorch.PoplarExecutor, torch.Tensor]:
+        options = poptorch.Options().showCompilationProgressBar(False)
+        options.Training.gradientAccumulation(16)
+        exec(code, {"options": options, "poptorch": poptorch, "emulator": emulator})
+        with torch.device("meta"):
+            model, words = Gpt2().half(), torch.empty(32, 256, dtype=torch.long)
+        optimizer = poptorch.optim.AdamW(model.parameters(), lr=1e-4)
+        return poptorch.trainingModel(model, options, optimizer), words
+
+    view = emulator.summary(*gpt2(), system=SYSTEM).view
+    first, *others = view["insights"]
+    assert "IPUs 0 and 3 use the weight gpt.transformer.wte.weight" in first["text"]
+    promised = float(re.search(r"predicts ([\d.]+) ×", first["text"])[1])
+    report = emulator.estimate(*gpt2(first["code"]), system=SYSTEM)
+    assert not report.spread_weights
+    before = view["speed"]["predicted_rows_per_second"]
+    assert report.throughput / before - 1 >= 0.8 * (promised - 1) > 0.4
+    (fitting,) = (one for one in others if "it fits" in one["text"])
+    assert emulator.tile_memory(*gpt2(fitting["code"]), system=SYSTEM).fits
