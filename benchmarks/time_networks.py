@@ -10,6 +10,7 @@ from fidelity_models import Attention, Layer, Shape
 from torch import nn
 
 import poptorch_emu as poptorch
+from poptorch_emu.companions.poptorch_experimental_addons import collectives
 
 _GROUP_WIDTH = 16
 # Channels, repetitions, stride and kernel of the stages of EfficientNet-B0.
@@ -178,19 +179,25 @@ class Speech(nn.Module):
 
 
 class Entities(nn.Module):
-    """A shard of a knowledge graph: distances of rotated entities, one negative for each shard."""
+    """Shards of a knowledge graph, one on each replica: distances of rotated entities.
 
-    def __init__(self, num_entities: int, width: int) -> None:
+    Each has one negative for each shard; shards send each other the entities that they look up.
+    """
+
+    def __init__(self, num_entities: int, width: int, num_shards: int) -> None:
         super().__init__()
-        self.entities = nn.Embedding(num_entities, 2 * width)
+        self.num_shards = num_shards
+        self.table = nn.Parameter(torch.zeros(num_shards, num_entities // num_shards, 2 * width))
         self.relations = nn.Embedding(51, width)
 
     def forward(self, heads: torch.Tensor, relations: torch.Tensor, tails: torch.Tensor):
-        real, imaginary = self.entities(heads).chunk(2, -1)
+        real, imaginary = F.embedding(heads, self.table).chunk(2, -1)
         angle = self.relations(relations)
         cosine, sine = torch.cos(angle), torch.sin(angle)
         turned = torch.cat([real * cosine - imaginary * sine, real * sine + imaginary * cosine], -1)
-        distance = (turned[:, None] - self.entities(tails)).abs().sum(-1)
+        others = F.embedding(tails, self.table)
+        others = collectives.all_to_all_single_cross_replica(others, self.num_shards)
+        distance = (turned[:, None] - others).abs().sum(-1)
         scores = F.logsigmoid(6.0 - distance[:, 0]) + F.logsigmoid(distance[:, 1:] - 6.0).mean(-1)
         return poptorch.identity_loss(-scores, "mean")
 

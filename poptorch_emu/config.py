@@ -84,6 +84,12 @@ class StrategyConfig:
     has_separate_backward_phase: bool = False
 
     @property
+    def meets_in_cycles(self) -> bool:
+        """Whether the blocks are a pipeline whose IPUs meet after each of its cycles."""
+        is_ordered = self.order in (PipelineOrder.GROUPED, PipelineOrder.INTERLEAVED)
+        return self.kind is StrategyKind.PIPELINED and is_ordered and self.table is None
+
+    @property
     def is_phased(self) -> bool:
         """Whether the blocks form phases."""
         return self.kind in (StrategyKind.SERIAL_PHASED, StrategyKind.PARALLEL_PHASED)
@@ -157,6 +163,8 @@ class MachineConfig:
         version: of the IPUs: 1, 2 or, for Bow, 21.
         has_half_products: whether products of half matrices are summed in half precision.
         has_half_convolutions: whether convolutions of half numbers are.
+        updates_in_turn: whether the IPUs of a replica apply accumulated gradients one after the
+            other.
     """
 
     num_io_tiles: int = 0
@@ -168,6 +176,7 @@ class MachineConfig:
     version: int = 2
     has_half_products: bool = False
     has_half_convolutions: bool = False
+    updates_in_turn: bool = True
 
 
 class TargetKind(Enum):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import Any
 
@@ -12,6 +12,7 @@ from poptorch_emu.compile.compiler import Request
 from poptorch_emu.compile.planner import Planner
 from poptorch_emu.compile.timing import time_of
 from poptorch_emu.emulator.given_values import check_model
+from poptorch_emu.emulator.loader_speed import host_work
 from poptorch_emu.executor.executor import PoplarExecutor
 from poptorch_emu.machine.system import System, current_system, system_of
 from poptorch_emu.plan.inventory import Inventory
@@ -25,7 +26,7 @@ def estimate(
     model: PoplarExecutor,
     *inputs: Any,
     system: str | None = None,
-    io: HostWork | None = None,
+    io: HostWork | Iterable[Any] | None = None,
     **keywords: Any,
 ) -> TimeReport:
     """Returns how long a call of `model` would take on a real system (modelled).
@@ -38,12 +39,14 @@ def estimate(
         model: made by `trainingModel` or `inferenceModel`.
         inputs: as for a call; of a compiled model they may be left out.
         system: such as "bow-pod16"; by default the virtual system.
-        io: the host's own work; by default it takes no time, and the report says so.
+        io: the host's own work, or the loader of a program, which is run for two seconds to see how
+            many rows it yields; by default it takes no time, and the report says so.
         keywords: inputs of a call that are given by name.
 
     Raises:
         Error: there is no such system, or the model cannot be captured.
-        TypeError: the model is not wrapped.
+        TypeError: the model is not wrapped, or `io` is neither host work nor a loader.
+        ValueError: the loader yields no tensors.
 
     Example:
         >>> inference = poptorch.inferenceModel(torch.nn.Linear(256, 256))
@@ -53,7 +56,7 @@ def estimate(
         ...
     """
     request, inventory = captured(model, inputs, keywords)
-    return TimeReport.of(time_of(request, inventory, chosen_system(system), io))
+    return TimeReport.of(time_of(request, inventory, chosen_system(system), host_work(io)))
 
 
 def timeline(

@@ -11,6 +11,7 @@ from poptorch_emu.machine.time_numbers import NUMBERS, TimeNumbers
 
 # Source: the largest IPU-Link domain.
 POD_IPUS = 64
+MACHINE_IPUS = 4
 
 
 def copy_cycles(
@@ -52,11 +53,12 @@ def all_reduce_seconds(
     num_pods = max(1, -(-num_replicas * ipus_per_replica // POD_IPUS))
     in_pod = -(-num_replicas // num_pods)
     rate = _ring_rate(in_pod * ipus_per_replica, ipus_per_replica, numbers)
-    seconds = 2 * ring_seconds(num_bytes, in_pod, rate, numbers.hop_seconds)
+    hop_seconds = _hop_seconds(in_pod * ipus_per_replica, numbers)
+    seconds = 2 * ring_seconds(num_bytes, in_pod, rate, hop_seconds)
     if num_pods == 1:
         return seconds
     # The four IPUs of a machine share its gateway.
-    gateway = numbers.gateway_bytes_per_second / 4
+    gateway = numbers.gateway_bytes_per_second / MACHINE_IPUS
     share = -(-num_bytes // in_pod)
     return seconds + 2 * ring_seconds(share, num_pods, gateway, numbers.gateway_hop_seconds)
 
@@ -85,3 +87,8 @@ def _ring_rate(num_ipus: int, ipus_per_replica: int, numbers: TimeNumbers) -> fl
         return numbers.ring_bytes_per_second
     share = numbers.ring_bytes_per_second / (2 if ipus_per_replica == 2 else 4)
     return share * (2 if num_ipus >= POD_IPUS else 1)
+
+
+def _hop_seconds(num_ipus: int, numbers: TimeNumbers) -> float:
+    """Returns how long a step of a ring takes beside its bytes."""
+    return numbers.hop_seconds if num_ipus <= MACHINE_IPUS else numbers.machine_hop_seconds

@@ -5,10 +5,10 @@ Sources and evidence are those of `time_numbers.py`.
 
 from __future__ import annotations
 
+from poptorch_emu.machine.links import MACHINE_IPUS
 from poptorch_emu.machine.system import System
 from poptorch_emu.machine.time_numbers import NUMBERS, TimeNumbers
 
-MACHINE_IPUS = 4
 # Assumed for a PCIe card, each way; published for the network of a machine.
 _CARD_BYTES_PER_SECOND = 12e9
 _MACHINE_BYTES_PER_SECOND = 12.5e9
@@ -45,18 +45,18 @@ def output_seconds(num_bytes: int, numbers: TimeNumbers = NUMBERS) -> float:
 
 
 def remote_seconds(
-    num_bytes: int, num_ipus: int, clock_hz: float, numbers: TimeNumbers = NUMBERS
+    num_bytes: int, num_ipus: int, num_transfers: int = 1, numbers: TimeNumbers = NUMBERS
 ) -> float:
     """Returns how long an IPU takes to load or store so much in streaming memory.
 
     Args:
         num_bytes: of one IPU.
         num_ipus: that do so at once; those of a machine share its memory.
-        clock_hz: of the tiles.
+        num_transfers: one after another, in each of which the IPU meets the memory.
         numbers: of the model.
     """
     if not num_bytes:
         return 0.0
     sharing = min(num_ipus, MACHINE_IPUS)
     rate = min(numbers.remote_bytes_per_second, numbers.machine_remote_bytes_per_second / sharing)
-    return numbers.remote_cycles / clock_hz + num_bytes / rate
+    return num_transfers * numbers.remote_sync_seconds + num_bytes / rate

@@ -30,6 +30,9 @@ from poptorch_emu.trace import strict
 
 # Source: PopART's default for `minElementsForReplicatedTensorSharding`.
 _MIN_ELEMENTS_FOR_SHARDING = 8192
+# Remembered from PopART: of the schedules of an update this is the default; others let the IPUs of
+# a replica overlap.
+_SERIAL_UPDATE = 1
 
 
 def freeze(
@@ -169,6 +172,7 @@ def _machine(options: Options, target: TargetKind) -> MachineConfig:
         backend.get("defaultBufferingDepth", 1), backend.get("defaultPrefetchBufferingDepth", 1)
     )
     convolution_options = backend.get("convolutionOptions", {})
+    update_schedule = backend.get("accumulateOuterFragmentSettings.schedule", _SERIAL_UPDATE)
     version = ipu_version_of(options, target)
     return MachineConfig(
         num_io_tiles=_num_io_tiles(options, IPU_OF_VERSION[version].num_tiles),
@@ -182,6 +186,7 @@ def _machine(options: Options, target: TargetKind) -> MachineConfig:
         version=version,
         has_half_products=backend.get("partialsTypeMatMuls") == "half",
         has_half_convolutions=convolution_options.get("partialsType") == "half",
+        updates_in_turn=update_schedule == _SERIAL_UPDATE,
     )
 
 

@@ -24,6 +24,7 @@ _RATES: dict[str, tuple[float, float]] = {
     "pow": (325.0, 312.0),
     "atan2": (144.0, 136.0),
     "remainder": (75.0, 66.0),
+    "bitwise": (7.0, 7.0),
     "abs": (5.0, 5.0),
     "exp": (1.0, 3.0),
     "log": (1.0, 6.0),
@@ -38,7 +39,7 @@ _RATES: dict[str, tuple[float, float]] = {
     "gelu": (1.25, 5.0),
     "gelu_grad": (1.25, 5.0),
     "swish": (2.25, 7.5),  # A sigmoid and a product.
-    "swish_grad": (2.25, 7.5),
+    "swish_grad": (2.25, 7.5),  # 9 and 15 cycles of a vector.
     "tan": (5700.0, 5100.0),
     "trunc": (2.75, 1.5),
     "sign": (2.25, 4.5),
@@ -47,6 +48,7 @@ _RATES: dict[str, tuple[float, float]] = {
     "select": (5.0, 5.0),
     "fill": (0.25, 0.5),
     "dropout": (0.5, 1.0),
+    "cross_entropy_grad": (4.5, 9.0),
 }
 _INTEGER_RATES = {"div": 277.0, "remainder": 292.0, "fill": 0.5, "compare": 3.5, "select": 5.0}
 _INTEGER_RATE = 7.0

@@ -39,4 +39,4 @@ def accumulate(num_elements: int, gradient_bytes: int, sum_bytes: int, tiles: Ti
         rate = 0.75
     else:
         rate = 2.0 if gradient_bytes <= HALF_BYTES else 1.5
-    return tiles.cost(own * rate, 1, 0.0, Evidence.SOURCE)
+    return Cost(own * rate, 0.0, _PROGRAM_CYCLES, 1, Evidence.DERIVED)

@@ -27,6 +27,7 @@ class Precision(Enum):
     HALF = "half"  # Half operands, half sums.
     MIXED = "mixed"  # Half operands, float sums.
     FLOAT = "float"
+    QUARTER = "quarter"  # Operands of 8 bits, half sums: on cards alone.
 
 
 @dataclass(frozen=True)
@@ -57,6 +58,7 @@ _UNITS = {
     Precision.HALF: _Unit(2, 2, 16, 16, (14, 25, 34), 30, 4),
     Precision.MIXED: _Unit(2, 4, 16, 8, (14, 25, 34), 30, 4),
     Precision.FLOAT: _Unit(4, 4, 8, 16, (24, 47, 46), 46, 8),
+    Precision.QUARTER: _Unit(1, 2, 32, 16, (21, 35, 40), 44, 4),
 }
 _SERIAL_PARTS = (1, 2, 4, 8, 16, 32)
 _ENOUGH_SERIAL_PARTS = 4
@@ -66,7 +68,7 @@ _REDUCTION_CYCLES, _SLICE_CYCLES = 20, 300
 _WINDOW_CYCLES, _WINDOW_ZERO_CYCLES, _WINDOW_BLOCK_CYCLES = 109, 23, 15
 _WINDOW_ITEM_CYCLES = 17 + 3 + 34
 # Fitted to the measured products.
-_REDUCTION_FACTOR, _FIXED_CYCLES = 3, 1500
+_REDUCTION_FACTOR, FIXED_CYCLES = 3, 1500
 
 DEFAULT_PROPORTION = 0.6
 _LEAST_BOUND_BYTES = 512
@@ -126,7 +128,7 @@ class Plan:
     @property
     def sync_cycles(self) -> int:
         """The part of the cycles that every product takes."""
-        return _FIXED_CYCLES
+        return FIXED_CYCLES
 
 
 @cache
@@ -150,7 +152,7 @@ def plan_product(
     while True:
         plan = _search(product, ipu, tiles, bound)
         if plan is not None:
-            cycles = rounds * (plan.cycles - _FIXED_CYCLES) + _FIXED_CYCLES
+            cycles = rounds * (plan.cycles - FIXED_CYCLES) + FIXED_CYCLES
             return replace(plan, cycles=cycles, exchange_cycles=rounds * plan.exchange_cycles)
         bound = 2 * bound if bound < 2 * ipu.tile_bytes else float("inf")
 
@@ -205,7 +207,7 @@ def _cheapest(product: Product, ipu: Ipu, num_tiles: int, parts: int, bound: flo
     own = -(-rows * columns // by_input) * by_input * unit.sum_bytes
     reduction = _REDUCTION_FACTOR * (_REDUCTION_CYCLES + own / ipu.load_bytes_per_cycle)
     sliced = right / (ipu.load_bytes_per_cycle * by_row) + _SLICE_CYCLES if parts > 1 else 0
-    cycles = parts * (compute + moved + np.where(is_cut, reduction, 0) + sliced) + _FIXED_CYCLES
+    cycles = parts * (compute + moved + np.where(is_cut, reduction, 0) + sliced) + FIXED_CYCLES
     allowed = held <= bound
     if not allowed.any():
         return None

@@ -32,16 +32,23 @@ def reduction(
         return tiles.cost(first, 1, 0.0, Evidence.SOURCE)
     parts = min(tiles.count, depth)
     own = tiles.elements(num_results, _PARTIAL_BYTES)
-    second = _START_CYCLES + own * parts / _FLOAT_PER_CYCLE
-    received = own * parts * _PARTIAL_BYTES
-    # Over the root of the parts at a time, where that is less.
-    stages = 1
+    direct = own * parts
+    once = tiles.cost(
+        first + _START_CYCLES + direct / _FLOAT_PER_CYCLE,
+        2,
+        direct * _PARTIAL_BYTES,
+        Evidence.SOURCE,
+    )
+    # Over the root of the parts at a time, where that is faster with its further program.
     root = round(parts**0.5)
     spread = min(tiles.count, max(1, num_results) * root)
-    if parts > 1 and spread > 1:
-        own_root = -(-num_results * root // spread)
-        staged = 2 * own_root * root
-        if staged < own * parts:
-            second = 2 * _START_CYCLES + staged / _FLOAT_PER_CYCLE
-            received, stages = staged * _PARTIAL_BYTES, 2
-    return tiles.cost(first + second, 1 + stages, received, Evidence.SOURCE)
+    if parts < 2 or spread < 2:
+        return once
+    staged = 2 * -(-num_results * root // spread) * root
+    twice = tiles.cost(
+        first + 2 * _START_CYCLES + staged / _FLOAT_PER_CYCLE,
+        3,
+        staged * _PARTIAL_BYTES,
+        Evidence.SOURCE,
+    )
+    return min(once, twice, key=lambda cost: cost.cycles)

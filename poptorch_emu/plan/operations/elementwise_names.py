@@ -4,26 +4,32 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from torch import fx
 
-from poptorch_emu.plan.operations.operation_family import bare_name, operands_of
+from poptorch_emu.plan.operations.operation_family import bare_name, operands_of, tensors_of
 
 # Operators that are one program of another name, or several.
 _PROGRAMS: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("rsub",), ("sub",)),
     **dict.fromkeys(("eq", "lt", "le", "gt", "ge"), ("compare",)),
     **dict.fromkeys(("where", "masked_fill", "triu", "tril"), ("select",)),
+    # Constants, which are made when the model is compiled.
     **dict.fromkeys(
         ("full", "full_like", "zeros", "zeros_like", "ones", "ones_like", "new_zeros", "new_ones",
-         "new_full", "new_empty", "empty", "empty_like", "arange", "scalar_tensor", "fill",
-         "eye", "iota", "one_hot", "detach", "lift_fresh"),
-        ("fill",),
+         "new_full", "new_empty", "empty", "empty_like", "arange", "scalar_tensor", "eye", "iota",
+         "detach", "lift_fresh"),
+        (),
     ),
+    "one_hot": ("fill",),
     **dict.fromkeys(("clamp_min", "clamp_max", "hardtanh", "leaky_relu", "prelu"), ("clamp",)),
     **dict.fromkeys(("minimum", "fmax", "fmin"), ("maximum",)),
     **dict.fromkeys(("logical_not", "bitwise_not", "logical_and", "logical_or", "logical_xor",
                      "bitwise_and", "bitwise_or", "bitwise_xor"), ("compare",)),
-    **dict.fromkeys(("fmod", "floor_divide"), ("remainder",)),
+    "fmod": ("remainder",),
+    "floor_divide": ("div", "floor"),
+    **dict.fromkeys(("bitwise_left_shift", "bitwise_right_shift", "__lshift__", "__rshift__"),
+                    ("bitwise",)),
     **dict.fromkeys(("hardtanh_backward", "leaky_relu_backward", "threshold_backward",
                      "elu_backward", "prelu_kernel_backward"), ("relu_grad",)),
     **dict.fromkeys(("erfc", "erfinv"), ("erf",)),
@@ -64,20 +70,36 @@ _PROGRAMS: dict[str, tuple[str, ...]] = {
 }  # fmt: skip
 _OF_POWER = {2: ("square",), 0.5: ("sqrt",), -0.5: ("rsqrt",), -1: ("reciprocal",), 1: (),
              3: ("square", "mul"), -2: ("square", "reciprocal")}  # fmt: skip
-_WITH_SCALAR = {"add": "add_scalar", "sub": "add_scalar", "mul": "mul_scalar"}
+_WITH_SCALAR = {"add": "add_scalar", "sub": "add_scalar", "mul": "mul_scalar", "div": "mul_scalar"}
+# Operators of integers whose vertex is another one; truth values are compared instead.
+_OF_INTEGERS = {
+    "floor_divide": ("div",),
+    **dict.fromkeys(("bitwise_and", "bitwise_or", "bitwise_xor", "bitwise_not"), ("bitwise",)),
+}
 
 
 def programs_of(node: fx.Node) -> tuple[str, ...]:
     """Returns what an elementwise operation is made of, one program after another.
 
-    A division by a number is a multiplication by another one (assumed).
+    A division by a number is a multiplication by another one (assumed); one of integers is not.
     """
     name = bare_name(node)
     names = _PROGRAMS.get(name, (name,))
     if name == "pow":
         exponent: Any = node.args[1]
         names = _OF_POWER.get(exponent, names) if isinstance(exponent, (int, float)) else names
-    if sum(operand.dim() > 0 for operand in operands_of(node)) < 2:
+    operands = operands_of(node)
+    if computes_integers(node):
+        is_truth = any(operand.dtype is torch.bool for operand in operands)
+        return names if is_truth else _OF_INTEGERS.get(name, names)
+    if name == "div" and node.kwargs.get("rounding_mode") is not None:
+        names = ("div", "floor")
+    if sum(operand.dim() > 0 for operand in operands) < 2:
         names = tuple(_WITH_SCALAR.get(part, part) for part in names)
-        names = ("mul_scalar",) if names == ("div",) else names
     return names
+
+
+def computes_integers(node: fx.Node) -> bool:
+    """Returns whether an operation takes no floating-point numbers and gives none."""
+    values = tensors_of([node, *node.all_input_nodes])
+    return not any(value.is_floating_point() for value in values)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -20,13 +21,14 @@ from poptorch_emu.machine.costs import collective, movement
 from poptorch_emu.machine.costs.code import Family
 from poptorch_emu.machine.costs.cost import Cost, Evidence
 from poptorch_emu.machine.costs.elementwise import elementwise, is_modelled
-from poptorch_emu.machine.costs.gather import add_rows, look_up
+from poptorch_emu.machine.costs.gather import look_up
+from poptorch_emu.machine.costs.grouped import vertical
 from poptorch_emu.machine.costs.normalisation import Sequence, sequence
 from poptorch_emu.machine.costs.product import Precision, Product, Window, plan_product
 from poptorch_emu.machine.costs.recurrent import step
 from poptorch_emu.machine.costs.reduction import reduction
 from poptorch_emu.machine.costs.tiles import Tiles
-from poptorch_emu.plan.operations.elementwise_names import programs_of
+from poptorch_emu.plan.operations.elementwise_names import computes_integers, programs_of
 from poptorch_emu.plan.operations.operation_family import (
     bare_name,
     family_of,
@@ -36,7 +38,7 @@ from poptorch_emu.plan.operations.operation_family import (
     tensors_of,
 )
 from poptorch_emu.plan.operations.operation_products import products_of
-from poptorch_emu.plan.operations.operation_rows import moved_rows
+from poptorch_emu.plan.operations.operation_rows import rows_plan
 
 # Below so many channels the window of a convolution is folded into them.
 _FEW_CHANNELS = 16
@@ -68,6 +70,7 @@ class OperationCosts:
         has_half_products: bool,
         has_half_convolutions: bool,
         ipus_per_replica: int,
+        fused: Mapping[fx.Node, tuple[str, ...]] = MappingProxyType({}),
     ) -> None:
         """Costs on `tiles`.
 
@@ -78,12 +81,14 @@ class OperationCosts:
             has_half_products: whether products of half numbers are summed in half precision.
             has_half_convolutions: whether convolutions are.
             ipus_per_replica: that share the links between replicas.
+            fused: the programs of operations that are parts of larger ones.
         """
         self._tiles = tiles
         self._regions = regions
         self._proportion_of = proportion_of
         self._ipus_per_replica = ipus_per_replica
         self._has_half = {True: has_half_convolutions, False: has_half_products}
+        self._fused = fused
         self._found: dict[fx.Node, OperationCost] = {}
 
     def of(self, node: fx.Node) -> OperationCost:
@@ -119,6 +124,8 @@ class OperationCosts:
             Family.RANDOM: self._random,
             Family.COLLECTIVE: self._collective,
         }
+        if node in self._fused:
+            return OperationCost(self._programs(node, self._fused[node]))
         if family in makers:
             is_rough = family in (Family.RECURRENT, Family.SORT) or _is_odd_convolution(node)
             return OperationCost(makers[family](node), is_rough=is_rough)
@@ -143,6 +150,9 @@ class OperationCosts:
 
     def _planned(self, node: fx.Node, product: Product) -> Cost:
         plain = self._plan(node, product)
+        in_groups = vertical(product, self._tiles)
+        if in_groups is not None and in_groups.cycles < plain.cycles:
+            return in_groups
         if product.reduced >= _FEW_CHANNELS or product.window.num_positions == 1:
             return plain
         positions = product.window.num_positions
@@ -258,15 +268,10 @@ class OperationCosts:
         rows = operand.numel() // max(1, operand.shape[-1])
         width = operand.shape[-1] if operand.dim() else 1
         found = look_up(width, 1, rows, size, self._tiles)
-        return found + reduction(rows, 1, size, self._tiles, is_inner=False)
+        return found.cost + reduction(rows, 1, size, self._tiles, is_inner=False)
 
     def _gather(self, node: fx.Node) -> Cost:
-        name = bare_name(node)
-        is_update = any(word in name for word in ("scatter", "put", "add", "backward"))
-        table, num_indices, width = moved_rows(node, is_update)
-        rows = max(1, table.numel() // width)
-        make = add_rows if is_update else look_up
-        return make(rows, width, num_indices, item_bytes(node, table), self._tiles)
+        return rows_plan(node, self._tiles, self._proportion_of(node)).cost
 
     def _sort(self, node: fx.Node) -> Cost:
         value = operands_of(node)[0]
@@ -323,10 +328,13 @@ class OperationCosts:
         return elementwise(name, value.numel(), item_bytes(node, value), self._tiles)
 
     def _elementwise(self, node: fx.Node) -> Cost:
+        return self._programs(node, programs_of(node))
+
+    def _programs(self, node: fx.Node, names: tuple[str, ...]) -> Cost:
         result = next(tensors_of([node]))
         operands = list(tensors_of(node.all_input_nodes))
         numbers = [value for value in operands if value.is_floating_point()]
-        is_integer = not numbers and not result.is_floating_point()
+        is_integer = computes_integers(node)
         size = max((item_bytes(node, v) for v in (*numbers, result)), default=1)
         if numbers:
             size = min(size, max(item_bytes(node, v) for v in numbers))
@@ -336,7 +344,7 @@ class OperationCosts:
             count = rows.numel() * others.shape[-2]
         smaller = [v.numel() * size for v in operands if 1 < v.numel() < count]
         cost = Cost()
-        for index, name in enumerate(programs_of(node)):
+        for index, name in enumerate(names):
             spread = sum(smaller) if index == 0 else 0
             is_spread_scalar = name in ("add", "mul") and bool(smaller)
             name = f"{name}_scalar" if is_spread_scalar else name

@@ -5,7 +5,26 @@ from __future__ import annotations
 import torch
 from torch import fx
 
-from poptorch_emu.plan.operations.operation_family import bare_name, tensors_of
+from poptorch_emu.machine.costs.gather import RowsPlan, add_rows, look_up
+from poptorch_emu.machine.costs.tiles import Tiles
+from poptorch_emu.plan.operations.operation_family import bare_name, item_bytes, tensors_of
+
+_UPDATES = ("scatter", "put", "add", "backward")
+
+
+def rows_plan(node: fx.Node, tiles: Tiles, proportion: float) -> RowsPlan:
+    """Returns how a gather or a scatter moves its rows.
+
+    Args:
+        node: the operation.
+        tiles: that share the work.
+        proportion: part of a tile's memory that it may take.
+    """
+    is_update = any(word in bare_name(node) for word in _UPDATES)
+    table, num_indices, width = moved_rows(node, is_update)
+    plan = add_rows if is_update else look_up
+    num_rows = max(1, table.numel() // width)
+    return plan(num_rows, width, num_indices, item_bytes(node, table), tiles, proportion)
 
 
 def moved_rows(node: fx.Node, is_update: bool) -> tuple[torch.Tensor, int, int]:

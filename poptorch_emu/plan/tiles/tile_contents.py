@@ -6,7 +6,7 @@ values that live for a while, what an operation takes on a tile while it runs, a
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
 from torch import fx
@@ -15,22 +15,26 @@ from poptorch_emu.ir.graph import SinkKind, SourceKind, record_of
 from poptorch_emu.ir.record import NodeRecord, Phase
 from poptorch_emu.machine.costs.code import CodeBytes, Family
 from poptorch_emu.machine.costs.product import plan_product
+from poptorch_emu.machine.costs.tiles import Tiles
 from poptorch_emu.machine.ipu import IPU_OF_VERSION
 from poptorch_emu.machine.tile_memory import IpuMemory, Peak, TileMemory
 from poptorch_emu.plan.inventory import Inventory
 from poptorch_emu.plan.memory.memory_plan import Content, MemoryPlan, Store
 from poptorch_emu.plan.operations.memory_proportion import memory_proportion
-from poptorch_emu.plan.operations.operation_family import family_of
+from poptorch_emu.plan.operations.operation_family import family_of, tensors_of
 from poptorch_emu.plan.operations.operation_products import products_of
+from poptorch_emu.plan.operations.operation_rows import rows_plan
 from poptorch_emu.plan.tiles.tile_liveness import Walk, machine_bytes
 from poptorch_emu.plan.tiles.tile_program import program_bytes
 from poptorch_emu.plan.tiles.tile_stash import Stashes
 from poptorch_emu.schedule.actions import Kind
 from poptorch_emu.schedule.schedule import Port
 from poptorch_emu.segments.segment import Segment
+from poptorch_emu.segments.sharding import sharding_of
+from poptorch_emu.segments.variables import VariableInfo
 
-# What an update holds beside weight and state, in sizes of the largest weight: its gradient, and
-# a sum or copy of it. Fitted to the largest tables that fit (`docs/fidelity.md`).
+# What an update of plain SGD holds beside weight and state, in sizes of the weight: its gradient,
+# and a sum or copy of it. Fitted to the largest tables that fit (`docs/fidelity.md`).
 _UPDATE_FACTOR = 2.0
 
 _ALWAYS_LIVE = (Content.WEIGHT, Content.STATE, Content.ACCUMULATOR, Content.CONSTANT)
@@ -220,12 +224,17 @@ def _given(inventory: Inventory, stashes: Stashes, port: Port) -> dict[int, int]
 
 
 def _temporary_bytes(inventory: Inventory, ipu: int, num_tiles: int, node: fx.Node) -> int:
-    """Returns what an operation takes on a tile: the most of its products, within its bound."""
+    """Returns what an operation takes on a tile: the most of its products, within its bound.
+
+    A gather or scatter takes what its plan says.
+    """
     machine = inventory.config.machine
     proportion = memory_proportion(inventory, node, ipu)
-    is_convolution = family_of(node) is Family.CONVOLUTION
+    chip, family = IPU_OF_VERSION[machine.version], family_of(node)
+    if family is Family.GATHER and any(value.numel() for value in tensors_of([node])):
+        return rows_plan(node, Tiles(chip, num_tiles), proportion).temporary_bytes
+    is_convolution = family is Family.CONVOLUTION
     has_half_sums = machine.has_half_convolutions if is_convolution else machine.has_half_products
-    chip = IPU_OF_VERSION[machine.version]
     plans = (
         plan_product(product, chip, num_tiles, proportion)
         for product in products_of(node, has_half_sums)
@@ -234,24 +243,44 @@ def _temporary_bytes(inventory: Inventory, ipu: int, num_tiles: int, node: fx.No
 
 
 def _update_peak(inventory: Inventory, plan: MemoryPlan, ipu: int) -> Peak:
-    weights = _trained(inventory, ipu)
-    if not weights:
+    """Returns what the update of the weight that needs most holds: they follow each other."""
+    held = {
+        weight.name: _update_bytes(inventory, weight)
+        + sum(
+            holding.num_bytes
+            for holding in plan.select(ipu, Content.STATE, Store.REMOTE)
+            if holding.name.endswith(f"___{weight.name}")
+        )
+        for weight in _trained(inventory, ipu)
+    }
+    if not held:
         return Peak(0, 0, "nothing")
-    largest = max(weights, key=lambda name: weights[name])
-    fetched = sum(
-        holding.num_bytes
-        for holding in plan.select(ipu, Content.STATE, Store.REMOTE)
-        if holding.name.endswith(f"___{largest}")
-    )
-    num_bytes = round(_UPDATE_FACTOR * weights[largest]) + fetched
-    return Peak(num_bytes, 0, f"the update of {largest}", ((largest, num_bytes),))
+    largest = max(held, key=lambda name: held[name])
+    found = ((largest, held[largest]),)
+    return Peak(held[largest], 0, f"the update of {largest}", found)
 
 
-def _trained(inventory: Inventory, ipu: int) -> Mapping[str, int]:
-    """Returns the bytes of the weights that an IPU updates, by name."""
-    variables = inventory.variables
-    return {
-        sink.name: variables[sink.name].num_elements * variables[sink.name].dtype.itemsize
+def _update_bytes(inventory: Inventory, weight: VariableInfo) -> int:
+    """Returns what the update of a weight holds beside it and its state.
+
+    A rule with moments makes a step of the weight's size from its states, which it changes in
+    place. What was accumulated is its gradient; a replica that updates a part needs that part of
+    the gradient, and puts the whole weight together again. Derived from PopART's update operations.
+    """
+    assert inventory.update is not None, "trained weights have an update"
+    size = weight.num_elements * weight.dtype.itemsize
+    if not inventory.update.has_moments:
+        return round(_UPDATE_FACTOR * size)
+    is_part = sharding_of(weight, inventory.config).is_active
+    step = inventory.elements_of(weight, is_part) * weight.dtype.itemsize
+    is_accumulated = inventory.config.gradient_accumulation > 1
+    return step + (0 if is_accumulated and not is_part else step) + (size if is_part else 0)
+
+
+def _trained(inventory: Inventory, ipu: int) -> list[VariableInfo]:
+    """Returns the weights that an IPU updates."""
+    return [
+        inventory.variables[sink.name]
         for sink, port, _ in inventory.cut.results
         if sink.kind is SinkKind.GRADIENT and inventory.ipu_of(port) == ipu
-    }
+    ]

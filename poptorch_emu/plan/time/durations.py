@@ -26,6 +26,7 @@ from poptorch_emu.machine.system import System
 from poptorch_emu.machine.time_numbers import NUMBERS, TimeNumbers
 from poptorch_emu.plan.inventory import Inventory
 from poptorch_emu.plan.memory.memory_plan import MemoryPlan
+from poptorch_emu.plan.operations.fused_gradients import fused_gradients
 from poptorch_emu.plan.operations.memory_proportion import memory_proportion
 from poptorch_emu.plan.operations.operation_cost import OperationCost, OperationCosts
 from poptorch_emu.plan.operations.operation_family import family_of
@@ -62,9 +63,10 @@ class Durations:
     @cached_property
     def tiles(self) -> Tiles:
         """The tiles of an IPU that compute."""
-        chip = self.system.chip
-        num_io_tiles = self.inventory.config.machine.num_io_tiles
-        return Tiles(chip, chip.num_tiles - num_io_tiles, self.numbers)
+        chip, config, numbers = self.system.chip, self.inventory.config, self.numbers
+        if not config.is_training:
+            numbers = replace(numbers, step_cycles=numbers.inference_step_cycles)
+        return Tiles(chip, chip.num_tiles - config.machine.num_io_tiles, numbers)
 
     @cached_property
     def ipus_per_replica(self) -> int:
@@ -88,6 +90,7 @@ class Durations:
             machine.has_half_products,
             machine.has_half_convolutions,
             self.ipus_per_replica,
+            fused_gradients(self.inventory.graph),
         )
 
     def _proportion_of(self, node: fx.Node) -> float:
@@ -104,7 +107,7 @@ class Durations:
         """Returns what a stage takes; of streams beside the compute, what outlasts it."""
         kinds = Kind.FORWARD, *self.inventory.schedule.kinds[stage]
         times = {kind: self.action((kind, stage)) for kind in kinds}
-        forward = times[Kind.FORWARD]
+        forward = self._with_host_syncs(stage, times[Kind.FORWARD])
         ports = [(kind, stage) for kind in kinds]
         beside = sum(self._input_seconds(port, is_overlapped=True) for port in ports)
         beside += sum(self._output_seconds(port, is_overlapped=True) for port in ports)
@@ -120,6 +123,25 @@ class Durations:
             times.get(Kind.BACKWARD) or times.get(Kind.BACKWARD_INPUTS) or ActionTime(),
             times.get(Kind.BACKWARD_WEIGHTS, ActionTime()),
             times.get(Kind.RECOMPUTE, ActionTime()),
+        )
+
+    def _with_host_syncs(self, stage: int, forward: ActionTime) -> ActionTime:
+        """Returns a stage's forward with its meetings with the host, one for each direction.
+
+        All IPUs of a pipeline meet it in each of its cycles; else those that have streams do.
+        """
+        placed, strategy = self.inventory.placed, self.inventory.config.strategy
+        ports = [port for port in self.inventory.cut.segments if port[1] == stage]
+        if strategy.meets_in_cycles:
+            is_first = stage == placed.ipu_of_stage.index(placed.ipu_of_stage[stage])
+            ports = list(self.inventory.cut.segments) if is_first else []
+        cycles = self.numbers.host_sync_seconds * self.system.chip.clock_hz
+        given = any(self._input_seconds(port, is_overlapped=False) for port in ports)
+        output = any(self._output_seconds(port, is_overlapped=False) for port in ports)
+        return replace(
+            forward,
+            host_cycles=forward.host_cycles + (given + output) * cycles,
+            output_cycles=forward.output_cycles + output * cycles,
         )
 
     @cached_property
@@ -291,10 +313,10 @@ class Durations:
         clock = self.system.chip.clock_hz
         return loads * clock, stores * clock
 
-    def remote_seconds(self, num_bytes: int) -> float:
+    def remote_seconds(self, num_bytes: int, num_transfers: int = 1) -> float:
         """Returns how long an IPU takes to move so much to or from streaming memory."""
         num_ipus = self.ipus_per_replica * self.inventory.config.replication_factor
-        return remote_seconds(num_bytes, num_ipus, self.system.chip.clock_hz, self.numbers)
+        return remote_seconds(num_bytes, num_ipus, num_transfers, self.numbers)
 
     def _has_streams(self, port: Port) -> bool:
         is_synthetic = self.inventory.config.synthetic_data is not SyntheticData.OFF

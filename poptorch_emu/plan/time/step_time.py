@@ -231,6 +231,9 @@ def _assumptions(durations: Durations, run: Run) -> list[str]:
         found.append(
             "the host's own work (loading data, Python) takes no time; io=HostWork(...) counts it"
         )
+    elif run.host.is_measured:
+        rate = f"{run.host.items_per_second:,.0f} rows/s"
+        found.append(f"the host loads {rate}, as this computer does")
     if not durations.inventory.config.machine.is_prefetched:
         found.append("nothing is prefetched: IPUs and host wait for each other")
     for node in durations.inventory.graph.operations:

@@ -156,17 +156,19 @@ class UpdateTime:
         reduce_cycles: of adding up gradients over the replicas, and handing weights out again.
         optimizer_cycles: of the optimiser's rule.
         remote_cycles: of what streaming memory gives and takes.
+        wait_cycles: between the first of these and the others, where IPUs take turns.
     """
 
     ipu: int
     reduce_cycles: float = 0.0
     optimizer_cycles: float = 0.0
     remote_cycles: float = 0.0
+    wait_cycles: float = 0.0
 
     @property
     def cycles(self) -> float:
         """All of it."""
-        return self.reduce_cycles + self.optimizer_cycles + self.remote_cycles
+        return self.reduce_cycles + self.wait_cycles + self.optimizer_cycles + self.remote_cycles
 
 
 @dataclass(frozen=True)
@@ -279,15 +281,17 @@ class Event:
 
 @dataclass(frozen=True)
 class HostWork:
-    """What the user's own program does while the device works (modelled); give one of the two.
+    """What the user's own program does while the device works (modelled).
 
     Attributes:
-        items_per_second: rows that the loader yields.
+        items_per_second: rows that the loader yields; give this, or the next one.
         seconds_per_update: of Python and loading, for each update.
+        is_measured: whether this computer was asked, rather than the user.
     """
 
     items_per_second: float = 0.0
     seconds_per_update: float = 0.0
+    is_measured: bool = False
 
     def seconds(self, num_samples: int, num_updates: int) -> float:
         """Returns how long the host takes for a step."""

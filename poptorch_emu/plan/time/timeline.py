@@ -101,9 +101,11 @@ class _Drawing:
         """Yields the parts of an update, which all IPUs begin together."""
         at, index = self._end_cycles, self._ipus.index(update.ipu)
         action = Action(Kind.UPDATE, index, 0)
-        for kind in ("reduce", "remote", "optimizer"):
+        for kind in ("reduce", "wait", "remote", "optimizer"):
             cycles = getattr(update, f"{kind}_cycles")
-            if cycles:
+            if kind == "wait":
+                at += cycles
+            elif cycles:
                 yield self._event(update.ipu, action, at, cycles, kind)
                 at += cycles
 

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
 from poptorch_emu.ir.graph import SinkKind
 from poptorch_emu.machine.costs.cost import Cost
 from poptorch_emu.machine.costs.elementwise import elementwise
 from poptorch_emu.machine.costs.optimizer import Rule, rule
 from poptorch_emu.machine.links import all_reduce_seconds
+from poptorch_emu.plan.memory.memory_plan import Content, Store
 from poptorch_emu.plan.time.durations import Durations
 from poptorch_emu.plan.time.time_plan import UpdateTime
 from poptorch_emu.segments.sharding import sharding_of
@@ -22,12 +26,13 @@ _RULES = {
     OptimizerKind.LAMB: Rule.LAMB,
     OptimizerKind.LAMB_NO_BIAS: Rule.LAMB,
 }
+_OF_UPDATE = (Content.WEIGHT, Content.STATE, Content.ACCUMULATOR)
 
 
 def update_times(durations: Durations, optimizer: OptimizerConfig) -> tuple[UpdateTime, ...]:
     """Returns what each IPU takes for one update."""
     inventory = durations.inventory
-    return tuple(
+    updates = [
         UpdateTime(
             inventory.placed.ipu_ids[ipu],
             _reduce_cycles(durations, ipu),
@@ -35,7 +40,19 @@ def update_times(durations: Durations, optimizer: OptimizerConfig) -> tuple[Upda
             _remote_cycles(durations, ipu),
         )
         for ipu in range(inventory.schedule.num_ipus)
-    )
+    ]
+    takes_turns = inventory.config.machine.updates_in_turn
+    if inventory.config.gradient_accumulation < 2 or not takes_turns:
+        return tuple(updates)
+    return tuple(_in_turn(updates))
+
+
+def _in_turn(updates: Sequence[UpdateTime]) -> Iterator[UpdateTime]:
+    """Yields updates that begin when all gradients are reduced and the IPU before is done."""
+    at = max(update.reduce_cycles for update in updates)
+    for update in updates:
+        yield replace(update, wait_cycles=at - update.reduce_cycles)
+        at += update.optimizer_cycles + update.remote_cycles
 
 
 def _weights(durations: Durations, ipu: int) -> list[VariableInfo]:
@@ -91,13 +108,23 @@ def _rule_of(optimizer: OptimizerConfig) -> Rule:
 
 
 def _remote_cycles(durations: Durations, ipu: int) -> float:
+    """Returns how long streaming memory takes: each weight's state is loaded, and then stored.
+
+    Source: PopART updates one weight after the other; the state of one crosses together (assumed).
+    """
     inventory = durations.inventory
     if inventory.update is None:
         return 0.0
     names = {part.code.name for part in inventory.update.parts[ipu]}
     moved = [m for m in durations.memory.movements if m.segment in names]
+    weights = {
+        holding.name.partition("___")[2] or holding.name
+        for holding in durations.memory.select(ipu, store=Store.REMOTE)
+        if holding.content in _OF_UPDATE
+    }
+    count = max(1, len(weights))
     seconds = sum(
-        durations.remote_seconds(num_bytes)
+        durations.remote_seconds(num_bytes, count)
         for num_bytes in (sum(m.loaded_bytes for m in moved), sum(m.stored_bytes for m in moved))
     )
     return seconds * durations.system.chip.clock_hz

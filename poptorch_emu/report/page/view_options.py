@@ -36,6 +36,7 @@ SETTERS: Mapping[str, str] = {
     "machine.is_prefetched": "_Popart.set: enablePrefetchDatastreams",
     "machine.num_io_tiles": "TensorLocations.numIOTiles",
     "machine.outline_threshold": "_Popart.set: outlineThreshold",
+    "machine.updates_in_turn": "_Popart.set: accumulateOuterFragmentSettings.schedule",
     "max_repeat_logs": "maxRepeatLogs",
     "model_name": "modelName",
     "names_modules": "disableModuleNamescope: modules are named",

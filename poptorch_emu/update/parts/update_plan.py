@@ -99,6 +99,11 @@ class UpdatePlan:
         return [link for part in everything for link in part.links]
 
     @property
+    def has_moments(self) -> bool:
+        """Whether the rule makes a step from means of gradients: all but SGD."""
+        return not self._optimizer.kind.is_sgd
+
+    @property
     def accumulator_type(self) -> torch.dtype:
         """What gradients are accumulated in."""
         return self._optimizer.accum_type

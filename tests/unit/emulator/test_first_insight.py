@@ -121,8 +121,8 @@ CASES = {
         [64] + [1024] * 8, [i // 2 for i in range(8)], 256, change=of_locations("Activation"),
     ),
     "slow stage": Case(
-        "IPU 3 takes 2.", "Split the model differently over 4 IPUs",
-        [64] + [1024] * 8, [0, 1, 2, 3, 3, 3, 3, 3], 64,
+        "IPU 3 takes 1.", "Split the model differently over 4 IPUs",
+        [64] + [1024] * 8, [0, 1, 2, 3, 3, 3, 3, 3], 512,
     ),
     "one IPU at a time": Case(
         "Only one IPU works at a time", "Split the model differently over 4 IPUs",
@@ -136,7 +136,7 @@ CASES = {
         [64] + [1024] * 12, [i // 3 for i in range(12)], 256, accumulation=8, device_iterations=16,
     ),
     "update": Case(
-        "Updating the weights takes", "Accumulate", [64, 2048, 2048], [0, 0], 8,
+        "Updating the weights takes", "Accumulate", [64, 4096, 4096], [0, 0], 8,
         accumulation=1, device_iterations=64, is_adam=True,
     ),
     "all-reduce": Case(

@@ -89,7 +89,7 @@ class Tied(Encoder):
 
     def __init__(self, num_layers: int, width: int, num_ipus: int) -> None:
         super().__init__(num_layers, width, num_ipus)
-        self.embedding = torch.nn.Embedding(32768, width)
+        self.embedding = torch.nn.Embedding(39_321, width)
 
     def forward(self, words: torch.Tensor) -> torch.Tensor:
         poptorch.Block.start("embedding", ipu_id=0)

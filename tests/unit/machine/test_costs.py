@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 from hypothesis import example, given
@@ -12,9 +13,10 @@ from poptorch_emu.machine.costs import movement
 from poptorch_emu.machine.costs.cost import Cost, Evidence
 from poptorch_emu.machine.costs.elementwise import elementwise
 from poptorch_emu.machine.costs.gather import add_rows, look_up
+from poptorch_emu.machine.costs.grouped import vertical
 from poptorch_emu.machine.costs.normalisation import Sequence, sequence
 from poptorch_emu.machine.costs.optimizer import Rule, accumulate, rule
-from poptorch_emu.machine.costs.product import Precision, Product, plan_product
+from poptorch_emu.machine.costs.product import Precision, Product, Window, plan_product
 from poptorch_emu.machine.costs.recurrent import step
 from poptorch_emu.machine.costs.reduction import reduction
 from poptorch_emu.machine.costs.tiles import Tiles
@@ -56,7 +58,7 @@ class TestOnAChip:
         softmax = sequence(Sequence.SOFTMAX, 5_000_000, HALF, tiles_of(chip))
         assert softmax.cycles == 2.5 * elements + 6 * STEP
         norm = sequence(Sequence.NORM_GRAD, 5_000_000, HALF, tiles_of(chip))
-        assert norm.cycles == 6.0 * elements + 9 * STEP
+        assert norm.cycles == 6.0 * elements + 7 * STEP
 
     def test_reduction_when_rows_are_whole_then_needs_no_exchange(self, chip) -> None:
         cost = reduction(8192 * 512, 8192, HALF, tiles_of(chip), is_inner=True)
@@ -69,15 +71,45 @@ class TestOnAChip:
 
     def test_look_up_then_is_no_worse_than_a_cut_of_the_columns_alone(self, chip) -> None:
         # 1,024 columns on as many tiles, none of which skips an index.
-        cost = look_up(30_000, 1024, 512, HALF, tiles_of(chip))
+        cost = look_up(30_000, 1024, 512, HALF, tiles_of(chip)).cost
         result = own(chip, 512 * 1024, HALF) * HALF
         by_columns = 180 + 512 * (19 + 2) + STEP + (result + 512 * 4) / 4
         assert STEP < cost.cycles <= by_columns
 
+    def test_look_up_when_there_are_many_indices_then_they_are_cut_over_the_tiles(
+        self, chip
+    ) -> None:
+        """No tile looks at all of them; each part of the table is sent to those that need it."""
+        num_indices = 1 << 17
+        cost = look_up(1024, 32, num_indices, FLOAT, tiles_of(chip)).cost
+        # A cut by hand: the whole table, of 128 kB, goes to every one of 1,024 tiles.
+        result = own(chip, num_indices * 32, FLOAT) * FLOAT
+        looked_at = num_indices // 1024
+        by_index = 180 + looked_at * (19 + 2 * 32) + (result + looked_at * 4 + 2**17) / 4 + STEP
+        assert cost.cycles <= by_index < num_indices * 8
+
+    @pytest.mark.parametrize("plan", [look_up, add_rows])
+    def test_rows_when_they_may_take_less_memory_then_are_slower(self, chip, plan) -> None:
+        def found(num_bytes: int):
+            return plan(20_000, 64, 1 << 15, FLOAT, tiles_of(chip), num_bytes / chip.tile_bytes)
+
+        large = found(chip.tile_bytes // 2)
+        assert found(large.temporary_bytes) == large
+        small = found(large.temporary_bytes - 1)
+        assert small.temporary_bytes < large.temporary_bytes
+        assert small.cost.cycles >= large.cost.cycles
+        # Where no plan does with so little, it is the one that takes least.
+        assert found(1).temporary_bytes <= small.temporary_bytes
+
     def test_added_rows_then_fill_the_table_first(self, chip) -> None:
-        small = add_rows(1_000, 64, 100, FLOAT, tiles_of(chip))
-        large = add_rows(100_000, 64, 100, FLOAT, tiles_of(chip))
+        small = add_rows(1_000, 64, 100, FLOAT, tiles_of(chip)).cost
+        large = add_rows(100_000, 64, 100, FLOAT, tiles_of(chip)).cost
         assert large.cycles > small.cycles > 2 * STEP
+
+    def test_reduction_when_it_is_small_then_has_no_third_program(self, chip) -> None:
+        # 128 sums of 29 parts: over the root of them it would save cycles, but start once more.
+        cost = reduction(29 * 128, 128, FLOAT, tiles_of(chip), is_inner=False)
+        assert cost.steps == 2
 
     def test_copies(self, chip) -> None:
         num_bytes = 128 * chip.num_tiles * 10
@@ -92,14 +124,31 @@ class TestOnAChip:
     def test_sorting_then_takes_the_phases_of_a_bitonic_sort(self, chip) -> None:
         assert movement.sort(100_000, 1024, FLOAT, tiles_of(chip)).steps == 10 * 11 // 2
 
+    def test_convolution_of_single_channels_then_shares_taps_between_workers(self, chip) -> None:
+        """Each tile has rows of eight groups: 3 cycles a tap, and sums of six workers are added."""
+        product = Product(4000, 1, 1, Precision.HALF, 64, Window(3, 3))
+        cost = vertical(product, tiles_of(chip))
+        rows = math.ceil(4000 / (chip.num_tiles // 8))
+        compute = 6 * (100 + 3 * math.ceil(rows * 9 / 6) + 4) + rows * 8 / 4 + rows * 8 * 6 * 4 / 8
+        assert cost.compute_cycles == compute
+        assert cost.exchange_cycles == (rows + 9) * 8 * 2 / 4
+        assert (cost.sync_cycles, cost.steps) == (STEP, 1)
+
+    def test_convolution_in_groups_when_they_fill_the_unit_then_is_a_product(self, chip) -> None:
+        product = Product(4000, 16, 16, Precision.HALF, 64, Window(3, 3))
+        plan = plan_product(product, chip, chip.num_tiles)
+        assert plan.cycles < vertical(product, tiles_of(chip)).cycles
+        for odd in (replace(product, count=2), replace(product, precision=Precision.FLOAT)):
+            assert vertical(odd, tiles_of(chip)) is None
+
     def test_rules(self, chip) -> None:
         elements = own(chip, 10_000_000, HALF)
         adam = rule(Rule.ADAM, 10_000_000, HALF, tiles_of(chip))
         assert adam.cycles == 15 * elements + 10 * 300
         half = accumulate(10_000_000, HALF, HALF, tiles_of(chip))
-        assert half.cycles == 0.75 * elements + STEP
+        assert half.cycles == 0.75 * elements + 300
         mixed = accumulate(10_000_000, HALF, FLOAT, tiles_of(chip))
-        assert mixed.cycles == 2.0 * own(chip, 10_000_000, FLOAT) + STEP
+        assert mixed.cycles == 2.0 * own(chip, 10_000_000, FLOAT) + 300
 
     def test_recurrent_steps_then_have_a_program_for_each_gate(self, chip) -> None:
         assert step(256, 1, FLOAT, tiles_of(chip)).steps == 1 + 1

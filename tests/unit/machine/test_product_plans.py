@@ -21,12 +21,15 @@ UNITS = {
     Precision.HALF: (2, 2, 16, 16),
     Precision.MIXED: (2, 4, 16, 8),
     Precision.FLOAT: (4, 4, 8, 16),
+    Precision.QUARTER: (1, 2, 32, 16),
 }
 
 
 def worker_cycles(precision: Precision, rows: int) -> int:
     if precision is Precision.FLOAT:
         return {0: 24, 1: 47, 2: 46}.get(rows, 46 + 8 * (rows - 3))
+    if precision is Precision.QUARTER:
+        return {0: 21, 1: 35, 2: 40}.get(rows, 44 + 4 * (rows - 3))
     return {0: 14, 1: 25, 2: 34}.get(rows, 30 + 4 * (rows - 3))
 
 

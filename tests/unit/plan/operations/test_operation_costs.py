@@ -12,10 +12,13 @@ from torch import nn
 
 import poptorch_emu as poptorch
 from poptorch_emu import emulator
+from poptorch_emu.machine.costs.grouped import vertical
 from poptorch_emu.machine.costs.product import Precision, Product, Window, plan_product
+from poptorch_emu.machine.costs.tiles import Tiles
 from poptorch_emu.machine.ipu import MK2
 
-STEP = 1500
+# Of a program of an inference.
+STEP = 476
 
 
 class Function(nn.Module):
@@ -68,6 +71,75 @@ def test_division_by_a_number_then_is_a_product() -> None:
 def test_power_then_depends_on_the_exponent(exponent, rate) -> None:
     _, found = operations(lambda x: x**exponent, (1024, 1024))
     assert found["aten::pow"].compute_cycles == rate * own(1024 * 1024)
+
+
+@pytest.mark.parametrize(
+    ("function", "operator", "rate"),
+    [
+        (lambda x, y: x % y, "aten::remainder", 292),
+        (lambda x, y: x // y, "aten::floor_divide", 277),
+        (lambda x, y: torch.div(x, y, rounding_mode="trunc"), "aten::div", 277),
+        (lambda x, y: x * y, "aten::mul", 7),
+        (lambda x, y: x & y, "aten::bitwise_and", 7),
+        (lambda x, y: x < y, "aten::lt", 3.5),
+    ],
+)
+@pytest.mark.parametrize("is_by_number", [False, True])
+def test_integers_then_cost_what_their_vertex_costs(function, operator, rate, is_by_number) -> None:
+    def called(x, y):
+        return function(x, 3 if is_by_number else y) + 0 * y
+
+    _, found = operations(called, (1024, 1024), (1024, 1024), dtype=torch.int)
+    (op,) = (op for name, op in found.items() if name.startswith(operator))
+    assert op.compute_cycles == rate * own(1024 * 1024) and op.steps == 1
+
+
+def test_division_that_is_rounded_then_has_two_programs() -> None:
+    _, found = operations(lambda x: torch.div(x, 3, rounding_mode="floor"), (1024, 1024))
+    assert found["aten::div"].compute_cycles == (0.5 + 1.5) * own(1024 * 1024)
+
+
+def test_constants_then_cost_nothing() -> None:
+    _, found = operations(lambda x: x + torch.zeros_like(x), (1024, 1024))
+    assert [name for name, op in found.items() if op.cycles] == ["aten::add"]
+
+
+def trained(body: nn.Module, rows: int, width: int, loss: Callable):
+    """Returns the operations of a training of float16 on meta tensors that are no view."""
+    options = poptorch.Options().showCompilationProgressBar(False)
+    body = body.half().to("meta")
+    model = Function(lambda x, *more: loss(body(x), *more), body)
+    trainer = poptorch.trainingModel(model, options, poptorch.optim.SGD(model.parameters(), 1))
+    x = torch.empty(rows, width, dtype=torch.half, device="meta")
+    labels = torch.empty(rows, dtype=torch.long, device="meta")
+    return emulator.estimate(trainer, x, labels, system="mk2-pod4").all_operations
+
+
+def test_gradient_of_swish_then_is_one_program() -> None:
+    body = nn.Sequential(nn.Linear(512, 1024), nn.SiLU(), nn.Linear(1024, 1))
+    loss = lambda out, _: poptorch.identity_loss(out, "sum")  # noqa: E731
+    found = [op for op in trained(body, 1024, 512, loss) if op.module.endswith("1")]
+    backward = [op for op in found if op.segment.startswith("backward")]
+    assert len(backward) > 4
+    assert sum(op.steps for op in backward) == 1
+    assert sum(op.compute_cycles for op in backward) == 2.25 * own(1024 * 1024)
+
+
+def test_gradient_of_a_cross_entropy_then_is_one_program() -> None:
+    found = trained(nn.Linear(512, 1024), 1024, 512, F.cross_entropy)
+    names = ("aten::nll_loss_backward", "aten::_log_softmax_backward_data")
+    before, last = (next(op for op in found if op.operator == name) for name in names)
+    assert (before.cycles, last.steps) == (0, 1)
+    assert last.compute_cycles == 4.5 * own(1024 * 1024)
+
+
+def test_convolution_of_single_channels_then_is_one_program_of_their_vertex() -> None:
+    layer = nn.Conv2d(256, 256, 3, padding=1, groups=256, bias=False).half().to("meta")
+    _, found = operations(layer, (2, 256, 32, 32), modules=[layer])
+    product = Product(2 * 32 * 32, 1, 1, Precision.HALF, 256, Window(3, 3))
+    cost = vertical(product, Tiles(MK2, MK2.num_tiles))
+    assert cost.cycles < plan_product(product, MK2, MK2.num_tiles).cycles
+    assert found["aten::convolution"].cycles == cost.cycles
 
 
 def test_convolution_of_few_channels_then_folds_its_window() -> None:

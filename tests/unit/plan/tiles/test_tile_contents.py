@@ -392,3 +392,50 @@ def test_recomputation_when_values_go_around_layers_then_saves_as_much() -> None
     again = trained(Around(1, 48), change, accumulation=2).ipus[0].peak.num_bytes
     assert plain >= 2 * 48 * ACTIVATION_BYTES
     assert again <= plain / 2
+
+
+class Table(torch.nn.Module):
+    """A table that is larger than anything else."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rows = torch.nn.Embedding(50_000, 64)
+
+    def forward(self, indices: torch.Tensor) -> torch.Tensor:
+        return poptorch.identity_loss(self.rows(indices), "sum")
+
+
+TABLE_BYTES = 50_000 * 64 * 4
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "accumulation", "replicas", "is_sharded", "sizes"),
+    [
+        # Its gradient, and a sum or copy of it.
+        (poptorch.optim.SGD, 1, 1, False, 2),
+        (poptorch.optim.SGD, 2, 1, False, 2),
+        # The gradient and the step; the gradient may have been accumulated.
+        (poptorch.optim.AdamW, 1, 1, False, 2),
+        (poptorch.optim.AdamW, 2, 1, False, 1),
+        (poptorch.optim.LAMB, 2, 4, False, 1),
+        (poptorch.optim.RMSprop, 2, 1, False, 1),
+        # A fourth of gradient and step, and the whole weight that is put together.
+        (poptorch.optim.AdamW, 2, 4, True, 2 / 4 + 1),
+        (poptorch.optim.LAMB, 1, 4, True, 2 / 4 + 1),
+    ],
+)
+def test_update_then_holds_what_its_largest_weight_needs(
+    optimizer, accumulation, replicas, is_sharded, sizes
+) -> None:
+    opts = poptorch.Options().showCompilationProgressBar(False).replicationFactor(replicas)
+    opts.Training.gradientAccumulation(accumulation)
+    if is_sharded:
+        location = poptorch.TensorLocationSettings().useReplicatedTensorSharding(True)
+        opts.TensorLocations.setOptimizerLocation(location)
+    model = Table().to("meta")
+    training = poptorch.trainingModel(model, opts, optimizer(model.parameters(), lr=0.1))
+    indices = torch.empty(8 * accumulation * replicas, dtype=torch.long, device="meta")
+    (memory,) = emulator.tile_memory(training, indices).ipus
+    # Where it is the size of the table, the gradient that backward fills is as large.
+    assert memory.peak.num_bytes == pytest.approx(sizes * TABLE_BYTES, rel=0.01)
+    assert sizes == 1 or memory.peak.at == "the update of rows.weight"
