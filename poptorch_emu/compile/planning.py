@@ -25,6 +25,7 @@ from poptorch_emu.ir.verify import verify
 from poptorch_emu.machine.system import System
 from poptorch_emu.passes import (
     anchors,
+    averages,
     constant_folding,
     half_convolutions,
     output_types,
@@ -66,6 +67,7 @@ def optimise(graph: Graph, config: CompileConfig) -> Graph:
     graph = random_numbers.run(graph)
     graph = simplify.run(graph)
     graph = constant_folding.run(graph)
+    graph = averages.run(graph)
     graph = anchors.run(graph, config.anchors, config.names_modules)
     if config.rounds_stochastically:
         graph = stochastic_rounding.run(graph)
@@ -180,7 +182,9 @@ def take_inventory(
     variables = model_variables(graph, config)
     update = None
     if optimizer is not None:
-        update = plan_update(segments, placed, variables, config, optimizer, parameters)
+        update = plan_update(
+            segments, placed, variables, config, optimizer, parameters, graph.averages
+        )
         variables |= {state.name: state for state in update.states}
     return Inventory(
         graph=graph,

@@ -56,7 +56,10 @@ def engine_inventory(
     if optimizer is not None:
         inventory = _without_recomputation(inventory)
         placed, variables = inventory.placed, inventory.variables
-        update = plan_update(inventory.cut, placed, variables, config, optimizer, parameters)
+        averages = inventory.graph.averages
+        update = plan_update(
+            inventory.cut, placed, variables, config, optimizer, parameters, averages
+        )
         inventory = replace(inventory, update=update)
     elif inventory is not of_machine:
         inventory = _cut_again(inventory, frozenset())

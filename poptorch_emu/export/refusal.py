@@ -35,6 +35,12 @@ def check_exportable(executable: Executable, *, freezes_statistics: bool) -> Non
     """Raises an `Error` for whatever plain PyTorch would do in another way."""
     _check_config(executable.config)
     graph = executable.graph
+    if graph.averages:
+        raise make_error(
+            f"The moving average '{graph.averages[0].average}' (ExpMovAvg) changes with each "
+            "update, which exported stages do not do. Change it in the training loop: "
+            "average.lerp_(weight, 1 - factor)."
+        )
     for node in graph.operations:
         if is_forward(node):
             _check_operation(node)

@@ -90,6 +90,21 @@ class Sink:
         return f"{self.kind.value} {self.name}".rstrip()
 
 
+@dataclass(frozen=True)
+class Average:
+    """A moving average of a weight: factor * average + (1 - factor) * weight, at each update.
+
+    Attributes:
+        weight: the name of the variable that is averaged.
+        average: that of its average.
+        factor: where the factor comes from.
+    """
+
+    weight: str
+    average: str
+    factor: Source
+
+
 @dataclass
 class Graph:
     """Operations in the order they were recorded, with typed ends.
@@ -101,6 +116,7 @@ class Graph:
         regions: the bodies of loops and branches by name, nested ones beside outer ones; only the
             outermost graph has them.
         repeats: for a region that computes another one again, the name of that one.
+        averages: what an update computes besides.
     """
 
     fx: fx.Graph = field(default_factory=fx.Graph)
@@ -108,6 +124,7 @@ class Graph:
     constants: dict[str, torch.Tensor] = field(default_factory=dict)
     regions: dict[str, Graph] = field(default_factory=dict)
     repeats: str = ""
+    averages: tuple[Average, ...] = ()
 
     def add_source(self, source: Source, value: torch.Tensor, record: NodeRecord) -> Node:
         """Adds a placeholder in front of all operations and returns it."""

@@ -65,6 +65,7 @@ _TABLE = {
     "elementwise": Traits(is_pure=False),
     "elementwise_rows": Traits(is_pure=False, reads_sum=True),
     "for_loop": Traits(is_pure=False, runs_bodies=True),
+    "moving_average": Traits(is_pure=False, crosses_replicas=True),
     "host_call": Traits(is_pure=False, is_foreign=True, is_seen_outside=True),
     "pack_weight": Traits(is_preparation=True),
     "row_gradient": Traits(is_left_to_sum=True),

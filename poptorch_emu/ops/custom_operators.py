@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from poptorch_emu.errors import compiler_error
-from poptorch_emu.ops.named.named_table import check_supported, named_operator, near_names
+from poptorch_emu.ops.named.named_table import named_operator, near_names
 from poptorch_emu.ops.popart_operators import popart_names, popart_operator
 from poptorch_emu.torch_versions import OpOverload, has_kernel_for_dispatch_key
 
@@ -94,7 +94,6 @@ def find(name: str, domain: str, version: int) -> CustomOperator:
 
 
 def _built_in(name: str, domain: str, version: int) -> CustomOperator | None:
-    check_supported(name, domain)
     operator = named_operator(name, domain, version) or popart_operator(name, domain)
     return CustomOperator(name, operator, is_built_in=True) if operator is not None else None
 

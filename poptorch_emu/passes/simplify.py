@@ -11,6 +11,7 @@ import operator
 import torch
 from torch import fx
 
+from poptorch_emu.ir.average import MOVING_AVERAGE
 from poptorch_emu.ir.control import HOST_CALL
 from poptorch_emu.ir.graph import Graph, SinkKind, SourceKind, source_of
 from poptorch_emu.ir.marks import OVERLAP_INPUT, OVERLAP_OUTPUT
@@ -50,14 +51,18 @@ def remove_dead(graph: Graph) -> None:
     """Erases every operation and every source without a user.
 
     A variable that is assigned stays, by the update or by the graph, whether or not it is read. So
-    does a call of the host that returns nothing: it is made for what the host does.
+    does a call of the host that returns nothing: it is made for what the host does. So do moving
+    averages, and what they are made of.
     """
     assigned = (SinkKind.GRADIENT, SinkKind.VARIABLE)
     updated = {sink.name for sink in graph.sinks if sink.kind in assigned}
+    for each in graph.averages:
+        updated |= {each.weight, each.average, each.factor.name}
     for node in reversed(list(graph.fx.nodes)):
         if node.op not in ("call_function", "placeholder") or node.users:
             continue
-        if node.target is HOST_CALL and not node.args[2]:
+        is_for_host = node.target is HOST_CALL and not node.args[2]
+        if is_for_host or node.target is MOVING_AVERAGE:
             continue
         is_updated = node.op == "placeholder" and source_of(node).name in updated
         if not (is_updated and source_of(node).kind is SourceKind.VARIABLE):

@@ -18,6 +18,7 @@ _LOSS_SCALE_FACTOR = VariableInfo(-1, FACTOR, (), torch.float32, False, initial=
 def model_variables(graph: Graph, config: CompileConfig) -> dict[str, VariableInfo]:
     """Returns the parameters and buffers that `graph` reads, by name; numbers come later."""
     written = {sink.name for sink in graph.sinks if sink.kind is SinkKind.VARIABLE}
+    averages = {each.average for each in graph.averages}
     groups = {entry.name: entry for entry in config.weight_groups}
     variables: dict[str, VariableInfo] = {}
     for node in graph.sources:
@@ -34,6 +35,6 @@ def model_variables(graph: Graph, config: CompileConfig) -> dict[str, VariableIn
             entry = groups[source.name]
             of_replica = entry.of_replica(config.replication_factor)
             variable = replace(variable, group_of_replica=of_replica, reads_all=entry.reads_all)
-        is_sharded = sharding_of(variable, config).has_weight
+        is_sharded = source.name not in averages and sharding_of(variable, config).has_weight
         variables[source.name] = replace(variable, is_sharded=is_sharded)
     return variables

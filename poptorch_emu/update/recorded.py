@@ -138,6 +138,23 @@ def record_update(
     return template.finish({WEIGHT: new_weight, **new_state})
 
 
+def record_average(weight_dtype: torch.dtype, average_dtype: torch.dtype) -> Graph:
+    """Returns the graph of a moving average.
+
+    Its sources are the variables "weight" and "average" and the input "factor", a single number;
+    its result is the new average.
+    """
+    template = Template()
+    weight = template.variable("weight", weight_dtype)
+    average = template.variable("average", average_dtype)
+    given = template.source(SourceKind.INPUT, "factor", torch.float32, (1,))
+    with template.recording():
+        # The engine may have joined the rows of several micro-batches, which are alike.
+        factor = given.reshape(-1)[0]
+        new = factor * average.float() + (1 - factor) * weight.float()
+        return template.finish({"average": new.to(average_dtype)})
+
+
 def record_lamb_direction(
     config: OptimizerConfig, group_index: int, weight_dtype: torch.dtype, gradient_scale: float
 ) -> Graph:

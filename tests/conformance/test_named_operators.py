@@ -446,14 +446,6 @@ def test_operator_when_it_does_not_fit_then_error_says_why(
         )
 
 
-def test_average_of_weights_then_is_refused_with_what_to_do() -> None:
-    def function(x):
-        return poptorch.custom_op([x, x, x[:1]], "ExpMovAvg", "com.acme", 1, [x])
-
-    with pytest.raises(poptorch.Error, match="com.acme:ExpMovAvg is not supported.*lerp_"):
-        run(function, X)
-
-
 @pytest.mark.parametrize(
     ("changed", "message"),
     [

@@ -10,10 +10,10 @@ from typing import Any
 
 import torch
 
-from poptorch_emu.errors import compiler_error
 from poptorch_emu.near_names import nearest
 from poptorch_emu.ops.named import (
     activations,
+    averages,
     collectives,
     copies,
     detections,
@@ -84,6 +84,7 @@ for _name, _run in (
 ):
     _add(f"custom.ops:{_name}", _run, "x", alpha=_optional(float, 0.01))
 _add("com.acme:Cube", activations.cube, "x", "bias")
+_add("com.acme:ExpMovAvg", averages.moving_average, "updater", "accumulator", "factor")
 _add(
     "poptorch.custom_ops:FastGatherLastDim",
     gathers.gather_last_axis,
@@ -139,25 +140,6 @@ _add(
     sigma=_optional(float, 0.0),
     useGather=_optional(int, 0),
 )
-
-
-# Operators that programs name and that mean nothing in a single micro-batch, with the reason.
-_REFUSED = {
-    ("com.acme", "ExpMovAvg"): "changes an average of the weights once an update, on the device. "
-    "Keep the average on the host: copyWeightsToHost() after a step, then "
-    "average.lerp_(weight, 1 - factor)"
-}
-
-
-def check_supported(name: str, domain: str) -> None:
-    """Refuses operators that are known but have no meaning here.
-
-    Raises:
-        Error: it is one of them; the text says what to do instead.
-    """
-    reason = _REFUSED.get((domain, name))
-    if reason is not None:
-        raise compiler_error(f"Custom operator {domain}:{name} is not supported: it {reason}.")
 
 
 def named_operator(name: str, domain: str, version: int) -> NamedOperator | None:

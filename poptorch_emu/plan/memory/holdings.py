@@ -54,6 +54,9 @@ def _variables(inventory: Inventory) -> Iterator[Holding]:
         for sink, port, _ in inventory.cut.results
         if sink.kind is SinkKind.GRADIENT
     }
+    update = inventory.update
+    by_ipu = enumerate(update.averages if update is not None else ())
+    averaging_ipu = {each.average: ipu for ipu, mine in by_ipu for each in mine}
     for variable in inventory.variables.values():
         content = Content.STATE if variable.is_state else Content.WEIGHT
         weight = variable.name.partition("___")[2]
@@ -62,7 +65,7 @@ def _variables(inventory: Inventory) -> Iterator[Holding]:
         else:
             name = FACTOR if variable.name == STATISTICS else variable.name
             ports = _ports_that_load(inventory, Source(SourceKind.VARIABLE, name))
-            ipu = inventory.ipu_of(ports[0]) if ports else 0
+            ipu = inventory.ipu_of(ports[0]) if ports else averaging_ipu.get(variable.name, 0)
         location = location_of(inventory.config, variable.is_state)
         yield Holding(
             ipu,

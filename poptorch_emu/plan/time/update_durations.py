@@ -90,13 +90,19 @@ def _reduce_cycles(durations: Durations, ipu: int) -> float:
 
 
 def _optimizer_cost(durations: Durations, optimizer: OptimizerConfig, ipu: int) -> Cost:
-    """Returns the cost of the rule on all weights, or on the replica's part of them."""
+    """Returns the cost of the rule on all weights, or on the replica's part, and of averages."""
     inventory, cost = durations.inventory, Cost()
     kind = _rule_of(optimizer)
     for weight in _weights(durations, ipu):
         is_part = sharding_of(weight, inventory.config).is_active
         num_elements = inventory.elements_of(weight, is_part)
         cost += rule(kind, num_elements, weight.dtype.itemsize, durations.tiles)
+    update = inventory.update
+    for average in update.averages[ipu] if update is not None else ():
+        own = inventory.variables[average.average]
+        # Two scaled additions, one after the other.
+        for name in ("mul_scalar", "add"):
+            cost += elementwise(name, own.num_elements, own.dtype.itemsize, durations.tiles)
     return cost
 
 

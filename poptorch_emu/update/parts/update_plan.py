@@ -12,7 +12,7 @@ import torch
 
 from poptorch_emu.config import CompileConfig
 from poptorch_emu.enums import ReductionType
-from poptorch_emu.ir.graph import Graph, SinkKind, Source, SourceKind
+from poptorch_emu.ir.graph import Average, Graph, SinkKind, Source, SourceKind
 from poptorch_emu.passes import stochastic_rounding
 from poptorch_emu.schedule.partition import Partition
 from poptorch_emu.segments.placement import location_of
@@ -23,6 +23,7 @@ from poptorch_emu.segments.variables import VariableInfo
 from poptorch_emu.update.formulas.loss_scale import FACTOR
 from poptorch_emu.update.formulas.optimizer_config import OptimizerConfig
 from poptorch_emu.update.formulas.rules import ignores_zero_gradients, is_elementwise, state_names
+from poptorch_emu.update.parts.average_parts import average_parts
 from poptorch_emu.update.parts.clip_parts import ClipParts
 from poptorch_emu.update.parts.lamb_parts import add_lamb
 from poptorch_emu.update.parts.loss_scale_parts import STATISTICS_VARIABLE, LossScaleParts
@@ -61,6 +62,7 @@ class UpdatePlan:
         states: what the optimiser keeps on the device; numbered by who adds them to the program.
         sharded_accumulators: weights whose accumulator each replica holds a part of.
         sums: names of further accumulators, float32, which replicas add up during the update.
+        averages: by IPU, the moving averages that it computes first.
     """
 
     def __init__(self, optimizer: OptimizerConfig, config: CompileConfig, num_ipus: int) -> None:
@@ -68,6 +70,7 @@ class UpdatePlan:
         self.states: list[VariableInfo] = []
         self.sharded_accumulators: list[str] = []
         self.sums: list[str] = []
+        self.averages: list[list[Average]] = [[] for _ in range(num_ipus)]
         self._optimizer = optimizer
         self._config = config
         self._scale = gradient_scale(config)
@@ -107,6 +110,19 @@ class UpdatePlan:
     def accumulator_type(self) -> torch.dtype:
         """What gradients are accumulated in."""
         return self._optimizer.accum_type
+
+    def add_averages(
+        self,
+        averages: Sequence[Average],
+        gradients: Sequence[Gradient],
+        variables: Mapping[str, VariableInfo],
+    ) -> None:
+        """Plans the moving averages, each on the IPU where its weight changes afterwards."""
+        ipu_of = {gradient.name: gradient.ipu for gradient in gradients}
+        for each in averages:
+            self.averages[ipu_of.get(each.weight, 0)].append(each)
+        for ipu, mine in enumerate(self.averages):
+            self.parts[ipu] += average_parts(ipu, mine, variables)
 
     def add(self, gradients: Sequence[Gradient], loss_ipu: int = 0) -> None:
         """Plans the update of all weights, each on the IPU where its gradient ends.
@@ -281,6 +297,7 @@ def plan_update(
     config: CompileConfig,
     optimizer: OptimizerConfig,
     parameters: tuple[str, ...],
+    averages: tuple[Average, ...] = (),
 ) -> UpdatePlan:
     """Returns what each IPU runs at the end of a window.
 
@@ -291,6 +308,7 @@ def plan_update(
         config: how gradients are reduced and weights are cut.
         optimizer: whose rule it is.
         parameters: the trainable ones, in the order that the optimiser knows.
+        averages: of weights, which are made before the weights change.
     """
     gradients = [
         Gradient(
@@ -306,6 +324,7 @@ def plan_update(
         if sink.kind is SinkKind.GRADIENT
     ]
     plan = UpdatePlan(optimizer, config, len(placed.ipu_ids))
+    plan.add_averages(averages, gradients, variables)
     plan.add(gradients, _loss_ipu(cut, placed))
     return plan
 
