@@ -36,6 +36,7 @@ class Topic(Enum):
     FOREIGN_LIBRARY = "foreign-library"
     STRICT_MODE = "strict-mode"
     # Types and numbers.
+    MY_LOSS_DIFFERS = "my-loss-differs"
     UNSUPPORTED_TYPE = "unsupported-type"
     FLOAT64 = "float64"
     INT64_OVERFLOW = "int64-overflow"

@@ -14,7 +14,8 @@ def aligned(ours: Sequence[Value], theirs: Sequence[Value]) -> dict[int, int]:
     """Returns for values of one run the number of the same value of another.
 
     Tensors with a name go by it. Operations go by their order in each module and direction: what
-    one run has and the other has not is left out, as in a comparison of two texts.
+    one run has and the other has not is left out, as in a comparison of two texts; where both have
+    other steps, the last ones belong together.
     """
     of_name = {value.name: number for number, value in enumerate(theirs) if value.name}
     found: dict[int, int] = {}
@@ -31,9 +32,12 @@ def aligned(ours: Sequence[Value], theirs: Sequence[Value]) -> dict[int, int]:
             [_token(theirs[i]) for i in others],
             autojunk=False,
         )
-        for block in matcher.get_matching_blocks():
-            for step in range(block.size):
-                found[own[block.a + step]] = others[block.b + step]
+        for kind, begin, end, their_begin, their_end in matcher.get_opcodes():
+            if kind == "equal":
+                found |= zip(own[begin:end], others[their_begin:their_end], strict=True)
+            elif kind == "replace" and _is_alike(ours[own[end - 1]], theirs[others[their_end - 1]]):
+                # Other steps that end in the same place, perhaps in the output of the model.
+                found[own[end - 1]] = others[their_end - 1]
     return found
 
 
@@ -51,6 +55,10 @@ def _groups(values: Iterable[Value], without: Mapping[int, int] | set[int]) -> d
         if number not in without and value.kind != VIEW:
             groups[value.direction, value.module].append(number)
     return groups
+
+
+def _is_alike(one: Value, two: Value) -> bool:
+    return (one.result, one.shape) == (two.result, two.shape)
 
 
 def _token(value: Value) -> Any:

@@ -9,6 +9,7 @@ from pathlib import PurePath
 from poptorch_emu.numbers.run import Value
 from poptorch_emu.numbers.verdicts import Difference, NumbersComparison, Verdict
 from poptorch_emu.report.printed_report import PrintedReport, Table
+from poptorch_emu.troubleshooting import Topic
 
 
 @dataclass(frozen=True)
@@ -24,7 +25,9 @@ class NumbersReport(NumbersComparison, PrintedReport):
         return cls(**vars(comparison))
 
     def _parts(self, columns: int) -> list[str | Table]:
-        return [*self._head(), "", Table(self._rows(), 3), *self.notes]
+        is_fault = self.verdict >= Verdict.DIFFERENT
+        hint = [f"How to go on: {Topic.MY_LOSS_DIFFERS}"] if is_fault else []
+        return [*self._head(), "", Table(self._rows(), 3), *self.notes, *hint]
 
     def _head(self) -> Iterator[str]:
         yield (

@@ -194,6 +194,32 @@ def test_compare_when_the_model_computes_nothing_then_nothing_differs():
     assert (report.verdict, report.num_operations) == (Verdict.EQUAL, 0)
 
 
+class Applied(torch.nn.Module):
+    """A function as a model."""
+
+    def __init__(self, function) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, x):
+        return self.function(x * 2)
+
+
+@pytest.mark.parametrize(
+    ("function", "verdict"),
+    [
+        (torch.sin, Verdict.DIFFERENT),
+        (lambda x: x.exp() / x.exp().sum(-1, keepdim=True), Verdict.REORDERED),
+    ],
+    ids=["another", "the same"],
+)
+def test_output_when_its_operation_is_another_then_it_is_judged_all_the_same(function, verdict):
+    x = torch.randn(3, 4)
+    ours = poptorch.inferenceModel(Applied(lambda x: x.softmax(-1)))
+    report = emulator.compare(ours, x, against=poptorch.inferenceModel(Applied(function)))
+    assert report.verdict is verdict
+
+
 def test_compare_when_weights_are_rounded_at_random_then_it_is_no_more_than_less_precision():
     model = Lost(torch.nn.Sequential(torch.nn.Linear(4, 6), torch.nn.Linear(6, 4))).half()
     opts = options(2)

@@ -15,6 +15,7 @@ from support.forked_programs import run_forked
 from torch import nn
 
 import poptorch_emu as poptorch
+from poptorch_emu import emulator
 from poptorch_emu.names import foreign_libraries
 from poptorch_emu.runtime import devices
 
@@ -115,6 +116,13 @@ def integer_state(_: Place) -> None:
     model = Calls(lambda m, x: x + m.order)
     model.register_buffer("order", torch.arange(2))
     poptorch.inferenceModel(model, options())(X)
+
+
+def my_loss_differs(_: Place) -> None:
+    against = emulator.compare(
+        inference(lambda _, x: x.exp()), X, against=inference(lambda _, x: x.sin())
+    )
+    assert against.verdict <= emulator.Verdict.REORDERED, str(against)
 
 
 def floating_point(_: Place) -> None:
@@ -317,6 +325,7 @@ MISTAKES: dict[str, Mistake] = {
         X
     ),
     "integer-state": integer_state,
+    "my-loss-differs": my_loss_differs,
     "floating-point-exception": floating_point,
     "batch-size": lambda _: training(opts=accumulating(3))(X),
     "changed-inputs": changed_inputs,

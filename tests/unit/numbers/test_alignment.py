@@ -24,6 +24,11 @@ def test_aligned_when_one_run_has_more_then_that_is_left_out():
     assert pairs(values("mm softmax"), values("mm mul softmax")) == [(0, 0), (1, 2)]
 
 
+def test_aligned_when_both_have_other_steps_then_the_last_ones_belong_together():
+    assert pairs(values("mm softmax"), values("mm exp sum div")) == [(0, 0), (1, 3)]
+    assert pairs(values("mm exp"), [*values("mm"), *values("sum", shape=(3,))]) == [(0, 0)]
+
+
 def test_aligned_when_modules_come_in_another_order_then_they_keep_to_themselves():
     one, two = values("mm add", "one"), values("mm add", "two")
     assert pairs([*one, *two], [*two, *one]) == [(0, 2), (1, 3), (2, 0), (3, 1)]
