@@ -246,9 +246,10 @@ def test_comparison_when_one_is_slower_then_the_first_sentence_says_how_much_and
         ipu["parts"]["link"] += 4e-3
     page = open_page(first, second)
     sentence = page.locator(".sentences li").first.inner_text()
-    assert "second, 10:11:12 is 2 × slower than first, 10:11:12" in sentence
+    assert "second, 10:11:12 is 0.5 × as fast as first, 10:11:12" in sentence
     # 4 ms for 96 rows.
-    assert "What changed most is link (data from other IPUs of the replica): +41.7 µs" in sentence
+    assert "The time for link (data from other IPUs of the replica) changed most" in sentence
+    assert "on average, an IPU spends 41.7 µs more on each row" in sentence
 
 
 def test_comparison_when_nothing_differs_then_it_says_so(open_page: Any) -> None:

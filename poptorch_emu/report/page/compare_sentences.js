@@ -15,7 +15,7 @@ function speedChange(reports, names) {
   const [before, after] = speeds.map((speed) => speed.predicted_rows_per_second);
   if (!isKnown(before) || !isKnown(after) || !before || !after) return null;
   const ratio = after / before;
-  const what = Math.abs(ratio - 1) < 0.001 ? "is as fast as" : `is ${number(ratio > 1 ? ratio : 1 / ratio)} × ${ratio > 1 ? "faster" : "slower"} than`;
+  const what = Math.abs(ratio - 1) < 0.001 ? "is as fast as" : `is ${number(ratio)} × as fast as`;
   const most = mostChangedPart(reports);
   return `${names[1]} ${what} ${names[0]}: ${rateText(after)} instead of ${rateText(before)}.${most}`;
 }
@@ -30,7 +30,7 @@ function mostChangedPart(reports) {
   const total = [...before.values()].reduce((sum, seconds) => sum + seconds, 0);
   const [part, seconds] = changes[0];
   if (!total || Math.abs(seconds) < 0.001 * total) return "";
-  return ` What changed most is ${part} (${term(part).meaning}): ${differenceText(seconds, secondsText)} for each row on the mean IPU.`;
+  return ` The time for ${part} (${term(part).meaning}) changed most: on average, an IPU spends ${secondsText(Math.abs(seconds))} ${seconds > 0 ? "more" : "less"} on each row.`;
 }
 
 function partsOfRow(report) {
@@ -50,14 +50,14 @@ function memoryChange(reports) {
   const [before, after] = reports.map(fullestIpu);
   if (!before || !after || before.bytes === after.bytes) return null;
   return `The fullest tile holds ${bytesText(after.bytes)} instead of ${bytesText(before.bytes)}, `
-    + `of ${bytesText(after.limit)}; it is on IPU ${after.ipu}.`;
+    + `of ${bytesText(after.limit)}. It is on IPU ${after.ipu}.`;
 }
 
 function operationChange(reports) {
   const rows = changedOperations(reports).filter((row) => row.size);
   if (!rows.length) return null;
   const most = rows.reduce((a, b) => (b.size > a.size ? b : a));
-  const lead = rows.length === 1 ? "One operation differs" : `${plural(rows.length, "operation")} differ, most of all`;
+  const lead = rows.length === 1 ? "One operation differs" : `${plural(rows.length, "operation")} differ, and most of all`;
   return `${lead}: ${most.title} (${most.direction}), by ${differenceText(most.difference, cyclesText)}.`;
 }
 
