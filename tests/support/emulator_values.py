@@ -80,6 +80,6 @@ VALUES: dict[str, Callable[[Path], Any]] = {
 }
 # What returns nothing, PyTorch's own objects, or results of the model; types; and modules.
 OTHERS = {
-    "HostWork", "SchedulePlan", "TimePlan", "Verdict", "install", "register_custom_op",
+    "HostWork", "SchedulePlan", "TimePlan", "Verdict", "course", "install", "register_custom_op",
     "set_latencies", "set_recomputation", "set_schedule", "stream", "to_torch",
 }  # fmt: skip
