@@ -179,3 +179,10 @@ def test_io_when_it_is_no_loader_then_is_refused(io, error, message) -> None:
 def test_io_when_it_is_given_then_is_taken_as_it_is() -> None:
     work = emulator.HostWork(items_per_second=5.0)
     assert host_work(work) is work and host_work(None) is None
+
+
+def test_inference_then_says_that_its_start_of_programs_is_assumed() -> None:
+    opts = options(enableSyntheticData=True)
+    model = poptorch.inferenceModel(Layers(1).to("meta").eval(), opts)
+    found, _ = plans(model, 8)
+    assert found.evidence == "assumed"
