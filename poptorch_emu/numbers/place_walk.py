@@ -21,6 +21,7 @@ from poptorch_emu.numbers.verdicts import (
     given_apart,
     is_shorter,
     judged,
+    relative_distance,
     same_bits,
     sample,
 )
@@ -69,6 +70,9 @@ class Notebook(Protocol):
 
     def note(self, number: int, verdict: Verdict, relative: float) -> None:
         """Counts a value."""
+
+    def is_first(self, verdict: Verdict) -> bool:
+        """Returns whether a difference of this verdict would be kept."""
 
     def keep(self, difference: Difference) -> None:
         """Keeps a difference if it is the first of its verdict."""
@@ -127,20 +131,19 @@ class PlaceWalk:
         if found.verdict is Verdict.EQUAL:
             self._notebook.note(number, Verdict.EQUAL, 0.0)
             return
-        shown = sample(ours, theirs)
         verdict = found.verdict
         if is_tainted and verdict < Verdict.DIFFERENT:
             verdict = Verdict.FOLLOWS
         if found.verdict >= Verdict.DIFFERENT:
             self._follows.add(operation)
-        self._notebook.note(number, verdict, shown.relative)
-        value = self._pair.ours.values[number]
-        self._notebook.keep(
-            Difference(
-                value, self._at, verdict, shown, found.reason, self._equal_inputs(operation),
-                *self._between(node),
-            )
-        )  # fmt: skip
+        self._notebook.note(number, verdict, relative_distance(ours, theirs))
+        if self._notebook.is_first(verdict):
+            self._notebook.keep(
+                Difference(
+                    self._pair.ours.values[number], self._at, verdict, sample(ours, theirs),
+                    found.reason, self._equal_inputs(operation), *self._between(node),
+                )
+            )  # fmt: skip
 
     def _found(
         self, node: fx.Node, ours: torch.Tensor, theirs: torch.Tensor

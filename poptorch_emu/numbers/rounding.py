@@ -30,6 +30,8 @@ _PRODUCTS = frozenset({
     "mm", "addmm", "bmm", "baddbmm", "mv", "addmv", "dot", "linear", "matmul", "outer", "addbmm",
     "convolution", "convolution_backward",
 })  # fmt: skip
+# Of these, what tells by its shape how many terms a sum has; three arguments add to the first one.
+_MATRICES = frozenset({"mm", "addmm", "bmm", "baddbmm"})
 _SUMS = frozenset({
     "sum", "mean", "cumsum", "embedding_dense_backward", "index_add", "scatter_add", "nansum",
     "avg_pool2d", "avg_pool2d_backward", "_adaptive_avg_pool2d", "_adaptive_avg_pool2d_backward",
@@ -130,10 +132,11 @@ class Exact:
             self._scales, self._num_terms = self._measured()
         exact, scale = self.results[result].abs().nan_to_num(), self._scales[result]
         adds_in = torch.float32 if dtype in _HALF_TYPES else dtype
-        tight = unit_roundoff(dtype) * exact * (1.0 if dtype in _HALF_TYPES else 0.0)
-        tight = tight + gamma(self._num_terms, unit_roundoff(adds_in)) * scale
+        tight = gamma(self._num_terms, unit_roundoff(adds_in)) * scale
+        if dtype in _HALF_TYPES:
+            tight += unit_roundoff(dtype) * exact
         if self._num_terms or dtype in _HALF_TYPES:
-            tight = tight + underflow(dtype)
+            tight += underflow(dtype)
         if short is None:
             return Bound(tight, tight)
         factor = likely_gamma(self._num_terms + 1, unit_roundoff(short))
@@ -174,6 +177,10 @@ class Exact:
 
     def _of_sums(self, kind: str) -> tuple[Tensors, int]:
         magnitudes = self._run(_on_floats(torch.abs, self._arguments))
+        if kind in _MATRICES:
+            args, _ = self._arguments
+            is_added_to = len(args) > 2
+            return magnitudes, args[1 if is_added_to else 0].size(-1) + is_added_to + 1
         counts = self._run(_on_floats(torch.ones_like, self._arguments))
         largest = [c.abs().max().item() for c in counts if _is_float(c) and c.numel()]
         if kind == "mean" or "avg_pool" in kind:

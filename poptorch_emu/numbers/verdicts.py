@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from enum import IntEnum
 
@@ -144,6 +145,9 @@ def judged(expected: Expectation, result: int, tensor: torch.Tensor) -> Verdict:
         return Verdict.REORDERED if is_same else Verdict.DIFFERENT
     bound = expected.bound(result, tensor.dtype)
     wide = tensor.double()
+    # What is not finite is no number to compare, and fails here.
+    if bool(((wide - exact).abs_() <= bound.tight).all()):
+        return Verdict.REORDERED
     is_known = exact.isfinite() & wide.isfinite()
     off = torch.where(is_known, (wide - exact).abs(), torch.zeros_like(wide))
     if bool((off <= bound.tight).all()):
@@ -167,6 +171,21 @@ def same_bits(ours: torch.Tensor, theirs: torch.Tensor) -> bool:
     if not ours.is_floating_point():
         return False
     return bool(((ours == theirs) | (ours.isnan() & theirs.isnan())).all())
+
+
+def relative_distance(ours: torch.Tensor, theirs: torch.Tensor) -> float:
+    """Returns the largest difference of two values, relative to the largest magnitude of both."""
+    one, two = ours.detach().double(), theirs.detach().double()
+    largest = (one - two).abs_().max().item() if one.numel() else 0.0
+    scale = max((_largest(each) for each in (one, two) if each.numel()), default=0.0)
+    if math.isfinite(largest) and math.isfinite(scale):
+        return largest / scale if scale else 0.0
+    return sample(ours, theirs).relative
+
+
+def _largest(tensor: torch.Tensor) -> float:
+    low, high = torch.aminmax(tensor)
+    return max(-low.item(), high.item())
 
 
 def sample(ours: torch.Tensor, theirs: torch.Tensor) -> Sample:

@@ -96,6 +96,10 @@ class Walk:
         row.num_equal += verdict is Verdict.EQUAL
         row.relative = max(row.relative, relative)
 
+    def is_first(self, verdict: Verdict) -> bool:
+        """Returns whether a difference of this verdict would be kept."""
+        return verdict not in self._first
+
     def keep(self, difference: Difference) -> None:
         """Keeps a difference if it is the first of its verdict."""
         self._first.setdefault(difference.verdict, difference)
