@@ -147,14 +147,15 @@ class LivenessStep(Section):
         return Section(path, {"bytes": sum(held.values()), "variables": _variables(path, sizes)})
 
     def _sizes(self, held: Mapping[int, int]) -> dict[str, int]:
-        """Names bytes: at the peak of this step's IPU by its tensors, else by the IPU alone."""
+        """Names bytes: on this step's IPU its largest tensors, what is left by the IPU."""
         sizes: dict[str, int] = {}
         for ipu, num_bytes in held.items():
             left = num_bytes
             if ipu == self._values["ipu"]:
-                for name, most in self._values["peak"]:
-                    sizes[name] = min(most, left)
-                    left -= sizes[name]
+                for name, most in self._values["largest"]:
+                    if left:
+                        sizes[name] = min(most, left)
+                        left -= sizes[name]
             if left:
                 sizes[f"live on IPU {ipu}"] = left
         return sizes
@@ -170,7 +171,8 @@ def liveness_steps(view: Mapping[str, Any]) -> Iterator[Section]:
     for index, memory in enumerate(memories):
         steps = memory["steps"]
         tiles = used_tiles(view["machine"], index)
-        for name, num_bytes in zip(steps["names"], steps["live"], strict=True) if steps else ():
+        levels = zip(steps["names"], steps["live"], strict=True) if steps else ()
+        for position, (name, num_bytes) in enumerate(levels):
             path = f"report.compilation.livenessProgramSteps[{number}]"
             known = dict(enumerate(moments.get((index, name), ()))) | {index: num_bytes}
             row = rows.get((index, name))
@@ -185,7 +187,7 @@ def liveness_steps(view: Mapping[str, Any]) -> Iterator[Section]:
                     "held": {ipu: known[ipu] * num_used for ipu in known},
                     "num_ipus": len(memories),
                     "tiles": (num_tiles or num_used, num_used),
-                    "peak": _peak(memory, name, num_used),
+                    "largest": _largest(memory, position, num_used),
                 },
             )
             step._values["notAlwaysLiveMemory"] = step.all_ipus()
@@ -193,12 +195,15 @@ def liveness_steps(view: Mapping[str, Any]) -> Iterator[Section]:
             number += 1
 
 
-def _peak(memory: Memory, name: str, num_used: int) -> list[tuple[str, int]]:
-    """Returns names and bytes of the largest tensors that are live at a step, if it is the peak."""
-    if memory["peak"]["name"] != name:
-        return []
-    found = {each["name"]: each["bytes"] * num_used for each in memory["peak"]["tensors"]}
-    return list(found.items())
+def _largest(memory: Memory, position: int, num_used: int) -> list[tuple[str, int]]:
+    """Returns names and bytes of the largest tensors that are live at a step."""
+    peak, steps = memory["peak"], memory["steps"]
+    if steps["names"][position] == peak["name"]:
+        found = {each["name"]: each["bytes"] for each in peak["tensors"]}
+    else:
+        live = steps["largest"][position]
+        found = {memory["live_names"][number]: num_bytes for number, num_bytes in live}
+    return [(name, num_bytes * num_used) for name, num_bytes in found.items()]
 
 
 def _rows_by_step(view: Mapping[str, Any]) -> dict[tuple[int, str], Row]:

@@ -1,4 +1,4 @@
-"""What packages of others get when they are imported: `ipu`, and TensorFlow its threads.
+"""What packages of others get when they are imported: `ipu`, TensorFlow its threads, builds.
 
 A program may write `tf.keras.ipu` without importing a module of that name.
 """
@@ -13,6 +13,8 @@ from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
+
+from poptorch_emu.names import foreign_builds
 
 _FRONT_END = "poptorch_emu.keras.ipu"
 
@@ -34,8 +36,8 @@ def prepare() -> None:
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     # TensorFlow would announce these kernels in any case. It prepares data here, and no more.
     os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")
-    for name in (*OWNERS_OF_IPU, _TENSORFLOW):
-        if name in sys.modules:
+    for name in (*OWNERS_OF_IPU, _TENSORFLOW, *foreign_builds.MODULES):
+        if name in sys.modules and _is_extended(name):
             extend(sys.modules[name])
 
 
@@ -43,6 +45,9 @@ def extend(module: ModuleType) -> None:
     """Gives a module that is loaded what programs expect of it."""
     if module.__name__ == _TENSORFLOW:
         _leave_cores(module)
+        return
+    if module.__name__ in foreign_builds.MODULES:
+        foreign_builds.extend(module)
         return
     target = OWNERS_OF_IPU[module.__name__]
     inner = vars(module).get("__getattr__")
@@ -68,7 +73,7 @@ def extended_spec(
         target: what is reloaded.
         caller: the finder that asks; all others are asked.
     """
-    if fullname not in OWNERS_OF_IPU and fullname != _TENSORFLOW:
+    if not _is_extended(fullname):
         return None
     others = (finder for finder in sys.meta_path if finder is not caller)
     specs = (finder.find_spec(fullname, path, target) for finder in others)
@@ -76,6 +81,12 @@ def extended_spec(
     if spec is not None and spec.loader is not None:
         spec.loader = _ExtendingLoader(spec.loader)
     return spec
+
+
+def _is_extended(name: str) -> bool:
+    if name in foreign_builds.MODULES:
+        return foreign_builds.is_real()
+    return name in OWNERS_OF_IPU or name == _TENSORFLOW
 
 
 class _ExtendingLoader(Loader):

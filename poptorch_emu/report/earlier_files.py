@@ -19,6 +19,8 @@ def complete(report: Any) -> None:
         if isinstance(steps, dict) and isinstance(steps.get("names"), list):
             for name in ("direction", "block"):
                 steps.setdefault(name, [""] * len(steps["names"]))
+            steps.setdefault("largest", [[]] * len(steps["names"]))
+        ipu.setdefault("live_names", [])
 
 
 def _dictionaries(value: Any, name: str) -> Iterator[dict[str, Any]]:

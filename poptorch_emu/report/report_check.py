@@ -56,12 +56,14 @@ _STEPS = {
     "block": [str],
     "always": [NUMBER],
     "live": [NUMBER],
+    "largest": [[[COUNT, NUMBER]]],
 }
 _MEMORY_OF_IPU: dict[str, Any] = {
     "ipu": COUNT,
     "limit_bytes": COUNT,
     "fullest_tile_bytes": COUNT,
     "steps": (_STEPS, None),
+    "live_names": [str],
     "peak": {"name": _SOME_TEXT, "tensors": [{"name": str, "bytes": NUMBER}]},
     "tiles": ({str: [[COUNT, COUNT]]}, None),
     "categories": [{"name": str, "bytes": NUMBER, "live": str}],
@@ -256,6 +258,10 @@ def _memory_faults(memory: Mapping[str, Any]) -> Iterator[str]:
     name = f"the memory of IPU {memory['ipu']}"
     if memory["steps"] is not None and _are_uneven(memory["steps"]):
         yield f"the columns of {name} are not of one length"
+    largest = memory["steps"]["largest"] if memory["steps"] is not None else []
+    live = [number for values in largest for number, _ in values]
+    if max(live, default=-1) >= len(memory["live_names"]):
+        yield f"{name} has a value without a name"
     counts = {sum(count for _, count in runs) for runs in (memory["tiles"] or {}).values()}
     if len(counts) > 1 or max(counts, default=0) > _MOST_TILES:
         yield f"{name} has {', '.join(map(str, sorted(counts)))} tiles"

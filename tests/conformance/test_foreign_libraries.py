@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from support.forked_programs import run_forked
 
 from poptorch_emu import empty_library
 from poptorch_emu.companions import cppimport, examples_utils
@@ -184,3 +185,56 @@ def test_import_of_cpp_then_finds_it_beside_the_program(tmp_path, monkeypatch) -
 def test_other_cpp_then_says_what_would_compile_it(tmp_path) -> None:
     with pytest.raises(ImportError, match="pip install cppimport"):
         cppimport.imp_from_filepath(str(source(tmp_path, "// cppimport\n#include <pybind11.h>\n")))
+
+
+# A package as the real one is: its steps look each other up in `importer`.
+_BUILDING_INIT = """
+def imp_from_filepath(filepath, fullname):
+    from cppimport.importer import build_safely, is_build_needed, load_module
+    data = {"fullname": fullname, "filepath": filepath, "ext_path": filepath[:-4] + ".so"}
+    if is_build_needed(data):
+        build_safely(filepath, data)
+    load_module(data)
+    return data["module"]
+"""
+_BUILDING_IMPORTER = """
+def is_build_needed(data):
+    return True
+
+def build_safely(filepath, data):
+    data["built"] = filepath
+
+def load_module(data):
+    data["module"] = "built from " + data["built"]
+"""
+_PROGRAM = """
+import poptorch_emu.emulator
+poptorch_emu.emulator.install()
+import ctypes
+import cppimport
+print(cppimport.imp_from_filepath("plain.cpp", "plain"))
+print(cppimport.imp_from_filepath("an_operator.cpp", "an_operator").sdk_version_hash())
+print(type(ctypes.CDLL("an_operator.so")).__name__)
+import cppimport.import_hook
+import an_operator
+print(an_operator.sdk_version_hash(), cppimport.import_hook.NAME)
+"""
+
+
+def test_real_package_then_builds_all_but_what_is_for_popart(tmp_path) -> None:
+    package = tmp_path / "cppimport"
+    package.mkdir()
+    (package / "__init__.py").write_text(_BUILDING_INIT)
+    (package / "importer.py").write_text(_BUILDING_IMPORTER)
+    (package / "import_hook.py").write_text("NAME = __name__")
+    (tmp_path / "plain.cpp").write_text("// cppimport\nint answer() { return 42; }\n")
+    source(tmp_path)
+    code = f"import sys; sys.path.insert(0, {str(tmp_path)!r})\n{_PROGRAM}"
+    ended = run_forked(["-c", code], folder=tmp_path)
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stdout.splitlines() == [
+        "built from plain.cpp",
+        "poptorch_emu",
+        "_StandIn",
+        "poptorch_emu cppimport.import_hook",
+    ]

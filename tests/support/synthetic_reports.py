@@ -147,7 +147,9 @@ def memory(factor: float) -> dict[str, Any]:
                     "block": [f"layer{3 * ipu + step // 20}" for step in range(59)] + [""],
                     "always": [150 * KIB] * 60,
                     "live": live,
+                    "largest": [[[0, live[step] // 2]] for step in range(60)],
                 },
+                "live_names": ["encoder.0: mm"],
                 "peak": {
                     "name": "step 29: mm_29",
                     "tensors": [

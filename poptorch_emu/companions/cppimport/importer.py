@@ -31,6 +31,12 @@ def setup_module_data(fullname: str, filepath: str | Path) -> dict[str, Any]:
     }
 
 
+def is_for_popart(filepath: str | Path) -> bool:
+    """Returns whether C++ was written for PopART: it names the SDK (accepted)."""
+    text = Path(filepath).read_text(encoding="utf-8", errors="replace")
+    return _OF_THE_SDK.search(text) is not None
+
+
 def is_build_needed(module_data: dict[str, Any]) -> bool:
     """Returns whether C++ must be compiled: that for PopART never is (accepted).
 
@@ -47,7 +53,7 @@ def build_safely(filepath: str | Path, module_data: dict[str, Any]) -> None:
     Raises:
         ImportError: it was not written for PopART.
     """
-    if not _OF_THE_SDK.search(Path(filepath).read_text(encoding="utf-8", errors="replace")):
+    if not is_for_popart(filepath):
         raise ImportError(
             f"{filepath} is not C++ for PopART, and cppimport is not installed, which would "
             "compile it. Install it: pip install cppimport"

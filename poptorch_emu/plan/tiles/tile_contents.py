@@ -33,6 +33,9 @@ from poptorch_emu.segments.segment import Segment
 from poptorch_emu.segments.sharding import sharding_of
 from poptorch_emu.segments.variables import VariableInfo
 
+# So many values are named at each operation, which a report keeps for all of them.
+_NUM_AT_EACH_STEP = 4
+
 # What an update of plain SGD holds beside weight and state, in sizes of the weight: its gradient,
 # and a sum or copy of it. Fitted to the largest tables that fit (`docs/fidelity.md`).
 _UPDATE_FACTOR = 2.0
@@ -156,10 +159,11 @@ def _levels_of(
     segment, given, ending = _begun(inventory, stashes, port)
     nodes: list[fx.Node | None] = [instruction.node for instruction in segment.instructions]
     levels = walk.levels(segment, given, ending, stashes.waiting_bytes(ipu, port))
-    for (held, _), node in zip(levels, [*(nodes[:1] or [None]), *nodes], strict=True):
+    for (held, state), node in zip(levels, [*(nodes[:1] or [None]), *nodes], strict=True):
         record = record_of(node) if node is not None else NodeRecord()
         is_again = port[0] is not Kind.FORWARD and record.phase is Phase.FORWARD
         direction = Kind.RECOMPUTE if is_again else port[0]
+        held = replace(held, largest=state.largest(walk.title, _NUM_AT_EACH_STEP))
         yield Level(held, direction.word, record.place.block_id)
 
 

@@ -147,11 +147,13 @@ class _State:
                 if not self._users[root]:
                     self.num_bytes -= self._held[root]
 
-    def largest(self, title: Callable[[fx.Node], str]) -> tuple[tuple[str, int], ...]:
+    def largest(
+        self, title: Callable[[fx.Node], str], count: int = _NUM_LARGEST
+    ) -> tuple[tuple[str, int], ...]:
         """Returns titles and bytes of the largest values that are live."""
         live = [root for root, count in self._users.items() if count and self._held[root]]
         live.sort(key=lambda root: -self._held[root])
-        found = ((self._values.get(root), self._held[root]) for root in live[:_NUM_LARGEST])
+        found = ((self._values.get(root), self._held[root]) for root in live[:count])
         return tuple((title(value) if value else "a value", held) for value, held in found)
 
     def _reusable(self, instruction: Instruction) -> int:

@@ -7,9 +7,11 @@ which are shorter than rows. The scripts of the page read these names.
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from typing import Any
 
 from poptorch_emu.machine.tile_memory import IpuMemory, TileMemory
+from poptorch_emu.plan.tiles.tile_contents import Level
 from poptorch_emu.plan.time.time_plan import IpuTime, TimePlan
 from poptorch_emu.plan.time.window import window_of
 from poptorch_emu.report.bottleneck_text import bottleneck_text
@@ -179,6 +181,7 @@ def _memory_of(content: PageContent, tiles: TileMemory, memory: IpuMemory) -> di
         "limit_bytes": tiles.chip.tile_bytes,
         "fullest_tile_bytes": tiles.largest_bytes(memory),
         "steps": _steps(content, tiles, memory),
+        "live_names": list(_names_of(content.levels.get(memory.ipu) or ())),
         "peak": {
             "name": memory.peak.at,
             "tensors": [
@@ -209,6 +212,7 @@ def _steps(content: PageContent, tiles: TileMemory, memory: IpuMemory) -> dict[s
     if not levels:
         return None
     num_tiles = tiles.num_compute_tiles
+    names = _names_of(levels)
     peak = memory.peak.num_bytes / num_tiles + memory.peak.temporary_bytes
     return {
         "names": [level.held.at for level in levels],
@@ -218,4 +222,15 @@ def _steps(content: PageContent, tiles: TileMemory, memory: IpuMemory) -> dict[s
         "live": [
             round(level.held.num_bytes / num_tiles + level.held.temporary_bytes) for level in levels
         ],
+        # Of the largest values that are live, the number of the name and the bytes.
+        "largest": [
+            [[names[name], -(-size // num_tiles)] for name, size in level.held.largest]
+            for level in levels
+        ],
     }
+
+
+def _names_of(levels: Sequence[Level]) -> dict[str, int]:
+    """Numbers the names of the values that are live at some operation."""
+    names = dict.fromkeys(name for level in levels for name, _ in level.held.largest)
+    return {name: number for number, name in enumerate(names)}

@@ -14,6 +14,7 @@ from poptorch_emu.machine.costs.collective import Replicas, all_gather, all_redu
 from poptorch_emu.machine.costs.tiles import Tiles
 from poptorch_emu.machine.ipu import MK2
 from poptorch_emu.machine.links import all_reduce_seconds
+from poptorch_emu.machine.time_numbers import NUMBERS
 
 TILES = Tiles(MK2, MK2.num_tiles)
 MANY = 4 * 2**20
@@ -30,7 +31,8 @@ def test_cost_of_an_exchange_then_is_that_of_a_ring(count: int, num_ipus: int) -
     assert all_gather(MANY, replicas, TILES).exchange_cycles == pytest.approx(ring / 2, rel=0.03)
     # Each link carries (count - 1) / 2 times what a replica has.
     rate = 58.4e9 / num_ipus
-    links = (MANY * (count - 1) / 2 / rate + (count - 1) * 1e-6) * MK2.clock_hz
+    hop = NUMBERS.hop_seconds if count * num_ipus <= 4 else NUMBERS.machine_hop_seconds
+    links = (MANY * (count - 1) / 2 / rate + (count - 1) * hop) * MK2.clock_hz
     assert all_to_all(MANY, replicas, TILES).exchange_cycles == pytest.approx(links, rel=0.05)
 
 

@@ -1,0 +1,44 @@
+"""What a real `cppimport` gets when it is imported: C++ for PopART compiles nothing with it either.
+
+It is left alone otherwise, so that it builds what else a program has.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+_STAND_IN = "poptorch_emu.companions.cppimport"
+_IMPORTER, _HOOK = "cppimport.importer", "cppimport.import_hook"
+MODULES = (_IMPORTER, _HOOK)
+
+
+def is_real() -> bool:
+    """Returns whether `cppimport` is the package of that name, and no stand-in."""
+    package = sys.modules.get("cppimport")
+    return package is not None and package.__name__ == "cppimport"
+
+
+def extend(module: ModuleType) -> None:
+    """Gives a module of the package that is loaded what C++ for PopART needs."""
+    if module.__name__ == _HOOK:
+        # Its finder is asked last, when nothing was built.
+        importlib.import_module(f"{_STAND_IN}.import_hook")
+        return
+    stand_in = importlib.import_module(f"{_STAND_IN}.importer")
+    for name in ("build_safely", "is_build_needed", "load_module"):
+        vars(module)[name] = _chosen_by_file(stand_in, name, vars(module)[name])
+
+
+def _chosen_by_file(stand_in: Any, name: str, real: Callable[..., Any]) -> Callable[..., Any]:
+    """Returns a step of a build; the last argument of each tells which file it is of."""
+    empty = getattr(stand_in, name)
+
+    def step(*arguments: Any) -> Any:
+        is_foreign = stand_in.is_for_popart(arguments[-1]["filepath"])
+        return empty(*arguments) if is_foreign else real(*arguments)
+
+    return step
