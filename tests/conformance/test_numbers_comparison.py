@@ -7,6 +7,7 @@ what each of them is held against, as a user holds a port against the original.
 from __future__ import annotations
 
 import copy
+from contextlib import contextmanager
 
 import pytest
 import torch
@@ -14,6 +15,7 @@ from support.numbers_models import HARMLESS, MISTAKES, Language, batch
 
 import poptorch_emu as poptorch
 from poptorch_emu import emulator
+from poptorch_emu.emulator import observed_runs
 from poptorch_emu.errors import Error
 from poptorch_emu.numbers.run import Direction
 from poptorch_emu.numbers.run_file import RunWriter, opened
@@ -506,6 +508,26 @@ def test_outputs_of_modules_when_they_are_half_then_it_is_less_precision():
 def test_outputs_of_modules_when_they_cannot_be_then_the_error_says_why(against, text):
     with pytest.raises(Error, match=text):
         emulator.compare(training(), *batch(ROWS), against=against)
+
+
+def test_compare_when_bars_are_shown_then_each_ends_where_it_should(monkeypatch):
+    bars = {}
+
+    @contextmanager
+    def counting(count, description, is_shown):
+        assert is_shown
+        bars[description] = [count, 0]
+
+        def on_item():
+            bars[description][1] += 1
+
+        yield on_item
+
+    monkeypatch.setattr(observed_runs, "counting", counting)
+    opts = options(2).showCompilationProgressBar(True)
+    emulator.compare(training(opts=opts), *batch(2 * ROWS))
+    assert bars.keys() == {"This run", "Plain PyTorch", "Comparison"}
+    assert all(count == done > 0 for count, done in bars.values())
 
 
 def test_compare_when_it_is_given_something_else_then_the_error_lists_what_it_takes():
