@@ -73,6 +73,7 @@ VALUES: dict[str, Callable[[Path], Any]] = {
     "autoplace": lambda _: emulator.autoplace(make_training(), BATCH, num_ipus=4),
     "compare": lambda _: emulator.compare(training()),
     "first_nonfinite": lambda _: emulator.first_nonfinite(training()),
+    "numerics": lambda _: emulator.numerics(make_training(), BATCH),
     "record": lambda folder: emulator.record(training(), folder / "golden.run"),
     "compare_schedules": lambda _: emulator.compare_schedules(training()),
     "schedules": lambda _: emulator.schedules.zero_bubble_v(),
@@ -81,5 +82,5 @@ VALUES: dict[str, Callable[[Path], Any]] = {
 # What returns nothing, PyTorch's own objects, or results of the model; types; and modules.
 OTHERS = {
     "HostWork", "SchedulePlan", "TimePlan", "Verdict", "course", "install", "register_custom_op",
-    "set_latencies", "set_recomputation", "set_schedule", "stream", "to_torch",
+    "set_latencies", "set_recomputation", "set_schedule", "show", "stream", "to_torch",
 }  # fmt: skip
