@@ -9,7 +9,11 @@
 # before Keras is imported.
 
 # %%
+import gc
+import json
 import os
+import tempfile
+from pathlib import Path
 
 os.environ["KERAS_BACKEND"] = "torch"
 
@@ -19,6 +23,7 @@ import numpy as np
 from keras import layers
 from sklearn.datasets import load_digits
 
+from poptorch_emu import emulator
 from poptorch_emu.emulator import show
 from poptorch_emu.keras import ipu
 
@@ -151,6 +156,34 @@ pipelined_logs = compile_and_fit(pipelined, batch_size=8, steps_per_execution=32
 furthest = max(abs(a - b) for a, b in zip(plain_logs["loss"], pipelined_logs["loss"]))
 print(f"The losses of an epoch are never further apart than {furthest:.1e}.")
 assert furthest < 1e-2
+
+# %% [markdown]
+# ## What would the machine do?
+#
+# A program that runs with this environment variable writes a report. `emulator.read_report` reads it: how fast the model would be on real
+# IPUs, what limits it, and what to change (*modelled*). `poptorch-emu view` makes a page of the same file.
+
+# %%
+folder = tempfile.TemporaryDirectory()
+settings = {"autoReport.all": "true", "autoReport.directory": folder.name}
+os.environ["POPLAR_ENGINE_OPTIONS"] = json.dumps(settings)
+with strategy.scope():
+    profiled = make_model()
+profiled.set_pipeline_stage_assignment([0, 0, 1, 1, 1])
+profiled.set_pipelining_options(
+    gradient_accumulation_steps_per_replica=4, gradient_accumulation_reduction_method="mean"
+)
+compile_and_fit(profiled, batch_size=8, steps_per_execution=32)
+del os.environ["POPLAR_ENGINE_OPTIONS"]
+(path,) = Path(folder.name).rglob("profile.pop")
+report = emulator.read_report(path)
+report.plot()
+show(report)
+
+# The report ends where the model is given back.
+del profiled
+gc.collect()
+folder.cleanup()
 
 # %% [markdown]
 # ## Two replicas
