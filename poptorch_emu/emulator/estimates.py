@@ -11,7 +11,7 @@ import torch
 from poptorch_emu.compile.compiler import Request
 from poptorch_emu.compile.planner import Planner
 from poptorch_emu.compile.timing import time_of
-from poptorch_emu.emulator.given_values import check_model
+from poptorch_emu.emulator.given_values import wrapped
 from poptorch_emu.emulator.loader_speed import host_work
 from poptorch_emu.executor.executor import PoplarExecutor
 from poptorch_emu.machine.system import System, current_system, system_of
@@ -93,7 +93,7 @@ def captured(
         keywords: those of them that are given by name.
         ignores_schedule: whether only the stages count, which need not fit a schedule.
     """
-    check_model(model)
+    model = wrapped(model)
     bind = partial(model._args_parser.bind, inputs, dict(keywords)) if inputs or keywords else None
     return model._on_device.plan(bind, ignores_schedule=ignores_schedule)
 

@@ -9,6 +9,32 @@ from typing import Any
 from poptorch_emu.executor.executor import PoplarExecutor
 from poptorch_emu.options import Options
 
+# A model of another front end has a method of this name; what it returns ran for it last.
+LAST_RUN = "_poptorch_emu_last_run"
+
+
+def wrapped(model: object) -> PoplarExecutor:
+    """Returns the wrapped model that is meant.
+
+    A model of Keras stands for what ran last for it, and an `IPUStrategy` for the loop that its
+    `run` ran last.
+
+    Raises:
+        TypeError: it is neither, or nothing ran yet; the text says what to do.
+    """
+    last_run = None if isinstance(model, PoplarExecutor) else getattr(model, LAST_RUN, None)
+    if last_run is None:
+        check_model(model)
+        return model  # type: ignore[return-value]
+    found = last_run()
+    if found is None:
+        raise TypeError(
+            f"Nothing has run for this {type(model).__name__} yet, or it was compiled anew since. "
+            "Call fit, evaluate or predict of the model, or run of the strategy, first."
+        )
+    check_model(found)
+    return found  # type: ignore[no-any-return]
+
 
 def check_model(model: object) -> None:
     """Checks that a model is a wrapped one.

@@ -10,7 +10,7 @@ from typing import Any
 
 from poptorch_emu.compile.planner import Planner
 from poptorch_emu.emulator.estimates import chosen_system, planner_of
-from poptorch_emu.emulator.given_values import check_model, path_and_inputs
+from poptorch_emu.emulator.given_values import path_and_inputs, wrapped
 from poptorch_emu.emulator.what_ifs import checked_sweep
 from poptorch_emu.errors import Error, make_error
 from poptorch_emu.executor.executor import PoplarExecutor
@@ -51,7 +51,7 @@ def lab(
         OSError: the file cannot be written.
         TypeError: the model is not wrapped, or no path is given.
     """
-    check_model(model)
+    model = wrapped(model)
     written, inputs = path_and_inputs("lab", "path", path, inputs)
     planner = planner_of(model, inputs, keywords, system)
     settings = checked_sweep(_usual_sweep(planner) if sweep is None else sweep)

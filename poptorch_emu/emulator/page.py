@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from poptorch_emu.emulator.estimates import planner_of
-from poptorch_emu.emulator.given_values import check_model, path_and_inputs
+from poptorch_emu.emulator.given_values import path_and_inputs, wrapped
 from poptorch_emu.executor.executor import PoplarExecutor
 from poptorch_emu.report.numerics_report import NumericsReport
 from poptorch_emu.report.page.model_content import content_of_model
@@ -46,7 +46,7 @@ def page(
         OSError: the file cannot be written.
         TypeError: the model is not wrapped, or no path is given.
     """
-    check_model(model)
+    model = wrapped(model)
     written, inputs = path_and_inputs("page", "path", path, inputs)
     content = replace(content_of(model, inputs, keywords, system), numerics=numerics)
     written.write_text(to_html([view_model(content)]), encoding="utf-8")
@@ -57,6 +57,7 @@ def content_of(
     model: PoplarExecutor, inputs: tuple[Any, ...], keywords: Mapping[str, Any], system: str | None
 ) -> PageContent:
     """Returns all that is known about `model`; arguments and errors are those of `page`."""
+    model = wrapped(model)
     return content_of_model(planner_of(model, inputs, keywords, system), _run(model))
 
 

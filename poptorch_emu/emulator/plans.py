@@ -6,7 +6,7 @@ from typing import Any
 
 from poptorch_emu.compile.planning import on_system
 from poptorch_emu.emulator.estimates import captured, chosen_system
-from poptorch_emu.emulator.given_values import check_model
+from poptorch_emu.emulator.given_values import wrapped
 from poptorch_emu.executor.executor import PoplarExecutor
 from poptorch_emu.plan.memory.holdings import plan_memory
 from poptorch_emu.plan.tiles.tile_contents import plan_tiles
@@ -40,7 +40,7 @@ def schedule(model: PoplarExecutor) -> SchedulePlan:
         stage 0: IPU 0, blocks first
         stage 1: IPU 1, blocks second
     """
-    check_model(model)
+    model = wrapped(model)
     executable = model._compiled()
     is_table = executable.config.strategy.table is not None
     return SchedulePlan.of(executable, model._on_device.times() if is_table else None)
@@ -52,7 +52,7 @@ def memory(model: PoplarExecutor) -> MemoryReport:
     Raises:
         Error: the model is not compiled.
     """
-    check_model(model)
+    model = wrapped(model)
     return MemoryReport.of(model._compiled())
 
 
@@ -67,6 +67,7 @@ def tile_memory(
     Raises:
         Error: there is no such system, or the model cannot be captured.
     """
+    model = wrapped(model)
     if not inputs and not keywords and system is None:
         return TileReport.of(model._compiled().tiles)
     _, inventory = captured(model, inputs, keywords)

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from poptorch_emu.emulator.given_values import check_model, path_and_inputs
+from poptorch_emu.emulator.given_values import path_and_inputs, wrapped
 from poptorch_emu.emulator.page import content_of
 from poptorch_emu.executor.executor import PoplarExecutor
 from poptorch_emu.report.model_report import ModelReport
@@ -55,7 +55,7 @@ def report(
         OSError: the file cannot be written.
         TypeError: the model is not wrapped, or the directory is no path.
     """
-    check_model(model)
+    model = wrapped(model)
     if directory is None and (not inputs or inputs[0] is None):
         directory, inputs = ".", inputs[1:]
     folder, inputs = path_and_inputs("report", "directory", directory, inputs)
@@ -93,7 +93,7 @@ def trace(
         OSError: the file cannot be written.
         TypeError: the model is not wrapped, or no path is given.
     """
-    check_model(model)
+    model = wrapped(model)
     written, inputs = path_and_inputs("trace", "path", path, inputs)
     text = json.dumps(to_trace(summary(model, *inputs, **keywords).view), allow_nan=False)
     written.write_text(text, encoding="utf-8")

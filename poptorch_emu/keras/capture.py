@@ -50,7 +50,8 @@ class CapturedModel(torch.nn.Module):
         plan: StagePlan | None,
         *,
         returns_outputs: bool,
-        loss_factor: int = 1,
+        loss_factor: float = 1,
+        replicas: int = 1,
     ) -> None:
         """Registers the variables of a model that is built.
 
@@ -61,6 +62,7 @@ class CapturedModel(torch.nn.Module):
             plan: the stages, if the model is pipelined.
             returns_outputs: whether anybody wants the outputs beside the loss.
             loss_factor: by what the loss is multiplied where its gradient begins.
+            replicas: among which batches are divided.
         """
         super().__init__()
         self._held = (model, plan)  # In a tuple: a Keras model is a module, too.
@@ -69,6 +71,7 @@ class CapturedModel(torch.nn.Module):
         self._batch = keras.tree.pack_sequence_as(batch, [each or None for each in is_there])
         self._returns_outputs = returns_outputs
         self._loss_factor = loss_factor
+        self._replicas = replicas
         self._seen: dict[str, Any] = {}  # Shared by the shallow copies that executors make.
         self.variables = named_variables(model.weights)
         for name, variable in self.variables.items():
@@ -85,7 +88,7 @@ class CapturedModel(torch.nn.Module):
             StoringScope(self.variables, values, device, _variables_of_losses(model)),
             device_random_numbers(),
             stages_in_order(model, plan),
-            (sending := SendingCapture()).active(),
+            (sending := SendingCapture(self._replicas)).active(),
         ):
             is_training = self._use is Use.TRAIN
             flag = {"training": is_training} if model._call_has_training_arg else {}

@@ -9,6 +9,7 @@ import keras
 import torch
 
 from poptorch_emu.config import TableConfig
+from poptorch_emu.executor.executor import PoplarExecutor
 from poptorch_emu.keras.batches import Batch, form_of, in_runs, num_rows, unpacked
 from poptorch_emu.keras.capture import CapturedModel, Use
 from poptorch_emu.keras.epoch_check import check_epoch, shorter_execution, smaller_batch
@@ -20,11 +21,11 @@ from poptorch_emu.keras.run_settings import (
     ModelSettings,
     SystemSettings,
     executor_options,
-    loss_factor,
     num_replicas,
 )
 from poptorch_emu.keras.stage_assignment import StagePlan, plan_stages
 from poptorch_emu.keras.step_callbacks import called_back_with
+from poptorch_emu.keras.wrapped_optimizers import factor_of_loss, merged
 from poptorch_emu.schedule.tables.named import placement
 
 _STEP_OF_USE = {Use.TRAIN: "train_step", Use.TEST: "test_step", Use.PREDICT: "predict_step"}
@@ -50,6 +51,7 @@ class IpuTrainer:
         self._system = system
         self._programs: dict[tuple[Any, ...], KerasProgram] = {}
         self._known_plan: tuple[StagePlan | None] | None = None
+        self._last: KerasProgram | None = None
         self._iterator: Any = None
         self._is_fitting = False  # And not validating.
         self.settings = ModelSettings()
@@ -155,7 +157,9 @@ class IpuTrainer:
 
     def _drop(self, use: Use) -> None:
         for key in [key for key in self._programs if key[0] is use]:
-            self._programs.pop(key).drop()
+            program = self._programs.pop(key)
+            program.drop()
+            self._last = None if self._last is program else self._last
 
     def _train(self, data: Sequence[Any]) -> Any:
         batches = [unpacked(each) for each in data]
@@ -216,7 +220,12 @@ class IpuTrainer:
         program = self._programs.get(key)
         if program is None:
             program = self._programs[key] = self._made(use, batches)
+        self._last = program
         return program
+
+    def last_executor(self) -> PoplarExecutor | None:
+        """Returns what ran last; `None` if nothing did, or settings have changed since."""
+        return None if self._last is None else self._last.executor
 
     def _made(self, use: Use, batches: Sequence[Batch]) -> KerasProgram:
         model, plan = self._model, self._plan()
@@ -224,9 +233,10 @@ class IpuTrainer:
         replicas = self._replicas()
         if not is_training and steps % replicas:
             replicas = 1
+        settings = self._training_settings() if is_training else self.settings
         options = executor_options(
             self._system(),
-            self.settings,
+            settings,
             plan,
             steps,
             replicas=replicas,
@@ -238,11 +248,16 @@ class IpuTrainer:
             batches[0],
             plan,
             returns_outputs=use is Use.PREDICT or needs_outputs(model),
-            loss_factor=loss_factor(self.settings, replicas),
+            loss_factor=factor_of_loss(
+                settings, model.optimizer, replicas * self._system().num_processes
+            )
+            if is_training
+            else 1,
+            replicas=replicas,
         )
         program = KerasProgram(module, use, steps, options)
         if is_training:
-            program.train(model.optimizer, steps // (self.settings.accumulation * replicas))
+            program.train(model.optimizer, steps // (settings.accumulation * replicas))
         return program
 
     def _plan(self) -> StagePlan | None:
@@ -255,12 +270,15 @@ class IpuTrainer:
             self._known_plan = (plan,)
         return self._known_plan[0]
 
+    def _training_settings(self) -> ModelSettings:
+        return merged(self.settings, self._model.optimizer)
+
     def _replicas(self) -> int:
         return num_replicas(self._system(), self._plan())
 
     def _check_updates(self, steps: int) -> None:
         """Checks that so many steps of each replica make whole updates."""
-        accumulation = self.settings.accumulation
+        accumulation = self._training_settings().accumulation
         if steps % accumulation:
             raise RuntimeError(
                 f"An execution has {steps} steps for each replica, but one update of the weights "

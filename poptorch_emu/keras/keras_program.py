@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from poptorch_emu.executor.executor import PoplarExecutor
 from poptorch_emu.executor.executor_contents import has_edited_weights
 from poptorch_emu.executor.factories import inferenceModel, trainingModel
 from poptorch_emu.keras.batches import Batch, joined, tensors_of
@@ -32,9 +33,14 @@ class KerasProgram(DeviceUser):
         self._module = module
         self._options = options
         self._link: KerasOptimizerLink | None = None
-        self._executor = None
+        self._executor: PoplarExecutor | None = None
         if use is not Use.TRAIN:
             self._executor = inferenceModel(module, options)
+
+    @property
+    def executor(self) -> PoplarExecutor | None:
+        """What runs the batches; `None` before it is known what for."""
+        return self._executor
 
     def train(self, optimizer: Any, updates: int) -> None:
         """Makes calls train.

@@ -13,6 +13,7 @@ from typing import Any, NoReturn
 import keras
 
 from poptorch_emu.config import TableConfig
+from poptorch_emu.emulator.given_values import LAST_RUN
 from poptorch_emu.errors import compiler_error
 from poptorch_emu.keras import original_options, run_settings, stage_assignment
 from poptorch_emu.keras.ipu_trainer import IpuTrainer
@@ -41,6 +42,7 @@ class IpuModelMethods:
         trainer = self._trainer
         for name in ("compile", "fit", "evaluate", "predict"):
             attributes[name] = getattr(trainer, name)
+        attributes[LAST_RUN] = trainer.last_executor
         attributes["reset_metrics"] = trainer.metrics.reset
         attributes["_get_metrics_result_or_logs"] = trainer.metrics.result_or_logs
         attributes["_symbolic_build"] = trainer.symbolic_build

@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from poptorch_emu.optim import SGD, Adam, AdamW, RMSprop
+from poptorch_emu.optim import LAMB, SGD, Adam, AdamW, RMSprop
 
 
 @dataclass(frozen=True)
@@ -56,6 +56,10 @@ class Conversion:
                 group["lr"] = rate
 
 
+# A class of ours names by this whose formula it has.
+_COUNTERPART = "counterpart"
+# Of the norms of weights.
+_NO_LIMIT = 65500.0
 _NO_ZERO = (
     "The learning rate is 0, which SGD with nesterov=True cannot have on the device. Give a small "
     "positive one, or freeze the layers."
@@ -81,11 +85,12 @@ def convert(optimizer: Any, variables: Sequence[Any], rate: float) -> Conversion
         ValueError: the optimiser, or a setting of it, has no counterpart.
     """
     kind = type(optimizer)
-    rule = _RULES.get(kind.__name__)
-    if rule is None or not kind.__module__.startswith("keras."):  # A subclass of the user's.
+    rule = _RULES.get(getattr(kind, _COUNTERPART, kind.__name__))
+    is_known = kind.__module__.startswith("keras.") or _COUNTERPART in kind.__dict__
+    if rule is None or not is_known:  # A subclass of the user's.
         raise ValueError(
             f"Optimizer {kind.__name__} has no counterpart on the device. Choose SGD, "
-            "Adam, AdamW or RMSprop of keras.optimizers; where Keras wrapped yours in a "
+            "Adam, AdamW, Lamb or RMSprop of keras.optimizers; where Keras wrapped yours in a "
             "LossScaleOptimizer, call compile(auto_scale_loss=False); for a scale of your own pass "
             "LossScaleOptimizer(optimizer, dynamic=False, initial_scale=n)."
         )
@@ -200,9 +205,45 @@ def _rmsprop(optimizer: Any, variables: Sequence[Any], rate: float) -> Conversio
     return Conversion(counterpart, states)
 
 
+def _lamb(optimizer: Any, variables: Sequence[Any], rate: float) -> Conversion:
+    for name in ("weight_decay", "global_clipnorm"):
+        if getattr(optimizer, name):
+            raise ValueError(
+                f"{name}={getattr(optimizer, name)!r} of Lamb has no counterpart on the device. "
+                "Leave it out; for a decay inside of the trust ratio, take "
+                "LAMBIpuOptimizer(weight_decay_rate=...) of ipu_tensorflow_addons."
+            )
+    decay_of = getattr(optimizer, "decay_of", lambda variable: 0.0)
+    by_decay: dict[float, list[Any]] = {}
+    for variable in variables:
+        by_decay.setdefault(decay_of(variable), []).append(variable.value)
+    limit = getattr(optimizer, "weight_norm_clip", None)
+    counterpart = LAMB(
+        [{"params": values, "weight_decay": decay} for decay, values in by_decay.items()],
+        lr=rate,
+        betas=(float(optimizer.beta_1), float(optimizer.beta_2)),
+        eps=float(optimizer.epsilon),
+        bias_correction=bool(getattr(optimizer, "debiasing", True)),
+        max_weight_norm=_NO_LIMIT if limit is None else float(limit),
+        **_shared(optimizer),
+    )
+    states = {
+        "Accl1": [_state(optimizer, optimizer._momentums, v) for v in variables],
+        "Accl2": [_state(optimizer, optimizer._velocities, v) for v in variables],
+    }
+    return Conversion(counterpart, states, has_steps=counterpart.bias_correction)
+
+
 def _state(optimizer: Any, held: Sequence[Any], variable: Any) -> Any:
     return held[optimizer._get_variable_index(variable)]
 
 
 # By name: on its torch backend Keras makes objects of further classes.
-_RULES = {"SGD": _sgd, "Adam": _adam, "AdamW": _adam, "RMSprop": _rmsprop}
+_RULES = {
+    "SGD": _sgd,
+    "Adam": _adam,
+    "AdamW": _adam,
+    "Lamb": _lamb,
+    "LAMB": _lamb,
+    "RMSprop": _rmsprop,
+}

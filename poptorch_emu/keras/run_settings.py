@@ -102,6 +102,8 @@ class SystemSettings:
         checks_floating_point: whether exceptions of floating-point numbers are errors.
         can_run: whether the process may take IPUs.
         seed: of the device's random numbers; `None` for any.
+        process: the number of this process, of those that train together.
+        num_processes: how many they are.
     """
 
     num_ipus: int | None = None
@@ -112,6 +114,8 @@ class SystemSettings:
     checks_floating_point: bool = False
     can_run: bool = True
     seed: int | None = None
+    process: int = 0
+    num_processes: int = 1
 
 
 @dataclass(frozen=True)
@@ -193,6 +197,8 @@ def executor_options(
         in_flight = accumulation if is_training else steps // replicas
         _apply_stages(options, settings, plan, in_flight, is_training=is_training)
     if is_training:
+        if system.num_processes > 1:
+            options.Distributed.configureProcessId(system.process, system.num_processes)
         options.Training.gradientAccumulation(accumulation)
         _apply_reduction(options, settings, replicas)
         options._Popart.set("autoRecomputation", _recomputation(system, settings, plan))

@@ -21,6 +21,7 @@ from poptorch_emu.executor.args_parser import registerGeometricCustomArgParsers
 from poptorch_emu.names import foreign_libraries, foreign_modules
 
 PACKAGE = "poptorch_emu"
+_ADDED_LAYERS = f"{PACKAGE}.companions.ipu_tensorflow_addons.keras.layers"
 
 # Name that programs import -> the module they get. What follows a name (".Options") is kept.
 MODULES = {
@@ -33,10 +34,18 @@ MODULES = {
     "poptorch._utils": f"{PACKAGE}.executor.args_parser",
     "poptorch.poptorch_core": f"{PACKAGE}.names.native_core",
     "tensorflow.python.ipu": f"{PACKAGE}.keras.ipu",
+    "tensorflow.python.ipu.horovod": f"{PACKAGE}.keras.ipu.distributed",
+    "tensorflow.keras.ipu.layers": _ADDED_LAYERS,
+    "tensorflow.keras.ipu.optimizers": f"{PACKAGE}.keras.ipu.optimizers",
+    "keras.ipu.layers": _ADDED_LAYERS,
+    "keras.ipu.optimizers": f"{PACKAGE}.keras.ipu.optimizers",
+    "keras._tf_keras.keras.ipu.layers": _ADDED_LAYERS,
+    "keras._tf_keras.keras.ipu.optimizers": f"{PACKAGE}.keras.ipu.optimizers",
     "tensorflow.keras.ipu": f"{PACKAGE}.keras.ipu.keras",
     "keras.ipu": f"{PACKAGE}.keras.ipu.keras",
     "keras._tf_keras.keras.ipu": f"{PACKAGE}.keras.ipu.keras",
     "gcipuinfo": f"{PACKAGE}.companions.gcipuinfo",
+    "ipu_tensorflow_addons": f"{PACKAGE}.companions.ipu_tensorflow_addons",
     "libpvti": f"{PACKAGE}.companions.libpvti",
     "popart": f"{PACKAGE}.companions.popart",
     "popdist": f"{PACKAGE}.companions.popdist",

@@ -49,18 +49,87 @@ def test_exchange_among_one_replica_then_is_that_replicas_own() -> None:
     assert run(lambda: ipu.replication_ops.replication_index()) == 0
 
 
-@pytest.mark.parametrize(
-    ("name", "function"),
-    [
-        ("cross_replica_sum", ipu.cross_replica_ops.cross_replica_sum),
-        ("all_gather", lambda x: ipu.all_to_all_op.all_gather(x, 2)),
-        ("replication_index", lambda x: ipu.replication_ops.replication_index()),
-    ],
-)
-def test_exchange_among_several_replicas_then_is_refused(name, function) -> None:
-    models.use_ipus(2)
-    with pytest.raises(Error, match=f"{name} exchanges values among 2 replicas.*IPUOutfeedQueue"):
-        run(function, X)
+REPLICAS = 2
+
+
+def on_replicas(function, values):
+    """Returns what each replica computes, of an array with a row for each."""
+    tf = pytest.importorskip("tensorflow")
+    models.use_ipus(REPLICAS)
+    strategy = ipu.ipu_strategy.IPUStrategy()
+    queue = ipu.ipu_outfeed_queue.IPUOutfeedQueue()
+    with strategy.scope():
+        iterator = iter(tf.data.Dataset.from_tensor_slices(values).repeat())
+    strategy.run(lambda: queue.enqueue(function(next(iterator))))
+    return queue.dequeue().numpy()[0]
+
+
+EXCHANGES = {
+    "sum": (ipu.cross_replica_ops.cross_replica_sum, lambda x: [x.sum(0)] * 2),
+    "sum of a group of all": (
+        lambda x: ipu.cross_replica_ops.cross_replica_sum(x, 2),
+        lambda x: [x.sum(0)] * 2,
+    ),
+    "mean": (ipu.cross_replica_ops.cross_replica_mean, lambda x: [x.mean(0)] * 2),
+    "gather": (lambda x: ipu.all_to_all_op.all_gather(x, 2), lambda x: [x] * 2),
+    "exchange": (
+        lambda x: ipu.all_to_all_op.all_to_all(x, 0, 1, 2),
+        lambda x: [
+            np.concatenate([x[0, rows], x[1, rows]], 1) for rows in np.split(np.arange(6), 2)
+        ],
+    ),
+    "exchange along the other axis": (
+        lambda x: ipu.all_to_all_op.all_to_all(x, 1, 0, 2),
+        lambda x: [np.concatenate([x[0][:, c], x[1][:, c]], 0) for c in np.split(np.arange(4), 2)],
+    ),
+    "index": (
+        lambda x: ipu.replication_ops.replication_index() + 0 * x,
+        lambda x: [x[0] * 0, x[0] * 0 + 1],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", EXCHANGES)
+def test_exchange_among_replicas_then_is_that_of_its_definition(name: str) -> None:
+    function, wanted = EXCHANGES[name]
+    values = np.stack([X, 10 * X + 1])
+    np.testing.assert_allclose(on_replicas(function, values), np.stack(wanted(values)), atol=1e-5)
+
+
+@pytest.mark.parametrize("value", [1, 3])
+def test_exchange_among_another_number_of_replicas_then_is_refused(value: int) -> None:
+    values = np.stack([X, X])
+    with pytest.raises(ValueError, match=f"replication_factor={value}, but there are 2 replicas"):
+        on_replicas(lambda x: ipu.all_to_all_op.all_gather(x, value), values)
+    with pytest.raises(ValueError, match=f"replica_group_size={value}"):
+        on_replicas(lambda x: ipu.cross_replica_ops.cross_replica_sum(x, value), values)
+    with pytest.raises(ValueError, match="5 does not divide so"):
+        on_replicas(lambda x: ipu.all_to_all_op.all_to_all(x, 0, 0, 2), values[:, :5])
+
+
+def test_layer_when_it_sums_over_replicas_then_gradients_are_those_of_the_whole_batch() -> None:
+    class Centred(keras.layers.Layer):
+        def call(self, x):
+            return x - ipu.cross_replica_ops.cross_replica_mean(keras.ops.mean(x, axis=0))
+
+    class CentredByBatch(keras.layers.Layer):
+        def call(self, x):
+            return x - keras.ops.mean(x, axis=0)
+
+    def trained(layer, replicas: int, rows: int):
+        models.use_ipus(replicas)
+        keras.utils.set_random_seed(0)
+        with models.SCOPE():
+            model = keras.Sequential(
+                [keras.Input((12,)), keras.layers.Dense(5), layer, keras.layers.Dense(3)]
+            )
+            model.compile(keras.optimizers.SGD(0.1 / replicas), models.cross_entropy())
+            x, labels = models.data()
+            model.fit(x, labels, batch_size=rows, shuffle=False, verbose=0)
+        return model
+
+    apart, whole = trained(Centred(), 2, 4), trained(CentredByBatch(), 1, 8)
+    assert models.largest_difference(apart, whole) < 1e-5
 
 
 @pytest.mark.parametrize(

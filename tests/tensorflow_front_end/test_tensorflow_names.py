@@ -29,8 +29,20 @@ from tensorflow.python.ipu.ops.pipelining_ops import PipelineSchedule
 from tensorflow.keras import ipu as of_keras
 from tensorflow.python.ipu.gradient_accumulation import GradientAccumulationReductionMethod
 import tensorflow.python.ipu.loops as other_loops
+from ipu_tensorflow_addons.keras.layers import Embedding, LSTM
+from ipu_tensorflow_addons.keras import optimizers as added
+from tensorflow.python.ipu.distributed.popdist_strategy import PopDistStrategy
+from tensorflow.python.ipu.horovod.popdist_strategy import PopDistStrategy as OfHorovod
+from tensorflow.python.ipu.optimizers import CrossReplicaOptimizer
+from keras.ipu.optimizers import GradientAccumulationOptimizer
+from tensorflow.keras.ipu.layers import Embedding as OfKeras
+import popdist.tensorflow
 from poptorch_emu.keras import ipu as ours
 
+assert OfKeras is Embedding is keras.ipu.layers.Embedding
+assert OfHorovod is PopDistStrategy is ipu.distributed.popdist_strategy.PopDistStrategy
+assert GradientAccumulationOptimizer is tf.keras.ipu.optimizers.GradientAccumulationOptimizer
+assert added.LAMBIpuOptimizer and CrossReplicaOptimizer is ipu.optimizers.CrossReplicaOptimizer
 assert ipu is ours
 assert ipu.pipelining_ops is pipelining_ops is ipu.ops.pipelining_ops
 assert tf.keras.ipu is keras.ipu is of_keras is ours.keras

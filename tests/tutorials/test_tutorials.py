@@ -24,7 +24,11 @@ NAMES = [source.stem for source in SOURCES]
 # A line `EPOCHS = 10  # in the tests: 1` of a tutorial says what is small enough here.
 SMALL = re.compile(r"^(\w+ = ).*  # in the tests: (.+)$", re.MULTILINE)
 # Packages that a tutorial is about, which need not be there.
-NEEDED = {"small_transformers": "transformers", "keras_quick_start": "keras"}
+NEEDED = {
+    "small_transformers": "transformers",
+    "keras_quick_start": "keras",
+    "tensorflow_quick_start": "tensorflow",
+}
 
 
 def notebook_tool() -> types.ModuleType:

@@ -16,12 +16,14 @@ from poptorch_emu.near_names import did_you_mean
 
 __all__ = [
     "config",
+    "distributed",
     "gradient_accumulation",
     "ipu_infeed_queue",
     "ipu_outfeed_queue",
     "ipu_strategy",
     "keras",
     "loops",
+    "optimizers",
     "pipelining_ops",
     "utils",
 ]
@@ -33,8 +35,17 @@ old_programs.install()
 _LATE = {
     **{
         name: f".{name}"
-        for name in ("ipu_infeed_queue", "ipu_outfeed_queue", "keras", "loops", "utils")
+        for name in (
+            "distributed",
+            "ipu_infeed_queue",
+            "ipu_outfeed_queue",
+            "keras",
+            "loops",
+            "optimizers",
+            "utils",
+        )
     },
+    "horovod": ".distributed",
     **{name: f".ops.{name}" for name in operations},
 }
 

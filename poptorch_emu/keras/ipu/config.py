@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from poptorch_emu.distributed.launch_environment import read_launch
 from poptorch_emu.keras.config_choices import (
     DeviceConnectionType,
     MergeRemoteBuffersBehaviour,
@@ -164,6 +165,8 @@ class IPUConfig(Group):
             num_io_tiles=self.io_tiles.num_io_tiles,
             uses_stochastic_rounding=_rounds(self.floating_point_behaviour),
             checks_floating_point=_checks_floating_point(self.floating_point_behaviour),
+            process=_processes(self)[0],
+            num_processes=_processes(self)[1],
             can_run=self.device_connection.type
             in (DeviceConnectionType.ALWAYS, DeviceConnectionType.ON_DEMAND),
         )
@@ -263,12 +266,20 @@ def _check(config: IPUConfig) -> None:
             "IPUConfig.norms.experimental.distributed_batch_norm_replica_group_size is "
             f"{group}, but statistics of replicas are their own here. Leave it at 1."
         )
-    processes = config.experimental.multi_replica_distribution.process_count
-    if processes > 1:
+    process, processes = _processes(config)
+    launch = read_launch()
+    if processes > 1 and (process, processes) != (launch.index, launch.num_instances):
         raise ValueError(
-            "IPUConfig.experimental.multi_replica_distribution.process_count is "
-            f"{processes}, but these replicas are in one process. Set auto_select_ipus instead."
+            "IPUConfig.experimental.multi_replica_distribution says that this is process "
+            f"{process} of {processes}, but it is {launch.index} of {launch.num_instances}. Start "
+            "the program with poprun, and call popdist.tensorflow.set_ipu_config(config)."
         )
+
+
+def _processes(config: IPUConfig) -> tuple[int, int]:
+    """Returns the number of this process, and how many there are."""
+    distribution = config.experimental.multi_replica_distribution
+    return distribution.process_index, max(distribution.process_count, 1)
 
 
 def _rounds(behaviour: Group) -> bool:

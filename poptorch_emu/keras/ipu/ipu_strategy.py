@@ -11,6 +11,8 @@ from typing import Any
 
 import keras
 
+from poptorch_emu.distributed.launch_environment import read_launch
+from poptorch_emu.emulator.given_values import LAST_RUN
 from poptorch_emu.keras.ipu.config import system_settings
 from poptorch_emu.keras.loops.capture_state import current, is_suspended
 from poptorch_emu.keras.loops.function_runner import FunctionRunner
@@ -31,6 +33,7 @@ class IPUStrategy:
     """
 
     num_replicas_in_sync = 1
+    _is_of_processes = False
 
     def __init__(
         self,
@@ -51,17 +54,19 @@ class IPUStrategy:
         Raises:
             ValueError: this is one of several processes.
         """
-        processes = Options().Distributed.numProcesses
-        if processes > 1:
+        processes = max(Options().Distributed.numProcesses, read_launch().num_instances)
+        if processes > 1 and not self._is_of_processes:
             raise ValueError(
                 f"This is one of {processes} processes, but IPUStrategy runs in one. Use several "
-                "replicas in one process: IPUConfig.auto_select_ipus."
+                "replicas in one process, IPUConfig.auto_select_ipus, or PopDistStrategy of "
+                "ipu.distributed.popdist_strategy."
             )
         tf = tensorflow()
         if tf is not None:
             tensorflow_functions.install(tf)
         self._has_infeeds = enable_dataset_iterators
         self._runner = FunctionRunner(system_settings)
+        vars(self)[LAST_RUN] = self._runner.last_executor
 
     @contextmanager
     def scope(self) -> Iterator[IPUStrategy]:

@@ -191,9 +191,13 @@ class Capture(ABC):
 class SendingCapture(Capture):
     """The run of a model, whose layers and losses may send values to queues."""
 
-    def __init__(self) -> None:
-        """Begins."""
-        super().__init__(1)
+    def __init__(self, replicas: int) -> None:
+        """Begins.
+
+        Args:
+            replicas: among which batches are divided.
+        """
+        super().__init__(replicas)
 
     def element(self, infeed: Any) -> Any:
         """Refuses.

@@ -36,7 +36,12 @@ class CapturedFunction(torch.nn.Module):
     """
 
     def __init__(
-        self, function: Callable[..., Any], arguments: Any, discovered: Discovered, replicas: int
+        self,
+        function: Callable[..., Any],
+        arguments: Any,
+        discovered: Discovered,
+        replicas: int,
+        loss_factor: float = 1,
     ) -> None:
         """Registers variables.
 
@@ -45,8 +50,10 @@ class CapturedFunction(torch.nn.Module):
             arguments: positional and named ones, with tensors of PyTorch.
             discovered: what the function is made of.
             replicas: among which elements are divided.
+            loss_factor: by what a loss is multiplied where its gradient begins.
         """
         super().__init__()
+        self._loss_factor = loss_factor
         self.discovered = discovered
         self._held = (function, arguments)
         self._replicas = replicas
@@ -99,7 +106,7 @@ class CapturedFunction(torch.nn.Module):
         leaves = filter(is_of_device, keras.tree.flatten((result, sent)))
         outputs = [x.detach().to(device) for x in leaves]
         if body.update is not None:
-            identity_loss(body.update.loss, "none")
+            identity_loss(body.update.loss * self._loss_factor, "none")
             outputs.insert(0, body.update.loss)
         return outputs or [torch.zeros((), device=device)]
 

@@ -9,6 +9,7 @@ import keras
 import numpy as np
 import torch
 
+from poptorch_emu.executor.executor import PoplarExecutor
 from poptorch_emu.executor.executor_contents import has_edited_weights
 from poptorch_emu.executor.factories import inferenceModel, trainingModel
 from poptorch_emu.keras.device_users import DeviceUser
@@ -19,6 +20,7 @@ from poptorch_emu.keras.loops.infeed import Element, Infeed, stacked
 from poptorch_emu.keras.loops.tensorflow_variables import begin_run, end_run
 from poptorch_emu.keras.optimizer_link import KerasOptimizerLink
 from poptorch_emu.keras.run_settings import ModelSettings, SystemSettings, executor_options
+from poptorch_emu.keras.wrapped_optimizers import merged
 from poptorch_emu.runtime.stream import ResultStream
 
 # A run that reads is cut into pieces: while the device runs one, the host reads the next. A piece
@@ -49,7 +51,10 @@ class FunctionProgram(DeviceUser):
         self._module = module
         self._discovered = module.discovered
         self._replicas = replicas
-        self._per_call = _iterations_of_call(module.discovered, replicas)
+        update = module.discovered.body.update
+        settings = settings_of_update(module.discovered)
+        self._accumulation = settings.accumulation
+        self._per_call = _iterations_of_call(module.discovered, replicas, self._accumulation)
         reads = module.discovered.body.reads
         # Of what each next() gets, for calls in turn: one may run while the next is read.
         self._places: tuple[dict[int, list[np.ndarray]], ...] = ({}, {})
@@ -57,10 +62,9 @@ class FunctionProgram(DeviceUser):
         self._of_tensorflow = [
             each for each in module.variables.values() if hasattr(each, "of_tensorflow")
         ]
-        update = module.discovered.body.update
         options = executor_options(
             system,
-            ModelSettings(),
+            settings,
             None,
             self._per_call * replicas,
             replicas=replicas,
@@ -70,8 +74,15 @@ class FunctionProgram(DeviceUser):
         if update is None:
             self._executor = inferenceModel(module, options)
         else:
-            self._link = KerasOptimizerLink(update.optimizer, module.trained, self._per_call)
+            self._link = KerasOptimizerLink(
+                update.optimizer, module.trained, self._per_call // self._accumulation
+            )
             self._executor = trainingModel(module, options, self._link.optimizer)
+
+    @property
+    def executor(self) -> PoplarExecutor:
+        """What runs the function."""
+        return self._executor
 
     def run(self, tensors: Sequence[torch.Tensor]) -> Any:
         """Runs the function on the tensors among its arguments, and returns what it returns.
@@ -96,7 +107,7 @@ class FunctionProgram(DeviceUser):
                 for infeed, each in elements.items():
                     infeed.put_back(each)
                 raise
-            results = results or FunctionResults(self._module, self._replicas)
+            results = results or FunctionResults(self._module, self._replicas, self._accumulation)
             is_last = first + self._per_call == iterations
             self._call(inputs, results, reads_on=not is_last)
         assigned = self._discovered.variables.assigned
@@ -196,25 +207,43 @@ class FunctionProgram(DeviceUser):
         return inputs
 
 
-def _iterations_of_call(discovered: Discovered, replicas: int) -> int:
-    """Returns how many iterations one call of the executor makes.
+def settings_of_update(discovered: Discovered) -> ModelSettings:
+    """Returns how a function trains, as wrappers of its optimiser ask for.
+
+    Raises:
+        ValueError: its iterations make no whole number of updates.
+    """
+    if discovered.body.update is None:
+        return ModelSettings()
+    settings = merged(ModelSettings(), discovered.body.update.optimizer)
+    if discovered.iterations % settings.accumulation:
+        raise ValueError(
+            f"A loop on the IPU makes {discovered.iterations} iterations, but an update of its "
+            f"optimizer takes {settings.accumulation}. Let it make a multiple of them."
+        )
+    return settings
+
+
+def _iterations_of_call(discovered: Discovered, replicas: int, accumulation: int) -> int:
+    """Returns how many iterations one call of the executor makes, in whole updates.
 
     Each has the learning rate of its beginning, so that a schedule allows for one only.
     """
     update, iterations = discovered.body.update, discovered.iterations
     schedule = keras.optimizers.schedules.LearningRateSchedule
     if update is not None and isinstance(update.optimizer._learning_rate, schedule):
-        return 1
+        return accumulation
     num_bytes = replicas * sum(infeed.num_bytes for infeed in discovered.body.reads)
     if not num_bytes:
         return iterations
     wanted = max(iterations // _MOST_PIECES, _FEWEST_ITERATIONS)
-    wanted = min(wanted, max(_WANTED_INPUT_BYTES // num_bytes, 1), iterations)
-    divisors = [n for n in range(1, iterations + 1) if iterations % n == 0]
+    wanted = min(wanted, max(_WANTED_INPUT_BYTES // num_bytes, accumulation), iterations)
+    multiples = range(accumulation, iterations + 1, accumulation)
+    divisors = [n for n in multiples if iterations % n == 0]
     enough = next(n for n in divisors if n >= wanted)
     if enough == wanted or enough * num_bytes <= _MOST_INPUT_BYTES:
         return enough
-    return max(n for n in divisors if n <= wanted)
+    return max((n for n in divisors if n <= wanted), default=divisors[0])
 
 
 def _counters(discovered: Discovered) -> list[torch.Tensor]:

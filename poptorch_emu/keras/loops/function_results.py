@@ -17,25 +17,28 @@ from poptorch_emu.keras.loops.host_values import to_host
 class FunctionResults:
     """Takes the outputs of some iterations after the other."""
 
-    def __init__(self, module: CapturedFunction, replicas: int) -> None:
+    def __init__(self, module: CapturedFunction, replicas: int, accumulation: int = 1) -> None:
         """Tells the queues what they will get.
 
         Args:
             module: the function, traced.
             replicas: of which each has outputs.
+            accumulation: how many iterations each result of the device has.
         """
         body = module.discovered.body
         self._result, sent = module.forms
         self._queues = [(queue, form) for (queue, _), form in zip(body.sent, sent, strict=True)]
         self._has_loss = body.update is not None
         self._replicas = replicas
+        self._accumulation = accumulation
         self._last: list[torch.Tensor] = []
         for queue, form in self._queues:
             queue.expect(form, replicas)
 
-    def take(self, count: int, outputs: Sequence[torch.Tensor]) -> None:
-        """Gives the queues what they get of some iterations."""
+    def take(self, num_results: int, outputs: Sequence[torch.Tensor]) -> None:
+        """Gives the queues what they get of some results of the device."""
         remaining = iter(outputs)
+        count = num_results * self._accumulation
         if self._has_loss:
             next(remaining)
         self._last = [leaf[-1] for leaf in self._leaves(count, self._result, remaining)]

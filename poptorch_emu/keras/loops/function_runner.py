@@ -8,12 +8,14 @@ from typing import Any
 import keras
 import torch
 
+from poptorch_emu.executor.executor import PoplarExecutor
 from poptorch_emu.keras.loops.captured_calls import plain_function
 from poptorch_emu.keras.loops.discovery import discover
 from poptorch_emu.keras.loops.function_module import CapturedFunction
-from poptorch_emu.keras.loops.function_program import FunctionProgram
+from poptorch_emu.keras.loops.function_program import FunctionProgram, settings_of_update
 from poptorch_emu.keras.loops.host_values import is_host_tensor, to_torch
 from poptorch_emu.keras.run_settings import SystemSettings, num_replicas
+from poptorch_emu.keras.wrapped_optimizers import factor_of_loss
 
 
 class FunctionRunner:
@@ -27,6 +29,11 @@ class FunctionRunner:
         """
         self._system = system
         self._programs: dict[Hashable, FunctionProgram] = {}
+        self._last: FunctionProgram | None = None
+
+    def last_executor(self) -> PoplarExecutor | None:
+        """Returns what ran last; `None` if nothing did."""
+        return None if self._last is None else self._last.executor
 
     def run(
         self, function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
@@ -45,6 +52,7 @@ class FunctionRunner:
         program = self._programs.get(key)
         if program is None:
             program = self._programs[key] = self._made(function, arguments, system)
+        self._last = program
         return program.run([leaf for leaf in leaves if isinstance(leaf, torch.Tensor)])
 
     def _made(
@@ -53,7 +61,10 @@ class FunctionRunner:
         replicas = num_replicas(system, None)
         args, kwargs = arguments
         discovered = discover(function, args, kwargs, replicas)
-        module = CapturedFunction(function, arguments, discovered, replicas)
+        update, factor = discovered.body.update, 1.0
+        if update is not None:
+            factor = factor_of_loss(settings_of_update(discovered), update.optimizer, replicas)
+        module = CapturedFunction(function, arguments, discovered, replicas, factor)
         return FunctionProgram(module, system, replicas)
 
 

@@ -1,4 +1,7 @@
-"""Pipeline stages of functional models, and what is logged of replicas."""
+"""Pipeline stages of functional models, what is logged of replicas, and optimisers."""
+
+import importlib
+from typing import Any
 
 from poptorch_emu.keras.run_settings import ReplicatedMetricReductionMethod
 from poptorch_emu.keras.stage_assignment import (
@@ -10,4 +13,22 @@ __all__ = [
     "FunctionalLayerPipelineStageAssignment",
     "PipelineStage",
     "ReplicatedMetricReductionMethod",
+    "layers",
+    "optimizers",
 ]
+
+_LATE = {
+    "layers": "poptorch_emu.companions.ipu_tensorflow_addons.keras.layers",
+    "optimizers": "poptorch_emu.keras.ipu.optimizers",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Loads what few programs need.
+
+    Raises:
+        AttributeError: there is no such name.
+    """
+    if name in _LATE:
+        return importlib.import_module(_LATE[name])
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}: it has {__all__}.")

@@ -6,7 +6,7 @@ from typing import Any
 
 from keras import ops
 
-from poptorch_emu.keras.ipu.ops.single_replica import require_single_replica
+from poptorch_emu.keras.ipu.ops.replicas import check_replicas, exchanged, gathered
 
 __all__ = ["all_gather", "all_to_all"]
 
@@ -18,32 +18,42 @@ def all_to_all(
     replication_factor: int,
     name: str | None = None,
 ) -> Any:
-    """Returns a tensor, all of which one replica keeps (exact; several are refused).
+    """Returns what the replicas have sent to this one, one after another (exact).
+
+    Each cuts its tensor into as many equal pieces as there are replicas, and sends piece s to
+    replica s.
 
     Args:
         x: the tensor.
-        split_dimension: accepted.
-        concat_dimension: accepted.
-        replication_factor: accepted.
+        split_dimension: along which it is cut.
+        concat_dimension: along which what has come is put together.
+        replication_factor: the number of replicas.
         name: accepted.
 
     Raises:
-        Error: there are several replicas.
+        ValueError: there are others, or the tensor cannot be cut so.
     """
-    require_single_replica("all_to_all_op.all_to_all")
-    return x
+    check_replicas("all_to_all_op.all_to_all", "replication_factor", replication_factor)
+    x = ops.convert_to_tensor(x)
+    if x.shape[split_dimension] % replication_factor:
+        raise ValueError(
+            f"ipu.all_to_all_op.all_to_all cuts axis {split_dimension} of {tuple(x.shape)} into "
+            f"{replication_factor} pieces, but {x.shape[split_dimension]} does not divide so."
+        )
+    pieces = exchanged(ops.stack(ops.split(x, replication_factor, axis=split_dimension)))
+    return ops.concatenate(ops.unstack(pieces), axis=concat_dimension)
 
 
 def all_gather(x: Any, replication_factor: int, name: str | None = None) -> Any:
-    """Returns the tensors of all replicas, below each other (exact; several are refused).
+    """Returns the tensors of all replicas on a new first axis (exact).
 
     Args:
         x: the tensor.
-        replication_factor: accepted.
+        replication_factor: the number of replicas.
         name: accepted.
 
     Raises:
-        Error: there are several replicas.
+        ValueError: there are others.
     """
-    require_single_replica("all_to_all_op.all_gather")
-    return ops.expand_dims(x, 0)
+    check_replicas("all_to_all_op.all_gather", "replication_factor", replication_factor)
+    return gathered(x)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from poptorch_emu.keras.ipu.ops.single_replica import require_single_replica
+from poptorch_emu.keras.ipu.ops.replicas import check_replicas, num_replicas, summed
 
 __all__ = ["assume_equal_across_replicas", "cross_replica_mean", "cross_replica_sum"]
 
@@ -12,35 +12,26 @@ __all__ = ["assume_equal_across_replicas", "cross_replica_mean", "cross_replica_
 def cross_replica_sum(
     x: Any, replica_group_size: int | None = None, name: str | None = None
 ) -> Any:
-    """Returns a tensor, which is the sum over one replica (exact; several are refused).
+    """Returns the sum of a tensor over all replicas; its gradient is summed, too (exact).
 
     Args:
         x: the tensor.
-        replica_group_size: accepted.
+        replica_group_size: the number of replicas, if it is given.
         name: accepted.
 
     Raises:
-        Error: there are several replicas.
+        ValueError: `replica_group_size` is another number.
     """
-    require_single_replica("cross_replica_ops.cross_replica_sum")
-    return x
+    check_replicas("cross_replica_ops.cross_replica_sum", "replica_group_size", replica_group_size)
+    return summed(x)
 
 
 def cross_replica_mean(
     x: Any, replica_group_size: int | None = None, name: str | None = None
 ) -> Any:
-    """Returns a tensor, which is the mean over one replica (exact; several are refused).
-
-    Args:
-        x: the tensor.
-        replica_group_size: accepted.
-        name: accepted.
-
-    Raises:
-        Error: there are several replicas.
-    """
-    require_single_replica("cross_replica_ops.cross_replica_mean")
-    return x
+    """Returns the mean of a tensor over all replicas, as `cross_replica_sum` the sum (exact)."""
+    check_replicas("cross_replica_ops.cross_replica_mean", "replica_group_size", replica_group_size)
+    return summed(x) / num_replicas()
 
 
 def assume_equal_across_replicas(tensors: Any, inplace: bool = False) -> Any:

@@ -1,0 +1,159 @@
+"""`ipu_tensorflow_addons.keras.layers`: Keras's layers with the arguments of the IPU's."""
+
+from __future__ import annotations
+
+from typing import Any, NoReturn
+
+import keras
+from keras import ops
+
+from poptorch_emu.companions.ipu_tensorflow_addons.keras.normalization import (
+    GroupNorm,
+    GroupNormalization,
+    InstanceNorm,
+    InstanceNormalization,
+    LayerNorm,
+    LayerNormalization,
+)
+from poptorch_emu.companions.ipu_tensorflow_addons.keras.recurrent import (
+    GRU,
+    LSTM,
+    PopnnGRU,
+    PopnnLSTM,
+)
+from poptorch_emu.errors import compiler_error
+
+__all__ = [
+    "AssumeEqualAcrossReplicas",
+    "CTCLoss",
+    "Dropout",
+    "Embedding",
+    "GRU",
+    "GroupNorm",
+    "GroupNormalization",
+    "InstanceNorm",
+    "InstanceNormalization",
+    "LSTM",
+    "LayerNorm",
+    "LayerNormalization",
+    "PopnnGRU",
+    "PopnnLSTM",
+    "RecomputationCheckpoint",
+    "SerialDense",
+]
+
+
+class Embedding(keras.layers.Embedding):  # type: ignore[misc]
+    """Rows of a table, as Keras's layer gives them (exact)."""
+
+    def __init__(
+        self,
+        input_dim: int,
+        output_dim: int,
+        embeddings_initializer: Any = "uniform",
+        serialization_factor: int = 1,
+        **settings: Any,
+    ) -> None:
+        """Takes the size of the table.
+
+        Args:
+            input_dim: how many rows.
+            output_dim: of how many numbers.
+            embeddings_initializer: of the table.
+            serialization_factor: accepted, if it divides the number of rows.
+            settings: of any layer.
+
+        Raises:
+            NotImplementedError: another argument of Keras's layer is given.
+            ValueError: the factor does not divide the rows.
+        """
+        for name in settings:
+            if name not in ("name", "dtype", "trainable", "weights", "input_length"):
+                raise NotImplementedError(
+                    f"Embedding({name}=...) is not offered. Use keras.layers.Embedding."
+                )
+        if input_dim % serialization_factor:
+            raise ValueError(
+                f"serialization_factor={serialization_factor} does not divide the {input_dim} rows."
+            )
+        settings.pop("input_length", None)
+        super().__init__(
+            input_dim, output_dim, embeddings_initializer=embeddings_initializer, **settings
+        )
+
+
+class Dropout(keras.layers.Dropout):  # type: ignore[misc]
+    """Sets a share of the inputs to zero, as Keras's layer does (exact)."""
+
+
+class SerialDense(keras.layers.Dense):  # type: ignore[misc]
+    """A dense layer; that its product is made in parts changes no result (exact)."""
+
+    def __init__(
+        self,
+        units: int,
+        serialization_factor: int | None = None,
+        serialization_dimension: str | None = None,
+        *args: Any,
+        **settings: Any,
+    ) -> None:
+        """Takes what Keras's layer takes, and how the product is divided (accepted)."""
+        super().__init__(units, *args, **settings)
+
+
+class _Unchanged(keras.layers.Layer):  # type: ignore[misc]
+    def call(self, inputs: Any, **kwargs: Any) -> Any:
+        """Returns the inputs."""
+        return keras.tree.map_structure(lambda x: x, inputs)
+
+
+class RecomputationCheckpoint(_Unchanged):
+    """Returns a structure as it is: which values are kept changes no result (exact)."""
+
+
+class AssumeEqualAcrossReplicas(_Unchanged):
+    """Returns a structure as it is (exact)."""
+
+    def __init__(self, inplace: bool = False, **settings: Any) -> None:
+        """Takes `inplace`, which is accepted."""
+        super().__init__(**settings)
+
+
+class CTCLoss(keras.layers.Layer):  # type: ignore[misc]
+    """The mean connectionist temporal classification loss (exact)."""
+
+    def __init__(self, blank_index: int = 0, from_logits: bool = False, **settings: Any) -> None:
+        """Takes which class is the blank, and whether the data are logits or log-probabilities."""
+        super().__init__(**settings)
+        self.blank_index, self.from_logits = blank_index, from_logits
+
+    def call(self, labels: Any, data: Any, label_length: Any, data_length: Any) -> Any:
+        """Returns the mean loss, of the shape (1,).
+
+        Args:
+            labels: (B, S), integers.
+            data: (T, B, C), logits or log-probabilities, which are logits, too.
+            label_length: (B,).
+            data_length: (B,).
+        """
+        losses = ops.ctc_loss(
+            labels,
+            ops.swapaxes(data, 0, 1),
+            ops.reshape(label_length, (-1,)),
+            ops.reshape(data_length, (-1,)),
+            mask_index=self.blank_index,
+        )
+        return ops.reshape(ops.mean(losses), (1,))
+
+
+def __getattr__(name: str) -> Any:
+    if name.startswith("_"):
+        raise AttributeError(name)
+
+    def refused(*args: Any, **kwargs: Any) -> NoReturn:
+        raise compiler_error(
+            f"ipu_tensorflow_addons.keras.layers.{name} is not offered (refused): there are "
+            f"{', '.join(__all__)}. Write the layer with keras.ops."
+        )
+
+    return refused

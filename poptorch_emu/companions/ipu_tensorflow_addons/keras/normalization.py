@@ -1,0 +1,104 @@
+"""Normalisation over groups of channels."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+from keras import ops
+
+
+class GroupNormalization(keras.layers.Layer):  # type: ignore[misc]
+    """Normalises the channels of each group together (exact).
+
+    With strided grouping, channel c is in group c mod groups; otherwise groups are neighbours.
+    """
+
+    def __init__(
+        self,
+        groups: int = 2,
+        channels_axis: int = -1,
+        center: bool = True,
+        scale: bool = True,
+        epsilon: float = 1e-3,
+        beta_initializer: Any = None,
+        gamma_initializer: Any = None,
+        strided_channel_grouping: bool = True,
+        trainable: bool = True,
+        **settings: Any,
+    ) -> None:
+        """Takes how channels are grouped.
+
+        Raises:
+            ValueError: the axis is neither 1 nor the last.
+        """
+        super().__init__(trainable=trainable, **settings)
+        if channels_axis not in (1, -1):
+            raise ValueError(f"channels_axis must be 1 or -1, not {channels_axis!r}.")
+        self.groups, self.channels_axis, self.epsilon = groups, channels_axis, epsilon
+        self.center, self.scale = center, scale
+        self.is_strided = strided_channel_grouping
+        self._initializers = (gamma_initializer or "ones", beta_initializer or "zeros")
+
+    def build(self, input_shape: Any) -> None:
+        """Makes the weights.
+
+        Raises:
+            ValueError: groups do not divide the channels.
+        """
+        channels = input_shape[self.channels_axis]
+        if channels % self.groups:
+            raise ValueError(
+                f"{type(self).__name__} has {self.groups} groups, which do not divide the "
+                f"{channels} channels of {tuple(input_shape)}."
+            )
+        gamma, beta = self._initializers
+        self.gamma = self.beta = None
+        if self.scale:
+            self.gamma = self.add_weight(shape=(channels,), initializer=gamma, name="gamma")
+        if self.center:
+            self.beta = self.add_weight(shape=(channels,), initializer=beta, name="beta")
+
+    def call(self, inputs: Any, training: Any = None) -> Any:
+        """Returns the inputs, normalised."""
+        x = ops.moveaxis(inputs, self.channels_axis, -1)
+        shape = ops.shape(x)
+        channels = shape[-1]
+        per_group = channels // self.groups
+        parts = (per_group, self.groups) if self.is_strided else (self.groups, per_group)
+        x = ops.reshape(x, (shape[0], -1, *parts))
+        axes = (1, 2) if self.is_strided else (1, 3)
+        mean, variance = ops.moments(x, axes, keepdims=True)
+        x = (x - mean) * ops.rsqrt(variance + self.epsilon)
+        x = ops.reshape(x, shape)
+        x = x if self.gamma is None else x * self.gamma
+        x = x if self.beta is None else x + self.beta
+        return ops.moveaxis(x, -1, self.channels_axis)
+
+    def compute_output_shape(self, input_shape: Any) -> Any:
+        """Returns the shape of the inputs."""
+        return input_shape
+
+
+class InstanceNormalization(GroupNormalization):
+    """Normalises each channel by itself (exact)."""
+
+    def __init__(self, channels_axis: int = -1, **settings: Any) -> None:
+        """Takes the axis of the channels."""
+        super().__init__(1, channels_axis, **settings)
+
+    def build(self, input_shape: Any) -> None:
+        """Makes the weights: one group for each channel."""
+        self.groups = input_shape[self.channels_axis]
+        super().build(input_shape)
+
+
+class LayerNormalization(keras.layers.LayerNormalization):  # type: ignore[misc]
+    """Normalises the features of each sample, as Keras's (exact)."""
+
+    def __init__(self, axis: Any = -1, epsilon: float = 1e-3, **settings: Any) -> None:
+        """Takes the axes of the features."""
+        super().__init__(axis=axis, epsilon=epsilon, **settings)
+
+
+GroupNorm, InstanceNorm, LayerNorm = GroupNormalization, InstanceNormalization, LayerNormalization

@@ -1,0 +1,152 @@
+"""Recurrent layers with the limits of the IPU's own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import keras
+
+_ACTIVATIONS = ("tanh", "relu", "softmax", "sigmoid", "hard_sigmoid")
+_REFUSED = {
+    "activity_regularizer": None,
+    "bias_constraint": None,
+    "bias_regularizer": None,
+    "go_backwards": False,
+    "kernel_constraint": None,
+    "kernel_regularizer": None,
+    "recurrent_constraint": None,
+    "recurrent_dropout": 0.0,
+    "recurrent_regularizer": None,
+    "unroll": False,
+    "use_bias": True,
+}
+
+
+def _checked(kind: str, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the arguments that Keras's layer takes.
+
+    Raises:
+        ValueError: one of them has a value that the layer does not offer.
+    """
+    for name, only in _REFUSED.items():
+        if settings.get(name, only) != only:
+            raise ValueError(
+                f"{kind}({name}={settings[name]!r}) is not offered: it must be {only!r}. Use "
+                f"keras.layers.{kind}, which has it."
+            )
+    for name in ("activation", "recurrent_activation"):
+        if name in settings and _name_of(settings[name]) not in _ACTIVATIONS:
+            raise ValueError(
+                f"{kind}({name}={settings[name]!r}) is not offered: it must be one of "
+                f"{', '.join(_ACTIVATIONS)}. Use keras.layers.{kind}."
+            )
+    return {name: value for name, value in settings.items() if name not in _REFUSED}
+
+
+def _name_of(activation: Any) -> Any:
+    return getattr(activation, "__name__", activation)
+
+
+class _OfIpu:
+    """What the two layers have in common."""
+
+    _is_time_major: bool
+
+    def __init__(
+        self,
+        units: int,
+        *,
+        dropout_seed: Any = None,
+        partials_dtype: Any = None,
+        seed: Any = None,
+        time_major: bool = False,
+        options: Any = None,
+        options_bwd: Any = None,
+        **settings: Any,
+    ) -> None:
+        """Takes what Keras's layer takes.
+
+        Args:
+            units: how many numbers the output has.
+            dropout_seed: accepted.
+            partials_dtype: accepted.
+            seed: of the dropout.
+            time_major: whether the first axis is the time, of inputs and outputs.
+            options: accepted.
+            options_bwd: accepted.
+            settings: of Keras's layer.
+
+        Raises:
+            ValueError: a setting has a value that the layer does not offer.
+        """
+        seed = dropout_seed if seed is None and isinstance(dropout_seed, int) else seed
+        super().__init__(  # type: ignore[call-arg]
+            units, seed=seed, **_checked(type(self).__name__.removeprefix("Popnn"), settings)
+        )
+        self._is_time_major = time_major
+
+    @property
+    def kernel(self) -> Any:
+        """The weights of the inputs."""
+        return self.cell.kernel  # type: ignore[attr-defined]
+
+    @property
+    def recurrent_kernel(self) -> Any:
+        """The weights of the state."""
+        return self.cell.recurrent_kernel  # type: ignore[attr-defined]
+
+    @property
+    def biases(self) -> Any:
+        """The biases of all gates."""
+        return self.cell.bias  # type: ignore[attr-defined]
+
+    def call(
+        self, sequences: Any, initial_state: Any = None, mask: Any = None, training: Any = False
+    ) -> Any:
+        """Runs over the time.
+
+        Raises:
+            NotImplementedError: there is a mask.
+        """
+        if mask is not None:
+            raise NotImplementedError(
+                f"{type(self).__name__} takes no mask. Use the layer of keras.layers, or sequences "
+                "of one length."
+            )
+        if not self._is_time_major:
+            return super().call(  # type: ignore[misc]
+                sequences, initial_state=initial_state, training=training
+            )
+        found = super().call(  # type: ignore[misc]
+            keras.ops.swapaxes(sequences, 0, 1), initial_state=initial_state, training=training
+        )
+        if not self.return_sequences:  # type: ignore[attr-defined]
+            return found
+        if isinstance(found, (list, tuple)):
+            return [keras.ops.swapaxes(found[0], 0, 1), *found[1:]]
+        return keras.ops.swapaxes(found, 0, 1)
+
+    def compute_output_shape(self, sequences_shape: Any, initial_state_shape: Any = None) -> Any:
+        """Returns the shape of what `call` returns."""
+        shape = tuple(sequences_shape)
+        if self._is_time_major:
+            shape = (shape[1], shape[0], *shape[2:])
+        found = super().compute_output_shape(shape)  # type: ignore[misc]
+        if not (self._is_time_major and self.return_sequences):  # type: ignore[attr-defined]
+            return found
+        has_state = self.return_state  # type: ignore[attr-defined]
+        first, rest = (found[0], list(found[1:])) if has_state else (found, [])
+        first = (first[1], first[0], *first[2:])
+        return [first, *rest] if has_state else first
+
+
+class LSTM(_OfIpu, keras.layers.LSTM):  # type: ignore[misc]
+    """Long short-term memory, as Keras's (exact)."""
+
+
+class GRU(_OfIpu, keras.layers.GRU):  # type: ignore[misc]
+    """Gated recurrent units, as Keras's (exact)."""
+
+
+PopnnLSTM, PopnnGRU = LSTM, GRU
