@@ -20,7 +20,7 @@ from poptorch_emu.errors import compiler_error
 from poptorch_emu.keras.batches import with_leaves
 from poptorch_emu.keras.loops.capture_state import SendingCapture
 from poptorch_emu.keras.loops.device_values import form_of_value, is_of_device, num_of_device
-from poptorch_emu.keras.stage_assignment import StagePlan, stages_in_order
+from poptorch_emu.keras.stage_assignment import StagePlan, running_model, stages_in_order
 from poptorch_emu.ops import identity_loss
 
 
@@ -92,7 +92,7 @@ class CapturedModel(torch.nn.Module):
         ):
             is_training = self._use is Use.TRAIN
             flag = {"training": is_training} if model._call_has_training_arg else {}
-            y_pred = model(x, **flag)
+            y_pred = (model if plan is None else running_model(model))(x, **flag)
             self._seen["structure"] = keras.tree.map_structure(lambda _: 0, y_pred)
             outputs = tuple(keras.tree.flatten(y_pred))
             if self._use is Use.PREDICT:

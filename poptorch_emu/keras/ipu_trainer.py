@@ -11,6 +11,7 @@ import torch
 from poptorch_emu.config import TableConfig
 from poptorch_emu.executor.executor import PoplarExecutor
 from poptorch_emu.keras.batches import Batch, form_of, in_runs, num_rows, unpacked
+from poptorch_emu.keras.call_graph import graph_of_call, note_inputs
 from poptorch_emu.keras.capture import CapturedModel, Use
 from poptorch_emu.keras.epoch_check import check_epoch, shorter_execution, smaller_batch
 from poptorch_emu.keras.executions import check_steps, drawn_by_executions
@@ -83,6 +84,7 @@ class IpuTrainer:
     def _called(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         check_steps(self._model.steps_per_execution)
         kwargs = run_arguments(kwargs)
+        note_inputs(self._model, kwargs.get("x", args[0] if args else None))
         outer, self._is_fitting = self._is_fitting, name == "fit"
         try:
             logs = self._step_logs if self.calls_back_each_step else None
@@ -263,6 +265,7 @@ class IpuTrainer:
     def _plan(self) -> StagePlan | None:
         if self._known_plan is None:
             settings = self.settings
+            graph_of_call(self._model)
             plan = plan_stages(self._model, settings.stages, settings.device_mapping)
             if plan is not None and isinstance(settings.schedule, TableConfig):
                 ipus = placement(settings.schedule, len(plan.ipus))

@@ -16,6 +16,7 @@ from poptorch_emu.config import TableConfig
 from poptorch_emu.emulator.given_values import LAST_RUN
 from poptorch_emu.errors import compiler_error
 from poptorch_emu.keras import original_options, run_settings, stage_assignment
+from poptorch_emu.keras.call_graph import graph_of_call, is_of_own_class
 from poptorch_emu.keras.ipu_trainer import IpuTrainer
 from poptorch_emu.keras.run_settings import (
     GradientAccumulationReductionMethod,
@@ -74,9 +75,18 @@ class IpuModelMethods:
         self._change()
 
     def get_pipeline_stage_assignment(self) -> list[Any]:
-        """Returns the stages, in the form that `set_pipeline_stage_assignment` takes (exact)."""
+        """Returns the stages, in the form that `set_pipeline_stage_assignment` takes (exact).
+
+        Raises:
+            RuntimeError: the model is of a class of its own, and its inputs are not known.
+        """
         if isinstance(self._model, keras.Sequential):
             return list(self._trainer.settings.stages or ())
+        if is_of_own_class(self._model) and graph_of_call(self._model) is None:
+            raise RuntimeError(
+                f"The inputs of model {self._model.name!r} are not known, or its call() enters no "
+                "PipelineStage. Call build(input_shape) of the model first."
+            )
         return stage_assignment.assignments_of(self._model)
 
     def reset_pipeline_stage_assignment(self) -> None:

@@ -25,6 +25,8 @@ from poptorch_emu.trace.blocks import is_tracing
 _stage_of_node: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
 _local = threading.local()
 _make_node = Node.__init__
+# Of models of a class of their own: the graph of their `call`.
+CALL_GRAPH = "_poptorch_call_graph"
 
 
 def _make_marked_node(self: Any, *args: Any, **kwargs: Any) -> None:
@@ -37,7 +39,7 @@ def _make_marked_node(self: Any, *args: Any, **kwargs: Any) -> None:
 class PipelineStage:
     """Puts the layers that are called in a `with` statement in one stage of a pipeline (exact).
 
-    For the functional API: the calls must be on symbolic tensors.
+    For the functional API, and for the `call` of a model of a class of its own.
     """
 
     def __init__(self, stage: int) -> None:
@@ -56,10 +58,12 @@ class PipelineStage:
         """
         if is_tracing():
             raise ValueError(
-                f"PipelineStage({self._stage}) is entered in the call() of a model or layer, but "
-                "stages belong to layers that are called on symbolic tensors. Build the model with "
-                "the functional API, keras.Model(inputs, outputs)."
+                f"PipelineStage({self._stage}) is entered in the call() of a layer, or of a model "
+                "whose inputs were not known when it was compiled. Enter stages in the call() of "
+                "the model alone, and call its build(input_shape) first; or use the functional "
+                "API, keras.Model(inputs, outputs)."
             )
+        vars(_local).get("noted", []).append(self._stage)
         stages = vars(_local).setdefault("stages", [])
         if stages:
             raise ValueError(
@@ -134,6 +138,17 @@ class StagePlan:
         return 1 + sum(one != other for one, other in pairwise(self.ipus))
 
 
+@contextmanager
+def noted_stages() -> Iterator[list[int]]:
+    """Notes the stages that are entered, in a list."""
+    before = vars(_local).get("noted", [])
+    noted = vars(_local)["noted"] = []
+    try:
+        yield noted
+    finally:
+        vars(_local)["noted"] = before
+
+
 def checked_stage(stage: Any) -> int:
     """Returns a stage's number.
 
@@ -151,14 +166,25 @@ def graph_of(model: Any) -> Any:
     Raises:
         ValueError: there is none.
     """
-    graph = model._functional if isinstance(model, keras.Sequential) else model
+    graph = _graph_or_none(model)
     if not isinstance(graph, Functional):
         raise ValueError(
             f"Model {model.name!r} has no graph of layers to divide into stages: pipelines need a "
             "keras.Sequential whose first entry is a keras.Input, or a functional model, "
-            "keras.Model(inputs, outputs)."
+            "keras.Model(inputs, outputs), or a call() that enters PipelineStage."
         )
     return graph
+
+
+def _graph_or_none(model: Any) -> Any:
+    if isinstance(model, keras.Sequential):
+        return model._functional
+    return vars(model).get(CALL_GRAPH) or model
+
+
+def running_model(model: Any) -> Any:
+    """Returns what runs for a model that has stages: itself, or the graph of its `call`."""
+    return vars(model).get(CALL_GRAPH) or model
 
 
 def assignments_of(model: Any) -> list[FunctionalLayerPipelineStageAssignment]:
@@ -167,7 +193,7 @@ def assignments_of(model: Any) -> list[FunctionalLayerPipelineStageAssignment]:
         FunctionalLayerPipelineStageAssignment(
             node.operation, node.operation._inbound_nodes.index(node), _stage_of_node.get(node)
         )
-        for node in _nodes(graph_of(model))
+        for node in nodes_of(graph_of(model))
     ]
 
 
@@ -178,7 +204,7 @@ def assign(model: Any, assignments: Sequence[FunctionalLayerPipelineStageAssignm
         TypeError: an entry is no assignment.
         ValueError: a stage is no number, or a call is not part of the model.
     """
-    nodes = _nodes(graph_of(model))
+    nodes = nodes_of(graph_of(model))
     for each in assignments:
         if not isinstance(each, FunctionalLayerPipelineStageAssignment):
             raise TypeError(
@@ -197,7 +223,7 @@ def assign(model: Any, assignments: Sequence[FunctionalLayerPipelineStageAssignm
 
 def unassign(model: Any) -> None:
     """Takes the stages of all calls away."""
-    for node in _nodes(graph_of(model)):
+    for node in nodes_of(graph_of(model)):
         _stage_of_node.pop(node, None)
 
 
@@ -245,7 +271,7 @@ def plan_stages(
                 "stages. Assign them with set_pipeline_stage_assignment or PipelineStage."
             )
         return None
-    nodes = _nodes(graph_of(model))
+    nodes = nodes_of(graph_of(model))
     _check(model, nodes, stages)
     num_stages = max(stages.values()) + 1
     by_stage = tuple(
@@ -285,7 +311,7 @@ class _NodesOfStage:
         return iter(self._nodes)
 
 
-def _nodes(graph: Any) -> list[Any]:
+def nodes_of(graph: Any) -> list[Any]:
     """Returns the calls of a graph in the order in which Keras runs them."""
     by_depth = graph._nodes_by_depth
     return [
@@ -301,9 +327,10 @@ def _stages(model: Any, sequential: Sequence[int] | None) -> dict[Any, int]:
     if sequential is not None:
         check_sequential(model, sequential)
         stage_of_layer = dict(zip(map(id, model.layers), sequential, strict=True))
-        return {node: stage_of_layer[id(node.operation)] for node in _nodes(graph_of(model))}
-    if isinstance(model, Functional):
-        return {node: _stage_of_node[node] for node in _nodes(model) if node in _stage_of_node}
+        return {node: stage_of_layer[id(node.operation)] for node in nodes_of(graph_of(model))}
+    graph = _graph_or_none(model)
+    if isinstance(graph, Functional):
+        return {node: _stage_of_node[node] for node in nodes_of(graph) if node in _stage_of_node}
     return {}
 
 

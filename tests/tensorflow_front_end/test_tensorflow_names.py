@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import subprocess
 import sys
@@ -9,11 +10,17 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("tensorflow")
+tf = pytest.importorskip("tensorflow")
+pytest.importorskip("keras")
+
+from support import tensorflow_programs as programs  # noqa: E402
+
+from poptorch_emu import Error  # noqa: E402
 
 pytestmark = pytest.mark.feature("TensorFlow: names", fidelity="exact")
 
 ROOT = Path(__file__).parents[2]
+SESSIONS = "tensorflow.python.client.session"
 
 # Forms that public programs use, and what they must mean.
 IMPORTS = """
@@ -119,6 +126,15 @@ def test_threads_when_the_program_sets_them_then_are_the_programs() -> None:
 def test_tensorflow_when_a_program_does_not_import_it_then_is_not_loaded() -> None:
     code = "import poptorch, sys\nprint(sorted({'tensorflow', 'keras'} & set(sys.modules)))"
     assert check(run(code)).strip() == "[]"
+
+
+@pytest.mark.parametrize("use", ["Session()", "InteractiveSession()", "disable_v2_behavior()"])
+def test_program_of_tensorflow_1_then_the_way_out_is_said(use: str) -> None:
+    programs.strategy()
+    with pytest.raises(Error, match="is of TensorFlow 1.*IPUStrategy.run or fit"):
+        eval(f"tf.compat.v1.{use}")
+    assert tf.executing_eagerly()
+    assert issubclass(tf.compat.v1.Session, importlib.import_module(SESSIONS).Session)
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,11 @@ MODULES_IN_FULL = {
     "poptorch_emu.emulator.schedules": "poptorch_emu.emulator.schedules",
     **{name: MODULES[name] for name in ("gcipuinfo", "libpvti", "popart", "popdist", "pva")},
     "popdist.poptorch": f"{MODULES['popdist']}.poptorch",
+    "popdist.tensorflow": f"{MODULES['popdist']}.tensorflow",
+    **{
+        f"ipu_tensorflow_addons.keras.{part}": f"{MODULES['ipu_tensorflow_addons']}.keras.{part}"
+        for part in ("layers", "optimizers")
+    },
     "horovod.torch": f"{STAND_INS['horovod']}.torch",
     "cppimport": STAND_INS["cppimport"],
     "cppimport.importer": f"{STAND_INS['cppimport']}.importer",

@@ -8,7 +8,13 @@ import importlib
 from typing import Any
 
 from poptorch_emu.keras import old_programs
-from poptorch_emu.keras.ipu import config, gradient_accumulation, ipu_strategy, refused_modules
+from poptorch_emu.keras.ipu import (
+    config,
+    gradient_accumulation,
+    ipu_strategy,
+    refused_modules,
+    tensorflow_1,
+)
 from poptorch_emu.keras.ipu.ops import __all__ as operations
 from poptorch_emu.keras.ipu.ops import pipelining_ops
 from poptorch_emu.keras.ipu.ops.functional_ops import outlined_function as outlined_function
@@ -16,7 +22,6 @@ from poptorch_emu.near_names import did_you_mean
 
 __all__ = [
     "config",
-    "distributed",
     "gradient_accumulation",
     "ipu_infeed_queue",
     "ipu_outfeed_queue",
@@ -29,6 +34,7 @@ __all__ = [
 ]
 
 refused_modules.register(__name__)
+tensorflow_1.refuse()
 old_programs.install()
 
 # Modules below this one that few programs ask for.

@@ -13,6 +13,7 @@ import keras
 
 from poptorch_emu.distributed.launch_environment import read_launch
 from poptorch_emu.emulator.given_values import LAST_RUN
+from poptorch_emu.keras.ipu import tensorflow_1
 from poptorch_emu.keras.ipu.config import system_settings
 from poptorch_emu.keras.loops.capture_state import current, is_suspended
 from poptorch_emu.keras.loops.function_runner import FunctionRunner
@@ -64,6 +65,7 @@ class IPUStrategy:
         tf = tensorflow()
         if tf is not None:
             tensorflow_functions.install(tf)
+            tensorflow_1.refuse()
         self._has_infeeds = enable_dataset_iterators
         self._runner = FunctionRunner(system_settings)
         vars(self)[LAST_RUN] = self._runner.last_executor

@@ -13,8 +13,6 @@ __all__ = [
     "FunctionalLayerPipelineStageAssignment",
     "PipelineStage",
     "ReplicatedMetricReductionMethod",
-    "layers",
-    "optimizers",
 ]
 
 _LATE = {

@@ -1,0 +1,40 @@
+"""What programs of TensorFlow 1 begin with, refused where such a program asks for IPUs.
+
+TensorFlow's own modules keep it.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+from typing import Any, NoReturn
+
+from poptorch_emu.errors import compiler_error
+
+_SESSIONS = ("InteractiveSession", "Session")
+_SWITCHES = ("disable_eager_execution", "disable_v2_behavior")
+
+
+@functools.cache
+def refuse() -> bool:
+    """Makes sessions and switches to TensorFlow 1 say the way out; returns whether it is loaded."""
+    tf: Any = sys.modules.get("tensorflow")
+    if tf is None:
+        refuse.cache_clear()  # It may be loaded later on.
+        return False
+    old = tf.compat.v1
+    for name in _SESSIONS:
+        setattr(old, name, type(name, (getattr(old, name),), {"__init__": _refusing(name)}))
+    for name in _SWITCHES:
+        setattr(old, name, _refusing(name))
+    return True
+
+
+def _refusing(name: str) -> Any:
+    def refused(*args: Any, **kwargs: Any) -> NoReturn:
+        raise compiler_error(
+            f"tf.compat.v1.{name} is of TensorFlow 1, whose graphs do not run on IPUs here "
+            "(refused). Write the program in the style of TensorFlow 2: IPUStrategy.run or fit."
+        )
+
+    return refused
