@@ -429,11 +429,13 @@ assert [p.throughput for p in sweep.points] == sorted(p.throughput for p in swee
 
 # %% [markdown]
 # Where both columns agree, filling and flushing is all that is lost. Accumulation has a price: the batch of an update grows,
-# and it may train worse. Besides, a pipeline has a *stash*: a micro-batch leaves the inputs of a stage there until its backward. How deep a stash is
-# depends on the stage, and not on the accumulation:
+# and it may train worse. Besides, a pipeline has a *stash*: a micro-batch leaves the inputs of a stage there until its backward. **Guess**:
+# does the stash grow with the accumulation?
 
 # %%
-print(*str(schedule).splitlines()[-4:], sep="\n")
+for count in (8, 32):
+    print(f"{count} micro-batches in an update:")
+    print(*str(emulator.schedule(small_pipeline(4, count))).splitlines()[-4:], sep="\n")
 
 # %% [markdown]
 # ## 7. Iterate
