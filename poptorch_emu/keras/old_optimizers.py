@@ -19,10 +19,10 @@ _UNSCALED_BY_PROGRAM = "_poptorch_unscaled_by_program"
 def install() -> None:
     """Makes Keras take it."""
     legacy: Any = importlib.import_module("keras._tf_keras.keras").optimizers.legacy
-    for name in _OPTIMIZERS:
-        kind = getattr(keras.optimizers, name)
+    for optimizer in _OPTIMIZERS:
+        kind = getattr(keras.optimizers, optimizer)
         kind.__init__ = _with_old_arguments(kind.__init__)
-        setattr(legacy, name, kind)
+        setattr(legacy, optimizer, kind)
     base: Any = keras.optimizers.Optimizer
     base.lr = property(
         lambda optimizer: optimizer.learning_rate,

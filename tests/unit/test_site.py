@@ -178,7 +178,7 @@ def test_entry_with_an_example_then_it_ends_with_its_code():
 def test_entry_of_a_class_with_attributes_then_each_has_an_entry_with_its_text():
     text = "\n".join(api_entries.text_of("poptorch_emu.emulator.HostWork"))
     items = [
-        "{py:attribute} items_per_second\n\n{fidelity}`modelled` rows that the loader yields.",
+        "{py:attribute} items_per_second\n\n{fidelity}`modelled` rows that the loader yields; ",
         "{py:attribute} seconds_per_update\n\n{fidelity}`modelled` ",
     ]
     assert [text.count(item) for item in items] == [1, 1]
