@@ -157,7 +157,7 @@ def test_setting_when_wrong_then_is_refused(name: str, value, kind, message: str
         ({"norms__experimental__distributed_batch_norm_replica_group_size": 2}, "Leave it at 1"),
         (
             {"experimental__multi_replica_distribution__process_count": 2},
-            "these replicas are in one process",
+            "says that this is process 0 of 2, but it is 0 of 1",
         ),
     ],
 )

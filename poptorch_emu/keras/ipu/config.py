@@ -277,9 +277,11 @@ def _check(config: IPUConfig) -> None:
 
 
 def _processes(config: IPUConfig) -> tuple[int, int]:
-    """Returns the number of this process, and how many there are."""
+    """Returns the number of this process, and how many there are; of one, no number is kept."""
     distribution = config.experimental.multi_replica_distribution
-    return distribution.process_index, max(distribution.process_count, 1)
+    if distribution.process_count <= 1:
+        return 0, 1
+    return distribution.process_index, distribution.process_count
 
 
 def _rounds(behaviour: Group) -> bool:

@@ -15,19 +15,21 @@ _SESSIONS = ("InteractiveSession", "Session")
 _SWITCHES = ("disable_eager_execution", "disable_v2_behavior")
 
 
+def refuse() -> None:
+    """Makes sessions and switches to TensorFlow 1 say the way out, if TensorFlow is loaded."""
+    tf = sys.modules.get("tensorflow")
+    if tf is not None:
+        _refuse(tf)
+
+
 @functools.cache
-def refuse() -> bool:
-    """Makes sessions and switches to TensorFlow 1 say the way out; returns whether it is loaded."""
-    tf: Any = sys.modules.get("tensorflow")
-    if tf is None:
-        refuse.cache_clear()  # It may be loaded later on.
-        return False
+def _refuse(tf: Any) -> None:
     old = tf.compat.v1
     for name in _SESSIONS:
-        setattr(old, name, type(name, (getattr(old, name),), {"__init__": _refusing(name)}))
+        # A session that was never made has nothing to close.
+        setattr(old, name, type(name, (getattr(old, name),), {"__new__": _refusing(name)}))
     for name in _SWITCHES:
         setattr(old, name, _refusing(name))
-    return True
 
 
 def _refusing(name: str) -> Any:

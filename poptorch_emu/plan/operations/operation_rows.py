@@ -48,7 +48,7 @@ def moved_rows(node: fx.Node, is_update: bool) -> tuple[torch.Tensor, int, int]:
     value, index = max(indices, key=lambda pair: pair[1].numel())
     count, width = max(1, index.numel()), max(1, moved.numel() // max(1, index.numel()))
     if bare_name(node).startswith(("gather", "scatter")):
-        is_row = value.op == "call_function" and bare_name(value) == "expand"
+        is_row = value.target is torch.ops.aten.expand.default
         width = index.shape[-1] if is_row else 1
         count //= width
     return table, count, width

@@ -156,7 +156,7 @@ def test_an_autocast_around_the_call_does_not_reach_the_device():
 
 
 def test_an_error_of_pytorch_is_raised_and_not_logged(caplog):
-    with caplog.at_level("ERROR"), pytest.raises(RuntimeError, match="same reduction dim"):
+    with caplog.at_level("ERROR"), pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
         run(lambda t: t @ t[:1], x)
     assert not [line for line in caplog.messages if "run meta" in line]
 
