@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
@@ -33,6 +33,17 @@ def with_table(document: str, name: str, table: str) -> str:
     before, rest = document.split(begin(name))
     _, after = rest.split(end(name))
     return f"{before}{begin(name)}\n{table}\n{end(name)}{after}"
+
+
+def with_tables(document: str, tables: Mapping[str, Callable[[], str]]) -> str:
+    """Returns `document` with new tables, each made by the function of its name.
+
+    Raises:
+        ValueError: the comments of a table are not there.
+    """
+    for name, table in tables.items():
+        document = with_table(document, name, table())
+    return document
 
 
 def run(path: Path, description: str, current: Callable[[str], str]) -> None:

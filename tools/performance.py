@@ -239,14 +239,8 @@ TABLES: dict[str, Callable[[], str]] = {
 
 
 def current(document: str) -> str:
-    """Returns `document` with all tables as the files have them now.
-
-    Raises:
-        ValueError: the comments of a table are not there.
-    """
-    for name, table in TABLES.items():
-        document = marked_tables.with_table(document, name, table())
-    return document
+    """Returns `document` with all tables as the files have them now."""
+    return marked_tables.with_tables(document, TABLES)
 
 
 if __name__ == "__main__":

@@ -3,14 +3,16 @@
 // oneDNN is fastest at them where it writes blocks of 16 channels. PyTorch has this layout only in
 // tensors of its own kind, which are read here where oneDNN has written them: what is left after
 // the pooling is a fraction of that, and is written in PyTorch's order. Nothing says how such a
-// tensor lies, so that this is tried once for each size.
+// tensor lies, so that this is tried once for each size, with and without a bias.
 
+#include <ATen/Context.h>
 #include <ATen/Parallel.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/max_pool2d_with_indices.h>
 #include <ATen/ops/mkldnn_convolution.h>
+#include <ATen/ops/zeros_like.h>
 #include <torch/library.h>
 
 #include <algorithm>
@@ -84,18 +86,22 @@ Tensor numbers_like(const Tensor& x, int64_t period) {
   return at::arange(x.numel(), x.options()).remainder_(period).view(x.sizes()).add_(1);
 }
 
-bool writes_blocks(const Convolution& convolution, const Tensor& images, const Tensor& weight) {
+bool writes_blocks(const Convolution& convolution, const Tensor& images, const Tensor& weight,
+                   const std::optional<Tensor>& bias) {
   static std::mutex mutex;
   static std::map<std::vector<int64_t>, bool> known;
-  std::vector<int64_t> sizes{at::get_num_threads()};
+  const auto precision =
+      at::globalContext().float32Precision(at::Float32Backend::MKLDNN, at::Float32Op::CONV);
+  std::vector<int64_t> sizes{at::get_num_threads(), bias.has_value(),
+                             static_cast<int64_t>(precision)};
   for (const at::IntArrayRef each : {images.sizes(), weight.sizes(), convolution.stride,
                                      convolution.padding, convolution.dilation}) {
     sizes.insert(sizes.end(), each.begin(), each.end());
   }
   const std::lock_guard lock(mutex);
   if (const auto found = known.find(sizes); found != known.end()) return found->second;
-  const Tensor tried =
-      convolution(numbers_like(images, 251), numbers_like(weight, 17), std::nullopt);
+  const auto no_bias = bias ? std::optional(at::zeros_like(*bias)) : std::nullopt;
+  const Tensor tried = convolution(numbers_like(images, 251), numbers_like(weight, 17), no_bias);
   return known[sizes] = has_blocks_of(tried, tried.to_dense().contiguous());
 }
 
@@ -154,7 +160,7 @@ Tensor run(const Convolution& convolution, const Tensor& images, const Tensor& w
   Tensor result;
   for (int64_t first = 0; first < images.size(0); first += at_once) {
     const Tensor part = images.slice(0, first, first + at_once);
-    const bool are_blocks = writes_blocks(convolution, part, weight);
+    const bool are_blocks = writes_blocks(convolution, part, weight, bias);
     const Tensor convolved = convolution(part, weight, bias);
     const MaxPool pool(convolved, pooling.kernel, pooling.stride, pooling.padding, pooling.dilation,
                        pooling.ceil_mode);

@@ -161,13 +161,8 @@ class _SummedGradient(torch.autograd.Function):
         return ALL_REDUCE(gradients[0], ctx.count), None
 
 
-class _Sum(torch.autograd.Function):
+class _Sum(_AllReduce):
     """A sum without a gradient."""
-
-    @staticmethod
-    def forward(ctx: Any, x: torch.Tensor, count: int) -> torch.Tensor:
-        total: torch.Tensor = ALL_REDUCE(x, count)
-        return total
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, None]:
