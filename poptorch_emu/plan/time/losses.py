@@ -137,8 +137,14 @@ class _Losses:
         return taken / total if total else 0.0
 
     def _of_update(self, part: str) -> float:
+        """Returns the share of a step that a part of its updates takes.
+
+        IPUs reduce at the same time. What follows they do in turn where one waits for another.
+        """
         plan = self._plan
-        cycles = max((getattr(update, part) for update in plan.updates), default=0.0)
+        taken = [getattr(update, part) for update in plan.updates]
+        is_in_turn = any(update.wait_cycles for update in plan.updates) and part != "reduce_cycles"
+        cycles = math.fsum(taken) if is_in_turn else max(taken, default=0.0)
         return float(plan.num_windows * cycles / plan.clock_hz / plan.step_seconds)
 
     def _of_calls(self) -> float:

@@ -19,6 +19,7 @@ from poptorch_emu.emulator.estimates import captured
 from poptorch_emu.emulator.loader_speed import host_work
 from poptorch_emu.machine.system import system_of
 from poptorch_emu.machine.time_numbers import NUMBERS
+from poptorch_emu.plan.time.losses import Cause, losses
 
 pytestmark = pytest.mark.feature("emulator.estimate", fidelity="modelled")
 
@@ -134,6 +135,19 @@ def test_timeline_then_draws_updates_after_each_other() -> None:
         for ipu in ends
     }
     assert begins[1] >= ends[0] - 1e-9
+
+
+@pytest.mark.parametrize("schedule", [None, 3], ids=["in turn", "at the same time"])
+def test_causes_then_take_as_much_of_a_step_as_the_timeline_draws(schedule) -> None:
+    found = estimated(trainer(schedule))
+    shares = {loss.cause: loss.share for loss in losses(found)}
+    rows = torch.empty(32, WIDTH, device="meta")
+    events = list(emulator.timeline(trainer(schedule), rows, system=SYSTEM))
+    for cause, kind in ((Cause.UPDATE, "optimizer"), (Cause.STREAMING, "remote")):
+        spans = {(e.begin_seconds, e.end_seconds) for e in events if e.kind == kind}
+        assert len(spans) == (2 if schedule is None else 1)
+        seconds = sum(end - begin for begin, end in spans)
+        assert shares[cause] == pytest.approx(seconds / found.step_seconds)
 
 
 class Slow:
