@@ -15,11 +15,11 @@ _SECONDS = 2.0
 def host_work(io: HostWork | Iterable[Any] | None, seconds: float = _SECONDS) -> HostWork | None:
     """Returns the work of a host, which a loader is run for.
 
-    The first batch, for which the loader's processes start, counts only where there is no other.
+    The first batches, for which the loader's processes start, count only where there are no others.
 
     Args:
         io: host work, a loader whose batches hold tensors with one row for each sample, or `None`.
-        seconds: how long the loader runs at least, if it has so many batches.
+        seconds: how long the loader runs at least, from its first batch again where it ends before.
 
     Raises:
         TypeError: it is none of them.
@@ -36,20 +36,30 @@ def host_work(io: HostWork | Iterable[Any] | None, seconds: float = _SECONDS) ->
 
 
 def _rows_per_second(loader: Iterable[Any], seconds: float) -> float:
-    begin = time.perf_counter()
-    batches = iter(loader)
-    first = next(batches, None)
-    if first is None:
-        raise ValueError("the loader given as io yields no batch, so its speed is not known.")
-    after_first = time.perf_counter()
-    rows, end = 0, after_first
-    for batch in batches:
-        rows, end = rows + _rows(batch), time.perf_counter()
-        if end - after_first >= seconds:
+    # Worker processes make as many batches at the same time as there are workers, and these come
+    # together: so whole groups are timed, but for the first of each turn, which waits for a start.
+    group = max(1, getattr(loader, "num_workers", None) or 0)
+    begin = now = time.perf_counter()
+    num_rows, steady_rows, steady_seconds = 0, 0, 0.0
+    while now - begin < seconds:
+        num_before, last = num_rows, (num_rows, now)
+        for number, batch in enumerate(loader, 1):
+            num_rows, now = num_rows + _rows(batch), time.perf_counter()
+            if number % group:
+                continue
+            if number > group:
+                steady_rows += num_rows - last[0]
+                steady_seconds += now - last[1]
+                if now - begin >= seconds:
+                    break
+            last = num_rows, now
+        if num_rows == num_before:  # One that can be run only once has ended.
             break
-    if not rows:
-        rows, after_first = _rows(first), begin
-    return rows / max(end - after_first, 1e-9)
+    if not num_rows:
+        raise ValueError("the loader given as io yields no batch, so its speed is not known.")
+    if not steady_rows:
+        steady_rows, steady_seconds = num_rows, now - begin
+    return steady_rows / max(steady_seconds, 1e-9)
 
 
 def _rows(batch: Any) -> int:

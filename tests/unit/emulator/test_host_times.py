@@ -170,6 +170,24 @@ def test_loader_then_is_run_to_see_how_fast_it_is(num_batches) -> None:
     assert work.is_measured
 
 
+class Workers:
+    """A loader of four workers, whose batches of seven rows come together each 20 milliseconds."""
+
+    num_workers = 4
+
+    def __iter__(self):
+        time.sleep(0.02)
+        for _ in range(self.num_workers):
+            yield torch.zeros(7, 3)
+
+
+def test_loader_when_worker_processes_hold_all_batches_then_it_runs_again_until_time_is_over() -> (
+    None
+):
+    exact = 4 * 7 / 0.02
+    assert exact / 2 < host_work(Workers(), seconds=0.1).items_per_second <= exact
+
+
 def test_estimate_when_the_loader_is_slow_then_says_so() -> None:
     model = poptorch.inferenceModel(Layers(1).to("meta").eval(), options())
     report = emulator.estimate(model, torch.empty(8, WIDTH, device="meta"), io=Slow(20))
