@@ -8,8 +8,14 @@ from typing import Any, NoReturn
 
 import torch
 
-from poptorch_emu.errors import Error, make_error
+from poptorch_emu.errors import make_error
 from poptorch_emu.troubleshooting import Topic
+
+_REASON = (
+    "cannot be called explicitly on outputs of a PopTorch model. A model wrapped by "
+    "poptorch.trainingModel runs forward, backward and the weight update in each call: return a "
+    f"loss from forward instead; {Topic.EXPLICIT_BACKWARD}"
+)
 
 
 def without_backward(outputs: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
@@ -22,26 +28,29 @@ def without_backward(outputs: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
 
 @cache
 def _explain_backward() -> None:
-    """Lets gradients of what is computed from outputs fail in our words, once in a process.
+    """Lets PyTorch say more where gradients of what has no history are asked for.
 
-    Such a tensor is PyTorch's own, and has no history to go back through.
+    What is computed from outputs is such a tensor of PyTorch's own, as others of the program are.
     """
     # `Tensor.backward` calls the first of them by its name.
     for name in ("backward", "grad"):
-        setattr(torch.autograd, name, _explained(getattr(torch.autograd, name), name))
+        setattr(torch.autograd, name, _explained(getattr(torch.autograd, name)))
 
 
-def _explained(original: Callable[..., Any], name: str) -> Callable[..., Any]:
-    """Returns a function of `torch.autograd` that fails in our words."""
+def _explained(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Returns a function of `torch.autograd` whose error also says what holds of outputs."""
 
     @wraps(original)
     def explained(*args: Any, **kwargs: Any) -> Any:
         try:
             return original(*args, **kwargs)
         except RuntimeError as failure:
-            if "does not require grad" not in str(failure):
-                raise
-            raise _refusal("backward" if name == "backward" else "torch.autograd.grad") from failure
+            if "does not require grad" in str(failure):
+                failure.args = (
+                    f"{failure}. If it was computed from what a wrapped model returned: "
+                    f"{original.__name__}() {_REASON}",
+                )
+            raise
 
     return explained
 
@@ -52,15 +61,7 @@ def refuse_backward(*_: Any, **__: Any) -> NoReturn:
     Raises:
         Error: always.
     """
-    raise _refusal("backward")
-
-
-def _refusal(function: str) -> Error:
-    return make_error(
-        f"{function}() cannot be called explicitly on outputs of a PopTorch model. A model wrapped "
-        "by poptorch.trainingModel runs forward, backward and the weight update in each call: "
-        f"return a loss from forward instead; {Topic.EXPLICIT_BACKWARD}"
-    )
+    raise make_error(f"backward() {_REASON}")
 
 
 # Saved outputs carry a reference to the function; `torch.load` is to accept it as it is harmless.

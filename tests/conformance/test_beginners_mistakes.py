@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import linecache
 import re
 from collections.abc import Callable
@@ -156,17 +157,17 @@ def test_integers_in_a_recurrent_layer_then_compile_refuses() -> None:
 
 
 @pytest.mark.parametrize(
-    "backward",
+    "backward, kind",
     [
-        lambda out, loss: loss.backward(),
-        lambda out, loss: loss.mean().backward(),
-        lambda out, loss: (loss / 2).backward(),
-        lambda out, loss: F.cross_entropy(out, Y).backward(),
+        (lambda out, loss: loss.backward(), poptorch.Error),
+        (lambda out, loss: loss.mean().backward(), RuntimeError),
+        (lambda out, loss: (loss / 2).backward(), RuntimeError),
+        (lambda out, loss: F.cross_entropy(out, Y).backward(), RuntimeError),
     ],
 )
-def test_backward_kept_in_the_loop_then_our_words(backward) -> None:
+def test_backward_kept_in_the_loop_then_our_words(backward, kind) -> None:
     out, loss = poptorch.trainingModel(Net(), options())(X, Y)
-    with pytest.raises(poptorch.Error, match="cannot be called explicitly on outputs"):
+    with pytest.raises(kind, match="cannot be called explicitly on outputs"):
         backward(out, loss)
 
 
@@ -276,14 +277,20 @@ def test_shapes_that_do_not_go_together_then_compile_says_it_in_pytorchs_words(
 
 
 @pytest.mark.parametrize("gives_gradients", [torch.autograd.grad, torch.autograd.backward])
-def test_gradient_of_an_output_then_it_is_said_that_each_call_has_a_backward(
+def test_gradient_of_what_needs_none_then_pytorchs_error_says_what_holds_of_outputs(
     gives_gradients,
 ) -> None:
-    name, net = gives_gradients.__name__, Net()
+    name, net, own = gives_gradients.__name__, Net(), torch.ones(())
+    leaves = [list(net.parameters())] if name == "grad" else []
+    with pytest.raises(RuntimeError) as of_pytorch:
+        inspect.unwrap(gives_gradients)(own, *leaves)
     optimizer = poptorch.optim.SGD(net.parameters(), lr=0.1)
     out, _ = poptorch.trainingModel(net, options(), optimizer)(X, Y)
-    arguments = [F.cross_entropy(out, Y)] + ([list(net.parameters())] if name == "grad" else [])
-    with pytest.raises(poptorch.Error, match="cannot be called explicitly on outputs"):
-        getattr(torch.autograd, name)(*arguments)
+    # It is not known of a tensor whether it was computed from outputs.
+    for loss in F.cross_entropy(out, Y), own:
+        with pytest.raises(RuntimeError, match="If it was computed from what a wrapped") as error:
+            getattr(torch.autograd, name)(loss, *leaves)
+        assert str(error.value).startswith(str(of_pytorch.value))
+        assert f"{name}() cannot be called explicitly on outputs" in str(error.value)
     (gradient,) = torch.autograd.grad(net(X, Y)[1], [net.second.bias])  # Plain PyTorch works.
     assert gradient.shape == (2,)
