@@ -44,7 +44,7 @@ def check_model(model: object) -> None:
     """
     if not isinstance(model, PoplarExecutor):
         raise TypeError(
-            f"The model must be wrapped, but got {_described(model)}. Pass what "
+            f"The model must be wrapped, but got {described(model)}. Pass what "
             "poptorch.trainingModel(module, options, optimizer) or "
             "poptorch.inferenceModel(module, options) returns."
         )
@@ -57,7 +57,7 @@ def check_options(options: object) -> None:
         TypeError: they are not.
     """
     if not isinstance(options, Options):
-        raise TypeError(f"The options must be poptorch.Options(), but got {_described(options)}.")
+        raise TypeError(f"The options must be poptorch.Options(), but got {described(options)}.")
 
 
 def path_and_inputs(
@@ -79,7 +79,7 @@ def path_and_inputs(
         first, *arguments_left = arguments
         arguments = tuple(arguments_left)
     if not isinstance(first, (str, os.PathLike)) or not os.fspath(first):
-        found = "nothing" if first is None else _described(first)
+        found = "nothing" if first is None else described(first)
         raise TypeError(
             f"emulator.{function} needs a path, but got {found} in its place. Give it first, as in "
             f"{function}(model, path, *inputs), or by its name: "
@@ -88,7 +88,8 @@ def path_and_inputs(
     return Path(first), arguments
 
 
-def _described(value: object) -> str:
+def described(value: object) -> str:
+    """Returns what a value is, for a message."""
     kind = type(value)
     name = f"{kind.__module__}.{kind.__qualname__}".removeprefix("builtins.")
     if isinstance(value, type):

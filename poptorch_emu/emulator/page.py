@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from poptorch_emu.emulator.estimates import planner_of
-from poptorch_emu.emulator.given_values import path_and_inputs, wrapped
+from poptorch_emu.emulator.given_values import described, path_and_inputs, wrapped
 from poptorch_emu.executor.executor import PoplarExecutor
 from poptorch_emu.report.numerics_report import NumericsReport
 from poptorch_emu.report.page.model_content import content_of_model
@@ -44,9 +44,14 @@ def page(
     Raises:
         Error: there is no such system, or the model cannot be captured.
         OSError: the file cannot be written.
-        TypeError: the model is not wrapped, or no path is given.
+        TypeError: the model is not wrapped, no path is given, or `numerics` is something else.
     """
     model = wrapped(model)
+    if not isinstance(numerics, NumericsReport | None):
+        raise TypeError(
+            "numerics must be what emulator.numerics(model, *inputs) returns, but got "
+            f"{described(numerics)}."
+        )
     written, inputs = path_and_inputs("page", "path", path, inputs)
     content = replace(content_of(model, inputs, keywords, system), numerics=numerics)
     written.write_text(to_html([view_model(content)]), encoding="utf-8")

@@ -75,6 +75,16 @@ def test_summary_when_read_then_it_says_what_estimate_and_tile_memory_say(
     assert fullest == [tiles.largest_bytes(ipu) for ipu in tiles.ipus]
 
 
+@pytest.mark.parametrize("numerics", [True, "numbers", torch.ones(2), {}])
+def test_numerics_when_they_are_something_else_then_no_page_is_written(
+    model: Any, tmp_path: Path, numerics: Any
+) -> None:
+    path = tmp_path / "page.html"
+    with pytest.raises(TypeError, match=r"numerics must be what emulator\.numerics\(model"):
+        emulator.page(model, path=path, numerics=numerics)
+    assert not path.exists()
+
+
 def test_measured_speed_when_called_then_rows_and_seconds_agree(report: dict[str, Any]) -> None:
     speed = report["speed"]
     rows = speed["measured_rows_per_second"] * speed["measured_step_seconds"]
