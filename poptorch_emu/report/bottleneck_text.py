@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from poptorch_emu.plan.time.time_plan import Bottleneck, Limit
+from collections.abc import Sequence
+
+from poptorch_emu.plan.time.time_plan import Bottleneck, Limit, SpreadWeight
 
 _PARTS = {
     "compute_cycles": "computing",
@@ -28,11 +30,21 @@ def bottleneck_text(found: Bottleneck) -> str:
     if found.limit is Limit.NO_OVERLAP:
         return "one IPU works at a time: use a pipeline"
     if found.weight is not None:
-        ipus = " and ".join(map(str, found.weight.ipus))
-        return (
-            f"gradients of {found.weight.name}, which IPUs {ipus} read: {share} of IPU "
-            f"{found.ipu}'s time; put all its uses on one IPU"
-        )
+        taken = f"{share} of IPU {found.ipu}'s time"
+        return f"the gradient of a weight ({taken}): {spread_weight_text(found.weight)}"
     assert found.part is not None, "the slowest IPU spends its time in some part"
     lead = "" if found.load is None else f", which takes {found.load:.2f} times the mean"
     return f"IPU {found.ipu}{lead}: {share} of its time is {_PARTS[found.part]}"
+
+
+def spread_weight_text(weight: SpreadWeight) -> str:
+    """Returns what is wrong with a trained weight that several IPUs use, and what to do."""
+    return (
+        f"IPUs {listed([str(ipu) for ipu in weight.ipus])} use the weight {weight.name}, which a "
+        "real system refuses; put all its uses on one IPU"
+    )
+
+
+def listed(words: Sequence[str]) -> str:
+    """Returns words as a list in a sentence."""
+    return " and ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)

@@ -8,6 +8,7 @@ from typing import Any
 from poptorch_emu.compile.remedies import Remedy
 from poptorch_emu.machine.ipu import KIB
 from poptorch_emu.plan.time.losses import Cause, Loss
+from poptorch_emu.report.bottleneck_text import listed, spread_weight_text
 
 # What takes which share of a step.
 _CAUSES: Mapping[Cause, str] = {
@@ -87,53 +88,40 @@ def headline(remedy: Remedy) -> str:
     """Returns what limits a step in few words."""
     loss = remedy.loss
     if loss.weight is not None:
-        name = f"the gradient of {loss.weight.name}, a weight that {_ipus(loss)} use"
-    else:
-        name = _NAMES[loss.cause]
+        return f"the gradient of a weight ({loss.share:.0%} of a step): {_advice_text(remedy)}"
     advice = f": {_advice_text(remedy)}" if remedy.settings else ""
-    return f"{name} ({loss.share:.0%} of a step){advice}"
+    return f"{_NAMES[loss.cause]} ({loss.share:.0%} of a step){advice}"
 
 
 def remedy_text(remedy: Remedy) -> str:
     """Returns what takes the time, how much of it, what to do, and what that gives."""
+    loss, advice = remedy.loss, _advice_text(remedy)
     if not remedy.settings:
-        return f"{_cause_text(remedy.loss)} No split over as many IPUs was found that avoids it."
-    advice = _advice_text(remedy)
+        told = f" {advice}." if loss.weight is not None else ""
+        return f"{_cause_text(loss)}{told} No split over as many IPUs was found that avoids it."
     return (
-        f"{_cause_text(remedy.loss)} {advice[0].upper()}{advice[1:]}: the model of the machine "
+        f"{_cause_text(loss)} {advice[0].upper()}{advice[1:]}: the model of the machine "
         f"predicts {1 + remedy.gain:.2f} × as many rows a second."
     )
 
 
 def _advice_text(remedy: Remedy) -> str:
-    if remedy.loss.weight is None:
+    weight = remedy.loss.weight
+    if weight is None:
         return advice_text(remedy.settings)
     others = {name: value for name, value in remedy.settings.items() if name != "num_ipus"}
-    return listed(["put all its uses on one IPU", *_advice(others)])
+    return listed([spread_weight_text(weight), *_advice(others)])
 
 
 def _cause_text(loss: Loss) -> str:
-    if loss.weight is None:
-        share = f"{loss.share:.1%}"
+    share, weight = f"{loss.share:.1%}", loss.weight
+    if weight is None:
         return _CAUSES[loss.cause].format(ipu=loss.ipu, load=loss.load, share=share)
-    weight = loss.weight
     return (
-        f"{_ipus(loss)} use the weight {weight.name}. A real system refuses that: all uses of a "
-        f"trained weight must be on one IPU. Sending its gradient to IPU {weight.ipus[0]}, "
-        f"{weight.num_bytes / KIB**2:,.1f} MiB for each micro-batch, takes {loss.share:.1%} of a "
-        "step."
+        f"Sending the gradient of a weight to IPU {weight.ipus[0]}, "
+        f"{weight.num_bytes / KIB**2:,.1f} MiB for each micro-batch, takes {share} of a step."
     )
-
-
-def _ipus(loss: Loss) -> str:
-    assert loss.weight is not None, "asked of a weight only"
-    return f"IPUs {listed([str(ipu) for ipu in loss.weight.ipus])}"
 
 
 def _kinds(value: str) -> str:
     return listed([_KINDS[kind] for kind in value.split("+")])
-
-
-def listed(words: list[str]) -> str:
-    """Returns words as a list in a sentence."""
-    return " and ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)

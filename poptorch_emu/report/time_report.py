@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from poptorch_emu.plan.time.time_plan import IpuTime, TimePlan
-from poptorch_emu.report.bottleneck_text import bottleneck_text
+from poptorch_emu.report.bottleneck_text import bottleneck_text, spread_weight_text
 from poptorch_emu.report.pictures import axes_or_new, draw_stacks
 from poptorch_emu.report.printed_report import PrintedReport, Table
 from poptorch_emu.report.terminal import shortened
@@ -63,11 +63,8 @@ class TimeReport(TimePlan, PrintedReport):
 
     def _notes(self) -> list[str]:
         lines = [f"limited by {self.bottleneck}"]
-        lines += [
-            f"wrong: IPUs {' and '.join(map(str, weight.ipus))} read the trained weight "
-            f"{weight.name}, but a real system wants all its uses on one IPU"
-            for weight in self.spread_weights
-        ]
+        told = self.limited_by.weight
+        lines += [f"wrong: {spread_weight_text(w)}" for w in self.spread_weights if w != told]
         lines += [f"unknown: {name}, {share:.1%} of a segment" for name, share in self.unknown]
         lines += [f"rough: {reason}" for reason in self.rough]
         lines += [f"assumed: {text}" for text in self.assumptions]

@@ -2,7 +2,7 @@
 
 import pytest
 
-from poptorch_emu.plan.time.time_plan import Bottleneck, Limit
+from poptorch_emu.plan.time.time_plan import Bottleneck, Limit, SpreadWeight
 from poptorch_emu.report.bottleneck_text import bottleneck_text
 
 pytestmark = pytest.mark.feature("emulator.estimate", fidelity="modelled")
@@ -22,6 +22,13 @@ pytestmark = pytest.mark.feature("emulator.estimate", fidelity="modelled")
         (
             Bottleneck(Limit.SLOWEST_IPU, 0.75, 0, None, "compute_cycles"),
             "IPU 0: 75% of its time is computing",
+        ),
+        (
+            Bottleneck(
+                Limit.SPREAD_WEIGHT, 0.5, 0, weight=SpreadWeight("words.weight", (0, 2, 3), 64, 8.0)
+            ),
+            "the gradient of a weight (50% of IPU 0's time): IPUs 0, 2 and 3 use the weight "
+            "words.weight, which a real system refuses; put all its uses on one IPU",
         ),
     ],
     ids=lambda value: value.limit.value if isinstance(value, Bottleneck) else "",
