@@ -29,8 +29,8 @@ TUTORIALS = ROOT / "tutorials"
 MAX_BYTES = 300_000
 _SECONDS_PER_NOTEBOOK = 900
 _COLOURS = 128
-# Where the kernel says that the code of a cell is.
-_CELL_FILE = re.compile(r"/\S*/ipykernel_\d+/\d+\.py")
+# Where the kernel says that the code of a cell is; a report may leave out the folder.
+_CELL_FILE = re.compile(r"(?:/\S*/ipykernel_\d+/|\b)\d{6,}\.py")
 
 
 def sources() -> list[Path]:

@@ -58,7 +58,9 @@ def _has_screen(pyplot: Any) -> bool:
 
 
 def _save_figures(pyplot: Any) -> None:
-    name = Path(sys.argv[0]).stem or "figure"
+    name = Path(sys.argv[0]).stem
+    if not name or name.startswith("-"):  # `python`, `python -c` and `python -` have no script.
+        name = "figure"
     for number in pyplot.get_fignums():
         path = _unused(name)
         pyplot.figure(number).savefig(path, dpi=_DOTS_PER_INCH)

@@ -197,15 +197,14 @@ class DeviceModel:
 
     @one_at_a_time
     def destroy(self) -> None:
-        """Detaches and drops what was compiled."""
-        if self.compilation.executable is None:
-            return
-        self._detach()
-        self.compilation.forget()
-        self.measurement.forget()
-        self.random_state.forget()
-        if self.optimizer_link is not None:
-            self.optimizer_link.forget()
+        """Detaches and drops what was compiled, if anything was, and takes the wrapping off."""
+        if self.compilation.executable is not None:
+            self._detach()
+            self.compilation.forget()
+            self.measurement.forget()
+            self.random_state.forget()
+            if self.optimizer_link is not None:
+                self.optimizer_link.forget()
         self.weights.unwrap()
 
     @one_at_a_time

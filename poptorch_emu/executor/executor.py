@@ -128,7 +128,10 @@ class PoplarExecutor:
         return self._executable is not None
 
     def destroy(self) -> None:
-        """Releases the device and drops what was compiled; weights come back first (exact)."""
+        """Brings the weights back, releases the device and takes the wrapping off (exact).
+
+        The next call compiles anew.
+        """
         self._on_device.destroy()
 
     def setOptimizer(self, optimizer: torch.optim.Optimizer) -> None:

@@ -121,6 +121,19 @@ def test_destroy_then_model_is_plain_again_and_another_wrapper_may_take_it() -> 
 
 
 @pytest.mark.feature("PoplarExecutor.destroy", fidelity="exact")
+def test_destroy_when_not_compiled_then_another_wrapper_may_take_the_model() -> None:
+    model = Linear()
+    original = type(model)
+    executor = training(model)
+    executor.destroy()
+    assert type(model) is original and type(model.weight) is nn.Parameter
+    other = training(model)
+    with pytest.raises(RuntimeError, match="Model has already been wrapped"):
+        executor(X)
+    assert other(X).item() == 1.0
+
+
+@pytest.mark.feature("PoplarExecutor.destroy", fidelity="exact")
 def test_destroy_when_called_again_then_compiles_for_other_shapes_and_syncs() -> None:
     model = Linear()
     executor = training(model)

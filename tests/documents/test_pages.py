@@ -91,6 +91,13 @@ def test_page_about_the_architecture_then_it_is_short() -> None:
     assert (ROOT / "docs" / "architecture.md").stat().st_size <= 14 * 1024
 
 
+def test_getting_started_then_ends_with_the_three_reports_and_what_they_print() -> None:
+    text = (ROOT / "docs" / "getting_started.md").read_text(encoding="utf-8")
+    code = blocks_of(text)[-1].code
+    assert re.findall(r"^print\(emulator\.(\w+)\(", code, re.M) == ["schedule", "estimate", "page"]
+    assert text.endswith("page.html\n```\n")
+
+
 def test_readme_then_has_two_screens_before_its_documents() -> None:
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     lines = text.partition("## Documents")[0].splitlines()

@@ -136,6 +136,16 @@ WRONG: dict[str, tuple[int, Callable[[], Any], str]] = {
     "iterations": (2, lambda: options(8, deviceIterations=8), "Device iterations do not fill"),
     "one too many": (2, lambda: options(65), "sees 520 rows"),
     "replicas": (2, lambda: options(64, replicationFactor=2), "sees 1,024 rows"),
+    "two IPUs, fewer stages": (
+        2,
+        lambda: options(12, setExecutionStrategy=cut(2, 2)),
+        "use 2 IPUs, but the task has 4",
+    ),
+    "one IPU": (
+        2,
+        lambda: options(1, setExecutionStrategy=cut(4)),
+        "use 1 IPU, but the task has 4",
+    ),
     "another schedule": (2, lambda: scheduled(16, "zero_bubble_h1"), "schedule is another one"),
     "sharded": (
         2,
@@ -147,9 +157,14 @@ WRONG: dict[str, tuple[int, Callable[[], Any], str]] = {
     "little room": (3, lambda: with_less_room(16), "too slow"),
     "tiny micro-batches": (3, lambda: options(2048), "too slow"),
     "a third": (3, lambda: options(3), "cannot be divided into 3"),
-    "more IPUs": (3, lambda: options(16, replicationFactor=2), "2 replicas need more"),
+    "four IPUs": (
+        3,
+        lambda: options(16, setExecutionStrategy=cut(2, 2, 2, 2)),
+        "use 4 IPUs, but the task has 2",
+    ),
+    "more replicas": (3, lambda: options(16, replicationFactor=2), "2 replicas need more"),
     "equal counts": (4, lambda: cut(3, 3, 3, 3), "Another cut gives"),
-    "two stages": (4, lambda: cut(6, 6), "use 2 IPUs, but there are 4"),
+    "two stages": (4, lambda: cut(6, 6), "use 2 IPUs, but the task has 4"),
     "a block forgotten": (4, lambda: cut(3, 3, 3, 2), "'layer11'"),
     "GPipe": (5, schedules.gpipe, "stashes 8 micro-batches"),
     "1F1B": (5, schedules.one_f_one_b, "bubble is 27.3%"),
@@ -209,6 +224,13 @@ def test_empty_cell_then_says_what_an_answer_is(number: int) -> None:
 def test_exercise_that_does_not_exist_then_is_an_error(number: Any) -> None:
     with pytest.raises(poptorch.Error, match=r"no exercise .* exercises 1 to 8"):
         course.check(number, ...)
+
+
+def test_model_when_checked_then_is_the_learners_own_and_can_be_checked_again() -> None:
+    made = placed(lambda number: number // 2)
+    assert all(course.check(1, made).is_right for _ in range(2))
+    assert isinstance(course.wrapped(1, made)[0], poptorch.PoplarExecutor)
+    assert type(made) is course.Layers and type(made.layers[0].up.weight) is nn.Parameter
 
 
 def test_options_when_checked_then_can_still_be_changed() -> None:

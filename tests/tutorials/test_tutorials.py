@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import re
 import subprocess
 import sys
@@ -56,6 +57,7 @@ def test_tutorial_when_run_from_top_to_bottom_then_every_cell_works(
     files_before = set(source.parent.iterdir())
     try:
         exec(compile(text, source, "exec"), vars(module))
+        assert not plt.get_fignums(), "each figure is shown: `show()`"
     finally:
         plt.close("all")
         torch.set_default_dtype(torch.float32)
@@ -76,7 +78,24 @@ def test_notebook_then_has_the_cells_of_its_source_and_their_output(source: Path
     assert tool.differences(source) == []
     text = source.with_suffix(".ipynb").read_text(encoding="utf-8")
     assert str(Path.home()) + "/" not in text and "ipykernel_" not in text
+    assert not re.search(r"\b\d{6,}\.py", text), "the kernel's name of a cell, another each time"
     assert any(cell == "markdown" for cell, _ in tool.cells_of(source))
+
+
+@pytest.mark.parametrize("source", SOURCES, ids=NAMES)
+def test_notebook_then_shows_a_table_of_the_emulator_and_a_picture(source: Path) -> None:
+    """A value of the emulator gives a notebook a table in HTML, and nothing prints it as text."""
+    notebook = json.loads(source.with_suffix(".ipynb").read_text(encoding="utf-8"))
+    kinds = {
+        kind
+        for cell in notebook["cells"]
+        for output in cell.get("outputs", ())
+        for kind in output.get("data", ())
+    }
+    assert kinds >= {"text/html", "image/png"}
+    text = source.read_text(encoding="utf-8")
+    printed = re.findall(r"^ *print\((?:emulator\.\w+\(.*\)|report|split|schedule)\)$", text, re.M)
+    assert not printed, "show(...) gives a notebook the table"
 
 
 def test_notebook_when_its_source_changes_then_the_tool_says_so(

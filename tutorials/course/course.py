@@ -1,7 +1,7 @@
 # %% [markdown]
 # # A course of one afternoon: eight exercises on pipelines
 #
-# Each exercise has a task, an empty cell and a checker. Replace the `...` in the empty cell by your answer and run the cell. The
+# Each exercise has a task, an empty cell and a checker. Put your answer in place of the `...` in the empty cell, and run the cell. The
 # checker says whether the answer is right. If it is wrong, the checker says why. You may try as often as you like.
 #
 # You should know the tutorials [pipelining](../pipelining/pipelining.ipynb) and [schedules](../schedules/schedules.ipynb). An exercise takes
@@ -30,8 +30,8 @@ print(inspect.getsource(course.Layers))
 # %% [markdown]
 # ## 1. Cut a model
 #
-# The model has eight equal layers, and there are four IPUs. Put the layers on the IPUs, so that the IPUs have equally much to do. What
-# the model computes must not change.
+# The model has eight equal layers, and there are four IPUs. Put the layers on the IPUs so that each IPU has the same amount of work. The
+# model must still compute the same results.
 #
 # The answer is the model. `poptorch.BeginBlock(layer, ipu_id=2)` puts a layer on IPU 2.
 
@@ -145,8 +145,8 @@ show(course.check(6, answer))
 # %% [markdown]
 # ## 7. Half precision
 #
-# The loss of this model is multiplied by a millionth, because it is a small part of a larger one. In float32 the model trains. In float16 it should
-# train as well: after 60 steps the loss should be less than a quarter of what it was.
+# This model multiplies its loss by a millionth, because the loss is a small part of a larger one. The function below trains the model in
+# float32. Make it train in float16, too. After 60 steps, the loss should be less than a quarter of the first loss.
 
 # %%
 print(inspect.getsource(course.Sensor))
@@ -158,8 +158,8 @@ def in_float32(model):
 
 
 # %% [markdown]
-# The answer is a function as `in_float32`, but the weights of the model that it wraps are float16. The checker gives it a new model
-# and trains what it returns. Inputs come in float16.
+# The answer is a function like `in_float32`, but it must wrap a model with float16 weights. The checker calls your function with a new
+# model, and trains what the function returns. The inputs are float16, too.
 #
 # **Guess first**: how large is a gradient of this model, and what is the smallest number of float16?
 

@@ -1,8 +1,9 @@
 # %% [markdown]
 # # Finding numeric bugs: where does my loss begin to differ?
 #
-# You port a model, and its loss is another one. Or it becomes NaN after a thousand steps, or it stops falling in half precision. The cause is
-# one line, and everything after it differs, too. This notebook finds that line in four cases, with one call each:
+# You port a model, and its loss is not what it was. Or the loss becomes NaN after a thousand steps. Or it stops falling in half
+# precision. Often one line is the cause, and everything after that line differs, too. This notebook finds the line in four cases, with
+# one call for each:
 #
 # 1. a port that is not what the original is: `emulator.compare`
 # 2. options that change the numbers: `emulator.compare(against=options)`
@@ -15,6 +16,7 @@ from torch import nn
 
 import poptorch_emu as poptorch
 from poptorch_emu import emulator
+from poptorch_emu.emulator import show
 
 STEPS = 200  # in the tests: 60
 
@@ -33,7 +35,7 @@ def train(model, options=None, lr=0.1, **settings):
 # %% [markdown]
 # ## 1. A port
 #
-# The original, and a port of it in which somebody has made two mistakes that are easy to make.
+# Here are the original and a port of it. Somebody has made two mistakes in the port, and both are easy to make.
 
 
 # %%
@@ -69,12 +71,13 @@ class Port(Original):
 torch.manual_seed(1)
 data = torch.randn(8, 6, 16), torch.randint(4, (8,))
 losses = [train(model())(*data)[1].item() for model in (Original, Port)]
-print("losses:", losses)
+print(f"the loss of the original is {losses[0]:.4f}, and that of the port is {losses[1]:.4f}")
 assert abs(losses[0] - losses[1]) > 1e-3
 
 # %% [markdown]
-# First: does the emulator compute what PyTorch does? Without `against` a window of the model is compared with plain PyTorch. *Reordered sums*
-# means that each operation is within the bound of rounding. So the difference is between the two models, and not made here.
+# First we ask: does the emulator compute what PyTorch computes? Without `against`, `emulator.compare` holds one training step of the model
+# against plain PyTorch. The verdict *reordered sums* means that each operation differs by no more than rounding explains. So the
+# emulator is not the cause. The cause is a difference between the two models.
 
 # %%
 report = emulator.compare(train(Port()), *data)
@@ -82,16 +85,18 @@ print(report.verdict)
 assert report.verdict <= emulator.Verdict.REORDERED
 
 # %% [markdown]
-# Now the original is recorded, and the port is held against it. On a real project the file comes from the machine where the original runs.
+# Now we record the original and hold the port against the record. In a real project, the file comes from the machine on which the
+# original runs.
 
 # %%
 golden = emulator.record(train(Original()), "original.run", *data)
 report = emulator.compare(train(Port()), *data, against=golden)
-print(report)
+show(report)
 assert report.first.value.module == "norm"
 
 # %% [markdown]
-# The report names the layer norm, whose `eps` is another number, and how the inputs of it are still equal. We mend it and ask again:
+# The report names the layer norm. Its inputs are equal in both runs, and its results are not: its `eps` is another number. We mend it
+# and ask again:
 
 
 # %%
@@ -108,7 +113,8 @@ print("only in the original:", [value.kind for value in first.only_theirs])
 assert "div" in [value.kind for value in first.only_theirs]
 
 # %% [markdown]
-# A division is only in the original: the scale of the scores. One mistake hides the next, so ask until the verdict is *reordered sums* or better.
+# Only the original has a division. It scales the scores, and the port forgot it. One mistake can hide the next one. So mend and ask again
+# until the verdict is *reordered sums* or *equal bits*.
 
 # %%
 report = emulator.compare(train(Original()), *data, against=golden)
@@ -117,7 +123,8 @@ assert report.verdict is emulator.Verdict.EQUAL
 golden.unlink()
 
 # %% [markdown]
-# Where the original cannot be recorded (on a GPU, on real IPUs, in another framework), the outputs of a few modules are enough:
+# Sometimes you cannot record the original, because it runs on a GPU, on real IPUs or in another framework. Then the outputs of a few
+# modules are enough:
 
 # %%
 elsewhere, outputs = Original(), {}
@@ -133,8 +140,8 @@ assert report.first.value.module == "norm"
 # %% [markdown]
 # ## 2. Options
 #
-# Two replicas should do what one does. Here they do not, and the table says in which direction it begins: all gradients agree, and the update
-# does not.
+# Two replicas should learn what one replica learns. Here they do not. The report says where the difference begins: all gradients agree,
+# but the update does not.
 
 # %%
 more = make_options(2).replicationFactor(2)
@@ -144,12 +151,12 @@ print(report.verdict, "|", report.first.value.direction.value, "|", report.first
 assert report.first.value.direction.value == "update"
 
 # %% [markdown]
-# The second options add gradients up instead of averaging them.
+# The second options add up the gradients, where the first ones average them.
 #
 # ## 3. NaN
 #
-# A distance is the root of a sum of squares. Its gradient at zero is 0 · ∞, which is not a number. PyTorch's users switch on autograd's anomaly
-# mode; around a wrapped model it names the operation, too.
+# A distance is the root of a sum of squares. Its gradient at zero is 0 · ∞, which is not a number. In PyTorch, autograd's anomaly mode finds
+# the operation that made the NaN. It does the same for a wrapped model.
 
 
 # %%
@@ -174,12 +181,13 @@ with torch.autograd.set_detect_anomaly(True):
         assert "micro-batch 2" in error.message
 
 # %% [markdown]
-# It costs a copy of the weights in each call, and looks for NaN when a call has made some. `emulator.first_nonfinite(model, *inputs)` runs a
-# window for inputs that you know to be bad.
+# The mode copies the weights in each call, and searches only after a call that made a NaN. If you know which inputs are bad, call
+# `emulator.first_nonfinite(model, *inputs)` instead. It runs one training step and leaves the weights as they are.
 #
 # ## 4. Half precision
 #
-# Six sigmoids, each of which makes the gradient smaller. In float32 the model learns; in float16 its first layers do not move.
+# This model has six sigmoids, and each of them makes the gradient smaller. In float32 the model learns. In float16 its first layers do not
+# change at all.
 
 
 # %%
@@ -197,21 +205,21 @@ class Deep(nn.Module):
 
 x, target = torch.rand(64, 16), torch.randint(4, (64,))
 report = emulator.numerics(train(Deep().half(), lr=1e-2), x.half(), target)
-print(report)
-axes = report.plot()
+report.plot()
+show(report)
 assert report.gradients[0].at_one > 0.5
 
 # %% [markdown]
-# The picture shows why. Weights and activations are well within float16; most gradients are where it has fewer digits or nothing but zero. The
-# report says which loss scale moves them to the right, and that updates are too small for weights that are rounded to the nearest.
-# We do both:
+# The picture shows why. Weights and activations are well within the range of float16. Most gradients are so small that float16 has fewer
+# digits for them, or only zero. The report gives two pieces of advice. A loss scale makes the gradients larger. Stochastic rounding
+# helps the updates, which are too small for a weight that is rounded to the nearest number. We follow both:
 
 # %%
 before = {name: weight.clone() for name, weight in Deep().half().named_parameters()}
 
 
 def moved(scale, rounds_at_random):
-    """Returns which share of the weights of the first layer changes."""
+    """Trains the model and returns which share of the weights of its first layer has changed."""
     chosen = make_options()
     chosen.Precision.enableStochasticRounding(rounds_at_random)
     model = Deep().half()
@@ -224,11 +232,12 @@ def moved(scale, rounds_at_random):
 
 
 as_it_was, as_suggested = moved(1.0, False), moved(report.best.scale, True)
-print(f"changed weights of the first layer: {as_it_was:.0%}, as suggested {as_suggested:.0%}")
+print(f"changed weights of the first layer: {as_it_was:.0%} before, {as_suggested:.0%} with both")
 assert as_suggested > as_it_was
 
 # %% [markdown]
-# `emulator.page(model, path, numerics=report)` draws the same on the page of the model, with a table of all operations.
+# `emulator.page(model, path, numerics=report)` puts the same picture on the page of the model, beside a table of all operations.
 #
-# What the verdicts mean, and the bounds behind them: [comparing runs](../../docs/guide/comparing_runs.md). Next:
-# [memory](../memory/memory.ipynb).
+# [Comparing runs](../../docs/guide/comparing_runs.md) says what each verdict means, and which bounds are behind it.
+#
+# Next: [memory](../memory/memory.ipynb).

@@ -28,8 +28,8 @@ work = Path(folder.name)
 # %% [markdown]
 # ## A model with a mistake
 #
-# Six layers on two IPUs. Somebody put four of them on the first IPU. `enableProfiling` says that the engine shall note what it runs, and where
-# the files go.
+# The model has six layers on two IPUs, and somebody put four of them on the first IPU. `enableProfiling` makes the engine write down what it
+# runs, and says where the files go.
 
 
 # %%

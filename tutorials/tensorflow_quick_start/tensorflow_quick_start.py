@@ -1,16 +1,16 @@
 # %% [markdown]
 # # TensorFlow 2 programs on virtual IPUs
 #
-# Programs of TensorFlow 2 for the IPU have two ways to train: `fit` of a Keras model, and a *loop of their own* that `strategy.run`
-# puts on the device. Such a loop takes its data from an iterator and sends what it wants to tell to a *queue*, which the host can
-# read while the loop still runs.
+# A program of TensorFlow 2 can train on an IPU in two ways. It can call `fit` of a Keras model. Or it can write a *loop of its own*,
+# and `strategy.run` puts that loop on the device. The loop takes its data from an iterator. It sends losses and other values to a
+# *queue*, and the host can read the queue while the loop still runs.
 #
-# We train one small network on handwritten digits in both ways, see that they learn the same, and watch the loop through its queue.
-# [The Keras tutorial](../keras_quick_start/keras_quick_start.ipynb) tells more about `fit`, pipelines and replicas.
+# We train one small network on handwritten digits in both ways. We see that both learn the same. Then we watch the loop through its
+# queue. [The Keras tutorial](../keras_quick_start/keras_quick_start.ipynb) tells more about `fit`, pipelines and replicas.
 #
-# You need to know TensorFlow a little. TensorFlow itself prepares the data here; Keras 3 runs on PyTorch, which it has to be told
-# before it is imported. The runner, `python -m poptorch_emu train.py`, does that for a whole program, and there
-# `from tensorflow.python import ipu` is the import below.
+# You need to know TensorFlow a little. Here TensorFlow prepares the data, and Keras 3 runs on PyTorch. An environment variable tells
+# Keras so before it is imported. The command `python -m poptorch_emu train.py` does that for a whole program. Such a program keeps its
+# own import, `from tensorflow.python import ipu`.
 
 # %%
 import os
@@ -28,6 +28,7 @@ import tensorflow as tf
 from sklearn.datasets import load_digits
 
 from poptorch_emu import emulator
+from poptorch_emu.emulator import show
 from poptorch_emu.keras import ipu
 
 STEPS = 400  # in the tests: 40
@@ -36,8 +37,8 @@ BATCH = 16
 # %% [markdown]
 # ## The data
 #
-# scikit-learn brings 1,797 pictures of 8 by 8 pixels. A `tf.data` pipeline scales them, makes batches and repeats them for ever. All
-# batches have one shape, which an IPU needs: hence `drop_remainder=True`.
+# scikit-learn brings 1,797 pictures of 8 by 8 pixels. A `tf.data` pipeline scales them, puts them into batches and repeats them without
+# end. An IPU needs all batches to have the same shape. So `drop_remainder=True` leaves out the last, smaller batch.
 
 # %%
 digits = load_digits()
@@ -54,8 +55,8 @@ print(make_dataset().element_spec)
 # %% [markdown]
 # ## One IPU, and `fit`
 #
-# `IPUConfig` says how many IPUs the process has. Models that are built in the scope of an `IPUStrategy` run on them.
-# `steps_per_execution` is the number of batches that the device works on before it comes back to the host.
+# `IPUConfig` says how many IPUs the process has. A model that is built in the scope of an `IPUStrategy` runs on them.
+# `steps_per_execution` is the number of batches on which the device works before it comes back to the host.
 
 # %%
 config = ipu.config.IPUConfig()
@@ -88,12 +89,12 @@ print(f"accuracy on what it saw: {logs.history['accuracy'][-1]:.1%}")
 # %% [markdown]
 # ## A loop of our own
 #
-# The function below is one program of the device. Line by line:
+# The function below becomes one program of the device. Its lines mean this:
 #
-# - `tf.range(steps)` becomes so many iterations of the device. The host is not asked in between.
-# - `next(iterator)` is a batch that the device reads. The iterator was made in the scope, so it belongs to the device.
-# - `tf.GradientTape` and `apply_gradients` are backward and the update of the weights, by the formula of the optimiser.
-# - `queue.enqueue` sends values to the host, here two under names.
+# - `tf.range(steps)` tells the device how many iterations it runs. The device does not ask the host in between.
+# - `next(iterator)` reads a batch. The iterator was made in the scope, so it belongs to the device.
+# - `tf.GradientTape` computes the gradients, and `apply_gradients` updates the weights.
+# - `queue.enqueue` sends values to the host. Here it sends two values, each under a name.
 
 
 # %%
@@ -122,9 +123,9 @@ sent = queue.dequeue()
 print({name: tuple(values.shape) for name, values in sent.items()})
 
 # %% [markdown]
-# `dequeue` gives all that has come since it was called last: one row for each iteration.
+# `dequeue` returns all values that have come since its last call, with one row for each iteration.
 #
-# Both models began with the same weights and saw the same batches. They should have learnt the same.
+# Both models began with the same weights and saw the same batches. So they should have learnt the same.
 
 # %%
 differences = [
@@ -137,13 +138,15 @@ plt.figure(figsize=(6, 2.8))
 plt.plot(sent["loss"].numpy(), lw=0.8, label="loss of each iteration")
 plt.plot(sent["accuracy"].numpy(), lw=0.8, label="accuracy of each iteration")
 plt.xlabel("iteration")
-_ = plt.legend()
+plt.legend()
+show()
 
 # %% [markdown]
 # ## Reading the queue while the loop runs
 #
-# A long loop would be silent until its end. Another thread can read the queue meanwhile: iterating it yields what has arrived and was
-# not read yet, and ends where nothing more is there *at that moment*. So the thread asks again until it has as many as the loop sends.
+# A long loop would say nothing until its end. But another thread can read the queue in the meantime. `for values in queue` yields all
+# values that have arrived and were not read yet. It ends when the queue is empty *at that moment*. So the thread begins again until it
+# has read as many values as the loop sends.
 
 # %%
 arrivals = []
@@ -170,8 +173,8 @@ print(
 # %% [markdown]
 # ## A loop without a model
 #
-# The device computes whatever the function says. A local variable that an iteration changes is handed on to the next one. With two
-# replicas each runs the function on elements of its own; a value of a queue then has a row for each of them.
+# The device computes whatever the function says. If an iteration changes a local variable, the next iteration sees the new value. With two
+# replicas, each replica runs the function on other elements of the data. A value of a queue then has one row for each replica.
 
 # %%
 config.auto_select_ipus = 2
@@ -194,24 +197,26 @@ strategy.run(add_up, args=[numbers])
 print(totals.dequeue().numpy())
 
 # %% [markdown]
-# Replica 0 has read 0, 2, 4, 6 and 8, and replica 1 the numbers between. In a loop that trains, **gradients of replicas are added**;
-# a program that wants their mean divides its loss by their number.
+# Replica 0 has read 0, 2, 4, 6 and 8, and replica 1 has read the numbers between them. In a loop that trains, **the gradients of the
+# replicas are added up**. A program that wants their mean divides its loss by the number of replicas.
 #
 # ## What would an IPU need?
 #
-# What the emulator tells of models of PopTorch, it tells of a loop that ran, too: give the strategy in place of the model. A model of
-# Keras stands for what it ran last.
+# The functions of the emulator answer this for a model of Keras, too. They look at what the model ran last. For a loop of your own, pass the
+# strategy in place of the model.
 
 # %%
-print(emulator.memory(fitted))
-print(f"{emulator.estimate(fitted).throughput:,.0f} pictures a second")
+show(emulator.memory(fitted))
+report = emulator.estimate(fitted, system="bow-pod4")
+report.plot()
+show(report)
 
 # %% [markdown]
 # ## What to know
 #
-# - `next`, `enqueue` and `apply_gradients` are reached in each iteration, once. `break`, `tf.print` and Python's `if` on what the device
-#   computes are refused, with the line.
-# - An iterator that ends within a loop raises `OutOfRangeError`; its elements are kept for the next run.
-# - Functions of `tf` on values of the device are computed by Keras's; those that have no counterpart are named when they are called.
+# - Each iteration calls `next`, `enqueue` and `apply_gradients` once. `break`, `tf.print` and a Python `if` on a value of the device are
+#   refused. The error names the line.
+# - If an iterator ends within a loop, the loop raises `OutOfRangeError`. The elements that it has read are kept for the next run.
+# - Keras computes the functions of `tf` on values of the device. If Keras has no such function, the error names the function.
 #
-# All of it is in [the guide](../../docs/guide/tensorflow.md).
+# [The guide](../../docs/guide/tensorflow.md) tells the rest.

@@ -188,6 +188,15 @@ for index in range(pipeline.num_stages):
     print(f"stage {index}:", *(name for name, _ in module.named_parameters()))
 
 # %% [markdown]
+# Two IPUs train these stages at the same time, each on a micro-batch of its own. The picture shows when each IPU works, and when it waits.
+# Other processes will run the same stages.
+
+# %%
+schedule = emulator.schedule(training)
+schedule.plot()
+show(schedule)
+
+# %% [markdown]
 # `save` writes the stages and a script that trains them with `torchrun`, one process a stage. Nothing in it needs the emulator.
 
 # %%

@@ -3,7 +3,13 @@
 from __future__ import annotations
 
 from poptorch_emu.emulator.course.exercise import Exercise, Findings, Wrapped
-from poptorch_emu.emulator.course.placing import SYSTEM, evenly, half_layers, plain_options
+from poptorch_emu.emulator.course.placing import (
+    SYSTEM,
+    evenly,
+    fault_of_ipus,
+    half_layers,
+    plain_options,
+)
 from poptorch_emu.emulator.estimates import estimate
 from poptorch_emu.emulator.splits import plan_split
 from poptorch_emu.options import PipelinedExecution, Stage
@@ -23,11 +29,8 @@ def _wrap(strategy: PipelinedExecution) -> Wrapped:
 
 def _assess(strategy: PipelinedExecution) -> Findings:
     report = estimate(*_wrap(strategy), system=SYSTEM)
-    if len(report.ipus) != NUM_IPUS:
-        return Findings((
-            f"The stages use {len(report.ipus)} IPUs, but there are {NUM_IPUS}: "
-            "poptorch.Stage(...).ipu(3) puts a stage on the last one.",
-        ))  # fmt: skip
+    if fault := fault_of_ipus(report, NUM_IPUS):
+        return Findings((fault,))
     best = estimate(*_wrap(_best_cut()), system=SYSTEM)
     milliseconds = [stage.cycles / report.clock_hz * 1e3 for stage in report.stages]
     facts = (

@@ -9,6 +9,7 @@ import torch
 from poptorch_emu.config import PipelineOrder
 from poptorch_emu.emulator.course.exercise import Exercise, Findings, Wrapped
 from poptorch_emu.emulator.course.layers import Layers
+from poptorch_emu.emulator.course.placing import fault_of_ipus
 from poptorch_emu.emulator.estimates import estimate
 from poptorch_emu.executor.factories import trainingModel
 from poptorch_emu.ops.block_annotations import BeginBlock
@@ -37,7 +38,10 @@ def _rows_of_update(options: Options) -> int:
 
 
 def _assess(options: Options) -> Findings:
-    grid = estimate(*_wrap(options)).grid
+    report = estimate(*_wrap(options))
+    if fault := fault_of_ipus(report, NUM_IPUS):
+        return Findings((fault,))
+    grid = report.grid
     if grid.kind != PipelineOrder.GROUPED.value:
         return Findings((
             "The schedule is another one. Other schedules are exercise 5; here it stays PopTorch's "

@@ -3,7 +3,13 @@
 from __future__ import annotations
 
 from poptorch_emu.emulator.course.exercise import Exercise, Findings, Wrapped
-from poptorch_emu.emulator.course.placing import SYSTEM, evenly, half_layers, plain_options
+from poptorch_emu.emulator.course.placing import (
+    SYSTEM,
+    evenly,
+    fault_of_ipus,
+    half_layers,
+    plain_options,
+)
 from poptorch_emu.emulator.estimates import estimate
 from poptorch_emu.emulator.plans import tile_memory
 from poptorch_emu.machine.ipu import KIB
@@ -33,10 +39,10 @@ def _assess(options: Options) -> Findings:
             f"{accumulation} micro-batches of the same size.",
         ))  # fmt: skip
     wrapped = _wrap(options)
-    tiles, speed = (
-        tile_memory(*wrapped, system=SYSTEM),
-        estimate(*wrapped, system=SYSTEM).throughput,
-    )
+    report = estimate(*wrapped, system=SYSTEM)
+    if fault := fault_of_ipus(report, NUM_IPUS):
+        return Findings((fault,))
+    tiles, speed = tile_memory(*wrapped, system=SYSTEM), report.throughput
     needed = LEAST_SPEED * _usual_speed()
     limit = tiles.chip.tile_bytes / KIB
     fullest = max(map(tiles.largest_bytes, tiles.ipus)) / KIB

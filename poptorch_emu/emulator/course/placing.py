@@ -12,6 +12,7 @@ from poptorch_emu.executor.factories import trainingModel
 from poptorch_emu.ops.block_annotations import BeginBlock
 from poptorch_emu.optim import AdamW
 from poptorch_emu.options import Options
+from poptorch_emu.report.time_report import TimeReport
 
 # Of all figures of the machine in the course.
 SYSTEM = "bow-pod16"
@@ -43,6 +44,18 @@ def half_layers(
         BeginBlock(layer, f"layer{number}", ipu_id=ipu)
     optimizer = AdamW(model.parameters(), lr=1e-3, accum_type=torch.half)
     return trainingModel(model, options, optimizer), *inputs
+
+
+def fault_of_ipus(report: TimeReport, num_ipus: int) -> str:
+    """Returns why stages that are not on so many IPUs are of no use; "" if they are."""
+    used = len(report.ipus)
+    if used == num_ipus:
+        return ""
+    return (
+        f"The stages use {used} {'IPU' if used == 1 else 'IPUs'}, but the task has {num_ipus}. An "
+        f"execution strategy can say so: poptorch.Stage(...).ipu({num_ipus - 1}) puts a stage on "
+        "the last one."
+    )
 
 
 def evenly(num_layers: int, num_ipus: int) -> list[int]:

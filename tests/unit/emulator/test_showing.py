@@ -9,6 +9,7 @@ import pytest
 from support.forked_programs import run_forked
 
 from poptorch_emu import emulator
+from poptorch_emu.emulator import showing
 
 PROGRAM = """
 import matplotlib.pyplot as plt
@@ -53,6 +54,25 @@ def test_notebook_then_gets_the_table_and_the_text(capsys: pytest.CaptureFixture
     assert output.data["text/html"].startswith("<div") and "1F0" in output.data["text/html"]
     assert output.data["text/plain"].startswith("slot")
     capsys.readouterr()
+
+
+@pytest.mark.feature("emulator.show", fidelity="exact")
+@pytest.mark.parametrize("started_as", ["", "-", "-c"])
+def test_program_without_a_file_then_its_figures_are_called_figure(
+    started_as: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    pyplot = pytest.importorskip("matplotlib.pyplot")
+    pyplot.switch_backend("Agg")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", [started_as])
+    monkeypatch.setattr(showing, "_saved", {})
+    pyplot.figure()
+    emulator.show()
+    assert capsys.readouterr().out == f"figure: {tmp_path / 'figure_1.png'}\n"
+    assert [path.name for path in tmp_path.iterdir()] == ["figure_1.png"]
 
 
 def test_nothing_open_then_shows_nothing(
