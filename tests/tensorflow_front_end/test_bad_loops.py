@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -398,20 +400,81 @@ def test_long_loop_when_its_data_end_then_nothing_ran_and_nothing_is_lost(length
     assert run(130) == list(range(20, 150))
 
 
-def test_long_loop_when_a_function_of_the_data_fails_then_what_ran_counts_and_it_goes_on() -> None:
-    def checked(number):
-        if number == 100:
+def checked_by_python(number):
+    def check(value):
+        if value == 100:
             raise ValueError("not this one")
-        return number
+        return value
 
-    data = tf.data.Dataset.range(10**6).map(lambda x: tf.numpy_function(checked, [x], tf.int64))
+    result = tf.numpy_function(check, [number], tf.int64)
+    result.set_shape(())
+    return result
 
-    def shaped(x):
-        x.set_shape(())
-        return x
 
-    run = numbers_of(programs.strategy(), data.map(shaped).repeat())
+def checked_by_tensorflow(number):
+    wanted = tf.constant(100, tf.int64)
+    check = tf.debugging.assert_none_equal(number, wanted, message="not this one")
+    with tf.control_dependencies([check]):
+        return tf.identity(number)
+
+
+@pytest.mark.parametrize("check", [checked_by_python, checked_by_tensorflow])
+def test_long_loop_when_an_element_fails_then_what_ran_counts_and_it_goes_on(check) -> None:
+    run = numbers_of(programs.strategy(), tf.data.Dataset.range(10**6).map(check))
     with pytest.raises(tf.errors.InvalidArgumentError, match="not this one"):
         run(120)
     assert run.arrived == list(range(60))
     assert run(120) == [*range(60, 100), *range(101, 181)]
+
+
+@pytest.mark.parametrize("owner", [tf, keras])
+def test_long_loop_when_an_element_fails_then_variables_have_what_ran(owner) -> None:
+    strategy = programs.strategy()
+    with strategy.scope():
+        seen = owner.Variable(0.0)
+        iterator = iter(tf.data.Dataset.range(10**6).map(checked_by_tensorflow))
+
+        def loop():
+            for _ in range(120):
+                seen.assign_add(tf.cast(next(iterator), tf.float32))
+
+        for count in (60, 120):  # Two runs stop where element 100 is read, or at the end.
+            with contextlib.suppress(tf.errors.InvalidArgumentError):
+                strategy.run(loop)
+            wanted = sum(range(60)) if count == 60 else sum(range(181)) - 100
+            assert float(seen.numpy()) == wanted
+
+
+def test_data_when_they_read_a_variable_then_each_run_sees_what_was_assigned_before() -> None:
+    factor = tf.Variable(1, dtype=tf.int64)
+    data = tf.data.Dataset.range(20).map(lambda x: x * factor)
+    options = tf.data.Options()
+    options.experimental_optimization.apply_default_optimizations = False  # They read ahead, too.
+    run = numbers_of(programs.strategy(), data.with_options(options))
+    assert run(3) == [0, 1, 2]
+    factor.assign(10)
+    assert run(3) == [30, 40, 50]
+
+
+def test_function_when_several_threads_run_it_then_they_take_turns() -> None:
+    strategy, count, runs = programs.strategy(), 100, 4
+    with strategy.scope():
+        queue, total = Queue(), keras.Variable(0.0)
+        iterator = iter(tf.data.Dataset.range(10**6).map(lambda x: tf.cast(x, tf.float32)))
+
+        def loop():
+            for _ in range(count):
+                number = next(iterator)
+                queue.enqueue(number)
+                total.assign_add(number)
+
+    def run_often() -> None:
+        for _ in range(runs):
+            strategy.run(loop)
+
+    with ThreadPoolExecutor(3) as pool:
+        for each in [pool.submit(run_often) for _ in range(3)]:
+            each.result(timeout=60)
+    wanted = np.arange(3 * runs * count)
+    np.testing.assert_array_equal(queue.dequeue().numpy(), wanted)
+    assert float(total.numpy()) == wanted.sum()

@@ -99,7 +99,11 @@ class Capture(ABC):
     """
 
     def __init__(self, replicas: int) -> None:
-        """Begins."""
+        """Begins.
+
+        Args:
+            replicas: among which batches are divided.
+        """
         self.replicas = replicas
         self.outermost = Pass()
         self._innermost = self.outermost
@@ -190,14 +194,6 @@ class Capture(ABC):
 
 class SendingCapture(Capture):
     """The run of a model, whose layers and losses may send values to queues."""
-
-    def __init__(self, replicas: int) -> None:
-        """Begins.
-
-        Args:
-            replicas: among which batches are divided.
-        """
-        super().__init__(replicas)
 
     def element(self, infeed: Any) -> Any:
         """Refuses.

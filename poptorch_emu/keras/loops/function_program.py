@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -33,7 +34,6 @@ _MOST_INPUT_BYTES = 2**28
 # Between two looks at what has arrived. A thread that is woken for each iteration costs more than a
 # short one.
 _LINGER_SECONDS = 1e-3
-_ELEMENTS_BETWEEN_LOOKS = 16
 
 
 class FunctionProgram(DeviceUser):
@@ -98,22 +98,16 @@ class FunctionProgram(DeviceUser):
         for infeed, count in self._counts.items():
             infeed.check(count * (iterations // self._per_call))
         results: FunctionResults | None = None
-        for first in range(0, iterations, self._per_call):
-            elements = self._elements()
-            try:
-                inputs = self._inputs(first, elements, tensors)
-                self._prepare(inputs)
-            except BaseException:
-                for infeed, each in elements.items():
-                    infeed.put_back(each)
-                raise
-            results = results or FunctionResults(self._module, self._replicas, self._accumulation)
-            is_last = first + self._per_call == iterations
-            self._call(inputs, results, reads_on=not is_last)
-        assigned = self._discovered.variables.assigned
-        if self._link is None and assigned:
-            self._executor.copyWeightsToHost()
-        end_run([each for each in self._of_tensorflow if id(each) in assigned])
+        try:
+            for first in range(0, iterations, self._per_call):
+                stream = self._begun(first, tensors)
+                if results is None:
+                    results = FunctionResults(self._module, self._replicas, self._accumulation)
+                is_last = first + self._per_call == iterations
+                self._read(stream, results, reads_on=not is_last)
+        finally:
+            if results is not None:  # Whatever ran counts, also if the rest failed.
+                self._bring_variables_home()
         return None if results is None else results.returned()
 
     def detach(self) -> None:
@@ -139,20 +133,30 @@ class FunctionProgram(DeviceUser):
         if link is not None:
             link.prepare()
 
-    def _call(
-        self, inputs: Sequence[torch.Tensor], results: FunctionResults, *, reads_on: bool
-    ) -> None:
-        """Runs some iterations, and hands their results over as they come.
+    def _begun(self, first: int, tensors: Sequence[torch.Tensor]) -> ResultStream:
+        """Begins some iterations from the first on; where that fails, their elements are kept."""
+        elements = self._elements()
+        try:
+            inputs = self._inputs(first, elements, tensors)
+            self._prepare(inputs)
+            return self._executor._stream(
+                tuple(inputs), {}, max_unread=self._per_call, are_kept=True
+            )
+        except BaseException:
+            for infeed, each in elements.items():
+                infeed.put_back(each)
+            raise
+
+    def _read(self, stream: ResultStream, results: FunctionResults, *, reads_on: bool) -> None:
+        """Hands the results of some iterations over as they come.
 
         Args:
-            inputs: of all of them.
+            stream: brings them.
             results: take what comes.
             reads_on: whether further elements are needed afterwards.
         """
         fault: BaseException | None = None
-        with self._executor._stream(
-            tuple(inputs), {}, max_unread=self._per_call, are_kept=True
-        ) as stream:
+        with stream:
             if reads_on:
                 try:
                     self._read_on(stream, results)
@@ -165,14 +169,23 @@ class FunctionProgram(DeviceUser):
         if fault is not None:
             raise fault
 
+    def _bring_variables_home(self) -> None:
+        """Copies what the function has assigned to variables to the host."""
+        assigned = self._discovered.variables.assigned
+        if self._link is None and assigned:
+            self._executor.copyWeightsToHost()
+        end_run([each for each in self._of_tensorflow if id(each) in assigned])
+
     def _read_on(self, stream: ResultStream, results: FunctionResults) -> None:
         """Reads the elements of the next call while one runs."""
+        looked = time.monotonic()
         for infeed, count in self._counts.items():
             for number in range(infeed.num_held, count):
                 infeed.hold(number + 1)
-                if number % _ELEMENTS_BETWEEN_LOOKS == 0:
+                if time.monotonic() - looked >= _LINGER_SECONDS:
                     for bundle in stream.complete():
                         results.take(*bundle)
+                    looked = time.monotonic()
 
     def _inputs(
         self, first: int, elements: Mapping[Infeed, list[Element]], tensors: Sequence[torch.Tensor]
@@ -183,7 +196,7 @@ class FunctionProgram(DeviceUser):
         is_first[:replicas] = first == 0
         counters = [each[first : first + count] for each in _counters(self._discovered)]
         repeated = [*counters, *(each.expand(count, *each.shape) for each in tensors)]
-        read = self._read(first // count, elements)
+        read = self._stacked(first // count, elements)
         inputs = [is_first, *read, *(each.repeat_interleave(replicas, 0) for each in repeated)]
         return [each.flatten(0, 1) if each.dim() > 1 else each for each in inputs]
 
@@ -193,7 +206,7 @@ class FunctionProgram(DeviceUser):
             infeed.hold(count)
         return {infeed: infeed.take(count) for infeed, count in self._counts.items()}
 
-    def _read(self, call: int, elements: Mapping[Infeed, list[Element]]) -> list[torch.Tensor]:
+    def _stacked(self, call: int, elements: Mapping[Infeed, list[Element]]) -> list[torch.Tensor]:
         """Returns what each next() of an iteration gets in one call of a run."""
         reads, inputs = self._discovered.body.reads, []
         for number, infeed in enumerate(reads):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any
 
@@ -16,6 +17,9 @@ from poptorch_emu.keras.loops.function_program import FunctionProgram, settings_
 from poptorch_emu.keras.loops.host_values import is_host_tensor, to_torch
 from poptorch_emu.keras.run_settings import SystemSettings, num_replicas
 from poptorch_emu.keras.wrapped_optimizers import factor_of_loss
+
+# Held while a function runs: other threads wait for the IPUs, whichever function they run.
+_turns = threading.RLock()
 
 
 class FunctionRunner:
@@ -38,8 +42,13 @@ class FunctionRunner:
     def run(
         self, function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> Any:
-        """Runs a function on the IPUs, and returns what it returns."""
-        function = plain_function(function)
+        """Runs a function on the IPUs, and returns what it returns; threads take turns."""
+        with _turns:
+            return self._run(plain_function(function), args, kwargs)
+
+    def _run(
+        self, function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> Any:
         arguments = keras.tree.map_structure(_for_device, (list(args), dict(kwargs)))
         leaves = keras.tree.flatten(arguments)
         system = self._system()

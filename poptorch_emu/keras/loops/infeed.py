@@ -11,8 +11,8 @@ import numpy as np
 import torch
 
 from poptorch_emu.keras.loops.capture_state import current, suspended
-from poptorch_emu.keras.loops.dataset_functions import calls_python
 from poptorch_emu.keras.loops.host_values import tensorflow
+from poptorch_emu.keras.loops.safe_data_sets import can_be_bundled
 
 Element = list[np.ndarray]  # The arrays of its tensors.
 
@@ -64,8 +64,7 @@ class Infeed:
         leaves = tf.nest.flatten(self.spec)
         self.shapes = [tuple(each.shape) for each in leaves]
         self.num_bytes = sum(each.dtype.size * each.shape.num_elements() for each in leaves)
-        # Where a function of Python fails, the elements before it are to be kept.
-        most = 1 if calls_python(dataset) else _MOST_AT_ONCE
+        most = _MOST_AT_ONCE if can_be_bundled(dataset) else 1
         self._at_once = max(min(most, _MOST_BYTES_AT_ONCE // max(self.num_bytes, 1)), 1)
         rows = [] if self._at_once == 1 else [None]
         self._types = {
@@ -206,9 +205,10 @@ class Infeed:
         Raises:
             OutOfRangeError: of TensorFlow; there are not so many.
         """
-        while len(self._held) < count:
-            if not self._read():
-                raise self._ended(count, len(self._held))
+        with self._lock:
+            while len(self._held) < count:
+                if not self._read():
+                    raise self._ended(count, len(self._held))
 
     def _ended(self, count: int, left: int) -> Exception:
         error: Exception = tensorflow().errors.OutOfRangeError(
