@@ -61,11 +61,11 @@ class VariableAttributes:
         self._variable.add(attr)
 
     def _check(self, attr: str) -> None:
-        require(
-            attr in self._allowed,
-            f"Unknown attribute {attr}, allowed values: {self._allowed}"
-            f"{did_you_mean(attr, self._allowed)}",
-        )
+        if attr not in self._allowed:
+            raise AssertionError(
+                f"Unknown attribute {attr}, allowed values: {self._allowed}"
+                f"{did_you_mean(attr, self._allowed)}"
+            )
 
 
 class Optimizer(torch.optim.Optimizer):

@@ -30,11 +30,11 @@ def note_accepted(option: str) -> None:
 
 def require_type(value: object, expected: type, parameter: str) -> None:
     """Raises `AssertionError` unless `value` is an `expected`."""
-    require(
-        isinstance(value, expected),
-        f"{parameter} must be of type {expected.__name__}, but {value!r} is of type "
-        f"{type(value).__name__}.{_member_meant(value, expected)}",
-    )
+    if not isinstance(value, expected):
+        raise AssertionError(
+            f"{parameter} must be of type {expected.__name__}, but {value!r} is of type "
+            f"{type(value).__name__}.{_member_meant(value, expected)}"
+        )
 
 
 def _member_meant(value: object, expected: type) -> str:
@@ -147,11 +147,11 @@ class OptionsDict(Freezable, metaclass=_WithOldNames):
         """
         for name, value in values.items():
             self._check_unfrozen()
-            require(
-                name in self._values,
-                f"Invalid option {name}, valid options are {list(self._values)}."
-                f"{self._meant(name, self._values)}",
-            )
+            if name not in self._values:
+                raise AssertionError(
+                    f"Invalid option {name}, valid options are {list(self._values)}."
+                    f"{self._meant(name, self._values)}"
+                )
             expected = type(self._values[name])
             require(
                 isinstance(value, expected),

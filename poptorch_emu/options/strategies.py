@@ -119,11 +119,11 @@ class _IExecutionStrategy:
         Raises:
             AssertionError: there is none.
         """
-        require(
-            block_id in self._block_map,
-            f"Unknown block {block_id}. The strategy names {list(self._block_map)}."
-            f"{did_you_mean(block_id, self._block_map)}",
-        )
+        if block_id not in self._block_map:
+            raise AssertionError(
+                f"Unknown block {block_id}. The strategy names {list(self._block_map)}."
+                f"{did_you_mean(block_id, self._block_map)}"
+            )
         return self._block_map[block_id]
 
     def backendOptions(self) -> dict[str, Any]:

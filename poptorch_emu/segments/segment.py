@@ -7,8 +7,9 @@ by a link. Nothing here knows the engine.
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -49,9 +50,12 @@ class Instruction:
     dies: list[int] = field(default_factory=list)
     bodies: list[Body] = field(default_factory=list)
 
-    def reads(self) -> Iterator[int]:
-        """Yields each register that the arguments name."""
-        yield from _registers((self.args, self.kwargs))
+    @cached_property
+    def reads(self) -> tuple[int, ...]:
+        """Each register that the arguments name, which stay as they are."""
+        found: list[int] = []
+        _add_registers((self.args, self.kwargs), found)
+        return tuple(found)
 
     def reading(self, others: Mapping[int, int]) -> Instruction:
         """Returns the operation that reads other registers in place of some."""
@@ -161,7 +165,7 @@ class Segment:
             kept: the registers that are read at the end.
         """
         copies = [replace(each, outputs=list(each.outputs), dies=[]) for each in instructions]
-        read = {register for each in copies for register in each.reads()} | kept
+        read = {register for each in copies for register in each.reads} | kept
         loads = {source: register for source, register in self.loads.items() if register in read}
         changed = replace(self, loads=loads, instructions=copies)
         changed.set_dying(kept)
@@ -173,7 +177,7 @@ class Segment:
         named = {
             register
             for instruction in self.instructions
-            for register in (*instruction.outputs, *instruction.reads())
+            for register in (*instruction.outputs, *instruction.reads)
         }
         return {*named, *self.loads.values()} - dead - {-1}
 
@@ -181,7 +185,7 @@ class Segment:
         """Notes in each instruction which registers die there, given those read at the end."""
         alive = set(kept)
         for instruction in reversed(self.instructions):
-            read = set(instruction.reads())
+            read = set(instruction.reads)
             instruction.outputs = [
                 output if output in alive else -1 for output in instruction.outputs
             ]
@@ -214,15 +218,15 @@ class Segment:
         return outputs
 
 
-def _registers(value: Any) -> Iterator[int]:
+def _add_registers(value: Any, found: list[int]) -> None:
     if isinstance(value, Register):
-        yield value.index
+        found.append(value.index)
     elif isinstance(value, (list, tuple)):
         for item in value:
-            yield from _registers(item)
+            _add_registers(item, found)
     elif isinstance(value, dict):
         for item in value.values():
-            yield from _registers(item)
+            _add_registers(item, found)
 
 
 def _with_others(value: Any, others: Mapping[int, int]) -> Any:

@@ -21,7 +21,7 @@ def storage_of(segment: Segment) -> dict[int, int]:
     storage: dict[int, int] = {}
     for instruction in segment.instructions:
         is_view = traits_of(instruction.target).is_view
-        base = next(instruction.reads(), None) if is_view else None
+        base = next(iter(instruction.reads), None) if is_view else None
         for output in instruction.outputs:
             storage[output] = output if base is None else storage.get(base, base)
     return storage

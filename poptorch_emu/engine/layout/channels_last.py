@@ -165,7 +165,7 @@ def _changed(code: Segment, images: Set[fx.Node]) -> Segment:
             wanted = _images_read(instruction, shapes)
             converter.add(_by_our_kernel(instruction), wanted, _TO_CHANNELS_LAST)
         else:
-            converter.add(instruction, held.intersection(instruction.reads()), _TO_CONTIGUOUS)
+            converter.add(instruction, held.intersection(instruction.reads), _TO_CONTIGUOUS)
     return converter.finished(code.kept_registers())
 
 
@@ -199,7 +199,7 @@ def _images_read(instruction: Instruction, shapes: dict[int, torch.Size]) -> Ite
     shape = None
     if traits_of(instruction.target).is_pointwise:
         shape = instruction.node.meta["val"].shape
-    for register in instruction.reads():
+    for register in instruction.reads:
         found = shapes.get(register, ())
         if len(found) == _NUM_DIMS and shape in (None, found):
             yield register

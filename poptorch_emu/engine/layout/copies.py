@@ -97,7 +97,7 @@ class _Editor:
     def run(self, change: Callable[[Instruction], bool]) -> None:
         """Writes the code with what `change` makes of each instruction, if it makes something."""
         self._makers = {each.outputs[0]: each for each in self._instructions if each.outputs}
-        self._readers = Counter(r for each in self._instructions for r in each.reads())
+        self._readers = Counter(r for each in self._instructions for r in each.reads)
         self._written = []
         for instruction in self._instructions:
             if change(instruction):
@@ -122,7 +122,7 @@ class _Editor:
         for instruction in reversed(self._written):
             if instruction.target not in _MOVES or not alive.isdisjoint(instruction.outputs):
                 needed.append(instruction)
-                alive |= set(instruction.reads())
+                alive |= set(instruction.reads)
         return needed[::-1]
 
     # Sums of parts among zeros.

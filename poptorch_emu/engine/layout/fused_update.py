@@ -57,6 +57,15 @@ def fuse(code: Segment, places: Mapping[int, int] | None = None) -> Segment:
         code: of an update.
         places: result and what it takes the place of, both by register; the others are new tensors.
     """
+    kept = code.kept_registers()
+    single = _without_repetitions(_instructions(code, kept, places or {}), kept)
+    result = replace(code, instructions=[replace(each, dies=[]) for each in single])
+    result.set_dying(kept)
+    return result
+
+
+def _instructions(code: Segment, kept: set[int], places: Mapping[int, int]) -> list[Instruction]:
+    """Returns the operations of an update, those of a weight together and fused where they can."""
     groups = {}
     for group, registers in enumerate(code.inlined):
         for node, register in registers.items():
@@ -65,22 +74,18 @@ def fuse(code: Segment, places: Mapping[int, int] | None = None) -> Segment:
     of_group: dict[int, list[Instruction]] = {}
     for instruction in code.instructions:
         of_group.setdefault(_group_of(instruction, groups), []).append(instruction)
-    kept = code.kept_registers()
     instructions: list[Instruction] = []
     for group, members in of_group.items():
-        fused = None if group < 0 else _fused(members, code.inlined[group], kept, places or {})
+        fused = None if group < 0 else _fused(members, code.inlined[group], kept, places)
         instructions += members if fused is None else fused
-    single = _without_repetitions(instructions, kept)
-    result = replace(code, instructions=[replace(each, dies=[]) for each in single])
-    result.set_dying(kept)
-    return result
+    return instructions
 
 
-def is_fused(code: Segment) -> bool:
-    """Returns whether nothing computes on whole tensors but what was fused, so nothing can fail."""
+def _is_fused(code: Segment, places: Mapping[int, int]) -> bool:
+    """Returns whether nothing computes on whole tensors but what is fused, so nothing can fail."""
     return all(
         instruction.target is _ELEMENTWISE or not _is_wide(instruction.node)
-        for instruction in code.instructions
+        for instruction in _instructions(code, code.kept_registers(), places)
     )
 
 
@@ -172,7 +177,7 @@ def can_update_in_place(plan: UpdatePlan) -> bool:
         return False
     parts = [part for parts in plan.parts for part in parts if part.stores]
     return not any(part.is_sharded for part in parts) and all(
-        is_fused(fuse(part.code, {} if part.is_by_rows else _places(part))) for part in parts
+        _is_fused(part.code, {} if part.is_by_rows else _places(part)) for part in parts
     )
 
 
@@ -190,7 +195,7 @@ def _fused(
     wide = [member for member in members if _is_wide(member.node)]
     scalars = [member for member in members if not _is_wide(member.node)]
     made = {register for member in wide for register in member.outputs}
-    if len(wide) < 2 or any(made.intersection(member.reads()) for member in scalars):
+    if len(wide) < 2 or any(made.intersection(member.reads) for member in scalars):
         return None
     writer = _Writer(registers)
     if not all(writer.add(member.node) for member in wide):

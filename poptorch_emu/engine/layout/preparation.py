@@ -111,7 +111,7 @@ def _parted(code: Segment, fixed: set[int]) -> Prepared:
     made = {register for each in before for register in each.outputs if register >= 0}
     rest = [each for each in code.instructions if made.isdisjoint(each.outputs)]
     kept = code.kept_registers()
-    shared = made.intersection(register for each in rest for register in each.reads())
+    shared = made.intersection(register for each in rest for register in each.reads)
     return Prepared(
         replace(code, name=f"prepare {code.name}").rewritten(before, shared),
         code.rewritten(rest, kept),
@@ -133,7 +133,7 @@ def _conversions(code: Segment, fixed: Set[int], inventory: Inventory) -> dict[i
     for instruction in code.instructions:
         if instruction.target not in _CONVERSIONS or not exposed.isdisjoint(instruction.outputs):
             continue
-        (register,) = instruction.reads()
+        (register,) = instruction.reads
         if register in weights:
             found[instruction.outputs[0]] = _conversion(weights[register], instruction)
     return found
@@ -188,7 +188,7 @@ def _repeated(
         is_own = exposed.isdisjoint(instruction.outputs)
         traits = traits_of(instruction.target)
         is_repeated = traits.is_pure and not traits.crosses_replicas
-        if is_own and is_repeated and known.issuperset(instruction.reads()):
+        if is_own and is_repeated and known.issuperset(instruction.reads):
             found.append(instruction)
             known.update(instruction.outputs)
     return found
@@ -203,8 +203,8 @@ def _exposed(code: Segment, repeated: Sequence[Instruction]) -> set[int]:
     exposed = code.kept_registers()
     for instruction in code.instructions:
         if instruction.bodies or traits_of(instruction.target).is_foreign:
-            exposed.update(instruction.reads())
+            exposed.update(instruction.reads)
     for instruction in reversed(repeated):
         if not exposed.isdisjoint(instruction.outputs):
-            exposed.update(instruction.reads())
+            exposed.update(instruction.reads)
     return exposed

@@ -122,7 +122,7 @@ class _State:
         family = family_of(instruction.node)
         reusable = self._reusable(instruction) if family in _IN_PLACE else 0
         # The last one: before the tensor that is rounded stands the generator.
-        base = list(instruction.reads())[-1:] if family is Family.VIEW else []
+        base = list(instruction.reads)[-1:] if family is Family.VIEW else []
         self._saved_bytes = 0
         for output in instruction.outputs:
             if output < 0:

@@ -6,6 +6,7 @@ Nothing here knows the engine; `engine/lower.py` hands it over.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import NamedTuple
 
 import torch
@@ -36,6 +37,9 @@ from poptorch_emu.update.parts.update_parts import (
     state_variable,
 )
 from poptorch_emu.update.recorded import record_update
+
+# Most programs have the rules of a program before, and each has them twice: machine and engine.
+_known_rule = lru_cache(maxsize=64)(record_update)
 
 
 class _PartKey(NamedTuple):
@@ -263,9 +267,12 @@ class UpdatePlan:
         number = gradient.number if self._config.rounds_stochastically else 0
         key = (gradient.group, gradient.weight.dtype, number)
         if key not in self._templates:
-            rule = record_update(self._optimizer, key[0], key[1], self._scale)
+            arguments = self._optimizer, key[0], key[1], self._scale
             if self._config.rounds_stochastically:
-                rule = stochastic_rounding.run(rule, stochastic_rounding.first_update_id(number))
+                first_id = stochastic_rounding.first_update_id(number)
+                rule = stochastic_rounding.run(record_update(*arguments), first_id)
+            else:
+                rule = _known_rule(*arguments)
             self._templates[key] = rule
         return self._templates[key]
 

@@ -5,6 +5,8 @@ import pickle
 
 import pytest
 
+import poptorch_emu as poptorch
+from poptorch_emu import near_names
 from poptorch_emu.options import Options, OptionsDict
 from poptorch_emu.options.base import merge, note_accepted
 
@@ -55,6 +57,12 @@ def test_set_when_type_differs_then_asserts(name, value):
     with pytest.raises(AssertionError, match=f"Unexpected type .* for option {name}\\. Expected"):
         sample.set(**{name: value})
     assert vars(sample) == vars(Sample())
+
+
+def test_set_when_right_then_no_other_name_is_looked_for(monkeypatch):
+    monkeypatch.setattr(near_names, "difflib", None)
+    options = Options().deviceIterations(2).outputMode(poptorch.OutputMode.All)
+    assert (options.device_iterations, options.output_mode) == (2, poptorch.OutputMode.All)
 
 
 def test_set_when_bool_for_int_then_accepted():

@@ -36,7 +36,7 @@ def test_graph_when_added_twice_then_has_registers_of_its_own_and_shares_loads()
     assert first != second
     assert len(segment.loads) == 2
     assert segment.num_registers == 4
-    assert [list(i.reads()) for i in segment.instructions] == [[0, 1], [0, 1]]
+    assert [list(i.reads) for i in segment.instructions] == [[0, 1], [0, 1]]
     assert [list(values.values())[-1] for values in segment.inlined] == [first, second]
 
 
@@ -47,7 +47,7 @@ def test_graph_when_bound_to_a_register_then_reads_that() -> None:
     filled = segment.new_register()
     segment.inline(graph, lambda source: Register(filled))
     assert not segment.loads
-    assert list(segment.instructions[0].reads()) == [filled]
+    assert list(segment.instructions[0].reads) == [filled]
 
 
 def test_register_then_dies_at_its_last_use_unless_it_is_kept() -> None:
@@ -72,7 +72,7 @@ def test_lists_of_tensors_then_are_read_too() -> None:
     graph = hand.end(hand.add(aten.cat.default, [hand.input(2), hand.input(2)], 0))
     segment = Segment("s")
     segment.inline(graph, bound)
-    assert list(segment.instructions[0].reads()) == [0, 1]
+    assert list(segment.instructions[0].reads) == [0, 1]
 
 
 def test_loop_then_its_body_has_registers_of_its_own() -> None:
@@ -92,4 +92,4 @@ def test_loop_then_its_body_has_registers_of_its_own() -> None:
     assert code.parameters == [code.code.loads[Source(SourceKind.INPUT, "0")], 1]
     assert code.iteration == code.code.loads[Source(SourceKind.ITERATION)]
     assert code.results == code.code.instructions[-1].outputs
-    assert list(instruction.reads()) == [0, 1]
+    assert list(instruction.reads) == [0, 1]

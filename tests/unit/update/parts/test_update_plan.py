@@ -60,6 +60,15 @@ def test_plan_when_one_replica_then_each_ipu_updates_and_nothing_else():
     assert not result.parts[1][0].stores and not result.links
 
 
+def test_plan_when_made_again_then_the_rule_is_that_of_before_unless_its_values_differ():
+    def nodes(**others):
+        (part,) = plan([(weight(), 0)], 1, config(), optimizer(**others)).parts[0]
+        return [instruction.node for instruction in part.code.instructions]
+
+    assert nodes() == nodes()
+    assert not set(nodes()).intersection(nodes(beta1=0.8))
+
+
 def test_plan_when_replicated_then_all_reduce_first_and_replica_0_updates():
     result = plan([(weight("a"), 0), (weight("b"), 0)], 1, config(4))
     reduction, update = result.parts[0]
