@@ -7,7 +7,6 @@ from torch import fx
 from poptorch_emu.compile.compiler import Request
 from poptorch_emu.compile.planning import num_micro_batches, schedule_kind
 from poptorch_emu.config import Recomputation
-from poptorch_emu.machine.costs.tiles import Tiles
 from poptorch_emu.machine.system import System
 from poptorch_emu.machine.time_numbers import NUMBERS, TimeNumbers
 from poptorch_emu.plan.inventory import Inventory
@@ -72,12 +71,12 @@ def split_with_operations(
     """Returns the same split, and the stage of each operation; errors are those of `split_of`."""
     durations = Durations(inventory, plan_memory(inventory), system)
     cut = units_of(durations, num_ipus)
-    config, tiles = inventory.config, durations.tiles
+    config = inventory.config
     recomputes = num_ipus > 1 and config.recomputation in (None, Recomputation.PIPELINE)
     costs = StageCosts(
         cut.units,
         num_ipus,
-        Tiles(tiles.chip, tiles.count, tiles.numbers),
+        durations.tiles,
         config.is_training,
         recomputes and config.is_training,
         cut.ties,

@@ -21,6 +21,7 @@ class Ipu:
         num_workers: threads of one tile.
         exchange_bytes_per_cycle: what a tile receives.
         load_bytes_per_cycle: of one load.
+        has_quarter: whether it multiplies numbers of 8 bits.
     """
 
     name: str
@@ -31,6 +32,7 @@ class Ipu:
     num_workers: int = 6
     exchange_bytes_per_cycle: int = 4
     load_bytes_per_cycle: int = 8
+    has_quarter: bool = False
 
     @property
     def num_bytes(self) -> int:
@@ -46,7 +48,7 @@ MK1 = Ipu("Mk1", 1216, 256 * KIB, 256 * KIB, 1.6e9)
 MK2 = Ipu("Mk2", 1472, 624 * KIB, 208 * KIB, 1.325e9)
 BOW = Ipu("Bow", 1472, 624 * KIB, 208 * KIB, 1.85e9)
 # A Mk2 on a PCIe card; tiles and clock derived from its published peak speeds.
-C600 = Ipu("C600", 1472, 624 * KIB, 208 * KIB, 1.5e9)
+C600 = Ipu("C600", 1472, 624 * KIB, 208 * KIB, 1.5e9, has_quarter=True)
 
 # The numbers that PopTorch gives to versions of the hardware.
 IPU_OF_VERSION = {1: MK1, 2: MK2, 21: BOW}

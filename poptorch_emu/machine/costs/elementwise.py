@@ -48,6 +48,7 @@ _RATES: dict[str, tuple[float, float]] = {
     "select": (5.0, 5.0),
     "fill": (0.25, 0.5),
     "dropout": (0.5, 1.0),
+    # Of the vertex that computes the loss, too; assumed: that its gradient alone takes as long.
     "cross_entropy_grad": (4.5, 9.0),
 }
 _INTEGER_RATES = {"div": 277.0, "remainder": 292.0, "fill": 0.5, "compare": 3.5, "select": 5.0}

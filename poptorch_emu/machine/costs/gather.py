@@ -36,6 +36,31 @@ class RowsPlan:
     temporary_bytes: int
 
 
+@dataclass(frozen=True)
+class _Cut:
+    """What the fullest tile has of a table and its indices.
+
+    Attributes:
+        row_cuts: into how many parts the rows of the table are cut.
+        width: elements that it has of a row.
+        looked_at: indices that it looks at.
+        own: those of them whose rows it has, if all parts have as many.
+        part: elements of the table that it is sent, or fills beside the table; none where the
+            indices are not cut.
+    """
+
+    row_cuts: int
+    width: int
+    looked_at: int
+    own: int
+    part: int
+
+    @property
+    def skipped(self) -> int:
+        """Indices of other parts' rows."""
+        return self.looked_at - self.own
+
+
 def look_up(
     num_rows: int,
     width: int,
@@ -57,18 +82,17 @@ def look_up(
     result = tiles.bytes(num_indices * width, item_bytes)
 
     def plans() -> Iterator[RowsPlan]:
-        for columns, row_cuts, index_cuts in _cuts(num_rows, width, num_indices, tiles.count):
-            own, looked_at = -(-width // columns), -(-num_indices // index_cuts)
-            mine = -(-looked_at // row_cuts)
-            atoms = -(-own * item_bytes // _ATOM_BYTES)
-            compute = _START_CYCLES + mine * (_LOOK_UP_CYCLES + _VECTOR_CYCLES * atoms)
-            compute += (looked_at - mine) * _SKIP_LOOK_UP_CYCLES if row_cuts > 1 else 0
-            part = -(-num_rows // row_cuts) * own * item_bytes if index_cuts > 1 else 0
-            received = result * row_cuts + looked_at * _ATOM_BYTES + part
-            steps = 1 if row_cuts == 1 else 2
-            reduce = result * row_cuts / _FILL_BYTES_PER_CYCLE if row_cuts > 1 else 0
-            cost = tiles.cost(compute + reduce, steps, received, Evidence.DERIVED)
-            yield RowsPlan(cost, part + looked_at * (_ATOM_BYTES + own * item_bytes))
+        for cut in _cuts(num_rows, width, num_indices, tiles.count):
+            row_bytes = cut.width * item_bytes
+            atoms = -(-row_bytes // _ATOM_BYTES)
+            compute = _START_CYCLES + cut.own * (_LOOK_UP_CYCLES + _VECTOR_CYCLES * atoms)
+            compute += cut.skipped * _SKIP_LOOK_UP_CYCLES
+            part, results = cut.part * item_bytes, result * cut.row_cuts
+            received = results + cut.looked_at * _ATOM_BYTES + part
+            is_reduced = cut.row_cuts > 1
+            reduce = results / _FILL_BYTES_PER_CYCLE if is_reduced else 0
+            cost = tiles.cost(compute + reduce, 2 if is_reduced else 1, received, Evidence.DERIVED)
+            yield RowsPlan(cost, part + cut.looked_at * (_ATOM_BYTES + row_bytes))
 
     return _best(plans(), proportion * tiles.chip.tile_bytes)
 
@@ -89,16 +113,15 @@ def add_rows(
     fill = tiles.bytes(num_rows * width, item_bytes) / _FILL_BYTES_PER_CYCLE
 
     def plans() -> Iterator[RowsPlan]:
-        for columns, row_cuts, index_cuts in _cuts(num_rows, width, num_indices, tiles.count):
-            own, looked_at = -(-width // columns), -(-num_indices // index_cuts)
-            mine = -(-looked_at // row_cuts)
-            per_index = _UPDATE_CYCLES + _ATOM_CYCLES * -(-own * item_bytes // _ATOM_BYTES)
-            if item_bytes == HALF_BYTES and own % 2:
-                per_index = _ODD_UPDATE_CYCLES * own
-            compute: float = _START_CYCLES + mine * per_index
-            compute += (looked_at - mine) * _SKIP_UPDATE_CYCLES if row_cuts > 1 else 0
-            rows = looked_at * (own * item_bytes + _ATOM_BYTES)
-            part = -(-num_rows // row_cuts) * own * item_bytes if index_cuts > 1 else 0
+        for cut in _cuts(num_rows, width, num_indices, tiles.count):
+            row_bytes = cut.width * item_bytes
+            per_index = _UPDATE_CYCLES + _ATOM_CYCLES * -(-row_bytes // _ATOM_BYTES)
+            if item_bytes == HALF_BYTES and cut.width % 2:
+                per_index = _ODD_UPDATE_CYCLES * cut.width
+            compute: float = _START_CYCLES + cut.own * per_index
+            compute += cut.skipped * _SKIP_UPDATE_CYCLES
+            rows = cut.looked_at * (row_bytes + _ATOM_BYTES)
+            part = cut.part * item_bytes
             # Such a table is filled, sent and added up.
             compute += 2 * part / _FILL_BYTES_PER_CYCLE if part else fill
             cost = tiles.cost(compute, 3 if part else 2, rows + part, Evidence.DERIVED)
@@ -116,19 +139,18 @@ def _best(plans: Iterator[RowsPlan], bound: float) -> RowsPlan:
     return min(found, key=lambda plan: plan.temporary_bytes)
 
 
-def _cuts(
-    num_rows: int, width: int, num_indices: int, num_tiles: int
-) -> Iterator[tuple[int, int, int]]:
-    """Yields numbers of cuts of the columns, the rows and the indices.
+def _cuts(num_rows: int, width: int, num_indices: int, num_tiles: int) -> Iterator[_Cut]:
+    """Yields ways to cut the columns and the rows of a table, and its indices.
 
-    They are powers of two, and of the rows also all tiles that are left.
+    All are cut into powers of two, and the rows also over all tiles that are left.
     """
-    for columns in _powers(min(width, num_tiles)):
-        for index_cuts in _powers(min(num_indices, num_tiles // columns)):
-            limit = min(num_rows, num_tiles // (columns * index_cuts))
-            for row_cuts in _powers(limit):
-                yield columns, row_cuts, index_cuts
-            yield columns, limit, index_cuts
+    for column_cuts in _powers(min(width, num_tiles)):
+        for index_cuts in _powers(min(num_indices, num_tiles // column_cuts)):
+            limit = min(num_rows, num_tiles // (column_cuts * index_cuts))
+            for row_cuts in (*_powers(limit), limit):
+                own_width, looked_at = -(-width // column_cuts), -(-num_indices // index_cuts)
+                part = -(-num_rows // row_cuts) * own_width if index_cuts > 1 else 0
+                yield _Cut(row_cuts, own_width, looked_at, -(-looked_at // row_cuts), part)
 
 
 def _powers(limit: int) -> Iterator[int]:

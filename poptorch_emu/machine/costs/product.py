@@ -27,7 +27,7 @@ class Precision(Enum):
     HALF = "half"  # Half operands, half sums.
     MIXED = "mixed"  # Half operands, float sums.
     FLOAT = "float"
-    QUARTER = "quarter"  # Operands of 8 bits, half sums: on cards alone.
+    QUARTER = "quarter"  # Operands of 8 bits, half sums: where the chip has them.
 
 
 @dataclass(frozen=True)
@@ -145,7 +145,12 @@ def plan_product(
         ipu: the chip.
         num_tiles: those that compute; the others may be set apart for I/O.
         proportion: part of a tile's memory that the product may take.
+
+    Raises:
+        ValueError: the chip does not multiply numbers of 8 bits, and the product wants that.
     """
+    if product.precision is Precision.QUARTER and not ipu.has_quarter:
+        raise ValueError(f"{ipu.name} does not multiply numbers of 8 bits; C600 does.")
     tiles = max(1, num_tiles // product.count)
     rounds = -(-product.count // num_tiles)
     bound = max(proportion * ipu.tile_bytes, _LEAST_BOUND_BYTES)

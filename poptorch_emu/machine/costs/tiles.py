@@ -20,11 +20,13 @@ class Tiles:
     Attributes:
         count: of the chip's tiles; the others are set apart for I/O.
         numbers: of the model of time.
+        start: which of them is that of starting a program.
     """
 
     chip: Ipu
     count: int
     numbers: TimeNumbers = NUMBERS
+    start: str = "step_cycles"
 
     def elements(self, num_elements: int, item_bytes: int) -> int:
         """Returns how many elements of a tensor the fullest tile has."""
@@ -61,7 +63,7 @@ class Tiles:
         return Cost(
             compute_cycles,
             self.exchange_cycles(received_bytes),
-            steps * self.numbers.step_cycles,
+            steps * getattr(self.numbers, self.start),
             steps,
-            max(evidence, EVIDENCE["step_cycles"]),
+            max(evidence, EVIDENCE[self.start]),
         )

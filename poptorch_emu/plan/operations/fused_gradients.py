@@ -1,7 +1,8 @@
 """Gradients that the machine computes as one operation, and PyTorch as several.
 
 Source: PopART has one operation for the gradient of a swish, and one for that of a loss of
-logarithms of a softmax; PopLibs computes each of them with one vertex.
+logarithms of a softmax. PopLibs has a vertex for the one; for the other it has one that computes
+the loss, too, which is assumed to stand for the gradient.
 """
 
 from __future__ import annotations

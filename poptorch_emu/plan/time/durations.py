@@ -63,10 +63,9 @@ class Durations:
     @cached_property
     def tiles(self) -> Tiles:
         """The tiles of an IPU that compute."""
-        chip, config, numbers = self.system.chip, self.inventory.config, self.numbers
-        if not config.is_training:
-            numbers = replace(numbers, step_cycles=numbers.inference_step_cycles)
-        return Tiles(chip, chip.num_tiles - config.machine.num_io_tiles, numbers)
+        chip, config = self.system.chip, self.inventory.config
+        start = "step_cycles" if config.is_training else "inference_step_cycles"
+        return Tiles(chip, chip.num_tiles - config.machine.num_io_tiles, self.numbers, start)
 
     @cached_property
     def ipus_per_replica(self) -> int:

@@ -253,7 +253,6 @@ def _evidence(durations: Durations, updates: tuple[UpdateTime, ...]) -> Evidence
     actions = [a for stage in durations.stages for a in stage.parts]
     used = {
         "call_seconds": True,
-        "inference_step_cycles": not durations.inventory.config.is_training,
         "host_bytes_per_second": any(a.host_cycles for a in actions),
         "ladder_bytes_per_second": any(a.link_cycles for a in actions),
         "remote_bytes_per_second": any(a.remote_cycles for a in actions)

@@ -218,3 +218,8 @@ def test_inference_then_says_that_its_start_of_programs_is_assumed() -> None:
     model = poptorch.inferenceModel(Layers(1).to("meta").eval(), opts)
     found, _ = plans(model, 8)
     assert found.evidence == "assumed"
+    # The same operation of a training starts in a time that was fitted.
+    for plan, evidence in ((found, "assumed"), (estimated(trainer()), "derived")):
+        assert {op.evidence for op in plan.operations() if op.operator == "aten::relu"} == {
+            evidence
+        }

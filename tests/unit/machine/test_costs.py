@@ -20,7 +20,7 @@ from poptorch_emu.machine.costs.product import Precision, Product, Window, plan_
 from poptorch_emu.machine.costs.recurrent import step
 from poptorch_emu.machine.costs.reduction import reduction
 from poptorch_emu.machine.costs.tiles import Tiles
-from poptorch_emu.machine.ipu import BOW, MK1, MK2
+from poptorch_emu.machine.ipu import BOW, C600, MK1, MK2
 
 STEP = 1500.0
 CHIPS = [MK1, MK2]
@@ -179,7 +179,7 @@ def test_products_when_they_grow_by_whole_blocks_of_tiles_then_take_no_fewer_cyc
     sizes["columns"] *= 2
     larger = {**sizes, grown: 4 * sizes[grown]}
     small, large = (
-        plan_product(Product(precision=precision, **shape), BOW, BOW.num_tiles).cycles
+        plan_product(Product(precision=precision, **shape), C600, C600.num_tiles).cycles
         for shape in (sizes, larger)
     )
     # Rows are cut as finely as the tiles allow, which for a small product moves some bytes more

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from poptorch_emu.machine.costs.product import Precision, Product, Window, plan_product
-from poptorch_emu.machine.ipu import BOW, MK2
+from poptorch_emu.machine.ipu import BOW, C600, MK2
 
 # Bytes of an operand and of a sum, inputs and outputs of a block.
 UNITS = {
@@ -84,10 +84,10 @@ def test_plan_then_is_the_best_that_leaves_no_tile_idle(
     rows, reduced, columns, precision, tiles, proportion
 ) -> None:
     product = Product(rows, reduced, columns, precision)
-    found = plan_product(product, MK2, tiles, proportion)
-    bound = proportion * MK2.tile_bytes
+    found = plan_product(product, C600, tiles, proportion)
+    bound = proportion * C600.tile_bytes
     while (expected := scalar_search(product, tiles, bound)) is None:
-        bound = 2 * bound if bound < 2 * MK2.tile_bytes else math.inf
+        bound = 2 * bound if bound < 2 * C600.tile_bytes else math.inf
     assert found.cycles == round(expected[0])
     # Of several plans as fast, either may be taken.
     assert found.temporary_bytes <= bound
@@ -176,3 +176,11 @@ def test_convolution_when_its_window_grows_then_needs_weights_and_a_halo() -> No
 def test_result_when_sums_are_wider_than_operands_then_is_apart() -> None:
     assert plan_product(Product(64, 64, 64, Precision.MIXED), MK2, 4).result_bytes == 0
     assert plan_product(Product(64, 64, 64, Precision.FLOAT), MK2, 4).result_bytes > 0
+
+
+def test_numbers_of_8_bits_where_the_chip_has_none_then_are_refused() -> None:
+    product = Product(64, 64, 64, Precision.QUARTER)
+    assert plan_product(product, C600, 4).cycles > 0
+    for chip in (MK2, BOW):
+        with pytest.raises(ValueError, match=f"{chip.name} does not multiply numbers of 8 bits"):
+            plan_product(product, chip, 4)
