@@ -3,42 +3,32 @@
 Nothing is run or lowered: each model is traced on the meta device. Sources and configurations are
 in `docs/fidelity.md`, whose tables `make docs` makes from the files that `--csv` writes. With names
 of rows only those are replaced. With `--details` each row is followed by its table; `--constants`
-tells what each fitted constant and each assumption does.
+tells what each constant and each assumption does, to all rows.
 """
 
 from __future__ import annotations
 
 import argparse
 import csv
-from collections.abc import Mapping, Sequence
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from fidelity_constants import constant_figures
+from fidelity_constants import constant_figures, family_figures, setting_figures
 from fidelity_memory import planned
 from fidelity_rows import ROWS
-from fidelity_time import capture
+from fidelity_time import Captured, capture
 from time_rows import TIME_ROWS
 
 from poptorch_emu.report.time_report import TimeReport
 
 RESULTS = Path(__file__).parent / "results"
 
-
-def write(path: Path, rows: Sequence[Mapping[str, object]], key: str = "row") -> None:
-    """Writes rows into a CSV file, in place of those that have the same `key`."""
-    kept: dict[str, Mapping[str, object]] = {}
-    if path.exists():
-        with path.open(newline="", encoding="utf-8") as file:
-            kept = {row[key]: row for row in csv.DictReader(file)}
-    kept.update((str(row[key]), row) for row in rows)
-    with path.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n", extrasaction="ignore")
-        writer.writeheader()
-        writer.writerows(kept.values())
+Figures = Mapping[str, object]
 
 
-def main() -> None:
-    """Prints what is asked for as CSV, or writes it."""
+def parsed(words: Sequence[str] | None = None) -> argparse.Namespace:
+    """Returns the arguments of a command line."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--csv", action="store_true", help="write benchmarks/results/fidelity_*")
     parser.add_argument("--details", action="store_true")
@@ -46,38 +36,80 @@ def main() -> None:
     parser.add_argument("--memory", action="store_true", help="predict memory alone")
     parser.add_argument("--constants", action="store_true", help="leave constants out, in turn")
     parser.add_argument("rows", nargs="*", help="beginnings of names; by default all")
-    arguments = parser.parse_args()
+    arguments = parser.parse_args(words)
+    if arguments.constants and (arguments.rows or arguments.memory):
+        parser.error("--constants needs the speeds of all rows: leave out --memory and names")
+    known = [row.name for row in (*ROWS, *TIME_ROWS)]
+    for name in arguments.rows:
+        if not any(row.startswith(name) for row in known):
+            parser.error(f"no row's name begins with '{name}'; there are {', '.join(known)}")
+    return arguments
+
+
+def main() -> None:
+    """Prints what is asked for as CSV, or writes it."""
+    arguments = parsed()
     names = tuple(arguments.rows) or ("",)
     is_all = not (arguments.time or arguments.memory)
-    found: dict[str, list[dict[str, object]]] = {}
+    found: dict[str, list[Figures]] = {}
+    cases: list[Captured] = []
     if is_all or arguments.memory:
-        for row in (row for row in ROWS if row.name.startswith(names)):
-            of_memory = planned(row)
-            _show(found, "fidelity_memory", of_memory.figures())
-            if arguments.details:
-                print(f"\n{of_memory.tiles}\n", flush=True)
-    cases = []
+        found["memory"] = shown("memory", _memory(names, arguments.details))
     if is_all or arguments.time:
-        for timed in (row for row in TIME_ROWS if row.name.startswith(names)):
-            case = capture(timed)
-            cases.append(case)
-            _show(found, "fidelity_time", case.figures())
-            if arguments.details:
-                print(f"\n{TimeReport.of(case.plan())}\n", flush=True)
+        found["time"] = shown("time", _speeds(names, arguments.details, cases))
     if arguments.constants:
-        for figures in constant_figures(cases):
-            _show(found, "fidelity_constants", figures)
+        found["constants"] = shown("constants", constant_figures(cases))
+        found["families"] = shown("families", family_figures(cases))
+        found["settings"] = shown("settings", setting_figures())
     if arguments.csv:
-        for name, rows in found.items():
-            write(RESULTS / f"{name}.csv", rows)
+        for name, rows in ((name, rows) for name, rows in found.items() if rows):
+            write(RESULTS / f"fidelity_{name}.csv", rows, keeps_others=bool(arguments.rows))
 
 
-def _show(found: dict[str, list[dict[str, object]]], name: str, row: dict[str, object]) -> None:
-    rows = found.setdefault(name, [])
-    if not rows:
-        print(f"\n{name}\n{','.join(row)}")
-    rows.append(row)
-    print(",".join(map(str, row.values())), flush=True)
+def _memory(names: tuple[str, ...], has_details: bool) -> Iterator[Figures]:
+    for row in (row for row in ROWS if row.name.startswith(names)):
+        case = planned(row)
+        yield case.figures()
+        if has_details:
+            print(f"\n{case.tiles}\n", flush=True)
+
+
+def _speeds(names: tuple[str, ...], has_details: bool, cases: list[Captured]) -> Iterator[Figures]:
+    """Yields figures, and adds what was captured to `cases`."""
+    for row in (row for row in TIME_ROWS if row.name.startswith(names)):
+        case = capture(row)
+        cases.append(case)
+        yield case.figures()
+        if has_details:
+            print(f"\n{TimeReport.of(case.plan())}\n", flush=True)
+
+
+def shown(name: str, rows: Iterable[Figures]) -> list[Figures]:
+    """Returns rows, which are printed as CSV while they come."""
+    found: list[Figures] = []
+    print(f"\nfidelity_{name}")
+    for row in rows:
+        writer = csv.DictWriter(sys.stdout, list(row), lineterminator="\n")
+        if not found:
+            writer.writeheader()
+        writer.writerow(row)
+        sys.stdout.flush()
+        found.append(row)
+    return found
+
+
+def write(path: Path, rows: Sequence[Figures], *, keeps_others: bool = False) -> None:
+    """Writes rows into a CSV file; it may keep those that the file has by other names."""
+    by_name: dict[str, Figures] = {}
+    if keeps_others and path.exists():
+        with path.open(newline="", encoding="utf-8") as file:
+            by_name = {row["row"]: row for row in csv.DictReader(file)}
+        by_name.update((str(row["row"]), row) for row in rows)
+        rows = list(by_name.values())
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
 
 
 if __name__ == "__main__":

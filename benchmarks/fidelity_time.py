@@ -39,8 +39,8 @@ class Captured:
         return plan.samples_per_step / plan.step_seconds * self.row.items_per_row
 
     def error(self, numbers: TimeNumbers = NUMBERS) -> float:
-        """Returns by which part the prediction is too high."""
-        return self.predicted(numbers) / self.row.published - 1
+        """Returns by which part the prediction is too high, both rounded as the files have them."""
+        return round(self.predicted(numbers)) / round(self.row.published) - 1
 
     def figures(self) -> dict[str, object]:
         """Returns a row of `results/fidelity_time.csv`."""

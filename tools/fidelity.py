@@ -104,26 +104,39 @@ def _speeds(rows: Sequence[Row]) -> str:
 
 
 def constants() -> str:
-    """Returns the median error of each kind, in percent, with each number switched in turn."""
-    rows = [row for row in rows_of("constants") if not row["row"].startswith("without ")]
-    names = [name for name in rows[0] if name not in ("row", "value")]
-    lines = [[_constant(row), *(row[name] for name in names)] for row in rows]
-    return _table(["number", *names], "---|" + "|".join(["---:"] * len(names)), lines)
+    """Returns the median error of each kind, in percent, with each number switched in turn.
+
+    Beside it stands the row that this changes most.
+    """
+    rows = rows_of("constants")
+    names = list(rows[0])[2:-3]
+    lines = [[_constant(row), *(row[name] for name in names), _changed(row)] for row in rows]
+    head = ["number", *names, "row most changed, without → with it"]
+    return _table(head, "---|" + "---:|" * len(names) + "---", lines)
 
 
 def _constant(row: Row) -> str:
-    return f"`{row['row']}` {row['value']}" if row["value"] else row["row"]
+    return f"`{row['number']}` {row['value']}" if row["value"] else row["number"]
+
+
+def _changed(row: Row) -> str:
+    name = row["most changed"]
+    return f"{name}: {row['without']} → {row['with']}" if name else ""
 
 
 def families() -> str:
     """Returns the errors of each family, with a number that was fitted without it."""
-    lines = [
-        [row["row"].removeprefix("without "), row["value"], row["goals"], row["worst goal"]]
-        for row in rows_of("constants")
-        if row["row"].startswith("without ")
-    ]
-    head = ["family left out", "fit", "median error of its rows, %", "worst, %"]
-    return _table(head, "---|---:|---:|---:", lines)
+    head = ["family left out", "rows", "fit", "median error of its rows, %", "worst, %"]
+    lines = [list(row.values()) for row in rows_of("families")]
+    return _table(head, "---|---:|---:|---:|---:", lines)
+
+
+def settings() -> str:
+    """Returns errors with the settings that were taken, and with others."""
+    names = ["row", "taken", "error", "otherwise", "error otherwise", "error before"]
+    lines = [[row[name] for name in names] for row in rows_of("settings")]
+    head = ["row", "taken", "error, %", "otherwise", "error, %", "before, %"]
+    return _table(head, "---|---|---:|---|---:|---:", lines)
 
 
 def _table(head: Sequence[str], rule: str, lines: Sequence[Sequence[str]]) -> str:
@@ -138,6 +151,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "other speeds": others,
     "numbers left out": constants,
     "families left out": families,
+    "other settings": settings,
 }
 
 

@@ -20,10 +20,10 @@ class TimeNumbers:
         step_cycles: of starting a program of training on all tiles: syncs, launch, and bringing its
             operands from the layout that another pass left them in. Fitted: the fixed part of C05.
             What other rows would take is in the document.
-        inference_step_cycles: of one that is no product and whose operands no other pass lays out.
-            Derived: an addition of ten numbers takes 330 (measured on Bow, C02), the sync before
-            its exchange 126 and that before its vertices 20. That only a backward makes layouts
-            differ is assumed.
+        inference_step_cycles: of one of an inference that is no product. An addition of ten numbers
+            takes 330 (measured on Bow, C02), the sync before its exchange 126 and that before its
+            vertices 20 (PopLibs). Assumed: that no operand changes its layout where no other pass
+            lays it out.
         host_bytes_per_second: of inputs, for each replica. Fitted: C11 (real less synthetic data),
             C24, C26.
         stream_begin_cycles: of an input that the host did not make ready before; measured by a
@@ -39,7 +39,8 @@ class TimeNumbers:
         ring_bytes_per_second: of an all-reduce over replicas of one IPU; derived from the links.
         hop_seconds: of each step of a ring in a machine; assumed.
         machine_hop_seconds: of each step of a ring over several machines. Fitted: of ResNet-50 on
-            16 and on 64 IPUs (C23) 6.8 ms of an update are left.
+            16 and on 64 IPUs (C23) 6.8 ms of an update are left. Nothing else supports it: no
+            source tells how long such a step takes, and what is left may have another cause.
         gateway_bytes_per_second: between the machines of two pods; derived from 100 Gb/s ports.
         gateway_hop_seconds: assumed.
         remote_bytes_per_second: of streaming memory, for an IPU; assumed: the gateway's.
@@ -69,17 +70,6 @@ class TimeNumbers:
 
 
 FITTED = ("step_cycles", "host_bytes_per_second", "call_seconds", "machine_hop_seconds")
-
-# What each fitted number and each assumption is where it is switched off, to see what it does.
-WITHOUT = {
-    "step_cycles": 0.0,
-    "host_bytes_per_second": 1e15,
-    "call_seconds": 0.0,
-    "inference_step_cycles": 1500.0,
-    "host_sync_seconds": 0.0,
-    "remote_sync_seconds": 0.0,
-    "machine_hop_seconds": 1e-6,
-}
 
 EVIDENCE = {
     "step_cycles": Evidence.DERIVED,

@@ -1,0 +1,151 @@
+"""Makes the models behind published speeds that have settings of their own, and their inputs.
+
+Those that `fidelity_rows.py` makes serve for time, too. What the sources leave open is marked
+`assumed`. Everything is built on the meta device: no row needs memory or runs a step.
+"""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
+
+import torch
+from fidelity_models import Bert, ResNet50, Shape, Vit
+from fidelity_rows import SHARDED, Built, half_trainer, ids, options_for, trainer
+from time_models import AnswersOfBertBase, Dlrm, LoadingTutorial, PipelinedMnist
+from time_networks import Clip, Conformer, EfficientNetB4, Entities, Speech
+from torch import nn
+
+import poptorch_emu as poptorch
+
+
+def on_a_card(
+    model: nn.Module, *batch: torch.Tensor, is_overlapped: bool, has_blocks: bool = False
+) -> Built:
+    """Returns 128 micro-batches a call, given one.
+
+    Args:
+        model: in float32.
+        batch: its inputs.
+        is_overlapped: whether inputs and outputs cross on 64 tiles for I/O. This and the number of
+            micro-batches are published for C30, and assumed for the others.
+        has_blocks: whether the model names the blocks of its own.
+    """
+    options = options_for().deviceIterations(128)
+    options.Precision.setPartialsType(torch.half)
+    options.setExecutionStrategy(poptorch.ShardedExecution(poptorch.AutoStage.AutoIncrement))
+    if is_overlapped:
+        options.TensorLocations.numIOTiles(64)
+        model = Overlapped(model, has_blocks)
+    rows = tuple(torch.cat([tensor] * 128) for tensor in batch)
+    return poptorch.inferenceModel(model.half().eval(), options), rows
+
+
+class Overlapped(nn.Module):
+    """A net whose inputs and output cross while it computes."""
+
+    def __init__(self, body: nn.Module, has_blocks: bool) -> None:
+        super().__init__()
+        self.body, self.has_blocks = body, has_blocks
+
+    def forward(self, *inputs: torch.Tensor) -> torch.Tensor:
+        mode = poptorch.OverlapMode.OverlapDeviceIterationLoop
+        with self._block("inputs"):
+            given = [poptorch.set_overlap_for_input(x, mode) for x in inputs]
+        result = self.body(*given)
+        with self._block("output"):
+            return poptorch.set_overlap_for_output(result, mode)
+
+    def _block(self, name: str) -> AbstractContextManager[object]:
+        return poptorch.Block(name, ipu_id=0) if self.has_blocks else nullcontext()
+
+
+def resnet_inference(rows: int, is_overlapped: bool = True) -> Built:
+    """Returns ResNet-50 as an ONNX runtime has it, input in float16 (assumed)."""
+    images = torch.zeros(rows, 3, 224, 224, dtype=torch.half)
+    return on_a_card(ResNet50(), images, is_overlapped=is_overlapped)
+
+
+def loading(is_synthetic: bool) -> Built:
+    options = options_for().deviceIterations(50).enableSyntheticData(is_synthetic)
+    batch = torch.zeros(16 * 50, 1, 128, 128), ids(16 * 50)
+    return trainer(LoadingTutorial(), options, poptorch.optim.SGD), batch
+
+
+def mnist() -> Built:
+    options = options_for(accumulation=10).deviceIterations(10)
+    options.outputMode(poptorch.OutputMode.All)
+    state = poptorch.TensorLocationSettings().useOnChipStorage(False)
+    options.TensorLocations.setOptimizerLocation(state)
+    batch = torch.zeros(4000, 1, 28, 28), ids(4000)
+    return trainer(PipelinedMnist(), options, poptorch.optim.AdamW), batch
+
+
+def dlrm(is_training: bool) -> Built:
+    rows = 4 * (512 if is_training else 1024)
+    batch = torch.zeros(rows, 13), ids(rows, 26, 4)
+    options = options_for(replicas=4)
+    if is_training:
+        return trainer(Dlrm(), options, poptorch.optim.SGD), (*batch, torch.zeros(rows))
+    return poptorch.inferenceModel(Dlrm().eval(), options), batch
+
+
+def bert_base(is_overlapped: bool = True) -> Built:
+    text = ids(40, 384)
+    model = AnswersOfBertBase(Bert(Shape(768, 12, 384, (12,)), 30_522))
+    return on_a_card(model, text, text, text, is_overlapped=is_overlapped, has_blocks=True)
+
+
+def efficient_net() -> Built:
+    """Returns images of 380 x 380, and the split at the 10th block of 34 (both assumed)."""
+    accumulation, replicas, rows = 32, 8, 4
+    options = options_for((0.10, 0.10), accumulation, replicas, SHARDED)
+    rows *= accumulation * replicas
+    batch = torch.zeros(rows, 3, 380, 380, dtype=torch.uint8), ids(rows)
+    optimizer = partial(poptorch.optim.RMSprop, momentum=0.9, accum_type=torch.half)
+    return trainer(EfficientNetB4(10).half(), options, optimizer), batch
+
+
+def speech(replicas: int) -> Built:
+    """Returns pipelines of 4 IPUs with micro-batches of 4 rows (assumed)."""
+    accumulation = 16_128 // (4 * replicas)
+    rows = 4 * accumulation * replicas
+    options = options_for((), accumulation, replicas, SHARDED)
+    batch = torch.zeros(rows, 1220, 80).half(), ids(rows, 48)
+    return half_trainer(Speech(), options, poptorch.optim.AdamW), batch
+
+
+def entities() -> Built:
+    """Returns four shards, each of which has entities of its own."""
+    num_shards = 4
+    options = options_for(accumulation=6, replicas=num_shards).deviceIterations(8)
+    rows = 240 * 6 * 8 * num_shards
+    batch = ids(rows), ids(rows), ids(rows, 1 + num_shards)
+    model = trainer(Entities(93_773, 64, num_shards), options, poptorch.optim.AdamW)
+    own = poptorch.CommGroupType.NoGrouping, 0, poptorch.VariableRetrievalMode.OnePerGroup
+    model.table.replicaGrouping(*own)
+    return model, batch
+
+
+def fine_tuned_vit() -> Built:
+    """Returns ViT-Base in float32, since the source says nothing of another type."""
+    model = Vit(Shape(768, 12, 197, (3, 3, 3, 3), has_norm_first=True), 1000)
+    batch = torch.zeros(128, 3, 224, 224), torch.zeros(128, 1000)
+    return trainer(model, options_for(accumulation=128), poptorch.optim.AdamW), batch
+
+
+def small_perceptron() -> Built:
+    """Returns two linear layers (assumed) for digits."""
+    model = nn.Sequential(nn.Flatten(), nn.Linear(784, 512), nn.ReLU(), nn.Linear(512, 10)).eval()
+    return poptorch.inferenceModel(model, options_for()), (torch.zeros(80, 1, 28, 28),)
+
+
+def clip(is_overlapped: bool = True) -> Built:
+    pairs = torch.zeros(4, 3, 224, 224).half(), ids(4, 77)
+    return on_a_card(Clip(), *pairs, is_overlapped=is_overlapped)
+
+
+def conformer(is_overlapped: bool = True) -> Built:
+    """Returns the encoder for 512 frames (assumed)."""
+    frames = torch.zeros(4, 512, 80).half()
+    return on_a_card(Conformer(512, 1), frames, is_overlapped=is_overlapped, has_blocks=True)
