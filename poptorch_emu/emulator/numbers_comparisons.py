@@ -11,8 +11,8 @@ from typing import Any
 import torch
 
 from poptorch_emu.compile.compiler import Request
-from poptorch_emu.emulator.given_values import check_model, path_and_inputs
-from poptorch_emu.emulator.observed_runs import Asked, Observed, observed_run, write_run
+from poptorch_emu.emulator.given_values import path_and_inputs, wrapped
+from poptorch_emu.emulator.observed_runs import Asked, observed_run, write_run
 from poptorch_emu.errors import Error, make_error
 from poptorch_emu.executor.executor import PoplarExecutor
 from poptorch_emu.export.optimizer import torch_optimizer_of
@@ -24,6 +24,7 @@ from poptorch_emu.numbers.alignment import aligned
 from poptorch_emu.numbers.eager_run import EagerRequest, Step, run_eager
 from poptorch_emu.numbers.engine_run import Start, written_buffers
 from poptorch_emu.numbers.module_outputs import ModuleOutputs
+from poptorch_emu.numbers.observed_window import ObservedWindow
 from poptorch_emu.numbers.place_walk import Pair
 from poptorch_emu.numbers.run import Place, Run
 from poptorch_emu.numbers.run_file import RunWriter, StoredRun, opened
@@ -70,7 +71,7 @@ def record(
         >>> emulator.compare(inference, torch.ones(2, 3), against=path).verdict
         <Verdict.EQUAL: 0>
     """
-    check_model(model)
+    model = wrapped(model)
     written, inputs = path_and_inputs("record", "path", path, inputs)
     asked = Asked(model, inputs, keywords)
     request = asked.window()
@@ -110,7 +111,7 @@ def compare(
         equal bits: ...
         ...
     """
-    check_model(model)
+    model = wrapped(model)
     asked = Asked(model, inputs, keywords)
     with observed_run(asked) as observed, ExitStack() as stack:
         theirs, notes = _other(stack, asked, observed, against)
@@ -142,12 +143,12 @@ def first_nonfinite(model: PoplarExecutor, *inputs: Any, **keywords: Any) -> Non
         >>> emulator.first_nonfinite(inference, torch.tensor([1.0, -1.0])).first.value.kind
         'log'
     """
-    check_model(model)
+    model = wrapped(model)
     with observed_run(Asked(model, inputs, keywords)) as observed:
         return NonfiniteReport.of(nonfinite.first_nonfinite(observed.graph, observed.run))
 
 
-def _walked(observed: Observed, theirs: Run) -> Walk:
+def _walked(observed: ObservedWindow, theirs: Run) -> Walk:
     request, ours = observed.request, observed.run
     is_certain = isinstance(theirs, ModuleOutputs)
     if isinstance(theirs, ModuleOutputs):
@@ -164,7 +165,7 @@ def _walked(observed: Observed, theirs: Run) -> Walk:
 
 
 def _other(
-    stack: ExitStack, asked: Asked, observed: Observed, against: Against
+    stack: ExitStack, asked: Asked, observed: ObservedWindow, against: Against
 ) -> tuple[Run, list[str]]:
     """Returns the run to compare with, and what is to be said of it.
 
@@ -199,7 +200,9 @@ def _other(
     return stack.enter_context(opened(path, title)), notes
 
 
-def _run_eager(observed: Observed, shadow: torch.dtype | None, writer: RunWriter) -> list[str]:
+def _run_eager(
+    observed: ObservedWindow, shadow: torch.dtype | None, writer: RunWriter
+) -> list[str]:
     """Runs the window in plain PyTorch; returns what is not done.
 
     Raises:

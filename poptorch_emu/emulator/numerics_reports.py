@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from poptorch_emu.emulator.given_values import check_model
-from poptorch_emu.emulator.observed_runs import Asked, Observed, observed_run
+from poptorch_emu.emulator.given_values import wrapped
+from poptorch_emu.emulator.observed_runs import Asked, observed_run
 from poptorch_emu.executor.executor import PoplarExecutor
 from poptorch_emu.numbers.numerics import (
     HALF_TYPES,
@@ -14,6 +14,7 @@ from poptorch_emu.numbers.numerics import (
     UpdateNumbers,
     found_numerics,
 )
+from poptorch_emu.numbers.observed_window import ObservedWindow
 from poptorch_emu.numbers.updates import difficulty, lost_updates
 from poptorch_emu.report.numerics_report import NumericsReport
 
@@ -46,12 +47,12 @@ def numerics(model: PoplarExecutor, *inputs: Any, **keywords: Any) -> NumericsRe
         float16 against float64, ...
         ...
     """
-    check_model(model)
+    model = wrapped(model)
     with observed_run(Asked(model, inputs, keywords)) as observed:
         return NumericsReport.of(_numerics(observed))
 
 
-def _numerics(observed: Observed) -> Numerics:
+def _numerics(observed: ObservedWindow) -> Numerics:
     request, run, graph = observed.request, observed.run, observed.graph
     weights = observed.start.weights
     reason = difficulty(request)

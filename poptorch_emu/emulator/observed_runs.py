@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import tempfile
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from poptorch_emu.compile.compiler import Request
-from poptorch_emu.errors import make_error
 from poptorch_emu.executor.executor import PoplarExecutor
 from poptorch_emu.executor.executor_contents import (
     observed_program,
@@ -18,7 +15,9 @@ from poptorch_emu.executor.executor_contents import (
     request_of,
 )
 from poptorch_emu.numbers.engine_run import ObservedGraph, Start, one_window, run_engine
-from poptorch_emu.numbers.run_file import RunWriter, StoredRun, opened
+from poptorch_emu.numbers.observed_window import ObservedWindow, observed_window
+from poptorch_emu.numbers.run import Progress
+from poptorch_emu.numbers.run_file import RunWriter
 from poptorch_emu.numbers.updates import start_weights
 from poptorch_emu.options import Options
 from poptorch_emu.runtime.progress import counting
@@ -41,55 +40,25 @@ class Asked:
         return Start(start_weights(self.model.model), optimizer_states(self.model), seed)
 
 
-@dataclass(frozen=True)
-class Observed:
-    """A run on the engine, and what it was made of."""
+def observed_run(asked: Asked) -> AbstractContextManager[ObservedWindow]:
+    """Runs a window; its values can be read until the context ends.
 
-    request: Request
-    start: Start
-    graph: ObservedGraph
-    run: StoredRun
-    folder: Path
-
-    def progress(
-        self, description: str, count: int
-    ) -> AbstractContextManager[Callable[[], object]]:
-        """Shows a bar, if the model's options have one."""
-        return bar_of(self.request)(description, count)
-
-
-def bar_of(
-    request: Request,
-) -> Callable[[str, int], AbstractContextManager[Callable[[], object]]]:
-    """Returns what shows a bar, if the options have one."""
-    is_shown = request.config.shows_progress_bar
-    return lambda description, count: counting(count, description, is_shown)
-
-
-@contextmanager
-def observed_run(asked: Asked) -> Iterator[Observed]:
-    """Runs a window; its values wait in a folder of temporary files until the context ends."""
+    Raises:
+        Error: the model is one of several processes, or cannot be captured.
+    """
     request = asked.window()
     start = asked.start(request.config.random_seed or 0)
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        with RunWriter(folder / "ours") as writer:
-            graph = write_run(asked.model, request, start, writer)
-        with opened(folder / "ours", "this run") as run:
-            yield Observed(request, start, graph, run, folder)
+    return observed_window(request, start, observed_program(asked.model), _progress(request))
 
 
 def write_run(
     model: PoplarExecutor, request: Request, start: Start, writer: RunWriter
 ) -> ObservedGraph:
-    """Runs a window and writes all its values.
+    """Runs a window and writes all its values; errors are those of `observed_run`."""
+    return run_engine(request, start, observed_program(model), writer, _progress(request))
 
-    Raises:
-        Error: the model is one of several processes, or cannot be captured.
-    """
-    if request.config.num_processes > 1:
-        raise make_error(
-            f"The model is one of {request.config.num_processes} processes, of which none has all "
-            "numbers. Compare it in one process, with Options.replicationFactor."
-        )
-    return run_engine(request, start, observed_program(model), writer, bar_of(request))
+
+def _progress(request: Request) -> Progress:
+    """Returns what shows a bar, if the options have one."""
+    is_shown = request.config.shows_progress_bar
+    return lambda description, count: counting(count, description, is_shown)

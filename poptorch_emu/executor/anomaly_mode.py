@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import torch
 
+from poptorch_emu.executor.device_lock import DeviceLock
 from poptorch_emu.module_loading import LateModule
-from poptorch_emu.optim.device_link import OptimizerLink
 from poptorch_emu.runtime.session import Session
 
 if TYPE_CHECKING:
@@ -17,14 +18,21 @@ else:
 
 
 def hunt_of(
-    model: torch.nn.Module, link: OptimizerLink | None, session: Session
+    model: torch.nn.Module,
+    session: Session,
+    tensors: Sequence[torch.Tensor],
+    device_lock: DeviceLock,
 ) -> nan_hunt.NanHunt | None:
     """Returns what looks at the call that follows; `None` where nobody asks for it.
 
     Args:
         model: the user's.
-        link: to the optimiser, in training.
         session: which will run.
+        tensors: the inputs of the call.
+        device_lock: of the session's device.
     """
     is_on = torch.is_anomaly_enabled() and torch.is_anomaly_check_nan_enabled()
-    return nan_hunt.NanHunt(model, link, session) if is_on and link is not None else None
+    is_training = session.executable.config.is_training
+    if not is_on or not is_training:
+        return None
+    return nan_hunt.NanHunt(model, session, tensors, device_lock)

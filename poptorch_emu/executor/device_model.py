@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -77,7 +78,6 @@ class DeviceModel:
         """
         self._user_model = user_model
         self._options = options
-        self._has_warned_about_strides = False
         self._warnings = UnseenChangeWarnings()
         self._flags: CompiledFlags | None = None
         self.optimizer_link = optimizer_link
@@ -112,22 +112,24 @@ class DeviceModel:
     def run(self, call: Call) -> Any:
         """Runs a call after all that must come before it; returns what `forward` returns."""
         tensors, session = self._ready(call)
-        hunt = hunt_of(self._user_model, self.optimizer_link, session)
+        hunt = hunt_of(self._user_model, session, tensors, self.device_lock)
         self.weights.note_run()  # Before it: one that fails later on may have trained already.
         outputs = session.run(tensors)
         self.weights.note_end()
         self.anchored = session.anchored
         if hunt is not None:
-            hunt.check(outputs, call, self.compilation, self._options)
+            hunt.check(self.compilation, self._options)
         return outputs
 
     @one_at_a_time
     def stream(self, call: Call, max_unread: int, *, are_kept: bool = False) -> ResultStream:
         """Begins a call whose results are read while it runs; see `Session.stream`."""
         tensors, session = self._ready(call)
+        hunt = hunt_of(self._user_model, session, tensors, self.device_lock)
         self.weights.note_run()
         self.anchored = session.anchored
-        return session.stream(tensors, max_unread, are_kept=are_kept)
+        at_end = None if hunt is None else partial(hunt.check, self.compilation, self._options)
+        return session.stream(tensors, max_unread, are_kept=are_kept, at_end=at_end)
 
     @one_at_a_time
     def compile(self, call: Call) -> None:
@@ -328,13 +330,12 @@ class DeviceModel:
     def _bound(self, call: Call) -> Arguments:
         arguments = call.bound()
         check_values(arguments)
-        is_contiguous = all(tensor.is_contiguous() for tensor in arguments.tensors())
-        if not is_contiguous and not self._has_warned_about_strides:
-            logger.warning(
+        if not all(tensor.is_contiguous() for tensor in arguments.tensors()):
+            self._warnings.warn(
+                "strides",
                 "At least one input tensor is not contiguous: it is copied at every call. Make "
-                "inputs contiguous to avoid that."
+                "inputs contiguous to avoid that.",
             )
-            self._has_warned_about_strides = True
         return arguments
 
     def _compile(self, arguments: Arguments, make: MakeExecutable = compile_model) -> None:

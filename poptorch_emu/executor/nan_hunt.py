@@ -1,83 +1,104 @@
 """What autograd's anomaly mode asks for: where the numbers of a call begin not to be finite.
 
 PyTorch looks at each gradient on the host, where there is none. So a call is looked at when it has
-ended: if it left something that is not a number, its window runs again and all values are looked
-at.
+ended: if it left something that is not a number in the model or in the optimiser's state, where
+such a gradient goes, its window runs again and all values are looked at.
 """
 
 from __future__ import annotations
 
-import tempfile
-from pathlib import Path
-from typing import Any
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import torch
 
 from poptorch_emu.compile.compiler import Request
 from poptorch_emu.errors import Error, make_error
-from poptorch_emu.executor.args_parser import Call
 from poptorch_emu.executor.compilation import Compilation
-from poptorch_emu.numbers.engine_run import MakeObserved, Start, one_window, run_engine
+from poptorch_emu.executor.device_lock import DeviceLock, one_at_a_time
+from poptorch_emu.numbers.engine_run import MakeObserved, Start, one_window
 from poptorch_emu.numbers.nonfinite import first_nonfinite
-from poptorch_emu.numbers.run_file import RunWriter, opened
+from poptorch_emu.numbers.observed_window import observed_window
 from poptorch_emu.numbers.updates import start_weights
-from poptorch_emu.optim.device_link import OptimizerLink
 from poptorch_emu.options import Options
 from poptorch_emu.report.nonfinite_report import NonfiniteReport
 from poptorch_emu.runtime.session import Session
-from poptorch_emu.torch_versions import pytree
 
 
 class NanHunt:
-    """Keeps with what a call starts, and says where it went wrong."""
+    """Keeps with what a call starts, and says where it went wrong.
 
-    def __init__(self, model: torch.nn.Module, link: OptimizerLink, session: Session) -> None:
-        """Copies the weights and the optimiser's state, as they are before the call."""
+    Attributes:
+        device_lock: held by the thread that uses the device.
+    """
+
+    def __init__(
+        self,
+        model: torch.nn.Module,
+        session: Session,
+        tensors: Sequence[torch.Tensor],
+        device_lock: DeviceLock,
+    ) -> None:
+        """Copies weights, the optimiser's state and inputs, as they are before the call.
+
+        Args:
+            model: the user's.
+            session: which will run.
+            tensors: the inputs of the call.
+            device_lock: of the session's device.
+        """
+        self.device_lock = device_lock
         self._model = model
+        self._session = session
+        self._tensors = [tensor.detach().clone() for tensor in tensors]
         self._weights = start_weights(model)
-        saved = link.saved_state(session)
-        states = {} if saved is None else saved["ipu_state"]
-        self._states = {name: state.detach().clone() for name, state in states.items()}
+        self._states = session.read_states()
 
-    def check(self, outputs: Any, call: Call, compilation: Compilation, options: Options) -> None:
-        """Looks at what a call has left.
+    @one_at_a_time
+    def check(self, compilation: Compilation, options: Options) -> None:
+        """Looks at what the call has left.
 
         Raises:
-            Error: there is NaN, or a weight is infinite; the text names the operation.
+            Error: a weight is not finite any more, or there is NaN where there was none in a
+                buffer or in the optimiser's state; the text names the operation.
         """
-        if not self._has_nan(outputs):
+        spoilt = list(self._spoilt())
+        if not spoilt:
             return
-        request = compilation.request(call.bound(), options)
+        assert compilation.arguments is not None, "a program was made for some arguments"
+        asked = compilation.request(compilation.arguments, options)
+        request = one_window(replace(asked, tensors=self._tensors))
         start = Start(self._weights, self._states, request.config.random_seed or 0)
-        raise _anomaly(one_window(request), start, compilation.observed)
+        raise _anomaly(spoilt, request, start, compilation.observed)
 
-    def _has_nan(self, outputs: Any) -> bool:
-        tensors = [v for v in pytree.tree_leaves(outputs) if isinstance(v, torch.Tensor)]
-        if any(bool(tensor.isnan().any()) for tensor in tensors):
-            return True
+    def _spoilt(self) -> Iterator[str]:
+        """Yields the names of what was a number before the call."""
         before = self._weights
-        weights = (p for n, p in self._model.named_parameters() if _is_finite(before[n]))
-        return not all(map(_is_finite, weights))
+        for name, weight in self._model.named_parameters():
+            if bool(before[name].isfinite().all()) and not bool(weight.isfinite().all()):
+                yield name
+        for old, new in (
+            (before, dict(self._model.named_buffers())),
+            (self._states, self._session.read_states()),
+        ):
+            yield from (name for name in new if _has_nan(new[name]) and not _has_nan(old[name]))
 
 
-def _is_finite(tensor: torch.Tensor) -> bool:
-    return bool(tensor.detach().isfinite().all())
+def _has_nan(tensor: torch.Tensor) -> bool:
+    return bool(tensor.isnan().any())
 
 
-def _anomaly(request: Request, start: Start, make: MakeObserved) -> Error:
+def _anomaly(spoilt: Sequence[str], request: Request, start: Start, make: MakeObserved) -> Error:
     """Runs a window again, and returns the error that says where it begins not to be finite."""
+    more = f" and {len(spoilt) - 1} more" if len(spoilt) > 1 else ""
     text = (
-        "Autograd's anomaly mode is on, and the call made NaN or infinity, which are in its "
-        "results or in the weights now."
+        "Autograd's anomaly mode is on, and the call made NaN or infinity, which are in "
+        f"{spoilt[0]}{more} now."
     )
     if request.config.num_processes > 1:
         return make_error(f"{text} Of several processes none has all numbers: run one alone.")
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "run"
-        with RunWriter(path) as writer:
-            graph = run_engine(request, start, make, writer)
-        with opened(path, "this run") as run:
-            report = NonfiniteReport.of(first_nonfinite(graph, run))
+    with observed_window(request, start, make) as observed:
+        report = NonfiniteReport.of(first_nonfinite(observed.graph, observed.run))
     found = (
         str(report)
         if report

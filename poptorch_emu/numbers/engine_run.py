@@ -11,6 +11,7 @@ from torch import fx
 from poptorch_emu.compile.compiler import Observe, Request
 from poptorch_emu.compile.executable import Executable
 from poptorch_emu.config import CompileConfig
+from poptorch_emu.errors import make_error
 from poptorch_emu.ir.graph import Graph, SinkKind, SourceKind
 from poptorch_emu.numbers.graph_values import observed_values, select_masks
 from poptorch_emu.numbers.run import (
@@ -97,7 +98,15 @@ def run_engine(
         make: compiles the request.
         sink: takes the values while the window runs.
         progress: counts them.
+
+    Raises:
+        Error: the model is one of several processes, or cannot be captured.
     """
+    if request.config.num_processes > 1:
+        raise make_error(
+            f"The model is one of {request.config.num_processes} processes, of which none has all "
+            "numbers. Run it in one process, with Options.replicationFactor."
+        )
     observation = _Observation(sink)
     executable = make(request, observation.of)
     for name, tensor in start.weights.items():

@@ -190,7 +190,12 @@ class Session:
         return self._structured(self._run(inputs, self._device_inputs(inputs)))
 
     def stream(
-        self, inputs: Sequence[torch.Tensor], max_unread: int, *, are_kept: bool = False
+        self,
+        inputs: Sequence[torch.Tensor],
+        max_unread: int,
+        *,
+        are_kept: bool = False,
+        at_end: Callable[[], None] | None = None,
     ) -> ResultStream:
         """Begins a call like `run`, and returns an iterator over the results of its iterations.
 
@@ -198,6 +203,7 @@ class Session:
             inputs: whole batches; they are copied, so that the caller may go on to the next.
             max_unread: how many results may wait to be read.
             are_kept: whether nobody changes the inputs meanwhile, so that no copy is needed.
+            at_end: called when the call has ended well and its results were read or dropped.
 
         Raises:
             Error: the model has no outputs that the device computes.
@@ -215,7 +221,7 @@ class Session:
             copies = [tensor.clone() for tensor in copies]
         self._executor.begin_stream(max_unread, step, executable.num_outputs)
         self._call = RunningCall(lambda: self._run(inputs, copies))
-        return ResultStream(self._executor, self._call, self._structured)
+        return ResultStream(self._executor, self._call, self._structured, at_end)
 
     def _run(
         self, inputs: Sequence[torch.Tensor], on_device: Sequence[torch.Tensor]

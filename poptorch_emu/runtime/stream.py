@@ -87,11 +87,13 @@ class ResultStream:
         executor: _C.Executor,
         call: RunningCall,
         structured: Callable[[Sequence[torch.Tensor]], Any],
+        at_end: Callable[[], None] | None = None,
     ) -> None:
-        """Takes over a call that has begun to stream."""
+        """Takes over a call that has begun to stream; `at_end` follows if it ends well."""
         self._executor = executor
         self._call = call
         self._structured = structured
+        self._at_end = at_end
         self._finalizer = weakref.finalize(self, _finish, executor, call)
 
     def __repr__(self) -> str:
@@ -156,12 +158,14 @@ class ResultStream:
         So a training model has learnt from the whole batch, and device and host agree.
 
         Raises:
-            Error: the call failed.
+            Error: the call failed, or what follows it.
         """
         if self._finalizer.detach() is not None:
             error = _finish(self._executor, self._call)
             if error is not None:
                 raise error
+            if self._at_end is not None and not self._call.is_lost:
+                self._at_end()
 
     def __enter__(self) -> ResultStream:
         return self

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 import poptorch_emu as poptorch
+from poptorch_emu import emulator
 
 pytestmark = [
     pytest.mark.feature("Autograd's anomaly mode", fidelity="exact"),
@@ -101,6 +102,7 @@ class Root(nn.Module):
 
 def training_of(model, accumulation=1, optimizer=torch.optim.SGD):
     options = poptorch.Options().showCompilationProgressBar(False)
+    options.outputMode(poptorch.OutputMode.All)
     options.Training.gradientAccumulation(accumulation)
     return poptorch.trainingModel(model, options, optimizer(model.parameters(), lr=0.1))
 
@@ -129,6 +131,70 @@ def test_call_when_only_the_third_is_bad_then_it_fails_with_the_weights_before_i
             training(good, torch.ones(4))
         with pytest.raises(poptorch.Error, match="micro-batch 1"):
             training(bad, torch.ones(4))
+
+
+class Beside(nn.Module):
+    """Has NaN beside its loss, in an output or in a buffer."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        self.linear, self.kind = nn.Linear(2, 1), kind
+        self.register_buffer("kept", torch.zeros(4, 1))
+
+    def forward(self, x, y):
+        out = self.linear(x)
+        beside = (x[:, :1] - 3).log()
+        if self.kind == "buffer":
+            self.kept.copy_(beside)
+            return nn.functional.mse_loss(out, y)
+        return beside.detach(), nn.functional.mse_loss(out, y)
+
+
+def test_output_when_it_is_nan_and_no_gradient_is_then_the_call_returns_as_in_pytorch() -> None:
+    with torch.autograd.detect_anomaly():
+        plain, loss = Beside("output")(X, Y)
+        loss.backward()
+        found, _ = training_of(Beside("output"))(X, Y)
+    assert plain.isnan().all() and found.isnan().all()
+
+
+def test_buffer_when_it_becomes_nan_then_it_and_the_operation_are_named_once() -> None:
+    training = training_of(Beside("buffer"))
+    with torch.autograd.detect_anomaly():
+        with pytest.raises(poptorch.Error, match="which are in kept now") as found:
+            training(X, Y)
+        training(X, Y)  # It was NaN before this call.
+    assert "first: log (forward) at test_anomaly_mode.py" in str(found.value)
+
+
+@pytest.mark.parametrize("is_read", [True, False])
+def test_stream_when_a_gradient_is_nan_then_its_end_names_the_operation(is_read) -> None:
+    training = training_of(Root(), 2)
+    good = torch.rand(4, 2) + 0.1
+    bad = good.clone()
+    bad[2:] = 0.0
+    with torch.autograd.detect_anomaly():
+        with emulator.stream(training, good, torch.ones(4)) as results:
+            assert len(list(results)) == 1
+        results = emulator.stream(training, bad, torch.ones(4))
+        bad.fill_(1.0)  # The loader may go on.
+        if is_read:
+            assert next(results).shape == (2,)
+        with pytest.raises(poptorch.Error, match=r"linear\.weight now[^$]*micro-batch 1"):
+            next(results) if is_read else results.close()
+
+
+def test_state_of_the_optimizer_when_anomalies_are_looked_for_then_as_without() -> None:
+    states = []
+    for is_on in False, True:
+        torch.manual_seed(0)
+        training = training_of(Model(), optimizer=torch.optim.Adam)
+        with torch.autograd.set_detect_anomaly(is_on):
+            for _ in range(3):
+                training(X, Y)
+        states.append(training._optimizer.state_dict()["state"][0])
+    assert states[0].keys() == states[1].keys()
+    assert all(torch.equal(states[0][name], states[1][name]) for name in states[0])
 
 
 def test_call_when_nan_is_not_looked_for_then_it_returns() -> None:

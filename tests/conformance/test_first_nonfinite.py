@@ -110,3 +110,14 @@ def test_weight_when_it_is_not_finite_then_it_is_named_first():
         report.first.value.name,
         report.overflow and report.overflow.value.name,
     )
+
+
+def test_model_of_another_front_end_then_what_ran_last_for_it_is_looked_at():
+    class Front:
+        def _poptorch_emu_last_run(self):
+            return poptorch.inferenceModel(torch.nn.LogSigmoid())
+
+    bad = torch.tensor([math.nan])
+    assert emulator.first_nonfinite(Front(), bad)
+    assert emulator.compare(Front(), torch.ones(1)).verdict == 0
+    assert emulator.numerics(Front(), torch.ones(1)).operations
