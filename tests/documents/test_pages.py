@@ -87,6 +87,12 @@ def test_page_of_the_guide_then_it_is_short_and_shows_code(name: str) -> None:
     assert len(text.splitlines()) <= 140
 
 
+@pytest.mark.parametrize("name", ["README.md", "docs/index.md", "docs/getting_started.md"])
+def test_page_that_lists_the_guide_then_names_each_page_of_it(name: str) -> None:
+    linked = re.findall(r"guide/(\w+)\.md\)", (ROOT / name).read_text(encoding="utf-8"))
+    assert set(linked) == {page.stem for page in ROOT.glob("docs/guide/*.md")}
+
+
 def test_page_about_the_architecture_then_it_is_short() -> None:
     assert (ROOT / "docs" / "architecture.md").stat().st_size <= 14 * 1024
 
