@@ -17,7 +17,6 @@
 
 #include <algorithm>
 #include <map>
-#include <mutex>
 #include <vector>
 
 #include "common/for_each_cpu.h"
@@ -86,10 +85,10 @@ Tensor numbers_like(const Tensor& x, int64_t period) {
   return at::arange(x.numel(), x.options()).remainder_(period).view(x.sizes()).add_(1);
 }
 
+// Each thread tries this by itself, so that a process forked meanwhile waits for no lock.
 bool writes_blocks(const Convolution& convolution, const Tensor& images, const Tensor& weight,
                    const std::optional<Tensor>& bias) {
-  static std::mutex mutex;
-  static std::map<std::vector<int64_t>, bool> known;
+  thread_local std::map<std::vector<int64_t>, bool> known;
   const auto precision =
       at::globalContext().float32Precision(at::Float32Backend::MKLDNN, at::Float32Op::CONV);
   std::vector<int64_t> sizes{at::get_num_threads(), bias.has_value(),
@@ -98,7 +97,6 @@ bool writes_blocks(const Convolution& convolution, const Tensor& images, const T
                                      convolution.padding, convolution.dilation}) {
     sizes.insert(sizes.end(), each.begin(), each.end());
   }
-  const std::lock_guard lock(mutex);
   if (const auto found = known.find(sizes); found != known.end()) return found->second;
   const auto no_bias = bias ? std::optional(at::zeros_like(*bias)) : std::nullopt;
   const Tensor tried = convolution(numbers_like(images, 251), numbers_like(weight, 17), no_bias);
@@ -146,7 +144,8 @@ void pool_plain(const Pooling& pooling, const Tensor& images, bool has_relu, Ten
   if (has_relu) to.relu_();
 }
 
-// The convolution of all images would leave the caches.
+// The convolution of all images would leave the caches. 4 MiB, a core's share of the last cache, is
+// assumed.
 int64_t images_at_once(const Tensor& images, int64_t channels) {
   constexpr int64_t kMostBytes = int64_t{4} << 20;
   const int64_t num_places = images.size(2) * images.size(3);

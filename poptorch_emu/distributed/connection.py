@@ -61,15 +61,12 @@ class Connection:
         Raises:
             Error: they are not found.
         """
-        join_default_group(process, num_processes)
+        self._made_default_group = join_default_group(process, num_processes)
         self.process = process
         self.num_processes = num_processes
         self.timeout_seconds = timeout_seconds()
-        group = dist.new_group(
-            backend="gloo" if dist.is_gloo_available() else None,
-            timeout=timedelta(seconds=self.timeout_seconds),
-        )
-        self.group_name = str(group.group_name)
+        self.group_name = str(self._new_group().group_name)
+        self._host_group: dist.ProcessGroup | None = None
         self.host = socket.gethostname()
         self.failure: Failure | None = None
         self.num_calls = 0
@@ -86,6 +83,15 @@ class Connection:
         )
         self._watch_errors()
         atexit.register(self._end)
+
+    def host_group(self) -> dist.ProcessGroup:
+        """Returns the group for tensors of the host: Gloo, whatever the default group is.
+
+        All processes must ask for it as one of the same acts, since its first call makes it.
+        """
+        if self._host_group is None:
+            self._host_group = self._new_group()
+        return self._host_group
 
     def host_of(self, process: int) -> str:
         """Returns the name of the machine that a process runs on."""
@@ -183,6 +189,13 @@ class Connection:
         for process in range(self.num_processes):
             self.read(f"meeting/{self._num_meetings}/{process}")
 
+    def _new_group(self) -> dist.ProcessGroup:
+        group: dist.ProcessGroup = dist.new_group(
+            backend="gloo" if dist.is_gloo_available() else None,
+            timeout=timedelta(seconds=self.timeout_seconds),
+        )
+        return group
+
     def _note(self, failure: Failure) -> None:
         self.failure = self.failure or failure
         for exchange in tuple(self._exchanges):
@@ -243,10 +256,23 @@ class Connection:
                 others = [p for p in range(1, self.num_processes) if p != failed]
                 wait_until_seen(self._store, others, 1.5)
         self._watcher.stop()
-        if self.failure is None and dist.is_initialized():
-            # Gloo's threads release the tensors of a program's last sums, for which they need the
-            # interpreter: one that comes too late would abort the process. This awaits them.
+        if self.failure is None:
+            self._leave()
+
+    def _leave(self) -> None:
+        """Ends the groups that sums of the host used; the user's own stays for the user to end.
+
+        Gloo's threads release the tensors of a program's last sums, for which they need the
+        interpreter: one that comes too late would abort the process. This awaits them.
+        """
+        group, self._host_group = self._host_group, None
+        if not dist.is_initialized():
+            return
+        if self._made_default_group:
             dist.destroy_process_group()
+        elif group is not None:
+            with contextlib.suppress(RuntimeError, ValueError):  # The user has ended it already.
+                dist.destroy_process_group(group)
 
 
 _connection: Connection | None = None

@@ -49,8 +49,8 @@ def timeout_seconds() -> float:
     )
 
 
-def join_default_group(process: int, num_processes: int) -> None:
-    """Makes torch.distributed's default group, unless there is one already.
+def join_default_group(process: int, num_processes: int) -> bool:
+    """Makes torch.distributed's default group, unless there is one already; returns whether it did.
 
     Raises:
         Error: the group has another size or number for this process; the master's name is not
@@ -59,7 +59,8 @@ def join_default_group(process: int, num_processes: int) -> None:
     check_index(process, num_processes)
     if not dist.is_available():
         raise make_error("This PyTorch has no torch.distributed, which several processes need.")
-    if not dist.is_initialized():
+    is_ours = not dist.is_initialized()
+    if is_ours:
         _make_group(process, num_processes)
     if (dist.get_rank(), dist.get_world_size()) != (process, num_processes):
         raise make_error(
@@ -67,6 +68,7 @@ def join_default_group(process: int, num_processes: int) -> None:
             f"{dist.get_rank()} of {dist.get_world_size()} in torch.distributed's group. Give both "
             "the same numbers."
         )
+    return is_ours
 
 
 def _make_group(process: int, num_processes: int) -> None:

@@ -216,12 +216,21 @@ def test_poprun_of_an_unchanged_program_with_loader_and_checkpoint(tmp_path):
     assert lines == [f"[{index}] DONE 4 True 0.5" for index in (0, 1)]
 
 
+# Its group is that which the connection makes, or one of its own, which it still uses at its end.
 SUMS_AT_THE_END = """
-import atexit, pathlib, torch
+import atexit, pathlib, sys, torch
+import torch.distributed as dist
 def tell():
     names = [path.read_text() for path in pathlib.Path("/proc/self/task").glob("*/comm")]
     print("LEFT", sum("gloo" in name for name in names))
 atexit.register(tell)
+if sys.argv[1:] == ["own"]:
+    dist.init_process_group("gloo")
+    def meet():
+        dist.barrier()
+        dist.destroy_process_group()
+        print("MET")
+    atexit.register(meet)
 import horovod.torch as hvd
 hvd.init()
 print("SUM", hvd.allreduce(torch.tensor([1.0 + hvd.rank()]), op=hvd.Sum).item())
@@ -230,15 +239,17 @@ tell()
 
 
 @feature
-def test_horovod_when_its_sum_is_the_last_act_then_no_thread_outlives_the_interpreter():
+@pytest.mark.parametrize("group", ["made", "own"])
+def test_horovod_when_its_sum_is_the_last_act_then_no_thread_outlives_the_interpreter(group):
     """A thread that still holds a tensor needs the interpreter, and aborts when that has ended."""
     text = run(
         ["-m", "poptorch_emu.poprun", "--num-instances", "2",
-         sys.executable, "-c", SUMS_AT_THE_END]
+         sys.executable, "-c", SUMS_AT_THE_END, *([group] if group == "own" else [])]
     )  # fmt: skip
     for index in (0, 1):
         told = [line for line in text.splitlines() if line.startswith(f"[{index}] ")]
         assert f"[{index}] SUM 3.0" in told
+        assert (f"[{index}] MET" in told) is (group == "own")
         during, after = (int(line.split()[-1]) for line in told if "LEFT" in line)
         assert during > 0
         assert after == 0

@@ -40,7 +40,19 @@ def cut_in_window(interface: str, fault: Path) -> None:
     on_linger.append(count)
 
 
+def kill_in_window(fault: Path) -> None:
+    """Ends this process in the midst of the window that comes, before it meets the others there."""
+
+    def kill() -> None:
+        fault.write_text(str(time.time()))
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    on_linger.append(kill)
+
+
 def go_wrong(way: str, fault: Path) -> None:
+    if way == "kill before an exchange":
+        return kill_in_window(fault)
     if way == "link":
         return cut_in_window(os.environ["TEST_INTERFACE"], fault)
     fault.write_text(str(time.time()))
@@ -68,7 +80,9 @@ def main(way: str, folder: Path) -> None:
     index = popdist.getInstanceIndex()
     is_culprit = index == popdist.getNumInstances() - 1
     torch.manual_seed(index if way == "weights" else 0)
-    model = Model(1, 0.0, False, lingers=way == "link")
+    is_exchange = way == "kill before an exchange"
+    lingers = is_exchange or way == "link"
+    model = Model(1, 0.0, False, lingers=lingers, exchanges=is_exchange)
     options = popdist_poptorch.Options()
     if way == "option" and is_culprit:
         options.deviceIterations(2)

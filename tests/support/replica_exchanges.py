@@ -98,8 +98,10 @@ class Network(torch.nn.Module):
             values = [torch.tanh(layer(value)) for value in values]
             for name in self.exchanges[number]:
                 given = run(name, [torch.sin(value) for value in values])
+                # Without the division, sums of sums would take roundings beyond the tolerance.
                 values = [
-                    value + (other.mean(0) if other.dim() > value.dim() else other)
+                    value
+                    + (other.mean(0) if other.dim() > value.dim() else other) / self.num_replicas
                     for value, other in zip(values, given, strict=True)
                 ]
         return values

@@ -40,7 +40,7 @@ class Frame {
  public:
   // `joined` is that of the program.
   Frame(const Segment& segment, int64_t joined, int64_t lane, bool checks_floating_point,
-        HostCaller call_host, SumAccess sums, Replicas replicas = {});
+        HostCaller call_host, SumAccess sums, Replicas replicas);
 
   at::Tensor& operator[](RegisterId id) { return registers_[id.value]; }
 

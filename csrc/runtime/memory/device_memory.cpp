@@ -41,7 +41,7 @@ at::Tensor zeros_in_own_memory(at::IntArrayRef sizes, at::ScalarType dtype) {
   uint64_t num_elements = 0;
   const bool is_too_large = c10::safe_multiplies_u64(sizes, &num_elements) ||
                             c10::mul_overflows(num_bytes, num_elements, &num_bytes);
-  // What PyTorch cannot allocate is told in its words.
+  // PyTorch tells of sizes that no number holds.
   if (is_too_large || num_bytes < kFewestBytes) return at::zeros(sizes, at::TensorOptions(dtype));
   const auto block = std::make_shared<Block>(static_cast<int64_t>(num_bytes));
   prefer_huge_pages(block->data(), block->num_bytes());
@@ -55,17 +55,20 @@ Error cannot_hold(const Variable& variable, const std::string& reason) {
 
 // Returns zeros in memory of their own. Throws `Error` if there is no memory for them.
 at::Tensor zeros_of(const Variable& variable, int64_t copy, int64_t num_replicas) {
+  std::vector<int64_t> sizes;
   try {
     // A view of one number in the shape of the variable, which takes no memory.
     const at::Tensor zeros =
         at::zeros({}, at::TensorOptions(variable.dtype)).expand(variable.shape);
-    return zeros_in_own_memory(
-        (variable.is_sharded ? shard_of(zeros, copy, num_replicas) : zeros).sizes(),
-        variable.dtype);
+    sizes = (variable.is_sharded ? shard_of(zeros, copy, num_replicas) : zeros).sizes().vec();
+    return zeros_in_own_memory(sizes, variable.dtype);
   } catch (const c10::Error& error) {
     throw cannot_hold(variable, error.what_without_backtrace());
-  } catch (const std::bad_alloc& error) {
-    throw cannot_hold(variable, error.what());
+  } catch (const std::bad_alloc&) {
+    const int64_t num_bytes =
+        c10::multiply_integers(sizes) * static_cast<int64_t>(c10::elementSize(variable.dtype));
+    throw cannot_hold(variable,
+                      "the system has no memory for its " + std::to_string(num_bytes) + " bytes");
   }
 }
 

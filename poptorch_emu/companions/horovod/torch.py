@@ -105,8 +105,9 @@ def allreduce(
         op: `Average` (the default) or `Sum`.
     """
     result = tensor.detach().clone().contiguous()
-    if _has_others():
-        dist.all_reduce(result)
+    group = _group()
+    if group is not None:
+        dist.all_reduce(result, group=group)
         is_mean = average if average is not None else op in (None, Average)
         if is_mean:
             mode = None if result.is_floating_point() else "trunc"
@@ -125,16 +126,17 @@ def allgather(tensor: torch.Tensor, *_: Any, **__: Any) -> torch.Tensor:
     Args:
         tensor: shape [rows, ...], equal but for the rows.
     """
-    if not _has_others():
+    group = _group()
+    if group is None:
         return tensor.clone()
     content = io.BytesIO()
     torch.save(tensor.detach().cpu().clone(), content)
     sent = torch.frombuffer(content.getbuffer(), dtype=torch.uint8)
     lengths = [torch.zeros(1, dtype=torch.int64) for _ in range(size())]
-    dist.all_gather(lengths, torch.tensor([len(sent)]))
+    dist.all_gather(lengths, torch.tensor([len(sent)]), group=group)
     longest = int(max(lengths))
     parts = [torch.empty(longest, dtype=torch.uint8) for _ in lengths]
-    dist.all_gather(parts, pad(sent, (0, longest - len(sent))))
+    dist.all_gather(parts, pad(sent, (0, longest - len(sent))), group=group)
     files = [part[:length].numpy().tobytes() for part, length in zip(parts, lengths, strict=True)]
     # Whoever reaches the network may have sent other objects, which would run code.
     return torch.cat([torch.load(io.BytesIO(file), weights_only=True) for file in files])
@@ -148,8 +150,9 @@ def broadcast(tensor: torch.Tensor, root_rank: int, *_: Any, **__: Any) -> torch
     """
     _check_root(root_rank)
     result = tensor.detach().clone().contiguous()
-    if _has_others():
-        dist.broadcast(result, src=root_rank)
+    group = _group()
+    if group is not None:
+        dist.broadcast(result, src=root_rank, group=group)
     return result
 
 
@@ -164,7 +167,7 @@ def broadcast_parameters(params: Any, root_rank: int) -> None:
         ValueError: there is no such process.
     """
     _check_root(root_rank)
-    if not _has_others():
+    if _group() is None:
         return
     pairs: Iterable[Any] = params.items() if isinstance(params, Mapping) else params
     with torch.no_grad():
@@ -173,13 +176,11 @@ def broadcast_parameters(params: Any, root_rank: int) -> None:
                 tensor.copy_(broadcast(tensor, root_rank))
 
 
-def _has_others() -> bool:
-    """Returns whether there are other processes, which have then been joined."""
+def _group() -> dist.ProcessGroup | None:
+    """Returns the group of all processes; `None` where there is one."""
     if size() == 1:
-        return False
-    if connection() is None:
-        connect(rank(), size())
-    return True
+        return None
+    return (connection() or connect(rank(), size())).host_group()
 
 
 def _check_root(root_rank: int) -> None:

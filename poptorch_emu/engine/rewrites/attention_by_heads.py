@@ -44,12 +44,14 @@ def runs_here() -> bool:
 
 def _is_plain(node: fx.Node) -> bool:
     call = arguments_of(node)
-    query = call.query.meta["val"]
+    query, key, value = (each.meta["val"] for each in (call.query, call.key, call.value))
     return (
         call.dropout_p == 0
         and not call.is_causal
         and call.attn_mask is None
         and all(is_single(each) for each in (call.query, call.key, call.value))
+        and key.shape == value.shape
+        and query.shape[:2] == key.shape[:2]  # Heads that share keys are PyTorch's.
         and query.shape[-1] % _LINE == 0
         and query.stride()[-1] == 1
         and all(user.target is operator.getitem and user.args[1] == 0 for user in node.users)

@@ -43,12 +43,18 @@ def test_call_when_it_has_too_many_windows_to_count_then_refused():
         engine.run([torch.zeros(3, dtype=torch.int64)], 2**62)
 
 
-@pytest.mark.parametrize("shape", [[2**50], [2**40, 2**40]])
-def test_executor_when_a_variable_needs_more_memory_than_there_is_then_error_names_it(shape):
+@pytest.mark.parametrize(
+    ("shape", "reason"),
+    [([2**50], f"no memory for its {2**52} bytes"), ([2**40, 2**40], "overflow")],
+)
+def test_executor_when_a_variable_needs_more_memory_than_there_is_then_error_says_so(shape, reason):
     program, _ = one_segment()
     program.add_variable("table", shape, FLOAT, False)
-    with pytest.raises(Error, match=r"The host cannot hold variable 'table' of shape \[\d+"):
+    with pytest.raises(
+        Error, match=r"The host cannot hold variable 'table' of shape \[\d+"
+    ) as told:
         executor(program)
+    assert reason in told.value.message
 
 
 def test_output_when_micro_batches_give_it_other_sizes_then_error_and_the_next_call_runs():

@@ -61,7 +61,7 @@ def chosen(processor: tuple[str | None, int], role: Role, *sizes: int) -> Kernel
         (AMD_AVX512, FIXED, (31, 512, 512), Kernel.SMALL),
         (AMD_AVX512, FIXED, (32, 512, 512), Kernel.ONEDNN),
         (AMD_AVX512, FIXED, (2, 513, 512), None),
-        (AMD_AVX512, FIXED, (4, 513, 512), Kernel.ONEDNN),
+        (AMD_AVX512, FIXED, (31, 513, 512), None),
         (AMD_AVX512, FIXED, (1, 256, 256), None),
         (INTEL_AVX512, LAYER, (16, 257, 256), Kernel.LIBRARY),
         (INTEL_AVX512, LAYER, (15, 512, 512), None),

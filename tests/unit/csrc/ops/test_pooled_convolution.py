@@ -99,9 +99,7 @@ def test_images_in_any_layout_then_have_the_same_numbers():
     x = numbers(4, 3, 10, 10)
     wanted = ours(x, *case)
     assert torch.equal(ours(x.contiguous(memory_format=torch.channels_last), *case), wanted)
-    assert torch.equal(
-        ours(x.flip(0).flip(0).transpose(2, 3).contiguous().transpose(2, 3), *case), wanted
-    )
+    assert torch.equal(ours(x.transpose(2, 3).contiguous().transpose(2, 3), *case), wanted)
 
 
 def test_what_are_no_images_of_float32_then_is_refused():

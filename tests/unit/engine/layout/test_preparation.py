@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from support.inference_ways import off_chip
 from torch import nn
 
 import poptorch_emu as poptorch
@@ -90,11 +91,6 @@ def test_random_numbers_then_are_drawn_for_each_micro_batch():
     parts = inference(torch.zeros(8, 4)).split(2)
     assert len({tuple(part.flatten().tolist()) for part in parts}) == 4
     assert "exp" in segments_of(inference)["prepare forward 0"]
-
-
-def off_chip(options: poptorch.Options) -> None:
-    location = poptorch.TensorLocationSettings().useOnChipStorage(False)
-    options.TensorLocations.setWeightLocation(location.minElementsForOffChip(0))
 
 
 def sharded(options: poptorch.Options) -> None:

@@ -51,6 +51,15 @@ class OfOthers(nn.Module):
         return F.scaled_dot_product_attention(heads, others, others + 1)
 
 
+class SharedHeads(nn.Module):
+    """Four heads of queries for two of keys and values."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        heads = x.view(BATCH, LENGTH, 4, 16).transpose(1, 2)
+        pairs = heads[:, :2]
+        return F.scaled_dot_product_attention(heads, pairs, pairs + 1, enable_gqa=True)
+
+
 def encoder() -> nn.Module:
     torch.manual_seed(0)
     layer = nn.TransformerEncoderLayer(WIDTH, 4, 96, batch_first=True)
@@ -66,6 +75,7 @@ BODIES = {
     "scaled": (lambda: Attentive(2, scale=0.4), 1),
     "other lengths": (OfOthers, 1),
     "encoder": (encoder, 2),
+    "shared heads": (SharedHeads, 0),
     "causal": (lambda: Attentive(4, is_causal=True), 0),
     "masked": (lambda: Attentive(4, attn_mask=MASK), 0),
     "narrow heads": (lambda: Attentive(8), 0),

@@ -6,6 +6,13 @@ from collections.abc import Callable
 
 import pytest
 import torch
+from support.inference_ways import (
+    off_chip,
+    plain_and_other,
+    through_blocks,
+    two_replicas,
+    unchanged,
+)
 from torch import nn
 
 import poptorch_emu as poptorch
@@ -207,30 +214,15 @@ class Staged(nn.Module):
         )
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        ipu = 0
-        for index, part in enumerate(self.parts):
-            ipu += index in self.cuts
-            with poptorch.Block(ipu_id=ipu):
-                x = part(x)
-        return x
-
-
-def off_chip(options: poptorch.Options) -> None:
-    location = poptorch.TensorLocationSettings().useOnChipStorage(False)
-    options.TensorLocations.setWeightLocation(location.minElementsForOffChip(0))
-
-
-def two_replicas(options: poptorch.Options) -> None:
-    options.replicationFactor(2)
-    options.deviceIterations(4)
+        return through_blocks(self.parts, self.cuts, x)
 
 
 @pytest.mark.parametrize("workers", [1, 3])
 @pytest.mark.parametrize(
     ("cuts", "change"),
     [
-        ((1,), lambda options: None),
-        ((1, 2, 3, 4, 5, 6), lambda options: None),
+        ((1,), unchanged),
+        ((1, 2, 3, 4, 5, 6), unchanged),
         ((2, 4), off_chip),
         ((1, 4), two_replicas),
     ],
@@ -242,13 +234,8 @@ def test_bits_do_not_depend_on_stages_places_replicas_or_workers(
     monkeypatch.setenv("POPTORCH_EMU_WORKERS", str(workers))
     x = torch.randn(16, *X[1:], generator=torch.Generator().manual_seed(1))
     results = []
-    for model_cuts, model_change in (((), lambda options: None), (cuts, change)):
-        options = poptorch.Options()
-        options.deviceIterations(8)
-        options.autoRoundNumIPUs(True)
-        model_change(options)
-        inference = poptorch.inferenceModel(Staged(model_cuts).eval(), options)
-        results.append(inference(x))
+    for inference, result in plain_and_other(Staged, cuts, change, x):
+        results.append(result)
         assert NORM not in text_of(inference)
         assert results[-1].is_contiguous()
     assert torch.equal(*results)

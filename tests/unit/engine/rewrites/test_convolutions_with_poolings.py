@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
+from support.inference_ways import plain_and_other, through_blocks, two_replicas, unchanged
 from support.processors import needs_onednn
 from support.rewrites import leave_out
 from torch import nn
@@ -198,25 +199,15 @@ class Staged(nn.Module):
         )
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        ipu = 0
-        for index, part in enumerate(self.parts):
-            ipu += index in self.cuts
-            with poptorch.Block(ipu_id=ipu):
-                x = part(x)
-        return x
-
-
-def two_replicas(options: poptorch.Options) -> None:
-    options.replicationFactor(2)
-    options.deviceIterations(4)
+        return through_blocks(self.parts, self.cuts, x)
 
 
 @pytest.mark.parametrize("workers", [1, 3])
 @pytest.mark.parametrize(
     ("cuts", "change"),
     [
-        ((1,), lambda options: None),
-        ((1, 2, 3, 4, 5, 6), lambda options: None),
+        ((1,), unchanged),
+        ((1, 2, 3, 4, 5, 6), unchanged),
         ((2, 5), two_replicas),
     ],
     ids=["before the pooling", "before each", "replicas"],
@@ -225,13 +216,8 @@ def test_bits_do_not_depend_on_stages_replicas_or_workers(cuts, change, workers,
     monkeypatch.setenv("POPTORCH_EMU_WORKERS", str(workers))
     x = torch.randn(16, *X[1:], generator=torch.Generator().manual_seed(1))
     results = []
-    for model_cuts, model_change in (((), lambda options: None), (cuts, change)):
-        options = poptorch.Options()
-        options.deviceIterations(8)
-        options.autoRoundNumIPUs(True)
-        model_change(options)
-        inference = poptorch.inferenceModel(Staged(model_cuts).eval(), options)
-        results.append(inference(x))
+    for inference, result in plain_and_other(Staged, cuts, change, x):
+        results.append(result)
         assert text_of(inference).count(POOLED) == 2
     assert torch.equal(*results)
     torch.testing.assert_close(results[0], Staged(()).eval()(x), rtol=1e-4, atol=1e-5)

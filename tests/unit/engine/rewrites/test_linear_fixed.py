@@ -7,6 +7,15 @@ from collections.abc import Callable, Iterator
 
 import pytest
 import torch
+from support.inference_ways import (
+    Change,
+    off_chip,
+    plain_and_other,
+    sharded,
+    through_blocks,
+    two_replicas,
+    unchanged,
+)
 from support.processors import (
     AMD_AVX2,
     choosing,
@@ -311,33 +320,13 @@ class Staged(nn.Module):
             torch.relu,
             self.last,
         ]
-        ipu = 0
-        value = x
-        for index, step in enumerate(steps):
-            ipu += index in self.cuts
-            with poptorch.Block(ipu_id=ipu):
-                value = step(value)
-        return value
+        return through_blocks(steps, self.cuts, x)
 
 
-def sharded(options: poptorch.Options) -> None:
-    options.setExecutionStrategy(poptorch.ShardedExecution(poptorch.AutoStage.SameAsIpu))
-
-
-def off_chip(options: poptorch.Options) -> None:
-    location = poptorch.TensorLocationSettings().useOnChipStorage(False)
-    options.TensorLocations.setWeightLocation(location.minElementsForOffChip(0))
-
-
-def two_replicas(options: poptorch.Options) -> None:
-    options.replicationFactor(2)
-    options.deviceIterations(4)
-
-
-WAYS: dict[str, tuple[tuple[int, ...], Callable[[poptorch.Options], object]]] = {
-    "before the product": ((1,), lambda options: None),
-    "before the bias": ((2,), lambda options: None),
-    "before each": ((1, 2, 3, 4, 5, 6), lambda options: None),
+WAYS: dict[str, tuple[tuple[int, ...], Change]] = {
+    "before the product": ((1,), unchanged),
+    "before the bias": ((2,), unchanged),
+    "before each": ((1, 2, 3, 4, 5, 6), unchanged),
     "before the ReLU, sharded": ((3, 5), sharded),
     "off chip": ((2, 4), off_chip),
     "replicas": ((3,), two_replicas),
@@ -351,13 +340,8 @@ def test_bits_do_not_depend_on_stages_places_replicas_or_workers(way, workers, k
     x = torch.randn(8 * BATCH, 6, generator=torch.Generator().manual_seed(1))
     monkeypatch.setenv("POPTORCH_EMU_WORKERS", str(workers))
     results = []
-    for model_cuts, model_change in (((), lambda options: None), (cuts, change)):
-        options = poptorch.Options()
-        options.deviceIterations(8)
-        options.autoRoundNumIPUs(True)
-        model_change(options)
-        inference = poptorch.inferenceModel(Staged(model_cuts).eval(), options)
-        results.append(inference(x))
+    for inference, result in plain_and_other(Staged, cuts, change, x):
+        results.append(result)
         assert num_layers(text_of(inference), kernel) == 3
     assert torch.equal(*results)
     torch.testing.assert_close(results[0], Staged(())(x))
