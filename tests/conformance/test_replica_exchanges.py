@@ -152,6 +152,29 @@ def test_exchanges_then_any_number_of_workers_gives_the_same_bits(
 
 
 @feature
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_exchange_when_one_replica_has_no_finite_number_then_error_and_the_next_call_trains(
+    workers: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other replica waits for the sum while the first one fails before it."""
+    monkeypatch.setenv("POPTORCH_EMU_WORKERS", workers)
+    opts = options(2)
+    opts.Precision.enableFloatingPointExceptions(True)
+    module, reference = (Network(2, 1, [("reduce",), (), ("gather",)]) for _ in range(2))
+    optimizer = poptorch.optim.SGD(module.parameters(), lr=0.5, use_combined_accum=False)
+    training = poptorch.trainingModel(module, opts, optimizer)
+    x, target = torch.randn(2, 4, 4).unbind()
+    spoilt = x.clone()
+    spoilt[0, 0] = torch.nan
+    with pytest.raises(poptorch.Error, match="floating-point"):
+        training(spoilt, target)
+    y, _ = training(x, target)
+    torch.testing.assert_close(y, reference.plain_step(x, target, 1))
+    for name, weight in module.named_parameters():
+        torch.testing.assert_close(weight.data, reference.get_parameter(name).data, msg=name)
+
+
+@feature
 def test_exchange_behind_a_loop_then_equals_plain_pytorch() -> None:
     class Model(torch.nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
