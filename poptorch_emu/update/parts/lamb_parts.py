@@ -7,6 +7,7 @@ of the direction and the squares of its parts; all replicas add those up; each d
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 
 from poptorch_emu.segments.segment import Register
 from poptorch_emu.update.formulas.optimizer_config import OptimizerConfig
@@ -17,6 +18,10 @@ from poptorch_emu.update.recorded import (
     record_lamb_direction,
     record_lamb_step,
 )
+
+# Weights of a model have few types and groups: each half is recorded once for all that share them.
+_known_direction = lru_cache(maxsize=64)(record_lamb_direction)
+_known_step = lru_cache(maxsize=64)(record_lamb_step)
 
 
 def add_lamb(
@@ -41,12 +46,12 @@ def add_lamb(
     made = {}
     for gradient in gradients:
         key = (gradient.group, gradient.weight.dtype)
-        template = record_lamb_direction(optimizer, *key, gradient_scale)
+        template = _known_direction(optimizer, *key, gradient_scale)
         binding = Binding(gradient, arrived, {SQUARES: squares[gradient.name]})
         made[gradient.name] = binding.inline(template, directions)[DIRECTION]
     received = steps.receive(directions, made)
     for gradient in gradients:
-        template = record_lamb_step(optimizer, gradient.group, gradient.weight.dtype)
+        template = _known_step(optimizer, gradient.group, gradient.weight.dtype)
         direction = {DIRECTION: received[gradient.name]}
         Binding(gradient, direction, {SQUARES: squares[gradient.name]}).inline(template, steps)
     return list(squares.values())

@@ -174,6 +174,26 @@ def test_plan_when_lamb_is_sharded_then_squares_are_added_up_between_two_halves(
     assert (link.producer, link.consumer, len(link.sources)) == ("directions 0", "steps 0", 2)
 
 
+def test_plan_when_lamb_is_sharded_then_weights_share_what_is_recorded_unless_values_differ():
+    def nodes(**others):
+        settings = config(2, ShardingConfig(optimizer=1))
+        halves = plan(
+            [(weight("a"), 0), (weight("b", (2, 6)), 0)],
+            1,
+            settings,
+            optimizer(OptimizerKind.LAMB, max_weight_norm=10.0, **others),
+        ).parts[0]
+        return [
+            {instruction.node for instruction in part.code.instructions}
+            for part in halves
+            if part.code.name in ("directions 0", "steps 0")
+        ]
+
+    assert nodes() == nodes()
+    for half, other in zip(nodes(), nodes(beta1=0.8), strict=True):
+        assert half and not half & other
+
+
 @pytest.mark.parametrize(("threshold", "is_cut"), [(24, True), (25, False), (None, False)])
 def test_sharding_when_a_weight_has_24_elements_then_thresholds_above_keep_it(threshold, is_cut):
     settings = config(2, ShardingConfig(threshold, None, threshold))
