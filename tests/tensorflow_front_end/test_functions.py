@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable
 from typing import Any
 
@@ -43,6 +44,7 @@ REDUCTIONS = (
     "reduce_mean reduce_sum reduce_max reduce_min reduce_prod math.reduce_std math.reduce_variance "
     "reduce_logsumexp math.reduce_euclidean_norm"
 ).split()
+OPERATORS = "add sub mul truediv floordiv mod pow lt le gt ge eq ne matmul".split()
 Calls = dict[str, Callable[..., Any]]
 
 # Of x and y, float32 [4, 6].
@@ -155,6 +157,10 @@ for _name in BINARY:
     CALLS[_name] = lambda x, y, name=_name: _found(name)(x, y)
     CALLS[f"{_name} with a number"] = lambda x, y, name=_name: _found(name)(x, 2.0)
     CALLS[f"{_name} with a constant"] = lambda x, y, name=_name: _found(name)(tf.constant(Y), x)
+for _name in ("eq", "ne"):
+    CALLS[f"{_name} of a constant"] = lambda x, y, name=_name: getattr(operator, name)(
+        tf.constant(X[0]), x
+    )
 for _name in REDUCTIONS:
     CALLS[_name] = lambda x, y, name=_name: _found(name)(y)
     CALLS[f"{_name} of rows"] = lambda x, y, name=_name: _found(name)(y, axis=-1, keepdims=True)
@@ -211,6 +217,29 @@ def test_function_when_symbolic_then_makes_a_model_that_computes_it(name: str) -
 )
 def test_function_of_other_tensors_then_returns_what_tensorflow_does(call, arrays) -> None:
     check_same(call, *arrays)
+
+
+def test_operators_in_a_function_then_take_what_the_host_has_on_both_sides(caplog) -> None:
+    square, other = X[:, :4].copy(), Y[:, :4].copy()
+    other[1] = square[1]
+    hosts = {"constant": tf.constant(other), "variable": tf.Variable(other), "one": tf.constant(2.0)}
+
+    def compute(x):
+        found = {}
+        for name in OPERATORS:
+            for kind, host in hosts.items():
+                if (name, kind) != ("matmul", "one"):
+                    found[f"{name} {kind}"] = getattr(operator, name)(host, x)
+                    found[f"{kind} {name}"] = getattr(operator, name)(x, host)
+        return found
+
+    wanted = compute(tf.constant(square))
+    found = programs.strategy().run(compute, args=[square])
+    assert set(found) == set(wanted)
+    for name, value in wanted.items():
+        assert found[name].dtype == value.dtype, name
+        np.testing.assert_allclose(found[name], value, atol=NEAR, rtol=1e-5, err_msg=name)
+    assert "Expected an IPU tensor" not in caplog.text
 
 
 @pytest.mark.parametrize("name", ["reduce_mean", "concat with a constant", "cumsum backwards"])

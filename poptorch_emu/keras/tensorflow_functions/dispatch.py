@@ -77,6 +77,8 @@ def install(tf: Any) -> None:
         importlib.import_module(_DISPATCH).register_dispatchable_type(kind)
     for name, call in rows.items():
         _register(tf, name, call)
+    for name in ("eq", "ne"):
+        _compare_variables(tf, name)
     program_functions.replace(tf)
     give_shapes_methods()
     tf.register_tensor_conversion_function(torch.Tensor, _converted)
@@ -133,6 +135,18 @@ def _register(tf: Any, name: str, call: _Call) -> None:
 
     signatures = ({each: kind} for each, kind in kinds.items())
     tf.experimental.dispatch_for_api(function, *signatures)(handle)
+
+
+def _compare_variables(tf: Any, name: str) -> None:
+    """Makes `==` or `!=` of TensorFlow's variables take values of the device."""
+    method, function = f"__{name}__", getattr(tf.__operators__, name)
+    own = getattr(tf.Variable, method)
+
+    def compare(variable: Any, other: Any) -> Any:
+        is_of_host = not (_is_of_device(variable) or _is_of_device(other))
+        return own(variable, other) if is_of_host else function(variable, other)
+
+    setattr(tf.Variable, method, compare)
 
 
 def _is_of_device(value: Any) -> bool:
@@ -198,12 +212,14 @@ def _called_by_torch(
     kind: type, function: Any, types: Any, args: Any = (), kwargs: Any = None
 ) -> Any:
     """Runs an operation of PyTorch that has met constants of TensorFlow, as `device * one`."""
+    leaves = pytree.tree_leaves((args, kwargs))
+    device = next(leaf.device for leaf in leaves if isinstance(leaf, torch.Tensor))
 
     def own(value: Any) -> Any:
         if current() is not None and is_variable(value):
             return value_of(value)
         is_foreign = hasattr(value, "numpy") and not isinstance(value, torch.Tensor)
-        return to_torch(value) if is_foreign else value
+        return to_torch(value).to(device) if is_foreign else value
 
     return function(*pytree.tree_map(own, args), **pytree.tree_map(own, kwargs or {}))
 

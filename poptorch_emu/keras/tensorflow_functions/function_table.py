@@ -21,6 +21,8 @@ UNARY = {
 }  # fmt: skip
 
 BINARY = {
+    # Of tensors, `+`, `==` and `!=` are functions of their own.
+    "__operators__.add": "add", "__operators__.eq": "equal", "__operators__.ne": "not_equal",
     "math.add": "add", "math.atan2": "arctan2", "math.divide": "true_divide",
     "math.divide_no_nan": "divide_no_nan", "math.equal": "equal",
     "math.floordiv": "floor_divide", "math.floormod": "mod", "math.greater": "greater",
