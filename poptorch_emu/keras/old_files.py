@@ -1,43 +1,60 @@
 """Files of weights and models whose names Keras 2 left to the program.
 
-Keras 3 tells the form of a file by its suffix. Where a program gives none, it is added and said.
+Keras 3 tells the form of a file by its suffix. Where a program gives another one, the right one is
+added and said.
 """
 
 from __future__ import annotations
 
 import functools
+import importlib
+import inspect
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import keras
+from keras.src.saving import saving_api
 
 from poptorch_emu.log import logger
 
 _WEIGHTS, _MODEL = ".weights.h5", ".keras"
-_KNOWN = (_WEIGHTS, _MODEL, ".h5", ".hdf5")
+_OLD = (".h5", ".hdf5")
+# The names that Keras takes; whole models may have the old form. Checkpoints have one name for it.
+_KNOWN = {_WEIGHTS: (_WEIGHTS, ".weights.json", _MODEL), _MODEL: (_MODEL, *_OLD)}
+_OF_CHECKPOINTS = {**_KNOWN, _MODEL: (_MODEL, ".h5")}
 
 
 def install() -> None:
     """Makes Keras take such names."""
     model: Any = keras.Model
     model.save_weights = _with_suffix(model.save_weights, _WEIGHTS)
-    model.load_weights = _finding(model.load_weights)
-    model.save = _with_suffix(model.save, _MODEL)
+    model.load_weights = _finding(model.load_weights, _WEIGHTS)
+    save, load = saving_api.save_model, saving_api.load_model
+    tf_keras: Any = importlib.import_module("keras._tf_keras.keras")
+    for owner in (saving_api, keras.models, keras.saving, tf_keras.models):
+        owner.save_model = _with_suffix(save, _MODEL)
+        owner.load_model = _finding(load, _MODEL)
     checkpoint: Any = keras.callbacks.ModelCheckpoint
     checkpoint.__init__ = _with_suffix_of_kind(checkpoint.__init__)
 
 
-def with_suffix(path: Any, suffix: str) -> Any:
+def _renamed(path: Any, suffix: str, known: Mapping[str, tuple[str, ...]]) -> Any:
     """Returns a path that ends as Keras 3 wants it."""
     name = os.fspath(path) if isinstance(path, (str, os.PathLike)) else ""
-    if not name or name.endswith(_KNOWN):
+    if not name or name.endswith(known[suffix]):
         return path
-    if suffix == _MODEL and name.endswith(("/", os.sep)):
-        name = name.rstrip("/" + os.sep)
-    logger.info("Keras 3 names files by their form: %s becomes %s.", name, name + suffix)
-    return name + suffix
+    stem, old = name.rstrip("/" + os.sep) if suffix == _MODEL else name, ""
+    if stem.endswith(_OLD):
+        stem, old = os.path.splitext(stem)
+    return stem + (".h5" if old and suffix == _MODEL else suffix)
+
+
+def _told(path: Any, renamed: Any) -> Any:
+    if renamed is not path:
+        logger.info("Keras 3 names files by their form: %s becomes %s.", path, renamed)
+    return renamed
 
 
 def _with_suffix(save: Callable[..., Any], suffix: str) -> Callable[..., Any]:
@@ -48,34 +65,48 @@ def _with_suffix(save: Callable[..., Any], suffix: str) -> Callable[..., Any]:
                 f"save_format='tf' writes a SavedModel, which Keras 3 does not. Save as "
                 f"'{filepath}{suffix}'."
             )
-        return save(model, with_suffix(filepath, suffix), *args, **kwargs)
+        renamed = _told(filepath, _renamed(filepath, suffix, _KNOWN))
+        return save(model, renamed, *args, **kwargs)
 
     return save_with_suffix
 
 
-def _finding(load: Callable[..., Any]) -> Callable[..., Any]:
-    """Returns what loads weights from the file that was written for a name."""
+def _finding(load: Callable[..., Any], suffix: str) -> Callable[..., Any]:
+    """Returns what loads the file that was written for a name: with the suffix, or as it is."""
+    signature = inspect.signature(load)
 
     @functools.wraps(load)
-    def load_with_suffix(model: Any, filepath: Any, *args: Any, **kwargs: Any) -> Any:
-        named = with_suffix(filepath, _WEIGHTS)
-        filepath = named if isinstance(named, str) and Path(named).exists() else filepath
-        return load(model, filepath, *args, **kwargs)
+    def load_found(*args: Any, **kwargs: Any) -> Any:
+        given = signature.bind(*args, **kwargs)
+        named = given.arguments["filepath"]
+        given.arguments["filepath"] = _newest(named, _renamed(named, suffix, _OF_CHECKPOINTS))
+        return load(*given.args, **given.kwargs)
 
-    return load_with_suffix
+    return load_found
+
+
+def _newest(named: Any, written: Any) -> Any:
+    """Returns which of two paths a file was written to last; the first if there is none."""
+    if written is named:
+        return named
+    there = [path for path in (named, written) if Path(path).is_file()]
+    return max(there, key=lambda path: Path(path).stat().st_mtime_ns, default=named)
 
 
 def _with_suffix_of_kind(build: Callable[..., None]) -> Callable[..., None]:
     """Returns the constructor of checkpoints, which save weights or models."""
+    signature = inspect.signature(build)
 
     @functools.wraps(build)
-    def build_with_suffix(callback: Any, filepath: Any, *args: Any, **kwargs: Any) -> None:
+    def build_with_suffix(*args: Any, **kwargs: Any) -> None:
         if kwargs.pop("period", 1) != 1:
             raise ValueError(
                 "ModelCheckpoint(period=...) is not taken by Keras 3. Set save_freq, in batches."
             )
-        saves_weights = kwargs.get("save_weights_only", False)
-        path = with_suffix(filepath, _WEIGHTS if saves_weights else _MODEL)
-        build(callback, path, *args, **kwargs)
+        given = signature.bind(*args, **kwargs)
+        suffix = _WEIGHTS if given.arguments.get("save_weights_only") else _MODEL
+        named = given.arguments["filepath"]
+        given.arguments["filepath"] = _told(named, _renamed(named, suffix, _OF_CHECKPOINTS))
+        build(*given.args, **given.kwargs)
 
     return build_with_suffix

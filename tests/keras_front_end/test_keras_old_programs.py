@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import numpy as np
@@ -117,6 +118,60 @@ def test_files_when_named_without_a_suffix_then_keras_3_takes_them(tmp_path: Pat
         keras.callbacks.ModelCheckpoint(tmp_path / "each", period=2)
     with pytest.raises(ValueError, match="SavedModel.*model.keras"):
         model.save(tmp_path / "model", save_format="tf")
+
+
+def newer(path: Path) -> None:
+    """Makes a file newer than all others, whatever the clock of the system of files."""
+    os.utime(path, ns=(2**62, 2**62))
+
+
+@pytest.mark.parametrize("name", ["weights.h5", "weights.hdf5", "weights"])
+def test_weights_when_saved_by_an_old_name_then_the_newest_are_loaded(
+    tmp_path: Path, name: str
+) -> None:
+    model, other = models.mlp(), models.mlp()
+    model.weights[0].assign_add(np.ones((12, 16)))
+    model.save_weights(tmp_path / name)
+    assert [path.name for path in tmp_path.iterdir()] == ["weights.weights.h5"]
+    other.load_weights(filepath=str(tmp_path / name))
+    assert models.largest_difference(model, other) == 0
+    if name != "weights":
+        models.mlp().save(tmp_path / name)  # The old form, written later, under this very name.
+        newer(tmp_path / name)
+        other.load_weights(tmp_path / name)
+        assert models.largest_difference(models.mlp(), other) == 0
+
+
+@pytest.mark.parametrize("name", ["model", "model.h5", "model.hdf5"])
+def test_model_when_saved_by_an_old_name_then_it_is_loaded_by_it(tmp_path: Path, name: str) -> None:
+    tf_keras = pytest.importorskip("keras._tf_keras.keras")
+    model = models.mlp()
+    keras.models.save_model(model, tmp_path / name)
+    for load in (keras.models.load_model, tf_keras.models.load_model, keras.saving.load_model):
+        loaded = load(str(tmp_path / name), compile=False)
+        assert models.largest_difference(model, loaded) == 0
+    with pytest.raises(ValueError, match="SavedModel.*model"):
+        tf_keras.models.save_model(model, tmp_path / name, save_format="tf")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "wanted"),
+    [
+        (("at-{epoch}.hdf5",), "at-{epoch}.h5"),
+        (("at.h5", "loss"), "at.h5"),
+        (("at.h5", "loss", 0, False, True), "at.weights.h5"),
+        (("at", "loss", 0, False, True, "auto"), "at.weights.h5"),
+    ],
+)
+def test_checkpoint_by_an_old_name_then_keras_3_takes_it(arguments, wanted: str) -> None:
+    assert keras.callbacks.ModelCheckpoint(*arguments).filepath == wanted
+
+
+def test_checkpoint_when_loaded_by_its_old_name_then_is_found(tmp_path: Path) -> None:
+    model, name = models.mlp(), str(tmp_path / "best.hdf5")
+    model.compile("sgd", models.cross_entropy())
+    model.fit(*models.data(), verbose=0, callbacks=[keras.callbacks.ModelCheckpoint(name)])
+    assert models.largest_difference(model, keras.models.load_model(name)) == 0
 
 
 def test_names_that_have_gone_then_mean_what_they_meant() -> None:
