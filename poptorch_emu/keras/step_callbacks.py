@@ -49,7 +49,8 @@ class StepCallbacks(_OF_KERAS):  # type: ignore[misc, valid-type]
             super().on_test_batch_end(step, of_step)
 
     def _steps(self) -> Iterator[tuple[int, Any]]:
-        return enumerate(_logs.get() or (), self._first_step)
+        # As they are now: a callback may evaluate the model, which has other steps.
+        return enumerate(list(_logs.get() or ()), self._first_step)
 
 
 @contextmanager

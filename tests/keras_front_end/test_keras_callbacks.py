@@ -244,6 +244,22 @@ def test_callbacks_when_asynchronous_then_are_called_for_each_step_as_eager_kera
             np.testing.assert_allclose(other[1:], one[1:], atol=1e-5)
 
 
+def test_callbacks_when_one_evaluates_the_model_then_the_steps_that_follow_are_not_lost() -> None:
+    x, labels = models.data()
+    model, noted, losses = built(True, optimizers.SGD(0.1), steps_per_execution=4), Noted(), []
+    model.set_asynchronous_callbacks(True)
+    evaluate = callbacks.LambdaCallback(
+        on_train_batch_end=lambda batch, logs: losses.append(
+            model.evaluate(x[:4], labels[:4], verbose=0)
+        )
+    )
+    settings = {"batch_size": 4, "shuffle": False, "verbose": 0}
+    model.fit(x, labels, callbacks=[evaluate, noted], **settings)
+    steps = len(x) // 4
+    assert len(losses) == steps
+    assert [each[0] for each in noted.seen if each[0] != "begin"] == list(range(steps))
+
+
 @pytest.mark.parametrize("is_asynchronous", [False, True])
 def test_callbacks_with_replicas_then_are_called_for_each_execution_or_step(
     is_asynchronous: bool,
