@@ -9,11 +9,19 @@ from typing import Any
 
 import keras
 
+from poptorch_emu.keras.wrapped_optimizers import change, settings_of
+
 _OPTIMIZERS = (
     "Adadelta", "Adafactor", "Adagrad", "Adam", "AdamW", "Adamax", "Ftrl", "Lion", "Nadam",
     "RMSprop", "SGD",
 )  # fmt: skip
-_UNSCALED_BY_PROGRAM = "_poptorch_unscaled_by_program"
+# What Keras 2 has of an optimiser whose loss has a scale that is never changed.
+_OF_FIXED_SCALE: dict[str, Callable[[Any], Any]] = {
+    "dynamic": lambda optimizer: False,
+    "initial_scale": lambda optimizer: optimizer.loss_scale_factor,
+    "inner_optimizer": lambda optimizer: optimizer,
+    "loss_scale": lambda optimizer: optimizer.loss_scale_factor,
+}
 
 
 def install() -> None:
@@ -31,15 +39,16 @@ def install() -> None:
     base.get_scaled_loss = _scaled_loss
     base.get_unscaled_gradients = _unscaled_gradients
     base.get_slot = base.get_weights = _refused_state
-    keras.optimizers.LossScaleOptimizer.__new__ = _new_loss_scale_optimizer
+    # Not properties of the class, whose names Keras leaves out of its files.
+    base.__getattr__ = _of_fixed_scale
+    scaling: Any = keras.optimizers.LossScaleOptimizer
+    scaling.__new__ = _new_loss_scale_optimizer
+    scaling.__init__ = _with_scaling_arguments(scaling.__init__)
 
 
 def is_unscaled_by_program(optimizer: Any) -> bool:
-    """Returns whether the program itself divides gradients of a loss that it has scaled.
-
-    So it is with the `LossScaleOptimizer` of Keras 2. In Keras 3 the optimiser divides.
-    """
-    return _UNSCALED_BY_PROGRAM in vars(optimizer)
+    """Returns whether the program itself divides gradients of a loss that it has scaled."""
+    return settings_of(optimizer).is_unscaled_by_program
 
 
 def _with_old_arguments(build: Callable[..., None]) -> Callable[..., None]:
@@ -66,20 +75,52 @@ def _with_old_arguments(build: Callable[..., None]) -> Callable[..., None]:
     return build_by_old_names
 
 
-def _new_loss_scale_optimizer(
-    kind: Any,
-    inner_optimizer: Any = None,
-    initial_scale: float = 2.0**15,
-    *args: Any,
-    dynamic: bool = True,
-    **kwargs: Any,
-) -> Any:
-    """Returns the inner optimiser with the scale, if that is never changed."""
-    if dynamic:
+def _new_loss_scale_optimizer(kind: Any, *args: Any, **kwargs: Any) -> Any:
+    """Returns the inner optimiser with the scale, if that is never changed.
+
+    Raises:
+        ValueError: it is not said.
+    """
+    given = _scaling_arguments(*args, **kwargs)
+    if given.get("dynamic", True):
         return object.__new__(kind)
-    inner_optimizer.loss_scale_factor = float(initial_scale)
-    vars(inner_optimizer)[_UNSCALED_BY_PROGRAM] = True
-    return inner_optimizer
+    if given.get("initial_scale") is None:
+        raise ValueError(
+            "LossScaleOptimizer(dynamic=False) has no scale. Pass initial_scale=n, such as 2 ** 10."
+        )
+    given["inner_optimizer"].loss_scale_factor = float(given["initial_scale"])
+    return change(given["inner_optimizer"], is_unscaled_by_program=True)
+
+
+def _with_scaling_arguments(build: Callable[..., None]) -> Callable[..., None]:
+    @functools.wraps(build)
+    def build_by_old_names(optimizer: Any, *args: Any, **kwargs: Any) -> None:
+        given = _scaling_arguments(*args, **kwargs)
+        build(optimizer, **{name: value for name, value in given.items() if value is not None})
+
+    return build_by_old_names
+
+
+def _scaling_arguments(*args: Any, **kwargs: Any) -> dict[str, Any]:
+    """Returns the arguments of a `LossScaleOptimizer` by name.
+
+    In Keras 2 the second one is a bool, `dynamic`; in Keras 3 it is the scale.
+
+    Raises:
+        TypeError: there are too many.
+    """
+    names = ["inner_optimizer", "initial_scale", "dynamic_growth_steps", "name"]
+    if len(args) > 1 and isinstance(args[1], bool):
+        names.insert(1, "dynamic")
+    if len(args) > len(names):
+        raise TypeError(f"LossScaleOptimizer takes {', '.join(names)}, but got {len(args)} values.")
+    return {**dict(zip(names, args, strict=False)), **kwargs}
+
+
+def _of_fixed_scale(optimizer: Any, name: str) -> Any:
+    if name in _OF_FIXED_SCALE and is_unscaled_by_program(optimizer):
+        return _OF_FIXED_SCALE[name](optimizer)
+    raise AttributeError(f"{type(optimizer).__name__!r} object has no attribute {name!r}")
 
 
 def _scaled_loss(optimizer: Any, loss: Any) -> Any:

@@ -222,7 +222,11 @@ def test_function_of_other_tensors_then_returns_what_tensorflow_does(call, array
 def test_operators_in_a_function_then_take_what_the_host_has_on_both_sides(caplog) -> None:
     square, other = X[:, :4].copy(), Y[:, :4].copy()
     other[1] = square[1]
-    hosts = {"constant": tf.constant(other), "variable": tf.Variable(other), "one": tf.constant(2.0)}
+    hosts = {
+        "constant": tf.constant(other),
+        "variable": tf.Variable(other),
+        "one": tf.constant(2.0),
+    }
 
     def compute(x):
         found = {}

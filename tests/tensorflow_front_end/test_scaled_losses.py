@@ -87,6 +87,25 @@ def test_optimizer_when_the_scale_changes_then_is_keras_own_and_fit_names_the_wa
             model.fit(x, labels, batch_size=4, verbose=0)
 
 
+def test_optimizer_by_the_arguments_of_keras_2_then_is_what_they_mean() -> None:
+    kind = keras.mixed_precision.LossScaleOptimizer
+    inner = keras.optimizers.SGD(RATE)
+    found = kind(inner, False, 128)
+    assert found.inner_optimizer is found is inner
+    assert found.loss_scale == found.initial_scale == 128 and not found.dynamic
+    assert "inner_optimizer" not in dir(inner), "Keras leaves such names out of its files."
+    changing = kind(keras.optimizers.SGD(RATE), True, None, 100)
+    assert changing.initial_scale == 2.0**15 and changing.dynamic_growth_steps == 100
+    assert kind(keras.optimizers.SGD(RATE), 512.0).initial_scale == 512
+    for missing in (keras.optimizers.SGD(RATE), changing):
+        with pytest.raises(AttributeError, match="no attribute 'loss_scale'"):
+            missing.loss_scale  # noqa: B018
+    with pytest.raises(ValueError, match="has no scale"):
+        kind(inner, False)
+    with pytest.raises(TypeError, match="got 6 values"):
+        kind(inner, True, 2.0, 3, "name", 5)
+
+
 def test_state_by_old_names_then_the_way_out_is_said() -> None:
     with pytest.raises(AttributeError, match="SGD has no get_slot .* optimizer.variables"):
         keras.optimizers.SGD(RATE).get_slot(None, "momentum")

@@ -13,6 +13,12 @@ from support import tensorflow_programs as programs  # noqa: E402
 
 from poptorch_emu import Error  # noqa: E402
 from poptorch_emu.keras import ipu  # noqa: E402
+from poptorch_emu.keras.run_settings import ModelSettings  # noqa: E402
+from poptorch_emu.keras.wrapped_optimizers import (  # noqa: E402
+    WrappedSettings,
+    merged,
+    settings_of,
+)
 
 pytestmark = pytest.mark.feature("TensorFlow: wrapped optimizers", fidelity="exact")
 
@@ -97,6 +103,63 @@ def test_fit_with_a_wrapper_then_trains_as_with_the_option_of_the_model() -> Non
             model.fit(x, labels, batch_size=4, shuffle=False, verbose=0)
         trained.append(model)
     assert models.largest_difference(*trained) == 0
+
+
+def everything(optimizer):
+    return wrap.CrossReplicaGradientAccumulationOptimizerV2(optimizer, 2, True, True, None, "mean")
+
+
+def fixed_scale(optimizer):
+    return keras.mixed_precision.LossScaleOptimizer(optimizer, False, 64)
+
+
+@pytest.mark.parametrize("wrapper", [everything, fixed_scale], ids=lambda each: each.__name__)
+def test_optimizer_when_copied_or_saved_then_what_was_asked_of_it_is_kept(
+    wrapper, tmp_path
+) -> None:
+    optimizer = wrapper(keras.optimizers.Adam(RATE))
+    wanted = settings_of(optimizer)
+    assert wanted != WrappedSettings()
+    model = models.mlp()
+    model.compile(optimizer, models.cross_entropy())
+    model.fit(*models.data(), verbose=0)
+    loaded = []
+    for name in ("model.keras", "model.h5"):
+        model.save(tmp_path / name)
+        loaded.append(keras.models.load_model(tmp_path / name).optimizer)
+    for other in (
+        type(optimizer).from_config(optimizer.get_config()),
+        keras.optimizers.deserialize(keras.optimizers.serialize(optimizer)),
+        *loaded,
+    ):
+        assert settings_of(other) == wanted
+        assert other.loss_scale_factor == optimizer.loss_scale_factor
+    assert "ipu_settings" not in sgd().get_config()
+
+
+def test_settings_in_a_file_when_changed_then_are_refused() -> None:
+    config = everything(sgd()).get_config()
+    for changed, error in [
+        ({"accumulation": 0}, ValueError),
+        ({"reduction": "x"}, ValueError),
+        ({"placement": {"offload": True}}, TypeError),
+        ({"x": 1}, TypeError),
+    ]:
+        wrong = {**config, "ipu_settings": {**config["ipu_settings"], **changed}}
+        with pytest.raises(error):
+            keras.optimizers.SGD.from_config(wrong)
+
+
+def test_wrapper_when_it_accumulates_one_batch_then_its_other_settings_hold() -> None:
+    optimizer = wrap.GradientAccumulationOptimizerV2(sgd(), 1, True, reduction_method="mean")
+    found = merged(ModelSettings(), optimizer)
+    assert found.placement.offload_weight_update_variables
+    assert found.reduction.name == "MEAN" and found.accumulation == 1
+    with pytest.raises(ValueError, match="accumulates 4 batches .* optimizer 1"):
+        merged(ModelSettings(accumulation=4), optimizer)
+    assert merged(
+        ModelSettings(accumulation=4), wrap.CrossReplicaOptimizer(sgd())
+    ) == ModelSettings(accumulation=4)
 
 
 def test_wrapper_when_it_cannot_be_then_is_refused() -> None:
